@@ -56,7 +56,8 @@ static void start_editing(struct line_reader *r)
     el_set(r->edit, EL_PROMPT, give_prompt);
     el_set(r->edit, EL_EDITOR, "emacs");
     el_set(r->edit, EL_SETTY, "-d", "-isig", NULL);
-    el_set(r->edit, EL_ADDFN, "pith-cancel", "give the line up", cancel_line);
+    /* el_set would copy both texts, and never free the copies. */
+    el_wset(r->edit, EL_ADDFN, L"pith-cancel", L"give the line up", cancel_line);
     el_set(r->edit, EL_BIND, "^C", "pith-cancel", NULL);
     el_set(r->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     r->history = history_init();

@@ -3,8 +3,9 @@
 # and writes the statistics to OUT; does nothing if OUT is there. Minutes for a model of 1.5 billion
 # parameters on two cores. wiki.test.raw is not read: it is what others measure on.
 #     scripts/importance.sh MODEL OUT [DATA_DIR] [OPTION...]
-# DATA_DIR (../shared/data) holds text/wiki.valid.raw, text/corpus/00.txt.xz and
-# questions/gsm8k_test.jsonl. OPTIONs are those of pith calibrate: "-c 380", "--hidden", --keep.
+# DATA_DIR (build-data, which scripts/data.sh fills) holds text/wiki.valid.raw, a book and
+# questions/gsm8k_test.jsonl. The book is text/corpus/00.txt.xz, which docs/real.md was measured
+# with, or else text/war-and-peace.txt. OPTIONs are those of pith calibrate: "-c 380", "--hidden", --keep.
 # PITH names the command (build/cli/pith), PIECES the pieces of each text (5).
 set -eu
 if [ $# -lt 2 ]; then
@@ -15,7 +16,8 @@ model=$1
 out=$2
 shift 2
 root=$(cd "$(dirname "$0")/.." && pwd)
-data=$root/../shared/data
+data=$root/build-data
+[ -e "$data" ] || data=$root/../shared/data
 if [ $# -gt 0 ]; then
     data=$1
     shift
@@ -30,7 +32,7 @@ texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
 
 python3 - "$root" "$data" "$texts" "$pieces" <<'END'
-import glob, json, lzma, sys
+import glob, json, lzma, os, sys
 
 root, data, texts, pieces = sys.argv[1:4] + [int(sys.argv[4])]
 BLOCK = 40000  # characters around each piece
@@ -48,7 +50,9 @@ def blocks(text, first, step):
 
 
 wiki = open(f"{data}/text/wiki.valid.raw", encoding="utf-8").read()
-corpus = lzma.open(f"{data}/text/corpus/00.txt.xz").read(8000000).decode("utf-8", "ignore")
+book = f"{data}/text/corpus/00.txt.xz"
+opened = lzma.open(book) if os.path.exists(book) else open(f"{data}/text/war-and-peace.txt", "rb")
+corpus = opened.read(8000000).decode("utf-8", "ignore")
 prose = {**blocks(wiki, 0, 2), **blocks(corpus, 1, 2)}
 write("prose", "\n".join(prose[i] for i in range(pieces)))
 

@@ -1,17 +1,42 @@
 #!/bin/sh
 # Builds and runs every test twice: as shipped, and under AddressSanitizer and
-# UndefinedBehaviorSanitizer.
+# UndefinedBehaviorSanitizer. The last line says what was skipped, and which command changes that.
+#   scripts/test.sh
+#   scripts/test.sh --list      the names of all tests, behind those of their programs
 set -eu
 cd "$(dirname "$0")/.."
-scripts/deps.sh
-jobs=$(nproc)
+scripts/deps.sh >&2
+# One more than processors: some tests wait, and beside other processes each gets a part of one.
+jobs=$(($(nproc) + 1))
 cmake -S . -B build -DPITH_TESTS=ON -DPITH_BENCH=ON >/dev/null
 rm -f build/command-only
+if [ "${1:-}" = --list ]; then
+    cmake --build build -j "$jobs" >&2
+    cmake --build build --target list-tests | grep '^test_[^ ]* [^ ]*$'
+    # Those that are no programs of C.
+    ctest --test-dir build -N | sed -n 's/^ *Test *#[0-9]*: //p' | while read -r name; do
+        [ -x "build/tests/${name%%_logits_*}" ] || [ -x "build/tests/test_logits${name##test_logits_*}" ] ||
+            echo "$name"
+    done
+    exit 0
+fi
 cmake --build build -j "$jobs"
 cmake -S . -B build-asan -DPITH_TESTS=ON -DPITH_BENCH=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DPITH_SANITIZE=address,undefined >/dev/null
 cmake --build build-asan -j "$jobs"
-# One more than processors: some tests wait, and beside other processes each gets a part of one.
-jobs=$((jobs + 1))
 ctest --test-dir build-asan -j "$jobs" --output-on-failure
 ctest --test-dir build -j "$jobs" --output-on-failure
+awk '
+    /^skipped: / {
+        n++
+        if (match($0, /; to fetch it: /)) after[substr($0, RSTART + RLENGTH)]++
+        else other++
+    }
+    END {
+        if (n == 0) { print "test.sh: no test was skipped"; exit }
+        line = "test.sh: skipped " n (n == 1 ? " test:" : " tests:")
+        for (command in after) line = line " " after[command] " (" command " fetches what they lack),"
+        if (other > 0) line = line " " other " (the reasons stand in build/Testing/Temporary/LastTest.log)"
+        sub(/,$/, "", line)
+        print line
+    }' build/Testing/Temporary/LastTest.log

@@ -119,19 +119,17 @@ void expect_failure(const struct said *said, int status, const char *word)
 
 static char folder[64];
 
-int folder_make(void **state)
+void folder_make(void)
 {
-    (void)state;
     strcpy(folder, "/tmp/pith-test-XXXXXX");
-    return mkdtemp(folder) == NULL;
+    assert_non_null(mkdtemp(folder));
 }
 
-int folder_remove(void **state)
+void folder_remove(void)
 {
     char line[128];
-    (void)state;
     snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
+    assert_int_equal(system(line), 0);
 }
 
 const char *in_folder(const char *name, char *buf)

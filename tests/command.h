@@ -32,8 +32,8 @@ void expect_failure(const struct said *said, int status, const char *word);
 
 /* A folder for the files of a test program: cmocka's group fixtures, and the path of a file in it
    (buf [128]). */
-int folder_make(void **state);
-int folder_remove(void **state);
+void folder_make(void);
+void folder_remove(void);
 const char *in_folder(const char *name, char *buf);
 void write_file(const char *path, const char *text);
 

@@ -17,10 +17,9 @@ static const char *const rig_words[] = {"tr",      "true",    "false,", "\":",  
                                         "\xc3x\"", "a\",\"b", "{\"",    "<go>", "<go>1", "<go>x"};
 #define RIG_WORD(i) (3 + 256 + (i))
 
-static int rig_setup(void **state)
+static void rig_setup(void)
 {
     static struct made_vocab m;
-    (void)state;
     m = (struct made_vocab){
         .model = "llama", .bos = 1, .eos = 2, .add_bos = 0, .add_eos = 0, .add_space_prefix = 0};
     static const char *const special[] = {"<unk>", "<s>", "</s>"};
@@ -37,14 +36,12 @@ static int rig_setup(void **state)
         m.token[m.n_token++].type = NORMAL;
     }
     rig_vocab = vocab_made(&m);
-    return rig_vocab == NULL;
+    assert_non_null(rig_vocab);
 }
 
-static int rig_teardown(void **state)
+static void rig_teardown(void)
 {
-    (void)state;
     pi_vocab_free(rig_vocab);
-    return 0;
 }
 
 /* A grammar in GBNF, or a schema where the text begins with { or is true or false. */

@@ -10,7 +10,7 @@
 
 #include "policy/read/read.h"
 
-#define READ_VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/quoka.json"
+#define READ_VECTORS PITH_SOURCE_DIR "/tests/vectors/quoka.json"
 
 /* One layer. Arrays are of the problem. */
 struct read_problem {

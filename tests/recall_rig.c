@@ -209,19 +209,15 @@ struct recall_kv_options rig_file_options(const struct kv_geometry *g, int32_t n
     return o;
 }
 
-int rig_make_path(void **state)
+void rig_make_path(void)
 {
-    (void)state;
     snprintf(rig_path, sizeof(rig_path), "/tmp/pith-recall-XXXXXX");
     close(mkstemp(rig_path));
-    return 0;
 }
 
-int rig_remove_path(void **state)
+void rig_remove_path(void)
 {
-    (void)state;
     unlink(rig_path);
-    return 0;
 }
 
 int64_t rig_count_gone(const struct rig *r)

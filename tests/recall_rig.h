@@ -74,8 +74,8 @@ int64_t rig_count_gone(const struct rig *r);
 
 /* Setup and teardown of a test with an empty file at rig_path. */
 extern char rig_path[64];
-int rig_make_path(void **state);
-int rig_remove_path(void **state);
+void rig_make_path(void);
+void rig_remove_path(void);
 /* rig_options with room for n_place pages of every lane in that file. */
 struct recall_kv_options rig_file_options(const struct kv_geometry *g, int32_t n_page,
                                           int32_t n_place);

@@ -34,7 +34,7 @@ static inline int32_t encode(const char *text, int32_t *out)
 }
 
 /* Facts of a few people, each of which is told more than once, sometimes with another word. */
-static inline int load_model(void **state)
+static inline void load_model(void)
 {
     static const char *const names[] = {"Maria", "Anton", "Nora"};
     static const char *const things[] = {"copper lantern", "bright pencil", "dark rope",
@@ -43,7 +43,6 @@ static inline int load_model(void **state)
     char text[512];
     pith_error err;
     uint64_t seed = 3;
-    (void)state;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     n_id = encode("Question: What is the password of Maria, and who is the friend of Anton? ", ids);
     while (n_id < N_PROMPT) {
@@ -61,15 +60,12 @@ static inline int load_model(void **state)
         n_id += encode(text, ids + n_id);
         ends[n_end++] = n_id;
     }
-    return 0;
 }
 
-static inline int free_model(void **state)
+static inline void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
 
 static inline pith_engine_params params_of(const char *share)

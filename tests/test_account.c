@@ -105,45 +105,39 @@ static pith_memory_stats check_growth(const char *keep, const char *recall)
     return m;
 }
 
-static void grows_as_it_says_when_full(void **state)
+TEST(grows_as_it_says_when_full)
 {
-    (void)state;
     pith_memory_stats m = check_growth(NULL, NULL);
     assert_true(m.lane_bytes > 9 * m.total_bytes / 10);
     assert_int_equal(m.tier_bytes + m.guest_bytes + m.text_bytes, 0);
 }
 
-static void grows_as_it_says_under_a_policy(void **state)
+TEST(grows_as_it_says_under_a_policy)
 {
-    (void)state;
     (void)check_growth("streaming:budget=25%", NULL);
 }
 
-static void grows_as_it_says_with_marks(void **state)
+TEST(grows_as_it_says_with_marks)
 {
-    (void)state;
     assert_true(check_growth("h2o:budget=50%", NULL).mark_bytes > 0);
 }
 
-static void grows_as_it_says_with_a_tier(void **state)
+TEST(grows_as_it_says_with_a_tier)
 {
-    (void)state;
     pith_memory_stats m = check_growth("streaming:budget=25%", "kv");
     assert_true(m.tier_bytes > 0 && m.guest_bytes > 0 && m.work_bytes > 0);
     m = check_growth("streaming:budget=25%", "kv:type=stored");
     assert_true(m.tier_bytes > m.lane_bytes);
 }
 
-static void grows_as_it_says_with_text(void **state)
+TEST(grows_as_it_says_with_text)
 {
-    (void)state;
     assert_true(check_growth("streaming:budget=25%", "text").text_bytes > 0);
 }
 
 /* What evicted entries and lanes hold together of the full cache's bytes. */
-static void holds_less_than_half(void **state)
+TEST(lanes_and_tier_hold_less_than_half)
 {
-    (void)state;
     pith_engine_params p = params_of("streaming:budget=25%", "kv"), full = params_of(NULL, NULL);
     pith_error err;
     int64_t bytes;
@@ -162,7 +156,7 @@ static void holds_less_than_half(void **state)
 
 /* ---- a budget for everything ---- */
 
-static void budget_holds_everything(void **state)
+TEST(a_budget_holds_everything)
 {
     static const struct {
         const char *keep, *recall;
@@ -174,7 +168,6 @@ static void budget_holds_everything(void **state)
         {"streaming:budget=256", "kv:type=stored"},
         {"streaming:budget=25%", "kv:ram=512KiB"},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(forms); i++) {
         pith_engine_params p = params_of(forms[i].keep, forms[i].recall);
         pith_error err;
@@ -208,9 +201,8 @@ static void expect_refusal(const pith_engine_params *p, const char *part)
         fail_msg("\"%s\" does not say \"%s\"", err.message, part);
 }
 
-static void refuses_what_it_cannot_hold(void **state)
+TEST(refuses_what_it_cannot_hold)
 {
-    (void)state;
     pith_engine_params p = params_of("streaming:budget=25%", "kv:ram=4MiB");
     p.memory_bytes = 4 << 20;
     expect_refusal(&p, "recall: ram: 4194304 bytes leave nothing");
@@ -224,31 +216,9 @@ static void refuses_what_it_cannot_hold(void **state)
     expect_refusal(&p, "memory_bytes: -1");
 }
 
-static int load(void **state)
+static void load(void)
 {
-    (void)state;
     model_load(3);
-    return 0;
 }
 
-static int unload(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_as_it_says_when_full),
-        cmocka_unit_test(grows_as_it_says_under_a_policy),
-        cmocka_unit_test(grows_as_it_says_with_marks),
-        cmocka_unit_test(grows_as_it_says_with_a_tier),
-        cmocka_unit_test(grows_as_it_says_with_text),
-        cmocka_unit_test(holds_less_than_half),
-        cmocka_unit_test(budget_holds_everything),
-        cmocka_unit_test(refuses_what_it_cannot_hold),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
-}
+TEST_GROUP(load, model_free);

@@ -169,9 +169,8 @@ static void check_setting(const struct setting *s, int32_t held, int32_t step)
     assert_true(any);
 }
 
-static void test_policies(void **state)
+TEST(stopping_within_a_pass_changes_no_bit_under_any_policy)
 {
-    (void)state;
     static const struct setting settings[] = {
         {0},
         {.n_thread = 2},
@@ -215,16 +214,15 @@ static void make(const char *words, const char *name)
 }
 
 /* Layers with a recurrent state, which a pass writes over, and layers with a window. */
-static void test_families(void **state)
+TEST(stopping_within_a_pass_changes_no_bit_of_states_and_windows)
 {
-    (void)state;
     static const char *const families[] = {
         "arch=qwen35 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=8 ff=96 vocab=61 ctx=512",
         "arch=gemma2 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 vocab=61 ctx=512 "
         "window=20",
     };
     const struct setting plain = {0}, keep = {.keep = "streaming:budget=64,slack=8"};
-    assert_int_equal(make_folder(NULL), 0);
+    make_folder();
     for (size_t i = 0; i < PI_LEN(families); i++) {
         make(families[i], "family.gguf");
         check_setting(&plain, 0, TEST_STRIDE);
@@ -233,13 +231,12 @@ static void test_families(void **state)
         check_setting(&keep, 70, TEST_STRIDE);
         unload();
     }
-    assert_int_equal(remove_folder(NULL), 0);
+    remove_folder();
 }
 
 /* Several sequences: all of them are as they were. */
-static void test_company(void **state)
+TEST(stopping_leaves_all_sequences_of_a_batch_as_they_were)
 {
-    (void)state;
     const struct setting plain = {0};
     pith_error err;
     load(NANO);
@@ -283,9 +280,8 @@ static int32_t generate(pith_seq *seq, const struct stopper *stopper, char *text
     return result.n_cached;
 }
 
-static void test_prompt_stays(void **state)
+TEST(keep_read_keeps_what_was_read_of_a_cancelled_prompt)
 {
-    (void)state;
     static const char *const keeps[] = {NULL, "streaming:budget=64,slack=8",
                                         "kvzip:budget=64,slack=8,window=8"};
     char expected[256], text[256];
@@ -321,15 +317,4 @@ static void test_prompt_stays(void **state)
         pith_engine_free(e);
     }
     unload();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_prompt_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

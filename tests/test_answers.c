@@ -105,21 +105,12 @@ static void check_model(const char *name)
     pith_model_free(model);
 }
 
-static void test_nano(void **state)
+TEST(nano_answers_as_llama_cpp_does)
 {
-    (void)state;
     check_model("nano");
 }
 
-static void test_mini(void **state)
+TEST(mini_answers_as_llama_cpp_does)
 {
-    (void)state;
-    SKIP_WITHOUT(PITH_SOURCE_DIR "/models/pith-mini.gguf");
     check_model("mini");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nano), cmocka_unit_test(test_mini)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -261,9 +261,8 @@ static void split_random(struct kv_seq *seq, uint64_t *rng)
                      PITH_OK);
 }
 
-static void test_types_dims_groups(void **state)
+TEST(agrees_with_doubles_for_types_dims_and_groups)
 {
-    (void)state;
     static const int32_t dims[] = {64, 80, 96, 128, 40, 32, 1, 7, 16, 100, 256, 72, 112, 33};
     uint64_t rng = 1;
     for (int32_t i = 0; i < 6 * KV_N_TYPE * KV_N_TYPE; i += TEST_STRIDE) {
@@ -291,9 +290,8 @@ static void test_types_dims_groups(void **state)
 }
 
 /* Every tail of a head size, in both ways over a page. */
-static void test_every_dim(void **state)
+TEST(agrees_with_doubles_for_every_head_size)
 {
-    (void)state;
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_BF16};
     uint64_t rng = 12;
     for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
@@ -312,9 +310,8 @@ static void test_every_dim(void **state)
 
 /* A page of keys put side by side, at every level, is the keys one by one: all types, lengths of a
    page and tails of a head size, pages that are full and that are not. */
-static void test_keys_side_by_side(void **state)
+TEST(agrees_with_doubles_on_keys_side_by_side)
 {
-    (void)state;
     uint64_t rng = 14;
     for (int32_t i = 0; i < 2 * KV_N_TYPE * 80; i += TEST_STRIDE) {
         enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
@@ -352,9 +349,8 @@ static void test_keys_side_by_side(void **state)
 }
 
 /* A lane that grows by one entry, each step a generated token. */
-static void test_every_length(void **state)
+TEST(agrees_with_doubles_for_every_length_of_a_lane)
 {
-    (void)state;
     uint64_t rng = 2;
     for (int32_t type = 0; type < KV_N_TYPE; type++) {
         struct kv_geometry g =
@@ -370,9 +366,8 @@ static void test_every_length(void **state)
     }
 }
 
-static void test_long_lane(void **state)
+TEST(agrees_with_doubles_on_a_long_lane)
 {
-    (void)state;
     uint64_t rng = 3;
     static const enum kv_type pairs[][2] = {
         {KV_TYPE_F16, KV_TYPE_F16},       {KV_TYPE_Q8_0, KV_TYPE_F16},
@@ -393,9 +388,8 @@ static void test_long_lane(void **state)
 }
 
 /* A query's bits are the same whether later entries exist or not, and whoever is in its batch. */
-static void test_later_entries_do_not_matter(void **state)
+TEST(later_entries_do_not_matter)
 {
-    (void)state;
     uint64_t rng = 4;
     struct kv_geometry g = geometry(80, 80, 32, KV_TYPE_F16, KV_TYPE_F16, 0);
     struct fixture f;
@@ -485,9 +479,8 @@ static void check_delta(bool adjacent, int32_t n_pair, enum kv_type type, double
 }
 
 /* Storage rounds each key where it was written, so the coarser types differ by their rounding. */
-static void test_delta(void **state)
+TEST(reads_keys_at_shifted_positions)
 {
-    (void)state;
     for (int32_t adjacent = 0; adjacent < 2; adjacent++)
         for (int32_t n_pair = 16; n_pair <= 32; n_pair += 16) {
             check_delta(adjacent, n_pair, KV_TYPE_F32, 2e-5);
@@ -542,9 +535,8 @@ static void check_tap(struct fixture *f)
     test_free(v);
 }
 
-static void test_tap(void **state)
+TEST(shows_the_logits_that_it_used)
 {
-    (void)state;
     uint64_t rng = 6;
     for (int32_t i = 0; i < 42; i++) {
         struct kv_geometry g =
@@ -563,9 +555,8 @@ static void test_tap(void **state)
 
 /* Logits that rise from entry to entry: the maximum moves at every page, of which there are several
    times as many as a row has stretches of one maximum. */
-static void test_rising_logits(void **state)
+TEST(follows_a_maximum_that_rises_with_every_entry)
 {
-    (void)state;
     uint64_t rng = 13;
     enum { N = 16 * 131 + 5, DIM = 16 };
     for (int32_t i = 0; i < 6; i++) {
@@ -585,20 +576,4 @@ static void test_rising_logits(void **state)
         test_free(v);
         close_all(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types_dims_groups),
-        cmocka_unit_test(test_every_dim),
-        cmocka_unit_test(test_keys_side_by_side),
-        cmocka_unit_test(test_every_length),
-        cmocka_unit_test(test_long_lane),
-        cmocka_unit_test(test_later_entries_do_not_matter),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_rising_logits),
-    };
-    return cmocka_run_group_tests_name("attend", tests, NULL, NULL);
 }

@@ -289,9 +289,8 @@ static void check_all(struct call *c, uint64_t *rng)
 }
 
 /* Every pair of types and all heights of a call, over head sizes, orders and lengths of a page. */
-static void test_kernels(void **state)
+TEST(kernels_agree_with_what_codes_stand_for)
 {
-    (void)state;
     uint64_t rng = 1;
     for (int32_t i = 0; i < 2 * 3 * (int32_t)PI_LEN(dims) * ROWS; i += TEST_STRIDE) {
         struct call call, *c = &call;
@@ -305,9 +304,8 @@ static void test_kernels(void **state)
 }
 
 /* Groups that are shorter than they could be, as those of 32 dimensions. */
-static void test_groups(void **state)
+TEST(kernels_read_groups_of_any_length)
 {
-    (void)state;
     uint64_t rng = 2;
     for (int32_t group = 16; group <= 128; group *= 2)
         for (int32_t i = 0; i < 24; i++) {
@@ -457,9 +455,8 @@ static void nasty_fill(struct call *c, uint64_t *rng)
 
 /* Every type, size of a head, height of a call and length of a page: the same bits by all levels
    and both ways, near the exact outputs. */
-static void test_rounded(void **state)
+TEST(rounded_weights_give_the_same_bits_at_every_level)
 {
-    (void)state;
     static const int32_t sizes[] = {16, 32, 64, 128};
     uint64_t rng = 4;
     for (int32_t i = 0; i < 5 * N_TYPE * (int32_t)PI_LEN(sizes) * ROWS; i += TEST_STRIDE) {
@@ -477,9 +474,8 @@ static void test_rounded(void **state)
 
 /* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least:
    whatever a processor does below them would show. */
-static void test_rounded_small_sums(void **state)
+TEST(rounded_weights_keep_small_sums)
 {
-    (void)state;
     uint64_t rng = 5;
     for (int32_t i = 0; i < 3000; i += TEST_STRIDE) {
         struct call call, *c = &call;
@@ -540,9 +536,8 @@ static void check_scores(const struct coded *c, int32_t n_q, const struct pi_sco
     test_free(packed);
 }
 
-static void test_scores(void **state)
+TEST(scores_agree_with_what_codes_stand_for)
 {
-    (void)state;
     struct pi_kernels scalar, other;
     uint64_t rng = 3;
     assert_true(pi_kernels_fill(PI_CPU_SCALAR, &scalar));
@@ -666,9 +661,8 @@ static void check_rounded_error(enum kv_type type_v, float sharpness, uint64_t *
     close_all(&f);
 }
 
-static void test_rounded_error(void **state)
+TEST(rounding_weights_adds_little_error)
 {
-    (void)state;
     uint64_t rng = 6;
     for (enum kv_type type = KV_TYPE_TURBO4; type <= KV_TYPE_TURBO2; type++) {
         check_rounded_error(type, 0.2f, &rng);
@@ -676,22 +670,10 @@ static void test_rounded_error(void **state)
     }
 }
 
-static void test_peaked(void **state)
+TEST(one_large_weight_is_read_exactly)
 {
-    (void)state;
     for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {
         check_peaked(type, 1, 3, 5);
         check_peaked(type, 25, 2, 6);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_rounded),       cmocka_unit_test(test_rounded_small_sums),
-        cmocka_unit_test(test_rounded_error), cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_peaked),
-    };
-    return cmocka_run_group_tests_name("attend_codes", tests, NULL, NULL);
 }

@@ -14,9 +14,8 @@ static void assert_finite(const float *x, size_t n)
 }
 
 /* Products far beyond the range of a float, of either sign and mixed. */
-static void test_huge_logits(void **state)
+TEST(logits_beyond_a_float_give_finite_outputs)
 {
-    (void)state;
     uint64_t rng = 7;
     static const float sizes[] = {1e4f, 1e20f, 3e38f};
     for (int32_t i = 0; i < 12 * KV_N_TYPE; i++) {
@@ -55,9 +54,8 @@ static float *spread_rows(uint64_t *rng, size_t n, int32_t least, int32_t most)
 /* Numbers whose products and sums would be subnormal, which instructions for pairs take for zero:
    those of bf16 never are. Keys, queries and values from far below what is stored to large ones,
    beside each other or all small, and weights that are nearly 0. */
-static void test_bf16_small_numbers(void **state)
+TEST(bf16_keeps_small_numbers)
 {
-    (void)state;
     static const int32_t spans[][2] = {{-150, -30}, {-150, 60}, {-62, -38}, {-45, -20}, {-3, 90}};
     static const int32_t dims[] = {64, 33, 80, 7};
     uint64_t rng = 21;
@@ -92,9 +90,8 @@ static double value_top(const float *x, int32_t n)
 }
 
 /* A row that sees one entry returns its value, bit for bit, or rounded, alike in all rows. */
-static void test_single_entry_is_exact(void **state)
+TEST(single_entry_is_exact)
 {
-    (void)state;
     uint64_t rng = 8;
     for (int32_t i = 0; i < 3 * KV_N_TYPE; i++) {
         enum kv_type type = (enum kv_type)(i % KV_N_TYPE);
@@ -119,9 +116,8 @@ static void test_single_entry_is_exact(void **state)
 
 /* A product that rounds to a negative zero keeps its sign until something is added, even nothing:
    whether later slots are skipped or added as nothing must not show. */
-static void test_negative_zero(void **state)
+TEST(negative_zero_keeps_its_sign)
 {
-    (void)state;
     const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};
     struct kv_geometry g = geometry(1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     struct fixture f;
@@ -142,9 +138,8 @@ static void test_negative_zero(void **state)
 }
 
 /* Queries before the first entry, and an empty lane: zeros, and a tap that says so. */
-static void test_nothing_visible(void **state)
+TEST(a_query_that_sees_nothing_gets_zeros)
 {
-    (void)state;
     uint64_t rng = 9;
     for (int32_t n_tok = 1; n_tok <= 21; n_tok += 20)
         for (int32_t len = 0; len <= 40; len += 40) {
@@ -171,9 +166,8 @@ static void test_nothing_visible(void **state)
 }
 
 /* Values 0 and 1 under logits 0 and x make the output E(x) / (1 + E(x)). */
-static void test_exponential(void **state)
+TEST(exponential_is_near_over_all_of_its_range)
 {
-    (void)state;
     struct kv_geometry g = geometry(1, 1, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     struct fixture f;
     uint64_t rng = 10;
@@ -193,9 +187,8 @@ static void test_exponential(void **state)
     close_all(&f);
 }
 
-static void test_tile(void **state)
+TEST(a_tile_holds_a_useful_number_of_rows)
 {
-    (void)state;
     for (int32_t n_group = 1; n_group <= 200; n_group++) {
         int32_t tile = kv_attend_tile(n_group);
         assert_true(tile >= 1);
@@ -271,28 +264,12 @@ static void check_asking(enum kv_type type, int32_t dim, int32_t n_row)
 }
 
 /* Asking the memory for what is read later changes no bits, wherever it is to go. */
-static void test_asking_changes_nothing(void **state)
+TEST(asking_changes_nothing)
 {
-    (void)state;
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     static const int32_t dims[] = {20, 64, 72, 128};
     for (size_t t = 0; t < PI_LEN(types); t++)
         for (size_t d = 0; d < PI_LEN(dims); d++)
             for (int32_t n_row = 1; n_row <= PI_ATTEND_ROWS_STORED; n_row++)
                 check_asking(types[t], dims[d], n_row);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_huge_logits),
-        cmocka_unit_test(test_bf16_small_numbers),
-        cmocka_unit_test(test_single_entry_is_exact),
-        cmocka_unit_test(test_negative_zero),
-        cmocka_unit_test(test_nothing_visible),
-        cmocka_unit_test(test_exponential),
-        cmocka_unit_test(test_tile),
-        cmocka_unit_test(test_asking_changes_nothing),
-    };
-    return cmocka_run_group_tests_name("attend_edges", tests, NULL, NULL);
 }

@@ -87,11 +87,10 @@ static void check_call(struct fixture *f, uint64_t *rng, int32_t n_tok, int32_t 
     test_free(f->out);
 }
 
-static void test_sinks(void **state)
+TEST(a_sink_takes_its_share_and_adds_nothing)
 {
     static const int32_t calls[][2] = {{1, 1}, {1, 8}, {2, 3}, {30, 3}, {9, 10}};
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(types); i++) {
         struct kv_geometry g = geometry(DIM, DIM, 32, types[i], types[i], 0);
         struct fixture f;
@@ -103,10 +102,4 @@ static void test_sinks(void **state)
         f.q = f.out = NULL;
         close_all(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sinks)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

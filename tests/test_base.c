@@ -6,9 +6,8 @@
 #include "base/mem.h"
 #include "testing.h"
 
-static void test_mem_counts_and_zeroes(void **state)
+TEST(mem_counts_and_zeroes)
 {
-    (void)state;
     int64_t before = pi_mem_used(PI_MEM_OTHER);
     unsigned char *p = pi_mem_alloc(PI_MEM_OTHER, 1000);
     assert_non_null(p);
@@ -26,9 +25,8 @@ static void test_mem_counts_and_zeroes(void **state)
     assert_null(pi_mem_alloc_n(PI_MEM_OTHER, SIZE_MAX / 2, 3));
 }
 
-static void test_mem_fails_on_demand(void **state)
+TEST(mem_fails_on_demand)
 {
-    (void)state;
     pi_mem_fail_at(2, false);
     void *a = pi_mem_alloc(PI_MEM_OTHER, 8);
     void *b = pi_mem_alloc(PI_MEM_OTHER, 8);
@@ -42,9 +40,8 @@ static void test_mem_fails_on_demand(void **state)
 }
 
 /* Every finite half survives the round trip; every float rounds to its nearest half, ties to even. */
-static void test_f16_exact(void **state)
+TEST(every_half_survives_the_round_trip)
 {
-    (void)state;
     for (uint32_t h = 0; h < 0x10000; h++) {
         float f = pi_f32_from_f16((uint16_t)h);
         if ((h & 0x7c00) == 0x7c00 && (h & 0x3ff)) {
@@ -63,14 +60,4 @@ static void test_f16_exact(void **state)
     assert_int_equal(pi_f16_from_f32(65519.0f), 0x7bff);
     assert_int_equal(pi_f16_from_f32(65520.0f), 0x7c00);
     assert_int_equal(pi_f16_from_f32(-INFINITY), 0xfc00);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mem_counts_and_zeroes),
-        cmocka_unit_test(test_mem_fails_on_demand),
-        cmocka_unit_test(test_f16_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

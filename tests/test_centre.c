@@ -27,9 +27,8 @@ static pith_model *nano_load(void)
 }
 
 /* The definition, position by position with the rotation of attention. */
-static void test_centre_is_the_mean(void **state)
+TEST(centre_is_the_mean)
 {
-    (void)state;
     pith_model *model = nano_load();
     const struct pi_hparams *hp = &model->hp;
     float *centre = NULL, cs[512], x[256];
@@ -91,9 +90,8 @@ static float *logits_of(const pith_model *model, const char *type_k)
     return logits;
 }
 
-static void test_expectations_stay(void **state)
+TEST(a_centre_changes_logits_little)
 {
-    (void)state;
     pith_model *model = nano_load();
     float *whole = logits_of(model, "f32"), *less = logits_of(model, "f32:centre");
     float most = 0.0f;
@@ -115,9 +113,8 @@ static void refused(const pith_model *model, const pith_engine_params *params, c
     assert_null(e);
 }
 
-static void test_what_does_not_go_with_it(void **state)
+TEST(refuses_what_does_not_go_with_it)
 {
-    (void)state;
     pith_model *model = nano_load(), *plain = NULL;
     pith_engine_params p = params_of("q8_0:centre");
     pith_engine *e = NULL;
@@ -157,14 +154,4 @@ static void test_what_does_not_go_with_it(void **state)
     p = params_of("f16:centre");
     refused(plain, &p, "the keys of the model's layer 0 have no bias");
     pith_model_free(plain);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_centre_is_the_mean),
-        cmocka_unit_test(test_expectations_stay),
-        cmocka_unit_test(test_what_does_not_go_with_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,9 +54,8 @@ static void check_case(const struct test_case *c, const char *want)
     assert_int_equal(needed, len);
 }
 
-static void test_golden(void **state)
+TEST(prompts_are_those_of_published_templates)
 {
-    (void)state;
     FILE *file = fopen(GOLDEN, "rb");
     assert_non_null(file);
     static char line[TEXT_MAX], want[TEXT_MAX];
@@ -82,9 +81,8 @@ static void test_golden(void **state)
 }
 
 /* What the golden templates have no switch for. */
-static void test_no_thinking(void **state)
+TEST(no_thinking_closes_the_thought_in_the_prompt)
 {
-    (void)state;
     const pith_message ask = {"user", "Hi"};
     struct test_case c = {.flags = PITH_CHAT_GENERATE | PITH_CHAT_NO_THINKING, .n = 1};
     c.messages[0] = ask;
@@ -107,9 +105,8 @@ static void test_no_thinking(void **state)
     }
 }
 
-static void test_names(void **state)
+TEST(every_name_is_listed_once)
 {
-    (void)state;
     int32_t n = 0;
     for (; pi_chat_name(n) != NULL; n++) {
         for (int32_t i = 0; i < n; i++)
@@ -132,9 +129,8 @@ static void refuse(const char *name, const pith_message *messages, int32_t n, co
     assert_int_equal(len, 77);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_messages_that_a_template_cannot_take)
 {
-    (void)state;
     const pith_message odd = {"tool", "x"}, null = {"user", NULL}, nobody = {NULL, "x"};
     const pith_message late[] = {{"user", "x"}, {"system", "y"}};
     refuse("nothing", NULL, 0, "\"nothing\"");
@@ -148,9 +144,8 @@ static void test_refusals(void **state)
 }
 
 /* Nothing is written beyond cap. */
-static void test_cap(void **state)
+TEST(writes_nothing_beyond_cap)
 {
-    (void)state;
     const pith_message ask = {"user", "Hello"};
     char whole[256], part[256];
     size_t len, needed;
@@ -165,14 +160,4 @@ static void test_cap(void **state)
         assert_int_equal(needed, len);
         assert_int_equal(part[cap], '#');
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_no_thinking),
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cap),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@
 #include "model_maker.h"
 #include "pith/inspect.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT                                                                                     \
     "The password of Maria is copper lantern.\nQuestion: What is the password of Maria?\nAnswer:"
@@ -47,9 +49,8 @@ static int64_t number(const json_t *object, const char *key)
 
 /* ---- help and refusals ---- */
 
-static void test_help(void **state)
+TEST(help_is_the_same_by_verb_and_by_option)
 {
-    (void)state;
     struct said s = command(NULL, "help", NULL), t;
     expect_status(&s, 0);
     for (size_t i = 0; i < N_VERB; i++) {
@@ -80,7 +81,7 @@ static void test_help(void **state)
 }
 
 /* The help of `run` names each option with its default, which comes from the library. */
-static void test_help_tells_defaults(void **state)
+TEST(help_tells_the_defaults)
 {
     static const char *const lines[] = {
         "--temp X",
@@ -94,14 +95,13 @@ static void test_help_tells_defaults(void **state)
         "-m, --model FILE",
         "--kv-memory SIZE",
     };
-    (void)state;
     struct said s = command(NULL, "help", "run", NULL);
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         expect_word(s.out, lines[i]);
     said_free(&s);
 }
 
-static void test_wrong_command_lines(void **state)
+TEST(refuses_wrong_command_lines)
 {
     static const struct {
         const char *words[10];
@@ -164,7 +164,6 @@ static void test_wrong_command_lines(void **state)
         {{"info"}, "-m FILE is missing"},
         {{"info", MODEL, "--memory", "0"}, "--memory: 0 is not 1 or more"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
@@ -173,7 +172,7 @@ static void test_wrong_command_lines(void **state)
     }
 }
 
-static void test_missing_files_are_named(void **state)
+TEST(missing_files_are_named)
 {
     static const char *const cases[][8] = {
         {"run", "-m", "/no/model", "-p", "x"},
@@ -191,7 +190,6 @@ static void test_missing_files_are_named(void **state)
         {"demo", "-f", "/no/model"},
         {"run", PITH_SOURCE_DIR, "-p", "x"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, NULL, cases[i]);
         expect_failure(&s, 1, i == 13 ? PITH_SOURCE_DIR : "/no/model");
@@ -202,10 +200,9 @@ static void test_missing_files_are_named(void **state)
 
 /* ---- run ---- */
 
-static void test_run_prints_the_text_only(void **state)
+TEST(run_prints_the_text_only)
 {
     char path[128];
-    (void)state;
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", NULL);
     expect_status(&s, 0);
     assert_string_equal(s.out, ANSWER);
@@ -237,9 +234,8 @@ static void test_run_prints_the_text_only(void **state)
     said_free(&s);
 }
 
-static void test_run_options_act(void **state)
+TEST(options_of_run_act)
 {
-    (void)state;
     struct said s =
         command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-r", "is cop", "-q", NULL);
     assert_string_equal(s.out, " The password of Maria ");
@@ -257,10 +253,9 @@ static void test_run_options_act(void **state)
 }
 
 /* Answers in a grammar, or of a schema, from the command line and from a file. */
-static void test_run_grammar(void **state)
+TEST(run_answers_in_a_grammar)
 {
     char path[128], at_path[132];
-    (void)state;
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "--grammar",
                             "root ::= \"yes\" | \"no\"", NULL);
     expect_status(&s, 0);
@@ -286,10 +281,9 @@ static void test_run_grammar(void **state)
     said_free(&s);
 }
 
-static void test_run_seed_and_threads(void **state)
+TEST(the_seed_decides_and_threads_do_not)
 {
     struct said s[4];
-    (void)state;
     for (int i = 0; i < 4; i++) {
         s[i] = command(NULL, "run", "-m", MODEL, "-t", i == 1 ? "2" : "1", "-p", "The", "-n", "24",
                        "-s", i == 2 ? "5" : "4", "--temp", "1.5", "--top-k", "0", "-q",
@@ -303,9 +297,8 @@ static void test_run_seed_and_threads(void **state)
         said_free(&s[i]);
 }
 
-static void test_run_statistics(void **state)
+TEST(run_tells_what_it_did_as_json)
 {
-    (void)state;
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "4", "--json",
                             "-c", "64", NULL);
     json_t *o = parse(s.err);
@@ -320,11 +313,10 @@ static void test_run_statistics(void **state)
 
 /* The first makes the file, the second maps it: the same text and logits as without, and the report
    says so. */
-static void test_run_cache_weights(void **state)
+TEST(run_keeps_packed_weights)
 {
     char at[128], option[160], kept[128];
     char *text = NULL, *hash = NULL;
-    (void)state;
     snprintf(option, sizeof(option), "--cache-weights=%s", in_folder("", at));
     for (int i = 0; i < 4; i++) {
         struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "8", "-c",
@@ -360,9 +352,8 @@ static void test_run_cache_weights(void **state)
 }
 
 /* A keep policy: what it did is said, and the KV memory is what it needs. */
-static void test_run_keep(void **state)
+TEST(run_tells_what_a_keep_policy_did)
 {
-    (void)state;
     struct said s =
         command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120", "--ignore-eos",
                 "--page", "16", "--json", "--keep", "streaming:budget=32,slack=16", NULL);
@@ -392,9 +383,8 @@ static void test_run_keep(void **state)
     said_free(&s);
 }
 
-static void test_run_memory_is_full(void **state)
+TEST(run_ends_when_memory_is_full)
 {
-    (void)state;
     struct said s = command(NULL, "run", ON_MODEL, "-p", "The", "-c", "16", "--page", "16",
                             "--ignore-eos", "-q", NULL);
     expect_status(&s, 0);
@@ -462,12 +452,11 @@ static void check_position(json_t *position, int32_t pos, const float *row, int3
     }
 }
 
-static void test_logits(void **state)
+TEST(logits_are_those_of_the_library)
 {
     static const int32_t ids[] = {980, 4, 300, 77, 512, 0, 981};
     char path[128], raw[128];
     float *rows;
-    (void)state;
     int32_t n_vocab = library_rows(ids, 7, &rows);
     write_file(in_folder("ids.txt", path), "@ignored");
     char argument[160];
@@ -499,12 +488,11 @@ static void test_logits(void **state)
 
 /* ---- tokenize, info, quantize, bench ---- */
 
-static void test_tokenize(void **state)
+TEST(tokenize_gives_the_ids_of_the_library)
 {
     static const char text[] = "The password of Maria: \xe2\x82\xac!\n";
     int32_t ids[128], n;
     pith_model *model;
-    (void)state;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, NULL), PITH_OK);
     for (int round = 0; round < 2; round++) {
         uint32_t flags = round == 0 ? PITH_TOKENIZE_BOS : 0;
@@ -535,12 +523,11 @@ static void test_tokenize(void **state)
     said_free(&s);
 }
 
-static void test_info(void **state)
+TEST(info_counts_parameters_and_memory)
 {
     int64_t n_param = 0;
     size_t i, k;
     json_t *tensor, *dim;
-    (void)state;
     struct said s = command(NULL, "info", MODEL, "-v", "--json", "--memory", "1GiB", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);
@@ -571,12 +558,11 @@ static void test_info(void **state)
 }
 
 /* What only some layers have, and what windows take beside what grows. */
-static void test_info_of_layers(void **state)
+TEST(info_tells_layers_apart)
 {
     char path[128];
     struct model_spec spec;
     pith_error err = {0};
-    (void)state;
     model_spec_default(&spec);
     assert_int_equal(model_spec_parse(&spec, "arch=gemma3 layers=7 window=9 width=32 ff=32", &err),
                      PITH_OK);
@@ -605,12 +591,11 @@ static void test_info_of_layers(void **state)
 }
 
 /* What recurrent layers take once, beside what the other ones take per token. */
-static void test_info_of_states(void **state)
+TEST(info_tells_the_bytes_of_states)
 {
     char path[128];
     struct model_spec spec;
     pith_error err = {0};
-    (void)state;
     model_spec_default(&spec);
     assert_int_equal(model_spec_parse(&spec, "arch=qwen35 layers=4 width=64 ff=32 rot=8", &err),
                      PITH_OK);
@@ -635,12 +620,11 @@ static void test_info_of_states(void **state)
 }
 
 /* Values of latent lanes take nothing, and have the type of keys. */
-static void test_info_of_latent_lanes(void **state)
+TEST(info_tells_the_bytes_of_latent_lanes)
 {
     char path[128];
     struct model_spec spec;
     pith_error err = {0};
-    (void)state;
     model_spec_default(&spec);
     assert_int_equal(
         model_spec_parse(&spec, "arch=deepseek2 layers=3 width=32 ff=32 rank=64 rot=32", &err),
@@ -670,7 +654,7 @@ static void test_info_of_latent_lanes(void **state)
     said_free(&s);
 }
 
-static void test_sizes(void **state)
+TEST(sizes_are_read_with_their_units)
 {
     static const struct {
         const char *text;
@@ -682,7 +666,6 @@ static void test_sizes(void **state)
         {"2MB", 2000000},   {"1Gi", (int64_t)1 << 30},
         {"1G", 1000000000}, {"0.5TiB", (int64_t)1 << 39},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct said s = command(NULL, "info", MODEL, "--json", "--memory", sizes[i].text, NULL);
         expect_status(&s, 0);
@@ -693,11 +676,10 @@ static void test_sizes(void **state)
     }
 }
 
-static void test_quantize(void **state)
+TEST(quantize_writes_a_model_that_answers_alike)
 {
     char path[128], odd[128];
     struct stat st;
-    (void)state;
     struct said s = command(NULL, "quantize", MODEL, in_folder("q8.gguf", path), "Q8_0", "-t", "1",
                             "--progress", NULL);
     expect_status(&s, 0);
@@ -723,11 +705,10 @@ static void test_quantize(void **state)
     said_free(&s);
 }
 
-static void test_bench(void **state)
+TEST(bench_prints_a_row_for_each_measurement)
 {
     size_t i;
     json_t *row;
-    (void)state;
     struct said s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "0,40", "-r", "2",
                             "-o", "json", NULL);
     expect_status(&s, 0);
@@ -756,32 +737,4 @@ static void test_bench(void **state)
     assert_int_equal(line, 2);
     assert_int_equal(commas[0], commas[1]);
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_help_tells_defaults),
-        cmocka_unit_test(test_wrong_command_lines),
-        cmocka_unit_test(test_missing_files_are_named),
-        cmocka_unit_test(test_run_prints_the_text_only),
-        cmocka_unit_test(test_run_options_act),
-        cmocka_unit_test(test_run_grammar),
-        cmocka_unit_test(test_run_seed_and_threads),
-        cmocka_unit_test(test_run_statistics),
-        cmocka_unit_test(test_run_cache_weights),
-        cmocka_unit_test(test_run_keep),
-        cmocka_unit_test(test_run_memory_is_full),
-        cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_tokenize),
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_info_of_layers),
-        cmocka_unit_test(test_info_of_states),
-        cmocka_unit_test(test_info_of_latent_lanes),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_bench),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -9,6 +9,8 @@
 
 #include "batch_rig.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define N_REQUEST 12
 
 /* ---- what each gets alone ---- */
@@ -52,9 +54,8 @@ static void check_alone(const char *in, const char *const *memory, const char *c
     json_decref(all);
 }
 
-static void test_alone(void **state)
+TEST(each_request_gets_what_it_gets_alone)
 {
-    (void)state;
     char in[128];
     static const char *const none[] = {NULL};
     static const char *const few[] = {"--seqs", "3", "--queue", "2", NULL};
@@ -80,9 +81,8 @@ static void test_alone(void **state)
     check_alone(in, recall, few);
 }
 
-static void test_company(void **state)
+TEST(answers_do_not_depend_on_company)
 {
-    (void)state;
     char in[128], out[128];
     static const char *const sets[][8] = {
         {NULL},
@@ -107,9 +107,8 @@ static void test_company(void **state)
 
 #define CHAT "--chat", "--chat-template", "chatml"
 
-static void test_chat(void **state)
+TEST(chat_requests_get_what_run_answers)
 {
-    (void)state;
     char in[128], out[128];
     static const char text[] = "What is the password of Maria?";
     static const char *const options[] = {
@@ -150,9 +149,8 @@ static void test_chat(void **state)
 }
 
 /* A template of one's own, for the commands that chat. */
-static void test_template_file(void **state)
+TEST(a_template_file_makes_the_prompts)
 {
-    (void)state;
     char in[128], out[128], file_path[128];
     write_file(in_folder("own.jinja", file_path),
                "{% for m in messages %}{{ m.content }}{% endfor %}\nAnswer:");
@@ -176,9 +174,8 @@ static void test_template_file(void **state)
 }
 
 /* A request's own word on thinking is that of --no-thinking. */
-static void test_thinking(void **state)
+TEST(a_request_may_switch_thinking)
 {
-    (void)state;
     char in[128], out[128];
     static const char *const options[] = {"--chat-template", "qwen3", "--temp", "0", NULL};
     FILE *file = open_file("think.jsonl", in);
@@ -202,9 +199,8 @@ static void test_thinking(void **state)
 }
 
 /* Prompts as texts and as ids, one and several, and an end by a string. */
-static void test_prompts(void **state)
+TEST(prompts_may_be_texts_ids_and_lists)
 {
-    (void)state;
     char in[128], out[128];
     int32_t ids[64], n_id = 0;
     pith_model *model = NULL;
@@ -360,9 +356,8 @@ static void check_text_logprobs(const json_t *choice, const struct row *rows, in
     assert_int_equal(n_char, strlen(text_of(choice)));
 }
 
-static void test_logprobs(void **state)
+TEST(logprobs_are_those_of_the_logits)
 {
-    (void)state;
     char in[128], out[128];
     struct row rows[10];
     static const char text[] = FACTS "\nQuestion: What is the password of Maria?\nAnswer:";
@@ -391,9 +386,8 @@ static void test_logprobs(void **state)
 
 /* ---- figures ---- */
 
-static void test_figures(void **state)
+TEST(figures_at_the_end_add_up)
 {
-    (void)state;
     char in[128], out[128], path[128];
     FILE *file = open_file("figures.jsonl", in);
     for (int i = 0; i < 8; i++) {
@@ -452,14 +446,4 @@ static void test_figures(void **state)
     expect_word(s.err, "rounds, ");
     expect_word(s.err, "times put back");
     said_free(&s);
-}
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),         cmocka_unit_test(test_company),
-        cmocka_unit_test(test_chat),          cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_template_file), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_figures),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -10,15 +10,16 @@
 
 #include "batch_rig.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define TEXT(body)                                                                                 \
     "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":" body "}"
 #define SAY(body)                                                                                  \
     "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":" body "}"
 
 /* A file without any request is refused as a whole, before the model is read. */
-static void test_bad_files(void **state)
+TEST(a_file_without_requests_is_refused)
 {
-    (void)state;
     char in[128], out[128], word[256];
     static const struct {
         const char *text;
@@ -50,9 +51,8 @@ static void test_bad_files(void **state)
 }
 
 /* A request that is wrong is answered with what is wrong, and the others go on. */
-static void test_bad_requests(void **state)
+TEST(a_bad_request_is_answered_and_the_others_go_on)
 {
-    (void)state;
     char in[128], out[128], id[16];
     static const struct {
         const char *url;
@@ -191,9 +191,8 @@ static const json_t *line_at(const json_t *lines, size_t i)
 
 /* Lines that are no requests, or have another's name, get a line of their own in the output, by
    which --resume knows them. */
-static void test_bad_lines(void **state)
+TEST(a_bad_line_gets_a_line_of_its_own)
 {
-    (void)state;
     char in[128], out[128], text[8192];
     static const char *const options[] = {"--temp", "0", NULL};
     static const struct {
@@ -245,9 +244,8 @@ static void test_bad_lines(void **state)
     }
 }
 
-static void test_bad_options(void **state)
+TEST(refuses_bad_options)
 {
-    (void)state;
     char in[128], out[128];
     write_plain("plain.jsonl", in, 1);
     write_file(in_folder("there.jsonl", out), "{}\n");
@@ -294,14 +292,4 @@ static void test_bad_options(void **state)
     json_decref(all);
     all = batch_all(in, out, (const char *const[]){"--chat-template", "chatml", NULL});
     json_decref(all);
-}
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bad_requests),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_bad_options),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

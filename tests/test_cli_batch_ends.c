@@ -13,6 +13,8 @@
 
 #include "batch_rig.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define N_LONG 64
 
 static void write_long(char *path)
@@ -71,9 +73,8 @@ static void expect_rest(const char *in, const char *out, const json_t *whole)
     assert_int_equal(count_lines(out), N_LONG);
 }
 
-static void test_resume(void **state)
+TEST(resume_goes_on_behind_what_is_written)
 {
-    (void)state;
     char in[128], out[128];
     write_long(in);
     json_t *whole = batch_all(in, in_folder("whole.out", out), slowly);
@@ -109,9 +110,8 @@ static void test_resume(void **state)
 }
 
 /* A rest of a line is dropped, and said to be. */
-static void test_torn(void **state)
+TEST(resume_drops_a_torn_line)
 {
-    (void)state;
     char in[128], out[128];
     write_plain("plain.jsonl", in, 3);
     static const char *const torn[] = {"{\"custom", "x",
@@ -128,9 +128,8 @@ static void test_torn(void **state)
     }
 }
 
-static void test_full_disk(void **state)
+TEST(a_full_disk_leaves_whole_lines)
 {
-    (void)state;
     char in[128], out[128];
     struct rlimit limit, before;
     write_long(in);
@@ -152,13 +151,4 @@ static void test_full_disk(void **state)
     json_decref(part);
     expect_rest(in, out, whole);
     json_decref(whole);
-}
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_torn),
-        cmocka_unit_test(test_full_disk),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -17,6 +17,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define ON_MODEL "-m", MODEL, "-t", "1", "--chat-template", "chatml"
 #define END_TOKEN "981-inf" /* banned, the model's answers do not end */
@@ -26,10 +28,9 @@
 
 /* The answers of a conversation are those that `run` gives to the same prompts rendered whole: what
    the sequence kept from turn to turn changed nothing. */
-static void test_turns_equal_whole_prompts(void **state)
+TEST(turns_equal_whole_prompts)
 {
     char prompt[1024], expected[1024];
-    (void)state;
     struct said s = command("Where is Maria?\nWho is Anton?\n", "chat", ON_MODEL, "--temp", "0",
                             "-n", "12", NULL);
     assert_int_equal(s.status, 0);
@@ -49,9 +50,8 @@ static void test_turns_equal_whole_prompts(void **state)
     said_free(&second);
 }
 
-static void test_slashes(void **state)
+TEST(slash_commands_act_and_typos_get_a_hint)
 {
-    (void)state;
     struct said s =
         command("/help\n/kv\n/rest\n/save\n/reset now\n\nHello \\\nthere\n/reset\n/quit\n"
                 "never read\n",
@@ -69,11 +69,10 @@ static void test_slashes(void **state)
     said_free(&s);
 }
 
-static void test_save_and_load(void **state)
+TEST(a_saved_talk_goes_on)
 {
     char path[128], kv[128], input[512];
     struct stat st;
-    (void)state;
     in_folder("talk.json", path);
     in_folder("talk.json.kv", kv);
     snprintf(input, sizeof(input), "Where is Maria?\n/save %s\nWho is Anton?\n", path);
@@ -112,9 +111,8 @@ static void test_save_and_load(void **state)
     said_free(&a);
 }
 
-static void test_memory_is_full(void **state)
+TEST(a_full_memory_ends_the_answer)
 {
-    (void)state;
     struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
     assert_int_equal(s.status, 0);
     expect_word(s.err, "/reset starts over");
@@ -209,11 +207,10 @@ static int terminal_close(struct terminal *t)
     return status;
 }
 
-static void test_interrupt_stops_the_answer(void **state)
+TEST(interrupt_stops_the_answer)
 {
     static struct terminal t;
     char history[128];
-    (void)state;
     in_folder("history", history);
     const char *const words[] = {"chat", ON_MODEL, "-l", END_TOKEN, "--history", history, NULL};
     terminal_open(&t, words);
@@ -248,11 +245,10 @@ static void test_interrupt_stops_the_answer(void **state)
     expect_word(t.text, "/kv");
 }
 
-static void test_interrupt_twice_or_end_leaves(void **state)
+TEST(interrupt_twice_or_end_leaves)
 {
     static struct terminal t;
     const char *const words[] = {"chat", ON_MODEL, "--history", "", NULL};
-    (void)state;
     terminal_open(&t, words);
     terminal_wait(&t, "> ");
     terminal_type(&t, "\003");
@@ -263,17 +259,4 @@ static void test_interrupt_twice_or_end_leaves(void **state)
     terminal_wait(&t, "> ");
     terminal_type(&t, "\004");
     assert_int_equal(terminal_close(&t), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_turns_equal_whole_prompts),
-        cmocka_unit_test(test_slashes),
-        cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_memory_is_full),
-        cmocka_unit_test(test_interrupt_stops_the_answer),
-        cmocka_unit_test(test_interrupt_twice_or_end_leaves),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

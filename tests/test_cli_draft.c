@@ -11,6 +11,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define OTHER PITH_SOURCE_DIR "/models/pith-mini.gguf"
 #define PROMPT                                                                                     \
@@ -36,10 +38,9 @@ static json_int_t count_of(const json_t *o, const char *key)
 }
 
 /* Without drafts, and with those of the text and of a model, which is the same. */
-static void test_same(void **state)
+TEST(drafts_change_no_text)
 {
     static const char *const temperatures[] = {"0", "0.8"};
-    (void)state;
     for (int t = 0; t < 2; t++) {
         struct said s[3] = {
             command(NULL, RUN, "--temp", temperatures[t], "--json", "--draft", "none", NULL),
@@ -68,9 +69,8 @@ static void test_same(void **state)
 }
 
 /* By itself where policies allow it, and without a word where not. */
-static void test_auto(void **state)
+TEST(auto_drafts_where_policies_allow_it)
 {
-    (void)state;
     struct said s = command(NULL, RUN, "--json", NULL);
     json_t *o = report_of(&s);
     assert_string_equal(json_string_value(json_object_get(o, "draft")), "auto");
@@ -83,9 +83,8 @@ static void test_auto(void **state)
     said_free(&s);
 }
 
-static void test_refused(void **state)
+TEST(refuses_drafts_that_policies_forbid)
 {
-    (void)state;
     struct said s = command(NULL, RUN, "--draft", "lookup", "--keep", "h2o:budget=64", NULL);
     expect_failure(&s, 1, "h2o overwrites");
     said_free(&s);
@@ -104,10 +103,9 @@ static void test_refused(void **state)
 }
 
 /* A file of requests, whose answers are the same lines. */
-static void test_batch(void **state)
+TEST(drafts_change_no_answer_of_a_batch)
 {
     char in[128], out[2][128];
-    (void)state;
     write_file(
         in_folder("in", in),
         "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": "
@@ -142,15 +140,4 @@ static void test_batch(void **state)
         json_decref(answer[0][k]);
         json_decref(answer[1][k]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_batch),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -10,6 +10,8 @@
 #include "command.h"
 #include "testing.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define EVAL "eval", "perplexity", "-m", MODEL, "-t", "1", "-c", "64", "--chunks", "3"
@@ -33,10 +35,9 @@ static double figure(const json_t *result, const char *key)
 
 /* ---- help ---- */
 
-static void test_help(void **state)
+TEST(help_lists_the_tasks)
 {
     static const char *const ways[][4] = {{"eval", "--help"}, {"eval", "help"}, {"help", "eval"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         struct said s = command_list(NULL, NULL, ways[i]);
         expect_status(&s, 0);
@@ -61,12 +62,11 @@ static void test_help(void **state)
 }
 
 /* Every task of the list has a help of its own. */
-static void test_help_of_tasks(void **state)
+TEST(every_task_has_its_help)
 {
     struct said list = command(NULL, "eval", "--help", NULL);
     char *save = NULL;
     int n = 0;
-    (void)state;
     char *rows = strstr(list.out, "\n\n  ");
     assert_non_null(rows);
     *strstr(rows + 2, "\n\n") = '\0';
@@ -87,9 +87,8 @@ static void test_help_of_tasks(void **state)
 
 /* ---- results ---- */
 
-static void test_table(void **state)
+TEST(prints_a_table_without_progress)
 {
-    (void)state;
     struct said s = command(NULL, EVAL, "-f", TEXT, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "perplexity of pith-nano, cache: full\n");
@@ -99,9 +98,8 @@ static void test_table(void **state)
     said_free(&s);
 }
 
-static void test_json(void **state)
+TEST(prints_json_and_pairs_by_itself)
 {
-    (void)state;
     struct said s =
         command(NULL, EVAL, "-f", TEXT, "--keep", "streaming:budget=16,slack=8,window=8", "--json",
                 "-", "--progress", NULL);
@@ -125,10 +123,9 @@ static void test_json(void **state)
 }
 
 /* Files beside the table, a text from standard input, the same figures everywhere. */
-static void test_files(void **state)
+TEST(writes_files_beside_the_table)
 {
     char json[128], csv[128], line[64];
-    (void)state;
     in_folder("out.json", json);
     in_folder("out.csv", csv);
     struct said text =
@@ -155,9 +152,8 @@ static void test_files(void **state)
     said_free(&s);
 }
 
-static void test_divergence(void **state)
+TEST(measures_divergence_of_a_storage_type)
 {
-    (void)state;
     struct said s =
         command(NULL, "eval", "divergence", MODEL, "-t", "1", "-c", "64", "--chunks", "2", "-f",
                 TEXT, "-ctk", "q8_0", "--reference-type", "f16", "--json", "-", NULL);
@@ -171,7 +167,7 @@ static void test_divergence(void **state)
 
 /* ---- failures ---- */
 
-static void test_usage(void **state)
+TEST(refuses_bad_command_lines)
 {
     static const struct {
         const char *words[24];
@@ -189,7 +185,6 @@ static void test_usage(void **state)
         {{EVAL, "-f", TEXT, "--keep", "no-such"}, "no-such"},
         {{EVAL, "-f", TEXT, "-c", "2"}, "-c: 2"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].says);
@@ -202,10 +197,9 @@ static void test_usage(void **state)
     said_free(&s);
 }
 
-static void test_failures(void **state)
+TEST(fails_with_one_sentence)
 {
     char path[128];
-    (void)state;
     write_file(in_folder("short.txt", path), "Too short.\n");
     struct said s = command(NULL, EVAL, "-f", path, NULL);
     expect_failure(&s, 1, "tokens are fewer than the 128");
@@ -219,10 +213,9 @@ static void test_failures(void **state)
 }
 
 /* A failure leaves a file of an earlier result as it was, and no empty one. */
-static void test_failure_keeps_files(void **state)
+TEST(a_failure_keeps_the_old_files)
 {
     char old[128], fresh[128], text[16] = "";
-    (void)state;
     write_file(in_folder("old.json", old), "kept");
     in_folder("fresh.csv", fresh);
     struct said s = command(NULL, "eval", "perplexity", "-m", "/no/such/model", "-f", TEXT,
@@ -238,9 +231,8 @@ static void test_failure_keeps_files(void **state)
 }
 
 /* A result whose file is full in the end goes to standard output, and the command fails. */
-static void test_full_disk(void **state)
+TEST(a_full_file_sends_the_result_to_standard_output)
 {
-    (void)state;
     SKIP_WITHOUT("/dev/full");
     struct said s =
         command(NULL, EVAL, "-f", TEXT, "--json", "/dev/full", "--csv", "/dev/null", NULL);
@@ -255,7 +247,7 @@ static void test_full_disk(void **state)
 }
 
 /* One cut per context; what is wrong with a file or a policy is one sentence. */
-static void test_facts(void **state)
+TEST(cuts_once_per_context_and_refuses_bad_facts)
 {
     static const char line[] =
         "{\"id\": \"a\", \"context\": \"The friend of Maria is Anton. The rain fell. The password "
@@ -263,7 +255,6 @@ static void test_facts(void **state)
         "password of Peter?\\nAnswer: The password of Peter is\", \"answer\": \" black "
         "butter.\"}]}\n";
     char path[128], short_path[128];
-    (void)state;
     write_file(in_folder("items.jsonl", path), line);
     write_file(in_folder("short.jsonl", short_path), "{\"context\": \"x\"}\n");
     struct said s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--cut-once", "-t", "1",
@@ -280,17 +271,4 @@ static void test_facts(void **state)
     s = command(NULL, "eval", "facts", "-m", MODEL, "-f", short_path, "--cut-once", NULL);
     expect_failure(&s, 1, "line 1: questions");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),      cmocka_unit_test(test_help_of_tasks),
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_json),
-        cmocka_unit_test(test_files),     cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_facts),     cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_failures),  cmocka_unit_test(test_failure_keeps_files),
-        cmocka_unit_test(test_full_disk),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -11,6 +11,8 @@
 #include "command.h"
 #include "with_template.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define ON_MODEL "run", "-m", MODEL, "-t", "1", "-p", "The friend of", "--temp", "0"
 #define VARIABLES_MAX 4
@@ -40,7 +42,7 @@ static struct said command_under(const struct variables *v, const char *const *w
 /* ---- the environment ---- */
 
 /* What a variable says is what the option says, and the command line is stronger. */
-static void test_variables_are_options(void **state)
+TEST(variables_are_options)
 {
     static const struct {
         struct variables given;
@@ -76,7 +78,6 @@ static void test_variables_are_options(void **state)
          {ON_MODEL, "-q", "-n", "3"}},
         {{{"LLAMA_ARG_THREADS=-1"}}, {ON_MODEL, "-q", "-n", "3"}, {ON_MODEL, "-q", "-n", "3"}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_under(&cases[i].given, cases[i].words);
         struct said t = command_list(NULL, NULL, cases[i].same);
@@ -90,7 +91,7 @@ static void test_variables_are_options(void **state)
     }
 }
 
-static void test_variables_are_checked(void **state)
+TEST(variables_are_checked)
 {
     static const struct {
         struct variables given;
@@ -105,7 +106,6 @@ static void test_variables_are_checked(void **state)
         {{{"LLAMA_ARG_PORT=http"}}, {"serve"}, "LLAMA_ARG_PORT: \"http\" is not a whole number"},
         {{{"PITH_KEEP=strem"}}, {ON_MODEL}, "did you mean streaming?"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_under(&cases[i].given, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
@@ -115,12 +115,11 @@ static void test_variables_are_checked(void **state)
 }
 
 /* Of the weights' file: on is beside the model, off is none, anything else its folder. */
-static void test_variable_with_or_without_a_value(void **state)
+TEST(a_variable_may_have_no_value)
 {
     static const struct variables on = {{"PITH_CACHE_WEIGHTS=/no/folder"}};
     static const struct variables off = {{"PITH_CACHE_WEIGHTS=off"}};
     static const char *const words[] = {ON_MODEL, "-q", "-n", "1", NULL};
-    (void)state;
     struct said s = command_under(&on, words);
     expect_word(s.err, "/no/folder");
     said_free(&s);
@@ -131,7 +130,7 @@ static void test_variable_with_or_without_a_value(void **state)
 }
 
 /* No variable of the project's own tests and scripts is the variable of an option. */
-static void test_variables_do_not_clash(void **state)
+TEST(variables_do_not_clash)
 {
     static const char *const taken[] = {"MODELS",  "CLIENTS", "STORIES", "FAMILY",
                                         "BUSY",    "LOGITS",  "TSAN",    "FUZZ",
@@ -139,7 +138,6 @@ static void test_variables_do_not_clash(void **state)
     static const char *const verbs[] = {"run",       "chat",     "serve", "batch",
                                         "demo",      "bench",    "info",  "tokenize",
                                         "calibrate", "quantize", "logits"};
-    (void)state;
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         struct said s = command(NULL, "help", verbs[i], NULL);
         expect_status(&s, 0);
@@ -156,9 +154,8 @@ static void test_variables_do_not_clash(void **state)
     }
 }
 
-static void test_help_tells_of_the_environment(void **state)
+TEST(help_tells_of_the_environment)
 {
-    (void)state;
     struct said s = command(NULL, "help", "environment", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "PITH_KV_MEMORY");
@@ -174,7 +171,7 @@ static void test_help_tells_of_the_environment(void **state)
 
 /* Lines for llama.cpp give the text of the same line without what has no effect, and one line on
    standard error names that. */
-static void test_pasted_lines(void **state)
+TEST(lines_for_llama_cpp_run_as_they_are)
 {
     static const struct {
         const char *words[24];
@@ -198,7 +195,6 @@ static void test_pasted_lines(void **state)
          "without effect in Pith: --perf\n"},
     };
     static const char *const plain[] = {ON_MODEL, "-q", "-n", "6", NULL};
-    (void)state;
     struct said expected = command_list(NULL, NULL, plain);
     expect_status(&expected, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -225,7 +221,7 @@ static void test_pasted_lines(void **state)
 }
 
 /* What would change an answer is refused, with what there is instead. */
-static void test_what_is_lacking_is_refused(void **state)
+TEST(what_is_lacking_is_refused)
 {
     static const struct {
         const char *words[16];
@@ -241,7 +237,6 @@ static void test_what_is_lacking_is_refused(void **state)
         {{ON_MODEL, "-nlg", "9"}, "-nlg: there is no such option"},
         {{ON_MODEL, "--temprature", "0"}, "did you mean --temperature?"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
@@ -252,7 +247,7 @@ static void test_what_is_lacking_is_refused(void **state)
 /* ---- one table of loading options ---- */
 
 /* Every command that loads a model takes what is said of loading: the value is looked at. */
-static void test_loading_options_everywhere(void **state)
+TEST(every_command_takes_the_loading_options)
 {
     static const char *const commands[][4] = {
         {"run"},
@@ -278,7 +273,6 @@ static void test_loading_options_everywhere(void **state)
         {"eval", "kept"},
         {"eval", "sweep"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
         const char *words[12];
         int n = 0;
@@ -300,10 +294,9 @@ static void test_loading_options_everywhere(void **state)
 }
 
 /* What a sweep loads by itself is loaded as the command line says. */
-static void test_sweep_maps_weights(void **state)
+TEST(sweep_maps_weights)
 {
     char plan[128], out[128], folder[128], option[160], packed[192];
-    (void)state;
     write_file(in_folder("sweep.json", plan),
                "{\"model\": \"" MODEL "\", \"policies\": [\"full\"],"
                " \"tasks\": [{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [128],"
@@ -322,11 +315,10 @@ static void test_sweep_maps_weights(void **state)
 
 /* ---- models that were trained on messages ---- */
 
-static void test_chat_is_mentioned(void **state)
+TEST(chat_is_mentioned)
 {
     static const char template[] = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
     char model[128];
-    (void)state;
     write_with_template(MODEL, in_folder("instruct.gguf", model), template);
     struct said s = command(NULL, "run", "-m", model, "-p", "Hello", "-n", "1", NULL);
     expect_status(&s, 0);
@@ -347,12 +339,11 @@ static void test_chat_is_mentioned(void **state)
 }
 
 /* The system message from a file is the one from the line. */
-static void test_system_file(void **state)
+TEST(the_system_message_may_come_from_a_file)
 {
     static const char template[] =
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}";
     char model[128], path[128];
-    (void)state;
     write_with_template(MODEL, in_folder("system.gguf", model), template);
     write_file(in_folder("system.txt", path), "Be brief.\n");
 #define ON_CHAT "run", "-m", model, "-p", "Hi", "--chat", "--echo", "-q", "-n", "0"
@@ -366,22 +357,4 @@ static void test_system_file(void **state)
     s = command(NULL, ON_CHAT, "-sysf", path, "-sys", "x", NULL);
     expect_failure(&s, 2, "both give the system message");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_variables_are_options),
-        cmocka_unit_test(test_variables_are_checked),
-        cmocka_unit_test(test_variable_with_or_without_a_value),
-        cmocka_unit_test(test_variables_do_not_clash),
-        cmocka_unit_test(test_help_tells_of_the_environment),
-        cmocka_unit_test(test_pasted_lines),
-        cmocka_unit_test(test_what_is_lacking_is_refused),
-        cmocka_unit_test(test_loading_options_everywhere),
-        cmocka_unit_test(test_sweep_maps_weights),
-        cmocka_unit_test(test_chat_is_mentioned),
-        cmocka_unit_test(test_system_file),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -15,6 +15,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define ON_MODEL "-m", MODEL, "-t", "1"
@@ -38,11 +40,9 @@ static double demo_size(const char *out, const char *row, const char *unit, cons
     return strtod(size, NULL);
 }
 
-static void test_demo(void **state)
+TEST(the_demo_loses_the_fact_and_recalls_it)
 {
     char path[128];
-    (void)state;
-    SKIP_WITHOUT(DEMO);
     struct said s = command(NULL, "demo", "-t", "1", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "Right.");
@@ -65,7 +65,7 @@ static void test_demo(void **state)
 
 /* ---- output that does not arrive ---- */
 
-static void test_full_disk(void **state)
+TEST(a_full_disk_fails_every_command)
 {
     static const char *const cases[][12] = {
         {"run", ON_MODEL, "-p", "The", "-n", "8", "-q"},
@@ -78,7 +78,6 @@ static void test_full_disk(void **state)
         {"--version"},
         {"bench", ON_MODEL, "-p", "4", "-n", "0", "-r", "1"},
     };
-    (void)state;
     SKIP_WITHOUT("/dev/full");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, "/dev/full", cases[i]);
@@ -88,13 +87,12 @@ static void test_full_disk(void **state)
 }
 
 /* The reader takes the first piece and leaves. The command ends by itself, without a word. */
-static void test_reader_leaves(void **state)
+TEST(ends_quietly_when_the_reader_leaves)
 {
     static const char *const words[] = {"run",    ON_MODEL, "-p",           "The", "-n",
                                         "100000", "-q",     "--ignore-eos", NULL};
     int ends[2], in = open("/dev/null", O_RDONLY);
     char first;
-    (void)state;
     FILE *err = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
@@ -110,13 +108,12 @@ static void test_reader_leaves(void **state)
 }
 
 /* Ctrl-C ends the text; what was said stays, and the statistics follow. */
-static void test_interrupt(void **state)
+TEST(an_interrupt_ends_the_text_and_statistics_follow)
 {
     static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",
                                         "100000", "--ignore-eos", "--json", NULL};
     int ends[2], in = open("/dev/null", O_RDONLY);
     char buf[4096];
-    (void)state;
     FILE *err = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
@@ -134,15 +131,4 @@ static void test_interrupt(void **state)
     json_decref(o);
     fclose(err);
     close(in);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_reader_leaves),
-        cmocka_unit_test(test_interrupt),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

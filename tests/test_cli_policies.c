@@ -11,9 +11,8 @@
 #include "command.h"
 #include "pith/policy.h"
 
-static void lists_all(void **state)
+TEST(lists_every_policy_and_preset)
 {
-    (void)state;
     pith_policy_info policy;
     pith_preset_info preset;
     struct said s = command(NULL, "policies", NULL);
@@ -33,9 +32,8 @@ static void lists_all(void **state)
     said_free(&s);
 }
 
-static void tells_one(void **state)
+TEST(tells_everything_of_one_policy)
 {
-    (void)state;
     struct said s = command(NULL, "policies", "triattention", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "Mao et al.");
@@ -54,9 +52,8 @@ static void tells_one(void **state)
 }
 
 /* Every preset and default that JSON has can be given to --keep. */
-static void json_is_what_keep_takes(void **state)
+TEST(json_is_what_keep_takes)
 {
-    (void)state;
     struct said s = command(NULL, "policies", "--json", NULL);
     expect_status(&s, 0);
     json_t *root = json_loads(s.out, 0, NULL), *policy, *preset, *param;
@@ -96,9 +93,8 @@ static void json_is_what_keep_takes(void **state)
     said_free(&s);
 }
 
-static void refuses(void **state)
+TEST(refuses_unknown_names_with_a_hint)
 {
-    (void)state;
     pith_preset_info preset;
     struct said s = command(NULL, "policies", "triatention", NULL);
     expect_failure(&s, 2, "did you mean \"triattention\"?");
@@ -112,9 +108,8 @@ static void refuses(void **state)
 }
 
 /* docs/combinations.md is the command's output; test_combinations runs its cells. */
-static void matrix_is_the_page(void **state)
+TEST(matrix_is_the_page)
 {
-    (void)state;
     static char page[1 << 16];
     FILE *f = fopen(PITH_SOURCE_DIR "/docs/combinations.md", "rb");
     assert_non_null(f);
@@ -135,16 +130,4 @@ static void matrix_is_the_page(void **state)
     s = command(NULL, "policies", "kvzap", NULL);
     expect_word(s.out, "It needs stats=FILE, which pith calibrate --importance writes.");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_all),
-        cmocka_unit_test(tells_one),
-        cmocka_unit_test(json_is_what_keep_takes),
-        cmocka_unit_test(matrix_is_the_page),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define FACT "plain book" /* what the prompt asks for; it stands at about token 320 */
@@ -107,9 +109,8 @@ static void expect_hash(const json_t *o, uint64_t expected)
 
 /* ---- run ---- */
 
-static void test_json(void **state)
+TEST(json_tells_what_recall_did)
 {
-    (void)state;
     for (size_t i = 0; i < N_FORM; i++) {
         struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], NULL);
         expect_status(&s, 0);
@@ -138,9 +139,8 @@ static void test_json(void **state)
 }
 
 /* Neither threads nor the chunk change a bit. */
-static void test_threads(void **state)
+TEST(threads_and_chunks_change_no_bit)
 {
-    (void)state;
     for (size_t i = 0; i < N_FORM; i++) {
         struct said s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", forms[i], "-t",
                                 "2", "--chunk", "96", NULL);
@@ -154,9 +154,8 @@ static void test_threads(void **state)
 }
 
 /* The fact is evicted, and both forms find it again before the answer. */
-static void test_finds_the_fact(void **state)
+TEST(finds_the_fact)
 {
-    (void)state;
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.out, FACT));
@@ -171,10 +170,9 @@ static void test_finds_the_fact(void **state)
     said_free(&s);
 }
 
-static void test_lines(void **state)
+TEST(lines_tell_what_recall_did)
 {
     char line[128];
-    (void)state;
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv", NULL);
     struct made m = make(KEEP, "kv", true);
     expect_status(&s, 0);
@@ -199,10 +197,9 @@ static void test_lines(void **state)
 }
 
 /* Where entries were evicted and nothing brings them back, a line says what would. */
-static void test_hint(void **state)
+TEST(hints_at_recall_where_entries_were_evicted)
 {
     char line[128];
-    (void)state;
     struct said s = command(NULL, RUN, "--keep", KEEP, NULL);
     struct made m = make(KEEP, NULL, false);
     expect_status(&s, 0);
@@ -221,9 +218,8 @@ static void test_hint(void **state)
 }
 
 /* A budget that is never reached changes no bit. */
-static void test_unused(void **state)
+TEST(changes_no_bit_below_the_budget)
 {
-    (void)state;
     struct made full = make(NULL, NULL, false);
     for (size_t i = 0; i < N_FORM; i++) {
         struct made m = make("streaming:budget=3000", forms[i], true);
@@ -234,9 +230,8 @@ static void test_unused(void **state)
 }
 
 /* Text recall changes a prompt only where the caller names the message in it. */
-static void test_without_message(void **state)
+TEST(text_recall_waits_for_a_message)
 {
-    (void)state;
     struct made plain = make(KEEP, NULL, false), text = make(KEEP, "text", false);
     assert_int_equal(plain.hash, text.hash);
     assert_int_equal(text.result.n_recalled, 0);
@@ -245,10 +240,9 @@ static void test_without_message(void **state)
 }
 
 /* A named session in a file serves the next process. */
-static void test_next_process(void **state)
+TEST(a_named_session_serves_the_next_process)
 {
     char db[128], recall[256];
-    (void)state;
     in_folder("spans.db", db);
     snprintf(recall, sizeof(recall), "text:session=tale,db=%s", db);
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", recall, NULL);
@@ -309,10 +303,9 @@ static void expect_message(const json_t *list, size_t i, const char *role, const
 }
 
 /* Whatever the template, what is found stands in the user's message, in front of its question. */
-static void test_chat(void **state)
+TEST(finds_stand_in_front_of_the_users_question)
 {
     static const char *const templates[] = {"chatml", "mistral-v3"};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         json_t *list = converse(templates[i], "text");
         assert_int_equal(json_array_size(list), 4);
@@ -325,9 +318,8 @@ static void test_chat(void **state)
 
 /* ---- other commands, refusals ---- */
 
-static void test_bench(void **state)
+TEST(bench_takes_recall)
 {
-    (void)state;
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "600", "--keep", KEEP, "--recall", "kv", "-o", "csv", NULL);
     expect_status(&s, 0);
@@ -336,9 +328,8 @@ static void test_bench(void **state)
     said_free(&s);
 }
 
-static void test_policies(void **state)
+TEST(policies_lists_both_forms)
 {
-    (void)state;
     pith_policy_info form;
     pith_param_info param;
     struct said s = command(NULL, "policies", NULL), t = command(NULL, "policies", "--json", NULL);
@@ -365,9 +356,8 @@ static void test_policies(void **state)
     said_free(&t);
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_recall_options)
 {
-    (void)state;
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kw", NULL);
     expect_failure(&s, 2, "--recall: \"kw\" is not a policy");
     said_free(&s);
@@ -380,23 +370,4 @@ static void test_refused(void **state)
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv:take=300", NULL);
     expect_failure(&s, 1, "recall: take");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_finds_the_fact),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_hint),
-        cmocka_unit_test(test_unused),
-        cmocka_unit_test(test_without_message),
-        cmocka_unit_test(test_next_process),
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

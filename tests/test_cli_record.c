@@ -13,6 +13,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT "The password of Maria is copper lantern. The friend of the merchant wanted a button."
 #define RUN "run", "-m", MODEL, "-t", "1", "-p", TEXT, "-n", "20", "--temp", "0", "--json"
@@ -33,9 +35,8 @@ static json_int_t whole(const json_t *object, const char *key)
 }
 
 /* A run says the same with and without the option; the file holds the tokens it evaluated. */
-static void test_record_and_replay(void **state)
+TEST(a_recording_is_replayed)
 {
-    (void)state;
     char path[128];
     in_folder("run.safetensors", path);
     struct said plain = command(NULL, RUN, NULL), s = command(NULL, RUN, "--record", path, NULL);
@@ -81,9 +82,8 @@ static void test_record_and_replay(void **state)
     said_free(&s);
 }
 
-static void test_failures(void **state)
+TEST(fails_with_one_sentence)
 {
-    (void)state;
     char path[128];
     struct said s = command(NULL, RUN, "--record", "/dev/full", NULL);
     expect_failure(&s, 1, "/dev/full: not a regular file");
@@ -114,13 +114,4 @@ static void test_failures(void **state)
                 "--read-policy", "best:budget=1", NULL);
     expect_failure(&s, 1, "best");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_record_and_replay),
-        cmocka_unit_test(test_failures),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -20,6 +20,8 @@
 #include "command.h"
 #include "svg_check.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT                                                                                       \
     "The password of Maria is copper lantern. The friend of the merchant wanted a button. One "    \
@@ -151,9 +153,8 @@ static int32_t count_gone(const struct made *m)
     return n_gone;
 }
 
-static void test_json(void **state)
+TEST(json_tells_what_a_policy_did)
 {
-    (void)state;
     struct made full = make(NULL, N_PREDICT);
     pith_kv_stats full_kv, kv;
     pith_keep_stats keep;
@@ -190,9 +191,8 @@ static void test_json(void **state)
     made_free(&full);
 }
 
-static void test_lines(void **state)
+TEST(lines_tell_what_a_policy_did)
 {
-    (void)state;
     char line[200];
     pith_keep_stats keep;
     for (size_t i = 0; i < N_POLICY; i++) {
@@ -221,9 +221,8 @@ static void test_lines(void **state)
 }
 
 /* The full cache has nothing to tell, and a policy without a round only that. */
-static void test_no_policy(void **state)
+TEST(the_full_cache_tells_nothing_of_eviction)
 {
-    (void)state;
     struct said s = command(NULL, RUN, NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "keep"));
@@ -245,9 +244,8 @@ static void test_no_policy(void **state)
 
 /* ---- the map ---- */
 
-static void test_map(void **state)
+TEST(the_map_shows_what_lanes_kept)
 {
-    (void)state;
     char path[128];
     for (size_t i = 0; i <= N_POLICY; i++) {
         const char *keep = i < N_POLICY ? policies[i] : "none";
@@ -263,9 +261,8 @@ static void test_map(void **state)
 }
 
 /* Nothing is generated: the map is that of the prompt. */
-static void test_map_of_a_prompt(void **state)
+TEST(maps_a_prompt_without_an_answer)
 {
-    (void)state;
     char path[128];
     struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", TEXT, "-n", "0", "-q",
                             "--map", in_folder("prompt.svg", path), NULL);
@@ -279,9 +276,8 @@ static void test_map_of_a_prompt(void **state)
 }
 
 /* Ctrl-C ends the text; the map is of what there is. */
-static void test_map_of_an_interrupted_run(void **state)
+TEST(maps_an_interrupted_run)
 {
-    (void)state;
     char path[128], buf[4096];
     int ends[2], in = open("/dev/null", O_RDONLY);
     in_folder("interrupted.svg", path);
@@ -340,9 +336,8 @@ static int count_files(const char *path)
 }
 
 /* Said before the model is read: a model that there is not comes second. */
-static void test_bad_path(void **state)
+TEST(a_bad_path_is_refused_before_the_model_is_read)
 {
-    (void)state;
     char path[128];
     struct said s = command(NULL, "run", "-m", "/no/model", "-p", "a", "--map",
                             in_folder("no/such.svg", path), NULL);
@@ -362,9 +357,8 @@ static void test_bad_path(void **state)
 }
 
 /* A run without tokens, or that fails, leaves the file that was there and nothing beside it. */
-static void test_run_fails(void **state)
+TEST(a_run_that_fails_leaves_the_old_map)
 {
-    (void)state;
     char path[128];
     write_file(in_folder("old.svg", path), "old");
     int n_file = count_files(path);
@@ -383,9 +377,8 @@ static void test_run_fails(void **state)
 }
 
 /* The text is whole, the failure is one sentence. */
-static void test_full_disk(void **state)
+TEST(a_full_disk_loses_the_map_and_no_text)
 {
-    (void)state;
     SKIP_WITHOUT("/dev/full");
     struct said s = command(NULL, RUN, "-q", "--map", "/dev/full", NULL);
     expect_failure(&s, 1, "--map: cannot write \"/dev/full\": No space left on device");
@@ -394,9 +387,8 @@ static void test_full_disk(void **state)
 }
 
 /* The same with a file, which the system does not let grow. */
-static void test_file_too_large(void **state)
+TEST(a_file_that_is_too_large_keeps_the_text)
 {
-    (void)state;
     char path[128];
     struct rlimit limit, before;
     write_file(in_folder("old.svg", path), "old");
@@ -412,21 +404,4 @@ static void test_file_too_large(void **state)
     said_free(&s);
     expect_content(path, "old");
     assert_int_equal(count_files(path), n_file);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_no_policy),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_map_of_a_prompt),
-        cmocka_unit_test(test_map_of_an_interrupted_run),
-        cmocka_unit_test(test_bad_path),
-        cmocka_unit_test(test_run_fails),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_file_too_large),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -100,9 +100,8 @@ static void expect_json(const char *read, const char *keep)
     said_free(&s);
 }
 
-static void test_json(void **state)
+TEST(json_tells_what_was_read)
 {
-    (void)state;
     for (size_t i = 0; i < N_POLICY; i++)
         expect_json(policies[i], NULL);
     expect_json(policies[0], "streaming:budget=700");
@@ -112,9 +111,8 @@ static void test_json(void **state)
     said_free(&s);
 }
 
-static void test_lines(void **state)
+TEST(lines_tell_what_was_read)
 {
-    (void)state;
     for (size_t i = 0; i < N_POLICY; i++) {
         char part[80], chunks[80];
         struct said s = command(NULL, RUN, "--read", policies[i], NULL);
@@ -139,9 +137,8 @@ static void test_lines(void **state)
     said_free(&s);
 }
 
-static void test_bench(void **state)
+TEST(bench_takes_read)
 {
-    (void)state;
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "64", "-n", "2", "-r", "1",
                             "-d", "300", "--read", "quoka:budget=64", "-o", "csv", NULL);
     expect_status(&s, 0);
@@ -150,9 +147,8 @@ static void test_bench(void **state)
     said_free(&s);
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_read_options)
 {
-    (void)state;
     struct said s = command(NULL, RUN, "--read", "quokka", NULL);
     expect_failure(&s, 2, "--read: \"quokka\" is not a policy");
     said_free(&s);
@@ -165,15 +161,4 @@ static void test_refused(void **state)
     s = command(NULL, RUN, "--read", "quoka", "--keep", "longflow", NULL);
     expect_failure(&s, 1, "phase=prompt");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@
 
 #include "command.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
 #define SHARE "memshare:step=0.8"
 #define N_PREDICT 700
@@ -75,11 +77,10 @@ static struct made make(const char *share)
 
 #define RUN "run", "-m", MODEL, "-t", "1", "-p", prompt, "--temp", "0", "-n", "700", "-c", "1200"
 
-static void run_tells(void **state)
+TEST(run_tells_what_was_shared)
 {
     struct made m = make(SHARE);
     char hash[32];
-    (void)state;
     assert_true(m.stats.pages_shared > 0);
     struct said s = command(NULL, RUN, "--share", SHARE, "--json", NULL);
     expect_status(&s, 0);
@@ -106,11 +107,10 @@ static void run_tells(void **state)
 }
 
 /* Nothing is lost by what the default thresholds share. */
-static void answer_stays(void **state)
+TEST(default_thresholds_keep_the_answer)
 {
     struct said plain = command(NULL, RUN, NULL),
                 shared = command(NULL, RUN, "--share", SHARE, NULL);
-    (void)state;
     expect_status(&shared, 0);
     expect_word(plain.out, "Answer:");
     assert_string_equal(plain.out, shared.out);
@@ -118,9 +118,8 @@ static void answer_stays(void **state)
     said_free(&shared);
 }
 
-static void eval_tells(void **state)
+TEST(eval_tells_what_was_shared)
 {
-    (void)state;
     struct said s = command(NULL, "eval", "derivation", "-m", MODEL, "-t", "1", "--parts", "8",
                             "--samples", "2", "--share", SHARE, "--json", "-", NULL);
     expect_status(&s, 0);
@@ -133,10 +132,9 @@ static void eval_tells(void **state)
     said_free(&s);
 }
 
-static void calibrates(void **state)
+TEST(calibrate_finds_thresholds)
 {
     char path[128];
-    (void)state;
     write_file(in_folder("prompt.txt", path), prompt);
     struct said s = command(NULL, "calibrate", "-m", MODEL, "-t", "1", "-f", path, "--select",
                             "generated", "-n", "700", "--temp", "0", "--share", "memshare", NULL);
@@ -156,9 +154,8 @@ static void calibrates(void **state)
     said_free(&s);
 }
 
-static void other_commands(void **state)
+TEST(bench_and_policies_take_share)
 {
-    (void)state;
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "32", "-n", "2", "-r", "1",
                             "-d", "64", "--share", SHARE, "-o", "csv", NULL);
     expect_status(&s, 0);
@@ -173,13 +170,12 @@ static void other_commands(void **state)
     said_free(&s);
 }
 
-static void refused(void **state)
+TEST(refuses_bad_share_options)
 {
     static const char *const bad[][2] = {{"memshare:block=-1", "block"},
                                          {"memshare:form=cosine", "form"},
                                          {"memshare:across=yes,mode=literal", "across"},
                                          {"foo", "memshare, random"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct said s = command(NULL, RUN, "--share", bad[i][0], NULL);
         expect_failure(&s, 2, bad[i][1]);
@@ -188,14 +184,4 @@ static void refused(void **state)
     struct said s = command(NULL, RUN, "--share", "memshare", "--keep", "longflow:budget=64", NULL);
     expect_failure(&s, 1, "overwrites");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(run_tells),  cmocka_unit_test(answer_stays),
-        cmocka_unit_test(eval_tells), cmocka_unit_test(calibrates),
-        cmocka_unit_test(refused),    cmocka_unit_test(other_commands),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

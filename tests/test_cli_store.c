@@ -74,11 +74,10 @@ static void expect_pair(const pith_model *model, const char *type_k, const char 
     said_free(&s);
 }
 
-static void test_run(void **state)
+TEST(every_pair_of_types_gives_the_librarys_bits)
 {
     pith_error err;
     pith_model *model;
-    (void)state;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     for (size_t i = 0; i < N_TYPE; i++) {
         expect_pair(model, types[i], types[N_TYPE - 1 - i]);
@@ -92,7 +91,7 @@ static void test_run(void **state)
     pith_model_free(model);
 }
 
-static void test_refused(void **state)
+TEST(refuses_what_is_no_type)
 {
     static const char *const cases[][2] = {
         {"q9", "q9"},
@@ -104,7 +103,6 @@ static void test_refused(void **state)
         {"turbo3:q9=2+2", "q9"},
         {"turbo3:force:force", "force"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command(NULL, RUN, "-ctk", cases[i][0], NULL);
         expect_failure(&s, 2, cases[i][1]);
@@ -115,9 +113,8 @@ static void test_refused(void **state)
     }
 }
 
-static void test_help(void **state)
+TEST(help_lists_every_type)
 {
-    (void)state;
     struct said s = command(NULL, "run", "--help", NULL);
     struct said p = command(NULL, "policies", NULL);
     expect_status(&s, 0);
@@ -164,12 +161,11 @@ static void expect_costs(const pith_model *model, const json_t *list)
     }
 }
 
-static void test_info(void **state)
+TEST(info_tells_what_each_type_costs)
 {
     char cell[64];
     pith_error err;
     pith_model *model;
-    (void)state;
     check(pith_model_load(LAYERS, NULL, &model, &err), &err);
     struct said s = command(NULL, "info", LAYERS, "--json", "--memory", "1GiB", NULL);
     expect_status(&s, 0);
@@ -195,21 +191,11 @@ static void test_info(void **state)
     pith_model_free(model);
 }
 
-static void test_bench(void **state)
+TEST(bench_takes_storage_types)
 {
-    (void)state;
     struct said s = command(NULL, "bench", "-m", MODEL, "-t", "1", "-p", "32", "-n", "2", "-r", "1",
                             "-ctk", "turbo4", "-ctv", "turbo2:q8_0=1+1", "-o", "csv", NULL);
     expect_status(&s, 0);
     expect_word(s.out, ",turbo4,turbo2:q8_0=1+1,\"none\"");
     said_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),  cmocka_unit_test(test_refused), cmocka_unit_test(test_help),
-        cmocka_unit_test(test_info), cmocka_unit_test(test_bench),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

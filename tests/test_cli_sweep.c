@@ -10,6 +10,8 @@
 #include "command.h"
 #include "testing.h"
 
+TEST_GROUP(folder_make, folder_remove);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define NEEDLE "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [96], \"depths\": [0, 1]}"
 #define SWEEP(budget)                                                                              \
@@ -27,10 +29,9 @@ static char *slurp(const char *path)
     return text;
 }
 
-static void test_sweep_and_report(void **state)
+TEST(a_sweep_runs_and_is_reported)
 {
     char sweep[128], out[128], page[128];
-    (void)state;
     in_folder("sweep.json", sweep);
     in_folder("sweep.jsonl", out); /* where results go unless something else is said */
     in_folder("page.html", page);
@@ -77,10 +78,9 @@ static void test_sweep_and_report(void **state)
     said_free(&said);
 }
 
-static void test_failed_cell_fails_the_command(void **state)
+TEST(a_failed_cell_fails_the_command)
 {
     char sweep[128], out[128];
-    (void)state;
     in_folder("failing.json", sweep);
     in_folder("failing.out", out);
     write_file(sweep, SWEEP("\"1KiB\""));
@@ -91,10 +91,9 @@ static void test_failed_cell_fails_the_command(void **state)
     said_free(&said);
 }
 
-static void test_kept(void **state)
+TEST(kept_writes_json_that_report_draws)
 {
     char text[128], json[128], page[128];
-    (void)state;
     in_folder("text.txt", text);
     in_folder("kept.json", json);
     in_folder("kept.html", page);
@@ -113,10 +112,9 @@ static void test_kept(void **state)
     free(html);
 }
 
-static void test_failures(void **state)
+TEST(fails_with_one_sentence)
 {
     char page[128], sweep[128];
-    (void)state;
     in_folder("p.html", page);
     in_folder("bad.json", sweep);
     write_file(sweep, "{\"tasks\": 3}");
@@ -138,9 +136,8 @@ static void test_failures(void **state)
 }
 
 /* The sweep among the examples is one that can be run. */
-static void test_example(void **state)
+TEST(the_example_sweep_runs)
 {
-    (void)state;
     json_error_t reason;
     json_t *sweep = json_load_file(PITH_SOURCE_DIR "/examples/sweep-nano.json", 0, &reason);
     if (sweep == NULL)
@@ -160,16 +157,4 @@ static void test_example(void **state)
     assert_int_equal(json_array_size(json_object_get(table, "rows")), 1 + n);
     json_decref(table);
     said_free(&said);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sweep_and_report),
-        cmocka_unit_test(test_failed_cell_fails_the_command),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_example),
-    };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

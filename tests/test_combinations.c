@@ -463,42 +463,36 @@ static void run_table(const char *heading, const char *row_kind, const char *col
     assert_true(n_run >= 4 * 21);
 }
 
-static void keep_and_read(void **state)
+TEST(keep_and_read_combine_as_the_page_says)
 {
-    (void)state;
     run_table("## Keep and read", "keep", "read");
 }
 
-static void keep_and_others(void **state)
+TEST(keep_combines_with_share_and_recall_as_the_page_says)
 {
-    (void)state;
     run_table("## Keep, recall and share", "keep", "");
 }
 
-static void keep_and_types(void **state)
+TEST(keep_and_types_combine_as_the_page_says)
 {
-    (void)state;
     run_table("## Keep and storage types", "keep", "type");
 }
 
-static void keep_and_uses(void **state)
+TEST(keep_allows_the_uses_that_the_page_says)
 {
-    (void)state;
     run_table("## Keep, and what sequences are used for", "keep", "use");
 }
 
-static void others_and_uses(void **state)
+TEST(other_verbs_allow_the_uses_that_the_page_says)
 {
-    (void)state;
     run_table("## All others, and what sequences are used for", "", "use");
 }
 
 /* ---- before and after ---- */
 
 /* What the page says of pairs: they can be used for what both parts can. */
-static void pairs_and_uses(void **state)
+TEST(pairs_allow_the_uses_that_the_page_says)
 {
-    (void)state;
     pith_policy_info keep, other;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &keep) == PITH_OK; i++)
         for (int v = PITH_READ; v <= PITH_SHARE; v++)
@@ -521,9 +515,8 @@ static void pairs_and_uses(void **state)
 }
 
 /* A policy that names a file does not work without it. */
-static void files_are_needed(void **state)
+TEST(policies_that_need_files_say_so)
 {
-    (void)state;
     pith_policy_info policy;
     int32_t n = 0;
     for (int v = PITH_KEEP; v <= PITH_READ; v++)
@@ -545,7 +538,7 @@ static void files_are_needed(void **state)
     assert_int_equal(n, 2);
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_importance_params p;
     pith_importance_text texts[2] = {{tokens, 96}, {tokens + 200, 96}};
@@ -553,7 +546,6 @@ static int setup(void **state)
     pith_projection *basis = NULL;
     pith_error err;
     int32_t n;
-    (void)state;
     model_load(29);
     read_page();
     check(pith_tokenize(model, "\n", 1, 0, &line_end, 1, &n, &err), &err);
@@ -572,27 +564,15 @@ static int setup(void **state)
     pith_stats_free(stats);
     pith_projection_free(basis);
     pith_engine_free(e);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     unlink(stats_path);
     unlink(basis_path);
     for (int32_t i = 0; i < n_line; i++)
         free(lines[i]);
     model_free();
-    return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keep_and_read),    cmocka_unit_test(keep_and_others),
-        cmocka_unit_test(keep_and_types),   cmocka_unit_test(keep_and_uses),
-        cmocka_unit_test(others_and_uses),  cmocka_unit_test(pairs_and_uses),
-        cmocka_unit_test(files_are_needed),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, teardown);

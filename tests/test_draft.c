@@ -24,21 +24,22 @@
 static int32_t prompt[256];
 static int32_t n_prompt;
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_error err;
-    make_folder(state);
+    make_folder();
     model_load(91);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, prompt, 256, &n_prompt, &err),
           &err);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     model_free();
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(setup, teardown);
 
 static pith_generate_params text_of(int32_t n_predict, float temperature, uint64_t seed)
 {
@@ -62,12 +63,11 @@ static pith_draft_params always(int32_t n_max)
 
 /* ---- what is the same ---- */
 
-static void test_seeds(void **state)
+TEST(drafts_change_no_text_at_any_temperature)
 {
     static const float temperatures[] = {0.0f, 0.3f, 0.8f, 1.5f};
     static const int32_t lengths[] = {1, 3, 15, 63};
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     pith_engine *e = engine_make(NULL, 128, 1, 1024);
     for (size_t t = 0; t < PI_LEN(temperatures); t++)
         for (uint64_t seed = 0; seed < 8; seed++) {
@@ -83,7 +83,7 @@ static void test_seeds(void **state)
 }
 
 /* Every storage type, and policies that allow it, with rounds at many places of a draft. */
-static void test_policies(void **state)
+TEST(drafts_change_no_text_under_types_and_policies)
 {
     static const char *const types[] = {"f32",    "f16",    "q8_0",   "q4_0",
                                         "turbo4", "turbo3", "turbo2", NULL};
@@ -98,7 +98,6 @@ static void test_policies(void **state)
         "knorm:budget=48,granularity=global",
     };
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     for (size_t t = 0; t < PI_LEN(types); t++)
         for (size_t k = 0; k < PI_LEN(keeps); k++) {
             char what[128];
@@ -131,7 +130,7 @@ static void test_policies(void **state)
 }
 
 /* Whatever a choice depends on, row by row. */
-static void test_choices(void **state)
+TEST(drafts_change_no_text_under_grammars_stops_and_biases)
 {
     static const char gbnf[] =
         "root ::= (\" The\" | \" password\" | \" of\" | \" Maria\" | \".\")+";
@@ -140,7 +139,6 @@ static void test_choices(void **state)
     pith_grammar *g = NULL;
     pith_error err;
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
     pith_engine *e = engine_make(NULL, 128, 1, 1024);
     for (int i = 0; i < 40; i++) {
@@ -167,10 +165,9 @@ static void test_choices(void **state)
 }
 
 /* Drafts that begin and end at every place of a page, and texts of every length. */
-static void test_borders(void **state)
+TEST(drafts_may_begin_and_end_anywhere_in_a_page)
 {
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     pith_engine *e = engine_make(NULL, 8, 1, 512);
     for (int32_t n = n_prompt - 2 * PAGE_LEN; n <= n_prompt; n++) {
         char what[32];
@@ -184,10 +181,9 @@ static void test_borders(void **state)
 }
 
 /* The memory ends in the middle of a text: at the same token, whatever was drafted there. */
-static void test_full(void **state)
+TEST(memory_ends_at_the_same_token_with_drafts)
 {
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     for (int32_t more = 1; more < 40; more += 3) {
         pith_draft_params draft = always(15);
         pith_generate_params p = text_of(-1, 0.0f, 0);
@@ -199,12 +195,11 @@ static void test_full(void **state)
 }
 
 /* A conversation in one sequence, forked on the way: the index follows what the sequence holds. */
-static void test_turns(void **state)
+TEST(drafts_follow_turns_and_forks)
 {
     int32_t turn[512];
     pith_error err;
     pith_generate_result r[2];
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     pith_draft_params draft = always(9);
     pith_seq *seq[2] = {seq_make(e), seq_make(e)};
@@ -235,11 +230,10 @@ static void test_turns(void **state)
 /* ---- a model that drafts ---- */
 
 /* The model itself drafts what it would say, when it takes the likeliest: all of it comes true. */
-static void test_model(void **state)
+TEST(the_model_itself_drafts_what_comes_true)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_kv_stats kv;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 1024);
     pith_engine *drafts = engine_make(NULL, 32, 1, 1024);
     pith_draft_params draft = always(6);
@@ -263,10 +257,9 @@ static void test_model(void **state)
 }
 
 /* Its memory ends first: the text goes on without it. */
-static void test_model_full(void **state)
+TEST(the_text_goes_on_when_the_drafting_models_memory_ends)
 {
     int64_t n_draft = 0, n_accepted = 0;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 1024);
     pith_engine *drafts = engine_make(NULL, 64, 1, n_prompt + 20);
     pith_draft_params draft = always(6);
@@ -283,11 +276,10 @@ static void test_model_full(void **state)
 
 /* As it is by default, measuring: whatever it decides, the text is the same; and on a text that
    repeats itself it drafts. */
-static void test_measured(void **state)
+TEST(measuring_by_default_changes_no_text)
 {
     int64_t n_draft = 0, n_accepted = 0;
     pith_draft_params draft;
-    (void)state;
     pith_draft_params_default(&draft);
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     for (uint64_t seed = 0; seed < 4; seed++) {
@@ -307,7 +299,7 @@ static bool hear_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static void test_refused(void **state)
+TEST(refuses_policies_that_remember_or_overwrite)
 {
     static const struct {
         const char *keep, *read, *recall, *share, *word;
@@ -324,7 +316,6 @@ static void test_refused(void **state)
     };
     pith_error err;
     pith_draft_params draft = always(4);
-    (void)state;
     for (size_t i = 0; i < PI_LEN(bad); i++) {
         pith_engine_params params;
         pith_engine *e = NULL;
@@ -348,10 +339,9 @@ static void test_refused(void **state)
     }
 }
 
-static void test_bad_params(void **state)
+TEST(refuses_bad_parameters)
 {
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(0);
     expect(pith_draft_check(e, &draft, &err), &err, PITH_INVALID, "n_max: 0");
@@ -366,12 +356,11 @@ static void test_bad_params(void **state)
 
 /* A drafting model with a few tokens more drafts, with many more it has another vocabulary. What it
    says is random: little comes true. */
-static void test_other_model(void **state)
+TEST(another_model_drafts_and_another_vocabulary_is_refused)
 {
     static const int32_t more[] = {40, 300};
     int64_t n_draft = 0, n_accepted = 0;
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     for (size_t i = 0; i < PI_LEN(more); i++) {
         struct model_spec spec;
@@ -403,12 +392,11 @@ static void test_other_model(void **state)
 }
 
 /* Who listens to what is computed hears each token once: nothing is drafted. */
-static void test_tap(void **state)
+TEST(a_tap_hears_each_token_once)
 {
     int n = 0;
     pith_error err;
     pith_generate_result r;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(4);
     pith_generate_params p = text_of(20, 0.0f, 0);
@@ -423,13 +411,12 @@ static void test_tap(void **state)
 }
 
 /* Wherever memory ends, the text is what it would be, or there is none. */
-static void test_no_memory(void **state)
+TEST(failing_allocations_change_no_text)
 {
     static struct told plain, told;
     int32_t *ids, *none;
     pith_error err;
     int64_t n_ok = 0, n_failed = 0;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(8);
     pith_generate_params p = text_of(24, 0.0f, 0);
@@ -455,18 +442,4 @@ static void test_no_memory(void **state)
     assert_true(n_ok > 0 && n_failed > 0);
     free(ids);
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seeds),      cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_choices),    cmocka_unit_test(test_borders),
-        cmocka_unit_test(test_full),       cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_model),      cmocka_unit_test(test_model_full),
-        cmocka_unit_test(test_measured),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bad_params), cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_other_model),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -35,14 +35,13 @@ static int32_t longest_match(const int32_t *tokens, int32_t n)
 
 /* Where an n-gram occurs so rarely that all its places are looked at, the longest match is found,
    and the draft is what stands behind it. */
-static void test_longest(void **state)
+TEST(finds_the_longest_match_of_rare_ngrams)
 {
     static int32_t tokens[N];
     struct draft_lookup l = {.source = -1};
     uint64_t seed = 5;
     int32_t out[8], n_found = 0;
     int kind;
-    (void)state;
     for (int32_t i = 0; i < N; i++)
         tokens[i] = i % 700 < 600 ? (int32_t)rng_below(&seed, 400) : tokens[i - 600];
     for (int32_t n = 2; n <= N; n++) {
@@ -66,12 +65,11 @@ static void test_longest(void **state)
 }
 
 /* A text that repeats goes on repeating. */
-static void test_periodic(void **state)
+TEST(continues_a_periodic_text)
 {
     struct draft_lookup l = {.source = -1};
     int32_t tokens[30], out[20];
     int kind;
-    (void)state;
     for (int32_t i = 0; i < 30; i++)
         tokens[i] = i % 3;
     set(&l, tokens, 30);
@@ -83,14 +81,13 @@ static void test_periodic(void **state)
 
 /* A copy in which a word was replaced by one of another length: behind it the source goes on, though
    what is there occurs at other places, too. */
-static void test_edit(void **state)
+TEST(follows_a_copy_behind_an_edit)
 {
     static int32_t tokens[N];
     struct draft_lookup l = {.source = -1};
     uint64_t seed = 9;
     int32_t n = 400, from = 0, n_right = 0, n_all = 0, out[1];
     int kind;
-    (void)state;
     for (int32_t i = 0; i < n; i++)
         tokens[i] = i % 20 == 10 ? 999 : (int32_t)rng_below(&seed, 30);
     tokens[n++] = 1000; /* the end of the source */
@@ -116,12 +113,11 @@ static void test_edit(void **state)
 }
 
 /* A text that is cut, or another one, begins the index anew. */
-static void test_other_text(void **state)
+TEST(another_text_begins_the_index_anew)
 {
     struct draft_lookup l = {.source = -1};
     int32_t a[] = {1, 2, 3, 4, 1, 2}, b[] = {7, 8, 9, 7}, out[2];
     int kind;
-    (void)state;
     set(&l, a, 6);
     assert_int_equal(draft_lookup_find(&l, 2, out, &kind), 2);
     assert_int_equal(out[0], 3);
@@ -143,9 +139,8 @@ static double gain_of(double p, const struct draft_cost *c, double each, int32_t
     return sum / m * draft_cost_rows(c, m) / (draft_cost_rows(c, m + k) + k * each);
 }
 
-static void test_best(void **state)
+TEST(the_gauge_chooses_the_best_length)
 {
-    (void)state;
     for (int s = 0; s < 40; s++) {
         double p = 0.025 * s, each = 0.1 * (s % 4), gain;
         int32_t m = 1 + s % 3;
@@ -160,10 +155,9 @@ static void test_best(void **state)
 }
 
 /* Times of rows are found, and a single odd one changes little. */
-static void test_cost(void **state)
+TEST(a_single_odd_time_changes_the_cost_little)
 {
     struct draft_cost c = {0};
-    (void)state;
     for (int i = 0; i < 60; i++) {
         draft_cost_note(&c, 1, 0.5);
         draft_cost_note(&c, 5, 0.5 * (1 + 4 * 0.35));
@@ -181,13 +175,12 @@ static void test_cost(void **state)
 
 /* Of a text that never repeats few tokens are drafted, more rarely as it goes on; where drafts come
    true they become long. */
-static void test_stops(void **state)
+TEST(the_gauge_stops_where_nothing_repeats)
 {
     struct draft_gauge g;
     struct draft_cost c = {.one_s = 1.0};
     double gain;
     int32_t n_draft = 0, n_late = 0;
-    (void)state;
     draft_gauge_start(&g);
     for (int32_t i = 0; i < 2000; i++)
         draft_cost_note(&c, 2 + i % 20, 1.0 + 0.2 * (1 + i % 20));
@@ -213,15 +206,4 @@ static void test_stops(void **state)
     }
     assert_int_equal(draft_gauge_plan(&g, &c, 11, 0.0, 1, 15, &gain), 15);
     assert_true(gain > 3.0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_longest), cmocka_unit_test(test_periodic),
-        cmocka_unit_test(test_edit),    cmocka_unit_test(test_other_text),
-        cmocka_unit_test(test_best),    cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_stops),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

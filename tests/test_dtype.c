@@ -92,12 +92,11 @@ static void check_encode(const struct pi_dtype_traits *t, const struct record *r
                      r->bytes[i]);
 }
 
-static void golden_blocks(void **state)
+TEST(decodes_and_encodes_golden_blocks_of_llama_cpp)
 {
     static struct record r;
     FILE *file = fopen(GOLDEN, "r");
     int n_decode = 0, n_encode = 0;
-    (void)state;
     assert_non_null(file);
     while (read_record(file, &r)) {
         const struct pi_dtype_traits *t = pi_dtype_find_name(r.name);
@@ -119,9 +118,8 @@ static void golden_blocks(void **state)
 
 /* ---- the table ---- */
 
-static void table(void **state)
+TEST(finds_types_by_name_and_number)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(names); i++) {
         const struct pi_dtype_traits *t = pi_dtype_find_name(names[i]);
         assert_non_null(t);
@@ -163,7 +161,7 @@ static double relative_error(const struct pi_dtype_traits *t, const float *x)
 
 /* The bounds are the errors of llama.cpp's own encoders (ggml_quantize_chunk without importance
    matrix) on weights of the same distributions, plus 2 %. */
-static void encoding_errors(void **state)
+TEST(encodes_with_no_more_error_than_llama_cpp)
 {
     static const struct {
         const char *name;
@@ -185,7 +183,6 @@ static void encoding_errors(void **state)
     };
     static float x[ERROR_LEN], heavy[ERROR_LEN];
     uint64_t rng = 5;
-    (void)state;
     for (int i = 0; i < ERROR_LEN; i++) {
         x[i] = 0.02f * normal(&rng);
         heavy[i] = 0.02f * normal(&rng) * expf(normal(&rng));
@@ -200,14 +197,13 @@ static void encoding_errors(void **state)
 }
 
 /* A type with more bits has the smaller error. */
-static void more_bits_are_better(void **state)
+TEST(more_bits_are_better)
 {
     static const char *const order[] = {"Q2_K", "Q3_K", "Q4_K", "Q5_K",
                                         "Q6_K", "Q8_0", "F16",  "F32"};
     static float x[ERROR_LEN];
     uint64_t rng = 6;
     double last = 1;
-    (void)state;
     for (int i = 0; i < ERROR_LEN; i++)
         x[i] = normal(&rng);
     for (size_t i = 0; i < PI_LEN(order); i++) {
@@ -220,13 +216,12 @@ static void more_bits_are_better(void **state)
 /* ---- edges ---- */
 
 /* Any number of blocks, not one byte or float beyond; each block on its own. */
-static void row_edges(void **state)
+TEST(writes_no_byte_beyond_a_row)
 {
     enum { N_BLOCK = 5, CANARY = 0xa5 };
     float x[N_BLOCK * 256], y[N_BLOCK * 256 + 1];
     uint8_t bytes[4 * N_BLOCK * 256 + 1], single[4 * 256];
     uint64_t rng = 7;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(x); i++)
         x[i] = normal(&rng);
     for (size_t i = 0; i < PI_LEN(names); i++) {
@@ -249,11 +244,10 @@ static void row_edges(void **state)
 }
 
 /* Zeros stay zeros; one large weight among zeros stays the largest. */
-static void zeros_and_spikes(void **state)
+TEST(zeros_and_spikes_survive)
 {
     float x[256] = {0}, y[256];
     uint8_t bytes[4 * 256];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(names); i++) {
         const struct pi_dtype_traits *t = pi_dtype_find_name(names[i]);
         t->encode(x, bytes, 256);
@@ -274,14 +268,13 @@ static void zeros_and_spikes(void **state)
 
 /* Numbers that are none, and those beyond the scales' range, do no harm; K types keep what is
    finite finite. */
-static void odd_numbers(void **state)
+TEST(numbers_that_are_none_do_no_harm)
 {
     static const float odd[] = {NAN,    -NAN,   INFINITY, -INFINITY, 3e38f,
                                 -3e38f, 1e-45f, -1e-40f,  1e9f};
     float x[256], y[256];
     uint8_t bytes[4 * 256];
     uint64_t rng = 8;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(names); i++) {
         const struct pi_dtype_traits *t = pi_dtype_find_name(names[i]);
         for (int round = 0; round < 200; round++) {
@@ -298,15 +291,4 @@ static void odd_numbers(void **state)
                 assert_true(isfinite(y[k]));
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_blocks),   cmocka_unit_test(table),
-        cmocka_unit_test(encoding_errors), cmocka_unit_test(more_bits_are_better),
-        cmocka_unit_test(row_edges),       cmocka_unit_test(zeros_and_spikes),
-        cmocka_unit_test(odd_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

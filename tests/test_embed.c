@@ -26,6 +26,16 @@
 
 static int32_t tokens[N_TOKEN];
 
+static void set_up(void)
+{
+    uint64_t seed = 3;
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
+    make_folder();
+}
+
+TEST_GROUP(set_up, remove_folder);
+
 static const char *make(const char *name, const char *words)
 {
     struct model_spec spec;
@@ -153,36 +163,31 @@ static void check_pooling(const char *words, bool first, bool last)
     pith_model_free(model);
 }
 
-static void test_last(void **state)
+TEST(takes_the_last_token)
 {
-    (void)state;
     check_pooling("pooling=3", false, true);
 }
 
-static void test_unsaid_is_last(void **state)
+TEST(unsaid_is_last)
 {
-    (void)state;
     check_pooling("pooling=0", false, true);
 }
 
-static void test_mean(void **state)
+TEST(takes_the_mean_of_tokens)
 {
-    (void)state;
     check_pooling("pooling=1", false, false);
 }
 
-static void test_first(void **state)
+TEST(takes_the_first_token)
 {
-    (void)state;
     check_pooling("pooling=2", true, false);
 }
 
 /* ---- the same bits ---- */
 
-static void test_same_bits(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const int32_t chunks[] = {1, 7, 64, 149, 512};
-    (void)state;
     for (int32_t pooling = 1; pooling <= 3; pooling++) {
         char words[32];
         float reference[N_EMBD], vector[N_EMBD];
@@ -223,7 +228,7 @@ static bool stop(void *user, const pith_tap_rows *rows)
     return false;
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_tokens_and_engines)
 {
     pith_model *model = load(make("refused.gguf", "pooling=3"));
     pith_engine *e = start(model, 64, 1), *small = NULL, *keeping = NULL;
@@ -232,7 +237,6 @@ static void test_refused(void **state)
     float vector[N_EMBD];
     int32_t bad[2] = {5, N_VOCAB};
     static int32_t many[513];
-    (void)state;
     expect(pith_embed(e, tokens, 0, vector, &err), &err, PITH_INVALID, "n_token 0");
     expect(pith_embed(e, bad, 2, vector, &err), &err, PITH_INVALID, "id 333");
     expect(pith_embed(e, many, 513, vector, &err), &err, PITH_CONTEXT, "513");
@@ -269,14 +273,13 @@ static void refuse_model(const char *words, const char *sentence)
     pith_model_free(model);
 }
 
-static void test_models_refused(void **state)
+TEST(refuses_models_that_it_cannot_pool)
 {
-    (void)state;
     refuse_model("pooling=4", "qwen3.pooling_type: 4");
     refuse_model("pooling=3 both=1", "qwen3.attention.causal: false");
 }
 
-static void test_memory_runs_out(void **state)
+TEST(failing_memory_is_told)
 {
     pith_model *model = load(make("memory.gguf", "pooling=1"));
     pith_engine *e = start(model, 64, 1);
@@ -284,7 +287,6 @@ static void test_memory_runs_out(void **state)
     pith_error err;
     pith_status status = PITH_NOMEM;
     int32_t n = 0;
-    (void)state;
     embed(e, N_TOKEN, reference);
     int64_t used = pi_mem_used(PI_MEM_OTHER) + pi_mem_used(PI_MEM_TABLE);
     while (status != PITH_OK) {
@@ -382,7 +384,7 @@ static void check_fused(struct text_store *s, struct text_embed *e)
     text_hits_free(&hits);
 }
 
-static void test_embedded(void **state)
+TEST(recall_ranks_texts_by_words_and_vectors)
 {
     const char *path = in_folder("vectors.db");
     struct text_embed *e = NULL, *other = NULL;
@@ -391,7 +393,6 @@ static void test_embedded(void **state)
     struct text_change c = {.session = "a", .timeline = "a", .add = hit, .n_add = PI_LEN(texts)};
     int32_t n;
     pith_error err;
-    (void)state;
     check(pi_text_embed_open(make_embedding("e1.gguf", 1), 1, &e, &err), &err);
     check(pi_text_embed_open(make_embedding("e2.gguf", 2), 2, &other, &err), &err);
     assert_true(e->maker != other->maker);
@@ -416,14 +417,13 @@ static void test_embedded(void **state)
 }
 
 /* More tokens than it reads, none, or bytes that are no text: a vector all the same. */
-static void test_embedded_lengths(void **state)
+TEST(every_text_has_a_vector)
 {
     static char text[40000];
     struct text_embed *e = NULL;
     float vector[64], other[64];
     double square = 0;
     pith_error err;
-    (void)state;
     check(pi_text_embed_open(make_embedding("e3.gguf", 3), 1, &e, &err), &err);
     for (size_t i = 0; i + 4 < sizeof(text); i += 4)
         memcpy(text + i, i % 8 == 0 ? "the " : "red ", 4);
@@ -437,19 +437,4 @@ static void test_embedded_lengths(void **state)
     check(e->text(e, "", 0, vector, &err), &err);
     check(e->text(e, "\xff", 1, other, &err), &err);
     e->close(e);
-}
-
-int main(void)
-{
-    uint64_t seed = 3;
-    for (int32_t i = 0; i < N_TOKEN; i++)
-        tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last),           cmocka_unit_test(test_unsaid_is_last),
-        cmocka_unit_test(test_mean),           cmocka_unit_test(test_first),
-        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_models_refused), cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_embedded),       cmocka_unit_test(test_embedded_lengths),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

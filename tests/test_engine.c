@@ -75,9 +75,8 @@ static void eval_all(pith_engine *e, uint64_t *hashes)
     pith_seq_free(seq);
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     pith_error err;
     pith_model_info info;
     uint64_t rng = 11;
@@ -89,20 +88,18 @@ static int load_model(void **state)
     pith_engine *e = engine_make(512, 1, 4096);
     eval_all(e, reference);
     pith_engine_free(e);
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
 
-static void test_chunks_and_threads(void **state)
+TEST_GROUP(load_model, free_model);
+
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const struct {
         int32_t chunk, n_thread;
     } cases[] = {{1, 2}, {7, 1}, {64, 2}, {64, 3}, {100, 1}, {512, 2}};
@@ -118,9 +115,8 @@ static void test_chunks_and_threads(void **state)
     }
 }
 
-static void test_levels(void **state)
+TEST(every_processor_level_gives_the_same_bits)
 {
-    (void)state;
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     int32_t n = 0;
     for (size_t i = 0; i < sizeof(levels) / sizeof(*levels); i++) {
@@ -141,9 +137,8 @@ static void test_levels(void **state)
 }
 
 /* Sequences of several lengths, fed together in uneven portions, give what each gives alone. */
-static void test_company(void **state)
+TEST(company_in_a_batch_changes_no_bit)
 {
-    (void)state;
     static const int32_t portion[MAX_SEQ] = {1, 5, 33, 90};
     pith_engine *e = engine_make(64, 2, 4096);
     pith_seq *seq[MAX_SEQ];
@@ -164,9 +159,8 @@ static void test_company(void **state)
     pith_engine_free(e);
 }
 
-static void test_fork(void **state)
+TEST(a_fork_shares_pages_and_goes_its_own_way)
 {
-    (void)state;
     pith_engine *e = engine_make(64, 2, 2048);
     pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
@@ -194,9 +188,8 @@ static void test_fork(void **state)
     pith_engine_free(e);
 }
 
-static void test_truncate_and_sync(void **state)
+TEST(truncating_and_syncing_go_on_alike)
 {
-    (void)state;
     pith_engine *e = engine_make(50, 2, 1024);
     pith_error err;
     pith_seq *seq = seq_make(e);
@@ -223,9 +216,8 @@ static void test_truncate_and_sync(void **state)
     pith_engine_free(e);
 }
 
-static void test_save_and_load(void **state)
+TEST(a_saved_sequence_goes_on_alike)
 {
-    (void)state;
     char path[] = "/tmp/pith-test-engine-XXXXXX";
     close(mkstemp(path));
     pith_engine *e = engine_make(64, 2, 1024), *other = engine_make(31, 1, 512);
@@ -246,9 +238,8 @@ static void test_save_and_load(void **state)
 }
 
 /* A budget too small for the batch: the status, and every sequence as it was. */
-static void test_full(void **state)
+TEST(a_full_budget_leaves_every_sequence_as_it_was)
 {
-    (void)state;
     pith_engine *e = engine_make(64, 2, 160);
     pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
@@ -290,9 +281,8 @@ static bool stop_at_50(void *user, pith_seq *seq, int32_t pos, const float *logi
     return pos < 50;
 }
 
-static void test_cancel(void **state)
+TEST(a_cancelled_evaluation_changes_nothing)
 {
-    (void)state;
     pith_engine *e = engine_make(16, 2, 1024);
     pith_error err;
     pith_seq *seq = seq_make(e);
@@ -320,9 +310,8 @@ static void expect_params(pith_engine_params params, pith_status want, const cha
         fail_msg("\"%s\" does not name %s", err.message, part);
 }
 
-static void test_bad_arguments(void **state)
+TEST(refuses_bad_arguments)
 {
-    (void)state;
     pith_engine_params p;
     pith_engine_params_default(&p);
     p.kv_tokens = 64;
@@ -400,9 +389,8 @@ static pith_status live(const char *path, pith_error *err)
     return status;
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     char path[] = "/tmp/pith-test-alloc-XXXXXX";
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
@@ -429,21 +417,4 @@ static void test_every_allocation_fails(void **state)
     }
     assert_true(n_tolerated < n / 4);
     remove(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks_and_threads),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_truncate_and_sync),
-        cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_every_allocation_fails),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

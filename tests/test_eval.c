@@ -15,22 +15,21 @@
 
 static pith_model *model;
 
-static int load_model(void **state)
+static void load_model(void)
 {
     pith_error err;
     pith_model_params params;
-    (void)state;
     pith_model_params_default(&params);
     params.n_thread = 1;
-    return pith_model_load(MODEL, &params, &model, &err) == PITH_OK ? 0 : -1;
+    assert_int_equal(pith_model_load(MODEL, &params, &model, &err), PITH_OK);
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(load_model, free_model);
 
 static struct eval_setup make_setup(void)
 {
@@ -54,9 +53,8 @@ static void expect_near(double value, double expected, double most)
 
 /* ---- random numbers ---- */
 
-static void test_rng_streams(void **state)
+TEST(streams_are_told_apart_by_every_number)
 {
-    (void)state;
     struct eval_rng a = eval_rng_make(1, 2, 3), b = eval_rng_make(1, 2, 3);
     for (int i = 0; i < 100; i++)
         assert_int_equal(eval_rng_next(&a), eval_rng_next(&b));
@@ -71,13 +69,12 @@ static void test_rng_streams(void **state)
     }
 }
 
-static void test_rng_uniform(void **state)
+TEST(numbers_are_uniform)
 {
     enum { N = 70000, SIDES = 7 };
     int32_t count[SIDES] = {0};
     double sum = 0.0;
     struct eval_rng rng = eval_rng_make(5, 0, 0);
-    (void)state;
     for (int i = 0; i < N; i++) {
         int32_t v = eval_rng_below(&rng, SIDES);
         double u = eval_rng_unit(&rng);
@@ -93,12 +90,11 @@ static void test_rng_uniform(void **state)
     assert_int_equal(eval_rng_below(&rng, 1), 0);
 }
 
-static void test_rng_shuffle(void **state)
+TEST(every_order_is_as_likely)
 {
     enum { N = 5, ROUNDS = 20000 };
     int32_t at_place[N][N] = {{0}};
     struct eval_rng rng = eval_rng_make(9, 1, 1);
-    (void)state;
     for (int r = 0; r < ROUNDS; r++) {
         struct {
             int32_t id;
@@ -121,11 +117,10 @@ static void test_rng_shuffle(void **state)
 
 /* ---- texts and figures ---- */
 
-static void test_text(void **state)
+TEST(a_text_grows_and_is_cleared)
 {
     struct eval_text t = {0};
     char expected[6001] = "";
-    (void)state;
     eval_text_add(&t, "");
     assert_string_equal(t.data, "");
     for (int i = 0; i < 1000; i++) {
@@ -143,12 +138,11 @@ static void test_text(void **state)
     assert_null(t.data);
 }
 
-static void test_read_file(void **state)
+TEST(reads_a_file_or_names_it)
 {
     char *text = NULL;
     size_t len = 0;
     pith_error err;
-    (void)state;
     must(eval_read_file(PITH_SOURCE_DIR "/models/demo/answer-2k.txt", &text, &len, &err), &err);
     assert_int_equal(len, strlen(text));
     assert_true(len > 0);
@@ -160,11 +154,10 @@ static void test_read_file(void **state)
 
 /* Wilson's interval is where the score test just does not reject: |p - s| = z sqrt(p (1 - p) / n).
  */
-static void test_wilson(void **state)
+TEST(wilsons_interval_ends_where_the_score_test_does)
 {
     static const double cases[][2] = {{0, 1}, {1, 1}, {5, 10}, {98, 100}, {0, 50}, {250, 500}};
     const double z = 1.959963984540054;
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         double s = cases[i][0], n = cases[i][1];
         struct eval_interval w = eval_wilson(s, n);
@@ -178,9 +171,8 @@ static void test_wilson(void **state)
     assert_true(none.low == 0.0 && none.high == 1.0 && none.mean == 0.0);
 }
 
-static void test_number(void **state)
+TEST(a_number_that_is_none_becomes_null)
 {
-    (void)state;
     json_t *one = eval_number(1.5), *nan = eval_number((double)NAN);
     expect_near(json_real_value(one), 1.5, 0.0);
     assert_true(json_is_null(nan));
@@ -195,12 +187,11 @@ static void test_number(void **state)
 
 /* ---- prompts and answers ---- */
 
-static void test_encode(void **state)
+TEST(encodes_a_prompt_and_its_answers_beginning)
 {
     struct eval_setup setup = make_setup();
     pith_error err;
     int32_t *ids, n, expected[64], n_expected;
-    (void)state;
     must(eval_encode(&setup, "The password of Maria", " is", &ids, &n, &err), &err);
     must(pith_tokenize(model, "The password of Maria is", 24, PITH_TOKENIZE_BOS, expected, 64,
                        &n_expected, &err),
@@ -225,12 +216,11 @@ static struct eval_answer ask(struct eval_run *run, const struct eval_setup *set
     return answer;
 }
 
-static void test_ask(void **state)
+TEST(items_do_not_see_each_other)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
     pith_error err;
-    (void)state;
     must(eval_run_create(&setup, 64, &run, &err), &err);
     struct eval_answer a = ask(run, &setup, 32, NULL);
     assert_string_equal(a.text, "Answer: The password of Maria is copper lantern.");
@@ -268,7 +258,7 @@ static void test_ask(void **state)
 }
 
 /* Without sample params every token is the likeliest: a text that could go on in many ways. */
-static void test_ask_greedy(void **state)
+TEST(every_token_is_the_likeliest_by_default)
 {
     enum { N = 40 };
     struct eval_setup setup = make_setup();
@@ -280,7 +270,6 @@ static void test_ask_greedy(void **state)
     char text[1024];
     int32_t *ids, n, chosen[N];
     size_t len;
-    (void)state;
     pith_model_get_info(model, &info);
     must(eval_encode(&setup, "One morning", NULL, &ids, &n, &err), &err);
     must(eval_run_create(&setup, n + N, &run, &err), &err);
@@ -306,7 +295,7 @@ static void test_ask_greedy(void **state)
 }
 
 /* A policy's evictions are counted, and memory is sized for what it leaves. */
-static void test_ask_policy(void **state)
+TEST(counts_evictions_and_sizes_memory_for_them)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
@@ -315,7 +304,6 @@ static void test_ask_policy(void **state)
     char *text;
     size_t len;
     int32_t *ids, n;
-    (void)state;
     must(eval_read_file(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", &text, &len, &err), &err);
     must(eval_encode(&setup, text, NULL, &ids, &n, &err), &err);
     setup.engine.keep = "streaming:budget=128";
@@ -350,7 +338,7 @@ static bool count_down(void *user, double fraction, const char *what)
     return s->left-- > 0;
 }
 
-static void test_cancel(void **state)
+TEST(a_cancelled_run_tells_how_far_it_was)
 {
     struct stopper stopper = {.left = 1};
     struct eval_setup setup = make_setup();
@@ -358,7 +346,6 @@ static void test_cancel(void **state)
     struct eval_answer answer = {0};
     pith_error err;
     int32_t *ids, n;
-    (void)state;
     setup.progress = count_down;
     setup.progress_user = &stopper;
     must(eval_run_create(&setup, 64, &run, &err), &err);
@@ -377,12 +364,11 @@ static void test_cancel(void **state)
     free(ids);
 }
 
-static void test_bad_setup(void **state)
+TEST(refuses_a_bad_policy)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run = NULL;
     pith_error err;
-    (void)state;
     setup.engine.keep = "nonsense";
     assert_int_equal(eval_run_create(&setup, 64, &run, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "nonsense"));
@@ -402,11 +388,10 @@ static json_t *make_result(void)
         "name", "say \"a, b\"", "x", 7, "y", 0.1, "name", "\xc3\xa4", "x", -12, "y");
 }
 
-static void test_table(void **state)
+TEST(prints_a_table)
 {
     struct eval_text t = {0};
     json_t *result = make_result();
-    (void)state;
     eval_print_table(result, &t);
     assert_false(t.failed);
     assert_string_equal(t.data, "demo of m, cache: full\n"
@@ -427,11 +412,10 @@ static void test_table(void **state)
 }
 
 /* Long texts are cut between characters, lines become one. */
-static void test_table_cell(void **state)
+TEST(cuts_long_texts_between_characters)
 {
     struct eval_text t = {0};
     char text[121] = "one\ntwo ";
-    (void)state;
     for (int i = 0; i < 50; i++)
         memcpy(text + 8 + 2 * i, "\xc3\xa9", 3);
     json_t *result = json_pack("{s:{}, s:[{s:s}]}", "summary", "rows", "text", text);
@@ -445,11 +429,10 @@ static void test_table_cell(void **state)
     json_decref(result);
 }
 
-static void test_csv(void **state)
+TEST(prints_csv)
 {
     struct eval_text t = {0};
     json_t *result = make_result();
-    (void)state;
     eval_print_csv(result, &t);
     assert_string_equal(t.data, "name,x,y\r\n"
                                 "\"say \"\"a, b\"\"\",7,0.1\r\n"
@@ -465,31 +448,14 @@ static void test_csv(void **state)
     json_decref(result);
 }
 
-static void test_json(void **state)
+TEST(prints_json)
 {
     struct eval_text t = {0};
     json_t *result = make_result();
-    (void)state;
     eval_print_json(result, &t);
     json_t *again = json_loads(t.data, 0, NULL);
     assert_true(json_equal(result, again));
     json_decref(again);
     json_decref(result);
     eval_text_free(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rng_streams), cmocka_unit_test(test_rng_uniform),
-        cmocka_unit_test(test_rng_shuffle), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_read_file),   cmocka_unit_test(test_wilson),
-        cmocka_unit_test(test_number),      cmocka_unit_test(test_encode),
-        cmocka_unit_test(test_ask),         cmocka_unit_test(test_ask_greedy),
-        cmocka_unit_test(test_ask_policy),  cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_bad_setup),   cmocka_unit_test(test_table),
-        cmocka_unit_test(test_table_cell),  cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_json),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -8,9 +8,8 @@
 
 /* ---- visible text, echo ---- */
 
-static void test_thinking_is_no_answer(void **state)
+TEST(thinking_is_no_answer)
 {
-    (void)state;
     assert_string_equal(eval_visible("plain"), "plain");
     assert_string_equal(eval_visible("<think>a</think> b"), " b");
     assert_string_equal(eval_visible("a</think>b"), "b"); /* the prompt opened it */
@@ -20,9 +19,8 @@ static void test_thinking_is_no_answer(void **state)
     assert_string_equal(eval_visible(""), "");
 }
 
-static void test_echo_is_no_answer(void **state)
+TEST(echo_is_no_answer)
 {
-    (void)state;
     assert_string_equal(eval_after_echo("Who? Anton. Who? Berta.", "\nWho? "), " Berta.");
     assert_string_equal(eval_after_echo("Anton.", "Who?"), "Anton.");
     assert_string_equal(eval_after_echo("Anton.", ""), "Anton.");
@@ -52,9 +50,8 @@ static const char *check(const char *answer)
     return eval_verdict_name(eval_needle_check(answer, &paper));
 }
 
-static void test_needle_verdicts(void **state)
+TEST(tells_passes_from_parts_and_failures)
 {
-    (void)state;
     assert_string_equal(check(" PURPLE ELEPHANT 7742"), "PASS");
     assert_string_equal(check("The code word is \"PURPLE ELEPHANT 7742\"."), "PASS");
     assert_string_equal(check("PURPLE ELEPHANT 7742.\n\nNext"), "PASS");
@@ -68,9 +65,8 @@ static void test_needle_verdicts(void **state)
     assert_string_equal(check(""), "FAIL");
 }
 
-static void test_needle_numbers_are_whole(void **state)
+TEST(counts_whole_numbers_only)
 {
-    (void)state;
     assert_string_equal(check("PURPLE ELEPHANT 774"), "PARTIAL_WORD");
     assert_string_equal(check("PURPLE ELEPHANT 77420"), "PARTIAL_WORD");
     assert_string_equal(check("PURPLE ELEPHANT 17742"), "PARTIAL_WORD");
@@ -83,9 +79,8 @@ static void test_needle_numbers_are_whole(void **state)
     assert_string_equal(check("7742,"), "PARTIAL_NUMBER");
 }
 
-static void test_needle_case_and_spacing(void **state)
+TEST(case_and_spacing_do_not_matter)
 {
-    (void)state;
     assert_string_equal(check("Purple Elephant 7742"), "PARTIAL_WORD");
     assert_string_equal(check("purple elephant"), "PARTIAL_WORD");
     assert_string_equal(check("PURPLE  ELEPHANT 7742"), "PARTIAL_NUMBER");
@@ -93,18 +88,16 @@ static void test_needle_case_and_spacing(void **state)
     assert_string_equal(check("PURPLE ELEPHANT, number 7742"), "PARTIAL_WORD");
 }
 
-static void test_needle_thinking(void **state)
+TEST(what_is_thought_is_no_answer)
 {
-    (void)state;
     assert_string_equal(check("<think>PURPLE ELEPHANT 7742?</think>PURPLE ELEPHANT 7742"), "PASS");
     assert_string_equal(check("<think>PURPLE ELEPHANT 7742</think>I cannot say."), "FAIL");
     assert_string_equal(check("<think>It was PURPLE ELEPHANT 7742, I am"), "FAIL");
     assert_string_equal(check("PURPLE ELEPHANT 7742</think>GREEN 1"), "FAIL");
 }
 
-static void test_needle_echoed_prompt(void **state)
+TEST(an_echoed_prompt_is_no_needle)
 {
-    (void)state;
     /* The prompt comes back, whole or in part: the needle in it is not an answer. */
     assert_string_equal(check("band played on all night. " PAPER_NEEDLE " Reception was positive ,"
                               " with reviews " PAPER_QUESTION),
@@ -130,9 +123,8 @@ static void test_needle_echoed_prompt(void **state)
 
 /* ---- RULER ---- */
 
-static void test_share_found(void **state)
+TEST(counts_the_share_that_was_found)
 {
-    (void)state;
     struct eval_strings refs = {0};
     assert_true(eval_share_found("x", &refs) == 0.0);
     eval_strings_add(&refs, "1234567");
@@ -169,9 +161,8 @@ static void check_extractions(const struct extraction *cases, size_t n, const ch
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-static void test_extract_boxed(void **state)
+TEST(takes_the_last_box_that_closes)
 {
-    (void)state;
     static const struct extraction cases[] = {
         {"so \\boxed{42}.", "42"},
         {"\\boxed{\\frac{1}{\\sqrt{2}}} and more 17", "\\frac{1}{\\sqrt{2}}"},
@@ -190,9 +181,8 @@ static void test_extract_boxed(void **state)
     check_extractions(cases, COUNT(cases), NULL, false);
 }
 
-static void test_extract_marks_and_numbers(void **state)
+TEST(takes_the_answer_behind_marks_or_the_last_number)
 {
-    (void)state;
     static const struct extraction cases[] = {
         {"2 + 2 = 4\n#### 18", "18"},
         {"#### $1,450,000 dollars\nin 3 years", "1,450,000"},
@@ -216,9 +206,8 @@ static void test_extract_marks_and_numbers(void **state)
     check_extractions(cases, COUNT(cases), NULL, false);
 }
 
-static void test_extract_after_echo_and_cut(void **state)
+TEST(takes_answers_behind_echoes_and_cuts)
 {
-    (void)state;
     static const char question[] = "Solve #### 99 + 1. Put it into \\boxed{}";
     static const struct extraction echoed[] = {
         {"Solve #### 99 + 1. Put it into \\boxed{} The sum is 100.", "100"},
@@ -246,9 +235,8 @@ static bool equal(const char *a, const char *b)
     return forth;
 }
 
-static void test_equal_answers(void **state)
+TEST(answers_are_equal_however_they_are_written)
 {
-    (void)state;
     static const char *const pairs[][2] = {
         {"18", "18.0"},
         {"18", " 18. "},
@@ -292,9 +280,8 @@ static void test_equal_answers(void **state)
     }
 }
 
-static void test_different_answers(void **state)
+TEST(answers_that_differ_are_not_equal)
 {
-    (void)state;
     static const char *const pairs[][2] = {
         {"18", "81"},
         {"774", "7742"},
@@ -332,9 +319,8 @@ static void check_normal(const char *text, const char *want)
     free(out);
 }
 
-static void test_normalise(void **state)
+TEST(writes_answers_in_one_form)
 {
-    (void)state;
     check_normal("$\\dfrac12$", "\\frac{1}{2}");
     check_normal("\\frac\\pi2", "\\frac{\\pi}{2}");
     check_normal("\\frac{\\sqrt2}3", "\\frac{\\sqrt{2}}{3}");
@@ -350,9 +336,8 @@ static void test_normalise(void **state)
 
 /* Any bytes: nothing is read or written out of bounds (the sanitizers say so), and a text equals
    itself unless nothing is left of it. */
-static void test_any_bytes(void **state)
+TEST(any_bytes_are_safe)
 {
-    (void)state;
     static const char alphabet[] = "\\{}[]()$%^_,./-=# 0123456789abfrctxsqdeo\n<>|&~!;:";
     uint64_t rng = 7;
     for (int i = 0; i < 20000; i++) {
@@ -374,26 +359,4 @@ static void test_any_bytes(void **state)
         free(normal);
         free(said);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thinking_is_no_answer),
-        cmocka_unit_test(test_echo_is_no_answer),
-        cmocka_unit_test(test_needle_verdicts),
-        cmocka_unit_test(test_needle_numbers_are_whole),
-        cmocka_unit_test(test_needle_case_and_spacing),
-        cmocka_unit_test(test_needle_thinking),
-        cmocka_unit_test(test_needle_echoed_prompt),
-        cmocka_unit_test(test_share_found),
-        cmocka_unit_test(test_extract_boxed),
-        cmocka_unit_test(test_extract_marks_and_numbers),
-        cmocka_unit_test(test_extract_after_echo_and_cut),
-        cmocka_unit_test(test_equal_answers),
-        cmocka_unit_test(test_different_answers),
-        cmocka_unit_test(test_normalise),
-        cmocka_unit_test(test_any_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,15 +35,13 @@ static double summary(const json_t *result, const char *key)
 
 /* The model answers its own kind of question wherever the fact stands, and the prompt has the
    tokens that were asked for. */
-static void test_needle_with_model(void **state)
+TEST(needle_runs_on_the_model)
 {
-    (void)state;
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
     static const int32_t lengths[] = {256, 1024};
     static const double depths[] = {0.0, 0.5, 1.0};
     struct eval_needle_params p = {.style = EVAL_NEEDLE_PITH, .n_needle = 1};
-    SKIP_WITHOUT(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt");
     char *hay = NULL;
     pith_error err;
     assert_int_equal(
@@ -76,9 +74,8 @@ static void test_needle_with_model(void **state)
     pith_model_free(model);
 }
 
-static void test_ruler_with_model(void **state)
+TEST(ruler_runs_on_the_model)
 {
-    (void)state;
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
     static const char *const tasks[] = {"all"};
@@ -98,9 +95,8 @@ static void test_ruler_with_model(void **state)
     pith_model_free(model);
 }
 
-static void test_recursion_with_model(void **state)
+TEST(recursion_runs_on_the_model)
 {
-    (void)state;
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
     struct eval_recursion_params p = {
@@ -133,9 +129,8 @@ static void test_recursion_with_model(void **state)
 }
 
 /* What is asked for may be no UTF-8, and may be beyond the model and beyond all numbers. */
-static void test_needle_settings(void **state)
+TEST(needle_refuses_settings_beyond_the_model)
 {
-    (void)state;
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
     static const int32_t small[] = {96}, beyond[] = {4200}, most[] = {64, INT32_MAX};
@@ -178,9 +173,8 @@ static void test_needle_settings(void **state)
 
 /* A template that opens the thinking block itself: the answer has no "<think>" of its own, and one
    that never comes to "</think>" is no answer all the same. An opening of the answer closes it. */
-static void test_thinking_template(void **state)
+TEST(an_answer_closes_the_thought_that_a_template_opens)
 {
-    (void)state;
     char path[] = "/tmp/pith-thinking-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -231,9 +225,8 @@ static void test_thinking_template(void **state)
     unlink(path);
 }
 
-static void test_questions_with_model(void **state)
+TEST(questions_run_on_the_model)
 {
-    (void)state;
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
     char path[] = "/tmp/pith-questions-XXXXXX";
@@ -269,14 +262,4 @@ static void test_questions_with_model(void **state)
     json_decref(together);
     unlink(path);
     pith_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_needle_with_model),    cmocka_unit_test(test_ruler_with_model),
-        cmocka_unit_test(test_needle_settings),      cmocka_unit_test(test_thinking_template),
-        cmocka_unit_test(test_recursion_with_model), cmocka_unit_test(test_questions_with_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,27 +55,27 @@ static pith_model *make(const char *file, const char *words)
     return model;
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     char words[64];
     pith_error err;
-    if (make_folder(state) != 0)
-        return 1;
+    make_folder();
     check(eval_read_file(DEMO_TEXT, &text, &text_len, &err), &err);
     for (int i = 0; i < N_KIND; i++) {
         snprintf(words, sizeof(words), "%s rot=%d", kinds[i].words, ROT);
         models[i] = make(kinds[i].file, words);
     }
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     for (int i = 0; i < N_KIND; i++)
         pith_model_free(models[i]);
     free(text);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static struct eval_setup setup_of(const pith_model *model, const char *type, const char *keep)
 {
@@ -135,9 +135,8 @@ static bool see_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static void test_positions(void **state)
+TEST(positions_turn_a_part_of_each_head)
 {
-    (void)state;
     for (int k = 0; k < N_KIND; k++) {
         const struct eval_setup setup = setup_of(models[k], "f16", NULL);
         pith_engine *engine = make_engine(&setup, N_IDS);
@@ -163,9 +162,8 @@ static void test_positions(void **state)
 }
 
 /* rot = 0 and rot = head size are the same model; other values are refused where they cannot be. */
-static void test_maker(void **state)
+TEST(the_maker_rotates_what_it_is_told)
 {
-    (void)state;
     struct model_spec spec;
     pith_error err = {0};
     pith_model *whole = make("whole.gguf", "seed=3"), *said = make("said.gguf", "seed=3 rot=32");
@@ -204,9 +202,8 @@ static json_t *stack(const struct eval_setup *setup, const char *budget)
 
 /* Every policy that needs no file: a budget that is never reached changes no bit of any token's
    nll, a small one evicts and leaves numbers. */
-static void test_keep(void **state)
+TEST(every_keep_policy_runs_on_them)
 {
-    (void)state;
     pith_policy_info info;
     int n = 0;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++) {
@@ -232,9 +229,8 @@ static void test_keep(void **state)
 }
 
 /* Statistics of the rotated pairs and of what is not rotated; V3 with them, over every type. */
-static void test_calibrate(void **state)
+TEST(statistics_are_of_rotated_pairs)
 {
-    (void)state;
     char keep[256];
     for (int k = 0; k < N_KIND; k++) {
         const struct eval_setup plain = setup_of(models[k], "f16", NULL);
@@ -306,9 +302,8 @@ static double most_apart(const pith_model *model, const float *a, const float *b
 
 /* A text is cut to half when it has been read; the turn behind it reads all that was evicted again,
    at its own positions, and finds the full cache but for the order of sums. */
-static void test_recall(void **state)
+TEST(recall_brings_all_entries_back)
 {
-    (void)state;
     for (int k = 0; k < N_KIND; k++) {
         int64_t n_full, n_cut, n_back;
         struct eval_setup setup = setup_of(models[k], "f32", NULL);
@@ -330,9 +325,8 @@ static void test_recall(void **state)
 }
 
 /* Keep, recall and every pair of types together: chosen, evicted, brought back, and smaller. */
-static void test_stack(void **state)
+TEST(keep_recall_and_types_work_together)
 {
-    (void)state;
     static const char *const types[] = {"q8_0", "q4_0", "turbo4", "turbo3", "turbo2"};
     double before = 1.0;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -351,14 +345,4 @@ static void test_stack(void **state)
         before = number(store, "end_fewer");
         json_decref(result);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_positions), cmocka_unit_test(test_maker),
-        cmocka_unit_test(test_keep),      cmocka_unit_test(test_calibrate),
-        cmocka_unit_test(test_recall),    cmocka_unit_test(test_stack),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -18,6 +18,8 @@
 #include "eval_read.h"
 #include "pith/policy.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
 #define NEEDLE "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [160], \"depths\": [0.5]}"
@@ -47,9 +49,8 @@ static struct results read_out(void)
 }
 
 /* Budgets go to whichever of keep and read names none. */
-static void test_budgets(void **state)
+TEST(budgets_go_to_the_policy_that_names_none)
 {
-    (void)state;
     static const struct {
         const char *policy, *budget, *keep, *read;
     } wanted[] = {
@@ -106,9 +107,8 @@ static void test_budgets(void **state)
     json_decref(table);
 }
 
-static void test_sentences(void **state)
+TEST(says_what_is_wrong_in_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *policies, *budgets, *word;
     } cases[] = {
@@ -134,9 +134,8 @@ static void test_sentences(void **state)
 
 /* Every task runs under a read policy and says how much it read; perplexity compares with the full
    cache by itself. */
-static void test_every_task(void **state)
+TEST(every_task_runs_under_a_read_policy)
 {
-    (void)state;
     char notes[NOTES_SIZE] = "", prose[8192] = "";
     pith_error err = {0};
     json_t *table = NULL, *line;
@@ -187,9 +186,8 @@ static void test_every_task(void **state)
 
 /* ---- reports ---- */
 
-static void test_names(void **state)
+TEST(reports_name_policies_and_budgets)
 {
-    (void)state;
     static const struct {
         const char *keep, *read, *recall, *store, *name, *budget;
     } cases[] = {
@@ -240,9 +238,8 @@ static int count(const char *text, const char *word)
     return n;
 }
 
-static void test_page(void **state)
+TEST(the_page_shows_shares_that_were_read)
 {
-    (void)state;
     pith_error err = {0};
     struct eval_text page = {0};
     const char *path = in_folder("r.jsonl");
@@ -360,9 +357,8 @@ static void score_by_hand(const struct eval_record *rec, int32_t layer, int32_t 
     }
 }
 
-static void test_replay_chooses(void **state)
+TEST(replay_chooses_by_quokas_formula)
 {
-    (void)state;
     enum { BUDGET = 9 };
     pith_error err;
     struct eval_record rec = {0};
@@ -400,9 +396,8 @@ static void test_replay_chooses(void **state)
 }
 
 /* What is read is of what is kept, and a budget that is never reached is the keep policy alone. */
-static void test_replay_stacks(void **state)
+TEST(replay_reads_of_what_is_kept)
 {
-    (void)state;
     const char *keep = "streaming:budget=24,slack=2,sinks=2";
     json_t *both = replay(keep, "quoka:budget=6", AT, QUERIES);
     json_t *alone = replay(keep, NULL, AT, QUERIES),
@@ -430,9 +425,8 @@ static void test_replay_stacks(void **state)
 }
 
 /* Every policy that needs no file, one after the other, as alone. */
-static void test_replay_of_every_policy(void **state)
+TEST(replays_every_read_policy)
 {
-    (void)state;
     const char *options[16];
     char text[16][96];
     int32_t n = 0, at = AT;
@@ -481,29 +475,12 @@ static void test_replay_of_every_policy(void **state)
     json_decref(all);
 }
 
-static void test_replay_refusals(void **state)
+TEST(replay_refuses_bad_chunks)
 {
-    (void)state;
     pith_error err;
     json_t *result = NULL;
     expect(try_replay(NULL, "nonsense", AT, 7, &result, &err), &err, PITH_INVALID, "nonsense");
     expect(try_replay(NULL, "quoka:budget=8,chunk=4", AT, 7, &result, &err), &err, PITH_INVALID,
            "7 tokens are no chunk of read policy quoka, which is of 1 to 4");
     assert_null(result);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_sentences),
-        cmocka_unit_test(test_every_task),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_page),
-        cmocka_unit_test(test_replay_chooses),
-        cmocka_unit_test(test_replay_stacks),
-        cmocka_unit_test(test_replay_of_every_policy),
-        cmocka_unit_test(test_replay_refusals),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,24 +15,23 @@
 
 /* ---- recursion ---- */
 
-static void test_records_as_shipped(void **state)
+TEST(reads_the_published_records)
 {
-    (void)state;
     static const struct {
-        const char *path;
+        const char *name;
         int32_t n;
     } files[] = {
-        {SHARED_DATA "/questions/dfs/dfs_state_query_100.json", 100},
-        {SHARED_DATA "/questions/dfs/dfs_state_query_detail.json", 80},
-        {SHARED_DATA "/questions/dfs/dfs_state_query_small.json", 30},
+        {"questions/dfs/dfs_state_query_100.json", 100},
+        {"questions/dfs/dfs_state_query_detail.json", 80},
+        {"questions/dfs/dfs_state_query_small.json", 30},
     };
     for (size_t i = 0; i < COUNT(files); i++) {
-        SKIP_WITHOUT(files[i].path);
+        const char *path = test_data(files[i].name);
         char *text = NULL;
         size_t len = 0;
         pith_error err;
         struct recursion_file f;
-        assert_int_equal(eval_read_file(files[i].path, &text, &len, &err), PITH_OK);
+        assert_int_equal(eval_read_file(path, &text, &len, &err), PITH_OK);
         assert_int_equal(eval_record_file_parse(text, len, &f, &err), PITH_OK);
         assert_int_equal(f.n, files[i].n);
         assert_int_equal(f.n_wrong, 0);
@@ -59,9 +58,8 @@ static void score(const char *answer, const struct recursion_record *r, int pars
                  s.stack, s.visited);
 }
 
-static void test_record_answers(void **state)
+TEST(scores_parts_of_an_answer)
 {
-    (void)state;
     struct recursion_file f;
     pith_error err;
     assert_int_equal(eval_record_file_parse(record_text, strlen(record_text), &f, &err), PITH_OK);
@@ -100,9 +98,8 @@ static void test_record_answers(void **state)
     eval_record_file_free(&f);
 }
 
-static void test_bad_records(void **state)
+TEST(refuses_bad_records)
 {
-    (void)state;
     static const char *const texts[] = {
         "",
         "{}",
@@ -126,9 +123,8 @@ static void test_bad_records(void **state)
     }
 }
 
-static void test_drawn_records(void **state)
+TEST(drawn_records_are_right)
 {
-    (void)state;
     for (int32_t steps = 1; steps <= RECURSION_MAX_STEP; steps++) {
         for (int32_t sample = 0; sample < 6; sample++) {
             struct recursion_record r = {0};
@@ -235,9 +231,8 @@ static void retell(const struct told *g, int n, const char *start, int steps, st
     eval_text_add(out, ".");
 }
 
-static void test_traces(void **state)
+TEST(traces_lead_to_the_states_that_they_tell)
 {
-    (void)state;
     for (int32_t steps = 6; steps <= TRACE_MAX_STEP; steps += 2) {
         for (int32_t sample = 0; sample < 4; sample++) {
             struct recursion_record r = {0};
@@ -269,9 +264,8 @@ static void test_traces(void **state)
     }
 }
 
-static void test_trace_scores(void **state)
+TEST(scores_the_last_state_of_a_trace)
 {
-    (void)state;
     static const char want[] = "1 Maria.\n"
                                "Step 1 of 2: Maria: Anton new.\n"
                                "2 Anton under Maria.\n"
@@ -300,9 +294,8 @@ static void test_trace_scores(void **state)
 
 /* ---- derivation ---- */
 
-static void test_derivations(void **state)
+TEST(derivations_are_right_and_parts_recur)
 {
-    (void)state;
     bool recurs = false;
     for (int32_t n_part = DERIVATION_MIN_PART; n_part <= DERIVATION_MAX_PART; n_part += 8) {
         struct eval_prompt p = {0};
@@ -343,9 +336,8 @@ static void test_derivations(void **state)
     eval_prompt_free(&p);
 }
 
-static void test_derivation_scores(void **state)
+TEST(scores_parts_and_answers_of_derivations)
 {
-    (void)state;
     static const char want[] = "Part #1 7&5: 7+5=12, 12+5=17, 17+7=4. Total 0+4=4.\n\n"
                                "Part #2 3&8: 3+8=11, 11+8=19, 19+3=2. Total 4+2=6.\n\n"
                                "Answer: 6.";
@@ -364,9 +356,8 @@ static void test_derivation_scores(void **state)
 
 /* ---- questions ---- */
 
-static void test_question_lines(void **state)
+TEST(reads_lines_of_questions)
 {
-    (void)state;
     static const char text[] =
         "{\"problem\": \"p\", \"answer\": \"\\\\frac{1}{2}\", \"unique_id\": \"t/1\"}\n"
         "\n"
@@ -401,26 +392,23 @@ static void test_question_lines(void **state)
 
 /* Every reference that is shipped is found again in a solution, boxed, and equals itself and no
    neighbour that reads otherwise. */
-static void test_questions_as_shipped(void **state)
+TEST(reads_the_published_questions)
 {
-    (void)state;
     static const struct {
-        const char *path;
+        const char *name;
         int32_t n;
     } files[] = {
-        {SHARED_DATA "/questions/lessismore_math500.jsonl", 500},
-        {SHARED_DATA "/questions/lessismore_aime.jsonl", 30},
-        {SHARED_DATA "/questions/lessismore_aime2025.jsonl", 30},
-        {SHARED_DATA "/questions/qwenmath_amc23.jsonl", 40},
-        {SHARED_DATA "/questions/gsm8k_test.jsonl", 1319},
+        {"questions/lessismore_math500.jsonl", 500}, {"questions/lessismore_aime.jsonl", 30},
+        {"questions/lessismore_aime2025.jsonl", 30}, {"questions/qwenmath_amc23.jsonl", 40},
+        {"questions/gsm8k_test.jsonl", 1319},
     };
     for (size_t i = 0; i < COUNT(files); i++) {
-        SKIP_WITHOUT(files[i].path);
+        const char *path = test_data(files[i].name);
         char *text = NULL;
         size_t len = 0;
         pith_error err;
         struct question_file f;
-        assert_int_equal(eval_read_file(files[i].path, &text, &len, &err), PITH_OK);
+        assert_int_equal(eval_read_file(path, &text, &len, &err), PITH_OK);
         assert_int_equal(eval_questions_parse(text, len, &f, &err), PITH_OK);
         assert_int_equal(f.n, files[i].n);
         for (int32_t k = 0; k < f.n; k++) {
@@ -446,9 +434,8 @@ static void test_questions_as_shipped(void **state)
 
 /* ---- words ---- */
 
-static void test_words(void **state)
+TEST(words_are_distinct)
 {
-    (void)state;
     static const struct eval_word_list *const lists[] = {&eval_names, &eval_adjectives,
                                                          &eval_things, &eval_places, &eval_roles};
     struct eval_strings all = {0};
@@ -466,22 +453,4 @@ static void test_words(void **state)
         eval_invent(&rng, word);
         assert_in_range(strlen(word), 2, 15);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records_as_shipped),
-        cmocka_unit_test(test_record_answers),
-        cmocka_unit_test(test_bad_records),
-        cmocka_unit_test(test_drawn_records),
-        cmocka_unit_test(test_traces),
-        cmocka_unit_test(test_trace_scores),
-        cmocka_unit_test(test_derivations),
-        cmocka_unit_test(test_derivation_scores),
-        cmocka_unit_test(test_question_lines),
-        cmocka_unit_test(test_questions_as_shipped),
-        cmocka_unit_test(test_words),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

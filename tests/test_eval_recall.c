@@ -16,6 +16,8 @@
 
 #include "eval_read.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO_TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
@@ -73,9 +75,8 @@ static const json_t *summary_of(const json_t *line)
     "\"}, {\"name\": \"small\", \"keep\": \"" KEEP "\", \"recall\": \"" KV                         \
     "\", \"type_k\": \"q8_0\", \"type_v\": \"q8_0\"}"
 
-static void test_dimension(void **state)
+TEST(a_sweep_has_recall_as_a_dimension)
 {
-    (void)state;
     static const struct {
         const char *policy, *keep, *recall, *store;
     } wanted[] = {{"full", "full", NULL, NULL},
@@ -121,9 +122,8 @@ static void test_dimension(void **state)
 }
 
 /* A result is known by all options of recall, and what is there does not run again. */
-static void test_resumes(void **state)
+TEST(a_result_is_known_by_all_options_of_recall)
 {
-    (void)state;
     char notes[NOTES_SIZE];
     pith_error err;
     json_t *table = NULL;
@@ -147,9 +147,8 @@ static void test_resumes(void **state)
     results_free(&r);
 }
 
-static void test_sentences(void **state)
+TEST(says_what_is_wrong_in_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *policies, *word;
     } cases[] = {
@@ -219,9 +218,8 @@ static void expect_recalled(size_t n_line, const char *recall)
     results_free(&r);
 }
 
-static void test_every_task(void **state)
+TEST(every_task_runs_with_recall_of_entries)
 {
-    (void)state;
     put_texts();
     json_decref(sweep_ok(SWEEP("{\"name\": \"x\", \"keep\": \"streaming:budget=32,slack=4\", "
                                "\"recall\": \"" KV "\"}",
@@ -233,9 +231,8 @@ static void test_every_task(void **state)
 #define LONGER "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [384], \"needles\": 3}"
 
 /* Those that ask put text into their prompts. */
-static void test_text(void **state)
+TEST(tasks_that_ask_run_with_recall_of_text)
 {
-    (void)state;
     static const char recall[] = "text:floor=0,bleed=4";
     put_texts();
     json_decref(sweep_ok(SWEEP("{\"name\": \"x\", \"keep\": \"streaming:budget=64,slack=4\", "
@@ -252,9 +249,8 @@ static void test_text(void **state)
     results_free(&r);
 }
 
-static void test_no_text(void **state)
+TEST(tasks_that_ask_nothing_refuse_recall_of_text)
 {
-    (void)state;
     static const char *const names[] = {"perplexity", "divergence", "kept", "facts"};
     char notes[NOTES_SIZE];
     pith_error err = {0};
@@ -283,9 +279,8 @@ static void test_no_text(void **state)
 }
 
 /* A budget that is never reached: the answers of the full cache, and nothing to recall. */
-static void test_never_reached(void **state)
+TEST(a_budget_that_is_never_reached_recalls_nothing)
 {
-    (void)state;
     json_t *table =
         sweep_ok("{\"model\": \"" MODEL "\", \"keep_text\": true, \"engine\": {\"threads\": 1}, "
                  "\"policies\": [\"full\", {\"name\": \"kv\", \"keep\": \"streaming:budget=4000\", "
@@ -307,9 +302,8 @@ static void test_never_reached(void **state)
 
 /* ---- the stack and reports ---- */
 
-static void test_stack(void **state)
+TEST(the_stack_has_rows_with_recall)
 {
-    (void)state;
     static const char *const names[] = {"f16", "store", "keep", "keep + recall",
                                         "store + keep + recall"};
     struct eval_setup setup = {0};
@@ -355,9 +349,8 @@ static void test_stack(void **state)
     free(text);
 }
 
-static void test_page(void **state)
+TEST(the_page_shows_recall_and_its_seconds)
 {
-    (void)state;
     pith_error err;
     struct eval_text page = {0};
     const char *path = in_folder("o.jsonl");
@@ -378,16 +371,4 @@ static void test_page(void **state)
     assert_non_null(strstr(page.data, "tova, recall kv:block=16, q8_0/turbo3"));
     assert_non_null(strstr(page.data, "<td>2.500</td><td>0.125</td>"));
     eval_text_free(&page);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dimension),     cmocka_unit_test(test_resumes),
-        cmocka_unit_test(test_sentences),     cmocka_unit_test(test_every_task),
-        cmocka_unit_test(test_text),          cmocka_unit_test(test_no_text),
-        cmocka_unit_test(test_never_reached), cmocka_unit_test(test_stack),
-        cmocka_unit_test(test_page),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,6 +15,8 @@
 
 #include "folder.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define DEPTH_MAX 64
 
 /* ---- fixtures ---- */
@@ -198,9 +200,8 @@ static void expect_text(const struct eval_text *page, const char *text)
         fail_msg("the page does not have: %s", text);
 }
 
-static void test_page_is_complete(void **state)
+TEST(page_is_complete)
 {
-    (void)state;
     struct eval_report_notes notes;
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), &notes);
@@ -231,9 +232,8 @@ static void test_page_is_complete(void **state)
     eval_text_free(&page);
 }
 
-static void test_intervals(void **state)
+TEST(shows_intervals_of_scores)
 {
-    (void)state;
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
     /* Wilson's for 19 of 20; 1.96 standard errors for perplexity. */
@@ -243,9 +243,8 @@ static void test_intervals(void **state)
 }
 
 /* 1 - lost mass is no share of right answers: it has neither their name nor their interval. */
-static void test_replays_are_no_accuracy(void **state)
+TEST(replays_are_no_accuracy)
 {
-    (void)state;
     json_t *summary = json_pack("{s:f, s:f, s:i}", "score", 0.75, "lost_mass", 0.25, "n", 6);
     struct report_cell cell = {.summary = summary};
     struct report_point p = {0};
@@ -258,9 +257,8 @@ static void test_replays_are_no_accuracy(void **state)
 }
 
 /* A divergence of half its error is not below 0 at the lower end of its interval. */
-static void test_intervals_end_at_zero(void **state)
+TEST(intervals_end_at_zero)
 {
-    (void)state;
     json_t *summary = json_pack("{s:f, s:f, s:i}", "kl_mean", 0.5, "kl_se", 1.0, "n", 6);
     struct report_cell cell = {.summary = summary};
     struct report_point p = {0};
@@ -270,9 +268,8 @@ static void test_intervals_end_at_zero(void **state)
     json_decref(summary);
 }
 
-static void test_missing_figures_are_dashes(void **state)
+TEST(missing_figures_are_dashes)
 {
-    (void)state;
     static const struct line lines[] = {
         {"needle", "mini", "full", "score", NAN, 0, 0, 0, 0, 1, NULL},
         {"needle", "mini", "streaming:budget=64", "score", NAN, 0, 0, 0, 0, 1, NULL},
@@ -291,9 +288,8 @@ static void test_missing_figures_are_dashes(void **state)
     eval_text_free(&page);
 }
 
-static void test_seeds_are_one_point(void **state)
+TEST(seeds_are_one_point)
 {
-    (void)state;
     static const struct line lines[] = {
         {"needle", "nano", "streaming:budget=64", "score", 0.5, 0, 10, 1000, 100, 1, NULL},
         {"needle", "nano", "streaming:budget=64", "score", 0.8, 0, 30, 3000, 300, 2, NULL},
@@ -320,9 +316,8 @@ static void test_seeds_are_one_point(void **state)
 }
 
 /* What differs in its settings is another chart, what differs in its seed is not. */
-static void test_groups(void **state)
+TEST(settings_make_groups_and_seeds_do_not)
 {
-    (void)state;
     struct line lines[] = {usual[0], usual[1], usual[0], usual[4]};
     struct report r;
     pith_error err;
@@ -341,9 +336,8 @@ static void test_groups(void **state)
     report_free(&r);
 }
 
-static void test_depth_and_length(void **state)
+TEST(draws_scores_by_depth_and_length)
 {
-    (void)state;
     write_lines(in_folder("usual.jsonl"), usual, N_USUAL, "");
     struct eval_text page = page_of(in_folder("usual.jsonl"), NULL);
     assert_int_equal(count(page.data, "<svg class=\"map\""), 2);
@@ -353,9 +347,8 @@ static void test_depth_and_length(void **state)
     eval_text_free(&page);
 }
 
-static void test_every_policy_at_every_budget(void **state)
+TEST(shows_every_policy_at_every_budget)
 {
-    (void)state;
     static const struct line lines[] = {
         {"recursion", "m", "full", "score", 0.75, 0, 4, 0, 0, 1,
          "[{\"steps\": 6, \"n\": 2, \"score\": 1.0}, {\"steps\": 8, \"n\": 2, \"score\": 0.5}]"},
@@ -403,9 +396,8 @@ static void test_every_policy_at_every_budget(void **state)
 }
 
 /* Two lanes of 16 tokens, looked at twice. Panels of few heads are 260 pixels wide. */
-static void test_kept_map(void **state)
+TEST(draws_kept_positions)
 {
-    (void)state;
     static const struct line lines[] = {
         {"kept", "nano", "streaming:budget=8", "score", NAN, 0, 16, 100, 0, 1,
          "[{\"tokens\": 8, \"layer\": 0, \"head\": 0, \"entries\": 8, \"kept\": \"0-7\"},"
@@ -431,9 +423,8 @@ static void test_kept_map(void **state)
 
 /* ---- hostile and damaged files ---- */
 
-static void test_texts_are_escaped(void **state)
+TEST(escapes_texts)
 {
-    (void)state;
     static const char evil[] = "</title><script>alert('x')</script> & \"q\" \x01\x7f \xef\xbf\xbf";
     struct line lines[] = {usual[0], usual[1], usual[2]};
     for (int i = 0; i < 3; i++) {
@@ -457,9 +448,8 @@ static void test_texts_are_escaped(void **state)
 }
 
 /* Names of files are any bytes, and a long policy is cut where its bytes end. */
-static void test_texts_that_are_no_utf8(void **state)
+TEST(shows_texts_that_are_no_utf8)
 {
-    (void)state;
     char policy[602] = "x";
     struct line line = usual[0];
     for (size_t i = 1; i + 2 < sizeof(policy); i += 2)
@@ -474,9 +464,8 @@ static void test_texts_that_are_no_utf8(void **state)
     eval_text_free(&page);
 }
 
-static void test_wrong_types(void **state)
+TEST(wrong_types_leave_no_figure)
 {
-    (void)state;
     static const char text[] =
         "{\"task\":\"needle\",\"summary\":{\"score\":\"high\",\"n\":-3,\"kv_peak_bytes\":-1},"
         "\"rows\":[1,[],null,{\"length\":\"x\",\"depth\":0,\"score\":1}],\"model\":7,"
@@ -511,9 +500,8 @@ static void test_wrong_types(void **state)
     eval_text_free(&page);
 }
 
-static void test_damaged_lines_are_told(void **state)
+TEST(damaged_lines_are_told)
 {
-    (void)state;
     struct eval_report_notes notes;
     write_lines(in_folder("d.jsonl"), usual, N_USUAL,
                 "garbage\n\n{\"task\": \"x\"}\n{\"task\": \"needle\", \"su");
@@ -525,9 +513,8 @@ static void test_damaged_lines_are_told(void **state)
     eval_text_free(&page);
 }
 
-static void test_one_result_over_many_lines(void **state)
+TEST(reads_a_result_over_many_lines)
 {
-    (void)state;
     struct eval_report_notes notes;
     json_t *line = make_line(&usual[0]);
     assert_int_equal(json_dump_file(line, in_folder("one.json"), JSON_INDENT(2)), 0);
@@ -539,9 +526,8 @@ static void test_one_result_over_many_lines(void **state)
     eval_text_free(&page);
 }
 
-static void test_sentences(void **state)
+TEST(says_what_is_wrong_in_a_sentence)
 {
-    (void)state;
     struct eval_text page = {0};
     pith_error err;
     const char *absent = in_folder("absent.jsonl"), *empty = in_folder("empty.jsonl");
@@ -560,9 +546,8 @@ static void test_sentences(void **state)
 
 /* ---- pieces ---- */
 
-static void test_budgets(void **state)
+TEST(reads_budgets_out_of_policies)
 {
-    (void)state;
     static const struct {
         const char *text, *policy;
         enum report_budget_kind kind;
@@ -594,9 +579,8 @@ static void test_budgets(void **state)
     }
 }
 
-static void test_scales(void **state)
+TEST(scales_hold_their_range)
 {
-    (void)state;
     static const double spans[][2] = {{1, 1},       {0.5, 0.500001}, {64, 128},   {128, 8192},
                                       {1e-9, 1e12}, {3, 11.9},       {999, 1001}, {2e5, 9e5}};
     for (size_t i = 0; i < sizeof(spans) / sizeof(spans[0]); i++)
@@ -615,9 +599,8 @@ static void test_scales(void **state)
     assert_float_equal(svg_at(&zero, 1), 10, 1e-9);
 }
 
-static void test_figures(void **state)
+TEST(writes_figures_with_units)
 {
-    (void)state;
     char buf[32];
     assert_string_equal(figure_bytes(512, buf), "512 B");
     assert_string_equal(figure_bytes(1536, buf), "1.5 KiB");
@@ -633,9 +616,8 @@ static void test_figures(void **state)
 }
 
 /* Labels leave marks and each other alone; one without room is left out. */
-static void test_labels(void **state)
+TEST(labels_do_not_overlap)
 {
-    (void)state;
     struct eval_text t = {0};
     struct svg_boxes b = {.left = 0, .top = 0, .right = 100, .bottom = 60};
     for (int i = 0; i < 12; i++)
@@ -649,31 +631,4 @@ static void test_labels(void **state)
     assert_int_equal(count(t.data, "<text"), b.n - 12);
     assert_true(b.n > 12 && b.n < 24);
     eval_text_free(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_is_complete),
-        cmocka_unit_test(test_intervals),
-        cmocka_unit_test(test_replays_are_no_accuracy),
-        cmocka_unit_test(test_intervals_end_at_zero),
-        cmocka_unit_test(test_missing_figures_are_dashes),
-        cmocka_unit_test(test_seeds_are_one_point),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_depth_and_length),
-        cmocka_unit_test(test_every_policy_at_every_budget),
-        cmocka_unit_test(test_kept_map),
-        cmocka_unit_test(test_texts_are_escaped),
-        cmocka_unit_test(test_texts_that_are_no_utf8),
-        cmocka_unit_test(test_wrong_types),
-        cmocka_unit_test(test_damaged_lines_are_told),
-        cmocka_unit_test(test_one_result_over_many_lines),
-        cmocka_unit_test(test_sentences),
-        cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_figures),
-        cmocka_unit_test(test_labels),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

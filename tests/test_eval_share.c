@@ -23,21 +23,23 @@
 
 static pith_model *nano;
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
     check(pith_model_load(NANO, &params, &nano, &err), &err);
-    return make_folder(state);
+    make_folder();
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     pith_model_free(nano);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static struct eval_setup setup_of(int32_t n_thread)
 {
@@ -89,9 +91,8 @@ static void near(double value, double expected, double part)
 
 /* ---- rows ---- */
 
-static void test_rows(void **state)
+TEST(reads_rows_from_texts)
 {
-    (void)state;
     static const char *const texts[] = {"none", "prefix + page=32",
                                         "memshare:step=0.9 + streaming:budget=64 + reserve=0.25",
                                         "random", "random:share=0.5 + step=40"};
@@ -126,9 +127,8 @@ static void expect_row(const char *text, const char *word)
     share_rows_free(&rows);
 }
 
-static void test_bad_rows(void **state)
+TEST(refuses_bad_rows)
 {
-    (void)state;
     expect_row("none + nonsense", "nonsense");
     expect_row("memshare:step=1.5", "step");
     expect_row("memshare:step=0.8 + memshare:step=0.9", "second policy that shares");
@@ -151,9 +151,8 @@ static void expect_bad(const struct eval_setup *setup, const struct eval_share_p
     assert_null(result);
 }
 
-static void test_bad_options(void **state)
+TEST(refuses_bad_options)
 {
-    (void)state;
     static const char *const rows[] = {"none"};
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(rows, 1);
@@ -190,9 +189,8 @@ static void test_bad_options(void **state)
 
 /* ---- requests ---- */
 
-static void test_requests(void **state)
+TEST(requests_begin_alike_and_ask_different_things)
 {
-    (void)state;
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
@@ -217,9 +215,8 @@ static void test_requests(void **state)
 }
 
 /* Answers that are given are, token by token, the text that they are made of. */
-static void test_given_answers(void **state)
+TEST(given_answers_are_the_texts_tokens)
 {
-    (void)state;
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
@@ -243,9 +240,8 @@ static void test_given_answers(void **state)
 }
 
 /* Of 20 steps drawn from 10 kinds at least 10 are repetitions, letter by letter. */
-static void test_verbatim(void **state)
+TEST(verbatim_answers_repeat_whole_steps)
 {
-    (void)state;
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
@@ -274,9 +270,8 @@ static void test_verbatim(void **state)
     share_items_free(&items);
 }
 
-static void test_memory(void **state)
+TEST(memory_is_counted_from_pages)
 {
-    (void)state;
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
@@ -355,9 +350,8 @@ static void expect_same(const json_t *a, const json_t *b)
                 fail_msg("row %zu: \"%s\" differs", i, exact[k]);
 }
 
-static void test_table(void **state)
+TEST(the_columns_of_the_table_agree)
 {
-    (void)state;
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(all_rows, N_ROW);
     json_t *result = measure(&setup, &p);
@@ -385,9 +379,8 @@ static void test_table(void **state)
 }
 
 /* The control takes the share of pages that its model took. */
-static void test_control(void **state)
+TEST(the_control_shares_as_many_pages)
 {
-    (void)state;
     static const char *const rows[] = {"none", LOOSE, "random"};
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(rows, 3);
@@ -436,9 +429,8 @@ static bool on_logits(void *user, pith_seq *seq, int32_t pos, const float *logit
 
 /* In company and a small memory a request is what it is alone: the logits of its given tokens are
    the same bits. */
-static void test_scores(void **state)
+TEST(company_changes_no_score)
 {
-    (void)state;
     static const char *const rows[] = {"none", "prefix"};
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(rows, 2);
@@ -481,9 +473,8 @@ static void test_scores(void **state)
 
 /* ---- the usual rows, and what is printed ---- */
 
-static void test_usual(void **state)
+TEST(defaults_make_the_usual_rows)
 {
-    (void)state;
     static const char *const names[] = {"none",
                                         "prefix",
                                         "memshare:step=0.8",
@@ -515,17 +506,4 @@ static void test_usual(void **state)
     eval_text_free(&table);
     eval_text_free(&csv);
     json_decref(result);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),        cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_requests),    cmocka_unit_test(test_given_answers),
-        cmocka_unit_test(test_verbatim),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_control),     cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_usual),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -25,7 +25,7 @@ static pith_model *nano;
 static char *text;
 static size_t text_len;
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
     pith_model_params params;
@@ -33,15 +33,17 @@ static int set_up(void **state)
     params.n_thread = 1;
     check(pith_model_load(NANO, &params, &nano, &err), &err);
     check(eval_read_file(DEMO_TEXT, &text, &text_len, &err), &err);
-    return make_folder(state);
+    make_folder();
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     pith_model_free(nano);
     free(text);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static struct eval_setup setup_of(const char *type_k, const char *type_v, const char *keep)
 {
@@ -94,9 +96,8 @@ static void expect_rows(const json_t *result, const char *const expected[][2])
 
 /* ---- configurations ---- */
 
-static void test_configurations(void **state)
+TEST(lists_every_configuration)
 {
-    (void)state;
     static const char *const budgets[] = {"64", "25%"};
     static const char *const store[][2] = {{"f16", NULL}, {"store", NULL}, {NULL}};
     static const char *const kept[][2] = {
@@ -138,9 +139,8 @@ static void test_configurations(void **state)
     json_decref(result);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_what_it_cannot_compare)
 {
-    (void)state;
     static const char *const budgets[] = {"64"};
     static const struct {
         const char *type, *keep, *recall;
@@ -197,9 +197,8 @@ static void expect_same(const json_t *row, const char *key, const json_t *summar
                  json_number_value(b));
 }
 
-static void test_as_perplexity(void **state)
+TEST(each_row_is_what_perplexity_measures)
 {
-    (void)state;
     static const char *const budgets[] = {"48"};
     static const struct {
         size_t row;
@@ -237,9 +236,8 @@ static void test_as_perplexity(void **state)
 }
 
 /* Whole pages of the full cache, and of what a budget leaves. */
-static void test_bytes(void **state)
+TEST(counts_bytes_in_whole_pages)
 {
-    (void)state;
     static const char *const budgets[] = {"48"};
     struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
     pith_model_info info;
@@ -269,9 +267,8 @@ static void test_bytes(void **state)
 }
 
 /* Everything but the clock is as in one reading. */
-static void test_repeats(void **state)
+TEST(repeats_change_the_clock_alone)
 {
-    (void)state;
     static const char *const clocks[] = {"seconds", "time_ratio", "cpu_seconds", "cpu_ratio"};
     static const char *const budgets[] = {"48"};
     const struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
@@ -293,9 +290,8 @@ static void test_repeats(void **state)
 }
 
 /* A budget that no chunk reaches is the full cache bit for bit, and the note says so. */
-static void test_never_reached(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static const char *const budgets[] = {"1000"};
     const struct eval_setup setup = setup_of("f16", "f16", KEEP);
     json_t *result = stack(&setup, budgets, 1);
@@ -311,9 +307,8 @@ static void test_never_reached(void **state)
 /* ---- output ---- */
 
 /* The table shows what fits, CSV and JSON have all; a report takes the result without a chart. */
-static void test_output(void **state)
+TEST(prints_tables_csv_and_pages)
 {
-    (void)state;
     static const char *const budgets[] = {"48"};
     const struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
     struct eval_text table = {0}, csv = {0}, json = {0}, page = {0};
@@ -339,9 +334,8 @@ static void test_output(void **state)
     json_decref(result);
 }
 
-static void test_words(void **state)
+TEST(writes_types_and_budgets_as_options)
 {
-    (void)state;
     static const struct {
         const char *k, *v, *store;
     } cases[] = {{"f16", "f16", ""},
@@ -359,15 +353,4 @@ static void test_words(void **state)
     assert_string_equal(more, "h2o:sinks=1,budget=64MiB");
     free(bare);
     free(more);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_configurations), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_as_perplexity),  cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_repeats),        cmocka_unit_test(test_never_reached),
-        cmocka_unit_test(test_output),         cmocka_unit_test(test_words),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -16,6 +16,8 @@
 
 #include "folder.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define NEEDLE "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [96], \"depths\": [0, 1]}"
 #define SWEEP(policies, budgets, tasks)                                                            \
@@ -130,9 +132,8 @@ static json_t *lasting(void)
 
 /* ---- cells ---- */
 
-static void test_every_combination_once(void **state)
+TEST(runs_every_combination_once)
 {
-    (void)state;
     struct watch w = {0};
     json_t *table =
         sweep_ok(SWEEP("[\"full\", \"streaming:sinks=2,slack=8\", \"streaming:budget=48\", "
@@ -171,9 +172,8 @@ static void test_every_combination_once(void **state)
     json_decref(table);
 }
 
-static void test_seeds_and_names(void **state)
+TEST(seeds_and_names_tell_results_apart)
 {
-    (void)state;
     json_t *table = sweep_ok("{\"model\": \"" MODEL "\", \"seeds\": [1, 7], \"policies\": "
                              "[\"full\"], \"tasks\": [" NEEDLE ", " NEEDLE "]}",
                              NULL, true);
@@ -189,9 +189,8 @@ static void test_seeds_and_names(void **state)
 
 /* ---- going on ---- */
 
-static void test_goes_on_where_it_stopped(void **state)
+TEST(goes_on_where_it_stopped)
 {
-    (void)state;
     pith_error err = {0};
     json_t *result = NULL;
     json_decref(sweep_ok(USUAL, NULL, true));
@@ -223,9 +222,8 @@ static void test_goes_on_where_it_stopped(void **state)
 }
 
 /* Every length that a killed write can leave of the last line. */
-static void test_half_written_line(void **state)
+TEST(drops_a_half_written_line)
 {
-    (void)state;
     char *text = NULL;
     size_t len = 0;
     pith_error err = {0};
@@ -251,9 +249,8 @@ static void test_half_written_line(void **state)
     free(text);
 }
 
-static void test_strange_lines_stay(void **state)
+TEST(leaves_strange_lines)
 {
-    (void)state;
     static const char strange[] = "not JSON\n\n{\"task\": 3}\n[]\n";
     struct watch w = {0};
     pith_error err = {0};
@@ -271,9 +268,8 @@ static void test_strange_lines_stay(void **state)
 }
 
 /* What a cell's result depends on runs it anew, what it does not leaves it. */
-static void test_changed_settings(void **state)
+TEST(runs_a_cell_anew_when_its_settings_change)
 {
-    (void)state;
     static const char *const same[] = {
         SWEEP("[\"full\", \"streaming\"]", "[\"50%\", 64]", NEEDLE),
         SWEEP("[\"streaming\", \"full\"]", "[64, \"50%\"]",
@@ -310,9 +306,8 @@ static void test_changed_settings(void **state)
     }
 }
 
-static void test_changed_text_file(void **state)
+TEST(runs_a_cell_anew_when_its_text_changes)
 {
-    (void)state;
     static const char text[] = SWEEP("[\"full\"]", "[]",
                                      "{\"task\": \"kept\", \"file\": \"t.txt\", \"n_ctx\": 24, "
                                      "\"every\": 8}");
@@ -329,9 +324,8 @@ static void test_changed_text_file(void **state)
 }
 
 /* The name of a file, and the place that it lies in, are not what is measured. */
-static void test_renamed_text_file(void **state)
+TEST(knows_a_text_under_another_name)
 {
-    (void)state;
     static const char text[] = "Anton came to the village and sang behind the green wall.";
     static const char *const names[] = {"t.txt", "u.txt"};
     for (int i = 0; i < 2; i++) {
@@ -347,9 +341,8 @@ static void test_renamed_text_file(void **state)
 }
 
 /* Seeds of a task that draws nothing would be copies, which a report took for more evidence. */
-static void test_seeds_where_nothing_is_drawn(void **state)
+TEST(ignores_seeds_where_nothing_is_drawn)
 {
-    (void)state;
     static const struct {
         const char *task;
         int64_t cells;
@@ -391,9 +384,8 @@ static void test_seeds_where_nothing_is_drawn(void **state)
 }
 
 /* Whoever names the wrong file keeps it. */
-static void test_other_files_are_left_alone(void **state)
+TEST(other_files_are_left_alone)
 {
-    (void)state;
     static const char *const texts[] = {"notes without a newline", "{\n  \"model\": \"x\"\n}",
                                         "notes\n"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
@@ -415,9 +407,8 @@ static void test_other_files_are_left_alone(void **state)
 }
 
 /* A long name in any script names the task, whole. */
-static void test_long_names(void **state)
+TEST(a_long_name_is_shown_whole)
 {
-    (void)state;
     char name[302] = "x", sweep[1024];
     for (size_t i = 1; i + 2 < sizeof(name); i += 2)
         memcpy(name + i, "\xc3\xa9", 3);
@@ -433,9 +424,8 @@ static void test_long_names(void **state)
     json_decref(table);
 }
 
-static void test_file_names_of_any_bytes(void **state)
+TEST(takes_file_names_of_any_bytes)
 {
-    (void)state;
     struct eval_sweep_params p = {.path = in_folder("\xff.json"), .out = in_folder("\xfe.jsonl")};
     pith_error err = {0};
     json_t *table = NULL;
@@ -446,9 +436,8 @@ static void test_file_names_of_any_bytes(void **state)
     json_decref(table);
 }
 
-static void test_one_sweep_at_a_time(void **state)
+TEST(allows_one_sweep_at_a_time)
 {
-    (void)state;
     struct watch w = {.second_sweep = true};
     json_decref(sweep_ok(USUAL, &w, true));
     assert_false(w.second_sweep);
@@ -457,9 +446,8 @@ static void test_one_sweep_at_a_time(void **state)
 
 /* ---- failures ---- */
 
-static void test_failed_cell_is_tried_again(void **state)
+TEST(failed_cell_is_tried_again)
 {
-    (void)state;
     /* That this many bytes hold no entry shows only with the model. */
     static const char text[] = SWEEP("[\"streaming\", \"full\"]", "[\"1KiB\"]", NEEDLE);
     for (int i = 0; i < 2; i++) {
@@ -475,9 +463,8 @@ static void test_failed_cell_is_tried_again(void **state)
 }
 
 /* As a full disk does: what could not be written whole is not there. */
-static void test_full_disk(void **state)
+TEST(a_full_disk_leaves_whole_lines)
 {
-    (void)state;
     struct rlimit old, small;
     struct stat st;
     struct watch w = {.stop_at = 2};
@@ -500,9 +487,8 @@ static void test_full_disk(void **state)
     assert_int_equal(st.st_size, size);
 }
 
-static void test_sentences(void **state)
+TEST(says_what_is_wrong_in_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *text;
         pith_status status;
@@ -559,9 +545,8 @@ static void test_sentences(void **state)
 }
 
 /* A wrong value that only the task can judge is a failed cell, not a failed sweep. */
-static void test_bad_choice_names_the_others(void **state)
+TEST(a_bad_choice_names_the_others)
 {
-    (void)state;
     struct watch w = {0};
     json_t *table = sweep_ok(
         SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"lengths\": [96], \"style\": \"x\"}"),
@@ -573,9 +558,8 @@ static void test_bad_choice_names_the_others(void **state)
 
 /* ---- kept ---- */
 
-static void test_kept_ranges(void **state)
+TEST(writes_positions_as_ranges)
 {
-    (void)state;
     static const struct {
         int32_t positions[8];
         int32_t n;
@@ -596,9 +580,8 @@ static void test_kept_ranges(void **state)
 }
 
 /* Streaming keeps the sinks and the end, in every lane, at every time. */
-static void test_kept_positions(void **state)
+TEST(streaming_keeps_sinks_and_the_end)
 {
-    (void)state;
     json_t *table = sweep_ok(SWEEP("[\"full\", \"streaming:sinks=4,slack=8\"]", "[32]",
                                    "{\"task\": \"kept\", \"file\": \"" PITH_SOURCE_DIR
                                    "/models/demo/prompt-2k.txt\", \"n_ctx\": 200, \"every\": 50}"),
@@ -635,9 +618,8 @@ static void test_kept_positions(void **state)
 /* A policy that overwrites holds its budget at every token that is read alone, and one less behind
    a turn of a prompt; what is left over, a token, belongs to the last. Its slots are in no order.
  */
-static void test_kept_overwritten(void **state)
+TEST(overwriting_holds_the_budget_at_every_token)
 {
-    (void)state;
     json_t *row;
     size_t i;
 #define KEPT(every)                                                                                \
@@ -670,31 +652,4 @@ static void test_kept_overwritten(void **state)
         }
     }
     results_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_combination_once),
-        cmocka_unit_test(test_seeds_and_names),
-        cmocka_unit_test(test_goes_on_where_it_stopped),
-        cmocka_unit_test(test_half_written_line),
-        cmocka_unit_test(test_strange_lines_stay),
-        cmocka_unit_test(test_changed_settings),
-        cmocka_unit_test(test_changed_text_file),
-        cmocka_unit_test(test_renamed_text_file),
-        cmocka_unit_test(test_seeds_where_nothing_is_drawn),
-        cmocka_unit_test(test_other_files_are_left_alone),
-        cmocka_unit_test(test_long_names),
-        cmocka_unit_test(test_file_names_of_any_bytes),
-        cmocka_unit_test(test_one_sweep_at_a_time),
-        cmocka_unit_test(test_failed_cell_is_tried_again),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_sentences),
-        cmocka_unit_test(test_bad_choice_names_the_others),
-        cmocka_unit_test(test_kept_ranges),
-        cmocka_unit_test(test_kept_positions),
-        cmocka_unit_test(test_kept_overwritten),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -90,9 +90,8 @@ static pith_status build_bent(void *user, int32_t size, struct eval_prompt *out,
     return PITH_OK;
 }
 
-static void test_fit_is_exact(void **state)
+TEST(fit_is_exact)
 {
-    (void)state;
     for (int32_t want = 2; want < 400; want += 7) {
         struct bent b = {0};
         struct eval_prompt p = {0};
@@ -111,9 +110,8 @@ static void test_fit_is_exact(void **state)
     }
 }
 
-static void test_fit_bounds(void **state)
+TEST(fit_says_how_many_tokens_it_needs)
 {
-    (void)state;
     struct bent b = {0};
     struct eval_prompt p = {0};
     pith_error err;
@@ -127,9 +125,8 @@ static void test_fit_bounds(void **state)
 
 /* ---- haystacks ---- */
 
-static void test_prose_wraps_and_keeps_space(void **state)
+TEST(prose_wraps_and_keeps_space)
 {
-    (void)state;
     struct eval_prose prose = {"one  two\nthree ", 15};
     struct eval_text t = {0};
     eval_prose_take(&prose, 0, 5, false, &t);
@@ -148,9 +145,8 @@ static void test_prose_wraps_and_keeps_space(void **state)
     assert_string_equal(err.message, "x: the haystack holds no word");
 }
 
-static void test_places_are_sentence_ends(void **state)
+TEST(places_are_sentence_ends)
 {
-    (void)state;
     static const char text[] = "One. Two is 3.5 (\"so\"). \"Three?\" Four";
     struct eval_places p = {0};
     eval_places_find(text, strlen(text), &p);
@@ -196,9 +192,8 @@ static struct needle_text make_needle(const struct eval_needle_params *p, int32_
     return t;
 }
 
-static void test_needle_paper_prompt(void **state)
+TEST(the_papers_prompt_holds_its_needle)
 {
-    (void)state;
     char *hay = make_prose(100);
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PAPER, hay);
     static const int32_t lengths[] = {60, 300, 2000};
@@ -231,9 +226,8 @@ static void test_needle_paper_prompt(void **state)
 }
 
 /* Checkers and prompts together: what is in the prompt passes only as an answer. */
-static void test_needle_prompt_is_no_answer(void **state)
+TEST(needle_prompt_is_no_answer)
 {
-    (void)state;
     char *hay = make_prose(100);
     for (int style = EVAL_NEEDLE_PAPER; style <= EVAL_NEEDLE_PITH; style++) {
         struct eval_needle_params p = needle_params((enum eval_needle_style)style, hay);
@@ -255,9 +249,8 @@ static void test_needle_prompt_is_no_answer(void **state)
     free(hay);
 }
 
-static void test_needle_decoys(void **state)
+TEST(decoys_look_like_the_fact_and_are_not)
 {
-    (void)state;
     char *hay = make_prose(300);
     for (int style = EVAL_NEEDLE_PAPER; style <= EVAL_NEEDLE_PITH; style++) {
         struct eval_needle_params p = needle_params((enum eval_needle_style)style, hay);
@@ -292,9 +285,8 @@ static pith_status count_with_edge(void *user, const char *text, const char *pre
 
 /* The depth in tokens puts the needle behind the last sentence; that makes the text too long, and
    the words that are taken off take the end of that sentence with them. */
-static void test_needle_place_goes_away(void **state)
+TEST(a_needle_moves_back_when_its_place_goes_away)
 {
-    (void)state;
     struct eval_counter edge = {count_with_edge, NULL};
     struct eval_text hay = {0};
     for (int i = 0; i < 200; i++)
@@ -324,9 +316,8 @@ static void test_needle_place_goes_away(void **state)
     eval_text_free(&hay);
 }
 
-static void test_needle_items_differ_and_repeat(void **state)
+TEST(items_differ_and_a_seed_repeats_them)
 {
-    (void)state;
     char *hay = make_prose(300);
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PITH, hay);
     struct needle_text a = make_needle(&p, 400, 0.5, 1), b = make_needle(&p, 400, 0.5, 1);
@@ -341,9 +332,8 @@ static void test_needle_items_differ_and_repeat(void **state)
     free(hay);
 }
 
-static void test_needle_refuses(void **state)
+TEST(needle_refuses_lengths_and_words_that_do_not_fit)
 {
-    (void)state;
     struct needle_item item = {.length = 10, .depth = 0.5};
     struct needle_text t = {0};
     pith_error err;
@@ -389,9 +379,8 @@ static struct eval_prompt make_ruler(const char *task, struct ruler_item item)
     return p;
 }
 
-static void test_ruler_fills_the_length(void **state)
+TEST(ruler_fills_the_length)
 {
-    (void)state;
     char *text = make_prose(500);
     static const int32_t lengths[] = {1500, 4096, 6000};
     for (int t = 0; t < RULER_N_TASK; t++) {
@@ -427,9 +416,8 @@ struct niah_case {
     const char *first;
 };
 
-static void test_ruler_niah(void **state)
+TEST(ruler_niah_has_its_keys_and_values)
 {
-    (void)state;
     static const struct niah_case cases[] = {
         {"niah_single_1", EVAL_HAYSTACK_TASK, 1, 1, "A special magic number is hidden"},
         {"niah_single_2", EVAL_HAYSTACK_TASK, 1, 1, "A special magic number is hidden"},
@@ -478,9 +466,8 @@ static void test_ruler_niah(void **state)
     free(text);
 }
 
-static void test_ruler_haystacks(void **state)
+TEST(ruler_haystacks_fit_their_tasks)
 {
-    (void)state;
     char *text = make_prose(500);
     struct ruler_item item = {.length = 1500, .text = text, .text_len = strlen(text)};
     const struct ruler_task *single = eval_ruler_find("niah_single_2");
@@ -510,12 +497,9 @@ static void test_ruler_haystacks(void **state)
 }
 
 /* The frame of a prompt is that of the benchmark's own, as far as it was shipped. */
-static void test_ruler_frame_as_shipped(void **state)
+TEST(ruler_prompts_have_the_published_frame)
 {
-    (void)state;
-    static const char path[] = SHARED_DATA "/questions/ruler4096_niah_multikey_3.jsonl";
-    SKIP_WITHOUT(path);
-    FILE *f = fopen(path, "rb");
+    FILE *f = fopen(test_data("questions/ruler4096_niah_multikey_3.jsonl"), "rb");
     static char line[1 << 16];
     assert_non_null(fgets(line, sizeof(line), f));
     fclose(f);
@@ -566,9 +550,8 @@ static int follow(const char *text, const char *value, char names[][8], int cap)
     return n;
 }
 
-static void test_ruler_vt(void **state)
+TEST(ruler_vt_assigns_along_a_chain)
 {
-    (void)state;
     for (int32_t sample = 0; sample < 10; sample++) {
         struct ruler_item item = {
             .seed = 9, .sample = sample, .length = 1400, .example = sample % 2 == 0};
@@ -652,9 +635,8 @@ static void check_top(const struct tally *words, int n, int first, int n_ref,
         assert_true(eval_strings_has(refs, words[i].word));
 }
 
-static void test_ruler_cwe(void **state)
+TEST(ruler_cwe_has_ten_most_common_words)
 {
-    (void)state;
     static struct tally words[4000];
     static const int32_t lengths[] = {1200, 4096, 12000};
     for (size_t l = 0; l < COUNT(lengths); l++) {
@@ -688,9 +670,8 @@ static void test_ruler_cwe(void **state)
     }
 }
 
-static void test_ruler_fwe(void **state)
+TEST(ruler_fwe_has_three_most_frequent_words)
 {
-    (void)state;
     static struct tally words[1000];
     static const int32_t lengths[] = {160, 250, 1000, 4096};
     for (size_t l = 0; l < COUNT(lengths); l++) {
@@ -705,9 +686,8 @@ static void test_ruler_fwe(void **state)
     }
 }
 
-static void test_ruler_too_short(void **state)
+TEST(ruler_refuses_lengths_that_are_too_short)
 {
-    (void)state;
     struct eval_prompt p = {0};
     pith_error err;
     for (int t = 0; t < RULER_N_TASK; t++) {
@@ -718,29 +698,4 @@ static void test_ruler_too_short(void **state)
         eval_prompt_free(&p);
     }
     assert_null(eval_ruler_find("qa_1"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit_is_exact),
-        cmocka_unit_test(test_fit_bounds),
-        cmocka_unit_test(test_prose_wraps_and_keeps_space),
-        cmocka_unit_test(test_places_are_sentence_ends),
-        cmocka_unit_test(test_needle_paper_prompt),
-        cmocka_unit_test(test_needle_prompt_is_no_answer),
-        cmocka_unit_test(test_needle_decoys),
-        cmocka_unit_test(test_needle_place_goes_away),
-        cmocka_unit_test(test_needle_items_differ_and_repeat),
-        cmocka_unit_test(test_needle_refuses),
-        cmocka_unit_test(test_ruler_fills_the_length),
-        cmocka_unit_test(test_ruler_niah),
-        cmocka_unit_test(test_ruler_haystacks),
-        cmocka_unit_test(test_ruler_frame_as_shipped),
-        cmocka_unit_test(test_ruler_vt),
-        cmocka_unit_test(test_ruler_cwe),
-        cmocka_unit_test(test_ruler_fwe),
-        cmocka_unit_test(test_ruler_too_short),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,23 +13,24 @@
 
 static pith_model *model;
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
-    if (pith_model_load(MODEL, NULL, &model, &err) != PITH_OK)
-        return -1;
-    return make_folder(state);
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
+    make_folder();
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     pith_model_free(model);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 /* ---- files ---- */
 
-static void test_parse(void **state)
+TEST(reads_contexts_and_questions)
 {
     static const char text[] =
         "{\"context\": \"A text.\", \"questions\": [{\"ask\": \"Who?\", \"answer\": [7, 8]}]}\r\n"
@@ -39,7 +40,6 @@ static void test_parse(void **state)
         "1}]}";
     struct facts_file f;
     pith_error err;
-    (void)state;
     assert_int_equal(eval_facts_parse(text, strlen(text), &f, &err), PITH_OK);
     assert_int_equal(f.n, 2);
     assert_string_equal(f.item[0].name, "line 1");
@@ -60,7 +60,7 @@ static void test_parse(void **state)
 
 #define LINE(context, questions) "{\"context\": " context ", \"questions\": " questions "}"
 
-static void test_bad_files(void **state)
+TEST(refuses_bad_files_with_line_and_reason)
 {
     static const char *const bad[][2] = {
         {"", "no line"},
@@ -84,7 +84,6 @@ static void test_bad_files(void **state)
         {LINE("[1]", "[{\"ask\": [1], \"answer\": [1], \"at\": \"0\"}]"), "at is no number"},
         {LINE("[1]", "[{\"ask\": [1], \"answer\": [1]}]") "\n7", "line 2"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct facts_file f;
         pith_error err = {0};
@@ -153,10 +152,9 @@ static double figure(const json_t *result, const char *key)
     return json_number_value(value);
 }
 
-static void test_full(void **state)
+TEST(the_full_cache_finds_everything)
 {
     json_t *result = measure(NULL, 0);
-    (void)state;
     assert_string_equal(json_string_value(json_object_get(result, "policy")), "full");
     assert_true(figure(result, "score") == 1.0 && figure(result, "se") == 0.0);
     assert_true(figure(result, "start") == 1.0 && figure(result, "end") == 1.0);
@@ -174,10 +172,9 @@ static void test_full(void **state)
 
 /* The end of a text is known and its start is not: one round per context, none in between, and the
    questions see the same cut. */
-static void test_streaming(void **state)
+TEST(streaming_finds_the_end_alone)
 {
     json_t *result = measure("streaming:sinks=1,budget=40", 0);
-    (void)state;
     assert_string_equal(json_string_value(json_object_get(result, "policy")),
                         "streaming:sinks=1,budget=40");
     assert_true(figure(result, "start") == 0.0 && figure(result, "end") == 1.0);
@@ -196,11 +193,10 @@ static void test_streaming(void **state)
 }
 
 /* A budget that holds everything gives what the full cache gives, whichever the storage. */
-static void test_nothing_cut(void **state)
+TEST(a_budget_that_holds_all_is_the_full_cache)
 {
     static const char *const keep[] = {"knorm:budget=1000", "random:budget=100%",
                                        "triattention:v3,budget=1000"};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         json_t *result = measure(keep[i], 0), *full = measure(NULL, 0);
         assert_int_equal((int)figure(result, "rounds"), 0);
@@ -210,7 +206,7 @@ static void test_nothing_cut(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(refuses_policies_and_missing_files)
 {
     static const char *const keep[][2] = {
         {"streaming:slack=64", "slack"},
@@ -218,7 +214,6 @@ static void test_refused(void **state)
         {"streaming:sinks=2,slack=1,budget=50%", "slack"},
         {"nonsense", "policy"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(keep) / sizeof(*keep); i++) {
         struct eval_setup setup = setup_of(keep[i][0]);
         struct eval_facts_params p = {.path = write_items()};
@@ -239,7 +234,7 @@ static void test_refused(void **state)
 }
 
 /* Ids that the model has not are refused with the value. */
-static void test_foreign_ids(void **state)
+TEST(refuses_ids_that_the_model_lacks)
 {
     const char *path = in_folder("foreign.jsonl");
     FILE *file = fopen(path, "wb");
@@ -247,21 +242,9 @@ static void test_foreign_ids(void **state)
     struct eval_facts_params p = {.path = path};
     json_t *result = NULL;
     pith_error err;
-    (void)state;
     assert_non_null(file);
     fputs(LINE("[1, 2, 999999]", "[{\"ask\": [1], \"answer\": [1]}]"), file);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(eval_facts(&setup, &p, &result, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "999999"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),       cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_full),        cmocka_unit_test(test_streaming),
-        cmocka_unit_test(test_nothing_cut), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_foreign_ids),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -16,19 +16,20 @@
 
 static pith_model *model;
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
-    if (pith_model_load(MODEL, NULL, &model, &err) != PITH_OK)
-        return -1;
-    return make_folder(state);
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
+    make_folder();
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     pith_model_free(model);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static void must(pith_status status, const pith_error *err)
 {
@@ -39,11 +40,10 @@ static void must(pith_status status, const pith_error *err)
 /* ---- the pool ---- */
 
 /* Four texts of a seed have all 40 facts, and no sentence answers the question of another. */
-static void test_pool(void **state)
+TEST(four_texts_of_a_seed_have_all_facts)
 {
     struct facts_drawn all[4];
     pith_error err;
-    (void)state;
     memset(all, 0, sizeof(all));
     for (int32_t i = 0; i < 4; i++)
         must(eval_facts_draw(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
@@ -101,9 +101,8 @@ static int32_t count_of(const char *text, const char *part)
 }
 
 /* Each sentence stands once, in the order of depths, near its depth and behind a full stop. */
-static void test_depths(void **state)
+TEST(facts_stand_in_the_order_of_their_depths)
 {
-    (void)state;
     for (int32_t style = 0; style < 2; style++)
         for (int32_t length = 600; length <= 3000; length += 1200) {
             struct facts_text t = make((enum eval_facts_style)style, 3, 1, length);
@@ -124,11 +123,10 @@ static void test_depths(void **state)
         }
 }
 
-static void test_seeds(void **state)
+TEST(a_seed_repeats_its_texts)
 {
     struct facts_text a = make(EVAL_FACTS_POOL, 5, 2, 800), b = make(EVAL_FACTS_POOL, 5, 2, 800);
     struct facts_text c = make(EVAL_FACTS_POOL, 6, 2, 800), d = make(EVAL_FACTS_POOL, 5, 3, 800);
-    (void)state;
     assert_string_equal(a.text.data, b.text.data);
     assert_string_not_equal(a.text.data, c.text.data);
     assert_string_not_equal(a.text.data, d.text.data);
@@ -182,11 +180,10 @@ static double figure(const json_t *result, const char *key)
 }
 
 /* The model of the repository finds most of what its own form says. */
-static void test_full(void **state)
+TEST(the_full_cache_finds_most_facts)
 {
     struct eval_setup setup = setup_of(NULL);
     json_t *result = measure(&setup, false);
-    (void)state;
     assert_int_equal((int)figure(result, "n"), 20);
     assert_int_equal((int)figure(result, "texts"), 2);
     assert_true(figure(result, "score") >= 0.5);
@@ -227,11 +224,10 @@ static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int
 
 /* The tokens of a row are what was asked: evaluated anew they say the same of the answer, and those
    of the reading are one text's, whatever was asked. */
-static void test_ids(void **state)
+TEST(the_tokens_of_a_row_say_the_same_again)
 {
     struct eval_setup setup = setup_of(NULL);
     json_t *result = measure(&setup, false);
-    (void)state;
     const json_t *rows = json_object_get(result, "rows");
     int32_t n_first = 0, n_prompt = 0, n_answer = 0;
     int32_t *first = ids_of(json_array_get(rows, 0), "prompt_ids", &n_first);
@@ -254,13 +250,12 @@ static void test_ids(void **state)
 }
 
 /* Under a budget that holds all: the figures of the full cache, to the last bit. */
-static void test_nothing_evicted(void **state)
+TEST(a_budget_that_holds_all_is_the_full_cache)
 {
     struct eval_setup setup = setup_of("triattention:v3,budget=1000");
     json_t *result = measure(&setup, true);
     size_t i;
     json_t *row;
-    (void)state;
     assert_true(figure(result, "ratio") == 1.0 && figure(result, "recovered") == 1.0);
     assert_true(figure(result, "rounds") == 0.0);
     assert_true(figure(result, "kv_held_bytes") == figure(result, "full_kv_held_bytes"));
@@ -276,7 +271,7 @@ static void test_nothing_evicted(void **state)
 /* What a question comes to depends on no other, nor on chunk and threads: given memory has the
    questions asked one by one, no memory given side by side. */
 /* The second tier is large enough: what it has no room for is lost by age, whoever wrote it. */
-static void test_company(void **state)
+TEST(company_changes_no_figure)
 {
     static const char *const policies[][3] = {
         /* keep, read, recall */
@@ -287,7 +282,6 @@ static void test_company(void **state)
         {"streaming:sinks=4,budget=100,slack=16", NULL, "kv:ram=64MiB,last=16,block=4"},
         {NULL, "quest:budget=64", NULL},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
         struct eval_setup setup = setup_of(policies[i][0]);
         setup.engine.read = policies[i][1];
@@ -308,11 +302,10 @@ static void test_company(void **state)
 }
 
 /* What stays is what the policy's own rounds leave, and facts that went are not found. */
-static void test_streaming(void **state)
+TEST(streaming_loses_the_facts_that_it_evicts)
 {
     struct eval_setup setup = setup_of("streaming:sinks=4,budget=100,slack=16");
     json_t *result = measure(&setup, true);
-    (void)state;
     assert_true(figure(result, "rounds") > 2.0);
     assert_true(figure(result, "held_max") <= 116.0);
     assert_true(figure(result, "recovered") < 0.6 && figure(result, "ratio") < 0.6);
@@ -324,14 +317,13 @@ static void test_streaming(void **state)
     json_decref(result);
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_lengths_and_counts)
 {
     struct eval_setup setup = setup_of(NULL);
     static const int32_t few[] = {40};
     struct eval_facts_texts_params p = params(false);
     json_t *result = NULL;
     pith_error err;
-    (void)state;
     p.lengths = few;
     assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "40 tokens are too few"));
@@ -348,13 +340,12 @@ static void test_refused(void **state)
 }
 
 /* As a task of a sweep: seeds are drawn where texts are made. */
-static void test_sweep(void **state)
+TEST(a_sweep_draws_seeds_of_texts)
 {
     const char *path = in_folder("sweep.json"), *out = in_folder("sweep.jsonl");
     FILE *file = fopen(path, "wb");
     json_t *table = NULL;
     pith_error err;
-    (void)state;
     assert_non_null(file);
     fprintf(file, "{\"model\": \"" MODEL "\", \"engine\": {\"threads\": 1}, \"seeds\": [1, 2], "
                   "\"policies\": [\"full\", \"streaming\"], \"budgets\": [\"100\"], \"tasks\": "
@@ -366,16 +357,4 @@ static void test_sweep(void **state)
     const json_t *summary = json_object_get(table, "summary");
     assert_int_equal(json_integer_value(json_object_get(summary, "failed")), 0);
     json_decref(table);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pool),    cmocka_unit_test(test_depths),
-        cmocka_unit_test(test_seeds),   cmocka_unit_test(test_full),
-        cmocka_unit_test(test_ids),     cmocka_unit_test(test_nothing_evicted),
-        cmocka_unit_test(test_company), cmocka_unit_test(test_streaming),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_sweep),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -13,6 +13,8 @@
 #include "pith/scheduler.h"
 #include "seq_make.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define N_TOKEN 90
 #define N_PREFIX 64 /* of it: what two requests have in common */
 #define N_VOCAB 101
@@ -494,9 +496,8 @@ static void load(const char *words)
         tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
 }
 
-static void test_families(void **state)
+TEST(every_family_keeps_its_promises)
 {
-    (void)state;
     const char *only = getenv("PITH_FAMILY");
     for (size_t i = 0; i < PI_LEN(families); i++) {
         if (only != NULL && strstr(families[i], only) == NULL)
@@ -517,10 +518,4 @@ static void test_families(void **state)
         pith_model_free(model);
         mem_check(NULL);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

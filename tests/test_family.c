@@ -194,12 +194,12 @@ static void compute_wanted(void)
 
 /* ---- set-up ---- */
 
-static int load(void **state)
+static void load(void)
 {
     const struct change lacks = {.drop = "blk.1.ffn_[!n]*", .drop_too = "blk.3.attn_*"};
     pith_error err;
     uint64_t seed = 29;
-    assert_int_equal(make_folder(state), 0);
+    make_folder();
     changed("arch=made-up layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 vocab=101 "
             "ctx=4096",
             &lacks);
@@ -207,16 +207,17 @@ static int load(void **state)
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&seed, 101);
     compute_wanted();
-    return 0;
 }
 
-static int unload(void **state)
+static void unload(void)
 {
     free(wanted);
     pith_model_free(model);
     mem_check(NULL);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(load, unload);
 
 static pith_engine *engine_make(int32_t chunk, const char *type, int64_t kv_bytes)
 {
@@ -278,9 +279,8 @@ static void read_all(pith_seq *seq, struct seen *seen)
 
 /* ---- tests ---- */
 
-static void test_layers_are_what_the_family_says(void **state)
+TEST(layers_are_what_the_family_says)
 {
-    (void)state;
     pith_model *refused = NULL;
     pith_error err;
     assert_int_equal(model->hp.n_layer, 4);
@@ -299,9 +299,8 @@ static void test_layers_are_what_the_family_says(void **state)
            "made-up");
 }
 
-static void test_logits_are_the_references(void **state)
+TEST(logits_are_the_references)
 {
-    (void)state;
     const char *const types[] = {"f32", "f16", "turbo3"};
     for (size_t i = 0; i < PI_LEN(types); i++) {
         static struct seen first, again;
@@ -351,9 +350,8 @@ static void check_lanes(const pith_seq *seq, int32_t n)
 }
 
 /* Token by token and in one call; with exactly the memory that the estimate names. */
-static void test_lanes_hold_the_window(void **state)
+TEST(lanes_hold_the_window)
 {
-    (void)state;
     const int32_t chunks[] = {1, 16, 30, 512};
     for (size_t c = 0; c < PI_LEN(chunks); c++) {
         pith_engine_params params;
@@ -390,9 +388,8 @@ static void test_lanes_hold_the_window(void **state)
 }
 
 /* What lies within the window can be taken back, anything else is read again. */
-static void test_going_back(void **state)
+TEST(goes_back_within_the_window)
 {
-    (void)state;
     pith_engine *e = engine_make(32, "f16", 0);
     pith_seq *seq = seq_make(e), *fork = NULL;
     pith_error err;
@@ -420,9 +417,8 @@ static void test_going_back(void **state)
 }
 
 /* A fork's first pages are another's too: they go without leaving room for new entries. */
-static void test_forks_go_on(void **state)
+TEST(forks_go_on_alike)
 {
-    (void)state;
     pith_engine *e = engine_make(16, "q8_0", 0);
     pith_seq *straight = seq_make(e), *seq = seq_make(e), *fork = NULL;
     pith_error err;
@@ -440,9 +436,8 @@ static void test_forks_go_on(void **state)
     pith_engine_free(e);
 }
 
-static void test_save_and_swap(void **state)
+TEST(saving_and_swapping_change_no_bit)
 {
-    (void)state;
     pith_engine *e = engine_make(32, "f16", 0);
     pith_seq *seq = seq_make(e), *loaded = NULL;
     struct kv_swapped *away = NULL;
@@ -473,9 +468,8 @@ static bool stop(void *user, double fraction)
 }
 
 /* Once the window has moved there is no way back, and a cancelled evaluation stays. */
-static void test_cancelled(void **state)
+TEST(a_cancelled_evaluation_stays_once_the_window_moved)
 {
-    (void)state;
     pith_engine *e = engine_make(16, "f16", 0);
     pith_seq *seq = seq_make(e);
     pith_error err;
@@ -550,9 +544,8 @@ static void read_and_go_on(pith_seq *seq)
         eval(seq, n);
 }
 
-static void test_a_budget_of_the_length_changes_nothing(void **state)
+TEST(a_budget_of_the_length_changes_nothing)
 {
-    (void)state;
     char text[128];
     pith_engine *e = engine_with(NULL, NULL, NULL);
     pith_seq *seq = seq_make(e);
@@ -608,9 +601,8 @@ static void check_bytes(pith_engine *e, const char *keep)
                  (long long)bytes);
 }
 
-static void test_policies_leave_windows_alone(void **state)
+TEST(policies_leave_windows_alone)
 {
-    (void)state;
     char text[128];
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         pith_engine *e = engine_with(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
@@ -643,9 +635,8 @@ static void test_policies_leave_windows_alone(void **state)
 }
 
 /* A budget in bytes is the whole sequence's: with its windows. */
-static void test_a_budget_in_bytes_counts_windows(void **state)
+TEST(a_budget_in_bytes_counts_windows)
 {
-    (void)state;
     pith_engine_params params;
     pith_engine *e = engine_with("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
     pith_seq *seq = seq_make(e);
@@ -665,9 +656,8 @@ static void test_a_budget_in_bytes_counts_windows(void **state)
 }
 
 /* Those that read a part read all of a window, and all of everything where the budget is large. */
-static void test_read_policies_leave_windows_alone(void **state)
+TEST(read_policies_leave_windows_alone)
 {
-    (void)state;
     const char *const reads[] = {"quoka:queries=2,chunk=8", "keydiff:chunk=8", "snapkv:chunk=8",
                                  "sampleattention:chunk=8", "quest:chunk=8,phase=both"};
     pith_engine *e = engine_with(NULL, NULL, NULL);
@@ -692,9 +682,8 @@ static void test_read_policies_leave_windows_alone(void **state)
         }
 }
 
-static void test_recall_brings_back_to_lanes_without_a_window(void **state)
+TEST(recall_brings_back_to_lanes_without_a_window)
 {
-    (void)state;
     pith_engine *e =
         engine_with("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
     pith_seq *seq = seq_make(e);
@@ -707,9 +696,8 @@ static void test_recall_brings_back_to_lanes_without_a_window(void **state)
 }
 
 /* Layers that do not rotate their keys are those of statistics, too; windows are not. */
-static void test_statistics_are_of_lanes_without_a_window(void **state)
+TEST(statistics_are_of_lanes_without_a_window)
 {
-    (void)state;
     pith_calibrate_params params;
     pith_engine *e = engine_with(NULL, NULL, NULL);
     pith_stats *stats = NULL;
@@ -739,9 +727,8 @@ static void test_statistics_are_of_lanes_without_a_window(void **state)
 }
 
 /* Nothing is projected for a window, which has no base. */
-static void test_bases_are_of_lanes_without_a_window(void **state)
+TEST(bases_are_of_lanes_without_a_window)
 {
-    (void)state;
     pith_projection_params params;
     pith_projection *bases = NULL;
     pith_projection_info info;
@@ -767,9 +754,8 @@ static void test_bases_are_of_lanes_without_a_window(void **state)
     pith_engine_free(e);
 }
 
-static void test_sharing_is_refused(void **state)
+TEST(sharing_is_refused)
 {
-    (void)state;
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_error err;
@@ -777,26 +763,4 @@ static void test_sharing_is_refused(void **state)
     params.share = "memshare";
     expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED,
            "share: 1 of the model's layers have a window");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers_are_what_the_family_says),
-        cmocka_unit_test(test_logits_are_the_references),
-        cmocka_unit_test(test_lanes_hold_the_window),
-        cmocka_unit_test(test_going_back),
-        cmocka_unit_test(test_forks_go_on),
-        cmocka_unit_test(test_save_and_swap),
-        cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_a_budget_of_the_length_changes_nothing),
-        cmocka_unit_test(test_policies_leave_windows_alone),
-        cmocka_unit_test(test_a_budget_in_bytes_counts_windows),
-        cmocka_unit_test(test_read_policies_leave_windows_alone),
-        cmocka_unit_test(test_recall_brings_back_to_lanes_without_a_window),
-        cmocka_unit_test(test_statistics_are_of_lanes_without_a_window),
-        cmocka_unit_test(test_bases_are_of_lanes_without_a_window),
-        cmocka_unit_test(test_sharing_is_refused),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

@@ -9,6 +9,8 @@
 #include "status.h"
 #include "pith/inspect.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define SMALL "width=32 heads=2 kv_heads=1 head_dim=16 ff=32 vocab=50 ctx=64"
 
 static pith_status load(const char *words, pith_model **out, pith_error *err)
@@ -23,7 +25,7 @@ static pith_status load(const char *words, pith_model **out, pith_error *err)
     return pith_model_load(in_folder("model.gguf"), NULL, out, err);
 }
 
-static void test_mistakes(void **state)
+TEST(each_mistake_has_its_sentence)
 {
     static const struct {
         const char *words, *sentence;
@@ -48,7 +50,6 @@ static void test_mistakes(void **state)
         {"arch=qwen2 scaling=longrope", "qwen2.rope.scaling.type: \"longrope\" is not supported "
                                         "(none, linear, yarn are)"},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
         pith_error err = {0};
         pith_model *model;
@@ -60,12 +61,11 @@ static void test_mistakes(void **state)
     }
 }
 
-static void test_layers(void **state)
+TEST(layers_are_told_as_they_are)
 {
     pith_error err;
     pith_model *model;
     pith_layer_info layer;
-    (void)state;
     check(load("arch=gemma3 layers=7 window=9 base=50000", &model, &err), &err);
     for (int32_t l = 0; l < 7; l++) {
         assert_int_equal(pith_model_layer(model, l, &layer), PITH_OK);
@@ -85,13 +85,12 @@ static void test_layers(void **state)
 }
 
 /* The factors are those of the context that was asked for. */
-static void test_contexts_choose_factors(void **state)
+TEST(the_context_chooses_rope_factors)
 {
     pith_model_params params;
     pith_attention_info is_long, is_short;
     pith_error err;
     pith_model *model, *other = NULL;
-    (void)state;
     check(load("arch=phi3 longrope=1 ctx_orig=32", &model, &err), &err);
     pith_model_get_attention(model, &is_long);
     pith_model_params_default(&params);
@@ -108,7 +107,7 @@ static void test_contexts_choose_factors(void **state)
     assert_string_equal(err.message, "n_ctx: -1 is negative");
 }
 
-static void test_tensors_that_nothing_reads(void **state)
+TEST(refuses_tensors_that_nothing_reads)
 {
     static const struct mistake mistakes[] = {
         {"arch=gemma3 " SMALL,
@@ -131,7 +130,6 @@ static void test_tensors_that_nothing_reads(void **state)
          "ff=32",
          {.extra = "blk.0.attn_kv_b.weight"}}, /* beside attn_k_b and attn_v_b */
     };
-    (void)state;
     check_mistakes(mistakes, PI_LEN(mistakes));
     for (size_t i = 0; i < PI_LEN(fine); i++) {
         pith_model *m = NULL;
@@ -139,15 +137,4 @@ static void test_tensors_that_nothing_reads(void **state)
         check(pith_model_load(changed(fine[i].words, &fine[i].c), NULL, &m, &err), &err);
         pith_model_free(m);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_tensors_that_nothing_reads),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_contexts_choose_factors),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

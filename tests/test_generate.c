@@ -76,32 +76,29 @@ static pith_generate_result generate(pith_seq *seq, const pith_generate_params *
     return r;
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
-    (void)state;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     check(pith_tokenize(model, PROMPT, strlen(PROMPT), PITH_TOKENIZE_BOS, prompt, 256, &n_prompt,
                         &err),
           &err);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(set_up, tear_down);
 
 /* ---- tests ---- */
 
-static void test_text_is_that_of_the_tokens(void **state)
+TEST(hands_out_the_text_of_the_tokens)
 {
     struct output out = {.len = 0};
     char text[4096];
     size_t len;
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(40);
@@ -127,13 +124,12 @@ static void test_text_is_that_of_the_tokens(void **state)
 
 /* The text is in the grammar, and ends where nothing can follow, though the model would go on and
    end tokens are passed over. Every answer has a state of its own. */
-static void test_grammar(void **state)
+TEST(the_text_stays_in_the_grammar)
 {
     static const char gbnf[] = "root ::= \" <\" [xyz]{3} \">\"";
     struct output out = {.len = 0};
     pith_grammar *g = NULL;
     pith_error err;
-    (void)state;
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
@@ -154,7 +150,7 @@ static void test_grammar(void **state)
 }
 
 /* What bias forbids and the grammar asks for is a failure, and not a free token. */
-static void test_grammar_without_token(void **state)
+TEST(a_grammar_without_a_token_is_a_failure)
 {
     static const char gbnf[] = "root ::= \"\\x01\"";
     pith_logit_bias ban[64];
@@ -162,7 +158,6 @@ static void test_grammar_without_token(void **state)
     pith_grammar *g = NULL;
     pith_error err;
     pith_model_info info;
-    (void)state;
     pith_model_get_info(model, &info);
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
     pith_engine *e = engine_make(512);
@@ -187,10 +182,9 @@ static void test_grammar_without_token(void **state)
     pith_grammar_free(g);
 }
 
-static void test_ends_where_the_model_ends(void **state)
+TEST(ends_where_the_model_ends)
 {
     struct output out = {.len = 0};
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(-1);
@@ -216,11 +210,10 @@ static void test_ends_where_the_model_ends(void **state)
     pith_engine_free(e);
 }
 
-static void test_stop_strings_cross_tokens(void **state)
+TEST(stop_strings_cross_tokens)
 {
     static const char *const stops[] = {"never", "is cop"};
     struct output out = {.len = 0};
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(-1);
@@ -234,10 +227,9 @@ static void test_stop_strings_cross_tokens(void **state)
     pith_engine_free(e);
 }
 
-static void test_caller_stops(void **state)
+TEST(the_caller_may_stop)
 {
     struct output out = {.stop_at = 3};
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(-1);
@@ -248,11 +240,10 @@ static void test_caller_stops(void **state)
     pith_engine_free(e);
 }
 
-static void test_full_memory_is_no_failure(void **state)
+TEST(full_memory_is_no_failure)
 {
     struct output out = {.len = 0}, whole = {.len = 0};
     pith_error err;
-    (void)state;
     int32_t room = (n_prompt + 15) / 16 * 16;
     pith_engine *e = engine_make(room + 16), *large = engine_make(512);
     pith_seq *seq = seq_make(e), *reference = seq_make(large);
@@ -283,10 +274,9 @@ static bool cancel(void *user, double fraction)
     return false;
 }
 
-static void test_refusals(void **state)
+TEST(refuses_bad_parameters)
 {
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(1);
@@ -335,11 +325,10 @@ static int32_t byte_token(char byte)
 
 /* U+20AC in three tokens. Biases choose the first, and each one taken is penalised, so that the
    next comes. */
-static void test_half_characters_wait(void **state)
+TEST(half_characters_wait)
 {
     const pith_logit_bias bias[] = {
         {byte_token('\xe2'), 9e3f}, {byte_token('\x82'), 8e3f}, {byte_token('\xac'), 7e3f}};
-    (void)state;
     pith_engine *e = engine_make(512);
     for (int32_t n = 1; n <= 3; n++) {
         struct output out = {.len = 0};
@@ -358,10 +347,9 @@ static void test_half_characters_wait(void **state)
     pith_engine_free(e);
 }
 
-static void test_every_allocation_failing(void **state)
+TEST(survives_every_failing_allocation)
 {
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(3);
@@ -420,30 +408,11 @@ static bool remembers(const char *keep, bool fact_first)
 }
 
 /* What a keep policy holds is answered, and what it has evicted is not. */
-static void test_facts_that_stay_or_go(void **state)
+TEST(facts_stay_or_go_with_the_policy)
 {
-    (void)state;
     assert_true(remembers(NULL, true));
     assert_true(remembers(NULL, false));
     assert_true(remembers("streaming:budget=128,slack=32", false));
     assert_false(remembers("streaming:budget=128,slack=32", true));
     assert_true(remembers("streaming:budget=128,slack=32,prefix=32", true));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_is_that_of_the_tokens),
-        cmocka_unit_test(test_grammar),
-        cmocka_unit_test(test_grammar_without_token),
-        cmocka_unit_test(test_ends_where_the_model_ends),
-        cmocka_unit_test(test_stop_strings_cross_tokens),
-        cmocka_unit_test(test_caller_stops),
-        cmocka_unit_test(test_full_memory_is_no_failure),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_half_characters_wait),
-        cmocka_unit_test(test_facts_that_stay_or_go),
-        cmocka_unit_test(test_every_allocation_failing),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

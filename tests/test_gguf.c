@@ -96,11 +96,10 @@ static void put_everything(struct bytes *b, uint32_t version)
 
 /* ---- reading ---- */
 
-static void reads_every_value(void **state)
+TEST(reads_every_value)
 {
     static struct bytes b;
     struct pi_gguf g;
-    (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         put_everything(&b, version);
         parse_whole(&g, &b);
@@ -126,13 +125,12 @@ static void reads_every_value(void **state)
     }
 }
 
-static void reads_arrays(void **state)
+TEST(reads_arrays)
 {
     static struct bytes b;
     struct pi_gguf g;
     const struct pi_gguf_kv *kv;
     pith_error err;
-    (void)state;
     put_everything(&b, 3);
     parse_whole(&g, &b);
     assert_int_equal(pi_gguf_array(&g, "a.words", PI_GGUF_STRING, &kv, &err), PITH_OK);
@@ -149,11 +147,10 @@ static void reads_arrays(void **state)
     pi_gguf_free(&g);
 }
 
-static void reads_tensors(void **state)
+TEST(reads_tensors)
 {
     static struct bytes b;
     struct pi_gguf g;
-    (void)state;
     put_everything(&b, 3);
     parse_whole(&g, &b);
     assert_int_equal(g.n_tensor, N_TENSOR);
@@ -180,7 +177,7 @@ static void reads_tensors(void **state)
 
 /* ---- typed reads ---- */
 
-static void converts_integers(void **state)
+TEST(converts_integers)
 {
     static struct bytes b;
     struct pi_gguf g;
@@ -189,7 +186,6 @@ static void converts_integers(void **state)
     float f = 1;
     bool flag = false;
     struct pi_str text;
-    (void)state;
     put_everything(&b, 3);
     parse_whole(&g, &b);
     assert_int_equal(pi_gguf_u32(&g, "i.u8", &v, &err), PITH_OK);
@@ -221,7 +217,7 @@ static void refuse(pith_status status, pith_status expected, const pith_error *e
     assert_int_equal(status, expected);
 }
 
-static void refuses_wrong_types(void **state)
+TEST(refuses_wrong_types)
 {
     static struct bytes b;
     struct pi_gguf g;
@@ -231,7 +227,6 @@ static void refuses_wrong_types(void **state)
     bool flag = true;
     struct pi_str text = {"13", 2};
     const struct pi_gguf_kv *kv = NULL;
-    (void)state;
     put_everything(&b, 3);
     parse_whole(&g, &b);
     refuse(pi_gguf_u32(&g, "absent", &v, &e), PITH_NOT_FOUND, &e, "\"absent\" is missing");
@@ -295,14 +290,13 @@ static void temp_path(char *path, size_t cap, const char *name)
 
 /* A file whose tensors lie in order and are padded comes back byte for byte, also with another
    alignment than the default. */
-static void writer_round_trip(void **state)
+TEST(the_writer_writes_what_is_read)
 {
     static struct bytes b;
     char path[256];
     struct pi_file file = {0};
     struct pi_gguf g;
     pith_error err;
-    (void)state;
     temp_path(path, sizeof(path), "round-trip");
     for (uint32_t alignment = 8; alignment <= 8192; alignment *= 4) {
         put_header(&b, 3, 2, N_KEY + 1);
@@ -329,7 +323,7 @@ static void writer_round_trip(void **state)
     unlink(path);
 }
 
-static void writer_makes_metadata(void **state)
+TEST(the_writer_makes_metadata)
 {
     char path[256];
     struct pi_gguf_writer w = {0};
@@ -340,7 +334,6 @@ static void writer_makes_metadata(void **state)
     uint32_t v;
     float f;
     struct pi_str text;
-    (void)state;
     temp_path(path, sizeof(path), "metadata");
     assert_int_equal(pi_gguf_add_str(&w, "general.architecture", "llama"), PITH_OK);
     assert_int_equal(pi_gguf_add_u32(&w, "llama.block_count", 7), PITH_OK);
@@ -362,13 +355,12 @@ static void writer_makes_metadata(void **state)
     unlink(path);
 }
 
-static void writer_refuses(void **state)
+TEST(the_writer_refuses_bad_names_and_shapes)
 {
     struct pi_gguf_writer w = {0};
     const int64_t ne[] = {8, 0, 1, 1, 1};
     const struct pi_str name = {"name", 4};
     char long_name[PI_GGUF_MAX_TENSOR_NAME + 1] = {'n'};
-    (void)state;
     assert_int_equal(pi_gguf_add_u32(&w, "", 1), PITH_INVALID);
     assert_int_equal(pi_gguf_add_str(&w, "", "text"), PITH_INVALID);
     assert_int_equal(pi_gguf_add_u32(&w, "general.alignment", 24), PITH_INVALID);
@@ -392,13 +384,12 @@ static void writer_refuses(void **state)
 
 /* ---- memory ---- */
 
-static void each_allocation_may_fail(void **state)
+TEST(each_allocation_may_fail)
 {
     static struct bytes b;
     const int64_t used = pi_mem_used(PI_MEM_MODEL);
     pith_status status = PITH_NOMEM;
     int64_t n = 1;
-    (void)state;
     put_everything(&b, 3);
     for (; status == PITH_NOMEM; n++) {
         struct pi_gguf g;
@@ -469,13 +460,12 @@ static void damage(struct bytes *b, uint64_t *rng)
     }
 }
 
-static void damaged_files_are_safe(void **state)
+TEST(damaged_files_are_safe)
 {
     static struct bytes whole, b;
     uint64_t rng = 20;
     int n_refused = 0;
     const int64_t used = pi_mem_used(PI_MEM_MODEL);
-    (void)state;
     put_everything(&whole, 3);
     for (int i = 0; i < N_MUTATION; i++) {
         struct pi_gguf g;
@@ -496,21 +486,4 @@ static void damaged_files_are_safe(void **state)
         assert_int_equal(pi_mem_used(PI_MEM_MODEL), used);
     }
     assert_in_range(n_refused, N_MUTATION / 10, N_MUTATION - N_MUTATION / 10);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_value),
-        cmocka_unit_test(reads_arrays),
-        cmocka_unit_test(reads_tensors),
-        cmocka_unit_test(converts_integers),
-        cmocka_unit_test(refuses_wrong_types),
-        cmocka_unit_test(writer_round_trip),
-        cmocka_unit_test(writer_makes_metadata),
-        cmocka_unit_test(writer_refuses),
-        cmocka_unit_test(each_allocation_may_fail),
-        cmocka_unit_test(damaged_files_are_safe),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -539,12 +539,11 @@ static pith_status parse_copy(const struct bytes *b, pith_error *err)
     return status;
 }
 
-static void each_file_has_its_sentence(void **state)
+TEST(each_file_has_its_sentence)
 {
     static struct bytes b;
     char expected[256];
     const int64_t used = pi_mem_used(PI_MEM_MODEL);
-    (void)state;
     for (size_t i = 0; i < PI_LEN(files); i++) {
         pith_error err = {0};
         b.len = 0;
@@ -558,9 +557,8 @@ static void each_file_has_its_sentence(void **state)
     }
 }
 
-static void sentences_differ(void **state)
+TEST(every_sentence_is_its_own)
 {
-    (void)state;
     assert_true(PI_LEN(files) >= 40);
     for (size_t i = 0; i < PI_LEN(files); i++)
         for (size_t k = 0; k < i; k++)
@@ -568,13 +566,12 @@ static void sentences_differ(void **state)
 }
 
 /* A name of any bytes and a path of any length leave a sentence that can be printed. */
-static void messages_are_printable(void **state)
+TEST(messages_are_printable)
 {
     static struct bytes b;
     char path[400] = {0};
     struct pi_gguf g;
     pith_error err;
-    (void)state;
     put_header(&b, 3, 0, 1);
     put_key(&b, "esc\x1b[31m\xff and a name that is much longer than fits into a message", 77);
     memset(path, 'p', sizeof(path) - 1);
@@ -584,14 +581,4 @@ static void messages_are_printable(void **state)
         assert_in_range(*c, 0x20, 0x7e);
     assert_non_null(strstr(err.message, "pp: key \"esc?[31m? and a name"));
     assert_non_null(strstr(err.message, "...\": the value's type 77 is unknown"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_file_has_its_sentence),
-        cmocka_unit_test(sentences_differ),
-        cmocka_unit_test(messages_are_printable),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,11 +66,11 @@ static void write_parts(void)
     }
 }
 
-static int make(void **state)
+static void make(void)
 {
     struct model_spec spec;
     pith_error err;
-    make_folder(state);
+    make_folder();
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
                            "arch=qwen3moe layers=2 width=64 heads=2 kv_heads=1 head_dim=32 "
@@ -80,15 +80,16 @@ static int make(void **state)
     check(model_make(&spec, in_folder("whole.gguf"), &err), &err);
     check(pi_file_map(in_folder("whole.gguf"), &whole_file, &err), &err);
     check(pi_gguf_parse(&whole, whole_file.data, whole_file.size, "whole", &err), &err);
-    return 0;
 }
 
-static int unmake(void **state)
+static void unmake(void)
 {
     pi_gguf_free(&whole);
     pi_file_unmap(&whole_file);
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(make, unmake);
 
 /* ---- what is the same ---- */
 
@@ -113,12 +114,11 @@ static uint64_t hash_of(const char *path)
     return hash;
 }
 
-static void test_the_same_model(void **state)
+TEST(parts_are_the_same_model)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
     pith_error err;
-    (void)state;
     write_parts();
     check(pi_gguf_open(part_name(0), &g, &parts, &err), &err);
     assert_int_equal(parts.n, N_PART);
@@ -140,11 +140,10 @@ static void test_the_same_model(void **state)
 }
 
 /* Of several files the quantiser makes the one that it makes of the whole. */
-static void test_quantised(void **state)
+TEST(quantises_parts_as_it_does_the_whole)
 {
     struct pi_file a = {0}, b = {0};
     pith_error err;
-    (void)state;
     write_parts();
     check(pith_quantize(part_name(0), in_folder("a.gguf"), "F16", 1, NULL, NULL, &err), &err);
     check(pith_quantize(in_folder("whole.gguf"), in_folder("b.gguf"), "F16", 1, NULL, NULL, &err),
@@ -171,10 +170,9 @@ static void refuses(const char *path, const char *sentence)
     assert_int_equal(g.n_tensor, 0);
 }
 
-static void test_mistakes(void **state)
+TEST(each_mistake_has_its_sentence)
 {
     int64_t cut = whole.n_tensor / 2, n = whole.n_tensor;
-    (void)state;
     write_parts();
     refuses(part_name(1), "it is part 2 of 3: give the first, ...-00001-of-00003.gguf");
     write_part(in_folder("other.gguf"), &(struct claim){0, N_PART, 0, 0, cut});
@@ -196,13 +194,12 @@ static void test_mistakes(void **state)
 }
 
 /* Every allocation of opening may fail, and nothing stays behind. */
-static void test_no_memory(void **state)
+TEST(every_allocation_may_fail)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
     pith_error err;
     pith_status status = PITH_NOMEM;
-    (void)state;
     write_parts();
     for (int64_t n = 1; status == PITH_NOMEM; n++) {
         pi_mem_fail_at(n, false);
@@ -212,15 +209,4 @@ static void test_no_memory(void **state)
     check(status, &err);
     pi_gguf_free(&g);
     pi_gguf_parts_free(&parts);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_model),
-        cmocka_unit_test(test_quantised),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, make, unmake);
 }

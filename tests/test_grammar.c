@@ -13,9 +13,10 @@
 #include "engine/sampler.h"
 #include "tests/grammar_rig.h"
 
-static void test_parts(void **state)
+TEST_GROUP(rig_setup, rig_teardown);
+
+TEST(reads_every_part_of_gbnf)
 {
-    (void)state;
     ALLOWS("root ::= \"a\" \"b\"", "ab");
     ALLOWS("root ::= \"a\" | \"b\" | ", "a", "b", "");
     ALLOWS("root ::= [a-c]+ [^a-c]? # a comment\n", "a", "abcx", "cé");
@@ -32,9 +33,8 @@ static void test_parts(void **state)
 }
 
 /* Bytes that are no character come out of no set of characters. */
-static void test_utf8(void **state)
+TEST(sets_hold_characters_and_no_other_bytes)
 {
-    (void)state;
     FORBIDS("root ::= .*", "\xff", "\x80", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
             "\xe0\x80");
     ALLOWS("root ::= .*", "\xef\xbf\xbf", "\xf4\x8f\xbf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf");
@@ -54,9 +54,8 @@ static void test_utf8(void **state)
     pith_grammar_free(g);
 }
 
-static void test_recursion(void **state)
+TEST(follows_recursion)
 {
-    (void)state;
     ALLOWS("root ::= \"(\" root \")\" root | ", "", "()", "(()())()", "((()))");
     FORBIDS("root ::= \"(\" root \")\" root | ", ")", "())");
     ALLOWS("root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9] | \"(\" e \")\"", "1+(2+3)", "((1))");
@@ -69,9 +68,8 @@ static void test_recursion(void **state)
     ALLOWS("root ::= \"(\" root \")\" | ", deep);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_bad_rules)
 {
-    (void)state;
     rig_refuse("root ::= root \"a\" | \"b\"", PITH_INVALID, "rule root: it begins with itself");
     rig_refuse("root ::= a? root \"b\" | \"c\"\na ::= \"a\"", PITH_INVALID, "begins with itself");
     rig_refuse("root ::= a\na ::= b \"x\"\nb ::= a | \"y\"", PITH_INVALID, "begins with itself");
@@ -93,11 +91,10 @@ static void test_refusals(void **state)
 }
 
 /* Limits have sentences of their own. */
-static void test_limits(void **state)
+TEST(limits_have_their_sentences)
 {
     static char deep[40000], wide[600000];
     size_t n = 0;
-    (void)state;
     memset(deep, '(', 15000);
     memcpy(deep, "root ::= ", 9);
     strcpy(deep + 15000, "\"a\"");
@@ -114,7 +111,7 @@ static void test_limits(void **state)
     ALLOWS("root ::= \"a\"{30000} [a-z]{0,60000}", deep);
 }
 
-static void test_masks(void **state)
+TEST(masks_are_what_trying_each_token_gives)
 {
     static const struct {
         const char *grammar;
@@ -130,7 +127,6 @@ static void test_masks(void **state)
         {"root ::= .*", {"", "é", "\xc3", "\xf0\x9f", "a\"", "\n"}},
     };
     int n = 0;
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         pith_grammar *g = rig_grammar(cases[i].grammar, NULL);
         for (int k = 0; k < 6; k++)
@@ -141,10 +137,9 @@ static void test_masks(void **state)
 }
 
 /* Two states of one grammar do not see each other, and a refused token changes nothing. */
-static void test_states(void **state)
+TEST(states_do_not_see_each_other)
 {
     pith_error err;
-    (void)state;
     pith_grammar *g = rig_grammar("root ::= \"ab\" | \"true\"", NULL);
     pith_grammar_state *a = rig_state(g), *b = rig_state(g);
     assert_int_equal(pith_grammar_state_accept(a, RIG_WORD(6), &err), PITH_OK); /* ab */
@@ -163,13 +158,12 @@ static void test_states(void **state)
     pith_grammar_free(g);
 }
 
-static void test_triggers(void **state)
+TEST(a_trigger_switches_the_grammar_on)
 {
     const char *const go[] = {"<go>", "##"};
     pith_grammar_params p = {.trigger = go, .n_trigger = 2};
     pith_error err;
     uint64_t bits[8];
-    (void)state;
     pith_grammar *g = rig_grammar("root ::= \"1\" [23]", &p);
     pith_grammar_state *s = rig_state(g);
     assert_int_equal(pith_grammar_state_mask(s, bits, &err), PITH_OK);
@@ -197,7 +191,7 @@ static void test_triggers(void **state)
 }
 
 /* Triggers that are a part of the text, and those that count at its beginning only. */
-static void test_triggers_in_the_text(void **state)
+TEST(triggers_may_stand_anywhere_in_the_text)
 {
     const char *const go[] = {"{x", "<go>"};
     pith_grammar_params p = {
@@ -210,7 +204,6 @@ static void test_triggers_in_the_text(void **state)
         {"<go>}", 0},  {"a{xy", 1},     {"a {xy", 1},     {"a<go>1{xy", 1},
         {"{x}{xy", 1}, {"{x}<go>2", 0}, {"{x}<go>1b", 1}, {"\n{x}\n{xy", 1},
     };
-    (void)state;
     pith_error err;
     pith_grammar *g = rig_grammar("root ::= \"{x}\" | \"<go>1\"", &p);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -228,13 +221,12 @@ static void test_triggers_in_the_text(void **state)
 }
 
 /* What the sampler takes under a grammar, from logits that want something else. */
-static void test_sampler(void **state)
+TEST(the_sampler_stays_in_the_grammar)
 {
     float logits[400];
     pith_error err;
     char text[64], piece[64];
     size_t len = 0;
-    (void)state;
     int32_t n = pi_vocab_size(rig_vocab);
     pith_grammar *g = rig_grammar("root ::= \"ab\" [0-9]{2} \"true\"?", NULL);
     for (float temperature = 0.0f; temperature <= 1.0f; temperature += 1.0f) {
@@ -266,14 +258,13 @@ static void test_sampler(void **state)
 }
 
 /* No token at all is a failure with a sentence, and never a free token. */
-static void test_no_token(void **state)
+TEST(no_token_at_all_is_a_failure)
 {
     float logits[400] = {0};
     pith_error err;
     pith_sampler *s = NULL;
     pith_sample_params p;
     pith_logit_bias ban[2] = {{3 + 'q', -INFINITY}, {3 + 'r', -INFINITY}};
-    (void)state;
     pith_grammar *g = rig_grammar("root ::= [qr]", NULL);
     pith_sample_params_default(&p);
     p.grammar = g;
@@ -289,7 +280,7 @@ static void test_no_token(void **state)
 }
 
 /* Ways to read a text that double with each byte are followed together. */
-static void test_ambiguous(void **state)
+TEST(follows_ambiguous_readings_together)
 {
     static const char *const grammars[] = {
         "root ::= a\na ::= \"x\" a a \"y\" | \"x\" a a | \"x\"",
@@ -298,7 +289,6 @@ static void test_ambiguous(void **state)
         "root ::= \"x\"* a \"x\"*\na ::= \"x\" a \"x\" | \"x\"",
     };
     pith_error err = {.status = PITH_OK};
-    (void)state;
     for (int k = 0; k < 4; k++) {
         pith_grammar *g = rig_grammar(grammars[k], NULL);
         pith_grammar_state *s = rig_state(g);
@@ -408,13 +398,12 @@ static void compare_random(struct random_grammar *r, const pith_grammar *g, cons
     }
 }
 
-static void test_random(void **state)
+TEST(random_grammars_judge_as_a_plain_reader_does)
 {
     static struct random_grammar r;
     char text[1024];
     uint64_t rng = 11;
     int n = 0;
-    (void)state;
     for (int i = 0; i < 400 / TEST_STRIDE; i++) {
         pith_grammar *g = NULL;
         pith_error err;
@@ -469,7 +458,7 @@ static void *walk_all(void *user)
 }
 
 /* Threads share a grammar, and each gets what it would get alone from a fresh one. */
-static void test_threads(void **state)
+TEST(threads_share_a_grammar)
 {
     static const char schema[] =
         "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
@@ -477,7 +466,6 @@ static void test_threads(void **state)
         "\"maxLength\":9},\"b\":{\"$ref\":\"#\"}},\"additionalProperties\":{\"type\":\"number\"}}}";
     struct walker alone = {.g = rig_grammar(schema, NULL)}, w[4];
     pthread_t thread[4];
-    (void)state;
     walk_all(&alone);
     pith_grammar *g = rig_grammar(schema, NULL);
     for (int i = 0; i < 4; i++) {
@@ -493,14 +481,13 @@ static void test_threads(void **state)
 }
 
 /* Wherever memory fails there is NOMEM, and nothing is lost. */
-static void test_memory(void **state)
+TEST(failing_memory_loses_nothing)
 {
     static const char *const grammars[] = {
         "root ::= \"{\" a* \"}\"\na ::= \"\\\"\" [^\"]{2,40} \"\\\"\" | root",
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}"
         ","
         "\"b\":{\"type\":\"string\",\"pattern\":\"^a+$\"}},\"required\":[\"b\"]}"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         for (int64_t n = 1;; n += 1 + n / 20) {
             uint64_t bits[8];
@@ -527,26 +514,4 @@ static void test_memory(void **state)
             assert_int_equal(status, PITH_NOMEM);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_triggers_in_the_text),
-        cmocka_unit_test(test_sampler),
-        cmocka_unit_test(test_no_token),
-        cmocka_unit_test(test_ambiguous),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_memory),
-    };
-    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

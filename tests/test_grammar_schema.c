@@ -9,9 +9,10 @@
 #include "base/mem.h"
 #include "tests/grammar_rig.h"
 
-static void test_types(void **state)
+TEST_GROUP(rig_setup, rig_teardown);
+
+TEST(allows_each_type)
 {
-    (void)state;
     ALLOWS("{}", "1", "\"a\"", "null", "[1, {\"a\":[]}]", "{\"a\": {\"b\":\n  true}}", "-0.5e+10");
     ALLOWS("true", "[]");
     FORBIDS("{}", "nul,", "01", "[1,]", "{1", "\"\n", "\"\\ud800\"", "'", "1.e", "+1");
@@ -24,11 +25,10 @@ static void test_types(void **state)
     ALLOWS("{\"type\":\"boolean\"}", "true", "false");
 }
 
-static void test_objects(void **state)
+TEST(allows_objects_by_their_properties)
 {
     const char *s = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{},"
                     "\"c\":{\"type\":\"null\"}},\"required\":[\"b\"]}";
-    (void)state;
     ALLOWS(s, "{\"b\":1}", "{\"a\":1,\"b\":[]}", "{ \"a\": 1, \"b\": 2, \"c\": null }");
     FORBIDS(s, "{}", "{\"a\":1}", "{\"c\"", "{\"b\":1,\"a\"", "{\"b\":1,}", "{\"b\":1,\"x\"");
     s = "{\"properties\":{\"ab\":{\"const\":1}},\"additionalProperties\":{\"type\":\"null\"}}";
@@ -49,11 +49,10 @@ static void test_objects(void **state)
     FORBIDS("{\"properties\":{\"a\":false,\"b\":true}}", "{\"a\"");
 }
 
-static void test_arrays(void **state)
+TEST(allows_arrays_by_their_items)
 {
     const char *s =
         "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":3}";
-    (void)state;
     ALLOWS(s, "[1]", "[1,2, 3]");
     FORBIDS(s, "[]", "[1,2,3,", "[null", "[1,]");
     s = "{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":3}}";
@@ -67,11 +66,10 @@ static void test_arrays(void **state)
     ALLOWS("{\"type\":\"array\",\"maxItems\":1,\"uniqueItems\":true}", "[[]]");
 }
 
-static void test_numbers(void **state)
+TEST(allows_numbers_within_their_bounds)
 {
     const char *s = "{\"type\":\"integer\",\"minimum\":-12,\"maximum\":130}";
     char text[32];
-    (void)state;
     pith_grammar *g = rig_grammar(s, NULL);
     for (int i = -1400; i < 1400; i++) {
         snprintf(text, sizeof(text), "%d", i);
@@ -109,10 +107,9 @@ static void test_numbers(void **state)
     FORBIDS("{\"type\":\"integer\",\"maximum\":9223372036854775807}", "9223372036854775808");
 }
 
-static void test_strings(void **state)
+TEST(allows_strings_by_length_pattern_and_format)
 {
     const char *s;
-    (void)state;
     ALLOWS("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"ab\"", "\"éé\\n\"");
     FORBIDS("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"a\"", "\"abcd");
     ALLOWS("{\"pattern\":\"^[a-c]{2}(x|\\\\d+)?$\"}", "\"ab\"", "\"abx\"", "\"ab12\"");
@@ -143,9 +140,8 @@ static void test_strings(void **state)
                "#/pattern: look-around");
 }
 
-static void test_choices(void **state)
+TEST(allows_enums_and_combinations)
 {
-    (void)state;
     ALLOWS("{\"enum\":[1,\"a\\n\",null,[1,{\"b\":2}]]}", "1", "\"a\\n\"", "null",
            "[1, {\"b\": 2}]");
     FORBIDS("{\"enum\":[1,\"a\"]}", "2", "\"b");
@@ -176,13 +172,12 @@ static void test_choices(void **state)
             "{\"b\"");
 }
 
-static void test_references(void **state)
+TEST(follows_references)
 {
     const char *list = "{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":"
                        "\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":"
                        "\"null\"}],\"description\":\"d\"}},\"required\":[\"v\",\"next\"]}},"
                        "\"$ref\":\"#/$defs/n\"}";
-    (void)state;
     ALLOWS(list, "{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}");
     FORBIDS(list, "{\"v\":1}", "{\"v\":1,\"next\":{}");
     ALLOWS("{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", "[[],[[]]]");
@@ -192,9 +187,8 @@ static void test_references(void **state)
            "2", "3");
 }
 
-static void test_refusals(void **state)
+TEST(refuses_keywords_that_it_cannot_follow)
 {
-    (void)state;
     rig_refuse("{\"properties\":{\"a\":{\"not\":{}}}}", PITH_UNSUPPORTED, "#/properties/a/not: ");
     rig_refuse("{\"items\":{\"if\":{}}}", PITH_UNSUPPORTED, "#/items/if: ");
     rig_refuse("{\"type\":\"array\",\"uniqueItems\":true}", PITH_UNSUPPORTED, "#/uniqueItems: ");
@@ -221,12 +215,11 @@ static void test_refusals(void **state)
 }
 
 /* White space is what the parameters say. */
-static void test_space(void **state)
+TEST(white_space_is_what_the_parameters_say)
 {
     const pith_grammar_params compact = {.compact = true};
     const char *s = "{\"type\":\"array\"}";
     char wide[64] = "[\n";
-    (void)state;
     ALLOWS(s, "[ 1,\n\n\t2 ]", "[\n                    1]");
     FORBIDS(s, " []", "[   ", "[1 ,", "[1,  ", "[\n\n\n\n\n");
     memset(wide + 2, ' ', 42);
@@ -238,7 +231,7 @@ static void test_space(void **state)
 }
 
 /* Masks of schemas are what trying each token gives. */
-static void test_masks(void **state)
+TEST(masks_are_what_trying_each_token_gives)
 {
     const char *s =
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":3},"
@@ -264,21 +257,8 @@ static void test_masks(void **state)
                                         "{\"q\":{\"q\":{\"n\":1",
                                         "{\"q\":{\"q\":{}",
                                         "{}"};
-    (void)state;
     pith_grammar *g = rig_grammar(s, NULL);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         rig_check_mask(g, texts[i]);
     pith_grammar_free(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),      cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_arrays),     cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_strings),    cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_references), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_space),      cmocka_unit_test(test_masks),
-    };
-    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -20,27 +20,18 @@
 
 enum { N_TEXT = 40, N_TEXTS = 6 };
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
-    if (access(MODEL, R_OK) == 0)
-        model_load(11);
-    return 0;
+    model_load(11);
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 /* ---- the ridge ---- */
 
 /* y = 2 a - b + 3 without a penalty, and what a penalty makes of one feature. */
-static void ridge(void **state)
+TEST(ridge_solves_what_can_be_written_down)
 {
-    (void)state;
     enum { N = 50 };
     double z[2 * N], block[32] = {0}, other[32] = {0}, work[16], w[3], one[2];
     float y[N];
@@ -184,10 +175,8 @@ static double target_of(const struct rows *r, int32_t head, int32_t i, int32_t q
 
 /* One text read and repeated by hand: mean, deviation and extremes of the targets of each lane of a
    layer, and the line from knorm's scores, which are the negative norms of keys. */
-static void targets(void **state)
+TEST(targets_are_those_of_a_text_read_twice)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     static struct rows rows;
     const struct pi_hparams *hp = &((const struct pith_model *)model)->hp;
     const char *keep[] = {"knorm"};
@@ -255,10 +244,8 @@ static uint8_t *bytes_of(const pith_stats *s, size_t *n)
 }
 
 /* Policies of every kind: entries alone, statistics, rows, weights and marks. */
-static void same_bits(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     const char *keep[] = {"triattention", "keydiff", "snapkv", "h2o", "longflow"};
     char path[] = "/tmp/pith-importance-XXXXXX";
     pith_importance_text text[N_TEXTS];
@@ -321,10 +308,8 @@ static bool stop(void *user, double fraction)
     return --*left > 0;
 }
 
-static void refusals(void **state)
+TEST(refuses_what_it_cannot_learn)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_importance_text text[N_TEXTS];
     const char *keep[1];
     pith_importance_params p = params_of(text, 2), bad = p;
@@ -369,10 +354,8 @@ static void refusals(void **state)
     }
 }
 
-static void no_memory(void **state)
+TEST(failing_memory_loses_nothing)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_importance_text text[1];
     pith_importance_params p = params_of(text, 1);
     const char *keep[] = {"knorm"};
@@ -403,9 +386,8 @@ static void no_memory(void **state)
 
 /* What a window's lane shows is as long as the window, and belongs to no lane of the statistics. The
    model has the repository's tokenizer. */
-static void windows(void **state)
+TEST(windows_belong_to_no_lane_of_the_statistics)
 {
-    (void)state;
     const char *path = "test_importance_windows.gguf";
     struct model_spec spec;
     pith_engine_params params;
@@ -435,13 +417,4 @@ static void windows(void **state)
     pith_stats_free(s);
     pith_engine_free(e);
     pith_model_free(other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ridge),    cmocka_unit_test(targets),   cmocka_unit_test(same_bits),
-        cmocka_unit_test(refusals), cmocka_unit_test(no_memory), cmocka_unit_test(windows),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -66,9 +66,8 @@ static void expect_rows(const struct row *rows, size_t n)
         expect_rows(rows, PI_LEN(rows));                                                           \
     } while (0)
 
-static void test_numbers(void **state)
+TEST(computes_as_python_does)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }}", "3 -4 -2 2"},
         {"{{ 7 / 2 }} {{ 6 / 2 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }}", "3.5 3.0 3.0 0.5"},
@@ -85,9 +84,8 @@ static void test_numbers(void **state)
         {"{{ 42.55|round(1, 'floor') }} {{ 1.1|round(0, 'ceil') }}", "42.5 2.0"});
 }
 
-static void test_strings(void **state)
+TEST(handles_strings_as_python_does)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{{ 'a\\n\\t\\\\\\'\\x41\\u00e9\\101\\q' }}", "a\n\t\\'A\xc3\xa9\x41\\q"},
         {"{{ 'a' 'b' ~ 1 ~ none ~ true }}", "ab1NoneTrue"},
@@ -125,9 +123,8 @@ static void test_strings(void **state)
          "  abc  |a  |007|cba"});
 }
 
-static void test_truth(void **state)
+TEST(judges_truth_as_python_does)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{{ '' or 'x' }} {{ 0 or [] or {} or 'y' }} {{ 1 and 2 }} {{ not none }}", "x y 2 True"},
         {"{% if [] %}a{% elif {} %}b{% elif 0.0 %}c{% elif '0' %}d{% endif %}", "d"},
@@ -147,9 +144,8 @@ static void test_truth(void **state)
         {"{{ 1 is integer }} {{ 1.0 is float }} {{ range is callable }}", "True True True"});
 }
 
-static void test_lists(void **state)
+TEST(handles_lists_and_dicts_as_python_does)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{{ [1, 2, 3][1:] }} {{ [1, 2, 3][-2] }} {{ (1, 2) + (3,) }} {{ [1] * 2 }}",
          "[2, 3] 2 (1, 2, 3) [1, 1]"},
@@ -182,9 +178,8 @@ static void test_lists(void **state)
         {"{{ [1, 2].index(2) }} {{ [1, 1].count(1) }} {{ 'abc'|list }}", "1 2 ['a', 'b', 'c']"});
 }
 
-static void test_statements(void **state)
+TEST(runs_every_statement)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{% for i in [1, 2, 3] %}{{ loop.index }}{{ loop.first }}{{ loop.last }} {% endfor %}",
          "1TrueFalse 2FalseFalse 3FalseTrue "},
@@ -234,9 +229,8 @@ static void test_statements(void **state)
          "09 Mar 2025, Sunday 14:05:06 068 3 PM"});
 }
 
-static void test_white_space(void **state)
+TEST(trims_white_space_around_tags)
 {
-    (void)state;
     EXPECT_ROWS(
         {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
         {"a {% if true %} b {% endif %} c", "a  b  c"}, {"a\n  {{ 1 }}\nb", "a\n  1\nb"},
@@ -249,9 +243,8 @@ static void test_white_space(void **state)
         {"  {% set x = 1 %}\n  {{ x }}", "  1"}, {"", ""});
 }
 
-static void test_json(void **state)
+TEST(writes_and_reads_json)
 {
-    (void)state;
     EXPECT_ROWS(
         {"{{ {'a': [1, 2.0, none, true], 'b': '<\xc3\xa9\"\\n>'}|tojson }}",
          "{\"a\": [1, 2.0, null, true], \"b\": \"<\xc3\xa9\\\"\\n>\"}"},
@@ -280,9 +273,8 @@ static void refuse(const char *source, const char *json, pith_status want, const
         fail_msg("%s\nstatus %d, \"%s\"; should say \"%s\"", source, status, err.message, says);
 }
 
-static void test_failures(void **state)
+TEST(fails_with_the_sentences_of_jinja2)
 {
-    (void)state;
     static const struct row rows[] = {
         {"{{ raise_exception('no ' ~ 1) }}", "no 1"},
         {"{{ x.y }}", "'x' is undefined"},
@@ -321,9 +313,8 @@ static void test_failures(void **state)
         refuse(rows[i].source, NULL, PITH_INVALID, rows[i].want);
 }
 
-static void test_syntax(void **state)
+TEST(refuses_bad_syntax_with_its_line)
 {
-    (void)state;
     static const struct row rows[] = {
         {"{{ 1 +", "line 1"},
         {"\n\n{% if %}", "line 3"},
@@ -350,9 +341,8 @@ static void test_syntax(void **state)
     expect("{% if false %}{{ 1|nothing }}{% endif %}ok", NULL, "ok");
 }
 
-static void test_bad_json(void **state)
+TEST(refuses_bad_json_with_its_byte)
 {
-    (void)state;
     static const char *const texts[] = {
         "{\"a\": 01}",
         "{\"a\": 1.}",
@@ -385,9 +375,8 @@ static void limited(const char *source, struct jinja_limits limits, const char *
         fail_msg("%s: \"%s\" does not say \"%s\"", source, err.message, says);
 }
 
-static void test_limits(void **state)
+TEST(limits_end_what_would_not_end)
 {
-    (void)state;
     struct jinja_limits l;
     jinja_limits_default(&l);
     l.steps = 1000000;
@@ -418,9 +407,8 @@ static void test_limits(void **state)
 }
 
 /* Brackets, signs and blocks as deep as a text is long. */
-static void test_deep_text(void **state)
+TEST(refuses_deep_nesting)
 {
-    (void)state;
     static const char *const parts[] = {"(", "[", "-", "not ", "{%if 1%}", "f(", "{'a':", "x if "};
     for (size_t i = 0; i < PI_LEN(parts); i++) {
         size_t len = strlen(parts[i]), n = 100000;
@@ -459,9 +447,8 @@ static void expect_marks(const char *source, const char *json, const char *want)
     jinja_text_free(&out);
 }
 
-static void test_marks(void **state)
+TEST(marks_what_a_user_wrote)
 {
-    (void)state;
     static const char json[] = "{\"u\": \"<|x|>\", \"v\": \" ab\\n\", \"d\": {\"k\": [\"w\", 1]}}";
     static const struct row rows[] = {
         {"a{{ u }}b", ".<|x|>."},
@@ -493,9 +480,8 @@ static void test_marks(void **state)
 /* ---- memory ---- */
 
 /* Wherever an allocation fails, the failure is told and nothing leaks. */
-static void test_memory(void **state)
+TEST(failing_memory_leaks_nothing)
 {
-    (void)state;
     static const char source[] =
         "{% macro m(a) %}{{ a|tojson(indent=2) }}{% endmacro %}{% for x in list if x %}{% set t %}"
         "{{ x ~ loop.index }}{% endset %}{{ m({'k': t * 9000}) }}{% endfor %}"
@@ -514,18 +500,4 @@ static void test_memory(void **state)
             jinja_text_free(&out);
         assert_int_equal(pi_mem_used(PI_MEM_OTHER) + pi_mem_used(PI_MEM_MODEL), before);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_truth),      cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_statements), cmocka_unit_test(test_white_space),
-        cmocka_unit_test(test_json),       cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_syntax),     cmocka_unit_test(test_bad_json),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_deep_text),
-        cmocka_unit_test(test_marks),      cmocka_unit_test(test_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

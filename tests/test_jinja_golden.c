@@ -1,8 +1,8 @@
 /*
  * test_jinja_golden.c - templates of real models, rendered as Python's jinja2 renders them: the
  * committed hashes of tests/golden/jinja.txt (scripts/golden/jinja.py) against our own prompts. The
- * templates are shared data; without them the test says so and skips. With arguments, the name of a
- * template and the number of a conversation, it prints the prompt.
+ * templates are test data; without them the test says so and skips. Of each template it prints the
+ * first prompt that differs.
  */
 #include <string.h>
 
@@ -11,9 +11,6 @@
 #include "text/jinja.h"
 #include "text/jinja_json.h"
 
-#ifndef TEMPLATES
-#define TEMPLATES SHARED_DATA "/templates"
-#endif
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/jinja.txt"
 #define CHATS PITH_SOURCE_DIR "/tests/golden/jinja_chats.jsonl"
 #define CHAT_MAX 128
@@ -98,14 +95,31 @@ static void describe(const struct jinja_template *t, const struct chats *chats, 
     snprintf(out, 65, "=%.8s", hash);
 }
 
+static void show(const struct jinja_template *t, const struct chats *chats, size_t i)
+{
+    struct jinja_text text;
+    pith_error err;
+    if (render(t, chats, i, &text, &err) == PITH_OK) {
+        print_message("%.*s\n", (int)text.len, text.data);
+        jinja_text_free(&text);
+    }
+}
+
+static char lacks[128]; /* a template that is not there; "": all are */
+
 /* Compares a template's line; returns how many differ. */
 static int check_template(const struct chats *chats, char *line, int *n_checked)
 {
-    char path[512], hash[65], got[65];
+    char file[128], hash[65], got[65];
     char *name = strtok(line, " "), *want_hash = strtok(NULL, " ");
     size_t len;
     int n_bad = 0;
-    snprintf(path, sizeof(path), "%s/%s.jinja", TEMPLATES, name);
+    snprintf(file, sizeof(file), "templates/%s.jinja", name);
+    const char *path = test_data_find(file);
+    if (path == NULL) {
+        snprintf(lacks, sizeof(lacks), "%s", file);
+        return 0;
+    }
     char *text = read_file(path, &len);
     sha256(text, len, hash);
     if (strcmp(hash, want_hash) != 0)
@@ -121,7 +135,8 @@ static int check_template(const struct chats *chats, char *line, int *n_checked)
             continue;
         print_message("%s, conversation %zu: %s, should be %s; %s\n", name, i + 1, got,
                       want != NULL ? want : "there", err.message);
-        n_bad++;
+        if (n_bad++ == 0)
+            show(t, chats, i);
     }
     assert_null(strtok(NULL, " "));
     jinja_template_free(t);
@@ -129,10 +144,8 @@ static int check_template(const struct chats *chats, char *line, int *n_checked)
     return n_bad;
 }
 
-static void test_golden(void **state)
+TEST(renders_real_templates_as_jinja2_does)
 {
-    (void)state;
-    SKIP_WITHOUT(TEMPLATES);
     static struct chats chats;
     size_t len;
     int n_template = 0, n_checked = 0, n_bad = 0;
@@ -148,33 +161,6 @@ static void test_golden(void **state)
     assert_int_equal(n_bad, 0);
     free(golden);
     free(chats.text);
-}
-
-static int show(const char *name, size_t i)
-{
-    static struct chats chats;
-    char path[512];
-    size_t len;
-    struct jinja_template *t;
-    struct jinja_text out;
-    pith_error err = {0};
-    read_chats(&chats);
-    snprintf(path, sizeof(path), "%s/%s.jinja", TEMPLATES, name);
-    char *text = read_file(path, &len);
-    pith_status status = jinja_template_parse(text, len, &t, &err);
-    if (status == PITH_OK)
-        status = render(t, &chats, i - 1, &out, &err);
-    if (status == PITH_OK)
-        fwrite(out.data, 1, out.len, stdout);
-    else
-        fprintf(stderr, "%s\n", err.message);
-    return status != PITH_OK;
-}
-
-int main(int argc, char **argv)
-{
-    if (argc == 3)
-        return show(argv[1], (size_t)atoi(argv[2]));
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (lacks[0] != '\0')
+        test_data(lacks);
 }

@@ -44,29 +44,21 @@ static void expect_streaming(const pith_seq *seq, int32_t n)
         }
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     model_load(12);
     assert_true(n_lane <= MAX_LANE);
     pith_engine *e = engine_make(POLICY, 512, 1, 0);
     pith_seq_free(eval_all(e, N_TOKEN, reference));
     pith_engine_free(e);
-    return 0;
 }
 
-static int free_model(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(load_model, model_free);
 
 /* ---- what stays ---- */
 
-static void test_positions(void **state)
+TEST(keeps_sinks_and_the_end_at_every_token)
 {
-    (void)state;
     pith_engine *e = engine_make(POLICY, 64, 2, 0);
     pith_seq *seq = seq_make(e);
     int64_t freed = 0, before = 0;
@@ -98,9 +90,8 @@ static void test_positions(void **state)
 }
 
 /* The full cache with the same entries taken out by hand gives the same bits. */
-static void test_same_as_by_hand(void **state)
+TEST(rounds_are_those_done_by_hand)
 {
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 2, 512);
     pith_seq *seq = seq_make(e);
     pith_error err;
@@ -121,9 +112,8 @@ static void test_same_as_by_hand(void **state)
     pith_engine_free(e);
 }
 
-static void test_large_budget_is_full(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static const char *const policies[] = {"none", "streaming:budget=400", "streaming:budget=100%",
                                            "streaming:budget=1GiB",
                                            "streaming:budget=369,slack=32"};
@@ -145,9 +135,8 @@ static void test_large_budget_is_full(void **state)
 
 /* ---- the same bits ---- */
 
-static void test_chunks_and_threads(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const char *const policies[] = {POLICY, "streaming:budget=30%,slack=16,window=8",
                                            "streaming:budget=48,slack=1,sinks=0",
                                            "streaming:budget=100,slack=77,prefix=30"};
@@ -176,9 +165,8 @@ static void test_chunks_and_threads(void **state)
     }
 }
 
-static void test_company(void **state)
+TEST(company_in_a_batch_changes_no_bit)
 {
-    (void)state;
     static const int32_t portion[4] = {1, 40, 110, 133};
     pith_engine *e = engine_make(POLICY, 50, 2, 4 * (BUDGET + SLACK));
     pith_seq *seq[4];
@@ -201,9 +189,8 @@ static void test_company(void **state)
     pith_engine_free(e);
 }
 
-static void test_fork(void **state)
+TEST(a_fork_goes_its_own_way)
 {
-    (void)state;
     pith_engine *e = engine_make(POLICY, 64, 2, 2 * (BUDGET + SLACK));
     pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
@@ -240,9 +227,8 @@ static bool watch_memory(void *user, pith_seq *seq, int32_t pos, const float *lo
 
 /* Four times what the pool holds go through it; with a page less they are refused, and nothing has
    changed. */
-static void test_small_pool(void **state)
+TEST(a_pool_of_the_budget_holds_any_text)
 {
-    (void)state;
     pith_engine *e = engine_make(POLICY, 512, 2, BUDGET + SLACK);
     pith_error err;
     pith_seq *seq = seq_make(e);
@@ -281,9 +267,8 @@ static void test_small_pool(void **state)
 }
 
 /* The pool of an engine that is told no size, and the estimate. */
-static void test_sizes(void **state)
+TEST(sizes_the_pool_by_the_budget)
 {
-    (void)state;
     static const struct {
         const char *keep;
         int32_t n_token; /* entries per lane that the pool holds */
@@ -323,9 +308,8 @@ static void test_sizes(void **state)
 }
 
 /* A budget in bytes is never exceeded, and used as far as whole pages go. */
-static void test_bytes(void **state)
+TEST(holds_a_budget_in_bytes)
 {
-    (void)state;
     pith_engine *e = engine_make("streaming:budget=100kB,slack=8", 64, 2, 512);
     pith_seq *seq = seq_make(e);
     pith_kv_stats kv;
@@ -354,9 +338,8 @@ static bool stop_tap(void *user, const pith_tap_rows *rows)
 
 /* Before a round a cancelled evaluation leaves nothing, after one the passes that were done; either
    way the sequence goes on to the same bits. */
-static void test_cancel(void **state)
+TEST(a_cancelled_evaluation_goes_on_to_the_same_bits)
 {
-    (void)state;
     pith_engine *e = engine_make(POLICY, 16, 2, 512);
     pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
@@ -427,9 +410,8 @@ static pith_status live(pith_error *err)
     return status;
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
     mem_used(before);
@@ -454,9 +436,8 @@ static void test_every_allocation_fails(void **state)
 
 /* Where entries were overwritten, what is forgotten lies in any slot, so that pages which a fork
    shares must be copied: with none free nothing is forgotten. */
-static void test_truncate_needs_pages(void **state)
+TEST(truncating_may_need_pages)
 {
-    (void)state;
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 48); /* 3 pages of every lane */
     pith_seq *a = seq_make(e), *b = NULL;
     pith_lane_info lane;
@@ -490,9 +471,8 @@ static void test_truncate_needs_pages(void **state)
     pith_engine_free(e);
 }
 
-static void test_truncate_and_sync(void **state)
+TEST(truncating_and_syncing_go_on_alike)
 {
-    (void)state;
     pith_engine *e = engine_make(POLICY, 50, 2, 512);
     pith_error err;
     pith_seq *seq = seq_make(e);
@@ -543,9 +523,8 @@ static void test_truncate_and_sync(void **state)
     pith_engine_free(e);
 }
 
-static void test_save_and_load(void **state)
+TEST(a_saved_sequence_goes_on_alike)
 {
-    (void)state;
     char path[] = "/tmp/pith-test-keep-XXXXXX";
     close(mkstemp(path));
     pith_engine *e = engine_make(POLICY, 64, 2, 0), *full = engine_make(NULL, 64, 1, 512);
@@ -587,25 +566,4 @@ static void test_save_and_load(void **state)
     pith_engine_free(full);
     pith_engine_free(e);
     remove(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_same_as_by_hand),
-        cmocka_unit_test(test_large_budget_is_full),
-        cmocka_unit_test(test_chunks_and_threads),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_small_pool),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_every_allocation_fails),
-        cmocka_unit_test(test_truncate_needs_pages),
-        cmocka_unit_test(test_truncate_and_sync),
-        cmocka_unit_test(test_save_and_load),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -208,10 +208,9 @@ static void replay(const struct keep_policy *policy, const char *options, int32_
     drop(&t);
 }
 
-/* spec/vectors/longflow.json, "h2o" and "vatp" (FMInference/H2O utils_real_drop, guozhiyu/vatp). */
-static void test_vectors(void **state)
+/* tests/vectors/longflow.json, "h2o" and "vatp" (FMInference/H2O utils_real_drop, guozhiyu/vatp). */
+TEST(h2o_and_vatp_score_as_their_authors_do)
 {
-    (void)state;
     static const struct vector h2o = {
         {3.4120322096, 0.2590050672, 0.2475392073, 0.081423516},
         {{3.8391629162, 0.2887609713, 0.2834316789, 0.4063674221, 0.1822770114},
@@ -232,9 +231,8 @@ static void test_vectors(void **state)
 
 /* Three query heads share a KV head, over several blocks of entries, prompts in chunks whose later
    tokens are not visible yet, and an entry that goes. */
-static void test_h2o_group(void **state)
+TEST(h2o_adds_the_rows_of_a_group)
 {
-    (void)state;
     enum { N = 300, G = 3, STRIDE = 304 };
     static const char *const options[] = {"group=mean", "group=max", "group=sum",
                                           "group=mean,average=on"};
@@ -277,9 +275,8 @@ static void test_h2o_group(void **state)
 
 /* A sum of a million small weights is that of the same in double to 3 %, as h2o.c says, and the
    order of two entries that differ by 1 % is theirs. */
-static void test_h2o_precision(void **state)
+TEST(h2o_adds_a_million_small_weights)
 {
-    (void)state;
     enum { N_QUERY = 1000000 };
     float weight[16] = {0}, got[3];
     double sum[3] = {0};
@@ -307,9 +304,8 @@ static void test_h2o_precision(void **state)
 /* ---- vatp ---- */
 
 /* The norm is that of the value as it is stored, whatever is large: never NaN. */
-static void test_vatp_norms(void **state)
+TEST(vatp_takes_norms_of_stored_values)
 {
-    (void)state;
     static const float v[3][DIM] = {
         {3e38f, -3e38f, 3e38f, 3e38f}, {0.0f, 0.0f, 0.0f, 0.0f}, {1.0f, -2.0f, 0.5f, -0.25f}};
     static const float k[3][DIM];
@@ -373,9 +369,8 @@ static void check_counts(int32_t w, const char *group, int32_t n_group)
     drop(&t);
 }
 
-static void test_scissorhands_counts(void **state)
+TEST(scissorhands_counts_weights_below_the_mean)
 {
-    (void)state;
     check_counts(37, "mean", 2);
     check_counts(32, "max", 3);
     check_counts(1, "sum", 2);
@@ -384,9 +379,8 @@ static void test_scissorhands_counts(void **state)
 }
 
 /* VATP's form: nothing of the prompt but its last rows, and all that follows. */
-static void test_scissorhands_sum(void **state)
+TEST(scissorhands_adds_the_rows_behind_the_prompt)
 {
-    (void)state;
     enum { N = 40, PROMPT = 25, W = 6, STRIDE = 48 };
     static float weight[STRIDE], got[MAX_LEN];
     double sum[N] = {0};
@@ -479,9 +473,8 @@ static void check_stamps(const char *options, bool top, int32_t page_len, double
     drop(&t);
 }
 
-static void test_raas(void **state)
+TEST(raas_stamps_what_queries_look_at)
 {
-    (void)state;
     check_stamps("threshold=0.02", false, 16, 0.02, 0);
     check_stamps("threshold=0.05,page=5", false, 5, 0.05, 13);
     check_stamps("looks=top", true, 16, 0.5, 0);
@@ -492,10 +485,9 @@ static void test_raas(void **state)
 
 /* ---- lazyeviction ---- */
 
-/* spec/vectors/longflow.json, "lazyeviction": rows of t, TS, MRI and both scores. */
-static void test_lazyeviction_vectors(void **state)
+/* tests/vectors/longflow.json, "lazyeviction": rows of t, TS, MRI and both scores. */
+TEST(lazyeviction_scores_as_its_authors_do)
 {
-    (void)state;
     static const struct {
         double ts, mri, code, notes;
     } rows[] = {
@@ -572,18 +564,16 @@ static void check_gaps(const char *options, int32_t n_group, bool max)
     drop(&t);
 }
 
-static void test_lazyeviction_gaps(void **state)
+TEST(lazyeviction_remembers_the_longest_gap)
 {
-    (void)state;
     check_gaps("threshold=0.02", 1, true);
     check_gaps("threshold=0.02", 3, true);
     check_gaps("threshold=0.02,group=sum", 2, false);
 }
 
 /* What was shown to no query yet is worth as much as what its own token has just made use of. */
-static void test_lazyeviction_unseen(void **state)
+TEST(lazyeviction_spares_what_no_query_saw)
 {
-    (void)state;
     float got[2], weight[16] = {1.0f};
     struct hand t;
     make(&t, &keep_lazyeviction, NULL, 1);
@@ -600,9 +590,8 @@ static void test_lazyeviction_unseen(void **state)
 
 /* ---- options ---- */
 
-static void test_options(void **state)
+TEST(reads_their_options)
 {
-    (void)state;
     struct keep_config c;
     pith_error err;
     check(keep_config_parse("h2o:budget=101", &c, &err), &err);
@@ -634,22 +623,4 @@ static void test_options(void **state)
     assert_true(c.rules.pin_prompt == 1 && c.rules.slack == 16);
     check(keep_config_parse("scissorhands", &c, &err), &err);
     assert_int_equal(c.rules.window, 10);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_h2o_group),
-        cmocka_unit_test(test_h2o_precision),
-        cmocka_unit_test(test_vatp_norms),
-        cmocka_unit_test(test_scissorhands_counts),
-        cmocka_unit_test(test_scissorhands_sum),
-        cmocka_unit_test(test_raas),
-        cmocka_unit_test(test_lazyeviction_vectors),
-        cmocka_unit_test(test_lazyeviction_gaps),
-        cmocka_unit_test(test_lazyeviction_unseen),
-        cmocka_unit_test(test_options),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

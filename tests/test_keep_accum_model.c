@@ -133,9 +133,8 @@ static void expect_reference(size_t f, const uint64_t *hashes, int32_t begin, co
             fail_msg("%s, %s: position %d differs", forms[f], what, i);
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     pith_error err;
     uint64_t rng = 29;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
@@ -158,22 +157,20 @@ static int load_model(void **state)
         pith_seq_free(seq);
         pith_engine_free(e);
     }
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
+
+TEST_GROUP(load_model, free_model);
 
 /* ---- the same bits ---- */
 
-static void test_chunks_threads_company(void **state)
+TEST(chunks_threads_and_company_change_no_bit)
 {
-    (void)state;
     static const struct {
         int32_t chunk, n_thread;
         bool company;
@@ -194,9 +191,8 @@ static void test_chunks_threads_company(void **state)
         }
 }
 
-static void test_large_budget_is_full(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static const char *const large[] = {
         "h2o:budget=140",
         "h2o:budget=140,overwrite=off,slack=1,average=on",
@@ -225,9 +221,8 @@ static void test_large_budget_is_full(void **state)
 
 /* Nothing is lost: each query's weights sum to 1, so that those of all entries sum to the number of
    queries; of those of steps alone, to the number of steps. */
-static void test_all_weights_are_seen(void **state)
+TEST(all_weights_are_seen)
 {
-    (void)state;
     for (int32_t steps = 0; steps < 2; steps++) {
         pith_engine *e =
             engine_make(steps ? "h2o:budget=140,prompt=off" : "h2o:budget=140", 64, 2, N_TOKEN);
@@ -251,9 +246,8 @@ static void test_all_weights_are_seen(void **state)
 /* ---- forks ---- */
 
 /* Behind the prompt and in the middle of steps. */
-static void test_forks(void **state)
+TEST(a_fork_goes_on_to_the_same_bits)
 {
-    (void)state;
     static const int32_t at[] = {60, 83};
     for (size_t f = 0; f < N_FORM; f++)
         for (size_t i = f % 2; i < PI_LEN(at); i += 2) {
@@ -299,9 +293,8 @@ static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
     pith_seq_free(seq);
 }
 
-static void test_prompts_of_any_length(void **state)
+TEST(takes_prompts_of_any_length)
 {
-    (void)state;
     static const int32_t lengths[] = {1, 16, 47, 48, 49, 63, 64, 71, 72, 134};
     for (size_t f = 0; f < N_FORM; f++) {
         bool share = strstr(forms[f], "%") != NULL; /* grows with the text: the pool is given */
@@ -347,9 +340,8 @@ static void expect_unchanged(const pith_seq *seq, const char *form, uint64_t mar
 
 /* A cancelled evaluation changed the marks of entries that were there before; where nothing was
    evicted they are as they were, and the sequence goes on to the same bits. */
-static void test_cancelled(void **state)
+TEST(a_cancelled_evaluation_restores_the_marks)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         uint64_t hashes[N_TOKEN];
         double fraction = 0.4;
@@ -395,9 +387,8 @@ static void test_cancelled(void **state)
 /* ---- what stays ---- */
 
 /* Where nobody looks at anything, raas drops whole pages behind the prompt, the oldest first. */
-static void test_raas_pages(void **state)
+TEST(raas_drops_the_oldest_pages_behind_the_prompt)
 {
-    (void)state;
     enum { PROMPT = 35, BUDGET = 70 };
     pith_engine *e = engine_make("raas:budget=70,threshold=1", 64, 2, 0);
     pith_seq *seq = seq_make(e);
@@ -419,9 +410,8 @@ static void test_raas_pages(void **state)
 }
 
 /* Half of the budget is recent under h2o, rounds or not, and sinks stay under vatp. */
-static void test_recent_half(void **state)
+TEST(h2o_keeps_half_recent_and_vatp_the_sinks)
 {
-    (void)state;
     static const char *const texts[] = {"h2o:budget=48", "h2o:budget=48,overwrite=off,slack=9",
                                         "vatp:budget=48"};
     for (size_t f = 0; f < PI_LEN(texts); f++) {
@@ -447,19 +437,4 @@ static void test_recent_half(void **state)
         pith_seq_free(seq);
         pith_engine_free(e);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks_threads_company),
-        cmocka_unit_test(test_large_budget_is_full),
-        cmocka_unit_test(test_all_weights_are_seen),
-        cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_prompts_of_any_length),
-        cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_raas_pages),
-        cmocka_unit_test(test_recent_half),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -97,9 +97,8 @@ static void expect_shares(struct layer *l, const char *options, int32_t n_set, i
 }
 
 /* FFY0/AdaKV: keep_h = round(c_h (1 - 0.2) + int(0.2 base)), c_h of the base x H best being its. */
-static void test_shares(void **state)
+TEST(shares_a_budget_as_adakv_does)
 {
-    (void)state;
     static struct layer l;
     layer_make(&l, (const int32_t[]){20, 20, 20, 20}, 0);
     /* Lane 0 has the 20 highest, lane 1 the next 12, lane 3 the 8 after that: c = 20, 12, 0, 8 of
@@ -150,9 +149,8 @@ static float border_of(const struct layer *l, const int32_t *n, int32_t n_sink, 
 
 /* For any scores and lengths: the sum is exact, no lane keeps more than it has or less than the
    floor, and without a floor the best stay. */
-static void test_shares_hold(void **state)
+TEST(shares_are_exact_for_any_scores)
 {
-    (void)state;
     static struct layer l;
     uint64_t rng = 3;
     for (int32_t round = 0; round < 2000; round++) {
@@ -189,9 +187,8 @@ static void test_shares_hold(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(refuses_other_granularities)
 {
-    (void)state;
     static const char *const cases[][2] = {
         {"granularity=layer", "keep: granularity: sharing shares a layer's budget among its KV "
                               "heads by score, so that each keeps positions of its own "
@@ -211,9 +208,8 @@ static void test_refused(void **state)
 
 /* ---- PyramidKV's budgets ---- */
 
-static void test_pyramid(void **state)
+TEST(shares_a_budget_as_pyramidkv_does)
 {
-    (void)state;
     static const struct kv_geometry g = {4,   2,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                                          {0}, NULL, 0, 0, 0};
     /* base 1000, min 50, max 1950, step 633 1/3 of the formula; the authors' 633. */
@@ -413,9 +409,8 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     assert_int_equal(pi_mem_used(PI_MEM_SCRATCH), 0);
 }
 
-static void test_histories(void **state)
+TEST(budgets_hold_through_random_histories)
 {
-    (void)state;
     run_histories("budget=40,slack=8", 66, 2000);
     assert_true(world.n_most > 100);
     run_histories("budget=30,slack=5,window=6,sinks=3,floor=0", 50, 2000);
@@ -424,9 +419,8 @@ static void test_histories(void **state)
 }
 
 /* A size in bytes holds, and is used. */
-static void test_bytes(void **state)
+TEST(holds_a_budget_in_bytes)
 {
-    (void)state;
     struct keep_config c;
     pith_error err;
     must(keep_config_set(&sharing, "budget=40KiB,slack=7", &c, &err), &err);
@@ -451,24 +445,20 @@ static pith_model *model;
 static pith_model_info info;
 static int32_t tokens[N_TOKEN];
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     pith_error err;
     uint64_t rng = 12;
     must(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
 
 /* An engine whose pool holds the bytes that one sequence of N_TOKEN tokens is said to need. */
@@ -505,9 +495,8 @@ static uint64_t hash_of(const pith_seq *seq)
 
 /* The pool of one sequence holds a text that is many times as long; the same bits for any chunk,
    any threads, token by token, and with another sequence beside it. */
-static void test_model(void **state)
+TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
 {
-    (void)state;
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         uint64_t hash[2];
         for (int32_t way = 0; way < 2; way++) {
@@ -537,14 +526,13 @@ static void test_model(void **state)
 
 /* The same pool takes a prompt that is cut at its end: no lane holds more pages then than before,
    however the lanes of a layer share. */
-static void test_prompt_end(void **state)
+TEST_WITH(load_model, free_model, a_prompt_that_is_cut_at_its_end_fits_the_pool)
 {
     static const char *const keeps[] = {
         "adakv:budget=25%,rounds=prompt-end",
         "adakv:budget=64,slack=24,rounds=prompt-end",
         "streaming:budget=25%,rounds=prompt-end,granularity=global",
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         pith_engine *e = engine_make(keeps[i], 512, 1, 1);
         pith_seq *seq = NULL;
@@ -560,9 +548,8 @@ static void test_prompt_end(void **state)
 }
 
 /* Lanes of other lengths, and pages that follow them. */
-static void test_ragged_memory(void **state)
+TEST_WITH(load_model, free_model, lanes_have_lengths_of_their_own)
 {
-    (void)state;
     pith_engine *e = engine_make("adakv:budget=96,slack=16", 64, 2, 2);
     pith_engine *even = engine_make("snapkv:budget=96,slack=16,pool=max,kernel=7", 64, 2, 2);
     pith_seq *seq = NULL, *fork = NULL, *of_even = NULL;
@@ -602,20 +589,4 @@ static void test_ragged_memory(void **state)
     pith_seq_free(of_even);
     pith_engine_free(even);
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_shares_hold),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_pyramid),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_histories),
-        cmocka_unit_test_setup_teardown(test_model, load_model, free_model),
-        cmocka_unit_test_setup_teardown(test_prompt_end, load_model, free_model),
-        cmocka_unit_test_setup_teardown(test_ragged_memory, load_model, free_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,9 +14,8 @@ static pith_keep_rules rules_of(const char *keep)
     return rules;
 }
 
-static void test_full_cache(void **state)
+TEST(the_full_cache_has_no_rules)
 {
-    (void)state;
     static const char *const texts[] = {NULL, "none"};
     for (size_t i = 0; i < 2; i++) {
         pith_keep_rules r = rules_of(texts[i]);
@@ -32,9 +31,8 @@ static void test_full_cache(void **state)
 }
 
 /* A policy's defaults, a preset, and what is given after it. */
-static void test_rules(void **state)
+TEST(tells_defaults_presets_and_what_is_given)
 {
-    (void)state;
     pith_keep_rules r = rules_of("streaming");
     assert_string_equal(r.policy, "streaming");
     assert_string_equal(r.granularity, "layer-head");
@@ -67,9 +65,8 @@ static void test_rules(void **state)
     assert_int_equal(r.window, 160);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_bad_options_and_leaves_the_rules)
 {
-    (void)state;
     pith_error err, other;
     pith_keep_rules r = {.slack = 5};
     static const char *const texts[] = {"stream", "streaming:", "knorm:slack=x", "triattention:v9",
@@ -82,14 +79,4 @@ static void test_refusals(void **state)
     }
     assert_int_equal(r.slack, 5); /* untouched */
     assert_int_equal(pith_keep_get_rules("knorm", NULL, &err), PITH_INVALID);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_cache),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

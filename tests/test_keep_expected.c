@@ -165,9 +165,8 @@ static void expect_scores(const struct golden *g, const char *score, int32_t cut
     world_close(&w);
 }
 
-static void test_golden(void **state)
+TEST(scores_are_those_of_whole_matrices)
 {
-    (void)state;
     static struct golden g;
     static const char *const scores[] = {"share", "log", "logit"};
     char line[256];
@@ -186,9 +185,8 @@ static void test_golden(void **state)
 }
 
 /* The same state for any cut of the text. */
-static void test_cuts(void **state)
+TEST(any_cut_of_the_text_gives_the_same_state)
 {
-    (void)state;
     static struct golden g;
     char line[256];
     FILE *f = fopen(GOLDEN, "r");
@@ -211,9 +209,8 @@ static void test_cuts(void **state)
 }
 
 /* Queries a thousand times as long as they spread: what is left of the covariance. */
-static void test_far_mean(void **state)
+TEST(long_queries_keep_their_covariance)
 {
-    (void)state;
     static struct golden g;
     char line[256];
     float near[TOKENS], far[TOKENS];
@@ -241,14 +238,4 @@ static void test_far_mean(void **state)
     for (int32_t i = SINKS; i < g.n_token; i++)
         if (fabs((double)near[i] - (double)far[i]) > 1e-3)
             fail_msg("entry %d: %g and %g", i, (double)near[i], (double)far[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_far_mean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

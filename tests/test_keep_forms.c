@@ -56,9 +56,15 @@ static const char *const forms[] = {
 /* Policies that need a file, or a round that waits: test_keep_written.c, test_keep_repeat.c. */
 static const char *const elsewhere[] = {"kvzap", "kvzip"};
 
-static void test_every_policy_is_here(void **state)
+static void load_model(void)
 {
-    (void)state;
+    model_load(12);
+}
+
+TEST_GROUP(load_model, model_free);
+
+TEST(every_policy_is_here)
+{
     for (int32_t i = 0; keep_policy_at(i) != NULL; i++) {
         const char *name = keep_policy_at(i)->name;
         bool found = false;
@@ -88,9 +94,8 @@ static bool goes_with(const char *form, size_t granularity)
                                 strcmp(form, "longflow:prompt-window=20,") != 0);
 }
 
-static void test_same_bits(void **state)
+TEST(chunks_and_threads_change_no_bit_of_any_form)
 {
-    (void)state;
     for (size_t p = 0; p < PI_LEN(forms); p++)
         for (size_t g = 0; g < PI_LEN(granularities); g++) {
             char keep[160];
@@ -107,9 +112,8 @@ static void test_same_bits(void **state)
         }
 }
 
-static void test_large_budget_is_full(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     uint64_t full[N_TOKEN], got[N_TOKEN];
     hashes_of(NULL, 64, 2, full);
     for (size_t p = 0; p < PI_LEN(forms); p++) {
@@ -155,9 +159,8 @@ static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 
 /* What a policy saw of a cancelled evaluation, of one token or more, is as if it had never been;
    and where nobody can cancel, nothing is copied for the way back. */
-static void test_cancelled(void **state)
+TEST(a_cancelled_evaluation_leaves_no_trace)
 {
-    (void)state;
     enum { BEGIN = 40 }; /* the first round of the smallest lane of a pyramid is at 57 */
     for (size_t p = 0; p < PI_LEN(forms); p++) {
         uint64_t hash[2];
@@ -226,9 +229,8 @@ static void check_masked(const struct kv_seq *full, const struct kv_seq *cut, in
     }
 }
 
-static void test_as_if_masked(void **state)
+TEST(evicting_is_as_if_entries_were_masked)
 {
-    (void)state;
     enum { N = 150 };
     pith_error err;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 2 * N_TOKEN);
@@ -278,30 +280,4 @@ static void test_as_if_masked(void **state)
     pi_mem_free(scratch);
     pith_seq_free(full);
     pith_engine_free(e);
-}
-
-static int load_model(void **state)
-{
-    (void)state;
-    model_load(12);
-    return 0;
-}
-
-static int free_model(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_policy_is_here),
-        cmocka_unit_test_setup_teardown(test_same_bits, load_model, free_model),
-        cmocka_unit_test_setup_teardown(test_large_budget_is_full, load_model, free_model),
-        cmocka_unit_test_setup_teardown(test_cancelled, load_model, free_model),
-        cmocka_unit_test_setup_teardown(test_as_if_masked, load_model, free_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

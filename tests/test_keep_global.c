@@ -259,17 +259,15 @@ static void run_histories(const char *options, int64_t bytes, int32_t n_page, in
     assert_int_equal(pi_mem_used(PI_MEM_SCRATCH), 0);
 }
 
-static void test_histories(void **state)
+TEST(budgets_hold_through_random_histories)
 {
-    (void)state;
     run_histories("budget=40,slack=8", 0, 56, 2500);
     run_histories("budget=30,slack=5,window=6,sinks=3", 0, 46, 2500);
     run_histories("budget=30%,slack=6,window=4,prefix=5", 0, 70, 2500);
 }
 
-static void test_histories_in_bytes(void **state)
+TEST(budgets_in_bytes_hold_through_random_histories)
 {
-    (void)state;
     char text[80];
     int64_t bytes = 20 * (int64_t)kv_page_bytes(&shape.g) + 100;
     snprintf(text, sizeof(text), "budget=%lldB,slack=6,window=4", (long long)bytes);
@@ -287,9 +285,8 @@ static struct keep_config config_of(const struct keep_policy *policy, const char
     return c;
 }
 
-static void test_sizes(void **state)
+TEST(counts_bytes_of_all_lanes)
 {
-    (void)state;
     int64_t page = (int64_t)kv_page_bytes(&shape.g);
     struct keep_config c = config_of(&comparing, "granularity=global,budget=40,slack=8");
     assert_int_equal(keep_bytes_at(&c, &shape.g, 47), kv_bytes_for_tokens(&shape.g, 47));
@@ -312,9 +309,8 @@ static void test_sizes(void **state)
 
 /* The first round of a share left nothing between the prefix and the window: at 384 tokens half of
    them is less than what is protected. */
-static void test_share_near_what_is_protected(void **state)
+TEST(a_share_is_at_least_twice_what_is_protected)
 {
-    (void)state;
     struct keep_config c = config_of(&keep_random, "budget=50%,prefix=128,window=128");
     assert_int_equal(keep_budget_at(&c, 384), 384);
     assert_int_equal(keep_budget_at(&c, 700), 512);
@@ -328,9 +324,8 @@ static void test_share_near_what_is_protected(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(refuses_scores_that_lanes_do_not_share)
 {
-    (void)state;
     static const char *const cases[][2] = {
         {"knorm:granularity=global",
          "keep: granularity: global: scores of knorm in one lane say nothing about those in "
@@ -364,16 +359,4 @@ static void test_refused(void **state)
         assert_int_equal(keep_config_parse(cases[i][0], &c, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_share_near_what_is_protected),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_histories),
-        cmocka_unit_test(test_histories_in_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,9 +52,8 @@ static struct stats_importance *make_importance(void)
     return m;
 }
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     pith_engine *e;
     pith_stats *s = NULL;
     pith_error err;
@@ -65,16 +64,15 @@ static int setup(void **state)
     check(pith_stats_save(s, stats_path(), &err), &err);
     pith_stats_free(s);
     pith_engine_free(e);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     unlink(stats_path());
     model_free();
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 /* Options with the file for "@". */
 static const char *with_stats(const char *options)
@@ -144,9 +142,8 @@ static pith_seq *read_all(pith_engine *e, bool company)
     return seq;
 }
 
-static void test_bits(void **state)
+TEST(chunks_threads_and_company_change_no_bit)
 {
-    (void)state;
     static const int32_t chunk[] = {512, 7, 1, 64};
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         uint64_t hash = 0, positions = 0;
@@ -167,9 +164,8 @@ static void test_bits(void **state)
     }
 }
 
-static void test_budget_holds_everything(void **state)
+TEST(a_budget_holds_everything)
 {
-    (void)state;
     static const char *const wide[] = {
         "random:granularity=global,budget=512",
         "knorm:granularity=global,budget=100%,stats=@",
@@ -192,9 +188,8 @@ static void test_budget_holds_everything(void **state)
 }
 
 /* The map decides which lanes hold how much, and what is protected stays everywhere. */
-static void test_map(void **state)
+TEST(a_map_decides_which_lanes_hold_more)
 {
-    (void)state;
     pith_error err;
     pith_engine *e = engine_make(
         with_stats("knorm:granularity=global,budget=80,slack=16,window=8,sinks=2,stats=@"), 64, 2,
@@ -219,9 +214,8 @@ static void test_map(void **state)
 }
 
 /* Every lane has its share of a number, and all shares are all of it. */
-static void test_split(void **state)
+TEST(calibrated_shares_make_up_the_budget)
 {
-    (void)state;
     struct kv_geometry g = {.n_layer = info.n_layer,
                             .n_head = info.n_head_kv,
                             .dim_k = 32,
@@ -270,9 +264,8 @@ static void test_split(void **state)
 
 /* No round until the last token is in, and then one; the memory of the whole prompt is asked for
    first. */
-static void test_prompt_end(void **state)
+TEST(a_round_waits_for_the_prompts_end)
 {
-    (void)state;
     pith_error err;
     for (int32_t global = 0; global < 2; global++) {
         const char *keep = global ? "random:rounds=prompt-end,budget=64,slack=8,granularity=global"
@@ -305,9 +298,8 @@ static void test_prompt_end(void **state)
 
 /* The estimate is that of the whole prompt, and what is left at its end is what one round over the
    same entries leaves. */
-static void test_prompt_end_is_one_round(void **state)
+TEST(the_prompts_end_is_one_round)
 {
-    (void)state;
     pith_error err;
     pith_engine *e = engine_make("keydiff:rounds=prompt-end,budget=25%", 64, 2, 0);
     pith_engine *late = engine_make("keydiff:budget=25%,slack=1000", 64, 2, 0);
@@ -330,9 +322,8 @@ static void test_prompt_end_is_one_round(void **state)
     pith_engine_free(e);
 }
 
-static void test_forks_and_files(void **state)
+TEST(forks_and_files_go_on_alike)
 {
-    (void)state;
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-global-%d", (int)getpid());
     for (size_t f = 0; f < PI_LEN(forms); f++) {
@@ -372,9 +363,8 @@ static void test_forks_and_files(void **state)
 
 /* Several requests in a memory that holds few: nothing is put back, the pool is never too small,
    and each answer is that of its request alone. */
-static void test_scheduler(void **state)
+TEST(several_requests_get_what_each_gets_alone)
 {
-    (void)state;
     static const char *const served[] = {
         "random:granularity=global,budget=48,slack=16",
         "knorm:granularity=global,budget=40%,slack=16,stats=@",
@@ -405,19 +395,4 @@ static void test_scheduler(void **state)
         pith_engine_free(alone);
         free_both(s, e);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_budget_holds_everything),
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_prompt_end),
-        cmocka_unit_test(test_prompt_end_is_one_round),
-        cmocka_unit_test(test_forks_and_files),
-        cmocka_unit_test(test_scheduler),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

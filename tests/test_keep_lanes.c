@@ -79,9 +79,8 @@ static int32_t some_slots(uint64_t *rng, int32_t len, int32_t *slots)
 }
 
 /* The same history in two caches: lanes packed one by one, and at once by three threads. */
-static void test_lanes_at_once(void **state)
+TEST(lanes_are_packed_at_the_same_time)
 {
-    (void)state;
     struct kv_cache *cache[2];
     struct kv_seq *seq[2], *fork[2] = {NULL, NULL};
     static int32_t slots[N_LANE][MAX_SLOT];
@@ -135,9 +134,8 @@ static void test_lanes_at_once(void **state)
 }
 
 /* One lane that cannot be packed leaves all of them as they are. */
-static void test_all_or_none(void **state)
+TEST(a_round_packs_all_lanes_or_none)
 {
-    (void)state;
     static const int32_t some[] = {1, 2, 5, 30}, wrong[] = {3, 3};
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE + N_LANE * 2 - 1);
     struct kv_seq *a = seq_make(cache), *b;
@@ -169,9 +167,8 @@ static void test_all_or_none(void **state)
 }
 
 /* Lanes that are long enough for several threads come out the same. */
-static void test_rounds_by_threads(void **state)
+TEST(threads_change_no_round)
 {
-    (void)state;
     enum { N = 700, BUDGET = 410 };
     struct policy_model wide = model;
     wide.g = (struct kv_geometry){3,   8,    64, 32, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
@@ -204,9 +201,8 @@ static void test_rounds_by_threads(void **state)
 /* ---- positions that stand twice ---- */
 
 /* A lane of 32 entries at 16 positions is over a budget of 20, and is brought below it. */
-static void test_positions_twice(void **state)
+TEST(positions_that_stand_twice_count_as_entries)
 {
-    (void)state;
     for (size_t g = 0; g < PI_LEN(granularities); g++) {
         char options[64];
         snprintf(options, sizeof(options), "budget=20,slack=12,sinks=0,granularity=%s",
@@ -236,9 +232,8 @@ static void test_positions_twice(void **state)
 }
 
 /* Whether two lanes hold the same positions does not depend on their pages. */
-static void test_lanes_agree(void **state)
+TEST(lanes_agree_by_positions_and_not_by_pages)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&model.g, 8 * N_LANE);
     struct kv_seq *kv = seq_make(cache);
     int32_t slots[40];
@@ -276,9 +271,8 @@ static void test_lanes_agree(void **state)
 }
 
 /* Splitting changes nothing but where pages begin: not in the sequence, not in its fork. */
-static void test_split(void **state)
+TEST(splitting_changes_nothing_but_where_pages_begin)
 {
-    (void)state;
     static const int32_t at[] = {0, 1, 15, 16, 17, 39, 40};
     for (size_t i = 0; i < 2 * PI_LEN(at); i++) {
         int32_t slot = at[i / 2];
@@ -331,9 +325,8 @@ static void test_split(void **state)
 
 /* A first page that is read 50 positions later and loses entries stays a page of its own, so that
    the lane comes to hold one more than its entries fill: known before, or refused. */
-static void test_breaks_are_counted(void **state)
+TEST(breaks_are_counted)
 {
-    (void)state;
     for (int32_t extra = 0; extra < 2; extra++) {
         struct keep *keep = make(&keep_streaming, "budget=40,slack=8,sinks=0", &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, (3 + extra) * N_LANE);
@@ -376,9 +369,8 @@ static void infinite_score(const void *params, const struct keep_view *view,
 static const struct keep_policy infinite = {
     .name = "infinite", .summary = "cannot agree", .citation = "", .score = infinite_score};
 
-static void test_infinite_scores(void **state)
+TEST(infinite_scores_let_the_older_go_first)
 {
-    (void)state;
     static const char *const options[] = {"budget=20,slack=12,granularity=all",
                                           "budget=20,slack=12,granularity=layer,combine=max"};
     for (size_t i = 0; i < PI_LEN(options); i++) {
@@ -396,15 +388,4 @@ static void test_infinite_scores(void **state)
         keep_free(keep);
         kv_cache_free(cache);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lanes_at_once),     cmocka_unit_test(test_all_or_none),
-        cmocka_unit_test(test_rounds_by_threads), cmocka_unit_test(test_positions_twice),
-        cmocka_unit_test(test_lanes_agree),       cmocka_unit_test(test_breaks_are_counted),
-        cmocka_unit_test(test_infinite_scores),   cmocka_unit_test(test_split),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,19 +10,12 @@
 #define N_PROMPT 150
 #define N_PREDICT 30
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(31);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 static pith_engine *engine_of(const char *keep, const char *recall, const char *share,
                               int32_t kv_tokens)
@@ -107,9 +100,8 @@ static void compare(const struct setting *c)
     free_both(s, e);
 }
 
-static void test_same(void **state)
+TEST(a_budget_of_its_own_gives_the_bits_of_such_an_engine)
 {
-    (void)state;
     static const struct setting settings[] = {
         {"streaming:budget=*,slack=16", NULL, "96", "64"},
         {"streaming:budget=*,slack=16", "kv", "96", "64"},
@@ -130,9 +122,8 @@ static void test_same(void **state)
 /* ---- memory ---- */
 
 /* The sequence's own budget is what is set aside and refused, in the one memory. */
-static void test_memory(void **state)
+TEST(the_own_budget_is_what_memory_is_set_aside_for)
 {
-    (void)state;
     struct ask ask;
     pith_error err;
     pith_engine *e = engine_of("streaming:budget=48,slack=16", NULL, NULL, 128);
@@ -160,9 +151,8 @@ static void submit_in(pith_scheduler *s, struct ask *ask, const char *budget)
 }
 
 /* A slot that was kept under one budget is no beginning under another, and none for none. */
-static void test_slot(void **state)
+TEST(a_slot_kept_under_another_budget_is_no_beginning)
 {
-    (void)state;
     static const char *const budgets[] = {NULL, "none", "none", "64", NULL};
     static struct ask asks[PI_LEN(budgets)];
     pith_engine *e = engine_of("streaming:budget=96,slack=16", NULL, NULL, 900);
@@ -201,9 +191,8 @@ static void refuse(const char *keep, const char *share, const char *budget, pith
     pith_engine_free(e);
 }
 
-static void test_refused(void **state)
+TEST(refuses_budgets_that_do_not_fit)
 {
-    (void)state;
     const char *tokens_keep = "streaming:budget=96,sinks=4,window=16";
     refuse(tokens_keep, NULL, "25%", PITH_INVALID, "25%: the engine's is entries (512), or none");
     refuse(tokens_keep, NULL, "1MiB", PITH_INVALID, "1MiB: the engine's is entries");
@@ -219,9 +208,8 @@ static void test_refused(void **state)
 }
 
 /* A fork has it, too; a sequence with tokens keeps what it has. */
-static void test_fork(void **state)
+TEST(a_fork_has_the_budget_too)
 {
-    (void)state;
     pith_error err;
     pith_keep_stats keep;
     pith_engine *e = engine_of("streaming:budget=48,slack=8", NULL, NULL, 900);
@@ -237,13 +225,4 @@ static void test_fork(void **state)
     pith_seq_free(fork);
     pith_seq_free(seq);
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),    cmocka_unit_test(test_memory), cmocka_unit_test(test_slot),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_fork),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

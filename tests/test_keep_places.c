@@ -58,22 +58,15 @@ static void expect_places(const pith_seq *seq, int32_t n)
         }
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     model_load(12);
     pith_engine *e = exact_engine(POLICY, 512, 1, 0);
     pith_seq_free(eval_all(e, N_TOKEN, reference));
     pith_engine_free(e);
-    return 0;
 }
 
-static int free_model(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(load_model, model_free);
 
 /* ---- what is computed ---- */
 
@@ -134,9 +127,8 @@ static void check_attention(const pith_seq *seq, int32_t l, int32_t h, uint8_t *
             fail_msg("layer %d, head %d, dimension %d: %g is not %g", l, h, d, out[d], want[d]);
 }
 
-static void test_attention(void **state)
+TEST(attention_rotates_by_places_in_the_cache)
 {
-    (void)state;
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     uint8_t *scratch =
         pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(kv_cache_geometry(e->kv), 1));
@@ -151,9 +143,8 @@ static void test_attention(void **state)
     pith_engine_free(e);
 }
 
-static void test_places(void **state)
+TEST(first_entries_are_read_at_places_of_the_cache)
 {
-    (void)state;
     uint64_t text[N_TOKEN];
     pith_engine *e = exact_engine("streaming:budget=64,slack=32,positions=true", 64, 2, 0);
     pith_seq_free(eval_all(e, N_TOKEN, text));
@@ -182,9 +173,8 @@ static void test_places(void **state)
 
 /* ---- the same bits ---- */
 
-static void test_chunks_and_threads(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const char *const same[] = {POLICY, POLICY ",granularity=all",
                                        POLICY ",prefix=4,granularity=head"};
     static const int32_t chunks[] = {7, 33, 512};
@@ -199,9 +189,8 @@ static void test_chunks_and_threads(void **state)
 }
 
 /* Forks at a moment when the page of the sinks is still shared with the window, and after. */
-static void test_fork(void **state)
+TEST(forks_beside_a_shared_page_of_sinks)
 {
-    (void)state;
     static const int32_t at[] = {90, 150};
     for (size_t i = 0; i < PI_LEN(at); i++) {
         pith_engine *e = exact_engine(POLICY, 64, 2, 2 * (BUDGET + SLACK + PAGE_LEN));
@@ -229,9 +218,8 @@ static bool stop_late(void *user, double fraction)
 }
 
 /* Back into the window, into the gap, among the sinks, and on from there. */
-static void test_going_back(void **state)
+TEST(goes_back_into_window_gap_and_sinks)
 {
-    (void)state;
     static const int32_t lengths[] = {279, 250, 96, 95, 130, 4, 3, 299, 1, 200};
     pith_engine *e = exact_engine(POLICY, 50, 2, 512);
     pith_error err;
@@ -272,9 +260,8 @@ static void test_going_back(void **state)
     pith_engine_free(e);
 }
 
-static void test_files(void **state)
+TEST(goes_on_from_a_file)
 {
-    (void)state;
     char path[] = "/tmp/pith-test-places-XXXXXX";
     close(mkstemp(path));
     pith_engine *e = exact_engine(POLICY, 64, 2, 512), *full = exact_engine(NULL, 64, 1, 512);
@@ -323,9 +310,8 @@ static bool watch_bytes(void *user, pith_seq *seq, int32_t pos, const float *log
 
 /* The pool that the policy asks for is enough for any text, with a page less it is refused; sizes
    in bytes hold at all times. */
-static void test_memory(void **state)
+TEST(the_pool_that_it_asks_for_is_enough)
 {
-    (void)state;
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     pith_kv_stats kv;
     pith_error err;
@@ -372,9 +358,8 @@ static void test_memory(void **state)
 }
 
 /* A round that is asked for needs a page of each lane for the sinks, or changes nothing. */
-static void test_round_by_hand(void **state)
+TEST(a_round_is_the_one_done_by_hand)
 {
-    (void)state;
     for (int32_t more = 0; more < 2; more++) {
         pith_engine *e = exact_engine("streaming:budget=64,slack=1000,positions=cache", 64, 2,
                                       200 + more * PAGE_LEN);
@@ -395,9 +380,8 @@ static void test_round_by_hand(void **state)
 
 /* A prompt that is marked after a round makes other entries the first: the page that splitting them
    off takes is there, or nothing happens. */
-static void test_late_prompt(void **state)
+TEST(a_late_prompt_splits_the_sinks_off_or_changes_nothing)
 {
-    (void)state;
     enum { WIDE = 128 }; /* a budget, of which the prompt is less than half */
     for (int32_t more = 0; more < 2; more++) {
         pith_engine *e = exact_engine("streaming:budget=128,slack=32,positions=cache,pin-prompt=on",
@@ -424,9 +408,8 @@ static void test_late_prompt(void **state)
 
 /* Recorded keys and values, without a model: no more tokens than fit, rounds with a page to spare
    for the sinks, and the positions of the text. */
-static void test_replay(void **state)
+TEST(replays_without_a_model)
 {
-    (void)state;
     static float rows[BUDGET + SLACK][8];
     static int32_t ids[BUDGET + SLACK];
     static const double freq[4] = {1.0, 0.1, 0.01, 0.001};
@@ -450,21 +433,4 @@ static void test_replay(void **state)
     for (int32_t i = 0; i < BUDGET; i++)
         assert_int_equal(pos[i], i < SINKS ? i : SLACK + i);
     pi_replay_free(r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_chunks_and_threads),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_going_back),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_round_by_hand),
-        cmocka_unit_test(test_late_prompt),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

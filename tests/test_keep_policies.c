@@ -69,9 +69,8 @@ static void expect_scores(const struct keep_policy *policy, const float (*keys)[
             fail_msg("%s: entry %d: %.9f is not %.9f", policy->name, i, got[i], want[i]);
 }
 
-static void test_vectors(void **state)
+TEST(scores_as_their_authors_do)
 {
-    (void)state;
     static const double knorm[6] = {-1.9605483927, -1.7589059099, -2.1139418157,
                                     -0.9762812095, -2.110242877,  -1.8874586088};
     static const double keydiff_a[6] = {-0.7385453294, -0.8081193078, 0.2089269254,
@@ -91,9 +90,8 @@ static void test_vectors(void **state)
 
 /* The same from every storage type, over several pages, to what the type keeps of a key. What is
    stored of a rotated type is longer than the key by the cosine: 6 % in turbo2. */
-static void test_storage_types(void **state)
+TEST(scores_follow_every_storage_type)
 {
-    (void)state;
     enum { N = 100, WIDE = 64 };
     static float keys[N * WIDE];
     static const struct keep_policy *const policies[] = {&keep_knorm, &keep_keydiff};
@@ -132,9 +130,8 @@ static void test_storage_types(void **state)
 }
 
 /* Lots are spread evenly, differ between seeds and lanes, and stay with the position. */
-static void test_lots(void **state)
+TEST(random_lots_are_even_and_stay)
 {
-    (void)state;
     enum { N = 4096 };
     static int32_t pos[N];
     static float first[N], other[N];
@@ -277,9 +274,8 @@ static const struct keep_policy seen = {
     .score = seen_score,
 };
 
-static void test_policy_options(void **state)
+TEST(a_policy_reads_its_own_options)
 {
-    (void)state;
     struct keep_config c;
     struct seen_params p;
     pith_error err;
@@ -312,9 +308,8 @@ static void test_policy_options(void **state)
     assert_string_equal(err.message, "keep: file: a text of 256 bytes is longer than 255");
 }
 
-static void test_policy_calls(void **state)
+TEST(a_policy_is_opened_asked_and_closed)
 {
-    (void)state;
     struct policy_model m = {.g = {2, 2, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 3};
     struct keep_config c;
     struct keep *keep = NULL;
@@ -354,18 +349,14 @@ static void test_policy_calls(void **state)
 
 #define N_TOKEN 200
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     model_load(12);
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     model_free();
-    return 0;
 }
 
 static void expect_first(const pith_seq *seq, int32_t n, bool all)
@@ -387,9 +378,8 @@ static bool stop_at_once(void *user, double fraction)
     return fraction < 0.0;
 }
 
-static void test_pinned_prompt(void **state)
+TEST_WITH(load_model, free_model, a_pinned_prompt_stays)
 {
-    (void)state;
     pith_engine *e =
         engine_make("random:budget=100,slack=10,pin-prompt=on,window=5", 64, 2, 2 * N_TOKEN);
     pith_seq *seq = NULL, *fork = NULL;
@@ -435,17 +425,4 @@ static void test_pinned_prompt(void **state)
     expect_first(seq, 20, true);
     pith_seq_free(seq);
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_storage_types),
-        cmocka_unit_test(test_lots),
-        cmocka_unit_test(test_policy_options),
-        cmocka_unit_test(test_policy_calls),
-        cmocka_unit_test_setup_teardown(test_pinned_prompt, load_model, free_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

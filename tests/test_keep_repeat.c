@@ -26,21 +26,14 @@ static const char *const forms[] = {
 };
 #define N_FORM PI_LEN(forms)
 
-static int set_up(void **state)
+static void set_up(void)
 {
-    (void)state;
     model_load(17);
     for (int32_t i = 0; i <= N_LONG; i++)
         long_text[i] = tokens[i % (TOKENS_MAX - i / TOKENS_MAX)];
-    return 0;
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(set_up, model_free);
 
 /* ---- marks ---- */
 
@@ -94,9 +87,8 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     importance_prompt_free(&prompt);
 }
 
-static void test_marks(void **state)
+TEST(marks_are_those_of_a_text_read_twice)
 {
-    (void)state;
     static const char *const texts[] = {
         "kvzip:budget=100,window=8,granularity=layer-head",
         "kvzip:budget=100,window=8,granularity=layer-head,score=plus"};
@@ -147,9 +139,8 @@ static void read_turns(pith_seq *seq, uint64_t *hashes)
     }
 }
 
-static void test_chunks_threads(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const int32_t cases[][2] = {{512, 1}, {7, 2}, {64, 2}};
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t hashes[PI_LEN(cases)][TOKENS_MAX];
@@ -165,9 +156,8 @@ static void test_chunks_threads(void **state)
     }
 }
 
-static void test_company(void **state)
+TEST(company_changes_no_bit)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
         pith_error err;
@@ -195,9 +185,8 @@ static void test_company(void **state)
 }
 
 /* A fork of what was judged goes on alike, also over another prompt. */
-static void test_forks(void **state)
+TEST(a_fork_goes_on_alike)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         pith_error err;
         pith_engine *e = engine_make(forms[f], 64, 2, 2048);
@@ -223,9 +212,8 @@ static void test_forks(void **state)
 }
 
 /* More than one part. */
-static void test_parts(void **state)
+TEST(judges_a_text_of_several_parts)
 {
-    (void)state;
     uint64_t want = 0;
     for (int32_t chunk = 512; chunk >= 100; chunk -= 411) {
         pith_engine *e = engine_make("kvzip:budget=10%", chunk, 2, 2 * N_LONG + 256);
@@ -240,9 +228,8 @@ static void test_parts(void **state)
     }
 }
 
-static void test_full_where_never_reached(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static uint64_t want[TOKENS_MAX], got[TOKENS_MAX];
     pith_engine *full = engine_make(NULL, 64, 1, 512), *e = engine_make("kvzip", 64, 2, N_TOKEN);
     pith_seq *a = eval_all(full, N_TOKEN, want), *b = eval_all(e, N_TOKEN, got);
@@ -256,9 +243,8 @@ static void test_full_where_never_reached(void **state)
 
 /* ---- memory, and who sees what ---- */
 
-static void test_memory(void **state)
+TEST(the_memory_that_it_asks_for_is_enough)
 {
-    (void)state;
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_error err;
@@ -299,9 +285,8 @@ static bool count_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static void test_tap(void **state)
+TEST(a_tap_does_not_see_the_repetition)
 {
-    (void)state;
     int32_t n = 0;
     pith_error err;
     pith_engine *e = engine_make(forms[1], 64, 2, 1024);
@@ -314,22 +299,9 @@ static void test_tap(void **state)
     pith_engine_free(e);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_rounds_while_it_reads)
 {
-    (void)state;
     pith_error err;
     assert_int_equal(pith_policy_check(PITH_KEEP, "kvzip:rounds=stream", &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "rounds=prompt-end"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marks),    cmocka_unit_test(test_chunks_threads),
-        cmocka_unit_test(test_company),  cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_parts),    cmocka_unit_test(test_full_where_never_reached),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -24,24 +24,22 @@ static void must(pith_status status, const pith_error *err)
         fail_msg("%s: %s", pith_status_name(status), err->message);
 }
 
-static int load(void **state)
+static void load(void)
 {
     pith_error err;
     uint64_t rng = 5;
-    (void)state;
     must(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         ids[i] = 300 + (int32_t)rng_below(&rng, 600);
-    return 0;
 }
 
-static int unload(void **state)
+static void unload(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(load, unload);
 
 static pith_engine *engine_of(const char *keep, int32_t n_kv_token)
 {
@@ -96,12 +94,11 @@ static int32_t compare_lanes(const pith_seq *a, const pith_seq *b)
 
 /* A round that is asked for keeps what the same round of the rule `batch` keeps, and what follows
    has the same bits. */
-static void test_as_the_rules(void **state)
+TEST(a_round_is_that_of_the_rules)
 {
     static const char *const policies[] = {"streaming:sinks=2", "random:seed=3",
                                            "knorm:granularity=all", "keydiff:segments=4,window=8",
                                            "triattention"};
-    (void)state;
     for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
         char by_rule[128], asked[128];
         char sep = strchr(policies[i], ':') != NULL ? ',' : ':';
@@ -132,14 +129,13 @@ static void test_as_the_rules(void **state)
 }
 
 /* Memory goes back to the pool, and a second round finds nothing to do. */
-static void test_once(void **state)
+TEST(a_second_round_finds_nothing_to_do)
 {
     pith_engine *e = engine_of("streaming:budget=40,slack=1000", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
     pith_kv_stats kv;
     pith_error err;
     int32_t lanes = info.n_layer * info.n_head_kv;
-    (void)state;
     must(pith_seq_keep_round(seq, &err), &err);
     must(pith_seq_keep_round(seq, &err), &err);
     pith_engine_kv_stats(e, &kv);
@@ -162,11 +158,10 @@ static void test_once(void **state)
 
 /* A fork is cut and its origin keeps everything; where no page is free for the copies, the fork
    stays as it was. */
-static void test_shared_pages(void **state)
+TEST(a_round_copies_shared_pages_or_changes_nothing)
 {
     static const char keep[] = "random:budget=50%,slack=1000";
     int32_t n_page = (N_TOKEN + 15) / 16;
-    (void)state;
     for (int roomy = 0; roomy < 2; roomy++) {
         pith_engine *e = engine_of(keep, n_page * 16 * (roomy ? 2 : 1));
         pith_seq *seq = read_ids(e, N_TOKEN), *fork, *again;
@@ -193,12 +188,11 @@ static void test_shared_pages(void **state)
     }
 }
 
-static void test_prompt_beyond_budget(void **state)
+TEST(a_prompt_beyond_the_budget_is_not_pinned)
 {
     pith_engine *e = engine_of("streaming:budget=64,slack=1000,pin-prompt=on", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
     pith_error err;
-    (void)state;
     must(pith_seq_mark_prompt(seq, 100, &err), &err); /* is not pinned */
     must(pith_seq_mark_prompt(seq, 32, &err), &err);
     must(pith_seq_keep_round(seq, &err), &err);
@@ -256,11 +250,10 @@ static void check_lane(const struct norms *n, const pith_seq *seq, int32_t layer
         fail_msg("layer %d, head %d: kept %g, lost %g", layer, head, least, most);
 }
 
-static void test_vnorm(void **state)
+TEST(vnorm_keeps_what_the_values_say)
 {
     static const char *const policies[] = {"vnorm:budget=25%,slack=1000",
                                            "vnorm:norm=l1,budget=25%,slack=1000"};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         pith_engine_params p;
         pith_engine *e;
@@ -284,14 +277,4 @@ static void test_vnorm(void **state)
         pith_engine_free(e);
         free(n.of);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_the_rules), cmocka_unit_test(test_once),
-        cmocka_unit_test(test_shared_pages), cmocka_unit_test(test_prompt_beyond_budget),
-        cmocka_unit_test(test_vnorm),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

@@ -77,9 +77,8 @@ static const struct keep_policy coarse = {
     "budget, slack, prefix, sinks, window, recent, pin-prompt, segments, granularity, combine, "   \
     "batch, rounds, overwrite, layers, heads, split, stats"
 
-static void test_options(void **state)
+TEST(reads_options_with_their_units)
 {
-    (void)state;
     static const struct {
         const char *text;
         enum policy_unit unit;
@@ -120,9 +119,8 @@ static void test_options(void **state)
     assert_null(none.policy);
 }
 
-static void test_wrong_options(void **state)
+TEST(refuses_wrong_options_with_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *text, *says;
     } cases[] = {
@@ -184,9 +182,8 @@ static void test_wrong_options(void **state)
     }
 }
 
-static void test_own_options(void **state)
+TEST(a_policy_reads_its_own_options)
 {
-    (void)state;
     struct keep_config c;
     pith_error err;
     struct coarse_params p;
@@ -203,9 +200,8 @@ static void test_own_options(void **state)
                                      ", levels, twist, places)");
 }
 
-static void test_listing(void **state)
+TEST(lists_policies_with_their_parameters)
 {
-    (void)state;
     pith_policy_info policy;
     pith_param_info param;
     int32_t n_seen = 0;
@@ -260,9 +256,8 @@ static struct keep_config config_of(const struct keep_policy *policy, const char
     return c;
 }
 
-static void test_budgets(void **state)
+TEST(budgets_follow_the_number_of_tokens)
 {
-    (void)state;
     struct keep_config c = config_of(&keep_streaming, "budget=100,slack=20");
     assert_int_equal(keep_budget_at(&c, 0), 100);
     assert_int_equal(keep_budget_at(&c, 1000000), 100);
@@ -578,9 +573,8 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
 
 /* Pools in which everything fits, and tight ones, where a batch is refused or goes through whole.
  */
-static void test_histories(void **state)
+TEST(the_rules_hold_through_random_histories)
 {
-    (void)state;
     run_histories("budget=40,slack=10", 4000, 1500);
     assert_int_equal(world.n_full, 0);
     assert_true(world.n_copy > 10);
@@ -600,9 +594,8 @@ static void test_histories(void **state)
 }
 
 /* Exactly enough pages for forks that all share and all change every page; not with one less. */
-static void test_fork_needs_exactly(void **state)
+TEST(a_fork_reserves_exactly_what_it_needs)
 {
-    (void)state;
     const int32_t per_seq = 4 * N_LANE; /* pages of budget + slack = 64 entries */
     for (int32_t less = 0; less < 2; less++) {
         pith_error err;
@@ -625,18 +618,4 @@ static void test_fork_needs_exactly(void **state)
         keep_free(world.keep);
         kv_cache_free(world.cache);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_wrong_options),
-        cmocka_unit_test(test_own_options),
-        cmocka_unit_test(test_listing),
-        cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_histories),
-        cmocka_unit_test(test_fork_needs_exactly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

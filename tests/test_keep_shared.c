@@ -61,9 +61,8 @@ static const struct {
     {2, 2, false, {0, 1, 2, 3, 4, 6, 7}},
 };
 
-static void test_segments(void **state)
+TEST(segments_evict_evenly)
 {
-    (void)state;
     for (size_t c = 0; c < PI_LEN(chosen); c++) {
         int32_t set = chosen[c].set, n = set == 2 ? 12 : N_CELL, n_evict = set == 2 ? 7 : 10;
         int32_t pos[N_CELL], slots[N_CELL], n_gone = 0;
@@ -90,9 +89,8 @@ static void test_segments(void **state)
 
 /* ---- shares ---- */
 
-static void test_splits(void **state)
+TEST(splits_are_read_and_sum_up)
 {
-    (void)state;
     double w[4];
     pith_error err;
     must(keep_split_read("layers", "even", 4, w, &err), &err);
@@ -174,9 +172,8 @@ static struct keep *make(const struct keep_policy *p, const char *options,
     return keep;
 }
 
-static void test_contradictions(void **state)
+TEST(refuses_contradictions)
 {
-    (void)state;
     static const struct {
         const char *options, *says;
     } cases[] = {
@@ -244,9 +241,8 @@ static void append(struct kv_seq *kv, const struct policy_model *m, int32_t pos0
             }
 }
 
-static void test_selection_modes(void **state)
+TEST(selects_as_the_authors_do_in_each_mode)
 {
-    (void)state;
     static const struct keep_policy matrix = {
         .name = "matrix", .summary = "a table", .citation = "", .score = matrix_score};
     static const struct {
@@ -333,9 +329,8 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
 }
 
 /* The rounds of the V3 paper's perplexity tables, three chunks each: 18, 27 and 36. */
-static void test_batch_rounds(void **state)
+TEST(rounds_of_a_batch_are_those_of_the_paper)
 {
-    (void)state;
     static const struct {
         int32_t ctx, batch, budget, rounds, first, dropped;
     } cases[] = {
@@ -358,9 +353,8 @@ static void test_batch_rounds(void **state)
 }
 
 /* The TriAttention paper's runs: budget 16, slack 4, a prompt of 6 pinned. */
-static void test_slack_rounds(void **state)
+TEST(rounds_with_slack_are_those_of_the_paper)
 {
-    (void)state;
     int32_t at[16], dropped[16];
     int32_t n = run_lane("budget=16,slack=4,sinks=0,pin-prompt=on", 6, 36, 6, at, dropped);
     assert_int_equal(n, 5);
@@ -622,9 +616,8 @@ static void run_histories(const char *options, int32_t n_step)
         fail_msg("%s: %lld bytes leaked", options, (long long)pi_mem_used(PI_MEM_SCRATCH));
 }
 
-static void test_histories(void **state)
+TEST(the_rules_hold_through_random_histories)
 {
-    (void)state;
     run_histories("budget=40,slack=8,granularity=all", 10000);
     run_histories("budget=40,slack=8,granularity=head,combine=max,sinks=3,window=5", 10000);
     run_histories("budget=40,slack=8,granularity=layer,segments=8,prefix=8,window=8", 10000);
@@ -639,9 +632,8 @@ static void test_histories(void **state)
 
 /* ---- sequences that another granularity made ---- */
 
-static void test_lanes_that_differ(void **state)
+TEST(lanes_that_differed_come_to_hold_the_same_positions)
 {
-    (void)state;
     static const char *const then[] = {"budget=24,slack=6,granularity=all",
                                        "budget=24,slack=6,granularity=head,combine=max",
                                        "budget=24,slack=6,granularity=layer,segments=4"};
@@ -663,15 +655,4 @@ static void test_lanes_that_differ(void **state)
         keep_free(world.keep);
         kv_cache_free(world.cache);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_segments),       cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_contradictions), cmocka_unit_test(test_selection_modes),
-        cmocka_unit_test(test_batch_rounds),   cmocka_unit_test(test_slack_rounds),
-        cmocka_unit_test(test_histories),      cmocka_unit_test(test_lanes_that_differ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,9 +41,8 @@ static void expect_fresh_state(const pith_seq *seq, const char *keep, const int3
     pith_engine_free(e);
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     model_load(31);
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 512, 1, 0);
@@ -57,23 +56,21 @@ static int load_model(void **state)
         pith_engine_free(e);
     }
     assert_true(reference[0][N_TOKEN - 1] != reference[1][N_TOKEN - 1]);
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     for (size_t p = 0; p < N_POLICY; p++)
         free(last_state[p]);
     model_free();
-    return 0;
 }
+
+TEST_GROUP(load_model, free_model);
 
 /* ---- the same bits ---- */
 
-static void test_chunks_and_threads(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const struct {
         int32_t chunk, n_thread;
     } cases[] = {{1, 1}, {7, 2}, {33, 3}, {512, 2}};
@@ -93,9 +90,8 @@ static void test_chunks_and_threads(void **state)
 }
 
 /* Sequences that are at different places, in one batch, and each alone in calls of any size. */
-static void test_company(void **state)
+TEST(company_changes_no_bit_and_no_state)
 {
-    (void)state;
     enum { N = 3 };
     static const int32_t portion[N] = {1, 50, 86};
     for (size_t p = 0; p < N_POLICY; p++) {
@@ -123,9 +119,8 @@ static void test_company(void **state)
 }
 
 /* Both sides of a fork go on from what was learned, each for itself. */
-static void test_fork(void **state)
+TEST(both_sides_of_a_fork_remember)
 {
-    (void)state;
     int32_t other[N_TOKEN];
     memcpy(other, tokens, sizeof(other));
     for (int32_t i = 120; i < N_TOKEN; i++)
@@ -169,9 +164,8 @@ static bool stop_late(void *user, double fraction)
 
 /* What a cancelled pass showed the policy is forgotten with it; after a round it stays with the
    tokens. Either way the sequence goes on to the same bits. */
-static void test_cancel(void **state)
+TEST(a_cancelled_pass_is_forgotten)
 {
-    (void)state;
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 512);
         pith_error err;
@@ -205,9 +199,8 @@ static void test_cancel(void **state)
 }
 
 /* A batch that is refused for its memory has taught nobody anything. */
-static void test_refused(void **state)
+TEST(a_refused_batch_teaches_nothing)
 {
-    (void)state;
     pith_engine *e = engine_make(FROZEN, 64, 2, FIRST_ROUND + 2 * PAGE_LEN);
     pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
@@ -230,9 +223,8 @@ static void test_refused(void **state)
 /* ---- going back ---- */
 
 /* A sync gives what a fresh sequence gives, and leaves what one would have learned. */
-static void test_sync(void **state)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
-    (void)state;
     static const int32_t lengths[] = {229, 60, 61, 88, 1, 200};
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 50, 2, 512);
@@ -264,9 +256,8 @@ static void test_sync(void **state)
 }
 
 /* Generation reads a shorter prompt anew, and says so. */
-static void test_generate(void **state)
+TEST(generation_reads_a_shorter_prompt_anew)
 {
-    (void)state;
     pith_engine *e = engine_make(FROZEN ",pin-prompt=off", 64, 2, 512);
     pith_seq *seq = seq_make(e), *fresh = seq_make(e);
     pith_generate_params params;
@@ -363,9 +354,8 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
 }
 
 /* A loaded sequence goes on as the one that was saved: by steps, and by another prompt. */
-static void test_files(void **state)
+TEST(a_loaded_sequence_goes_on_alike)
 {
-    (void)state;
     int32_t n_aim = 0, n_mark = 0, n_state = 0;
     for (size_t p = 0; p < PI_LEN(saved); p++) {
         pith_engine *e = engine_make(saved[p].keep, 64, 2, 512);
@@ -396,9 +386,8 @@ static void test_files(void **state)
 }
 
 /* Another policy, other options or none: entries and tokens alone, and what is learned anew. */
-static void test_files_elsewhere(void **state)
+TEST(another_policy_learns_anew_from_a_file)
 {
-    (void)state;
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);
     pith_engine *wider = engine_make("triattention:budget=64,slack=24,warmup=171", 64, 2, 512);
     pith_error err;
@@ -447,9 +436,8 @@ static pith_status load_changed(pith_engine *e, const struct kv_seq *kv, const v
 }
 
 /* No bytes do harm: each is refused, or they are what some sequence has. */
-static void test_damaged_files(void **state)
+TEST(damaged_files_do_no_harm)
 {
-    (void)state;
     static const char *const keeps[] = {FROZEN, "longflow:budget=64"};
     for (size_t p = 0; p < PI_LEN(keeps); p++) {
         pith_engine *e = engine_make(keeps[p], 64, 2, 512);
@@ -493,9 +481,8 @@ static void test_damaged_files(void **state)
     remove(file_path());
 }
 
-static void test_account(void **state)
+TEST(the_state_is_counted)
 {
-    (void)state;
     pith_engine *e = engine_make(FROZEN, 64, 2, 512);
     pith_kv_stats one, two;
     int64_t used = pi_mem_used(PI_MEM_TABLE);
@@ -550,9 +537,8 @@ static pith_status live(pith_error *err)
     return status;
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     int64_t before[PI_MEM_N_TAG];
     pith_error err;
     mem_used(before);
@@ -572,23 +558,4 @@ static void test_every_allocation_fails(void **state)
         mem_check(before);
     }
     remove(file_path());
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks_and_threads),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_sync),
-        cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_files_elsewhere),
-        cmocka_unit_test(test_damaged_files),
-        cmocka_unit_test(test_account),
-        cmocka_unit_test(test_every_allocation_fails),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -59,9 +59,8 @@ static void expect_account(const pith_seq *seq)
     assert_true(s.overwritten <= s.evicted);
 }
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(77);
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 512, 1, 0);
@@ -73,21 +72,14 @@ static int setup(void **state)
         pith_seq_free(seq);
         pith_engine_free(e);
     }
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 /* ---- never reached ---- */
 
-static void test_budget_not_reached(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static const char *const roomy[] = {
         "longflow:budget=201",  "longflow:budget=201,score=exact,granularity=layer-head",
         "longflow:budget=100%", "tova:budget=201",
@@ -120,9 +112,8 @@ static void test_budget_not_reached(void **state)
 /* ---- the life of a lane ---- */
 
 /* Prompts around the budget: what they leave, and what each step finds. */
-static void test_prompts(void **state)
+TEST(prompts_around_the_budget_leave_room_for_a_step)
 {
-    (void)state;
     static const int32_t n_prompt[] = {1, 2, BUDGET - 1, BUDGET, BUDGET + 1, 48, 49, 120};
     for (int32_t p = 0; p < N_POLICY; p++)
         for (size_t i = 0; i < PI_LEN(n_prompt); i++) {
@@ -148,9 +139,8 @@ static void test_prompts(void **state)
 }
 
 /* The smallest budget: a token that is evaluated alone sees itself only. */
-static void test_budget_of_one(void **state)
+TEST(a_budget_of_one_holds_one_entry)
 {
-    (void)state;
     static const char *const tiny[] = {"tova:budget=1,slack=3",
                                        "tova:budget=1,granularity=layer-head"};
     for (size_t p = 0; p < PI_LEN(tiny); p++) {
@@ -173,9 +163,8 @@ static void test_budget_of_one(void **state)
 }
 
 /* A pool of what is said beforehand holds any number of steps, and nothing moves in it. */
-static void test_memory(void **state)
+TEST(the_pool_holds_any_number_of_steps)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine_params params;
         pith_kv_stats full = {0}, now;
@@ -209,9 +198,8 @@ static void test_memory(void **state)
 }
 
 /* What the rules protect is never overwritten. */
-static void test_protected(void **state)
+TEST(what_is_protected_is_never_overwritten)
 {
-    (void)state;
     pith_engine *e = engine_make(
         "longflow:budget=44,slack=8,prefix=3,sinks=5,window=7,granularity=layer-head", 64, 2, 0);
     pith_seq *seq = seq_make(e);
@@ -242,9 +230,8 @@ static void test_protected(void **state)
 }
 
 /* A pinned prompt stays whole. */
-static void test_pinned_prompt(void **state)
+TEST(a_pinned_prompt_stays_whole)
 {
-    (void)state;
     pith_engine *e = engine_make("longflow:budget=100,slack=8,pin-prompt=on", 64, 2, 0);
     pith_seq *seq = seq_make(e);
     pith_error err;
@@ -262,9 +249,8 @@ static void test_pinned_prompt(void **state)
 }
 
 /* A share of the tokens grows: a lane is overwritten only where it is above it. */
-static void test_share(void **state)
+TEST(a_share_of_the_tokens_grows)
 {
-    (void)state;
     pith_engine *e = engine_make("tova:budget=50%,slack=4", 64, 2, 0);
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 20);
@@ -280,9 +266,8 @@ static void test_share(void **state)
 
 /* ---- the same tokens ---- */
 
-static void test_chunks_and_threads(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
-    (void)state;
     static const struct {
         int32_t chunk, n_thread;
     } cases[] = {{1, 2}, {7, 3}, {33, 1}};
@@ -305,9 +290,8 @@ static void test_chunks_and_threads(void **state)
 
 /* A step among prompts and other steps; a chunk of one cuts prompts into single tokens, which are
    no steps. */
-static void test_company(void **state)
+TEST(company_changes_no_bit)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++)
         for (int32_t chunk = 1; chunk < 100; chunk += 40) {
             pith_engine *e = engine_make(policies[p], chunk, 2, 1024);
@@ -337,9 +321,8 @@ static void test_company(void **state)
 }
 
 /* Both sides of a fork go on as the original would have. */
-static void test_fork(void **state)
+TEST(both_sides_of_a_fork_go_on_alike)
 {
-    (void)state;
     static const int32_t at[] = {20, N_PROMPT, N_PROMPT + 1, 100};
     for (int32_t p = 0; p < N_POLICY; p++)
         for (size_t i = 0; i < PI_LEN(at); i++) {
@@ -380,9 +363,8 @@ static bool stop(void *user, double fraction)
 }
 
 /* What was not begun, and what overwrote nothing, is as it was; a token that took a place stays. */
-static void test_cancel(void **state)
+TEST(a_cancelled_step_leaves_what_was)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 1024);
         pith_seq *a = seq_make(e), *b = seq_make(e), *c = seq_make(e);
@@ -438,9 +420,8 @@ static void test_cancel(void **state)
 }
 
 /* The N-th allocation fails, of a step of each kind and of a fork: nothing has changed then. */
-static void test_failing_allocations(void **state)
+TEST(failing_allocations_change_nothing)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         int32_t n_failed = 0;
         for (int64_t n = 1;; n++) {
@@ -477,9 +458,8 @@ static void test_failing_allocations(void **state)
 
 /* A fork's step copies the pages that it writes to: where none is free it is refused, and both
    sides know still what they would have overwritten. */
-static void test_full_pool(void **state)
+TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 48 + PAGE_LEN);
         pith_seq *a = seq_make(e), *b = NULL, *c = NULL;
@@ -508,9 +488,8 @@ static void test_full_pool(void **state)
 /* ---- going back and on ---- */
 
 /* A sync gives what a fresh sequence gives; a chat goes on from its end. */
-static void test_sync(void **state)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 512);
         pith_seq *seq = seq_make(e), *fresh = seq_make(e);
@@ -541,9 +520,8 @@ static void test_sync(void **state)
 }
 
 /* A prompt behind steps has its rounds at the same tokens for any chunk. */
-static void test_turns_in_chunks(void **state)
+TEST(turns_may_come_in_chunks)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++) {
         uint64_t last = 0;
         for (int32_t chunk = 1; chunk <= 64; chunk += chunk == 1 ? 5 : 58) {
@@ -562,9 +540,8 @@ static void test_turns_in_chunks(void **state)
 }
 
 /* Forgetting tokens leaves lanes of different lengths; they fill up again and no further. */
-static void test_truncate(void **state)
+TEST(truncated_lanes_fill_up_again)
 {
-    (void)state;
     for (int32_t p = 0; p < N_POLICY; p++)
         for (int32_t to = 0; to < 100; to += 33) {
             pith_engine *e = engine_make(policies[p], 64, 2, 512);
@@ -587,9 +564,8 @@ static void test_truncate(void **state)
         }
 }
 
-static void test_asked_round(void **state)
+TEST(a_round_that_is_asked_for_changes_nothing)
 {
-    (void)state;
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 512);
     pith_seq *seq = seq_make(e);
     pith_keep_stats before, after;
@@ -631,9 +607,8 @@ static void expect_one_set(const pith_seq *seq, int32_t layer, bool same)
 /* A sequence that was saved without a policy, or with lanes that hold other positions than their
    neighbours, is brought to the budget before the next step, and its layers to one set. One that
    overwrites goes on from its file as if it had never been saved. */
-static void test_files(void **state)
+TEST(goes_on_from_files_of_other_policies)
 {
-    (void)state;
     static const char *const savers[] = {NULL, "knorm:budget=30,slack=8", "knorm:budget=70"};
     static const char *const loaders[] = {"tova:budget=40,slack=8", "longflow:budget=40,slack=8",
                                           "longflow:budget=40,slack=8,granularity=layer-head"};
@@ -671,29 +646,4 @@ static void test_files(void **state)
             pith_engine_free(from);
         }
     unlink(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budget_not_reached),
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_budget_of_one),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_protected),
-        cmocka_unit_test(test_pinned_prompt),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_chunks_and_threads),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_full_pool),
-        cmocka_unit_test(test_sync),
-        cmocka_unit_test(test_turns_in_chunks),
-        cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_asked_round),
-        cmocka_unit_test(test_files),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

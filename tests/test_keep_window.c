@@ -182,9 +182,8 @@ static const float snap_queries[4][2][DIM] = {
 
 /* What FasterDecoding/SnapKV keeps per head, the mean over a group as AdaKV and KVCache-Factory
    take it, and the form in yisunlp/LongFLow. */
-static void test_snapkv(void **state)
+TEST(snapkv_scores_as_its_authors_do)
 {
-    (void)state;
     static const double avg[2][8] = {{0.1819246224, 0.221352539, 0.1902970618, 0.3881815464,
                                       0.4902495596, 0.4073151888, 0.2714364318, 0.1299405019},
                                      {0.5574274576, 0.6418213013, 0.3226369209, 0.2321379549,
@@ -264,9 +263,8 @@ static const float rkv_queries[2][2][DIM] = {
 };
 
 /* Zefan-Cai/R-KV, rkv/compression/r1_kv.py and rkv/utils.py. */
-static void test_rkv(void **state)
+TEST(rkv_scores_as_its_authors_do)
 {
-    (void)state;
     static const double importance[7] = {0.1249086008, 0.1249086008, 0.1361041249, 0.1558162207,
                                          0.1558162207, 0.330174497,  0.330174497};
     static const double score[7] = {-0.1252590261, -0.0948530484, -0.1000076769, -0.0812847817,
@@ -298,9 +296,8 @@ static const float small_keys[6][DIM] = {
 
 /* schwartz-lab-NLP/TOVA, src/tova_cache.py; the same from the weights of a step. And what the norms
    and the directions of these keys (whose scores test_keep_policies.c checks) keep. */
-static void test_tova(void **state)
+TEST(tova_scores_as_its_authors_do)
 {
-    (void)state;
     static const float query[2][DIM] = {{1.25f, 1.0f, 0.25f, -0.25f},
                                         {-0.625f, 1.875f, -1.25f, 1.125f}};
     static const double score[6] = {0.166511978,  0.1959457182, 0.0889050667,
@@ -333,9 +330,8 @@ static void test_tova(void **state)
 
 /* ---- pooling ---- */
 
-static void test_pool(void **state)
+TEST(pooling_is_the_mean_or_maximum_around_an_entry)
 {
-    (void)state;
     enum { N = 40 };
     uint64_t rng = 4;
     float x[N], got[N];
@@ -439,9 +435,8 @@ static void check_weights(const struct world *w, int32_t n_query, int32_t count)
         }
 }
 
-static void test_queries(void **state)
+TEST(the_ring_of_queries_does_not_depend_on_cuts)
 {
-    (void)state;
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     fill_ring_world();
     for (int32_t n_query = 1; n_query <= 37; n_query += 9) {
@@ -483,9 +478,8 @@ static void test_queries(void **state)
 
 /* A lane whose entries were cut and of which some were overwritten: queries see by position, and
    scores are pooled in the order of the text. */
-static void test_any_order(void **state)
+TEST(entries_out_of_order_score_by_position)
 {
-    (void)state;
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};
     struct kv_geometry g = {1,   HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,  0,    0,    0};
@@ -574,9 +568,8 @@ static int32_t define_redundancy(const float (*keys)[WIDE], int32_t n, bool last
     return n_alone;
 }
 
-static void test_rkv_matrix(void **state)
+TEST(rkv_compares_keys_as_a_whole_matrix_does)
 {
-    (void)state;
     enum { N = 300 };
     static float keys[N][WIDE];
     static float queries[GROUP][WIDE];
@@ -607,15 +600,4 @@ static void test_rkv_matrix(void **state)
                              -want[i]);
             world_close(&w);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snapkv),     cmocka_unit_test(test_rkv),
-        cmocka_unit_test(test_tova),       cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_queries),    cmocka_unit_test(test_any_order),
-        cmocka_unit_test(test_rkv_matrix),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,25 +81,25 @@ static void save_stats(struct stats_importance *m, const char *path)
     pith_stats_free(s);
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
-    if (make_folder(state) != 0)
-        return 1;
+    make_folder();
     model_load(5);
     static char path[160];
     strcpy(path, in_folder("zap.stats"));
     stats_path = path;
     importance = make_importance(info.n_embd, model->hp.dim_k + 2);
     save_stats(make_importance(info.n_embd, model->hp.dim_k + 2), path);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
     stats_importance_free(importance);
     model_free();
-    return remove_folder(state);
+    remove_folder();
 }
+
+TEST_GROUP(set_up, tear_down);
 
 /* NAME:OPTIONS with the file where the policy wants one; the last four stay valid. */
 static const char *keep_of(const char *form)
@@ -174,9 +174,8 @@ static double predict(const struct seen *s, bool hidden, int32_t layer, int32_t 
 }
 
 /* Marks before any round, chunks and steps, are what the statistics predict. */
-static void test_marks(void **state)
+TEST(marks_are_what_the_statistics_predict)
 {
-    (void)state;
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
     const struct pi_hparams *hp = &model->hp;
     size_t n_row = (size_t)hp->n_layer * N_TOKEN, n_kv = n_row * (size_t)hp->n_head_kv;
@@ -221,9 +220,8 @@ static uint64_t run_alone(const char *keep, int32_t chunk, int32_t n_thread, uin
     return hash;
 }
 
-static void test_chunks_threads_company(void **state)
+TEST(chunks_threads_and_company_change_no_bit)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
         const char *keep = keep_of(forms[f]);
@@ -254,9 +252,8 @@ static void test_chunks_threads_company(void **state)
     }
 }
 
-static void test_full_where_never_reached(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden",
                                         "expected:budget=1024"};
     static uint64_t want[TOKENS_MAX], got[TOKENS_MAX];
@@ -268,9 +265,8 @@ static void test_full_where_never_reached(void **state)
 }
 
 /* A fork goes on as its original does, and so does what forgot and read again. */
-static void test_forks(void **state)
+TEST(a_fork_goes_on_alike)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX];
         const char *keep = keep_of(forms[f]);
@@ -323,9 +319,8 @@ static void score_lanes(pith_seq *seq, float *out)
 }
 
 /* A file of the full cache has no marks: entries are judged by what is stored. */
-static void test_snapshot(void **state)
+TEST(a_file_without_marks_is_judged_by_what_is_stored)
 {
-    (void)state;
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
     for (size_t i = 0; i < PI_LEN(texts); i++) {
         pith_error err;
@@ -364,9 +359,8 @@ static void test_snapshot(void **state)
 }
 
 /* Marks and sums go along to an engine with the same options. */
-static void test_loaded_rounds(void **state)
+TEST(marks_and_sums_go_along_with_a_file)
 {
-    (void)state;
     for (size_t f = 0; f < N_FORM; f++) {
         pith_error err;
         pith_engine *e = engine_make(keep_of(forms[f]), 64, 2, 4 * N_TOKEN);
@@ -398,9 +392,8 @@ static void expect_refused(const char *keep, const char *word)
         fail_msg("\"%s\" does not say %s", err.message, word);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_statistics_that_lack_something)
 {
-    (void)state;
     char text[320];
     expect_refused("kvzap", "no file is given");
     save_stats(NULL, in_folder("none.stats"));
@@ -409,18 +402,4 @@ static void test_refusals(void **state)
     save_stats(make_importance(0, model->hp.dim_k + 2), in_folder("keys.stats"));
     snprintf(text, sizeof(text), "kvzap:features=hidden,stats=%s", in_folder("keys.stats"));
     expect_refused(text, "keys alone");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_chunks_threads_company),
-        cmocka_unit_test(test_full_where_never_reached),
-        cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_loaded_rounds),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -336,10 +336,9 @@ static void random_op(struct world *w)
     }
 }
 
-static void test_random_operations(void **state)
+TEST(random_operations_agree_with_plain_arrays)
 {
     static const int32_t page_lens[] = {16, 32, 64};
-    (void)state;
     int n_full = 0;
     for (int t = 0; t < 2 * KV_N_TYPE * KV_N_TYPE; t += TEST_STRIDE) {
         struct kv_geometry g = geometry(page_lens[t % 3], (enum kv_type)(t / 2 % KV_N_TYPE),
@@ -373,9 +372,8 @@ static void assert_pages(const struct kv_cache *cache, int64_t used, int64_t sha
     assert_int_equal(stats.saved_bytes / stats.page_bytes, saved);
 }
 
-static void test_fork_counts_pages(void **state)
+TEST(fork_counts_pages)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F16, KV_TYPE_Q8_0);
     struct kv_cache *cache = kv_check_cache(&g, 64);
     struct kv_seq *a, *b, *c;
@@ -402,9 +400,8 @@ static void test_fork_counts_pages(void **state)
 
 /* Pages that continue no lane are taken lowest first, so that a pool that is mostly empty stays so
    in memory. */
-static void test_lowest_page_first(void **state)
+TEST(takes_the_lowest_page_first)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 200);
     for (int32_t i = 0; i < 200; i++)
@@ -441,9 +438,8 @@ static int32_t highest_page(const struct kv_seq *seq)
 
 /* Lanes that grow in turn have their pages side by side all the same, in runs that are as long as
    the lane was, and so not much more of the pool is touched than is in use. */
-static void test_pages_side_by_side(void **state)
+TEST(pages_of_a_lane_lie_side_by_side)
 {
-    (void)state;
     enum { N_SEQ = 3, N_PAGE = 64, P = 16, N_LANE = N_LAYER * N_HEAD };
     enum { ALL = 4 * N_SEQ * N_PAGE * N_LANE };
     struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
@@ -477,9 +473,8 @@ static void test_pages_side_by_side(void **state)
 
 /* Where it is known how long lanes get, the pages of each lie in one run, also in a pool that they
    fill to the last page; a lane that is longer all the same takes what there is. */
-static void test_expected_pages_side_by_side(void **state)
+TEST(expected_pages_lie_side_by_side)
 {
-    (void)state;
     enum { N_SEQ = 3, N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };
     struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, N_SEQ * N_PAGE * N_LANE);
@@ -510,9 +505,8 @@ static void test_expected_pages_side_by_side(void **state)
 }
 
 /* What is left to a lane is no loss: a pool gives its last page to whoever asks. */
-static void test_runs_give_way(void **state)
+TEST(runs_give_way)
 {
-    (void)state;
     enum { N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };
     struct kv_geometry g = geometry(P, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_PAGE * N_LANE);
@@ -532,9 +526,8 @@ static void test_runs_give_way(void **state)
 }
 
 /* Entries of different deltas cannot share a page; a page read at a delta takes no new entries. */
-static void test_delta_pages_stay_apart(void **state)
+TEST(delta_pages_stay_apart)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 64);
     struct kv_seq *seq;
@@ -566,9 +559,8 @@ static void test_delta_pages_stay_apart(void **state)
 
 /* ---- failures ---- */
 
-static void test_budget_is_checked(void **state)
+TEST(budget_is_checked)
 {
-    (void)state;
     struct kv_geometry g = geometry(64, KV_TYPE_F16, KV_TYPE_F16);
     int64_t page = (int64_t)kv_page_bytes(&g), least = N_LAYER * N_HEAD * page;
     assert_int_equal(page, 64 * (2 * DIM_K + 2 * DIM_V + 4));
@@ -593,9 +585,8 @@ static void test_budget_is_checked(void **state)
     assert_true(kv_bytes_for_tokens(&g, INT64_MAX) == INT64_MAX);
 }
 
-static void test_geometry_is_checked(void **state)
+TEST(geometry_is_checked)
 {
-    (void)state;
     static const struct {
         struct kv_geometry g;
         pith_status status;
@@ -686,9 +677,8 @@ static void story_end(struct story *s)
 }
 
 /* The story in a pool of every size, until it fits: each failure is KV_FULL and changes nothing. */
-static void test_full_at_every_point(void **state)
+TEST(may_be_full_at_every_point)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_Q8_0, KV_TYPE_F16);
     int64_t before = pi_mem_used(PI_MEM_TABLE);
     unsigned failed_steps = 0;
@@ -715,9 +705,8 @@ static void test_full_at_every_point(void **state)
 }
 
 /* Keeping entries of shared pages in a full pool. */
-static void test_compact_when_full(void **state)
+TEST(compacts_when_full)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F32, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *a, *b;
@@ -744,9 +733,8 @@ static void test_compact_when_full(void **state)
 }
 
 /* Every allocation of the story fails once; the step that met it is repeated and succeeds. */
-static void test_nth_allocation_fails(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     struct kv_geometry g = geometry(16, KV_TYPE_F16, KV_TYPE_F32);
     int64_t tables = pi_mem_used(PI_MEM_TABLE), pool = pi_mem_used(PI_MEM_KV);
     int64_t budget = 200 * (int64_t)kv_page_bytes(&g);
@@ -781,23 +769,4 @@ static void test_nth_allocation_fails(void **state)
         assert_int_equal(pi_mem_used(PI_MEM_KV), pool);
     }
     assert_true(n_failed >= 7);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations),
-        cmocka_unit_test(test_fork_counts_pages),
-        cmocka_unit_test(test_lowest_page_first),
-        cmocka_unit_test(test_pages_side_by_side),
-        cmocka_unit_test(test_expected_pages_side_by_side),
-        cmocka_unit_test(test_runs_give_way),
-        cmocka_unit_test(test_delta_pages_stay_apart),
-        cmocka_unit_test(test_budget_is_checked),
-        cmocka_unit_test(test_geometry_is_checked),
-        cmocka_unit_test(test_full_at_every_point),
-        cmocka_unit_test(test_compact_when_full),
-        cmocka_unit_test(test_nth_allocation_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

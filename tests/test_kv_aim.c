@@ -38,9 +38,8 @@ static void aim_all(struct kv_seq *seq, int32_t slot)
         kv_seq_aim(seq, 0, h, slot);
 }
 
-static void test_aim(void **state)
+TEST(the_next_token_takes_the_aimed_slot)
 {
-    (void)state;
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -76,9 +75,8 @@ static void test_aim(void **state)
 
 /* An aimed lane whose pages are full takes no page for the next token; one that is shared takes a
    copy of the page it is aimed at, and its other holder sees what it saw. */
-static void test_aim_pages(void **state)
+TEST(an_aimed_lane_takes_no_page_and_copies_a_shared_one)
 {
-    (void)state;
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 10);
@@ -106,9 +104,8 @@ static void test_aim_pages(void **state)
 }
 
 /* Where no page is free for a copy, what follows the first gap goes, too, and nothing else. */
-static void test_truncate_without_pages(void **state)
+TEST(truncates_without_taking_pages)
 {
-    (void)state;
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_HEAD);
@@ -161,9 +158,8 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
 }
 
 /* Only a lane that says so may have positions that fall, and only version 4 can say it. */
-static void test_snapshot(void **state)
+TEST(a_file_says_where_positions_fall)
 {
-    (void)state;
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -283,9 +279,8 @@ static void check_overwritten(const struct kv_geometry *g, int32_t budget, uint6
     kv_cache_free(cache);
 }
 
-static void test_attention(void **state)
+TEST(attends_over_overwritten_lanes)
 {
-    (void)state;
     uint64_t rng = 5;
     for (int t = 0; t < 9; t++) {
         enum kv_type type = (enum kv_type)(t % KV_N_TYPE);
@@ -293,16 +288,4 @@ static void test_attention(void **state)
                                 0, {0},    {0}, NULL, 0,           0,    0};
         check_overwritten(&g, 40 + t * 13, &rng);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_aim),
-        cmocka_unit_test(test_aim_pages),
-        cmocka_unit_test(test_truncate_without_pages),
-        cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_attention),
-    };
-    return cmocka_run_group_tests_name("kv_aim", tests, NULL, NULL);
 }

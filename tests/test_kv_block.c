@@ -68,9 +68,8 @@ static void check_story(struct story *s, const char *const table[4], int32_t ent
     kv_check_account(s->cache, 0);
 }
 
-static void test_vector_trace(void **state)
+TEST(follows_the_published_story_of_references)
 {
-    (void)state;
     struct story s = {.cache = kv_check_cache(&one_lane, 11)};
     struct kv_block *block[4];
     float row[32] = {1};
@@ -130,9 +129,8 @@ static void must_fail(pith_status status, const pith_error *err, const char *say
         fail_msg("\"%s\" does not say \"%s\"", err->message, says);
 }
 
-static void test_block_is_checked(void **state)
+TEST(block_is_checked)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
     struct kv_block *block = NULL, *first;
@@ -183,9 +181,8 @@ static void test_block_is_checked(void **state)
 }
 
 /* A block is not written to: who overwrites, packs or empties a lane gets pages of its own. */
-static void test_block_stays(void **state)
+TEST(a_block_is_never_written_to)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&one_lane, 6);
     struct kv_seq *seq = open_seq(cache), *again = open_seq(cache);
     struct kv_block *block;
@@ -267,9 +264,8 @@ static void assert_same_seq(const struct kv_seq *a, const struct kv_seq *b)
     }
 }
 
-static void test_swap(void **state)
+TEST(a_swapped_sequence_comes_back_bit_for_bit)
 {
-    (void)state;
     struct kv_geometry g = two_layers;
     g.index = KV_INDEX_NORM | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
     int64_t tables = pi_mem_used(PI_MEM_TABLE);
@@ -312,9 +308,8 @@ static void test_swap(void **state)
 }
 
 /* What a fork, a block and another sequence have of it stays; each allocation fails once. */
-static void test_swap_shared(void **state)
+TEST(what_others_share_stays_in_the_pool)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
     kv_cache_set_marks(cache, 1, true);
     int64_t other = pi_mem_used(PI_MEM_OTHER);
@@ -356,14 +351,4 @@ static void test_swap_shared(void **state)
     kv_seq_free(never);
     kv_block_drop(cache, block);
     kv_cache_free(cache);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vector_trace), cmocka_unit_test(test_block_is_checked),
-        cmocka_unit_test(test_block_stays),  cmocka_unit_test(test_swap),
-        cmocka_unit_test(test_swap_shared),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,11 +129,10 @@ static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int3
     kv_cache_free(cache);
 }
 
-static void test_codecs_bit_by_bit(void **state)
+TEST(codes_are_right_bit_by_bit)
 {
     static const int32_t dims[] = {1, 2, 3, 7, 16, 31, 33, 64, 80, 96, 127, 128, 129, 256};
     static const int32_t page_lens[] = {16, 32, 64};
-    (void)state;
     uint64_t rng = 5;
     for (size_t p = 0; p < 2 * PI_LEN(page_lens); p++) {
         uint32_t index = p % 2 == 0 ? 0 : KV_INDEX_ROWS;
@@ -154,9 +153,8 @@ static void test_codecs_bit_by_bit(void **state)
 }
 
 /* What is lost by storing: half a step of the type's grid. */
-static void test_codec_errors_are_bounded(void **state)
+TEST(codec_errors_are_bounded)
 {
-    (void)state;
     uint64_t rng = 6;
     for (int type = 0; type <= KV_TYPE_Q4_0; type++) { /* test_kv_turbo has the others */
         struct kv_geometry g = {
@@ -186,9 +184,8 @@ static void test_codec_errors_are_bounded(void **state)
 }
 
 /* Moves keep the bytes; slots around them stay. */
-static void test_moves(void **state)
+TEST(moves_keep_the_bytes)
 {
-    (void)state;
     uint64_t rng = 8;
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct kv_geometry g = {
@@ -217,14 +214,4 @@ static void test_moves(void **state)
         }
         kv_cache_free(cache);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codecs_bit_by_bit),
-        cmocka_unit_test(test_codec_errors_are_bounded),
-        cmocka_unit_test(test_moves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

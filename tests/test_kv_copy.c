@@ -97,10 +97,9 @@ static void check_copies(const struct kv_geometry *a, const struct kv_geometry *
     kv_cache_free(to);
 }
 
-static void copies_are_as_stored(void **state)
+TEST(copies_are_as_stored)
 {
     const uint32_t indices[] = {0, KV_INDEX_ROWS, KV_INDEX_NORM | KV_INDEX_BOUNDS};
-    (void)state;
     for (int k = 0; k < KV_N_TYPE; k++)
         for (size_t i = 0; i < 9; i++) {
             enum kv_type type_k = (enum kv_type)k, type_v = (enum kv_type)((k + 3) % KV_N_TYPE);
@@ -111,7 +110,7 @@ static void copies_are_as_stored(void **state)
 }
 
 /* Types that differ: what is stored alike stays, the rest is what appending it would have made. */
-static void copies_of_another_type(void **state)
+TEST(copies_may_be_of_another_type)
 {
     struct kv_geometry a = geometry(KV_TYPE_F16, KV_TYPE_Q8_0, 16, 0);
     struct kv_geometry b = geometry(KV_TYPE_TURBO4, KV_TYPE_Q8_0, 64, KV_INDEX_NORM);
@@ -119,7 +118,6 @@ static void copies_of_another_type(void **state)
     struct kv_seq *source = new_seq(from), *target = new_seq(to), *other = new_seq(to);
     const struct kv_copy c = {source, 0, 0, target, 1, 1, NULL};
     float x[96], y[96];
-    (void)state;
     assert_int_equal(kv_check_append(source, 9, 0, 40), PITH_OK);
     assert_int_equal(kv_seq_reserve(target, 40, NULL), PITH_OK);
     assert_int_equal(kv_seq_reserve(other, 40, NULL), PITH_OK);
@@ -144,11 +142,10 @@ static void copies_of_another_type(void **state)
 }
 
 /* Sequences of one cache, from a lane with short pages, and back where they came from. */
-static void copies_within_a_cache(void **state)
+TEST(copies_between_sequences_of_a_cache)
 {
     struct kv_geometry g = geometry(KV_TYPE_F16, KV_TYPE_F16, 16, 0);
     struct kv_cache *cache = kv_check_cache(&g, 100);
-    (void)state;
     kv_cache_set_marks(cache, 1, true);
     struct kv_seq *a = new_seq(cache), *b = new_seq(cache);
     const struct kv_copy there = {a, 0, 1, b, 0, 1, NULL}, back = {b, 0, 1, a, 0, 1, NULL};
@@ -177,14 +174,13 @@ static void copies_within_a_cache(void **state)
 }
 
 /* Entries from several places, in any order, are as if they had been appended. */
-static void lanes_are_filled_from_several_places(void **state)
+TEST(lanes_are_filled_from_several_places)
 {
     struct kv_geometry g = geometry(KV_TYPE_Q8_0, KV_TYPE_F16, 16, KV_INDEX_BOUNDS);
     struct kv_cache *cache = kv_check_cache(&g, 100);
     struct kv_seq *even = new_seq(cache), *odd = new_seq(cache), *all = new_seq(cache);
     const struct kv_copy from_even = {even, 1, 1, all, 1, 1, NULL},
                          from_odd = {odd, 1, 1, all, 1, 1, NULL};
-    (void)state;
     assert_int_equal(kv_check_append(even, 3, 0, 40), PITH_OK);
     assert_int_equal(kv_check_append(odd, 4, 0, 40), PITH_OK);
     assert_int_equal(kv_seq_reserve(all, 40, NULL), PITH_OK);
@@ -206,12 +202,11 @@ static void lanes_are_filled_from_several_places(void **state)
     kv_cache_free(cache);
 }
 
-static void clearing_keeps_own_pages(void **state)
+TEST(clearing_keeps_own_pages)
 {
     struct kv_geometry g = geometry(KV_TYPE_F16, KV_TYPE_F16, 16, 0);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *a = new_seq(cache), *fork;
-    (void)state;
     assert_int_equal(kv_check_append(a, 3, 0, 40), PITH_OK);
     clear_lanes(a, 2, 2);
     for (int32_t l = 0; l < 4; l++) {
@@ -233,13 +228,12 @@ static void clearing_keeps_own_pages(void **state)
     kv_cache_free(cache);
 }
 
-static void pages_go_in_and_out(void **state)
+TEST(pages_go_in_and_out)
 {
     struct kv_geometry g = geometry(KV_TYPE_TURBO3, KV_TYPE_F16, 16, KV_INDEX_NORM);
     struct kv_cache *cache = kv_check_cache(&g, 60), *other = kv_check_cache(&g, 60);
     struct kv_seq *a = new_seq(cache), *b = new_seq(other);
     const struct kv_copy c = {a, 0, 0, b, 0, 0, NULL};
-    (void)state;
     assert_int_equal(kv_check_append(a, 3, 0, 40), PITH_OK);
     assert_int_equal(kv_seq_reserve(b, 48, NULL), PITH_OK);
     kv_lane_put_page(b, 0, 0, kv_lane_page_data(a, 0, 0, 2), 8);
@@ -265,17 +259,4 @@ static void pages_go_in_and_out(void **state)
     kv_seq_free(b);
     kv_cache_free(cache);
     kv_cache_free(other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_are_as_stored),
-        cmocka_unit_test(copies_of_another_type),
-        cmocka_unit_test(copies_within_a_cache),
-        cmocka_unit_test(lanes_are_filled_from_several_places),
-        cmocka_unit_test(clearing_keeps_own_pages),
-        cmocka_unit_test(pages_go_in_and_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,9 +58,8 @@ static void check_types(const pith_model *model, const pith_engine_params *param
     pith_engine_free(e);
 }
 
-static void test_shared_keys_are_not_turbo(void **state)
+TEST(shared_keys_are_not_turbo)
 {
-    (void)state;
     static const struct {
         const char *type_k;
         int32_t layer;
@@ -90,9 +89,8 @@ static void test_shared_keys_are_not_turbo(void **state)
     pith_model_free(apart);
 }
 
-static void test_what_q8_0_cannot_take(void **state)
+TEST(turbo_keys_of_shared_heads_need_force)
 {
-    (void)state;
     pith_model *model = model_of("layers=2 width=64 heads=6 kv_heads=1 head_dim=80 ff=64 vocab=64");
     pith_engine_params p = params_of("turbo3", "turbo3");
     pith_engine *e = NULL;
@@ -170,9 +168,8 @@ static void check_pair(const pith_model *model, const char *type_k, const char *
     }
 }
 
-static void test_every_pair(void **state)
+TEST(every_pair_of_types_keeps_its_promises)
 {
-    (void)state;
     static const char *const names[] = {"f32", "f16", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2"};
     static const char *const edges[][2] = {
         {"turbo3:f16=1+1", "turbo2:q8_0=1+0"},
@@ -190,14 +187,4 @@ static void test_every_pair(void **state)
     }
     pith_model_free(model);
     mem_check(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared_keys_are_not_turbo),
-        cmocka_unit_test(test_what_q8_0_cannot_take),
-        cmocka_unit_test(test_every_pair),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

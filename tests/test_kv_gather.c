@@ -154,11 +154,10 @@ static void check_calls(struct fixture *f, const int32_t *slots, int32_t n,
 }
 
 /* Pages of 64: all entries are the lane itself, some what is left when it is packed. */
-static void test_pages_of_64(void **state)
+TEST(chosen_entries_give_the_bits_of_a_lane_of_them)
 {
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     int32_t slots[N_ENTRY], n;
-    (void)state;
     for (int t = 0; t < 3; t++) {
         struct kv_geometry g = {
             1,   1,   64,   96, 64, types[t], types[(t + 1) % 3], KV_INDEX_NORM, 0,
@@ -183,10 +182,9 @@ static void test_pages_of_64(void **state)
 }
 
 /* Smaller pages: the entries appended to a lane with pages of 64. */
-static void test_small_pages(void **state)
+TEST(small_pages_give_the_same_bits)
 {
     int32_t slots[N_ENTRY];
-    (void)state;
     for (int32_t page_len = 16; page_len <= 32; page_len *= 2) {
         struct kv_geometry g = {
             1,   1,    80, 33, page_len, KV_TYPE_F16, KV_TYPE_F32, KV_INDEX_ROWS, 0, {0},
@@ -213,12 +211,11 @@ static void test_small_pages(void **state)
 
 /* Pages with deltas, of which positions fall from one to the next: packing breaks at the same
    places as tiles do. And a lane that was overwritten. */
-static void test_lanes(void **state)
+TEST(shifted_and_overwritten_lanes_give_the_same_bits)
 {
     enum { DIM = 32 };
     double freq[DIM / 2];
     int32_t slots[N_ENTRY + 100];
-    (void)state;
     for (int32_t i = 0; i < DIM / 2; i++)
         freq[i] = pow(10000, -(double)i / (DIM / 2));
     const struct pi_rope rope = {.n_pair = DIM / 2, .freq = freq, .magnitude = 1};
@@ -258,14 +255,13 @@ static void test_lanes(void **state)
 }
 
 /* Nothing is chosen: nothing is seen. */
-static void test_none(void **state)
+TEST(no_chosen_entry_gives_zeros)
 {
     struct kv_geometry g = {1,   1,    32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS, 0, {0},
                             {0}, NULL, 0,  0,  0};
     const int32_t slots[1] = {0};
     struct fixture f;
     uint64_t rng = 4;
-    (void)state;
     cache_open(&f, &g, 40);
     append_random(f.seq, &rng, 0, 40);
     queries(&f, &rng, 3, 5, 39);
@@ -278,15 +274,4 @@ static void test_none(void **state)
         assert_true(r.max[i] == -INFINITY && r.sum[i] == 0.0f);
     result_free(&r);
     close_all(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_of_64),
-        cmocka_unit_test(test_small_pages),
-        cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

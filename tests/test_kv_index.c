@@ -13,6 +13,8 @@
 #include "kv_check.h"
 #include "testing.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 static const uint32_t all_parts = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS |
                                   KV_INDEX_PROJ | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
 
@@ -97,7 +99,7 @@ static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, c
 }
 
 /* Every part of a page and of its entries, for all types and odd head sizes. */
-static void test_definitions(void **state)
+TEST(each_part_is_what_it_is_defined_to_be)
 {
     const struct kv_geometry shapes[] = {
         {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0, 0},
@@ -105,7 +107,6 @@ static void test_definitions(void **state)
         {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1, {0}, {0}, NULL, 0, 0, 0},
         {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}, NULL, 0, 0, 0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const struct kv_geometry *g = &shapes[i];
         struct kv_cache *cache = kv_check_cache(g, 4);
@@ -302,9 +303,8 @@ static void do_something(struct zoo *z)
     }
 }
 
-static void test_operations(void **state)
+TEST(the_index_follows_its_entries)
 {
-    (void)state;
     for (int t = 0; t < KV_N_TYPE; t += TEST_STRIDE) {
         const struct kv_geometry g = {N_LAYER,
                                       N_HEAD,
@@ -341,7 +341,7 @@ static void test_operations(void **state)
 
 /* ---- the account, files, what is refused ---- */
 
-static void test_account(void **state)
+TEST(the_index_is_counted)
 {
     const struct kv_geometry plain = {1,   2,    64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                                       {0}, NULL, 0,  0,  0};
@@ -358,7 +358,6 @@ static void test_account(void **state)
     };
     const size_t page = kv_page_bytes(&plain), entry = (64 + 48) * 2 + 4;
     float matrix[2 * 5 * 64] = {0};
-    (void)state;
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         pith_kv_stats stats;
         struct kv_seq *seq;
@@ -381,7 +380,7 @@ static void test_account(void **state)
 }
 
 /* A file is the same with an index and without, and is read into caches with any. */
-static void test_files(void **state)
+TEST(files_are_the_same_with_and_without_an_index)
 {
     const struct kv_geometry plain = {
         N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0};
@@ -396,7 +395,6 @@ static void test_files(void **state)
     const char *path = in_folder("b.snapshot");
     void *extra;
     size_t size;
-    (void)state;
     fill(matrix, N_LANE * 7 * 32, &rng, 0.5f);
     kv_cache_set_projection(b, matrix);
     assert_int_equal(kv_seq_create(a, &first, NULL), PITH_OK);
@@ -417,7 +415,7 @@ static void test_files(void **state)
     test_free(z.fresh);
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_parts)
 {
     const struct {
         struct kv_geometry g;
@@ -443,20 +441,9 @@ static void test_refused(void **state)
          PITH_OK,
          ""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         pith_error err = {.message = ""};
         assert_int_equal(kv_geometry_check(&cases[i].g, &err), cases[i].status);
         assert_non_null(strstr(err.message, cases[i].names));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_definitions), cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_account),     cmocka_unit_test(test_files),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -11,6 +11,8 @@
 #include "folder.h"
 #include "kv/snapshot.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 /* Keys of 160 dimensions, of which the last 96 are the value: groups of the turbo types are 32 long
    in both, so that a lane which stores values codes them alike. */
 #define DIM_K 160
@@ -67,10 +69,9 @@ static void same_attention(enum kv_type type, int32_t n_tok, int32_t n_group, co
     close_pair(f);
 }
 
-static void test_attention(void **state)
+TEST(attention_has_the_bits_of_values_stored_apart)
 {
     static const int32_t rows[][2] = {{1, 1}, {1, 4}, {1, 7}, {1, 16}, {5, 3}, {40, 2}};
-    (void)state;
     for (int level = 0; level < PI_CPU_N_LEVEL; level++) {
         const char *name = pi_cpu_level_name((enum pi_cpu_level)level);
         if (pith_cpu_level_set(name, NULL) != PITH_OK)
@@ -81,9 +82,8 @@ static void test_attention(void **state)
     }
 }
 
-static void test_levels(void **state)
+TEST(every_level_gives_the_same_bits)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++)
         for (int32_t n_group = 1; n_group <= 16; n_group *= 4) {
             uint64_t rng = 5;
@@ -98,10 +98,9 @@ static void test_levels(void **state)
 }
 
 /* Some entries, as a read policy lists them. */
-static void test_slots(void **state)
+TEST(chosen_entries_give_the_same_bits)
 {
     int32_t slots[40];
-    (void)state;
     for (int32_t i = 0; i < 40; i++)
         slots[i] = 3 * i + (i > 20);
     for (int type = 0; type < KV_N_TYPE; type++) {
@@ -131,12 +130,11 @@ static void test_slots(void **state)
 }
 
 /* Entries that are read as if they were written later: their rotated dimensions come first. */
-static void test_delta(void **state)
+TEST(shifted_entries_give_the_same_bits)
 {
     double freq[V_FROM / 2];
     const struct pi_rope rope = {
         .n_pair = V_FROM / 2, .adjacent = true, .freq = freq, .magnitude = 1};
-    (void)state;
     for (int32_t i = 0; i < V_FROM / 2; i++)
         freq[i] = pow(100, -2.0 * i / V_FROM);
     for (int type = 0; type < KV_N_TYPE; type++)
@@ -165,10 +163,9 @@ static void test_delta(void **state)
 
 /* ---- what else is made of values ---- */
 
-static void test_values(void **state)
+TEST(values_are_read_out_of_keys)
 {
     static float a[DIM_V * 32], b[DIM_V * 32];
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct fixture f[2];
         open_pair(f, (enum kv_type)type, KV_INDEX_VALUE_SUM | KV_INDEX_NORM, true);
@@ -198,9 +195,8 @@ static void test_values(void **state)
 /* ---- bytes ---- */
 
 /* A page has keys and positions, each from a multiple of 64 bytes on, and nothing else. */
-static void test_bytes(void **state)
+TEST(a_page_holds_keys_and_positions_alone)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct kv_geometry g = shape((enum kv_type)type, true, 0);
         double row = DIM_K * kv_type_bits((enum kv_type)type, DIM_K) / 8;
@@ -227,9 +223,8 @@ static void assert_same_lane(const struct kv_seq *a, const struct kv_seq *b)
     }
 }
 
-static void test_save_swap_and_compact(void **state)
+TEST(saving_swapping_and_compacting_change_no_bit)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct fixture f[2];
         struct kv_seq *loaded = NULL, *fork = NULL;
@@ -261,7 +256,7 @@ static void test_save_swap_and_compact(void **state)
 }
 
 /* A file that says another place of values, with the right checksum. */
-static void test_forged_places(void **state)
+TEST(refuses_files_with_other_places_of_values)
 {
     static const struct {
         int32_t v_in_k;
@@ -279,7 +274,6 @@ static void test_forged_places(void **state)
     void *extra = NULL;
     size_t extra_size;
     pith_error err;
-    (void)state;
     open_pair(f, KV_TYPE_Q8_0, 0, false);
     check(kv_seq_save(f[1].seq, "", 0, in_folder("seq"), &err), &err);
     check(pi_file_map(in_folder("seq"), &file, &err), &err);
@@ -306,9 +300,8 @@ static void test_forged_places(void **state)
 }
 
 /* To a lane of the same type, and to one of another. */
-static void test_copies(void **state)
+TEST(copies_hold_the_values)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++)
         for (int to = 0; to < KV_N_TYPE; to++) {
             struct fixture from, onto;
@@ -349,10 +342,9 @@ static void refused(struct kv_geometry g, const char *sentence)
         fail_msg("\"%s\" is not \"%s\"", err.message, sentence);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_types_that_differ)
 {
     struct kv_geometry g = shape(KV_TYPE_F16, true, 0);
-    (void)state;
     g.type_v = KV_TYPE_Q8_0;
     refused(g, "type_v: values of this model are parts of its keys, so that type_v must be type_k "
                "(f16, and edges alike)");
@@ -375,21 +367,4 @@ static void test_refusals(void **state)
                "rotated dimensions and values of a latent lane (64 and 64)");
     g.v_in_k = 100;
     refused(g, "v_in_k: keys of 128 have no 64 dimensions from 100 on");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_save_swap_and_compact),
-        cmocka_unit_test(test_forged_places),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

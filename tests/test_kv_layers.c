@@ -35,9 +35,8 @@ static void check(pith_status status, const pith_error *err)
 
 /* ---- texts ---- */
 
-static void test_types_are_read(void **state)
+TEST(types_are_read)
 {
-    (void)state;
     static const struct {
         const char *text;
         struct kv_type_choice want;
@@ -65,9 +64,8 @@ static void test_types_are_read(void **state)
     }
 }
 
-static void test_mistakes_are_named(void **state)
+TEST(mistakes_are_named)
 {
-    (void)state;
     static const char names[] = "(f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2, bf16)";
     static const char *const cases[][2] = {
         {"q5_0", "type_k: \"q5_0\" is not a storage type"},
@@ -111,9 +109,8 @@ static void test_mistakes_are_named(void **state)
 
 /* ---- classes ---- */
 
-static void test_layers_have_their_types(void **state)
+TEST(layers_have_their_types)
 {
-    (void)state;
     static const enum kv_type k[N_LAYER] = {KV_TYPE_F16,  KV_TYPE_F16,  KV_TYPE_Q4_0,
                                             KV_TYPE_Q4_0, KV_TYPE_Q4_0, KV_TYPE_F16};
     static const enum kv_type v[N_LAYER] = {KV_TYPE_Q8_0,   KV_TYPE_TURBO3, KV_TYPE_TURBO3,
@@ -173,9 +170,8 @@ static int64_t resident(const struct kv_cache *cache)
 
 /* Lanes of the first layers grow as far as the budget goes, lose all, then those of the last ones
    do, over and over: what one class no longer holds the system has back when another needs it. */
-static void test_memory_is_given_back(void **state)
+TEST(memory_is_given_back)
 {
-    (void)state;
     struct kv_geometry g = mixed;
     struct kv_cache *cache;
     pith_error err;
@@ -209,9 +205,8 @@ static void test_memory_is_given_back(void **state)
 
 /* Lanes of unlike lengths, forks and cuts: the account is exact after every step, a step that does
    not fit says so and changes nothing, one that fits succeeds. */
-static void test_account_of_random_steps(void **state)
+TEST(the_account_holds_through_random_steps)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&mixed, 90);
     struct kv_seq *seq[3] = {0};
     int32_t next[3] = {0};
@@ -270,9 +265,8 @@ static void test_account_of_random_steps(void **state)
 }
 
 /* Charges of shared pages are bytes, too: compacting everything takes no more than was said. */
-static void test_charges_are_enough(void **state)
+TEST(charges_are_enough)
 {
-    (void)state;
     static const int32_t rest[] = {3, 5, 17, 20, 30};
     struct kv_cache *cache = kv_check_cache(&mixed, 200);
     struct kv_seq *a, *b;
@@ -298,9 +292,8 @@ static void test_charges_are_enough(void **state)
 
 /* ---- failures ---- */
 
-static void test_nth_allocation_fails(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     int64_t tables = pi_mem_used(PI_MEM_TABLE), pool = pi_mem_used(PI_MEM_KV);
     pith_status status = PITH_NOMEM;
     int64_t n = 0;
@@ -326,9 +319,8 @@ static void test_nth_allocation_fails(void **state)
 
 /* ---- snapshots ---- */
 
-static void test_snapshot_of_layers(void **state)
+TEST(a_file_holds_layers_of_their_own_types)
 {
-    (void)state;
     char path[64];
     struct kv_cache *cache = kv_check_cache(&mixed, 200);
     struct kv_seq *seq, *loaded;
@@ -375,9 +367,8 @@ static void test_snapshot_of_layers(void **state)
 
 /* A budget of bytes is the largest number of entries whose pages take no more, however the layers
    share it. */
-static void test_byte_budgets_are_exact(void **state)
+TEST(byte_budgets_are_exact)
 {
-    (void)state;
     static const char *const texts[] = {"keydiff:budget=%lld,slack=16",
                                         "keydiff:budget=%lld,slack=16,layers=pyramid:4",
                                         "keydiff:budget=%lld,slack=16,layers=1/2/3/4/5/6"};
@@ -396,16 +387,4 @@ static void test_byte_budgets_are_exact(void **state)
             c.n_budget += t == 0 ? mixed.page_len : 1;
             assert_true(keep_bytes_at(&c, &mixed, INT32_MAX) > bytes);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types_are_read),          cmocka_unit_test(test_mistakes_are_named),
-        cmocka_unit_test(test_layers_have_their_types), cmocka_unit_test(test_memory_is_given_back),
-        cmocka_unit_test(test_account_of_random_steps), cmocka_unit_test(test_charges_are_enough),
-        cmocka_unit_test(test_nth_allocation_fails),    cmocka_unit_test(test_snapshot_of_layers),
-        cmocka_unit_test(test_byte_budgets_are_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -423,9 +423,8 @@ static void random_step(struct world *w)
     }
 }
 
-static void test_random_steps(void **state)
+TEST(marks_agree_with_plain_arrays)
 {
-    (void)state;
     int n_full = 0, n_overwrite = 0, n_reordered = 0;
     for (int t = 0; t < 9; t++) {
         struct kv_geometry g = {1,
@@ -472,9 +471,8 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 }
 
 /* A sequence with marks that runs out of memory is as it was; its bytes are what it was given. */
-static void test_allocations(void **state)
+TEST(any_allocation_may_fail)
 {
-    (void)state;
     struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
                             {0}, NULL,   0,   0,   0};
     int64_t before = pi_mem_used(PI_MEM_TABLE);
@@ -510,13 +508,4 @@ static void test_allocations(void **state)
             break;
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_random_steps),
-    };
-    return cmocka_run_group_tests_name("kv_marks", tests, NULL, NULL);
 }

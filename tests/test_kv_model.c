@@ -627,17 +627,10 @@ static void run(uint64_t seed, int32_t n_page)
     assert_int_equal(pi_mem_used(PI_MEM_TABLE), w.tables);
 }
 
-static void test_model(void **state)
+TEST(random_operations_agree_with_a_store_that_shares_nothing)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= (TEST_STRIDE > 1 ? 2 : 4); seed++) {
         printf("seed %llu\n", (unsigned long long)seed);
         run(seed, 80 + 30 * (int32_t)seed);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

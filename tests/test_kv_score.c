@@ -293,33 +293,29 @@ static void check_all(enum kv_type type, int32_t dim, uint32_t index)
 static const uint32_t all_parts = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS |
                                   KV_INDEX_PROJ | KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
 
-static void test_f16(void **state)
+TEST(scores_of_f16_agree_with_doubles)
 {
-    (void)state;
     check_all(KV_TYPE_F16, 128, all_parts);
     check_all(KV_TYPE_F16, 80, all_parts);
     check_all(KV_TYPE_F16, 64, 0);
 }
 
-static void test_f32(void **state)
+TEST(scores_of_f32_agree_with_doubles)
 {
-    (void)state;
     check_all(KV_TYPE_F32, 64, all_parts);
     check_all(KV_TYPE_F32, 78, all_parts);
 }
 
-static void test_q8_0(void **state)
+TEST(scores_of_q8_0_agree_with_doubles)
 {
-    (void)state;
     check_all(KV_TYPE_Q8_0, 128, all_parts);
     check_all(KV_TYPE_Q8_0, 64, 0);
 }
 
 /* Codes of 4, 3 and 2 bits, most of them rotated: products with what is stored are those with the
    keys. */
-static void test_codes(void **state)
+TEST(scores_of_codes_agree_with_doubles)
 {
-    (void)state;
     for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {
         check_all(type, type == KV_TYPE_TURBO3 ? 128 : 96, all_parts);
         check_all(type, 64, 0);
@@ -361,10 +357,9 @@ static void check_dim(int32_t dim)
     close_all(&w.f);
 }
 
-static void test_dims(void **state)
+TEST(scores_agree_for_every_head_size)
 {
     const int32_t large[] = {192, 255, 256, 257, 300, 520};
-    (void)state;
     for (int32_t dim = 1; dim <= 130; dim += TEST_STRIDE)
         check_dim(dim);
     for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++)
@@ -372,10 +367,9 @@ static void test_dims(void **state)
 }
 
 /* Products beyond the range of floats give no NaN. */
-static void test_overflow(void **state)
+TEST(products_beyond_floats_give_no_nan)
 {
     struct world w;
-    (void)state;
     world_open(&w, KV_TYPE_F32, 64, KV_INDEX_NORM | KV_INDEX_BOUNDS);
     for (int32_t i = 0; i < MOST_Q * 64; i++)
         w.q[i] *= 1.6e38f; /* no reference is asked for them */
@@ -397,10 +391,9 @@ static void test_overflow(void **state)
 }
 
 /* Sums of values: with the index and without, to the bit; against a sum in double. */
-static void test_value_sum(void **state)
+TEST(sums_of_values_agree_with_doubles)
 {
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
-    (void)state;
     for (int t = 0; t < 3; t++)
         for (int32_t n = 0; n <= 150; n += 25) {
             float sum[2][160], row[160];
@@ -425,15 +418,4 @@ static void test_value_sum(void **state)
             for (int32_t d = 0; d < 160; d++)
                 assert_true(fabs((double)sum[0][d] - want[d]) <= 1e-4);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16),       cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_q8_0),      cmocka_unit_test(test_codes),
-        cmocka_unit_test(test_dims),      cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_value_sum),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,8 @@
 
 /* Whatever makes room, appends and tells of it agrees that a closed page takes nothing. Here one is
    closed by a fork's that stands for it. */
-static void test_close(void **state)
+TEST(a_closed_page_takes_nothing)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 40);
     struct kv_seq *seq = open_seq(cache), *fork;
     pages_close(seq); /* an empty sequence has no page to end */
@@ -48,9 +47,8 @@ static void test_close(void **state)
 }
 
 /* A reservation for an open page is none for a closed one. */
-static void test_close_reserved(void **state)
+TEST(a_reservation_for_an_open_page_is_none_for_a_closed_one)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 40);
     struct kv_seq *seq = open_seq(cache);
     assert_int_equal(kv_check_append(seq, 1, 0, 5), PITH_OK);
@@ -65,9 +63,8 @@ static void test_close_reserved(void **state)
 }
 
 /* What opens a page again: losing an entry, packing, a new entry in an old one's place. */
-static void test_close_is_undone(void **state)
+TEST(truncating_and_compacting_open_a_closed_page)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
     struct kv_seq *seq = open_seq(cache);
     float k[32] = {1}, v[32] = {2};
@@ -105,9 +102,8 @@ static void test_close_is_undone(void **state)
 /* ---- sharing ---- */
 
 /* Steps of 20 and of 7 entries, each in pages of its own, shared page by page. */
-static void test_share_partial(void **state)
+TEST(shares_pages_that_are_not_full)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache);
     const int32_t step[] = {20, 7, 20, 7};
@@ -142,9 +138,8 @@ static void test_share_partial(void **state)
 }
 
 /* A page shared from a sequence that goes on to fill it: that one copies it. */
-static void test_share_open_page(void **state)
+TEST(both_go_on_behind_a_shared_open_page)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *a = open_seq(cache), *b = open_seq(cache);
     float before[32], after[32];
@@ -171,9 +166,8 @@ static void test_share_open_page(void **state)
 /* ---- folding ---- */
 
 /* Four steps of 6, marks beside the entries. */
-static void test_fold(void **state)
+TEST(folding_counts_a_page_twice)
 {
-    (void)state;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -219,9 +213,8 @@ static void test_fold(void **state)
 }
 
 /* The count is told in 16 bits. */
-static void test_fold_most(void **state)
+TEST(refuses_counts_beyond_16_bits)
 {
-    (void)state;
     static const int32_t count[] = {1, 2, 3, 40000, 65535};
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -245,9 +238,8 @@ static void test_fold_most(void **state)
 
 /* Packing: a page that stays whole goes on counting, in a page of its own; what is left of another
    counts once and joins its neighbours. */
-static void test_fold_compact(void **state)
+TEST(compacting_keeps_whole_pages_and_their_counts)
 {
-    (void)state;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -286,9 +278,8 @@ static void test_fold_compact(void **state)
 }
 
 /* Lanes at the same positions that count differently do not agree. */
-static void test_fold_agrees(void **state)
+TEST(lanes_that_count_differently_do_not_agree)
 {
-    (void)state;
     struct kv_geometry g = {1,   2,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -426,10 +417,9 @@ static void check_twins(struct twins *t, uint64_t *rng, double tolerance)
 }
 
 /* Every storage type, one row, a group, and so many that pages are decoded. */
-static void test_fold_is_duplicates(void **state)
+TEST(folding_attends_as_duplicates_do)
 {
     static const int32_t calls[][3] = {{1, 1, 73}, {1, 5, 73}, {3, 4, 60}, {40, 3, 40}};
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++)
         for (size_t c = 0; c < PI_LEN(calls); c++) {
             uint64_t rng = (uint64_t)type * 8 + c;
@@ -445,9 +435,8 @@ static void test_fold_is_duplicates(void **state)
 }
 
 /* Entries that are listed, gathered over pages that count differently. */
-static void test_fold_gathered(void **state)
+TEST(gathers_entries_of_folded_pages)
 {
-    (void)state;
     uint64_t rng = 3;
     const struct kv_geometry g = geometry(32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_NORM);
     struct twins t;
@@ -509,9 +498,8 @@ static void attend_one(const struct kv_seq *seq, const float *q, float scale, fl
 }
 
 /* memshare.json, multiplicity. */
-static void test_vector_multiplicity(void **state)
+TEST(multiplicity_is_that_of_the_vector)
 {
-    (void)state;
     const struct kv_geometry g = geometry(1, 2, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     static const float k[] = {0.2f, -0.5f, 0.2f, -0.5f, 1.3f};
     static const float v[] = {1, 0, 0, 1, 1, 0, 0, 1, 0.5f, -0.5f};
@@ -536,9 +524,8 @@ static void test_vector_multiplicity(void **state)
 }
 
 /* memshare.json, theorem1: what replacing a key and a value by near ones costs at most. */
-static void test_vector_theorem1(void **state)
+TEST(the_error_stays_below_the_published_bound)
 {
-    (void)state;
     const struct kv_geometry g = geometry(2, 2, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
     static const float k[] = {0.2f, 0.1f, 1.0f, -1.0f, 0.4f, 0.9f}, q[] = {1.0f, -0.5f};
     static const float v[] = {1, 0, 0, 2, -1, 1};
@@ -566,7 +553,7 @@ static void test_vector_theorem1(void **state)
 
 /* memshare.json, rope_delta_query: a key that was written at 37 and is read at 117, by a query at
    200; and where it is read where it was written. */
-static void test_vector_delta_query(void **state)
+TEST(a_shifted_query_is_that_of_the_vector)
 {
     static const struct {
         bool adjacent;
@@ -579,7 +566,6 @@ static void test_vector_delta_query(void **state)
     static const float k_pre[] = {0.3f, -1.2f, 0.7f, 0.4f, 1.1f, -0.6f, 0.2f, 0.9f};
     static const float q_pre[] = {1.0f, 0.5f, -0.7f, 0.3f, 0.2f, -1.1f, 0.8f, 0.4f};
     const struct kv_geometry g = geometry(8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0);
-    (void)state;
     for (size_t c = 0; c < 2 * PI_LEN(cases); c++) {
         bool literal = c % 2;
         double freq[4];
@@ -616,9 +602,8 @@ static void test_vector_delta_query(void **state)
 /* ---- files ---- */
 
 /* Counts and closed pages survive a snapshot, and only they need its last version. */
-static void test_snapshot(void **state)
+TEST(counts_and_closed_pages_survive_a_file)
 {
-    (void)state;
     static const int32_t want[] = {3, 6, 6, 5};
     const char *path = "test_kv_share.snapshot";
     for (int t = 0; t < 4; t++) {
@@ -653,19 +638,4 @@ static void test_snapshot(void **state)
         kv_seq_free(back);
         kv_cache_free(cache);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_close),           cmocka_unit_test(test_close_reserved),
-        cmocka_unit_test(test_close_is_undone), cmocka_unit_test(test_share_partial),
-        cmocka_unit_test(test_share_open_page), cmocka_unit_test(test_fold),
-        cmocka_unit_test(test_fold_most),       cmocka_unit_test(test_fold_compact),
-        cmocka_unit_test(test_fold_agrees),     cmocka_unit_test(test_fold_is_duplicates),
-        cmocka_unit_test(test_fold_gathered),   cmocka_unit_test(test_vector_multiplicity),
-        cmocka_unit_test(test_vector_theorem1), cmocka_unit_test(test_vector_delta_query),
-        cmocka_unit_test(test_snapshot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,9 +9,8 @@
 /* ---- stretches ---- */
 
 /* 20 entries of a prompt, then twice the same 37, the second of which ends in the open page. */
-static void test_span(void **state)
+TEST(a_stretch_stands_for_another_wherever_it_begins)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *fork;
     float before[32], after[32];
@@ -54,9 +53,8 @@ static void test_span(void **state)
 }
 
 /* The same where entries go, and marks with them. */
-static void test_fold_span(void **state)
+TEST(a_folded_stretch_takes_its_marks_along)
 {
-    (void)state;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 40);
@@ -82,9 +80,8 @@ static void test_fold_span(void **state)
 
 /* ---- what cannot be done ---- */
 
-static void test_stretch_is_checked(void **state)
+TEST(refuses_bad_stretches)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
     pith_error err;
@@ -117,9 +114,8 @@ static void test_stretch_is_checked(void **state)
 }
 
 /* The entries that would stand there. */
-static void test_from_is_checked(void **state)
+TEST(refuses_bad_origins)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80),
                     *apart = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache), *alien = open_seq(apart);
@@ -167,9 +163,8 @@ static void test_from_is_checked(void **state)
 }
 
 /* What counts more than once neither goes nor stands elsewhere. */
-static void test_counted_is_checked(void **state)
+TEST(refuses_what_is_counted_already)
 {
-    (void)state;
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
     pith_error err;
@@ -202,9 +197,8 @@ static void must_say(pith_status got, pith_status want, const pith_error *err, c
 }
 
 /* Without room in the table, memory for it, or a page for what moves. */
-static void test_memory_is_checked(void **state)
+TEST(refuses_when_memory_is_short)
 {
-    (void)state;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
     struct kv_cache *cache = kv_check_cache(&g, 4);
@@ -236,17 +230,4 @@ static void test_memory_is_checked(void **state)
     assert_pages(fork, PAGES(16, 16, 8, 16, 8));
     kv_seq_free(fork);
     kv_cache_free(cache);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_span),
-        cmocka_unit_test(test_fold_span),
-        cmocka_unit_test(test_stretch_is_checked),
-        cmocka_unit_test(test_from_is_checked),
-        cmocka_unit_test(test_counted_is_checked),
-        cmocka_unit_test(test_memory_is_checked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,9 +106,8 @@ static void work_do(struct work *w, int32_t n_thread)
     }
 }
 
-static void test_threads(void **state)
+TEST(threads_give_what_one_gives)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= N_ROUND; seed++) {
         static struct work one, many;
         work_open(&one, seed);
@@ -122,10 +121,4 @@ static void test_threads(void **state)
         work_close(&one);
         work_close(&many);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

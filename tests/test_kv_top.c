@@ -90,11 +90,10 @@ static float draw(int kind, int32_t i, int32_t n, uint64_t *rng)
     }
 }
 
-static void test_top(void **state)
+TEST(finds_the_highest_as_a_sort_does)
 {
     const int32_t sizes[] = {1, 2, 15, 16, 17, 63, 1000, 4095, 4096, 5003, MOST};
     uint64_t rng = 1;
-    (void)state;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (int kind = 0; kind < 8; kind++) {
             float *score = test_malloc((size_t)sizes[s] * sizeof(*score));
@@ -108,11 +107,10 @@ static void test_top(void **state)
 
 /* A sample that sees nothing but the highest scores leaves fewer than are wanted, and one that sees
    nothing but the lowest nearly all. */
-static void test_deceived(void **state)
+TEST(scores_that_deceive_a_sample_are_sorted_too)
 {
     float *score = test_malloc(MOST * sizeof(*score));
     uint64_t rng = 2;
-    (void)state;
     for (int high = 0; high < 2; high++) {
         for (int32_t i = 0; i < MOST; i++)
             score[i] = rng_float(&rng);
@@ -122,13 +120,4 @@ static void test_deceived(void **state)
         check(score, MOST, 1025);
     }
     test_free(score);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_top),
-        cmocka_unit_test(test_deceived),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

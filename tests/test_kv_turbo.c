@@ -11,7 +11,7 @@
 #include "kv_check.h"
 #include "testing.h"
 
-#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/v3.json"
+#define VECTORS PITH_SOURCE_DIR "/tests/vectors/v3.json"
 #define MAX_DIM 256
 #define PAGE_LEN 16
 
@@ -68,9 +68,8 @@ static int parity(int32_t x)
 
 /* Against the definition, S2 H S1 / sqrt(group) with H[i][j] = (-1)^(bits of i & j), term by term.
  */
-static void test_rotation_is_the_transform(void **state)
+TEST(rotation_is_the_transform)
 {
-    (void)state;
     uint64_t rng = 1;
     for (int32_t group = 16; group <= 128; group *= 2) {
         float x[128], y[128];
@@ -86,9 +85,8 @@ static void test_rotation_is_the_transform(void **state)
     }
 }
 
-static void test_rotation_keeps(void **state)
+TEST(rotation_keeps_products)
 {
-    (void)state;
     uint64_t rng = 2;
     for (int t = 0; t < 400; t++) {
         int32_t group = 16 << t % 4;
@@ -121,9 +119,8 @@ static double share_below(double x)
 
 /* Each centroid is the mean of N(0, 1) over its cell, the midpoints to its neighbours being the
    bounds: what Lloyd-Max is the fixed point of. Fewer codes repeat themselves. */
-static void test_tables_are_lloyd_max(void **state)
+TEST(tables_are_lloyd_max)
 {
-    (void)state;
     for (size_t t = 0; t < PI_LEN(turbo); t++)
         for (int32_t group = 16; group <= 128; group *= 2) {
             const float *table = kv_codec_table(turbo[t], group);
@@ -222,10 +219,8 @@ static void check_vector(const json_t *want, const float *x, const float *table,
     assert_float_equal(error, json_number_value(json_object_get(want, "rel_sq_err")), 1e-5);
 }
 
-static void test_vectors(void **state)
+TEST(codes_are_those_of_the_vectors)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS);
     static const char *const names[] = {"turbo4", "turbo3", "turbo2"};
     static const char *const keys[] = {"centroids4_fork", "centroids3", "centroids2"};
     json_t *root = json_load_file(VECTORS, 0, NULL), *all = json_object_get(root, "turbo");
@@ -297,9 +292,8 @@ static void decoded(const float *table, uint16_t scale, const uint8_t *code, int
 }
 
 /* The spec's figures for 2,000 vectors of 128 dimensions (v3.json, mse_reference), within 5 %. */
-static void test_distortions_of_spec(void **state)
+TEST(distortions_are_those_of_the_specification)
 {
-    (void)state;
     static const double reference[] = {0.0091936, 0.033533, 0.118076};
     for (size_t t = 0; t < PI_LEN(turbo); t++) {
         const float *table = kv_codec_table(turbo[t], 128);
@@ -322,9 +316,8 @@ static void test_distortions_of_spec(void **state)
 /* What searching leaves of the error, within 3 % of figures of numpy in double (4,000 vectors, the
    same five stretches); q8_0's is the spec's. Other head sizes lie near what their groups' tables
    cost. */
-static void test_distortions(void **state)
+TEST(distortions_are_those_of_doubles)
 {
-    (void)state;
     static const struct {
         enum kv_type type;
         double at_128, at_64;
@@ -351,9 +344,8 @@ static void test_distortions(void **state)
 
 /* Of every group: its direction is no worse than with the spec's codes, its product with what it
    stands for is that one's square, and its scale is finite. */
-static void test_encoding_is_fitted(void **state)
+TEST(encoding_is_fitted)
 {
-    (void)state;
     uint64_t rng = 13;
     int32_t better = 0, n = 0;
     for (size_t t = 0; t < PI_LEN(turbo); t++)
@@ -382,9 +374,8 @@ static void test_encoding_is_fitted(void **state)
 
 /* What one dimension holds alone costs no more than a Gaussian row: that is what the rotation is
    for. Its length is kept. */
-static void test_one_dimension(void **state)
+TEST(one_dimension_alone_costs_no_more)
 {
-    (void)state;
     for (size_t t = 0; t < PI_LEN(turbo); t++)
         for (int32_t d = 0; d < 64; d++) {
             struct kv_geometry g = geometry(turbo[t], 64, 0);
@@ -400,9 +391,8 @@ static void test_one_dimension(void **state)
 }
 
 /* An entry as a row of bytes is the same from either layout, and goes into either. */
-static void test_entries_as_rows(void **state)
+TEST(rows_and_columns_hold_the_same_entries)
 {
-    (void)state;
     static const int32_t dims[] = {32, 64, 96, 128, 160, 192, 256};
     uint64_t rng = 9;
     for (int type = 0; type < KV_N_TYPE; type++)
@@ -445,9 +435,8 @@ static void test_entries_as_rows(void **state)
 }
 
 /* Whatever bytes a page has, reading stays within it, and where scales are finite so are values. */
-static void test_wild_bytes(void **state)
+TEST(any_bytes_are_read_within_the_page)
 {
-    (void)state;
     static const int32_t dims[] = {64, 80, 96, 128, 192, 256};
     uint64_t rng = 11;
     for (int type = KV_TYPE_Q4_0; type <= KV_TYPE_TURBO2; type++)
@@ -485,9 +474,8 @@ static void test_wild_bytes(void **state)
 }
 
 /* A lane read page by page gives the bits of single entries, for every type and either layout. */
-static void test_runs(void **state)
+TEST(runs_give_the_bits_of_entries)
 {
-    (void)state;
     static const int32_t dims[] = {32, 96, 128};
     for (int type = 0; type < KV_N_TYPE; type++)
         for (size_t i = 0; i < 2 * PI_LEN(dims); i++) {
@@ -514,9 +502,8 @@ static void test_runs(void **state)
         }
 }
 
-static void test_head_sizes(void **state)
+TEST(groups_follow_the_head_size)
 {
-    (void)state;
     static const struct {
         int32_t dim, group;
         double bits_3;
@@ -536,23 +523,4 @@ static void test_head_sizes(void **state)
     assert_int_equal(kv_geometry_check(&g, &err), PITH_UNSUPPORTED);
     assert_string_equal(err.message, "type_k: turbo3 stores blocks of 16 dimensions, and the head "
                                      "size 72 is no multiple");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rotation_is_the_transform),
-        cmocka_unit_test(test_rotation_keeps),
-        cmocka_unit_test(test_tables_are_lloyd_max),
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_distortions_of_spec),
-        cmocka_unit_test(test_distortions),
-        cmocka_unit_test(test_encoding_is_fitted),
-        cmocka_unit_test(test_one_dimension),
-        cmocka_unit_test(test_entries_as_rows),
-        cmocka_unit_test(test_wild_bytes),
-        cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_head_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,8 @@
 #include "policy/keep/stats.h"
 #include "seq_make.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define HEADS 3
 #define N_ROT 8
 #define NOPE 16
@@ -177,24 +179,22 @@ static const char *made(const char *words)
     return changed(words, &(struct change){0});
 }
 
-static void test_older_files(void **state)
+TEST(older_files_give_the_bits_of_newer_ones)
 {
-    (void)state;
     uint64_t older = hash_of(made(SHAPE " old=1"));
     make_newer(in_folder("changed.gguf"), in_folder("newer.gguf"));
     assert_true(hash_of(in_folder("newer.gguf")) == older);
 }
 
-static void test_blocks_behind(void **state)
+TEST(blocks_behind_the_layers_change_nothing)
 {
-    (void)state;
     uint64_t with = hash_of(made(SHAPE " layers=4 mtp=1"));
     assert_true(hash_of(made(SHAPE)) == with);
 }
 
 /* ---- lanes ---- */
 
-static void test_lanes(void **state)
+TEST(a_layer_has_one_lane_of_one_vector)
 {
     pith_model *m = NULL;
     pith_model_info info;
@@ -202,7 +202,6 @@ static void test_lanes(void **state)
     pith_kv_stats stats;
     pith_error err;
     float key[RANK + N_ROT], value[RANK];
-    (void)state;
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
     pith_model_get_info(m, &info);
     pith_model_get_attention(m, &attention);
@@ -253,12 +252,11 @@ static void look_at(void *user, const struct pi_pass_tap_rows *rows)
     }
 }
 
-static void test_tap(void **state)
+TEST(a_tap_sees_the_vector_of_the_lane)
 {
     pith_model *m = NULL;
     pith_error err;
     struct seen seen = {0};
-    (void)state;
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
@@ -281,7 +279,7 @@ static void add_queries(void *user, const struct pi_pass_tap_rows *rows)
             sum[i] += (double)rows->q_pre[t * HEADS * (RANK + N_ROT) + i];
 }
 
-static void test_statistics(void **state)
+TEST(statistics_are_of_the_heads_queries)
 {
     pith_model *m = NULL;
     pith_stats *stats = NULL;
@@ -289,7 +287,6 @@ static void test_statistics(void **state)
     pith_error err;
     double sum[HEADS][RANK + N_ROT] = {{0}};
     int32_t tokens[N_TOKEN];
-    (void)state;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
@@ -339,14 +336,13 @@ static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
     return sqrt(square);
 }
 
-static void test_norms_of_values(void **state)
+TEST(takes_norms_of_values)
 {
     struct importance_gram *gram = NULL;
     pith_model *m = NULL;
     pith_error err;
     uint64_t rng = 5;
     float v[RANK];
-    (void)state;
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
     check(importance_gram_create(m, 2, &gram, &err), &err);
     for (int32_t l = 0; l < 3; l++)
@@ -418,11 +414,10 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 
 /* A budget that holds the text changes no bit, of which PyramidKV gives some layers a small part. A
    smaller one is held, or changes what is read. */
-static void test_policies(void **state)
+TEST(budgets_that_hold_the_text_change_no_bit)
 {
     pith_model *m = NULL;
     pith_error err;
-    (void)state;
     check(pith_model_load(made(SHAPE " layers=4"), NULL, &m, &err), &err);
     uint64_t full = hash_under(m, NULL, NULL, 0);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
@@ -438,15 +433,4 @@ static void test_policies(void **state)
             fail_msg("%s: the same logits where little is read", reads[i]);
     }
     pith_model_free(m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_older_files), cmocka_unit_test(test_blocks_behind),
-        cmocka_unit_test(test_lanes),       cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_statistics),  cmocka_unit_test(test_norms_of_values),
-        cmocka_unit_test(test_policies),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

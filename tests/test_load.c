@@ -202,11 +202,10 @@ static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
     return load_and_tell(b, vocab_only, NULL, err);
 }
 
-static void whole_model_loads(void **state)
+TEST(whole_model_loads)
 {
     static struct bytes b;
     pith_error err;
-    (void)state;
     put_model(&b, &(struct mistake){0});
     for (int vocab_only = 0; vocab_only <= 1; vocab_only++)
         if (load(&b, vocab_only, &err) != PITH_OK)
@@ -228,20 +227,18 @@ static uint64_t hash_of_weights(const struct mistake *m)
 }
 
 /* The tensors' data lie in the file in the same order, so that only their names differ. */
-static void whole_tensors_are_their_rows(void **state)
+TEST(whole_tensors_are_their_rows)
 {
-    (void)state;
     uint64_t apart = hash_of_weights(&(struct mistake){0});
     assert_true(hash_of_weights(&(struct mistake){.fused = true}) == apart);
 }
 
 /* The size of what is stored in an unknown way is not known either, so that any number of weights
    fits into a file. */
-static void weights_beyond_counting(void **state)
+TEST(refuses_weights_beyond_counting)
 {
     static struct bytes b;
     pith_error err;
-    (void)state;
     put_model(&b, &(struct mistake){.huge = true});
     pith_model_info info = {0};
     if (load_and_tell(&b, true, &info, &err) != PITH_OK)
@@ -340,12 +337,11 @@ static const struct {
      "tensor \"blk.0.ffn_norm.weight\": type 8 is not supported for a vector (F32, F16, BF16 are)"},
 };
 
-static void each_mistake_has_its_sentence(void **state)
+TEST(each_mistake_has_its_sentence)
 {
     static struct bytes b;
     pith_error err;
     const int64_t used = memory_used();
-    (void)state;
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
         put_model(&b, &mistakes[i].m);
         pith_status status = load(&b, false, &err);
@@ -384,7 +380,7 @@ static void damage(struct bytes *b, size_t head_len, uint64_t *rng)
         b->len = 1 + (size_t)rng_below(rng, b->len);
 }
 
-static void damaged_models_are_safe(void **state)
+TEST(damaged_models_are_safe)
 {
     static struct bytes whole, b;
     struct pi_gguf g;
@@ -392,7 +388,6 @@ static void damaged_models_are_safe(void **state)
     uint64_t rng = 11;
     int n_refused = 0;
     const int64_t used = memory_used();
-    (void)state;
     put_model(&whole, &(struct mistake){0});
     assert_int_equal(pi_gguf_parse(&g, whole.data, whole.len, "whole", &err), PITH_OK);
     const size_t head_len = g.data_offset;
@@ -411,14 +406,13 @@ static void damaged_models_are_safe(void **state)
     assert_in_range(n_refused, N_MUTATION / 10, N_MUTATION - N_MUTATION / 10);
 }
 
-static void each_allocation_may_fail(void **state)
+TEST(each_allocation_may_fail)
 {
     static struct bytes b;
     pith_error err;
     const int64_t used = memory_used();
     pith_status status = PITH_NOMEM;
     int64_t n = 0;
-    (void)state;
     put_model(&b, &(struct mistake){0});
     while (status == PITH_NOMEM) {
         n++;
@@ -432,14 +426,4 @@ static void each_allocation_may_fail(void **state)
     if (status != PITH_OK)
         fail_msg("allocation %lld: %s", (long long)n, err.message);
     assert_true(n > 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_model_loads),       cmocka_unit_test(whole_tensors_are_their_rows),
-        cmocka_unit_test(weights_beyond_counting), cmocka_unit_test(each_mistake_has_its_sentence),
-        cmocka_unit_test(damaged_models_are_safe), cmocka_unit_test(each_allocation_may_fail),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,14 +51,13 @@ static void windows_are(int32_t window, const char *wanted)
     pi_gguf_free(&model.gguf);
 }
 
-static void test_periods(void **state)
+TEST(a_period_says_which_layers_have_windows)
 {
     static const struct {
         uint32_t period;
         const char *wanted;
     } periods[] = {{0, "wwwwww"}, {1, "......"}, {2, "w.w.w."}, {4, "www.ww"}, {9, "wwwwww"}};
     static struct bytes b;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(periods); i++) {
         begin(&b, PATTERN, PI_GGUF_U32);
         put_u32(&b, periods[i].period);
@@ -67,13 +66,12 @@ static void test_periods(void **state)
     }
 }
 
-static void test_absent_keys_keep_their_presets(void **state)
+TEST(absent_keys_keep_their_presets)
 {
     static struct bytes b;
     pith_error err;
     int32_t count = 5;
     float number = 0.5f;
-    (void)state;
     begin(&b, "llama.attention.sliding_window", PI_GGUF_U32);
     put_u32(&b, 33);
     open_file(&b);
@@ -86,10 +84,9 @@ static void test_absent_keys_keep_their_presets(void **state)
             "llama.other is missing");
 }
 
-static void test_arrays(void **state)
+TEST(an_array_says_which_layers_have_windows)
 {
     static struct bytes b;
-    (void)state;
     begin(&b, PATTERN, PI_GGUF_ARRAY);
     put_u32(&b, PI_GGUF_U32);
     put_u64(&b, N_LAYER);
@@ -99,11 +96,10 @@ static void test_arrays(void **state)
     windows_are(8, ".w..w.");
 }
 
-static void test_mistakes(void **state)
+TEST(each_mistake_names_its_key)
 {
     static struct bytes b;
     pith_error err;
-    (void)state;
     begin(&b, PATTERN, PI_GGUF_ARRAY);
     put_u32(&b, PI_GGUF_U32);
     put_u64(&b, 2);
@@ -116,15 +112,4 @@ static void test_mistakes(void **state)
     open_file(&b);
     refused(pi_load_windows(&model, 8, 3, &err), &err,
             PATTERN ": 2147483648 is not in 0..2147483647");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_periods),
-        cmocka_unit_test(test_absent_keys_keep_their_presets),
-        cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_mistakes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,8 @@
 #include "changed_file.h"
 #include "model/model.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define SMALL                                                                                      \
     "arch=deepseek2 layers=2 width=64 heads=2 head_dim=24 rot=8 rank=32 value_dim=20 ff=64 "       \
     "expert_ff=32 vocab=40 experts=4"
@@ -18,7 +20,7 @@
 
 /* ---- what keys make ---- */
 
-static void test_scales(void **state)
+TEST(the_keys_make_the_scale_of_scores)
 {
     const double s = log(40.0);
     const struct {
@@ -33,7 +35,6 @@ static void test_scales(void **state)
         {OLD " scaling=yarn factor=40 ctx_orig=64 log_mul=0.0707", 1,
          pow(1 + 0.0707 * s, 2) / sqrt(24)},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(files); i++) {
         pith_model *m = NULL;
         pith_error err;
@@ -47,11 +48,10 @@ static void test_scales(void **state)
 }
 
 /* The router's rule where a file does not say one. */
-static void test_gating(void **state)
+TEST(the_rule_of_the_router_has_a_preset)
 {
     pith_model *m = NULL;
     pith_error err;
-    (void)state;
     check(pith_model_load(changed(NEW, &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.gating, PI_MOE_SOFTMAX);
     assert_null(m->layer[1].b_choice);
@@ -63,11 +63,10 @@ static void test_gating(void **state)
 }
 
 /* A count that a file has for each layer. */
-static void test_lists(void **state)
+TEST(takes_a_count_for_each_layer)
 {
     pith_model *m = NULL;
     pith_error err;
-    (void)state;
     check(pith_model_load(changed(NEW " ff_list=1", &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.n_ff, 32);
     pith_model_free(m);
@@ -155,19 +154,7 @@ static const struct mistake mistakes[] = {
     {NEW, {.drop = "blk.1.ffn_up_shexp.weight"}, "tensor \"blk.1.ffn_up_shexp.weight\" is missing"},
 };
 
-static void test_each_mistake_has_its_sentence(void **state)
+TEST(each_mistake_has_its_sentence)
 {
-    (void)state;
     check_mistakes(mistakes, PI_LEN(mistakes));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_gating),
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_each_mistake_has_its_sentence),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -8,6 +8,8 @@
 #include "model/model.h"
 #include "pith/inspect.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define SMALL                                                                                      \
     "layers=2 width=64 heads=2 kv_heads=1 head_dim=32 ff=64 expert_ff=32 vocab=40 experts=8"
 #define QWEN "arch=qwen3moe " SMALL
@@ -16,7 +18,7 @@
 
 /* ---- what is absent ---- */
 
-static void test_presets(void **state)
+TEST(absent_keys_have_presets)
 {
     static const struct {
         const char *words;
@@ -44,7 +46,6 @@ static void test_presets(void **state)
          {8, 2, 4, 2, 32, 32, PI_MOE_SOFTMAX, PI_MOE_SILU, true, 2.5f}},
         {OSS, {0}, {8, 2, 1, 1, 32, 0, PI_MOE_SOFTMAX_CHOSEN, PI_MOE_OAI, false, 1}},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(files); i++) {
         pith_model *m = NULL;
         pith_error err;
@@ -65,12 +66,11 @@ static void test_presets(void **state)
 }
 
 /* A token reads the chosen experts, the shared one, and one row of the embedding. */
-static void test_bytes_of_a_token(void **state)
+TEST(counts_the_bytes_that_a_token_reads)
 {
     pith_model_info info;
     pith_model *m = NULL;
     pith_error err;
-    (void)state;
     check(
         pith_model_load(changed(GLM " layers=3 mtp=1 lead=1", &(struct change){0}), NULL, &m, &err),
         &err);
@@ -159,18 +159,7 @@ static const struct mistake mistakes[] = {
      "tensor \"blk.1.ffn_up_exps.weight\": a scale of MXFP4 is above 2^96, no weight's"},
 };
 
-static void test_each_mistake_has_its_sentence(void **state)
+TEST(each_mistake_has_its_sentence)
 {
-    (void)state;
     check_mistakes(mistakes, PI_LEN(mistakes));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_bytes_of_a_token),
-        cmocka_unit_test(test_each_mistake_has_its_sentence),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -33,7 +33,8 @@
 #define MAX_TOLERANCE 5e-3
 #define MIN_NMSE 1e-6
 
-static const char *golden = "logits.txt"; /* name of the file */
+static const char *golden; /* name of the file */
+static const char *lacks;  /* a vocabulary that cases were left out for; NULL: none */
 
 static void must(pith_status status, const pith_error *err)
 {
@@ -299,11 +300,15 @@ static int32_t run_case(struct golden_case *c)
     model_spec_default(&spec);
     must(model_spec_parse(&spec, c->words, &err), &err);
     if (c->vocab[0] != '\0') {
-        snprintf(spec.vocab_file, sizeof(spec.vocab_file), SHARED_DATA "/tokenizer/%s", c->vocab);
-        if (access(spec.vocab_file, R_OK) != 0) {
-            printf("case %s skipped: %s is absent\n", c->name, spec.vocab_file);
+        static char name[96];
+        snprintf(name, sizeof(name), "tokenizer/%s", c->vocab);
+        const char *vocab = test_data_find(name);
+        if (vocab == NULL) {
+            print_message("case %s is left out\n", c->name);
+            lacks = name;
             return 0;
         }
+        snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", vocab);
     }
     must(model_make(&spec, path, &err), &err);
     set_tolerance(c, &spec);
@@ -321,17 +326,18 @@ static int32_t run_case(struct golden_case *c)
     return c->n_bad;
 }
 
-/* Walks the cases of the file; PITH_LOGITS_CASE in the environment names a single one. */
-static void test_golden_cases(void **state)
+/* Walks the cases of a file; PITH_LOGITS_CASE in the environment names a single one. */
+static void compare_cases(const char *name)
 {
     static struct golden_case c;
     static char line[8192];
     const char *only = getenv("PITH_LOGITS_CASE");
     int32_t n_case = 0, n_bad = 0;
     char path[sizeof(GOLDEN) + 64];
+    golden = name;
+    lacks = NULL;
     snprintf(path, sizeof(path), GOLDEN "%.63s", golden);
     FILE *file = fopen(path, "r");
-    (void)state;
     assert_non_null(file);
     bool more = true;
     while (more) {
@@ -352,12 +358,33 @@ static void test_golden_cases(void **state)
     fclose(file);
     assert_int_equal(n_bad, 0);
     assert_true(n_case > 0);
+    if (lacks != NULL)
+        test_data(lacks);
 }
 
-int main(int argc, char **argv)
+/* The words that tests/CMakeLists.txt runs them by, each in a process of its own, stand in the
+   names. */
+TEST(every_type_is_as_in_llama_cpp)
 {
-    if (argc > 1)
-        golden = argv[1];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden_cases)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    compare_cases("logits.txt");
+}
+
+TEST(dense_families_are_as_in_llama_cpp)
+{
+    compare_cases("logits-dense.txt");
+}
+
+TEST(families_with_experts_are_as_in_llama_cpp)
+{
+    compare_cases("logits-experts.txt");
+}
+
+TEST(recurrent_families_are_as_in_llama_cpp)
+{
+    compare_cases("logits-recurrent.txt");
+}
+
+TEST(latent_families_are_as_in_llama_cpp)
+{
+    compare_cases("logits-latent.txt");
 }

@@ -301,9 +301,8 @@ static void run_steps(const char *options, enum kv_type type_v, const int32_t vi
     world_free(&w);
 }
 
-static void test_vectors(void **state)
+TEST(evicts_what_the_authors_do)
 {
-    (void)state;
     static const int32_t normalised[N_STEP] = {4, 0, 4, 2, 4, 4};
     static const int32_t plain[N_STEP] = {4, 0, 4, 2, 4, 0};
     static const int32_t older[N_STEP] = {4, 0, 4, 2, 4, 3};
@@ -329,9 +328,8 @@ static void test_vectors(void **state)
 }
 
 /* The losses of one state, whatever would be chosen: the lane is filled as the file has it. */
-static void test_exact_losses(void **state)
+TEST(exact_losses_are_those_of_the_vectors)
 {
-    (void)state;
     struct world w = {
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = 2, .scale = 0.5f};
     pith_error err;
@@ -389,9 +387,8 @@ static void run_logits(const char *options, const float *logits, int32_t n, cons
     world_free(&w);
 }
 
-static void test_logits_of_any_size(void **state)
+TEST(takes_logits_of_any_size)
 {
-    (void)state;
     static const char *const options[] = {"budget=3,prompt-window=1",
                                           "budget=3,prompt-window=1,normalise=off",
                                           "budget=3,prompt-window=1,score=exact"};
@@ -415,9 +412,8 @@ static void test_logits_of_any_size(void **state)
 
 /* Two KV heads whose logits are 2000 apart: un-normalised the large one decides alone; normalised
    both do. */
-static void test_scales_of_heads(void **state)
+TEST(normalising_lets_heads_of_any_scale_decide)
 {
-    (void)state;
     for (int32_t off = 0; off < 2; off++) {
         struct world w = {
             .g = {1, 2, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = 1, .scale = 1.0f};
@@ -588,9 +584,8 @@ static void random_step(struct world *w, uint64_t *rng, bool exact, int32_t lo, 
     w->n_token++;
 }
 
-static void test_many_steps(void **state)
+TEST(agrees_with_doubles_over_many_steps)
 {
-    (void)state;
     static const struct {
         const char *options;
         enum kv_type k, v;
@@ -647,9 +642,8 @@ static int32_t step_in_order(struct world *w, const int32_t *order, int32_t slot
 
 /* Whoever is first, the same sum comes out, to the bit; and a pass that was given up leaves
    nothing. */
-static void test_heads_in_any_order(void **state)
+TEST(heads_in_any_order_give_the_same_bits)
 {
-    (void)state;
     static const char *const options[] = {
         "budget=24,prompt-window=8", "budget=24,prompt-window=8,combine=max",
         "budget=24,prompt-window=8,score=exact", "budget=24,prompt-window=8,newest=on",
@@ -695,9 +689,8 @@ static void test_heads_in_any_order(void **state)
 
 /* ---- options ---- */
 
-static void test_options(void **state)
+TEST(reads_its_options)
 {
-    (void)state;
     struct keep_config c;
     pith_error err;
     check(keep_config_parse("longflow:budget=34", &c, &err), &err);
@@ -716,9 +709,8 @@ static void test_options(void **state)
 }
 
 /* What overwriting goes together with, of any policy. */
-static void test_overwriting_options(void **state)
+TEST(says_what_overwriting_goes_with)
 {
-    (void)state;
     pith_error err;
     pith_keep_rules rules;
     expect(pith_policy_check(PITH_KEEP, "knorm:overwrite=on", &err), &err, PITH_INVALID, "knorm");
@@ -740,19 +732,4 @@ static void test_overwriting_options(void **state)
     assert_true(rules.overwrite);
     check(pith_keep_get_rules("knorm", &rules, &err), &err);
     assert_false(rules.overwrite);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_exact_losses),
-        cmocka_unit_test(test_logits_of_any_size),
-        cmocka_unit_test(test_scales_of_heads),
-        cmocka_unit_test(test_many_steps),
-        cmocka_unit_test(test_heads_in_any_order),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_overwriting_options),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,9 +118,8 @@ static void check_rows(const struct lanes *l, const char *svg)
 
 /* ---- shapes ---- */
 
-static void test_exact(void **state)
+TEST(rows_are_what_lanes_hold)
 {
-    (void)state;
     static const enum pattern patterns[] = {NOTHING, EVERYTHING, ENDS, RANDOM, STRIPES};
     static const int32_t lengths[] = {1, 2, 7, 101, 500, 1100};
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
@@ -136,9 +135,8 @@ static void test_exact(void **state)
 }
 
 /* Columns of several positions, the last one narrower. */
-static void test_columns(void **state)
+TEST(columns_hold_several_positions)
 {
-    (void)state;
     static const int32_t lengths[] = {1101, 2203, 5000, 100003};
     for (size_t j = 0; j < sizeof(lengths) / sizeof(lengths[0]); j++)
         for (int pattern = ENDS; pattern <= STRIPES; pattern++) {
@@ -153,9 +151,8 @@ static void test_columns(void **state)
 }
 
 /* A file of any policy stays small; one that keeps long stretches is far from the limit. */
-static void test_size(void **state)
+TEST(a_file_stays_small)
 {
-    (void)state;
     for (int pattern = ENDS; pattern <= STRIPES; pattern++) {
         struct lanes l = {.map = {.n_layer = 28, .n_head = 8, .n_token = 32768, .n_prompt = 30000},
                           .pattern = (enum pattern)pattern,
@@ -174,9 +171,8 @@ static void test_size(void **state)
 }
 
 /* More lanes than rows: heads next to each other share one. */
-static void test_many_heads(void **state)
+TEST(heads_share_a_row_where_there_are_many)
 {
-    (void)state;
     struct lanes l = {
         .map = {.n_layer = 100, .n_head = 33, .n_token = 300}, .pattern = RANDOM, .share = 0.5};
     struct eval_text svg = draw(&l);
@@ -190,9 +186,8 @@ static void test_many_heads(void **state)
     eval_text_free(&svg);
 }
 
-static void test_nothing_to_draw(void **state)
+TEST(refuses_to_draw_nothing)
 {
-    (void)state;
     pith_error err;
     struct eval_text svg = {0};
     struct map map = {.model = "", .n_layer = 1, .n_head = 1, .lane = lane};
@@ -210,9 +205,8 @@ static void expect_words(const struct eval_text *svg, const char *const *words)
             fail_msg("the map does not have \"%s\"", *words);
 }
 
-static void test_legend(void **state)
+TEST(the_legend_tells_policy_and_figures)
 {
-    (void)state;
     static const char *const words[] = {
         "<title id=\"map-title\">Entries of the KV cache that stayed, by layer and head: made up<",
         "--keep triattention:v3,budget=400<",
@@ -247,9 +241,8 @@ static void test_legend(void **state)
     eval_text_free(&svg);
 }
 
-static void test_full_cache(void **state)
+TEST(the_full_cache_is_drawn_whole)
 {
-    (void)state;
     static const char *const words[] = {"--keep none<", "the full cache: nothing is evicted",
                                         "100.0 % of the entries kept (60 of 60)", NULL};
     struct lanes l = {.map = {.n_layer = 3, .n_head = 2, .n_token = 10, .n_prompt = 10},
@@ -262,9 +255,8 @@ static void test_full_cache(void **state)
 }
 
 /* Names that are no XML, and a policy longer than the page is wide. */
-static void test_hostile_names(void **state)
+TEST(escapes_hostile_names)
 {
-    (void)state;
     char keep[600] = "triattention:stats=", file[580];
     memset(file, 'x', sizeof(file) - 1);
     file[sizeof(file) - 1] = '\0';
@@ -283,9 +275,8 @@ static void test_hostile_names(void **state)
 
 /* ---- memory ---- */
 
-static void test_no_memory(void **state)
+TEST(failing_memory_is_told)
 {
-    (void)state;
     pith_error err;
     struct lanes l = {.map = {.model = "made up", .n_layer = 2, .n_head = 2, .n_token = 400},
                       .pattern = RANDOM,
@@ -310,20 +301,21 @@ static void test_no_memory(void **state)
 
 static char folder[64];
 
-static int folder_make(void **state)
+static void folder_make(void)
 {
-    (void)state;
+    alloc_fail_begin();
     strcpy(folder, "/tmp/pith-map-XXXXXX");
-    return mkdtemp(folder) == NULL;
+    assert_non_null(mkdtemp(folder));
 }
 
-static int folder_remove(void **state)
+static void folder_remove(void)
 {
     char line[128];
-    (void)state;
     snprintf(line, sizeof(line), "rm -rf '%s'", folder);
-    return system(line);
+    assert_int_equal(system(line), 0);
 }
+
+TEST_GROUP(folder_make, folder_remove);
 
 static const char *in_folder(const char *name, char *buf)
 {
@@ -341,9 +333,8 @@ static void expect_file(const char *path, const char *text)
     free(found);
 }
 
-static void test_file(void **state)
+TEST(a_file_is_written_whole)
 {
-    (void)state;
     char path[128], wrong[160];
     pith_error err;
     struct eval_text text = {0}, other = {0};
@@ -374,9 +365,8 @@ static void test_file(void **state)
     eval_text_free(&other);
 }
 
-static void test_full_disk(void **state)
+TEST(a_full_disk_is_told)
 {
-    (void)state;
     pith_error err;
     struct eval_text text = {0};
     SKIP_WITHOUT("/dev/full");
@@ -385,23 +375,4 @@ static void test_full_disk(void **state)
     assert_int_equal(map_write("/dev/full", &text, &err), PITH_IO);
     assert_non_null(strstr(err.message, "\"/dev/full\": No space left on device"));
     eval_text_free(&text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_size),
-        cmocka_unit_test(test_many_heads),
-        cmocka_unit_test(test_nothing_to_draw),
-        cmocka_unit_test(test_legend),
-        cmocka_unit_test(test_full_cache),
-        cmocka_unit_test(test_hostile_names),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_full_disk),
-    };
-    alloc_fail_begin();
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -151,9 +151,8 @@ static void *scratch_new(int32_t n_col)
 
 /* ---- packing ------------------------------------------------------------------------------ */
 
-static void test_group_bytes(void **state)
+TEST(counts_the_bytes_of_a_group)
 {
-    (void)state;
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)types[i]);
         assert_int_equal(pi_matmul_index(types[i]), i);
@@ -168,9 +167,8 @@ static void test_group_bytes(void **state)
     assert_int_equal(pi_matmul_group_bytes((enum pi_dtype)77, 256), 0);
 }
 
-static void test_pack_is_lossless(void **state)
+TEST(packing_is_lossless)
 {
-    (void)state;
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)types[i]);
         int32_t n_col = 3 * (int32_t)pi_max(traits->block_len, 7);
@@ -239,9 +237,8 @@ static void check_scalar(enum pi_dtype type, int32_t n_col, bool extreme)
     free(w.rows);
 }
 
-static void test_scalar_against_double(void **state)
+TEST(scalar_products_agree_with_doubles)
 {
-    (void)state;
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
         int32_t block = pi_matmul_layout(types[i])->block_len;
         check_scalar(types[i], block * (block == 1 ? 45 : 3), false);
@@ -413,7 +410,7 @@ static void check_levels(check_fn *check)
     for (int32_t level = PI_CPU_SCALAR + 1; level < PI_CPU_N_LEVEL; level++) {
         struct pi_kernels k;
         if (!pi_kernels_fill((enum pi_cpu_level)level, &k)) {
-            printf("skipped: no level %s here\n", pi_cpu_level_name((enum pi_cpu_level)level));
+            printf("no level %s here\n", pi_cpu_level_name((enum pi_cpu_level)level));
             continue;
         }
         n_found++;
@@ -421,37 +418,32 @@ static void check_levels(check_fn *check)
             check((enum pi_cpu_level)level, &k, types[i]);
     }
     if (n_found == 0)
-        skip();
+        test_skip("there is no level but scalar here");
 }
 
-static void test_tails(void **state)
+TEST(every_level_agrees_over_all_tails)
 {
-    (void)state;
     check_levels(check_tails);
 }
 
-static void test_columns(void **state)
+TEST(every_level_agrees_over_columns)
 {
-    (void)state;
     check_levels(check_columns);
 }
 
-static void test_ranges(void **state)
+TEST(every_level_agrees_over_ranges)
 {
-    (void)state;
     check_levels(check_ranges);
 }
 
-static void test_slabs(void **state)
+TEST(every_level_agrees_over_slabs)
 {
-    (void)state;
     check_levels(check_slabs);
 }
 
 /* Products of one token and of many give the same bits in scalar, too. */
-static void test_scalar_tokens_are_independent(void **state)
+TEST(scalar_tokens_are_independent)
 {
-    (void)state;
     struct pi_kernels k;
     assert_true(pi_kernels_fill(PI_CPU_SCALAR, &k));
     for (int32_t i = 0; i < PI_MATMUL_N_TYPE; i++) {
@@ -466,9 +458,8 @@ static void test_scalar_tokens_are_independent(void **state)
 }
 
 /* The probes count what they did. */
-static void test_probes(void **state)
+TEST(probes_count_what_they_did)
 {
-    (void)state;
     for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {
         struct pi_kernels k;
         if (!pi_kernels_fill((enum pi_cpu_level)level, &k))
@@ -478,20 +469,4 @@ static void test_probes(void **state)
         assert_int_equal(k.matmul.probe_int8(1000), 1000 * k.matmul.probe_int8(1));
         assert_int_equal(k.matmul.probe_f32(1000), 1000 * k.matmul.probe_f32(1));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_group_bytes),
-        cmocka_unit_test(test_pack_is_lossless),
-        cmocka_unit_test(test_scalar_against_double),
-        cmocka_unit_test(test_scalar_tokens_are_independent),
-        cmocka_unit_test(test_tails),
-        cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_slabs),
-        cmocka_unit_test(test_probes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

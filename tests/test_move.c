@@ -79,10 +79,9 @@ static void move_slowly(const struct case_ *before, struct case_ *c)
     }
 }
 
-static void test_columns(void **state)
+TEST(every_level_moves_columns_as_bytes)
 {
     static struct case_ c, want, got;
-    (void)state;
     for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {
         struct pi_kernels k;
         uint64_t rng = 3;
@@ -102,10 +101,4 @@ static void test_columns(void **state)
         assert_true(n_part > 40 * MAX_ROW); /* the cases are worth it */
         assert_true(n_self > 5 * MAX_ROW);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_columns)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,9 +62,8 @@ static uint64_t sum_of_all(struct pi_nfc *nfc, const char *before, const char *b
     return sum;
 }
 
-static void test_golden(void **state)
+TEST(composes_as_unicodedata_does)
 {
-    (void)state;
     static char line[8192], in[4096], want[4096];
     struct pi_nfc nfc = {0};
     unsigned long long sum;
@@ -87,9 +86,8 @@ static void test_golden(void **state)
 }
 
 /* A composed text is not copied. */
-static void test_composed(void **state)
+TEST(a_composed_text_is_not_copied)
 {
-    (void)state;
     static const char *const texts[] = {"",
                                         "plain text",
                                         "d\xc3\xa9j\xc3\xa0 vu",
@@ -110,9 +108,8 @@ static void test_composed(void **state)
 }
 
 /* Bytes that are no character stay, and no mark joins what stands before them. */
-static void test_ill_formed(void **state)
+TEST(bytes_that_are_no_character_stay)
 {
-    (void)state;
     static const struct {
         const char *in, *out;
     } cases[] = {
@@ -137,9 +134,8 @@ static void test_ill_formed(void **state)
 }
 
 /* A megabyte of marks of two classes in turn: the time is linear. */
-static void test_marks(void **state)
+TEST(a_megabyte_of_marks_takes_linear_time)
 {
-    (void)state;
     const size_t n_pair = 1 << 18, size = 1 + 4 * n_pair;
     char *text = malloc(size);
     struct pi_nfc nfc = {0};
@@ -158,9 +154,8 @@ static void test_marks(void **state)
     free(text);
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     static const char text[] = "e\xcc\x81 and \xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab";
     for (int64_t i = 1;; i++) {
         struct pi_nfc nfc = {0};
@@ -179,16 +174,4 @@ static void test_every_allocation_fails(void **state)
         assert_true(err.message[0] != 0);
     }
     assert_int_equal(pi_mem_used(PI_MEM_OTHER), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_composed),
-        cmocka_unit_test(test_ill_formed),
-        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_every_allocation_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

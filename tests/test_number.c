@@ -21,9 +21,8 @@ static void expect(const char *text, double want)
         fail_msg("\"%s\" is read as %.17g, not %.17g", text, got, want);
 }
 
-static void test_values(void **state)
+TEST(reads_numbers_in_every_form)
 {
-    (void)state;
     expect("0", 0.0);
     expect("-0", -0.0);
     expect("1", 1.0);
@@ -43,9 +42,8 @@ static void test_values(void **state)
     expect("9007199254740992000000000000000000000", 9007199254740992e21);
 }
 
-static void test_refused(void **state)
+TEST(refuses_what_is_no_number)
 {
-    (void)state;
     static const char *const texts[] = {"",      "+",   "-",     ".",    "e5",  "1e",
                                         "1e+",   "1e-", " 1",    "1 ",   "1,5", "1.2.3",
                                         "0x10",  "inf", "nan",   "1e5.", "--1", "1e--5",
@@ -63,9 +61,8 @@ static void test_refused(void **state)
 }
 
 /* Within what is promised to be exact, and beyond it. */
-static void test_as_strtod(void **state)
+TEST(reads_numbers_as_strtod_does)
 {
-    (void)state;
     uint64_t rng = 4;
     for (int32_t i = 0; i < 200000; i++) {
         char text[64];
@@ -86,19 +83,16 @@ static void test_as_strtod(void **state)
 }
 
 /* The options of policies in a process whose decimal point is a comma. */
-static void test_locale(void **state)
+TEST(a_locale_with_a_comma_changes_nothing)
 {
-    (void)state;
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "fr_FR.UTF-8", "fr_FR.utf8",
                                         "nl_NL.UTF-8", "pt_BR.UTF-8", "de_DE",       "fr_FR"};
     bool found = false;
     for (size_t i = 0; i < PI_LEN(names) && !found; i++)
         found =
             setlocale(LC_ALL, names[i]) != NULL && strcmp(localeconv()->decimal_point, ",") == 0;
-    if (!found) {
-        printf("skipped: no locale with a decimal comma is installed\n");
-        skip();
-    }
+    if (!found)
+        test_skip("no locale with a decimal comma is installed");
     double weight[3];
     pith_error err;
     expect("0.5", 0.5);
@@ -106,15 +100,4 @@ static void test_locale(void **state)
     assert_true(weight[0] == 1.5 && weight[1] == 0.5 && weight[2] == 1.0);
     assert_int_equal(keep_split_read("layers", "1,5/0,5/1", 3, weight, &err), PITH_INVALID);
     setlocale(LC_ALL, "C");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_as_strtod),
-        cmocka_unit_test(test_locale),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

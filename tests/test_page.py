@@ -55,14 +55,14 @@ try:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    skip(f"Selenium is not there. This command brings it: {PIP}")
+    skip(f"there is no Selenium; to fetch it: {PIP}")
 try:
     from axe_selenium_python import Axe
 except ImportError:
     Axe = None
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or DRIVER is None:
-    skip("Chromium is not there. This command brings it: apt-get install chromium chromium-driver")
+    skip("there is no Chromium; to fetch it: apt-get install chromium chromium-driver")
 
 
 def browser(width=1440, height=1000, dark=False, phone=False):
@@ -467,7 +467,7 @@ def test_compare(b, player):
 def test_axe(b, name):
     """axe-core finds nothing serious."""
     if Axe is None:
-        print(f"skipped: axe-core is not there. This command brings it: {PIP}")
+        print(f"skipped: there is no axe-core; to fetch it: {PIP}")
         return
     b.set_script_timeout(120)
     Axe(b).inject()

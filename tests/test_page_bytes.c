@@ -9,9 +9,8 @@
 
 #include "page.h"
 
-static void test_same_bytes(void **state)
+TEST(the_binary_holds_the_page_byte_for_byte)
 {
-    (void)state;
     static char file[1 << 20];
     assert_true(page_n_file > 3);
     for (size_t i = 0; i < page_n_file; i++) {
@@ -29,9 +28,8 @@ static void test_same_bytes(void **state)
 }
 
 /* What the page names, it has; and its policy allows files of the server alone, nothing inline. */
-static void test_whole(void **state)
+TEST(the_page_names_files_of_its_own_alone)
 {
-    (void)state;
     const char *html = page_files[0].data;
     assert_string_equal(page_files[0].name, "index.html");
     for (size_t i = 1; i < page_n_file; i++) {
@@ -46,23 +44,12 @@ static void test_whole(void **state)
     assert_null(strstr(html, "<script>"));
 }
 
-static void test_no_other_origin(void **state)
+TEST(the_page_names_no_other_origin)
 {
-    (void)state;
     static const char *const never[] = {"http://", "https://",  "src=\"//",          "@import",
                                         "url(",    "innerHTML", "insertAdjacentHTML"};
     for (size_t f = 0; f < page_n_file; f++)
         for (size_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
             if (strstr(page_files[f].data, never[i]) != NULL)
                 fail_msg("%s has \"%s\" in it", page_files[f].name, never[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_no_other_origin),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

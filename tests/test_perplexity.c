@@ -7,18 +7,19 @@
 #include <string.h>
 
 #include "chunks.h"
+#include "stories.h"
 #include "testing.h"
 #include "pith/policy.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/perplexity.txt"
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define DEMO_TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
-#define STORIES "stories260K.gguf" /* in the folder of the test programs, where tests run */
 #define POLICY "streaming:budget=32,slack=8,sinks=4"
 
 static pith_model *nano;
 static char *text; /* [text_len] of the demo */
 static size_t text_len;
+static char lacks[80]; /* data that a case was left out for; "": none */
 
 static void must(pith_status status, const pith_error *err)
 {
@@ -56,21 +57,19 @@ static char *read_text(const char *path, size_t most, size_t *len)
     return out;
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
-    (void)state;
     nano = load(NANO);
     text = read_text(DEMO_TEXT, 0, &text_len);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-    (void)state;
     pith_model_free(nano);
     free(text);
-    return 0;
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static struct eval_setup setup_of(const pith_model *model, const char *type, const char *keep)
 {
@@ -127,30 +126,28 @@ static const char *note_of(const json_t *result)
 static bool open_case(const char *model, const char *file, int size, pith_model **out, char **part,
                       size_t *part_len)
 {
-    char path[512], text_path[512];
-    snprintf(path, sizeof(path), "%s", STORIES);
-    if (strcmp(model, "stories260K") != 0)
-        snprintf(path, sizeof(path), PITH_SOURCE_DIR "/models/%s.gguf", model);
-    snprintf(text_path, sizeof(text_path), PITH_SOURCE_DIR "/models/demo/%s", file);
-    if (access(text_path, R_OK) != 0)
-        snprintf(text_path, sizeof(text_path), SHARED_DATA "/text/%s", file);
-    if (access(path, R_OK) != 0 || access(text_path, R_OK) != 0) {
-        printf("left out: %s is absent\n", access(path, R_OK) != 0 ? path : text_path);
+    bool stories = strcmp(model, "stories260K") == 0;
+    char path[512], shipped[512], name[80];
+    snprintf(path, sizeof(path), PITH_SOURCE_DIR "/models/%s.gguf", model);
+    snprintf(shipped, sizeof(shipped), PITH_SOURCE_DIR "/models/demo/%s", file);
+    snprintf(name, sizeof(name), "text/%s", file);
+    const char *text_path = access(shipped, R_OK) == 0 ? shipped : test_data_find(name);
+    if (text_path == NULL || (stories && test_data_find("weights/stories260K.bin") == NULL)) {
+        snprintf(lacks, sizeof(lacks), "%s", text_path == NULL ? name : "weights/stories260K.bin");
         return false;
     }
-    *out = load(path);
+    *out = stories ? stories_load() : load(path);
     *part = read_text(text_path, (size_t)size, part_len);
     return true;
 }
 
 /* Four decimals, and a few parts in ten million for sums in another order. */
-static void test_golden(void **state)
+TEST(agrees_with_llama_perplexity)
 {
     char line[256], name[64], file[64];
     int size, n_ctx, n_batch, n_chunk, n_compared = 0;
     double ppl, error;
     pith_error err;
-    (void)state;
     FILE *golden = fopen(GOLDEN, "r");
     assert_non_null(golden);
     while (fgets(line, sizeof(line), golden) != NULL) {
@@ -180,6 +177,8 @@ static void test_golden(void **state)
     }
     fclose(golden);
     assert_true(n_compared >= 2); /* those of the model and the text of the repository */
+    if (lacks[0] != '\0')
+        test_data(lacks);
 }
 
 /* ---- one token after the other ---- */
@@ -230,12 +229,11 @@ static void read_plainly(const char *keep, int32_t n_ctx, int32_t n_chunk, struc
     free(tokens);
 }
 
-static void test_plain(void **state)
+TEST(agrees_with_reading_token_by_token)
 {
     static struct plain plain;
     struct eval_setup setup = setup_of(nano, "f32", NULL);
     double sum = 0.0, sum2 = 0.0;
-    (void)state;
     read_plainly(NULL, 90, 6, &plain);
     assert_int_equal(plain.n, 6 * 44);
     for (int32_t i = 0; i < plain.n; i++) {
@@ -256,11 +254,10 @@ static void test_plain(void **state)
 }
 
 /* Whatever is read at once and side by side: the same bits. */
-static void test_batches(void **state)
+TEST(batches_change_no_bit)
 {
     static const int32_t batches[] = {1, 7, 64, 96, 192, 200, 10000};
     static const char *const policies[] = {NULL, POLICY};
-    (void)state;
     for (size_t k = 0; k < 2; k++) {
         struct eval_setup setup = setup_of(nano, "f16", policies[k]);
         json_t *first = measure(&setup, 96, 96, 5, true);
@@ -280,10 +277,9 @@ static void test_batches(void **state)
 /* ---- policies ---- */
 
 /* A policy that never comes to a round costs exactly nothing, and the result says why. */
-static void test_nothing_evicted(void **state)
+TEST(says_that_nothing_was_evicted)
 {
     struct eval_setup setup = setup_of(nano, "f16", "streaming:budget=128");
-    (void)state;
     json_t *result = measure(&setup, 128, 128, 4, true);
     assert_int_equal(figure(result, "evicted"), 0);
     assert_non_null(strstr(note_of(result), "Nothing was evicted: no chunk was long enough"));
@@ -296,13 +292,12 @@ static void test_nothing_evicted(void **state)
     json_decref(result);
 }
 
-static void test_paired(void **state)
+TEST(differences_are_paired_by_token)
 {
     static struct plain full, policy;
     struct eval_setup setup = setup_of(nano, "f32", NULL);
     double sum = 0.0, sum2 = 0.0, after = 0.0;
     int32_t n_after = 0;
-    (void)state;
     setup.engine.keep = "streaming:budget=64,slack=16,sinks=4"; /* a round at 80, one each 16 */
     read_plainly(NULL, 128, 5, &full);
     read_plainly(setup.engine.keep, 128, 5, &policy);
@@ -339,10 +334,9 @@ static void test_paired(void **state)
 }
 
 /* The last round comes at the last token: nothing was scored behind it. */
-static void test_evicted_at_the_end(void **state)
+TEST(counts_an_eviction_at_the_end)
 {
     struct eval_setup setup = setup_of(nano, "f16", "streaming:budget=56,slack=8,sinks=4");
-    (void)state;
     json_t *result = measure(&setup, 64, 64, 3, true);
     assert_true(figure(result, "evicted") > 0);
     assert_int_equal(figure(result, "after_first_eviction/tokens"), 0);
@@ -368,10 +362,9 @@ static json_t *diverge(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
     return result;
 }
 
-static void test_divergence_none(void **state)
+TEST(the_full_cache_does_not_diverge_from_itself)
 {
     static const char *const policies[] = {NULL, "streaming:budget=100"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct eval_setup setup = setup_of(nano, "f16", policies[i]);
         json_t *result = diverge(&setup, 100, 3, NULL);
@@ -490,23 +483,20 @@ static void check_divergence(const char *keep, const char *type, const char *ref
     eval_chunks_free(&chunks);
 }
 
-static void test_divergence_policy(void **state)
+TEST(divergence_of_a_policy_agrees_with_plain_reading)
 {
-    (void)state;
     check_divergence(POLICY, "f32", "f32");
 }
 
-static void test_divergence_storage(void **state)
+TEST(divergence_of_a_storage_type_agrees_with_plain_reading)
 {
-    (void)state;
     check_divergence(NULL, "q8_0", "f32");
 }
 
 /* Before the first round nothing differs; the figures behind it hold all of the divergence. */
-static void test_divergence_after(void **state)
+TEST(divergence_begins_at_the_first_round)
 {
     struct eval_setup setup = setup_of(nano, "f16", POLICY);
-    (void)state;
     json_t *result = diverge(&setup, 160, 4, NULL);
     const json_t *first = json_array_get(json_object_get(result, "rows"), 4);
     assert_true(json_number_value(json_object_get(first, "kl_max")) == 0.0); /* positions 0 .. 19 */
@@ -540,7 +530,7 @@ static bool never(void *user, double fraction, const char *what)
     return false;
 }
 
-static void test_refusals(void **state)
+TEST(refuses_texts_and_chunks_that_are_too_short)
 {
     struct eval_setup setup = setup_of(nano, "f16", NULL);
     struct eval_divergence_params params = {.text = text, .text_len = text_len, .n_ctx = 64};
@@ -548,7 +538,6 @@ static void test_refusals(void **state)
         .text = text, .text_len = text_len, .n_ctx = 64, .n_batch = 64};
     json_t *result = NULL;
     pith_error err;
-    (void)state;
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 3, .n_batch = 1},
                    "n_ctx: 3");
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 64},
@@ -569,22 +558,4 @@ static void test_refusals(void **state)
     setup.engine.keep = "streaming:budget=none";
     assert_int_equal(eval_divergence(&setup, &params, &result, &err), PITH_INVALID);
     assert_null(result);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_nothing_evicted),
-        cmocka_unit_test(test_paired),
-        cmocka_unit_test(test_evicted_at_the_end),
-        cmocka_unit_test(test_divergence_none),
-        cmocka_unit_test(test_divergence_policy),
-        cmocka_unit_test(test_divergence_storage),
-        cmocka_unit_test(test_divergence_after),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

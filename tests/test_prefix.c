@@ -6,11 +6,10 @@
 
 /* ---- hashes ---- */
 
-/* spec/vectors/memshare.json, hash_chain: blocks of four tokens; its root is the hash of a number
+/* tests/vectors/memshare.json, hash_chain: blocks of four tokens; its root is the hash of a number
    and the block size, that is of one "token" behind a "parent". */
-static void test_hash_vectors(void **state)
+TEST(hashes_are_those_of_the_vectors)
 {
-    (void)state;
     static const struct {
         int32_t token[8];
         uint64_t salt;
@@ -45,9 +44,8 @@ static void make_collision(int32_t *a, int32_t *b, int32_t n)
                      prefix_hash(prefix_root(SALT), b, LEN));
 }
 
-static void test_collision(void **state)
+TEST(a_collision_of_hashes_finds_no_other_text)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t a[3 * LEN], b[3 * LEN];
     make_collision(a, b, 3 * LEN);
@@ -76,9 +74,8 @@ static void test_collision(void **state)
 }
 
 /* Other policies, types or models are another salt: nothing of one is in the other. */
-static void test_salt(void **state)
+TEST(another_salt_finds_nothing)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     struct prefix_cache *other = NULL;
     int32_t text[2 * LEN + 1];
@@ -96,9 +93,8 @@ static void test_salt(void **state)
 /* ---- what is found ---- */
 
 /* Something is left to evaluate, and only whole pages are found. */
-static void test_lengths(void **state)
+TEST(finds_whole_pages_and_leaves_something_to_evaluate)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t text[5 * LEN];
     fill_text(text, 5 * LEN, 2);
@@ -162,9 +158,8 @@ static void check_append(const struct kv_geometry *g)
     rig_free(&r);
 }
 
-static void test_append(void **state)
+TEST(a_found_prefix_goes_on_alike)
 {
-    (void)state;
     struct kv_geometry g = geometry;
     check_append(&g);
     g.type_k = g.type_v = KV_TYPE_F16;
@@ -180,9 +175,8 @@ static void test_append(void **state)
 
 /* A page that is there already is not taken twice, and the older one stays the one that is found.
  */
-static void test_twice(void **state)
+TEST(a_page_is_taken_once)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t text[3 * LEN];
     fill_text(text, 3 * LEN, 4);
@@ -203,9 +197,8 @@ static void test_twice(void **state)
 
 /* Many texts that begin alike, published in some order: the table grows several times, and all of
    them are found. */
-static void test_many(void **state)
+TEST(finds_each_of_many_texts)
 {
-    (void)state;
     enum { N = 700 };
     struct rig r = rig_make(&geometry, 8 * N);
     int32_t text[2 * LEN + 1];
@@ -228,9 +221,8 @@ static void test_many(void **state)
 
 /* ---- what goes ---- */
 
-static void test_order(void **state)
+TEST(drops_the_least_recently_used_leaf_first)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int64_t block = kv_block_bytes(r.kv);
     int32_t text[3][3 * LEN + 1];
@@ -258,9 +250,8 @@ static void test_order(void **state)
 }
 
 /* Looking is no use. */
-static void test_find_touches_nothing(void **state)
+TEST(find_touches_nothing)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int32_t a[LEN + 1], b[LEN + 1];
     fill_text(a, LEN + 1, 9);
@@ -274,9 +265,8 @@ static void test_find_touches_nothing(void **state)
     rig_free(&r);
 }
 
-static void test_in_use(void **state)
+TEST(keeps_what_a_sequence_uses)
 {
-    (void)state;
     struct rig r = rig_make(&geometry, N_PAGE);
     int64_t block = kv_block_bytes(r.kv);
     int32_t text[6 * LEN + 1], late[LEN];
@@ -312,9 +302,8 @@ static void test_in_use(void **state)
 
 /* ---- no memory ---- */
 
-static void test_no_memory(void **state)
+TEST(failing_memory_publishes_less)
 {
-    (void)state;
     struct kv_cache *kv = kv_check_cache(&geometry, N_PAGE);
     struct prefix_cache *cache = NULL;
     static int32_t text[200 * LEN + 1];
@@ -367,22 +356,4 @@ static void test_no_memory(void **state)
     prefix_free(cache);
     assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
     kv_cache_free(kv);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hash_vectors),
-        cmocka_unit_test(test_collision),
-        cmocka_unit_test(test_salt),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_append),
-        cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_find_touches_nothing),
-        cmocka_unit_test(test_in_use),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,9 +266,8 @@ static void one_op(struct plain *m, struct rig *r)
     }
 }
 
-static void test_model(void **state)
+TEST(agrees_with_a_list_of_texts)
 {
-    (void)state;
     static struct plain m;
     struct kv_geometry g = geometry;
     g.n_head = 1;
@@ -288,12 +287,4 @@ static void test_model(void **state)
     for (int32_t s = 0; s < SEQ_MAX; s++)
         kv_seq_free(m.seq[s].seq);
     rig_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

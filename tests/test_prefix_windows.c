@@ -48,9 +48,8 @@ static void check_alone(const struct kv_seq *seq, int32_t n)
     kv_cache_free(kv);
 }
 
-static void test_where_texts_go_on(void **state)
+TEST(goes_on_where_windows_are_held)
 {
-    (void)state;
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);
     assert_int_equal(kv_block_reach(&sliding), REACH);
@@ -74,9 +73,8 @@ static void test_where_texts_go_on(void **state)
 }
 
 /* Short texts, whose windows see all: every page is one to go on behind. */
-static void test_short_texts(void **state)
+TEST(every_page_of_a_short_text_can_go_on)
 {
-    (void)state;
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);
     struct kv_seq *seq = read_text(r.kv, LEN + 9);
@@ -88,9 +86,8 @@ static void test_short_texts(void **state)
     rig_free(&r);
 }
 
-static void test_reclaim(void **state)
+TEST(gives_up_windows_first)
 {
-    (void)state;
     struct rig r = rig_make(&sliding, N_PAGE);
     fill_text(text, PI_LEN(text), 4);
     struct kv_seq *seq = read_text(r.kv, 4 * LEN);
@@ -122,14 +119,4 @@ static void test_reclaim(void **state)
     assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 4 * full + REACH * window);
     assert_int_equal(prefix_count(r.cache), 0);
     rig_free(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where_texts_go_on),
-        cmocka_unit_test(test_short_texts),
-        cmocka_unit_test(test_reclaim),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

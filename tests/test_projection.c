@@ -46,11 +46,10 @@ static void check_eigen(const double *a, int32_t n)
     }
 }
 
-static void eigenvectors(void **state)
+TEST(finds_eigenvectors_of_symmetric_matrices)
 {
     uint64_t rng = 5;
     double a[MAX_DIM * MAX_DIM];
-    (void)state;
     for (int32_t n = 1; n <= MAX_DIM; n += n < 6 ? 1 : 7)
         for (int32_t form = 0; form < 5; form++) {
             memset(a, 0, sizeof(a));
@@ -120,14 +119,13 @@ static void refused(const uint8_t *data, size_t size, pith_status status, const 
     assert_null(p);
 }
 
-static void file_round_trip(void **state)
+TEST(a_file_comes_back_as_it_was)
 {
     struct pith_projection *p = small(), *again = NULL;
     pith_projection_info i;
     uint8_t *data, *twice;
     size_t size, size_twice;
     pith_error err;
-    (void)state;
     check(projection_format(p, &data, &size, &err), &err);
     assert_int_equal(size, 72 + 7 + 6 + 4 * 2 * 2 * 3 + 8);
     check(projection_parse(data, size, &again, &err), &err);
@@ -151,7 +149,7 @@ static void file_round_trip(void **state)
 }
 
 /* What is wrong with a field is said with its name and its value. */
-static void damaged_fields(void **state)
+TEST(a_damaged_field_is_named)
 {
     static const struct {
         int32_t at, n_byte;
@@ -185,7 +183,6 @@ static void damaged_fields(void **state)
     uint8_t *data, *bad;
     size_t size;
     pith_error err;
-    (void)state;
     check(projection_format(p, &data, &size, &err), &err);
     bad = test_malloc(size + 1);
     for (size_t i = 0; i < PI_LEN(field); i++) {
@@ -211,12 +208,11 @@ static void damaged_fields(void **state)
     pith_projection_free(p);
 }
 
-static void saved_and_loaded(void **state)
+TEST(saves_and_loads)
 {
     char path[] = "/tmp/pith-test-XXXXXX";
     struct pith_projection *p = small(), *again = NULL;
     pith_error err;
-    (void)state;
     close(mkstemp(path));
     check(pith_projection_save(p, path, &err), &err);
     check(pith_projection_load(path, &again, &err), &err);
@@ -314,11 +310,10 @@ static void fit_bytes(pith_engine *e, pith_projection_keys keys, int32_t n_ctx, 
     pith_projection_free(p);
 }
 
-static void fitted_to_keys(void **state)
+TEST(fits_the_covariance_of_keys)
 {
     static struct sums sums;
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 2, 512);
     for (int32_t keys = PITH_KEYS_ROTATED; keys <= PITH_KEYS_PLAIN; keys++) {
         struct pith_projection *p = NULL;
@@ -344,14 +339,13 @@ static void fitted_to_keys(void **state)
 }
 
 /* The same bytes for any chunk and number of threads; other ones for other keys and pieces. */
-static void fit_is_determined(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
     } way[] = {{512, 1}, {7, 2}, {64, 3}};
     uint8_t *first = NULL, *data;
     size_t size, n;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(way); i++) {
         pith_engine *e = engine_make(NULL, way[i].chunk, way[i].n_thread, 512);
         fit_bytes(e, PITH_KEYS_ROTATED, 0, &data, &n);
@@ -385,13 +379,12 @@ static bool stop_at_bases(void *user, double fraction)
     return fraction <= 0.9;
 }
 
-static void fit_refuses(void **state)
+TEST(refuses_texts_and_policies_that_do_not_fit)
 {
     struct pith_projection *p = NULL;
     pith_projection_params params;
     pith_error err;
     double reached = 0.0;
-    (void)state;
     pith_projection_params_default(&params);
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     expect(pith_projection_fit(e, tokens, 1, &params, &p, &err), &err, PITH_INVALID, "1 tokens");
@@ -425,11 +418,10 @@ static void fit_refuses(void **state)
 }
 
 /* Whichever allocation fails, it is said, and nothing is left. */
-static void fit_without_memory(void **state)
+TEST(failing_memory_loses_nothing)
 {
     struct pith_projection *p = NULL;
     pith_error err;
-    (void)state;
     pith_engine *e = engine_make(NULL, 64, 1, 128);
     int64_t before = pi_mem_used(PI_MEM_OTHER);
     pi_mem_fail_at(0, false);
@@ -451,27 +443,9 @@ static void fit_without_memory(void **state)
     pith_engine_free(e);
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
-    (void)state;
     model_load(11);
-    return 0;
 }
 
-static int tear_down(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eigenvectors),   cmocka_unit_test(file_round_trip),
-        cmocka_unit_test(damaged_fields), cmocka_unit_test(saved_and_loaded),
-        cmocka_unit_test(fitted_to_keys), cmocka_unit_test(fit_is_determined),
-        cmocka_unit_test(fit_refuses),    cmocka_unit_test(fit_without_memory),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, model_free);

@@ -56,9 +56,8 @@ static void expect(const char *template, const char *json, uint32_t flags, const
 
 #define TURNS "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
-static void test_json(void **state)
+TEST(templates_see_every_key_of_the_json)
 {
-    (void)state;
     static const char two[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"},"
                               "{\"role\": \"user\", \"content\": \"U\"}], \"x\": [1, 2.5]}";
     expect(TURNS "{{ x[1] }}{{ y -}}", two, 0, "[system]S[user]U2.5");
@@ -72,9 +71,8 @@ static void test_json(void **state)
            "False 2024-07-26");
 }
 
-static void test_thinking(void **state)
+TEST(templates_switch_thinking)
 {
-    (void)state;
     static const char ask[] = "{\"messages\": []}";
     uint32_t quick = PITH_CHAT_GENERATE | PITH_CHAT_NO_THINKING;
     expect("{{ 'on' if enable_thinking is undefined or enable_thinking else 'off' -}}", ask,
@@ -86,9 +84,8 @@ static void test_thinking(void **state)
     expect("{{ 'A:' -}}", ask, quick, "A:");
 }
 
-static void test_pieces(void **state)
+TEST(pieces_say_what_a_user_wrote)
 {
-    (void)state;
     pith_model *model = load(TURNS "{{ '!' -}}");
     pith_prompt *prompt = make(model,
                                "{\"messages\": [{\"role\": \"user\", \"content\": \"one\"}, "
@@ -141,9 +138,8 @@ static int32_t count_bos(const pith_model *model, const char *json, uint32_t fla
 
 /* A template of the caller's, and the beginning of an answer, which is a user's text whatever stands
    before it: the template's alone, a user's alone, or both. */
-static void test_opening(void **state)
+TEST(a_beginning_of_the_answer_is_the_users)
 {
-    (void)state;
     static const char *const templates[] = {"[A]", "{{ messages[0].content }}",
                                             "{{ messages[0].content }}[A]"};
     static const char *const texts[] = {"[A]" BOS "x", "U" BOS "x", "U[A]" BOS "x"};
@@ -175,9 +171,8 @@ static void test_opening(void **state)
     pith_model_free(model);
 }
 
-static void test_special_tokens(void **state)
+TEST(a_user_types_no_special_token)
 {
-    (void)state;
     static const char typed[] =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"" BOS "a" BOS "\"}]}";
     static const char part[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"of_text|>\"}]}";
@@ -195,9 +190,8 @@ static void test_special_tokens(void **state)
 }
 
 /* The template's own BOS is left out where the tokenizer puts one, a user's never. */
-static void test_bos(void **state)
+TEST(the_templates_own_bos_is_left_out)
 {
-    (void)state;
     static const char typed[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"" BOS "\"}]}";
     pith_model *model = load("{{ bos_token ~ 'x' -}}");
     pith_prompt *prompt = make(model, typed, 0);
@@ -227,9 +221,8 @@ static void refuse(const char *template, const char *json, pith_status want, con
     pith_model_free(model);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_bad_conversations)
 {
-    (void)state;
     refuse(TURNS, "{", PITH_INVALID, "JSON: at byte 1");
     refuse(TURNS, "[]", PITH_INVALID, "no object");
     refuse(TURNS, "{}", PITH_INVALID, "messages: is missing");
@@ -242,15 +235,4 @@ static void test_refusals(void **state)
     assert_memory_equal(pith_chat_template(model), "{% if %}", 8); /* as it is in the file */
     pith_model_free(model);
     pith_prompt_free(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),     cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_bos),      cmocka_unit_test(test_opening),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

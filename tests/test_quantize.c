@@ -196,12 +196,11 @@ static const struct {
     {"Q6_K", "Q8_0", "F16", 18},
 };
 
-static void every_type(void **state)
+TEST(writes_every_type)
 {
     struct result r;
     uint32_t v;
     pith_error err;
-    (void)state;
     write_input(false);
     for (size_t k = 0; k < PI_LEN(types); k++) {
         quantize(types[k].name, 2, &r);
@@ -224,13 +223,12 @@ static void every_type(void **state)
     assert_int_equal(count_files(), 2);
 }
 
-static void metadata_is_kept(void **state)
+TEST(metadata_is_kept)
 {
     struct result r;
     uint32_t v;
     struct pi_str text;
     pith_error err;
-    (void)state;
     write_input(false);
     quantize("q6_k", 1, &r);
     assert_int_equal(r.g.n_kv, 5);
@@ -247,14 +245,13 @@ static void metadata_is_kept(void **state)
 
 /* Of 8 layers the mix gives more bits to the first, the last, and those two after a multiple of
    three behind the first: 3 and 6. */
-static void mix(void **state)
+TEST(the_mix_gives_some_layers_more_bits)
 {
     static const bool more[N_LAYER] = {true, false, false, true, false, false, true, true};
     struct result r;
     uint32_t v;
     pith_error err;
     char name[64];
-    (void)state;
     for (int tied = 0; tied <= 1; tied++) {
         write_input(tied);
         quantize("Q4_K_M", 0, &r);
@@ -278,10 +275,9 @@ static void mix(void **state)
     }
 }
 
-static void threads_make_no_difference(void **state)
+TEST(threads_make_no_difference)
 {
     struct result a, b;
-    (void)state;
     write_input(false);
     quantize("Q4_K_M", 1, &a); /* stays mapped when the next run replaces the name */
     for (int32_t n_thread = 2; n_thread <= 5; n_thread += 3) {
@@ -311,12 +307,11 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-static void progress_and_cancel(void **state)
+TEST(tells_progress_and_may_be_cancelled)
 {
     double last = 0;
     int n_call = 0;
     pith_error err = {0};
-    (void)state;
     write_input(false);
     assert_int_equal(pith_quantize(in_path, out_path, "Q8_0", 2, count_progress, &last, &err),
                      PITH_OK);
@@ -337,12 +332,11 @@ static int64_t memory_used(void)
     return sum;
 }
 
-static void each_allocation_may_fail(void **state)
+TEST(each_allocation_may_fail)
 {
     const int64_t used = memory_used();
     pith_status status = PITH_NOMEM;
     int64_t n = 1;
-    (void)state;
     write_input(false);
     unlink(out_path);
     for (; status == PITH_NOMEM; n++) {
@@ -360,12 +354,11 @@ static void each_allocation_may_fail(void **state)
 }
 
 /* The limit on the size of files stands in for a full disk: writes fail in the same way. */
-static void full_disk(void **state)
+TEST(a_full_disk_leaves_the_old_file)
 {
     struct rlimit old, low;
     struct stat st;
     pith_error err = {0};
-    (void)state;
     write_input(false);
     unlink(out_path);
     assert_int_equal(pith_quantize(in_path, out_path, "Q4_0", 2, NULL, NULL, &err), PITH_OK);
@@ -401,10 +394,9 @@ static void refuse(const char *in, const char *out, const char *type, int32_t n_
     assert_int_equal(count_files(), n_file);
 }
 
-static void refusals(void **state)
+TEST(refuses_bad_paths)
 {
     char link_path[256], missing[256];
-    (void)state;
     write_input(false);
     snprintf(link_path, sizeof(link_path), "%s/link", dir);
     snprintf(missing, sizeof(missing), "%s/missing/out.gguf", dir);
@@ -425,14 +417,13 @@ static void refusals(void **state)
 }
 
 /* A weight type that cannot be read cannot be converted, nor copied: its size is not known. */
-static void refuses_unknown_types(void **state)
+TEST(refuses_unknown_types)
 {
     struct pi_gguf_writer w = {0};
     struct pi_new_file file;
     pith_error err;
     const int64_t ne[] = {32, 2};
     uint8_t zeros[64] = {0};
-    (void)state;
     assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){"new.weight", 10}, 2, ne, 21, 64),
                      PITH_OK);
     assert_int_equal(pi_new_file_open(in_path, &file, &err), PITH_OK);
@@ -444,38 +435,20 @@ static void refuses_unknown_types(void **state)
            "tensor \"new.weight\": weight type 21 is not supported");
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     const char *base = getenv("TMPDIR");
-    (void)state;
     snprintf(dir, sizeof(dir), "%s/pith-test-quantize-XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(dir) == NULL)
-        return -1;
+    assert_non_null(mkdtemp(dir));
     snprintf(in_path, sizeof(in_path), "%s/in.gguf", dir);
     snprintf(out_path, sizeof(out_path), "%s/out.gguf", dir);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-    (void)state;
     unlink(in_path);
     unlink(out_path);
-    return rmdir(dir);
+    assert_int_equal(rmdir(dir), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type),
-        cmocka_unit_test(metadata_is_kept),
-        cmocka_unit_test(mix),
-        cmocka_unit_test(threads_make_no_difference),
-        cmocka_unit_test(progress_and_cancel),
-        cmocka_unit_test(each_allocation_may_fail),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(refuses_unknown_types),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

@@ -34,12 +34,11 @@ static void expect_behind(const char *behind, const char *expected)
     expect_question(text, expected);
 }
 
-static void test_label(void **state)
+TEST(finds_what_follows_a_label)
 {
     static char text[2000];
     const char *q;
     size_t len;
-    (void)state;
     expect_question("Question: a? QUESTION:b?\n", "b?");
     expect_question("question:", "");
     expect_behind("Question: Who is\nAnton?\n", "Who is\nAnton?");
@@ -51,9 +50,8 @@ static void test_label(void **state)
     assert_true(q > text + 9);
 }
 
-static void test_short(void **state)
+TEST(takes_a_short_message_whole)
 {
-    (void)state;
     expect_question("", "");
     expect_question(" \n ", "");
     expect_question("questions: a?", "questions: a?");
@@ -62,9 +60,8 @@ static void test_short(void **state)
 }
 
 /* What asks at the end of a long message: filler before it has no part in it. */
-static void test_tail(void **state)
+TEST(finds_what_asks_at_the_end)
 {
-    (void)state;
     expect_behind("What is the code word?", "What is the code word?");
     expect_behind("What is the code word? Answer with the word, nothing else:",
                   "What is the code word? Answer with the word, nothing else:");
@@ -97,9 +94,8 @@ static void test_tail(void **state)
     expect_behind("Nenne das Passwort von Walter.", "Nenne das Passwort von Walter.");
 }
 
-static void test_scripts(void **state)
+TEST(knows_sentences_of_other_scripts)
 {
-    (void)state;
     /* Chinese, without blanks between sentences; Arabic; Greek; Hindi. */
     expect_behind("\xe8\xbf\x99\xe6\x98\xaf\xe4\xb9\xa6\xe3\x80\x82\xe5\xaf\x86\xe7\xa0\x81\xe6\x98"
                   "\xaf\xe4\xbb\x80\xe4\xb9\x88\xef\xbc\x9f",
@@ -112,10 +108,9 @@ static void test_scripts(void **state)
 }
 
 /* A question that opens the message. */
-static void test_head(void **state)
+TEST(finds_a_question_that_opens_the_message)
 {
     char text[4096];
-    (void)state;
     snprintf(text, sizeof(text), "When does the train leave? %s", PROSE);
     expect_question(text, "When does the train leave?");
     snprintf(text, sizeof(text), "Here is a text.\n%sAnd what is it?", PROSE);
@@ -123,12 +118,11 @@ static void test_head(void **state)
 }
 
 /* Bytes that are no text, and sentences without end. */
-static void test_any_bytes(void **state)
+TEST(any_bytes_are_safe)
 {
     static char text[3000];
     const char *q;
     size_t len;
-    (void)state;
     for (int32_t round = 0; round < 64; round++) {
         for (size_t i = 0; i < sizeof(text); i++)
             text[i] =
@@ -161,14 +155,13 @@ static void expect_place(const char *text, const char *message, const char *rest
     assert_memory_equal(q.text, question, q.len);
 }
 
-static void test_place(void **state)
+TEST(finds_the_place_in_front_of_the_question)
 {
     static const char lines[] = "One. Two.\nQuestion: Who is\nAnton?\n";
     static const char two[] = "QUESTION: no?\nA.\nmy question: yes?\n";
     static const char chat[] =
         "<|im_start|>user\nA.\nQuestion: B?<|im_end|>\n<|im_start|>assistant\n";
     static const char inline_chat[] = "[INST] Question: B? [/INST]";
-    (void)state;
     expect_place(lines, lines, "Question: Who is\nAnton?\n", "Who is\nAnton?");
     expect_place(two, two, "my question: yes?\n", "yes?");
     expect_place(chat, "  A.\nQuestion: B? ", "Question: B?<|im_end|>\n<|im_start|>assistant\n",
@@ -185,7 +178,7 @@ static void test_place(void **state)
 }
 
 /* Templates around the same message: the place is in front of its question, in the message. */
-static void test_templates(void **state)
+TEST(finds_the_place_within_any_template)
 {
     static const char *const around[][2] = {
         {"<|im_start|>system\nWhat?<|im_end|>\n<|im_start|>user\n",
@@ -197,7 +190,6 @@ static void test_templates(void **state)
     };
     static const char ask[] = "Who is Anton? Say the name.";
     char message[4096], text[8192], rest[256];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(around); i++) {
         snprintf(message, sizeof(message), "%s%s", PROSE, ask);
         snprintf(text, sizeof(text), "%s%s%s", around[i][0], message, around[i][1]);
@@ -213,10 +205,9 @@ static void test_templates(void **state)
 }
 
 /* A text without a template that does not end with a question is to be continued. */
-static void test_bare(void **state)
+TEST(a_text_that_asks_nothing_has_no_place)
 {
     char text[4096];
-    (void)state;
     expect_place(PROSE, PROSE, NULL, NULL);
     snprintf(text, sizeof(text), "Who is it? %sThen they", PROSE);
     expect_place(text, text, NULL, NULL);
@@ -228,7 +219,7 @@ static void test_bare(void **state)
 }
 
 /* The token that begins the question, for a prompt with tokens before and behind its message. */
-static void test_tokens(void **state)
+TEST(finds_the_token_that_begins_the_question)
 {
     static const char message[] = "The friend of Maria is Anton.\nQuestion: Who is the friend?";
     static const char behind[] = "<|im_end|>\n<|im_start|>assistant\n";
@@ -238,7 +229,6 @@ static void test_tokens(void **state)
     pith_error err;
     pith_model *model;
     struct pi_question q;
-    (void)state;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     snprintf(prompt, sizeof(prompt), "<|im_start|>user\n%s%s", message, behind);
     check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
@@ -256,16 +246,4 @@ static void test_tokens(void **state)
     assert_int_equal(pi_question_find(model, ids, n, message, strlen(message), &q, &err),
                      PITH_INVALID);
     pith_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_label), cmocka_unit_test(test_short),
-        cmocka_unit_test(test_tail),  cmocka_unit_test(test_scripts),
-        cmocka_unit_test(test_head),  cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_place), cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_bare),  cmocka_unit_test(test_tokens),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification, where
- * they are there; their formulas in double; lanes whose entries were moved in position or
- * overwritten; the same scores at every level of the processor.
+ * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification; their
+ * formulas in double; lanes whose entries were moved in position or overwritten; the same scores at
+ * every level of the processor.
  */
 #include <math.h>
 #include <string.h>
@@ -13,6 +13,8 @@
 #include "read_check.h"
 #include "rounded.h"
 #include "status.h"
+
+TEST_GROUP(NULL, read_vectors_free);
 
 #define MAX_ENTRIES 512
 #define MAX_DIM 128
@@ -42,10 +44,8 @@ static void check_vector(const struct read_policy *policy, const char *options, 
     read_problem_free(&p);
 }
 
-static void test_vectors(void **state)
+TEST(scores_are_those_of_the_vectors)
 {
-    (void)state;
-    SKIP_WITHOUT(READ_VECTORS);
     check_vector(&read_sampleattention, "budget=4,queries=2", "sampleattention_topk",
                  "scores_mean_softmax", "keep4_ascending", 4);
     /* Six with the window, which is of the chunk and read anyway. */
@@ -188,9 +188,8 @@ static enum kv_type type_for(const struct read_problem *p, size_t i)
     return read_type((int32_t)(i + i / 7), p->dim);
 }
 
-static void test_formulas(void **state)
+TEST(scores_agree_with_doubles)
 {
-    (void)state;
     uint64_t rng = 21;
     for (size_t i = 0; i < PI_LEN(shapes) * PI_LEN(forms); i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
@@ -211,9 +210,8 @@ static void test_formulas(void **state)
     }
 }
 
-static void test_no_index(void **state)
+TEST(needs_no_index)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(forms); i++) {
         struct kv_geometry g = {
             .n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
@@ -267,9 +265,8 @@ static void refill(struct read_world *w, bool shifted)
 }
 
 /* Keys that are read elsewhere than they were written score as if they had been written there. */
-static void test_shifted(void **state)
+TEST(shifted_keys_score_as_if_written_there)
 {
-    (void)state;
     uint64_t rng = 22;
     double freq[16];
     struct pi_rope rope = {.n_pair = 16, .freq = freq, .magnitude = 1.0f};
@@ -297,9 +294,8 @@ static void test_shifted(void **state)
 }
 
 /* An entry that took the place of another is a neighbour of those beside it in the text. */
-static void test_overwritten(void **state)
+TEST(overwritten_entries_are_neighbours_by_position)
 {
-    (void)state;
     enum { PLACE = 37 };
     uint64_t rng = 23;
     for (size_t i = 0; i < PI_LEN(forms); i++) {
@@ -334,9 +330,8 @@ static void test_overwritten(void **state)
 }
 
 /* What comes behind the chunk in the same pass is not seen. */
-static void test_later_entries(void **state)
+TEST(does_not_see_behind_the_chunk)
 {
-    (void)state;
     uint64_t rng = 24;
     for (size_t i = 0; i < PI_LEN(forms); i++) {
         struct read_problem p = {
@@ -361,9 +356,8 @@ static void test_later_entries(void **state)
 
 /* ---- levels and extremes ---- */
 
-static void test_levels_agree(void **state)
+TEST(every_level_gives_the_same_scores)
 {
-    (void)state;
     uint64_t rng = 25;
     for (size_t i = 0; i < PI_LEN(shapes) * PI_LEN(forms); i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
@@ -391,9 +385,8 @@ static void test_levels_agree(void **state)
 }
 
 /* Keys of zeros, and such as have no square in a float, give numbers all the same. */
-static void test_extremes(void **state)
+TEST(extreme_keys_give_numbers)
 {
-    (void)state;
     static const float sizes[] = {0.0f, 1e-30f, 1e25f, 2e38f};
     uint64_t rng = 26;
     for (size_t i = 0; i < PI_LEN(sizes) * PI_LEN(forms); i++) {
@@ -409,22 +402,4 @@ static void test_extremes(void **state)
         read_world_close(&w);
         read_problem_free(&p);
     }
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    read_vectors_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),      cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_no_index),     cmocka_unit_test(test_shifted),
-        cmocka_unit_test(test_overwritten),  cmocka_unit_test(test_later_entries),
-        cmocka_unit_test(test_levels_agree), cmocka_unit_test(test_extremes),
-    };
-    return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -55,7 +55,7 @@ static void load_vector(struct read_problem *p, int32_t n_kv, int32_t n)
     }
 }
 
-static void sparq_vector(void **state)
+TEST(sparq_chooses_as_the_vector_says)
 {
     static const double logit[2][11] = {
         {-0.425375149, 0.812972754, -0.333953492, -0.675714343, 0.57925568, 0.165465644,
@@ -66,7 +66,6 @@ static void sparq_vector(void **state)
     static const double alpha[] = {0.607831151, 0.605999343};
     static const double out[2][4] = {{0.059578559, -0.348500232, -0.089240157, -0.014977048},
                                      {0.054980829, -0.363621067, -0.092830428, -0.046882246}};
-    (void)state;
     for (int32_t columns = 0; columns < 2; columns++) {
         struct read_problem p;
         struct read_world w;
@@ -122,7 +121,7 @@ static void temporary(char *path)
 }
 
 /* Here each query head has a KV head of its own, with the same keys, as the authors choose. */
-static void loki_vector(void **state)
+TEST(loki_chooses_as_the_vector_says)
 {
     static const float basis[4][4] = {{0.5f, 0.5f, 0.5f, 0.5f},
                                       {0.5f, -0.5f, 0.5f, -0.5f},
@@ -136,7 +135,6 @@ static void loki_vector(void **state)
     char path[32], options[96];
     float vector[2][4][4], value[8] = {1, 1, 1, 1, 1, 1, 1, 1}, score[11], row[4];
     int32_t slots[11];
-    (void)state;
     temporary(path);
     memcpy(vector[0], basis, sizeof(basis));
     memcpy(vector[1], basis, sizeof(basis));
@@ -258,7 +256,7 @@ static double tolerance_of(const char *options)
     return strstr(options, "columns=off") != NULL ? 2e-5 : 4e-3;
 }
 
-static void sparq_formula(void **state)
+TEST(sparq_agrees_with_doubles)
 {
     static const char *const forms[] = {
         "r=9,columns=off",   "r=9,columns=off,rank=softmax", "r=20,columns=on",
@@ -266,7 +264,6 @@ static void sparq_formula(void **state)
     };
     static double score[MAX_ENTRIES], weight[8][MAX_ENTRIES];
     uint64_t rng = 77;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(shapes) * PI_LEN(forms) * KV_N_TYPE; i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
         const char *options = forms[i / PI_LEN(shapes) % PI_LEN(forms)];
@@ -367,11 +364,10 @@ static void check_loki(const struct read_world *w, const struct read_chunk *c, c
         near(out[s], sum[s], softmax ? 1e-2 * sum[s] : 4e-3);
 }
 
-static void loki_formula(void **state)
+TEST(loki_agrees_with_doubles)
 {
     uint64_t rng = 31;
     char path[32], options[96];
-    (void)state;
     temporary(path);
     for (size_t i = 0; i < PI_LEN(shapes) * KV_N_TYPE * 4; i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
@@ -413,7 +409,7 @@ static struct kv_geometry geometry(int32_t n_layer, int32_t n_head, int32_t dim)
 }
 
 /* A share of the variance asks for as many dimensions as the lane that needs most. */
-static void loki_options(void **state)
+TEST(loki_takes_shares_of_the_variance)
 {
     static const struct {
         const char *r;
@@ -428,7 +424,6 @@ static void loki_options(void **state)
     float basis[2 * 8 * 8] = {0};
     char path[32], options[96];
     pith_error err;
-    (void)state;
     for (int32_t i = 0; i < 16; i++)
         basis[i / 8 * 64 + i % 8 * 9] = 1.0f;
     temporary(path);
@@ -467,10 +462,9 @@ static void loki_options(void **state)
 
 /* No query's product with a key passes the score of the key's page; a page has one score; the last
    page is read while it has room. */
-static void quest_bounds(void **state)
+TEST(quest_bounds_every_product)
 {
     uint64_t rng = 8;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(shapes) * KV_N_TYPE * 2; i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
         bool max = i / PI_LEN(shapes) / KV_N_TYPE == 0;
@@ -514,13 +508,12 @@ static void quest_bounds(void **state)
 }
 
 /* The bound of a page is reached where all of its keys are one. */
-static void quest_is_tight(void **state)
+TEST(quest_is_tight)
 {
     struct read_problem p = {.n_q = 1, .n_kv = 1, .dim = 32, .chunk = 1, .n = 64, .scale = 1.0f};
     struct read_world w;
     float out[64];
     uint64_t rng = 2;
-    (void)state;
     read_problem_random(&p, &rng);
     for (int32_t s = 0; s < 64; s++)
         memcpy(p.k + s * 32, p.k + s / 16 * 16 * 32, 32 * sizeof(float));
@@ -530,15 +523,4 @@ static void quest_is_tight(void **state)
         near(out[s], dot(w.q, p.k + s * 32, 32), 1e-5);
     read_world_close(&w);
     read_problem_free(&p);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sparq_vector),   cmocka_unit_test(loki_vector),
-        cmocka_unit_test(sparq_formula),  cmocka_unit_test(loki_formula),
-        cmocka_unit_test(loki_options),   cmocka_unit_test(quest_bounds),
-        cmocka_unit_test(quest_is_tight),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

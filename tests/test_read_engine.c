@@ -93,19 +93,12 @@ static void expect_hashes(const uint64_t *got, const uint64_t *expected, int32_t
             fail_msg("%s: position %d differs", what, i);
 }
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     model_load(77);
-    return 0;
 }
 
-static int free_model(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(load_model, model_free);
 
 /* ---- the same bits ---- */
 
@@ -126,9 +119,8 @@ static const struct form forms[] = {
     {QUOKA ",phase=prompt", "tova:budget=100,overwrite=on,granularity=layer-head", "f16"},
 };
 
-static void test_same_bits(void **state)
+TEST(passes_threads_and_company_change_no_bit)
 {
-    (void)state;
     static const struct {
         int32_t chunk, n_thread;
         bool company;
@@ -167,9 +159,8 @@ static void test_same_bits(void **state)
 }
 
 /* A budget that holds everything, alone and beside what evicts; also where it is chosen from. */
-static void test_whole_is_full(void **state)
+TEST(reading_everything_is_the_full_cache)
 {
-    (void)state;
     static const char *const keeps[] = {NULL, "streaming:budget=90,slack=38,positions=cache",
                                         "snapkv:budget=100,slack=30,queries=8"};
     static const char *const reads[] = {"quoka:budget=400,gate=1,chunk=32", "quoka:budget=100%",
@@ -198,9 +189,8 @@ static void test_whole_is_full(void **state)
 /* ---- who reads a part ---- */
 
 /* Tokens that read everything get the bits of steps of an engine whose steps do. */
-static void test_tail(void **state)
+TEST(a_tail_reads_everything)
 {
-    (void)state;
     uint64_t expected[N_TOKEN] = {0}, got[N_TOKEN] = {0};
     pith_engine *e = engine_of(QUOKA ",tail=30", NULL, NULL, 64, 2);
     pith_seq *seq = eval_all(e, 250, got);
@@ -220,9 +210,8 @@ static void test_tail(void **state)
     pith_engine_free(e);
 }
 
-static void test_phases(void **state)
+TEST(phases_say_when_to_read_a_part)
 {
-    (void)state;
     uint64_t full[N_TOKEN] = {0}, got[N_TOKEN] = {0};
     pith_engine *dense = engine_of(NULL, NULL, NULL, 128, 1);
     pith_engine *e = engine_of(QUOKA ",phase=decode", NULL, NULL, 20, 1); /* below the rule's 32 */
@@ -244,9 +233,8 @@ static void test_phases(void **state)
 }
 
 /* What is counted, to the entry. */
-static void test_counts(void **state)
+TEST(counts_what_was_read_to_the_entry)
 {
-    (void)state;
     enum { CHUNK = 32, N = 250, TAIL = 9 };
     uint64_t unused[N_TOKEN];
     static const char *const options[] = {"budget=40,gate=1", "budget=25%,gate=1", "budget=40",
@@ -282,9 +270,8 @@ static void test_counts(void **state)
 
 /* ---- what is refused, and memory ---- */
 
-static void test_refused(void **state)
+TEST(refuses_what_does_not_go_with_it)
 {
-    (void)state;
     static const struct {
         const char *read, *keep;
         int32_t chunk;
@@ -315,9 +302,8 @@ static void test_refused(void **state)
 }
 
 /* Pages are as large as the index makes them, in the estimate and in the engine. */
-static void test_memory(void **state)
+TEST(pages_are_as_large_as_the_index_makes_them)
 {
-    (void)state;
     static const char *const reads[] = {"quoka", "quoka:index=int8", "quest", "sparq"};
     pith_engine_params params;
     pith_error err;
@@ -343,9 +329,8 @@ static void test_memory(void **state)
 }
 
 /* Every allocation of an engine with a read policy, and of a long evaluation in it, fails once. */
-static void test_no_memory(void **state)
+TEST(failing_memory_loses_nothing)
 {
-    (void)state;
     pith_error err;
     int64_t n_fail = 0;
     for (int64_t nth = 1;; nth++, n_fail++) {
@@ -380,9 +365,8 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-static void test_cancel(void **state)
+TEST(a_cancelled_evaluation_leaves_no_trace)
 {
-    (void)state;
     uint64_t unused[N_TOKEN];
     pith_error err;
     pith_engine *e = engine_of(QUOKA, NULL, NULL, 64, 2);
@@ -403,9 +387,8 @@ static void test_cancel(void **state)
     pith_engine_free(e);
 }
 
-static void test_fork(void **state)
+TEST(a_fork_goes_on_alike)
 {
-    (void)state;
     uint64_t expected[N_ALL], got[N_ALL];
     pith_error err;
     for (size_t f = 0; f < 7; f++) {
@@ -425,9 +408,8 @@ static void test_fork(void **state)
 }
 
 /* Syncing to other tokens gives what a fresh sequence would, and keeps what it can. */
-static void test_sync(void **state)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
-    (void)state;
     static const struct {
         const char *read, *keep;
         int32_t n, same, kept; /* evaluated before, common, not evaluated again */
@@ -462,9 +444,8 @@ static void test_sync(void **state)
 }
 
 /* What steps read in part is forgotten, what they read whole before is not. */
-static void test_forget_steps(void **state)
+TEST(forgets_steps_that_read_a_part)
 {
-    (void)state;
     pith_error err;
     int32_t ids[N_TOKEN];
     memcpy(ids, tokens, sizeof(ids));
@@ -485,9 +466,8 @@ static void test_forget_steps(void **state)
 }
 
 /* A file goes on bit for bit where the policy is the same, and loads where it is another. */
-static void test_files(void **state)
+TEST(goes_on_from_a_file)
 {
-    (void)state;
     char path[] = "/tmp/pith_test_read_XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -529,9 +509,8 @@ static bool count_rows(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static void test_tap(void **state)
+TEST(a_tap_changes_no_bit)
 {
-    (void)state;
     uint64_t expected[N_TOKEN], got[N_TOKEN];
     int32_t n[64] = {0};
     pith_error err;
@@ -545,18 +524,4 @@ static void test_tap(void **state)
     pith_seq_free(a);
     pith_seq_free(b);
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_whole_is_full),
-        cmocka_unit_test(test_tail),      cmocka_unit_test(test_phases),
-        cmocka_unit_test(test_counts),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_memory),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_sync),      cmocka_unit_test(test_forget_steps),
-        cmocka_unit_test(test_files),     cmocka_unit_test(test_tap),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -69,10 +69,9 @@ static void run(pith_engine *e, uint64_t *hashes, pith_read_stats *stats)
     pith_seq_free(seq);
 }
 
-static void never_reached(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
     uint64_t full[N_STEP + 1], hashes[N_STEP + 1];
-    (void)state;
     pith_engine *e = read_engine(NULL, "", NULL, 128, 2);
     run(e, full, NULL);
     pith_engine_free(e);
@@ -86,10 +85,9 @@ static void never_reached(void **state)
     }
 }
 
-static void reads_less(void **state)
+TEST(a_small_budget_reads_less)
 {
     uint64_t full[N_STEP + 1], hashes[N_STEP + 1];
-    (void)state;
     pith_engine *e = read_engine(NULL, "", NULL, 128, 2);
     run(e, full, NULL);
     pith_engine_free(e);
@@ -104,13 +102,12 @@ static void reads_less(void **state)
 }
 
 /* Passes of another size, other threads, and a second sequence beside. */
-static void is_determined(void **state)
+TEST(passes_threads_and_company_change_no_bit)
 {
     static const struct {
         int32_t chunk, n_thread;
     } way[] = {{40, 1}, {512, 3}};
     uint64_t first[N_STEP + 1], hashes[N_STEP + 1];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(policies); i++) {
         pith_engine *e = read_engine(policies[i], "budget=48,chunk=40", NULL, 128, 2);
         run(e, first, NULL);
@@ -143,10 +140,9 @@ static void is_determined(void **state)
 }
 
 /* Over lanes that a keep policy thins, it is the same for any threads. */
-static void over_thinned_lanes(void **state)
+TEST(reads_lanes_that_a_keep_policy_thinned)
 {
     uint64_t one[N_STEP + 1], three[N_STEP + 1];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(policies); i++) {
         pith_read_stats stats;
         pith_engine *e =
@@ -162,13 +158,12 @@ static void over_thinned_lanes(void **state)
 }
 
 /* Whichever allocation fails while a policy opens, it is said, and nothing is left. */
-static void opens_without_memory(void **state)
+TEST(failing_memory_opens_nothing)
 {
     char text[160];
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_error err;
-    (void)state;
     snprintf(text, sizeof(text), "loki:r=90%%,projection=%s", bases);
     pith_engine_params_default(&params);
     params.kv_tokens = 64;
@@ -199,7 +194,7 @@ static void opens_without_memory(void **state)
 }
 
 /* Pages are as long as what looks at whole pages wants them, unless the params say. */
-static void pages_are_short(void **state)
+TEST(pages_are_short_where_whole_pages_are_looked_at)
 {
     static const struct {
         const char *read, *share;
@@ -208,7 +203,6 @@ static void pages_are_short(void **state)
         {NULL, NULL, 0, 64},     {"quoka", NULL, 0, 64},  {"quest", NULL, 0, 16},
         {"quest", NULL, 32, 32}, {NULL, "random", 0, 16},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         pith_engine_params params;
         pith_engine *e = NULL;
@@ -226,11 +220,10 @@ static void pages_are_short(void **state)
     }
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_projection *p = NULL;
     pith_error err;
-    (void)state;
     model_load(19);
     close(mkstemp(bases));
     pith_engine *e = engine_make(NULL, 64, 2, 512);
@@ -238,23 +231,12 @@ static int set_up(void **state)
     check(pith_projection_save(p, bases, &err), &err);
     pith_projection_free(p);
     pith_engine_free(e);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-    (void)state;
     unlink(bases);
     model_free();
-    return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(never_reached),        cmocka_unit_test(reads_less),
-        cmocka_unit_test(is_determined),        cmocka_unit_test(over_thinned_lanes),
-        cmocka_unit_test(opens_without_memory), cmocka_unit_test(pages_are_short),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP(set_up, tear_down);

@@ -74,9 +74,8 @@ static int64_t hashes_of(pith_engine *e, bool company, uint64_t *hashes)
     return stats.sparse;
 }
 
-static void test_same_bits(void **state)
+TEST(passes_threads_and_company_change_no_bit)
 {
-    (void)state;
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         static const char *const types[] = {"f32", "f16", "q8_0"};
         char read[128];
@@ -92,9 +91,8 @@ static void test_same_bits(void **state)
     }
 }
 
-static void test_large_budget_is_full(void **state)
+TEST(a_budget_that_is_never_reached_is_the_full_cache)
 {
-    (void)state;
     uint64_t full[N_TOKEN], got[N_TOKEN];
     hashes_of(engine_of(NULL, "f16", 64, 1), false, full);
     for (size_t f = 0; f < PI_LEN(forms); f++) {
@@ -109,25 +107,9 @@ static void test_large_budget_is_full(void **state)
     }
 }
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(6);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_large_budget_is_full),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, model_free);

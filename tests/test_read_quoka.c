@@ -1,5 +1,5 @@
 /*
- * QuoKA: every vector of its specification, where they are there; its forms against their formulas
+ * QuoKA: every vector of its specification; its forms against their formulas
  * in double; what must not change a choice; the same scores at every level of the processor; and
  * the theorem that the method is argued from. The policy in an engine is in test_read_model.c.
  */
@@ -13,6 +13,8 @@
 #include "policy/read/quoka.h"
 #include "read_check.h"
 #include "status.h"
+
+TEST_GROUP(NULL, read_vectors_free);
 
 #define TOLERANCE 1e-5 /* of single precision, as the vectors say */
 #define MAX_SLOTS 64
@@ -143,9 +145,8 @@ static void check_case(const char *name)
     read_problem_free(&p);
 }
 
-static void test_vectors(void **state)
+TEST(chooses_as_the_vectors_say)
 {
-    (void)state;
     static const char *const names[] = {
         "chunk6",
         "cache_shorter_than_budget",
@@ -157,7 +158,6 @@ static void test_vectors(void **state)
         "gen_b",
         "gen_c",
     };
-    SKIP_WITHOUT(READ_VECTORS);
     /* Here and below: first_chunk, ratio_budget. */
     assert_int_equal(json_array_size(read_vector_at(read_vectors(), "cases")), PI_LEN(names) + 2);
     for (size_t i = 0; i < PI_LEN(names); i++)
@@ -165,12 +165,10 @@ static void test_vectors(void **state)
 }
 
 /* With nothing before the chunk nothing is chosen, and attention is causal within it. */
-static void test_vector_first_chunk(void **state)
+TEST(the_first_chunk_is_dense)
 {
-    (void)state;
     struct read_problem p;
     struct read_world w;
-    SKIP_WITHOUT(READ_VECTORS);
     json_t *c = read_vector_case("first_chunk");
     read_vector_load(c, &p);
     assert_int_equal(p.n, 0);
@@ -181,10 +179,8 @@ static void test_vector_first_chunk(void **state)
     read_problem_free(&p);
 }
 
-static void test_vector_ratio(void **state)
+TEST(budgets_in_percent_are_those_of_the_vectors)
 {
-    (void)state;
-    SKIP_WITHOUT(READ_VECTORS);
     json_t *rows = read_vector_at(read_vector_case("ratio_budget"), "rows");
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
@@ -202,14 +198,12 @@ static void test_vector_ratio(void **state)
 }
 
 /* What the vectors say that mistakes would choose is what the paper's ablations choose. */
-static void test_vector_ablations(void **state)
+TEST(ablations_choose_as_the_vectors_say)
 {
-    (void)state;
     static const struct {
         const char *options, *key;
     } forms[] = {{",score=dot", "dot_product_sel_ascending"},
                  {",aggregate=mean", "mean_over_queries_sel_ascending"}};
-    SKIP_WITHOUT(READ_VECTORS);
     json_t *c = read_vector_case("chunk6");
     struct read_problem p;
     read_vector_load(c, &p);
@@ -362,9 +356,8 @@ static void check_formula(const struct read_problem *p, const char *form_text, e
     read_world_close(&w);
 }
 
-static void test_formulas(void **state)
+TEST(scores_agree_with_doubles)
 {
-    (void)state;
     uint64_t rng = 11;
     for (size_t i = 0; i < PI_LEN(shapes); i++) {
         struct read_problem p = shapes[i];
@@ -378,9 +371,8 @@ static void test_formulas(void **state)
 }
 
 /* int8 keeps no lengths, a dot product needs them. */
-static void test_refused(void **state)
+TEST(int8_goes_with_no_dot_product)
 {
-    (void)state;
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
     struct read_config config;
     pith_error err;
@@ -418,9 +410,8 @@ static void scale_by(float *x, int32_t n, float factor)
         x[i] *= factor;
 }
 
-static void test_scaling(void **state)
+TEST(scaling_changes_no_choice)
 {
-    (void)state;
     static const char *const options[] = {"budget=20", "budget=20,pair=token",
                                           "budget=20,pair=none"};
     uint64_t rng = 12;
@@ -443,9 +434,8 @@ static void test_scaling(void **state)
 }
 
 /* A key's score is its own, wherever it lies. */
-static void test_permutation(void **state)
+TEST(a_keys_score_does_not_depend_on_its_place)
 {
-    (void)state;
     uint64_t rng = 13;
     for (int32_t round = 0; round < 6; round++) {
         struct read_problem p = shapes[round % 2], moved;
@@ -477,9 +467,8 @@ static void test_permutation(void **state)
 }
 
 /* Of equally similar queries the first tokens are kept, and in a chunk of zeros all are. */
-static void test_equal_queries(void **state)
+TEST(of_equal_queries_the_first_are_kept)
 {
-    (void)state;
     uint64_t rng = 14;
     struct read_problem p = shapes[0];
     size_t row = (size_t)p.dim;
@@ -513,9 +502,8 @@ static void test_equal_queries(void **state)
 
 /* A budget that all entries are within chooses nothing, so that everything is read as ever (whole
    engines with such a budget: test_read_model.c); and everything chosen is everything read. */
-static void test_all_is_dense(void **state)
+TEST(a_budget_of_all_is_dense)
 {
-    (void)state;
     uint64_t rng = 15;
     for (size_t i = 0; i < PI_LEN(shapes); i++) {
         struct read_problem p = shapes[i];
@@ -546,9 +534,8 @@ static void test_all_is_dense(void **state)
 
 /* Numbers beyond the range of the formulas give scores all the same: zeros, and keys and queries
    whose squares, or products, are more than a float can hold. */
-static void test_extremes(void **state)
+TEST(extreme_keys_and_queries_give_numbers)
 {
-    (void)state;
     static const float sizes[] = {0.0f, 1e-30f, 1e25f, 3e38f};
     uint64_t rng = 16;
     for (size_t i = 0; i < PI_LEN(sizes) * PI_LEN(forms); i++) {
@@ -573,9 +560,8 @@ static void test_extremes(void **state)
 
 /* ---- levels ---- */
 
-static void test_levels_agree(void **state)
+TEST(every_level_gives_the_same_choice)
 {
-    (void)state;
     uint64_t rng = 17;
     for (size_t i = 0; i < 3 * PI_LEN(shapes) * PI_LEN(forms); i++) {
         struct read_problem p = shapes[i % PI_LEN(shapes)];
@@ -625,9 +611,8 @@ static void test_levels_agree(void **state)
  * and beta are the store's cosines. In a plane, where k lies between M and q, the middle is
  * reached.
  */
-static void test_theorem(void **state)
+TEST(the_theorem_of_the_paper_holds)
 {
-    (void)state;
     uint64_t rng = 18;
     double least_gap = INFINITY;
     struct read_problem p = {.n_q = 2, .n_kv = 1, .dim = THEOREM_DIM, .chunk = 1, .n = N_KEY};
@@ -666,25 +651,4 @@ static void test_theorem(void **state)
     test_free(scratch);
     read_world_close(&w);
     read_problem_free(&p);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    read_vectors_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),       cmocka_unit_test(test_vector_first_chunk),
-        cmocka_unit_test(test_vector_ratio),  cmocka_unit_test(test_vector_ablations),
-        cmocka_unit_test(test_formulas),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_scaling),       cmocka_unit_test(test_permutation),
-        cmocka_unit_test(test_equal_queries), cmocka_unit_test(test_all_is_dense),
-        cmocka_unit_test(test_extremes),      cmocka_unit_test(test_levels_agree),
-        cmocka_unit_test(test_theorem),
-    };
-    return cmocka_run_group_tests(tests, NULL, teardown);
 }

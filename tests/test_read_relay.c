@@ -143,12 +143,11 @@ static struct kv_geometry geometry(int32_t n_layer, int32_t n_head, int32_t dim)
 }
 
 /* All eleven keys are of earlier tokens here; the token's own, the twelfth, comes on top. */
-static void lessismore_vector(void **state)
+TEST(lessismore_chooses_as_the_vector_says)
 {
     static const int32_t wanted[] = {0, 1, 4, 7, 9, 10, 11};
     struct kv_geometry g = geometry(3, 1, 4);
     struct layers w;
-    (void)state;
     layers_open(&w, &g, 2, &read_lessismore, "source=0,budget=6,share=0.5,sinks=1,gate=1");
     layers_fill(&w, 0, 11, vector_k[0], NULL);
     layers_fill(&w, 11, 1, vector_k[0], NULL);
@@ -160,7 +159,7 @@ static void lessismore_vector(void **state)
 }
 
 /* The same by a reference: sinks, recent ones, and of the others the heads' best in turn. */
-static void lessismore_sets(void **state)
+TEST(lessismore_takes_the_heads_best_in_turn)
 {
     static const struct {
         const char *options;
@@ -176,7 +175,6 @@ static void lessismore_sets(void **state)
     };
     enum { N = 200, DIM = 8, HEADS = 2, GROUP = 3 };
     uint64_t rng = 3;
-    (void)state;
     for (size_t f = 0; f < PI_LEN(form); f++) {
         struct kv_geometry g = geometry(5, HEADS, DIM);
         struct layers w;
@@ -226,7 +224,7 @@ static void lessismore_sets(void **state)
 
 /* ---- TidalDecode ---- */
 
-static void relay_layers(void **state)
+TEST(layers_choose_and_reuse_as_the_paper_says)
 {
     static const struct {
         int32_t n_layer, source, reselect, wanted;
@@ -234,7 +232,6 @@ static void relay_layers(void **state)
         {32, 2, 0, 13}, {36, 2, 0, 15}, {28, 2, 0, 11}, {6, 2, 0, 4},  {5, 2, 0, 5}, {4, 2, 0, 4},
         {7, 2, 0, 4},   {3, 0, 0, 3},   {4, 0, 0, 2},   {32, 2, 9, 9}, {6, 2, 6, 6}, {80, 2, 0, 31},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(form); i++) {
         struct relay_form f = {form[i].source, form[i].reselect};
         struct policy_model m = {.g = geometry(form[i].n_layer, 1, 4)};
@@ -251,7 +248,7 @@ static void relay_layers(void **state)
     }
 }
 
-static void relay_refuses(void **state)
+TEST(refuses_layers_that_cannot_relay)
 {
     static const struct {
         int32_t n_layer;
@@ -264,7 +261,6 @@ static void relay_refuses(void **state)
         {6, "source=5", "source: layer 5 has none behind it"},
     };
     pith_error err;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(form); i++) {
         struct kv_geometry g = geometry(form[i].n_layer, 1, 4);
         struct read_config c;
@@ -325,7 +321,7 @@ static void best_of(const struct layers *w, int32_t layer, int32_t head, const f
         out[n_out++] = n + t;
 }
 
-static void tidal_reuse(void **state)
+TEST(tidaldecode_reuses_a_layers_choice)
 {
     enum { N = 300, DIM = 16, HEADS = 2, GROUP = 2, BUDGET = 50, TOKENS = 9 };
     static const struct {
@@ -341,7 +337,6 @@ static void tidal_reuse(void **state)
         {"quoka,budget=50,heads=max", true, true, TOKENS},
     };
     uint64_t rng = 21;
-    (void)state;
     for (size_t f = 0; f < PI_LEN(form); f++) {
         struct kv_geometry g = geometry(6, HEADS, DIM);
         struct layers w;
@@ -367,7 +362,7 @@ static void tidal_reuse(void **state)
 }
 
 /* A lane that has lost some of what was chosen reads what it still has. */
-static void tidal_after_eviction(void **state)
+TEST(tidaldecode_reads_lanes_that_lost_entries)
 {
     enum { N = 200, DIM = 8, BUDGET = 30 };
     struct kv_geometry g = geometry(4, 1, DIM);
@@ -376,7 +371,6 @@ static void tidal_after_eviction(void **state)
     int32_t best[BUDGET + 1], keep[N], n_keep = 0, wanted[BUDGET + 1], n_wanted = 0;
     uint64_t rng = 4;
     pith_error err;
-    (void)state;
     layers_open(&w, &g, 1, &read_tidaldecode, "budget=30");
     layers_fill(&w, 0, N, NULL, &rng);
     for (int32_t d = 0; d < DIM; d++)
@@ -396,14 +390,4 @@ static void tidal_after_eviction(void **state)
     layers_select(&w, 1, q);
     assert_slots(&w, 3, 0, wanted, n_wanted);
     layers_close(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lessismore_vector), cmocka_unit_test(lessismore_sets),
-        cmocka_unit_test(relay_layers),      cmocka_unit_test(relay_refuses),
-        cmocka_unit_test(tidal_reuse),       cmocka_unit_test(tidal_after_eviction),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -321,17 +321,15 @@ static void check_following(const struct read_policy *policy, const char *option
     world_close(w);
 }
 
-static void test_following(void **state)
+TEST(layers_follow_the_one_that_chose)
 {
-    (void)state;
     check_following(&following, "budget=24,chunk=16,gate=1.5");
     check_following(&following, "budget=24,chunk=16,gate=1.5,sinks=3,recent=4");
     check_following(&following, "budget=50%,chunk=16,gate=1,sinks=10,recent=22,dense-layers=2");
 }
 
-static void test_united(void **state)
+TEST(all_heads_read_one_choice)
 {
-    (void)state;
     check_following(&united, "budget=24,chunk=16,gate=1.5");
     check_following(&united, "budget=24,chunk=16,gate=1.5,sinks=3,recent=4");
 }
@@ -345,9 +343,8 @@ static void copy_logits(struct world *w, int32_t row, float *out)
 
 /* chosen and adjust see the same lane of the same layer, and nobody else's, on any number of
    threads. */
-static void test_adjusting(void **state)
+TEST(chosen_and_adjust_see_the_same_lane)
 {
-    (void)state;
     pith_model_info info;
     pith_model_get_info(model, &info);
     float *logits[3];
@@ -366,9 +363,8 @@ static void test_adjusting(void **state)
 }
 
 /* Calls over a choice are split where threads have nothing to do, with the same bits. */
-static void test_many_threads(void **state)
+TEST(many_threads_give_the_same_bits)
 {
-    (void)state;
     pith_model_info info;
     pith_model_get_info(model, &info);
     float *logits[2];
@@ -386,9 +382,8 @@ static void test_many_threads(void **state)
 }
 
 /* Of a lane that was overwritten, only the chunk of the token that did it is read whole. */
-static void test_overwritten(void **state)
+TEST(only_the_chunk_that_overwrote_is_read_whole)
 {
-    (void)state;
     struct world *w = world_open(&own, "budget=24,chunk=16,gate=1", 1);
     run(w, 0, 60, 0);
     kv_seq_aim(w->kv, 1, 0, 20);
@@ -410,9 +405,8 @@ static void test_overwritten(void **state)
 
 /* ---- the group ---- */
 
-static int load_model(void **state)
+static void load_model(void)
 {
-    (void)state;
     pith_error err;
     pith_model_info info;
     uint64_t rng = 12;
@@ -431,23 +425,12 @@ static int load_model(void **state)
                                   .model = model};
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    return 0;
 }
 
-static int free_model(void **state)
+static void free_model(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_following),   cmocka_unit_test(test_united),
-        cmocka_unit_test(test_adjusting),   cmocka_unit_test(test_many_threads),
-        cmocka_unit_test(test_overwritten),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
-}
+TEST_GROUP(load_model, free_model);

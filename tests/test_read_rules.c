@@ -80,9 +80,8 @@ static struct read_rules rules_of(const char *options)
 
 /* ---- options ---- */
 
-static void test_options(void **state)
+TEST(reads_options_with_their_units)
 {
-    (void)state;
     struct read_rules r = rules_of(NULL);
     assert_int_equal(r.budget.unit, POLICY_UNIT_TOKENS);
     assert_int_equal(r.budget.value, 256);
@@ -110,9 +109,8 @@ static void test_options(void **state)
     assert_int_equal(((const struct params *)(const void *)&c.params)->width, 2);
 }
 
-static void test_refused_options(void **state)
+TEST(refuses_wrong_options_with_a_sentence)
 {
-    (void)state;
     static const struct {
         const char *options, *part; /* of the sentence */
     } cases[] = {
@@ -141,9 +139,8 @@ static void test_refused_options(void **state)
 }
 
 /* Names are those of the table, and the public functions list them. */
-static void test_names(void **state)
+TEST(names_are_those_of_the_table)
 {
-    (void)state;
     struct read_config c = {.policy = &policy};
     pith_policy_info info;
     pith_param_info p;
@@ -178,9 +175,8 @@ static void test_names(void **state)
 }
 
 /* The geometry gets the index where everything goes together, and else is left alone. */
-static void test_fit(void **state)
+TEST(a_geometry_gets_the_index_or_stays)
 {
-    (void)state;
     const struct kv_geometry g = {.n_layer = 2,
                                   .n_head = 2,
                                   .dim_k = 16,
@@ -206,9 +202,8 @@ static void test_fit(void **state)
 
 /* ---- how many ---- */
 
-static void test_budget(void **state)
+TEST(budgets_follow_the_length_of_a_lane)
 {
-    (void)state;
     static const struct {
         const char *options;
         int32_t n, expected;
@@ -243,9 +238,8 @@ static void test_budget(void **state)
 }
 
 /* A single token has a gate of its own where the option says nothing. */
-static void test_gate_of_a_token(void **state)
+TEST(a_single_token_has_a_gate_of_its_own)
 {
-    (void)state;
     static const struct {
         const char *options;
         int32_t n, expected, token;
@@ -263,9 +257,8 @@ static void test_gate_of_a_token(void **state)
 }
 
 /* No lane up to there is read in part. */
-static void test_whole(void **state)
+TEST(short_lanes_are_read_whole)
 {
-    (void)state;
     static const char *const options[] = {"budget=50",           "budget=50,gate=1",
                                           "budget=30%",          "budget=30%,recent=40",
                                           "budget=90%,sinks=20", "budget=3,gate=2.5"};
@@ -280,9 +273,8 @@ static void test_whole(void **state)
     }
 }
 
-static void test_phases(void **state)
+TEST(phases_say_which_tokens_read_a_part)
 {
-    (void)state;
     struct read_rules both = rules_of("tail=10"), prompt = rules_of("tail=10,phase=prompt"),
                       decode = rules_of("tail=10,phase=decode");
     assert_int_equal(read_tokens_of(&both, 1), 1);
@@ -326,9 +318,8 @@ static int32_t cut(const struct read_rules *r, int32_t n, int32_t n_read, const 
     return n_pass;
 }
 
-static void test_takes(void **state)
+TEST(passes_end_where_chunks_do)
 {
-    (void)state;
     struct read_rules r = rules_of("chunk=32");
     assert_int_equal(read_take_of(&r, 100, 1000, 1000, 1000), 96);
     assert_int_equal(read_take_of(&r, 31, 1000, 1000, 1000), 0);
@@ -347,9 +338,8 @@ static void test_takes(void **state)
 }
 
 /* Chunks begin at the same tokens whatever room passes have. */
-static void test_chunks_do_not_depend_on_passes(void **state)
+TEST(chunks_do_not_depend_on_passes)
 {
-    (void)state;
     uint64_t rng = 5;
     for (int32_t i = 0; i < 300; i++) {
         uint8_t expected[512], got[512];
@@ -386,9 +376,8 @@ static void choose_slowly(const struct read_rules *r, const float *score, int32_
     }
 }
 
-static void test_choose(void **state)
+TEST(chooses_the_highest_sinks_and_recent_ones)
 {
-    (void)state;
     enum { N = 200 };
     static const char *const options[] = {"sinks=0", "sinks=2,recent=5", "sinks=20,recent=20"};
     uint64_t rng = 8;
@@ -412,9 +401,8 @@ static void test_choose(void **state)
     free(scratch);
 }
 
-static void test_unite(void **state)
+TEST(takes_the_best_of_several_heads_in_turn)
 {
-    (void)state;
     static const int32_t a[] = {7, 3, 9, 11}, b[] = {3, 7, 5, 1}, c[] = {2};
     static const int32_t *const best[] = {a, b, c};
     static const int32_t n_best[] = {4, 4, 1}, expected[] = {7, 3, 2, 9, 5, 11, 1};
@@ -428,9 +416,8 @@ static void test_unite(void **state)
 }
 
 /* As many different positions as there are, which collide wherever they can. */
-static void test_unite_many(void **state)
+TEST(takes_as_many_different_positions_as_there_are)
 {
-    (void)state;
     enum { N = 500, HEADS = 6 };
     static int32_t lists[HEADS][N];
     const int32_t *best[HEADS];
@@ -455,18 +442,4 @@ static void test_unite_many(void **state)
         assert_int_equal(n, n_expected);
         assert_memory_equal(out, expected, (size_t)n * sizeof(*out));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options),    cmocka_unit_test(test_refused_options),
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_budget),     cmocka_unit_test(test_gate_of_a_token),
-        cmocka_unit_test(test_whole),      cmocka_unit_test(test_phases),
-        cmocka_unit_test(test_takes),      cmocka_unit_test(test_chunks_do_not_depend_on_passes),
-        cmocka_unit_test(test_choose),     cmocka_unit_test(test_unite),
-        cmocka_unit_test(test_unite_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

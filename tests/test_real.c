@@ -5,7 +5,9 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "real.h"
+#include <string.h>
+
+#include "testing.h"
 
 #include <facts.h>
 #include <jansson.h>
@@ -25,15 +27,14 @@ static pith_model *load(void)
 {
     pith_model *model = NULL;
     pith_error err;
-    must(pith_model_load(real_model(SMOLLM2), NULL, &model, &err), &err);
+    must(pith_model_load(test_model_file(SMOLLM2), NULL, &model, &err), &err);
     return model;
 }
 
-static void test_loads(void **state)
+TEST(loads_a_real_model)
 {
     pith_model *model = load();
     pith_model_info info;
-    (void)state;
     pith_model_get_info(model, &info);
     assert_string_equal(info.architecture, "llama");
     assert_int_equal(info.n_layer, 30);
@@ -81,14 +82,13 @@ static void tell(const pith_model *model, const int32_t *prompt, int32_t n_promp
     pith_engine_free(engine);
 }
 
-static void test_golden(void **state)
+TEST(writes_what_llama_cpp_writes)
 {
     static char line[4096], opening[512];
     int32_t prompt[MAX_IDS], ids[MAX_IDS], said[MAX_IDS], n_prompt = 0, n_text = 0, n = 0;
     pith_model *model = load();
     pith_error err;
     FILE *file = fopen(GOLDEN, "r");
-    (void)state;
     assert_non_null(file);
     while (fgets(line, sizeof(line), file) != NULL) {
         if (strncmp(line, "opening ", 8) == 0) {
@@ -133,28 +133,15 @@ static double figure(const json_t *result, const char *key)
 }
 
 /* The model finds most facts, and a cache that loses a tenth loses few of them. */
-static void test_facts(void **state)
+TEST(a_cache_that_loses_a_tenth_loses_few_facts)
 {
-    if (TEST_STRIDE > 1) {
-        print_message("skipped: with sanitizers a text takes minutes\n");
-        skip();
-    }
+    if (TEST_STRIDE > 1)
+        test_skip("with sanitizers a text takes minutes");
     pith_model *model = load();
     json_t *result = facts(model, "keydiff:budget=90%,slack=16", true);
-    (void)state;
     assert_true(figure(result, "full_score") >= 0.5);
     assert_true(figure(result, "recovered") >= 0.75);
     assert_true(figure(result, "evicted") > 0.0);
     json_decref(result);
     pith_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loads),
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_facts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,9 +132,8 @@ static void check_scores(enum kv_type type, int32_t combine, bool stored)
     rig_free(&r);
 }
 
-static void scores_are_weights(void **state)
+TEST(scores_are_weights)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
         check_scores((enum kv_type)type, RECALL_MAX, true);
         check_scores((enum kv_type)type, RECALL_SUM, true);
@@ -144,14 +143,13 @@ static void scores_are_weights(void **state)
 
 /* Beside the lane's own entries, scores are what is missing: those of all that is stored and what
    the own would get together make one for each row. */
-static void weights_sum_to_one(void **state)
+TEST(weights_sum_to_one)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 8);
     struct rig r;
     float q[5 * RIG_GROUP * RIG_DIM], got[ENTRIES];
     double sum[2] = {0.0, 0.0};
-    (void)state;
     o.score = RECALL_ATTENTION;
     o.combine = RECALL_SUM;
     rig_queries(3, 5, q);
@@ -252,10 +250,9 @@ static void check_promises(enum kv_type type, uint64_t seed, int32_t combine, fl
     rig_free(&r);
 }
 
-static void promises_are_kept(void **state)
+TEST_WITH(rig_make_path, rig_remove_path, promises_are_kept)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
-    (void)state;
     for (size_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
         check_promises(types[i / 8], 11, i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM,
                        i % 2 == 0 ? 0.001f : 1.0f, i / 2 % 2 == 0);
@@ -263,10 +260,9 @@ static void promises_are_kept(void **state)
 
 /* Queries that attention rounds or codes meet bounds as they meet keys. Bounds of keys that are
    the same leave no room for a difference. */
-static void promises_are_of_what_keys_meet(void **state)
+TEST_WITH(rig_make_path, rig_remove_path, promises_are_of_what_keys_meet)
 {
     static const enum kv_type types[] = {KV_TYPE_BF16, KV_TYPE_Q8_0};
-    (void)state;
     for (uint64_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE)
         check_promises(types[i / 8], 20 + i % 8, RECALL_MAX, 0.0f, false);
 }
@@ -404,9 +400,8 @@ static void check_centre(bool in_file)
     rig_free(&r);
 }
 
-static void what_keys_have_in_common_takes_no_bits(void **state)
+TEST_WITH(rig_make_path, rig_remove_path, what_keys_have_in_common_takes_no_bits)
 {
-    (void)state;
     check_centre(false);
     check_centre(true);
 }
@@ -441,9 +436,8 @@ static void check_needle(int32_t depth, bool in_file)
     rig_free(&r);
 }
 
-static void a_needle_is_found(void **state)
+TEST_WITH(rig_make_path, rig_remove_path, a_needle_is_found)
 {
-    (void)state;
     for (int32_t depth = 1; depth < 2000; depth += 190 * TEST_STRIDE)
         check_needle(depth, false);
     for (int32_t depth = 3; depth < 6000; depth += 1150 * TEST_STRIDE)
@@ -457,13 +451,12 @@ static bool keep_needle(int32_t lane, int32_t pos)
 }
 
 /* Two needles of two questions, one of which is in the lane still: only the other asks. */
-static void what_the_lane_has_is_not_asked_for(void **state)
+TEST(what_the_lane_has_is_not_asked_for)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 20);
     float q[2 * RIG_GROUP * RIG_DIM], key[RIG_DIM], got[2][1000];
     struct rig r;
-    (void)state;
     o.score = RECALL_ATTENTION;
     o.combine = RECALL_SUM;
     rig_queries(5, 2, q);
@@ -532,9 +525,8 @@ static bool finds_what_one_wants(int32_t combine)
     return found;
 }
 
-static void one_query_is_enough(void **state)
+TEST(one_query_is_enough)
 {
-    (void)state;
     assert_true(finds_what_one_wants(RECALL_MAX));
     assert_false(finds_what_one_wants(RECALL_SUM));
 }
@@ -549,13 +541,12 @@ static double naive_faded(const struct rig *r, const double *score, int32_t pos,
     return best;
 }
 
-static void claims_fade(void **state)
+TEST(claims_fade)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 8);
     float q[5 * RIG_GROUP * RIG_DIM], got[ENTRIES];
     struct rig r;
-    (void)state;
     o.score = RECALL_ATTENTION;
     rig_make(&r, &g, ENTRIES);
     rig_open(&r, &o, 1);
@@ -593,13 +584,12 @@ static void claims_fade(void **state)
 /* ---- what is missed ---- */
 
 /* Guests take from it what they get. */
-static void missed_is_what_the_evicted_would_get(void **state)
+TEST(missed_is_what_the_evicted_would_get)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 8);
     float q[RIG_GROUP * RIG_DIM], got[ENTRIES];
     struct rig r;
-    (void)state;
     o.score = RECALL_ATTENTION;
     o.combine = RECALL_SUM;
     rig_queries(4, 1, q);
@@ -675,31 +665,10 @@ static int32_t guests_of(int32_t n_thread, int32_t *pos)
     return n;
 }
 
-static void threads_change_nothing(void **state)
+TEST_WITH(rig_make_path, rig_remove_path, threads_change_nothing)
 {
     int32_t one[RIG_LANES * 100], two[RIG_LANES * 100];
-    (void)state;
     assert_int_equal(guests_of(1, one), RIG_LANES * 100);
     guests_of(2, two);
     assert_memory_equal(one, two, sizeof(one));
-}
-
-#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, rig_make_path, rig_remove_path)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_weights),
-        cmocka_unit_test(weights_sum_to_one),
-        WITH_FILE(promises_are_kept),
-        WITH_FILE(promises_are_of_what_keys_meet),
-        WITH_FILE(a_needle_is_found),
-        WITH_FILE(what_keys_have_in_common_takes_no_bits),
-        cmocka_unit_test(what_the_lane_has_is_not_asked_for),
-        cmocka_unit_test(one_query_is_enough),
-        cmocka_unit_test(claims_fade),
-        cmocka_unit_test(missed_is_what_the_evicted_would_get),
-        WITH_FILE(threads_change_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,9 +102,8 @@ static const struct {
      "f16"},
 };
 
-static void test_same_bits(void **state)
+TEST(chunks_threads_and_company_change_no_bit)
 {
-    (void)state;
     for (size_t f = 0; f < PI_LEN(forms); f++) {
         uint64_t a[N_TOKEN], b[N_TOKEN], c[N_TOKEN];
         const int32_t n = 3 * N_TOKEN;
@@ -130,14 +129,13 @@ static void test_same_bits(void **state)
 }
 
 /* A budget that is never reached. */
-static void test_nothing_evicted_is_full(void **state)
+TEST(nothing_evicted_is_full)
 {
     static const char *const keeps[] = {"streaming:budget=400,slack=64",
                                         "longflow:budget=400,overwrite=on",
                                         "adakv:budget=400,slack=64", "snapkv:budget=400"};
     static const char *const reads[] = {NULL, "quoka:budget=16,chunk=10,phase=prompt"};
     uint64_t full[N_TOKEN], got[N_TOKEN];
-    (void)state;
     for (size_t r = 0; r < PI_LEN(reads); r++) {
         hashes_of(engine_of(NULL, reads[r], NULL, "f16", 64, 1, 3 * N_TOKEN), false, full);
         for (size_t i = 0; i < PI_LEN(keeps); i++) {
@@ -163,12 +161,11 @@ static double distance(const float *a, const float *b)
 
 /* A text is read under the full cache and cut once; a turn that gets back all that was cut is
    computed as if nothing had been, but for the order of sums. Steps after it, too. */
-static void test_everything_back_is_full(void **state)
+TEST(everything_back_is_full)
 {
     static const char *const keeps[] = {
         "streaming:sinks=4,budget=420,slack=1000", "random:budget=420,slack=1000",
         "knorm:budget=420,slack=1000", "adakv:budget=420,slack=1000,window=8"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         pith_error err;
         pith_engine *e = engine_of(keeps[i], NULL, "kv:type=stored,take=400,last=30,block=1", "f32",
@@ -212,9 +209,8 @@ static void test_everything_back_is_full(void **state)
 
 /* What asked last asks again after a round that comes later: nothing is evicted when the prompt
    ends, and a step's round takes most of it. */
-static void test_rounds_after_a_recall(void **state)
+TEST(what_asked_last_asks_again_after_a_round)
 {
-    (void)state;
     pith_engine *e = engine_of("random:budget=420,slack=136", NULL,
                                "kv:type=stored,take=400,last=30,ask=0", "f32", 64, 2, 1000);
     pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
@@ -241,12 +237,11 @@ static void test_rounds_after_a_recall(void **state)
 }
 
 /* A token that misses something in a lane chooses there; one that misses nothing changes none. */
-static void test_steps_ask(void **state)
+TEST(steps_ask_where_they_miss_something)
 {
     static const char *const recalls[] = {"kv:last=16,take=30,ask=0", "kv:last=16,take=30,ask=1",
                                           "kv:last=16,take=30,ask=0.01"};
     uint64_t hash[3];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(recalls); i++) {
         pith_engine *e =
             engine_of("streaming:sinks=4,budget=60,slack=40", NULL, recalls[i], "f16", 64, 2, 1000);
@@ -276,7 +271,7 @@ static int64_t used_bytes(pith_engine *e)
 
 /* A budget in bytes holds lanes and guests, at every step; and the memory that an engine makes for
    one sequence suffices. */
-static void test_budget_is_kept(void **state)
+TEST(budget_is_kept)
 {
     static const char *const keeps[] = {
         "streaming:sinks=4,slack=8,budget=", "knorm:slack=24,budget=",
@@ -285,7 +280,6 @@ static void test_budget_is_kept(void **state)
     static const char *const recalls[] = {"kv:last=16,every=2", "kv:last=16,take=60%",
                                           "kv:last=16,take=40,every=1"};
     static const char *const budgets[] = {"100", "150KiB"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps) * PI_LEN(recalls) * PI_LEN(budgets); i++) {
         char keep[128];
         const char *budget = budgets[i % 2], *recall = recalls[i / 2 % 3];
@@ -310,12 +304,11 @@ static void test_budget_is_kept(void **state)
     }
 }
 
-static void test_estimate_suffices(void **state)
+TEST(the_estimate_is_enough)
 {
     static const char *const keeps[] = {"streaming:sinks=4,slack=8,budget=100",
                                         "knorm:slack=8,budget=50%",
                                         "longflow:overwrite=on,slack=8,budget=100"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++)
         for (int32_t n = 60; n < 300; n += 37) {
             pith_engine_params params;
@@ -344,12 +337,11 @@ static void test_estimate_suffices(void **state)
 #define KEEP "knorm:budget=60,slack=24"
 #define RECALL "kv:last=16"
 
-static void test_fork(void **state)
+TEST(a_fork_has_guests_and_goes_its_own_way)
 {
     pith_error err;
     pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
     pith_seq *a = seq_make(e), *b, *c;
-    (void)state;
     eval(a, 0, N_PROMPT);
     eval(a, N_PROMPT, N_PROMPT + N_TURN);
     check(pith_seq_fork(a, &b, &err), &err);
@@ -374,13 +366,12 @@ static void test_fork(void **state)
     pith_engine_free(e);
 }
 
-static void test_truncate(void **state)
+TEST(truncating_forgets_guests_and_brings_entries_back)
 {
     const int32_t end = N_PROMPT + N_TURN;
     pith_error err;
     pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
     pith_seq *a = seq_make(e), *b;
-    (void)state;
     eval(a, 0, N_PROMPT);
     check(pith_seq_keep_round(a, &err), &err);
     eval(a, N_PROMPT, end);
@@ -412,12 +403,11 @@ static void test_truncate(void **state)
 }
 
 /* A sync gives what a fresh sequence has, whatever the sequence held. */
-static void test_sync_is_fresh(void **state)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t ends[] = {20, 50, 59, 60, 75, 90, 100, 149, 150, 151};
     pith_error err;
     int32_t other[TOKENS_MAX];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(ends); i++)
         for (int32_t same = 5; same < ends[i]; same += 17) {
             pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
@@ -447,13 +437,12 @@ static bool stop_at_end(void *user, double fraction)
 }
 
 /* A stopped turn leaves the sequence as it was, without guests where it had chosen some. */
-static void test_stopped(void **state)
+TEST(a_stopped_turn_leaves_no_guests)
 {
     double end = 1.0, before = 0.1;
     pith_error err;
     pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
     pith_seq *a = seq_make(e), *b;
-    (void)state;
     eval(a, 0, N_PROMPT);
     check(pith_seq_keep_round(a, &err), &err);
     check(pith_seq_fork(a, &b, &err), &err);
@@ -484,13 +473,12 @@ static void test_stopped(void **state)
 }
 
 /* No room for guests: nothing has changed. */
-static void test_no_room(void **state)
+TEST(no_room_for_guests_changes_nothing)
 {
     pith_error err;
     pith_engine *e = engine_of("knorm:budget=112,slack=1000", NULL, "kv:take=80,last=16", "f16", 64,
                                2, N_PROMPT + 10);
     pith_seq *a = seq_make(e), *b = seq_make(e);
-    (void)state;
     eval(a, 0, N_PROMPT);
     check(pith_seq_keep_round(a, &err), &err); /* 32 entries are left */
     eval(b, 0, 80);
@@ -505,9 +493,8 @@ static void test_no_room(void **state)
     pith_engine_free(e);
 }
 
-static void test_every(void **state)
+TEST(recalls_every_so_many_tokens)
 {
-    (void)state;
     for (int32_t every = 0; every < 4; every++) {
         char recall[64];
         pith_error err;
@@ -529,12 +516,11 @@ static void test_every(void **state)
 }
 
 /* The first entries go right before a token that recalls. */
-static void test_every_from_the_first(void **state)
+TEST(recalls_right_behind_the_first_round)
 {
     static const char *const keeps[] = {"knorm:budget=60,slack=8,batch=16",
                                         "longflow:budget=60,slack=8,overwrite=on",
                                         "streaming:budget=60,slack=8"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++)
         for (int32_t begin = 31; begin < 80; begin += 12) {
             pith_engine *e = engine_of(keeps[i], NULL, "kv:last=8,every=1", "f16", 64, 1, 400);
@@ -550,13 +536,12 @@ static void test_every_from_the_first(void **state)
 }
 
 /* A file has entries and no store. */
-static void test_file_has_no_store(void **state)
+TEST(a_file_holds_no_second_tier)
 {
     const char *path = "test_recall_engine.snap";
     pith_error err;
     pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
     pith_seq *a = seq_make(e), *b;
-    (void)state;
     eval(a, 0, N_PROMPT);
     check(pith_seq_save(a, path, &err), &err);
     check(pith_seq_load(e, path, &b, &err), &err);
@@ -569,12 +554,11 @@ static void test_file_has_no_store(void **state)
     remove(path);
 }
 
-static void test_refused(void **state)
+TEST(refuses_what_does_not_go_with_it)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_error err;
-    (void)state;
     pith_engine_params_default(&params);
     params.recall = "kv";
     expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID,
@@ -588,39 +572,9 @@ static void test_refused(void **state)
     assert_null(e);
 }
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(11);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_nothing_evicted_is_full),
-        cmocka_unit_test(test_everything_back_is_full),
-        cmocka_unit_test(test_budget_is_kept),
-        cmocka_unit_test(test_estimate_suffices),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_rounds_after_a_recall),
-        cmocka_unit_test(test_steps_ask),
-        cmocka_unit_test(test_sync_is_fresh),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_every),
-        cmocka_unit_test(test_every_from_the_first),
-        cmocka_unit_test(test_file_has_no_store),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, model_free);

@@ -20,15 +20,21 @@
 static pid_t server;
 static char url[64];
 
+static void set_up(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    make_folder();
+}
+
+TEST_GROUP(set_up, remove_folder);
+
 /* Starts the server; skips the test where there is no Python. */
 static void start(const char *mode)
 {
     int fd[2];
     char port[16] = "";
-    if (system("python3 -c 'import http.server' >/dev/null 2>&1") != 0) {
-        printf("skipped: there is no python3\n");
-        skip();
-    }
+    if (system("python3 -c 'import http.server' >/dev/null 2>&1") != 0)
+        test_skip("there is no python3");
     remove(in_folder("log"));
     assert_int_equal(pipe(fd), 0);
     server = fork();
@@ -48,15 +54,13 @@ static void start(const char *mode)
     assert_int_not_equal(atoi(port), 0);
 }
 
-static int stop(void **state)
+static void stop(void)
 {
-    (void)state;
     if (server > 0) {
         kill(server, SIGKILL);
         waitpid(server, NULL, 0);
     }
     server = 0;
-    return 0;
 }
 
 static struct text_http *open_http(const char *where, int32_t timeout_ms)
@@ -88,11 +92,10 @@ static struct text_hit spans[] = {
 
 static const struct text_ranking ranking = {.alpha = 0.5, .floor = 0.25, .top = 8};
 
-static void test_bodies(void **state)
+TEST_WITH(NULL, stop, sends_the_documented_bodies)
 {
     struct text_hits hits = {0};
     pith_error err;
-    (void)state;
     start("");
     struct text_http *http = open_http(url, 5000);
     check(text_http_write(http, "a", spans, 0, &err), &err); /* nothing is sent */
@@ -123,13 +126,12 @@ static void test_bodies(void **state)
     text_http_close(http);
 }
 
-static void test_sessions(void **state)
+TEST_WITH(NULL, stop, keeps_sessions_apart)
 {
     struct text_hits hits = {0};
     struct text_ranking one = {.top = 1};
     pith_error err;
     char slashes[80];
-    (void)state;
     start("");
     snprintf(slashes, sizeof(slashes), "%s//", url);
     struct text_http *http = open_http(slashes, 5000);
@@ -148,13 +150,12 @@ static void test_sessions(void **state)
 }
 
 /* More spans than one request takes. */
-static void test_many(void **state)
+TEST_WITH(NULL, stop, sends_many_spans_in_several_requests)
 {
     static struct text_hit many[3 * TEXT_HTTP_CHUNKS + 1];
     struct text_hits hits = {0};
     char line[160];
     pith_error err;
-    (void)state;
     start("");
     struct text_http *http = open_http(url, 5000);
     for (int32_t i = 0; i < (int32_t)PI_LEN(many); i++)
@@ -188,12 +189,11 @@ static void check_wrong(const char *mode, pith_status status, const char *word)
     struct text_http *http = open_http(url, 5000);
     expect_all(http, status, word);
     text_http_close(http);
-    stop(NULL);
+    stop();
 }
 
-static void test_wrong(void **state)
+TEST_WITH(NULL, stop, each_wrong_answer_has_its_sentence)
 {
-    (void)state;
     check_wrong("fail", PITH_IO, "status 500");
     check_wrong("garbage", PITH_FORMAT, "is no JSON object");
     check_wrong("empty", PITH_FORMAT, "is no JSON object");
@@ -202,19 +202,17 @@ static void test_wrong(void **state)
     check_wrong("big", PITH_IO, "more than 16777216 bytes");
 }
 
-static void test_redirect(void **state)
+TEST_WITH(NULL, stop, follows_no_redirect)
 {
     char line[160];
-    (void)state;
     check_wrong("redirect", PITH_IO, "status 307: redirects are not followed");
     snprintf(line, sizeof(line), "grep -q elsewhere '%s'", in_folder("log"));
     assert_int_not_equal(system(line), 0);
 }
 
-static void test_few_accepted(void **state)
+TEST_WITH(NULL, stop, tells_how_many_spans_were_accepted)
 {
     pith_error err;
-    (void)state;
     start("few");
     struct text_http *http = open_http(url, 5000);
     expect(text_http_write(http, "a", spans, 2, &err), &err, PITH_IO, "1 of 2 spans were accepted");
@@ -228,10 +226,9 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void test_hangs(void **state)
+TEST_WITH(NULL, stop, gives_up_when_the_server_hangs)
 {
     pith_error err;
-    (void)state;
     start("hang");
     struct text_http *http = open_http(url, SHORT_MS);
     double begin = now_s();
@@ -241,20 +238,18 @@ static void test_hangs(void **state)
     text_http_close(http);
 }
 
-static void test_nobody(void **state)
+TEST_WITH(NULL, stop, tells_that_no_server_is_there)
 {
-    (void)state;
     start("");
-    stop(NULL); /* nobody listens at its port now */
+    stop(); /* nobody listens at its port now */
     struct text_http *http = open_http(url, 5000);
     expect_all(http, PITH_IO, "127.0.0.1");
     text_http_close(http);
 }
 
-static void test_proxies_of_the_environment(void **state)
+TEST_WITH(NULL, stop, uses_no_proxy_of_the_environment)
 {
     pith_error err;
-    (void)state;
     start("");
     setenv("http_proxy", "http://127.0.0.1:1", 1);
     setenv("ALL_PROXY", "http://127.0.0.1:1", 1);
@@ -265,7 +260,7 @@ static void test_proxies_of_the_environment(void **state)
     unsetenv("ALL_PROXY");
 }
 
-static void test_urls(void **state)
+TEST(refuses_bad_urls)
 {
     static const char *const bad[] = {
         "",
@@ -281,16 +276,14 @@ static void test_urls(void **state)
     };
     struct text_http *http = NULL;
     pith_error err;
-    (void)state;
     for (size_t i = 0; i < PI_LEN(bad); i++)
         expect(text_http_open(bad[i], 100, &http, &err), &err, PITH_INVALID, "recall: url");
     text_http_close(open_http("https://store.example:8443/recall/", 100));
     text_http_close(open_http("http://[::1]:5054", 100));
 }
 
-static void test_memory_runs_out(void **state)
+TEST_WITH(NULL, stop, failing_memory_is_told)
 {
-    (void)state;
     start("");
     struct text_http *http = open_http(url, 5000);
     pith_error err;
@@ -314,23 +307,4 @@ static void test_memory_runs_out(void **state)
             return;
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_bodies, stop),
-        cmocka_unit_test_teardown(test_sessions, stop),
-        cmocka_unit_test_teardown(test_many, stop),
-        cmocka_unit_test_teardown(test_wrong, stop),
-        cmocka_unit_test_teardown(test_redirect, stop),
-        cmocka_unit_test_teardown(test_few_accepted, stop),
-        cmocka_unit_test_teardown(test_hangs, stop),
-        cmocka_unit_test_teardown(test_nobody, stop),
-        cmocka_unit_test_teardown(test_proxies_of_the_environment, stop),
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test_teardown(test_memory_runs_out, stop),
-    };
-    signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

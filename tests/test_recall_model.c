@@ -38,11 +38,10 @@ static int32_t encode(const char *s, int32_t *out)
     return n;
 }
 
-static int load(void **state)
+static void load(void)
 {
     pith_error err;
     FILE *f = fopen(TEXT, "rb");
-    (void)state;
     assert_non_null(f);
     size_t len = fread(text, 1, sizeof(text) - 1, f);
     fclose(f);
@@ -52,15 +51,14 @@ static int load(void **state)
     *question = '\0';
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     n_context = encode(text, ids);
-    return 0;
 }
 
-static int unload(void **state)
+static void unload(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(load, unload);
 
 static pith_engine *engine_of(const char *keep, const char *recall)
 {
@@ -131,9 +129,8 @@ static int32_t found(const char *keep, const char *recall, bool one_turn)
 #define KEEP "streaming:sinks=4,budget=200,slack=32"
 #define N_NEAR 4
 
-static void test_needles(void **state)
+TEST(brings_back_facts_in_a_second_turn)
 {
-    (void)state;
     int32_t full = found("none", NULL, false), alone = found(KEEP, NULL, false);
     int32_t back = found(KEEP, "kv:last=16", false), plain = found(KEEP, "kv", false);
     print_message("%d tokens, %d facts: full %d, keep %d, keep and recall %d, by default %d\n",
@@ -145,9 +142,8 @@ static void test_needles(void **state)
 }
 
 /* A text longer than the budget that ends with its question. */
-static void test_one_turn(void **state)
+TEST(brings_back_facts_in_one_turn)
 {
-    (void)state;
     int32_t alone = found(KEEP, NULL, true), back = found(KEEP, "kv:last=16", true);
     int32_t plain = found(KEEP, "kv", true);
     print_message("one turn: keep %d, keep and recall %d, by default %d\n", alone, back, plain);
@@ -157,7 +153,7 @@ static void test_one_turn(void **state)
 }
 
 /* The form `text`: what went is found by the question, and by no other sequence. */
-static void test_text(void **state)
+TEST(finds_text_of_its_own_sequence)
 {
     pith_engine *e = engine_of(KEEP, "text");
     pith_seq *seq, *fork, *other;
@@ -165,7 +161,6 @@ static void test_text(void **state)
     pith_error err;
     const char *ask = "Hello. Question: What is the password of Carl?";
     char *got = NULL;
-    (void)state;
     check(pith_seq_create(e, &seq, &err), &err);
     check(pith_seq_create(e, &other, &err), &err);
     check(pith_seq_recall_text(seq, ask, strlen(ask), &got, &err), &err);
@@ -261,7 +256,7 @@ static const char *put_in(const char *keep, const char *question)
 }
 
 /* What is protected leaves room for more or less: what is put in has that room, whatever it is. */
-static void test_protected_room(void **state)
+TEST(leaves_room_for_what_is_put_in)
 {
     static const char *const keeps[] = {
         "random:sinks=4,window=32,budget=10%,slack=40",
@@ -271,7 +266,6 @@ static void test_protected_room(void **state)
         "streaming:sinks=4,budget=200,slack=40",
         "knorm:prefix=30,recent=0.3,budget=250,slack=40",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(keeps) / sizeof(*keeps); i++)
         for (int32_t k = 2; k < 6; k++) { /* the first can lie in the prefix */
             char question[128], fact[128];
@@ -285,19 +279,8 @@ static void test_protected_room(void **state)
 }
 
 /* Where nothing matches, or nothing asks, the prompt is read as it is. */
-static void test_nothing_put_in(void **state)
+TEST(puts_nothing_in_where_nothing_matches)
 {
-    (void)state;
     assert_string_equal(put_in(KEEP40, "Who invented the steam engine?"), "");
     assert_string_equal(put_in(KEEP40, "The password of Walter"), "");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_needles),        cmocka_unit_test(test_one_turn),
-        cmocka_unit_test(test_text),           cmocka_unit_test(test_protected_room),
-        cmocka_unit_test(test_nothing_put_in),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

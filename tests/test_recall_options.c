@@ -28,9 +28,8 @@ static struct recall_config parse(const char *text)
     return c;
 }
 
-static void test_values(void **state)
+TEST(reads_options_with_their_units)
 {
-    (void)state;
     assert_int_equal(parse(NULL).kind, RECALL_NONE);
     assert_int_equal(parse("").kind, RECALL_NONE);
     assert_int_equal(parse("none").kind, RECALL_NONE);
@@ -73,9 +72,8 @@ static void test_values(void **state)
 }
 
 /* Every storage type has its number. */
-static void test_types(void **state)
+TEST(reads_every_storage_type)
 {
-    (void)state;
     for (int32_t i = 0; i < KV_N_TYPE; i++) {
         char text[64];
         snprintf(text, sizeof(text), "kv:type=%s", kv_type_name((enum kv_type)i));
@@ -83,7 +81,7 @@ static void test_types(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(refuses_wrong_options_with_a_sentence)
 {
     static const char *const cases[][2] = {
         {"vk", "recall: \"vk\" is not a policy (none, kv, text)"},
@@ -102,7 +100,6 @@ static void test_refused(void **state)
         {"text:db=a,url=http://b", "recall: url: http://b: an outside store takes the place of a "
                                    "file, and db is a"},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err;
         assert_int_equal(pith_policy_check(PITH_RECALL, cases[i][0], &err), PITH_INVALID);
@@ -111,10 +108,9 @@ static void test_refused(void **state)
     assert_int_equal(pith_policy_check(PITH_RECALL, NULL, NULL), PITH_OK);
 }
 
-static void test_listing(void **state)
+TEST(lists_both_forms_and_their_parameters)
 {
     pith_policy_info info;
-    (void)state;
     for (int32_t i = 0; pith_policy_get(PITH_RECALL, i, &info) == PITH_OK; i++) {
         pith_param_info p;
         char text[512];
@@ -147,7 +143,7 @@ static struct keep_config fit_keep(const char *text)
 }
 
 /* Lanes and guests together are the lanes of the whole budget, and in bytes no more. */
-static void test_shares(void **state)
+TEST(guests_and_lanes_share_the_budget)
 {
     static const char *const keeps[] = {
         "streaming:budget=400,slack=16",
@@ -161,7 +157,6 @@ static void test_shares(void **state)
         "knorm:budget=400,slack=16,layers=2/1/1,heads=1/3",
     };
     static const char *const recalls[] = {"kv", "kv:take=10%", "kv:take=90%", "kv:take=40"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++)
         for (size_t j = 0; j < PI_LEN(recalls); j++) {
             const struct keep_config whole = fit_keep(keeps[i]);
@@ -194,7 +189,7 @@ static void test_shares(void **state)
         }
 }
 
-static void test_does_not_go_together(void **state)
+TEST(refuses_what_does_not_go_together)
 {
     static const char *const cases[][3] = {
         {"none", "kv", "recall: there is no keep policy that evicts anything"},
@@ -212,7 +207,6 @@ static void test_does_not_go_together(void **state)
          "recall: take: of the keep budget of 2 entries, 2 are left to keep, and the rest holds no "
          "entry of a lane"},
     };
-    (void)state;
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config keep = fit_keep(cases[i][0]);
         struct recall_config c = parse(cases[i][1]);
@@ -220,14 +214,4 @@ static void test_does_not_go_together(void **state)
         assert_int_equal(recall_config_fit(&c, &shape, &keep, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][2]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_types),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_listing),
-        cmocka_unit_test(test_shares),  cmocka_unit_test(test_does_not_go_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

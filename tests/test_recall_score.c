@@ -55,7 +55,7 @@ static double naive_folded(const struct rig *r, const struct stats_row *row, con
     return score;
 }
 
-static void statistics_choose(void **state)
+TEST(statistics_choose)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 8);
@@ -65,7 +65,6 @@ static void statistics_choose(void **state)
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     pith_error err;
-    (void)state;
     char path[] = "/tmp/pith-recall-XXXXXX";
     close(mkstemp(path));
     make_stats(path, RIG_LAYERS);
@@ -114,12 +113,4 @@ static void statistics_choose(void **state)
     }
     rig_free(&r);
     unlink(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statistics_choose),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,11 +127,10 @@ static void expect_gone(const struct kv_seq *kv, int32_t n, double lost, const c
     assert_string_equal(text, wanted);
 }
 
-static void test_evicted(void **state)
+TEST(tells_which_tokens_count_as_evicted)
 {
     struct kv_cache *cache = make_cache(64);
     struct kv_seq *kv = make_kv(cache, 20);
-    (void)state;
     expect_gone(kv, 20, 0.001, "....................");
     assert_int_equal(text_missing(kv, &shape, 20), 0);
     evict(kv, 1, 2, 4);
@@ -195,7 +194,7 @@ static void rare_word(int32_t first, int32_t last, int32_t n, char *out, size_t 
     fail_msg("tokens %d..%d have no word of their own", first, last);
 }
 
-static void test_update(void **state)
+TEST(the_store_follows_what_is_evicted)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = open_recall(&o);
@@ -203,7 +202,6 @@ static void test_update(void **state)
     struct kv_cache *cache = make_cache(600);
     struct kv_seq *kv = make_kv(cache, 600);
     struct recall_text_counts counts;
-    (void)state;
     recall_text_update(s, kv, tokens, 600);
     assert_string_equal(listed(s), "");
     evict(kv, 6, 100, 110);
@@ -239,13 +237,12 @@ static void test_update(void **state)
     kv_cache_free(cache);
 }
 
-static void test_blank_spans(void **state)
+TEST(stores_no_blank_spans)
 {
     struct recall_text_options o = defaults();
     static int32_t blank[200];
     int32_t id[8], n;
     pith_error err;
-    (void)state;
     check(pith_tokenize(model, "\n", 1, 0, id, 8, &n, &err), &err);
     assert_int_equal(n, 1);
     for (int32_t i = 0; i < 200; i++)
@@ -264,7 +261,7 @@ static void test_blank_spans(void **state)
     kv_cache_free(cache);
 }
 
-static void test_fork_and_truncate(void **state)
+TEST(forks_and_truncations_keep_timelines_apart)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = open_recall(&o);
@@ -274,7 +271,6 @@ static void test_fork_and_truncate(void **state)
     pith_error err;
     char *text;
     int32_t n;
-    (void)state;
     evict(kv, 6, 100, 110);
     evict(kv, 6, 300, 310);
     recall_text_update(a, kv, tokens, 600);
@@ -320,14 +316,13 @@ static int32_t count_rows(const char *path, const char *sql)
     return n;
 }
 
-static void test_sessions(void **state)
+TEST(a_named_session_survives_and_others_do_not)
 {
     struct recall_text_options o = defaults();
     const char *path = in_folder("sessions.db");
     struct kv_cache *cache = make_cache(600);
     struct kv_seq *kv = make_kv(cache, 600);
     struct recall_text_counts counts;
-    (void)state;
     evict(kv, 6, 100, 110);
     strcpy(o.db, path);
     struct recall_text *t = open_recall(&o);
@@ -406,12 +401,11 @@ static void expect_off(struct recall_text *t, struct recall_text_seq *s, struct 
     assert_non_null(strstr(recall_text_problem(t), word));
 }
 
-static void test_store_fails(void **state)
+TEST(a_store_that_fails_is_left_alone)
 {
     struct recall_text_options o = defaults();
     struct kv_cache *cache = make_cache(600);
     struct kv_seq *kv = make_kv(cache, 600);
-    (void)state;
     evict(kv, 6, 100, 110);
     pith_log_set(hear, NULL);
     n_warning = 0;
@@ -444,12 +438,11 @@ static void test_store_fails(void **state)
     kv_cache_free(cache);
 }
 
-static void test_options_refused(void **state)
+TEST(refuses_bad_embedders_and_urls)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = NULL;
     pith_error err;
-    (void)state;
     strcpy(o.embed, in_folder("none.gguf"));
     expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_IO,
            "none.gguf");
@@ -475,12 +468,11 @@ static void test_options_refused(void **state)
            "");
 }
 
-static void test_memory_runs_out(void **state)
+TEST(failing_memory_changes_no_run)
 {
     struct recall_text_options o = defaults();
     struct kv_cache *cache = make_cache(600);
     struct kv_seq *kv = make_kv(cache, 600);
-    (void)state;
     evict(kv, 6, 50, 500);
     int64_t used = pi_mem_used(PI_MEM_OTHER);
     for (int32_t i = 1;; i++) {
@@ -546,11 +538,10 @@ static char *run_model(const char *keep, int32_t chunk, int32_t n_thread, char *
     return text;
 }
 
-static void test_model(void **state)
+TEST(the_model_is_given_the_fact_that_it_lost)
 {
     static const char *const keeps[] = {"streaming:budget=256", "knorm:budget=25%"};
     char ranges[1024], again[1024];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         char *text = run_model(keeps[i], 512, 1, ranges, sizeof(ranges));
         assert_non_null(text);
@@ -569,35 +560,25 @@ static void test_model(void **state)
     assert_string_equal(ranges, "");
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     static char text[N_MOST * 8];
     pith_error err;
     FILE *file = fopen(PROMPT, "rb");
-    if (file == NULL || make_folder(state) != 0)
-        return 1;
+    assert_non_null(file);
+    make_folder();
     size_t len = fread(text, 1, sizeof(text), file);
     fclose(file);
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     check(pith_tokenize(model, text, len, 0, tokens, N_MOST, &n_prompt, &err), &err);
-    return n_prompt < 1300;
+    assert_true(n_prompt >= 1300);
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     pith_model_free(model);
     mem_check(NULL);
-    return remove_folder(state);
+    remove_folder();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_evicted),         cmocka_unit_test(test_update),
-        cmocka_unit_test(test_blank_spans),     cmocka_unit_test(test_fork_and_truncate),
-        cmocka_unit_test(test_sessions),        cmocka_unit_test(test_store_fails),
-        cmocka_unit_test(test_options_refused), cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_model),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, teardown);

@@ -50,11 +50,10 @@ static const char *snippet(const char *span, const char *question, int32_t chars
 }
 
 /* The fact stands at the end, in the middle and at the beginning of a span that does not fit. */
-static void test_kept_whole(void **state)
+TEST(keeps_the_sentence_with_the_fact_whole)
 {
     static const char *const spans[] = {PROSE PROSE FACT, PROSE FACT " " PROSE,
                                         FACT " " PROSE PROSE, "went out. " PROSE FACT " It is"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(spans); i++)
         for (int32_t chars = 70; chars <= 1000; chars += 31) {
             const char *text = snippet(spans[i], ASK, chars);
@@ -71,7 +70,7 @@ static void test_kept_whole(void **state)
 }
 
 /* A sentence that is longer than the room is cut around the words, which stay. */
-static void test_cut_around_words(void **state)
+TEST(cuts_around_the_words_of_the_question)
 {
     static const char code[] =
         "static const int alpha = 1, beta = 2, gamma = 3, delta = 4, epsilon = 5, zeta = 6, "
@@ -80,7 +79,6 @@ static void test_cut_around_words(void **state)
         "nu = 13, xi = 14, omicron = 15, rho = 17, sigma = 18, tau = 19, upsilon = 20, phi = 21, "
         "chi = 22, psi = 23, omega = 24, and = 25, so = 26, on = 27, until = 28, it = 29, ends = "
         "30";
-    (void)state;
     for (int32_t chars = 80; chars < 300; chars += 17) {
         const char *text = snippet(code, "What is the port of Brackwater?", chars);
         assert_true(strlen(text) <= (size_t)chars);
@@ -91,14 +89,13 @@ static void test_cut_around_words(void **state)
 }
 
 /* Several places come each with its own sentence, in the order of the text. */
-static void test_several(void **state)
+TEST(several_places_come_in_the_order_of_the_text)
 {
     static const char *const spans[] = {
         PROSE "The key of Maria is a red pencil. " PROSE,
         PROSE PROSE "The key of Anton is a green stone. ",
         PROSE "The key of Walter is a plain book. " PROSE,
     };
-    (void)state;
     assert_string_equal(snippets(spans, 3, "What are the keys of Walter and of Maria?", 110, 0),
                         HEADING
                         "The key of Maria is a red pencil.\nThe key of Walter is a plain book.\n");
@@ -109,11 +106,10 @@ static void test_several(void **state)
 }
 
 /* Spans overlap: a sentence of two is inserted once, and whole where one of them has it whole. */
-static void test_once(void **state)
+TEST(inserts_a_sentence_once)
 {
     static const char *const spans[] = {PROSE FACT, FACT " " PROSE, "leaves at 16:47. " PROSE};
     static const char *const cut[] = {PROSE "The train to Brackwater leaves", FACT " " PROSE};
-    (void)state;
     const char *text = snippets(spans, 3, ASK, 2000, 0);
     const char *first = strstr(text, "16:47");
     assert_non_null(first);
@@ -123,14 +119,13 @@ static void test_once(void **state)
 }
 
 /* Nothing where no word, or only such as most sentences have, is the question's. */
-static void test_nothing(void **state)
+TEST(inserts_nothing_without_a_rare_word)
 {
     static const char other[] =
         "There was a ship here. There was a dog here. There was a cat here. "
         "There was an owl here. There was a man here. There was a cow here. "
         "There was a bee here. There was a fox here. There was an ox here. ";
     static const char *const one[] = {PROSE FACT};
-    (void)state;
     assert_string_equal(snippet(PROSE, ASK, 1000), "");
     assert_string_equal(snippet(other, "What was here before the flood came?", 1000), "");
     assert_string_equal(snippet(other, "What is it?", 1000), "");
@@ -143,23 +138,21 @@ static void test_nothing(void **state)
 }
 
 /* A fact of two sentences, of which the second has the answer and not the name. */
-static void test_neighbours(void **state)
+TEST(takes_a_neighbour_of_the_sentence)
 {
     static const char span[] = PROSE "Maria Lindqvist came to Turku in spring. Her favourite fruit "
                                      "is the dragonfruit. " PROSE;
-    (void)state;
     const char *text = snippet(span, "What is Maria Lindqvist's favourite fruit?", 200);
     assert_non_null(strstr(text, "Maria Lindqvist came"));
     assert_non_null(strstr(text, "dragonfruit"));
 }
 
 /* Any bytes: never more characters than allowed, and the memory is given back. */
-static void test_any(void **state)
+TEST(any_bytes_stay_within_the_limit)
 {
     static const char alphabet[] = "ab .?\n:\xc3\xa9";
     char span[700], ask[40];
     uint32_t random = 7;
-    (void)state;
     for (int32_t round = 0; round < 2000; round++) {
         for (size_t i = 0; i + 1 < sizeof(span); i++) {
             random = random * 1664525 + 1013904223;
@@ -172,14 +165,13 @@ static void test_any(void **state)
     }
 }
 
-static void test_memory_runs_out(void **state)
+TEST(failing_memory_is_told)
 {
     static const char span[] = PROSE FACT " " PROSE;
     struct text_hit hit = {.first = 0, .last = 90, .layer = -1, .text = (char *)span};
     struct text_hits hits = {.hit = &hit, .n = 1};
     struct text_wish wish = {.question = ASK, .len = strlen(ASK), .chars = 60};
     int64_t used = pi_mem_used(PI_MEM_OTHER);
-    (void)state;
     for (int32_t i = 1;; i++) {
         char *text = NULL;
         int32_t n;
@@ -195,15 +187,4 @@ static void test_memory_runs_out(void **state)
             break;
         assert_true(i < 1000);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kept_whole), cmocka_unit_test(test_cut_around_words),
-        cmocka_unit_test(test_several),    cmocka_unit_test(test_once),
-        cmocka_unit_test(test_nothing),    cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_any),        cmocka_unit_test(test_memory_runs_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

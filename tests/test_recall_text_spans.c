@@ -34,9 +34,8 @@ static void expect_cut(const char *gone, int32_t bleed, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-static void test_cut(void **state)
+TEST(cuts_spans_around_what_is_gone)
 {
-    (void)state;
     expect_cut("", 2, "");
     expect_cut(".......", 2, "");
     expect_cut("..........x.........", 3, "7..14");
@@ -78,11 +77,10 @@ static void check_spans(const uint8_t *gone, int32_t n, int32_t bleed, const str
     }
 }
 
-static void test_cut_random(void **state)
+TEST(random_cuts_keep_every_promise)
 {
     static uint8_t gone[2000];
     uint64_t seed = 21;
-    (void)state;
     for (int32_t round = 0; round < 300; round++) {
         int32_t n = 1 + (int32_t)rng_below(&seed, 2000), bleed = (int32_t)rng_below(&seed, 40);
         struct text_spans before = {0};
@@ -113,12 +111,11 @@ static void test_cut_random(void **state)
 }
 
 /* A run that is evicted from the left changes its last pieces alone. */
-static void test_growth_is_local(void **state)
+TEST(growth_is_local)
 {
     static uint8_t gone[2000];
     struct text_spans before = {0};
     pith_error err;
-    (void)state;
     for (int32_t n = 4; n < 1900; n += 7) {
         struct text_spans now = {0}, add = {0};
         memset(gone + 4, 1, (size_t)n);
@@ -141,9 +138,8 @@ static void expect_clean(const char *bytes, const char *wanted)
     assert_string_equal(text, wanted);
 }
 
-static void test_clean(void **state)
+TEST(cleans_texts_of_odd_bytes)
 {
-    (void)state;
     expect_clean("  two words \n", "two words");
     expect_clean("\x82\xac begins and ends \xe2\x82", "begins and ends"); /* parts of a character */
     expect_clean("a\x01"
@@ -168,9 +164,8 @@ static void expect_words(const char *text, const char *wanted)
     pi_mem_free(words);
 }
 
-static void test_words(void **state)
+TEST(splits_texts_into_words)
 {
-    (void)state;
     expect_words("", "");
     expect_words(" ,.;\"'", "");
     expect_words("The code-word is PURPLE elephant_7742!",
@@ -186,7 +181,7 @@ static void test_words(void **state)
     pi_mem_free(query);
 }
 
-static void test_rank(void **state)
+TEST(ranks_by_words_and_meaning)
 {
     struct text_score spans[] = {
         {.id = 1, .first = 40, .matched = true, .words = 2, .cosine = 0.1},
@@ -196,7 +191,6 @@ static void test_rank(void **state)
     };
     struct text_score copy[4];
     struct text_ranking r = {.top = 8, .floor = 0.2};
-    (void)state;
     memcpy(copy, spans, sizeof(copy));
     assert_int_equal(text_rank(copy, 4, &r), 3);
     assert_int_equal(copy[0].id, 3);
@@ -225,17 +219,4 @@ static void test_rank(void **state)
     r = (struct text_ranking){.floor = 1, .top = 8};
     memcpy(copy, spans, sizeof(copy));
     assert_int_equal(text_rank(copy, 4, &r), 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_cut_random),
-        cmocka_unit_test(test_growth_is_local),
-        cmocka_unit_test(test_clean),
-        cmocka_unit_test(test_words),
-        cmocka_unit_test(test_rank),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,8 @@
 #include "policy/recall/text_store.h"
 #include "testing.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 #define NOW 1000000
 #define TTL 1800
 
@@ -170,12 +172,11 @@ static void check_scores(struct text_store *s, const char *session)
     text_hits_free(&hits);
 }
 
-static void test_query_is_bounded(void **state)
+TEST(query_is_bounded)
 {
     static char text[40000];
     size_t n = 0;
     int32_t n_word = 0;
-    (void)state;
     for (int32_t i = 0; i < 5000; i++)
         n += (size_t)sprintf(text + n, "w%d ", i % 1000);
     char *query = text_query(text, n);
@@ -195,10 +196,9 @@ static void test_query_is_bounded(void **state)
     pi_mem_free(query);
 }
 
-static void test_bm25(void **state)
+TEST(ranks_by_bm25)
 {
     struct text_store *s = open_store("", NOW);
-    (void)state;
     put_texts(s, "a");
     check_scores(s, "a");
     expect_found(s, "a", "what is the secret CODE word", "200 0 300");
@@ -208,10 +208,9 @@ static void test_bm25(void **state)
     text_store_close(s);
 }
 
-static void test_sessions_are_separate(void **state)
+TEST(sessions_are_separate)
 {
     struct text_store *s = open_store("", NOW);
-    (void)state;
     put_texts(s, "a");
     /* Words of others would change what is rare, how long a span is, and what is found. */
     for (int32_t i = 0; i < 50; i++) {
@@ -231,11 +230,10 @@ static void test_sessions_are_separate(void **state)
     text_store_close(s);
 }
 
-static void test_any_bytes_ask(void **state)
+TEST(any_bytes_may_ask)
 {
     struct text_store *s = open_store("", NOW);
     uint64_t seed = 4;
-    (void)state;
     put_texts(s, "a");
     static const char marks[] = "\"'*^:(){}[]+-~|\\/;,. NEAR AND OR NOT ab\x80\xe7\xff";
     for (int32_t i = 0; i < 3000; i++) {
@@ -254,7 +252,7 @@ static void test_any_bytes_ask(void **state)
 
 /* ---- spans that grow ---- */
 
-static void test_replaced(void **state)
+TEST(a_span_that_grows_replaces_the_old_one)
 {
     struct text_store *s = open_store("", NOW);
     struct text_hit grown = {.first = 90, .last = 130, .layer = -1, .text = (char *)"big red code"};
@@ -263,7 +261,6 @@ static void test_replaced(void **state)
         .session = "a", .timeline = "a", .add = &grown, .n_add = 1, .drop = &old, .n_drop = 1};
     int32_t n;
     pith_error err;
-    (void)state;
     put_texts(s, "a");
     check(text_store_change(s, &c, NOW, &n, &err), &err);
     assert_int_equal(n, 1);
@@ -280,10 +277,9 @@ static void test_replaced(void **state)
     text_store_close(s);
 }
 
-static void test_earlier_timelines(void **state)
+TEST(knows_what_earlier_timelines_stored)
 {
     struct text_store *s = open_store("", NOW);
-    (void)state;
     assert_int_equal(put_as(s, "a", "1", 100, 200, "one two three four", NOW), 1);
     assert_int_equal(put_as(s, "a", "2", 100, 200, "one two three four", NOW), 0); /* read again */
     assert_int_equal(put_as(s, "a", "2", 110, 150, "two three", NOW), 0);
@@ -300,12 +296,11 @@ static void test_earlier_timelines(void **state)
 
 /* ---- time ---- */
 
-static void test_time_to_live(void **state)
+TEST(drops_what_is_too_old)
 {
     const char *path = in_folder("ttl.db");
     struct text_store *s = open_store(path, NOW);
     struct text_hits hits;
-    (void)state;
     assert_int_equal(put_as(s, "old", "1", 0, 10, "a code", NOW), 1);
     assert_int_equal(put_as(s, "used", "1", 0, 10, "a code", NOW), 1);
     hits = find_at(s, "used", "code", &ten, NOW + 1000);
@@ -342,12 +337,11 @@ static void test_time_to_live(void **state)
 
 /* ---- files ---- */
 
-static void test_restart(void **state)
+TEST(survives_a_restart)
 {
     const char *path = in_folder("restart.db");
     struct text_store *s = open_store(path, NOW);
     struct stat st;
-    (void)state;
     put_texts(s, "a");
     text_store_close(s);
     assert_int_equal(stat(path, &st), 0);
@@ -363,11 +357,10 @@ static void test_restart(void **state)
 }
 
 /* A process that writes spans and says how many are done is killed again and again. */
-static void test_killed(void **state)
+TEST(survives_killed_writers)
 {
     const char *path = in_folder("killed.db");
     int32_t total = 0;
-    (void)state;
     for (int32_t round = 0; round < 8; round++) {
         int fd[2], n_done = total;
         assert_int_equal(pipe(fd), 0);
@@ -442,14 +435,13 @@ static void raw(sqlite3 *db, const char *sql)
         fail_msg("%s: %s", sql, why);
 }
 
-static void test_locked(void **state)
+TEST(a_locked_file_is_said_to_be)
 {
     const char *path = in_folder("locked.db");
     struct text_store *s = open_store(path, NOW);
     pith_error err;
     int32_t n;
     struct text_change c = {.session = "a", .timeline = "a"};
-    (void)state;
     put(s, "a", 0, "before");
     sqlite3 *db = open_raw(path);
     raw(db, "BEGIN IMMEDIATE");
@@ -470,26 +462,27 @@ static void write_file(const char *path, const void *data, size_t size)
     fclose(file);
 }
 
-static void test_no_such_place(void **state)
+TEST(a_missing_folder_is_named)
 {
-    char line[256];
-    (void)state;
     expect_open(in_folder("missing/store.db"), PITH_IO, "No such file");
     expect_open(folder, PITH_IO, "");
+}
+
+TEST(refuses_a_folder_that_it_may_not_write)
+{
+    char line[256];
+    if (geteuid() == 0)
+        test_skip("nothing is read-only to root");
     const char *sealed = in_folder("sealed");
     snprintf(line, sizeof(line), "mkdir '%s' && chmod 500 '%s'", sealed, sealed);
     assert_int_equal(system(line), 0);
-    if (geteuid() == 0)
-        printf("skipped: nothing is read-only to root\n");
-    else
-        expect_open(in_folder("sealed/store.db"), PITH_IO, "Permission denied");
+    expect_open(in_folder("sealed/store.db"), PITH_IO, "Permission denied");
 }
 
-static void test_other_files(void **state)
+TEST(refuses_files_of_others)
 {
     static char noise[20000];
     uint64_t seed = 9;
-    (void)state;
     for (size_t i = 0; i < sizeof(noise); i++)
         noise[i] = (char)rng_next(&seed);
     write_file(in_folder("noise.db"), noise, sizeof(noise));
@@ -506,13 +499,12 @@ static void test_other_files(void **state)
 
 /* Any page of the file overwritten: it opens or not, and whatever is asked then says what is wrong
    or answers; what it answers is what was written. */
-static void test_damaged(void **state)
+TEST(damaged_files_answer_right_or_not_at_all)
 {
     const char *path = in_folder("damaged.db"), *copy = in_folder("copy.db");
     static char bytes[1 << 20];
     uint64_t seed = 11;
     int32_t n_said = 0, n_answered = 0;
-    (void)state;
     struct text_store *s = open_store(path, NOW);
     for (int32_t i = 0; i < 60; i++)
         put(s, "a", 100 * i, texts[i % N_TEXT]);
@@ -571,10 +563,9 @@ static void test_damaged(void **state)
 }
 
 /* No byte more than a limit can be written: the call fails, and what was there stays. */
-static void test_full_disk(void **state)
+TEST(a_full_disk_keeps_what_was_there)
 {
     const char *path = in_folder("full.db");
-    (void)state;
     pid_t child = fork();
     if (child == 0) {
         struct rlimit limit = {400000, 400000};
@@ -607,9 +598,8 @@ static void test_full_disk(void **state)
     text_store_close(s);
 }
 
-static void test_memory_runs_out(void **state)
+TEST(failing_memory_is_told)
 {
-    (void)state;
     int64_t used = pi_mem_used(PI_MEM_OTHER);
     for (int32_t n = 1;; n++) {
         struct text_store *s = NULL;
@@ -639,36 +629,12 @@ static void test_memory_runs_out(void **state)
     }
 }
 
-static void test_names(void **state)
+TEST(fresh_names_differ)
 {
     char a[TEXT_NAME_SIZE], b[TEXT_NAME_SIZE];
-    (void)state;
     text_name_fresh(a);
     text_name_fresh(b);
     assert_int_equal(strlen(a), 32);
     assert_int_equal(strspn(a, "0123456789abcdef"), 32);
     assert_string_not_equal(a, b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_query_is_bounded),
-        cmocka_unit_test(test_bm25),
-        cmocka_unit_test(test_sessions_are_separate),
-        cmocka_unit_test(test_any_bytes_ask),
-        cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_earlier_timelines),
-        cmocka_unit_test(test_time_to_live),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_locked),
-        cmocka_unit_test(test_no_such_place),
-        cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_names),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -53,9 +53,8 @@ static void check_type(enum kv_type type, uint32_t index)
     rig_free(&r);
 }
 
-static void entries_come_back_as_they_were(void **state)
+TEST(entries_come_back_as_they_were)
 {
-    (void)state;
     for (int type = 0; type < KV_N_TYPE; type++) {
         check_type((enum kv_type)type, 0);
         check_type((enum kv_type)type, KV_INDEX_ROWS);
@@ -64,13 +63,12 @@ static void entries_come_back_as_they_were(void **state)
 }
 
 /* Types differ from layer to layer, and keys from values. */
-static void layers_have_types_of_their_own(void **state)
+TEST(layers_have_types_of_their_own)
 {
     struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     struct rig r;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     g.type_v = KV_TYPE_TURBO3;
     g.edge_v = (struct kv_edge){KV_TYPE_Q8_0, 1, 0};
     struct recall_kv_options o = rig_options(&g, 1);
@@ -93,14 +91,13 @@ static void layers_have_types_of_their_own(void **state)
 }
 
 /* As asked instead of as stored: what comes back is what the type makes of it. */
-static void a_type_of_its_own(void **state)
+TEST(a_tier_may_have_a_type_of_its_own)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 4);
     struct rig r;
     float q[RIG_GROUP * RIG_DIM], row[RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     o.type = 1 + KV_TYPE_Q8_0;
     rig_queries(1, 1, q);
     rig_make(&r, &g, 100);
@@ -122,7 +119,7 @@ static void a_type_of_its_own(void **state)
 }
 
 /* One entry after the other, as they are overwritten. */
-static void single_entries_are_remembered(void **state)
+TEST(single_entries_are_remembered)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 4);
@@ -130,7 +127,6 @@ static void single_entries_are_remembered(void **state)
     struct recall_counts counts;
     float q[RIG_GROUP * RIG_DIM], key[RIG_DIM], row[RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     rig_queries(1, 1, q);
     rig_make(&r, &g, 100);
     rig_open(&r, &o, 1);
@@ -151,13 +147,12 @@ static void single_entries_are_remembered(void **state)
 }
 
 /* Entries that are read elsewhere than they were written are not remembered, and counted. */
-static void shifted_entries_are_lost(void **state)
+TEST(shifted_entries_are_lost)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 4);
     struct rig r;
     struct recall_counts counts;
-    (void)state;
     rig_make(&r, &g, 100);
     rig_open(&r, &o, 1);
     rig_append(&r, 64);
@@ -202,7 +197,7 @@ static double naive_reach(const struct rig *r, const double *score, int32_t lane
     return best;
 }
 
-static void the_best_blocks_come_back(void **state)
+TEST(the_best_blocks_come_back)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
     struct recall_kv_options o = rig_options(&g, 16);
@@ -210,7 +205,6 @@ static void the_best_blocks_come_back(void **state)
     float q[RIG_GROUP * RIG_DIM];
     double score[700];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     rig_make(&r, &g, 700);
     rig_open(&r, &o, 1);
     rig_append(&r, 400);
@@ -241,9 +235,8 @@ static void the_best_blocks_come_back(void **state)
     rig_free(&r);
 }
 
-static void a_needle_is_found(void **state)
+TEST(a_needle_is_found)
 {
-    (void)state;
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     struct recall_kv_options o = rig_options(&g, 40);
     for (int32_t depth = 1; depth < 2000; depth += 190)
@@ -253,7 +246,7 @@ static void a_needle_is_found(void **state)
 
 /* ---- budgets ---- */
 
-static void memory_is_kept_to_and_losses_are_counted(void **state)
+TEST(memory_is_kept_to_and_losses_are_counted)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     struct recall_kv_options o = rig_options(&g, 3);
@@ -262,7 +255,6 @@ static void memory_is_kept_to_and_losses_are_counted(void **state)
     pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     rig_queries(2, 1, q);
     rig_make(&r, &g, 1000);
     o.ram--;
@@ -293,7 +285,7 @@ static void memory_is_kept_to_and_losses_are_counted(void **state)
 }
 
 /* Two sequences share a budget: the older pages of either go first. */
-static void stores_share_the_budget(void **state)
+TEST(stores_share_the_budget)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 4);
@@ -301,7 +293,6 @@ static void stores_share_the_budget(void **state)
     struct recall_store *other;
     struct recall_counts a, b;
     pith_error err;
-    (void)state;
     rig_make(&r, &g, 256);
     rig_open(&r, &o, 1);
     assert_int_equal(recall_store_create(r.tier, &other, &err), PITH_OK);
@@ -322,7 +313,7 @@ static void stores_share_the_budget(void **state)
 
 /* ---- forks and truncation ---- */
 
-static void forks_go_their_own_ways(void **state)
+TEST(forks_go_their_own_ways)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 8);
@@ -332,7 +323,6 @@ static void forks_go_their_own_ways(void **state)
     pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     rig_queries(2, 1, q);
     rig_make(&r, &g, 400);
     rig_open(&r, &o, 1);
@@ -370,7 +360,7 @@ static void forks_go_their_own_ways(void **state)
 }
 
 /* Pages that two rows share go out of both, and each row counts its own loss. */
-static void shared_pages_go_together(void **state)
+TEST(shared_pages_go_together)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 3);
@@ -378,7 +368,6 @@ static void shared_pages_go_together(void **state)
     struct recall_store *fork;
     struct recall_counts a, b;
     pith_error err;
-    (void)state;
     rig_make(&r, &g, 400);
     rig_open(&r, &o, 1);
     rig_append(&r, 150);
@@ -396,7 +385,7 @@ static void shared_pages_go_together(void **state)
     rig_free(&r);
 }
 
-static void truncation_forgets(void **state)
+TEST(truncating_forgets)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_Q8_0);
     const struct recall_kv_options o = rig_options(&g, 16);
@@ -406,7 +395,6 @@ static void truncation_forgets(void **state)
     pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    (void)state;
     rig_queries(2, 1, q);
     rig_make(&r, &g, 300);
     rig_open(&r, &o, 1);
@@ -444,7 +432,7 @@ static void truncation_forgets(void **state)
 }
 
 /* Truncating shared pages takes room: where there is none, the oldest entries make it. */
-static void truncation_in_a_full_tier(void **state)
+TEST(truncating_makes_room_in_a_full_tier)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     const struct recall_kv_options o = rig_options(&g, 5);
@@ -452,7 +440,6 @@ static void truncation_in_a_full_tier(void **state)
     struct recall_store *fork;
     struct recall_counts a, b;
     pith_error err;
-    (void)state;
     rig_make(&r, &g, 320);
     rig_open(&r, &o, 1);
     rig_append(&r, 240);
@@ -537,9 +524,8 @@ static uint64_t run_with_threads(int32_t n_thread)
     return digest;
 }
 
-static void threads_change_nothing(void **state)
+TEST(threads_change_nothing)
 {
-    (void)state;
     uint64_t one = run_with_threads(1);
     assert_true(run_with_threads(2) == one);
     assert_true(run_with_threads(4) == one);
@@ -547,7 +533,7 @@ static void threads_change_nothing(void **state)
 
 /* ---- allocations that fail ---- */
 
-static void no_memory_is_said(void **state)
+TEST(no_memory_is_said)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     struct recall_kv_options o = rig_options(&g, 4);
@@ -557,7 +543,6 @@ static void no_memory_is_said(void **state)
     char path[] = "/tmp/pith-recall-XXXXXX";
     pith_status status = PITH_NOMEM;
     int32_t n = 0;
-    (void)state;
     close(mkstemp(path));
     snprintf(o.file, sizeof(o.file), "%s", path);
     o.size = 1 << 20;
@@ -585,26 +570,4 @@ static void no_memory_is_said(void **state)
     assert_true(n > 20);
     rig_free(&r);
     unlink(path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_come_back_as_they_were),
-        cmocka_unit_test(layers_have_types_of_their_own),
-        cmocka_unit_test(a_type_of_its_own),
-        cmocka_unit_test(single_entries_are_remembered),
-        cmocka_unit_test(shifted_entries_are_lost),
-        cmocka_unit_test(the_best_blocks_come_back),
-        cmocka_unit_test(a_needle_is_found),
-        cmocka_unit_test(memory_is_kept_to_and_losses_are_counted),
-        cmocka_unit_test(stores_share_the_budget),
-        cmocka_unit_test(forks_go_their_own_ways),
-        cmocka_unit_test(shared_pages_go_together),
-        cmocka_unit_test(truncation_forgets),
-        cmocka_unit_test(truncation_in_a_full_tier),
-        cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(no_memory_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,9 +126,8 @@ static void check_stored(const struct eval_record *rec, const pith_seq *seq, int
         }
 }
 
-static void test_recording_is_what_the_model_did(void **state)
+TEST(recording_is_what_the_model_did)
 {
-    (void)state;
     pith_error err;
     struct eval_record rec;
     const char *path = in_folder("run.safetensors");
@@ -174,9 +173,8 @@ static double dot(const float *a, const float *b, int32_t n)
 
 /* The engine's attention over its lanes, given the recorded queries, is softmax attention over the
    recorded keys and values, computed one by one. */
-static void test_recorded_attention(void **state)
+TEST(recorded_rows_give_the_engines_attention)
 {
-    (void)state;
     pith_error err;
     struct eval_record rec;
     const char *path = in_folder("attention.safetensors");
@@ -235,9 +233,8 @@ static void test_recorded_attention(void **state)
 }
 
 /* Whatever the chunk, and with or without a recorder: the same logits, and the same file. */
-static void test_recording_changes_nothing(void **state)
+TEST(recording_changes_nothing)
 {
-    (void)state;
     static const int32_t chunks[] = {512, 1, 9};
     char line[400];
     pith_engine *e = engine_make(64, "f16");
@@ -261,9 +258,8 @@ static void test_recording_changes_nothing(void **state)
 }
 
 /* A token that is forgotten and evaluated again is recorded once, as it was the last time. */
-static void test_recording_after_truncation(void **state)
+TEST(records_after_a_truncation)
 {
-    (void)state;
     pith_error err;
     struct eval_recorder *r = NULL;
     struct eval_record a, b;
@@ -313,9 +309,8 @@ static bool listen(void *user, const pith_tap_rows *rows)
     return ++l->n_call != l->stop_after;
 }
 
-static void test_tap(void **state)
+TEST(a_tap_hears_every_layer_of_every_token)
 {
-    (void)state;
     pith_error err;
     pith_engine *e = engine_make(16, "f16");
     pith_seq *seq = seq_make(e);
@@ -355,9 +350,8 @@ static void test_tap(void **state)
 
 /* ---- what fails ---- */
 
-static void test_recorder_refuses(void **state)
+TEST(refuses_bad_files_and_used_sequences)
 {
-    (void)state;
     pith_error err;
     struct eval_recorder *r = NULL;
     pith_engine *e = engine_make(64, "f16");
@@ -377,9 +371,8 @@ static void test_recorder_refuses(void **state)
 }
 
 /* A disk that fills up: here a limit on the size of files. The old file stays. */
-static void test_full_disk(void **state)
+TEST(a_full_disk_leaves_the_old_file)
 {
-    (void)state;
     pith_error err;
     struct eval_recorder *r = NULL;
     struct stat st;
@@ -431,9 +424,8 @@ static pith_status try_recording(pith_engine *e, const char *path, pith_error *e
     return status;
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     pith_error err;
     pith_engine *e = engine_make(64, "f16");
     alloc_fail_at(0);
@@ -512,9 +504,8 @@ static pith_status open_with(int i, const struct safetensor *tensor, int j, cons
     return status;
 }
 
-static void test_bad_records(void **state)
+TEST(refuses_bad_records)
 {
-    (void)state;
     static const int32_t falling[2] = {1, 1}, negative[2] = {-1, 0};
     static const int64_t big[2] = {0, INT64_C(1) << 40};
     static const struct {
@@ -611,38 +602,23 @@ static void test_bad_records(void **state)
 
 /* ---- setup ---- */
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_error err;
     uint64_t rng = 5;
     alloc_fail_begin();
-    assert_int_equal(make_folder(state), 0);
+    make_folder();
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     pith_model_free(model);
     mem_check(NULL);
-    return remove_folder(state);
+    remove_folder();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recording_is_what_the_model_did),
-        cmocka_unit_test(test_recorded_attention),
-        cmocka_unit_test(test_recording_changes_nothing),
-        cmocka_unit_test(test_recording_after_truncation),
-        cmocka_unit_test(test_tap),
-        cmocka_unit_test(test_recorder_refuses),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_every_allocation_fails),
-        cmocka_unit_test(test_bad_records),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, teardown);

@@ -98,9 +98,8 @@ static const struct mistake {
      "tensor \"blk.0.ssm_conv1d.weight\": shape [160][4] where the metadata asks for [160][3]"},
 };
 
-static void test_mistakes(void **state)
+TEST(each_mistake_has_its_sentence)
 {
-    (void)state;
     size_t size;
     uint8_t *right = read_file(make(SMALL, "right.gguf"), &size), *wrong = malloc(size);
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
@@ -124,9 +123,8 @@ static void test_mistakes(void **state)
 }
 
 /* Which layers are recurrent, of an array that says it; and lists that do not. */
-static void test_list(void **state)
+TEST(an_array_says_which_layers_are_recurrent)
 {
-    (void)state;
     size_t size;
     pith_model *m = NULL;
     pith_error err;
@@ -160,9 +158,8 @@ static int64_t estimate(int32_t n_token)
     return bytes;
 }
 
-static void test_info(void **state)
+TEST(tells_layers_and_bytes_of_states)
 {
-    (void)state;
     pith_model_info info;
     pith_model_get_info(model, &info);
     assert_int_equal(info.n_layer, 4);
@@ -213,9 +210,8 @@ static uint64_t hash_of(const pith_seq *seq)
     return pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
 }
 
-static void test_back(void **state)
+TEST(goes_back_to_kept_states)
 {
-    (void)state;
     pith_engine *e = engine_make(4 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
     pith_error err;
@@ -245,9 +241,8 @@ static void test_back(void **state)
 }
 
 /* What was kept of a long text lies the denser the nearer it is to its end. */
-static void test_which_are_kept(void **state)
+TEST(keeps_states_denser_towards_the_end)
 {
-    (void)state;
     pith_engine *e = engine_make(8 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
     pith_error err;
@@ -265,9 +260,8 @@ static void test_which_are_kept(void **state)
     pith_engine_free(e);
 }
 
-static void test_budget(void **state)
+TEST(holds_the_budget_to_a_byte)
 {
-    (void)state;
     int64_t whole = estimate(N_TOKEN), state_bytes = estimate(0);
     pith_engine *e = NULL;
     pith_kv_stats stats;
@@ -294,9 +288,8 @@ static void test_budget(void **state)
 }
 
 /* Kept states are had by whoever needs their bytes, and forks have states of their own. */
-static void test_room(void **state)
+TEST(kept_states_give_way)
 {
-    (void)state;
     int64_t whole = estimate(N_TOKEN);
     pith_engine *e = engine_make(2 * whole);
     pith_seq *seq = seq_make(e), *other = seq_make(e);
@@ -329,9 +322,8 @@ static void test_room(void **state)
 }
 
 /* Going back to the only state there is room for: what is kept becomes the sequence's own. */
-static void test_back_without_room(void **state)
+TEST(goes_back_to_the_only_state_that_fits)
 {
-    (void)state;
     pith_engine *e = engine_make(estimate(N_TOKEN) + estimate(1));
     pith_seq *seq = seq_make(e), *other = seq_make(e);
     pith_error err;
@@ -348,9 +340,8 @@ static void test_back_without_room(void **state)
 }
 
 /* A file has the state; one of another shape, or none, is refused. */
-static void test_file(void **state)
+TEST(a_file_holds_the_state)
 {
-    (void)state;
     pith_model *narrow = NULL;
     pith_engine *e = engine_make(4 * estimate(N_TOKEN)), *f = NULL;
     pith_seq *seq = seq_make(e), *loaded = NULL;
@@ -425,10 +416,9 @@ static uint64_t read_with(const char *keep, const char *read, int32_t chunk, int
 }
 
 /* Policies act on the lanes of the layers with attention; the state is whole. */
-static void test_policies(void **state)
+TEST(policies_leave_states_alone)
 {
     int64_t evicted;
-    (void)state;
     uint64_t whole = read_with(NULL, NULL, 32, &evicted);
     for (size_t i = 0; i < PI_LEN(policies); i++) {
         uint64_t hash = read_with(policies[i].keep, policies[i].read, 32, &evicted);
@@ -443,32 +433,20 @@ static void test_policies(void **state)
 
 /* ---- set-up ---- */
 
-static int start(void **state)
+static void start(void)
 {
     uint64_t seed = 5;
     pith_error err;
-    if (make_folder(state) != 0)
-        return 1;
+    make_folder();
     check(pith_model_load(make(SMALL, "model.gguf"), NULL, &model, &err), &err);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);
-    return 0;
 }
 
-static int end(void **state)
+static void end(void)
 {
     pith_model_free(model);
-    return remove_folder(state);
+    remove_folder();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_list),
-        cmocka_unit_test(test_info),     cmocka_unit_test(test_back),
-        cmocka_unit_test(test_budget),   cmocka_unit_test(test_which_are_kept),
-        cmocka_unit_test(test_room),     cmocka_unit_test(test_back_without_room),
-        cmocka_unit_test(test_file),     cmocka_unit_test(test_policies),
-    };
-    return cmocka_run_group_tests(tests, start, end);
-}
+TEST_GROUP(start, end);

@@ -40,9 +40,8 @@ static double number(const json_t *object, const char *key)
 
 /* One query head of size 1 and two of value size: keys with logits ln 1, ln 2, ln 4, ln 1, so the
    weights are 1/8, 2/8, 4/8, 1/8. Key 2 is gone: what is left is 1/4, 2/4, 1/4. */
-static void test_loss_by_hand(void **state)
+TEST(loss_is_that_computed_by_hand)
 {
-    (void)state;
     const float q[] = {2.0f};
     const float k[] = {0.0f, (float)log(2.0), (float)log(4.0), 0.0f};
     static const float v[] = {1, 0, 0, 1, 2, 0, 0, 3};
@@ -80,9 +79,8 @@ static void test_loss_by_hand(void **state)
 
 /* All that was read is gone, two queries of two heads: the first query has only its own key left,
    and the second its own and the first's. Logits far apart must not vanish in the sum. */
-static void test_loss_of_everything(void **state)
+TEST(losing_everything_costs_everything)
 {
-    (void)state;
     static const float q[] = {1000, 0, -1000, 0}; /* [2][2][1] */
     static const float k[] = {1, -1, 0, 0};
     static const float v[] = {1, 2, 4, 8};
@@ -115,9 +113,8 @@ static void test_loss_of_everything(void **state)
     expect_near("most error", lost.error_max, 3.0, 1e-12);
 }
 
-static void test_loss_of_nothing(void **state)
+TEST(losing_nothing_costs_nothing)
 {
-    (void)state;
     static const float q[] = {1}, k[] = {1, 2, 3}, v[] = {0, 0, 0}, w[] = {1, 0, 0};
     static const bool all[] = {true, true}, one[] = {false, true};
     struct lost_job job = {
@@ -212,9 +209,8 @@ static void compare_rows(const json_t *row, const json_t *wanted)
 }
 
 /* Against numpy: tests/golden/replay.json. */
-static void test_golden(void **state)
+TEST(agrees_with_numpy)
 {
-    (void)state;
     size_t i, j;
     json_t *one, *row;
     json_t *golden = json_load_file(GOLDEN_JSON, 0, NULL);
@@ -237,9 +233,8 @@ static void test_golden(void **state)
 }
 
 /* The full cache, and a budget that is never reached. */
-static void test_nothing_evicted(void **state)
+TEST(without_an_eviction_nothing_is_lost)
 {
-    (void)state;
     static const char *const keeps[] = {NULL, "none", "streaming:budget=1000"};
     for (size_t i = 0; i < 3; i++) {
         size_t j;
@@ -260,9 +255,8 @@ static void test_nothing_evicted(void **state)
 }
 
 /* The summary is the mean of its rows, and the counters are those of the rounds. */
-static void test_summary(void **state)
+TEST(the_summary_is_the_mean_of_its_rows)
 {
-    (void)state;
     static const int32_t at[] = {20, 53};
     size_t i;
     json_t *row;
@@ -291,9 +285,8 @@ static void test_summary(void **state)
 }
 
 /* Several policies at once: the rows of each as alone, and its figures in the summary. */
-static void test_several_policies(void **state)
+TEST(several_policies_give_what_each_gives_alone)
 {
-    (void)state;
     static const char *const keeps[] = {"streaming:budget=16,slack=4", "none",
                                         "streaming:budget=30,slack=1"};
     static const char *const figures[] = {"score",   "output_error", "kept_share",
@@ -338,9 +331,8 @@ static void test_several_policies(void **state)
 }
 
 /* Looking on the way changes nothing, and neither does the storage type under `streaming`. */
-static void test_stops_do_not_matter(void **state)
+TEST(stops_do_not_matter)
 {
-    (void)state;
     static const int32_t all[] = {1, 2, 19, 20, 21, 35, 36, 50}, last[] = {50};
     const char *keep = "streaming:budget=50%,slack=5";
     json_t *a = replay(GOLDEN, keep, all, 8, 10), *b = replay(GOLDEN, keep, last, 1, 10);
@@ -354,9 +346,8 @@ static void test_stops_do_not_matter(void **state)
 /* ---- the very policy ---- */
 
 /* A run of the model with a policy, recorded: replay of the file keeps what the lanes kept. */
-static void test_same_as_the_engine(void **state)
+TEST(same_as_the_engine)
 {
-    (void)state;
     static const char *const keeps[] = {"streaming:budget=40,slack=16,sinks=4",
                                         "streaming:budget=25%,slack=7,prefix=3,window=9"};
     enum { N = 203 };
@@ -438,9 +429,8 @@ static pith_status try_replay(const char *path, const char *keep, const int32_t 
     return try_both(path, keep, NULL, at, n_at, n_query, n_missing, err);
 }
 
-static void test_refusals(void **state)
+TEST(refuses_bad_arguments)
 {
-    (void)state;
     static const int32_t zero[] = {0}, end[] = {60}, falling[] = {20, 20}, last[] = {59};
     pith_error err;
     expect(try_replay(NULL, NULL, NULL, 0, 8, 0, &err), &err, PITH_INVALID, "no file");
@@ -480,9 +470,8 @@ static void write_record(const int32_t *positions, const float *q, const float *
     check(safetensors_write(in_folder("tiny"), t, 5, m, 8, &err), &err);
 }
 
-static void test_bad_numbers(void **state)
+TEST(refuses_numbers_that_are_none)
 {
-    (void)state;
     static const int32_t straight[] = {0, 1, 2}, gap[] = {0, 2, 3}, late[] = {1, 2, 3};
     static const float good[] = {1, 2, 3}, bad[] = {1, NAN, 3}, worse[] = {1, 2, INFINITY};
     pith_error err;
@@ -510,9 +499,8 @@ static bool cancel(void *user, double fraction, const char *what)
     return ++*n < 2;
 }
 
-static void test_cancel(void **state)
+TEST(a_replay_may_be_cancelled)
 {
-    (void)state;
     pith_error err;
     json_t *result = NULL;
     int32_t n = 0;
@@ -549,18 +537,16 @@ static void fail_allocations(const char *read)
     }
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     fail_allocations(NULL);
     fail_allocations("quoka:budget=4");
 }
 
 /* ---- the library's half ---- */
 
-static void test_replay_reads_forward(void **state)
+TEST(replay_reads_forward)
 {
-    (void)state;
     enum { N = 20 };
     pith_error err;
     struct pi_replay *r = NULL;
@@ -605,36 +591,16 @@ static void test_replay_reads_forward(void **state)
 
 /* ---- setup ---- */
 
-static int setup(void **state)
+static void setup(void)
 {
     alloc_fail_begin();
-    assert_int_equal(make_folder(state), 0);
-    return 0;
+    make_folder();
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
     mem_check(NULL);
-    return remove_folder(state);
+    remove_folder();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loss_by_hand),
-        cmocka_unit_test(test_loss_of_everything),
-        cmocka_unit_test(test_loss_of_nothing),
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_nothing_evicted),
-        cmocka_unit_test(test_summary),
-        cmocka_unit_test(test_several_policies),
-        cmocka_unit_test(test_stops_do_not_matter),
-        cmocka_unit_test(test_same_as_the_engine),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_every_allocation_fails),
-        cmocka_unit_test(test_replay_reads_forward),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_GROUP(setup, teardown);

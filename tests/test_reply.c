@@ -14,11 +14,11 @@
 #define HI "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]"
 
 static struct serve_setup setup;
+static pith_model *model;
 
-static int load(void **state)
+static void load(void)
 {
     pith_model_params params;
-    pith_model *model = NULL;
     pith_model_params_default(&params);
     params.vocab_only = true;
     assert_int_equal(pith_model_load(MODEL, &params, &model, NULL), PITH_OK);
@@ -28,15 +28,14 @@ static int load(void **state)
     setup.no_timings = true;
     setup.can_score_prompt = true;
     setup.template_text = "{% for m in messages %}{{ m.content }}{% endfor %}";
-    *state = model;
-    return 0;
 }
 
-static int unload(void **state)
+static void unload(void)
 {
-    pith_model_free(*state);
-    return 0;
+    pith_model_free(model);
 }
+
+TEST_GROUP(load, unload);
 
 /* ---- a run ---- */
 
@@ -160,9 +159,8 @@ static const char *usage(int32_t n)
                                            ",\"logprobs\":null,\"finish_reason\":" finish          \
                                            "}]}\n\n"
 
-static void test_chat(void **state)
+TEST(a_chat_is_the_golden_one)
 {
-    (void)state;
     char golden[4096];
     const char *v = pith_version();
     struct run run;
@@ -186,9 +184,8 @@ static void test_chat(void **state)
 }
 
 /* Two prompts with two answers each, in any order. */
-static void test_several(void **state)
+TEST(several_prompts_and_answers_keep_their_order)
 {
-    (void)state;
     struct run run;
     start(&run, SERVE_TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"echo\":true}");
     for (int k = 3; k >= 0; k--) {
@@ -223,7 +220,7 @@ static void test_several(void **state)
 
 /* An answer that the memory or the context cut says so, and its first token is no step of its own:
    a speed of one token is none. */
-static void test_cut(void **state)
+TEST(a_cut_answer_says_so)
 {
     static const struct {
         pith_stop_reason reason;
@@ -235,7 +232,6 @@ static void test_cut(void **state)
         {PITH_STOP_LENGTH, 9, false, 4.0},
         {PITH_STOP_FULL, 9, true, 4.0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct run run;
         start(&run, SERVE_COMPLETION, "{\"prompt\":\"a\"}");
@@ -254,9 +250,8 @@ static void test_cut(void **state)
     }
 }
 
-static void test_completion(void **state)
+TEST(a_completion_has_llama_servers_fields)
 {
-    (void)state;
     struct run run;
     json_t *all =
         json_loads(tell(&run, SERVE_COMPLETION,
@@ -284,9 +279,8 @@ static void test_completion(void **state)
     end(&run);
 }
 
-static void test_messages(void **state)
+TEST(messages_are_the_golden_ones)
 {
-    (void)state;
     char golden[4096];
     struct run run;
     start(&run, SERVE_MESSAGES, "{\"max_tokens\":9," HI "}");
@@ -321,9 +315,8 @@ static void test_messages(void **state)
     expect_golden(SERVE_MESSAGES, "{\"max_tokens\":9,\"stream\":true," HI "}", golden);
 }
 
-static void test_responses(void **state)
+TEST(a_response_streams_its_events_in_order)
 {
-    (void)state;
     static const char *const order[] = {"response.created",           "response.in_progress",
                                         "response.output_item.added", "response.content_part.added",
                                         "response.output_text.delta", "response.output_text.delta",
@@ -376,9 +369,8 @@ static const char *call(struct run *run, enum serve_api api, const char *body, s
     return run->out.data;
 }
 
-static void test_calls(void **state)
+TEST(calls_are_told_in_the_form_of_each_api)
 {
-    (void)state;
     static const struct {
         enum serve_api api;
         const char *body; /* without the brace that ends it */
@@ -432,9 +424,8 @@ static void test_calls(void **state)
 }
 
 /* Without tools the same text is no call. */
-static void test_no_calls(void **state)
+TEST(without_tools_a_call_is_text)
 {
-    (void)state;
     struct run run;
     const char *text = call(&run, SERVE_CHAT, "{" HI "}", 3);
     assert_non_null(strstr(text, "\"content\":\"<tool_call>"));
@@ -448,9 +439,8 @@ static void test_no_calls(void **state)
 /* ---- ends ---- */
 
 /* Which stop string it was, of several. */
-static void test_stop_word(void **state)
+TEST(tells_which_stop_string_it_was)
 {
-    (void)state;
     char body[256], piece[64];
     size_t len = 0;
     struct run run;
@@ -469,9 +459,8 @@ static void test_stop_word(void **state)
     end(&run);
 }
 
-static void test_faults(void **state)
+TEST(faults_before_and_within_a_stream_are_told)
 {
-    (void)state;
     struct run run;
     struct serve_fault fault = {0};
     serve_fault_status(&fault, PITH_CONTEXT, "too long", 9, 8);
@@ -511,9 +500,8 @@ static void test_faults(void **state)
 }
 
 /* A prompt that is too long, in the words of each API. */
-static void test_too_long(void **state)
+TEST(a_long_prompt_is_refused_in_the_words_of_each_api)
 {
-    (void)state;
     static const struct {
         enum serve_api api;
         const char *code, *message;
@@ -547,9 +535,8 @@ static void test_too_long(void **state)
 }
 
 /* Clients choose the class of an error by the status, and users read the type. */
-static void test_their_faults(void **state)
+TEST(anthropics_errors_have_their_types)
 {
-    (void)state;
     static const struct {
         int code;
         const char *type;
@@ -658,9 +645,8 @@ static json_t *next_event(const char **at)
 
 /* What is put together of a stream is what the document says, for calls that are whole, broken, cut
    and followed by text. */
-static void test_agreement(void **state)
+TEST(a_stream_adds_up_to_the_document)
 {
-    (void)state;
     static const char *const texts[] = {
         "Hello",
         "<think>why</think>yes",
@@ -738,9 +724,8 @@ static void test_agreement(void **state)
 }
 
 /* An answer that had room for fewer tokens than were asked for says so. */
-static void test_ceiling(void **state)
+TEST(tells_when_there_was_room_for_fewer_tokens)
 {
-    (void)state;
     struct run run;
     for (int32_t most = 40; most <= 50; most += 10) {
         pith_answer_result result = {.reason = PITH_STOP_LENGTH, .n_predict = most};
@@ -771,9 +756,8 @@ static float *make_row(int32_t id, double p)
 }
 
 /* What lm-eval asks for: the prompt's tokens with the answer's. */
-static void test_echo(void **state)
+TEST(echoes_the_prompts_tokens_with_log_probabilities)
 {
-    (void)state;
     struct run run;
     float *row = make_row(6, 0.5), *next = make_row(9, 0.25);
     start(&run, SERVE_TEXT, "{\"prompt\":[5,6],\"echo\":true,\"logprobs\":1,\"max_tokens\":1}");
@@ -801,9 +785,8 @@ static void test_echo(void **state)
 }
 
 /* post_sampling_probs: what was drawn from. Logits 2, 1 and a bias that bans the first. */
-static void test_probabilities_after_sampling(void **state)
+TEST(tells_probabilities_after_sampling)
 {
-    (void)state;
     struct run run;
     pith_model_info info;
     pith_logit_bias ban = {5, -INFINITY};
@@ -845,9 +828,8 @@ static void test_probabilities_after_sampling(void **state)
 }
 
 /* Of the last object only what was asked for, under the paths as names. */
-static void test_response_fields(void **state)
+TEST(gives_only_the_fields_that_were_asked_for)
 {
-    (void)state;
     for (int stream = 0; stream < 2; stream++) {
         struct run run;
         char body[256];
@@ -869,9 +851,8 @@ static void test_response_fields(void **state)
 }
 
 /* t_max_predict_ms counts from the first token, once there is a line. */
-static void test_late(void **state)
+TEST(a_time_limit_counts_from_the_first_token)
 {
-    (void)state;
     struct run run;
     const struct timespec pause = {.tv_nsec = 3 * 1000 * 1000};
     setup.no_timings = false;
@@ -888,9 +869,8 @@ static void test_late(void **state)
 }
 
 /* In a stream every token's is told once. */
-static void test_stream_logprobs(void **state)
+TEST(a_stream_tells_each_tokens_log_probability_once)
 {
-    (void)state;
     struct run run;
     float *row = make_row(5, 0.5);
     start(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":2}");
@@ -908,9 +888,8 @@ static void test_stream_logprobs(void **state)
     free(row);
 }
 
-static void test_progress(void **state)
+TEST(tells_timings_and_progress_when_asked)
 {
-    (void)state;
     struct run run;
     const char *text =
         tell(&run, SERVE_CHAT, "{" HI ",\"stream\":true,\"timings_per_token\":true}");
@@ -932,31 +911,4 @@ static void test_progress(void **state)
              (int)serve_request_n_prompt(run.request));
     assert_string_equal(run.out.data, golden);
     end(&run);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_several),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_responses),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_calls),
-        cmocka_unit_test(test_stop_word),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_ceiling),
-        cmocka_unit_test(test_their_faults),
-        cmocka_unit_test(test_echo),
-        cmocka_unit_test(test_stream_logprobs),
-        cmocka_unit_test(test_probabilities_after_sampling),
-        cmocka_unit_test(test_response_fields),
-        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_progress),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

@@ -28,11 +28,11 @@ static const char shows[] =
     "{%- if add_generation_prompt %}>{% endif %}";
 
 static struct serve_setup setup;
+static pith_model *model;
 
-static int load(void **state)
+static void load(void)
 {
     pith_model_params params;
-    pith_model *model = NULL;
     pith_model_params_default(&params);
     params.vocab_only = true;
     assert_int_equal(pith_model_load(MODEL, &params, &model, NULL), PITH_OK);
@@ -41,15 +41,14 @@ static int load(void **state)
     setup.template_text = shows;
     setup.n_slot = 4;
     setup.pins = true;
-    *state = model;
-    return 0;
 }
 
-static int unload(void **state)
+static void unload(void)
 {
-    pith_model_free(*state);
-    return 0;
+    pith_model_free(model);
 }
+
+TEST_GROUP(load, unload);
 
 static struct serve_request *read_good(enum serve_api api, const char *body)
 {
@@ -94,9 +93,8 @@ static pith_generate_params params_of(struct serve_request *r, int32_t i)
 /* ---- fields ---- */
 
 /* What asks for nothing is taken: clients send their defaults. */
-static void test_fields_that_ask_for_nothing(void **state)
+TEST(accepts_fields_that_ask_for_nothing)
 {
-    (void)state;
     serve_request_free(read_good(
         SERVE_CHAT,
         "{" HI ",\"mirostat\":0,\"typical_p\":1.0,\"dry_multiplier\":0,\"xtc_probability\":0.0,"
@@ -107,11 +105,10 @@ static void test_fields_that_ask_for_nothing(void **state)
 }
 
 /* Tokens by their texts: all of a text's, and never the special ones that it might name. */
-static void test_bias_by_text(void **state)
+TEST(biases_tokens_by_their_text)
 {
     static const char *const forms[] = {"{\"The cat\":2.5,\"7\":1}", "[[\"The cat\",2.5],[7,1]]"};
     char body[256];
-    (void)state;
     for (int i = 0; i < 2; i++) {
         int32_t ids[16], n = 0;
         snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"logit_bias\":%s}", forms[i]);
@@ -127,9 +124,8 @@ static void test_bias_by_text(void **state)
     }
 }
 
-static void test_samplers(void **state)
+TEST(takes_a_list_of_samplers)
 {
-    (void)state;
     struct serve_request *r = read_good(
         SERVE_COMPLETION, "{\"prompt\":\"a\",\"top_k\":5,\"top_p\":0.5,\"min_p\":0.25,"
                           "\"temperature\":2,\"samplers\":[\"dry\",\"top_k\",\"min_p\"]}");
@@ -147,9 +143,8 @@ static void test_samplers(void **state)
     serve_request_free(r);
 }
 
-static void test_fields(void **state)
+TEST(reads_every_field)
 {
-    (void)state;
     struct serve_request *r = read_good(
         SERVE_CHAT,
         "{" HI ",\"max_tokens\":5,\"max_completion_tokens\":7,\"temperature\":0.5,\"top_p\":0.75,"
@@ -185,9 +180,8 @@ static void test_fields(void **state)
     serve_request_free(r);
 }
 
-static void test_bad_fields(void **state)
+TEST(refuses_bad_fields_by_name)
 {
-    (void)state;
     static const struct {
         const char *field, *message;
     } cases[] = {
@@ -287,9 +281,8 @@ static void test_bad_fields(void **state)
 
 /* ---- chats ---- */
 
-static void test_chat(void **state)
+TEST(makes_the_prompt_of_a_chat)
 {
-    (void)state;
     expect_prompt(SERVE_CHAT,
                   "{\"messages\":[{\"role\":\"developer\",\"content\":\"S\"},{\"role\":\"user\","
                   "\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":"
@@ -311,9 +304,8 @@ static void test_chat(void **state)
 }
 
 /* A template that looks into the content of a call finds an empty text where there is none. */
-static void test_no_content(void **state)
+TEST(a_call_without_content_is_an_empty_text)
 {
-    (void)state;
     const char *before = setup.template_text;
     setup.template_text = "{% for m in messages %}[{% if '</x>' in m.content %}x{% endif %}"
                           "{{ m.content }}]{% endfor %}";
@@ -328,9 +320,8 @@ static void test_no_content(void **state)
 }
 
 /* Special tokens that a user types stay text. */
-static void test_marks(void **state)
+TEST(special_tokens_that_a_user_types_stay_text)
 {
-    (void)state;
     struct serve_request *plain = read_good(SERVE_CHAT, "{" HI "}");
     struct serve_request *typed =
         read_good(SERVE_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|endoftext|>\"}]}");
@@ -349,9 +340,8 @@ static void test_marks(void **state)
 }
 
 /* Tokens that a policy pins: those that are named, or in a slot what stands before the first word. */
-static void test_pins(void **state)
+TEST(pins_what_is_named_or_stands_first)
 {
-    (void)state;
 #define TALK "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"
 #define TALK_HI TALK "{\"role\":\"user\",\"content\":\"Hi\"}]"
     struct serve_request *alone =
@@ -392,9 +382,8 @@ static void test_pins(void **state)
                  "n_keep: -2 is not between -1 and 2147483647");
 }
 
-static void test_tools(void **state)
+TEST(tells_the_template_of_tools)
 {
-    (void)state;
     expect_prompt(
         SERVE_CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":"
@@ -423,9 +412,8 @@ static void test_tools(void **state)
 }
 
 /* A template that knows no tools is helped. */
-static void test_untold_tools(void **state)
+TEST(tells_of_tools_where_the_template_does_not)
 {
-    (void)state;
     const char *old = setup.template_text;
     setup.template_text = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
     struct serve_request *r = read_good(SERVE_CHAT, "{" HI "," TOOL "}");
@@ -439,9 +427,8 @@ static void test_untold_tools(void **state)
 
 /* ---- what an answer must look like ---- */
 
-static void test_formats(void **state)
+TEST(makes_grammars_of_formats)
 {
-    (void)state;
     static const char *const good[] = {
         "\"response_format\":{\"type\":\"json_object\"}",
         "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\","
@@ -502,9 +489,8 @@ static void test_formats(void **state)
 }
 
 /* The other APIs have words of their own for the same promises. */
-static void test_formats_elsewhere(void **state)
+TEST(the_other_apis_promise_formats_in_their_words)
 {
-    (void)state;
 #define INPUT "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}"
     static const struct {
         enum serve_api api;
@@ -535,9 +521,8 @@ static void test_formats_elsewhere(void **state)
 
 /* ---- texts ---- */
 
-static void test_prompts(void **state)
+TEST(prompts_may_be_texts_and_ids)
 {
-    (void)state;
     pith_generate_params params;
     pith_request q;
     struct serve_request *r =
@@ -575,9 +560,8 @@ static void test_prompts(void **state)
     setup.can_score_prompt = false;
 }
 
-static void test_context(void **state)
+TEST(refuses_a_prompt_beyond_the_context)
 {
-    (void)state;
     struct serve_request *r = NULL;
     struct serve_fault fault;
     static const char body[] = "{\"prompt\":[1,2,3,4,5,6,7,8]}";
@@ -594,9 +578,8 @@ static void test_context(void **state)
 }
 
 /* What clients of other engines send, each with what comes of it. */
-static void test_what_clients_send(void **state)
+TEST(accepts_what_clients_send)
 {
-    (void)state;
     size_t len;
     static const struct {
         const char *body, *text;
@@ -658,9 +641,8 @@ static void test_what_clients_send(void **state)
 }
 
 /* Numbers of a history and of schemas keep their digits. */
-static void test_digits(void **state)
+TEST(numbers_keep_their_digits)
 {
-    (void)state;
     setup.template_text =
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ "
         "c.function.arguments|tojson }}{% endfor %}{% endfor %}{{ tools|tojson }}";
@@ -682,9 +664,8 @@ static void test_digits(void **state)
     setup.template_text = shows;
 }
 
-static void test_json(void **state)
+TEST(reads_json_with_all_digits)
 {
-    (void)state;
     static const char *const same[] = {
         "[1,18446744073709551615,-9223372036854775809,1.50,1E5,\"a\",{\"k\":[2.5e-7]}]",
         "[\"\\u0000n5\",\"\\u0000s\",\"\\u0000\",3.0]",
@@ -713,9 +694,8 @@ static void test_json(void **state)
     serve_numbers_free(&numbers);
 }
 
-static void test_infill(void **state)
+TEST(refuses_infill_where_the_vocabulary_has_none)
 {
-    (void)state;
     expect_fault(SERVE_INFILL, "{}", 400, "input_prefix: is missing, and input_suffix is, too");
     expect_fault(SERVE_INFILL, "{\"input_prefix\":5}", 400, "input_prefix: 5 is not a string");
     expect_fault(SERVE_INFILL, "{\"input_prefix\":\"a\",\"input_extra\":[{}]}", 400,
@@ -726,9 +706,8 @@ static void test_infill(void **state)
 
 /* ---- Anthropic ---- */
 
-static void test_messages(void **state)
+TEST(makes_the_prompt_of_messages)
 {
-    (void)state;
     expect_prompt(
         SERVE_MESSAGES,
         "{\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: "
@@ -773,9 +752,8 @@ static void test_messages(void **state)
 
 /* ---- Responses ---- */
 
-static void test_responses(void **state)
+TEST(makes_the_prompt_of_responses)
 {
-    (void)state;
     expect_prompt(SERVE_RESPONSES, "{\"input\":\"Hi\",\"store\":true}", "[user:Hi]>");
     expect_prompt(
         SERVE_RESPONSES,
@@ -805,32 +783,4 @@ static void test_responses(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         expect_fault(SERVE_RESPONSES, cases[i].body, 400, cases[i].message);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_fields_that_ask_for_nothing),
-        cmocka_unit_test(test_bias_by_text),
-        cmocka_unit_test(test_samplers),
-        cmocka_unit_test(test_bad_fields),
-        cmocka_unit_test(test_chat),
-        cmocka_unit_test(test_no_content),
-        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_untold_tools),
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_formats_elsewhere),
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_context),
-        cmocka_unit_test(test_what_clients_send),
-        cmocka_unit_test(test_digits),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_infill),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_responses),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

@@ -11,6 +11,8 @@
 #include "base/half.h"
 #include "file/safetensors.h"
 
+TEST_GROUP(make_folder, remove_folder);
+
 /* A file in memory: header text and n bytes of data. A copy without slack, so that a sanitizer sees
    a read beyond the end. */
 static pith_status parse(const char *header, size_t n_data, struct safetensors *out,
@@ -32,9 +34,8 @@ static pith_status parse(const char *header, size_t n_data, struct safetensors *
 #define ENTRY(dtype, shape, offsets)                                                               \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void test_bad_headers(void **state)
+TEST(refuses_bad_headers)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t n_data;
@@ -88,9 +89,8 @@ static void test_bad_headers(void **state)
     }
 }
 
-static void test_bad_lengths(void **state)
+TEST(refuses_lengths_that_do_not_fit)
 {
-    (void)state;
     static const uint8_t seven[7], huge[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     static const uint8_t most[9] = {255, 255, 255, 255, 255, 255, 255, 255, '{'};
     struct safetensors st;
@@ -103,9 +103,8 @@ static void test_bad_lengths(void **state)
 }
 
 /* A long name is cut within the sentence, never within a character. */
-static void test_long_names(void **state)
+TEST(cuts_long_names_between_characters)
 {
-    (void)state;
     char header[512] = "{\"";
     struct safetensors st;
     pith_error err;
@@ -115,9 +114,8 @@ static void test_long_names(void **state)
     expect(parse(header, 0, &st, &err), &err, PITH_FORMAT, "\xc3\xa9\" is no object");
 }
 
-static void test_good_headers(void **state)
+TEST(reads_good_headers)
 {
-    (void)state;
     struct safetensors st;
     pith_error err;
     check(parse("{}   ", 0, &st, &err), &err);
@@ -153,9 +151,8 @@ static void test_good_headers(void **state)
 }
 
 /* Every dtype, written and read back. */
-static void test_round_trip(void **state)
+TEST(writes_and_reads_every_type)
 {
-    (void)state;
     static const float f32[] = {1.5f, -0.0f, 3e38f, 1e-45f};
     static const double f64[] = {0.1, -1e300};
     static const int32_t i32[] = {-1, INT32_MIN, INT32_MAX};
@@ -222,9 +219,8 @@ static void test_round_trip(void **state)
     safetensors_free(&st);
 }
 
-static void test_refused_writes(void **state)
+TEST(refuses_writes_that_cannot_be_read)
 {
-    (void)state;
     static const uint8_t data[8];
     const struct safetensor twice[] = {{"a", SAFETENSORS_U8, 1, {1}, data, 1},
                                        {"a", SAFETENSORS_U8, 1, {1}, data, 1}};
@@ -250,14 +246,4 @@ static void test_refused_writes(void **state)
     expect(safetensors_check_path(in_folder("no/such"), &err), &err, PITH_IO, "cannot create");
     check(safetensors_check_path(path, &err), &err);
     assert_int_equal(count_files("refused"), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_headers), cmocka_unit_test(test_bad_lengths),
-        cmocka_unit_test(test_long_names),  cmocka_unit_test(test_good_headers),
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_refused_writes),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -177,11 +177,10 @@ static void compare(const float *logits, int32_t n, const int32_t *history, int3
 
 /* ---- tests ---- */
 
-static void test_distributions(void **state)
+TEST(draws_what_the_definition_says)
 {
     float logits[N_SMALL];
     uint64_t rng = 1;
-    (void)state;
     for (int round = 0; round < 12; round++) {
         pith_sample_params p = plain();
         random_logits(&rng, logits, N_SMALL, 3.0f);
@@ -198,13 +197,12 @@ static void test_distributions(void **state)
     }
 }
 
-static void test_penalties(void **state)
+TEST(penalties_follow_the_definition)
 {
     static const int32_t history[] = {3, 3, 5, 1, 9, 3, 5, 5, 0, 2, 3};
     static const int32_t windows[] = {-1, 1, 3, 64, 0};
     float logits[N_SMALL];
     uint64_t rng = 2;
-    (void)state;
     for (int i = 0; i < 5; i++) {
         pith_sample_params p = plain();
         random_logits(&rng, logits, N_SMALL, 2.0f);
@@ -217,10 +215,9 @@ static void test_penalties(void **state)
 }
 
 /* The formulas by hand: positive logits are divided, negative multiplied, counts subtracted. */
-static void test_penalty_arithmetic(void **state)
+TEST(penalties_are_computed_as_written)
 {
     pith_sample_params p = plain();
-    (void)state;
     p.temperature = 0.0f;
     p.repeat_penalty = 2.0f;
     pith_sampler *s = make(&p, 3);
@@ -244,10 +241,9 @@ static void test_penalty_arithmetic(void **state)
     pith_sampler_free(s);
 }
 
-static void test_greedy_and_ties(void **state)
+TEST(takes_the_likeliest_and_the_first_of_ties)
 {
     pith_sample_params p = plain();
-    (void)state;
     p.temperature = 0.0f;
     assert_int_equal(once(&p, (float[]){1, 3, 3, 2}, 4), 1);
     assert_int_equal(once(&p, (float[]){-INFINITY, -5, -INFINITY}, 3), 1);
@@ -268,12 +264,11 @@ static void test_greedy_and_ties(void **state)
     compare((float[]){1, 3, 3, 2, 3}, 5, NULL, 0, &p);
 }
 
-static void test_not_numbers_and_infinities(void **state)
+TEST(survives_nan_and_infinities)
 {
     pith_sample_params p = plain();
     float logits[N_SMALL];
     uint64_t rng = 4;
-    (void)state;
     random_logits(&rng, logits, N_SMALL, 2.0f);
     logits[0] = logits[7] = logits[N_SMALL - 1] = NAN;
     logits[3] = logits[N_SMALL - 2] = -INFINITY;
@@ -291,12 +286,11 @@ static void test_not_numbers_and_infinities(void **state)
     assert_int_equal(once(&p, (float[]){1, INFINITY, 2}, 3), 1);
 }
 
-static void test_bias(void **state)
+TEST(biases_add_to_logits)
 {
     pith_logit_bias bias[] = {{2, 5.0f}, {0, -INFINITY}, {1, -0.5f}};
     pith_sample_params p = plain();
     float logits[] = {9.0f, 1.0f, 0.0f, 2.0f};
-    (void)state;
     p.bias = bias;
     p.n_bias = 3;
     compare(logits, 4, NULL, 0, &p);
@@ -310,13 +304,12 @@ static void test_bias(void **state)
 }
 
 /* Greedy, forced by an infinite bias, or not chosen at all: one token, and no doubt. */
-static void test_chance_of_one(void **state)
+TEST(a_chance_of_one_is_certain)
 {
     pith_logit_bias bias = {2, INFINITY};
     pith_sample_params p = plain();
     pith_chance top[4];
     float logits[] = {9.0f, 1.0f, 0.0f, 2.0f};
-    (void)state;
     for (int round = 0; round < 3; round++) {
         p.temperature = round == 0 ? 0.0f : 1.0f;
         p.bias = &bias;
@@ -335,13 +328,12 @@ static void test_chance_of_one(void **state)
     }
 }
 
-static void test_seed_decides(void **state)
+TEST(the_seed_decides)
 {
     pith_sample_params p = plain();
     float logits[N_SMALL] = {0};
     int32_t first[64];
     int same = 0;
-    (void)state;
     pith_sampler *s = make(&p, N_SMALL);
     for (int i = 0; i < 64; i++)
         first[i] = pith_sampler_sample(s, logits);
@@ -376,10 +368,9 @@ static void expect_invalid(pith_sample_params p, const char *field)
         expect_invalid(p_, #field);                                                                \
     } while (0)
 
-static void test_invalid_params_are_named(void **state)
+TEST(invalid_params_are_named)
 {
     pith_sampler *s = NULL;
-    (void)state;
     INVALID(temperature, -1.0f);
     INVALID(temperature, NAN);
     INVALID(temperature, INFINITY);
@@ -401,14 +392,13 @@ static void test_invalid_params_are_named(void **state)
     assert_int_equal(pith_sampler_create(NULL, 0, &s, NULL), PITH_INVALID);
 }
 
-static void test_allocations(void **state)
+TEST(allocates_at_the_start_alone)
 {
     pith_logit_bias bias = {0, 1.0f};
     pith_sample_params p = plain();
     pith_sampler *s = NULL;
     pith_error err;
     int64_t before = pi_mem_used(PI_MEM_OTHER);
-    (void)state;
     p.repeat_penalty = 1.1f;
     p.bias = &bias;
     p.n_bias = 1;
@@ -436,12 +426,11 @@ static void test_allocations(void **state)
 }
 
 /* A real vocabulary: the same candidates, and the time, which the eye may judge. */
-static void test_large_vocabulary(void **state)
+TEST(agrees_on_a_large_vocabulary)
 {
     float *logits = calloc(N_LARGE, sizeof(*logits));
     struct choice *expected = calloc(N_LARGE, sizeof(*expected));
     uint64_t rng = 5;
-    (void)state;
     for (int32_t i = 0; i < N_LARGE; i++)
         logits[i] = 3.0f * (rng_float(&rng) + rng_float(&rng) + rng_float(&rng));
     for (int round = 0; round < 4; round++) {
@@ -468,22 +457,4 @@ static void test_large_vocabulary(void **state)
     }
     free(expected);
     free(logits);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_distributions),
-        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_penalty_arithmetic),
-        cmocka_unit_test(test_greedy_and_ties),
-        cmocka_unit_test(test_not_numbers_and_infinities),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_chance_of_one),
-        cmocka_unit_test(test_seed_decides),
-        cmocka_unit_test(test_invalid_params_are_named),
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_large_vocabulary),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,24 +10,16 @@
 
 #define N_ASK 12
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(71);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 /* Requests of many lengths together are what each is alone, whatever the step and the cache. */
-static void test_alone(void **state)
+TEST(requests_together_get_what_each_gets_alone)
 {
-    (void)state;
     static const int32_t step_tokens[] = {0, 7, 64};
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
@@ -73,9 +65,8 @@ static void test_alone(void **state)
 
 /* Every way that a text ends, with text that is held back, as alone; several answers to a prompt.
  */
-static void test_ends(void **state)
+TEST(every_end_is_as_alone)
 {
-    (void)state;
     static const char question[] = "The friend of Maria is Anton.\nQuestion: Who is the friend of "
                                    "Maria?\n";
     static const char *const stops[] = {"friend of Maria", "xyz"};
@@ -131,9 +122,8 @@ static void test_ends(void **state)
     free_both(s, e);
 }
 
-static void test_caller_stops(void **state)
+TEST(a_caller_may_stop_an_answer)
 {
-    (void)state;
     static struct ask ask;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
     pith_scheduler *s = scheduler_make(e, NULL);
@@ -160,9 +150,8 @@ static void expect_params(pith_engine *e, const pith_scheduler_params *params, c
     assert_null(s);
 }
 
-static void test_params(void **state)
+TEST(refuses_bad_parameters)
 {
-    (void)state;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
     pith_scheduler_params good, p;
     pith_scheduler_params_default(&good);
@@ -197,9 +186,8 @@ static void expect_refused(pith_scheduler *s, const struct ask *ask, pith_status
     assert_int_equal(id, -5);
 }
 
-static void test_refused(void **state)
+TEST(refuses_bad_requests)
 {
-    (void)state;
     static struct ask good, ask;
     static int32_t bad[3] = {1, 2, 5000};
     static int32_t many[5000];
@@ -273,9 +261,8 @@ static void note_order(void *user, const pith_answer_result *result)
 
 /* One at a time: by priority, then by arrival. And a request that waits for memory is not passed by
    smaller ones. */
-static void test_order(void **state)
+TEST(runs_by_priority_and_arrival)
 {
-    (void)state;
     static struct ask asks[6];
     static const int32_t priority[6] = {0, 0, 2, -1, 2, 0};
     static const int64_t wanted[6] = {3, 5, 1, 2, 6, 4};
@@ -329,9 +316,8 @@ static void expect_cancelled(const struct ask *ask, const char *word)
 }
 
 /* In the queue, reading, generating, and in host memory. */
-static void test_cancel(void **state)
+TEST(cancels_in_every_state)
 {
-    (void)state;
     static struct ask asks[4];
     static struct heard alone;
     pith_scheduler_params params;
@@ -392,9 +378,8 @@ static void test_cancel(void **state)
     free_both(s, e);
 }
 
-static void test_deadline(void **state)
+TEST(a_deadline_ends_a_request)
 {
-    (void)state;
     static struct ask asks[3];
     static struct heard alone;
     pith_engine *e = engine_make(NULL, 32, 1, 1024);
@@ -463,9 +448,8 @@ static void chain_done(void *user, const pith_answer_result *result)
     submit(c->s, &next);
 }
 
-static void test_callbacks(void **state)
+TEST(callbacks_may_submit_and_cancel)
 {
-    (void)state;
     static struct ask victim, first;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
     struct chain c = {.s = scheduler_make(e, NULL)};
@@ -497,9 +481,8 @@ static void refuse_done(void *user, const pith_answer_result *result)
     c->n_done++;
 }
 
-static void test_freed(void **state)
+TEST(freeing_ends_every_request)
 {
-    (void)state;
     static struct ask asks[6];
     pith_scheduler_params params;
     pith_scheduler_params_default(&params);
@@ -521,9 +504,8 @@ static void test_freed(void **state)
     pith_scheduler_free(NULL);
 }
 
-static void test_wait(void **state)
+TEST(waits_for_work_and_no_longer)
 {
-    (void)state;
     static struct ask ask;
     bool idle = false;
     pith_error err;
@@ -545,9 +527,8 @@ static void test_wait(void **state)
 /* ---- memory of the process ---- */
 
 /* A step in which nobody comes or goes allocates nothing. */
-static void test_steady(void **state)
+TEST(a_steady_step_allocates_nothing)
 {
-    (void)state;
     static struct ask asks[8];
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     pith_scheduler *s = scheduler_make(e, NULL);
@@ -567,17 +548,4 @@ static void test_steady(void **state)
     assert_true(most <= 8 * 4);
     run_all(s);
     free_both(s, e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_caller_stops), cmocka_unit_test(test_params),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_order),
-        cmocka_unit_test(test_cancel),       cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_callbacks),    cmocka_unit_test(test_freed),
-        cmocka_unit_test(test_wait),         cmocka_unit_test(test_steady),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

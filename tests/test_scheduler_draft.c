@@ -15,22 +15,15 @@
 static int32_t text[256];
 static int32_t n_text;
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_error err;
-    (void)state;
     model_load(73);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, text, 256, &n_text, &err),
           &err);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 static void ask_text(struct ask *ask, int32_t i)
 {
@@ -84,10 +77,9 @@ static void run_asks(pith_engine *e, const pith_draft_params *draft, int32_t n_s
     free_both(s, e);
 }
 
-static void test_company(void **state)
+TEST(drafts_change_nothing_in_company)
 {
     static const int32_t n_seq[] = {1, 2, 4, 256};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(n_seq); i++) {
         pith_scheduler_stats t;
         pith_draft_params draft = always(i == 1 ? 3 : 15);
@@ -97,20 +89,18 @@ static void test_company(void **state)
 }
 
 /* As the command has it: measured. */
-static void test_measured(void **state)
+TEST(measuring_by_default_changes_nothing)
 {
     pith_scheduler_stats t;
     pith_draft_params draft;
-    (void)state;
     pith_draft_params_default(&draft);
     run_asks(engine_make(NULL, 64, 1, 4096), &draft, 2, &t, "measured");
 }
 
 /* Memory for two of them, so that some are put back, with and without rounds. */
-static void test_memory(void **state)
+TEST(drafts_change_nothing_in_little_memory)
 {
     static const char *const keeps[] = {NULL, "knorm:budget=64,slack=8"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         pith_scheduler_stats t;
         pith_draft_params draft = always(15);
@@ -119,11 +109,10 @@ static void test_memory(void **state)
     }
 }
 
-static void test_model(void **state)
+TEST(a_drafting_model_changes_nothing)
 {
     pith_scheduler_stats t;
     pith_kv_stats kv;
-    (void)state;
     pith_engine *drafts = engine_make(NULL, 64, 1, 2048);
     pith_draft_params draft = always(5);
     draft.lookup = false;
@@ -137,13 +126,12 @@ static void test_model(void **state)
 
 /* Answers that end in a draft: at a stop string, a length, the callback's wish. Several answers to
    one prompt. */
-static void test_ends(void **state)
+TEST(answers_may_end_in_a_draft)
 {
     static const char *const stops[] = {"lantern", "xyz"};
     static struct ask asks[4];
     static struct heard alone[4][4];
     pith_scheduler_params params;
-    (void)state;
     pith_draft_params draft = always(15);
     pith_scheduler_params_default(&params);
     params.draft = &draft;
@@ -175,11 +163,10 @@ static void test_ends(void **state)
 }
 
 /* A conversation in a slot: what is parked is what it would be without drafts. */
-static void test_slot(void **state)
+TEST(drafts_change_nothing_in_a_slot)
 {
     static struct ask asks[2];
     int32_t turn[512];
-    (void)state;
     pith_engine *e[2];
     pith_scheduler *s[2];
     pith_draft_params draft = always(7);
@@ -217,27 +204,15 @@ static void test_slot(void **state)
     free_both(s[1], e[1]);
 }
 
-static void test_refused(void **state)
+TEST(refuses_policies_that_overwrite)
 {
     pith_scheduler *s = NULL;
     pith_scheduler_params params;
     pith_error err;
-    (void)state;
     pith_draft_params draft = always(7);
     pith_scheduler_params_default(&params);
     params.draft = &draft;
     pith_engine *e = engine_make("h2o:budget=64", 64, 1, 1024);
     expect(pith_scheduler_create(e, &params, &s, &err), &err, PITH_UNSUPPORTED, "h2o");
     pith_engine_free(e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company), cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_model),
-        cmocka_unit_test(test_ends),    cmocka_unit_test(test_slot),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -6,19 +6,12 @@
 
 #include "scheduler_rig.h"
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(73);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 /* ---- a plain model ---- */
 
@@ -160,7 +153,7 @@ static void sim_finish(struct sim *m)
 
 /* ---- the traces ---- */
 
-/* spec/vectors/memshare.json, scheduler_trace and scheduler_trace_roomy: tokens of a, b and c in
+/* tests/vectors/memshare.json, scheduler_trace and scheduler_trace_roomy: tokens of a, b and c in
    each step, who was put back (-1: nobody), who were admitted, who ended (bits), blocks free
    afterwards. */
 struct trace_step {
@@ -212,9 +205,8 @@ static void follow(const struct trace_step *steps, size_t n, int32_t n_block)
 
 /* Pages have 16 entries at least, and the traces' blocks 4: the model follows the traces, and the
    scheduler the model (test_model). */
-static void test_traces(void **state)
+TEST(follows_the_traces_of_the_vectors)
 {
-    (void)state;
     follow(trace, PI_LEN(trace), 6);
     follow(trace_roomy, PI_LEN(trace_roomy), 20);
 }
@@ -319,10 +311,9 @@ static int64_t compare_steps(uint64_t seed)
     return n_preempted;
 }
 
-static void test_model(void **state)
+TEST(agrees_with_a_plain_model_step_by_step)
 {
     int64_t n_preempted = 0;
-    (void)state;
     for (uint64_t seed = 1; seed <= 30; seed += TEST_STRIDE)
         n_preempted += compare_steps(seed);
     assert_true(n_preempted > 30 / TEST_STRIDE);
@@ -357,9 +348,8 @@ static void make_asks(struct ask *asks, struct heard *alone, pith_engine *e)
 }
 
 /* With nothing set aside for what is generated, most are put back, and come to the same. */
-static void test_put_back(void **state)
+TEST(requests_that_are_put_back_come_to_the_same)
 {
-    (void)state;
     static const char *const reads[] = {NULL, "quoka:budget=16,chunk=16,gate=1"};
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
@@ -391,9 +381,8 @@ static void test_put_back(void **state)
 }
 
 /* Without host memory who cannot be computed again ends with what it has said. */
-static void test_no_swap(void **state)
+TEST(without_host_memory_an_answer_ends_early)
 {
-    (void)state;
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
     pith_engine *e = engine_of(NULL, "quoka:budget=16,chunk=16,gate=1", 17 * PAGE_LEN);
@@ -421,9 +410,8 @@ static void test_no_swap(void **state)
 }
 
 /* Nobody gives way to the last: it ends where it would end alone. */
-static void test_full(void **state)
+TEST(the_last_request_ends_where_it_would_alone)
 {
-    (void)state;
     static struct ask asks[3];
     static struct heard alone[3];
     pith_engine *e = engine_of(NULL, NULL, 8 * PAGE_LEN);
@@ -442,9 +430,8 @@ static void test_full(void **state)
 
 /* A budget that is a share of the tokens is no constant: early rounds and looser scans are tried
    first. Who comes when decides then what is kept, and every end is defined. */
-static void test_pressure(void **state)
+TEST(early_rounds_come_before_putting_back)
 {
-    (void)state;
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
     pith_engine *e = engine_of("knorm:budget=50%,slack=40,window=4", NULL, 14 * PAGE_LEN);
@@ -466,9 +453,8 @@ static void test_pressure(void **state)
     free_both(s, e);
 }
 
-static void test_pressure_share(void **state)
+TEST(looser_sharing_comes_before_putting_back)
 {
-    (void)state;
     static struct ask asks[N_ASK];
     pith_engine_params engine;
     pith_scheduler_params params;
@@ -508,9 +494,8 @@ static void test_pressure_share(void **state)
 
 /* With all of its growth set aside nobody is put back: full caches, and budgets whose prompts begin
    alike, so that rounds copy what the cache of prefixes has. Forks included. */
-static void test_set_aside(void **state)
+TEST(with_all_growth_set_aside_none_is_put_back)
 {
-    (void)state;
     static const char *const keeps[] = {NULL, "knorm:budget=48,slack=16,window=4",
                                         "streaming:budget=48,slack=8"};
     static struct ask asks[12];
@@ -550,9 +535,8 @@ static void test_set_aside(void **state)
 
 /* ---- prefixes ---- */
 
-static void test_prefixes(void **state)
+TEST(prefixes_are_found_and_dropped_for_room)
 {
-    (void)state;
     static struct ask asks[3];
     static struct heard alone[3];
     static int32_t longer[TOKENS_MAX];
@@ -605,9 +589,8 @@ static void test_prefixes(void **state)
 
 /* Memory that other sequences of the engine hold is not the scheduler's: who does not fit beside it
    even alone fails when it is its turn. */
-static void test_outside(void **state)
+TEST(memory_of_others_is_not_the_schedulers)
 {
-    (void)state;
     static struct ask asks[2];
     static struct heard alone;
     pith_engine *e = engine_of(NULL, NULL, 10 * PAGE_LEN);
@@ -626,16 +609,4 @@ static void test_outside(void **state)
     expect_same(&asks[1].answer[0], &alone, "beside another");
     pith_seq_free(seq);
     free_both(s, e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traces),         cmocka_unit_test(test_model),
-        cmocka_unit_test(test_put_back),       cmocka_unit_test(test_no_swap),
-        cmocka_unit_test(test_full),           cmocka_unit_test(test_pressure),
-        cmocka_unit_test(test_pressure_share), cmocka_unit_test(test_set_aside),
-        cmocka_unit_test(test_prefixes),       cmocka_unit_test(test_outside),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

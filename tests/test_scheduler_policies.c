@@ -34,11 +34,10 @@ static struct stats_importance *make_importance(void)
     return m;
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_stats *stats = NULL;
     pith_error err;
-    (void)state;
     model_load(72);
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     strcpy(stats_path, "/tmp/pith-sched-XXXXXX");
@@ -48,16 +47,15 @@ static int setup(void **state)
     check(pith_stats_save(stats, stats_path, &err), &err);
     pith_stats_free(stats);
     pith_engine_free(e);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     unlink(stats_path);
     model_free();
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 struct setting {
     const char *keep;
@@ -180,10 +178,9 @@ static const char *const keep_more[][2] = {
     {"raas", "window=4,pin-prompt=off"}, {"triattention", "window=4,pin-prompt=off"},
 };
 
-static void test_keep(void **state)
+TEST(every_keep_policy_answers_as_alone)
 {
     pith_policy_info p;
-    (void)state;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &p) == PITH_OK; i++) {
         char keep[400];
         const char *more = "window=4";
@@ -201,9 +198,8 @@ static void test_keep(void **state)
     }
 }
 
-static void test_rules(void **state)
+TEST(rules_of_keep_answer_as_alone)
 {
-    (void)state;
     static const struct setting settings[] = {
         {.keep = "streaming:budget=50%,slack=8,window=8,pin-prompt=on"},
         {.keep = "knorm:budget=64,batch=32,segments=4", .type = "q8_0"},
@@ -220,9 +216,8 @@ static void test_rules(void **state)
         compare_all(&steps[i], true);
 }
 
-static void test_read(void **state)
+TEST(read_policies_answer_as_alone)
 {
-    (void)state;
     static const struct setting settings[] = {
         {.read = "quoka:budget=24,chunk=16,gate=1"},
         {.read = "quest:budget=24,chunk=16,gate=1,phase=both,dense-layers=0", .type = "q8_0"},
@@ -233,9 +228,8 @@ static void test_read(void **state)
         compare_all(&settings[i], true);
 }
 
-static void test_recall(void **state)
+TEST(recall_answers_as_alone)
 {
-    (void)state;
     static const struct setting settings[] = {
         {.keep = "knorm:budget=64,slack=16", .recall = "kv:take=16,last=16,ram=4MiB"},
         {.keep = "streaming:budget=64,slack=8", .recall = "kv:take=16,last=8,every=4,ram=4MiB"},
@@ -249,9 +243,8 @@ static void test_recall(void **state)
 
 /* A prompt that begins in the cache of prefixes is answered as one that is read from its start, also
    where all but the tokens that recall together are there, and where rounds come in it. */
-static void test_recall_prefix(void **state)
+TEST(recall_behind_a_found_prefix_answers_as_alone)
 {
-    (void)state;
     static struct ask asks[3];
     static struct heard alone[3];
     static const int32_t n_prompt[3] = {100, 49, 150};
@@ -273,17 +266,15 @@ static void test_recall_prefix(void **state)
     free_both(s, e);
 }
 
-static void test_types(void **state)
+TEST(storage_types_answer_as_alone)
 {
-    (void)state;
     static const char *const types[] = {"f32", "q8_0", "q4_0", "turbo4", "turbo2", NULL};
     for (size_t i = 0; i < PI_LEN(types); i++)
         compare_all(&(struct setting){.type = types[i]}, false);
 }
 
-static void test_share(void **state)
+TEST(share_policies_answer_as_alone)
 {
-    (void)state;
     static const struct setting settings[] = {
         {.share = "memshare:step=0.1,block=100,relative=2"},
         {.share = "memshare:step=0.1,block=100,relative=2,mode=literal"},
@@ -305,23 +296,11 @@ static void test_share(void **state)
 
 /* Under a keep policy what each takes is set aside in full: with room for two nobody waits who was
    admitted, however long the others become. */
-static void test_constant(void **state)
+TEST(a_constant_budget_lets_no_request_wait)
 {
-    (void)state;
     static const struct setting c = {.keep = "knorm:budget=48,slack=16,window=4"};
     pith_scheduler_stats t = compare(&c, 64 * 3 + 20, 0, false);
     assert_true(t.peak_running <= 3 && t.peak_running >= 2);
     t = compare(&c, 64 * 2 + 40, 13, false);
     assert_int_equal(t.peak_running, 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),  cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_rules),  cmocka_unit_test(test_read),
-        cmocka_unit_test(test_recall), cmocka_unit_test(test_recall_prefix),
-        cmocka_unit_test(test_share),  cmocka_unit_test(test_constant),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

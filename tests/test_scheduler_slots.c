@@ -17,11 +17,10 @@
 
 static char stats_path[64];
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_stats *stats = NULL;
     pith_error err;
-    (void)state;
     model_load(81);
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     strcpy(stats_path, "/tmp/pith-slots-XXXXXX");
@@ -30,16 +29,15 @@ static int setup(void **state)
     check(pith_stats_save(stats, stats_path, &err), &err);
     pith_stats_free(stats);
     pith_engine_free(e);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     unlink(stats_path);
     model_free();
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 static pith_engine *engine_of(const char *keep, const char *recall, const char *read,
                               int32_t kv_tokens)
@@ -191,9 +189,8 @@ static void converse(const struct setting *c)
     pith_engine_free(lone);
 }
 
-static void test_turns(void **state)
+TEST(turns_get_what_one_long_generation_gets)
 {
-    (void)state;
     char tria[200], v3[200];
     snprintf(v3, sizeof(v3), "triattention:v3,prefix=8,window=8,budget=64,slack=16,stats=%s",
              stats_path);
@@ -223,9 +220,8 @@ static bool note_state(void *user, const pith_scheduler_item *item)
 }
 
 /* The second of a slot waits for the first, and nobody waits with it. */
-static void test_wait(void **state)
+TEST(the_second_of_a_slot_waits_for_the_first)
 {
-    (void)state;
     static struct talk talk;
     static struct ask ask[3];
     static struct heard alone;
@@ -282,9 +278,8 @@ static const pith_answer_result *run_turn(pith_scheduler *s, struct ask *ask, co
 }
 
 /* What was parked longest ago goes, and no more than is needed; the account is the pool's. */
-static void test_pressure(void **state)
+TEST(what_was_parked_longest_ago_goes_first)
 {
-    (void)state;
     static struct talk talk[4];
     static struct ask ask;
     pith_scheduler_params params;
@@ -324,9 +319,8 @@ static void test_pressure(void **state)
 
 /* ---- files and salts ---- */
 
-static void test_files(void **state)
+TEST(a_slot_goes_to_a_file_and_back)
 {
-    (void)state;
     static struct talk talk;
     static struct ask ask;
     static const char *const keeps[] = {NULL, "longflow:budget=64,slack=16,prompt-window=8"};
@@ -371,9 +365,8 @@ static void test_files(void **state)
 
 /* What came from a file cannot be computed again: put back while its prompt is read, it goes to host
    memory, and reads on from there. */
-static void test_swapped(void **state)
+TEST(what_came_from_a_file_is_swapped_and_reads_on)
 {
-    (void)state;
     static struct talk talk;
     static struct ask ask, other;
     char path[64] = "/tmp/pith-slot-XXXXXX";
@@ -414,9 +407,8 @@ static void test_swapped(void **state)
 }
 
 /* Neither slots nor prefixes of another salt are found, and those of one's own are. */
-static void test_salt(void **state)
+TEST(slots_of_another_salt_are_not_found)
 {
-    (void)state;
     static struct ask ask;
     pith_engine *e = engine_of(NULL, NULL, NULL, 1024);
     pith_scheduler *s = scheduler_make(e, NULL);
@@ -502,9 +494,8 @@ static void show_prompt(pith_engine *e, const uint64_t *want, int32_t step_token
     assert_int_equal(used_bytes_of(e), 0);
 }
 
-static void test_prompt_logits(void **state)
+TEST(tells_the_logits_of_a_whole_prompt)
 {
-    (void)state;
     static uint64_t want[TOKENS_MAX];
     static const struct setting settings[] = {
         {.keep = NULL},
@@ -524,9 +515,8 @@ static void test_prompt_logits(void **state)
 /* ---- pins ---- */
 
 /* A session of 900 tokens whose first 20 stay, in the memory of its first turns. */
-static void test_pins(void **state)
+TEST(pinned_tokens_stay_through_a_long_session)
 {
-    (void)state;
     static struct talk talk;
     static struct ask ask;
     pith_engine *e = engine_of("knorm:budget=64,slack=16,window=4,pin-prompt=on", NULL, NULL, 200);
@@ -577,9 +567,8 @@ static bool count_passes(void *user, const pith_tap_rows *rows)
 
 /* A prompt ends with the pass in which it was cancelled, and what its slot held is there for the
    next, though a read policy has seen some of it. */
-static void test_stop(void **state)
+TEST(a_cancelled_prompt_leaves_the_slot_usable)
 {
-    (void)state;
     static struct talk talk;
     static struct ask ask, other;
     pith_engine *e = engine_of(NULL, NULL, "quoka:budget=24,chunk=16,gate=1", 1500);
@@ -717,9 +706,8 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
     pith_engine_free(lone);
 }
 
-static void test_storm(void **state)
+TEST(a_storm_of_turns_keeps_every_account)
 {
-    (void)state;
     for (int32_t any = 0; any < 2; any++) {
         int32_t n = any ? 800 : 2000;
         storm(NULL, NULL, 500, 2 * n, any != 0);
@@ -727,16 +715,4 @@ static void test_storm(void **state)
         storm("longflow:budget=48,slack=16,prompt-window=8", NULL, 260, n, any != 0);
         storm("knorm:budget=48,slack=16", "kv:take=16,last=16,ram=4MiB", 340, n, any != 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_turns),         cmocka_unit_test(test_wait),
-        cmocka_unit_test(test_pressure),      cmocka_unit_test(test_files),
-        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_salt),
-        cmocka_unit_test(test_prompt_logits), cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_storm),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -24,13 +24,12 @@
 static pith_model *model;
 static int32_t tokens[256];
 
-static int setup(void **state)
+static void setup(void)
 {
     char path[64] = "/tmp/pith-sched-XXXXXX";
     struct model_spec spec;
     uint64_t rng = 5;
     pith_error err;
-    (void)state;
     close(mkstemp(path));
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
@@ -43,16 +42,15 @@ static int setup(void **state)
     unlink(path);
     for (int32_t i = 0; i < 256; i++)
         tokens[i] = (int32_t)rng_below(&rng, N_VOCAB);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     pith_model_free(model);
     mem_check(NULL);
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 static pith_engine *engine_of(const char *keep, const char *read, int32_t n_page)
 {
@@ -242,21 +240,18 @@ static void serve(const char *keep, const char *read, double reserve, int32_t n_
     free_both(s, e);
 }
 
-static void test_thousand(void **state)
+TEST(a_thousand_requests_end_once)
 {
-    (void)state;
     serve(NULL, NULL, 0.0, N_EACH);
 }
 
-static void test_kept(void **state)
+TEST(many_requests_under_a_keep_policy_end_once)
 {
-    (void)state;
     serve("knorm:budget=32,slack=16,window=4", NULL, -1.0, N_EACH / 4);
 }
 
-static void test_read(void **state)
+TEST(many_requests_under_a_read_policy_end_once)
 {
-    (void)state;
     serve(NULL, "quoka:budget=16,chunk=16,gate=1", 0.0, N_EACH / 4);
 }
 
@@ -372,9 +367,8 @@ static void fail_each(const char *keep, const char *read)
     pith_engine_free(e);
 }
 
-static void test_no_memory(void **state)
+TEST(failing_memory_ends_requests_once)
 {
-    (void)state;
     fail_each(NULL, NULL);
     fail_each("streaming:budget=32,slack=8,window=8", NULL);
     fail_each(NULL, "quoka:budget=16,chunk=16,gate=1");
@@ -384,9 +378,8 @@ static void test_no_memory(void **state)
 
 /* Under a keep policy the turns of a slot go on past the context that the model was trained for, in
    the memory of the first. */
-static void test_long_session(void **state)
+TEST(a_session_goes_on_past_the_trained_context)
 {
-    (void)state;
     static int32_t said[700];
     struct order o = {.n_answer = 1};
     pith_generate_params params;
@@ -421,14 +414,4 @@ static void test_long_session(void **state)
     assert_int_equal(t.prompt_tokens, 700);
     assert_int_equal(t.cached_tokens, 100 + 200 + 300 + 400 + 500 + 600);
     free_both(s, e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thousand),  cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_read),      cmocka_unit_test(test_long_session),
-        cmocka_unit_test(test_no_memory),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

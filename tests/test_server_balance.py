@@ -107,6 +107,6 @@ class Balance(unittest.TestCase):
 
 if __name__ == "__main__":
     if shutil.which("haproxy") is None:
-        print("skipped: haproxy is not installed")
+        print("skipped: there is no haproxy; to fetch it: apt-get install haproxy")
         sys.exit(77)
     rig.main()

@@ -5,6 +5,8 @@
  */
 #include "share_rig.h"
 
+TEST_GROUP(load_model, free_model);
+
 /* ---- options ---- */
 
 static void refuse(const char *share, const char *keep, const char *recall, const char *word)
@@ -17,13 +19,12 @@ static void refuse(const char *share, const char *keep, const char *recall, cons
     expect(pith_engine_create(model, &p, &e, &err), &err, PITH_INVALID, word);
 }
 
-static void options(void **state)
+TEST(reads_options_and_refuses_bad_ones)
 {
     struct share_config a, b;
     pith_policy_info info;
     pith_param_info param;
     pith_error err;
-    (void)state;
     check(share_config_parse("memshare", &a, &err), &err);
     assert_true(a.options.step == 0.8 && a.options.block == 0.15);
     assert_int_equal(a.options.mode, SHARE_POSITIONAL);
@@ -55,10 +56,9 @@ static void options(void **state)
 }
 
 /* Pages of 16 where nobody says, and of what was asked for where somebody does. */
-static void page_lengths(void **state)
+TEST(pages_hold_16_unless_told)
 {
     pith_engine_params p = params_of("memshare");
-    (void)state;
     for (int32_t i = 0; i < 3; i++) {
         p.share = i == 0 ? "memshare" : i == 1 ? NULL : "memshare";
         p.page_len = i == 2 ? 32 : 0;
@@ -71,14 +71,13 @@ static void page_lengths(void **state)
 /* ---- nothing shared ---- */
 
 /* Thresholds of 0 and a control that shares nothing are the cache without a policy, bit for bit. */
-static void nothing_shared(void **state)
+TEST(sharing_nothing_changes_no_bit)
 {
     pith_engine_params p[3] = {params_of("memshare:block=0"), params_of("random:share=0"),
                                params_of(NULL)};
     pith_engine *e[3];
     pith_seq *seq[3];
     pith_kv_stats kv[3];
-    (void)state;
     p[2].page_len = 16;
     for (int32_t i = 0; i < 3; i++) {
         e[i] = engine_of(&p[i]);
@@ -128,9 +127,8 @@ static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.
                                       "random:share=0.7,mode=literal", LAX ",form=paper"};
 
 /* However much is shared, a sequence never takes more pages than without a policy. */
-static void never_more_pages(void **state)
+TEST(takes_never_more_pages)
 {
-    (void)state;
     for (size_t k = 0; k < PI_LEN(sharing) + 2; k++) {
         pith_engine_params p = params_of(k < PI_LEN(sharing)    ? sharing[k]
                                          : k == PI_LEN(sharing) ? LAX ",candidates=1"
@@ -157,9 +155,8 @@ static void never_more_pages(void **state)
 }
 
 /* The same tokens and bits for any number of threads, alone and in company. */
-static void same_anywhere(void **state)
+TEST(threads_and_company_change_no_bit)
 {
-    (void)state;
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
@@ -198,9 +195,8 @@ static void same_anywhere(void **state)
 }
 
 /* A fork goes on as its origin, whichever goes first; freeing one leaves the other. */
-static void forks(void **state)
+TEST(a_fork_goes_on_alike)
 {
-    (void)state;
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
@@ -226,9 +222,8 @@ static void forks(void **state)
 }
 
 /* Syncing to another text is a fresh sequence, wherever the two part. */
-static void syncs(void **state)
+TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
-    (void)state;
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
@@ -258,9 +253,8 @@ static void syncs(void **state)
 
 /* Forgetting a part and reading it again: anywhere where nothing is shared, and at the ends of
    steps where something is. */
-static void forgets(void **state)
+TEST(forgets_a_part_and_reads_it_again)
 {
-    (void)state;
     for (int32_t k = 0; k < 3; k++) {
         pith_engine_params p = params_of(k == 0 ? "memshare:block=0" : sharing[k - 1]);
         pith_engine *e = engine_of(&p);
@@ -287,13 +281,12 @@ static void forgets(void **state)
 }
 
 /* A prompt that is forgotten back to where a step began goes on as if there had been none. */
-static void forgets_a_step(void **state)
+TEST(forgets_a_step_at_its_end)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
     pith_seq *seq = seq_of(e), *plain = seq_of(e);
     pith_error err;
-    (void)state;
     read_to(seq, N_PROMPT + 11);
     check(pith_seq_truncate(seq, N_PROMPT, &err), &err);
     read_to(plain, N_PROMPT);
@@ -316,13 +309,12 @@ static bool stop(void *user, pith_seq *seq, int32_t pos, const float *logits)
 }
 
 /* Evaluations that are stopped leave everything as it was. */
-static void stopped(void **state)
+TEST(a_stopped_evaluation_leaves_what_was)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
     pith_seq *seq = seq_of(e), *plain = seq_of(e);
     pith_error err;
-    (void)state;
     uint64_t hash = hash_at(e, n_id);
     for (int32_t n = N_PROMPT; n < n_id; n += 29) {
         read_to(seq, n);
@@ -354,12 +346,11 @@ static void stopped(void **state)
 
 /* ---- other sequences ---- */
 
-static void across(void **state)
+TEST(shares_across_sequences)
 {
     pith_engine_params p = params_of(LAX ",across=yes");
     pith_engine *e = engine_of(&p);
     pith_seq *first = seq_of(e), *second = seq_of(e);
-    (void)state;
     read_to(first, ends[3]);
     read_to(second, ends[0]); /* a step that has none before it in its own sequence */
     assert_true(stats_of(second).pages_shared > 0);
@@ -391,12 +382,11 @@ static void hear(void *user, const pith_share_pair *p)
     assert_true(p->rms >= 0.0 && p->paper >= 0.0 && p->relative >= 0.0 && p->relative < 2.0);
 }
 
-static void listens(void **state)
+TEST(a_listener_hears_every_comparison)
 {
     pith_engine_params p = params_of(LAX), none = params_of(NULL);
     pith_engine *e = engine_of(&p), *plain = engine_of(&none);
     pith_error err;
-    (void)state;
     expect(pith_engine_set_share_log(plain, hear, NULL, false, &err), &err, PITH_INVALID,
            "no share policy");
     for (int32_t all = 0; all < 2; all++) {
@@ -419,13 +409,12 @@ static void listens(void **state)
 /* ---- memory ---- */
 
 /* Under pressure pages are shared that were too far apart before. */
-static void scans(void **state)
+TEST(shares_more_under_pressure)
 {
     pith_engine_params p = params_of("memshare:step=0.5,block=0.01,relative=2,loose=100");
     pith_engine *e = engine_of(&p);
     pith_seq *seq = seq_of(e);
     pith_kv_stats before, after;
-    (void)state;
     read_to(seq, n_id);
     int64_t shared = stats_of(seq).pages_shared;
     pith_engine_kv_stats(e, &before);
@@ -441,13 +430,12 @@ static void scans(void **state)
 }
 
 /* Every allocation fails once: what could not be done leaves all as it was, and is done then. */
-static void allocations_fail(void **state)
+TEST(failing_allocations_change_nothing)
 {
     pith_engine_params p = params_of(LAX);
     pith_engine *whole = engine_of(&p);
     uint64_t hash = hash_at(whole, ends[4]);
     int32_t n_failed = 0;
-    (void)state;
     pith_engine_free(whole);
     for (int32_t n = 1;; n++) {
         pith_engine *e = NULL;
@@ -480,18 +468,4 @@ static void allocations_fail(void **state)
             break;
     }
     assert_true(n_failed > 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options),        cmocka_unit_test(page_lengths),
-        cmocka_unit_test(nothing_shared), cmocka_unit_test(never_more_pages),
-        cmocka_unit_test(same_anywhere),  cmocka_unit_test(forks),
-        cmocka_unit_test(syncs),          cmocka_unit_test(forgets),
-        cmocka_unit_test(forgets_a_step), cmocka_unit_test(stopped),
-        cmocka_unit_test(across),         cmocka_unit_test(listens),
-        cmocka_unit_test(scans),          cmocka_unit_test(allocations_fail),
-    };
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

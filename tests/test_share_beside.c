@@ -115,12 +115,11 @@ static int32_t find_feed(const struct share *s)
     return -1;
 }
 
-static void equal_pages(void **state)
+TEST(an_equal_page_changes_attention_by_rounding_alone)
 {
     struct share_config config[2];
     struct policy_model m = small_model(KV_TYPE_F32);
     pith_error err;
-    (void)state;
     check(share_config_parse("memshare:block=0.00001", &config[0], &err), &err);
     check(share_config_parse("random:share=0", &config[1], &err), &err);
     struct kv_cache *cache;
@@ -161,12 +160,11 @@ static void equal_pages(void **state)
 
 /* ---- storage types ---- */
 
-static void types(void **state)
+TEST(shares_pages_of_every_storage_type)
 {
     static const char *const names[][2] = {
         {"f32", "f32"},       {"f16", "q8_0"},      {"q8_0", "f16"},     {"q4_0", "q4_0"},
         {"turbo4", "turbo4"}, {"turbo3", "turbo2"}, {"turbo2", "turbo3"}};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(names); i++)
         for (int32_t literal = 0; literal < 2; literal++) {
             pith_engine_params p = params_of(literal ? LAX ",mode=literal" : LAX);
@@ -191,9 +189,8 @@ static void types(void **state)
 
 /* ---- files ---- */
 
-static void files(void **state)
+TEST(a_file_holds_shared_pages)
 {
-    (void)state;
     for (int32_t literal = 0; literal < 2; literal++) {
         pith_engine_params p = params_of(literal ? LAX ",mode=literal" : LAX);
         pith_engine *e = engine_of(&p);
@@ -227,12 +224,11 @@ static void files(void **state)
 
 /* ---- reading a part ---- */
 
-static void reads(void **state)
+TEST(read_policies_read_shared_pages)
 {
     static const char *const policies[] = {"quoka:budget=64,chunk=16,gate=1",
                                            "quest:budget=64,chunk=16,gate=1",
                                            "keydiff:budget=48,chunk=16,gate=1"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(policies); i++) {
         pith_engine_params p = params_of(LAX);
         p.read = policies[i];
@@ -282,7 +278,7 @@ static uint64_t read_twice(pith_seq *seq)
 }
 
 /* Within the memory that was planned, which nothing else has, and shared in between rounds. */
-static void evicts(void **state)
+TEST(keep_policies_evict_within_the_planned_memory)
 {
     static const char *const policies[] = {"triattention:budget=128,slack=160,stats=%s",
                                            "knorm:budget=128,slack=160",
@@ -293,7 +289,6 @@ static void evicts(void **state)
                                            "keydiff:budget=100,slack=100,layers=1/2/1",
                                            "adakv:budget=96,slack=64,overwrite=off"};
     const char *stats = make_stats();
-    (void)state;
     for (size_t i = 0; i < PI_LEN(policies); i++)
         for (int32_t k = 0; k < 3; k++) {
             if (TEST_STRIDE > 1 && (i + (size_t)k) % 3 != 0) /* each with one of them */
@@ -329,10 +324,9 @@ static void evicts(void **state)
 
 /* With a budget that is never reached, and memory for as many stretches as there are, a keep policy
    changes nothing. */
-static void never_evicts(void **state)
+TEST(a_budget_that_is_never_reached_changes_nothing)
 {
     pith_engine_params p = params_of(LAX ",runs=100"), whole = params_of(LAX);
-    (void)state;
     p.keep = "knorm:budget=4096";
     p.recall = "kv:ram=1MiB";
     pith_engine *a = engine_of(&p), *b = engine_of(&whole);
@@ -342,12 +336,11 @@ static void never_evicts(void **state)
 }
 
 /* What recall brings back are guests, which nothing is shared with. */
-static void recalls(void **state)
+TEST(guests_are_not_shared)
 {
     pith_engine_params p = params_of(LAX);
     pith_recall_stats r;
     pith_error err;
-    (void)state;
     p.keep = "knorm:budget=128,slack=128";
     p.recall = "kv:ram=4MiB,every=8";
     pith_engine *e = engine_of(&p);
@@ -360,22 +353,16 @@ static void recalls(void **state)
     pith_engine_free(e);
 }
 
-static int begin(void **state)
+static void begin(void)
 {
-    return load_model(state) != 0 || make_folder(state) != 0;
+    load_model();
+    make_folder();
 }
 
-static int end(void **state)
+static void end(void)
 {
-    return remove_folder(state) != 0 || free_model(state) != 0;
+    remove_folder();
+    free_model();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_pages), cmocka_unit_test(types),  cmocka_unit_test(files),
-        cmocka_unit_test(reads),       cmocka_unit_test(evicts), cmocka_unit_test(never_evicts),
-        cmocka_unit_test(recalls),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_GROUP(begin, end);

@@ -7,6 +7,8 @@
 #include "policy/share/internal.h"
 #include "share_rig.h"
 
+TEST_GROUP(load_model, free_model);
+
 enum { P = 16, DIM = 4, N_EARLIER = 3, STEP = 2 * P };
 
 /* A share policy of the model's vocabulary over one small lane, and a sequence of it. */
@@ -86,9 +88,8 @@ static const struct {
     {{{0.10, 0.90}, {0.90, 0.70}, {0.20, 0.90}}, {0, 1}}, /* each page for itself */
 };
 
-static void the_nearest_stands(void **state)
+TEST(the_nearest_page_stands_for_another)
 {
-    (void)state;
     for (size_t c = 0; c < PI_LEN(choices); c++) {
         struct few f;
         open_few(&f, "memshare:block=0.8,relative=2");
@@ -108,10 +109,4 @@ static void the_nearest_stands(void **state)
         }
         close_few(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_nearest_stands)};
-    return cmocka_run_group_tests(tests, load_model, free_model);
 }

@@ -25,9 +25,8 @@ static const struct {
     {{"a\n", "", "\nb", "c\n", "d"}, {3}},
 };
 
-static void steps_end(void **state)
+TEST(steps_end_at_blank_lines)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(splits); i++) {
         uint8_t flags[9];
         int32_t tokens[9], n = 0, begin = 0, n_end = 0;
@@ -77,10 +76,9 @@ static int32_t length_of(const int32_t *tokens)
     return n;
 }
 
-static void steps_are_alike(void **state)
+TEST(steps_are_alike)
 {
     int32_t count[100] = {0}, id[2][12], times[2][12];
-    (void)state;
     for (size_t i = 0; i < PI_LEN(likes); i++) {
         struct share_bag a = {id[0], times[0], 0}, b = {id[1], times[1], 0};
         int64_t norm_b = share_bag_fill(&b, likes[i].b, length_of(likes[i].b), count);
@@ -99,10 +97,9 @@ static void steps_are_alike(void **state)
 }
 
 /* Steps as long as a context of a million tokens: products beyond 64 bits. */
-static void long_steps(void **state)
+TEST(compares_steps_of_a_million_tokens)
 {
     const int64_t n = 1000000;
-    (void)state;
     assert_true(share_alike(n * n, n * n, n * n, 0.999));
     assert_false(share_alike(n * n, n * n, n * n, 1.0));
     assert_true(share_alike(9 * n * n / 10 + 1, n * n, n * n, 0.9));
@@ -159,13 +156,12 @@ static void near_to(double x, double y)
         fail_msg("%.9g instead of %.9g", x, y);
 }
 
-static void distances(void **state)
+TEST(distances_are_those_of_the_vectors)
 {
     static const double paper[3][3] = {
         {0, 0.13125, 2.337197274777741}, {0, 0, 2.3192886216152155}, {0}};
     static const double relative[3][3] = {
         {0, 0.265477707291676, 1.4597650762183332}, {0, 0, 1.4415679027144082}, {0}};
-    (void)state;
     for (int32_t a = 0; a < 3; a++)
         for (int32_t b = a; b < 3; b++) {
             struct share_total t = compare(a, b, 2);
@@ -181,12 +177,11 @@ static void distances(void **state)
 
 /* Fewer entries than a page has, and dimensions that are not rotated, or rotated in either pairing:
    what was rotated to two places is as far apart as before. */
-static void rotated_distances(void **state)
+TEST(rotation_changes_no_distance)
 {
     enum { DIM = 10, P = 16, N = 11 };
     double freq[4] = {1.0, 0.3, 0.05, 0.001};
     uint64_t seed = 5;
-    (void)state;
     for (int32_t adjacent = 0; adjacent < 2; adjacent++) {
         const struct pi_rope rope = {
             .n_pair = 4, .adjacent = adjacent == 1, .freq = freq, .magnitude = 1.25f};
@@ -226,7 +221,7 @@ static void rotated_distances(void **state)
 /* ---- pages ---- */
 
 /* Pages that lie in a step whole, where pages end every 16 tokens. */
-static void pages_inside(void **state)
+TEST(finds_pages_that_lie_in_a_step)
 {
     static const int32_t steps[][4] = {
         {0, 32, 0, 2},   {5, 37, 1, 2},  {5, 20, 1, 1},  {16, 31, 1, 1},
@@ -244,7 +239,6 @@ static void pages_inside(void **state)
     struct share_page page[8];
     float rows[100 * 4] = {0};
     pith_error err;
-    (void)state;
     check(kv_cache_create(&g, 1 << 20, &cache, &err), &err);
     check(kv_seq_create(cache, &seq, &err), &err);
     check(kv_seq_reserve(seq, 100, &err), &err);
@@ -264,14 +258,4 @@ static void pages_inside(void **state)
     assert_int_equal(page[1].n, 4);
     kv_seq_free(seq);
     kv_cache_free(cache);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_end),         cmocka_unit_test(steps_are_alike),
-        cmocka_unit_test(long_steps),        cmocka_unit_test(distances),
-        cmocka_unit_test(rotated_distances), cmocka_unit_test(pages_inside),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,11 +139,10 @@ static void round_trip(const struct kv_seq *seq, struct kv_cache *target, const 
     free(bytes_again);
 }
 
-static void test_round_trips(void **state)
+TEST(loads_what_was_saved)
 {
     static const int32_t page_lens[] = {16, 32, 64};
     char path[128], again[128];
-    (void)state;
     scratch_path(path, sizeof(path), "one");
     scratch_path(again, sizeof(again), "two");
     for (int t = 0; t < KV_N_TYPE * KV_N_TYPE; t++) {
@@ -183,9 +182,8 @@ static void test_round_trips(void **state)
 
 /* A page that a lane names twice is stored once; slots that no entry covers are zero, whatever the
    pool has there. */
-static void test_file_holds_no_more_than_the_sequence(void **state)
+TEST(file_holds_no_more_than_the_sequence)
 {
-    (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
     struct kv_geometry g = {1,   1,    32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
@@ -245,9 +243,8 @@ static pith_status try_load(struct kv_cache *cache, const uint8_t *bytes, size_t
     return status;
 }
 
-static void test_foreign_shape_is_named(void **state)
+TEST(foreign_shape_is_named)
 {
-    (void)state;
     static const struct {
         struct kv_geometry g;
         const char *names;
@@ -279,9 +276,8 @@ static void test_foreign_shape_is_named(void **state)
     free(bytes);
 }
 
-static void test_full_pool_and_no_memory(void **state)
+TEST(a_full_pool_or_no_memory_changes_nothing)
 {
-    (void)state;
     size_t size;
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
     struct kv_snapshot s;
@@ -305,9 +301,8 @@ static void test_full_pool_and_no_memory(void **state)
 }
 
 /* Each forgery of a valid file has its own sentence. at is an offset from the named part. */
-static void test_forged_numbers(void **state)
+TEST(each_forged_number_has_its_sentence)
 {
-    (void)state;
     size_t size;
     uint8_t *good = sample_bytes(&base_geometry, &size);
     struct kv_snapshot s;
@@ -386,9 +381,8 @@ static void test_forged_numbers(void **state)
 }
 
 /* The same of what version 6 adds. */
-static void test_forged_counts(void **state)
+TEST(each_forged_count_has_its_sentence)
 {
-    (void)state;
     size_t size;
     uint8_t *good = sample_of(&base_geometry, true, &size);
     struct kv_snapshot s;
@@ -494,16 +488,14 @@ static void check_mutations(bool counts)
     free(good);
 }
 
-static void test_mutations(void **state)
+TEST(random_mutations_are_refused)
 {
-    (void)state;
     check_mutations(false);
     check_mutations(true);
 }
 
-static void test_every_cut(void **state)
+TEST(every_cut_is_refused)
 {
-    (void)state;
     size_t size;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
                             {0}, NULL, 0, 0, 0};
@@ -553,9 +545,8 @@ static int count_files(const char *path)
 
 /* A limit on the size of files stands in for a full disk: at every size the old file stays, whole,
    and nothing else is left in the directory. */
-static void test_full_disk(void **state)
+TEST(a_full_disk_leaves_the_old_file)
 {
-    (void)state;
     char path[128];
     size_t size, size_after;
     struct rlimit old, low;
@@ -593,9 +584,8 @@ static void test_full_disk(void **state)
     unlink(path);
 }
 
-static void test_save_without_memory(void **state)
+TEST(saving_without_memory_leaves_the_old_file)
 {
-    (void)state;
     char path[128];
     scratch_path(path, sizeof(path), "memory");
     struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
@@ -622,9 +612,8 @@ static void test_save_without_memory(void **state)
 /* ---- the checksum ---- */
 
 /* Known values of XXH64 with seed 0; pieces of any size give the value of the whole. */
-static void test_hash(void **state)
+TEST(hashes_are_those_of_xxh64)
 {
-    (void)state;
     assert_true(pi_sum_of("", 0) == 0xef46db3751d8e999u);
     assert_true(pi_sum_of("a", 1) == 0xd24ec4f1a98c6e5bu);
     assert_true(pi_sum_of("abc", 3) == 0x44bc2cf5ad770999u);
@@ -645,26 +634,9 @@ static void test_hash(void **state)
     }
 }
 
-static int remove_scratch(void **state)
+static void remove_scratch(void)
 {
-    (void)state;
-    return rmdir(scratch_dir());
+    assert_int_equal(rmdir(scratch_dir()), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_file_holds_no_more_than_the_sequence),
-        cmocka_unit_test(test_foreign_shape_is_named),
-        cmocka_unit_test(test_full_pool_and_no_memory),
-        cmocka_unit_test(test_forged_numbers),
-        cmocka_unit_test(test_forged_counts),
-        cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_every_cut),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_save_without_memory),
-        cmocka_unit_test(test_hash),
-    };
-    return cmocka_run_group_tests(tests, NULL, remove_scratch);
-}
+TEST_GROUP(NULL, remove_scratch);

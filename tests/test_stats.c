@@ -1,5 +1,5 @@
 /*
- * Calibration: the vectors of its specification, where they are there; statistics of the model in
+ * Calibration: the vectors of its specification; statistics of the model in
  * the repository, computed by hand, the same however the text is cut, and of the tokens that are
  * selected; what cannot be; centres. Files are test_stats_files.c's.
  */
@@ -18,7 +18,7 @@
 #include "policy/keep/centres.h"
 #include "status.h"
 
-#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
+#define VECTORS PITH_SOURCE_DIR "/tests/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 300
 
@@ -99,9 +99,8 @@ static struct pith_stats *stats_of(const struct pith_model *m, const json_t *q, 
 
 /* A magnitude of rotation (YaRN) is on the keys that are given, not in the statistics, and on both
    sides of the logit. */
-static void magnitude(void **state)
+TEST(a_magnitude_is_on_keys_and_not_in_statistics)
 {
-    (void)state;
     struct pith_model m = bare_model();
     pith_error err;
     const float rows[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {2, 1, 0, -1, -2, -3, -4, -5}};
@@ -139,10 +138,8 @@ static void magnitude(void **state)
     pith_stats_free(s);
 }
 
-static void vector_1_means(void **state)
+TEST(means_are_those_of_vector_1)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS);
     struct pith_model m = bare_model();
     json_t *q = part(1, "inputs", "q_pre");
     struct pith_stats *s = stats_of(&m, q, q);
@@ -166,10 +163,8 @@ static void vector_1_means(void **state)
     pith_stats_free(s);
 }
 
-static void vector_10_curve(void **state)
+TEST(curves_are_those_of_vector_10)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS);
     struct pith_model m = bare_model();
     json_t *q = part(10, "inputs", "q_pre"), *k = part(10, "inputs", "k_pre");
     json_t *distances = part(10, "inputs", "distances");
@@ -229,26 +224,22 @@ static pith_model *model;
 static pith_model_info info;
 static int32_t tokens[N_TOKEN];
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_error err;
     uint64_t rng = 1;
-    (void)state;
-    if (access(MODEL, R_OK) != 0)
-        return 0;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, const char *keep)
 {
@@ -305,10 +296,8 @@ static bool add_by_hand(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static void calibration(void **state)
+TEST(statistics_are_those_computed_by_hand)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_calibrate_params p;
     pith_calibrate_params_default(&p);
     p.n_centre = 4;
@@ -375,10 +364,8 @@ static bool keep_rows(void *user, const pith_tap_rows *in)
 }
 
 /* Equations 4, 24 and 25 written out: curve and correlation of head 3 of layer 2. */
-static void reconstruction(void **state)
+TEST(reconstructs_the_published_equations)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     static const int32_t distance[] = {1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93, 140};
     enum { N = PI_LEN(distance) };
     static struct rows rows;
@@ -427,10 +414,8 @@ static void reconstruction(void **state)
     pith_stats_free(s);
 }
 
-static void selection(void **state)
+TEST(counts_the_selected_tokens)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_calibrate_params p;
     pith_stats *s = NULL, *all;
     const pith_range ranges[] = {{3, 10}, {64, 65}, {290, 1000}};
@@ -464,10 +449,8 @@ static void selection(void **state)
 }
 
 /* What cannot be calibrated, in a sentence that names it. */
-static void refusals(void **state)
+TEST(refuses_what_cannot_be_calibrated)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_calibrate_params p;
     pith_stats *s = NULL;
     pith_error err;
@@ -517,10 +500,8 @@ static void refusals(void **state)
 }
 
 /* What is generated is what a text of prompt and answer shows at the answer's tokens. */
-static void generated(void **state)
+TEST(generated_tokens_count_as_those_of_a_text)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     enum { N_PROMPT = 60, N_ANSWER = 20 };
     pith_calibrate_params p;
     pith_calibrate_params_default(&p);
@@ -573,10 +554,8 @@ static bool look(void *user, double fraction)
     return ++w->n != w->stop_at;
 }
 
-static void progress(void **state)
+TEST(tells_progress_and_may_be_cancelled)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_engine *e = engine_make(64, 1, NULL);
     for (int way = 0; way < 3; way++) { /* all, generated, centres */
         struct watch w = {0};
@@ -609,10 +588,8 @@ static void progress(void **state)
 }
 
 /* Every allocation that fails is said, and leaves nothing behind. */
-static void no_memory(void **state)
+TEST(failing_memory_leaves_nothing)
 {
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     pith_calibrate_params p;
     pith_error err;
     pith_calibrate_params_default(&p);
@@ -648,9 +625,8 @@ static void no_memory(void **state)
 
 /* ---- centres ---- */
 
-static void centres(void **state)
+TEST(finds_centres_of_separate_groups)
 {
-    (void)state;
     enum { N = 600, DIM = 5, K = 3 };
     static float x[N][DIM];
     static int32_t owner[N], again[N];
@@ -673,17 +649,4 @@ static void centres(void **state)
     for (int i = 0; i < N; i++)
         assert_int_equal(owner[i], 0);
     pi_mem_free(scratch);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(magnitude),       cmocka_unit_test(vector_1_means),
-        cmocka_unit_test(vector_10_curve), cmocka_unit_test(calibration),
-        cmocka_unit_test(reconstruction),  cmocka_unit_test(selection),
-        cmocka_unit_test(refusals),        cmocka_unit_test(generated),
-        cmocka_unit_test(progress),        cmocka_unit_test(no_memory),
-        cmocka_unit_test(centres),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -21,8 +21,7 @@
 #include "policy/keep/stats.h"
 #include "status.h"
 
-#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
-#define STATS SHARED_DATA "/stats/"
+#define VECTORS PITH_SOURCE_DIR "/tests/vectors/triattention.json"
 
 /* ---- TRIA ---- */
 
@@ -49,10 +48,8 @@ static size_t from_hex(const char *hex, uint8_t *out)
     return n;
 }
 
-static void vector_12_tria(void **state)
+TEST(reads_the_tria_file_of_vector_12)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS);
     uint8_t data[256], bad[256];
     struct pith_stats *s = NULL;
     pith_error err;
@@ -95,25 +92,22 @@ static void vector_12_tria(void **state)
 
 /* ---- published files ---- */
 
-static void published(void **state)
+TEST(reads_published_files)
 {
-    (void)state;
     static const struct {
         const char *name;
         int32_t n_layer, n_head;
         double mean_r, narrow; /* of all bands; percent of heads with top-2 R above .95 */
     } file[] = {
-        {"qwen3-8b.tria.bin", 36, 32, 0.595, 93.1},
-        {"qwen3-1.7b.tria.bin", 28, 16, 0.595, 71.0},
+        {"stats/qwen3-8b.tria.bin", 36, 32, 0.595, 93.1},
+        {"stats/qwen3-1.7b.tria.bin", 28, 16, 0.595, 71.0},
     };
-    SKIP_WITHOUT(STATS "qwen3-8b.tria.bin");
     for (size_t i = 0; i < PI_LEN(file); i++) {
-        char path[512];
+        const char *path = test_data(file[i].name);
         pith_stats *s = NULL;
         pith_error err;
         double sum = 0.0;
         int32_t n_narrow = 0, order[64];
-        snprintf(path, sizeof(path), "%s%s", STATS, file[i].name);
         check(pith_stats_load(path, &s, &err), &err);
         assert_int_equal(s->n_layer, file[i].n_layer);
         assert_int_equal(s->n_head, file[i].n_head);
@@ -135,9 +129,8 @@ static void published(void **state)
 }
 
 /* A PyTorch archive is refused with the way to convert it. */
-static void archive(void **state)
+TEST(refuses_an_archive_with_the_way_to_convert_it)
 {
-    (void)state;
     struct pith_stats *s = NULL;
     pith_error err;
     const uint8_t zip[] = "PK\3\4 and whatever follows";
@@ -226,9 +219,8 @@ enum {
     AT_SUM = AT_CENTRES + 2 * 4 * 3 * 11 * 4,
 };
 
-static void own_file(void **state)
+TEST(a_file_comes_back_as_it_was)
 {
-    (void)state;
     struct pith_stats *first = make_stats(), *s = NULL;
     pith_error err;
     size_t n, n_again;
@@ -249,9 +241,8 @@ static void own_file(void **state)
     pi_mem_free(again);
 }
 
-static void own_file_damage(void **state)
+TEST(refuses_damaged_files)
 {
-    (void)state;
     struct pith_stats *first = make_stats(), *s = NULL;
     pith_error err;
     size_t n;
@@ -318,9 +309,8 @@ static void folder_path(const char *folder, const char *name, char *path, size_t
 }
 
 /* What cannot be written whole leaves the file that was there, and nothing else. */
-static void full_disk(void **state)
+TEST(a_full_disk_leaves_the_old_file)
 {
-    (void)state;
     char folder[] = "/tmp/pith-stats-XXXXXX", path[64], text[64];
     struct rlimit old, small;
     struct pith_stats *s = make_stats(), *again = NULL;
@@ -378,9 +368,8 @@ static void fail_each(const uint8_t *bytes, size_t n)
 }
 
 /* Every allocation that fails is said, and leaves nothing behind. */
-static void no_memory(void **state)
+TEST(failing_memory_leaves_nothing)
 {
-    (void)state;
     struct pith_stats *s = make_stats();
     pith_error err;
     size_t n;
@@ -409,15 +398,4 @@ static void no_memory(void **state)
     unlink(path);
     assert_int_equal(rmdir(folder), 0);
     pith_stats_free(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vector_12_tria),  cmocka_unit_test(published),
-        cmocka_unit_test(archive),         cmocka_unit_test(own_file),
-        cmocka_unit_test(own_file_damage), cmocka_unit_test(full_disk),
-        cmocka_unit_test(no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

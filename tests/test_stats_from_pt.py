@@ -2,7 +2,7 @@
 """scripts/stats_from_pt.py on archives that are made here, and on the published ones.
 
     test_stats_from_pt.py PITH            made here: what is right, damaged, or wants to be executed
-    test_stats_from_pt.py PITH FOLDER     published, in FOLDER; 77, a skip, where they are absent
+    test_stats_from_pt.py PITH published  published; 77, a skip, where they are absent
 
 What was converted is read by `pith calibrate --inspect`.
 """
@@ -16,8 +16,9 @@ import sys
 import tempfile
 import zipfile
 
+import data_folder
+
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "scripts", "stats_from_pt.py")
-SKIP = 77
 # Layers, query heads, mean R of all bands, as docs/stats.md prints them.
 PUBLISHED = {"aime24_qwen3_8b.pt": (36, 32, 0.643), "aime24_ds_llama8b.pt": (32, 32, 0.640)}
 FLOATS = (3, 0, 4, -1, 6, 1)
@@ -128,15 +129,10 @@ def check_refused(folder):
         assert status != 0 and written is None and "Traceback" not in said, said
 
 
-def check_published(pith, source):
-    present = [name for name in PUBLISHED if os.path.exists(os.path.join(source, name))]
-    if not present:
-        print(f"skipped: {source} has none of {', '.join(PUBLISHED)}")
-        sys.exit(SKIP)
+def check_published(pith):
     with tempfile.TemporaryDirectory() as folder:
-        for name in present:
-            n_layer, n_head, mean = PUBLISHED[name]
-            with open(os.path.join(source, name), "rb") as file:
+        for name, (n_layer, n_head, mean) in PUBLISHED.items():
+            with open(data_folder.find(f"stats/{name}"), "rb") as file:
                 status, said, _ = convert(folder, file.read())
             assert status == 0, said
             status, said = inspect(pith, os.path.join(folder, "a.stats"))
@@ -149,7 +145,7 @@ def check_published(pith, source):
 def main():
     pith = os.path.abspath(sys.argv[1])
     if len(sys.argv) > 2:
-        check_published(pith, sys.argv[2])
+        check_published(pith)
         return
     with tempfile.TemporaryDirectory() as folder:
         check_good(pith, folder)

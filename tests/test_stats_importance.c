@@ -110,9 +110,8 @@ static void seal(uint8_t *bytes, size_t n)
 
 /* ---- the file ---- */
 
-static void round_trip(void **state)
+TEST(importance_comes_back_as_it_was)
 {
-    (void)state;
     for (int32_t n_embd = 0; n_embd <= EMBD; n_embd += EMBD) {
         struct pith_stats *s = make_stats(make_importance(n_embd, 3)), *back = NULL;
         pith_error err;
@@ -145,9 +144,8 @@ static void round_trip(void **state)
 
 /* Without importance: version 1, and the bytes of version 2 up to the section but the header's
    version and size. */
-static void version_1(void **state)
+TEST(without_importance_a_file_has_version_1)
 {
-    (void)state;
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *back = NULL;
     pith_error err;
@@ -175,9 +173,8 @@ static void refuse(uint8_t *bytes, size_t n, const char *word)
     assert_null(s);
 }
 
-static void damaged(void **state)
+TEST(refuses_damaged_importance)
 {
-    (void)state;
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *s = NULL;
     pith_error err;
@@ -250,9 +247,8 @@ static void refuse_map(const struct stats_map *map, const char *word)
     pith_stats_free(s);
 }
 
-static void maps(void **state)
+TEST(refuses_bad_maps)
 {
-    (void)state;
     float one = 1.0f, less = -0.5f, more = 1.5f, none = NAN;
     refuse_map(&(struct stats_map){"triattention", &one, &one, &one}, "two maps of triattention");
     refuse_map(&(struct stats_map){"", &one, &one, &one}, "map 1 has a name of 0 bytes");
@@ -261,9 +257,8 @@ static void maps(void **state)
     refuse_map(&(struct stats_map){"h2o", &none, &one, &one}, "slope 2 is no number");
 }
 
-static void no_memory(void **state)
+TEST(failing_memory_leaves_nothing)
 {
-    (void)state;
     struct pith_stats *s = make_stats(make_importance(EMBD, 3)), *back = NULL;
     pith_error err;
     size_t n;
@@ -297,9 +292,8 @@ static double mean_of(const double *x)
 }
 
 /* Lanes of random quantiles, and lanes that are all ties: the mean is exact, nothing falls. */
-static void shares(void **state)
+TEST(shares_have_an_exact_mean)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 6; seed++) {
         struct stats_importance *m = make_importance(0, seed);
         double share[LANES], before[LANES] = {0};
@@ -320,9 +314,8 @@ static void shares(void **state)
 }
 
 /* Two lanes whose targets lie apart: half of all entries is all of one and none of the other. */
-static void shares_apart(void **state)
+TEST(lanes_that_lie_apart_get_all_or_nothing)
 {
-    (void)state;
     struct stats_importance *m = make_importance(0, 1);
     double share[LANES];
     for (int lane = 0; lane < LANES; lane++)
@@ -339,21 +332,10 @@ static void shares_apart(void **state)
     stats_importance_free(m);
 }
 
-static void predictions(void **state)
+TEST(predictions_clip_their_features)
 {
-    (void)state;
     const float weight[] = {2.0f, -3.0f, 0.5f}, low[] = {-1.0f, -1.0f}, high[] = {1.0f, 4.0f};
     near(stats_importance_predict(weight, low, high, (float[]){0.5f, 2.0f}, 2), -4.5, 0);
     near(stats_importance_predict(weight, low, high, (float[]){9.0f, -8.0f}, 2), 5.5, 0);
     near(stats_importance_predict(weight, low, high, (float[]){-9.0f, 8.0f}, 2), -13.5, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),   cmocka_unit_test(version_1),   cmocka_unit_test(damaged),
-        cmocka_unit_test(maps),         cmocka_unit_test(no_memory),   cmocka_unit_test(shares),
-        cmocka_unit_test(shares_apart), cmocka_unit_test(predictions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void stream(const char *text, size_t len, const char *const *strings, int
     pi_stop_free(&stop);
 }
 
-static void test_any_split_gives_the_same(void **state)
+TEST(any_split_gives_the_same_text)
 {
     static const char *const sets[][3] = {
         {"aba", NULL, NULL},      {"aabab", "bb", NULL},
@@ -97,7 +97,6 @@ static void test_any_split_gives_the_same(void **state)
         {"aaaa", NULL, NULL},     {"c", NULL, NULL},
     };
     uint64_t rng = 1;
-    (void)state;
     for (int round = 0; round < 4000; round++) {
         char text[40];
         size_t len = 1 + (size_t)rng_below(&rng, sizeof(text));
@@ -111,30 +110,27 @@ static void test_any_split_gives_the_same(void **state)
     }
 }
 
-static void test_without_strings_nothing_is_held(void **state)
+TEST(without_strings_nothing_is_held)
 {
     uint64_t rng = 2;
-    (void)state;
     stream("any text at all", 15, NULL, 0, &rng, 4);
 }
 
-static void test_characters(void **state)
+TEST(holds_back_parts_of_characters)
 {
     static const char *const strings[] = {"\xc3\xa9t\xc3\xa9", "\xe2\x82\xac"};
     uint64_t rng = 3;
     const char *text = "en \xc3\xa9t\xc3\xa8 \xe2\x82\xad \xc3\xa9t\xc3\xa9!";
-    (void)state;
     for (size_t max_piece = 1; max_piece < 8; max_piece++)
         stream(text, strlen(text), strings, 2, &rng, max_piece);
 }
 
 /* The end of a piece that a stop string begins with stays back, and comes out when it is none. */
-static void test_holds_back_and_gives_back(void **state)
+TEST(holds_back_and_gives_back)
 {
     static const char *const strings[] = {"\nUser:"};
     struct pi_stop stop;
     struct output out = {.len = 0};
-    (void)state;
     assert_int_equal(pi_stop_init(&stop, strings, NULL, 1, NULL), PITH_OK);
     push(&stop, "Hello\nUs", 8, &out);
     assert_int_equal(out.len, 5);
@@ -149,7 +145,7 @@ static void test_holds_back_and_gives_back(void **state)
     pi_stop_free(&stop);
 }
 
-static void test_long_pieces(void **state)
+TEST(takes_long_pieces)
 {
     static const char *const strings[] = {"<end>"};
     struct pi_stop stop;
@@ -157,7 +153,6 @@ static void test_long_pieces(void **state)
     char *text = malloc(100000);
     size_t n;
     bool found;
-    (void)state;
     memset(text, '<', 100000);
     assert_int_equal(pi_stop_init(&stop, strings, NULL, 1, &err), PITH_OK);
     assert_int_equal(pi_stop_push(&stop, text, 100000, &n, &found, &err), PITH_OK);
@@ -171,7 +166,7 @@ static void test_long_pieces(void **state)
     free(text);
 }
 
-static void test_failures(void **state)
+TEST(refuses_empty_strings_and_failing_memory)
 {
     static const char *const empty[] = {"a", ""};
     static const char *const fine[] = {"a"};
@@ -180,7 +175,6 @@ static void test_failures(void **state)
     size_t n;
     bool found;
     int64_t before = pi_mem_used(PI_MEM_OTHER);
-    (void)state;
     assert_int_equal(pi_stop_init(&stop, empty, NULL, 2, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "string 1"));
     pi_stop_free(&stop);
@@ -199,17 +193,4 @@ static void test_failures(void **state)
     pi_mem_fail_at(0, false);
     pi_stop_free(&stop);
     assert_int_equal(pi_mem_used(PI_MEM_OTHER), before);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_gives_the_same),
-        cmocka_unit_test(test_without_strings_nothing_is_held),
-        cmocka_unit_test(test_characters),
-        cmocka_unit_test(test_holds_back_and_gives_back),
-        cmocka_unit_test(test_long_pieces),
-        cmocka_unit_test(test_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

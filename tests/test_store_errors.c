@@ -60,7 +60,7 @@ static void measure(enum kv_type type, int32_t dim, double *error, double *cosin
     free(x);
 }
 
-static void test_documented(void **state)
+TEST(errors_are_those_of_the_page)
 {
     static const struct {
         enum kv_type type;
@@ -72,7 +72,6 @@ static void test_documented(void **state)
         {KV_TYPE_TURBO4, 0.0081, 0.9960},
         {KV_TYPE_Q8_0, 2.8e-5, 1.0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(documented) / sizeof(documented[0]); i++) {
         double error, cosine;
         measure(documented[i].type, 128, &error, &cosine);
@@ -83,11 +82,10 @@ static void test_documented(void **state)
 }
 
 /* Fewer bits, larger errors; smaller groups, whose scales are worth more, smaller ones. */
-static void test_order(void **state)
+TEST(fewer_bits_cost_larger_errors)
 {
     static const int32_t dims[] = {128, 64, 96, 80};
     double last[KV_N_TYPE], error, cosine;
-    (void)state;
     for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++) {
         double fewer = 0.0;
         for (int t = KV_TYPE_TURBO4; t <= KV_TYPE_TURBO2; t++) {
@@ -99,12 +97,11 @@ static void test_order(void **state)
     }
 }
 
-static void test_listing(void **state)
+TEST(lists_every_type)
 {
     pith_store_info info;
     pith_error err;
     int32_t n = 0;
-    (void)state;
     for (; pith_store_type(n, &info) == PITH_OK; n++) {
         assert_string_equal(info.name, kv_type_name((enum kv_type)n));
         assert_true(info.summary[0] != '\0');
@@ -127,14 +124,4 @@ static void test_listing(void **state)
     assert_non_null(strstr(err.message, "type_k: \"turbo9\""));
     assert_int_equal(pith_store_check(NULL, "turbo3:force", &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "type_v: "));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_documented),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_listing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,10 +81,9 @@ static pith_engine *engine_of(size_t m, const char *keep, const char *read, cons
     return e;
 }
 
-static int make_models(void **state)
+static void make_models(void)
 {
     uint64_t rng = 21;
-    (void)state;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, 160);
     for (size_t m = 0; m < PI_LEN(shapes); m++) {
@@ -106,18 +105,15 @@ static int make_models(void **state)
         pith_projection_free(p);
         pith_engine_free(e);
     }
-    return 0;
 }
 
-static int free_models(void **state)
+static void free_models(void)
 {
-    (void)state;
     for (size_t m = 0; m < PI_LEN(shapes); m++) {
         pith_model_free(models[m]);
         unlink(bases[m]);
     }
     mem_check(NULL);
-    return 0;
 }
 
 /* ---- runs ---- */
@@ -214,10 +210,9 @@ static void check_keep(size_t m, const char *name, int32_t type, const char *typ
     assert_true(a[N_TOKEN - 1] != full[N_TOKEN - 1]);
 }
 
-static void every_keep_policy(void **state)
+TEST_WITH(make_models, free_models, every_keep_policy_works_over_every_type)
 {
     pith_policy_info info;
-    (void)state;
     for (size_t m = 0; m < PI_LEN(shapes); m++)
         for (int32_t i = 0, n = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
@@ -253,10 +248,9 @@ static void check_read(size_t m, const char *name, int32_t type, const char *typ
     assert_true(memcmp(a, full, sizeof(full)) != 0);
 }
 
-static void every_read_policy(void **state)
+TEST_WITH(make_models, free_models, every_read_policy_works_over_every_type)
 {
     pith_policy_info info;
-    (void)state;
     for (size_t m = 0; m < PI_LEN(shapes); m++)
         for (int32_t i = 0, n = 0; pith_policy_get(PITH_READ, i, &info) == PITH_OK; i++)
             for (int32_t type = 0; type < KV_N_TYPE; type++, n++)
@@ -419,10 +413,9 @@ static int32_t check_scores(int32_t dim, enum kv_type type_k, enum kv_type type_
     return n;
 }
 
-static void scores_are_those_of_decoded_entries(void **state)
+TEST(scores_are_those_of_decoded_entries)
 {
     static const int32_t dims[] = {64, 96, 128};
-    (void)state;
     strcpy(stats_path, "/tmp/pith-store-XXXXXX");
     close(mkstemp(stats_path));
     for (size_t d = 0; d < PI_LEN(dims); d++)
@@ -432,14 +425,4 @@ static void scores_are_those_of_decoded_entries(void **state)
             assert_int_equal(check_scores(dims[d], (enum kv_type)type, KV_TYPE_Q4_0), 6);
         }
     unlink(stats_path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_those_of_decoded_entries),
-        cmocka_unit_test_setup_teardown(every_keep_policy, make_models, free_models),
-        cmocka_unit_test_setup_teardown(every_read_policy, make_models, free_models),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

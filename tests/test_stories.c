@@ -3,19 +3,14 @@
  * scripts/convert_llama2c.py, tells the same greedy story as llama.cpp does from that file
  * (golden/story.txt, made by scripts/golden/story.py). Tokenizer, pass, sampler, stream and
  * detokenizer must all agree.
- *
- * CMake's test convert_stories writes the file before, where the shared data is there.
  */
 #include <string.h>
 
-#include "pith/pith.h"
-#include "testing.h"
+#include "stories.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/story.txt"
 #define MAX_IDS 512
 #define MAX_TEXT 8192
-
-#define MODEL "stories260K.gguf" /* in the folder of the test programs, where tests run */
 
 static struct {
     char opening[256];
@@ -41,13 +36,11 @@ static int32_t read_ids(char *text, int32_t *ids)
 }
 
 /* llama.cpp's detokenizer leaves the space that its tokenizer put before the first word. */
-static int read_golden(void **state)
+static void read_golden(void)
 {
     static char line[MAX_TEXT];
     FILE *file = fopen(GOLDEN, "r");
-    (void)state;
-    if (file == NULL)
-        return -1;
+    assert_non_null(file);
     while (fgets(line, sizeof(line), file) != NULL && strcmp(line, "text\n") != 0) {
         if (strncmp(line, "opening ", 8) == 0)
             snprintf(golden.opening, sizeof(golden.opening), "%.*s", (int)strcspn(line + 8, "\n"),
@@ -61,8 +54,9 @@ static int read_golden(void **state)
     fclose(file);
     if (golden.text[0] == ' ')
         memmove(golden.text, golden.text + 1, len);
-    return 0;
 }
+
+TEST_GROUP(read_golden, NULL);
 
 struct told {
     char text[MAX_TEXT];
@@ -112,15 +106,12 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
     pith_engine_free(engine);
 }
 
-static void test_story(void **state)
+TEST(tells_the_story_that_llama_cpp_tells)
 {
     pith_error err = {0};
-    pith_model *model;
+    pith_model *model = stories_load();
     int32_t ids[MAX_IDS], n = 0;
-    (void)state;
-    SKIP_WITHOUT(MODEL);
     assert_true(golden.n_id >= 200);
-    must(pith_model_load(MODEL, NULL, &model, &err), &err);
     must(pith_tokenize(model, golden.opening, strlen(golden.opening), PITH_TOKENIZE_BOS, ids,
                        MAX_IDS, &n, &err),
          &err);
@@ -131,16 +122,13 @@ static void test_story(void **state)
     pith_model_free(model);
 }
 
-static void test_detokenize(void **state)
+TEST(tokens_of_the_story_give_its_text)
 {
     pith_error err = {0};
-    pith_model *model;
+    pith_model *model = stories_load();
     char text[MAX_TEXT];
     int32_t ids[2 * MAX_IDS];
     size_t len = 0;
-    (void)state;
-    SKIP_WITHOUT(MODEL);
-    must(pith_model_load(MODEL, NULL, &model, &err), &err);
     memcpy(ids, golden.prompt, (size_t)golden.n_prompt * sizeof(*ids));
     memcpy(ids + golden.n_prompt, golden.ids, (size_t)golden.n_id * sizeof(*ids));
     must(pith_detokenize(model, ids, golden.n_prompt + golden.n_id, false, text, sizeof(text), &len,
@@ -149,13 +137,4 @@ static void test_detokenize(void **state)
     assert_int_equal(len, strlen(golden.text));
     assert_memory_equal(text, golden.text, len);
     pith_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_story),
-        cmocka_unit_test(test_detokenize),
-    };
-    return cmocka_run_group_tests(tests, read_golden, NULL);
 }

@@ -164,8 +164,8 @@ class Chat(unittest.TestCase):
                 self.assertEqual(t.end(), 0)
 
     def test_second_interrupt(self):
-        """One Ctrl-C ends reading; another, before the first is answered, ends the program. Where
-        the first was faster, the chat goes on, and both are typed again."""
+        """One Ctrl-C ends reading; another, before the first is answered, ends the program. A
+        finger on the keys sends many: one of them comes while the first is being answered."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "talk.json")
             with open(TEXT) as f, open(path, "w") as to:
@@ -174,25 +174,14 @@ class Chat(unittest.TestCase):
             with Terminal("chat", *SLOW, "--chat-template", "chatml", "--history", "", "-n", "3",
                           "--chunk", "4096") as t:
                 t.until(b"> ")
-                for attempt in range(10):
-                    at = len(t.text)
-                    t.type(b"/reset\n")
-                    t.until(b"starts over", at)
-                    t.type(f"/load {path}\n".encode())
-                    t.until(b"loaded 2 messages", at)
-                    at = len(t.text)
-                    t.type(b"Where is Maria?\n")
-                    t.until(rb"reading \d+ of [12],\d{3} tokens", at)
+                t.type(f"/load {path}\n".encode())
+                t.until(b"loaded 2 messages")
+                at = len(t.text)
+                t.type(b"Where is Maria?\n")
+                t.until(rb"reading \d+ of [12],\d{3} tokens", at)
+                start = time.monotonic()
+                while time.monotonic() < start + 1 and t.read(0.0002):
                     t.type(b"\x03")
-                    time.sleep(0.0004 * attempt)
-                    t.type(b"\x03")
-                    start = time.monotonic()
-                    try:
-                        t.until(rb"stopped: \d+ of \d+ tokens are read[^>]*> ", at)
-                    except AssertionError:
-                        break
-                else:
-                    self.skipTest("each first Ctrl-C was answered before the second came")
                 self.assertEqual(t.end(), 130)
                 self.assertLess(time.monotonic() - start, 20)
 

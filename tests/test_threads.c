@@ -79,9 +79,8 @@ static bool loop_is_right(struct seen *s, bool ranges, int n_thread, int n)
     return ok;
 }
 
-static void test_each_item_once(void **state)
+TEST(does_each_item_once)
 {
-    (void)state;
     static struct seen s;
     for (int n_thread = 1; n_thread <= N_PROCESSOR; n_thread++)
         for (int n = 0; n < MAX_ITEM; n += n < 40 ? 1 : 37) {
@@ -91,9 +90,8 @@ static void test_each_item_once(void **state)
 }
 
 /* Helpers do take part: items that take long are shared. */
-static void test_helpers_take_part(void **state)
+TEST(helpers_take_part)
 {
-    (void)state;
     static struct seen s = {.nap_ns = 1000000};
     int64_t until = pi_time_ns() + 60 * (int64_t)1000000000;
     while (atomic_load(&s.by_other) < 100 && pi_time_ns() < until)
@@ -114,9 +112,8 @@ static void nest(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-static void test_nested(void **state)
+TEST(loops_may_stand_in_loops)
 {
-    (void)state;
     for (int round = 0; round < 50 / TEST_STRIDE; round++) {
         _Atomic int wrong = 0;
         pi_parallel_items(4, 40, nest, &wrong);
@@ -135,11 +132,10 @@ static void *call_loops(void *arg)
     return NULL;
 }
 
-static void test_many_callers(void **state)
+TEST(many_callers_get_their_own_results)
 {
     enum { N_CALLER = 6 };
     pthread_t callers[N_CALLER];
-    (void)state;
     for (uintptr_t i = 0; i < N_CALLER; i++)
         assert_int_equal(pthread_create(&callers[i], NULL, call_loops, (void *)(i + 1)), 0);
     for (int i = 0; i < N_CALLER; i++) {
@@ -169,10 +165,9 @@ static void lose(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-static void test_costly_helpers_rest(void **state)
+TEST(costly_helpers_rest)
 {
     struct costly c = {0};
-    (void)state;
     pi_thread_assume(2);
     int64_t start = pi_time_ns();
     for (int i = 0; i < 1000; i++)
@@ -215,14 +210,11 @@ static int signal_others(int signal)
     return n;
 }
 
-static void test_frozen_helpers_hold_up_nobody(void **state)
+TEST(frozen_helpers_hold_up_nobody)
 {
-    (void)state;
     static struct seen s;
-    if (WITH_TSAN) {
-        print_message("ThreadSanitizer delivers signals late: skipped\n");
-        return;
-    }
+    if (WITH_TSAN)
+        test_skip("ThreadSanitizer delivers signals late");
     struct sigaction action = {.sa_handler = freeze}, old;
     sigaction(SIGPROF, &action, &old);
     atomic_store(&frozen, true);
@@ -237,18 +229,16 @@ static void test_frozen_helpers_hold_up_nobody(void **state)
     while (atomic_load(&n_frozen) > 0)
         nap(1000000);
     sigaction(SIGPROF, &old, NULL);
-    test_helpers_take_part(state);
+    test_helpers_take_part();
 }
 
 /* ---- fork ---- */
 
-static void test_fork_after_use(void **state)
+TEST(a_child_of_fork_has_loops_of_its_own)
 {
     static struct seen s;
-    if (WITH_TSAN) {
-        print_message("ThreadSanitizer makes no threads in a child of fork: skipped\n");
-        return;
-    }
+    if (WITH_TSAN)
+        test_skip("ThreadSanitizer makes no threads in a child of fork");
     assert_true(loop_is_right(&s, false, 4, 100));
     pid_t child = fork();
     if (child == 0) {
@@ -267,7 +257,7 @@ static void test_fork_after_use(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    test_helpers_take_part(state);
+    test_helpers_take_part();
 }
 
 /* ---- processors ---- */
@@ -287,7 +277,7 @@ static void write_file(const char *root, const char *path, const char *text)
     fclose(f);
 }
 
-static void test_control_groups(void **state)
+TEST(counts_processors_of_control_groups)
 {
     static const struct {
         const char *self, *path, *text, *path2, *text2;
@@ -306,7 +296,6 @@ static void test_control_groups(void **state)
         {"nonsense\n", "/cpu.max", "100000 100000\n", "/x", "", INT32_MAX},
         {"0::/\n", "/cpu.max", "nonsense\n", "/x", "", INT32_MAX},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char root[600], self[640];
         snprintf(root, sizeof(root), "%s/groups%zu", folder, i);
@@ -323,23 +312,10 @@ static void test_control_groups(void **state)
     assert_true(pi_processors() >= 1);
 }
 
-static int open_all(void **state)
+static void open_all(void)
 {
     pi_thread_assume(N_PROCESSOR);
-    return make_folder(state);
+    make_folder();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_item_once),
-        cmocka_unit_test(test_helpers_take_part),
-        cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_many_callers),
-        cmocka_unit_test(test_frozen_helpers_hold_up_nobody),
-        cmocka_unit_test(test_fork_after_use),
-        cmocka_unit_test(test_costly_helpers_rest),
-        cmocka_unit_test(test_control_groups),
-    };
-    return cmocka_run_group_tests(tests, open_all, remove_folder);
-}
+TEST_GROUP(open_all, remove_folder);

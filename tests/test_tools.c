@@ -9,8 +9,8 @@
 #include <jansson.h>
 
 #include "base/mem.h"
-#include "real.h"
 #include "serve/tools.h"
+#include "testing.h"
 
 #define DS(x) "<\xef\xbd\x9c" x "\xef\xbd\x9c>"
 #define SP "\xe2\x96\x81"
@@ -306,9 +306,8 @@ static const struct row rows[] = {
      "c0:get|a0:{\"n\": 1}|e0|c1:f|a1:{}|e1"},
 };
 
-static void test_forms(void **state)
+TEST(tells_calls_apart_in_every_form)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     assert_non_null(tools);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -318,9 +317,8 @@ static void test_forms(void **state)
     json_decref(tools);
 }
 
-static void test_options(void **state)
+TEST(calls_need_tools)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct setting s = setting_of(SERVE_TOOLS_HERMES, NULL); /* none given */
     check(&s, "<think>a</think><tool_call>" CALL "</tool_call>",
@@ -351,9 +349,8 @@ static void test_options(void **state)
 }
 
 /* Where calls are constrained, what the grammar has not seen is content. */
-static void test_constrained(void **state)
+TEST(constrained_calls_leave_the_rest_as_content)
 {
-    (void)state;
 #define OBJECT "{\"name\": \"get\", \"arguments\": {\"a\": 1}}"
 #define TOLD "c0:get|a0:{\"a\": 1}|e0"
     static const struct row some[] = {
@@ -386,9 +383,8 @@ static void test_constrained(void **state)
 }
 
 /* Ids depend on the request and the index alone. */
-static void test_ids(void **state)
+TEST(ids_depend_on_request_and_index)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct told told;
     struct setting s = setting_of(SERVE_TOOLS_HERMES, tools);
@@ -411,9 +407,8 @@ static void test_ids(void **state)
 }
 
 /* Arguments come while they are written, where a grammar holds them; else when the call is sure. */
-static void test_streams(void **state)
+TEST(arguments_stream_while_they_are_written)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct setting s = setting_of(SERVE_TOOLS_HERMES, tools);
     struct told told = {.type = -1};
@@ -447,9 +442,8 @@ static void test_streams(void **state)
     json_decref(tools);
 }
 
-static void test_prompt(void **state)
+TEST(the_prompt_says_whether_the_answer_thinks)
 {
-    (void)state;
     struct serve_tools_style style;
     serve_tools_style_detect("", 0, &style);
     assert_int_equal(style.form, SERVE_TOOLS_GENERIC);
@@ -491,9 +485,8 @@ static void check_sound(const struct setting *s, const char *text, size_t len)
 }
 
 /* Each row cut at every byte, and with every byte another. */
-static void test_broken(void **state)
+TEST(broken_calls_do_no_harm)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     static const char other[] = {'}', '<', '"', '\n'};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -528,9 +521,8 @@ static void ignore(void *user, const struct serve_tools_event *e)
 }
 
 /* Every allocation of every row fails once: NOMEM, and all can be freed. */
-static void test_memory(void **state)
+TEST(failing_memory_is_told)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct setting s = setting_of(rows[i].form, tools);
@@ -558,28 +550,15 @@ static void test_memory(void **state)
 }
 
 /* Qwen's markers of calls are printed; control tokens are not. */
-static void test_special(void **state)
+TEST(markers_of_calls_are_printed)
 {
-    (void)state;
     pith_model *model;
     pith_error err;
-    const char *path = real_model("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
+    const char *path = test_model_file("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
     assert_int_equal(pith_model_load(path, NULL, &model, &err), PITH_OK);
     struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>"};
     assert_false(serve_tools_style_special(&style, model));
     style.think_close = "<|im_end|>";
     assert_true(serve_tools_style_special(&style, model));
     pith_model_free(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),       cmocka_unit_test(test_options),
-        cmocka_unit_test(test_constrained), cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_prompt),
-        cmocka_unit_test(test_broken),      cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_special),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,9 +9,6 @@
 #include "testing.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/tools.jsonl"
-#ifndef TEMPLATES
-#define TEMPLATES SHARED_DATA "/templates"
-#endif
 
 static const char tools_text[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": "
@@ -142,12 +139,14 @@ static void check_answer(const json_t *line, struct answer *a)
 /* Whether the template is there and says the same form and tags. */
 static int check_template(const char *name, const struct serve_tools_style *style)
 {
-    char path[512];
+    char file[128];
     size_t len;
-    snprintf(path, sizeof path, "%s/%s.jinja", TEMPLATES, name);
-    char *text = read_file(path, &len);
-    if (text == NULL)
+    snprintf(file, sizeof(file), "templates/%s.jinja", name);
+    const char *path = test_data_find(file);
+    if (path == NULL)
         return 0;
+    char *text = read_file(path, &len);
+    assert_non_null(text);
     struct serve_tools_style found;
     serve_tools_style_detect(text, len, &found);
     free(text);
@@ -188,9 +187,8 @@ static void check_line(const json_t *line, const json_t *tools)
     }
 }
 
-static void test_round_trip(void **state)
+TEST(reads_back_what_templates_write)
 {
-    (void)state;
     for_each_line(check_line);
 }
 
@@ -203,22 +201,12 @@ static void check_form(const json_t *line, const json_t *tools)
     assert_int_equal(check_template(name, &style), 1);
 }
 
-static void test_detect(void **state)
+TEST(detects_the_form_of_each_template)
 {
-    (void)state;
-    SKIP_WITHOUT(TEMPLATES "/Qwen-Qwen3-0.6B.jinja");
+    test_data("templates/Qwen-Qwen3-0.6B.jinja");
     for_each_line(check_form);
     struct serve_tools_style generic = {SERVE_TOOLS_GENERIC, "<think>", "</think>"};
     assert_int_equal(check_template("SmolLM2-135M-Instruct.gguf", &generic), 1);
     assert_int_equal(check_template("google-gemma-2-2b-it", &generic), 1);
     assert_int_equal(check_template("microsoft-Phi-3.5-mini-instruct", &generic), 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_detect),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

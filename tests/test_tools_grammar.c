@@ -21,9 +21,8 @@ static pith_status make(enum serve_tool_form form, struct serve_tools_grammar_op
     return serve_tools_grammar_create(&style, &options, g, err);
 }
 
-static void test_json(void **state)
+TEST(makes_the_grammar_of_calls_as_json)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
     pith_error err;
@@ -58,9 +57,8 @@ static void test_json(void **state)
     json_decref(tools);
 }
 
-static void test_required(void **state)
+TEST(required_calls_begin_the_answer)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
     pith_error err;
@@ -85,9 +83,8 @@ static void test_required(void **state)
 }
 
 /* Parameters between tags: strings are text, an enum its words, all else JSON of its schema. */
-static void test_params(void **state)
+TEST(parameters_between_tags_follow_their_schemas)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
     pith_error err;
@@ -106,9 +103,8 @@ static void test_params(void **state)
 }
 
 /* Where the answer begins within reasoning, no object begins it. */
-static void test_triggers(void **state)
+TEST(within_reasoning_no_object_triggers)
 {
-    (void)state;
     static const enum serve_tool_form forms[] = {SERVE_TOOLS_GENERIC, SERVE_TOOLS_LLAMA3,
                                                  SERVE_TOOLS_MISTRAL};
     static const int32_t counts[3][4] = {{11, 5, 6, 0}, {10, 5, 5, 0}, {1, 0, 1, 0}};
@@ -126,9 +122,8 @@ static void test_triggers(void **state)
     assert_null(serve_tools_triggers(SERVE_TOOLS_SOLAR, false, &n, &n_first));
 }
 
-static void test_refused(void **state)
+TEST(refuses_unknown_tools_and_forms)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     json_t *bad = json_loads("[{\"type\": \"function\", \"function\": {}}]", 0, NULL);
     struct serve_tools_grammar g;
@@ -153,9 +148,8 @@ static void test_refused(void **state)
     json_decref(bad);
 }
 
-static void test_instructions(void **state)
+TEST(instructs_a_template_that_knows_no_tools)
 {
-    (void)state;
     json_t *tools = json_loads(tools_text, 0, NULL);
     char *text;
     pith_error err;
@@ -164,14 +158,4 @@ static void test_instructions(void **state)
     assert_non_null(strstr(text, "\n{\"name\": \"stop\"}\n"));
     pi_mem_free(text);
     json_decref(tools);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_required),
-        cmocka_unit_test(test_params),  cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_instructions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

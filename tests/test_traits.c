@@ -33,18 +33,17 @@ static const struct {
 
 static pith_model *model;
 
-static int load(void **state)
+static void load(void)
 {
-    (void)state;
-    return pith_model_load(MODEL, NULL, &model, NULL) != PITH_OK;
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, NULL), PITH_OK);
 }
 
-static int unload(void **state)
+static void unload(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(load, unload);
 
 static pith_engine_params params_of(size_t i)
 {
@@ -65,9 +64,8 @@ static void check_flag(size_t line, const char *name, char letter, bool value)
         fail_msg("line %zu: %s is %d", line, name, value);
 }
 
-static void implications(void **state)
+TEST(each_policy_implies_its_traits)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
         pith_engine *e = NULL;
@@ -91,9 +89,8 @@ static void implications(void **state)
 }
 
 /* An estimate before there is an engine, and what its scheduler sets aside, are one number. */
-static void bytes(void **state)
+TEST(estimates_and_reservations_are_one_number)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
         pith_engine *e = NULL;
@@ -108,9 +105,8 @@ static void bytes(void **state)
     }
 }
 
-static void refused(void **state)
+TEST(refuses_pairs_that_exclude_each_other)
 {
-    (void)state;
     static const struct {
         const char *keep, *read, *word;
     } pairs[] = {
@@ -134,9 +130,8 @@ static void refused(void **state)
 }
 
 /* What a policy keeps beside entries is filled by what it needs: known before it is opened. */
-static void state_is_foreseen(void **state)
+TEST(state_is_foreseen)
 {
-    (void)state;
     pith_policy_info policy;
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &policy) == PITH_OK; i++) {
         pith_engine_params params = params_of(0);
@@ -154,9 +149,8 @@ static void state_is_foreseen(void **state)
 }
 
 /* Every use with something to say of it, and arguments that say nothing. */
-static void uses(void **state)
+TEST(each_use_is_allowed_or_refused)
 {
-    (void)state;
     pith_engine_params params = params_of(0);
     pith_error out;
     for (int use = 0; use < PITH_N_USE; use++) {
@@ -170,13 +164,4 @@ static void uses(void **state)
     params.keep = NULL;
     params.type_k = "f16:centre";
     expect(pith_policies_fit(&params, PITH_USE_FILE, &out), &out, PITH_UNSUPPORTED, "(centre)");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(implications),      cmocka_unit_test(bytes), cmocka_unit_test(refused),
-        cmocka_unit_test(state_is_foreseen), cmocka_unit_test(uses),
-    };
-    return cmocka_run_group_tests(tests, load, unload);
 }

@@ -1,5 +1,5 @@
 /*
- * The TriAttention score against the vectors of its specification, where they are there, and
+ * The TriAttention score against the vectors of its specification, and
  * against its own formula summed term by term in double. The policy in an engine is in
  * test_triattention_rounds.c, with vector 11; vectors 1, 10 and 12, of statistics, in the tests of
  * those. Longer than most files: all vectors share its helpers.
@@ -16,7 +16,7 @@
 #include "policy/keep/keep.h"
 #include "policy/keep/triattention_score.h"
 
-#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/"
+#define VECTORS PITH_SOURCE_DIR "/tests/vectors/"
 #define TOLERANCE 1e-4 /* of single precision, as the vectors say */
 #define MAX_KEYS 16
 #define MAX_DIM 16
@@ -25,6 +25,14 @@
 /* ---- vectors ---- */
 
 static json_t *root, *v3_root;
+
+static void forget_vectors(void)
+{
+    json_decref(root);
+    json_decref(v3_root);
+}
+
+TEST_GROUP(NULL, forget_vectors);
 
 static json_t *vector(int id)
 {
@@ -150,10 +158,8 @@ static void expect_scores(const struct problem *p, struct triattention_form form
         near((double)out[i], at(wanted, (size_t)i), TOLERANCE);
 }
 
-static void vector_3_offsets(void **state)
+TEST(offsets_are_those_of_vector_3)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     for (size_t i = 0; i < json_array_size(in(3, "max")); i++) {
         int32_t out[TRIATTENTION_MAX_OFFSETS];
         json_t *wanted = json_array_get(want(3, "offsets"), i);
@@ -165,10 +171,8 @@ static void vector_3_offsets(void **state)
     }
 }
 
-static void vector_2_rotation(void **state)
+TEST(rotation_is_that_of_vector_2)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     static const char *const names[] = {"half_rotated_s1", "interleaved_rotated_s1",
                                         "half_rotated_scaled"};
     double x[8], s = json_number_value(in(2, "s"));
@@ -197,10 +201,8 @@ static void vector_2_rotation(void **state)
         near((double)w[d], at(want(2, "half_rotated_scaled"), d), 1e-6);
 }
 
-static void vector_4_score(void **state)
+TEST(scores_are_those_of_vector_4)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     struct problem p;
     double g[2 * MAX_PAIR];
     int32_t offset[TRIATTENTION_MAX_OFFSETS];
@@ -244,10 +246,8 @@ static void vector_4_score(void **state)
         }
 }
 
-static void vector_5_ablations(void **state)
+TEST(ablations_are_those_of_vector_5)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     struct problem p;
     load_problem(&p, 4);
     expect_scores(&p, (struct triattention_form){.offset_max = 65536, .no_r = true},
@@ -270,10 +270,8 @@ static void vector_5_ablations(void **state)
     expect_scores(&p, paper, want(5, "norm_only_unweighted_knorm"));
 }
 
-static void vector_6_magnitude(void **state)
+TEST(magnitudes_are_those_of_vector_6)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     struct problem p;
     float out[MAX_KEYS];
     load_problem(&p, 4);
@@ -293,10 +291,8 @@ static void vector_6_magnitude(void **state)
         near((double)out[j], at(want(6, "z_population"), (size_t)j), TOLERANCE);
 }
 
-static void vector_7_z(void **state)
+TEST(z_scores_are_those_of_vector_7)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     static const char *const inputs[] = {"a", "constant"};
     static const char *const outputs[] = {"hf_a", "hf_constant"};
     static const char *const others[] = {"vllm_a", "vllm_constant"};
@@ -318,10 +314,8 @@ static void vector_7_z(void **state)
     }
 }
 
-static void vector_8_group(void **state)
+TEST(groups_are_those_of_vector_8)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     struct problem p;
     float final[MAX_KEYS], raw[MAX_KEYS];
     int32_t pos[MAX_KEYS], slots[MAX_KEYS];
@@ -357,10 +351,8 @@ static void vector_8_group(void **state)
 }
 
 /* Rows are query heads, layer by layer: their maximum per KV head, and over layers the mean. */
-static void vector_9_selection(void **state)
+TEST(selections_are_those_of_vector_9)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "triattention.json");
     enum { LAYERS = 2, HEADS = 4, GROUP = 2, N = 7, PREFIX = 2, KEEP = 3 };
     float z[LAYERS][HEADS / GROUP][N], row[N];
     int32_t pos[N], slots[N];
@@ -466,10 +458,8 @@ static void expect_collapse(const json_t *v)
 }
 
 /* The fork's collapsed form is the same number. */
-static void v3_collapse(void **state)
+TEST(the_collapsed_form_is_the_same_number)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "v3.json");
     for (size_t c = 0; c < json_array_size(v3("collapse")); c++)
         expect_collapse(json_array_get(v3("collapse"), c));
 }
@@ -504,10 +494,8 @@ static void expect_selection(const json_t *v, const char *name, const json_t *re
             assert_int_equal(pos[i], (int)at(gone, (size_t)lost++));
 }
 
-static void v3_selection(void **state)
+TEST(v3_selects_as_the_fork_does)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "v3.json");
     int32_t n = 0;
     for (size_t c = 0; c < json_array_size(v3("selection")); c++) {
         json_t *v = json_array_get(v3("selection"), c), *result;
@@ -527,10 +515,8 @@ static void v3_selection(void **state)
 }
 
 /* The storage type that V3 stacks with, bit by bit. */
-static void v3_q8_0(void **state)
+TEST(q8_0_codes_are_those_of_the_fork)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS "v3.json");
     const struct kv_codec *codec = &kv_codecs[KV_TYPE_Q8_0];
     float x[32], back[32];
     int8_t code[32];
@@ -578,9 +564,8 @@ static double naive(const struct problem *p, const double *k, double pos, double
     return (max ? best : sum / n) + extra;
 }
 
-static void formula(void **state)
+TEST(scores_agree_with_the_formula_in_double)
 {
-    (void)state;
     uint64_t rng = 7;
     for (int trial = 0; trial < 200; trial++) {
         struct problem p;
@@ -622,9 +607,8 @@ static void formula(void **state)
     }
 }
 
-static void linear_offsets(void **state)
+TEST(linear_offsets_are_evenly_spread)
 {
-    (void)state;
     int32_t out[TRIATTENTION_MAX_OFFSETS];
     assert_int_equal(triattention_offsets(65536, true, out), 17);
     assert_int_equal(out[0], 1);
@@ -636,9 +620,8 @@ static void linear_offsets(void **state)
 }
 
 /* Sums that overflowed say nothing; what is protected has no part in that. */
-static void infinite_scores(void **state)
+TEST(infinite_scores_say_nothing)
 {
-    (void)state;
     const bool may[4] = {true, true, true, false};
     float x[4] = {1, INFINITY, 3, 4}, y[4] = {1, 2, 3, INFINITY}, z[4] = {1, 2, NAN, 4};
     triattention_standardise(x, may, 4);
@@ -697,9 +680,8 @@ static double correlate(const float *scores, const double *logits, int32_t n)
 /* High scores are keys that will be attended, the more so the more one way queries point; the fork
    evicts these first. The queries are others than the vector's, its correlations nearly the same.
  */
-static void sign(void **state)
+TEST(high_scores_are_keys_that_will_be_attended)
 {
-    (void)state;
     static const struct {
         double spread, r, full; /* the last two as v3.json's "sign_check" has them */
     } cases[] = {{0.25, 0.95, 0.9999}, {1.0, 0.6, 0.9067}, {3.0, 0.2, 0.5995}};
@@ -722,9 +704,8 @@ static void sign(void **state)
     }
 }
 
-static void random_phase(void **state)
+TEST(random_phases_keep_lengths)
 {
-    (void)state;
     struct pith_stats s = {.n_pair = 3, .n_flat = 1};
     float rows[2][10] = {{3, 0, -1, 4, 2, 0, 6, 3, 1, 7}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 2}};
     float out[2][10], again[2][10];
@@ -747,30 +728,4 @@ static void random_phase(void **state)
         n_turned += out[0][9] < 0.0f;
     }
     assert_true(n_turned > 30 && n_turned < 70);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vector_2_rotation),
-        cmocka_unit_test(vector_3_offsets),
-        cmocka_unit_test(vector_4_score),
-        cmocka_unit_test(vector_5_ablations),
-        cmocka_unit_test(vector_6_magnitude),
-        cmocka_unit_test(vector_7_z),
-        cmocka_unit_test(vector_8_group),
-        cmocka_unit_test(vector_9_selection),
-        cmocka_unit_test(v3_collapse),
-        cmocka_unit_test(v3_selection),
-        cmocka_unit_test(v3_q8_0),
-        cmocka_unit_test(formula),
-        cmocka_unit_test(linear_offsets),
-        cmocka_unit_test(infinite_scores),
-        cmocka_unit_test(sign),
-        cmocka_unit_test(random_phase),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    json_decref(root);
-    json_decref(v3_root);
-    return failed;
 }

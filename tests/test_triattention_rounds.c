@@ -21,7 +21,7 @@
 #include "status.h"
 #include "tensor/rope.h"
 
-#define VECTORS PITH_SOURCE_DIR "/../shared/spec/vectors/triattention.json"
+#define VECTORS PITH_SOURCE_DIR "/tests/vectors/triattention.json"
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
 /* ---- in an engine ---- */
@@ -115,34 +115,29 @@ static void make_stats(int32_t n_centre, int32_t n_token)
     pith_engine_free(e);
 }
 
-static int setup(void **state)
+static void setup(void)
 {
     pith_error err;
     uint64_t rng = 11;
-    (void)state;
-    if (access(MODEL, R_OK) != 0)
-        return 0;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     assert_true(info.n_layer * info.n_head_kv <= N_LANE_MAX);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(void)
 {
-    (void)state;
     unlink(stats_path());
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(setup, teardown);
 
 #define SIZES "budget=96,slack=32"
 
-static void engine_options(void **state)
+TEST(chunks_and_threads_change_no_round)
 {
-    (void)state;
     static const char *const words[] = {
         "triattention:" SIZES,
         "triattention:v1,budget=160,slack=32",
@@ -159,7 +154,6 @@ static void engine_options(void **state)
         "triattention:stats=%s,centres=random-phase,seed=3," SIZES,
     };
     static struct outcome whole[PI_LEN(words)], parts;
-    SKIP_WITHOUT(MODEL);
     make_stats(4, N_TOKEN);
     for (size_t i = 0; i < PI_LEN(words); i++) {
         char keep[256];
@@ -177,15 +171,13 @@ static void engine_options(void **state)
 }
 
 /* Whatever keys are stored as, every level of the processor keeps the same entries. */
-static void engine_levels(void **state)
+TEST(every_level_keeps_the_same_entries)
 {
-    (void)state;
     static const char *const types[] = {"f32", "f16", "q8_0"};
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     static const char *const words[] = {"triattention:stats=%s,budget=40,slack=8",
                                         "triattention:v3,budget=60,slack=8,prefix=16,window=16"};
     enum { N = 76 }; /* the scalar level is slow */
-    SKIP_WITHOUT(MODEL);
     make_stats(2, N_TOKEN);
     for (size_t i = 0; i < PI_LEN(types) * PI_LEN(words); i++) {
         static struct outcome best, other;
@@ -206,12 +198,10 @@ static void engine_levels(void **state)
 
 /* What is gathered while the model runs is what a calibration of the same tokens gives: of the
    warm-up where that is over, and of all so far where a round comes before. */
-static void engine_self_calibration(void **state)
+TEST(self_calibration_gathers_what_a_calibration_does)
 {
-    (void)state;
     static struct outcome self, file, longer;
     char text[256];
-    SKIP_WITHOUT(MODEL);
     snprintf(text, sizeof(text), "triattention:stats=%s," SIZES, stats_path());
     make_stats(1, 64);
     run(text, 128, 2, &file);
@@ -228,14 +218,12 @@ static void engine_self_calibration(void **state)
 }
 
 /* A fork goes on with what was gathered; a sequence that is cleared begins anew. */
-static void engine_fork(void **state)
+TEST(a_fork_goes_on_with_what_was_gathered)
 {
-    (void)state;
     static struct outcome alone, out;
     const char *keep = "triattention:warmup=100," SIZES;
     pith_seq *seq = NULL, *fork = NULL;
     pith_error err;
-    SKIP_WITHOUT(MODEL);
     run(keep, 128, 2, &alone);
     pith_engine *e = engine_make(keep, "f16", 128, 2);
     check(pith_seq_create(e, &seq, &err), &err);
@@ -255,13 +243,11 @@ static void engine_fork(void **state)
 }
 
 /* The fork's sign turns the order around: what one keeps of what may go, the other drops. */
-static void engine_sign(void **state)
+TEST(the_forks_sign_turns_the_order_around)
 {
-    (void)state;
     static struct outcome keep, evict;
     static bool kept[N_TOKEN];
     char text[256];
-    SKIP_WITHOUT(MODEL);
     make_stats(1, N_TOKEN);
     snprintf(text, sizeof(text), "triattention:stats=%s,granularity=all,budget=160,slack=160",
              stats_path());
@@ -311,11 +297,8 @@ static void expect_events(const char *options, const json_t *events, int32_t n_p
     pith_engine_free(e);
 }
 
-static void vector_11_triggers(void **state)
+TEST(rounds_come_as_vector_11_says)
 {
-    (void)state;
-    SKIP_WITHOUT(VECTORS);
-    SKIP_WITHOUT(MODEL);
     json_t *root = json_load_file(VECTORS, 0, NULL), *v = json_object_get(root, "vectors");
     v = json_object_get(json_array_get(v, 10), "expected");
     assert_non_null(v);
@@ -341,9 +324,8 @@ static void vector_11_triggers(void **state)
     json_decref(root);
 }
 
-static void engine_refuses(void **state)
+TEST(refuses_bad_options)
 {
-    (void)state;
     static const struct {
         const char *keep;
         pith_status status;
@@ -355,9 +337,7 @@ static void engine_refuses(void **state)
         {"triattention:trig=off,norm=off", PITH_INVALID, "nothing to score"},
         {"triattention:calibrate=adaptive,stats=%s", PITH_INVALID, "leave out stats"},
         {"triattention:group=mean,stats=%s", PITH_INVALID, "say centres=mean"},
-        {"triattention:stats=" SHARED_DATA "/stats/qwen3-1.7b.tria.bin", PITH_INVALID, "28 layers"},
     };
-    SKIP_WITHOUT(MODEL);
     make_stats(2, N_TOKEN);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_engine_params params;
@@ -365,8 +345,6 @@ static void engine_refuses(void **state)
         pith_error err;
         char keep[512];
         snprintf(keep, sizeof(keep), cases[i].keep, stats_path());
-        if (strstr(keep, SHARED_DATA) != NULL && access(strchr(keep, '/'), R_OK) != 0)
-            continue;
         pith_engine_params_default(&params);
         params.keep = keep;
         assert_int_equal(pith_engine_create(model, &params, &e, &err), cases[i].status);
@@ -374,6 +352,20 @@ static void engine_refuses(void **state)
             fail_msg("%s: says \"%s\"", keep, err.message);
         assert_null(e);
     }
+}
+
+TEST(refuses_statistics_of_another_model)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    char keep[512];
+    snprintf(keep, sizeof(keep), "triattention:stats=%s", test_data("stats/qwen3-1.7b.tria.bin"));
+    pith_engine_params_default(&params);
+    params.keep = keep;
+    assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "28 layers"));
+    assert_null(e);
 }
 
 /* ---- over a cache without a model ---- */
@@ -492,9 +484,8 @@ static const float query_b[DIM] = {-1, 1, 0.25f, -2, 0.5f, 1, 3, -0.2f};
 #define RAW "z=off,norm=off,warmup=4" /* scores that are linear in the centre */
 
 /* Adaptive centres stay where fewer than 128 queries are new, and then move by a tenth. */
-static void adaptive_moves(void **state)
+TEST(adaptive_centres_move_by_a_tenth)
 {
-    (void)state;
     float a[N_KEY], c[N_KEY], now[N_KEY], frozen[N_KEY];
     struct bare b, f, only_b;
     pith_error err;
@@ -532,9 +523,8 @@ static void adaptive_moves(void **state)
 }
 
 /* Queries are counted in each layer; one without has no say, and then others decide. */
-static void layers_that_say_nothing(void **state)
+TEST(layers_without_queries_say_nothing)
 {
-    (void)state;
     struct bare b;
     pith_error err;
     check(bare_open(&b, "z=off", 3, 1.0f, &err), &err);
@@ -569,9 +559,8 @@ static void kept_of(const char *options, int32_t *pos)
 
 /* Half of the z-scores of the layer that has a say are negative: with a 0 of the other in their
    place the maximum would not tell them apart. */
-static void silent_layers(void **state)
+TEST(silent_layers_have_no_say)
 {
-    (void)state;
     int32_t mean[20], max[20], both[20];
     kept_of("granularity=all,budget=20,slack=20,score-layers=1,combine=mean", mean);
     kept_of("granularity=all,budget=20,slack=20,score-layers=1,combine=max", max);
@@ -612,9 +601,8 @@ static void write_stats(int32_t n_pair, int32_t n_flat)
 }
 
 /* Dimensions that are not rotated add their product with the mean, 1, 2 of the last two. */
-static void partial_rotary(void **state)
+TEST(unrotated_dimensions_add_their_mean)
 {
-    (void)state;
     char options[2][160];
     float with[N_KEY], without[N_KEY], key[DIM];
     struct bare b[2];
@@ -649,9 +637,8 @@ static void partial_rotary(void **state)
 }
 
 /* Keys of f32 so long that sums are infinite: no score is NaN. */
-static void huge_keys(void **state)
+TEST(huge_keys_give_no_nan)
 {
-    (void)state;
     static const char *const options[] = {"z=on", "z=off", "over=max", "sign=evict,z=off"};
     for (size_t o = 0; o < PI_LEN(options); o++) {
         struct bare b;
@@ -670,23 +657,4 @@ static void huge_keys(void **state)
             assert_true(out[i] == out[i]);
         bare_close(&b);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(engine_options),
-        cmocka_unit_test(engine_levels),
-        cmocka_unit_test(engine_self_calibration),
-        cmocka_unit_test(engine_fork),
-        cmocka_unit_test(engine_sign),
-        cmocka_unit_test(vector_11_triggers),
-        cmocka_unit_test(engine_refuses),
-        cmocka_unit_test(adaptive_moves),
-        cmocka_unit_test(layers_that_say_nothing),
-        cmocka_unit_test(silent_layers),
-        cmocka_unit_test(partial_rotary),
-        cmocka_unit_test(huge_keys),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

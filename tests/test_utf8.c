@@ -45,9 +45,8 @@ static size_t push_cut(const char *in, size_t len, size_t cut, char *out, size_t
     return n;
 }
 
-static void test_vectors_at_every_cut(void **state)
+TEST(replaces_as_the_standard_shows_at_every_cut)
 {
-    (void)state;
     for (size_t i = 0; i < PI_LEN(vectors); i++) {
         size_t len = strlen(vectors[i].in), want = strlen(vectors[i].out);
         for (size_t cut = 0; cut <= len; cut++) {
@@ -59,9 +58,8 @@ static void test_vectors_at_every_cut(void **state)
 }
 
 /* Whatever has been written so far is whole characters, after every single byte. */
-static void test_never_half_a_character(void **state)
+TEST(never_gives_half_a_character)
 {
-    (void)state;
     uint64_t rng = 1;
     for (int round = 0; round < 2000; round++) {
         char in[24], out[256];
@@ -84,9 +82,8 @@ static void test_never_half_a_character(void **state)
     }
 }
 
-static void test_every_code_point(void **state)
+TEST(passes_every_code_point)
 {
-    (void)state;
     for (uint32_t c = 0; c <= 0x10ffff; c++) {
         char bytes[8];
         size_t len = pi_utf8_encode(c, bytes);
@@ -105,9 +102,8 @@ static void test_every_code_point(void **state)
 }
 
 /* No sequence of two bytes is well-formed but those that the encoder writes. */
-static void test_two_bytes_exhaustively(void **state)
+TEST(passes_or_replaces_any_two_bytes)
 {
-    (void)state;
     for (int a = 0x80; a < 256; a++) {
         for (int b = 0; b < 256; b++) {
             char bytes[2] = {(char)a, (char)b}, again[4];
@@ -121,25 +117,12 @@ static void test_two_bytes_exhaustively(void **state)
     }
 }
 
-static void test_small_cap_writes_nothing(void **state)
+TEST(a_small_cap_writes_nothing)
 {
-    (void)state;
     pith_utf8_stream stream = {0};
     char out[64];
     memset(out, '#', sizeof(out));
     assert_int_equal(pith_utf8_push(&stream, "abcd", 4, out, 3 * (4 + 4) - 1), 0);
     assert_int_equal(out[0], '#');
     assert_int_equal(pith_utf8_push(&stream, "abcd", 4, out, 3 * (4 + 4)), 4);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors_at_every_cut),
-        cmocka_unit_test(test_never_half_a_character),
-        cmocka_unit_test(test_every_code_point),
-        cmocka_unit_test(test_two_bytes_exhaustively),
-        cmocka_unit_test(test_small_cap_writes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

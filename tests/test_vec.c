@@ -15,6 +15,15 @@
 
 static struct pi_vec_kernels scalar;
 
+static void set_up(void)
+{
+    struct pi_kernels k;
+    pi_kernels_fill(PI_CPU_SCALAR, &k);
+    scalar = k.vec;
+}
+
+TEST_GROUP(set_up, NULL);
+
 /* Calls check for every level that this processor has, and every length and start. */
 static void for_each(void (*check)(const struct pi_vec_kernels *k, int32_t n, int32_t start,
                                    uint64_t *rng))
@@ -494,11 +503,10 @@ static void check_table(const struct pi_vec_kernels *k, int32_t n, int32_t start
     }
 }
 
-/* The rotation of a unit vector of shared/spec/vectors/v3.json ("turbo", e0 and the LCG vector):
+/* The rotation of a unit vector of tests/vectors/v3.json ("turbo", e0 and the LCG vector):
    its signs are the ones that others have. Then back again, for every group. */
-static void test_rotation(void **state)
+TEST(rotation_has_the_published_signs)
 {
-    (void)state;
     static const float want[6] = {-0.0520140640f, -0.1171502396f, 0.1662762612f,
                                   0.0186958052f,  0.0005325676f,  0.0154598790f};
     float x[384], back[384];
@@ -531,81 +539,66 @@ static void test_rotation(void **state)
     }
 }
 
-static void test_wht(void **state)
+TEST(wht_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_wht);
 }
-static void test_table(void **state)
+TEST(table_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_table);
 }
-static void test_weigh(void **state)
+TEST(weigh_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_weigh);
 }
-static void test_lowest(void **state)
+TEST(lowest_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_lowest);
 }
-static void test_long_lowest(void **state)
+TEST(lowest_of_long_rows_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_long_lowest);
 }
-static void test_distance(void **state)
+TEST(distance_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_distance);
 }
-static void test_scores(void **state)
+TEST(scores_agree_at_every_level)
 {
-    (void)state;
     for_each(check_scores);
 }
-static void test_score(void **state)
+TEST(score_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_score);
 }
-static void test_rms_norm(void **state)
+TEST(rms_norm_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_rms_norm);
 }
-static void test_add(void **state)
+TEST(add_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_add);
 }
-static void test_gelu_mul(void **state)
+TEST(gelu_mul_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_gelu_mul);
 }
 
-static void test_soft_cap(void **state)
+TEST(soft_cap_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_soft_cap);
 }
 
-static void test_silu_mul(void **state)
+TEST(silu_mul_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_silu_mul);
 }
-static void test_oai_mul(void **state)
+TEST(oai_mul_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_oai_mul);
 }
-static void test_rope(void **state)
+TEST(rope_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_rope);
 }
 /* 127 over the largest of them would be beyond f32. */
@@ -625,22 +618,19 @@ static void check_quantize_tiny(const struct pi_vec_kernels *k, int32_t n, int32
     assert_int_equal(sum[1], 0);
 }
 
-static void test_quantize(void **state)
+TEST(quantize_agrees_at_every_level)
 {
-    (void)state;
     for_each(check_quantize);
     for_each(check_quantize_tiny);
 }
-static void test_halves(void **state)
+TEST(halves_agree_at_every_level)
 {
-    (void)state;
     for_each(check_halves);
 }
 
 /* Every half float, both ways: the level's instructions against the portable conversion. */
-static void test_every_half(void **state)
+TEST(every_half_converts_as_the_portable_code)
 {
-    (void)state;
     static uint16_t all[65536], back[65536];
     static float value[65536];
     for (int32_t i = 0; i < 65536; i++)
@@ -658,32 +648,11 @@ static void test_every_half(void **state)
     }
 }
 
-static void test_exp(void **state)
+TEST(exp_is_near_over_its_range)
 {
-    (void)state;
     for (double x = -86.9; x < 87.9; x += 0.00137) {
         double want = exp((float)x);
         assert_close(pi_expf((float)x), want, 1.8e-7 * want);
     }
     assert_true(pi_expf(0.0f) == 1.0f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_add),
-        cmocka_unit_test(test_gelu_mul), cmocka_unit_test(test_soft_cap),
-        cmocka_unit_test(test_silu_mul), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_oai_mul),  cmocka_unit_test(test_quantize),
-        cmocka_unit_test(test_halves),   cmocka_unit_test(test_score),
-        cmocka_unit_test(test_scores),   cmocka_unit_test(test_weigh),
-        cmocka_unit_test(test_lowest),   cmocka_unit_test(test_long_lowest),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_every_half),
-        cmocka_unit_test(test_exp),      cmocka_unit_test(test_wht),
-        cmocka_unit_test(test_rotation), cmocka_unit_test(test_table),
-    };
-    struct pi_kernels k;
-    pi_kernels_fill(PI_CPU_SCALAR, &k);
-    scalar = k.vec;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

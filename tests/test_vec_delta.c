@@ -14,6 +14,15 @@
 
 static struct pi_vec_kernels scalar;
 
+static void set_up(void)
+{
+    struct pi_kernels k;
+    pi_kernels_fill(PI_CPU_SCALAR, &k);
+    scalar = k.vec;
+}
+
+TEST_GROUP(set_up, NULL);
+
 struct numbers {
     float x[N_TOK][WIDTH], gate[N_TOK][WIDTH], out[N_TOK][WIDTH];
     float w[MOST * PI_CONV_TAPS], past[PI_CONV_TAPS - 1][WIDTH];
@@ -211,30 +220,17 @@ static void check_rows(const struct pi_vec_kernels *k)
     }
 }
 
-static void test_conv(void **state)
+TEST(conv_agrees_at_every_level)
 {
-    (void)state;
     for_levels(check_conv);
 }
 
-static void test_delta(void **state)
+TEST(delta_agrees_at_every_level)
 {
-    (void)state;
     for_levels(check_delta);
 }
 
-static void test_rows(void **state)
+TEST(rows_agree_at_every_level)
 {
-    (void)state;
     for_levels(check_rows);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conv), cmocka_unit_test(test_delta),
-                                       cmocka_unit_test(test_rows)};
-    struct pi_kernels k;
-    pi_kernels_fill(PI_CPU_SCALAR, &k);
-    scalar = k.vec;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

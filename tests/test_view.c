@@ -31,20 +31,13 @@ struct stage {
     struct watcher seen;
 };
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     alloc_fail_begin();
     model_load(9);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 static void open_stage(struct stage *s, const char *keep)
 {
@@ -277,17 +270,15 @@ static void run_policy(const char *keep)
     close_stage(&s);
 }
 
-static void test_policies(void **state)
+TEST(watchers_see_what_lanes_hold_under_each_policy)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)
         run_policy(policies[i]);
 }
 
 /* A watcher whose snapshot is newer than the next delta loses and doubles nothing. */
-static void test_delta_twice(void **state)
+TEST(a_late_watcher_loses_and_doubles_nothing)
 {
-    (void)state;
     static struct stage s;
     static struct watcher late, again;
     open_stage(&s, policies[0]);
@@ -312,9 +303,8 @@ static void test_delta_twice(void **state)
     close_stage(&s);
 }
 
-static void test_nobody_watches(void **state)
+TEST(gathers_nothing_while_none_watches)
 {
-    (void)state;
     static struct stage s;
     open_stage(&s, policies[0]);
     eval(s.seq, 0, 200);
@@ -337,9 +327,8 @@ static void test_nobody_watches(void **state)
 }
 
 /* Another sequence, a shorter one, and one that went away: the picture is always that of one. */
-static void test_follow(void **state)
+TEST(follows_one_sequence_at_a_time)
 {
-    (void)state;
     static struct stage s;
     pith_error err;
     open_stage(&s, policies[0]);
@@ -372,9 +361,8 @@ static void test_follow(void **state)
 }
 
 /* Of one conversation: its request, and when that is gone nobody else's. */
-static void test_follow_only(void **state)
+TEST(follows_only_the_conversation_that_was_asked_for)
 {
-    (void)state;
     static struct stage s;
     open_stage(&s, policies[2]);
     pith_seq *other = seq_make(s.engine);
@@ -410,9 +398,8 @@ static void test_follow_only(void **state)
     close_stage(&s);
 }
 
-static void test_memory(void **state)
+TEST(tells_the_memory_as_the_pool_counts_it)
 {
-    (void)state;
     static struct stage s;
     pith_kv_stats kv;
     open_stage(&s, "streaming:budget=64,slack=32,sinks=4");
@@ -430,9 +417,8 @@ static void test_memory(void **state)
 }
 
 /* The ring holds the last 200 steps, numbered without a gap. */
-static void test_frames(void **state)
+TEST(holds_the_last_200_steps)
 {
-    (void)state;
     static struct stage s;
     open_stage(&s, policies[0]);
     serve_view_watch(s.view, true);
@@ -468,9 +454,8 @@ static bool can_answer(struct stage *s)
 }
 
 /* A document is whole or not there, whichever allocation fails. */
-static void test_no_memory(void **state)
+TEST(a_document_is_whole_or_not_there)
 {
-    (void)state;
     static struct stage s;
     open_stage(&s, policies[0]);
     eval(s.seq, 0, 200);
@@ -490,9 +475,8 @@ static void test_no_memory(void **state)
 }
 
 /* Names and options that are no UTF-8 do no harm. */
-static void test_odd_name(void **state)
+TEST(odd_names_do_no_harm)
 {
-    (void)state;
     struct serve_view *view = NULL;
     struct serve_view_setup setup_of = {.model = model, .alias = "na\xffno", .recall = "\xc3"};
     struct serve_view_source source = {.now_s = 1.0};
@@ -510,25 +494,12 @@ static void test_odd_name(void **state)
     pith_engine_free(e);
 }
 
-static void test_bad_keep(void **state)
+TEST(refuses_a_bad_policy)
 {
-    (void)state;
     struct serve_view *view = NULL;
     struct serve_view_setup setup_of = {.model = model, .keep = "knorm:budget=many"};
     pith_error err;
     assert_int_equal(serve_view_create(&setup_of, &view, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "many"));
     assert_null(view);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_policies),       cmocka_unit_test(test_delta_twice),
-        cmocka_unit_test(test_nobody_watches), cmocka_unit_test(test_follow),
-        cmocka_unit_test(test_follow_only),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_frames),         cmocka_unit_test(test_bad_keep),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_odd_name),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -131,9 +131,8 @@ static void compare_symbols(const struct symbols *s, const struct made_vocab *m,
     }
 }
 
-static void test_bpe_reference(void **state)
+TEST(bpe_agrees_with_a_slow_reference)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     struct pi_vocab *v = vocab_made(&m);
@@ -182,9 +181,8 @@ static void compare_spm(const struct made_vocab *m)
 }
 
 /* Tokens with a space inside let merges cross the border of words. */
-static void test_spm_reference(void **state)
+TEST(spm_agrees_with_a_slow_reference)
 {
-    (void)state;
     static struct made_vocab m;
     made_spm(&m);
     compare_spm(&m);
@@ -194,9 +192,8 @@ static void test_spm_reference(void **state)
     compare_spm(&m);
 }
 
-static void test_bpe_words(void **state)
+TEST(splits_words_and_merges)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     struct pi_vocab *v = vocab_made(&m);
@@ -212,9 +209,8 @@ static void test_bpe_words(void **state)
 
 /* Of two tokens with one text the first is found, also by the merges, which are looked for at the token
    behind that of the merge before. */
-static void test_bpe_twins(void **state)
+TEST(of_twin_tokens_the_first_is_found)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     int32_t ids[ID_MAX], second = made_find(&m, "ll");
@@ -229,9 +225,8 @@ static void test_bpe_twins(void **state)
 
 /* Words that are tokens stay whole where the pre-tokenizer says so: merging alone would make
    "12" + "3" of "123", and 1 + 23 has no merge. */
-static void test_ignore_merges(void **state)
+TEST(words_that_are_tokens_stay_whole)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "llama-bpe");
     made_add(&m, "rod", NORMAL, 0); /* no merge makes it */
@@ -247,9 +242,8 @@ static void test_ignore_merges(void **state)
 
 /* Bytes that have no token are left out before merging, as Hugging Face's tokenizers do: their
    neighbours may merge, and no unknown token stands there, even where the file names one. */
-static void test_missing_bytes(void **state)
+TEST(leaves_out_bytes_without_a_token)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     char lost[8];
@@ -272,9 +266,8 @@ static void test_missing_bytes(void **state)
 }
 
 /* What SentencePiece has no token for is unknown, once for a run of it. */
-static void test_unknown(void **state)
+TEST(a_run_without_tokens_is_unknown_once)
 {
-    (void)state;
     static struct made_vocab m;
     made_spm(&m);
     struct pi_vocab *v = vocab_made(&m);
@@ -293,9 +286,8 @@ static void test_unknown(void **state)
 }
 
 /* Texts are composed where the published tokenizer does so, and names of tokens are not. */
-static void test_composed(void **state)
+TEST(composes_texts_where_the_tokenizer_does)
 {
-    (void)state;
     static struct made_vocab m;
     static const char *const composes[] = {
         "qwen2", "qwen35", "deepseek-r1-qwen", "stablelm2", "command-r", "olmo", "mpt", "hunyuan"};
@@ -327,9 +319,8 @@ static void test_composed(void **state)
 
 /* A file of Kimi K2 may have no merges: any two neighbours merge whose text is a token, the lowest
    id first. No other file may. */
-static void test_ranks(void **state)
+TEST(merges_by_rank_where_a_file_has_no_merges)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "kimi-k2");
     m.merge = NULL;
@@ -349,9 +340,8 @@ static void test_ranks(void **state)
 
 /* ---- the gap of a text ---- */
 
-static void test_gap(void **state)
+TEST(finds_the_tokens_of_a_gap)
 {
-    (void)state;
     static struct made_vocab m;
     pith_gap_tokens gap;
     made_bpe(&m, "gpt-2");
@@ -388,9 +378,8 @@ static void test_gap(void **state)
 
 /* ---- special tokens and flags ---- */
 
-static void test_special(void **state)
+TEST(special_tokens_are_found_when_asked_for)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     struct pi_vocab *v = vocab_made(&m);
@@ -408,9 +397,8 @@ static void test_special(void **state)
     pi_vocab_free(v);
 }
 
-static void test_bos_eos(void **state)
+TEST(adds_bos_and_eos_as_the_file_says)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     const uint32_t bos = PITH_TOKENIZE_BOS;
@@ -442,9 +430,8 @@ static void test_bos_eos(void **state)
     pi_vocab_free(v);
 }
 
-static void test_ends(void **state)
+TEST(knows_tokens_that_end_an_answer)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     static const char *const ends[] = {"<|eot_id|>",
@@ -472,12 +459,11 @@ static void test_ends(void **state)
 }
 
 /* In gpt-oss's vocabulary an end is that of a message, and the marks of messages are text. */
-static void test_messages(void **state)
+TEST(ends_of_messages_are_no_text)
 {
     static const char *const marks[] = {"<|end|>", "<|start|>", "<|channel|>", "<|message|>",
                                         "<|constrain|>"};
     static struct made_vocab m;
-    (void)state;
     made_bpe(&m, "gpt-2");
     made_add(&m, "<|return|>", CONTROL, 0);
     made_add(&m, "<|call|>", CONTROL, 0);
@@ -503,9 +489,8 @@ static void test_messages(void **state)
 }
 
 /* Phi-3's special tokens swallow the white space behind them. */
-static void test_strip(void **state)
+TEST(phi_3_strips_space_behind_special_tokens)
 {
-    (void)state;
     static struct made_vocab m;
     made_spm(&m);
     const uint32_t special = PITH_TOKENIZE_SPECIAL;
@@ -528,9 +513,8 @@ static void test_strip(void **state)
 
 /* ---- back to text ---- */
 
-static void test_spm_spaces(void **state)
+TEST(spm_marks_spaces)
 {
-    (void)state;
     static struct made_vocab m;
     made_spm(&m);
     struct pi_vocab *v = vocab_made(&m);
@@ -612,9 +596,8 @@ static void round_trip(const struct pi_vocab *v, uint64_t *rng)
     assert_memory_equal(streamed + prefix, whole, n_whole);
 }
 
-static void test_round_trip(void **state)
+TEST(any_text_comes_back)
 {
-    (void)state;
     static struct made_vocab m;
     uint64_t rng = 5;
     static const char *const pres[] = {NULL, "gpt-2", "qwen2", "deepseek-llm", "tekken"};
@@ -630,9 +613,8 @@ static void test_round_trip(void **state)
     }
 }
 
-static void test_detokenize_special(void **state)
+TEST(special_tokens_are_printed_when_asked_for)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     struct pi_vocab *v = vocab_made(&m);
@@ -644,9 +626,8 @@ static void test_detokenize_special(void **state)
 
 /* ---- sizes ---- */
 
-static void test_caps(void **state)
+TEST(writes_nothing_beyond_the_cap)
 {
-    (void)state;
     static struct made_vocab m;
     made_bpe(&m, "gpt-2");
     struct pi_vocab *v = vocab_made(&m);
@@ -685,9 +666,8 @@ static void test_caps(void **state)
 }
 
 /* Where the embedding has more rows than the file has tokens, the ids behind are valid, empty. */
-static void test_more_rows(void **state)
+TEST(ids_behind_the_tokens_are_empty)
 {
-    (void)state;
     static struct made_vocab m;
     static struct bytes b;
     made_bpe(&m, "gpt-2");
@@ -768,15 +748,14 @@ static int check_pairs(const struct pi_vocab *v, const char *path)
     return n;
 }
 
-static void test_shared(void **state)
+TEST(real_vocabularies_agree_with_llama_cpp)
 {
-    (void)state;
     static const char *const names[] = {"gpt-2",     "llama-bpe",    "qwen2",          "starcoder",
                                         "llama-spm", "deepseek-llm", "deepseek-coder", "phi-3"};
-    SKIP_WITHOUT(SHARED_DATA "/tokenizer/ggml-vocab-gpt-2.gguf");
     for (size_t i = 0; i < PI_LEN(names); i++) {
-        char path[512];
-        snprintf(path, sizeof(path), SHARED_DATA "/tokenizer/ggml-vocab-%s.gguf", names[i]);
+        char name[64];
+        snprintf(name, sizeof(name), "tokenizer/ggml-vocab-%s.gguf", names[i]);
+        const char *path = test_data(name);
         struct pi_file file = {0};
         struct pi_gguf g;
         struct pi_vocab *v = NULL;
@@ -791,22 +770,4 @@ static void test_shared(void **state)
                check_pairs(v, path));
         pi_vocab_free(v);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe_reference), cmocka_unit_test(test_spm_reference),
-        cmocka_unit_test(test_bpe_words),     cmocka_unit_test(test_bpe_twins),
-        cmocka_unit_test(test_ignore_merges), cmocka_unit_test(test_missing_bytes),
-        cmocka_unit_test(test_unknown),       cmocka_unit_test(test_composed),
-        cmocka_unit_test(test_ranks),         cmocka_unit_test(test_gap),
-        cmocka_unit_test(test_special),       cmocka_unit_test(test_bos_eos),
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_strip),         cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_detokenize_special),
-        cmocka_unit_test(test_caps),          cmocka_unit_test(test_more_rows),
-        cmocka_unit_test(test_shared),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

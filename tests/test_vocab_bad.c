@@ -54,9 +54,8 @@ static void put_ints(struct bytes *b, uint32_t n, uint32_t value)
         put_u32(b, value);
 }
 
-static void test_bad_tokens(void **state)
+TEST(refuses_bad_lists_of_tokens)
 {
-    (void)state;
     static struct bytes b;
     begin(&b, "bert");
     expect_bad(&b, PITH_UNSUPPORTED, "tokenizer.ggml.model: \"bert\"");
@@ -77,9 +76,8 @@ static void test_bad_tokens(void **state)
     expect_bad(&b, PITH_FORMAT, "tokenizer.ggml.model");
 }
 
-static void test_bad_arrays(void **state)
+TEST(refuses_arrays_of_other_lengths)
 {
-    (void)state;
     static struct bytes b;
     static const char types[] = "tokenizer.ggml.token_type", scores[] = "tokenizer.ggml.scores";
     for (uint32_t n = 2; n <= 4; n += 2) {
@@ -126,9 +124,8 @@ static void test_bad_arrays(void **state)
     expect_bad(&b, PITH_FORMAT, "tokenizer.ggml.pre");
 }
 
-static void test_bad_ids(void **state)
+TEST(refuses_ids_beyond_the_tokens)
 {
-    (void)state;
     static struct bytes b;
     static const char *const names[] = {"bos", "eos", "eot", "eom", "unknown", "fim_pad"};
     for (size_t i = 0; i < PI_LEN(names); i++) {
@@ -155,9 +152,8 @@ static void test_bad_ids(void **state)
 }
 
 /* Odd, but no damage: ids that say "none", merges of no tokens, equal and empty tokens. */
-static void test_odd_files(void **state)
+TEST(accepts_odd_files)
 {
-    (void)state;
     static struct bytes b;
     int32_t ids[16], n;
     begin(&b, "gpt2");
@@ -186,9 +182,8 @@ static void test_odd_files(void **state)
     pi_vocab_free(v);
 }
 
-static void test_none(void **state)
+TEST(a_file_without_a_vocabulary_has_none)
 {
-    (void)state;
     static struct bytes b;
     static const char *const models[] = {NULL, "none", "no_vocab"};
     for (size_t i = 0; i < PI_LEN(models); i++) {
@@ -239,9 +234,8 @@ static void long_word(const struct pi_vocab *v, const char *unit, int32_t want)
     test_free(ids);
 }
 
-static void test_long_words(void **state)
+TEST(long_words_take_bounded_time)
 {
-    (void)state;
     static struct made_vocab m;
     const int32_t len = (int32_t)LONG_LEN;
     made_bpe(&m, "gpt-2");
@@ -315,9 +309,8 @@ static void fail_each(const struct made_vocab *m)
     pi_gguf_free(&g);
 }
 
-static void test_every_allocation_fails(void **state)
+TEST(survives_every_failing_allocation)
 {
-    (void)state;
     static struct made_vocab m;
     static const char *const pres[] = {"gpt-2", "deepseek-llm", "gpt-4o"};
     for (size_t i = 0; i < PI_LEN(pres); i++) {
@@ -358,9 +351,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(two_threads_share_a_vocabulary)
 {
-    (void)state;
     static struct made_vocab m;
     static char text[20000];
     static int32_t ids[sizeof(text)];
@@ -387,19 +379,4 @@ static void test_threads(void **state)
         }
         pi_vocab_free(v);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_tokens),
-        cmocka_unit_test(test_bad_arrays),
-        cmocka_unit_test(test_bad_ids),
-        cmocka_unit_test(test_odd_files),
-        cmocka_unit_test(test_none),
-        cmocka_unit_test(test_long_words),
-        cmocka_unit_test(test_every_allocation_fails),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,9 +100,8 @@ static void check_golden(const char *name, const char *text, size_t len, FILE *f
     pi_pre_free(pre);
 }
 
-static void test_golden(void **state)
+TEST(splits_words_as_published_patterns_do)
 {
-    (void)state;
     static char line[LINE_MAX_LEN], text[LINE_MAX_LEN], name[64];
     FILE *file = fopen(GOLDEN, "rb");
     assert_non_null(file);
@@ -119,9 +118,8 @@ static void test_golden(void **state)
 
 /* ---- names ---- */
 
-static void test_names(void **state)
+TEST(refuses_unknown_names)
 {
-    (void)state;
     struct pi_pre *pre = NULL;
     struct pi_pre_traits traits;
     pith_error err = {0};
@@ -150,9 +148,8 @@ static const char *const pres[] = {
     "gpt-4o",  "starcoder", "command-r", "deepseek-v3", "falcon", "tekken"};
 
 /* Bytes that are not well-formed are words of their own, whatever stands around them. */
-static void test_ill_formed(void **state)
+TEST(ill_formed_bytes_are_words_of_their_own)
 {
-    (void)state;
     static const char text[] = "ab\xff\xfe"
                                "cd \xe4\xbd"
                                "1\xed\xa0\x80\xc3\xa9";
@@ -167,9 +164,8 @@ static void test_ill_formed(void **state)
     }
 }
 
-static void test_random(void **state)
+TEST(random_texts_are_split_without_loss)
 {
-    (void)state;
     static const char *const parts[] = {" ",
                                         "  ",
                                         "\n",
@@ -215,9 +211,8 @@ static void test_random(void **state)
 
 /* One kind of text over and over, then something that makes greedy patterns go back. A pattern that
    tries every start or every end of such a run would take hours. */
-static void test_linear_time(void **state)
+TEST(long_runs_take_linear_time)
 {
-    (void)state;
     static const char *const units[] = {
         " ",   "\n",           "a",        "A",  "1",  ".",    "\r",      "\xe3\x80\x80",
         "\t ", "\xe4\xbd\xa0", "\xcc\x81", "' ", "Aa", "\xff", "\xc2\x85"};
@@ -240,14 +235,4 @@ static void test_linear_time(void **state)
     printf("%zu MiB of runs in %.2f s\n",
            PI_LEN(pres) * PI_LEN(units) * PI_LEN(ends) * LONG_LEN >> 20, pi_time_s() - begin);
     test_free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_ill_formed),  cmocka_unit_test(test_random),
-        cmocka_unit_test(test_linear_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,19 +15,18 @@
 
 static pith_model *model;
 
-static int set_up(void **state)
+static void set_up(void)
 {
     pith_error err;
-    (void)state;
-    return pith_model_load(MODEL, NULL, &model, &err) == PITH_OK ? 0 : -1;
+    assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-    (void)state;
     pith_model_free(model);
-    return 0;
 }
+
+TEST_GROUP(set_up, tear_down);
 
 static void must(pith_status status, const pith_error *err)
 {
@@ -121,14 +120,13 @@ static struct eval_needle_params needle(bool paired)
 }
 
 /* Each row's figures, with evictions and with recall, against the same tokens evaluated here. */
-static void test_needle_probability(void **state)
+TEST(probabilities_are_those_evaluated_here)
 {
     static const char *const policies[][2] = {
         {"streaming:sinks=4,budget=64,slack=8", NULL},
         {"tova:budget=64,overwrite=on", NULL},
         {"streaming:sinks=4,budget=64,slack=8", "kv:ram=1MiB,last=16,block=4"},
     };
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct eval_setup setup = setup_of(policies[i][0], policies[i][1]);
         struct eval_setup full = setup_of(NULL, NULL);
@@ -162,7 +160,7 @@ static void test_needle_probability(void **state)
 }
 
 /* The answer, its cost and the verdict are those of a run without a probability. */
-static void test_reading_stays(void **state)
+TEST(a_probability_changes_no_answer)
 {
     static const char *const policies[][2] = {
         {NULL, NULL},
@@ -170,7 +168,6 @@ static void test_reading_stays(void **state)
         {"tova:budget=48,overwrite=on", NULL},
         {"streaming:budget=48,slack=8", "kv:ram=1MiB,last=16,block=4"},
     };
-    (void)state;
     for (size_t i = 0; i < 4; i++) {
         struct eval_setup setup = setup_of(policies[i][0], policies[i][1]);
         struct eval_run *run = NULL;
@@ -208,13 +205,12 @@ static void test_reading_stays(void **state)
 }
 
 /* A budget that holds everything: both caches say the same, to the last bit. */
-static void test_same_cache(void **state)
+TEST(both_caches_say_the_same_where_all_is_held)
 {
     struct eval_setup setup = setup_of("knorm:budget=4000", NULL);
     struct eval_needle_params p = needle(true);
     json_t *result = measure(&setup, &p);
     const json_t *summary = json_object_get(result, "summary");
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         const json_t *row = json_array_get(json_object_get(result, "rows"), i);
         assert_true(number(row, "answer_logprob") == number(row, "full_logprob"));
@@ -230,11 +226,10 @@ static void test_same_cache(void **state)
 }
 
 /* Memory for the item alone: the answer is there, its probability is not, and nothing fails. */
-static void test_no_room(void **state)
+TEST(without_room_there_is_no_probability)
 {
     struct eval_setup setup = setup_of(NULL, NULL);
     struct eval_needle_params p = needle(false);
-    (void)state;
     setup.engine.kv_tokens = 208; /* one page beyond the prompt */
     p.n_predict = 2;
     json_t *result = measure(&setup, &p);
@@ -246,7 +241,7 @@ static void test_no_room(void **state)
 
 /* ---- figures ---- */
 
-static void test_figures(void **state)
+TEST(figures_of_pairs_are_those_computed_by_hand)
 {
     static const struct eval_pair pairs[] = {
         {0, true, -0.5, true, -0.25},         {0, false, -2.0, true, -0.5},
@@ -255,7 +250,6 @@ static void test_figures(void **state)
     };
     struct eval_pairs p = {.paired = true};
     json_t *summary = json_object();
-    (void)state;
     for (size_t i = 0; i < 5; i++)
         assert_true(eval_pairs_add(&p, &pairs[i]));
     assert_true(eval_pairs_summarise(&p, summary));
@@ -273,25 +267,11 @@ static void test_figures(void **state)
     eval_pairs_free(&p);
 }
 
-static void test_contains(void **state)
+TEST(finds_a_word_in_any_case)
 {
-    (void)state;
     assert_true(eval_contains("The ORANGE one", "orange"));
     assert_true(eval_contains("aab", "ab"));
     assert_false(eval_contains("ora", "orange"));
     assert_true(eval_contains("", ""));
     assert_false(eval_contains("", "x"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_needle_probability),
-        cmocka_unit_test(test_reading_stays),
-        cmocka_unit_test(test_same_cache),
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_figures),
-        cmocka_unit_test(test_contains),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -28,6 +28,13 @@ static void counting_free(void *p)
     free(p);
 }
 
+static void set_up(void)
+{
+    json_set_alloc_funcs(counting_malloc, counting_free);
+}
+
+TEST_GROUP(set_up, NULL);
+
 /* begin, n times each, end: what it takes, and what it weighs in pieces of any length. */
 static void compare(const char *begin, const char *each, size_t n, const char *end, double most)
 {
@@ -59,9 +66,8 @@ static void compare(const char *begin, const char *each, size_t n, const char *e
     free(text);
 }
 
-static void test_weights(void **state)
+TEST(weighs_at_least_what_values_take)
 {
-    (void)state;
     static const size_t counts[] = {1, 7, 1000, 70000};
     for (size_t i = 0; i < 4; i++) {
         size_t n = counts[i];
@@ -84,9 +90,8 @@ static void test_weights(void **state)
 }
 
 /* Keys that differ: a table of them grows. */
-static void test_keys(void **state)
+TEST(weighs_keys_that_differ)
 {
-    (void)state;
     size_t len = 1, n = 50000;
     char *text = malloc(n * 20);
     struct body_weight w = {0};
@@ -107,24 +112,12 @@ static void test_keys(void **state)
 }
 
 /* What is no JSON weighs what it would take up to there. */
-static void test_no_json(void **state)
+TEST(weighs_what_is_no_json)
 {
-    (void)state;
     struct body_weight w = {0};
     body_weigh(&w, "\"abc", 4);
     assert_true(body_weight_most(&w) > 3);
     w = (struct body_weight){0};
     body_weigh(&w, "    ", 4);
     assert_int_equal(body_weight_most(&w), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_no_json),
-    };
-    json_set_alloc_funcs(counting_malloc, counting_free);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

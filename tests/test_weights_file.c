@@ -33,6 +33,14 @@ static void take_line(void *user, pith_log_level level, const char *text)
     n_line++;
 }
 
+static void set_up(void)
+{
+    pith_log_set(take_line, NULL);
+    make_folder();
+}
+
+TEST_GROUP(set_up, remove_folder);
+
 /* ---- models ---- */
 
 static void make(const char *words)
@@ -121,7 +129,7 @@ static void write_file(const char *name, const void *data, size_t size)
 
 /* ---- the same bits ---- */
 
-static void same_bits_for_all_types(void **state)
+TEST(gives_the_same_bits_for_all_types)
 {
     static const char *const models[] = {
         "type=F32",          "type=F16",           "type=BF16",         "type=Q8_0",
@@ -130,7 +138,6 @@ static void same_bits_for_all_types(void **state)
         "type=Q6_K",         "type=IQ4_NL",        "type=IQ4_XS",       "type=MXFP4",
         "type=Q4_K_M",       "type=Q4_K tied=1",   EXPERTS "type=Q4_K", EXPERTS "type=MXFP4",
         EXPERTS "type=Q8_0", EXPERTS "type=IQ4_XS"};
-    (void)state;
     for (size_t i = 0; i < PI_LEN(models); i++) {
         bool mapped;
         make(models[i]);
@@ -145,11 +152,10 @@ static void same_bits_for_all_types(void **state)
     mem_check(NULL);
 }
 
-static void one_file_for_any_threads(void **state)
+TEST(writes_one_file_for_any_threads)
 {
     size_t size[2];
     uint8_t *data[2];
-    (void)state;
     make(EXPERTS "type=Q5_K");
     for (int i = 0; i < 2; i++) {
         unlink(in_folder("model.gguf.packed"));
@@ -162,10 +168,9 @@ static void one_file_for_any_threads(void **state)
     free(data[1]);
 }
 
-static void a_folder_of_its_own(void **state)
+TEST(writes_into_a_folder_of_its_own)
 {
     bool mapped;
-    (void)state;
     make("type=Q8_0");
     unlink(in_folder("model.gguf.packed"));
     mkdir(in_folder("kept"), 0777);
@@ -193,7 +198,7 @@ static void expect_refusal(const void *data, size_t size, const char *word, bool
     assert_int_equal(n_line, again ? 0 : 1); /* what was made again is used */
 }
 
-static void files_that_do_not_fit(void **state)
+TEST(refuses_files_that_do_not_fit)
 {
     static const struct {
         size_t at; /* of the byte that differs */
@@ -210,7 +215,6 @@ static void files_that_do_not_fit(void **state)
         {PI_WEIGHTS_FIXED + PI_WEIGHTS_ENTRY * 10, "its head is damaged"},
     };
     size_t size;
-    (void)state;
     make("type=Q4_0");
     unlink(in_folder("model.gguf.packed"));
     pith_model_free(load("", 1));
@@ -234,11 +238,10 @@ static void files_that_do_not_fit(void **state)
 }
 
 /* It may be dear to somebody. */
-static void a_foreign_file_stays(void **state)
+TEST(leaves_a_foreign_file)
 {
     static const char text[] = "a letter to nobody";
     size_t size;
-    (void)state;
     make("type=Q4_0");
     expect_refusal(text, sizeof(text),
                    "it does not begin as a file of packed weights: they are packed into memory",
@@ -250,12 +253,11 @@ static void a_foreign_file_stays(void **state)
     unlink(in_folder("model.gguf.packed"));
 }
 
-static void a_model_that_changed(void **state)
+TEST(packs_anew_when_the_model_changed)
 {
     bool mapped;
     size_t size;
     struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    (void)state;
     make("type=Q4_0");
     unlink(in_folder("model.gguf.packed"));
     uint64_t before = load_and_hash("", 1, &mapped);
@@ -282,10 +284,9 @@ static void a_model_that_changed(void **state)
 
 /* ---- no file at all ---- */
 
-static void no_place_for_it(void **state)
+TEST(loads_where_no_file_can_be)
 {
     bool mapped;
-    (void)state;
     make("type=Q4_0");
     uint64_t wanted = load_and_hash(NULL, 1, &mapped);
     n_line = 0;
@@ -299,10 +300,9 @@ static void no_place_for_it(void **state)
     mem_check(NULL);
 }
 
-static void memory_runs_out(void **state)
+TEST(failing_memory_is_told)
 {
     pith_model_params params;
-    (void)state;
     make(EXPERTS "type=Q4_0");
     pith_model_params_default(&params);
     params.cache_weights = "";
@@ -330,12 +330,11 @@ static bool stop_at_half(void *user, double fraction)
     return fraction < 0.5;
 }
 
-static void cancelled(void **state)
+TEST(a_cancelled_load_leaves_no_file)
 {
     pith_model_params params;
     pith_model *model = NULL;
     pith_error err;
-    (void)state;
     make("type=F32");
     unlink(in_folder("model.gguf.packed"));
     pith_model_params_default(&params);
@@ -365,12 +364,10 @@ static size_t resident(const struct pi_file *file)
 }
 
 /* As where memory is short: the system takes the weights' pages, and a pass reads them again. */
-static void pages_come_back(void **state)
+TEST(pages_that_the_system_took_come_back)
 {
-    (void)state;
 #if !defined(MADV_PAGEOUT)
-    printf("skipped: this system cannot be told to take pages\n");
-    skip();
+    test_skip("this system cannot be told to take pages");
 #else
     make("type=Q8_0 layers=4");
     pith_model *model = load("", 1);
@@ -381,29 +378,10 @@ static void pages_come_back(void **state)
     size_t after = resident(file);
     if (after > before / 2) {
         pith_model_free(model);
-        printf("skipped: this file system keeps %zu of %zu bytes in memory\n", after, before);
-        skip();
+        test_skip("this file system keeps %zu of %zu bytes in memory", after, before);
     }
     assert_true(hash_of(model) == wanted);
     assert_true(resident(file) > after);
     pith_model_free(model);
 #endif
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_for_all_types),
-        cmocka_unit_test(one_file_for_any_threads),
-        cmocka_unit_test(a_folder_of_its_own),
-        cmocka_unit_test(files_that_do_not_fit),
-        cmocka_unit_test(a_foreign_file_stays),
-        cmocka_unit_test(a_model_that_changed),
-        cmocka_unit_test(no_place_for_it),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(cancelled),
-        cmocka_unit_test(pages_come_back),
-    };
-    pith_log_set(take_line, NULL);
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

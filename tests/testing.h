@@ -1,5 +1,5 @@
 /*
- * testing.h - what every test includes: cmocka, a seeded generator, shared data that may be absent.
+ * testing.h - what every test includes: cmocka, TEST, a seeded generator, data that may be absent.
  */
 #ifndef TESTING_H
 #define TESTING_H
@@ -23,7 +23,53 @@
 #define TEST_STRIDE 1
 #endif
 
-#define SHARED_DATA PITH_SOURCE_DIR "/../shared/data"
+/* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence: what it checks.
+   It registers itself, with a constructor function, which GCC and Clang know. main() is testing.c's.
+   It runs the tests of a program in the order of the file, or those whose names fit a pattern. */
+struct test {
+    const char *name;
+    int line;
+    void (*run)(void), (*set_up)(void), (*tear_down)(void); /* NULL: nothing to do */
+    struct test *next;
+};
+void testing_add(struct test *test);
+
+#define TEST(name) TEST_WITH(NULL, NULL, name)
+
+/* set_up runs before the test, and tear_down behind it, whether it passed or not. */
+#define TEST_WITH(set_up, tear_down, name)                                                         \
+    static void test_##name(void);                                                                 \
+    __attribute__((constructor)) static void add_test_##name(void)                                 \
+    {                                                                                              \
+        static struct test test = {#name, __LINE__, test_##name, set_up, tear_down, NULL};         \
+        testing_add(&test);                                                                        \
+    }                                                                                              \
+    static void test_##name(void)
+
+/* What all tests of a program share: runs before the first and behind the last of them. A program
+   has one such line at most. */
+#define TEST_GROUP(set_up, tear_down) const struct test_group test_group = {set_up, tear_down}
+struct test_group {
+    void (*set_up)(void), (*tear_down)(void);
+};
+extern const struct test_group test_group __attribute__((weak));
+
+/* Ends the running test as skipped, and prints why. A program whose tests were all skipped exits
+   with 77. Of what a command of ours would fetch, the reason ends with "; to fetch it: COMMAND":
+   scripts/test.sh counts these. */
+_Noreturn void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The path of a file of test data, such as "tokenizer/ggml-vocab-gpt-2.gguf", or NULL. It lies in
+   the folder that PITH_DATA names, in build-data, which scripts/data.sh fills, or in
+   ../shared/data. The last eight paths stay valid. */
+const char *test_data_find(const char *name);
+
+/* The same of a file that the running test cannot do without. */
+const char *test_data(const char *name);
+
+/* A real pretrained model in the folder that PITH_MODELS names, or in build-models, which
+   scripts/models.sh fills; without it the running test is skipped. */
+const char *test_model_file(const char *file);
 
 /* splitmix64: the same numbers on every machine. */
 static inline uint64_t rng_next(uint64_t *state)
@@ -35,7 +81,10 @@ static inline uint64_t rng_next(uint64_t *state)
 }
 
 /* Uniform in [0, n). */
-static inline uint64_t rng_below(uint64_t *state, uint64_t n) { return rng_next(state) % n; }
+static inline uint64_t rng_below(uint64_t *state, uint64_t n)
+{
+    return rng_next(state) % n;
+}
 
 /* Uniform in [-1, 1). */
 static inline float rng_float(uint64_t *state)
@@ -43,13 +92,11 @@ static inline float rng_float(uint64_t *state)
     return (float)(rng_next(state) >> 40) * 0x1p-23f - 1.0f;
 }
 
-/* Skips the running test, with the reason, when path cannot be read. */
+/* Skips the running test when path cannot be read. */
 #define SKIP_WITHOUT(path)                                                                         \
     do {                                                                                           \
-        if (access((path), R_OK) != 0) {                                                           \
-            printf("skipped: %s is absent\n", (path));                                             \
-            skip();                                                                                \
-        }                                                                                          \
+        if (access((path), R_OK) != 0)                                                             \
+            test_skip("%s is absent", (path));                                                     \
     } while (0)
 
 #endif

@@ -17,7 +17,7 @@ try:
     import jsonschema
     import llguidance
 except ImportError as e:
-    print(f"skip: {e} (pip install llguidance jsonschema)")
+    print(f"skipped: {e}; to fetch it: pip install llguidance jsonschema")
     sys.exit(77)
 
 WORDS = ["name", "id", "city", "count", "tags", "unit", "price", "email", "user", "kind", "value",

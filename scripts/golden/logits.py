@@ -293,7 +293,7 @@ def main():
     parser.add_argument("--group", default="", choices=list(GROUPS))
     parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
-    parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
+    parser.add_argument("--data", default=os.path.join(ROOT, "build-data"))
     parser.add_argument("--only", help="print this case instead of writing the file")
     args = parser.parse_args()
     make_model = os.path.join(args.build, "tests", "make_model")

@@ -2,7 +2,7 @@
 """Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which tests/test_eval.c
 compares with those of Pith.
 
-    scripts/golden/perplexity.py LLAMA_CPP_DIR [--label TEXT] [--data ../shared/data]
+    scripts/golden/perplexity.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]
 
 LLAMA_CPP_DIR holds a build with the targets llama-perplexity and llama-quantize in build/bin. Its
 weights are decoded to F32 first and its cache is F32 without flash attention: products of F16 weights
@@ -81,7 +81,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp")
     parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
-    parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
+    parser.add_argument("--data", default=os.path.join(ROOT, "build-data"))
     args = parser.parse_args()
     lines = ["# Made by scripts/golden/perplexity.py; do not edit.", f"# llama.cpp: {args.label}",
              "# model text bytes -c -b chunks PPL error"]

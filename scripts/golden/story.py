@@ -2,7 +2,7 @@
 """Makes tests/golden/story.txt: what llama.cpp tells, greedily, from stories260K, which
 tests/test_stories.c compares with Pith's story.
 
-    scripts/golden/story.py LLAMA_CPP_DIR [--label TEXT] [--data ../shared/data]
+    scripts/golden/story.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]
 """
 import argparse
 import os
@@ -22,7 +22,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp")
     parser.add_argument("--label", default="unknown version", help="which llama.cpp it is")
-    parser.add_argument("--data", default=os.path.join(ROOT, "..", "shared", "data"))
+    parser.add_argument("--data", default=os.path.join(ROOT, "build-data"))
     args = parser.parse_args()
     weights = os.path.join(args.data, "weights")
     with tempfile.TemporaryDirectory() as folder:

@@ -32,7 +32,7 @@ def main():
     venv = os.environ.get("PITH_CLIENTS", "")
     python = os.path.join(venv, "bin", "python")
     if not venv or not os.path.exists(python):
-        print("skipped: PITH_CLIENTS names no environment of scripts/test-clients.sh")
+        print("skipped: PITH_CLIENTS names no environment; to fetch it: scripts/test-clients.sh")
         return 77
     if not names:
         names = sorted(os.path.basename(p)[len("client_"):-len(".py")]
