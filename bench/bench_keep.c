@@ -260,7 +260,7 @@ static void side_open(struct side *s, struct bench *b, const char *budget, const
     for (int32_t i = 0; i < s->n_seq; i++)
         check(pith_seq_create(s->engine, &s->seq[i], &err), &err);
     if (s->keeps)
-        s->n_step = keep_get_config(s->engine->keep)->rules.slack;
+        s->n_step = keep_get_config(s->engine->keep.policy)->rules.slack;
 }
 
 static void side_close(struct side *s)
@@ -290,7 +290,7 @@ static double keep_seconds(const struct side *s)
 {
     double seconds = 0.0;
     for (int32_t i = 0; i < s->n_seq; i++)
-        seconds += s->seq[i]->tally.seconds;
+        seconds += s->seq[i]->keep.tally.seconds;
     return seconds;
 }
 
@@ -474,7 +474,7 @@ static struct point measure_pass(struct side *s, int32_t depth)
     struct keep_point at;
     check(fill_to(&s->b->fill, seq, depth, &s->rounds, &err), &err);
     at = (struct keep_point){seq->n_token, 0, 0.0};
-    int32_t room = keep_room(s->engine->keep, seq->memory.kv, at, N_PASS + 1);
+    int32_t room = keep_room(s->engine->keep.policy, seq->memory.kv, at, N_PASS + 1);
     if (room <= N_PASS)
         check(fill_to(&s->b->fill, seq, seq->n_token + room, &s->rounds, &err), &err);
     double middle = seq->n_token + 0.5 * N_PASS, start = pi_time_s();
@@ -501,7 +501,7 @@ static double whole_prefill(struct side *s, int32_t n_token)
     pith_error err = {0};
     double start = pi_time_s();
     check(pith_seq_eval(s->seq[0], s->b->tokens, n_token, &err), &err);
-    return pi_time_s() - start - s->seq[0]->tally.seconds;
+    return pi_time_s() - start - s->seq[0]->keep.tally.seconds;
 }
 
 static void part_prefill(struct bench *b)
@@ -512,7 +512,7 @@ static void part_prefill(struct bench *b)
         measure_machine(b);
         side_open(&s, b, "90%", "f16", n, 0);
         double passes = b->o.whole ? whole_prefill(&s, n) : sampled_prefill(&s, n);
-        double rounds = keep_seconds(&s), n_round = (double)s.seq[0]->tally.n_round;
+        double rounds = keep_seconds(&s), n_round = (double)s.seq[0]->keep.tally.n_round;
         double bound = b->o.whole ? NAN : round_bound(&s) * n_round;
         add(b, passes, NAN, "s", "", "prompt of %d at 90%%, passes%s", n,
             b->o.whole ? "" : ", from 5 depths");

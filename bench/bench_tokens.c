@@ -149,7 +149,7 @@ static double median(const struct samples *s)
 
 static const struct keep_rules *rules_of(const struct side *s)
 {
-    return s->engine->keep != NULL ? &keep_get_config(s->engine->keep)->rules : NULL;
+    return s->engine->keep.policy != NULL ? &keep_get_config(s->engine->keep.policy)->rules : NULL;
 }
 
 /* Entries of a lane that a sequence of this shape ever holds. A policy that overwrites holds more
@@ -168,7 +168,8 @@ static int64_t bytes_of_one(const struct side *s)
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     int64_t bytes = kv_bytes_for_tokens(g, most_entries(s));
     /* Policies that read their sinks elsewhere: a page more (keep_bytes_at). */
-    if (s->engine->keep != NULL && keep_config_places(keep_get_config(s->engine->keep)))
+    if (s->engine->keep.policy != NULL &&
+        keep_config_places(keep_get_config(s->engine->keep.policy)))
         bytes += kv_bytes_for_tokens(g, g->page_len);
     return bytes;
 }
@@ -215,16 +216,16 @@ static void remember_queries(const struct side *s, struct pith_seq *seq)
     struct keep_view view = {.kv = seq->memory.kv,
                              .tokens = seq->tokens,
                              .n_token = item.pos0,
-                             .state = seq->keep_state};
-    if (s->engine->keep == NULL || (keep_needs(s->engine->keep) & KEEP_NEED_ROWS) == 0 ||
-        item.pos0 < 0)
+                             .state = seq->keep.state};
+    if (s->engine->keep.policy == NULL ||
+        (keep_needs(s->engine->keep.policy) & KEEP_NEED_ROWS) == 0 || item.pos0 < 0)
         return;
     rows.q = rows.q_pre = rows.k = rows.v = s->b->fill.noise;
     item.tokens = seq->tokens + item.pos0;
     if (row * N_QUERY > FILL_NOISE)
         check(PITH_INVALID, &(pith_error){.message = "more heads than there are random numbers"});
     for (; rows.layer < g->n_layer; rows.layer++)
-        keep_observe(s->engine->keep, &view, &rows);
+        keep_observe(s->engine->keep.policy, &view, &rows);
 }
 
 /* Brings every sequence to the depth of a turn. */
@@ -255,13 +256,13 @@ static double side_step(struct side *s, double *rounds)
     double before = 0.0, after = 0.0, start;
     for (int32_t i = 0; i < s->n_seq; i++) {
         item[i] = (pith_batch_item){.seq = s->seq[i], .tokens = s->b->token, .n_token = 1};
-        before += s->seq[i]->tally.seconds;
+        before += s->seq[i]->keep.tally.seconds;
     }
     start = pi_time_s();
     check(pith_batch_eval(s->engine, item, s->n_seq, NULL, NULL, &err), &err);
     start = pi_time_s() - start;
     for (int32_t i = 0; i < s->n_seq; i++)
-        after += s->seq[i]->tally.seconds;
+        after += s->seq[i]->keep.tally.seconds;
     *rounds = after - before;
     return start - *rounds;
 }
@@ -269,7 +270,7 @@ static double side_step(struct side *s, double *rounds)
 static void side_turn(struct side *s, struct result *r, struct samples *steps)
 {
     double rounds;
-    int64_t n_round = s->seq[0]->tally.n_round;
+    int64_t n_round = s->seq[0]->keep.tally.n_round;
     for (int32_t i = 0; i < N_READ; i++)
         add(&s->b->read, pi_machine_read(s->b->memory, s->b->read_size, s->b->machine.n_thread));
     for (int32_t i = 0; i < N_WARM; i++)
@@ -279,7 +280,7 @@ static void side_turn(struct side *s, struct result *r, struct samples *steps)
         if (rounds > 0.0)
             add(&r->round, rounds);
     }
-    if (r->slack > 0 && s->seq[0]->tally.n_round != n_round + 1)
+    if (r->slack > 0 && s->seq[0]->keep.tally.n_round != n_round + 1)
         check(PITH_INTERNAL, &(pith_error){.message = "not one round in a turn"});
 }
 

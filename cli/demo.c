@@ -280,7 +280,7 @@ static void show_story(struct page *p, const pith_model *model, const struct sto
 
 /* ---- the answer ---- */
 
-struct answer {
+struct demo_answer {
     const struct page *page; /* NULL: it is not shown */
     char text[4096];
     size_t len;
@@ -288,7 +288,7 @@ struct answer {
 
 static bool collect(void *user, const char *text, size_t len)
 {
-    struct answer *a = user;
+    struct demo_answer *a = user;
     size_t room = sizeof(a->text) - 1 - a->len;
     memcpy(a->text + a->len, text, least(len, room));
     a->len += least(len, room);
@@ -300,7 +300,7 @@ static bool collect(void *user, const char *text, size_t len)
     return ok && !cli_interrupted();
 }
 
-static bool is_right(const struct answer *a, const struct story *s)
+static bool is_right(const struct demo_answer *a, const struct story *s)
 {
     struct cli_text given = {.data = cli_alloc(a->len + 1, 1), .len = a->len};
     memcpy(given.data, a->text, a->len);
@@ -338,7 +338,7 @@ static void show_result(const struct page *p, const struct session *s, const str
 }
 
 /* Asks; false after Ctrl-C. */
-static bool ask(const struct session *s, const struct story *story, struct answer *a,
+static bool ask(const struct session *s, const struct story *story, struct demo_answer *a,
                 pith_generate_result *result)
 {
     pith_error err;
@@ -361,7 +361,7 @@ static bool ask(const struct session *s, const struct story *story, struct answe
 static int answer(const struct page *p, const struct session *s, const struct story *story)
 {
     pith_generate_result result;
-    struct answer a = {.page = p};
+    struct demo_answer a = {.page = p};
     if (!ask(s, story, &a, &result))
         return EXIT_INTERRUPTED;
     bool right = is_right(&a, story);
@@ -385,7 +385,7 @@ static int64_t memory_bytes(const struct session *s)
 }
 
 static void show_row(const struct page *p, const char *name, int64_t bytes, int64_t of,
-                     const struct answer *a, bool right)
+                     const struct demo_answer *a, bool right)
 {
     char size[32];
     struct cli_text text = {.data = cli_alloc(a->len + 1, 1), .len = a->len};
@@ -411,7 +411,7 @@ static bool show_kept(const struct page *p, const struct session *full, const st
 {
     struct session s = {.model = full->model, .info = full->info};
     struct memory_options memory = o->memory;
-    struct answer a = {0};
+    struct demo_answer a = {0};
     pith_generate_result result;
     memory.keep = keep;
     memory.recall = recall;
@@ -430,7 +430,7 @@ static int compare(const struct page *p, const struct session *full, const struc
                    const struct story *story)
 {
     const int32_t page_len = full->page_len, n = pith_seq_length(full->seq);
-    struct answer said = {.len = least(story->answer.len, sizeof(said.text))};
+    struct demo_answer said = {.len = least(story->answer.len, sizeof(said.text))};
     char keep[64];
     bool forgets, recalls;
     int32_t budget = (n + page_len - 1) / page_len / 4 * page_len - 2 * SLACK;

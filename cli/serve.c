@@ -57,6 +57,7 @@ struct work_options {
     int32_t n_slot;
     int32_t n_queue;
     int32_t n_predict;
+    int64_t swap_bytes;
     bool no_prefix;
 };
 
@@ -133,6 +134,8 @@ static const struct option work_table[] = {
      .help = "conversations that requests may name (id_slot) and that stay in the KV memory"},
     {"--queue", NULL, "N", OPTION_INT, AT(n_queue), .min = 1, .max = 1 << 20,
      .help = "most requests that wait; further ones are told to come again (429)"},
+    {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
+     .help = "host memory for conversations and requests whose KV memory others need"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
      .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
@@ -171,6 +174,7 @@ static void defaults(void *options)
         .n_connection = 512,
     };
     o->work = (struct work_options){.n_parallel = 16, .n_slot = 64, .n_queue = 64, .n_predict = -1};
+    o->work.swap_bytes = INT64_C(1) << 30;
     sample_options_default(&o->sample);
     o->sample.seed = -1;
     draft_options_default(&o->draft, "auto");
@@ -297,6 +301,7 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
     p.n_seq = o->n_parallel;
     p.n_queue = o->n_queue;
     p.n_slot = o->n_slot;
+    p.swap_bytes = o->swap_bytes;
     p.no_prefix = o->no_prefix;
     return p;
 }

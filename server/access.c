@@ -1,5 +1,5 @@
 /*
- * access.c - API keys and who comes from this machine.
+ * access.c - API keys, and whether a client is on this machine.
  *
  * What others wrote (/kv, /slots) is shown without keys to this machine alone, and there not to
  * every page that its browser has open: those ask in the name of another origin, or of a host name

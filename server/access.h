@@ -1,5 +1,5 @@
 /*
- * access.h - who may ask for what: API keys, and pages that are for this machine alone.
+ * access.h - which client may ask for what: API keys, and pages that are for this machine alone.
  */
 #ifndef SERVER_ACCESS_H
 #define SERVER_ACCESS_H

@@ -18,14 +18,14 @@
 
 /* One prompt. */
 struct part {
-    struct answer *answer;
+    struct http_answer *answer;
     int32_t i;
     int64_t id;     /* the scheduler's */
     int32_t n_read; /* as was told last */
 };
 
-struct answer {
-    struct answer *prev, *next; /* on the model thread, once it is there */
+struct http_answer {
+    struct http_answer *prev, *next; /* on the model thread, once it is there */
     struct server *server;
     struct exchange *ex;      /* a reference */
     struct serve_setup setup; /* of the request */
@@ -39,7 +39,7 @@ struct answer {
     atomic_int n_submitted; /* of part, whose ids may be read */
 };
 
-static void list(struct answer *a)
+static void list(struct http_answer *a)
 {
     struct server *s = a->server;
     a->next = s->answers;
@@ -50,7 +50,7 @@ static void list(struct answer *a)
     s->n_progress += serve_request_wants_progress(a->request);
 }
 
-static void unlist(struct answer *a)
+static void unlist(struct http_answer *a)
 {
     if (!a->listed)
         return;
@@ -60,7 +60,7 @@ static void unlist(struct answer *a)
         a->next->prev = a->prev;
 }
 
-static void answer_free(struct answer *a)
+static void answer_free(struct http_answer *a)
 {
     unlist(a);
     exchange_on_gone(a->ex, NULL, NULL);
@@ -73,7 +73,7 @@ static void answer_free(struct answer *a)
 }
 
 /* Hands what the reply wrote to the client. */
-static void deliver(struct answer *a, struct serve_bytes *bytes, bool ok)
+static void deliver(struct http_answer *a, struct serve_bytes *bytes, bool ok)
 {
     int code = serve_reply_code(a->reply);
     if (!ok) {
@@ -94,7 +94,7 @@ static void deliver(struct answer *a, struct serve_bytes *bytes, bool ok)
 static bool on_token(void *user, const pith_answer_token *token)
 {
     struct part *part = user;
-    struct answer *a = part->answer;
+    struct http_answer *a = part->answer;
     struct serve_bytes bytes = {0};
     /* Where the client is gone the request was cancelled: it ends with this step. */
     if (!exchange_is_gone(a->ex) && !serve_reply_finished(a->reply))
@@ -102,12 +102,12 @@ static bool on_token(void *user, const pith_answer_token *token)
     return !serve_reply_is_late(a->reply, part->i, token->answer);
 }
 
-/* Logits of the prompt, for those who want to know how likely it was. */
+/* Logits of the prompt, for requests that ask how likely it was. */
 static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
                       const float *logits)
 {
     const struct part *part = user;
-    struct answer *a = part->answer;
+    struct http_answer *a = part->answer;
     (void)request;
     (void)token;
     if (exchange_is_gone(a->ex) || serve_reply_finished(a->reply))
@@ -120,7 +120,7 @@ static bool on_prompt(void *user, int64_t request, int32_t index, int32_t token,
 static void on_done(void *user, const pith_answer_result *result)
 {
     struct part *part = user;
-    struct answer *a = part->answer;
+    struct http_answer *a = part->answer;
     struct serve_bytes bytes = {0};
     atomic_fetch_add(&a->server->count.evicted, (long long)result->n_evicted);
     a->n_pending--;
@@ -143,7 +143,7 @@ static uint64_t any_seed(struct server *s)
     return (z ^ z >> 31) >> 11;
 }
 
-static void cancel_all(struct answer *a)
+static void cancel_all(struct http_answer *a)
 {
     int n = atomic_load(&a->n_submitted);
     for (int i = 0; i < n; i++)
@@ -152,7 +152,7 @@ static void cancel_all(struct answer *a)
 
 void answer_cancel_all(struct server *s)
 {
-    for (struct answer *a = s->answers; a != NULL; a = a->next)
+    for (struct http_answer *a = s->answers; a != NULL; a = a->next)
         cancel_all(a);
 }
 
@@ -172,7 +172,7 @@ static int32_t retry_after(struct server *s)
     return seconds > RETRY_MAX_S ? RETRY_MAX_S : (int32_t)seconds;
 }
 
-static void refuse(struct answer *a, pith_status status, const pith_request *request,
+static void refuse(struct http_answer *a, pith_status status, const pith_request *request,
                    const pith_error *err)
 {
     struct serve_fault fault = {0};
@@ -188,9 +188,9 @@ static void refuse(struct answer *a, pith_status status, const pith_request *req
     deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
 }
 
-/* What the body says of caches, and the callbacks. A conversation is kept, whoever asks, unless the
+/* What the body says of caches, and the callbacks. A conversation is kept unless the
    request wants nothing reused, or all logits of its prompt. */
-static void fill(struct answer *a, pith_request *request)
+static void fill(struct http_answer *a, pith_request *request)
 {
     bool one = !serve_request_wants_prompt(a->request) && serve_request_caches(a->request);
     request->on_token = on_token;
@@ -200,7 +200,7 @@ static void fill(struct answer *a, pith_request *request)
         request->slot = PITH_SLOT_ANY;
     request->session = a->ex->session != 0 ? a->ex->session : serve_request_session(a->request);
     request->cache_salt = serve_request_salt(a->request);
-    /* cache_prompt false: under a salt that nobody else has there is nothing to find. */
+    /* cache_prompt false: under a salt of its own there is nothing to find. */
     if (!serve_request_caches(a->request))
         request->cache_salt = any_seed(a->server) | 1;
     if (serve_request_wants_prompt(a->request))
@@ -210,7 +210,7 @@ static void fill(struct answer *a, pith_request *request)
 /* On the model thread. */
 static void submit(struct exchange *ex)
 {
-    struct answer *a = ex->work;
+    struct http_answer *a = ex->work;
     pith_generate_params params;
     pith_request request;
     pith_error err;
@@ -249,7 +249,7 @@ static bool tell_progress(void *user, const pith_scheduler_item *item)
     struct server *s = user;
     if (item->state != PITH_ITEM_READING || item->answer != 0)
         return item->state != PITH_ITEM_PARKED;
-    for (struct answer *a = s->answers; a != NULL; a = a->next)
+    for (struct http_answer *a = s->answers; a != NULL; a = a->next)
         for (int32_t i = 0; i < atomic_load(&a->n_submitted); i++) {
             struct serve_bytes bytes = {0};
             if (a->part[i].id != item->id || !serve_request_wants_progress(a->request) ||
@@ -271,7 +271,7 @@ void answer_tell_progress(struct server *s)
 
 /* ---- the body ---- */
 
-/* setup is filled and must outlive the request. NULL: refused, or nobody is there any more. */
+/* setup is filled and must outlive the request. NULL: refused, or the client is gone. */
 static struct serve_request *parse(struct exchange *ex, struct serve_setup *setup)
 {
     struct serve_request *request = NULL;
@@ -291,7 +291,7 @@ static struct serve_request *parse(struct exchange *ex, struct serve_setup *setu
     return NULL;
 }
 
-static pith_status make_reply(struct answer *a)
+static pith_status make_reply(struct http_answer *a)
 {
     char id[33];
     snprintf(id, sizeof(id), "%.16s%llx", a->server->boot,
@@ -300,7 +300,7 @@ static pith_status make_reply(struct answer *a)
 }
 
 /* False: no memory, or refused. */
-static bool prepare(struct answer *a)
+static bool prepare(struct http_answer *a)
 {
     a->request = parse(a->ex, &a->setup);
     if (a->request == NULL)
@@ -316,7 +316,7 @@ static bool prepare(struct answer *a)
 void answer_request(struct exchange *ex)
 {
     struct server *s = ex->server;
-    struct answer *a = calloc(1, sizeof(*a));
+    struct http_answer *a = calloc(1, sizeof(*a));
     if (a == NULL) {
         exchange_abort(ex);
         return;
@@ -329,7 +329,7 @@ void answer_request(struct exchange *ex)
     ex->work = a;
     ex->task = submit;
     bool ok = prepare(a);
-    if (ok && queue_push(&s->desk, ex))
+    if (ok && queue_push(&s->to_model, ex))
         return;
     if (ok)
         exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,

@@ -18,7 +18,7 @@
 #include "routes.h"
 #include "state.h"
 
-/* A reader so many times the bound behind is given up at once. */
+/* A reader that is this many times the bound behind is given up at once. */
 #define FAR_BEHIND 4
 
 struct exchange *exchange_create(struct server *s, struct MHD_Connection *connection,
@@ -158,7 +158,7 @@ bool exchange_send(struct exchange *ex, const char *data, size_t len)
 void exchange_end(struct exchange *ex, int code)
 {
     pthread_mutex_lock(&ex->lock);
-    /* To nobody no code is said, and what was cancelled with its client is no error. */
+    /* Without a client no code is sent, and what was cancelled with its client is no error. */
     if (ex->code == 0 && !ex->gone && !ex->aborted)
         ex->code = code;
     ex->ended = true;
@@ -243,7 +243,7 @@ void exchange_gone(struct exchange *ex)
     pthread_mutex_unlock(&ex->lock);
 }
 
-/* Who has not read what was said needs no sign of life. */
+/* A client that has not read what was sent needs no sign of life. */
 void exchange_tell(struct exchange *ex, double now)
 {
     pthread_mutex_lock(&ex->lock);
@@ -276,7 +276,7 @@ void exchange_finish(struct exchange *ex, bool whole)
         exchange_gone(ex);
 }
 
-/* Once the server stops nothing may be suspended: there is nobody left to resume it. */
+/* Once the server stops nothing may be suspended: no thread is left to resume it. */
 static bool may_wait(const struct exchange *ex)
 {
     return atomic_load(&ex->server->stage) != SERVER_STOPS;

@@ -37,7 +37,7 @@ struct exchange {
     void *work;                        /* of the task's */
     char *path;                        /* owned */
     struct serve_bytes body;           /* whole when a task sees it */
-    struct body_weight weight;         /* of what has come, where it is to be parsed */
+    struct body_weight weight;         /* of the bytes so far, where it is to be parsed */
     int64_t weighed;                   /* of it, in count.json_bytes */
     struct serve_fault fault;          /* why it is refused, known before the body has come */
     const char *allow;                 /* constant: the header of that name; NULL: none */
@@ -56,7 +56,7 @@ struct exchange {
     pthread_mutex_t lock; /* of what follows */
     int refs;
     bool suspended;
-    bool gone;    /* nobody reads the answer */
+    bool gone;    /* the client reads the answer no more */
     bool aborted; /* the connection is to be closed, half an answer or not */
     bool events;
     const char *beat; /* what a stream says when it has said nothing for a second; NULL: nothing */
@@ -82,7 +82,7 @@ void exchange_release(struct exchange *ex); /* NULL is ignored */
    it is sent whenever nothing else was for EXCHANGE_BEAT_S. NULL: never. */
 void exchange_open_events(struct exchange *ex, const char *beat);
 #define EXCHANGE_BEAT_S 1.0
-/* Appends. False: nobody reads it, or it fell too far behind. */
+/* Appends. False: the client is gone, or fell too far behind. */
 bool exchange_send(struct exchange *ex, const char *data, size_t len);
 /* The answer is whole. code counts unless it was known before. */
 void exchange_end(struct exchange *ex, int code);
@@ -96,7 +96,7 @@ void exchange_refuse(struct exchange *ex, const struct serve_fault *fault);
 void exchange_refuse_with(struct exchange *ex, int code, const char *type, const char *param,
                           const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Whether nobody reads the answer any more. */
+/* Whether the client is gone. */
 bool exchange_is_gone(struct exchange *ex);
 /* fn NULL takes it back; false: the client is gone already. */
 bool exchange_on_gone(struct exchange *ex, exchange_gone_fn *fn, void *user);
@@ -105,12 +105,12 @@ void exchange_gone(struct exchange *ex);
 /* Sends the beat of a stream that is silent. */
 void exchange_tell(struct exchange *ex, double now);
 /* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer than
-   so many seconds, which aborts it. */
+   `timeout_s`, which aborts it. */
 bool exchange_must_shut(struct exchange *ex, double now, double timeout_s);
 
 /* ---- on the HTTP thread ---- */
 
-/* The request is over: what is left of the answer nobody reads. whole: all of it was sent. */
+/* The request is over: the rest of the answer is not read. whole: all of it was sent. */
 void exchange_finish(struct exchange *ex, bool whole);
 /* Whether a response can be given to libmicrohttpd; if not, the connection is suspended. *lost: it
    is to be closed. *size: bytes of the answer, -1: not known yet. */

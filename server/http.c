@@ -25,11 +25,11 @@
 #define HEAD_BYTES (32u << 10)  /* of a connection's buffers: a head that is longer is 431 */
 #define BLOCK_BYTES (16u << 10) /* that a response takes at once */
 #define BODIES_MAX 4            /* all bodies in memory, as multiples of the largest */
-#define JSONS_MAX 4             /* likewise, of what they take when they are parsed */
+#define JSONS_MAX 4             /* likewise, of their JSON when it is parsed */
 
 /* ---- responses ---- */
 
-static ssize_t take(void *user, uint64_t pos, char *buf, size_t max)
+static ssize_t read_answer(void *user, uint64_t pos, char *buf, size_t max)
 {
     (void)pos;
     ssize_t n = exchange_take(user, buf, max);
@@ -63,7 +63,7 @@ static enum MHD_Result respond(struct exchange *ex, int64_t size)
 {
     exchange_hold(ex);
     struct MHD_Response *response = MHD_create_response_from_callback(
-        size >= 0 ? (uint64_t)size : MHD_SIZE_UNKNOWN, BLOCK_BYTES, take, ex, give_back);
+        size >= 0 ? (uint64_t)size : MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_answer, ex, give_back);
     if (response == NULL) {
         exchange_release(ex);
         return MHD_NO;
@@ -157,7 +157,7 @@ static void judge_head(struct exchange *ex, const char *method)
         check_room(ex);
 }
 
-/* Whether there is memory for the JSON of the body, with so much more of it. */
+/* Whether there is memory for the JSON of the body when `len` more bytes have come. */
 static bool weigh(struct exchange *ex, const char *data, size_t len)
 {
     struct server *s = ex->server;
@@ -245,7 +245,7 @@ static void dispatch(struct exchange *ex)
     begin_work(ex);
     if (ex->route->thread == ROUTE_HTTP)
         ex->task(ex);
-    else if (!queue_push(ex->route->thread == ROUTE_MODEL ? &s->desk : &s->work, ex))
+    else if (!queue_push(ex->route->thread == ROUTE_MODEL ? &s->to_model : &s->to_workers, ex))
         exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,
                              "the server is shutting down");
 }

@@ -8,7 +8,7 @@
 
 /* Listens: s->daemon and s->port. */
 pith_status http_start(struct server *s, pith_error *err);
-/* Nobody comes in any more; what is connected stays. */
+/* New connections are no longer accepted; those that are open stay. */
 void http_close(struct server *s);
 /* Ends every connection. Nothing may be suspended any more. */
 void http_stop(struct server *s);

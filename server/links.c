@@ -5,7 +5,7 @@
  * which has nothing to say is kept alive.
  *
  * Invariant: a link's socket is open while the link is in the list, so under the lock it is that
- * client's and nobody else's.
+ * client's and no other's.
  */
 #define _GNU_SOURCE /* POLLRDHUP */
 

@@ -21,12 +21,12 @@ void queue_init(struct queue *q);
 /* What is left is released. */
 void queue_destroy(struct queue *q);
 
-/* Wakes one who waits. False: the queue is closed, and the exchange is not taken. */
+/* Wakes one thread that waits. False: the queue is closed, and the exchange is not taken. */
 bool queue_push(struct queue *q, struct exchange *ex);
-/* The next one, whose reference is the caller's; waits for it at most so many seconds, below 0
+/* The next one, whose reference is the caller's; waits for it at most `seconds`, below 0
    without end. NULL: there is none, or the queue is closed and empty. */
 struct exchange *queue_pop(struct queue *q, double seconds);
-/* Nothing more comes in; everybody who waits is woken. */
+/* Nothing more comes in; all threads that wait are woken. */
 void queue_close(struct queue *q);
 bool queue_closed(struct queue *q);
 

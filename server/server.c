@@ -19,7 +19,7 @@
 #include "serve/view.h"
 #include "state.h"
 
-#define LAST_WORDS_S 1.0 /* in which those who were cut off are told so */
+#define LAST_WORDS_S 1.0 /* in which clients that are cut off are told so */
 
 static void init(struct server *s, const struct server_config *config)
 {
@@ -31,8 +31,8 @@ static void init(struct server *s, const struct server_config *config)
     pith_model_get_info(config->model, &s->info);
     pith_engine_kv_stats(config->engine, &s->kv);
     pith_engine_memory_stats(config->engine, &s->memory);
-    queue_init(&s->work);
-    queue_init(&s->desk);
+    queue_init(&s->to_workers);
+    queue_init(&s->to_model);
     pthread_mutex_init(&s->links.lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&attr);
@@ -162,10 +162,10 @@ bool server_wait(struct server *s, double seconds)
 
 static void stop_threads(struct server *s)
 {
-    queue_close(&s->work);
+    queue_close(&s->to_workers);
     for (int i = 0; i < SERVER_N_WORKER && i < s->n_thread; i++)
         pthread_join(s->worker[i], NULL);
-    queue_close(&s->desk);
+    queue_close(&s->to_model);
     if (s->n_thread > SERVER_N_WORKER)
         pthread_join(s->model_thread, NULL);
 }
@@ -185,8 +185,8 @@ void server_stop(struct server *s)
     http_stop(s);
     pith_scheduler_free(s->scheduler);
     serve_view_free(s->view);
-    queue_destroy(&s->work);
-    queue_destroy(&s->desk);
+    queue_destroy(&s->to_workers);
+    queue_destroy(&s->to_model);
     links_destroy(&s->links);
     pthread_cond_destroy(&s->quiet);
     pthread_mutex_destroy(&s->lock);

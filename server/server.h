@@ -31,9 +31,9 @@ struct server_config {
     pith_generate_params generate; /* of requests that do not say */
     bool random_seed;              /* unless a request has a seed, each has another one */
     int32_t n_ctx;                 /* most tokens that one request may have */
-    double timeout_s;              /* of a body that does not come and a reader who does not read */
-    int64_t body_max;              /* bytes of a body */
-    int64_t json_max;              /* bytes that it may take when it is parsed */
+    double timeout_s;   /* of a body that does not come and a reader that does not read */
+    int64_t body_max;   /* bytes of a body */
+    int64_t json_max;   /* bytes that it may take when it is parsed */
     int64_t stream_max; /* bytes that a reader may be behind; four times that end it at once */
     int32_t n_connection;
     bool log; /* a line on standard error for each request */
@@ -50,7 +50,7 @@ int32_t server_port(const struct server *s);
 
 /* From now on new requests are refused with 503; those that run go on. */
 void server_drain(struct server *s);
-/* Waits until no request runs, at most so many seconds; true: none does. */
+/* Waits until no request runs, at most `seconds`; true: none does. */
 bool server_wait(struct server *s, double seconds);
 /* Requests that run or wait. */
 int32_t server_busy(struct server *s);

@@ -1,5 +1,5 @@
 /*
- * slots.c - /slots: who runs and what is parked, and conversations to files and back. It runs on the
+ * slots.c - /slots: what runs and what is parked, and conversations to files and back. It runs on the
  * model thread between steps.
  */
 #include <jansson.h>

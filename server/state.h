@@ -36,8 +36,8 @@ struct server_counts {
 };
 
 struct serve_view;
-struct answer; /* answer.c */
-struct watch;  /* view.c */
+struct http_answer; /* answer.c */
+struct watch;       /* view.c */
 
 #define SESSION_NOTES 64
 
@@ -54,7 +54,7 @@ struct server {
     pith_scheduler *scheduler; /* stepped by the model thread */
     struct MHD_Daemon *daemon;
     int32_t port;
-    int listen_fd;    /* once nobody comes in any more; -1: none */
+    int listen_fd;    /* once no connection is accepted any more; -1: none */
     int64_t started;  /* seconds since 1970 */
     double started_s; /* of server_now */
     char boot[17];    /* makes ids of answers unique over restarts */
@@ -63,14 +63,14 @@ struct server {
     atomic_llong next_id;
     struct server_counts count;
 
-    struct queue work; /* exchanges for the workers */
-    struct queue desk; /* and for the model thread */
+    struct queue to_workers; /* exchanges for the workers */
+    struct queue to_model;   /* and for the model thread */
     pthread_t worker[SERVER_N_WORKER];
     pthread_t model_thread;
     int n_thread; /* of workers and then the model's that run */
     struct links links;
     struct watch *watches; /* the model thread's, and what follows */
-    struct answer *answers;
+    struct http_answer *answers;
     int n_progress;          /* of them, that want to know how far their prompt was read */
     struct serve_view *view; /* of GET /kv */
     struct session_note note[SESSION_NOTES]; /* [n_note % SESSION_NOTES] is the oldest */
@@ -83,6 +83,7 @@ struct server {
     int32_t n_open;           /* exchanges that a drain waits for */
     pith_kv_stats kv;         /* as of the end of a step, at most 50 ms ago while there are steps */
     pith_memory_stats memory; /* likewise */
+    pith_memory_stats draft;  /* likewise, of the drafting model's engine; zero without one */
 };
 
 /* Seconds of a monotonic clock. */
@@ -93,7 +94,7 @@ pith_status server_make_view(struct server *s, struct serve_view **out, pith_err
 
 /* Cancels every answer: on the model thread. */
 void answer_cancel_all(struct server *s);
-/* Likewise, after a step: tells those who want to know how far their prompts were read. */
+/* Likewise, after a step: tells the requests that want to know how far their prompts were read. */
 void answer_tell_progress(struct server *s);
 
 /* Of memory.c: at the start; when a request ended that had so long a body; now and then, on a thread
@@ -102,7 +103,7 @@ void memory_keep_little(void);
 void memory_note(struct server *s, size_t body_len);
 void memory_give_back(struct server *s);
 
-/* The loops of desk.c; user is the server. */
+/* The loops of model_thread.c; user is the server. */
 void *server_model_loop(void *user);
 void *server_worker_loop(void *user);
 

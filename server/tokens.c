@@ -18,7 +18,7 @@
 static json_t *read_body(struct exchange *ex)
 {
     json_error_t why;
-    struct serve_numbers numbers = {0}; /* nobody asks for their digits */
+    struct serve_numbers numbers = {0}; /* their digits are not asked for */
     json_t *body = serve_json_load(&numbers, ex->body.data != NULL ? ex->body.data : "",
                                    ex->body.len, JSON_ALLOW_NUL, &why);
     serve_numbers_free(&numbers);

@@ -3,7 +3,7 @@
  * the documents between steps, at most five a second, and waits for no reader: one who is behind is
  * dropped by exchange.c.
  *
- * Those who name a conversation (X-Session-ID) share a view that follows its last request.
+ * Viewers that name a conversation (X-Session-ID) share a view that follows its last request.
  *
  * Invariant: a view gathers while there are viewers of it, and only then.
  */
@@ -27,7 +27,7 @@ struct viewer {
     double sent;         /* when it was told something */
 };
 
-/* What is told to those who watch one conversation. */
+/* What the viewers of one conversation are told. */
 struct watch {
     struct watch *next;
     uint64_t session;        /* 0: none, so whatever is followed */
@@ -73,7 +73,10 @@ static bool add_item(void *user, const pith_scheduler_item *from)
 /* The caller frees items->item. */
 static struct serve_view_source look(struct server *s, struct items *items)
 {
-    struct serve_view_source source = {.engine = s->config.engine, .now_s = server_now()};
+    const pith_draft_params *drafts = s->config.schedule.draft;
+    struct serve_view_source source = {.engine = s->config.engine,
+                                       .draft_engine = drafts != NULL ? drafts->engine : NULL,
+                                       .now_s = server_now()};
     *items = (struct items){.n = 0};
     pith_scheduler_get_stats(s->scheduler, &source.stats);
     pith_scheduler_each(s->scheduler, add_item, items);
@@ -110,7 +113,7 @@ void view_now(struct exchange *ex)
 
 /* ---- events ---- */
 
-static bool tell(struct viewer *v, const char *json, size_t len)
+static bool send_event(struct viewer *v, const char *json, size_t len)
 {
     v->sent = server_now();
     return json != NULL && exchange_send(v->ex, "data: ", 6) && exchange_send(v->ex, json, len) &&
@@ -204,7 +207,7 @@ void view_events(struct exchange *ex)
     v->next = w->viewers;
     w->viewers = v;
     char *json = document(s, w->view, serve_view_snapshot, &len);
-    if (!tell(v, json, len))
+    if (!send_event(v, json, len))
         exchange_abort(ex);
     serve_view_text_free(json);
 }
@@ -218,7 +221,7 @@ static void tell_all(struct watch *w, const char *json, size_t len)
         struct viewer *v = *at;
         bool ok = !exchange_is_gone(v->ex);
         if (ok && json != NULL) {
-            ok = tell(v, json, len);
+            ok = send_event(v, json, len);
         } else if (ok && now - v->sent > PING_S) {
             ok = exchange_send(v->ex, ":\n\n", 3);
             v->sent = now;

@@ -47,7 +47,7 @@ static inline void tell_all(pith_engine *e, const int32_t *prompt, int32_t n_pro
     pith_seq *seq = seq_make(e);
     pith_model_get_info(pith_engine_model(e), &info);
     check(pith_generate(seq, prompt, n_prompt, params, tell, out, &out->result, &err), &err);
-    assert_false(seq->is_ahead);
+    assert_false(seq->ahead.is_ahead);
     out->n_token = pith_seq_length(seq);
     *tokens = calloc((size_t)out->n_token, sizeof(**tokens));
     memcpy(*tokens, pith_seq_tokens(seq), (size_t)out->n_token * sizeof(**tokens));

@@ -436,7 +436,7 @@ TEST(failing_allocations_change_no_text)
             fail_msg("allocation %d: another text", (int)at);
         n_ok += status == PITH_OK;
         n_failed += status != PITH_OK;
-        assert_false(seq->is_ahead);
+        assert_false(seq->ahead.is_ahead);
         pith_seq_free(seq);
     }
     assert_true(n_ok > 0 && n_failed > 0);

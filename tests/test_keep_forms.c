@@ -138,17 +138,17 @@ static bool stop_at_once(void *user, double fraction)
 static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 {
     static const int32_t n_cancelled[] = {1, 9, 30};
-    size_t size = seq->keep_state != NULL ? keep_state_size(e->keep) : 0;
+    size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.policy) : 0;
     uint8_t *before = test_malloc(size + 1);
     pith_error err;
     if (size > 0)
-        memcpy(before, seq->keep_state, size);
+        memcpy(before, seq->keep.state, size);
     for (size_t i = 0; cancel && i < PI_LEN(n_cancelled); i++) {
         pith_batch_item item = {.seq = seq, .tokens = tokens + begin, .n_token = n_cancelled[i]};
         assert_int_equal(pith_batch_eval(e, &item, 1, stop_at_once, NULL, &err), PITH_CANCELLED);
         assert_int_equal(pith_seq_length(seq), begin);
         if (size > 0)
-            assert_memory_equal(seq->keep_state, before, size);
+            assert_memory_equal(seq->keep.state, before, size);
     }
     test_free(before);
     for (int32_t i = 0; i < 3; i++)
@@ -171,8 +171,9 @@ TEST(a_cancelled_evaluation_leaves_no_trace)
             pith_seq *seq = seq_make(e);
             eval(seq, 0, BEGIN);
             hash[cancel] = go_on(e, seq, BEGIN, cancel != 0);
-            assert_true((e->keep_states != NULL) == (cancel && keep_state_size(e->keep) > 0));
-            assert_true(cancel || e->marks == NULL);
+            assert_true((e->keep.states != NULL) ==
+                        (cancel && keep_state_size(e->keep.policy) > 0));
+            assert_true(cancel || e->keep.marks == NULL);
             assert_true(stats_of(seq).evicted > 0);
             pith_seq_free(seq);
             pith_engine_free(e);

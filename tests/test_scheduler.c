@@ -342,8 +342,8 @@ TEST(cancels_in_every_state)
     while (asks[2].answer[0].n < 3)
         step(s);
     scheduler_relieve(s, NULL, s->kv_bytes);
-    assert_int_equal(s->first->request->id, asks[2].id);
-    assert_non_null(s->first->swapped);
+    assert_int_equal(s->room.first->request->id, asks[2].id);
+    assert_non_null(s->room.first->swapped);
     submit(s, &asks[3]);
     check(pith_scheduler_cancel(s, asks[3].id), &err); /* in the inbox */
     check(pith_scheduler_cancel(s, asks[2].id), &err);
@@ -374,7 +374,7 @@ TEST(cancels_in_every_state)
     check(pith_scheduler_cancel(s, asks[0].id), &err);
     step(s);
     expect_cancelled(&asks[0], "cancelled");
-    assert_int_equal(s->n_place, 0);
+    assert_int_equal(s->room.n_active, 0);
     free_both(s, e);
 }
 

@@ -289,6 +289,7 @@ TEST(what_was_parked_longest_ago_goes_first)
     pith_scheduler_params_default(&params);
     params.no_prefix = true;
     params.n_slot = 4;
+    params.swap_bytes = 0;
     pith_scheduler *s = scheduler_make(e, &params);
     memset(talk, 0, sizeof(talk));
     for (int32_t i = 0; i < 3; i++) {
@@ -312,6 +313,113 @@ TEST(what_was_parked_longest_ago_goes_first)
     assert_int_equal(r->n_cached, 0);
     check_turn(lone, &talk[1], &ask, "after it was dropped");
     for (int32_t i = 0; i < 4; i++)
+        end_talk(&talk[i]);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+/* Four conversations in a memory for three: what was used longest ago goes to host memory, and is
+   dropped where there is no room for it either. All go on as they would alone. */
+static void park_beside_host(const char *keep, int32_t kv_tokens, int64_t n_host)
+{
+    static struct talk talk[4];
+    static struct ask ask;
+    pith_scheduler_params params;
+    pith_engine *e = engine_of(keep, NULL, NULL, kv_tokens);
+    pith_engine *lone = engine_of(keep, NULL, NULL, 4000);
+    uint64_t rng = 29;
+    int64_t each = 0;
+    pith_scheduler_params_default(&params);
+    params.no_prefix = true;
+    params.n_slot = 4;
+    pith_scheduler *s = scheduler_make(e, &params);
+    memset(talk, 0, sizeof(talk));
+    for (int32_t turn = 0; turn < N_TURN; turn++)
+        for (int32_t i = 0; i < 4; i++) {
+            bool first = turn == 0;
+            say(&talk[i], &rng, first ? 90 : 5);
+            int32_t n_held = talk[i].alone != NULL ? pith_seq_length(talk[i].alone) : 0;
+            const pith_answer_result *r = run_turn(s, &ask, &talk[i], i, 10);
+            pith_scheduler_stats t = stats_of_scheduler(s);
+            if (first && i == 0) {
+                each = t.parked_bytes;
+                s->params.swap_bytes = n_host * 6 * each;
+            }
+            if (!first && n_host > 0) { /* all of it was there */
+                assert_int_equal(r->reuse, PITH_REUSE_NONE);
+                assert_int_equal(r->n_cached, n_held);
+            }
+            if (first && i == 3) {
+                assert_int_equal(t.n_parked_swapped > 0, n_host > 0);
+                assert_int_equal(t.parked_dropped > 0, n_host == 0);
+            }
+            assert_true(t.swapped_bytes <= s->params.swap_bytes + 4096);
+            assert_int_equal(t.swapped_bytes > 0, t.n_parked_swapped > 0);
+            assert_int_equal(used_bytes_of(e), t.parked_bytes);
+            if (r->n_cached == 0) /* it was dropped, and read anew */
+                end_talk(&talk[i]);
+            check_turn(lone, &talk[i], &ask, "beside host memory");
+        }
+    pith_scheduler_stats t = stats_of_scheduler(s);
+    assert_int_equal(t.n_parked == 4, n_host > 0);
+    assert_int_equal(t.parked_dropped > 0, n_host == 0);
+    for (int32_t i = 0; i < 4; i++)
+        end_talk(&talk[i]);
+    pith_memory_stats memory;
+    pith_engine_memory_stats(e, &memory);
+    assert_int_equal(memory.aside_bytes, t.swapped_bytes);
+    free_both(s, e);
+    pith_engine_free(lone);
+}
+
+TEST(parked_conversations_wait_in_host_memory)
+{
+    for (int64_t n_host = 0; n_host < 2; n_host++) {
+        park_beside_host(NULL, 340, n_host);
+        park_beside_host("longflow:budget=64,slack=16,prompt-window=8", 230, n_host);
+    }
+}
+
+/* What is in host memory can be cut without a policy, saved and erased, and makes room for answers
+   that are preempted. */
+TEST(what_waits_in_host_memory_is_cut_saved_and_erased)
+{
+    static struct talk talk[2];
+    static struct ask ask;
+    char path[64] = "/tmp/pith-slot-XXXXXX";
+    pith_scheduler_params params;
+    pith_engine *e = engine_of(NULL, NULL, NULL, 200);
+    pith_engine *lone = engine_of(NULL, NULL, NULL, 1024);
+    pith_error err;
+    uint64_t rng = 31;
+    int32_t n;
+    close(mkstemp(path));
+    pith_scheduler_params_default(&params);
+    params.no_prefix = true;
+    pith_scheduler *s = scheduler_make(e, &params);
+    memset(talk, 0, sizeof(talk));
+    for (int32_t i = 0; i < 2; i++) {
+        say(&talk[i], &rng, 100);
+        run_turn(s, &ask, &talk[i], i, 10);
+        check_turn(lone, &talk[i], &ask, "before");
+    }
+    assert_int_equal(stats_of_scheduler(s).n_parked_swapped, 1);
+    talk[0].n = 60; /* it goes on otherwise from here */
+    say(&talk[0], &rng, 40);
+    const pith_answer_result *r = run_turn(s, &ask, &talk[0], 0, 10);
+    assert_int_equal(r->reuse, PITH_REUSE_DIFFERS);
+    assert_int_equal(r->n_cached, 60);
+    check_turn(lone, &talk[0], &ask, "cut");
+    assert_int_equal(stats_of_scheduler(s).n_parked_swapped, 1);
+    check(pith_scheduler_slot_save(s, 1, path, &n, &err), &err); /* the other one goes for it */
+    assert_int_equal(n, 109);
+    assert_int_equal(stats_of_scheduler(s).parked_dropped, 0);
+    check(pith_scheduler_slot_erase(s, 0, NULL, &err), &err);
+    check(pith_scheduler_slot_erase(s, 1, NULL, &err), &err);
+    assert_int_equal(stats_of_scheduler(s).swapped_bytes, 0);
+    assert_int_equal(used_bytes_of(e), 0);
+    unlink(path);
+    for (int32_t i = 0; i < 2; i++)
         end_talk(&talk[i]);
     free_both(s, e);
     pith_engine_free(lone);
@@ -537,7 +645,7 @@ TEST(pinned_tokens_stay_through_a_long_session)
         assert_true(ask.answer[0].result.keep.evicted > 0);
         most = turn == 2 ? used_bytes_of(e) : most;
         pith_lane_info lane;
-        assert_int_equal(pith_seq_lane(s->slot[0].seq, 0, 0, &lane, pos, 128), PITH_OK);
+        assert_int_equal(pith_seq_lane(s->park.slot[0].seq, 0, 0, &lane, pos, 128), PITH_OK);
         for (int32_t i = 0; i < 20; i++)
             assert_int_equal(pos[i], i);
         assert_true(lane.n_entry < 80);
@@ -620,7 +728,7 @@ struct storm {
     struct talk talk[N_TALK];
     struct ask ask[N_TALK];
     bool busy[N_TALK];
-    int64_t n_turn, n_reused, n_dropped, n_cancelled;
+    int64_t n_turn, n_reused, n_dropped, n_cancelled, n_swapped;
 };
 
 static void end_turn(struct storm *w, pith_engine *lone, int32_t i, uint64_t *rng)
@@ -651,7 +759,8 @@ static void end_turn(struct storm *w, pith_engine *lone, int32_t i, uint64_t *rn
 
 /* n_step steps in which turns come and are cancelled, slots are erased and the memory is too small
    for all of them. any: they name no slot. */
-static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32_t n_step, bool any)
+static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32_t n_step, bool any,
+                  int64_t swap_bytes)
 {
     static struct storm w;
     pith_engine *e = engine_of(keep, recall, NULL, kv_tokens);
@@ -664,6 +773,7 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
     params.no_prefix = !any;
     params.n_slot = N_TALK;
     params.step_tokens = 48;
+    params.swap_bytes = swap_bytes;
     w.any = any;
     pith_scheduler *s = scheduler_make(e, &params);
     for (int32_t i = 0; i < N_TALK; i++)
@@ -684,6 +794,8 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
         check(pith_scheduler_step(s, NULL, &err), &err);
         pith_scheduler_each(s, sum_items, held);
         pith_scheduler_stats t = stats_of_scheduler(s);
+        w.n_swapped += t.n_parked_swapped;
+        assert_true(t.n_parked_swapped <= t.n_parked);
         if (!any) { /* nobody shares anything here */
             assert_int_equal(t.parked_bytes, held[1]);
             assert_int_equal(used_bytes_of(e), held[0] + held[1]);
@@ -696,8 +808,9 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
     assert_true(t.n_step > n_step / 2);
     if (keep != NULL)
         assert_int_equal(t.preempted_recompute + t.preempted_swap, 0);
-    assert_true(w.n_turn > n_step / 40 && w.n_reused > w.n_turn / 4 && w.n_dropped > 0 &&
-                w.n_cancelled > 0);
+    assert_true(w.n_turn > n_step / 40 && w.n_reused > w.n_turn / 4 && w.n_cancelled > 0);
+    assert_true(swap_bytes > 0 || (w.n_dropped > 0 && w.n_swapped == 0));
+    assert_true(swap_bytes == 0 || recall != NULL || w.n_swapped > 0);
     pith_scheduler_free(s);
     assert_int_equal(used_bytes_of(e), 0);
     for (int32_t i = 0; i < N_TALK; i++)
@@ -710,9 +823,12 @@ TEST(a_storm_of_turns_keeps_every_account)
 {
     for (int32_t any = 0; any < 2; any++) {
         int32_t n = any ? 800 : 2000;
-        storm(NULL, NULL, 500, 2 * n, any != 0);
-        storm("knorm:budget=48,slack=16,window=4", NULL, 260, n, any != 0);
-        storm("longflow:budget=48,slack=16,prompt-window=8", NULL, 260, n, any != 0);
-        storm("knorm:budget=48,slack=16", "kv:take=16,last=16,ram=4MiB", 340, n, any != 0);
+        for (int64_t swap = 0; swap < 2; swap++) {
+            storm(NULL, NULL, 500, n, any != 0, swap << 30);
+            storm("knorm:budget=48,slack=16,window=4", NULL, 260, n, any != 0, swap * 100000);
+            storm("longflow:budget=48,slack=16,prompt-window=8", NULL, 260, n, any != 0,
+                  swap << 30);
+        }
+        storm("knorm:budget=48,slack=16", "kv:take=16,last=16,ram=4MiB", 340, n, any != 0, 0);
     }
 }

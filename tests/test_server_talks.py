@@ -220,7 +220,7 @@ class Found(unittest.TestCase):
     def test_memory_drops_what_was_used_longest_ago(self):
         keep = "streaming:budget=64,slack=16"
         with rig.Server("--page", "16", "--keep", keep, "--recall", "none", "--kv-memory", "400KiB",
-                        "-np", "1") as s:
+                        "--swap", "0", "-np", "1") as s:
             talks = [Talk(s, n) for n in NAMES]
             for t in talks:
                 t.turn()
@@ -230,6 +230,20 @@ class Found(unittest.TestCase):
             pith = talks[0].turn()
             self.assertEqual((pith["cached_tokens"], pith["cache_why"]), (0, "dropped"))
             self.assertEqual(s.metric("pith_reuse_dropped_total"), before + 1)
+
+    def test_memory_swaps_what_was_used_longest_ago(self):
+        keep = "streaming:budget=64,slack=16"
+        with rig.Server("--page", "16", "--keep", keep, "--recall", "none", "--kv-memory", "400KiB",
+                        "-np", "1") as s:
+            talks = [Talk(s, n) for n in NAMES]
+            for t in talks:
+                t.turn()
+            self.assertGreater(s.metric("pith_parked_swapped"), 0)
+            self.assertGreater(s.metric("pith_swapped_bytes"), 0)
+            self.assertEqual(s.metric("pith_parked_dropped_total"), 0)
+            for t in talks:
+                self.assertEqual(t.turn()["cache_from"], "conversation")
+            self.assertEqual(s.metric("pith_reuse_dropped_total"), 0)
 
     def test_many_more_than_slots(self):
         """Conversations that name no slot are as many as there is memory for."""

@@ -53,8 +53,9 @@ typedef struct pith_scheduler_params {
     bool pressure;       /* where memory runs out, before a request is put back: a keep round on the
                             largest, then pages shared at looser thresholds. Answers then depend on
                             company (default false) */
-    int64_t swap_bytes;  /* host memory for requests that cannot be computed again; where it is full
-                            such a request ends as PITH_STOP_FULL. Default 1 GiB */
+    int64_t swap_bytes;  /* host memory for requests that cannot be computed again, and for parked
+                            conversations as far as those leave room. Where it is full such a request
+                            ends as PITH_STOP_FULL, and a conversation is dropped. Default 1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
     int32_t n_slot; /* slots that requests may name: 0 to n_slot - 1 (default 64). 0: nothing is
@@ -315,8 +316,9 @@ typedef struct pith_scheduler_stats {
         reuse_differs;    /* requests whose conversation was parked, and of which not all was reused
                               because it differs, */
     int64_t reuse_policy; /* because a policy allows no way back, */
-    int64_t reuse_dropped; /* or because it had made room */
-    uint32_t reserved[4];
+    int64_t reuse_dropped;    /* or because it had made room */
+    int32_t n_parked_swapped; /* of n_parked: those whose pages are in host memory */
+    uint32_t reserved[3];
 } pith_scheduler_stats;
 
 /* Thread-safe; the numbers are those of the last step's end. */

@@ -16,14 +16,21 @@ struct pi_account {
     int64_t ram;     /* of the tier, as it was asked for */
 };
 
-/* What policies and recall remember of a sequence, and its row of logits. */
+/* What the pool knows of a page: its entries in lists, and a table's, which may have room for twice
+   as many as it has. */
+#define PI_TABLE_PAGE_BYTES 40
+
+/* What policies remember of a sequence, and its row of logits. */
 int64_t pi_account_remembered(const struct pith_seq *seq);
 
 /* Bytes that one sequence of n_token tokens takes: of pages, and of everything. */
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 
-/* Bytes of recall's tier beside pages of so many bytes: what was asked for, or where nothing was as
+/* Pages of such a sequence, counting one more of each lane. */
+int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
+
+/* Bytes of recall's tier beside pages of `pages` bytes: what was asked for, or where nothing was as
    much as sequences evict that fill those pages. 0 without a tier. */
 int64_t pi_account_tier(const struct pi_account *a, int64_t pages);
 

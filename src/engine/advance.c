@@ -12,7 +12,7 @@ static bool ask(void *user, int32_t n_done, int32_t n)
 {
     struct pith_engine *e = user;
     struct pi_advance *a = &e->advance;
-    /* A repetition's passes come behind those of the tokens: it never goes back. */
+    /* A repetition's passes come behind the tokens' passes: it never goes back. */
     a->n_told = pi_max(a->n_told, a->n_done + a->n_pass * n_done / n);
     if (!a->stopped && !a->fn(a->user, a->n_told, a->n_token))
         a->stopped = true;

@@ -10,18 +10,18 @@
 
 void pi_seq_begin_ahead(struct pith_seq *seq, int32_t n_draft)
 {
-    assert(!seq->is_ahead);
-    seq->n_draft = n_draft;
+    assert(!seq->ahead.is_ahead);
+    seq->ahead.n_draft = n_draft;
 }
 
 void pi_seq_end_ahead(struct pith_seq *seq, bool ok)
 {
     if (ok) {
-        seq->is_ahead = true;
-        seq->n_ahead = seq->n_draft;
-        seq->n_token -= seq->n_draft;
+        seq->ahead.is_ahead = true;
+        seq->ahead.n_ahead = seq->ahead.n_draft;
+        seq->n_token -= seq->ahead.n_draft;
     }
-    seq->n_draft = 0;
+    seq->ahead.n_draft = 0;
 }
 
 void pi_seq_set_logits(struct pith_seq *seq, const float *row)
@@ -32,9 +32,9 @@ void pi_seq_set_logits(struct pith_seq *seq, const float *row)
 
 bool pi_seq_take_ahead(struct pith_seq *seq, int32_t token)
 {
-    if (seq->n_ahead == 0 || seq->tokens[seq->n_token] != token)
+    if (seq->ahead.n_ahead == 0 || seq->tokens[seq->n_token] != token)
         return false;
-    seq->n_ahead--;
+    seq->ahead.n_ahead--;
     seq->n_token++;
     seq->draft->n_came++;
     return true;
@@ -43,12 +43,12 @@ bool pi_seq_take_ahead(struct pith_seq *seq, int32_t token)
 void pi_seq_drop_ahead(struct pith_seq *seq)
 {
     struct pi_draft *d = seq->draft;
-    if (!seq->is_ahead)
+    if (!seq->ahead.is_ahead)
         return;
-    if (seq->n_ahead > 0)
-        keep_truncate(seq->engine->keep, seq->memory.kv, seq->n_token);
-    seq->n_ahead = 0;
-    seq->is_ahead = false;
+    if (seq->ahead.n_ahead > 0)
+        keep_truncate(seq->engine->keep.policy, seq->memory.kv, seq->n_token);
+    seq->ahead.n_ahead = 0;
+    seq->ahead.is_ahead = false;
     pi_memory_settle(&seq->memory, false);
     draft_gauge_note(&d->gauge, d->kind, d->n, d->n_came);
     d->n_draft += d->n;

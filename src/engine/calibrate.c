@@ -128,7 +128,7 @@ static pith_status check_engine(const pith_engine *e, const int32_t *tokens, int
 /* ---- evaluating ---- */
 
 /* Tells the caller of n tokens beyond those that are done; false: it wants no more. */
-static bool tell(const struct run *r, double n)
+static bool report(const struct run *r, double n)
 {
     const pith_calibrate_params *p = r->params;
     double done = ((double)r->n_done + n) / (double)r->n_all;
@@ -138,7 +138,7 @@ static bool tell(const struct run *r, double n)
 static bool go_on(void *user, double fraction)
 {
     const struct run *r = user;
-    return tell(r, fraction * (double)(r->end - r->begin));
+    return report(r, fraction * (double)(r->end - r->begin));
 }
 
 static bool go_on_searching(void *user, double fraction)
@@ -169,7 +169,7 @@ static pith_status generate(struct run *r, pith_seq *seq, pith_error *err)
         pith_sampler_accept(sampler, token);
         status = pith_seq_eval(seq, &token, 1, err);
         r->n_done++;
-        if (status == PITH_OK && !tell(r, 0.0))
+        if (status == PITH_OK && !report(r, 0.0))
             status = pi_fail(err, PITH_CANCELLED, "the calibration was cancelled");
     }
     pith_sampler_free(sampler);

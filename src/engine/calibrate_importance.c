@@ -85,7 +85,7 @@ static bool is_held(const struct run *r)
     return r->i % HELD_EVERY == HELD_EVERY - 1;
 }
 
-/* Targets of the text that is read: those of a lane are n_sample floats apart. */
+/* Targets of the text that is read; two lanes' targets are n_sample floats apart. */
 static float *targets_of(const struct run *r)
 {
     return r->y + r->first[r->i];
@@ -93,7 +93,7 @@ static float *targets_of(const struct run *r)
 
 /* ---- evaluating ---- */
 
-static pith_status tell(struct run *r, int32_t n, pith_error *err)
+static pith_status report(struct run *r, int32_t n, pith_error *err)
 {
     const pith_importance_params *p = r->params;
     r->n_done += n;
@@ -124,7 +124,7 @@ static pith_status evaluate(struct run *r, struct kv_seq *kv, int32_t at, int32_
         if (status == PITH_OK)
             status = pi_advance_passed(r->engine, err);
         if (status == PITH_OK)
-            status = tell(r, item.n_tok, err);
+            status = report(r, item.n_tok, err);
     }
     pi_advance_end(r->engine);
     return status;
@@ -242,9 +242,9 @@ static pith_status score_text(struct run *r, int32_t s, pith_engine *e, pith_err
     PI_TRY(pith_seq_create(e, &seq, err));
     pith_status status = pith_seq_eval(seq, r->tokens, n, err);
     if (status == PITH_OK)
-        score_entries(r, s, seq->memory.kv, seq->keep_state);
+        score_entries(r, s, seq->memory.kv, seq->keep.state);
     pith_seq_free(seq);
-    return status == PITH_OK ? tell(r, n, err) : status;
+    return status == PITH_OK ? report(r, n, err) : status;
 }
 
 static pith_status score_all(struct run *r, int32_t s, pith_error *err)
@@ -358,7 +358,7 @@ static pith_status open_scores(struct run *r, pith_error *err)
     for (int32_t s = 0; s < p->n_keep; s++) {
         PI_TRY(importance_score_create(p->keep[s], p->path, r->longest, &model, r->engine->n_thread,
                                        &r->score[s], err));
-        if (!importance_score_is_alone(r->score[s])) /* readings that nobody counted */
+        if (!importance_score_is_alone(r->score[s])) /* readings that were not counted */
             r->n_all += r->first[p->n_text] + (int64_t)p->n_text * r->prompt.n_before;
     }
     return PITH_OK;

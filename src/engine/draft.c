@@ -46,14 +46,37 @@ pith_status pith_draft_check(const pith_engine *e, const pith_draft_params *para
 
 /* ---- a sequence's ---- */
 
+static void stop(struct pith_seq *seq)
+{
+    struct pi_draft *d = seq->draft;
+    if (d == NULL)
+        return;
+    draft_lookup_free(&d->lookup);
+    pith_seq_free(d->model);
+    pi_mem_free(d);
+    seq->draft = NULL;
+}
+
+static int64_t bytes_of(const struct pith_seq *seq)
+{
+    const struct pi_draft *d = seq->draft;
+    return d == NULL ? 0 : (int64_t)(sizeof(*d) + draft_lookup_bytes(&d->lookup));
+}
+
+const struct seq_hooks pi_draft_hooks = {
+    .name = "draft",
+    .stop = stop,
+    .draft_bytes = bytes_of,
+};
+
 pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *params,
                                pith_error *err)
 {
     PI_TRY(pith_draft_check(seq->engine, params, err));
     struct pi_draft *d = seq->draft;
     if (d != NULL && d->params.engine != params->engine) {
-        pi_draft_free(d);
-        seq->draft = d = NULL;
+        stop(seq);
+        d = NULL;
     }
     if (d == NULL) {
         d = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d));
@@ -67,20 +90,6 @@ pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *pa
     d->model_failed = false;
     d->n_draft = d->n_accepted = 0;
     return PITH_OK;
-}
-
-int64_t pi_draft_bytes(const struct pi_draft *d)
-{
-    return d == NULL ? 0 : (int64_t)(sizeof(*d) + draft_lookup_bytes(&d->lookup));
-}
-
-void pi_draft_free(struct pi_draft *d)
-{
-    if (d == NULL)
-        return;
-    draft_lookup_free(&d->lookup);
-    pith_seq_free(d->model);
-    pi_mem_free(d);
 }
 
 void pi_seq_rest_draft(struct pith_seq *seq)
@@ -99,9 +108,7 @@ static int32_t most_of(const struct pith_seq *seq, int32_t most)
 {
     const struct pith_engine *e = seq->engine;
     most = (int32_t)pi_min(most, pi_min(seq->draft->params.n_max, e->chunk - 1));
-    if (!e->traits.evicts || most < 1)
-        return most;
-    return keep_room(e->keep, seq->memory.kv, pi_seq_point(seq, 0), most + 2) - 2;
+    return most < 1 ? most : pi_seq_until_round(seq, most + 2) - 2;
 }
 
 /* Room for a row of logits, and in the list for what is drafted. */

@@ -35,11 +35,7 @@ struct pi_draft {
    pith_draft_check; NOMEM. */
 pith_status pi_seq_start_draft(struct pith_seq *seq, const pith_draft_params *params,
                                pith_error *err);
-void pi_draft_free(struct pi_draft *draft);
-/* Bytes of what it looks tokens up in; NULL: 0. */
-int64_t pi_draft_bytes(const struct pi_draft *draft);
-
-/* Gives back what the drafting model holds of the sequence's tokens, which nobody drafts for now. */
+/* Gives back what the drafting model holds of the sequence's tokens: none are drafted for now. */
 void pi_seq_rest_draft(struct pith_seq *seq);
 
 /* A draft of at most `most` tokens behind the token `next`, which the sequence does not hold yet, in
@@ -62,18 +58,5 @@ struct draft_limits {
 int32_t draft_model_find(struct pith_seq *model, const int32_t *tokens, int32_t n, int32_t below,
                          int32_t most, const struct draft_limits *limits, int32_t *out,
                          double *seconds);
-
-/* ---- ahead.c ---- */
-
-/* Before an evaluation whose last n_draft tokens are a draft. */
-void pi_seq_begin_ahead(struct pith_seq *seq, int32_t n_draft);
-/* After it; ok: it did not fail. The draft's tokens are no part of the sequence yet. */
-void pi_seq_end_ahead(struct pith_seq *seq, bool ok);
-/* Gives the sequence the row of logits behind its last token. It has room for one. */
-void pi_seq_set_logits(struct pith_seq *seq, const float *row);
-/* Whether the next token ahead is this one: it is a part of the sequence then. */
-bool pi_seq_take_ahead(struct pith_seq *seq, int32_t token);
-/* Forgets what is ahead, and learns from that. Does nothing where nothing was. */
-void pi_seq_drop_ahead(struct pith_seq *seq);
 
 #endif

@@ -10,7 +10,7 @@
 /* Q4_K with one thread: 1.0 times for 2 rows, 1.35 for 4, 2.3 for 8, 4.6 for 16; of a small model
    1.3 times for 2. */
 #define ROW_GUESS 0.2
-#define ODD 2.0 /* times more or less than was thought are taken for so many */
+#define ODD 2.0 /* a time that is more times off what was thought counts as this many times */
 #define ROWS_MOST (DRAFT_MOST + 1)
 #define STEP (1.0 / 8) /* of the way to a new time */
 #define FADE 0.97      /* what older tokens count for with each new one */
@@ -114,17 +114,17 @@ int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each,
 int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int kind, double each,
                          int32_t n_row, int32_t n, double *gain)
 {
-    int32_t who = kind == DRAFT_KIND_MODEL,
+    int32_t by = kind == DRAFT_KIND_MODEL,
             known = LEN_FIRST + (int32_t)g->came[kind]; /* a long one that fails costs much */
     n = (int32_t)pi_min(n, known);
     int32_t best = draft_gauge_best(draft_gauge_chance(g, kind), c, each, n_row, n, gain);
     if (*gain >= PAYS)
         return best;
     *gain = 1.0;
-    if (n < 1 || g->n_since[who] < g->pause[who])
+    if (n < 1 || g->n_since[by] < g->pause[by])
         return 0;
-    g->n_since[who] = 0;
-    g->pause[who] = (int32_t)pi_min(2 * g->pause[who], PAUSE_MOST);
+    g->n_since[by] = 0;
+    g->pause[by] = (int32_t)pi_min(2 * g->pause[by], PAUSE_MOST);
     return (int32_t)pi_min(n, TRY_LEN);
 }
 

@@ -19,11 +19,11 @@
 
 #define DRAFT_MOST 63 /* tokens of a draft */
 
-/* What passes take, of whoever runs them: a generation, or a scheduler. Seconds are those that the
+/* What passes take in a generation or in a scheduler. Seconds are those that the
    thread computed, so that other programs do not count. */
 struct draft_cost {
     double one_s;                   /* of a pass of one row; 0: not known yet */
-    double times[DRAFT_MOST + 2];   /* [rows] measured, of what was guessed; 0: not known yet */
+    double times[DRAFT_MOST + 2];   /* [rows] measured over guessed; 0: not known yet */
     uint8_t n_seen[DRAFT_MOST + 2]; /* so often, up to some */
 };
 

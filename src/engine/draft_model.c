@@ -12,7 +12,7 @@
 
 /* The first tokens of a vocabulary are the frequent ones: merges are numbered in the order in which
    they were learnt. A small model spends a third of its time on the output matrix, and what it does
-   not find among so many it drafts wrong at worst (Zhao et al., "FR-Spec", arXiv 2502.14856). */
+   not find among the first 40,960 it drafts wrong at worst (Zhao et al., "FR-Spec", arXiv 2502.14856). */
 #define FREQUENT 40960
 
 /* Tokens that the model is behind when it follows: the one that was chosen in place of its own, and

@@ -95,13 +95,13 @@ static pith_status read_text(struct embedding *m, const int32_t *tokens, pith_er
         int32_t n = (int32_t)pi_min(e->chunk, m->n_token - done);
         struct pi_pass_item item = {
             .kv = seq->memory.kv, .tokens = tokens + done, .n_tok = n, .pos0 = done, .owner = seq};
-        e->tap_stopped = false;
+        e->tap.stopped = false;
         pi_pass_run(e->pass, &item, 1);
         take_rows(m, done, n);
         pi_memory_note(&seq->memory, done + n, m->n_token);
         pi_memory_settle(&seq->memory, true);
         done += n;
-        if (e->tap_stopped)
+        if (e->tap.stopped)
             status = pi_fail(err, PITH_CANCELLED, "the tap stopped the embedding");
     }
     pith_seq_free(seq);

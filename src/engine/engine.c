@@ -3,11 +3,10 @@
  * tokens is eval.c's, and their files are files.c's. Invariant: every lane of a sequence that no
  * policy has altered holds one entry per token of seq->tokens.
  */
-#include "engine/draft.h"
+#include "engine/engine.h"
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "engine/account.h"
 #include "model/delta.h"
 
 #define MAX_CHUNK 8192
@@ -162,7 +161,8 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
     return PITH_OK;
 }
 
-static pith_status make_policies(struct pith_engine *e, const struct plan *plan, pith_error *err)
+static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,
+                              const pith_engine_params *params, pith_error *err)
 {
     struct policy_model model = {
         .g = e->lanes,
@@ -174,16 +174,7 @@ static pith_status make_policies(struct pith_engine *e, const struct plan *plan,
     };
     e->policies = plan->policies;
     e->traits = engine_traits_compute(&e->policies);
-    PI_TRY(keep_create(&e->policies.keep, &model, plan->n_thread, &e->keep, err));
-    e->traits.state_size = e->traits.evicts ? keep_state_size(e->keep) : 0;
-    assert(e->traits.remembers || e->traits.state_size == 0);
-    kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
-    PI_TRY(pi_engine_start_watch(e, err));
-    PI_TRY(pi_engine_start_write(e, err));
-    PI_TRY(pi_engine_start_repeat(e, err));
-    PI_TRY(pi_engine_start_read(e, &model, err));
-    PI_TRY(pi_engine_start_recall(e, &model, err));
-    PI_TRY(pi_engine_start_share(e, &model, err));
+    PI_TRY(pi_verbs_open(e, params, &model, err));
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
@@ -191,6 +182,10 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
                                pith_engine **out, pith_error *err)
 {
     struct plan plan;
+    pith_engine_params defaults;
+    pith_engine_params_default(&defaults);
+    if (params == NULL)
+        params = &defaults;
     if (model == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_engine_create: model and out must not be NULL");
     if (model->weights == NULL)
@@ -204,11 +199,9 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     e->lanes = kv_full_lanes(&plan.geometry);
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
-    e->memory_bytes = params != NULL ? params->memory_bytes : 0;
-    if (params != NULL) {
-        e->advance.fn = params->on_advance;
-        e->advance.user = params->advance_user;
-    }
+    e->memory_bytes = params->memory_bytes;
+    e->advance.fn = params->on_advance;
+    e->advance.user = params->advance_user;
     if (plan.k_replaced)
         pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
                kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
@@ -216,53 +209,27 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
-    if (status == PITH_OK && plan.policies.k.centre)
-        status = pi_pass_centre(e->pass, err);
-    const char *keep = params != NULL && params->keep != NULL ? params->keep : "";
-    e->keep_text = pi_mem_strndup(PI_MEM_OTHER, keep, strlen(keep));
-    if (status == PITH_OK && e->keep_text == NULL)
-        status = pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
     if (status == PITH_OK)
-        status = make_policies(e, &plan, err);
-    if (status != PITH_OK)
-        goto fail;
-    size_t n = (size_t)plan.chunk;
-    e->pass_item = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->pass_item));
-    e->batch_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->batch_of));
-    e->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*e->step_of));
-    e->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)PI_LOGITS_ROWS * (size_t)model->hp.n_vocab,
-                               sizeof(float));
-    if (e->pass_item == NULL || e->batch_of == NULL || e->step_of == NULL || e->logits == NULL) {
-        status = pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");
-        goto fail;
+        status = open_verbs(e, &plan, params, err);
+    if (status == PITH_OK)
+        status = pi_batch_create(e, err);
+    if (status != PITH_OK) {
+        pith_engine_free(e);
+        return status;
     }
     *out = e;
     return PITH_OK;
-fail:
-    pith_engine_free(e);
-    return status;
 }
 
 void pith_engine_free(pith_engine *e)
 {
     if (e == NULL)
         return;
-    pi_mem_free(e->logits);
-    pi_mem_free(e->state);
-    pi_mem_free(e->keep_states);
-    pi_mem_free(e->marks);
+    pi_batch_free(e);
     pi_mem_free(e->advance.state);
-    pi_mem_free(e->step_of);
-    pi_mem_free(e->batch_of);
-    pi_mem_free(e->pass_item);
-    pi_engine_stop_recall(e);
-    pi_engine_stop_repeat(e);
-    share_free(e->share);
-    keep_free(e->keep);
-    pi_mem_free(e->keep_text);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
-    read_free(e->read); /* the cache borrowed its projection */
+    pi_verbs_close(e); /* pass and cache borrowed from them */
     pi_mem_free(e);
 }
 
@@ -273,7 +240,7 @@ const pith_model *pith_engine_model(const pith_engine *e)
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);
-    out->n_seq -= e->traits.recalls_kv ? e->recall->n_guest_seq : 0;
+    out->n_seq -= e->recall.n_guest_seq;
     /* What the policy remembers of each sequence. */
     out->table_bytes += out->n_seq * (int64_t)e->traits.state_size;
 }
@@ -294,14 +261,7 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     if (e->first != NULL)
         e->first->prev = seq;
     e->first = seq;
-    pith_status status = pi_seq_start_recall(seq, err);
-    if (status == PITH_OK)
-        status = pi_seq_start_share(seq, err);
-    if (status == PITH_OK && e->traits.state_size > 0) {
-        seq->keep_state = pi_mem_alloc(PI_MEM_TABLE, e->traits.state_size);
-        if (seq->keep_state == NULL)
-            status = pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
-    }
+    pith_status status = pi_verbs_start(seq, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
         return status;
@@ -319,7 +279,7 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
         pith_seq_free(seq);
         return status;
     }
-    keep_expect(&e->policies.keep, &e->lanes, 0.0, seq->memory.kv);
+    pi_verbs_attach(seq);
     *out = seq;
     return PITH_OK;
 }
@@ -334,13 +294,10 @@ void pith_seq_free(pith_seq *seq)
         seq->engine->first = seq->next;
     if (seq->next != NULL)
         seq->next->prev = seq->prev;
-    pi_draft_free(seq->draft);
-    pi_seq_stop_recall(seq);
-    share_seq_free(seq->share);
+    pi_verbs_stop(seq);
     pi_memory_free(&seq->memory);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
-    pi_mem_free(seq->keep_state);
     pi_mem_free(seq);
 }
 
@@ -387,33 +344,24 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
         seq->has_logits = true;
     }
     if (status == PITH_OK)
-        status = pi_seq_fork_recall(from, seq, err);
-    if (status == PITH_OK)
-        status = pi_seq_fork_share(from, seq, err);
+        status = pi_verbs_fork(from, seq, err);
     if (status != PITH_OK) {
         pith_seq_free(seq);
         return status;
     }
-    seq->tally = from->tally;
-    seq->read = from->read;
-    seq->foreign = from->foreign;
+    seq->is_loaded = from->is_loaded;
     seq->n_prompt = from->n_prompt;
     seq->pinned = from->pinned;
-    seq->budget_scale = from->budget_scale;
-    seq->uneven = from->uneven;
-    if (seq->keep_state != NULL)
-        memcpy(seq->keep_state, from->keep_state, from->engine->traits.state_size);
     *out = seq;
     return PITH_OK;
 }
 
-/* The lowest position that some lane has no entry of; n_token when there is none. A lane without a
-   gap below p has position i in slot i up to there: positions ascend, but where one was
-   overwritten, and then it is the slot of a gap. Lanes with a window are pi_memory_reach's. */
-static int32_t first_gap(const struct pith_seq *seq)
+/* A lane without a gap below p has position i in slot i up to there: positions ascend, but where one
+   was overwritten, and then it is the slot of a gap. Lanes with a window are pi_memory_reach's. */
+int32_t pi_seq_first_gap(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    const struct keep *keep = seq->engine->keep;
+    const struct keep *keep = seq->engine->keep.policy;
     int32_t gap = seq->n_token;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; kv_layer_window(g, l) == 0 && h < g->n_head; h++) {
@@ -440,17 +388,18 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
         same++;
     if (same == seq->n_token && (same < n || seq->has_logits))
         return same;
-    const struct engine_traits *traits = &seq->engine->traits;
-    if (traits->remembers || (traits->reads_parts && seq->foreign))
-        return 0;
-    same = (int32_t)pi_min(pi_min(same, n - 1), first_gap(seq));
-    same = pi_engine_recall_reusable(seq->engine, same, n);
-    same = pi_seq_share_reusable(seq, same);
-    same = pi_memory_reach(&seq->memory, same);
-    return traits->reads_parts ? read_reusable(seq->engine->read, &seq->read, same, n) : same;
+    same =
+        (int32_t)pi_min(pi_min(same, n - 1), seq->is_away ? seq->away_gap : pi_seq_first_gap(seq));
+    int32_t before;
+    do { /* until all agree */
+        before = same;
+        same = pi_verbs_reusable(seq, same, n);
+        same = seq->is_away ? same : pi_memory_reach(&seq->memory, same);
+    } while (same != before);
+    return same;
 }
 
-/* Whether the sequence's memory can go back to so many tokens. */
+/* Whether the sequence's memory can go back to n_token tokens. */
 static pith_status check_reach(const struct pith_seq *seq, int32_t n_token, pith_error *err)
 {
     int32_t reach = pi_memory_reach(&seq->memory, n_token);
@@ -481,35 +430,15 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        "forgetting what follows token %d copies shared pages of %lld bytes, and "
                        "%lld are free",
                        n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->memory.kv));
-    keep_truncate(seq->engine->keep, seq->memory.kv, n_token);
+    keep_truncate(seq->engine->keep.policy, seq->memory.kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
     if (n_token < seq->n_prompt)
         seq->n_prompt = 0;
     if (n_token <= seq->pinned)
         seq->pinned = 0;
-    if (n_token == 0 && seq->keep_state != NULL)
-        memset(seq->keep_state, 0, seq->engine->traits.state_size);
-    seq->uneven = seq->uneven && n_token > 0;
-    seq->foreign = seq->foreign && n_token > 0;
-    if (seq->read.n_sparse == 0 || n_token <= seq->read.first_at) /* all that is left read all */
-        seq->read = (struct read_tally){0};
-    bool whole = first_gap(seq) == n_token; /* nothing of what is left was ever evicted */
-    if (whole)
-        seq->tally = (struct keep_tally){0};
-    pi_seq_truncate_recall(seq, n_token, whole);
-    pi_seq_truncate_share(seq, n_token);
-    return PITH_OK;
-}
-
-pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err)
-{
-    if (n_token < 0)
-        return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
-    PI_TRY(keep_check_prompt(seq->engine->keep,
-                             (struct keep_point){.n_prompt = n_token, .scale = seq->budget_scale},
-                             err));
-    seq->n_prompt = n_token;
+    seq->is_loaded = seq->is_loaded && n_token > 0;
+    pi_verbs_truncate(seq, n_token, pi_seq_first_gap(seq) == n_token);
     return PITH_OK;
 }
 
@@ -541,32 +470,7 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     out->n_page = kv_lane_pages(seq->memory.kv, layer, head);
     out->bytes = (int64_t)out->n_page * (int64_t)kv_layer_page_bytes(g, layer);
     if (cap > 0)
-        keep_positions(seq->engine->keep, seq->memory.kv, layer, head, positions,
+        keep_positions(seq->engine->keep.policy, seq->memory.kv, layer, head, positions,
                        (int32_t)pi_min(n, cap));
     return PITH_OK;
-}
-
-void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
-{
-    const struct pith_engine *e = seq->engine;
-    const struct keep_tally *t = &seq->tally;
-    *out = (pith_keep_stats){
-        .rounds = t->n_round,
-        .evicted = t->n_evicted,
-        .bytes_freed = t->bytes_freed,
-        .seconds = t->seconds,
-        .first_round_at = t->n_round > 0 ? t->first_at : -1,
-        .budget = e->traits.evicts ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
-        .overwritten = t->n_overwritten,
-        .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
-        .remembered_bytes = pi_account_remembered(seq),
-    };
-    const struct kv_geometry *g = e->traits.evicts ? &e->lanes : kv_cache_geometry(e->kv);
-    out->n_lane = g->n_layer * g->n_head;
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t n = kv_lane_len(seq->memory.kv, l, h);
-            out->live += n;
-            out->longest = (int32_t)pi_max(out->longest, n);
-        }
 }

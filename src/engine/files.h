@@ -28,7 +28,12 @@ struct pi_saved {
     const float *mark;     /* lane by lane [n_mark][entries] any numbers */
     const uint8_t *state;  /* [state_size] */
     const char *text;      /* [text_size] the policy as the engine was given it; not terminated */
+    bool taken;            /* a verb's load took what stands beside the tokens */
 };
+
+/* Entries in all lanes, and the bytes of `aim`. */
+uint64_t pi_saved_entries(const struct kv_seq *kv, const struct kv_geometry *g);
+size_t pi_saved_aims_bytes(const struct kv_geometry *g);
 
 /* Cuts bytes, at a multiple of 4, into their parts for a sequence whose entries are there. FORMAT
    where sizes do not add up, UNSUPPORTED (a layout that is not known). */

@@ -71,7 +71,7 @@ static pith_status flush_text(struct generation *g, pith_stop_reason reason, pit
 
 /* ---- drafts ---- */
 
-/* Room for the rows of a draft. Nothing is drafted while somebody listens to what is computed. */
+/* Room for the rows of a draft. Nothing is drafted while a tap listens to what is computed. */
 static pith_status start_drafts(struct generation *g, pith_error *err)
 {
     const pith_draft_params *p = g->params->draft;
@@ -79,7 +79,7 @@ static pith_status start_drafts(struct generation *g, pith_error *err)
     if (p == NULL)
         return PITH_OK;
     PI_TRY(pi_seq_start_draft(g->seq, p, err));
-    if (e->tap != NULL)
+    if (e->tap.fn != NULL)
         return PITH_OK;
     size_t n = (size_t)p->n_max + 1, n_vocab = (size_t)e->model->hp.n_vocab;
     g->rows = pi_mem_alloc_n(PI_MEM_SCRATCH, n * n_vocab, sizeof(*g->rows));
@@ -107,7 +107,7 @@ static void show_row(struct generation *g)
 static void end_draft(struct generation *g)
 {
     double start = pi_thread_time_s();
-    int32_t n = g->seq->is_ahead ? g->seq->draft->n : 0;
+    int32_t n = g->seq->ahead.is_ahead ? g->seq->draft->n : 0;
     pi_seq_drop_ahead(g->seq);
     if (n > 0)
         draft_cost_note(&g->cost, n + 1, g->pass_s + pi_thread_time_s() - start);
@@ -217,8 +217,8 @@ static bool ends_line(const struct generation *g)
     return status == PITH_OK && n > 0 && bytes[n - 1] == '\n';
 }
 
-/* Tokens [n_text] of what was found, on lines of its own, and those of the prompt's rest behind
-   them. The caller frees. */
+/* The tokens [n_text] of the text that was found, on lines of its own, and behind them the rest of
+   the prompt. The caller frees. */
 static pith_status join(struct generation *g, const char *found, const int32_t *rest,
                         int32_t n_rest, int32_t **out, int32_t *n_text, pith_error *err)
 {
@@ -243,13 +243,13 @@ static pith_status join(struct generation *g, const char *found, const int32_t *
     return status;
 }
 
-/* The mark of a prompt that n_text tokens are put into; false where so many cannot be pinned. */
+/* The mark of a prompt that n_text tokens are put into; false where that many cannot be pinned. */
 static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 {
-    struct keep_point at = {.n_prompt = n_prompt + n_text, .scale = g->seq->budget_scale};
+    struct keep_point at = {.n_prompt = n_prompt + n_text, .scale = g->seq->keep.scale};
     if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
         return true;
-    if (keep_check_prompt(g->seq->engine->keep, at, NULL) != PITH_OK)
+    if (keep_check_prompt(g->seq->engine->keep.policy, at, NULL) != PITH_OK)
         return false;
     g->seq->n_prompt = n_prompt + n_text;
     return true;
@@ -299,7 +299,7 @@ static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int3
     const pith_generate_params *p = g->params;
     int32_t n_cached = g->result.n_cached;
     struct pi_question q = {0};
-    if (p->message != NULL && g->seq->engine->traits.recalls_text)
+    if (p->message != NULL && pi_engine_finds_text(g->seq->engine))
         PI_TRY(pi_question_find(g->model, prompt, n_prompt, p->message, p->message_len, &q, err));
     if (q.at == 0 || q.at < n_cached) /* a question that was read already is not asked anew */
         return pith_seq_sync(g->seq, prompt, n_prompt, p->progress, p->progress_user, err);
@@ -317,20 +317,20 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     g->result.n_prompt = n_prompt - g->result.n_cached;
     int32_t marked = g->seq->n_prompt;
     int32_t pinned = 0;
-    if (g->params->recalled != NULL && g->seq->engine->traits.recalls_text)
+    if (g->params->recalled != NULL && pi_engine_finds_text(g->seq->engine))
         PI_TRY(pi_prompt_find(g->model, prompt, n_prompt, g->params->recalled, &pinned, err));
     g->seq->pinned = pinned; /* what was is of a question that is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
-        struct keep_point at = {.n_prompt = n_prompt, .scale = g->seq->budget_scale};
-        PI_TRY(keep_check_prompt(g->seq->engine->keep, at, err));
+        struct keep_point at = {.n_prompt = n_prompt, .scale = g->seq->keep.scale};
+        PI_TRY(keep_check_prompt(g->seq->engine->keep.policy, at, err));
         PI_TRY(pith_seq_truncate(g->seq, g->result.n_cached, err));
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;
     }
-    g->seq->engine->keeps_read = g->params->keep_read;
+    g->seq->engine->batch.keeps_read = g->params->keep_read;
     pith_status status = sync_prompt(g, prompt, n_prompt, err);
-    g->seq->engine->keeps_read = false;
+    g->seq->engine->batch.keeps_read = false;
     if (status != PITH_OK) {
         g->seq->n_prompt = marked;
         return status;

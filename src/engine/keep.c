@@ -1,35 +1,363 @@
 /*
- * keep.c - the keep policy's side of an evaluation: what it is shown of the pass (attention
- * weights), what it remembers on the way back, and rounds that the caller asks for. When rounds
- * come by themselves is eval.c's and policy/keep/budget.c's.
+ * keep.c - the keep policy's side of an engine: when rounds come within an evaluation, the memory
+ * that they need, and rounds that the caller asks for. The round itself, and how many tokens lie
+ * between two, are policy/keep/'s.
  *
  * Invariant: a round begins only when its memory is there, so that a sequence is cut whole or not
  * at all; and a pass is shown to the policy with memory that was reserved before it.
  */
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/schedule.h"
 
-pith_status pi_seq_round(struct pith_seq *seq, int32_t n_token, pith_error *err)
+static bool has_keep(const struct engine_traits *traits)
 {
+    return traits->evicts;
+}
+
+/* ---- the engine ---- */
+
+static pith_status open_keep(struct pith_engine *e, const pith_engine_params *params,
+                             const struct policy_model *model, pith_error *err)
+{
+    struct pi_keep *k = &e->keep;
+    k->text = pi_mem_strndup(PI_MEM_OTHER, params->keep, strlen(params->keep));
+    k->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->step_of));
+    if (k->text == NULL || k->step_of == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
+    PI_TRY(keep_create(&e->policies.keep, model, e->n_thread, &k->policy, err));
+    e->traits.state_size = keep_state_size(k->policy);
+    assert(e->traits.remembers || e->traits.state_size == 0);
+    kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
+    PI_TRY(pi_keep_watch(e, err));
+    return pi_keep_start_repeat(e, err);
+}
+
+static void close_keep(struct pith_engine *e)
+{
+    struct pi_keep *k = &e->keep;
+    pi_keep_stop_repeat(e);
+    keep_free(k->policy);
+    pi_mem_free(k->text);
+    pi_mem_free(k->step_of);
+    pi_mem_free(k->states);
+    pi_mem_free(k->marks);
+    *k = (struct pi_keep){0};
+}
+
+static void count_keep(const struct pith_engine *e, pith_memory_stats *out)
+{
+    out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.policy);
+}
+
+/* Marks of a sequence, of whole pages, and twice where they grow. */
+static int64_t beside_at(const struct pi_account *a, int32_t n_token)
+{
+    const struct engine_traits t = engine_traits_compute(a->policies);
+    int64_t mark = (int64_t)sizeof(float) * t.n_mark +
+                   ((t.needs & KEEP_NEED_VALUE_NORM) != 0 ? (int64_t)sizeof(uint16_t) : 0);
+    return 2 * mark * a->g->page_len * pi_account_page_count(a, n_token);
+}
+
+/* ---- a sequence ---- */
+
+static pith_status start_seq(struct pith_seq *seq, pith_error *err)
+{
+    size_t size = seq->engine->traits.state_size;
+    if (size == 0)
+        return PITH_OK;
+    seq->keep.state = pi_mem_alloc(PI_MEM_TABLE, size);
+    return seq->keep.state != NULL
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
+}
+
+static void stop_seq(struct pith_seq *seq)
+{
+    pi_mem_free(seq->keep.state);
+    seq->keep = (struct pi_seq_keep){0};
+}
+
+static void expect_budget(struct pith_seq *seq)
+{
+    const struct pith_engine *e = seq->engine;
+    keep_expect(&e->policies.keep, &e->lanes, seq->keep.scale, seq->memory.kv);
+}
+
+static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+{
+    void *state = to->keep.state;
+    (void)err;
+    if (state != NULL)
+        memcpy(state, from->keep.state, from->engine->traits.state_size);
+    to->keep = from->keep;
+    to->keep.state = state;
+    return PITH_OK;
+}
+
+static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
+{
+    struct pi_seq_keep *k = &seq->keep;
+    if (n_token == 0 && k->state != NULL)
+        memset(k->state, 0, seq->engine->traits.state_size);
+    k->may_disagree = k->may_disagree && n_token > 0;
+    if (whole)
+        k->tally = (struct keep_tally){0};
+}
+
+/* A policy that remembers something has seen what would be forgotten. */
+static int32_t reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+{
+    (void)n_token;
+    return seq->engine->traits.remembers ? 0 : same;
+}
+
+static int32_t unaltered(const struct pith_seq *seq, int32_t n)
+{
+    return seq->keep.tally.n_round > 0 ? 0 : n;
+}
+
+static int64_t remembered(const struct pith_seq *seq)
+{
+    return (int64_t)pi_mem_size(seq->keep.state);
+}
+
+/* ---- when rounds come ---- */
+
+/* Whether an item is a step of a sequence whose entries are overwritten: it depends on the call
+   alone, not on the chunk that its token came in. */
+static bool is_step(const struct pith_engine *e, const pith_batch_item *item)
+{
+    return item->n_token == 1 && e->traits.overwrites;
+}
+
+int32_t pi_item_until_round(const struct pith_engine *e, const pith_batch_item *item,
+                            int32_t n_done, int32_t n)
+{
+    struct keep_point at = pi_seq_point(item->seq, n_done);
+    if (e->keep.policy == NULL)
+        return n;
+    if (keep_waits(e->keep.policy, item->n_token))
+        return n;
+    if (is_step(e, item))
+        return n_done == 0 && keep_step_due(e->keep.policy, item->seq->memory.kv, at) ? 0 : n;
+    return keep_room(e->keep.policy, item->seq->memory.kv, at, n);
+}
+
+int32_t pi_seq_until_round(const struct pith_seq *seq, int32_t n)
+{
+    const struct keep *policy = seq->engine->keep.policy;
+    return policy != NULL ? keep_room(policy, seq->memory.kv, pi_seq_point(seq, 0), n) : n;
+}
+
+/* Whether a keep round of an item is due, with n_done of its tokens in. */
+static bool round_due(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    int32_t left = item->n_token - n_done;
+    struct keep_point at = pi_seq_point(item->seq, n_done);
+    if (keep_waits(e->keep.policy, item->n_token))
+        return left == 0 && keep_over_budget(e->keep.policy, item->seq->memory.kv, at);
+    if (is_step(e, item))
+        return left > 0 && keep_step_due(e->keep.policy, item->seq->memory.kv, at);
+    return pi_item_rounds_early(e, item, n_done) ||
+           keep_due(e->keep.policy, item->seq->memory.kv, at, left);
+}
+
+bool pi_engine_rounds_run_passes(const struct pith_engine *e)
+{
+    return e->keep.repeat != NULL;
+}
+
+/* ---- memory ---- */
+
+int64_t pi_item_longest(const struct pith_engine *e, const pith_batch_item *item)
+{
+    const struct kv_geometry *g = &e->lanes;
+    const struct kv_seq *kv = item->seq->memory.kv;
+    int64_t longest = 0;
+    if (e->keep.policy != NULL)
+        return keep_longest(e->keep.policy, kv, pi_seq_point(item->seq, 0), item->n_token);
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            longest = pi_max(longest, kv_lane_len(kv, l, h));
+    return longest + item->n_token;
+}
+
+static pith_status prepare(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
+{
+    struct pith_seq *seq = item->seq;
+    return keep_prepare(e->keep.policy, seq->memory.kv, pi_seq_point(seq, 0), item->n_token, err);
+}
+
+int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    int64_t lacks = 0, repeat = 0;
+    if (e->keep.policy == NULL)
+        return 0;
+    for (int32_t i = 0; i < n; i++) {
+        struct kv_seq *kv = items[i].seq->memory.kv;
+        lacks += keep_lacks(e->keep.policy, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+        lacks += kv_seq_window_lacks(kv, items[i].n_token);
+    }
+    for (int32_t i = 0; i < n; i++)
+        kv_seq_clear_charges(items[i].seq->memory.kv);
+    for (int32_t i = 0; i < n; i++) /* one after the other */
+        repeat = pi_max(repeat, pi_item_repeat_bytes(e, &items[i]));
+    return lacks + repeat;
+}
+
+/* What a sequence takes after its first round: no more must be free than it gives back itself. No
+   other sequence takes pages meanwhile, so that counting is enough. */
+static pith_status reserve_rounds(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                  pith_error *err)
+{
+    int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->memory.kv);
+    if (lacks > n_free)
+        return pi_fail(err, PITH_KV_FULL,
+                       "keep rounds of this evaluation can take %lld more bytes of pages, and %lld "
+                       "are free",
+                       (long long)lacks, (long long)n_free);
+    return pi_keep_reserve_watch(e, items, n, err);
+}
+
+/* ---- an evaluation ---- */
+
+/* Copies are of one batch. */
+static void forget_copies(const struct pith_seq *seq, struct pi_item_state *state)
+{
+    seq->engine->keep.has_marks = false;
+    state->keep = (struct pi_item_keep){0};
+}
+
+static void plan_watch(struct pith_engine *e, const pith_batch_item *item,
+                       struct pi_item_plan *plan)
+{
+    plan->watched = pi_keep_watches(e, item->n_token);
+}
+
+/* The first token of a part takes the place of entries that are gone then, if any do. */
+static void take_part(struct pith_engine *e, const pith_batch_item *item,
+                      struct pi_item_state *state, struct pi_item_plan *plan)
+{
+    struct pith_seq *seq = item->seq;
+    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep.policy, seq->memory.kv) : 0;
+    if (plan->index == 0)
+        e->keep.n_step = 0;
+    e->keep.step_of[plan->index] = is_step(e, item) ? e->keep.n_step++ : -1;
+    plan->stays = plan->stays || n_lane > 0;
+    state->evicted = state->evicted || n_lane > 0;
+    if (n_lane > 0)
+        pi_verbs_overwrite(seq);
+    keep_tally_overwritten(&seq->keep.tally, n_lane, pi_seq_point(seq, plan->n_done).n_token);
+}
+
+/* One keep round of a sequence of n_token tokens, whose memory is there. */
+static pith_status run_round(struct pith_seq *seq, int32_t n_token, const pith_batch_item *item,
+                             int32_t left, pith_error *err)
+{
+    struct keep *policy = seq->engine->keep.policy;
     struct keep_view view = pi_seq_view(seq, n_token);
-    pi_seq_witness(seq);
-    pith_status status = keep_round(seq->engine->keep, seq->memory.kv, &view, &seq->tally, err);
-    keep_set_witness(seq->engine->keep, NULL);
+    pi_verbs_before_round(seq);
+    pith_status status = keep_round(policy, seq->memory.kv, &view, &seq->keep.tally, err);
+    keep_set_witness(policy, NULL);
     if (status == PITH_OK)
-        pi_seq_note_share_round(seq);
+        pi_verbs_after_round(seq, item, left);
     return status;
 }
 
-pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
+/* The keep round of an item if one is due, and room until the next. Its pages were counted. */
+static pith_status round_item(struct pith_engine *e, const pith_batch_item *item,
+                              struct pi_item_state *state, pith_error *err)
 {
-    struct keep *keep = seq->engine->keep;
-    struct keep_point at = pi_seq_point(seq, 0);
-    if (!seq->engine->traits.evicts || !keep_over_budget(keep, seq->memory.kv, at))
+    struct pith_seq *seq = item->seq;
+    int32_t left = item->n_token - state->n_done;
+    if (!round_due(e, item, state->n_done))
         return PITH_OK;
-    PI_TRY(keep_prepare_round(keep, seq->memory.kv, at, err));
-    PI_TRY(pi_seq_round(seq, at.n_token, err));
-    pi_seq_update_text(seq);
-    return PITH_OK;
+    if (left == 0 && keep_waits(e->keep.policy, item->n_token)) {
+        pith_status status = pi_seq_repeat(seq, seq->n_token + state->n_done, err);
+        /* What has no mark yet is read again. */
+        e->batch.keeps_read = e->batch.keeps_read && status == PITH_OK;
+        PI_TRY(status);
+    }
+    state->evicted = true;
+    PI_TRY(run_round(seq, seq->n_token + state->n_done, item, left, err));
+    return pi_memory_reserve(&seq->memory, pi_item_until_round(e, item, state->n_done, left), err);
+}
+
+static void restore(const pith_batch_item *item, const struct pi_item_state *state)
+{
+    if (state->cut)
+        pi_keep_restore(item->seq->engine, item->seq, &state->keep);
+}
+
+const struct seq_hooks pi_keep_hooks = {
+    .name = "keep",
+    .has = has_keep,
+    .beside_at = beside_at,
+    .open = open_keep,
+    .close = close_keep,
+    .count = count_keep,
+    .start = start_seq,
+    .stop = stop_seq,
+    .attach = expect_budget,
+    .fork = fork_seq,
+    .truncate = truncate_seq,
+    .save = pi_keep_save,
+    .load = pi_keep_load,
+    .reusable = reusable,
+    .unaltered = unaltered,
+    .remembered = remembered,
+    .note = forget_copies,
+    .copy = pi_keep_copy,
+    .reserve = prepare,
+    .reserve_batch = reserve_rounds,
+    .plan = plan_watch,
+    .take = take_part,
+    .round = round_item,
+    .after = restore,
+};
+
+/* ---- what others ask ---- */
+
+struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
+{
+    return (struct keep_point){seq->n_token + n_done, seq->n_prompt, seq->keep.scale};
+}
+
+struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
+{
+    return (struct keep_view){.kv = seq->memory.kv,
+                              .tokens = seq->tokens,
+                              .n_token = n_token,
+                              .n_prompt = seq->n_prompt,
+                              .pinned = seq->pinned,
+                              .scale = seq->keep.scale,
+                              .state = seq->keep.state};
+}
+
+bool pi_seq_is_over_budget(const struct pith_seq *seq)
+{
+    const struct keep *policy = seq->engine->keep.policy;
+    return policy != NULL && keep_over_budget(policy, seq->memory.kv, pi_seq_point(seq, 0));
+}
+
+bool pi_engine_pins(const struct pith_engine *e)
+{
+    return e->keep.policy != NULL && e->policies.keep.rules.pin_prompt;
+}
+
+bool pi_engine_passes_context(const struct pith_engine *e)
+{
+    return e->keep.policy != NULL;
+}
+
+bool pi_engine_holds_prompts(const struct pith_engine *e)
+{
+    return e->keep.policy != NULL && keep_waits(e->keep.policy, INT32_MAX);
+}
+
+bool pi_engine_goes_back(const struct pith_engine *e)
+{
+    return e->keep.policy == NULL && !e->traits.remembers;
 }
 
 pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,
@@ -38,6 +366,33 @@ pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budge
     *scale = 0.0;
     return budget != NULL ? policy_set_read_scale(&e->policies, &e->lanes, budget, scale, err)
                           : PITH_OK;
+}
+
+void pi_seq_set_scale(struct pith_seq *seq, double scale)
+{
+    seq->keep.scale = scale;
+    if (seq->engine->keep.policy != NULL)
+        expect_budget(seq);
+}
+
+int64_t pi_seq_relieve_keep(struct pith_seq *seq)
+{
+    int64_t before = kv_cache_free_bytes(seq->engine->kv);
+    kv_seq_trim(seq->memory.kv);
+    if (pith_seq_keep_round(seq, NULL) != PITH_OK)
+        return 0;
+    return pi_max(0, kv_cache_free_bytes(seq->engine->kv) - before);
+}
+
+/* ---- the public part ---- */
+
+pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
+{
+    struct keep_point at = pi_seq_point(seq, 0);
+    if (!pi_seq_is_over_budget(seq))
+        return PITH_OK;
+    PI_TRY(keep_prepare_round(seq->engine->keep.policy, seq->memory.kv, at, err));
+    return run_round(seq, at.n_token, NULL, 0, err);
 }
 
 pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *err)
@@ -51,204 +406,39 @@ pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *e
     return PITH_OK;
 }
 
-void pi_seq_set_scale(struct pith_seq *seq, double scale)
+pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err)
+{
+    if (n_token < 0)
+        return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
+    PI_TRY(keep_check_prompt(seq->engine->keep.policy,
+                             (struct keep_point){.n_prompt = n_token, .scale = seq->keep.scale},
+                             err));
+    seq->n_prompt = n_token;
+    return PITH_OK;
+}
+
+void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
 {
     const struct pith_engine *e = seq->engine;
-    seq->budget_scale = scale;
-    if (e->traits.evicts)
-        keep_expect(&e->policies.keep, &e->lanes, scale, seq->memory.kv);
-}
-
-struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
-{
-    return (struct keep_point){seq->n_token + n_done, seq->n_prompt, seq->budget_scale};
-}
-
-struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
-{
-    return (struct keep_view){.kv = seq->memory.kv,
-                              .tokens = seq->tokens,
-                              .n_token = n_token,
-                              .n_prompt = seq->n_prompt,
-                              .pinned = seq->pinned,
-                              .scale = seq->budget_scale,
-                              .state = seq->keep_state};
-}
-
-/* ---- what is written ---- */
-
-static void show_written(void *user, const struct pi_pass_written *w)
-{
-    const struct pith_engine *e = user;
-    struct keep_view view = pi_seq_view(w->item->owner, w->item->pos0);
-    keep_written(e->keep, &view, w);
-}
-
-pith_status pi_engine_start_write(struct pith_engine *e, pith_error *err)
-{
-    struct pi_pass_writer writer = {e, show_written};
-    if ((e->traits.needs & KEEP_NEED_WRITTEN) == 0)
-        return PITH_OK;
-    return pi_pass_set_writer(e->pass, &writer, err);
-}
-
-/* ---- attention weights ---- */
-
-static void show_attention(void *user, const struct pi_pass_attention *in, int32_t thread)
-{
-    const struct pith_engine *e = user;
-    int32_t pos = in->item->pos0 + in->t;
-    struct keep_view view = pi_seq_view(in->item->owner, pos + 1);
-    struct keep_attention a = {
-        .layer = in->layer,
-        .head = in->head,
-        .n = in->n,
-        .pos = pos,
-        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
-        .weight = in->weight,
-        .stride = in->stride,
-        .parts = in->parts,
-        .out = in->out,
-        .slot = in->slot,
-        .max = in->max,
-        .sum = in->sum,
+    const struct keep_tally *t = &seq->keep.tally;
+    *out = (pith_keep_stats){
+        .rounds = t->n_round,
+        .evicted = t->n_evicted,
+        .bytes_freed = t->bytes_freed,
+        .seconds = t->seconds,
+        .first_round_at = t->n_round > 0 ? t->first_at : -1,
+        .budget =
+            e->keep.policy != NULL ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
+        .overwritten = t->n_overwritten,
+        .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
+        .remembered_bytes = pi_account_remembered(seq),
     };
-    keep_attended(e->keep, &view, &a, e->step_of[in->item - e->pass_item], thread);
-}
-
-static void finish_layer(void *user, const struct pi_pass_item *item, int32_t layer)
-{
-    const struct pith_engine *e = user;
-    const struct pith_seq *seq = item->owner;
-    struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
-    int32_t step = e->step_of[item - e->pass_item];
-    if (step >= 0)
-        keep_choose_victims(e->keep, seq->memory.kv, &view, layer, step, seq->uneven);
-}
-
-pith_status pi_engine_start_watch(struct pith_engine *e, pith_error *err)
-{
-    struct pi_pass_watch watch = {e, show_attention, finish_layer, false};
-    uint32_t wanted = KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS;
-    if ((e->traits.needs & wanted) == 0)
-        return PITH_OK;
-    watch.parts = (e->traits.needs & KEEP_NEED_PARTS) != 0;
-    return pi_pass_set_watch(e->pass, &watch, err);
-}
-
-bool pi_engine_watches(const struct pith_engine *e, int32_t n_token)
-{
-    uint32_t needs = e->traits.needs;
-    return (needs & KEEP_NEED_WEIGHTS) != 0 ||
-           ((needs & KEEP_NEED_STEP_WEIGHTS) != 0 && n_token == 1);
-}
-
-pith_status pi_engine_reserve_watch(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                                    pith_error *err)
-{
-    int64_t longest = 0, longest_step = 0;
-    int32_t n_step = 0;
-    bool uneven = false;
-    for (int32_t i = 0; i < n; i++) {
-        const struct pith_seq *seq = items[i].seq;
-        if (!pi_engine_watches(e, items[i].n_token))
-            continue;
-        int64_t of_item =
-            keep_longest(e->keep, seq->memory.kv, pi_seq_point(seq, 0), items[i].n_token);
-        longest = pi_max(longest, of_item);
-        if (items[i].n_token > 1 || !e->traits.overwrites)
-            continue;
-        longest_step = pi_max(longest_step, of_item);
-        uneven = uneven || seq->uneven;
-        n_step++;
-    }
-    if (n_step > 0)
-        PI_TRY(keep_steps_reserve(e->keep, (int32_t)pi_min(n_step, e->chunk), longest_step, uneven,
-                                  err));
-    return pi_pass_reserve_watch(e->pass, longest, err);
-}
-
-/* ---- the way back ---- */
-
-static void move_marks(const struct pith_engine *e, struct pith_seq *seq, float *copy, bool back)
-{
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = e->keep.policy != NULL ? &e->lanes : kv_cache_geometry(e->kv);
+    out->n_lane = g->n_layer * g->n_head;
     for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            for (int32_t i = 0; i < e->traits.n_mark; i++) {
-                size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
-                float *marks = n > 0 ? kv_lane_marks(seq->memory.kv, l, h, i) : NULL;
-                if (n > 0)
-                    memcpy(back ? marks : copy, back ? copy : marks, n * sizeof(*copy));
-                copy += n;
-            }
-}
-
-static size_t count_marks(const struct pith_engine *e, const struct pith_seq *seq)
-{
-    const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    size_t n = 0;
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            n += (size_t)kv_lane_len(seq->memory.kv, l, h);
-    return n * (size_t)e->traits.n_mark;
-}
-
-static pith_status save_states(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                               pith_error *err)
-{
-    size_t size = e->traits.state_size;
-    if (size == 0)
-        return PITH_OK;
-    if (n > e->n_keep_state) {
-        uint8_t *grown = pi_mem_grow(PI_MEM_SCRATCH, e->keep_states, (size_t)n, size);
-        if (grown == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for the policy's state of %d items", n);
-        e->keep_states = grown;
-        e->n_keep_state = n;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        e->state[i].keep_state = e->keep_states + (size_t)i * size;
-        memcpy(e->state[i].keep_state, items[i].seq->keep_state, size);
-    }
-    return PITH_OK;
-}
-
-static pith_status save_marks(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                              pith_error *err)
-{
-    size_t n_float = 0;
-    if (e->traits.n_mark == 0)
-        return PITH_OK;
-    for (int32_t i = 0; i < n; i++) {
-        e->state[i].marks = n_float;
-        n_float += count_marks(e, items[i].seq);
-    }
-    if (n_float > e->cap_marks) {
-        float *grown = pi_mem_grow(PI_MEM_SCRATCH, e->marks, n_float + n_float / 2, sizeof(*grown));
-        if (grown == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for a copy of %zu marks", n_float);
-        e->marks = grown;
-        e->cap_marks = n_float + n_float / 2;
-    }
-    for (int32_t i = 0; n_float > 0 && i < n; i++)
-        move_marks(e, items[i].seq, e->marks + e->state[i].marks, false);
-    e->has_marks = n_float > 0;
-    return PITH_OK;
-}
-
-pith_status pi_engine_save(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                           pith_error *err)
-{
-    PI_TRY(save_states(e, items, n, err));
-    return save_marks(e, items, n, err);
-}
-
-void pi_engine_restore(struct pith_engine *e, struct pith_seq *seq,
-                       const struct pi_item_state *state)
-{
-    if (state->keep_state != NULL)
-        memcpy(seq->keep_state, state->keep_state, e->traits.state_size);
-    if (e->has_marks)
-        move_marks(e, seq, e->marks + state->marks, true);
+        for (int32_t h = 0; h < g->n_head; h++) {
+            int32_t n = kv_lane_len(seq->memory.kv, l, h);
+            out->live += n;
+            out->longest = (int32_t)pi_max(out->longest, n);
+        }
 }

@@ -46,8 +46,9 @@ void pi_memory_settle(struct pi_memory *m, bool more)
 
 /* ---- states that are kept ---- */
 
-/* Of a long text every so many tokens; and the last page's beginning in what is evaluated together,
-   where so many tokens follow it: a chat's next turn often differs in the last few. */
+/* In a long text the state is kept every STATE_EVERY tokens. In an evaluation it is also kept where
+   the last page begins that STATE_BEFORE_END tokens follow: a chat's next turn often differs in the
+   last few. */
 #define STATE_EVERY 2048
 #define STATE_BEFORE_END 8
 

@@ -1,7 +1,7 @@
 /*
  * memory.h - all that a sequence remembers of its tokens: the lanes of its layers with attention.
- * Whoever copies, cuts, stores or puts away a sequence as a whole asks this; who looks into lanes
- * (policies, attention) takes kv. What recurrent layers remember, a state that is valid for one
+ * Code that copies, cuts, stores or puts away a sequence as a whole asks this; code that looks into
+ * lanes (policies, attention) takes kv. What recurrent layers remember, a state that is valid for one
  * position alone, belongs here, too. States of a few earlier positions are kept beside it, to which
  * the sequence can go back; they are chosen by positions alone.
  */

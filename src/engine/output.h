@@ -1,12 +1,12 @@
 /*
  * output.h - the text of an answer: chooses tokens from logits, one after the other, and makes them
  * whole characters of which none is a part of a stop string, until something ends the text. What
- * gives the logits, and who gets the text, is others' business: generate.c's for one sequence, the
- * scheduler's for many.
+ * gives the logits, and where the text goes, is decided elsewhere: by generate.c for one sequence, by
+ * the scheduler for many.
  *
  * The order of calls: init, accept for the prompt, next for each row of logits until it says that
- * the text has ended or is_full does, then flush (not after a stop string or where whoever got the
- * text ended it), free.
+ * the text has ended or is_full does, then flush (not after a stop string or where the caller ended
+ * the text), free.
  */
 #ifndef PI_OUTPUT_H
 #define PI_OUTPUT_H

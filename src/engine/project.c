@@ -32,7 +32,7 @@ static bool show(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-static bool tell(const struct run *r, double fraction)
+static bool report(const struct run *r, double fraction)
 {
     const pith_projection_params *p = r->params;
     return p->progress == NULL || p->progress(p->progress_user, fraction);
@@ -42,12 +42,12 @@ static bool go_on(void *user, double fraction)
 {
     const struct run *r = user;
     double done = (double)r->begin + fraction * (double)(r->end - r->begin);
-    return tell(r, EVALUATING * done / (double)r->n_token);
+    return report(r, EVALUATING * done / (double)r->n_token);
 }
 
 static bool go_on_searching(void *user, double fraction)
 {
-    return tell(user, EVALUATING + (1.0 - EVALUATING) * fraction);
+    return report(user, EVALUATING + (1.0 - EVALUATING) * fraction);
 }
 
 static pith_status read_piece(struct run *r, pith_error *err)

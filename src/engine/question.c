@@ -1,9 +1,9 @@
 /*
  * question.c - the question of a message, and where it begins in the tokens that the message
- * became. It knows texts and tokens, and nothing of what is done with the place.
+ * became. It knows texts and tokens, and does nothing with the place itself.
  *
  * Invariant: a place is between two tokens of the prompt, so whatever is put there, the tokens on
- * both sides are those of the prompt.
+ * both sides are the prompt's.
  */
 #include "engine/question.h"
 
@@ -18,7 +18,7 @@
 /* A message of no more is a question as it stands. */
 #define SHORT_BYTES 256
 
-/* At the ends of a longer message so many bytes are looked at for sentences that ask. */
+/* Bytes at each end of a longer message that are searched for sentences that ask. */
 #define TAIL_BYTES 512
 
 /* A label counts that has no more behind it: what is longer holds a text, too. */

@@ -5,12 +5,17 @@
  */
 #include "engine/engine.h"
 
-pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_model *model,
-                                 pith_error *err)
+static bool has_read(const struct engine_traits *traits)
+{
+    return traits->reads_parts;
+}
+
+/* INVALID: an engine chunk that is shorter than the policy's. */
+static pith_status open_read(struct pith_engine *e, const pith_engine_params *params,
+                             const struct policy_model *model, pith_error *err)
 {
     struct pi_pass_reader reader;
-    if (!e->traits.reads_parts)
-        return PITH_OK;
+    (void)params;
     PI_TRY(read_create(&e->policies.read, model, e->n_thread, &e->read, err));
     read_reader(e->read, &reader);
     if (reader.chunk > e->chunk)
@@ -23,27 +28,48 @@ pith_status pi_engine_start_read(struct pith_engine *e, const struct policy_mode
     return pi_pass_set_reader(e->pass, &reader, err);
 }
 
-/* The most entries that a lane comes to hold in an item's evaluation. */
-static int64_t longest_of(const struct pith_engine *e, const pith_batch_item *item)
+/* The cache, which borrowed the projection, is gone. */
+static void close_read(struct pith_engine *e)
 {
-    const struct kv_geometry *g = &e->lanes;
-    const struct kv_seq *kv = item->seq->memory.kv;
-    int64_t longest = 0;
-    if (e->traits.evicts)
-        return keep_longest(e->keep, kv, pi_seq_point(item->seq, 0), item->n_token);
-    for (int32_t l = 0; l < g->n_layer; l++)
-        for (int32_t h = 0; h < g->n_head; h++)
-            longest = pi_max(longest, kv_lane_len(kv, l, h));
-    return longest + item->n_token;
+    read_free(e->read);
+    e->read = NULL;
 }
 
-pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item *items, int32_t n,
-                                   pith_error *err)
+/* ---- a sequence ---- */
+
+static pith_status fork_read(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+{
+    (void)err;
+    to->read = from->read;
+    return PITH_OK;
+}
+
+/* Where all that is left was read whole, the tally begins anew. */
+static void truncate_read(struct pith_seq *seq, int32_t n_token, bool whole)
+{
+    (void)whole;
+    if (seq->read.n_sparse == 0 || n_token <= seq->read.first_at)
+        seq->read = (struct read_tally){0};
+}
+
+/* Only what was read whole and would be again; of a file nothing is known. */
+static int32_t reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+{
+    return seq->is_loaded ? 0 : read_reusable(seq->engine->read, &seq->read, same, n_token);
+}
+
+/* ---- an evaluation ---- */
+
+static void note_tally(const struct pith_seq *seq, struct pi_item_state *state)
+{
+    state->read = seq->read;
+}
+
+static pith_status reserve_chunks(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                  pith_error *err)
 {
     int64_t longest = 0, n_chunk = 0;
     struct pi_pass_reader reader;
-    if (!e->traits.reads_parts)
-        return PITH_OK;
     read_reader(e->read, &reader);
     for (int32_t i = 0; i < n; i++) {
         int32_t n_read = read_tokens(e->read, pi_item_tokens(&items[i]));
@@ -52,7 +78,7 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
             continue;
         /* Those of one pass: only an item's last chunk in it is shorter. */
         n_chunk += pi_ceil_div(pi_min(n_read, e->chunk), reader.chunk);
-        longest = pi_max(longest, longest_of(e, &items[i]));
+        longest = pi_max(longest, pi_item_longest(e, &items[i]));
     }
     n_chunk = pi_min(n_chunk, e->chunk);
     if (n_chunk == 0)
@@ -61,18 +87,49 @@ pith_status pi_engine_reserve_read(struct pith_engine *e, const pith_batch_item 
     return pi_pass_reserve_read(e->pass, (int32_t)n_chunk, read_most(e->read, longest), err);
 }
 
-int32_t pi_engine_take(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
-                       int32_t most, int32_t until, int32_t *n_read)
+/* Cuts what the pass has room for where a chunk ends. */
+static void plan_chunks(struct pith_engine *e, const pith_batch_item *item,
+                        struct pi_item_plan *plan)
 {
-    int32_t left = item->n_token - n_done;
-    *n_read = 0;
-    if (!e->traits.reads_parts)
-        return (int32_t)pi_min(pi_min(most, left), until);
-    int32_t n_chunked = read_tokens(e->read, pi_item_tokens(item)), take;
-    int32_t left_read = (int32_t)pi_max(0, n_chunked - n_done);
-    take = read_take(e->read, most, left, (int32_t)pi_min(left, left_read), until);
-    *n_read = (int32_t)pi_min(take, left_read);
-    return take;
+    int32_t n_chunked = read_tokens(e->read, pi_item_tokens(item));
+    int32_t left = (int32_t)pi_max(0, n_chunked - plan->n_done);
+    plan->n_take =
+        read_take(e->read, plan->room, plan->left, (int32_t)pi_min(plan->left, left), plan->until);
+    plan->n_read = (int32_t)pi_min(plan->n_take, left);
+    plan->chunked = true;
+}
+
+static void add_tally(const pith_batch_item *item, const struct pi_pass_item *part)
+{
+    read_add_tally(item->seq->engine->read, part, &item->seq->read);
+}
+
+static void finish_tally(const pith_batch_item *item, const struct pi_item_state *state)
+{
+    if (!state->stays && state->cut)
+        item->seq->read = state->read;
+}
+
+const struct seq_hooks pi_read_hooks = {
+    .name = "read",
+    .has = has_read,
+    .open = open_read,
+    .close = close_read,
+    .fork = fork_read,
+    .truncate = truncate_read,
+    .reusable = reusable,
+    .note = note_tally,
+    .reserve_batch = reserve_chunks,
+    .plan = plan_chunks,
+    .passed = add_tally,
+    .after = finish_tally,
+};
+
+/* ---- what others ask ---- */
+
+bool pi_engine_reads_chunks(const struct pith_engine *e)
+{
+    return e->read != NULL;
 }
 
 int32_t pi_engine_part(const struct pith_engine *e, int32_t n, int32_t left, bool some)

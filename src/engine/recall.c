@@ -1,7 +1,7 @@
 /*
- * recall.c - recall's side of an engine: what an evaluation brings back and when, the room for it,
- * and what was evicted on its way to where it is kept. What comes back is the tier's choice
- * (recall/), what is found as text the store's.
+ * recall.c - recall of entries in an engine: what an evaluation brings back and when, the room for
+ * it, and what was evicted on its way to where it is kept. What comes back is the tier's choice
+ * (recall/).
  *
  * Recalls come with the last tokens of an evaluation of several, or with each Nth that is evaluated
  * alone, and a pass is cut for them. Their queries are remembered, and choose again after a round
@@ -14,7 +14,6 @@
 #include "base/os.h"
 #include "base/threads.h"
 #include "engine/engine.h"
-#include "engine/text_embed.h"
 
 static const struct recall_kv_options *options_of(const struct pith_engine *e)
 {
@@ -31,7 +30,7 @@ static size_t lane_count(const struct pith_engine *e)
     return (size_t)e->lanes.n_layer * (size_t)e->lanes.n_head;
 }
 
-/* ---- an engine's ---- */
+/* ---- the engine ---- */
 
 /* Queries of a lane's group, of one token. */
 static size_t group_len(const struct pith_engine *e)
@@ -69,7 +68,7 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
     recall_store_choose(r->store, &query, r->guests, n_most, thread);
     if (options_of(e)->ask > 0.0)
         r->found[lane_of(e, layer, head)] =
-            recall_tier_best(e->recall->tier, thread) >= (float)options_of(e)->ask;
+            recall_tier_best(e->recall.tier, thread) >= (float)options_of(e)->ask;
     r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
 }
 
@@ -119,9 +118,11 @@ static void choose_guests(void *user, const struct pi_pass_item *item, int32_t l
         choose_lane(seq, layer, head, item->n_tok, item->pos0, thread);
 }
 
-static pith_status start_tier(struct pith_engine *e, const struct policy_model *model,
-                              pith_error *err)
+/* INVALID: more tokens that choose together than a chunk has. The statuses of the tier. */
+static pith_status open_tier(struct pith_engine *e, const pith_engine_params *params,
+                             const struct policy_model *model, pith_error *err)
 {
+    (void)params;
     const struct recall_kv_options *o = options_of(e);
     const struct pi_pass_recaller recaller = {e, choose_guests};
     if (o->last > e->chunk)
@@ -131,54 +132,43 @@ static pith_status start_tier(struct pith_engine *e, const struct policy_model *
                        o->last, e->chunk);
     /* Guests have lanes of all layers, of which those with a window stay empty. */
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
-    e->recall->take =
+    e->recall.take =
         pi_mem_alloc_n(PI_MEM_OTHER, (size_t)g->n_layer * (size_t)g->n_head, sizeof(int32_t));
-    if (e->recall->take == NULL)
+    if (e->recall.take == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     pi_pass_set_recaller(e->pass, &recaller);
-    return recall_tier_create(o, model, e->n_thread, &e->recall->tier, err);
+    return recall_tier_create(o, model, e->n_thread, &e->recall.tier, err);
 }
 
-pith_status pi_engine_start_recall(struct pith_engine *e, const struct policy_model *model,
-                                   pith_error *err)
+static void close_tier(struct pith_engine *e)
 {
-    if (!e->traits.recalls_kv && !e->traits.recalls_text)
-        return PITH_OK;
-    e->recall = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->recall));
-    if (e->recall == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for recall");
-    if (e->traits.recalls_text)
-        return recall_text_open(&e->policies.recall.text, e->model, pi_text_embed_open, e->n_thread,
-                                &e->recall->text, err);
-    return start_tier(e, model, err);
+    if (e->recall.tier != NULL)
+        recall_tier_free(e->recall.tier);
+    pi_mem_free(e->recall.take);
+    e->recall = (struct pi_recall){0};
 }
 
-void pi_engine_stop_recall(struct pith_engine *e)
+static void count_tier(const struct pith_engine *e, pith_memory_stats *out)
 {
-    if (e->recall == NULL)
-        return;
-    recall_text_close(e->recall->text);
-    if (e->recall->tier != NULL)
-        recall_tier_free(e->recall->tier);
-    pi_mem_free(e->recall->take);
-    pi_mem_free(e->recall);
+    struct recall_parts tier = {0};
+    recall_tier_parts(e->recall.tier, &tier);
+    out->tier_bytes += tier.pages;
+    out->table_bytes += tier.tables;
+    out->file_bytes += tier.file;
+    out->work_bytes += tier.work;
 }
 
-/* ---- a sequence's ---- */
+/* ---- a sequence ---- */
 
-pith_status pi_seq_start_recall(struct pith_seq *seq, pith_error *err)
+static pith_status start_seq(struct pith_seq *seq, pith_error *err)
 {
     struct pith_engine *e = seq->engine;
     struct pi_seq_recall *r = &seq->recall;
-    if (e->traits.recalls_text)
-        return recall_text_seq_create(e->recall->text, &r->text, err);
-    if (!e->traits.recalls_kv)
-        return PITH_OK;
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
     r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
     if (r->seconds == NULL || r->found == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for what a sequence recalls");
-    return recall_store_create(e->recall->tier, &r->store, err);
+    return recall_store_create(e->recall.tier, &r->store, err);
 }
 
 static void free_guests(struct pith_seq *seq)
@@ -186,18 +176,17 @@ static void free_guests(struct pith_seq *seq)
     struct pi_seq_recall *r = &seq->recall;
     if (r->guests == NULL)
         return;
-    seq->engine->recall->n_guest_seq--;
+    seq->engine->recall.n_guest_seq--;
     kv_seq_free(r->guests);
     r->guests = NULL;
 }
 
-void pi_seq_stop_recall(struct pith_seq *seq)
+static void stop_seq(struct pith_seq *seq)
 {
     struct pi_seq_recall *r = &seq->recall;
     free_guests(seq);
     if (r->store != NULL)
         recall_store_free(r->store);
-    recall_text_seq_free(r->text);
     pi_mem_free(r->asked);
     pi_mem_free(r->found);
     pi_mem_free(r->seconds);
@@ -230,53 +219,50 @@ static pith_status fork_asked(const struct pith_seq *from, struct pith_seq *to, 
     return PITH_OK;
 }
 
-pith_status pi_seq_fork_recall(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
 {
     const struct pi_seq_recall *a = &from->recall;
     struct pi_seq_recall *b = &to->recall;
-    if (from->engine->traits.recalls_text) {
-        recall_text_seq_free(b->text);
-        b->text = NULL;
-        b->n_recall = a->n_recall;
-        b->n_found = a->n_found;
-        return recall_text_seq_fork(a->text, &b->text, err);
-    }
-    if (!from->engine->traits.recalls_kv)
-        return PITH_OK;
     recall_store_free(b->store);
     b->store = NULL;
     PI_TRY(recall_store_fork(a->store, &b->store, err));
     if (a->guests != NULL) {
         PI_TRY(kv_seq_fork(a->guests, &b->guests, err));
-        to->engine->recall->n_guest_seq++;
+        to->engine->recall.n_guest_seq++;
     }
     PI_TRY(fork_asked(from, to, err));
     memcpy(b->found, a->found, lane_count(from->engine) * sizeof(*a->found));
     memcpy(b->seconds, a->seconds, lane_count(from->engine) * sizeof(*a->seconds));
     b->room = a->room;
-    b->n_recall = a->n_recall;
-    b->n_step = a->n_step;
-    b->end = a->end;
+    b->point = a->point;
     return PITH_OK;
 }
 
-void pi_seq_truncate_recall(struct pith_seq *seq, int32_t n_token, bool whole)
+static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
 {
     struct pi_seq_recall *r = &seq->recall;
-    if (seq->engine->traits.recalls_text)
-        recall_text_seq_truncate(r->text, n_token);
-    if (seq->engine->traits.recalls_kv)
-        recall_store_truncate(r->store, n_token);
-    if (n_token < r->end) {
+    recall_store_truncate(r->store, n_token);
+    if (n_token < r->point.end) {
         free_guests(seq);
-        r->end = 0;
-        r->n_step = 0;
+        r->point.end = 0;
+        r->point.n_step = 0;
         r->n_asked = 0;
     }
-    if (whole && seq->engine->traits.recalls_kv) {
-        r->n_recall = 0;
+    if (whole) {
+        r->point.n_recall = 0;
         memset(r->seconds, 0, lane_count(seq->engine) * sizeof(*r->seconds));
     }
+}
+
+static struct kv_seq *guests_of(const struct pith_seq *seq)
+{
+    return seq->recall.guests;
+}
+
+static int64_t remembered(const struct pith_seq *seq)
+{
+    const struct pi_seq_recall *r = &seq->recall;
+    return (int64_t)(pi_mem_size(r->asked) + pi_mem_size(r->found) + pi_mem_size(r->seconds));
 }
 
 /* ---- what is evicted ---- */
@@ -291,30 +277,23 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
     seq->recall.seconds[lane_of(seq->engine, layer, head)] += pi_time_s() - start;
 }
 
-void pi_seq_witness(struct pith_seq *seq)
+/* What the round evicts is remembered. */
+static void witness_round(struct pith_seq *seq)
 {
     const struct keep_witness witness = {seq, remember};
-    if (seq->engine->traits.recalls_kv)
-        keep_set_witness(seq->engine->keep, &witness);
+    keep_set_witness(seq->engine->keep.policy, &witness);
 }
 
-void pi_seq_remember_aims(struct pith_seq *seq)
+/* So is what the next token overwrites. */
+static void remember_overwritten(struct pith_seq *seq)
 {
     const struct kv_geometry *g = &seq->engine->lanes;
-    if (!seq->engine->traits.recalls_kv)
-        return;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t slot = kv_lane_aim(seq->memory.kv, l, h);
             if (slot >= 0)
                 recall_store_remember_one(seq->recall.store, seq->memory.kv, l, h, slot);
         }
-}
-
-void pi_seq_update_text(struct pith_seq *seq)
-{
-    if (seq->engine->traits.recalls_text)
-        recall_text_update(seq->recall.text, seq->memory.kv, seq->tokens, seq->n_token);
 }
 
 /* ---- when ---- */
@@ -325,7 +304,7 @@ static bool holds_any(const struct pith_seq *seq)
 {
     struct recall_counts counts;
     recall_store_count(seq->recall.store, &counts);
-    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep, seq->memory.kv) > 0;
+    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.policy, seq->memory.kv) > 0;
 }
 
 /* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it may
@@ -339,15 +318,16 @@ static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item
 static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
     int32_t left = pi_item_tokens(item) - n_done;
-    return !keep_waits(e->keep, pi_item_tokens(item)) &&
-           keep_room(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) < left;
+    return !keep_waits(e->keep.policy, pi_item_tokens(item)) &&
+           keep_room(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) <
+               left;
 }
 
 /* Whether it is the turn of a token that is evaluated alone. */
 static bool step_recalls(const struct pith_engine *e, const struct pith_seq *seq)
 {
     int32_t every = options_of(e)->every;
-    return every > 0 && seq->recall.n_step + 1 >= every;
+    return every > 0 && seq->recall.point.n_step + 1 >= every;
 }
 
 /* Whether a token that is evaluated alone may ask where it misses something. */
@@ -356,32 +336,41 @@ static bool may_ask(const struct pith_engine *e, const struct pith_seq *seq)
     return options_of(e)->ask > 0.0 && seq->recall.guests != NULL && seq->recall.n_asked > 0;
 }
 
-bool pi_engine_recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+/* Whether the item's tokens from n_done on choose guests: they are a part of one pass up to its
+   next round. */
+static bool recalls(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
-    if (!e->traits.recalls_kv)
-        return false;
     if (pi_item_tokens(item) == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
     /* What is read in chunks is not cut for queries that nothing is there for. */
-    return n_done >= first_of(e, item) && (!e->traits.reads_parts || holds_any(item->seq));
+    return n_done >= first_of(e, item) && (e->read == NULL || holds_any(item->seq));
 }
 
-int32_t pi_engine_until_recall(const struct pith_engine *e, const pith_batch_item *item,
-                               int32_t n_done, int32_t most)
+/* Of an item's next `most` tokens those before its recall: its last tokens are not cut from each
+   other but by a round. */
+static int32_t until_recall(const struct pith_engine *e, const pith_batch_item *item,
+                            int32_t n_done, int32_t most)
 {
-    if (!e->traits.recalls_kv || pi_item_tokens(item) == 1 || n_done >= first_of(e, item))
+    if (pi_item_tokens(item) == 1 || n_done >= first_of(e, item))
         return most;
-    if (e->traits.reads_parts && !holds_any(item->seq) && !round_comes(e, item, n_done))
+    if (e->read != NULL && !holds_any(item->seq) && !round_comes(e, item, n_done))
         return most;
     return (int32_t)pi_min(most, first_of(e, item) - n_done);
 }
 
-bool pi_engine_rounds_early(const struct pith_engine *e, const pith_batch_item *item,
-                            int32_t n_done)
+static void plan_recall(struct pith_engine *e, const pith_batch_item *item,
+                        struct pi_item_plan *plan)
 {
-    return e->traits.recalls_kv && pi_item_tokens(item) > 1 && n_done == first_of(e, item) &&
+    plan->until = until_recall(e, item, plan->n_done, plan->until);
+    plan->recall = plan->together = plan->stays = recalls(e, item, plan->n_done);
+    plan->guests = item->seq->recall.guests;
+}
+
+bool pi_item_rounds_early(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
+{
+    return e->recall.tier != NULL && pi_item_tokens(item) > 1 && n_done == first_of(e, item) &&
            round_comes(e, item, n_done) &&
-           keep_over_budget(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
+           keep_over_budget(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
 }
 
 /* ---- room ---- */
@@ -392,7 +381,7 @@ static bool can_recall(const struct pith_engine *e, const pith_batch_item *item)
     if (item->n_token == 1 && !step_recalls(e, item->seq))
         return false;
     return holds_any(item->seq) || round_comes(e, item, 0) ||
-           keep_step_due(e->keep, item->seq->memory.kv, pi_seq_point(item->seq, 0));
+           keep_step_due(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, 0));
 }
 
 /* Whether what asked last may choose again on the way: a round may come. */
@@ -404,8 +393,9 @@ static bool can_ask_again(const struct pith_engine *e, const pith_batch_item *it
         return false;
     if (item->n_token == 1 && may_ask(e, item->seq))
         return true;
-    return keep_room(e->keep, item->seq->memory.kv, at, (int32_t)pi_min(most, INT32_MAX)) < most ||
-           keep_step_due(e->keep, item->seq->memory.kv, at);
+    return keep_room(e->keep.policy, item->seq->memory.kv, at, (int32_t)pi_min(most, INT32_MAX)) <
+               most ||
+           keep_step_due(e->keep.policy, item->seq->memory.kv, at);
 }
 
 static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
@@ -415,21 +405,20 @@ static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
     struct pi_seq_recall *r = &seq->recall;
     if (r->guests == NULL) {
         PI_TRY(kv_seq_create(e->kv, &r->guests, err));
-        e->recall->n_guest_seq++;
+        e->recall.n_guest_seq++;
     }
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            e->recall->take[lane_of(e, l, h)] =
+            e->recall.take[lane_of(e, l, h)] =
                 recall_take_at(&e->policies.recall, &e->policies.keep, g, l, h, r->room);
-    return kv_seq_reserve_whole(r->guests, e->recall->take, err);
+    return kv_seq_reserve_whole(r->guests, e->recall.take, err);
 }
 
-pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_item *item,
-                                     pith_error *err)
+/* Room for the guests of an item that can recall, for the tier to choose them, and for the queries
+   that are remembered. KV_FULL, NOMEM. */
+static pith_status reserve_item(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
 {
     struct pi_seq_recall *r = &item->seq->recall;
-    if (!e->traits.recalls_kv)
-        return PITH_OK;
     if (item->n_rest >= options_of(e)->last) { /* nothing of it recalls */
         r->alone = false;
         return PITH_OK;
@@ -441,7 +430,7 @@ pith_status pi_engine_reserve_guests(struct pith_engine *e, const pith_batch_ite
     if (!recalls && !again)
         return PITH_OK;
     int64_t n_tok = pi_max(item->n_token, r->n_asked);
-    PI_TRY(recall_tier_reserve(e->recall->tier, (int32_t)pi_min(n_tok, options_of(e)->last), err));
+    PI_TRY(recall_tier_reserve(e->recall.tier, (int32_t)pi_min(n_tok, options_of(e)->last), err));
     if (recalls || r->guests == NULL)
         r->room = pi_seq_point(item->seq, item->n_token);
     return reserve_guests(item->seq, err);
@@ -466,55 +455,123 @@ static void choose_again(void *ctx, int64_t begin, int64_t end, int32_t thread)
                     seq->recall.asked_pos, thread);
 }
 
-void pi_seq_ask_again(struct pith_seq *seq)
+/* After a round behind the last token of an evaluation, or at a step, the queries that asked last
+   choose again, since they passed over what it evicted. Before a turn's last tokens they need not:
+   those tokens' own queries will. */
+static void ask_again(struct pith_seq *seq, const pith_batch_item *item, int32_t left)
 {
     struct pi_seq_recall *r = &seq->recall;
+    if (item == NULL || (left + item->n_rest != 0 && pi_item_tokens(item) != 1))
+        return;
     if (r->n_asked > 0 && r->guests != NULL)
         pi_parallel_items(seq->engine->n_thread, (int64_t)lane_count(seq->engine), choose_again,
                           seq);
 }
 
-void pi_seq_note_recall(struct pith_seq *seq, const struct pi_pass_item *part, bool step)
+static void note_point(const struct pith_seq *seq, struct pi_item_state *state)
 {
-    struct pi_seq_recall *r = &seq->recall;
+    state->recall = seq->recall.point;
+}
+
+static void note_pass(const pith_batch_item *item, const struct pi_pass_item *part)
+{
+    struct pi_seq_recall *r = &item->seq->recall;
     if (part->recall && !r->alone) {
-        r->n_recall += part->guests != NULL && holds_any(seq);
-        r->end = part->pos0 + part->n_tok;
-        r->n_step = 0;
+        r->point.n_recall += part->guests != NULL && holds_any(item->seq);
+        r->point.end = part->pos0 + part->n_tok;
+        r->point.n_step = 0;
         r->n_asked = part->n_tok;
         r->asked_pos = part->pos0;
-    } else if (step) {
-        r->n_step++;
+    } else if (item->n_token == 1) {
+        r->point.n_step++;
     }
 }
 
 /* Guests that a stopped evaluation replaced are not there any more, nor what asked before. */
-void pi_seq_finish_recall(struct pith_seq *seq, const struct pi_recall_point *before, bool undone)
+static void finish_item(const pith_batch_item *item, const struct pi_item_state *state)
 {
-    struct pi_seq_recall *r = &seq->recall;
-    bool replaced = r->n_recall != before->n_recall || r->alone, asked = r->end != before->end;
+    struct pi_seq_recall *r = &item->seq->recall;
+    const struct pi_recall_point *before = &state->recall;
+    bool undone = !state->stays, asked = r->point.end != before->end;
+    bool replaced = r->point.n_recall != before->n_recall || r->alone;
     if (undone) {
-        r->n_recall = before->n_recall;
-        r->n_step = before->n_step;
-        r->end = asked ? 0 : before->end;
+        r->point = *before;
+        r->point.end = asked ? 0 : before->end;
         r->n_asked = asked ? 0 : r->n_asked;
     }
-    if (r->guests != NULL && ((undone && replaced) || count_guests(seq) == 0))
-        free_guests(seq);
+    if (r->guests != NULL && ((undone && replaced) || count_guests(item->seq) == 0))
+        free_guests(item->seq);
 }
 
-struct pi_recall_point pi_seq_recall_point(const struct pith_seq *seq)
+/* One token would be no turn. */
+static int32_t leaves(const struct pith_engine *e, int32_t same, int32_t n_token)
 {
-    const struct pi_seq_recall *r = &seq->recall;
-    return (struct pi_recall_point){r->n_recall, r->n_step, r->end};
-}
-
-int32_t pi_engine_recall_reusable(const struct pith_engine *e, int32_t same, int32_t n_token)
-{
-    if (!e->traits.recalls_kv)
-        return same;
-    int32_t last = (int32_t)pi_max(2, options_of(e)->last); /* one token would be no turn */
+    int32_t last = (int32_t)pi_max(2, options_of(e)->last);
     return (int32_t)pi_max(0, pi_min(same, (int64_t)n_token - last));
+}
+
+static int32_t reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
+{
+    return leaves(seq->engine, same, n_token);
+}
+
+/* ---- the account ---- */
+
+static bool has_recall(const struct engine_traits *traits)
+{
+    return traits->recalls_kv;
+}
+
+static int64_t tier_at(const struct pi_account *a, int32_t n_token)
+{
+    const struct kv_geometry full = kv_full_lanes(a->g);
+    if (full.n_layer == 0)
+        return 0;
+    return a->ram != RECALL_RAM_AUTO
+               ? a->ram
+               : recall_tier_bytes_at(&a->policies->recall, &full, a->n_group, n_token);
+}
+
+#define CENTRE_ROWS 2 /* of head size, that the tier takes off a lane's keys */
+
+/* Its tables, and the queries that are remembered. */
+static int64_t beside_at(const struct pi_account *a, int32_t n_token)
+{
+    const struct kv_geometry *g = a->g;
+    int64_t table = PI_TABLE_PAGE_BYTES * (int64_t)(n_token / RECALL_PAGE_LEN + 1);
+    int64_t rows = a->policies->recall.kv.last * (int64_t)a->n_group + CENTRE_ROWS;
+    return (int64_t)g->n_layer * g->n_head * (table + rows * g->dim_k * (int64_t)sizeof(float));
+}
+
+const struct seq_hooks pi_recall_hooks = {
+    .name = "recall of entries",
+    .has = has_recall,
+    .tier_at = tier_at,
+    .beside_at = beside_at,
+    .open = open_tier,
+    .close = close_tier,
+    .count = count_tier,
+    .leaves = leaves,
+    .start = start_seq,
+    .stop = stop_seq,
+    .fork = fork_seq,
+    .truncate = truncate_seq,
+    .reusable = reusable,
+    .beside = guests_of,
+    .remembered = remembered,
+    .note = note_point,
+    .reserve = reserve_item,
+    .plan = plan_recall,
+    .overwrite = remember_overwritten,
+    .passed = note_pass,
+    .before_round = witness_round,
+    .after_round = ask_again,
+    .after = finish_item,
+};
+
+bool pi_engine_ends_together(const struct pith_engine *e)
+{
+    return e->recall.tier != NULL;
 }
 
 /* ---- the public part ---- */
@@ -522,86 +579,20 @@ int32_t pi_engine_recall_reusable(const struct pith_engine *e, int32_t same, int
 void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
 {
     const struct pi_seq_recall *r = &seq->recall;
-    *out = (pith_recall_stats){.recalls = r->n_recall};
-    if (seq->engine->traits.recalls_text) {
-        struct recall_text_counts counts;
-        recall_text_count(r->text, &counts);
-        out->stored = counts.n_span;
-        out->guests = r->n_found;
-        out->seconds = counts.seconds;
-    }
-    if (seq->engine->traits.recalls_kv) {
-        struct recall_counts counts;
-        recall_store_count(r->store, &counts);
-        out->stored = counts.n_stored;
-        out->lost = counts.n_lost;
-        out->ram_bytes = counts.ram_bytes;
-        out->file_bytes = counts.file_bytes;
-        out->guests = count_guests(seq);
-        out->guest_bytes = r->guests != NULL ? kv_seq_held_bytes(r->guests) : 0;
-        for (size_t i = 0; i < lane_count(seq->engine); i++)
-            out->seconds += r->seconds[i];
-    }
-}
-
-/* Tokens of text that may be put in front of the next n_rest ones, and how many before it are
-   pinned with it. What is pinned stays where the budget holds it; or no round comes until the
-   question is read, as in a sequence that is young. A quarter of what is pinned is left to the
-   answer. */
-static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *n_before)
-{
-    const struct pith_engine *e = seq->engine;
-    const struct keep_config *config = &e->policies.keep;
-    struct keep_point at = pi_seq_point(seq, 0);
-    int32_t most = keep_pinnable(config, &e->lanes, at);
-    *n_before = (int32_t)pi_min(config->rules.window, most / 4);
-    int64_t pinned = (int64_t)most - *n_before - n_rest;
-    int64_t quiet = (int64_t)keep_room(e->keep, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;
-    return (int32_t)pi_max(0, pi_max(pinned - pinned / 4, quiet));
-}
-
-pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
-                             char **text, int32_t *n_before, pith_error *err)
-{
-    struct pi_seq_recall *r = &seq->recall;
-    int32_t n = 0;
-    *text = NULL;
-    *n_before = 0;
-    if (!seq->engine->traits.recalls_text)
-        return PITH_OK;
-    /* What the next round would drop is to be found, too. */
-    pith_status status = pith_seq_keep_round(seq, err);
-    if (status != PITH_OK && status != PITH_KV_FULL)
-        return status;
-    int32_t room = room_before(seq, n_rest, n_before);
-    PI_TRY(recall_text_find(r->text, seq->memory.kv, seq->tokens, seq->n_token, question, len, room,
-                            text, &n, err));
-    r->n_recall += *text != NULL;
-    r->n_found = n;
-    return PITH_OK;
-}
-
-/* Tokens of a message's question and of a template, by guess: few texts have less than three bytes
-   to a token. */
-#define TEMPLATE_TOKENS 32
-#define BYTES_PER_TOKEN 3
-
-pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len, char **text,
-                                 pith_error *err)
-{
-    char *found = NULL;
-    int32_t n_before;
-    if (question == NULL || text == NULL)
-        return pi_fail(err, PITH_INVALID,
-                       "pith_seq_recall_text: question and text must not be NULL");
-    int64_t n_rest = TEMPLATE_TOKENS + (int64_t)(len / BYTES_PER_TOKEN);
-    PI_TRY(pi_seq_find_text(seq, question, len, (int32_t)pi_min(n_rest, INT32_MAX / 2), &found,
-                            &n_before, err));
-    *text = found;
-    return PITH_OK;
-}
-
-void pith_recall_free(char *text)
-{
-    pi_mem_free(text);
+    *out = (pith_recall_stats){0};
+    if (seq->text.store != NULL)
+        pi_text_stats(seq, out);
+    if (r->store == NULL)
+        return;
+    struct recall_counts counts;
+    recall_store_count(r->store, &counts);
+    out->recalls = r->point.n_recall;
+    out->stored = counts.n_stored;
+    out->lost = counts.n_lost;
+    out->ram_bytes = counts.ram_bytes;
+    out->file_bytes = counts.file_bytes;
+    out->guests = count_guests(seq);
+    out->guest_bytes = r->guests != NULL ? kv_seq_held_bytes(r->guests) : 0;
+    for (size_t i = 0; i < lane_count(seq->engine); i++)
+        out->seconds += r->seconds[i];
 }

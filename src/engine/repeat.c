@@ -1,7 +1,7 @@
 /*
  * repeat.c - lets the model repeat what it has read, for a keep policy that wants to know which
  * entries that takes (KEEP_NEED_REPEAT). When a prompt is in, before its round, the tokens whose
- * entries nobody has judged yet are evaluated once more, behind a request to repeat them, by a fork
+ * entries have no mark yet are evaluated once more, behind a request to repeat them, by a fork
  * that is thrown away; what their queries give to the sequence's entries at most is shown to the
  * policy. Long texts are repeated in parts, each by a fork of its own, behind the last tokens of
  * the part before. It must not know what a policy makes of it.
@@ -54,14 +54,14 @@ static void note_inputs(void *user, const struct pi_pass_written *w)
         double sum = 0.0;
         for (int32_t i = 0; i < n; i++)
             sum += (double)h[i] * (double)h[i];
-        e->repeat->inverse[t] = (float)(1.0 / sqrt(sum > 0.0 ? sum : 1.0));
+        e->keep.repeat->inverse[t] = (float)(1.0 / sqrt(sum > 0.0 ? sum : 1.0));
     }
 }
 
 static void take_most(void *user, const struct pi_pass_attention *a, int32_t thread)
 {
     const struct pith_engine *e = user;
-    const struct pi_repeat *r = e->repeat;
+    const struct pi_repeat *r = e->keep.repeat;
     size_t lane = lane_of(e, a->layer, a->head);
     int32_t n = r->len[lane], n_group = e->model->hp.n_head / e->model->hp.n_head_kv;
     float scale = r->scaled ? r->inverse[a->t] : 1.0f;
@@ -107,25 +107,25 @@ static pith_status make(struct pith_engine *e, struct pi_repeat *r, pith_error *
                : pi_fail(err, PITH_NOMEM, "no memory for the repetition of a text");
 }
 
-pith_status pi_engine_start_repeat(struct pith_engine *e, pith_error *err)
+pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err)
 {
     const struct pi_pass_watch watch = {e, take_most, finish_nothing, false};
     const struct pi_pass_writer writer = {e, note_inputs};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_REPEAT) == 0)
         return PITH_OK;
-    e->repeat = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->repeat));
-    if (e->repeat == NULL)
+    e->keep.repeat = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e->keep.repeat));
+    if (e->keep.repeat == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the repetition of a text");
-    e->repeat->scaled = (needs & KEEP_NEED_REPEAT_SCALED) != 0;
-    PI_TRY(make(e, e->repeat, err));
+    e->keep.repeat->scaled = (needs & KEEP_NEED_REPEAT_SCALED) != 0;
+    PI_TRY(make(e, e->keep.repeat, err));
     PI_TRY(pi_pass_set_watch(e->pass, &watch, err));
-    return e->repeat->scaled ? pi_pass_set_writer(e->pass, &writer, err) : PITH_OK;
+    return e->keep.repeat->scaled ? pi_pass_set_writer(e->pass, &writer, err) : PITH_OK;
 }
 
-void pi_engine_stop_repeat(struct pith_engine *e)
+void pi_keep_stop_repeat(struct pith_engine *e)
 {
-    struct pi_repeat *r = e->repeat;
+    struct pi_repeat *r = e->keep.repeat;
     if (r == NULL)
         return;
     importance_prompt_free(&r->prompt);
@@ -136,13 +136,13 @@ void pi_engine_stop_repeat(struct pith_engine *e)
     pi_mem_free(r->most);
     pi_mem_free(r->scratch);
     pi_mem_free(r);
-    e->repeat = NULL;
+    e->keep.repeat = NULL;
 }
 
 int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item)
 {
     int64_t n = (int64_t)item->seq->n_token + item->n_token;
-    if (e->repeat == NULL || !keep_waits(e->keep, item->n_token) ||
+    if (e->keep.repeat == NULL || !keep_waits(e->keep.policy, item->n_token) ||
         n <= keep_own_budget(&e->policies.keep, pi_seq_point(item->seq, item->n_token)))
         return 0;
     return keep_repeat_bytes(kv_cache_geometry(e->kv), n);
@@ -171,7 +171,7 @@ static pith_status clear_most(const struct pith_engine *e, const struct pith_seq
                               pith_error *err)
 {
     const struct kv_geometry *g = &e->lanes;
-    struct pi_repeat *r = e->repeat;
+    struct pi_repeat *r = e->keep.repeat;
     size_t n_group = (size_t)(e->model->hp.n_head / e->model->hp.n_head_kv), used = 0;
     size_t n_lane = (size_t)g->n_layer * (size_t)g->n_head;
     for (size_t i = 0; i < n_lane; i++) {
@@ -197,7 +197,7 @@ static pith_status clear_most(const struct pith_engine *e, const struct pith_seq
 static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, int32_t n_token,
                              int32_t n, pith_error *err)
 {
-    struct pi_repeat *r = e->repeat;
+    struct pi_repeat *r = e->keep.repeat;
     struct kv_seq *fork = NULL;
     const size_t n_lane = lane_of(e, e->lanes.n_layer, 0);
     int64_t longest = 0;
@@ -225,7 +225,7 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
 static pith_status repeat_part(struct pith_engine *e, const struct pith_seq *seq, int32_t n_token,
                                int32_t begin, int32_t end, int32_t lead, pith_error *err)
 {
-    struct pi_repeat *r = e->repeat;
+    struct pi_repeat *r = e->keep.repeat;
     size_t n_middle = (size_t)r->prompt.n_middle, n = (size_t)(end - begin + lead);
     memcpy(r->tokens, r->prompt.middle, n_middle * sizeof(int32_t));
     memcpy(r->tokens + n_middle, seq->tokens + begin - lead, n * sizeof(int32_t));
@@ -238,7 +238,7 @@ static void show_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct pith_engine *e = ctx;
     const struct kv_geometry *g = &e->lanes;
-    const struct pi_repeat *r = e->repeat;
+    const struct pi_repeat *r = e->keep.repeat;
     for (int64_t i = begin; i < end; i++) {
         const struct keep_repeat lane = {
             .layer = (int32_t)(i / g->n_head),
@@ -249,14 +249,14 @@ static void show_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
             .scratch = r->scratch + (size_t)thread * (size_t)g->page_len * (size_t)g->dim_v,
         };
         if (lane.n > 0)
-            keep_repeated(e->keep, r->view, &lane);
+            keep_repeated(e->keep.policy, r->view, &lane);
     }
 }
 
 pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err)
 {
     struct pith_engine *e = seq->engine;
-    struct pi_repeat *r = e->repeat;
+    struct pi_repeat *r = e->keep.repeat;
     if (r == NULL)
         return PITH_OK;
     int32_t begin = first_unjudged(e, seq, n_token);

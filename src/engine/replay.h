@@ -19,7 +19,7 @@ struct pi_replay_shape {
     const char *type_k;
     const char *type_v;
     int32_t n_token; /* most tokens that will be read */
-    /* What policies want to know of the model; zero where nobody knows. */
+    /* What policies want to know of the model; zero where it is not known. */
     int32_t n_group;    /* query heads that share a KV head; 0: 1 */
     float scale;        /* multiplies q.k; 0: 1 / sqrt(dim_k) */
     int32_t n_pair;     /* rotated pairs of a head; 0: keys are taken for not rotated */

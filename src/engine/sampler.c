@@ -427,7 +427,7 @@ float pith_sampler_chance(const pith_sampler *sampler, int32_t token)
     return sampler->n_drawn == 0 && token == sampler->only ? 1.0f : 0.0f;
 }
 
-/* The order among those that were drawn from is nobody's any more: they become a heap. */
+/* The order among the tokens that were drawn from no longer matters: they become a heap. */
 int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, int32_t cap)
 {
     struct candidate *drawn = sampler->kept + sampler->drawn_at;

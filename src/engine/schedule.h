@@ -1,7 +1,7 @@
 /*
  * schedule.h - what the scheduler asks of sequences beyond the public header: the memory they will
- * take, what may be read again or by others, and waiting in host memory. The functions stand beside
- * what they touch, in sequence.c.
+ * take, what may be read again or by others, and waiting in host memory. The functions stand
+ * in sequence.c, what helps under pressure beside what it changes.
  */
 #ifndef PI_ENGINE_SCHEDULE_H
 #define PI_ENGINE_SCHEDULE_H
@@ -26,8 +26,8 @@ void pi_seq_uncount(const struct pith_seq *seq);
 /* Gives back pages that were reserved and hold nothing. */
 void pi_seq_trim(struct pith_seq *seq);
 
-/* The tokens from the beginning whose entries are those of a sequence without any policy, in full
-   pages as its would be, and are of use to others (engine_traits.takes_prefixes): they may be
+/* The tokens from the beginning whose entries are as without any policy, in full pages, and are of
+   use to others (engine_traits.takes_prefixes): they may be
    published. With a share policy those of the marked prompt at most. */
 int32_t pi_seq_unaltered(const struct pith_seq *seq);
 
@@ -47,15 +47,5 @@ pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pit
    Returns the bytes that came free. What was reserved is not to be counted on afterwards. */
 int64_t pi_seq_relieve_keep(struct pith_seq *seq);
 int64_t pi_seq_relieve_share(struct pith_seq *seq);
-
-/* ---- eval.c ---- */
-
-/* Room for an item's tokens until its first keep round, and everything else that it needs before
-   its batch is evaluated. Doing it again takes nothing more. KV_FULL, NOMEM. */
-pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, pith_error *err);
-
-/* Bytes of pages that the keep rounds of items, all reserved, can take beyond what they give back.
- */
-int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n);
 
 #endif

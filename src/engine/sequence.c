@@ -1,9 +1,8 @@
 /*
  * sequence.c - what the scheduler asks of sequences: the memory that they will take, whether their
- * state can be computed again, whether others may begin with it, and waiting in host memory. Who
- * has to wait is the scheduler's. Invariant: nothing here changes what a sequence computes from its
- * tokens; only under pressure (pi_seq_relieve_keep, pi_seq_relieve_share) it forgets or shares
- * earlier.
+ * state can be computed again, whether others may begin with it, and waiting in host memory. Which
+ * of them wait is the scheduler's. Invariant: nothing here changes what a sequence computes from its
+ * tokens.
  */
 #include "engine/schedule.h"
 
@@ -23,80 +22,81 @@ int64_t pi_seq_full_bytes(const struct pith_seq *seq)
 
 int64_t pi_seq_held_bytes(const struct pith_seq *seq)
 {
-    return pi_memory_bytes(&seq->memory) +
-           (seq->recall.guests != NULL ? kv_seq_held_bytes(seq->recall.guests) : 0);
+    int64_t bytes = pi_memory_bytes(&seq->memory);
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            bytes += kv_seq_held_bytes(pi_verbs_beside(seq, i));
+    return bytes;
 }
 
 int64_t pi_seq_count_bytes(const struct pith_seq *seq)
 {
     int64_t bytes = kv_seq_count_bytes(seq->memory.kv);
-    return bytes + (seq->recall.guests != NULL ? kv_seq_count_bytes(seq->recall.guests) : 0);
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            bytes += kv_seq_count_bytes(pi_verbs_beside(seq, i));
+    return bytes;
 }
 
 void pi_seq_uncount(const struct pith_seq *seq)
 {
     kv_seq_uncount(seq->memory.kv);
-    if (seq->recall.guests != NULL)
-        kv_seq_uncount(seq->recall.guests);
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            kv_seq_uncount(pi_verbs_beside(seq, i));
 }
 
 void pi_seq_trim(struct pith_seq *seq)
 {
     kv_seq_trim(seq->memory.kv);
-    if (seq->recall.guests != NULL)
-        kv_seq_trim(seq->recall.guests);
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            kv_seq_trim(pi_verbs_beside(seq, i));
 }
 
 /* ---- what evaluations depend on ---- */
 
 bool pi_seq_altered(const struct pith_seq *seq)
 {
-    return seq->foreign || (seq->engine->traits.counts_steps && seq->n_token > seq->n_prompt);
+    return seq->is_loaded || (seq->engine->traits.counts_steps && seq->n_token > seq->n_prompt);
 }
 
 int32_t pi_seq_unaltered(const struct pith_seq *seq)
 {
     enum engine_publishes publishes = seq->engine->traits.publishes;
-    if (publishes == ENGINE_PUBLISHES_NOTHING || seq->foreign || seq->tally.n_round > 0)
+    if (publishes == ENGINE_PUBLISHES_NOTHING || seq->is_loaded)
         return 0;
     int32_t n = seq->n_token;
     if (publishes == ENGINE_PUBLISHES_PROMPTS)
         n = (int32_t)pi_min(n, seq->n_prompt);
-    return pi_seq_share_reusable(seq, n);
+    return pi_verbs_unaltered(seq, n);
 }
 
 /* ---- host memory ---- */
 
 bool pi_seq_can_swap(const struct pith_seq *seq)
 {
-    return seq->recall.guests == NULL;
+    for (int32_t i = 0; i < seq->engine->n_verb; i++)
+        if (pi_verbs_beside(seq, i) != NULL)
+            return false;
+    return true;
 }
 
 pith_status pi_seq_swap_out(struct pith_seq *seq, struct kv_swapped **out, pith_error *err)
 {
     if (!pi_seq_can_swap(seq))
         return pi_fail(err, PITH_UNSUPPORTED, "%s", engine_guests_stay);
-    return pi_memory_swap_out(&seq->memory, out, err);
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    int32_t gap = g->window == NULL && g->state_bytes == 0 ? pi_seq_first_gap(seq) : 0;
+    PI_TRY(pi_memory_swap_out(&seq->memory, out, err));
+    seq->is_away = true;
+    seq->away_gap = gap;
+    return PITH_OK;
 }
 
 pith_status pi_seq_swap_in(struct pith_seq *seq, struct kv_swapped *swapped, pith_error *err)
 {
-    return pi_memory_swap_in(&seq->memory, swapped, err);
-}
-
-/* ---- under pressure ---- */
-
-int64_t pi_seq_relieve_keep(struct pith_seq *seq)
-{
-    int64_t before = kv_cache_free_bytes(seq->engine->kv);
-    kv_seq_trim(seq->memory.kv);
-    if (pith_seq_keep_round(seq, NULL) != PITH_OK)
-        return 0;
-    return pi_max(0, kv_cache_free_bytes(seq->engine->kv) - before);
-}
-
-int64_t pi_seq_relieve_share(struct pith_seq *seq)
-{
-    kv_seq_trim(seq->memory.kv);
-    return seq->engine->traits.shares ? share_seq_scan(seq->share, seq->memory.kv) : 0;
+    PI_TRY(pi_memory_swap_in(&seq->memory, swapped, err));
+    seq->is_away = false;
+    return PITH_OK;
 }

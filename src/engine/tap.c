@@ -1,7 +1,7 @@
 /*
- * tap.c - hands what the pass computed to whoever wants it: the caller's tap (recording and
- * calibration read queries, keys and values here) and the keep policy. It must not know what they
- * are read for. Invariant: what a tap sees is what the pass goes on with, and a tap that stops ends
+ * tap.c - hands the rows that the pass computed to the code that wants them: the caller's tap (recording
+ * and calibration read queries, keys and values here) and a policy. It must not know what they are
+ * read for. Invariant: what a tap sees is what the pass goes on with, and a tap that stops ends
  * the evaluation after the pass, where the engine rolls the sequences back.
  */
 #include "engine/engine.h"
@@ -23,22 +23,19 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .k = in->k,
         .v = in->v,
     };
-    if ((e->traits.needs & KEEP_NEED_ROWS) != 0 && in->layer < e->lanes.n_layer) {
-        struct keep_view view = pi_seq_view(seq, in->item->pos0);
-        keep_observe(e->keep, &view, in);
-    }
-    if (e->tap != NULL && !e->tap_stopped)
-        e->tap_stopped = !e->tap(e->tap_user, &rows);
+    if (e->tap.learn != NULL)
+        e->tap.learn(seq, in);
+    if (e->tap.fn != NULL && !e->tap.stopped)
+        e->tap.stopped = !e->tap.fn(e->tap.user, &rows);
 }
 
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err)
 {
-    bool learns = (e->traits.needs & KEEP_NEED_ROWS) != 0;
-    bool wanted = fn != NULL || learns;
+    bool wanted = fn != NULL || e->tap.learn != NULL;
     PI_TRY(pi_pass_set_tap(e->pass, wanted ? show_rows : NULL, e, err));
-    e->tap = fn;
-    e->tap_user = user;
+    e->tap.fn = fn;
+    e->tap.user = user;
     return PITH_OK;
 }
 

@@ -7,7 +7,8 @@
 
 #include "policy/recall/text_embed.h"
 
-/* Of a longer text, its vector is that of so many tokens and an end that the model adds. */
+/* The vector of a longer text is that of its first tokens, up to this number, and an end that the
+   model adds. */
 #define PI_TEXT_EMBED_TOKENS 1024
 
 /* The statuses of pith_model_load and pith_engine_create; UNSUPPORTED where pith_embed has no

@@ -18,7 +18,7 @@
 /* ---- memory ---- */
 
 /* Jansson's, so that it counts where Jansson's is counted. */
-static void *take(size_t size)
+static void *alloc_block(size_t size)
 {
     json_malloc_t alloc;
     json_free_t release;
@@ -26,7 +26,7 @@ static void *take(size_t size)
     return alloc(size);
 }
 
-static void give(void *block)
+static void free_block(void *block)
 {
     json_malloc_t alloc;
     json_free_t release;
@@ -46,9 +46,9 @@ void serve_numbers_free(struct serve_numbers *numbers)
 {
     for (size_t i = 0; i < numbers->cap; i++) {
         json_decref(numbers->slot[i].value);
-        give(numbers->slot[i].digits);
+        free_block(numbers->slot[i].digits);
     }
-    give(numbers->slot);
+    free_block(numbers->slot);
     *numbers = (struct serve_numbers){0};
 }
 
@@ -67,19 +67,19 @@ static bool make_room(struct serve_numbers *numbers)
         .n = numbers->n, .cap = numbers->cap > 0 ? 2 * numbers->cap : 16, .more = numbers->more};
     if (2 * (numbers->n + 1) <= numbers->cap)
         return true;
-    grown.slot = take(grown.cap * sizeof(*grown.slot));
+    grown.slot = alloc_block(grown.cap * sizeof(*grown.slot));
     if (grown.slot == NULL)
         return false;
     memset(grown.slot, 0, grown.cap * sizeof(*grown.slot));
     for (size_t i = 0; i < numbers->cap; i++)
         if (numbers->slot[i].value != NULL)
             *find(&grown, numbers->slot[i].value) = numbers->slot[i];
-    give(numbers->slot);
+    free_block(numbers->slot);
     *numbers = grown;
     return true;
 }
 
-/* The double that is nearest; of what is beyond all of them, the last. */
+/* The nearest double; beyond the largest one, that. */
 static json_t *nearest(const char *digits, size_t len)
 {
     json_t *value = json_loadb(digits, len, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
@@ -89,7 +89,7 @@ static json_t *nearest(const char *digits, size_t len)
 json_t *serve_json_number(struct serve_numbers *numbers, const char *digits, size_t len)
 {
     json_t *value = make_room(numbers) ? nearest(digits, len) : NULL;
-    char *copy = value != NULL ? take(len + 1) : NULL;
+    char *copy = value != NULL ? alloc_block(len + 1) : NULL;
     if (copy == NULL) {
         json_decref(value);
         return NULL;
@@ -252,13 +252,13 @@ static json_t *unmarked(struct serve_numbers *numbers, const json_t *string)
     size_t len = json_string_length(string);
     if (text[1] == 'n')
         return serve_json_number(numbers, text + 2, len - 2);
-    char *whole = take(len);
+    char *whole = alloc_block(len);
     if (whole == NULL)
         return NULL;
     whole[0] = '\0';
     memcpy(whole + 1, text + 2, len - 2);
     json_t *value = json_stringn_nocheck(whole, len - 1);
-    give(whole);
+    free_block(whole);
     return value;
 }
 
@@ -296,14 +296,14 @@ json_t *serve_json_load(struct serve_numbers *numbers, const char *text, size_t 
     marked.cap = marked_len(text, len);
     if (marked.cap == 0)
         return json_loadb(text, len, flags, error);
-    marked.data = take(marked.cap); /* all that it comes to need */
+    marked.data = alloc_block(marked.cap); /* all that it comes to need */
     marked.no_memory = marked.data == NULL;
     mark(text, len, &marked);
     json_t *value = marked.no_memory
                         ? NULL
                         : json_loadb(marked.data, marked.len, flags | JSON_ALLOW_NUL, error);
     bool failed = value == NULL && !marked.no_memory;
-    give(marked.data);
+    free_block(marked.data);
     if (failed) /* what is wrong is told of the text as it came */
         return json_loadb(text, len, flags, error);
     if (is_marked(value)) {

@@ -1,6 +1,6 @@
 /*
  * prefix.c - the cache of prefixes: a tree of blocks, kept as a hash table. It knows tokens and
- * blocks; who runs, and when memory is short, is the scheduler's.
+ * blocks; which answers run, and when memory is short, is the scheduler's.
  *
  * Invariants: a node's parent is in the cache as long as the node is. In the list of nodes from the
  * longest unused to the last used a node stands before its parent, because using a node uses what

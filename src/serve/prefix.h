@@ -21,10 +21,10 @@ pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_c
                           pith_error *err);
 void prefix_free(struct prefix_cache *cache); /* NULL is ignored */
 
-/* Texts of different users' salts have nothing in common; 0: of those who need none. */
+/* Texts of different users' salts have nothing in common; 0: of users without one. */
 
 /* How many of the first tokens of tokens [n] are there: a multiple of the page length, at most
-   n - 1, so that something is left to evaluate; *n_unused: of them those whose pages nobody uses
+   n - 1, so that something is left to evaluate; *n_unused: of them those whose pages are not in use
    yet. Touches nothing. */
 int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                     int32_t n, int32_t *n_unused);
@@ -40,7 +40,7 @@ pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32
 int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv);
 
-/* Frees blocks that no sequence uses, and what they have of windows before the rest, until so many bytes of pages came free, or none is left;
+/* Frees blocks that no sequence uses, and what they have of windows before the rest, until `bytes` of pages came free, or none is left;
    returns the bytes. */
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes);
 /* Forgets all blocks, those that sequences use too, whose pages are then the sequences' alone;

@@ -94,7 +94,7 @@ void reply_emit(struct serve_reply *reply, const char *name, json_t *value)
 {
     size_t len = reply->out->len;
     bool ok = !reply->no_memory && value != NULL;
-    if (!reply->r->stream) {
+    if (!reply->r->reply.stream) {
         json_decref(value);
         return;
     }
@@ -133,7 +133,7 @@ static void on_event(void *user, const struct reply_event *event);
 /* The text of a prompt: as it was given, or of its tokens. */
 static bool make_echo(struct serve_reply *reply, int32_t i)
 {
-    const struct serve_prompt *p = &reply->r->prompt[i];
+    const struct serve_prompt *p = &reply->r->prompts.item[i];
     const pith_model *model = reply->r->setup->model;
     size_t len = 0;
     pith_error err;
@@ -155,9 +155,9 @@ static bool make_answers(struct serve_reply *reply)
     char id[48];
     reply->n_answer = reply->n_pending = serve_request_answers(r);
     reply->answer = calloc((size_t)reply->n_answer, sizeof(*reply->answer));
-    reply->scored = calloc((size_t)r->n_prompt, sizeof(*reply->scored));
-    reply->echo = calloc((size_t)r->n_prompt, sizeof(*reply->echo));
-    for (int32_t i = 0; i < r->n_prompt && r->echo; i++)
+    reply->scored = calloc((size_t)r->prompts.n, sizeof(*reply->scored));
+    reply->echo = calloc((size_t)r->prompts.n, sizeof(*reply->echo));
+    for (int32_t i = 0; i < r->prompts.n && r->reply.echo; i++)
         if (reply->echo == NULL || !make_echo(reply, i))
             return false;
     for (int32_t i = 0; i < reply->n_answer && reply->answer != NULL; i++) {
@@ -184,8 +184,8 @@ pith_status serve_reply_create(const struct serve_request *r, int64_t now, const
     reply->r = r;
     reply->now = now;
     reply->form = forms[r->api];
-    reply->numbers.more = &r->numbers;
-    reply->start_s = r->timings_per_token ? reply_clock_s() : 0.0;
+    reply->numbers.more = &r->source.numbers;
+    reply->start_s = r->reply.timings_per_token ? reply_clock_s() : 0.0;
     snprintf(reply->id, sizeof(reply->id), "%s", id);
     if (!make_answers(reply)) {
         serve_reply_free(reply);
@@ -218,9 +218,9 @@ void serve_reply_free(struct serve_reply *reply)
         return;
     for (int32_t i = 0; i < reply->n_answer && reply->answer != NULL; i++)
         answer_free(&reply->answer[i]);
-    for (int32_t i = 0; i < reply->r->n_prompt && reply->scored != NULL; i++)
+    for (int32_t i = 0; i < reply->r->prompts.n && reply->scored != NULL; i++)
         reply_tokens_free(&reply->scored[i]);
-    for (int32_t i = 0; i < reply->r->n_prompt && reply->echo != NULL; i++)
+    for (int32_t i = 0; i < reply->r->prompts.n && reply->echo != NULL; i++)
         serve_bytes_free(&reply->echo[i]);
     free(reply->answer);
     free(reply->scored);
@@ -280,7 +280,7 @@ static void on_event(void *user, const struct reply_event *event)
         keep_call(a, event);
     else if (event->type == REPLY_EVENT_CALL_ARGS && call != NULL)
         keep(reply, &call->args, event->text, event->len);
-    if ((reply->r->stream || reply->form->blocks) && !reply->no_memory)
+    if ((reply->r->reply.stream || reply->form->blocks) && !reply->no_memory)
         reply->form->event(a, event);
 }
 
@@ -304,7 +304,7 @@ static void feed(struct reply_answer *a, const char *text, size_t len)
 static void begin(struct reply_answer *a)
 {
     struct serve_reply *reply = a->reply;
-    if (!reply->r->stream || a->begun)
+    if (!reply->r->reply.stream || a->begun)
         return;
     reply->code = 200;
     reply->events = true;
@@ -315,12 +315,12 @@ static void begin(struct reply_answer *a)
 /* An echo of the prompt may come with what the model thinks of it, which is not known yet. */
 bool serve_reply_open(struct serve_reply *reply, struct serve_bytes *out)
 {
-    if (reply->finished || !reply->r->stream)
+    if (reply->finished || !reply->r->reply.stream)
         return true;
     reply->out = out;
     reply->code = 200;
     reply->events = true;
-    for (int32_t i = 0; i < reply->n_answer && !reply->r->echo; i++)
+    for (int32_t i = 0; i < reply->n_answer && !reply->r->reply.echo; i++)
         begin(&reply->answer[i]);
     return !reply->no_memory;
 }
@@ -356,9 +356,9 @@ static void keep_token(struct reply_answer *a, const pith_answer_token *token)
         keep(a->reply, &a->raw, piece, len);
     if (own && !pith_token_is_end(r->setup->model, token->token))
         keep_id(a, token->token);
-    if (r->top_logprobs >= 0 && r->after_sampling && token->sampler != NULL)
+    if (r->reply.top_logprobs >= 0 && r->reply.after_sampling && token->sampler != NULL)
         reply_tokens_add_drawn(a->reply, &a->tokens, token->token, token->sampler);
-    else if (r->top_logprobs >= 0 && token->logits != NULL)
+    else if (r->reply.top_logprobs >= 0 && token->logits != NULL)
         reply_tokens_add(a->reply, &a->tokens, token->token, token->logits);
 }
 
@@ -370,7 +370,7 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
         return true;
     reply->out = out;
     begin(a);
-    if ((reply->r->timings_per_token || reply->r->predict_ms > 0) && a->n_seen == 0)
+    if ((reply->r->reply.timings_per_token || reply->r->reply.predict_ms > 0) && a->n_seen == 0)
         a->first_s = reply_clock_s();
     a->n_seen += token->token >= 0;
     a->last = token->token >= 0 ? token->token : a->last;
@@ -386,14 +386,14 @@ bool serve_reply_token(struct serve_reply *reply, int32_t i, const pith_answer_t
 bool serve_reply_is_late(const struct serve_reply *reply, int32_t i, int32_t answer)
 {
     const struct reply_answer *a = &reply->answer[i * reply->r->n_answer + answer];
-    return reply->r->predict_ms > 0 && a->content.len > 0 &&
+    return reply->r->reply.predict_ms > 0 && a->content.len > 0 &&
            memchr(a->content.data, '\n', a->content.len) != NULL &&
-           (reply_clock_s() - a->first_s) * 1000.0 > (double)reply->r->predict_ms;
+           (reply_clock_s() - a->first_s) * 1000.0 > (double)reply->r->reply.predict_ms;
 }
 
 bool serve_reply_prompt(struct serve_reply *reply, int32_t i, int32_t pos, const float *logits)
 {
-    const struct serve_prompt *p = &reply->r->prompt[i];
+    const struct serve_prompt *p = &reply->r->prompts.item[i];
     struct reply_tokens *tokens = &reply->scored[i];
     if (tokens->n == 0)
         reply_tokens_add(reply, tokens, p->ids[0], NULL);
@@ -406,15 +406,15 @@ bool serve_reply_progress(struct serve_reply *reply, int32_t i, int32_t n_cached
                           double seconds, struct serve_bytes *out)
 {
     struct reply_answer *a = &reply->answer[i * reply->r->n_answer];
-    if (reply->finished || !reply->r->stream || reply->form->progress == NULL)
+    if (reply->finished || !reply->r->reply.stream || reply->form->progress == NULL)
         return true;
     reply->out = out;
     begin(a);
-    reply->form->progress(
-        a,
-        reply_need(reply, json_pack("{s:i, s:i, s:i, s:I}", "total", (int)reply->r->prompt[i].n_id,
-                                    "cache", (int)n_cached, "processed", (int)n_read, "time_ms",
-                                    (json_int_t)(seconds * 1000.0))));
+    reply->form->progress(a,
+                          reply_need(reply, json_pack("{s:i, s:i, s:i, s:I}", "total",
+                                                      (int)reply->r->prompts.item[i].n_id, "cache",
+                                                      (int)n_cached, "processed", (int)n_read,
+                                                      "time_ms", (json_int_t)(seconds * 1000.0))));
     return !reply->no_memory;
 }
 
@@ -500,13 +500,13 @@ bool serve_reply_done(struct serve_reply *reply, int32_t i, const pith_answer_re
     if (a->parse != NULL &&
         !reply_parse_finish(a->parse, a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING))
         reply->no_memory = true;
-    if (reply->r->stream)
+    if (reply->r->reply.stream)
         reply->form->end(a);
     if (--reply->n_pending > 0)
         return !reply->no_memory;
     reply->code = 200;
     reply->finished = true;
-    if (reply->r->stream)
+    if (reply->r->reply.stream)
         reply->form->finish(reply);
     else
         write_document(reply);

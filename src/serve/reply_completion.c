@@ -9,7 +9,7 @@
 
 static const struct serve_prompt *prompt_of(const struct reply_answer *a)
 {
-    return &a->reply->r->prompt[a->index / a->reply->r->n_answer];
+    return &a->reply->r->prompts.item[a->index / a->reply->r->n_answer];
 }
 
 static json_t *ids_json(struct reply_answer *a, size_t from)
@@ -51,9 +51,9 @@ static json_t *settings_json(struct serve_reply *reply)
                   (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
                   "repeat_last_n", (int)s->penalty_last_n, "n_predict", (int)p->n_predict, "stop",
                   stops_json(reply, p), "ignore_eos", (int)p->ignore_end, "stream",
-                  (int)reply->r->stream, "n_probs",
-                  (int)(reply->r->top_logprobs > 0 ? reply->r->top_logprobs : 0),
-                  "post_sampling_probs", (int)reply->r->after_sampling));
+                  (int)reply->r->reply.stream, "n_probs",
+                  (int)(reply->r->reply.top_logprobs > 0 ? reply->r->reply.top_logprobs : 0),
+                  "post_sampling_probs", (int)reply->r->reply.after_sampling));
 }
 
 static const char *stop_type(const struct reply_answer *a)
@@ -64,12 +64,12 @@ static const char *stop_type(const struct reply_answer *a)
 /* Takes content and tokens over. */
 static json_t *part(struct reply_answer *a, json_t *content, json_t *tokens, bool stop)
 {
-    return reply_need(a->reply,
-                      json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:i}", "index", (int)a->index,
-                                "content", content, "tokens", tokens, "stop", (int)stop, "id_slot",
-                                (int)(a->done ? a->slot : a->reply->r->slot), "tokens_predicted",
-                                (int)(a->done ? a->n_generated : (int32_t)a->n_id),
-                                "tokens_evaluated", (int)prompt_of(a)->n_id));
+    return reply_need(
+        a->reply, json_pack("{s:i, s:o, s:o, s:b, s:i, s:i, s:i}", "index", (int)a->index,
+                            "content", content, "tokens", tokens, "stop", (int)stop, "id_slot",
+                            (int)(a->done ? a->slot : a->reply->r->cache.slot), "tokens_predicted",
+                            (int)(a->done ? a->n_generated : (int32_t)a->n_id), "tokens_evaluated",
+                            (int)prompt_of(a)->n_id));
 }
 
 static void set_last(struct reply_answer *a, json_t *value)
@@ -95,7 +95,7 @@ static void set_last(struct reply_answer *a, json_t *value)
 static void set_probabilities(struct reply_answer *a, json_t *value)
 {
     size_t from = a->n_sent, to = reply_tokens_told(a);
-    if (a->reply->r->top_logprobs < 0)
+    if (a->reply->r->reply.top_logprobs < 0)
         return;
     reply_set(a->reply, value, "completion_probabilities",
               reply_own_logprobs(a->reply, &a->tokens, from, to));
@@ -123,7 +123,7 @@ static json_t *find(json_t *value, const char *path)
 /* What response_fields asks for of the last object, under the paths as names; takes value over. */
 static json_t *pick(struct serve_reply *reply, json_t *value)
 {
-    const json_t *fields = reply->r->response_fields;
+    const json_t *fields = reply->r->reply.response_fields;
     if (fields == NULL)
         return value;
     json_t *picked = reply_need(reply, json_object());
@@ -148,7 +148,7 @@ static void event(struct reply_answer *a, const struct reply_event *e)
         part(a, reply_string(a->reply, e->text, e->len), ids_json(a, (size_t)a->n_open), false);
     a->n_open = a->n_id; /* those that went out */
     set_probabilities(a, value);
-    if (a->reply->r->timings_per_token)
+    if (a->reply->r->reply.timings_per_token)
         reply_set(a->reply, value, "timings", reply_timings_so_far(a));
     reply_emit(a->reply, NULL, value);
 }
@@ -181,7 +181,7 @@ static void progress(struct reply_answer *a, json_t *value)
 
 static json_t *whole(struct reply_answer *a)
 {
-    bool ids = a->reply->r->return_tokens;
+    bool ids = a->reply->r->reply.return_tokens;
     json_t *value =
         part(a, reply_text(a->reply, &a->content), ids_json(a, ids ? 0 : a->n_id), true);
     set_last(a, value);

@@ -23,7 +23,7 @@ int64_t reply_sum_cached(const struct serve_reply *reply)
     return n;
 }
 
-/* Memory that ran out is told as a length that was reached, which it is for whoever asked. */
+/* Memory that ran out is told as a length that was reached, which it is for the client. */
 const char *reply_finish(const struct reply_answer *a)
 {
     if (a->reason != PITH_STOP_END && a->reason != PITH_STOP_STRING)
@@ -68,7 +68,7 @@ static void set_ceiling(struct serve_reply *reply, json_t *object)
         reply_set(reply, object, "max_tokens", json_integer(least));
 }
 
-/* Bytes of KV memory at the end, beside those of the full cache: where a policy makes them differ,
+/* Bytes of KV memory at the end, beside the bytes of the full cache: where a policy makes them differ,
    or the request has a budget of its own. */
 static void set_bytes(struct serve_reply *reply, json_t *object)
 {
@@ -78,7 +78,7 @@ static void set_bytes(struct serve_reply *reply, json_t *object)
         full += reply->answer[i].full_bytes;
         tier += reply->answer[i].recalled.ram_bytes;
     }
-    if (full == 0 || (reply->answer[0].kept.budget < 0 && reply->r->budget == NULL))
+    if (full == 0 || (reply->answer[0].kept.budget < 0 && reply->r->cache.budget == NULL))
         return;
     reply_set(reply, object, "kv_bytes", json_integer((json_int_t)held));
     reply_set(reply, object, "tier_bytes", json_integer((json_int_t)tier));
@@ -183,7 +183,7 @@ double reply_clock_s(void)
 json_t *reply_timings_so_far(struct reply_answer *a)
 {
     struct serve_reply *reply = a->reply;
-    int64_t n_prompt = reply->r->prompt[a->index / reply->r->n_answer].n_id;
+    int64_t n_prompt = reply->r->prompts.item[a->index / reply->r->n_answer].n_id;
     double prompt_s = a->first_s - reply->start_s, generate_s = reply_clock_s() - a->first_s;
     json_t *t =
         reply_need(reply, json_pack("{s:I, s:f, s:i, s:f}", "prompt_n", (json_int_t)n_prompt,

@@ -141,7 +141,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage);
 /* logits [n_vocab] say how likely id is; NULL: nothing does. */
 void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
                       const float *logits);
-/* The same of what the sampler drew id from. */
+/* The same, of the chances that the sampler drew id from. */
 void reply_tokens_add_drawn(struct serve_reply *reply, struct reply_tokens *tokens, int32_t id,
                             pith_sampler *sampler);
 void reply_tokens_free(struct reply_tokens *tokens);
@@ -152,7 +152,7 @@ json_t *reply_text_logprobs(struct serve_reply *reply, const struct reply_answer
                             size_t to);
 json_t *reply_own_logprobs(struct serve_reply *reply, const struct reply_tokens *tokens,
                            size_t from, size_t to);
-/* Tokens that the text so far holds the beginning of: those of a stop string are not in it. */
+/* Tokens that the text so far holds the beginning of: tokens of a stop string are not in it. */
 size_t reply_tokens_told(const struct reply_answer *a);
 
 #endif

@@ -102,7 +102,7 @@ void reply_tokens_add(struct serve_reply *reply, struct reply_tokens *tokens, in
     if (logits != NULL) {
         double norm = log_of_sum(logits, info.n_vocab);
         t->chosen.logprob = logprob_of(logits[id], norm);
-        t->n_top = find_top(logits, info.n_vocab, reply->r->top_logprobs, t->top);
+        t->n_top = find_top(logits, info.n_vocab, reply->r->reply.top_logprobs, t->top);
         for (int32_t i = 0; i < t->n_top; i++)
             t->top[i].logprob = logprob_of(t->top[i].logprob, norm);
     }
@@ -116,7 +116,7 @@ void reply_tokens_add_drawn(struct serve_reply *reply, struct reply_tokens *toke
     if (t == NULL)
         return;
     t->chosen.logprob = pith_sampler_chance(sampler, id);
-    t->n_top = pith_sampler_chances(sampler, top, reply->r->top_logprobs);
+    t->n_top = pith_sampler_chances(sampler, top, reply->r->reply.top_logprobs);
     for (int32_t i = 0; i < t->n_top; i++)
         t->top[i] = (struct reply_choice){top[i].token, top[i].p};
 }
@@ -149,7 +149,7 @@ static json_t *choice_json(struct serve_reply *reply, const struct reply_choice 
     for (size_t i = 0; i < len; i++)
         reply_append(reply, bytes, json_integer((unsigned char)piece[i]));
     return reply_need(reply, json_pack("{s:o, s:f, s:o}", "token", reply_string(reply, piece, len),
-                                       reply->r->after_sampling ? "prob" : "logprob",
+                                       reply->r->reply.after_sampling ? "prob" : "logprob",
                                        (double)c->logprob, "bytes", bytes));
 }
 
@@ -172,7 +172,7 @@ static json_t *list_json(struct serve_reply *reply, const struct reply_tokens *t
             reply_set(reply, json_array_get(top, (size_t)k), "id", json_integer(t->top[k].id));
         if (ids)
             reply_set(reply, one, "id", json_integer(t->chosen.id));
-        reply_set(reply, one, reply->r->after_sampling ? "top_probs" : "top_logprobs", top);
+        reply_set(reply, one, reply->r->reply.after_sampling ? "top_probs" : "top_logprobs", top);
         reply_append(reply, list, one);
     }
     return list;

@@ -72,7 +72,7 @@ static json_t *input_json(struct serve_reply *reply, const struct serve_bytes *a
 }
 
 /* What was said in the open block. */
-static json_t *said(struct reply_answer *a, const struct serve_bytes *b)
+static json_t *text_json(struct reply_answer *a, const struct serve_bytes *b)
 {
     return reply_string(a->reply, b->data != NULL ? b->data + a->n_open : "", b->len - a->n_open);
 }
@@ -82,10 +82,10 @@ static json_t *block_json(struct reply_answer *a)
 {
     struct serve_reply *reply = a->reply;
     if (a->open == REPLY_CONTENT)
-        return json_pack("{s:s, s:o}", "type", "text", "text", said(a, &a->content));
+        return json_pack("{s:s, s:o}", "type", "text", "text", text_json(a, &a->content));
     if (a->open == REPLY_REASONING)
-        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", said(a, &a->reasoning),
-                         "signature", "");
+        return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking",
+                         text_json(a, &a->reasoning), "signature", "");
     const struct reply_call *call = &a->call[a->n_call - 1];
     return json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", call->id, "name", call->name,
                      "input", input_json(reply, &call->args));
@@ -95,12 +95,12 @@ static void close_block(struct reply_answer *a)
 {
     if (a->open == REPLY_NOTHING)
         return;
-    if (!a->reply->r->stream) {
+    if (!a->reply->r->reply.stream) {
         if (a->items == NULL)
             a->items = reply_need(a->reply, json_array());
         reply_append(a->reply, a->items, reply_need(a->reply, block_json(a)));
     }
-    if (a->open == REPLY_REASONING) /* nobody signs thoughts here */
+    if (a->open == REPLY_REASONING) /* thoughts are not signed here */
         reply_emit(a->reply, "content_block_delta",
                    json_pack("{s:s, s:i, s:{s:s, s:s}}", "type", "content_block_delta", "index",
                              (int)a->n_block - 1, "delta", "type", "signature_delta", "signature",
@@ -127,7 +127,7 @@ static void open_block(struct reply_answer *a, enum reply_kind kind, json_t *blo
 static void fill_block(struct reply_answer *a, const char *type, const char *key,
                        const struct reply_event *e)
 {
-    if (!a->reply->r->stream)
+    if (!a->reply->r->reply.stream)
         return;
     reply_emit(a->reply, "content_block_delta",
                json_pack("{s:s, s:i, s:{s:s, s:o}}", "type", "content_block_delta", "index",

@@ -18,9 +18,9 @@ static json_t *envelope(struct serve_reply *reply, json_t *choices)
 {
     bool chat = is_chat(reply);
     const char *model = reply_model(reply);
-    const char *object = !chat              ? "text_completion"
-                         : reply->r->stream ? "chat.completion.chunk"
-                                            : "chat.completion";
+    const char *object = !chat                    ? "text_completion"
+                         : reply->r->reply.stream ? "chat.completion.chunk"
+                                                  : "chat.completion";
     json_t *fingerprint = json_sprintf("pith-%s", pith_version());
     return reply_need(
         reply, json_pack("{s:o, s:s, s:I, s:o, s:o, s:o}", "id",
@@ -34,8 +34,8 @@ static json_t *take_logprobs(struct reply_answer *a)
 {
     struct serve_reply *reply = a->reply;
     size_t from = a->n_sent, to = reply_tokens_told(a);
-    if (reply->r->top_logprobs < 0 ||
-        (reply->r->stream && from >= to && (a->begun || is_chat(reply))))
+    if (reply->r->reply.top_logprobs < 0 ||
+        (reply->r->reply.stream && from >= to && (a->begun || is_chat(reply))))
         return json_null();
     a->n_sent = to;
     return is_chat(reply) ? reply_chat_logprobs(reply, &a->tokens, from, to)
@@ -57,14 +57,14 @@ static void send(struct reply_answer *a, const char *key, json_t *what, const ch
     json_t *chunk = envelope(reply, choices);
     if (finish != NULL && reply->n_pending == 1 && !reply->r->setup->no_timings)
         reply_set(reply, chunk, "timings", reply_timings(reply));
-    else if (reply->r->timings_per_token && a->n_seen > 0)
+    else if (reply->r->reply.timings_per_token && a->n_seen > 0)
         reply_set(reply, chunk, "timings", reply_timings_so_far(a));
     reply_emit(reply, NULL, chunk);
 }
 
 static void finish(struct serve_reply *reply)
 {
-    if (reply->r->include_usage) {
+    if (reply->r->reply.include_usage) {
         json_t *chunk = envelope(reply, reply_need(reply, json_array()));
         reply_set(reply, chunk, "usage", reply_usage(reply));
         if (!reply->r->setup->no_timings)
@@ -190,7 +190,7 @@ static const struct serve_bytes *echo_of(const struct reply_answer *a)
 /* The prompt comes first, with what the model thought of it. */
 static void text_begin(struct reply_answer *a)
 {
-    if (a->reply->r->echo)
+    if (a->reply->r->reply.echo)
         send(a, "text", reply_text(a->reply, echo_of(a)), NULL);
 }
 

@@ -37,14 +37,15 @@ static bool thinks(const struct serve_request *r)
 {
     size_t len = 0;
     const char *text = serve_request_text(r, &len);
-    return text != NULL && serve_tools_prompt_thinks(&r->style, text, len);
+    return text != NULL && serve_tools_prompt_thinks(&r->calls.style, text, len);
 }
 
 /* Whether a grammar makes the calls, from their first byte to the last. */
 static bool holds_calls(const struct serve_request *r)
 {
-    return r->grammar != NULL && (r->strict_calls || (r->tool_choice == SERVE_CHOICE_REQUIRED &&
-                                                      strcmp(r->formed, "tool_choice") == 0));
+    return r->format.grammar != NULL &&
+           (r->calls.strict || (r->calls.choice == SERVE_CHOICE_REQUIRED &&
+                                strcmp(r->format.field, "tool_choice") == 0));
 }
 
 struct reply_parse *reply_parse_create(const struct serve_request *r, const char *id,
@@ -56,17 +57,17 @@ struct reply_parse *reply_parse_create(const struct serve_request *r, const char
         return NULL;
     *p = (struct reply_parse){.fn = fn, .user = user};
     const struct serve_tools_options options = {
-        .tools = r->tools,
+        .tools = r->calls.tools,
         .thinking = thinks(r),
-        .reasoning_is_text = r->keeps_reasoning,
-        .constrained = r->strict_calls,
+        .reasoning_is_text = r->reply.keeps_reasoning,
+        .constrained = r->calls.strict,
         .sure = holds_calls(r),
-        .one_call = r->one_call,
+        .one_call = r->calls.one,
         .request_id = id,
         .on_event = on_event,
         .user = p,
     };
-    if (serve_tools_create(&r->style, &options, &p->tools, &err) != PITH_OK) {
+    if (serve_tools_create(&r->calls.style, &options, &p->tools, &err) != PITH_OK) {
         free(p);
         return NULL;
     }

@@ -68,7 +68,7 @@ static json_t *usage_json(struct reply_answer *a)
 /* A field of the body as it was given, or what it is else; takes other over. */
 static void echo(struct serve_reply *reply, json_t *object, const char *key, json_t *other)
 {
-    json_t *given = request_get(reply->r->json, key);
+    json_t *given = request_get(reply->r->source.json, key);
     reply_set(reply, object, key, given != NULL ? json_incref(given) : other);
     if (given != NULL)
         json_decref(other);
@@ -96,7 +96,7 @@ static json_t *response_json(struct reply_answer *a, const char *status, json_t 
     echo(reply, r, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
     echo(reply, r, "reasoning", json_pack("{s:n, s:n}", "effort", "summary"));
     echo(reply, r, "truncation", json_string("disabled"));
-    reply_set(reply, r, "parallel_tool_calls", json_boolean(!reply->r->one_call));
+    reply_set(reply, r, "parallel_tool_calls", json_boolean(!reply->r->calls.one));
     reply_set(reply, r, "temperature", json_real((double)reply->r->params.sample.temperature));
     reply_set(reply, r, "top_p", json_real((double)reply->r->params.sample.top_p));
     reply_set(reply, r, "usage", a->done ? usage_json(a) : json_null());
@@ -110,7 +110,7 @@ static void emit(struct serve_reply *reply, const char *type, json_t *value)
 {
     if (reply_need(reply, value) == NULL)
         return;
-    if (!reply->r->stream) {
+    if (!reply->r->reply.stream) {
         json_decref(value);
         return;
     }
@@ -130,7 +130,7 @@ static void begin(struct reply_answer *a)
 }
 
 /* Fields of events within an item. */
-static json_t *place(struct reply_answer *a, const char *prefix)
+static json_t *event_fields(struct reply_answer *a, const char *prefix)
 {
     json_t *value = reply_need(a->reply, json_pack("{s:o, s:i}", "item_id", item_id(a, prefix),
                                                    "output_index", (int)a->n_block - 1));
@@ -145,7 +145,7 @@ static const char *prefix_of(const struct reply_answer *a)
 }
 
 /* What was said in the open item. */
-static json_t *said(struct reply_answer *a)
+static json_t *open_text(struct reply_answer *a)
 {
     const struct serve_bytes *b = a->open == REPLY_CONTENT     ? &a->content
                                   : a->open == REPLY_REASONING ? &a->reasoning
@@ -156,14 +156,14 @@ static json_t *said(struct reply_answer *a)
 static json_t *close_content(struct reply_answer *a)
 {
     struct serve_reply *reply = a->reply;
-    json_t *text = place(a, "msg_"), *part = place(a, "msg_");
-    reply_set(reply, text, "text", said(a));
+    json_t *text = event_fields(a, "msg_"), *part = event_fields(a, "msg_");
+    reply_set(reply, text, "text", open_text(a));
     reply_set(reply, text, "logprobs", json_array());
     emit(reply, "response.output_text.done", text);
-    reply_set(reply, part, "part", text_part(reply, said(a)));
+    reply_set(reply, part, "part", text_part(reply, open_text(a)));
     emit(reply, "response.content_part.done", part);
     return message_item(a, status_of(a),
-                        reply_need(reply, json_pack("[o]", text_part(reply, said(a)))));
+                        reply_need(reply, json_pack("[o]", text_part(reply, open_text(a)))));
 }
 
 static json_t *reasoning_content(struct serve_reply *reply, json_t *text)
@@ -173,19 +173,19 @@ static json_t *reasoning_content(struct serve_reply *reply, json_t *text)
 
 static json_t *close_reasoning(struct reply_answer *a)
 {
-    json_t *text = place(a, "rs_");
-    reply_set(a->reply, text, "text", said(a));
+    json_t *text = event_fields(a, "rs_");
+    reply_set(a->reply, text, "text", open_text(a));
     emit(a->reply, "response.reasoning_text.done", text);
-    return reasoning_item(a, status_of(a), reasoning_content(a->reply, said(a)));
+    return reasoning_item(a, status_of(a), reasoning_content(a->reply, open_text(a)));
 }
 
 static json_t *close_call(struct reply_answer *a)
 {
     const struct reply_call *call = &a->call[a->n_call - 1];
-    json_t *value = place(a, "fc_");
-    reply_set(a->reply, value, "arguments", said(a));
+    json_t *value = event_fields(a, "fc_");
+    reply_set(a->reply, value, "arguments", open_text(a));
     emit(a->reply, "response.function_call_arguments.done", value);
-    return call_item(a, status_of(a), call->id, call->name, said(a));
+    return call_item(a, status_of(a), call->id, call->name, open_text(a));
 }
 
 static void close_item(struct reply_answer *a)
@@ -220,16 +220,16 @@ static void open_item(struct reply_answer *a, enum reply_kind kind, const struct
          json_pack("{s:i, s:o}", "output_index", (int)a->n_block - 1, "item", item));
     if (kind != REPLY_CONTENT)
         return;
-    json_t *part = place(a, "msg_");
+    json_t *part = event_fields(a, "msg_");
     reply_set(reply, part, "part", text_part(reply, json_string("")));
     emit(reply, "response.content_part.added", part);
 }
 
 static void fill(struct reply_answer *a, const char *type, const struct reply_event *e)
 {
-    if (!a->reply->r->stream)
+    if (!a->reply->r->reply.stream)
         return;
-    json_t *value = place(a, prefix_of(a));
+    json_t *value = event_fields(a, prefix_of(a));
     reply_set(a->reply, value, "delta", reply_string(a->reply, e->text, e->len));
     if (a->open == REPLY_CONTENT)
         reply_set(a->reply, value, "logprobs", json_array());

@@ -20,13 +20,13 @@ void serve_request_free(struct serve_request *r)
 {
     if (r == NULL)
         return;
-    pith_prompt_free(r->rendered);
-    pith_grammar_free(r->grammar);
-    json_decref(r->chat);
-    json_decref(r->body);
-    json_decref(r->json);
-    serve_numbers_free(&r->numbers);
-    request_blocks_free(r->block);
+    pith_prompt_free(r->prompts.rendered);
+    pith_grammar_free(r->format.grammar);
+    json_decref(r->source.chat);
+    json_decref(r->source.body);
+    json_decref(r->source.json);
+    serve_numbers_free(&r->source.numbers);
+    request_blocks_free(r->source.block);
     free(r);
 }
 
@@ -44,10 +44,10 @@ static struct serve_request *make(const struct serve_setup *setup, enum serve_ap
     r->setup = setup;
     r->params = setup->params;
     r->n_answer = 1;
-    r->top_logprobs = -1;
-    r->slot = -1;
-    r->caches = true;
-    r->no_thinking = setup->no_thinking;
+    r->reply.top_logprobs = -1;
+    r->cache.slot = -1;
+    r->cache.caches = true;
+    r->prompts.no_thinking = setup->no_thinking;
     r->model_name = setup->alias != NULL ? setup->alias : info.name;
     return r;
 }
@@ -57,7 +57,7 @@ static json_t *load(struct serve_reader *rd, const char *text, size_t len)
     json_error_t error;
     char buf[SERVE_SHOW];
     json_t *json =
-        serve_json_load(&rd->r->numbers, text, len,
+        serve_json_load(&rd->r->source.numbers, text, len,
                         JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (json == NULL)
         SERVE_FAULT(rd, NULL, "body: \"%s\" is not JSON: %s", serve_show_text(text, len, buf),
@@ -73,32 +73,32 @@ static json_t *translate(struct serve_reader *rd)
     switch (rd->r->api) {
     case SERVE_MESSAGES:
     case SERVE_COUNT:
-        return request_from_messages(rd, rd->r->json);
+        return request_from_messages(rd, rd->r->source.json);
     case SERVE_RESPONSES:
-        return request_from_responses(rd, rd->r->json);
+        return request_from_responses(rd, rd->r->source.json);
     default:
-        return json_incref(rd->r->json);
+        return json_incref(rd->r->source.json);
     }
 }
 
 static void read_body(struct serve_reader *rd)
 {
     struct serve_request *r = rd->r;
-    r->body = translate(rd);
-    if (request_is_bad(rd) || r->body == NULL)
+    r->source.body = translate(rd);
+    if (request_is_bad(rd) || r->source.body == NULL)
         return;
-    request_read_fields(rd, r->body);
-    request_read_session(rd, r->json); /* as it came: translations leave names out */
+    request_read_fields(rd, r->source.body);
+    request_read_session(rd, r->source.json); /* as it came: translations leave names out */
     if (r->api == SERVE_TEXT || r->api == SERVE_COMPLETION)
-        request_read_prompts(rd, r->body);
+        request_read_prompts(rd, r->source.body);
     else if (r->api == SERVE_INFILL)
-        request_read_infill(rd, r->body);
+        request_read_infill(rd, r->source.body);
     else
-        request_read_chat(rd, r->body);
-    if (!request_is_bad(rd) && r->chat != NULL)
+        request_read_chat(rd, r->source.body);
+    if (!request_is_bad(rd) && r->source.chat != NULL)
         request_make_chat(rd);
     if (!request_is_bad(rd))
-        request_read_format(rd, r->body);
+        request_read_format(rd, r->source.body);
 }
 
 /* ---- the end of it ---- */
@@ -108,15 +108,15 @@ static void check_prompts(struct serve_reader *rd)
 {
     const struct serve_request *r = rd->r;
     int32_t n_ctx = rd->setup->n_ctx;
-    for (int32_t i = 0; i < r->n_prompt && rd->setup->model != NULL; i++) {
-        int32_t n = r->prompt[i].n_id;
+    for (int32_t i = 0; i < r->prompts.n && rd->setup->model != NULL; i++) {
+        int32_t n = r->prompts.item[i].n_id;
         if (n == 0)
-            SERVE_FAULT(rd, r->chat != NULL ? "messages" : "prompt",
+            SERVE_FAULT(rd, r->source.chat != NULL ? "messages" : "prompt",
                         "prompt: \"\" has no tokens, and the model none to begin a text with");
         if (n_ctx > 0 && n >= n_ctx && !request_is_bad(rd)) {
-            serve_fault_set(rd->fault, 400, SERVE_CONTEXT, r->chat != NULL ? "messages" : "prompt",
-                            "request (%d tokens) exceeds the available context size (%d tokens)", n,
-                            n_ctx);
+            serve_fault_set(
+                rd->fault, 400, SERVE_CONTEXT, r->source.chat != NULL ? "messages" : "prompt",
+                "request (%d tokens) exceeds the available context size (%d tokens)", n, n_ctx);
             rd->fault->n_prompt_tokens = n;
             rd->fault->n_ctx = n_ctx;
         }
@@ -133,7 +133,7 @@ pith_status serve_request_parse(const struct serve_setup *setup, enum serve_api 
         request_no_memory(&rd);
         return PITH_NOMEM;
     }
-    rd.r->json = load(&rd, body, len);
+    rd.r->source.json = load(&rd, body, len);
     if (!request_is_bad(&rd))
         read_body(&rd);
     if (!request_is_bad(&rd))
@@ -150,12 +150,12 @@ pith_status serve_request_parse(const struct serve_setup *setup, enum serve_api 
 
 int32_t serve_request_count(const struct serve_request *r)
 {
-    return r->n_prompt;
+    return r->prompts.n;
 }
 
 int32_t serve_request_answers(const struct serve_request *r)
 {
-    return r->n_prompt * r->n_answer;
+    return r->prompts.n * r->n_answer;
 }
 
 void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
@@ -164,14 +164,14 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     pith_request_default(out);
     *params = r->params;
     params->sample.seed += (uint64_t)(i * r->n_answer); /* each answer of a body has its own */
-    out->prompt = r->prompt[i].ids;
-    out->n_prompt = r->prompt[i].n_id;
-    int32_t n_pin = r->n_keep != 0 ? r->n_keep : r->n_system;
+    out->prompt = r->prompts.item[i].ids;
+    out->n_prompt = r->prompts.item[i].n_id;
+    int32_t n_pin = r->cache.n_keep != 0 ? r->cache.n_keep : r->cache.n_system;
     out->n_pin = n_pin > 0 && n_pin < out->n_prompt ? n_pin : 0; /* 0: the prompt */
     out->params = params;
     out->n_answer = r->n_answer;
     out->deadline_s = (double)r->timeout_s;
-    out->budget = r->budget;
+    out->budget = r->cache.budget;
 }
 
 enum serve_api serve_request_api(const struct serve_request *r)
@@ -186,27 +186,27 @@ const char *serve_request_model(const struct serve_request *r)
 
 bool serve_request_streams(const struct serve_request *r)
 {
-    return r->stream;
+    return r->reply.stream;
 }
 
 int32_t serve_request_slot(const struct serve_request *r)
 {
-    return r->slot;
+    return r->cache.slot;
 }
 
 bool serve_request_caches(const struct serve_request *r)
 {
-    return r->caches;
+    return r->cache.caches;
 }
 
 uint64_t serve_request_salt(const struct serve_request *r)
 {
-    return r->salt;
+    return r->cache.salt;
 }
 
 uint64_t serve_request_session(const struct serve_request *r)
 {
-    return r->session;
+    return r->cache.session;
 }
 
 double serve_request_timeout(const struct serve_request *r)
@@ -216,23 +216,23 @@ double serve_request_timeout(const struct serve_request *r)
 
 bool serve_request_wants_progress(const struct serve_request *r)
 {
-    return r->return_progress && r->stream;
+    return r->reply.return_progress && r->reply.stream;
 }
 
 bool serve_request_wants_prompt(const struct serve_request *r)
 {
-    return r->echo && r->top_logprobs >= 0;
+    return r->reply.echo && r->reply.top_logprobs >= 0;
 }
 
 int64_t serve_request_n_prompt(const struct serve_request *r)
 {
     int64_t n = 0;
-    for (int32_t i = 0; i < r->n_prompt; i++)
-        n += r->prompt[i].n_id;
+    for (int32_t i = 0; i < r->prompts.n; i++)
+        n += r->prompts.item[i].n_id;
     return n;
 }
 
 const char *serve_request_text(const struct serve_request *r, size_t *len)
 {
-    return r->rendered != NULL ? pith_prompt_text(r->rendered, len) : NULL;
+    return r->prompts.rendered != NULL ? pith_prompt_text(r->prompts.rendered, len) : NULL;
 }

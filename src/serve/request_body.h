@@ -24,45 +24,77 @@ struct serve_prompt {
 
 enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED };
 
-struct serve_request {
-    enum serve_api api;
+/* The body, as it was parsed. request.c writes it. */
+struct request_source {
     void *block;                  /* the memory of what is borrowed from the request */
     json_t *json;                 /* owned: the body */
     struct serve_numbers numbers; /* texts of its numbers */
-    json_t *body;           /* owned: the body, or the OpenAI chat that it was translated to */
-    json_t *chat;           /* owned: what the template sees; NULL: no messages */
-    const char *model_name; /* what replies call the model */
-    const struct serve_setup *setup;
-    const char *model; /* as given; NULL: not */
-    pith_generate_params params;
-    int32_t n_answer;            /* to each prompt */
-    struct serve_prompt *prompt; /* [n_prompt] */
-    int32_t n_prompt;
+    json_t *body; /* owned: the body, or the OpenAI chat that it was translated to */
+    json_t *chat; /* owned: what the template sees; NULL: no messages. request_chat.c */
+};
+
+/* What is evaluated. request_prompts.c, request_chat.c and request_infill.c write it. */
+struct request_prompts {
+    struct serve_prompt *item; /* [n] */
+    int32_t n;
     pith_prompt *rendered; /* owned; NULL: no messages */
     const char *opening;   /* [opening_len] of the answer, given as the last message; NULL: none */
     size_t opening_len;
-    int32_t top_logprobs; /* so many beside each token; -1: no logprobs */
+    bool no_thinking, no_generation_prompt, continues;
+};
+
+/* What is reused, and by whom. request_fields.c and request_session.c write it, request_chat.c
+   n_system. */
+struct request_cache {
     int32_t slot;
     int32_t n_keep;   /* tokens of the prompt that a keep policy may pin; -1: all, 0: not said */
     int32_t n_system; /* of a chat in a slot: those before its first word; 0: not counted */
     uint64_t salt;
     uint64_t session;   /* of the conversation's name; 0: none */
     const char *budget; /* of its sequences alone; NULL: the engine's */
-    float timeout_s;
-    int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
-    bool stream, include_usage, echo, caches, timings_per_token, return_progress, return_tokens;
-    bool after_sampling; /* post_sampling_probs: what was drawn from, not what the model said */
-    const json_t *response_fields; /* paths of what /completion is to answer; NULL: everything */
-    bool no_thinking, no_generation_prompt, continues;
+    bool caches;
+};
+
+/* What the reply has. request_fields.c writes it. */
+struct request_reply {
+    bool stream, include_usage, echo, timings_per_token, return_progress, return_tokens;
+    int32_t top_logprobs; /* tokens beside each token; -1: no logprobs */
+    bool after_sampling;  /* post_sampling_probs: what was drawn from, not what the model said */
     bool keeps_reasoning; /* reasoning_format none: thoughts stay in the content */
-    const json_t *tools;  /* of chat, OpenAI's form; NULL: none may be called */
-    enum serve_choice tool_choice;
-    const char *tool_name;          /* with REQUIRED: the one; NULL: any */
-    bool one_call;                  /* parallel_tool_calls: false */
-    bool strict_calls;              /* a tool is strict, and none need be called */
+    int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
+    const json_t *response_fields; /* paths of what /completion is to answer; NULL: everything */
+};
+
+/* Calls of tools. request_tools.c writes it, request_style.c the style. */
+struct request_calls {
+    const json_t *tools; /* of chat, OpenAI's form; NULL: none may be called */
+    enum serve_choice choice;
+    const char *name;               /* with REQUIRED: the one; NULL: any */
+    bool one;                       /* parallel_tool_calls: false */
+    bool strict;                    /* a tool is strict, and none need be called */
     struct serve_tools_style style; /* of messages */
-    pith_grammar *grammar;          /* owned: what the answer must look like; NULL: anything */
-    const char *formed;             /* the field that said so; NULL: none */
+};
+
+/* What the answer must look like. request_format.c writes it. */
+struct request_format {
+    pith_grammar *grammar; /* owned; NULL: anything */
+    const char *field;     /* the field that said so; NULL: none */
+};
+
+struct serve_request {
+    enum serve_api api;
+    const struct serve_setup *setup;
+    const char *model_name; /* what replies call the model */
+    const char *model;      /* as given; NULL: not */
+    pith_generate_params params;
+    int32_t n_answer; /* to each prompt */
+    float timeout_s;
+    struct request_source source;
+    struct request_prompts prompts;
+    struct request_cache cache;
+    struct request_reply reply;
+    struct request_calls calls;
+    struct request_format format;
 };
 
 struct serve_reader {

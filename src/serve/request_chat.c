@@ -94,7 +94,7 @@ static json_t *read_arguments(struct serve_reader *rd, const char *where, json_t
         SERVE_FAULT(rd, "messages", "%s: %s is not a string", where, serve_show(arguments, buf));
         return NULL;
     }
-    json_t *object = serve_json_load(&rd->r->numbers, json_string_value(arguments),
+    json_t *object = serve_json_load(&rd->r->source.numbers, json_string_value(arguments),
                                      json_string_length(arguments), JSON_ALLOW_NUL, NULL);
     if (json_is_object(object))
         return object;
@@ -206,8 +206,8 @@ static void take_opening(struct serve_reader *rd, json_t *list)
     if (copy == NULL)
         return;
     memcpy(copy, json_string_value(content), len);
-    rd->r->opening = copy;
-    rd->r->opening_len = len;
+    rd->r->prompts.opening = copy;
+    rd->r->prompts.opening_len = len;
     json_array_remove(list, n - 1);
 }
 
@@ -227,9 +227,9 @@ static void read_messages(struct serve_reader *rd, const json_t *messages)
                        json_pack("{s:s, s:s}", "role", "system", "content", rd->setup->system));
     for (size_t i = 0; i < json_array_size(messages) && !request_is_bad(rd); i++)
         read_message(rd, i, json_array_get(messages, i), list);
-    if (rd->r->continues && !request_is_bad(rd))
+    if (rd->r->prompts.continues && !request_is_bad(rd))
         take_opening(rd, list);
-    request_set(rd, rd->r->chat, "messages", list);
+    request_set(rd, rd->r->source.chat, "messages", list);
 }
 
 /* ---- the template's variables ---- */
@@ -251,14 +251,14 @@ static void read_kwargs(struct serve_reader *rd, const json_t *kwargs)
         return;
     }
     if (thinking != NULL)
-        rd->r->no_thinking = json_is_false(thinking);
+        rd->r->prompts.no_thinking = json_is_false(thinking);
     json_object_foreach((json_t *)kwargs, key, value)
     {
         for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
             if (strcmp(key, own[i]) == 0)
                 SERVE_FAULT(rd, "chat_template_kwargs",
                             "chat_template_kwargs: \"%s\" is a field of the request itself", key);
-        request_set(rd, rd->r->chat, key, json_incref(value));
+        request_set(rd, rd->r->source.chat, key, json_incref(value));
     }
 }
 
@@ -273,20 +273,20 @@ static void read_reasoning(struct serve_reader *rd, const json_t *body)
                 ? -1
                 : request_word(rd, "reasoning_effort", "reasoning_effort", effort, efforts);
     if (i == 0)
-        rd->r->no_thinking = true;
+        rd->r->prompts.no_thinking = true;
     else if (i > 0)
-        request_set(rd, rd->r->chat, "reasoning_effort", json_incref(effort));
+        request_set(rd, rd->r->source.chat, "reasoning_effort", json_incref(effort));
     if (format != NULL)
-        rd->r->keeps_reasoning =
+        rd->r->reply.keeps_reasoning =
             request_word(rd, "reasoning_format", "reasoning_format", format, formats) == 0;
 }
 
 void request_read_chat(struct serve_reader *rd, const json_t *body)
 {
-    rd->r->chat = request_need(rd, json_object());
-    if (rd->r->chat == NULL)
+    rd->r->source.chat = request_need(rd, json_object());
+    if (rd->r->source.chat == NULL)
         return;
-    if (rd->r->continues && json_is_true(request_get(body, "add_generation_prompt")))
+    if (rd->r->prompts.continues && json_is_true(request_get(body, "add_generation_prompt")))
         SERVE_FAULT(rd, "continue_final_message",
                     "continue_final_message: true and add_generation_prompt: true exclude each "
                     "other");
@@ -303,7 +303,7 @@ static pith_status render(struct serve_reader *rd, const json_t *chat, pith_prom
 {
     const struct serve_request *r = rd->r;
     pith_chat_params params;
-    char *json = serve_json_dump(&r->numbers, chat, JSON_COMPACT);
+    char *json = serve_json_dump(&r->source.numbers, chat, JSON_COMPACT);
     if (json == NULL) {
         request_no_memory(rd);
         return PITH_NOMEM;
@@ -314,10 +314,11 @@ static pith_status render(struct serve_reader *rd, const json_t *chat, pith_prom
     params.json = json;
     params.json_len = strlen(json);
     params.now = rd->setup->now;
-    params.opening = r->opening;
-    params.opening_len = r->opening_len;
-    params.flags = (r->no_generation_prompt && r->opening == NULL ? 0 : PITH_CHAT_GENERATE) |
-                   (r->no_thinking ? PITH_CHAT_NO_THINKING : 0);
+    params.opening = r->prompts.opening;
+    params.opening_len = r->prompts.opening_len;
+    params.flags =
+        (r->prompts.no_generation_prompt && r->prompts.opening == NULL ? 0 : PITH_CHAT_GENERATE) |
+        (r->prompts.no_thinking ? PITH_CHAT_NO_THINKING : 0);
     pith_status status = pith_prompt_create(rd->setup->model, &params, out, err);
     free(json);
     return status;
@@ -330,13 +331,14 @@ static bool arguments_to_text(struct serve_reader *rd)
     size_t i, k;
     json_t *message, *call;
     bool changed = false;
-    json_array_foreach(json_object_get(rd->r->chat, "messages"), i, message)
+    json_array_foreach(json_object_get(rd->r->source.chat, "messages"), i, message)
         json_array_foreach(json_object_get(message, "tool_calls"), k, call)
     {
         json_t *function = json_object_get(call, "function");
         const json_t *arguments = json_object_get(function, "arguments");
-        char *text =
-            json_is_object(arguments) ? serve_json_dump(&rd->r->numbers, arguments, 0) : NULL;
+        char *text = json_is_object(arguments)
+                         ? serve_json_dump(&rd->r->source.numbers, arguments, 0)
+                         : NULL;
         if (text != NULL)
             request_set(rd, function, "arguments", json_string(text));
         changed = changed || text != NULL;
@@ -352,7 +354,7 @@ static bool contents_to_text(struct serve_reader *rd)
     size_t i;
     json_t *message;
     bool changed = false;
-    json_array_foreach(json_object_get(rd->r->chat, "messages"), i, message)
+    json_array_foreach(json_object_get(rd->r->source.chat, "messages"), i, message)
     {
         if (!json_is_null(json_object_get(message, "content")))
             continue;
@@ -410,12 +412,12 @@ static void count_system(struct serve_reader *rd)
     struct serve_request *r = rd->r;
     struct serve_prompt alone = {0};
     pith_prompt *rendered = NULL;
-    json_t *chat = opening_of(r->chat);
+    json_t *chat = opening_of(r->source.chat);
     if (chat != NULL && render(rd, chat, &rendered, NULL) == PITH_OK)
         take_ids(rd, rendered, &alone);
-    while (r->n_system < alone.n_id && r->n_system < r->prompt[0].n_id &&
-           alone.ids[r->n_system] == r->prompt[0].ids[r->n_system])
-        r->n_system++;
+    while (r->cache.n_system < alone.n_id && r->cache.n_system < r->prompts.item[0].n_id &&
+           alone.ids[r->cache.n_system] == r->prompts.item[0].ids[r->cache.n_system])
+        r->cache.n_system++;
     pith_prompt_free(rendered);
     json_decref(chat);
 }
@@ -424,25 +426,25 @@ void request_make_chat(struct serve_reader *rd)
 {
     pith_error err;
     struct serve_request *r = rd->r;
-    r->prompt = request_alloc(rd, 1, sizeof(*r->prompt));
-    r->n_prompt = 1;
-    if (rd->setup->model == NULL || r->prompt == NULL)
+    r->prompts.item = request_alloc(rd, 1, sizeof(*r->prompts.item));
+    r->prompts.n = 1;
+    if (rd->setup->model == NULL || r->prompts.item == NULL)
         return;
     request_find_style(rd);
     if (request_is_bad(rd))
         return;
-    pith_status status = render(rd, r->chat, &r->rendered, &err);
+    pith_status status = render(rd, r->source.chat, &r->prompts.rendered, &err);
     if (status == PITH_INVALID && contents_to_text(rd))
-        status = render(rd, r->chat, &r->rendered, &err);
+        status = render(rd, r->source.chat, &r->prompts.rendered, &err);
     if (status == PITH_INVALID && arguments_to_text(rd))
-        status = render(rd, r->chat, &r->rendered, &err);
+        status = render(rd, r->source.chat, &r->prompts.rendered, &err);
     if (status == PITH_NOMEM)
         request_no_memory(rd);
     else if (status != PITH_OK)
         SERVE_FAULT(rd, "messages", "messages: %s", err.message);
     else
-        take_ids(rd, r->rendered, &r->prompt[0]);
-    if (rd->setup->pins && (r->slot >= 0 || r->setup->finds) && r->n_keep == 0 &&
+        take_ids(rd, r->prompts.rendered, &r->prompts.item[0]);
+    if (rd->setup->pins && (r->cache.slot >= 0 || r->setup->finds) && r->cache.n_keep == 0 &&
         !request_is_bad(rd))
         count_system(rd);
 }

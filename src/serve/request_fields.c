@@ -25,7 +25,7 @@ struct field {
     double max;
 };
 
-/* Of several keys for one field the last that is given counts. The ranges are those of the command's
+/* Of several keys for one field the last that is given counts. The ranges are the command's
    options of the same names. */
 #define AT(member) offsetof(struct serve_request, member)
 static const struct field fields[] = {
@@ -44,18 +44,18 @@ static const struct field fields[] = {
     {"seed", FIELD_SEED, AT(params.sample.seed), 0, 0},
     {"n", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
     {"n_cmpl", FIELD_INT, AT(n_answer), 1, SERVE_ANSWERS_MAX},
-    {"n_keep", FIELD_INT, AT(n_keep), -1, INT32_MAX},
+    {"n_keep", FIELD_INT, AT(cache.n_keep), -1, INT32_MAX},
     {"ignore_eos", FIELD_BOOL, AT(params.ignore_end), 0, 0},
-    {"stream", FIELD_BOOL, AT(stream), 0, 0},
-    {"echo", FIELD_BOOL, AT(echo), 0, 0},
-    {"cache_prompt", FIELD_BOOL, AT(caches), 0, 0},
-    {"timings_per_token", FIELD_BOOL, AT(timings_per_token), 0, 0},
-    {"return_progress", FIELD_BOOL, AT(return_progress), 0, 0},
-    {"return_tokens", FIELD_BOOL, AT(return_tokens), 0, 0},
-    {"post_sampling_probs", FIELD_BOOL, AT(after_sampling), 0, 0},
-    {"add_generation_prompt", FIELD_NOT, AT(no_generation_prompt), 0, 0},
-    {"continue_final_message", FIELD_BOOL, AT(continues), 0, 0},
-    {"t_max_predict_ms", FIELD_INT, AT(predict_ms), -1, INT32_MAX},
+    {"stream", FIELD_BOOL, AT(reply.stream), 0, 0},
+    {"echo", FIELD_BOOL, AT(reply.echo), 0, 0},
+    {"cache_prompt", FIELD_BOOL, AT(cache.caches), 0, 0},
+    {"timings_per_token", FIELD_BOOL, AT(reply.timings_per_token), 0, 0},
+    {"return_progress", FIELD_BOOL, AT(reply.return_progress), 0, 0},
+    {"return_tokens", FIELD_BOOL, AT(reply.return_tokens), 0, 0},
+    {"post_sampling_probs", FIELD_BOOL, AT(reply.after_sampling), 0, 0},
+    {"add_generation_prompt", FIELD_NOT, AT(prompts.no_generation_prompt), 0, 0},
+    {"continue_final_message", FIELD_BOOL, AT(prompts.continues), 0, 0},
+    {"t_max_predict_ms", FIELD_INT, AT(reply.predict_ms), -1, INT32_MAX},
     {"timeout", FIELD_FLOAT, AT(timeout_s), 0, 1e6},
 };
 #undef AT
@@ -74,7 +74,7 @@ static bool in_range(struct serve_reader *rd, const struct field *f, const json_
 /* A number as it was written. */
 static const char *digits_of(const struct serve_reader *rd, const json_t *value, char *buf)
 {
-    const char *digits = serve_json_digits(&rd->r->numbers, value);
+    const char *digits = serve_json_digits(&rd->r->source.numbers, value);
     return digits != NULL ? serve_show_text(digits, strlen(digits), buf) : serve_show(value, buf);
 }
 
@@ -135,12 +135,12 @@ static void read_numbers(struct serve_reader *rd, const json_t *body)
    completion has a number of another name. */
 static void read_logprobs(struct serve_reader *rd, const json_t *body)
 {
-    struct field top = {"top_logprobs", FIELD_INT, offsetof(struct serve_request, top_logprobs), 0,
-                        SERVE_TOP_MAX};
+    struct field top = {"top_logprobs", FIELD_INT,
+                        offsetof(struct serve_request, reply.top_logprobs), 0, SERVE_TOP_MAX};
     const json_t *logprobs = request_get(body, "logprobs");
     const json_t *number = request_get(body, "top_logprobs");
     struct serve_request *r = rd->r;
-    r->top_logprobs = -1;
+    r->reply.top_logprobs = -1;
     if (r->api == SERVE_COMPLETION || r->api == SERVE_INFILL) {
         top.key = "n_probs";
         number = request_get(body, "n_probs");
@@ -150,7 +150,7 @@ static void read_logprobs(struct serve_reader *rd, const json_t *body)
     } else if (logprobs != NULL && !json_is_boolean(logprobs)) {
         request_wrong_type(rd, "logprobs", logprobs, "true or false");
     } else if (json_is_true(logprobs)) {
-        r->top_logprobs = 0;
+        r->reply.top_logprobs = 0;
     } else if (number != NULL && !(json_is_integer(number) && json_integer_value(number) == 0)) {
         SERVE_FAULT(rd, "top_logprobs", "top_logprobs: without \"logprobs\": true there are none");
         return;
@@ -159,8 +159,8 @@ static void read_logprobs(struct serve_reader *rd, const json_t *body)
     }
     if (number != NULL)
         read_field(rd, &top, number);
-    if (r->top_logprobs == 0 && (r->api == SERVE_COMPLETION || r->api == SERVE_INFILL))
-        r->top_logprobs = -1;
+    if (r->reply.top_logprobs == 0 && (r->api == SERVE_COMPLETION || r->api == SERVE_INFILL))
+        r->reply.top_logprobs = -1;
 }
 
 /* ---- lists ---- */
@@ -194,7 +194,7 @@ static void read_stop(struct serve_reader *rd, const json_t *stop)
     rd->r->params.n_stop = (int32_t)n;
 }
 
-/* Paths of what the last object is to have; none: everything. */
+/* Paths that the last object is to have; none: everything. */
 static void read_response_fields(struct serve_reader *rd, const json_t *paths)
 {
     size_t n = json_array_size(paths);
@@ -211,7 +211,7 @@ static void read_response_fields(struct serve_reader *rd, const json_t *paths)
         snprintf(where, sizeof(where), "response_fields[%zu]", i);
         request_string(rd, "response_fields", where, json_array_get(paths, i));
     }
-    rd->r->response_fields = n > 0 ? paths : NULL;
+    rd->r->reply.response_fields = n > 0 ? paths : NULL;
 }
 
 /* ---- where it runs ---- */
@@ -227,12 +227,12 @@ static void read_place(struct serve_reader *rd, const json_t *body)
         SERVE_FAULT(rd, "id_slot", "id_slot: %s is not between -1 and %d", serve_show(slot, buf),
                     rd->setup->n_slot - 1);
     else if (slot != NULL && rd->setup->n_slot > 0)
-        rd->r->slot = (int32_t)id;
-    if (rd->r->slot >= 0 && rd->r->n_answer > 1)
+        rd->r->cache.slot = (int32_t)id;
+    if (rd->r->cache.slot >= 0 && rd->r->n_answer > 1)
         SERVE_FAULT(rd, "n", "n: %d answers do not fit in one slot, id_slot %d", rd->r->n_answer,
-                    rd->r->slot);
+                    rd->r->cache.slot);
     if (salt != NULL && request_text(rd, "cache_salt", "cache_salt", salt))
-        rd->r->salt = serve_name_hash(json_string_value(salt), json_string_length(salt));
+        rd->r->cache.salt = serve_name_hash(json_string_value(salt), json_string_length(salt));
 }
 
 /* A budget of its own: a number of entries, or a text that the engine reads. */
@@ -241,12 +241,12 @@ static void read_budget(struct serve_reader *rd, const json_t *value)
     char *text;
     int64_t n;
     if (json_is_string(value)) {
-        rd->r->budget = request_string(rd, "pith.budget", "pith.budget", value);
+        rd->r->cache.budget = request_string(rd, "pith.budget", "pith.budget", value);
     } else if (!request_whole(value, &n)) {
         request_wrong_type(rd, "pith.budget", value, "a number of entries or a text");
     } else if ((text = request_alloc(rd, BUDGET_TEXT, 1)) != NULL) {
         snprintf(text, BUDGET_TEXT, "%lld", (long long)n);
-        rd->r->budget = text;
+        rd->r->cache.budget = text;
     }
 }
 
@@ -270,14 +270,14 @@ static void read_stream(struct serve_reader *rd, const json_t *body)
 {
     const json_t *options = request_get(body, "stream_options");
     const json_t *usage = request_get(options, "include_usage");
-    if (rd->r->stream && rd->setup->no_stream)
+    if (rd->r->reply.stream && rd->setup->no_stream)
         SERVE_FAULT(rd, "stream", "stream: true is not supported in a batch");
     if (options != NULL && !json_is_object(options))
         request_wrong_type(rd, "stream_options", options, "an object");
     else if (usage != NULL && !json_is_boolean(usage))
         request_wrong_type(rd, "stream_options.include_usage", usage, "true or false");
     else
-        rd->r->include_usage = json_is_true(usage);
+        rd->r->reply.include_usage = json_is_true(usage);
 }
 
 void request_read_fields(struct serve_reader *rd, const json_t *body)

@@ -15,8 +15,8 @@ static pith_grammar_params params_of(const struct serve_request *r, const char *
     size_t len = 0;
     const char *text = serve_request_text(r, &len);
     pith_grammar_params_default(&params);
-    if (text != NULL && serve_tools_prompt_thinks(&r->style, text, len)) {
-        *trigger = r->style.think_close;
+    if (text != NULL && serve_tools_prompt_thinks(&r->calls.style, text, len)) {
+        *trigger = r->calls.style.think_close;
         params.trigger = trigger;
         params.n_trigger = 1;
     }
@@ -26,21 +26,21 @@ static pith_grammar_params params_of(const struct serve_request *r, const char *
 /* One way to say it is enough; two might contradict each other. */
 static bool is_first(struct serve_reader *rd, const char *key)
 {
-    if (rd->r->formed != NULL)
-        SERVE_FAULT(rd, key, "%s: is given beside %s", key, rd->r->formed);
-    rd->r->formed = key;
+    if (rd->r->format.field != NULL)
+        SERVE_FAULT(rd, key, "%s: is given beside %s", key, rd->r->format.field);
+    rd->r->format.field = key;
     return !request_is_bad(rd);
 }
 
-static void take(struct serve_reader *rd, const char *key, pith_status status,
-                 const pith_error *err)
+static void set_grammar(struct serve_reader *rd, const char *key, pith_status status,
+                        const pith_error *err)
 {
     if (status == PITH_NOMEM)
         request_no_memory(rd);
     else if (status != PITH_OK)
         SERVE_FAULT(rd, key, "%s: %s", key, err->message);
     else
-        rd->r->params.sample.grammar = rd->r->grammar;
+        rd->r->params.sample.grammar = rd->r->format.grammar;
 }
 
 static void use_schema(struct serve_reader *rd, const char *key, const json_t *schema)
@@ -49,17 +49,17 @@ static void use_schema(struct serve_reader *rd, const char *key, const json_t *s
     const char *trigger;
     if (!is_first(rd, key))
         return;
-    char *text = serve_json_dump(&rd->r->numbers, schema, JSON_COMPACT);
+    char *text = serve_json_dump(&rd->r->source.numbers, schema, JSON_COMPACT);
     if (text == NULL) {
         request_no_memory(rd);
         return;
     }
     pith_grammar_params params = params_of(rd->r, &trigger);
     if (rd->setup->model != NULL)
-        take(rd, key,
-             pith_grammar_create_json_schema(rd->setup->model, text, strlen(text), &params,
-                                             &rd->r->grammar, &err),
-             &err);
+        set_grammar(rd, key,
+                    pith_grammar_create_json_schema(rd->setup->model, text, strlen(text), &params,
+                                                    &rd->r->format.grammar, &err),
+                    &err);
     free(text);
 }
 
@@ -72,10 +72,11 @@ static void use_gbnf(struct serve_reader *rd, const json_t *grammar)
         return;
     pith_grammar_params params = params_of(rd->r, &trigger);
     if (rd->setup->model != NULL)
-        take(rd, "grammar",
-             pith_grammar_create_gbnf(rd->setup->model, json_string_value(grammar),
-                                      json_string_length(grammar), &params, &rd->r->grammar, &err),
-             &err);
+        set_grammar(rd, "grammar",
+                    pith_grammar_create_gbnf(rd->setup->model, json_string_value(grammar),
+                                             json_string_length(grammar), &params,
+                                             &rd->r->format.grammar, &err),
+                    &err);
 }
 
 /* Any object, or the object that a schema describes. */
@@ -122,25 +123,27 @@ static void constrain_calls(struct serve_reader *rd)
 {
     pith_error err;
     struct serve_request *r = rd->r;
-    bool required = r->tool_choice == SERVE_CHOICE_REQUIRED;
+    bool required = r->calls.choice == SERVE_CHOICE_REQUIRED;
     size_t len = 0;
     const char *text = serve_request_text(r, &len);
-    if (r->tools == NULL || (!required && !is_strict(r->tools)))
+    if (r->calls.tools == NULL || (!required && !is_strict(r->calls.tools)))
         return;
     const char *key = required ? "tool_choice" : "tools";
-    r->strict_calls = !required;
+    r->calls.strict = !required;
     if (!is_first(rd, key) || rd->setup->model == NULL)
         return;
     const struct serve_tools_grammar_options options = {
-        .tools = r->tools,
-        .numbers = &r->numbers,
-        .name = r->tool_name,
+        .tools = r->calls.tools,
+        .numbers = &r->source.numbers,
+        .name = r->calls.name,
         .choice = required ? SERVE_TOOLS_REQUIRED : SERVE_TOOLS_AUTO,
-        .parallel = !r->one_call,
-        .thinking = text != NULL && serve_tools_prompt_thinks(&r->style, text, len),
+        .parallel = !r->calls.one,
+        .thinking = text != NULL && serve_tools_prompt_thinks(&r->calls.style, text, len),
     };
-    take(rd, key,
-         request_call_grammar(rd->setup->model, &r->style, &options, &rd->r->grammar, &err), &err);
+    set_grammar(rd, key,
+                request_call_grammar(rd->setup->model, &r->calls.style, &options,
+                                     &rd->r->format.grammar, &err),
+                &err);
 }
 
 void request_read_format(struct serve_reader *rd, const json_t *body)

@@ -93,8 +93,8 @@ void request_read_infill(struct serve_reader *rd, const json_t *body)
     const json_t *extra = read_extra(rd, body);
     if (request_get(body, "input_prefix") == NULL && request_get(body, "input_suffix") == NULL)
         SERVE_FAULT(rd, "input_prefix", "input_prefix: is missing, and input_suffix is, too");
-    r->prompt = request_alloc(rd, 1, sizeof(*r->prompt));
-    r->n_prompt = 1;
+    r->prompts.item = request_alloc(rd, 1, sizeof(*r->prompts.item));
+    r->prompts.n = 1;
     if (request_is_bad(rd) || rd->setup->model == NULL)
         return;
     if (!pith_model_gap_tokens(rd->setup->model, &ids)) {
@@ -102,7 +102,7 @@ void request_read_infill(struct serve_reader *rd, const json_t *body)
                         "infill: the model's vocabulary has no tokens for a gap in a text");
         return;
     }
-    struct serve_prompt *p = &r->prompt[0];
+    struct serve_prompt *p = &r->prompts.item[0];
     if (!rd->setup->no_bos) /* the token alone, which the vocabulary wants before a text */
         request_tokenize(rd, p, "", 0, PITH_TOKENIZE_BOS);
     add_extra(rd, p, &ids, extra);

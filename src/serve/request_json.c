@@ -32,8 +32,8 @@ void *request_alloc(struct serve_reader *rd, size_t n, size_t size)
         request_no_memory(rd);
         return NULL;
     }
-    block->next = rd->r->block;
-    rd->r->block = block;
+    block->next = rd->r->source.block;
+    rd->r->source.block = block;
     return block->data;
 }
 
@@ -163,7 +163,7 @@ const char *serve_show(const json_t *value, char *buf)
     return buf;
 }
 
-/* Digits of 64 bits without sign, or with one those of 64 bits with it. */
+/* Digits of an unsigned number of 64 bits, or of a signed one where there is a sign. */
 static bool read_seed(const char *digits, uint64_t *out)
 {
     char *end;
@@ -175,7 +175,7 @@ static bool read_seed(const char *digits, uint64_t *out)
 bool request_seed(const struct serve_reader *rd, const json_t *value, uint64_t *out)
 {
     int64_t whole;
-    const char *digits = serve_json_digits(&rd->r->numbers, value);
+    const char *digits = serve_json_digits(&rd->r->source.numbers, value);
     if (digits != NULL && read_seed(digits, out))
         return true;
     if (!request_whole(value, &whole))

@@ -108,7 +108,7 @@ static void add_block(struct serve_reader *rd, const char *where, json_t *block,
     } else if (!user && request_is(type, "thinking")) {
         g->thoughts = request_get(block, "thinking");
     } else if (!user && request_is(type, "redacted_thinking")) {
-        return; /* nobody here can read it */
+        return; /* it cannot be read here */
     } else {
         SERVE_FAULT(rd, "messages", "%s.type: %s is not one that is supported here", where,
                     serve_show(type, buf));

@@ -148,12 +148,12 @@ void request_read_prompts(struct serve_reader *rd, const json_t *body)
     if ((int)n * r->n_answer > SERVE_ANSWERS_MAX)
         SERVE_FAULT(rd, "n", "n: %d answers to each of %zu prompts are more than %d", r->n_answer,
                     n, SERVE_ANSWERS_MAX);
-    if (n > 1 && r->slot >= 0)
-        SERVE_FAULT(rd, "id_slot", "id_slot: %d does not hold %zu prompts", r->slot, n);
-    r->prompt = request_alloc(rd, n, sizeof(*r->prompt));
-    if (r->prompt == NULL)
+    if (n > 1 && r->cache.slot >= 0)
+        SERVE_FAULT(rd, "id_slot", "id_slot: %d does not hold %zu prompts", r->cache.slot, n);
+    r->prompts.item = request_alloc(rd, n, sizeof(*r->prompts.item));
+    if (r->prompts.item == NULL)
         return;
-    r->n_prompt = (int32_t)n;
+    r->prompts.n = (int32_t)n;
     for (size_t i = 0; i < n && !request_is_bad(rd); i++)
-        read_prompt(rd, one ? prompt : json_array_get(prompt, i), &r->prompt[i]);
+        read_prompt(rd, one ? prompt : json_array_get(prompt, i), &r->prompts.item[i]);
 }

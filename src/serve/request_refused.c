@@ -96,14 +96,14 @@ static void refuse_contradictions(struct serve_reader *rd, const json_t *body)
     if (best_of != NULL && (!request_whole(best_of, &best) || best != rd->r->n_answer))
         SERVE_FAULT(rd, "best_of", "best_of: %s is not n, which is %d", serve_show(best_of, buf),
                     rd->r->n_answer);
-    if (rd->r->echo && rd->r->api != SERVE_TEXT)
+    if (rd->r->reply.echo && rd->r->api != SERVE_TEXT)
         SERVE_FAULT(rd, "echo", "echo: true is for /v1/completions only");
-    else if (rd->r->echo && rd->r->top_logprobs >= 0 && !rd->setup->can_score_prompt)
+    else if (rd->r->reply.echo && rd->r->reply.top_logprobs >= 0 && !rd->setup->can_score_prompt)
         SERVE_FAULT(rd, "echo", "echo: true with logprobs is not supported here");
-    if (rd->r->predict_ms > 0 && rd->setup->no_timings)
+    if (rd->r->reply.predict_ms > 0 && rd->setup->no_timings)
         SERVE_FAULT(rd, "t_max_predict_ms", "t_max_predict_ms: %d is not supported here",
-                    rd->r->predict_ms);
-    if (rd->r->after_sampling && rd->r->api == SERVE_TEXT)
+                    rd->r->reply.predict_ms);
+    if (rd->r->reply.after_sampling && rd->r->api == SERVE_TEXT)
         SERVE_FAULT(rd, "post_sampling_probs",
                     "post_sampling_probs: true is for chats, /completion and /infill only");
 }

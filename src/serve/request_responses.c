@@ -1,6 +1,6 @@
 /*
  * request_responses.c - a body of OpenAI's Responses API as one of its chat. Nothing is remembered
- * between requests: whoever refers to an earlier response is refused.
+ * between requests: a request that refers to an earlier response is refused.
  */
 #include "serve/request_body.h"
 
@@ -124,7 +124,7 @@ static void add_thought(struct serve_reader *rd, json_t *m, json_t *text)
     request_set(rd, m, "reasoning_content", json_stringn(both, n + len + 1));
 }
 
-/* Thoughts that came back in the open; encrypted ones are nobody's here. */
+/* Thoughts that came back in the open; encrypted ones cannot be read here. */
 static void add_reasoning(struct serve_reader *rd, const char *where, const json_t *item,
                           json_t *list)
 {

@@ -40,8 +40,8 @@ static const struct sampler_name *find(const char *name, char letter)
 }
 
 /* Takes one more step; false: a fault. */
-static bool take(struct serve_reader *rd, const struct sampler_name *s, const char *shown,
-                 unsigned *steps)
+static bool use_sampler(struct serve_reader *rd, const struct sampler_name *s, const char *shown,
+                        unsigned *steps)
 {
     bool infill = s != NULL && s->letter == 'i';
     if (s == NULL || (infill && rd->r->api != SERVE_INFILL))
@@ -82,11 +82,11 @@ void request_read_samplers(struct serve_reader *rd, const json_t *samplers)
         request_wrong_type(rd, "samplers", samplers, "an array of names or a string of letters");
     for (size_t i = 0; i < json_array_size(samplers); i++) {
         const json_t *one = json_array_get(samplers, i);
-        if (!take(rd, find(json_string_value(one), '\0'), serve_show(one, buf), &steps))
+        if (!use_sampler(rd, find(json_string_value(one), '\0'), serve_show(one, buf), &steps))
             return;
     }
     for (; text != NULL && *text != '\0'; text++)
-        if (!take(rd, find(NULL, *text), serve_show_text(text, 1, buf), &steps))
+        if (!use_sampler(rd, find(NULL, *text), serve_show_text(text, 1, buf), &steps))
             return;
     if (!request_is_bad(rd))
         switch_off(rd->r, steps);

@@ -16,7 +16,7 @@ uint64_t serve_name_hash(const char *text, size_t len)
     return hash != 0 ? hash : 1;
 }
 
-/* The first of these is the name: those of one conversation before those of a person. */
+/* The first of these is the name: names of a conversation come before names of a person. */
 void request_read_session(struct serve_reader *rd, const json_t *body)
 {
     const json_t *metadata = request_get(body, "metadata");
@@ -27,8 +27,8 @@ void request_read_session(struct serve_reader *rd, const json_t *body)
         request_get(metadata, "user_id"), /* Anthropic's */
         request_get(body, "user"),
     };
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rd->r->session == 0; i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rd->r->cache.session == 0; i++)
         if (json_string_length(names[i]) > 0)
-            rd->r->session =
+            rd->r->cache.session =
                 serve_name_hash(json_string_value(names[i]), json_string_length(names[i]));
 }

@@ -20,7 +20,8 @@ static const char *template_of(const struct serve_setup *setup)
 /* Puts text behind the system message, or makes one of it. */
 static void add_to_system(struct serve_reader *rd, const char *text)
 {
-    json_t *list = json_object_get(rd->r->chat, "messages"), *first = json_array_get(list, 0);
+    json_t *list = json_object_get(rd->r->source.chat, "messages"),
+           *first = json_array_get(list, 0);
     const json_t *content = json_object_get(first, "content");
     json_t *whole;
     if (request_is(json_object_get(first, "role"), "system") && json_is_string(content)) {
@@ -44,7 +45,8 @@ static void explain_tools(struct serve_reader *rd)
 {
     pith_error err;
     char *text = NULL;
-    pith_status status = serve_tools_instructions(rd->r->tools, &rd->r->numbers, &text, &err);
+    pith_status status =
+        serve_tools_instructions(rd->r->calls.tools, &rd->r->source.numbers, &text, &err);
     if (status == PITH_OK)
         add_to_system(rd, text);
     else
@@ -56,8 +58,9 @@ void request_find_style(struct serve_reader *rd)
 {
     struct serve_request *r = rd->r;
     const char *text = template_of(rd->setup);
-    serve_tools_style_detect(text, strlen(text), &r->style);
-    r->params.special = r->params.special || serve_tools_style_special(&r->style, rd->setup->model);
-    if (r->tools != NULL && r->style.form == SERVE_TOOLS_GENERIC)
+    serve_tools_style_detect(text, strlen(text), &r->calls.style);
+    r->params.special =
+        r->params.special || serve_tools_style_special(&r->calls.style, rd->setup->model);
+    if (r->calls.tools != NULL && r->calls.style.form == SERVE_TOOLS_GENERIC)
         explain_tools(rd);
 }

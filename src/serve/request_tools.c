@@ -50,8 +50,8 @@ static void read_named(struct serve_reader *rd, const json_t *choice, const json
     if (find_tool(tools, text) == NULL)
         SERVE_FAULT(rd, "tool_choice", "tool_choice.function.name: %s is none of %zu tools",
                     serve_show(name, buf), json_array_size(tools));
-    rd->r->tool_choice = SERVE_CHOICE_REQUIRED;
-    rd->r->tool_name = text;
+    rd->r->calls.choice = SERVE_CHOICE_REQUIRED;
+    rd->r->calls.name = text;
 }
 
 static void read_choice(struct serve_reader *rd, const json_t *choice, const json_t *tools)
@@ -65,7 +65,7 @@ static void read_choice(struct serve_reader *rd, const json_t *choice, const jso
     }
     int i = request_word(rd, "tool_choice", "tool_choice", choice, words);
     if (i >= 0)
-        rd->r->tool_choice = (enum serve_choice)i;
+        rd->r->calls.choice = (enum serve_choice)i;
     if (i == SERVE_CHOICE_REQUIRED && json_array_size(tools) == 0)
         SERVE_FAULT(rd, "tool_choice", "tool_choice: \"required\" without tools");
 }
@@ -83,11 +83,11 @@ void request_read_tools(struct serve_reader *rd, const json_t *body)
         check_tool(rd, i, json_array_get(tools, i));
     if (parallel != NULL && !json_is_boolean(parallel))
         request_wrong_type(rd, "parallel_tool_calls", parallel, "true or false");
-    rd->r->one_call = json_is_false(parallel);
+    rd->r->calls.one = json_is_false(parallel);
     if (!request_is_bad(rd))
         read_choice(rd, request_get(body, "tool_choice"), tools);
-    if (n == 0 || rd->r->tool_choice == SERVE_CHOICE_NONE || request_is_bad(rd))
+    if (n == 0 || rd->r->calls.choice == SERVE_CHOICE_NONE || request_is_bad(rd))
         return;
-    rd->r->tools = tools;
-    request_set(rd, rd->r->chat, "tools", json_incref(tools));
+    rd->r->calls.tools = tools;
+    request_set(rd, rd->r->source.chat, "tools", json_incref(tools));
 }

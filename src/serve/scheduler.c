@@ -89,32 +89,35 @@ static pith_status make_lists(struct pith_scheduler *s, pith_error *err)
 {
     size_t n = (size_t)s->params.n_seq;
     s->running = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->running));
-    s->item_of = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->item_of));
-    s->items = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->items));
-    if (s->running == NULL || s->item_of == NULL || s->items == NULL)
+    s->step.item_of = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->step.item_of));
+    s->step.items = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(*s->step.items));
+    if (s->running == NULL || s->step.item_of == NULL || s->step.items == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %d running answers", s->params.n_seq);
     if (s->params.n_slot > 0)
-        s->slot = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->params.n_slot, sizeof(*s->slot));
-    if (s->slot == NULL && s->params.n_slot > 0)
+        s->park.slot =
+            pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->params.n_slot, sizeof(*s->park.slot));
+    if (s->park.slot == NULL && s->params.n_slot > 0)
         return pi_fail(err, PITH_NOMEM, "no memory for %d slots", s->params.n_slot);
-    s->n_slot = s->params.n_slot;
-    for (int32_t i = 0; i < s->n_slot; i++)
-        s->slot[i].back = -1;
+    s->park.n_slot = s->params.n_slot;
+    for (int32_t i = 0; i < s->park.n_slot; i++)
+        s->park.slot[i].back = -1;
     return PITH_OK;
 }
 
 /* What create made, the lock apart. */
 static void free_parts(struct pith_scheduler *s)
 {
-    for (int32_t i = 0; i < s->n_slot; i++)
-        pith_seq_free(s->slot[i].seq);
+    for (int32_t i = 0; i < s->park.n_slot; i++) {
+        kv_swapped_free(s->park.slot[i].swapped);
+        pith_seq_free(s->park.slot[i].seq);
+    }
     prefix_free(s->prefix);
-    pi_mem_free(s->slot);
-    pi_mem_free(s->rows);
+    pi_mem_free(s->park.slot);
+    pi_mem_free(s->draft.rows);
     pi_mem_free(s->running);
-    pi_mem_free(s->item_of);
-    pi_mem_free(s->items);
-    pi_mem_free(s->live);
+    pi_mem_free(s->step.item_of);
+    pi_mem_free(s->step.items);
+    pi_mem_free(s->inbox.live);
     pi_mem_free(s);
 }
 
@@ -137,14 +140,14 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->engine = engine;
     s->params = *params;
     s->kv_bytes = kv.reserved_bytes;
-    s->next_deadline = INFINITY;
+    s->step.next_deadline = INFINITY;
     pith_status status = make_lists(s, err);
     if (status == PITH_OK)
         status = make_prefixes(s, err);
     if (status == PITH_OK)
         status = scheduler_start_drafts(s, err);
     if (status == PITH_OK)
-        status = pi_lock_init(&s->lock, err);
+        status = pi_lock_init(&s->inbox.lock, err);
     if (status != PITH_OK) {
         free_parts(s);
         return status;
@@ -155,15 +158,15 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
 
 struct request *scheduler_collect(struct pith_scheduler *s)
 {
-    pi_lock_take(&s->lock);
-    struct request *r = s->inbox, *cancelled = s->cancelled;
-    s->inbox = NULL;
-    s->cancelled = NULL;
-    pi_lock_give(&s->lock);
+    pi_lock_take(&s->inbox.lock);
+    struct request *r = s->inbox.first, *cancelled = s->inbox.cancelled;
+    s->inbox.first = NULL;
+    s->inbox.cancelled = NULL;
+    pi_lock_give(&s->inbox.lock);
     for (struct request *next; r != NULL; r = next) {
         next = r->next;
         r->next = NULL;
-        s->next_deadline = fmin(s->next_deadline, r->deadline);
+        s->step.next_deadline = fmin(s->step.next_deadline, r->deadline);
         scheduler_enqueue(s, &r->answer[0]);
     }
     return cancelled;
@@ -184,15 +187,15 @@ void pith_scheduler_free(pith_scheduler *s)
     if (s == NULL)
         return;
     pi_fail(&why, PITH_CANCELLED, "the scheduler was freed");
-    pi_lock_take(&s->lock);
-    s->closing = true;
-    pi_lock_give(&s->lock);
+    pi_lock_take(&s->inbox.lock);
+    s->inbox.closing = true;
+    pi_lock_give(&s->inbox.lock);
     s->stepping = true; /* callbacks cannot step any more */
     scheduler_collect(s);
-    while (s->n_live > 0) /* nobody adds any */
-        scheduler_fail_request(s, s->live[0], &why);
+    while (s->inbox.n_live > 0) /* none is added any more */
+        scheduler_fail_request(s, s->inbox.live[0], &why);
     scheduler_free_dead(s);
-    pi_lock_destroy(&s->lock);
+    pi_lock_destroy(&s->inbox.lock);
     free_parts(s);
 }
 
@@ -208,15 +211,9 @@ static pith_status check_ids(const char *what, const int32_t *ids, int32_t n, in
     return PITH_OK;
 }
 
-/* Whether a policy pins what is marked. */
-static bool pins(const struct pith_scheduler *s)
-{
-    return s->engine->traits.evicts && s->engine->policies.keep.rules.pin_prompt;
-}
-
 static int32_t mark_of(const struct pith_scheduler *s, const pith_request *q)
 {
-    return q->n_pin > 0 && pins(s) ? q->n_pin : q->n_prompt;
+    return q->n_pin > 0 && pi_engine_pins(s->engine) ? q->n_pin : q->n_prompt;
 }
 
 /* A session under a keep policy goes on past the trained context, as pith_generate does. */
@@ -226,7 +223,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
     const struct pi_hparams *hp = &s->engine->model->hp;
     struct keep_point at = {.n_prompt = mark_of(s, q)};
     PI_TRY(pi_engine_read_budget(s->engine, q->budget, &at.scale, err));
-    bool session = q->slot != -1 && s->engine->traits.evicts && !isinf(at.scale);
+    bool session = q->slot != -1 && pi_engine_passes_context(s->engine) && !isinf(at.scale);
     if (q->prompt == NULL || q->n_prompt < 1)
         return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
                        q->n_prompt);
@@ -236,7 +233,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
     PI_TRY(check_count("n_pin", q->n_pin, 0, q->n_prompt, err));
-    return keep_check_prompt(s->engine->keep, at, err);
+    return keep_check_prompt(s->engine->keep.policy, at, err);
 }
 
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
@@ -294,8 +291,9 @@ static int32_t room_for(const struct pith_scheduler *s, const struct request *r,
 /* As far as a sequence may go whatever memory there is. */
 static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
 {
-    bool ends = !s->engine->traits.evicts;
-    return ends ? (int32_t)pi_max(n_prompt, s->engine->model->hp.n_ctx_train) : INT32_MAX;
+    if (pi_engine_passes_context(s->engine))
+        return INT32_MAX;
+    return (int32_t)pi_max(n_prompt, s->engine->model->hp.n_ctx_train);
 }
 
 /* The prompt has to fit in an empty pool. n_predict is a ceiling: it becomes what has room behind
@@ -323,15 +321,15 @@ static size_t stop_len(const pith_generate_params *p, int32_t i)
 }
 
 /* The request's parts in one block; with base NULL they are only counted. Returns their bytes. */
-static size_t place(struct request *r, const pith_request *q, const pith_generate_params *p,
-                    const char ***stop, char **text, uint8_t *base)
+static size_t lay_out(struct request *r, const pith_request *q, const pith_generate_params *p,
+                      const char ***stop, char **text, uint8_t *base)
 {
     size_t used = pi_align(sizeof(*r), 64), n_text = 0;
     for (int32_t i = 0; i < p->n_stop; i++)
         n_text += stop_len(p, i) + 1;
     int32_t *prompt = pi_mem_part(base, &used, (size_t)q->n_prompt, sizeof(*prompt));
     int32_t *forced = pi_mem_part(base, &used, (size_t)q->n_forced, sizeof(*forced));
-    struct answer *answer = pi_mem_part(base, &used, (size_t)q->n_answer, sizeof(*answer));
+    struct sched_answer *answer = pi_mem_part(base, &used, (size_t)q->n_answer, sizeof(*answer));
     pith_logit_bias *bias = pi_mem_part(base, &used, (size_t)p->sample.n_bias, sizeof(*bias));
     *stop = pi_mem_part(base, &used, (size_t)p->n_stop, sizeof(**stop));
     size_t *lens = pi_mem_part(base, &used, (size_t)p->n_stop, sizeof(*lens));
@@ -355,7 +353,7 @@ static size_t place(struct request *r, const pith_request *q, const pith_generat
     return used;
 }
 
-/* Whose every prompt is to be computed whole, whoever asks, finds no conversation by its tokens. */
+/* Where every prompt is to be computed whole, no request finds a conversation by its tokens. */
 static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
 {
     bool none = s->params.no_prefix || s->params.n_slot == 0;
@@ -378,10 +376,10 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
 {
     const char **stop;
     char *text;
-    struct request *r = pi_mem_alloc(PI_MEM_OTHER, place(NULL, q, p, &stop, &text, NULL));
+    struct request *r = pi_mem_alloc(PI_MEM_OTHER, lay_out(NULL, q, p, &stop, &text, NULL));
     if (r == NULL)
         return NULL;
-    place(r, q, p, &stop, &text, (uint8_t *)r);
+    lay_out(r, q, p, &stop, &text, (uint8_t *)r);
     for (int32_t i = 0; i < p->n_stop; i++) {
         size_t len = stop_len(p, i);
         stop[i] = memcpy(text, p->stop[i], len);
@@ -394,7 +392,7 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->slot = slot_of(s, q);
     r->session = q->session;
     r->mark = mark_of(s, q);
-    r->n_pin = pins(s) ? q->n_pin : 0;
+    r->n_pin = pi_engine_pins(s->engine) ? q->n_pin : 0;
     r->salt = q->cache_salt;
     add_budget(s, q, r);
     r->on_prompt = q->on_prompt;
@@ -402,17 +400,14 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->on_done = q->on_done;
     r->user = q->user;
     for (int32_t i = 0; i < r->n_answer; i++)
-        r->answer[i] = (struct answer){
+        r->answer[i] = (struct sched_answer){
             .request = r,
             .index = i,
             .state = i == 0 ? ANSWER_QUEUED : ANSWER_SIBLING,
-            .n_known = r->n_prompt,
-            .mark = r->mark,
-            .n_shown = q->on_prompt != NULL ? q->prompt_from : r->n_prompt,
-            .reuse = r->slot == -1 ? PITH_REUSE_OFF : PITH_REUSE_NEW,
-            .slot = (int32_t)pi_max(r->slot, -1),
-            .from = -1,
-            .differs_at = -1,
+            .known = {.n = r->n_prompt, .mark = r->mark},
+            .step.n_shown = q->on_prompt != NULL ? q->prompt_from : r->n_prompt,
+            .park = {.slot = (int32_t)pi_max(r->slot, -1), .from = -1},
+            .tally = {.reuse = r->slot == -1 ? PITH_REUSE_OFF : PITH_REUSE_NEW, .differs_at = -1},
         };
     r->submitted_at = pi_time_s();
     r->deadline = q->deadline_s > 0.0 ? r->submitted_at + q->deadline_s : INFINITY;
@@ -422,25 +417,26 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
 /* Puts the request into the inbox; the lock is held. */
 static pith_status add_request(struct pith_scheduler *s, struct request *r, pith_error *err)
 {
-    if (s->closing)
+    if (s->inbox.closing)
         return pi_fail(err, PITH_CANCELLED, "the scheduler is being freed");
-    if (s->n_waiting >= s->params.n_queue)
-        return pi_fail(err, PITH_BUSY, "n_queue: %d requests wait already", s->n_waiting);
-    if (s->n_live == s->cap_live) {
-        int32_t cap = 2 * s->cap_live + 16;
-        struct request **live = pi_mem_grow(PI_MEM_OTHER, s->live, (size_t)cap, sizeof(*live));
+    if (s->inbox.n_waiting >= s->params.n_queue)
+        return pi_fail(err, PITH_BUSY, "n_queue: %d requests wait already", s->inbox.n_waiting);
+    if (s->inbox.n_live == s->inbox.cap_live) {
+        int32_t cap = 2 * s->inbox.cap_live + 16;
+        struct request **live =
+            pi_mem_grow(PI_MEM_OTHER, s->inbox.live, (size_t)cap, sizeof(*live));
         if (live == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for a list of %d requests", cap);
-        s->live = live;
-        s->cap_live = cap;
+        s->inbox.live = live;
+        s->inbox.cap_live = cap;
     }
-    r->id = ++s->next_id;
+    r->id = ++s->inbox.next_id;
     r->in_queue = true;
-    s->live[s->n_live++] = r;
-    s->n_waiting++;
-    *(s->inbox != NULL ? &s->inbox_last->next : &s->inbox) = r;
-    s->inbox_last = r;
-    pi_lock_wake(&s->lock);
+    s->inbox.live[s->inbox.n_live++] = r;
+    s->inbox.n_waiting++;
+    *(s->inbox.first != NULL ? &s->inbox.last->next : &s->inbox.first) = r;
+    s->inbox.last = r;
+    pi_lock_wake(&s->inbox.lock);
     return PITH_OK;
 }
 
@@ -461,13 +457,13 @@ pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request
                            : pi_fail(err, PITH_NOMEM, "no memory for a request of %d tokens",
                                      request->n_prompt);
     }
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     if (status == PITH_OK)
         status = add_request(s, r, err);
     if (status == PITH_OK && id != NULL)
         *id = r->id;
-    s->n_refused += status != PITH_OK;
-    pi_lock_give(&s->lock);
+    s->inbox.n_refused += status != PITH_OK;
+    pi_lock_give(&s->inbox.lock);
     if (status != PITH_OK)
         pi_mem_free(r);
     return status;
@@ -487,10 +483,10 @@ int32_t pith_scheduler_room(const pith_scheduler *s, const pith_request *request
 /* The first of `live` with an id that is not below; the lock is held. */
 static int32_t find_live(const struct pith_scheduler *s, int64_t id)
 {
-    int32_t low = 0, high = s->n_live;
+    int32_t low = 0, high = s->inbox.n_live;
     while (low < high) {
         int32_t mid = low + (high - low) / 2;
-        if (s->live[mid]->id < id)
+        if (s->inbox.live[mid]->id < id)
             low = mid + 1;
         else
             high = mid;
@@ -500,9 +496,9 @@ static int32_t find_live(const struct pith_scheduler *s, int64_t id)
 
 bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r)
 {
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     bool cancelled = r->cancelled;
-    pi_lock_give(&s->lock);
+    pi_lock_give(&s->inbox.lock);
     return !cancelled && (r->deadline == INFINITY || pi_time_s() < r->deadline);
 }
 
@@ -511,54 +507,55 @@ void scheduler_left_queue(struct pith_scheduler *s, struct request *r)
     if (!r->in_queue)
         return;
     r->in_queue = false;
-    pi_lock_take(&s->lock);
-    s->n_waiting--;
-    pi_lock_give(&s->lock);
+    pi_lock_take(&s->inbox.lock);
+    s->inbox.n_waiting--;
+    pi_lock_give(&s->inbox.lock);
 }
 
 void scheduler_forget(struct pith_scheduler *s, struct request *r)
 {
     scheduler_left_queue(s, r);
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     int32_t i = find_live(s, r->id);
-    memmove(&s->live[i], &s->live[i + 1], (size_t)(s->n_live - i - 1) * sizeof(*s->live));
-    s->n_live--;
-    for (struct request **at = &s->cancelled; *at != NULL; at = &(*at)->next_ending)
+    memmove(&s->inbox.live[i], &s->inbox.live[i + 1],
+            (size_t)(s->inbox.n_live - i - 1) * sizeof(*s->inbox.live));
+    s->inbox.n_live--;
+    for (struct request **at = &s->inbox.cancelled; *at != NULL; at = &(*at)->next_ending)
         if (*at == r) {
             *at = r->next_ending;
             break;
         }
-    pi_lock_give(&s->lock);
+    pi_lock_give(&s->inbox.lock);
 }
 
 pith_status pith_scheduler_cancel(pith_scheduler *s, int64_t id)
 {
     pith_status status = PITH_NOT_FOUND;
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     int32_t i = find_live(s, id);
-    if (i < s->n_live && s->live[i]->id == id) {
-        struct request *r = s->live[i];
+    if (i < s->inbox.n_live && s->inbox.live[i]->id == id) {
+        struct request *r = s->inbox.live[i];
         status = PITH_OK;
         if (!r->cancelled) {
             r->cancelled = true;
-            r->next_ending = s->cancelled;
-            s->cancelled = r;
-            pi_lock_wake(&s->lock);
+            r->next_ending = s->inbox.cancelled;
+            s->inbox.cancelled = r;
+            pi_lock_wake(&s->inbox.lock);
         }
     }
-    pi_lock_give(&s->lock);
+    pi_lock_give(&s->inbox.lock);
     return status;
 }
 
 bool pith_scheduler_wait(pith_scheduler *s, double seconds)
 {
     double until = pi_time_s() + fmin(fmax(seconds, 0.0), MAX_WAIT_S);
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     bool in_time = true;
-    while (s->n_live == 0 && in_time)
-        in_time = pi_lock_wait(&s->lock, until);
-    bool any = s->n_live > 0;
-    pi_lock_give(&s->lock);
+    while (s->inbox.n_live == 0 && in_time)
+        in_time = pi_lock_wait(&s->inbox.lock, until);
+    bool any = s->inbox.n_live > 0;
+    pi_lock_give(&s->inbox.lock);
     return any;
 }
 
@@ -571,8 +568,8 @@ pith_status pith_scheduler_run(pith_scheduler *s, pith_error *err)
 
 void pith_scheduler_get_stats(pith_scheduler *s, pith_scheduler_stats *out)
 {
-    pi_lock_take(&s->lock);
-    *out = s->shown;
-    out->n_refused = s->n_refused;
-    pi_lock_give(&s->lock);
+    pi_lock_take(&s->inbox.lock);
+    *out = s->inbox.shown;
+    out->n_refused = s->inbox.n_refused;
+    pi_lock_give(&s->inbox.lock);
 }

@@ -1,15 +1,15 @@
 /*
- * scheduler_admit.c - memory: who may begin, and who has to give way. Each answer that runs has the
- * tokens that it may grow to set aside, and the first of the queue begins when its own fit beside
- * them; nobody behind it begins before, so that nobody starves.
+ * scheduler_admit.c - memory: which answers may begin, and which have to give way. Each answer that
+ * runs has the tokens that it may grow to set aside. The first of the queue begins when its own fit
+ * beside them. No answer behind it begins before, so that none starves.
  *
  * Two accounts. Under a keep policy what a sequence takes is bounded whatever it generates, and
  * rounds copy the pages that it shares: the sum of these bounds stays within the memory, and then
  * nothing is ever put back. Without one pages are only added to, so that those that several
  * sequences or the cache of prefixes have count once, as the pool itself counts them, and on top of
- * that comes what each may still grow by. What is parked in slots is in the pool, and gives way: to
- * whoever is admitted it counts as free, as prefixes do that nobody uses, and it is dropped when its
- * pages are needed, not before.
+ * that comes what each may still grow by. What is parked in slots is in the pool, and gives way: for
+ * admission it counts as free, as prefixes do that are not in use. It goes to host memory, or is
+ * dropped, when its pages are needed, not before.
  */
 #include "serve/scheduler.h"
 
@@ -21,7 +21,7 @@
 /* ---- the queue ---- */
 
 /* Whether a comes before b. */
-static bool precedes(const struct answer *a, const struct answer *b)
+static bool precedes(const struct sched_answer *a, const struct sched_answer *b)
 {
     const struct request *ra = a->request, *rb = b->request;
     if (ra->priority != rb->priority)
@@ -30,30 +30,30 @@ static bool precedes(const struct answer *a, const struct answer *b)
 }
 
 /* From the end: most come in order. */
-void scheduler_enqueue(struct pith_scheduler *s, struct answer *a)
+void scheduler_enqueue(struct pith_scheduler *s, struct sched_answer *a)
 {
-    struct answer *before = s->last;
+    struct sched_answer *before = s->room.last;
     while (before != NULL && precedes(a, before))
-        before = before->prev;
-    struct answer *after = before != NULL ? before->next_in_queue : s->first;
+        before = before->room.prev;
+    struct sched_answer *after = before != NULL ? before->room.next : s->room.first;
     a->state = ANSWER_QUEUED;
-    a->prev = before;
-    a->next_in_queue = after;
-    *(before != NULL ? &before->next_in_queue : &s->first) = a;
-    *(after != NULL ? &after->prev : &s->last) = a;
+    a->room.prev = before;
+    a->room.next = after;
+    *(before != NULL ? &before->room.next : &s->room.first) = a;
+    *(after != NULL ? &after->room.prev : &s->room.last) = a;
 }
 
-void scheduler_dequeue(struct pith_scheduler *s, struct answer *a)
+void scheduler_dequeue(struct pith_scheduler *s, struct sched_answer *a)
 {
-    *(a->prev != NULL ? &a->prev->next_in_queue : &s->first) = a->next_in_queue;
-    *(a->next_in_queue != NULL ? &a->next_in_queue->prev : &s->last) = a->prev;
-    a->prev = a->next_in_queue = NULL;
+    *(a->room.prev != NULL ? &a->room.prev->room.next : &s->room.first) = a->room.next;
+    *(a->room.next != NULL ? &a->room.next->room.prev : &s->room.last) = a->room.prev;
+    a->room.prev = a->room.next = NULL;
 }
 
 /* ---- what answers take ---- */
 
 /* Answers that wait for the prompt that a reads. */
-static int32_t count_siblings(const struct answer *a)
+static int32_t count_siblings(const struct sched_answer *a)
 {
     const struct request *r = a->request;
     int32_t n = 0;
@@ -62,7 +62,7 @@ static int32_t count_siblings(const struct answer *a)
     return n;
 }
 
-int32_t scheduler_places(const struct answer *a)
+int32_t scheduler_group_size(const struct sched_answer *a)
 {
     return 1 + count_siblings(a);
 }
@@ -82,7 +82,7 @@ int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r,
     const struct pith_engine *e = s->engine;
     struct keep_point to = {n, mark, r->budget_scale};
     int64_t bytes = pi_engine_bytes_at(e, to);
-    if (mark < r->n_prompt && e->traits.evicts && keep_waits(e->keep, INT32_MAX)) {
+    if (mark < r->n_prompt && pi_engine_holds_prompts(e)) {
         to.n_prompt = r->n_prompt;
         bytes = pi_max(bytes, pi_engine_bytes_at(e, to));
     }
@@ -90,9 +90,9 @@ int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r,
 }
 
 /* The same of an answer's sequence. */
-static int64_t bytes_of(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+static int64_t bytes_of(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
-    return scheduler_bytes(s, a->request, a->mark, n);
+    return scheduler_bytes(s, a->request, a->known.mark, n);
 }
 
 double scheduler_reserve(const struct pith_scheduler *s)
@@ -104,22 +104,23 @@ double scheduler_reserve(const struct pith_scheduler *s)
 
 /* Tokens that are set aside for an answer when it is admitted; least: those that it needs to go on
    at all. */
-static int32_t target_of(const struct pith_scheduler *s, const struct answer *a, int32_t *least)
+static int32_t target_of(const struct pith_scheduler *s, const struct sched_answer *a,
+                         int32_t *least)
 {
     double share = scheduler_reserve(s);
     int32_t final = scheduler_final(s, a->request);
-    int32_t known = a->n_known + a->has_next;
-    if (a->retold)
-        final += a->n_known - a->request->n_prompt;
-    if (a->n_preempted >= s->params.max_preempt && a->n_preempted > 0)
+    int32_t known = a->known.n + a->has_next;
+    if (a->known.retold)
+        final += a->known.n - a->request->n_prompt;
+    if (a->room.n_preempted >= s->params.max_preempt && a->room.n_preempted > 0)
         share = 1.0;
     *least = known;
     return known + (int32_t)ceil(share * (double)pi_max(0, final - known));
 }
 
-/* Bytes of the first n tokens, whole pages, that another's pages spare. Those of windows give way to
-   pages of its own, and spare none. */
-static int64_t shared_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+/* Bytes of the first n tokens, whole pages, that another's pages spare. Pages of windows give way
+   to pages of its own, and spare none. */
+static int64_t shared_bytes(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     if (g->window == NULL)
@@ -129,7 +130,8 @@ static int64_t shared_bytes(const struct pith_scheduler *s, const struct answer 
 
 /* What a sibling takes beyond the prompt's full pages, which it shares: all of it where rounds may
    copy them. */
-static int64_t sibling_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+static int64_t sibling_bytes(const struct pith_scheduler *s, const struct sched_answer *a,
+                             int32_t n)
 {
     int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
     if (s->engine->traits.bounded)
@@ -138,7 +140,7 @@ static int64_t sibling_bytes(const struct pith_scheduler *s, const struct answer
 }
 
 /* Bytes that an answer and its siblings take with n tokens each. */
-static int64_t group_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+static int64_t group_bytes(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
     int64_t bytes = bytes_of(s, a, n);
     int32_t n_sibling = count_siblings(a);
@@ -150,15 +152,15 @@ static int64_t growth(const struct pith_scheduler *s)
 {
     int64_t bytes = 0;
     for (int32_t i = 0; i < s->n_running; i++) {
-        const struct answer *a = s->running[i];
+        const struct sched_answer *a = s->running[i];
         if (a->state == ANSWER_ENDED)
             continue;
-        int32_t n = pith_seq_length(a->seq) + a->n_take;
-        if (n < a->target)
-            bytes += bytes_of(s, a, a->target) - bytes_of(s, a, n);
+        int32_t n = pith_seq_length(a->seq) + a->step.n_take;
+        if (n < a->room.target)
+            bytes += bytes_of(s, a, a->room.target) - bytes_of(s, a, n);
         int32_t n_sibling = a->state == ANSWER_READING ? count_siblings(a) : 0;
         if (n_sibling > 0)
-            bytes += n_sibling * sibling_bytes(s, a, a->target);
+            bytes += n_sibling * sibling_bytes(s, a, a->room.target);
     }
     return bytes;
 }
@@ -186,36 +188,36 @@ static int64_t used_bytes(struct pith_scheduler *s)
    engine hold. */
 static void look_outside(struct pith_scheduler *s)
 {
-    if (s->n_place == 0)
-        s->outside = used_bytes(s) - scheduler_parked_bytes(s);
+    if (s->room.n_active == 0)
+        s->room.outside = used_bytes(s) - scheduler_parked_bytes(s);
 }
 
 /* Whether `need` bytes fit beside what runs, which has more or less set aside. Slots give way. */
 static bool fits(struct pith_scheduler *s, int64_t need)
 {
     int64_t limit = s->kv_bytes - (int64_t)(s->params.watermark * (double)s->kv_bytes);
-    int64_t others = s->outside + s->set_aside;
+    int64_t others = s->room.outside + s->room.set_aside;
     if (!s->engine->traits.bounded)
         others = used_bytes(s) - scheduler_parked_alone_bytes(s) + growth(s);
     return others + need <= limit;
 }
 
-static const int32_t *known_tokens(const struct answer *a)
+static const int32_t *known_tokens(const struct sched_answer *a)
 {
-    return a->known != NULL ? a->known : a->request->prompt;
+    return a->known.list != NULL ? a->known.list : a->request->prompt;
 }
 
-/* Of the answer's known tokens those of which the cache may have all but the last: where steps
-   count two are left to evaluate, with recall those that recall together, and those whose logits
-   are to be shown are left, too. */
-static int32_t most_known(const struct pith_scheduler *s, const struct answer *a)
+/* Of the answer's known tokens as many as the cache may have, but for the last. Where steps count two
+   are left to evaluate; with recall the tokens that recall together are, and so are tokens whose
+   logits are to be shown. */
+static int32_t most_known(const struct pith_scheduler *s, const struct sched_answer *a)
 {
-    int32_t n = a->n_known - (s->engine->traits.counts_steps ? 1 : 0);
-    n = pi_engine_recall_reusable(s->engine, n, a->n_known);
-    return a->n_shown < a->request->n_prompt ? (int32_t)pi_min(n, a->n_shown + 1) : n;
+    int32_t n = a->known.n - (s->engine->traits.counts_steps ? 1 : 0);
+    n = pi_verbs_leave(s->engine, n, a->known.n);
+    return a->step.n_shown < a->request->n_prompt ? (int32_t)pi_min(n, a->step.n_shown + 1) : n;
 }
 
-int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct answer *a,
+int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct sched_answer *a,
                               int32_t *n_unused)
 {
     return prefix_find(s->prefix, a->request->salt, known_tokens(a), most_known(s, a), n_unused);
@@ -223,7 +225,7 @@ int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct answe
 
 /* Begins the answer's fresh sequence with what the cache has; *n_found receives the tokens. NOMEM
    leaves it fresh. */
-static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
+static pith_status adopt(struct pith_scheduler *s, struct sched_answer *a, int32_t *n_found,
                          pith_error *err)
 {
     struct pith_seq *seq = a->seq;
@@ -240,14 +242,14 @@ static pith_status adopt(struct pith_scheduler *s, struct answer *a, int32_t *n_
 }
 
 /* A fresh sequence that begins with what the cache has; *n_found: the tokens. */
-static pith_status begin_seq(struct pith_scheduler *s, struct answer *a, int32_t *n_found,
+static pith_status begin_seq(struct pith_scheduler *s, struct sched_answer *a, int32_t *n_found,
                              pith_error *err)
 {
-    *n_found = a->n_before = 0;
-    a->n_evicted = 0;
+    *n_found = a->park.n_before = 0;
+    a->tally.n_evicted = 0;
     PI_TRY(pith_seq_create(s->engine, &a->seq, err));
     pi_seq_set_scale(a->seq, a->request->budget_scale);
-    PI_TRY(pith_seq_mark_prompt(a->seq, a->mark, err));
+    PI_TRY(pith_seq_mark_prompt(a->seq, a->known.mark, err));
     if (s->prefix == NULL)
         return PITH_OK;
     s->prefixes_changed = true;
@@ -261,29 +263,30 @@ bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes)
     for (; lacks > 0 && more; lacks = bytes - kv_cache_free_bytes(s->engine->kv)) {
         s->prefixes_changed = true;
         more =
-            (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0) || scheduler_slot_drop(s);
+            (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0) || scheduler_slot_give(s);
     }
     return lacks <= 0;
 }
 
 /* Makes the answer's sequence, brings it back, or goes on from n_parked tokens that its slot holds.
    *waits: there is no room for it. */
-static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n_parked,
+static pith_status take_in(struct pith_scheduler *s, struct sched_answer *a, int32_t n_parked,
                            int64_t need, bool alone, bool *waits, pith_error *err)
 {
     int32_t n_found = 0;
     *waits = false;
     if (n_parked > 0 && scheduler_take(s, a, n_parked, NULL) == PITH_OK) {
         /* Of the request's own tokens those that are not read. */
-        int32_t n_read = a->n_known - n_parked;
-        if (a->admitted_at == 0.0)
-            a->n_cached = a->n_from_park = (int32_t)pi_max(0, a->request->n_prompt - n_read);
+        int32_t n_read = a->known.n - n_parked;
+        if (a->tally.admitted_at == 0.0)
+            a->tally.n_cached = a->tally.n_from_park =
+                (int32_t)pi_max(0, a->request->n_prompt - n_read);
         return PITH_OK;
     }
     if (n_parked > 0) { /* there was no memory for cutting it */
-        a->from = -1;
-        a->reuse = PITH_REUSE_DROPPED;
-        a->mark = a->request->mark;
+        a->park.from = -1;
+        a->tally.reuse = PITH_REUSE_DROPPED;
+        a->known.mark = a->request->mark;
         scheduler_untell(a);
     }
     if (a->swapped != NULL) {
@@ -291,9 +294,10 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n
         if (*waits)
             return PITH_OK;
         int64_t host = kv_swapped_host_bytes(a->swapped);
+        s->step.spare -= kv_swapped_pool_bytes(a->swapped);
         PI_TRY(pi_seq_swap_in(a->seq, a->swapped, err));
         a->swapped = NULL;
-        s->swapped_bytes -= host;
+        s->room.swapped -= host;
         s->stats.n_swapped--;
         return PITH_OK;
     }
@@ -305,13 +309,13 @@ static pith_status take_in(struct pith_scheduler *s, struct answer *a, int32_t n
         pith_seq_free(a->seq);
         a->seq = NULL;
         s->prefixes_changed = true;
-    } else if (a->admitted_at == 0.0) {
-        a->n_cached = n_found;
+    } else if (a->tally.admitted_at == 0.0) {
+        a->tally.n_cached = n_found;
     }
     return PITH_OK;
 }
 
-static pith_status start_output(struct pith_scheduler *s, struct answer *a, pith_error *err)
+static pith_status start_output(struct pith_scheduler *s, struct sched_answer *a, pith_error *err)
 {
     const struct request *r = a->request;
     if (a->has_out)
@@ -326,51 +330,52 @@ static pith_status start_output(struct pith_scheduler *s, struct answer *a, pith
 }
 
 /* The answer runs from now on. */
-static void start_running(struct pith_scheduler *s, struct answer *a)
+static void start_running(struct pith_scheduler *s, struct sched_answer *a)
 {
     double now = pi_time_s();
     scheduler_left_queue(s, a->request);
     scheduler_slot_enter(s, a);
-    s->n_place += scheduler_places(a);
+    s->room.n_active += scheduler_group_size(a);
     s->running[s->n_running++] = a;
-    a->admission = ++s->n_admission;
-    a->new_here = true;
-    bool read = pith_seq_length(a->seq) >= a->n_known && a->has_next;
+    a->room.admission = ++s->room.n_admission;
+    a->room.new_here = true;
+    bool read = pith_seq_length(a->seq) >= a->known.n && a->has_next;
     a->state = read ? ANSWER_GENERATING : ANSWER_READING;
-    for (int32_t i = 0; i < a->request->n_answer && a->admitted_at == 0.0; i++)
+    for (int32_t i = 0; i < a->request->n_answer && a->tally.admitted_at == 0.0; i++)
         if (a->request->answer[i].state == ANSWER_SIBLING)
-            a->request->answer[i].admitted_at = now;
-    if (a->admitted_at == 0.0) {
-        a->admitted_at = now;
-        s->stats.cached_tokens += a->n_cached;
-        s->stats.parked_found += a->n_from_park > 0;
-        s->stats.parked_tokens += a->n_from_park;
-        s->stats.reuse_differs += a->reuse == PITH_REUSE_DIFFERS;
-        s->stats.reuse_policy += a->reuse == PITH_REUSE_POLICY;
-        s->stats.reuse_dropped += a->reuse == PITH_REUSE_DROPPED;
+            a->request->answer[i].tally.admitted_at = now;
+    if (a->tally.admitted_at == 0.0) {
+        a->tally.admitted_at = now;
+        s->stats.cached_tokens += a->tally.n_cached;
+        s->stats.parked_found += a->tally.n_from_park > 0;
+        s->stats.parked_tokens += a->tally.n_from_park;
+        s->stats.reuse_differs += a->tally.reuse == PITH_REUSE_DIFFERS;
+        s->stats.reuse_policy += a->tally.reuse == PITH_REUSE_POLICY;
+        s->stats.reuse_dropped += a->tally.reuse == PITH_REUSE_DROPPED;
     }
     if (s->engine->traits.bounded) {
-        a->set_aside = pi_max(group_bytes(s, a, a->target), pi_seq_held_bytes(a->seq));
-        s->set_aside += a->set_aside;
+        a->room.set_aside = pi_max(group_bytes(s, a, a->room.target), pi_seq_held_bytes(a->seq));
+        s->room.set_aside += a->room.set_aside;
     }
     s->prefixes_changed = true;
 }
 
 /* Ends the first of the queue, which cannot go on even alone: other sequences of the engine took
    the memory, or the host's is short. What it has said stands. */
-static void refuse(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+static void refuse(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
     pi_log(PITH_LOG_WARN, "scheduler request=%lld status=%s", (long long)a->request->id,
            pith_status_name(why->status));
-    if (a->first_at > 0.0 && why->status == PITH_KV_FULL)
+    if (a->tally.first_at > 0.0 && why->status == PITH_KV_FULL)
         scheduler_end(s, a, PITH_STOP_FULL);
     else
         scheduler_fail(s, a, why);
 }
 
-/* Bytes of the answer's tokens that prefixes save: those of pages that others use, as the unused
-   ones count as free until it takes them, and what is parked counts as free altogether. */
-static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *a, int32_t n_parked)
+/* Bytes that prefixes save the answer: pages that others use. Unused ones count as free until it
+   takes them, and what is parked counts as free altogether. */
+static int64_t found_bytes(const struct pith_scheduler *s, const struct sched_answer *a,
+                           int32_t n_parked)
 {
     int32_t n_unused;
     if (s->prefix == NULL || s->engine->traits.bounded || a->swapped != NULL || n_parked > 0)
@@ -381,23 +386,23 @@ static int64_t found_bytes(const struct pith_scheduler *s, const struct answer *
 
 /* Whether the memory that the answer asks for can be set aside; one that is alone takes what there
    is. KV_FULL: it is alone, and that is not enough. */
-static pith_status find_room(struct pith_scheduler *s, struct answer *a, int32_t n_parked,
+static pith_status find_room(struct pith_scheduler *s, struct sched_answer *a, int32_t n_parked,
                              bool alone, int64_t *need, bool *waits, pith_error *err)
 {
     int32_t least;
-    int64_t most = s->kv_bytes - s->outside;
-    a->target = target_of(s, a, &least);
-    *need = group_bytes(s, a, a->target);
+    int64_t most = s->kv_bytes - s->room.outside;
+    a->room.target = target_of(s, a, &least);
+    *need = group_bytes(s, a, a->room.target);
     /* Until its first round, one that was restored may hold more than that. */
-    const pith_seq *parked = n_parked > 0 ? s->slot[a->from].seq : NULL;
+    const pith_seq *parked = n_parked > 0 ? s->park.slot[a->park.from].seq : NULL;
     if (parked != NULL && parked->n_token == n_parked)
-        *need = pi_max(*need, pi_seq_held_bytes(parked));
+        *need = pi_max(*need, scheduler_slot_bytes(&s->park.slot[a->park.from]));
     *waits = !fits(s, *need - found_bytes(s, a, n_parked));
     if (!*waits || !alone)
         return PITH_OK;
     *waits = false;
     if (*need > most)
-        a->target = least;
+        a->room.target = least;
     *need = bytes_of(s, a, least);
     if (*need > most)
         return pi_fail(err, PITH_KV_FULL,
@@ -406,25 +411,25 @@ static pith_status find_room(struct pith_scheduler *s, struct answer *a, int32_t
     return PITH_OK;
 }
 
-/* The first of the queue whose slot nobody runs in. */
-static struct answer *first_of_queue(const struct pith_scheduler *s)
+/* The first of the queue whose slot is free. */
+static struct sched_answer *first_of_queue(const struct pith_scheduler *s)
 {
-    struct answer *a = s->first;
+    struct sched_answer *a = s->room.first;
     while (a != NULL && !scheduler_slot_is_free(s, a))
-        a = a->next_in_queue;
+        a = a->room.next;
     return a;
 }
 
 bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
 {
-    struct answer *a = first_of_queue(s);
+    struct sched_answer *a = first_of_queue(s);
     pith_error why;
     int64_t need;
     bool waits;
     *again = false;
-    if (a == NULL || s->n_place + scheduler_places(a) > s->params.n_seq)
+    if (a == NULL || s->room.n_active + scheduler_group_size(a) > s->params.n_seq)
         return false;
-    bool alone = s->n_place == 0;
+    bool alone = s->room.n_active == 0;
     look_outside(s);
     int32_t n_parked = scheduler_find(s, a);
     pith_status status = find_room(s, a, n_parked, alone, &need, &waits, &why);
@@ -449,65 +454,64 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
 
 /* ---- giving way ---- */
 
-void scheduler_stop_running(struct pith_scheduler *s, struct answer *a)
+void scheduler_stop_running(struct pith_scheduler *s, struct sched_answer *a)
 {
-    s->n_place -= scheduler_places(a);
-    s->set_aside -= a->set_aside;
-    a->set_aside = 0;
-    a->n_take = 0;
+    s->room.n_active -= scheduler_group_size(a);
+    s->room.set_aside -= a->room.set_aside;
+    a->room.set_aside = 0;
+    a->step.n_take = 0;
     s->prefixes_changed = true;
     int32_t i = 0;
     while (s->running[i] != a)
         i++;
     s->n_running--;
     memmove(&s->running[i], &s->running[i + 1],
-            (size_t)(s->n_running - i) * sizeof(struct answer *));
+            (size_t)(s->n_running - i) * sizeof(struct sched_answer *));
 }
 
 /* The tokens become a prompt again, also the one that was chosen last, but where it has to be
    evaluated alone or the list has no room: the sequence's list is the answer's now. */
-static void keep_tokens(struct answer *a)
+static void keep_tokens(struct sched_answer *a)
 {
     struct pith_seq *seq = a->seq;
-    a->n_computed = (int32_t)pi_max(a->n_computed, seq->n_token);
+    a->known.n_computed = (int32_t)pi_max(a->known.n_computed, seq->n_token);
     if (a->state == ANSWER_GENERATING) { /* all of them are there */
-        pi_mem_free(a->known);
+        pi_mem_free(a->known.list);
         a->has_next = seq->engine->traits.counts_steps || pi_seq_grow(seq, 1, NULL) != PITH_OK;
         if (!a->has_next)
             seq->tokens[seq->n_token] = a->next;
-        a->known = seq->tokens;
-        a->retold = false;
-        a->n_known = seq->n_token + !a->has_next;
+        a->known.list = seq->tokens;
+        a->known.retold = false;
+        a->known.n = seq->n_token + !a->has_next;
         seq->tokens = NULL;
         seq->n_token = seq->cap = 0;
     }
     pith_seq_free(seq);
     a->seq = NULL;
-    a->n_published = 0;
-    a->share_s = 0.0;
+    a->tally.n_published = 0;
+    a->tally.share_s = 0.0;
 }
 
 /* Puts the sequence's pages into host memory, where there is room. */
-static bool put_away(struct pith_scheduler *s, struct answer *a)
+static bool put_away(struct pith_scheduler *s, struct sched_answer *a)
 {
-    int64_t held = pi_seq_held_bytes(a->seq);
-    if (held > s->params.swap_bytes - s->swapped_bytes)
+    if (!scheduler_host_room(s, pi_seq_held_bytes(a->seq)))
         return false;
     if (pi_seq_swap_out(a->seq, &a->swapped, NULL) != PITH_OK)
         return false;
     if (a->state == ANSWER_GENERATING) /* else what was to be read still is */
-        a->n_known = a->seq->n_token;
-    s->swapped_bytes += kv_swapped_host_bytes(a->swapped);
+        a->known.n = a->seq->n_token;
+    s->room.swapped += kv_swapped_host_bytes(a->swapped);
     s->stats.preempted_swap++;
     s->stats.n_swapped++;
     return true;
 }
 
 /* Takes an answer's memory: it goes back to the queue, or ends where it cannot come back. */
-static void preempt(struct pith_scheduler *s, struct answer *a)
+static void preempt(struct pith_scheduler *s, struct sched_answer *a)
 {
-    s->put_back = true;
-    if (a->untouched) {
+    s->room.put_back = true;
+    if (a->park.untouched) {
         scheduler_slot_park(s, a);
         scheduler_slot_leave(s, a);
     } else if (pi_seq_altered(a->seq)) {
@@ -522,7 +526,7 @@ static void preempt(struct pith_scheduler *s, struct answer *a)
     scheduler_stop_running(s, a);
     if (a->swapped == NULL && a->seq != NULL)
         keep_tokens(a);
-    a->n_preempted++;
+    a->room.n_preempted++;
     scheduler_enqueue(s, a);
     pi_log(PITH_LOG_DEBUG, "scheduler preempted request=%lld answer=%d swapped=%d",
            (long long)a->request->id, a->index, a->swapped != NULL);
@@ -530,26 +534,26 @@ static void preempt(struct pith_scheduler *s, struct answer *a)
 
 /* Whether some answer that runs is better taken from than another: of lower priority, not set aside
    for in full because it was put back so often, admitted later. */
-static bool is_better(const struct pith_scheduler *s, const struct answer *a,
-                      const struct answer *than)
+static bool is_better(const struct pith_scheduler *s, const struct sched_answer *a,
+                      const struct sched_answer *than)
 {
-    bool full_a = a->n_preempted >= s->params.max_preempt;
-    bool full_b = than->n_preempted >= s->params.max_preempt;
+    bool full_a = a->room.n_preempted >= s->params.max_preempt;
+    bool full_b = than->room.n_preempted >= s->params.max_preempt;
     if (a->request->priority != than->request->priority)
         return a->request->priority < than->request->priority;
-    return full_a != full_b ? full_b : a->admission > than->admission;
+    return full_a != full_b ? full_b : a->room.admission > than->room.admission;
 }
 
 /* NULL: there is at most one answer that runs, or none that was there before this step and can be
    put away. */
-static struct answer *find_victim(const struct pith_scheduler *s)
+static struct sched_answer *find_victim(const struct pith_scheduler *s)
 {
-    struct answer *victim = NULL;
+    struct sched_answer *victim = NULL;
     if (s->n_running < 2)
         return NULL;
     for (int32_t i = 0; i < s->n_running; i++) {
-        struct answer *a = s->running[i];
-        if (a->new_here || !pi_seq_can_swap(a->seq))
+        struct sched_answer *a = s->running[i];
+        if (a->room.new_here || !pi_seq_can_swap(a->seq))
             continue;
         if (victim == NULL || is_better(s, a, victim))
             victim = a;
@@ -560,13 +564,12 @@ static struct answer *find_victim(const struct pith_scheduler *s)
 /* An early keep round on the largest that gains by one. */
 static bool relieve_keep(struct pith_scheduler *s)
 {
-    struct answer *largest = NULL;
+    struct sched_answer *largest = NULL;
     int64_t most = 0;
     for (int32_t i = 0; i < s->n_running; i++) {
-        struct answer *a = s->running[i];
-        struct keep_point at = pi_seq_point(a->seq, 0);
+        struct sched_answer *a = s->running[i];
         int64_t held = pi_seq_held_bytes(a->seq);
-        if (held > most && keep_over_budget(s->engine->keep, a->seq->memory.kv, at)) {
+        if (held > most && pi_seq_is_over_budget(a->seq)) {
             largest = a;
             most = held;
         }
@@ -591,7 +594,7 @@ static bool relieve_share(struct pith_scheduler *s)
     return freed > 0;
 }
 
-bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t bytes)
+bool scheduler_relieve(struct pith_scheduler *s, struct sched_answer *needy, int64_t bytes)
 {
     int64_t lacks = pi_max(1, bytes - kv_cache_free_bytes(s->engine->kv));
     s->prefixes_changed = true;
@@ -600,14 +603,14 @@ bool scheduler_relieve(struct pith_scheduler *s, struct answer *needy, int64_t b
     /* What the cache still has is used, and a round would copy it: it is worth less than that. */
     if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
         return true;
-    if (scheduler_slot_drop(s))
+    if (scheduler_slot_give(s))
         return true;
     if (s->params.pressure && s->engine->traits.bounded && relieve_keep(s))
         return true;
     if (s->params.pressure && relieve_share(s))
         return true;
-    bool is_new = needy != NULL && needy->new_here && s->n_running > 1;
-    struct answer *victim = is_new ? needy : find_victim(s);
+    bool is_new = needy != NULL && needy->room.new_here && s->n_running > 1;
+    struct sched_answer *victim = is_new ? needy : find_victim(s);
     if (victim != NULL)
         preempt(s, victim);
     return victim != NULL;

@@ -4,7 +4,7 @@
  * without the lock.
  *
  * Invariant: on_done is called once for each answer, after everything that the answer held is free
- * and nobody can find a request any more of which it was the last.
+ * and a request whose last answer it was can no longer be found.
  */
 #include "serve/scheduler.h"
 
@@ -14,7 +14,8 @@
 /* ---- text ---- */
 
 /* Hands a part out; false: the caller wants no more. */
-static bool deliver(struct pith_scheduler *s, struct answer *a, const struct pi_output_part *part)
+static bool deliver(struct pith_scheduler *s, struct sched_answer *a,
+                    const struct pi_output_part *part)
 {
     const struct request *r = a->request;
     if (r->on_token == NULL || (part->token < 0 && part->len == 0))
@@ -30,11 +31,11 @@ static bool deliver(struct pith_scheduler *s, struct answer *a, const struct pi_
     };
     double start = pi_time_s();
     bool more = r->on_token(r->user, &token);
-    s->user_s += pi_time_s() - start;
+    s->step.user_s += pi_time_s() - start;
     return more;
 }
 
-void scheduler_choose(struct pith_scheduler *s, struct answer *a)
+void scheduler_choose(struct pith_scheduler *s, struct sched_answer *a)
 {
     struct pi_output_part part;
     pith_error why;
@@ -45,9 +46,9 @@ void scheduler_choose(struct pith_scheduler *s, struct answer *a)
     double start = pi_time_s();
     pith_status status = pi_output_next(&a->out, pith_seq_logits(a->seq), &part, &why);
     double now = pi_time_s();
-    s->user_s += now - start;
-    if (a->first_at == 0.0)
-        a->first_at = now;
+    s->step.user_s += now - start;
+    if (a->tally.first_at == 0.0)
+        a->tally.first_at = now;
     if (status != PITH_OK) {
         scheduler_fail(s, a, &why);
         return;
@@ -69,15 +70,15 @@ void scheduler_choose(struct pith_scheduler *s, struct answer *a)
 
 /* ---- one prompt, several answers ---- */
 
-static int64_t evicted_of(const struct answer *a)
+static int64_t evicted_of(const struct sched_answer *a)
 {
     pith_keep_stats keep;
     pith_seq_keep_stats(a->seq, &keep);
     return keep.evicted;
 }
 
-static void start_sibling(struct pith_scheduler *s, const struct answer *a, struct answer *b,
-                          int64_t set_aside)
+static void start_sibling(struct pith_scheduler *s, const struct sched_answer *a,
+                          struct sched_answer *b, int64_t set_aside)
 {
     const struct request *r = a->request;
     pith_error why;
@@ -87,11 +88,11 @@ static void start_sibling(struct pith_scheduler *s, const struct answer *a, stru
         status = pi_output_init(&b->out, s->engine->model, &r->params, (uint64_t)b->index,
                                 r->on_token != NULL, &why);
     b->state = ANSWER_GENERATING;
-    b->set_aside = set_aside;
-    b->target = a->target;
-    b->admission = ++s->n_admission;
-    b->n_cached = r->n_prompt;
-    b->n_evicted = evicted_of(a);
+    b->room.set_aside = set_aside;
+    b->room.target = a->room.target;
+    b->room.admission = ++s->room.n_admission;
+    b->tally.n_cached = r->n_prompt;
+    b->tally.n_evicted = evicted_of(a);
     b->out.forced = r->forced;
     b->out.n_forced = r->n_forced;
     s->running[s->n_running++] = b; /* a's slots had one for it */
@@ -101,16 +102,16 @@ static void start_sibling(struct pith_scheduler *s, const struct answer *a, stru
         scheduler_fail(s, b, &why);
 }
 
-void scheduler_start_answers(struct pith_scheduler *s, struct answer *a)
+void scheduler_start_answers(struct pith_scheduler *s, struct sched_answer *a)
 {
     struct request *r = a->request;
-    int32_t n = scheduler_places(a);
-    int64_t part = a->set_aside / n;
+    int32_t n = scheduler_group_size(a);
+    int64_t part = a->room.set_aside / n;
     a->state = ANSWER_GENERATING;
     scheduler_slot_mark_return(s, a);
     for (int32_t i = 1; a->index == 0 && i < r->n_answer; i++)
         if (r->answer[i].state == ANSWER_SIBLING) {
-            a->set_aside -= part;
+            a->room.set_aside -= part;
             start_sibling(s, a, &r->answer[i], part);
         }
     for (int32_t i = 0; i < r->n_answer; i++)
@@ -120,20 +121,21 @@ void scheduler_start_answers(struct pith_scheduler *s, struct answer *a)
 
 /* ---- ends ---- */
 
-void scheduler_publish(struct pith_scheduler *s, struct answer *a)
+void scheduler_publish(struct pith_scheduler *s, struct sched_answer *a)
 {
     int32_t page_len = kv_cache_geometry(s->engine->kv)->page_len;
     if (s->prefix == NULL)
         return;
     int32_t n = pi_seq_unaltered(a->seq);
-    if (n / page_len <= a->n_published / page_len)
+    if (n / page_len <= a->tally.n_published / page_len)
         return;
     prefix_publish(s->prefix, a->request->salt, pith_seq_tokens(a->seq), n, a->seq->memory.kv);
-    a->n_published = n;
+    a->tally.n_published = n;
     s->prefixes_changed = true;
 }
 
-static void fill_result(const struct answer *a, const pith_error *why, pith_answer_result *out)
+static void fill_result(const struct sched_answer *a, const pith_error *why,
+                        pith_answer_result *out)
 {
     const struct request *r = a->request;
     double now = pi_time_s();
@@ -143,27 +145,27 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
         .status = why != NULL ? why->status : PITH_OK,
         .message = why != NULL ? why->message : "",
         .reason = a->out.reason,
-        .n_prompt = a->n_prompt,
-        .n_cached = a->n_cached,
-        .reuse = a->reuse,
-        .differs_at = a->differs_at,
+        .n_prompt = a->tally.n_prompt,
+        .n_cached = a->tally.n_cached,
+        .reuse = a->tally.reuse,
+        .differs_at = a->tally.differs_at,
         .n_generated = a->out.n_generated,
-        .n_preempted = a->n_preempted,
-        .n_draft = a->n_draft,
-        .n_draft_accepted = a->n_draft_accepted,
-        .slot = a->slot,
-        .n_from_park = a->n_from_park,
+        .n_preempted = a->room.n_preempted,
+        .n_draft = a->draft.n,
+        .n_draft_accepted = a->draft.n_accepted,
+        .slot = a->park.slot,
+        .n_from_park = a->tally.n_from_park,
         .n_predict = r->params.n_predict,
     };
-    double admitted = a->admitted_at > 0.0 ? a->admitted_at : now;
-    double first = a->first_at > 0.0 ? a->first_at : now;
+    double admitted = a->tally.admitted_at > 0.0 ? a->tally.admitted_at : now;
+    double first = a->tally.first_at > 0.0 ? a->tally.first_at : now;
     out->queue_s = admitted - r->submitted_at;
     out->prompt_s = first - admitted;
     out->generate_s = now - first;
     out->keep.first_round_at = out->keep.first_overwrite_at = out->keep.budget = -1;
     if (a->seq != NULL) {
         pith_seq_keep_stats(a->seq, &out->keep);
-        out->n_evicted = pi_max(0, out->keep.evicted - a->n_evicted);
+        out->n_evicted = pi_max(0, out->keep.evicted - a->tally.n_evicted);
         pith_seq_share_stats(a->seq, &out->share);
         pith_seq_recall_stats(a->seq, &out->recall);
         out->full_bytes = pi_seq_full_bytes(a->seq);
@@ -174,26 +176,26 @@ static void fill_result(const struct answer *a, const pith_error *why, pith_answ
 
 /* A prompt that was stopped between its parts: with a read policy no later one goes on from there,
    but from what the slot had. */
-static void take_back(const struct pith_scheduler *s, struct answer *a)
+static void take_back(const struct pith_scheduler *s, struct sched_answer *a)
 {
-    if (!s->engine->traits.reads_parts || a->state != ANSWER_READING || a->seq == NULL ||
-        a->swapped != NULL || a->torn || a->n_before >= a->seq->n_token)
+    if (!pi_engine_reads_chunks(s->engine) || a->state != ANSWER_READING || a->seq == NULL ||
+        a->swapped != NULL || a->park.torn || a->park.n_before >= a->seq->n_token)
         return;
-    a->torn = pith_seq_truncate(a->seq, a->n_before, NULL) != PITH_OK;
-    a->seq->read = a->read_before;
+    a->park.torn = pith_seq_truncate(a->seq, a->park.n_before, NULL) != PITH_OK;
+    a->seq->read = a->park.read_before;
 }
 
 /* Whether the answer's sequence stays in its slot: it is what one of its tokens would be that was
    never stopped, and nothing failed. */
-static bool stays(const struct answer *a, const pith_error *why)
+static bool stays(const struct sched_answer *a, const pith_error *why)
 {
-    if (a->slot < 0 || a->seq == NULL || a->swapped != NULL || a->seq->n_token == 0)
+    if (a->park.slot < 0 || a->seq == NULL || a->swapped != NULL || a->seq->n_token == 0)
         return false;
-    return !a->torn && (why == NULL || why->status == PITH_CANCELLED);
+    return !a->park.torn && (why == NULL || why->status == PITH_CANCELLED);
 }
 
 /* Takes the answer from where it is, and frees what it holds. */
-static void release(struct pith_scheduler *s, struct answer *a)
+static void release(struct pith_scheduler *s, struct sched_answer *a)
 {
     scheduler_slot_leave(s, a);
     if (a->state == ANSWER_QUEUED)
@@ -201,18 +203,18 @@ static void release(struct pith_scheduler *s, struct answer *a)
     else if (a->state != ANSWER_SIBLING)
         scheduler_stop_running(s, a);
     else if (a->request->answer[0].state == ANSWER_READING)
-        s->n_place--;
+        s->room.n_active--;
     a->state = ANSWER_ENDED;
     if (a->swapped != NULL) {
-        s->swapped_bytes -= kv_swapped_host_bytes(a->swapped);
+        s->room.swapped -= kv_swapped_host_bytes(a->swapped);
         s->stats.n_swapped--;
         kv_swapped_free(a->swapped);
         a->swapped = NULL;
     }
     pith_seq_free(a->seq);
     a->seq = NULL;
-    pi_mem_free(a->known);
-    a->known = NULL;
+    pi_mem_free(a->known.list);
+    a->known.list = NULL;
     if (a->has_out)
         pi_output_free(&a->out);
 }
@@ -229,7 +231,7 @@ static void finish_request(struct pith_scheduler *s, struct request *r)
 }
 
 /* why NULL: as OK. */
-static void finish(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+static void finish(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
     struct request *r = a->request;
     pith_answer_result result;
@@ -248,10 +250,10 @@ static void finish(struct pith_scheduler *s, struct answer *a, const pith_error 
     double start = pi_time_s();
     if (r->on_done != NULL)
         r->on_done(r->user, &result);
-    s->user_s += pi_time_s() - start;
+    s->step.user_s += pi_time_s() - start;
 }
 
-void scheduler_end(struct pith_scheduler *s, struct answer *a, pith_stop_reason reason)
+void scheduler_end(struct pith_scheduler *s, struct sched_answer *a, pith_stop_reason reason)
 {
     struct pi_output_part part;
     pith_error why;
@@ -268,7 +270,7 @@ void scheduler_end(struct pith_scheduler *s, struct answer *a, pith_stop_reason 
     finish(s, a, NULL);
 }
 
-void scheduler_fail(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+void scheduler_fail(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
     struct request *r = a->request;
     for (int32_t i = r->n_answer - 1; a->index == 0 && i > 0; i--)

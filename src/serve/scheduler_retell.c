@@ -51,7 +51,7 @@ static bool follow(struct reader *parked, struct reader *prompt)
     return true;
 }
 
-/* The tokens of what is left of the prompt's token at whose middle the parked text ends, in out
+/* The tokens of the rest of that token of the prompt at whose middle the parked text ends, in out
    [TOKEN_BYTES_MAX]. False: tokens do not give these bytes. */
 static bool split(const struct reader *prompt, int32_t *out, int32_t *n)
 {
@@ -73,17 +73,17 @@ static bool split(const struct reader *prompt, int32_t *out, int32_t *n)
     return back_len == len && memcmp(back, text, len) == 0;
 }
 
-void scheduler_untell(struct answer *a)
+void scheduler_untell(struct sched_answer *a)
 {
-    if (!a->retold)
+    if (!a->known.retold)
         return;
-    pi_mem_free(a->known);
-    a->known = NULL;
-    a->n_known = a->request->n_prompt;
-    a->retold = false;
+    pi_mem_free(a->known.list);
+    a->known.list = NULL;
+    a->known.n = a->request->n_prompt;
+    a->known.retold = false;
 }
 
-bool scheduler_retell(const pith_seq *seq, struct answer *a)
+bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
 {
     const struct request *r = a->request;
     const struct pi_vocab *vocab = seq->engine->model->vocab;
@@ -105,8 +105,8 @@ bool scheduler_retell(const pith_seq *seq, struct answer *a)
     memcpy(known, seq->tokens, (size_t)seq->n_token * sizeof(*known));
     memcpy(known + seq->n_token, middle, (size_t)n_middle * sizeof(*known));
     memcpy(known + seq->n_token + n_middle, r->prompt + prompt.at, (size_t)n_rest * sizeof(*known));
-    a->known = known;
-    a->n_known = (int32_t)n;
-    a->retold = true;
+    a->known.list = known;
+    a->known.n = (int32_t)n;
+    a->known.retold = true;
     return true;
 }

@@ -14,17 +14,17 @@
 #include "base/os.h"
 #include "tensor/finite.h"
 
-#define BUSY_STEP_TOKENS 128 /* of a step in which something is generated, where nobody says */
+#define BUSY_STEP_TOKENS 128 /* of a step in which something is generated, by default */
 
 /* ---- ends ---- */
 
 /* Links a request of which an answer is somewhere to those that are late, once. */
-static struct request *add_late(struct pith_scheduler *s, const struct answer *a, double now,
+static struct request *add_late(struct pith_scheduler *s, const struct sched_answer *a, double now,
                                 struct request *late)
 {
     struct request *r = a->request;
     if (r->deadline > now) {
-        s->next_deadline = fmin(s->next_deadline, r->deadline);
+        s->step.next_deadline = fmin(s->step.next_deadline, r->deadline);
         return late;
     }
     if (r->is_late)
@@ -37,10 +37,10 @@ static struct request *add_late(struct pith_scheduler *s, const struct answer *a
 static struct request *find_late(struct pith_scheduler *s, double now)
 {
     struct request *late = NULL;
-    s->next_deadline = INFINITY;
+    s->step.next_deadline = INFINITY;
     for (int32_t i = 0; i < s->n_running; i++)
         late = add_late(s, s->running[i], now, late);
-    for (const struct answer *a = s->first; a != NULL; a = a->next_in_queue)
+    for (const struct sched_answer *a = s->room.first; a != NULL; a = a->room.next)
         late = add_late(s, a, now, late);
     return late;
 }
@@ -55,7 +55,7 @@ static void end_unwanted(struct pith_scheduler *s)
         next = r->next_ending;
         scheduler_fail_request(s, r, &why);
     }
-    if (now < s->next_deadline)
+    if (now < s->step.next_deadline)
         return;
     for (r = find_late(s, now); r != NULL; r = next) {
         next = r->next_late;
@@ -71,29 +71,29 @@ static void end_unwanted(struct pith_scheduler *s)
  */
 static bool show_prompt(void *user, pith_seq *seq, int32_t pos, const float *logits)
 {
-    struct answer *a = user;
+    struct sched_answer *a = user;
     const struct request *r = a->request;
     if (pos == r->n_prompt - 1)
         memcpy(seq->logits, logits, (size_t)seq->engine->model->hp.n_vocab * sizeof(*logits));
-    if (pos < a->n_shown || a->unwanted || a->not_finite)
+    if (pos < a->step.n_shown || a->step.unwanted || a->step.not_finite)
         return true;
     if (pi_max_magnitude(logits, seq->engine->model->hp.n_vocab) >= PI_FINITE_END) {
-        a->not_finite = true;
+        a->step.not_finite = true;
         return true;
     }
-    a->n_shown = pos + 1;
-    a->unwanted = !r->on_prompt(r->user, r->id, pos, r->prompt[pos], logits);
+    a->step.n_shown = pos + 1;
+    a->step.unwanted = !r->on_prompt(r->user, r->id, pos, r->prompt[pos], logits);
     return true; /* false would stop the others of the batch, too */
 }
 
 /* Whether n more tokens that are read have rows to be shown. */
-static bool shows(const struct answer *a, int32_t n)
+static bool shows(const struct sched_answer *a, int32_t n)
 {
-    return a->state == ANSWER_READING && a->n_shown < a->request->n_prompt &&
-           pith_seq_length(a->seq) + n > a->n_shown;
+    return a->state == ANSWER_READING && a->step.n_shown < a->request->n_prompt &&
+           pith_seq_length(a->seq) + n > a->step.n_shown;
 }
 
-static pith_batch_item item_for(struct answer *a, int32_t n)
+static pith_batch_item item_for(struct sched_answer *a, int32_t n)
 {
     pith_batch_item item = {.seq = a->seq, .n_token = n, .logits = PITH_LOGITS_LAST};
     if (shows(a, n)) {
@@ -108,18 +108,18 @@ static pith_batch_item item_for(struct answer *a, int32_t n)
         return item;
     }
     int32_t len = pith_seq_length(a->seq);
-    item.n_rest = a->n_known - len - n;
-    item.tokens = (a->known != NULL ? a->known : a->request->prompt) + len;
-    bool known = len + n < a->n_known || a->has_next; /* the token behind them */
+    item.n_rest = a->known.n - len - n;
+    item.tokens = (a->known.list != NULL ? a->known.list : a->request->prompt) + len;
+    bool known = len + n < a->known.n || a->has_next; /* the token behind them */
     if (known && item.logits == PITH_LOGITS_LAST)
         item.logits = PITH_LOGITS_NONE;
     return item;
 }
 
-/* It cannot go on, and nobody gives way: what it has said stands. */
-static void give_up(struct pith_scheduler *s, struct answer *a, const pith_error *why)
+/* It cannot go on, and no answer gives way: what it has said stands. */
+static void give_up(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
-    if ((why->status == PITH_KV_FULL || why->status == PITH_CONTEXT) && a->first_at > 0.0)
+    if ((why->status == PITH_KV_FULL || why->status == PITH_CONTEXT) && a->tally.first_at > 0.0)
         scheduler_end(s, a, PITH_STOP_FULL);
     else
         scheduler_fail(s, a, why);
@@ -128,17 +128,18 @@ static void give_up(struct pith_scheduler *s, struct answer *a, const pith_error
 bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
-    if (s->first != NULL)
+    if (s->room.first != NULL)
         return false;
     if (s->engine->traits.bounded) /* each can take all that it has set aside once more */
-        return scheduler_reserve(s) == 1.0 && kv_cache_free_bytes(s->engine->kv) >= s->set_aside;
+        return scheduler_reserve(s) == 1.0 &&
+               kv_cache_free_bytes(s->engine->kv) >= s->room.set_aside;
     /* One page that is begun, and the copy of another. */
-    s->spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len) + kv_bytes_of_state(g);
-    return s->spare >= 0;
+    s->step.spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len) + kv_bytes_of_state(g);
+    return s->step.spare >= 0;
 }
 
 /* Room for the row that show_prompt keeps. */
-static pith_status reserve_row(struct pith_scheduler *s, struct answer *a, int32_t n,
+static pith_status reserve_row(struct pith_scheduler *s, struct sched_answer *a, int32_t n,
                                pith_error *err)
 {
     size_t n_vocab = (size_t)s->engine->model->hp.n_vocab;
@@ -150,9 +151,9 @@ static pith_status reserve_row(struct pith_scheduler *s, struct answer *a, int32
                : pi_fail(err, PITH_NOMEM, "no memory for a row of %zu logits", n_vocab);
 }
 
-/* Plans n tokens of an answer, and makes room for them where that is not sure. False: somebody
-   ended or was put back for that. */
-static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
+/* Plans n tokens of an answer, and makes room for them where that is not sure. False: an
+   answer ended or was put back for that. */
+static bool plan_tokens(struct pith_scheduler *s, struct sched_answer *a, int32_t n)
 {
     pith_error why;
     pith_status status = reserve_row(s, a, n, &why);
@@ -161,8 +162,8 @@ static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
         status = pi_item_reserve(s->engine, &item, &why);
     }
     if (status == PITH_OK) {
-        a->n_take = n;
-        s->tokens_left -= n;
+        a->step.n_take = n;
+        s->step.tokens_left -= n;
         return true;
     }
     if (status != PITH_KV_FULL || !scheduler_relieve(s, a, kv_seq_takes(a->seq->memory.kv, n)))
@@ -172,7 +173,7 @@ static bool take(struct pith_scheduler *s, struct answer *a, int32_t n)
 
 /* Of n tokens those up to where a page ends, if one does: what windows see there is held only then,
    and goes with the page into the cache of prefixes. */
-static int32_t whole_pages(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+static int32_t whole_pages(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     int32_t len = pith_seq_length(a->seq), whole = (len + n) / g->page_len * g->page_len - len;
@@ -180,22 +181,22 @@ static int32_t whole_pages(const struct pith_scheduler *s, const struct answer *
 }
 
 /* Of n tokens those before the first round, if one comes: so that their pages can be published. */
-static int32_t before_round(const struct pith_scheduler *s, const struct answer *a, int32_t n)
+static int32_t before_round(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
     const struct pith_engine *e = s->engine;
-    if (s->prefix == NULL || !e->traits.bounded || a->seq->tally.n_round > 0)
+    if (s->prefix == NULL || !e->traits.bounded || a->seq->keep.tally.n_round > 0)
         return n;
-    int32_t room = keep_room(e->keep, a->seq->memory.kv, pi_seq_point(a->seq, 0), n);
+    int32_t room = pi_seq_until_round(a->seq, n);
     return room > 0 ? room : n;
 }
 
 /* Of n of the tokens that are left as many as leave those together that recall together, or all; at
    least two. The first of a step gives two, however few fit. */
-static int32_t before_recall(const struct pith_scheduler *s, const struct answer *a, int32_t n,
-                             int32_t left, bool first)
+static int32_t before_recall(const struct pith_scheduler *s, const struct sched_answer *a,
+                             int32_t n, int32_t left, bool first)
 {
     int32_t fit = (int32_t)pi_max(n, first ? 2 : 0);
-    int32_t most = pi_engine_recall_reusable(s->engine, fit, left);
+    int32_t most = pi_verbs_leave(s->engine, fit, left);
     if (most < 2) /* hardly more than what recalls */
         return n == left || first ? left : 0;
     int32_t part = before_round(s, a, most), whole = whole_pages(s, a, part);
@@ -207,27 +208,27 @@ static int32_t before_recall(const struct pith_scheduler *s, const struct answer
 /* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
    read whole; where steps count no part is a single token, which would be one. Under a keep policy
    the part before the first round is by itself, so that its pages can be published. */
-static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, bool first)
+static int32_t part_of(const struct pith_scheduler *s, const struct sched_answer *a, bool first)
 {
     const struct pith_engine *e = s->engine;
-    int32_t left = a->n_known - pith_seq_length(a->seq);
-    int32_t n = (int32_t)pi_min(left, s->tokens_left);
-    if (s->tokens_left < 1 || left < 1)
+    int32_t left = a->known.n - pith_seq_length(a->seq);
+    int32_t n = (int32_t)pi_min(left, s->step.tokens_left);
+    if (s->step.tokens_left < 1 || left < 1)
         return 0;
     if (!e->traits.cuts_prompts)
         return n == left || first ? left : 0;
-    if (e->traits.recalls_kv)
+    if (pi_engine_ends_together(e))
         return before_recall(s, a, n, left, first);
-    if (e->traits.reads_parts)
+    if (pi_engine_reads_chunks(e))
         return pi_engine_part(e, n, left, first);
     if (e->traits.counts_steps && left > 1) {
-        if (n < 2 && !(first && s->tokens_left == s->params.step_tokens))
+        if (n < 2 && !(first && s->step.tokens_left == s->params.step_tokens))
             return 0;
         n = (int32_t)pi_max(n, 2);
         return left - n != 1 ? n : n > 2 ? n - 1 : left;
     }
-    int32_t hidden = a->n_shown - pith_seq_length(a->seq); /* of these no logits are made */
-    if (a->n_shown < a->request->n_prompt && hidden > 0 && !e->traits.counts_steps)
+    int32_t hidden = a->step.n_shown - pith_seq_length(a->seq); /* of these no logits are made */
+    if (a->step.n_shown < a->request->n_prompt && hidden > 0 && !e->traits.counts_steps)
         n = (int32_t)pi_min(n, hidden);
     return whole_pages(s, a, before_round(s, a, n));
 }
@@ -236,25 +237,25 @@ static int32_t part_of(const struct pith_scheduler *s, const struct answer *a, b
    admission. */
 static void list_items(struct pith_scheduler *s)
 {
-    s->n_item = 0;
+    s->step.n_item = 0;
     for (int32_t reading = 0; reading < 2; reading++)
         for (int32_t i = 0; i < s->n_running; i++) {
-            struct answer *a = s->running[i];
-            if (a->n_take == 0 || (a->state == ANSWER_READING) != reading)
+            struct sched_answer *a = s->running[i];
+            if (a->step.n_take == 0 || (a->state == ANSWER_READING) != reading)
                 continue;
-            s->item_of[s->n_item] = a;
-            s->items[s->n_item++] = item_for(a, a->n_take);
+            s->step.item_of[s->step.n_item] = a;
+            s->step.items[s->step.n_item++] = item_for(a, a->step.n_take);
         }
 }
 
-/* Whether the keep rounds of what is planned have their pages; false: somebody gave way. */
+/* Whether the keep rounds of what is planned have their pages; false: an answer gave way. */
 static bool check_rounds(struct pith_scheduler *s)
 {
     pith_error why;
     if (!s->engine->traits.bounded || scheduler_is_roomy(s, 0))
         return true;
     list_items(s);
-    int64_t lacks = pi_items_lack(s->engine, s->items, s->n_item);
+    int64_t lacks = pi_items_lack(s->engine, s->step.items, s->step.n_item);
     int64_t n_free = kv_cache_free_bytes(s->engine->kv);
     if (lacks <= n_free)
         return true;
@@ -262,7 +263,7 @@ static bool check_rounds(struct pith_scheduler *s)
         pi_fail(&why, PITH_KV_FULL,
                 "keep rounds can take %lld more bytes of pages, and %lld are free",
                 (long long)lacks, (long long)n_free);
-        give_up(s, s->item_of[s->n_item - 1], &why);
+        give_up(s, s->step.item_of[s->step.n_item - 1], &why);
     }
     return false;
 }
@@ -282,16 +283,16 @@ static bool plan_running(struct pith_scheduler *s)
 {
     bool first = true;
     for (int32_t i = 0; i < s->n_running; i++)
-        s->running[i]->n_take = 0;
-    s->tokens_left = step_tokens(s);
-    s->spare = kv_cache_free_bytes(s->engine->kv);
+        s->running[i]->step.n_take = 0;
+    s->step.tokens_left = step_tokens(s);
+    s->step.spare = kv_cache_free_bytes(s->engine->kv);
     for (int32_t i = 0; i < s->n_running; i++)
-        if (s->running[i]->state == ANSWER_GENERATING && !take(s, s->running[i], 1))
+        if (s->running[i]->state == ANSWER_GENERATING && !plan_tokens(s, s->running[i], 1))
             return false;
     for (int32_t i = 0; i < s->n_running; i++) {
-        struct answer *a = s->running[i];
+        struct sched_answer *a = s->running[i];
         int32_t n = a->state == ANSWER_READING ? part_of(s, a, first) : 0;
-        if (n > 0 && !take(s, a, n))
+        if (n > 0 && !plan_tokens(s, a, n))
             return false;
         first = first && n == 0;
     }
@@ -301,7 +302,7 @@ static bool plan_running(struct pith_scheduler *s)
 static bool reads_any(const struct pith_scheduler *s)
 {
     for (int32_t i = 0; i < s->n_running; i++)
-        if (s->running[i]->state == ANSWER_READING && s->running[i]->n_take > 0)
+        if (s->running[i]->state == ANSWER_READING && s->running[i]->step.n_take > 0)
             return true;
     return false;
 }
@@ -311,13 +312,13 @@ static bool reads_any(const struct pith_scheduler *s)
 static bool plan_queue(struct pith_scheduler *s)
 {
     bool any = false, again = true;
-    while (s->tokens_left > 0 && !s->put_back && again) {
+    while (s->step.tokens_left > 0 && !s->room.put_back && again) {
         if (!scheduler_admit_first(s, &again))
             continue;
-        struct answer *a = s->running[s->n_running - 1];
+        struct sched_answer *a = s->running[s->n_running - 1];
         int32_t n = a->state == ANSWER_GENERATING ? 1 : part_of(s, a, !reads_any(s));
         any = again = true;
-        if (n > 0 && !take(s, a, n))
+        if (n > 0 && !plan_tokens(s, a, n))
             return true;
     }
     return any && s->engine->traits.bounded;
@@ -325,9 +326,9 @@ static bool plan_queue(struct pith_scheduler *s)
 
 static void plan(struct pith_scheduler *s)
 {
-    s->put_back = false;
+    s->room.put_back = false;
     for (int32_t i = 0; i < s->n_running; i++)
-        s->running[i]->new_here = false;
+        s->running[i]->room.new_here = false;
     do {
         while (!plan_running(s)) {
         }
@@ -338,26 +339,24 @@ static void plan(struct pith_scheduler *s)
 
 /* ---- what came of it ---- */
 
-static void count_share(struct pith_scheduler *s, struct answer *a)
+static void count_share(struct pith_scheduler *s, struct sched_answer *a)
 {
     pith_share_stats share;
-    if (!s->engine->traits.shares)
-        return;
     pith_seq_share_stats(a->seq, &share);
-    s->stats.share_s += share.seconds - a->share_s;
-    a->share_s = share.seconds;
+    s->stats.share_s += share.seconds - a->tally.share_s;
+    a->tally.share_s = share.seconds;
 }
 
 /* Tokens of a prompt, or of what is read again, were evaluated. */
-static void note_read(struct pith_scheduler *s, struct answer *a)
+static void note_read(struct pith_scheduler *s, struct sched_answer *a)
 {
-    int32_t len = pith_seq_length(a->seq), begin = len - a->n_take;
-    int32_t n_again = (int32_t)pi_max(0, pi_min(len, a->n_computed) - begin);
-    int32_t end = (int32_t)pi_min(len, a->retold ? a->n_known : a->request->n_prompt);
-    int32_t n_new = (int32_t)pi_max(0, end - pi_max(begin, a->n_computed));
+    int32_t len = pith_seq_length(a->seq), begin = len - a->step.n_take;
+    int32_t n_again = (int32_t)pi_max(0, pi_min(len, a->known.n_computed) - begin);
+    int32_t end = (int32_t)pi_min(len, a->known.retold ? a->known.n : a->request->n_prompt);
+    int32_t n_new = (int32_t)pi_max(0, end - pi_max(begin, a->known.n_computed));
     s->stats.prompt_tokens += n_again + n_new;
     s->stats.recomputed_tokens += n_again;
-    a->n_prompt += n_new;
+    a->tally.n_prompt += n_new;
     /* Under a keep policy what others may use is copied by a round: not where memory is short. */
     if (!s->engine->traits.bounded ||
         kv_cache_free_bytes(s->engine->kv) >= pi_seq_held_bytes(a->seq))
@@ -367,20 +366,20 @@ static void note_read(struct pith_scheduler *s, struct answer *a)
 /* Of item i. */
 static void use_result(struct pith_scheduler *s, int32_t i)
 {
-    struct answer *a = s->item_of[i];
+    struct sched_answer *a = s->step.item_of[i];
     count_share(s, a);
-    a->untouched = false;
-    if (a->not_finite) {
+    a->park.untouched = false;
+    if (a->step.not_finite) {
         pith_error why;
         pi_model_not_finite(s->engine->model, &why);
         scheduler_fail(s, a, &why);
         return;
     }
-    if (a->unwanted) {
+    if (a->step.unwanted) {
         scheduler_end(s, a, PITH_STOP_CALLER);
         return;
     }
-    if (a->state == ANSWER_GENERATING && a->n_take > 1) {
+    if (a->state == ANSWER_GENERATING && a->step.n_take > 1) {
         scheduler_use_draft(s, a);
         return;
     }
@@ -389,12 +388,12 @@ static void use_result(struct pith_scheduler *s, int32_t i)
         return;
     }
     note_read(s, a);
-    if (pith_seq_length(a->seq) < a->n_known)
+    if (pith_seq_length(a->seq) < a->known.n)
         return;
-    if (a->parts && a->request->n_prompt > 1)
-        pi_seq_forget_steps(a->seq);
-    a->parts = false;
-    if (s->items[i].logits == PITH_LOGITS_ALL)
+    if (a->park.parts && a->request->n_prompt > 1)
+        pi_verbs_as_prompt(a->seq);
+    a->park.parts = false;
+    if (s->step.items[i].logits == PITH_LOGITS_ALL)
         a->seq->has_logits = true; /* the last row is there */
     if (a->has_next)
         a->state = ANSWER_GENERATING;
@@ -409,7 +408,7 @@ struct reading {
     const struct request *request;
 };
 
-/* Between the passes of a long prompt: whether anybody still wants it. */
+/* Between the passes of a long prompt: whether its request still wants it. */
 static bool goes_on(void *user, double fraction)
 {
     const struct reading *reading = user;
@@ -421,56 +420,56 @@ static void note_cost(struct pith_scheduler *s, int32_t begin, int32_t n, double
 {
     int32_t n_row = 0;
     for (int32_t i = begin; i < begin + n; i++) {
-        if (s->item_of[i]->state != ANSWER_GENERATING)
+        if (s->step.item_of[i]->state != ANSWER_GENERATING)
             return;
-        n_row += s->items[i].n_token;
+        n_row += s->step.items[i].n_token;
     }
-    draft_cost_note(&s->cost, n_row, seconds);
+    draft_cost_note(&s->draft.cost, n_row, seconds);
 }
 
 static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, pith_error *err)
 {
-    const struct answer *a = s->item_of[begin];
+    const struct sched_answer *a = s->step.item_of[begin];
     struct reading reading = {s, a->request};
-    bool is_long = n == 1 && s->items[begin].n_token > s->engine->chunk;
+    bool is_long = n == 1 && s->step.items[begin].n_token > s->engine->chunk;
     double start = pi_time_s(), start_own = pi_thread_time_s();
     for (int32_t i = begin; i < begin + n; i++)
-        if (s->item_of[i]->state == ANSWER_GENERATING && s->items[i].n_token > 1)
-            pi_seq_begin_ahead(s->items[i].seq, s->items[i].n_token - 1);
-    pith_status status =
-        pith_batch_eval(s->engine, &s->items[begin], n, is_long ? goes_on : NULL, &reading, err);
+        if (s->step.item_of[i]->state == ANSWER_GENERATING && s->step.items[i].n_token > 1)
+            pi_seq_begin_ahead(s->step.items[i].seq, s->step.items[i].n_token - 1);
+    pith_status status = pith_batch_eval(s->engine, &s->step.items[begin], n,
+                                         is_long ? goes_on : NULL, &reading, err);
     for (int32_t i = begin; i < begin + n; i++)
-        if (s->items[i].seq->n_draft > 0)
-            pi_seq_end_ahead(s->items[i].seq, status == PITH_OK);
+        if (s->step.items[i].seq->ahead.n_draft > 0)
+            pi_seq_end_ahead(s->step.items[i].seq, status == PITH_OK);
     if (status == PITH_OK)
         note_cost(s, begin, n, pi_thread_time_s() - start_own);
-    s->user_s += pi_time_s() - start;
+    s->step.user_s += pi_time_s() - start;
     return status;
 }
 
 /* The item without its draft. */
 static void leave_draft(struct pith_scheduler *s, int32_t i)
 {
-    struct answer *a = s->item_of[i];
+    struct sched_answer *a = s->step.item_of[i];
     if (a->state != ANSWER_GENERATING)
         return;
-    a->n_take = 1;
-    s->items[i] = item_for(a, 1);
+    a->step.n_take = 1;
+    s->step.items[i] = item_for(a, 1);
 }
 
-/* Without memory for all of it each goes alone, and only whose memory is not there fails, or where
-   that is pages and others run, tries again in the next step. A prompt that nobody wants any more
-   was stopped on its way, and ends with the next step: where policies have seen a part of it, its
-   sequence is no other's. Anything else came from outside (the tap), and nobody knows how far it
-   got. */
+/* Without memory for all of it each item goes alone, and only those without memory fail; where pages
+   are short and others run, they try again in the next step. A prompt whose request was cancelled
+   was stopped on its way, and ends with the next step: where policies have seen a part of it, no
+   other request may use its sequence. Anything else came from outside (the tap), and how far it got
+   is not known. */
 static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
 {
     pith_error why;
-    int32_t len = pith_seq_length(s->items[begin].seq);
+    int32_t len = pith_seq_length(s->step.items[begin].seq);
     pith_status status = evaluate(s, begin, n, &why);
     bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
     for (int32_t i = begin; i < begin + n; i++) {
-        struct answer *a = s->item_of[i];
+        struct sched_answer *a = s->step.item_of[i];
         if (each) {
             leave_draft(s, i);
             status = evaluate(s, i, 1, &why);
@@ -478,24 +477,25 @@ static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
         if (status == PITH_OK)
             use_result(s, i);
         else if (status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))
-            a->torn = n > 1 || pith_seq_length(a->seq) != len || s->engine->traits.recalls_kv;
+            a->park.torn =
+                n > 1 || pith_seq_length(a->seq) != len || pi_engine_ends_together(s->engine);
         else if (status != PITH_KV_FULL || s->n_running == 1)
             give_up(s, a, &why);
     }
 }
 
-/* The step's items, as many at a time as a pass holds, so that nobody waits for more than that who
-   wants his stopped; one that is longer goes alone, and is asked for between its passes. Nothing
-   that is computed depends on it. */
+/* Evaluates the step's items, as many at a time as a pass holds, so that a cancelled request waits
+   for no more than that. An item that is longer goes alone, and its request is asked between its
+   passes. Nothing that is computed depends on it. */
 static void evaluate_items(struct pith_scheduler *s)
 {
-    for (int32_t begin = 0, n; begin < s->n_item; begin += n) {
-        int64_t n_token = s->items[begin].n_token;
-        bool wanted = begin == 0 || scheduler_is_wanted(s, s->item_of[begin]->request);
-        for (n = 1; wanted && begin + n < s->n_item; n++) {
-            n_token += s->items[begin + n].n_token;
+    for (int32_t begin = 0, n; begin < s->step.n_item; begin += n) {
+        int64_t n_token = s->step.items[begin].n_token;
+        bool wanted = begin == 0 || scheduler_is_wanted(s, s->step.item_of[begin]->request);
+        for (n = 1; wanted && begin + n < s->step.n_item; n++) {
+            n_token += s->step.items[begin + n].n_token;
             if (n_token > s->engine->chunk ||
-                (begin > 0 && !scheduler_is_wanted(s, s->item_of[begin + n]->request)))
+                (begin > 0 && !scheduler_is_wanted(s, s->step.item_of[begin + n]->request)))
                 break;
         }
         if (wanted)
@@ -503,15 +503,15 @@ static void evaluate_items(struct pith_scheduler *s)
     }
 }
 
-/* Those whose slot held all of the prompt, with logits. */
+/* Answers whose slot held all of the prompt, with logits. */
 static void start_ready(struct pith_scheduler *s)
 {
     for (int32_t i = 0; i < s->n_running;) {
-        struct answer *a = s->running[i];
-        bool ready = a->state == ANSWER_READING && pith_seq_length(a->seq) >= a->n_known &&
+        struct sched_answer *a = s->running[i];
+        bool ready = a->state == ANSWER_READING && pith_seq_length(a->seq) >= a->known.n &&
                      pith_seq_logits(a->seq) != NULL;
         if (ready) { /* it generates then, or has ended and is not in the list */
-            a->untouched = false;
+            a->park.untouched = false;
             scheduler_start_answers(s, a);
         }
         i = ready ? 0 : i + 1;
@@ -528,7 +528,7 @@ static void update_stats(struct pith_scheduler *s)
     for (int32_t i = 0; i < s->n_running; i++)
         t->n_reading += s->running[i]->state == ANSWER_READING;
     t->peak_running = (int32_t)pi_max(t->peak_running, s->n_running);
-    t->swapped_bytes = s->swapped_bytes;
+    t->swapped_bytes = s->room.swapped;
     t->parked_bytes = scheduler_parked_bytes(s);
     scheduler_look_at_prefixes(s);
 }
@@ -536,11 +536,11 @@ static void update_stats(struct pith_scheduler *s)
 void scheduler_show(struct pith_scheduler *s)
 {
     update_stats(s);
-    pi_lock_take(&s->lock);
-    s->shown = s->stats;
-    s->shown.n_waiting = s->n_waiting;
-    s->shown.n_parked -= s->n_return;
-    pi_lock_give(&s->lock);
+    pi_lock_take(&s->inbox.lock);
+    s->inbox.shown = s->stats;
+    s->inbox.shown.n_waiting = s->inbox.n_waiting;
+    s->inbox.shown.n_parked -= s->park.n_return;
+    pi_lock_give(&s->inbox.lock);
 }
 
 pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
@@ -551,11 +551,11 @@ pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
         return pi_fail(err, PITH_BUSY, "pith_scheduler_step: a step is running");
     double start = pi_time_s();
     s->stepping = true;
-    s->user_s = 0.0;
+    s->step.user_s = 0.0;
     end_unwanted(s);
     plan(s);
     int32_t n_running = s->n_running;
-    if (s->n_item > 0) {
+    if (s->step.n_item > 0) {
         evaluate_items(s);
         s->stats.n_step++;
     }
@@ -564,12 +564,12 @@ pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
     s->stats.peak_running = (int32_t)pi_max(s->stats.peak_running, n_running);
     double seconds = pi_time_s() - start;
     s->stats.seconds += seconds;
-    s->stats.schedule_s += seconds - s->user_s;
+    s->stats.schedule_s += seconds - s->step.user_s;
     s->stepping = false;
     scheduler_show(s);
-    pi_lock_take(&s->lock);
+    pi_lock_take(&s->inbox.lock);
     if (idle != NULL)
-        *idle = s->n_live == 0;
-    pi_lock_give(&s->lock);
+        *idle = s->inbox.n_live == 0;
+    pi_lock_give(&s->inbox.lock);
     return PITH_OK;
 }

@@ -18,7 +18,7 @@
  * - However a text is split into pieces, the events say the same when neighbours are joined.
  * - Arguments of a call that ended are one JSON object. Control characters that a model left bare
  *   in strings are escaped.
- * - What is no call after all is content, byte for byte. Nobody was told of it as a call, so that
+ * - What is no call after all is content, byte for byte. It was never told as a call, so that
  *   nothing is ever taken back.
  * - Without tools in the request nothing is read as a call; reasoning is.
  */

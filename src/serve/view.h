@@ -9,8 +9,8 @@
  *   - a watcher arrives:           serve_view_snapshot(), the first event of its stream
  *   - at most 5 times a second:    serve_view_delta(), the same text for every watcher
  *   - the last watcher has gone:   serve_view_watch(view, false), which frees what was gathered
- *   - GET /kv:                     serve_view_snapshot(), whether somebody watches or not
- * While nobody watches nothing is gathered and serve_view_step returns at once. Applying a delta
+ *   - GET /kv:                     serve_view_snapshot(), whether a viewer watches or not
+ * While no viewer watches nothing is gathered and serve_view_step returns at once. Applying a delta
  * twice, or one that a snapshot has in it already, changes nothing. It never changes the engine.
  *
  * Routes of the page: GET /props, GET /kv, GET /kv/events ("data: <document>\n\n", the first a
@@ -50,6 +50,7 @@ struct serve_view_item {
 /* What there is to see now; borrowed during the call. */
 struct serve_view_source {
     const pith_engine *engine;
+    const pith_engine *draft_engine; /* the drafting model's; NULL: none */
     pith_scheduler_stats stats;
     const struct serve_view_item *items; /* [n_item] */
     int32_t n_item;

@@ -104,16 +104,17 @@ static int64_t pinned_bytes(const struct serve_view *v, const struct serve_view_
 }
 
 /* What sums to the total. */
-static json_t *parts_json(const pith_memory_stats *m)
+static json_t *parts_json(const pith_memory_stats *m, int64_t draft_model)
 {
     const struct {
         const char *name;
         int64_t bytes;
     } part[] = {
-        {"lanes", m->lane_bytes},    {"guests", m->guest_bytes}, {"states", m->state_bytes},
-        {"idle", m->idle_bytes},     {"tier", m->tier_bytes},    {"text", m->text_bytes},
-        {"aside", m->aside_bytes},   {"tables", m->table_bytes}, {"marks", m->mark_bytes},
-        {"policy", m->policy_bytes}, {"drafts", m->draft_bytes}, {"work", m->work_bytes},
+        {"lanes", m->lane_bytes},     {"guests", m->guest_bytes}, {"states", m->state_bytes},
+        {"idle", m->idle_bytes},      {"tier", m->tier_bytes},    {"text", m->text_bytes},
+        {"aside", m->aside_bytes},    {"tables", m->table_bytes}, {"marks", m->mark_bytes},
+        {"policy", m->policy_bytes},  {"drafts", m->draft_bytes}, {"work", m->work_bytes},
+        {"draft_model", draft_model},
     };
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
@@ -125,13 +126,15 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
 {
     pith_kv_stats kv;
     pith_engine_kv_stats(s->engine, &kv);
-    pith_memory_stats all;
+    pith_memory_stats all, draft = {0};
     int64_t pinned = 0;
     for (int32_t i = 0; i < s->n_item; i++)
         if (s->items[i].seq != NULL)
             pinned += pinned_bytes(v, &s->items[i]);
     pinned = pinned < kv.live_bytes ? pinned : kv.live_bytes; /* shared pages count once */
     pith_engine_memory_stats(s->engine, &all);
+    if (s->draft_engine != NULL)
+        pith_engine_memory_stats(s->draft_engine, &draft);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
         "s:I, s:I, s:o}",
@@ -143,7 +146,8 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         (int)kv.page_len, "prefixes", (json_int_t)s->stats.prefix_bytes, "swapped",
         (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes, "tier_file",
         (json_int_t)all.file_bytes, "budget", (json_int_t)all.budget_bytes, "total",
-        (json_int_t)all.total_bytes, "parts", parts_json(&all));
+        (json_int_t)(all.total_bytes + draft.total_bytes), "parts",
+        parts_json(&all, draft.total_bytes));
 }
 
 /* ---- requests ---- */

@@ -2,7 +2,7 @@
  * view_lanes.h - one sequence as its watchers see it: its tokens, and of each lane which positions
  * it held when it was last looked at, and at which round the others went.
  *
- * A round has a number in the sequence, from 1; 0 stands for what went before anybody watched.
+ * A round has a number in the sequence, from 1; 0 stands for what went before a viewer watched.
  */
 #ifndef PI_SERVE_VIEW_LANES_H
 #define PI_SERVE_VIEW_LANES_H

@@ -142,7 +142,7 @@ void view_log_compare(struct serve_view *view, const struct serve_view_source *s
                            .round_last = round,
                            .at = pith_seq_length(item->seq),
                            .pressure = source->stats.pressure_rounds > w->pressure_rounds};
-    if (is_new) { /* what it did before somebody watched is no news */
+    if (is_new) { /* what it did before a viewer watched is no news */
         pith_recall_stats recall = {0};
         pith_share_stats share = {0};
         pith_seq_recall_stats(item->seq, &recall);

@@ -1,5 +1,5 @@
 /*
- * view_state.h - what a view remembers while somebody watches; for view*.c alone.
+ * view_state.h - what a view remembers while a viewer watches; for view*.c alone.
  */
 #ifndef PI_SERVE_VIEW_STATE_H
 #define PI_SERVE_VIEW_STATE_H
@@ -22,7 +22,7 @@ struct view_frame {
     int32_t n_running;
     int64_t used_bytes;
     int64_t live_bytes;
-    int64_t evicted; /* since somebody watches */
+    int64_t evicted; /* since a viewer watches */
 };
 
 enum view_kind { VIEW_ROUND, VIEW_OVERWRITE, VIEW_RECALL, VIEW_SHARE };
@@ -68,7 +68,7 @@ struct view_watch {
     int32_t n_known;
     int64_t n_frame; /* so far; the ring holds the last */
     int64_t n_event;
-    int64_t evicted; /* since somebody watches */
+    int64_t evicted; /* since a viewer watches */
     int64_t recalled;
     int64_t pressure_rounds;
     bool begun;
@@ -100,7 +100,7 @@ struct serve_view {
     int64_t want_id; /* below 0: whatever runs */
     int32_t want_answer;
     bool only;                /* nothing else is followed in its place */
-    struct view_watch *watch; /* owned; NULL: nobody watches */
+    struct view_watch *watch; /* owned; NULL: no viewer watches */
 };
 
 /* view_log.c */

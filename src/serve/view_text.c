@@ -1,5 +1,5 @@
 /*
- * view_text.c - appending numbers to a text quickly. It knows nothing of what they mean. Invariant:
+ * view_text.c - appending numbers to a text quickly. It does not know their meaning. Invariant:
  * after a failed allocation the text is left as it was and nothing more is appended.
  */
 #include "serve/view_text.h"

@@ -1,5 +1,5 @@
 /*
- * desk.c - the model thread and the workers: two loops over queues. The model thread alone touches
+ * model_thread.c - the model thread and the workers: two loops over queues. The model thread alone touches
  * the engine and steps the scheduler; between steps it does what requests want of it.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -23,16 +23,20 @@ double server_now(void)
 static void publish(struct server *s, double *last, bool idle)
 {
     pith_kv_stats kv;
-    pith_memory_stats memory;
+    pith_memory_stats memory, draft = {0};
+    const pith_draft_params *drafts = s->config.schedule.draft;
     double now = server_now();
     if (!idle && now - *last < STATS_EVERY_S)
         return;
     *last = now;
     pith_engine_kv_stats(s->config.engine, &kv);
     pith_engine_memory_stats(s->config.engine, &memory);
+    if (drafts != NULL && drafts->engine != NULL)
+        pith_engine_memory_stats(drafts->engine, &draft);
     pthread_mutex_lock(&s->lock);
     s->kv = kv;
     s->memory = memory;
+    s->draft = draft;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -56,9 +60,9 @@ void *server_model_loop(void *user)
     pith_error err;
     double published = 0.0;
     bool idle = true;
-    while (!queue_closed(&s->desk)) {
-        struct exchange *ex = queue_pop(&s->desk, idle ? IDLE_S : 0.0);
-        for (; ex != NULL; ex = queue_pop(&s->desk, 0.0))
+    while (!queue_closed(&s->to_model)) {
+        struct exchange *ex = queue_pop(&s->to_model, idle ? IDLE_S : 0.0);
+        for (; ex != NULL; ex = queue_pop(&s->to_model, 0.0))
             run_task(ex);
         if (pith_scheduler_step(s->scheduler, &idle, &err) != PITH_OK)
             note_failure(&err);
@@ -77,7 +81,7 @@ void *server_worker_loop(void *user)
 {
     struct server *s = user;
     struct exchange *ex;
-    while ((ex = queue_pop(&s->work, -1.0)) != NULL)
+    while ((ex = queue_pop(&s->to_workers, -1.0)) != NULL)
         run_task(ex);
     return NULL;
 }

@@ -1,0 +1,172 @@
+/*
+ * recall_text.c - recall of text in an engine: what was evicted is stored as text after the
+ * evaluation, and a turn's question searches the store (generate.c puts what it finds in front). The
+ * store itself is policy/recall/'s.
+ */
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/text_embed.h"
+
+static bool has_text(const struct engine_traits *traits)
+{
+    return traits->recalls_text;
+}
+
+static pith_status open_text(struct pith_engine *e, const pith_engine_params *params,
+                             const struct policy_model *model, pith_error *err)
+{
+    (void)params;
+    (void)model;
+    return recall_text_open(&e->policies.recall.text, e->model, pi_text_embed_open, e->n_thread,
+                            &e->recall_text, err);
+}
+
+static void close_text(struct pith_engine *e)
+{
+    recall_text_close(e->recall_text);
+    e->recall_text = NULL;
+}
+
+static void count_text(const struct pith_engine *e, pith_memory_stats *out)
+{
+    out->text_bytes += recall_text_bytes(e->recall_text);
+}
+
+/* ---- a sequence ---- */
+
+static pith_status start_seq(struct pith_seq *seq, pith_error *err)
+{
+    return recall_text_seq_create(seq->engine->recall_text, &seq->text.store, err);
+}
+
+static void stop_seq(struct pith_seq *seq)
+{
+    recall_text_seq_free(seq->text.store);
+    seq->text = (struct pi_seq_text){0};
+}
+
+static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
+{
+    stop_seq(to);
+    to->text.n_recall = from->text.n_recall;
+    to->text.n_found = from->text.n_found;
+    return recall_text_seq_fork(from->text.store, &to->text.store, err);
+}
+
+static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
+{
+    (void)whole;
+    recall_text_seq_truncate(seq->text.store, n_token);
+}
+
+static void update(struct pith_seq *seq)
+{
+    recall_text_update(seq->text.store, seq->memory.kv, seq->tokens, seq->n_token);
+}
+
+/* In an evaluation it waits for the end: tokens of it are no part of the sequence yet. */
+static void update_after_round(struct pith_seq *seq, const pith_batch_item *item, int32_t left)
+{
+    (void)left;
+    if (item == NULL)
+        update(seq);
+}
+
+static void update_after(const pith_batch_item *item, const struct pi_item_state *state)
+{
+    if (state->evicted)
+        update(item->seq);
+}
+
+const struct seq_hooks pi_recall_text_hooks = {
+    .name = "recall of text",
+    .has = has_text,
+    .open = open_text,
+    .close = close_text,
+    .count = count_text,
+    .start = start_seq,
+    .stop = stop_seq,
+    .fork = fork_seq,
+    .truncate = truncate_seq,
+    .after_round = update_after_round,
+    .after = update_after,
+};
+
+void pi_text_stats(const struct pith_seq *seq, pith_recall_stats *out)
+{
+    struct recall_text_counts counts;
+    recall_text_count(seq->text.store, &counts);
+    out->recalls = seq->text.n_recall;
+    out->stored = counts.n_span;
+    out->guests = seq->text.n_found;
+    out->seconds = counts.seconds;
+}
+
+/* ---- questions ---- */
+
+bool pi_engine_finds_text(const struct pith_engine *e)
+{
+    return e->recall_text != NULL;
+}
+
+/* Tokens of text that may be put in front of the next n_rest ones, and how many before it are
+   pinned with it. What is pinned stays where the budget holds it; or no round comes until the
+   question is read, as in a sequence that is young. A quarter of what is pinned is left to the
+   answer. */
+static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *n_before)
+{
+    const struct pith_engine *e = seq->engine;
+    const struct keep_config *config = &e->policies.keep;
+    struct keep_point at = pi_seq_point(seq, 0);
+    int32_t most = keep_pinnable(config, &e->lanes, at);
+    *n_before = (int32_t)pi_min(config->rules.window, most / 4);
+    int64_t pinned = (int64_t)most - *n_before - n_rest;
+    int64_t quiet =
+        (int64_t)keep_room(e->keep.policy, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;
+    return (int32_t)pi_max(0, pi_max(pinned - pinned / 4, quiet));
+}
+
+pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
+                             char **text, int32_t *n_before, pith_error *err)
+{
+    int32_t n = 0;
+    *text = NULL;
+    *n_before = 0;
+    if (seq->text.store == NULL)
+        return PITH_OK;
+    /* What the next round would drop is to be found, too. */
+    pith_status status = pith_seq_keep_round(seq, err);
+    if (status != PITH_OK && status != PITH_KV_FULL)
+        return status;
+    int32_t room = room_before(seq, n_rest, n_before);
+    PI_TRY(recall_text_find(seq->text.store, seq->memory.kv, seq->tokens, seq->n_token, question,
+                            len, room, text, &n, err));
+    seq->text.n_recall += *text != NULL;
+    seq->text.n_found = n;
+    return PITH_OK;
+}
+
+/* Tokens of a message's question and of a template, by guess: few texts have less than three bytes
+   to a token. */
+#define TEMPLATE_TOKENS 32
+#define BYTES_PER_TOKEN 3
+
+pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len, char **text,
+                                 pith_error *err)
+{
+    char *found = NULL;
+    int32_t n_before;
+    if (question == NULL || text == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "pith_seq_recall_text: question and text must not be NULL");
+    int64_t n_rest = TEMPLATE_TOKENS + (int64_t)(len / BYTES_PER_TOKEN);
+    PI_TRY(pi_seq_find_text(seq, question, len, (int32_t)pi_min(n_rest, INT32_MAX / 2), &found,
+                            &n_before, err));
+    *text = found;
+    return PITH_OK;
+}
+
+void pith_recall_free(char *text)
+{
+    pi_mem_free(text);
+}

@@ -1,0 +1,24 @@
+/*
+ * tap.h - which functions see the rows that a pass computes.
+ */
+#ifndef PI_TAP_H
+#define PI_TAP_H
+
+#include "model/forward.h"
+#include "pith/inspect.h"
+
+/* The engine's part. tap.c writes it; a verb's open may set `learn`. */
+struct pi_tap {
+    pith_tap_fn *fn; /* the caller's; NULL: none */
+    void *user;
+    bool stopped; /* fn returned false in the running batch */
+    /* A policy that learns from rows; NULL: none does. */
+    void (*learn)(struct pith_seq *seq, const struct pi_pass_tap_rows *rows);
+};
+
+/* Installs the pass's tap where the caller's tap or a policy wants to see rows, and takes it out
+   where neither does. NOMEM leaves what was. */
+pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
+                                 pith_error *err);
+
+#endif
