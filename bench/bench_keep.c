@@ -260,7 +260,7 @@ static void side_open(struct side *s, struct bench *b, const char *budget, const
     for (int32_t i = 0; i < s->n_seq; i++)
         check(pith_seq_create(s->engine, &s->seq[i], &err), &err);
     if (s->keeps)
-        s->n_step = keep_get_config(s->engine->keep.policy)->rules.slack;
+        s->n_step = keep_get_config(s->engine->keep.handle)->rules.slack;
 }
 
 static void side_close(struct side *s)
@@ -474,7 +474,7 @@ static struct point measure_pass(struct side *s, int32_t depth)
     struct keep_point at;
     check(fill_to(&s->b->fill, seq, depth, &s->rounds, &err), &err);
     at = (struct keep_point){seq->n_token, 0, 0.0};
-    int32_t room = keep_room(s->engine->keep.policy, seq->memory.kv, at, N_PASS + 1);
+    int32_t room = keep_room(s->engine->keep.handle, seq->memory.kv, at, N_PASS + 1);
     if (room <= N_PASS)
         check(fill_to(&s->b->fill, seq, seq->n_token + room, &s->rounds, &err), &err);
     double middle = seq->n_token + 0.5 * N_PASS, start = pi_time_s();

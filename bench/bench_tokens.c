@@ -149,7 +149,7 @@ static double median(const struct samples *s)
 
 static const struct keep_rules *rules_of(const struct side *s)
 {
-    return s->engine->keep.policy != NULL ? &keep_get_config(s->engine->keep.policy)->rules : NULL;
+    return s->engine->keep.handle != NULL ? &keep_get_config(s->engine->keep.handle)->rules : NULL;
 }
 
 /* Entries of a lane that a sequence of this shape ever holds. A policy that overwrites holds more
@@ -168,8 +168,8 @@ static int64_t bytes_of_one(const struct side *s)
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     int64_t bytes = kv_bytes_for_tokens(g, most_entries(s));
     /* Policies that read their sinks elsewhere: a page more (keep_bytes_at). */
-    if (s->engine->keep.policy != NULL &&
-        keep_config_places(keep_get_config(s->engine->keep.policy)))
+    if (s->engine->keep.handle != NULL &&
+        keep_config_places(keep_get_config(s->engine->keep.handle)))
         bytes += kv_bytes_for_tokens(g, g->page_len);
     return bytes;
 }
@@ -217,15 +217,15 @@ static void remember_queries(const struct side *s, struct pith_seq *seq)
                              .tokens = seq->tokens,
                              .n_token = item.pos0,
                              .state = seq->keep.state};
-    if (s->engine->keep.policy == NULL ||
-        (keep_needs(s->engine->keep.policy) & KEEP_NEED_ROWS) == 0 || item.pos0 < 0)
+    if (s->engine->keep.handle == NULL ||
+        (keep_needs(s->engine->keep.handle) & KEEP_NEED_ROWS) == 0 || item.pos0 < 0)
         return;
     rows.q = rows.q_pre = rows.k = rows.v = s->b->fill.noise;
     item.tokens = seq->tokens + item.pos0;
     if (row * N_QUERY > FILL_NOISE)
         check(PITH_INVALID, &(pith_error){.message = "more heads than there are random numbers"});
     for (; rows.layer < g->n_layer; rows.layer++)
-        keep_observe(s->engine->keep.policy, &view, &rows);
+        keep_observe(s->engine->keep.handle, &view, &rows);
 }
 
 /* Brings every sequence to the depth of a turn. */

@@ -108,7 +108,7 @@ static pith_status run_round(const struct fill *f, struct pith_seq *seq, struct 
     int32_t *before = f->pos, *after = f->pos + f->cap, n_same = 0;
     double start = seq->keep.tally.seconds;
     int32_t n = read_positions(seq->memory.kv, before);
-    PI_TRY(keep_round(seq->engine->keep.policy, seq->memory.kv, &view, &seq->keep.tally, err));
+    PI_TRY(keep_round(seq->engine->keep.handle, seq->memory.kv, &view, &seq->keep.tally, err));
     int32_t n_kept = read_positions(seq->memory.kv, after);
     while (n_same < n_kept && before[n_same] == after[n_same])
         n_same++;
@@ -127,7 +127,7 @@ static struct keep_point point_of(const struct pith_seq *seq)
 pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
                     struct fill_rounds *rounds, pith_error *err)
 {
-    struct keep *keep = seq->engine->keep.policy;
+    struct keep *keep = seq->engine->keep.handle;
     int32_t left = n_token - seq->n_token;
     if (left <= 0)
         return PITH_OK;
@@ -152,7 +152,7 @@ pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
 
 pith_status fill_without_rounds(struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err)
 {
-    struct keep *keep = seq->engine->keep.policy;
+    struct keep *keep = seq->engine->keep.handle;
     if (keep != NULL && keep_room(keep, seq->memory.kv, point_of(seq), n + 1) <= n)
         return pi_fail(err, PITH_INVALID, "a keep round is due within %d tokens", n);
     PI_TRY(pi_seq_grow(seq, n, err));

@@ -70,7 +70,7 @@ static uint64_t digest_marks(const pith_seq *seq)
     uint64_t digest = 0;
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++)
-            for (int32_t m = 0; m < keep_n_mark(seq->engine->keep.policy); m++) {
+            for (int32_t m = 0; m < keep_n_mark(seq->engine->keep.handle); m++) {
                 const float *mark = kv_lane_marks(seq->memory.kv, l, h, m);
                 for (int32_t i = 0; i < kv_lane_len(seq->memory.kv, l, h); i++) {
                     uint32_t bits;
@@ -281,7 +281,7 @@ static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
 {
     pith_error err;
     pith_seq *seq = seq_make(e);
-    const struct keep_config *c = keep_get_config(e->keep.policy);
+    const struct keep_config *c = keep_get_config(e->keep.handle);
     for (int32_t i = 0; i < 6; i++) {
         pith_batch_item item = next_item(seq, i == 0 ? n : 1, hashes);
         check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);

@@ -138,7 +138,7 @@ static bool stop_at_once(void *user, double fraction)
 static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 {
     static const int32_t n_cancelled[] = {1, 9, 30};
-    size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.policy) : 0;
+    size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.handle) : 0;
     uint8_t *before = test_malloc(size + 1);
     pith_error err;
     if (size > 0)
@@ -172,7 +172,7 @@ TEST(a_cancelled_evaluation_leaves_no_trace)
             eval(seq, 0, BEGIN);
             hash[cancel] = go_on(e, seq, BEGIN, cancel != 0);
             assert_true((e->keep.states != NULL) ==
-                        (cancel && keep_state_size(e->keep.policy) > 0));
+                        (cancel && keep_state_size(e->keep.handle) > 0));
             assert_true(cancel || e->keep.marks == NULL);
             assert_true(stats_of(seq).evicted > 0);
             pith_seq_free(seq);

@@ -46,7 +46,7 @@ static void load_model(void)
     model_load(31);
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 512, 1, 0);
-        state_size = keep_state_size(e->keep.policy);
+        state_size = keep_state_size(e->keep.handle);
         assert_true(state_size > 0);
         pith_seq *seq = eval_all(e, N_TOKEN, reference[p]);
         assert_true(stats_of(seq).rounds >= 7);
@@ -338,7 +338,7 @@ static pith_seq *load_one(pith_engine *e)
 /* The same entries, marks, aims and state. */
 static void expect_same(const pith_seq *a, const pith_seq *b)
 {
-    const struct keep *keep = a->engine->keep.policy;
+    const struct keep *keep = a->engine->keep.handle;
     assert_int_equal(a->n_prompt, b->n_prompt);
     kv_check_same(a->memory.kv, b->memory.kv);
     if (a->keep.state != NULL)
@@ -363,7 +363,7 @@ TEST(a_loaded_sequence_goes_on_alike)
         pith_seq *a = save_one(e), *b = load_one(other);
         expect_same(a, b);
         n_aim += kv_lane_aim(b->memory.kv, 0, 0) >= 0;
-        n_mark += keep_n_mark(e->keep.policy) > 0;
+        n_mark += keep_n_mark(e->keep.handle) > 0;
         n_state += b->keep.state != NULL;
         assert_int_equal(b->n_prompt, N_PROMPT);
         for (int32_t i = N_SAVED; i < N_STEPPED; i++) {

@@ -292,7 +292,7 @@ TEST(a_fork_goes_on_alike)
 /* Scores of all lanes of a sequence. */
 static void score_lanes(pith_seq *seq, float *out)
 {
-    const struct keep_config *config = keep_get_config(seq->engine->keep.policy);
+    const struct keep_config *config = keep_get_config(seq->engine->keep.handle);
     const struct keep_policy *p = config->policy;
     struct pith_stats stats = {.importance = importance};
     struct policy_model m = {.g = *kv_cache_geometry(seq->engine->kv),

@@ -156,7 +156,7 @@ static int32_t lane_len(const pith_seq *seq, int32_t layer, int32_t head)
    the entry, but for the place that overwriting leaves free. */
 static void check_budgets(pith_seq *seq, const char *text)
 {
-    const struct keep_config *c = &seq->engine->keep.policy->config;
+    const struct keep_config *c = &seq->engine->keep.handle->config;
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     const struct keep_point at = {N_TOKEN, 0, 0.0};
     int32_t before[4] = {0}, after[4] = {0}, most[4] = {0};

@@ -46,7 +46,7 @@ void pi_seq_drop_ahead(struct pith_seq *seq)
     if (!seq->ahead.is_ahead)
         return;
     if (seq->ahead.n_ahead > 0)
-        keep_truncate(seq->engine->keep.policy, seq->memory.kv, seq->n_token);
+        keep_truncate(seq->engine->keep.handle, seq->memory.kv, seq->n_token);
     seq->ahead.n_ahead = 0;
     seq->ahead.is_ahead = false;
     pi_memory_settle(&seq->memory, false);

@@ -361,7 +361,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
 int32_t pi_seq_first_gap(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    const struct keep *keep = seq->engine->keep.policy;
+    const struct keep *keep = seq->engine->keep.handle;
     int32_t gap = seq->n_token;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; kv_layer_window(g, l) == 0 && h < g->n_head; h++) {
@@ -430,7 +430,7 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
                        "forgetting what follows token %d copies shared pages of %lld bytes, and "
                        "%lld are free",
                        n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->memory.kv));
-    keep_truncate(seq->engine->keep.policy, seq->memory.kv, n_token);
+    keep_truncate(seq->engine->keep.handle, seq->memory.kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;
     if (n_token < seq->n_prompt)
@@ -470,7 +470,7 @@ pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith
     out->n_page = kv_lane_pages(seq->memory.kv, layer, head);
     out->bytes = (int64_t)out->n_page * (int64_t)kv_layer_page_bytes(g, layer);
     if (cap > 0)
-        keep_positions(seq->engine->keep.policy, seq->memory.kv, layer, head, positions,
+        keep_positions(seq->engine->keep.handle, seq->memory.kv, layer, head, positions,
                        (int32_t)pi_min(n, cap));
     return PITH_OK;
 }

@@ -249,7 +249,7 @@ static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
     struct keep_point at = {.n_prompt = n_prompt + n_text, .scale = g->seq->keep.scale};
     if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
         return true;
-    if (keep_check_prompt(g->seq->engine->keep.policy, at, NULL) != PITH_OK)
+    if (keep_check_prompt(g->seq->engine->keep.handle, at, NULL) != PITH_OK)
         return false;
     g->seq->n_prompt = n_prompt + n_text;
     return true;
@@ -323,7 +323,7 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
         struct keep_point at = {.n_prompt = n_prompt, .scale = g->seq->keep.scale};
-        PI_TRY(keep_check_prompt(g->seq->engine->keep.policy, at, err));
+        PI_TRY(keep_check_prompt(g->seq->engine->keep.handle, at, err));
         PI_TRY(pith_seq_truncate(g->seq, g->result.n_cached, err));
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;

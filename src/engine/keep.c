@@ -24,8 +24,8 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
     k->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->step_of));
     if (k->text == NULL || k->step_of == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
-    PI_TRY(keep_create(&e->policies.keep, model, e->n_thread, &k->policy, err));
-    e->traits.state_size = keep_state_size(k->policy);
+    PI_TRY(keep_create(&e->policies.keep, model, e->n_thread, &k->handle, err));
+    e->traits.state_size = keep_state_size(k->handle);
     assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     PI_TRY(pi_keep_watch(e, err));
@@ -36,7 +36,7 @@ static void close_keep(struct pith_engine *e)
 {
     struct pi_keep *k = &e->keep;
     pi_keep_stop_repeat(e);
-    keep_free(k->policy);
+    keep_free(k->handle);
     pi_mem_free(k->text);
     pi_mem_free(k->step_of);
     pi_mem_free(k->states);
@@ -46,7 +46,7 @@ static void close_keep(struct pith_engine *e)
 
 static void count_keep(const struct pith_engine *e, pith_memory_stats *out)
 {
-    out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.policy);
+    out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.handle);
 }
 
 /* Marks of a sequence, of whole pages, and twice where they grow. */
@@ -134,18 +134,18 @@ int32_t pi_item_until_round(const struct pith_engine *e, const pith_batch_item *
                             int32_t n_done, int32_t n)
 {
     struct keep_point at = pi_seq_point(item->seq, n_done);
-    if (e->keep.policy == NULL)
+    if (e->keep.handle == NULL)
         return n;
-    if (keep_waits(e->keep.policy, item->n_token))
+    if (keep_waits(e->keep.handle, item->n_token))
         return n;
     if (is_step(e, item))
-        return n_done == 0 && keep_step_due(e->keep.policy, item->seq->memory.kv, at) ? 0 : n;
-    return keep_room(e->keep.policy, item->seq->memory.kv, at, n);
+        return n_done == 0 && keep_step_due(e->keep.handle, item->seq->memory.kv, at) ? 0 : n;
+    return keep_room(e->keep.handle, item->seq->memory.kv, at, n);
 }
 
 int32_t pi_seq_until_round(const struct pith_seq *seq, int32_t n)
 {
-    const struct keep *policy = seq->engine->keep.policy;
+    const struct keep *policy = seq->engine->keep.handle;
     return policy != NULL ? keep_room(policy, seq->memory.kv, pi_seq_point(seq, 0), n) : n;
 }
 
@@ -154,12 +154,12 @@ static bool round_due(const struct pith_engine *e, const pith_batch_item *item, 
 {
     int32_t left = item->n_token - n_done;
     struct keep_point at = pi_seq_point(item->seq, n_done);
-    if (keep_waits(e->keep.policy, item->n_token))
-        return left == 0 && keep_over_budget(e->keep.policy, item->seq->memory.kv, at);
+    if (keep_waits(e->keep.handle, item->n_token))
+        return left == 0 && keep_over_budget(e->keep.handle, item->seq->memory.kv, at);
     if (is_step(e, item))
-        return left > 0 && keep_step_due(e->keep.policy, item->seq->memory.kv, at);
+        return left > 0 && keep_step_due(e->keep.handle, item->seq->memory.kv, at);
     return pi_item_rounds_early(e, item, n_done) ||
-           keep_due(e->keep.policy, item->seq->memory.kv, at, left);
+           keep_due(e->keep.handle, item->seq->memory.kv, at, left);
 }
 
 bool pi_engine_rounds_run_passes(const struct pith_engine *e)
@@ -174,8 +174,8 @@ int64_t pi_item_longest(const struct pith_engine *e, const pith_batch_item *item
     const struct kv_geometry *g = &e->lanes;
     const struct kv_seq *kv = item->seq->memory.kv;
     int64_t longest = 0;
-    if (e->keep.policy != NULL)
-        return keep_longest(e->keep.policy, kv, pi_seq_point(item->seq, 0), item->n_token);
+    if (e->keep.handle != NULL)
+        return keep_longest(e->keep.handle, kv, pi_seq_point(item->seq, 0), item->n_token);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
             longest = pi_max(longest, kv_lane_len(kv, l, h));
@@ -185,17 +185,17 @@ int64_t pi_item_longest(const struct pith_engine *e, const pith_batch_item *item
 static pith_status prepare(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
 {
     struct pith_seq *seq = item->seq;
-    return keep_prepare(e->keep.policy, seq->memory.kv, pi_seq_point(seq, 0), item->n_token, err);
+    return keep_prepare(e->keep.handle, seq->memory.kv, pi_seq_point(seq, 0), item->n_token, err);
 }
 
 int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     int64_t lacks = 0, repeat = 0;
-    if (e->keep.policy == NULL)
+    if (e->keep.handle == NULL)
         return 0;
     for (int32_t i = 0; i < n; i++) {
         struct kv_seq *kv = items[i].seq->memory.kv;
-        lacks += keep_lacks(e->keep.policy, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+        lacks += keep_lacks(e->keep.handle, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
         lacks += kv_seq_window_lacks(kv, items[i].n_token);
     }
     for (int32_t i = 0; i < n; i++)
@@ -239,7 +239,7 @@ static void take_part(struct pith_engine *e, const pith_batch_item *item,
                       struct pi_item_state *state, struct pi_item_plan *plan)
 {
     struct pith_seq *seq = item->seq;
-    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep.policy, seq->memory.kv) : 0;
+    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep.handle, seq->memory.kv) : 0;
     if (plan->index == 0)
         e->keep.n_step = 0;
     e->keep.step_of[plan->index] = is_step(e, item) ? e->keep.n_step++ : -1;
@@ -254,7 +254,7 @@ static void take_part(struct pith_engine *e, const pith_batch_item *item,
 static pith_status run_round(struct pith_seq *seq, int32_t n_token, const pith_batch_item *item,
                              int32_t left, pith_error *err)
 {
-    struct keep *policy = seq->engine->keep.policy;
+    struct keep *policy = seq->engine->keep.handle;
     struct keep_view view = pi_seq_view(seq, n_token);
     pi_verbs_before_round(seq);
     pith_status status = keep_round(policy, seq->memory.kv, &view, &seq->keep.tally, err);
@@ -272,7 +272,7 @@ static pith_status round_item(struct pith_engine *e, const pith_batch_item *item
     int32_t left = item->n_token - state->n_done;
     if (!round_due(e, item, state->n_done))
         return PITH_OK;
-    if (left == 0 && keep_waits(e->keep.policy, item->n_token)) {
+    if (left == 0 && keep_waits(e->keep.handle, item->n_token)) {
         pith_status status = pi_seq_repeat(seq, seq->n_token + state->n_done, err);
         /* What has no mark yet is read again. */
         e->batch.keeps_read = e->batch.keeps_read && status == PITH_OK;
@@ -336,28 +336,28 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
 
 bool pi_seq_is_over_budget(const struct pith_seq *seq)
 {
-    const struct keep *policy = seq->engine->keep.policy;
+    const struct keep *policy = seq->engine->keep.handle;
     return policy != NULL && keep_over_budget(policy, seq->memory.kv, pi_seq_point(seq, 0));
 }
 
 bool pi_engine_pins(const struct pith_engine *e)
 {
-    return e->keep.policy != NULL && e->policies.keep.rules.pin_prompt;
+    return e->keep.handle != NULL && e->policies.keep.rules.pin_prompt;
 }
 
 bool pi_engine_passes_context(const struct pith_engine *e)
 {
-    return e->keep.policy != NULL;
+    return e->keep.handle != NULL;
 }
 
 bool pi_engine_holds_prompts(const struct pith_engine *e)
 {
-    return e->keep.policy != NULL && keep_waits(e->keep.policy, INT32_MAX);
+    return e->keep.handle != NULL && keep_waits(e->keep.handle, INT32_MAX);
 }
 
 bool pi_engine_goes_back(const struct pith_engine *e)
 {
-    return e->keep.policy == NULL && !e->traits.remembers;
+    return e->keep.handle == NULL && !e->traits.remembers;
 }
 
 pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,
@@ -371,7 +371,7 @@ pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budge
 void pi_seq_set_scale(struct pith_seq *seq, double scale)
 {
     seq->keep.scale = scale;
-    if (seq->engine->keep.policy != NULL)
+    if (seq->engine->keep.handle != NULL)
         expect_budget(seq);
 }
 
@@ -391,7 +391,7 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
     struct keep_point at = pi_seq_point(seq, 0);
     if (!pi_seq_is_over_budget(seq))
         return PITH_OK;
-    PI_TRY(keep_prepare_round(seq->engine->keep.policy, seq->memory.kv, at, err));
+    PI_TRY(keep_prepare_round(seq->engine->keep.handle, seq->memory.kv, at, err));
     return run_round(seq, at.n_token, NULL, 0, err);
 }
 
@@ -410,7 +410,7 @@ pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err
 {
     if (n_token < 0)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);
-    PI_TRY(keep_check_prompt(seq->engine->keep.policy,
+    PI_TRY(keep_check_prompt(seq->engine->keep.handle,
                              (struct keep_point){.n_prompt = n_token, .scale = seq->keep.scale},
                              err));
     seq->n_prompt = n_token;
@@ -428,12 +428,12 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
         .seconds = t->seconds,
         .first_round_at = t->n_round > 0 ? t->first_at : -1,
         .budget =
-            e->keep.policy != NULL ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
+            e->keep.handle != NULL ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
         .remembered_bytes = pi_account_remembered(seq),
     };
-    const struct kv_geometry *g = e->keep.policy != NULL ? &e->lanes : kv_cache_geometry(e->kv);
+    const struct kv_geometry *g = e->keep.handle != NULL ? &e->lanes : kv_cache_geometry(e->kv);
     out->n_lane = g->n_layer * g->n_head;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {

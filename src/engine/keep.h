@@ -15,7 +15,7 @@ struct pi_saved;
 
 /* Of an engine. */
 struct pi_keep {
-    struct keep *policy;      /* owned; NULL: the full cache */
+    struct keep *handle;      /* the running policy, owned; NULL: the full cache */
     char *text;               /* the policy as it was given, owned; NULL without one */
     struct pi_repeat *repeat; /* owned; NULL: nothing is repeated */
     int32_t *step_of;         /* [chunk] number of a pass's part among its steps, -1: no step */

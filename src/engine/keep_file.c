@@ -92,7 +92,7 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
                        e->traits.n_mark, name);
     if (m->head.state_size > 0)
         memcpy(seq->keep.state, m->state, (size_t)m->head.state_size);
-    if (!keep_state_sound(e->keep.policy, seq->keep.state))
+    if (!keep_state_sound(e->keep.handle, seq->keep.state))
         return pi_fail(err, PITH_FORMAT, "%s: its %llu bytes are no state of %s", path,
                        (unsigned long long)m->head.state_size, name);
     for (int32_t l = 0; l < g->n_layer; l++)
@@ -157,6 +157,6 @@ pith_status pi_keep_load(struct pith_seq *seq, struct pi_saved *m, const char *p
         restore(seq, g, m);
         m->taken = true;
     }
-    seq->keep.may_disagree = !keep_lanes_agree(e->keep.policy, seq->memory.kv);
+    seq->keep.may_disagree = !keep_lanes_agree(e->keep.handle, seq->memory.kv);
     return PITH_OK;
 }

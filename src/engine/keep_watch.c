@@ -13,7 +13,7 @@ static void learn_rows(struct pith_seq *seq, const struct pi_pass_tap_rows *rows
     if (rows->layer >= e->lanes.n_layer)
         return;
     struct keep_view view = pi_seq_view(seq, rows->item->pos0);
-    keep_observe(e->keep.policy, &view, rows);
+    keep_observe(e->keep.handle, &view, rows);
 }
 
 /* ---- what is written ---- */
@@ -22,7 +22,7 @@ static void show_written(void *user, const struct pi_pass_written *w)
 {
     const struct pith_engine *e = user;
     struct keep_view view = pi_seq_view(w->item->owner, w->item->pos0);
-    keep_written(e->keep.policy, &view, w);
+    keep_written(e->keep.handle, &view, w);
 }
 
 /* ---- attention weights ---- */
@@ -51,7 +51,7 @@ static void show_attention(void *user, const struct pi_pass_attention *in, int32
         .max = in->max,
         .sum = in->sum,
     };
-    keep_attended(e->keep.policy, &view, &a, step_of(e, in->item), thread);
+    keep_attended(e->keep.handle, &view, &a, step_of(e, in->item), thread);
 }
 
 static void finish_layer(void *user, const struct pi_pass_item *item, int32_t layer)
@@ -61,7 +61,7 @@ static void finish_layer(void *user, const struct pi_pass_item *item, int32_t la
     struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
     int32_t step = step_of(e, item);
     if (step >= 0)
-        keep_choose_victims(e->keep.policy, seq->memory.kv, &view, layer, step,
+        keep_choose_victims(e->keep.handle, seq->memory.kv, &view, layer, step,
                             seq->keep.may_disagree);
 }
 
@@ -104,7 +104,7 @@ pith_status pi_keep_reserve_watch(struct pith_engine *e, const pith_batch_item *
         n_step++;
     }
     if (n_step > 0)
-        PI_TRY(keep_steps_reserve(e->keep.policy, (int32_t)pi_min(n_step, e->chunk), longest_step,
+        PI_TRY(keep_steps_reserve(e->keep.handle, (int32_t)pi_min(n_step, e->chunk), longest_step,
                                   may_disagree, err));
     return pi_pass_reserve_watch(e->pass, longest, err);
 }

@@ -281,7 +281,7 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
 static void witness_round(struct pith_seq *seq)
 {
     const struct keep_witness witness = {seq, remember};
-    keep_set_witness(seq->engine->keep.policy, &witness);
+    keep_set_witness(seq->engine->keep.handle, &witness);
 }
 
 /* So is what the next token overwrites. */
@@ -304,7 +304,7 @@ static bool holds_any(const struct pith_seq *seq)
 {
     struct recall_counts counts;
     recall_store_count(seq->recall.store, &counts);
-    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.policy, seq->memory.kv) > 0;
+    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.handle, seq->memory.kv) > 0;
 }
 
 /* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it may
@@ -318,8 +318,8 @@ static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item
 static bool round_comes(const struct pith_engine *e, const pith_batch_item *item, int32_t n_done)
 {
     int32_t left = pi_item_tokens(item) - n_done;
-    return !keep_waits(e->keep.policy, pi_item_tokens(item)) &&
-           keep_room(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) <
+    return !keep_waits(e->keep.handle, pi_item_tokens(item)) &&
+           keep_room(e->keep.handle, item->seq->memory.kv, pi_seq_point(item->seq, n_done), left) <
                left;
 }
 
@@ -370,7 +370,7 @@ bool pi_item_rounds_early(const struct pith_engine *e, const pith_batch_item *it
 {
     return e->recall.tier != NULL && pi_item_tokens(item) > 1 && n_done == first_of(e, item) &&
            round_comes(e, item, n_done) &&
-           keep_over_budget(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
+           keep_over_budget(e->keep.handle, item->seq->memory.kv, pi_seq_point(item->seq, n_done));
 }
 
 /* ---- room ---- */
@@ -381,7 +381,7 @@ static bool can_recall(const struct pith_engine *e, const pith_batch_item *item)
     if (item->n_token == 1 && !step_recalls(e, item->seq))
         return false;
     return holds_any(item->seq) || round_comes(e, item, 0) ||
-           keep_step_due(e->keep.policy, item->seq->memory.kv, pi_seq_point(item->seq, 0));
+           keep_step_due(e->keep.handle, item->seq->memory.kv, pi_seq_point(item->seq, 0));
 }
 
 /* Whether what asked last may choose again on the way: a round may come. */
@@ -393,9 +393,9 @@ static bool can_ask_again(const struct pith_engine *e, const pith_batch_item *it
         return false;
     if (item->n_token == 1 && may_ask(e, item->seq))
         return true;
-    return keep_room(e->keep.policy, item->seq->memory.kv, at, (int32_t)pi_min(most, INT32_MAX)) <
+    return keep_room(e->keep.handle, item->seq->memory.kv, at, (int32_t)pi_min(most, INT32_MAX)) <
                most ||
-           keep_step_due(e->keep.policy, item->seq->memory.kv, at);
+           keep_step_due(e->keep.handle, item->seq->memory.kv, at);
 }
 
 static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)

@@ -122,7 +122,7 @@ static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *
     *n_before = (int32_t)pi_min(config->rules.window, most / 4);
     int64_t pinned = (int64_t)most - *n_before - n_rest;
     int64_t quiet =
-        (int64_t)keep_room(e->keep.policy, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;
+        (int64_t)keep_room(e->keep.handle, seq->memory.kv, at, INT32_MAX / 2) - 1 - n_rest;
     return (int32_t)pi_max(0, pi_max(pinned - pinned / 4, quiet));
 }
 

@@ -142,7 +142,7 @@ void pi_keep_stop_repeat(struct pith_engine *e)
 int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item)
 {
     int64_t n = (int64_t)item->seq->n_token + item->n_token;
-    if (e->keep.repeat == NULL || !keep_waits(e->keep.policy, item->n_token) ||
+    if (e->keep.repeat == NULL || !keep_waits(e->keep.handle, item->n_token) ||
         n <= keep_own_budget(&e->policies.keep, pi_seq_point(item->seq, item->n_token)))
         return 0;
     return keep_repeat_bytes(kv_cache_geometry(e->kv), n);
@@ -249,7 +249,7 @@ static void show_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
             .scratch = r->scratch + (size_t)thread * (size_t)g->page_len * (size_t)g->dim_v,
         };
         if (lane.n > 0)
-            keep_repeated(e->keep.policy, r->view, &lane);
+            keep_repeated(e->keep.handle, r->view, &lane);
     }
 }
 

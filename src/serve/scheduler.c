@@ -233,7 +233,7 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
     PI_TRY(check_count("n_pin", q->n_pin, 0, q->n_prompt, err));
-    return keep_check_prompt(s->engine->keep.policy, at, err);
+    return keep_check_prompt(s->engine->keep.handle, at, err);
 }
 
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
