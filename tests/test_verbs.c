@@ -17,19 +17,12 @@ static const struct combo {
     {"streaming:budget=64,slack=16", NULL, NULL, "memshare", "store, share, keep, draft"},
 };
 
-static int setup(void **state)
+static void setup(void)
 {
-    (void)state;
     model_load(17);
-    return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    model_free();
-    return 0;
-}
+TEST_GROUP(setup, model_free);
 
 static pith_status engine_of(const struct combo *c, pith_engine **out, pith_error *err)
 {
@@ -54,10 +47,8 @@ static int64_t used(void)
     return bytes;
 }
 
-/* Options choose the verbs, and the table their order. */
-static void test_order(void **state)
+TEST(options_choose_the_verbs_and_the_table_their_order)
 {
-    (void)state;
     for (size_t c = 0; c < PI_LEN(combos); c++) {
         pith_engine *e = NULL;
         pith_error err;
@@ -73,10 +64,8 @@ static void test_order(void **state)
     }
 }
 
-/* An engine that cannot be made leaves nothing. */
-static void test_open_undone(void **state)
+TEST(an_engine_that_cannot_be_made_leaves_nothing)
 {
-    (void)state;
     for (size_t c = 0; c < PI_LEN(combos); c++) {
         pith_status status = PITH_NOMEM;
         int64_t before = used(), n = 0;
@@ -98,10 +87,9 @@ static void test_open_undone(void **state)
     }
 }
 
-/* Nor does a sequence or a fork, and what was to be forked goes on as if nothing had been tried. */
-static void test_start_undone(void **state)
+/* What was to be forked goes on as if nothing had been tried. */
+TEST(a_sequence_or_fork_that_cannot_be_made_leaves_nothing)
 {
-    (void)state;
     for (size_t c = 0; c < PI_LEN(combos); c++) {
         pith_engine *e = NULL;
         pith_error err;
@@ -136,14 +124,4 @@ static void test_start_undone(void **state)
         pith_seq_free(same);
         pith_engine_free(e);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_open_undone),
-        cmocka_unit_test(test_start_undone),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
 }
