@@ -83,6 +83,21 @@ class Routes(unittest.TestCase):
             self.assertLessEqual(s.metric("pith_kv_peak_bytes"),
                                  s.metric("pith_kv_reserved_bytes"))
 
+    def test_memory_of_a_drafting_model(self):
+        """What the drafting model remembers is a part of the total, in /kv and /metrics."""
+        with rig.Server("--draft", rig.MODEL) as s:
+            before = s.get("/kv").json()["memory"]
+            s.post("/completion", {"prompt": "The friend of " * 8, "n_predict": 200,
+                                   "ignore_eos": True, "temperature": 2})
+            s.until("pith_requests_done_total", 1)
+            memory = s.get("/kv").json()["memory"]
+            self.assertEqual(sum(memory["parts"].values()), memory["total"])
+            self.assertGreater(memory["parts"]["draft_model"], before["parts"]["draft_model"])
+            part = memory["parts"]["draft_model"]
+            s.until("pith_memory_draft_model_bytes", part)
+            self.assertGreater(s.metric("pith_memory_total_bytes"), part)
+        self.assertEqual(self.s.get("/kv").json()["memory"]["parts"]["draft_model"], 0)
+
     def test_tokens(self):
         ids = self.s.post("/tokenize", {"content": "The friend of"}).json()["tokens"]
         self.assertTrue(ids)
