@@ -7,25 +7,17 @@
  *            those of the keys, values and scales that the calls read
  *   prefill  the last 512 tokens of lanes; operations are two per multiply-add of the visible pairs
  *
- * usage: bench_attend [--csv] [--group N] [--page N] [--threads N] [--cpu LEVEL]
+ * usage: bench_attend [options]; see --help
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/threads.h"
-#include "kv/kv.h"
-#include "noise.h"
-#include "pith/inspect.h"
+#include "rig.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
    were seen to stay there. */
 #define POOL_BYTES ((int64_t)256 << 20)
 #define N_HEAD 8
-#define APPEND                                                                                     \
-    64            /* tokens appended to every lane in turn, so that pages of a lane lie scattered  \
-                   */
 #define CHUNK 512 /* tokens of a prompt read together */
 #define MIN_SECONDS 0.4
 
@@ -34,6 +26,16 @@ struct options {
     int32_t n_group;
     int32_t page_len;
     int32_t n_thread; /* 0: 1 and all */
+    const char *cpu;
+};
+
+static const struct option option_table[] = {
+    RIG_CSV(csv),
+    RIG_INT("--group", n_group, 1, 128, "query heads that share a KV head"),
+    RIG_INT("--page", page_len, 16, 64, "entries of a page"),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: 1 and all"),
+    RIG_CPU(cpu),
+    {0},
 };
 
 struct bench {
@@ -51,35 +53,12 @@ struct bench {
     uint8_t *scratch; /* [n_thread][scratch_size] */
 };
 
-static void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_attend: %s\n", err->message);
-    exit(1);
-}
-
-static void *memory(size_t size)
-{
-    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
-
 /* As many layers as the pool takes, each lane `depth` entries long. */
 static void bench_open(struct bench *b, enum kv_type type, int32_t dim, int32_t depth,
                        const struct options *o)
 {
-    pith_error err = {0};
-    *b = (struct bench){.g = {.n_layer = 1,
-                              .n_head = N_HEAD,
-                              .dim_k = dim,
-                              .dim_v = dim,
-                              .page_len = o->page_len,
-                              .type_k = type,
-                              .type_v = type},
-                        .depth = depth,
-                        .n_group = o->n_group};
-    b->g.n_layer = (int32_t)pi_max(1, POOL_BYTES / kv_bytes_for_tokens(&b->g, depth));
+    *b = (struct bench){.depth = depth, .n_group = o->n_group};
+    b->g = lanes_shape_of(POOL_BYTES, depth, lanes_shape(N_HEAD, dim, o->page_len, type));
     int32_t n_thread = pi_thread_count();
     b->tile = (int32_t)pi_min(kv_attend_tile(b->n_group), CHUNK);
     b->scratch_size = pi_align(kv_attend_scratch_bytes(&b->g, b->tile * b->n_group), 64);
@@ -88,19 +67,7 @@ static void bench_open(struct bench *b, enum kv_type type, int32_t dim, int32_t 
     b->q = memory(CHUNK * row * sizeof(float));
     b->out = memory((size_t)n_thread * CHUNK * row * sizeof(float));
     fill_random(b->q, CHUNK * row, 1);
-    if (kv_cache_create(&b->g, kv_bytes_for_tokens(&b->g, depth), &b->cache, &err) != PITH_OK ||
-        kv_seq_create(b->cache, &b->seq, &err) != PITH_OK)
-        stop(&err);
-    float *rows = memory(sizeof(float) * APPEND * (size_t)dim);
-    fill_random(rows, (size_t)(APPEND * dim), 2);
-    for (int32_t pos = 0; pos < depth; pos += APPEND) {
-        if (kv_seq_reserve(b->seq, APPEND, &err) != PITH_OK)
-            stop(&err);
-        for (int32_t i = 0; i < b->g.n_layer * N_HEAD; i++)
-            kv_seq_append(b->seq, i / N_HEAD, i % N_HEAD, pos, APPEND, rows, (size_t)dim, rows,
-                          (size_t)dim);
-    }
-    pi_mem_free(rows);
+    lanes_open(&b->g, depth, &b->cache, &b->seq);
 }
 
 static void bench_close(struct bench *b)
@@ -137,18 +104,10 @@ static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Seconds of the best round over n_lane lanes. */
-static double best_round(struct bench *b, int32_t n_lane, int32_t n_thread)
+static double round_seconds(struct bench *b, int32_t n_lane, int32_t n_thread)
 {
     int64_t n_item = (int64_t)n_lane * (b->n_tile == 0 ? 1 : b->n_tile);
-    double best = 1e30, start = pi_time_s();
-    do {
-        double round = pi_time_s();
-        pi_parallel_items(n_thread, n_item, attend_items, b);
-        round = pi_time_s() - round;
-        best = round < best ? round : best;
-    } while (pi_time_s() - start < MIN_SECONDS);
-    return best;
+    return best_round(MIN_SECONDS, n_thread, n_item, attend_items, b);
 }
 
 static double decode_bytes_per_s(struct bench *b, int32_t n_thread)
@@ -157,7 +116,7 @@ static double decode_bytes_per_s(struct bench *b, int32_t n_thread)
     double bytes = kv_type_bits(b->g.type_k, b->g.dim_k) / 8 * b->g.dim_k +
                    kv_type_bits(b->g.type_v, b->g.dim_v) / 8 * b->g.dim_v;
     b->n_tile = 0;
-    return bytes * b->depth * n_lane / best_round(b, n_lane, n_thread);
+    return bytes * b->depth * n_lane / round_seconds(b, n_lane, n_thread);
 }
 
 static double prefill_flop_per_s(struct bench *b, int32_t n_thread)
@@ -167,7 +126,7 @@ static double prefill_flop_per_s(struct bench *b, int32_t n_thread)
     double pairs = (double)CHUNK * (b->depth - CHUNK) + 0.5 * CHUNK * (CHUNK + 1);
     double flop = 2.0 * (b->g.dim_k + b->g.dim_v) * pairs * b->n_group * n_lane;
     b->n_tile = (int32_t)pi_ceil_div(CHUNK, b->tile);
-    return flop / best_round(b, n_lane, n_thread);
+    return flop / round_seconds(b, n_lane, n_thread);
 }
 
 static void print_row(const struct options *o, const struct bench *b, const pith_machine *m,
@@ -200,36 +159,9 @@ static void run(const struct options *o, const pith_machine *machine, int32_t n_
 int main(int argc, char **argv)
 {
     struct options o = {.n_group = 2, .page_len = 64};
-    pith_error err = {0};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--group") == 0 && ++i)
-            o.n_group = atoi(value);
-        else if (strcmp(argv[i], "--page") == 0 && ++i)
-            o.page_len = atoi(value);
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = atoi(value);
-        else if (strcmp(argv[i], "--cpu") == 0 && ++i) {
-            if (pith_cpu_level_set(value, &err) != PITH_OK)
-                stop(&err);
-        } else {
-            fprintf(stderr, "usage: bench_attend [--csv] [--group N] [--page N] [--threads N] "
-                            "[--cpu LEVEL]\n");
-            return 2;
-        }
-    }
-    if (o.n_group < 1 || o.n_group > 128 || o.n_thread < 0 || o.n_thread > pi_thread_count())
-        stop(&(pith_error){.message = "--group is 1..128, --threads at most the processors"});
     pith_machine machine[2];
-    int32_t n_machine = o.n_thread == 0 && pi_thread_count() > 1 ? 2 : 1;
-    for (int32_t j = 0; j < n_machine; j++)
-        if (pith_machine_measure(j == 1            ? 0
-                                 : o.n_thread == 0 ? 1
-                                                   : o.n_thread,
-                                 &machine[j], &err) != PITH_OK)
-            stop(&err);
+    rig_options(argc, argv, option_table, &o);
+    int32_t n_machine = machines_of(o.n_thread, machine);
     puts(o.csv ? "threads,type,dim,depth,group,page,decode_GBps,read_GBps,decode_pct,"
                  "prefill_GFLOPps,fma_GFLOPps,prefill_pct"
                : "threads  type   dim  depth  group  page   decode     read         prefill      "

@@ -12,7 +12,7 @@
  * Before the texts, what a pass of several rows takes beside one of one row at that depth. With a
  * tokens a pass that took c times one row's time, the most that can be gained is a / c.
  *
- * usage: bench_draft -m MODEL [-d MODEL] [-n N] [--temp X] [--rounds N] [--max N] [--vary] FILE...
+ * usage: bench_draft -m MODEL [options] FILE...; see --help
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -21,9 +21,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "pith/inspect.h"
+#include "base/mem.h"
+#include "rig.h"
 
-#define MAX_ROUND 4096
+#define MAX_ROUND MAX_SAMPLE
 #define MAX_TEXT (1 << 20)
 #define N_WAY 4
 
@@ -32,9 +33,25 @@ struct options {
     int32_t n_predict, n_round, n_max;
     float temperature;
     bool vary, ignore_end;
-    char **file;
-    int n_file;
+    struct option_texts files;
 };
+
+#define AT(member) .offset = offsetof(struct options, member), .env = ""
+static const struct option option_table[] = {
+    {"--model", "-m", "MODEL", OPTION_TEXT, AT(model), .required = true, .help = "the model"},
+    {"--draft", "-d", "MODEL", OPTION_TEXT, AT(draft), .absent = "none",
+     .help = "the smaller one, which drafts"},
+    {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = 1, .max = 1 << 20,
+     .help = "tokens of a text"},
+    {"--temp", NULL, "X", OPTION_FLOAT, AT(temperature), .max = 100, .help = "temperature"},
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each way"),
+    RIG_INT("--max", n_max, 1, 1 << 10, "most tokens of a draft"),
+    RIG_FLAG("--vary", vary, "another seed and temperature in every round"),
+    RIG_FLAG("--ignore-eos", ignore_end, "go on behind the end of a text"),
+    {"FILES", NULL, NULL, OPTION_TEXTS, AT(files), .help = "the prompts"},
+    {0},
+};
+#undef AT
 
 static const char *const ways[N_WAY] = {"none", "lookup", "model", "both"};
 
@@ -46,8 +63,8 @@ struct text {
 
 /* What a way's rounds gave. */
 struct result {
-    double seconds[MAX_ROUND];
-    double ratio[MAX_ROUND]; /* of the same round without drafts */
+    struct samples seconds;
+    struct samples ratio; /* to the same round without drafts */
     int64_t n_token, n_draft, n_accepted;
     int64_t n_other; /* texts that are others than without drafts */
 };
@@ -63,37 +80,11 @@ struct bench {
     struct result result[N_WAY];
 };
 
-static void fail(const char *what, const pith_error *err)
-{
-    fprintf(stderr, "bench_draft: %s: %s\n", what, err != NULL ? err->message : "failed");
-    exit(1);
-}
-
-static void need(pith_status status, const char *what, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail(what, err);
-}
-
 static double cpu_s(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int32_t n)
-{
-    static double sorted[MAX_ROUND];
-    memcpy(sorted, values, (size_t)n * sizeof(*values));
-    qsort(sorted, (size_t)n, sizeof(*sorted), by_size);
-    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 
 /* ---- a prompt ---- */
@@ -106,16 +97,18 @@ static pith_engine *engine_of(const pith_model *model, int32_t kv_tokens)
     pith_engine_params_default(&p);
     p.n_thread = 1;
     p.kv_tokens = kv_tokens;
-    need(pith_engine_create(model, &p, &e, &err), "engine", &err);
+    check(pith_engine_create(model, &p, &e, &err), &err);
     return e;
 }
 
 static char *read_text(const char *path)
 {
     FILE *file = fopen(path, "rb");
-    char *text = calloc(MAX_TEXT + 1, 1);
-    if (file == NULL || text == NULL)
-        fail(path, NULL);
+    char *text = memory(MAX_TEXT + 1);
+    if (file == NULL) {
+        fprintf(stderr, "bench_draft: cannot open %s\n", path);
+        exit(EXIT_FAILURE);
+    }
     size_t len = fread(text, 1, MAX_TEXT, file);
     fclose(file);
     while (len > 0 && text[len - 1] == '\n')
@@ -131,21 +124,21 @@ static void tokenize(struct bench *b, char *text)
     pith_prompt *prompt = NULL;
     pith_message message = {"user", text};
     int32_t cap = (int32_t)strlen(text) + 1024;
-    b->prompt = calloc((size_t)cap, sizeof(*b->prompt));
+    b->prompt = memory((size_t)cap * sizeof(*b->prompt));
     if (pith_chat_template(b->model) == NULL) {
-        need(pith_tokenize(b->model, text, strlen(text), PITH_TOKENIZE_BOS, b->prompt, cap,
-                           &b->n_prompt, &err),
-             "tokens", &err);
+        check(pith_tokenize(b->model, text, strlen(text), PITH_TOKENIZE_BOS, b->prompt, cap,
+                            &b->n_prompt, &err),
+              &err);
         return;
     }
     pith_chat_params_default(&chat);
     chat.messages = &message;
     chat.n_message = 1;
     chat.flags = PITH_CHAT_GENERATE;
-    need(pith_prompt_create(b->model, &chat, &prompt, &err), "template", &err);
-    need(pith_prompt_tokenize(b->model, prompt, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
-                              b->prompt, cap, &b->n_prompt, &err),
-         "tokens", &err);
+    check(pith_prompt_create(b->model, &chat, &prompt, &err), &err);
+    check(pith_prompt_tokenize(b->model, prompt, PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
+                               b->prompt, cap, &b->n_prompt, &err),
+          &err);
     pith_prompt_free(prompt);
 }
 
@@ -155,15 +148,14 @@ static void begin_prompt(struct bench *b, const char *path)
     pith_generate_params p;
     char *text = read_text(path);
     tokenize(b, text);
-    free(text);
+    pi_mem_free(text);
     int32_t n = b->n_prompt + b->o.n_predict + 128;
     b->engine = engine_of(b->model, 2 * n);
     b->draft_engine = b->draft_model != NULL ? engine_of(b->draft_model, n) : NULL;
-    need(pith_seq_create(b->engine, &b->base, &err), "sequence", &err);
+    check(pith_seq_create(b->engine, &b->base, &err), &err);
     pith_generate_params_default(&p);
     p.n_predict = 0;
-    need(pith_generate(b->base, b->prompt, b->n_prompt, &p, NULL, NULL, NULL, &err), "prompt",
-         &err);
+    check(pith_generate(b->base, b->prompt, b->n_prompt, &p, NULL, NULL, NULL, &err), &err);
     memset(b->result, 0, sizeof(b->result));
 }
 
@@ -172,7 +164,7 @@ static void end_prompt(struct bench *b)
     pith_seq_free(b->base);
     pith_engine_free(b->engine);
     pith_engine_free(b->draft_engine);
-    free(b->prompt);
+    pi_mem_free(b->prompt);
 }
 
 /* ---- passes of several rows ---- */
@@ -194,7 +186,7 @@ static void measure_rows(struct bench *b)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && rows[i] <= b->n_prompt; i++) {
         for (int k = 0; k < 5; k++) {
             pith_seq *fork = NULL;
-            need(pith_seq_fork(b->base, &fork, &err), "fork", &err);
+            check(pith_seq_fork(b->base, &fork, &err), &err);
             pith_batch_item item = {.seq = fork,
                                     .tokens = b->prompt,
                                     .n_token = rows[i],
@@ -202,12 +194,12 @@ static void measure_rows(struct bench *b)
                                     .on_logits = drop_row,
                                     .user = &sum};
             double start = cpu_s();
-            need(pith_batch_eval(b->engine, &item, 1, NULL, NULL, &err), "rows", &err);
+            check(pith_batch_eval(b->engine, &item, 1, NULL, NULL, &err), &err);
             seconds[k] = cpu_s() - start;
             pith_seq_free(fork);
         }
-        one = i == 0 ? median(seconds, 5) : one;
-        printf("  %d: %.2f", rows[i], median(seconds, 5) / one);
+        one = i == 0 ? median_of(seconds, 5) : one;
+        printf("  %d: %.2f", rows[i], median_of(seconds, 5) / one);
     }
     printf("  (1: %.2f ms)\n", 1e3 * one);
 }
@@ -233,12 +225,12 @@ static double generate(struct bench *b, int way, int32_t round, struct text *out
     p.sample.seed = (uint64_t)round;
     p.sample.temperature = b->o.vary ? temperatures[round % 5] : b->o.temperature;
     p.draft = way > 0 ? &draft : NULL;
-    need(pith_seq_fork(b->base, &seq, &err), "fork", &err);
+    check(pith_seq_fork(b->base, &seq, &err), &err);
     double start = cpu_s();
-    need(pith_generate(seq, b->prompt, b->n_prompt, &p, NULL, NULL, &r, &err), "text", &err);
+    check(pith_generate(seq, b->prompt, b->n_prompt, &p, NULL, NULL, &r, &err), &err);
     double seconds = cpu_s() - start;
     out->n = pith_seq_length(seq);
-    out->token = calloc((size_t)out->n, sizeof(int32_t));
+    out->token = memory((size_t)out->n * sizeof(int32_t));
     memcpy(out->token, pith_seq_tokens(seq), (size_t)out->n * sizeof(int32_t));
     out->hash = pith_logits_hash(pith_seq_logits(seq), b->info.n_vocab);
     b->result[way].n_token += r.n_generated;
@@ -262,13 +254,14 @@ static void run_round(struct bench *b, int32_t round)
         struct result *r = &b->result[way];
         if (way >= 2 && b->draft_engine == NULL)
             continue;
-        r->seconds[round] = generate(b, way, round, way == 0 ? &plain : &text);
-        r->ratio[round] = b->result[0].seconds[round] / r->seconds[round];
+        double seconds = generate(b, way, round, way == 0 ? &plain : &text);
+        add(&r->seconds, seconds);
+        add(&r->ratio, b->result[0].seconds.value[round] / seconds);
         if (way > 0)
             r->n_other += !is_same(&plain, &text);
-        free(text.token);
+        pi_mem_free(text.token);
     }
-    free(plain.token);
+    pi_mem_free(plain.token);
 }
 
 /* Returns the texts that differ. */
@@ -283,7 +276,7 @@ static int64_t print_ways(const struct bench *b, const char *path)
         printf("%s prompt=%d way=%-6s tokens=%lld ms_per_token=%.2f times=%.3f drafted=%lld "
                "came=%lld per_pass=%.2f other=%lld/%d\n",
                path, b->n_prompt, ways[way], (long long)r->n_token,
-               1e3 * median(r->seconds, n) * n / (double)r->n_token, median(r->ratio, n),
+               1e3 * median(&r->seconds) * n / (double)r->n_token, median(&r->ratio),
                (long long)r->n_draft, (long long)r->n_accepted,
                (double)r->n_token / (double)(r->n_token - r->n_accepted), (long long)r->n_other, n);
         n_other += r->n_other;
@@ -292,65 +285,28 @@ static int64_t print_ways(const struct bench *b, const char *path)
     return n_other;
 }
 
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {.n_predict = 128, .n_round = 3, .n_max = 15, .temperature = 0.0f};
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--vary") == 0)
-            o.vary = true;
-        else if (strcmp(argv[i], "--ignore-eos") == 0)
-            o.ignore_end = true;
-        else if (strcmp(argv[i], "-m") == 0 && ++i)
-            o.model = value;
-        else if (strcmp(argv[i], "-d") == 0 && ++i)
-            o.draft = value;
-        else if (strcmp(argv[i], "-n") == 0 && ++i)
-            o.n_predict = (int32_t)atoi(value);
-        else if (strcmp(argv[i], "--temp") == 0 && ++i)
-            o.temperature = (float)atof(value);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = (int32_t)atoi(value);
-        else if (strcmp(argv[i], "--max") == 0 && ++i)
-            o.n_max = (int32_t)atoi(value);
-        else
-            break;
-    }
-    o.file = argv + i;
-    o.n_file = argc - i;
-    if (o.model == NULL || o.n_file < 1 || o.n_round < 1 || o.n_round > MAX_ROUND ||
-        o.n_predict < 1) {
-        fprintf(stderr, "usage: bench_draft -m MODEL [-d MODEL] [-n N] [--temp X] [--rounds N] "
-                        "[--max N] [--vary] [--ignore-eos] FILE...\n");
-        exit(2);
-    }
-    return o;
-}
-
 int main(int argc, char **argv)
 {
-    struct bench *b = calloc(1, sizeof(*b));
-    pith_error err;
+    static struct bench bench;
+    struct bench *b = &bench;
     int64_t n_other = 0;
-    if (b == NULL)
-        return 1;
-    b->o = read_options(argc, argv);
-    need(pith_model_load(b->o.model, NULL, &b->model, &err), "model", &err);
+    b->o = (struct options){.n_predict = 128, .n_round = 3, .n_max = 15};
+    rig_options(argc, argv, option_table, &b->o);
+    if (b->o.files.n == 0)
+        rig_usage("FILES is missing: the prompts");
     if (b->o.draft != NULL)
-        need(pith_model_load(b->o.draft, NULL, &b->draft_model, &err), "draft", &err);
-    pith_model_get_info(b->model, &b->info);
-    for (int i = 0; i < b->o.n_file; i++) {
-        begin_prompt(b, b->o.file[i]);
+        b->draft_model = load_model(b->o.draft, 0, &b->info);
+    b->model = load_model(b->o.model, 0, &b->info);
+    for (int32_t i = 0; i < b->o.files.n; i++) {
+        begin_prompt(b, b->o.files.text[i]);
         if (!b->o.vary)
             measure_rows(b);
         for (int32_t r = 0; r < b->o.n_round; r++)
             run_round(b, r);
-        n_other += print_ways(b, b->o.file[i]);
+        n_other += print_ways(b, b->o.files.text[i]);
         end_prompt(b);
     }
     pith_model_free(b->model);
     pith_model_free(b->draft_model);
-    free(b);
     return n_other > 0;
 }

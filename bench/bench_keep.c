@@ -16,17 +16,19 @@
  *     seconds >= (weights + entries) / read bandwidth, and its share of the rounds
  * The share of rounds is bounded by their bound over the measured time of everything else.
  *
- * usage: bench_keep [options] MODEL.gguf; see usage()
+ * usage: bench_keep [options] MODEL.gguf; see --help
  */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/mem.h"
 #include "base/os.h"
 #include "keep_fill.h"
 #include "random_stats.h"
-#include "weights.h"
+#include "rig.h"
 
 #define MAX_ROUND 32
 #define MAX_ROW 40
@@ -46,9 +48,24 @@ struct options {
     int32_t prefill; /* tokens of the prompt */
     int32_t depth;   /* of decoding */
     int32_t budget;
-    int64_t fixed_mib;
+    int32_t fixed_mib;
     bool whole;
     bool csv;
+};
+
+static const struct option option_table[] = {
+    RIG_TEXT("--parts", "NAME,...", parts, "all", "of prefill, decode, fixed"),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
+    RIG_INT("--prefill", prefill, 16 * N_PASS, 1 << 20, "tokens of the prompt"),
+    RIG_FLAG("--whole", whole, "read the prompt for real: many minutes"),
+    RIG_INT("--depth", depth, 1024, 1 << 20, "of decoding"),
+    RIG_INT("--budget", budget, 512, 1 << 20, "entries of a lane"),
+    RIG_INT("--fixed", fixed_mib, 1, 1 << 20, "MiB of KV memory of `fixed`"),
+    RIG_TEXT("--keep", "POLICY", policy, NULL, "any of triattention's"),
+    RIG_CSV(csv),
+    RIG_MODEL(model),
+    {0},
 };
 
 /* One figure: its values, one per round, and what stands beside it. */
@@ -87,19 +104,11 @@ struct side {
     double rss_bytes;          /* by which filling made the process grow */
 };
 
-static void check(pith_status status, const pith_error *err)
-{
-    if (status == PITH_OK)
-        return;
-    fprintf(stderr, "bench_keep: %s\n", err->message);
-    exit(EXIT_FAILURE);
-}
-
 /* ---- figures ---- */
 
 /* Adds a round's value to the row of that name; bound NAN: there is none. */
-static void add(struct bench *b, double value, double bound, const char *unit, const char *goal,
-                const char *format, ...)
+static void figure(struct bench *b, double value, double bound, const char *unit, const char *goal,
+                   const char *format, ...)
 {
     char test[TEXT_SIZE];
     va_list args;
@@ -120,20 +129,6 @@ static void add(struct bench *b, double value, double bound, const char *unit, c
     row->bound[row->n++] = bound;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int32_t n)
-{
-    double sorted[MAX_ROUND];
-    memcpy(sorted, values, (size_t)n * sizeof(*sorted));
-    qsort(sorted, (size_t)n, sizeof(*sorted), ascending);
-    return 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-}
-
 static void print_csv(const struct bench *b)
 {
     puts("test,round,value,unit,bound,goal");
@@ -141,8 +136,8 @@ static void print_csv(const struct bench *b)
         for (int32_t i = 0; i < r->n; i++)
             printf("\"%s\",%d,%.6g,%s,%.6g,%s\n", r->test, i, r->value[i], r->unit, r->bound[i],
                    r->goal);
-        printf("\"%s\",median,%.6g,%s,%.6g,%s\n", r->test, median(r->value, r->n), r->unit,
-               median(r->bound, r->n), r->goal);
+        printf("\"%s\",median,%.6g,%s,%.6g,%s\n", r->test, median_of(r->value, r->n), r->unit,
+               median_of(r->bound, r->n), r->goal);
     }
 }
 
@@ -153,7 +148,7 @@ static void print_table(const struct bench *b)
            1e-9 * b->machine.copy_bytes_per_s, b->o.n_round);
     printf("%-64s %10s %10s %8s  %s\n", "", "measured", "bound", "/ bound", "goal");
     for (const struct row *r = b->row; r < b->row + b->n_row; r++) {
-        double value = median(r->value, r->n), bound = median(r->bound, r->n);
+        double value = median_of(r->value, r->n), bound = median_of(r->bound, r->n);
         printf("%-64s %10.*f", r->test, value < 100.0 ? 2 : 0, value);
         if (isnan(bound))
             printf(" %10s %8s", "", "");
@@ -168,33 +163,21 @@ static void print_table(const struct bench *b)
 static void bench_open(struct bench *b)
 {
     pith_error err = {0};
-    pith_model_params params;
     int32_t most = b->o.prefill > b->o.depth ? b->o.prefill : b->o.depth;
     most += (MAX_ROUND + 1) * MAX_STEP; /* sequences that keep go on from turn to turn */
-    pith_model_params_default(&params);
-    params.n_thread = b->o.n_thread;
-    check(pith_model_load(b->o.model, &params, &b->model, &err), &err);
-    pith_model_get_info(b->model, &b->info);
+    b->model = load_model(b->o.model, b->o.n_thread, &b->info);
     b->weight_bytes = generation_bytes(b->model);
     check(fill_open(&b->fill, most, &err), &err);
-    b->tokens = calloc((size_t)most, sizeof(*b->tokens));
-    if (b->tokens == NULL)
-        check(PITH_NOMEM, &(pith_error){.message = "no memory for a list of tokens"});
+    b->tokens = memory((size_t)most * sizeof(*b->tokens));
     check(random_stats_write(b->model, b->stats, sizeof(b->stats), &err), &err);
 }
 
 static void bench_close(struct bench *b)
 {
     remove(b->stats);
-    free(b->tokens);
+    pi_mem_free(b->tokens);
     fill_close(&b->fill);
     pith_model_free(b->model);
-}
-
-static void measure_machine(struct bench *b)
-{
-    pith_error err = {0};
-    check(pith_machine_measure(b->o.n_thread, &b->machine, &err), &err);
 }
 
 /* Bytes of this process that are in memory; NAN where the system does not say. */
@@ -354,15 +337,15 @@ static void add_turns(struct side *full, struct side *kept, const char *what, co
     struct bench *b = full->b;
     struct turn f = side_decode(full), k = side_decode(kept);
     double rounds = kept->n_seq; /* one of each sequence, because a turn is as long as the slack */
-    add(b, f.tokens_per_s, f.bound, "tokens/s", "", "%s, full, %d at a time", what, full->n_seq);
-    add(b, k.tokens_per_s, k.bound, "tokens/s", "", "%s, budget %d, %d at a time", what,
-        b->o.budget, kept->n_seq);
-    add(b, k.tokens_per_s / f.tokens_per_s, k.bound / f.bound, "x", goal, "%s, budget / full",
-        what);
-    add(b, 1e3 * k.keep_s / rounds, 1e3 * round_bound(kept), "ms", "", "%s, a round", what);
-    add(b, 100.0 * k.keep_s / k.seconds,
-        100.0 * rounds * round_bound(kept) / (k.seconds - k.keep_s), "%",
-        kept->n_seq == 1 ? "at most 1" : "", "%s, share of rounds", what);
+    figure(b, f.tokens_per_s, f.bound, "tokens/s", "", "%s, full, %d at a time", what, full->n_seq);
+    figure(b, k.tokens_per_s, k.bound, "tokens/s", "", "%s, budget %d, %d at a time", what,
+           b->o.budget, kept->n_seq);
+    figure(b, k.tokens_per_s / f.tokens_per_s, k.bound / f.bound, "x", goal, "%s, budget / full",
+           what);
+    figure(b, 1e3 * k.keep_s / rounds, 1e3 * round_bound(kept), "ms", "", "%s, a round", what);
+    figure(b, 100.0 * k.keep_s / k.seconds,
+           100.0 * rounds * round_bound(kept) / (k.seconds - k.keep_s), "%",
+           kept->n_seq == 1 ? "at most 1" : "", "%s, share of rounds", what);
 }
 
 /* Full and budget in turns, after one of each that is not counted, because it touches memory for
@@ -372,7 +355,7 @@ static void compare(struct side *full, struct side *kept, const char *what, cons
     (void)side_decode(full);
     (void)side_decode(kept);
     for (int32_t r = 0; r < full->b->o.n_round; r++) {
-        measure_machine(full->b);
+        full->b->machine = machine_of(full->b->o.n_thread);
         add_turns(full, kept, what, goal);
     }
 }
@@ -387,15 +370,16 @@ static void add_memory(const struct side *full, const struct side *kept)
     const struct side *side[] = {full, kept};
     const char *name[] = {"full", "budget"};
     for (int32_t i = 0; i < 2; i++) {
-        add(b, side_used_bytes(side[i]) * 0x1p-20, NAN, "MiB", "", "memory, %s, pages in use",
-            name[i]);
-        add(b, side[i]->rss_bytes * 0x1p-20, (double)side[i]->each_bytes * 0x1p-20, "MiB", "",
-            "memory, %s, resident set grew by", name[i]);
+        figure(b, side_used_bytes(side[i]) * 0x1p-20, NAN, "MiB", "", "memory, %s, pages in use",
+               name[i]);
+        figure(b, side[i]->rss_bytes * 0x1p-20, (double)side[i]->each_bytes * 0x1p-20, "MiB", "",
+               "memory, %s, resident set grew by", name[i]);
     }
-    add(b, side_used_bytes(full) / side_used_bytes(kept), (double)b->o.depth / b->o.budget, "x", "",
-        "memory, full / budget, pages in use");
-    add(b, full->rss_bytes / kept->rss_bytes, (double)full->each_bytes / (double)kept->each_bytes,
-        "x", "", "memory, full / budget, resident set");
+    figure(b, side_used_bytes(full) / side_used_bytes(kept), (double)b->o.depth / b->o.budget, "x",
+           "", "memory, full / budget, pages in use");
+    figure(b, full->rss_bytes / kept->rss_bytes,
+           (double)full->each_bytes / (double)kept->each_bytes, "x", "",
+           "memory, full / budget, resident set");
 }
 
 /* Tokens that a sequence with a policy has at most after all turns. */
@@ -424,9 +408,9 @@ static void part_decode(struct bench *b)
 static void add_fit(struct bench *b, const char *type, const char *budget)
 {
     int64_t each = bytes_of_one(b, budget, type, b->o.depth + N_STEP);
-    add(b, (double)((b->o.fixed_mib << 20) / each), NAN, "sequences", "",
-        "%lld MiB hold at depth %d, %s, %s%s", (long long)b->o.fixed_mib, b->o.depth, type,
-        budget != NULL ? "budget " : "full", budget != NULL ? budget : "");
+    figure(b, (double)(((int64_t)b->o.fixed_mib << 20) / each), NAN, "sequences", "",
+           "%d MiB hold at depth %d, %s, %s%s", b->o.fixed_mib, b->o.depth, type,
+           budget != NULL ? "budget " : "full", budget != NULL ? budget : "");
 }
 
 /* In q8_0, because in f16 not one full sequence of Qwen3-0.6B at depth 16,384 fits in 1 GiB. */
@@ -434,9 +418,9 @@ static void part_fixed(struct bench *b)
 {
     struct side full, kept;
     char budget[16], what[TEXT_SIZE];
-    int64_t bytes = b->o.fixed_mib << 20;
+    int64_t bytes = (int64_t)b->o.fixed_mib << 20;
     snprintf(budget, sizeof(budget), "%d", b->o.budget);
-    snprintf(what, sizeof(what), "depth %d, q8_0, %lld MiB", b->o.depth, (long long)b->o.fixed_mib);
+    snprintf(what, sizeof(what), "depth %d, q8_0, %d MiB", b->o.depth, b->o.fixed_mib);
     for (int32_t i = 0; i < 4; i++)
         add_fit(b, i < 2 ? "f16" : "q8_0", i % 2 == 0 ? NULL : budget);
     side_open(&full, b, NULL, "q8_0", b->o.depth + N_STEP, bytes);
@@ -509,87 +493,21 @@ static void part_prefill(struct bench *b)
     int32_t n = b->o.prefill;
     for (int32_t r = 0; r < b->o.n_round; r++) {
         struct side s;
-        measure_machine(b);
+        b->machine = machine_of(b->o.n_thread);
         side_open(&s, b, "90%", "f16", n, 0);
         double passes = b->o.whole ? whole_prefill(&s, n) : sampled_prefill(&s, n);
         double rounds = keep_seconds(&s), n_round = (double)s.seq[0]->keep.tally.n_round;
         double bound = b->o.whole ? NAN : round_bound(&s) * n_round;
-        add(b, passes, NAN, "s", "", "prompt of %d at 90%%, passes%s", n,
-            b->o.whole ? "" : ", from 5 depths");
-        add(b, rounds, bound, "s", "", "prompt of %d at 90%%, %.0f rounds", n, n_round);
-        add(b, 100.0 * rounds / (passes + rounds), 100.0 * bound / passes, "%", "at most 1",
-            "prompt of %d at 90%%, share of rounds", n);
+        figure(b, passes, NAN, "s", "", "prompt of %d at 90%%, passes%s", n,
+               b->o.whole ? "" : ", from 5 depths");
+        figure(b, rounds, bound, "s", "", "prompt of %d at 90%%, %.0f rounds", n, n_round);
+        figure(b, 100.0 * rounds / (passes + rounds), 100.0 * bound / passes, "%", "at most 1",
+               "prompt of %d at 90%%, share of rounds", n);
         side_close(&s);
     }
 }
 
 /* ---- the whole ---- */
-
-static void usage(void)
-{
-    fputs("usage: bench_keep [options] MODEL.gguf\n"
-          "  --parts NAME,...  of prefill, decode, fixed (all)\n"
-          "  --threads N       0: all processors (0)\n"
-          "  --rounds N        1..32 (3)\n"
-          "  --prefill N       tokens of the prompt (32768)\n"
-          "  --whole           read the prompt for real: many minutes\n"
-          "  --depth N         of decoding (16384)\n"
-          "  --budget N        entries of a lane (2048)\n"
-          "  --fixed MIB       KV memory of `fixed` (1024)\n"
-          "  --keep POLICY     any of triattention's (triattention:v3)\n"
-          "  --csv             every number\n",
-          stderr);
-    exit(2);
-}
-
-static int32_t number(const char *text, int32_t min, int32_t max)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || value < min || value > max)
-        usage();
-    return (int32_t)value;
-}
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {.policy = "triattention:v3",
-                        .n_round = 3,
-                        .prefill = 32768,
-                        .depth = 16384,
-                        .budget = 2048,
-                        .fixed_mib = 1024};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--whole") == 0)
-            o.whole = true;
-        else if (strcmp(argv[i], "--parts") == 0 && ++i)
-            o.parts = value;
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = number(value, 0, 1024);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = number(value, 1, MAX_ROUND);
-        else if (strcmp(argv[i], "--prefill") == 0 && ++i)
-            o.prefill = number(value, 16 * N_PASS, 1 << 20);
-        else if (strcmp(argv[i], "--depth") == 0 && ++i)
-            o.depth = number(value, 1024, 1 << 20);
-        else if (strcmp(argv[i], "--budget") == 0 && ++i)
-            o.budget = number(value, 512, 1 << 20);
-        else if (strcmp(argv[i], "--fixed") == 0 && ++i)
-            o.fixed_mib = number(value, 1, 1 << 20);
-        else if (strcmp(argv[i], "--keep") == 0 && ++i && *value != '\0')
-            o.policy = value;
-        else if (argv[i][0] != '-' && o.model == NULL)
-            o.model = argv[i];
-        else
-            usage();
-    }
-    if (o.model == NULL)
-        usage();
-    return o;
-}
 
 int main(int argc, char **argv)
 {
@@ -598,10 +516,16 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(struct bench *b);
     } parts[] = {{"prefill", part_prefill}, {"decode", part_decode}, {"fixed", part_fixed}};
-    b.o = read_options(argc, argv);
+    b.o = (struct options){.policy = "triattention:v3",
+                           .n_round = 3,
+                           .prefill = 32768,
+                           .depth = 16384,
+                           .budget = 2048,
+                           .fixed_mib = 1024};
+    rig_options(argc, argv, option_table, &b.o);
     bench_open(&b);
     for (size_t i = 0; i < PI_LEN(parts); i++)
-        if (b.o.parts == NULL || strstr(b.o.parts, parts[i].name) != NULL)
+        if (rig_wants(b.o.parts, parts[i].name))
             parts[i].run(&b);
     if (b.o.csv)
         print_csv(&b);

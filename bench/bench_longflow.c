@@ -15,26 +15,23 @@
  * layer takes less than a millisecond, in which mostly nobody else needs the processor. Bytes are
  * those that plain must read; the bound is the bandwidth of memory, measured by the same program.
  *
- * usage: bench_longflow [options]; see usage()
+ * usage: bench_longflow [options]; see --help
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/half.h"
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/threads.h"
 #include "cpu/kernels.h"
-#include "noise.h"
 #include "policy/keep/keep.h"
-#include "pith/inspect.h"
+#include "rig.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB
    were seen to stay there. */
 #define POOL_BYTES ((int64_t)256 << 20)
-#define N_HEAD 8  /* lanes of a layer, which decide together */
-#define APPEND 64 /* tokens appended to every lane in turn, so that its pages lie scattered */
+#define N_HEAD 8 /* lanes of a layer, which decide together */
 #define MAX_ROUND 101
 #define MIN_SECONDS                                                                                \
     2e-4                /* of a layer in a turn: a lane in the cache takes less, and is repeated   \
@@ -49,8 +46,22 @@ struct options {
     bool csv;
     int32_t n_thread; /* 0: 1 and all */
     int32_t n_round;
-    int32_t lanes;    /* 1: one, 2: many, 3: both */
-    const char *keep; /* options of the policy beyond its budget */
+    const char *lanes; /* one, many or both */
+    const char *keep;  /* options of the policy beyond its budget */
+    const char *cpu;
+};
+
+static const char *const lane_choices[] = {"one", "many", "both", NULL};
+
+static const struct option option_table[] = {
+    RIG_INT("--threads", n_thread, 0, 1024, "0: 1 and all"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each way"),
+    {"--lanes", NULL, "WHICH", OPTION_CHOICE, offsetof(struct options, lanes),
+     .choices = lane_choices, .help = "which are measured", .env = ""},
+    RIG_TEXT("--keep", "KEYS", keep, "none", "of the policy beyond its budget"),
+    RIG_CPU(cpu),
+    RIG_CSV(csv),
+    {0},
 };
 
 /* What one thread works in. */
@@ -92,26 +103,6 @@ struct figures {
     double to_plain;       /* fused / plain */
     double to_two;         /* two / fused */
 };
-
-static void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_longflow: %s\n", err->message);
-    exit(1);
-}
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        stop(err);
-}
-
-static void *memory(size_t size)
-{
-    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
 
 /* ---- the three ways, of one layer ---- */
 
@@ -268,26 +259,6 @@ static void compare_victims(const struct bench *b)
 
 /* ---- lanes ---- */
 
-/* Keys and values are taken from one row of random numbers, from places that no two chunks share:
-   equal entries have equal scores, and who chooses among those takes a longer way. */
-static void fill_cache(struct bench *b)
-{
-    enum { N_START = 999983, STEP_K = 7919, STEP_V = 104729 }; /* primes */
-    pith_error err = {0};
-    const struct kv_geometry *g = &b->model.g;
-    size_t dim = (size_t)g->dim_k, n_lane = (size_t)(g->n_layer * g->n_head), chunk = 0;
-    float *rows = memory(sizeof(float) * (N_START + APPEND * dim));
-    fill_random(rows, N_START + APPEND * dim, 2);
-    for (int32_t pos = 0; pos < b->n; pos += APPEND) {
-        check(kv_seq_reserve(b->seq, APPEND, &err), &err);
-        for (size_t i = 0; i < n_lane; i++, chunk++)
-            kv_seq_append(b->seq, (int32_t)i / g->n_head, (int32_t)i % g->n_head, pos, APPEND,
-                          rows + chunk * STEP_K % N_START, dim, rows + chunk * STEP_V % N_START,
-                          dim);
-    }
-    pi_mem_free(rows);
-}
-
 static void worker_open(struct worker *w, const struct bench *b)
 {
     size_t n_group = (size_t)b->model.n_group, dim = (size_t)b->model.g.dim_k;
@@ -334,7 +305,7 @@ static void bench_open(struct bench *b, struct kv_geometry g, int32_t n_group, i
     kv_cache_set_marks(b->cache, keep_n_mark(b->keep), true);
     check(kv_seq_create(b->cache, &b->seq, &err), &err);
     check(keep_steps_reserve(b->keep, n_thread, n, false, &err), &err);
-    fill_cache(b);
+    lanes_fill(b->seq, &g, n);
     b->view = (struct keep_view){.kv = b->seq, .n_token = n};
     b->view.state = memory(keep_state_size(b->keep) + 1);
     size_t n_q = (size_t)g.n_head * (size_t)n_group * (size_t)g.dim_k;
@@ -364,27 +335,13 @@ static void bench_close(struct bench *b)
 
 /* ---- figures ---- */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int32_t n)
-{
-    double sorted[MAX_ROUND];
-    memcpy(sorted, values, (size_t)n * sizeof(*sorted));
-    qsort(sorted, (size_t)n, sizeof(*sorted), ascending);
-    return 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-}
-
 static double seconds_of(const struct bench *b, enum way way, int32_t n_round)
 {
     double sum = 0.0;
     for (int32_t l = 0; l < b->model.g.n_layer; l++)
-        sum +=
-            median(b->seconds + ((size_t)way * (size_t)b->model.g.n_layer + (size_t)l) * MAX_ROUND,
-                   n_round);
+        sum += median_of(b->seconds +
+                             ((size_t)way * (size_t)b->model.g.n_layer + (size_t)l) * MAX_ROUND,
+                         n_round);
     return sum / b->n_thread;
 }
 
@@ -462,15 +419,9 @@ static void run(const struct options *o, const pith_machine *m, bool cached)
         int32_t n_group = groups[i / PI_LEN(budgets) % PI_LEN(groups)];
         int32_t dim = dims[i / PI_LEN(budgets) / PI_LEN(groups) % PI_LEN(dims)];
         enum kv_type type = types[i / PI_LEN(budgets) / PI_LEN(groups) / PI_LEN(dims)];
-        struct kv_geometry g = {.n_layer = 1,
-                                .n_head = cached ? 1 : N_HEAD,
-                                .dim_k = dim,
-                                .dim_v = dim,
-                                .page_len = 64,
-                                .type_k = type,
-                                .type_v = type};
+        struct kv_geometry g = lanes_shape(cached ? 1 : N_HEAD, dim, 64, type);
         if (!cached)
-            g.n_layer = (int32_t)pi_max(1, POOL_BYTES / kv_bytes_for_tokens(&g, n));
+            g = lanes_shape_of(POOL_BYTES, n, g);
         struct bench b;
         bench_open(&b, g, n_group, n, cached ? 1 : m->n_thread, o->keep);
         struct figures f = measure(&b, o->n_round);
@@ -485,68 +436,21 @@ static void run(const struct options *o, const pith_machine *m, bool cached)
                GOAL_PLAIN, s.n_plain, s.n_row, s.least_to_two, GOAL_TWO, s.n_two, s.n_row);
 }
 
-static void usage(void)
-{
-    fputs("usage: bench_longflow [options]\n"
-          "  --threads N   0: 1 and all (0)\n"
-          "  --rounds N    turns of each way, 1..101 (11)\n"
-          "  --lanes WHICH one, many or both (both)\n"
-          "  --keep KEYS   of the policy beyond its budget (score=exact)\n"
-          "  --cpu LEVEL   of the kernels (the best)\n"
-          "  --csv         for programs\n",
-          stderr);
-    exit(2);
-}
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {.n_round = 11, .lanes = 3};
-    pith_error err = {0};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = atoi(value);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = atoi(value);
-        else if (strcmp(argv[i], "--lanes") == 0 && ++i)
-            o.lanes = strcmp(value, "one") == 0    ? 1
-                      : strcmp(value, "many") == 0 ? 2
-                      : strcmp(value, "both") == 0 ? 3
-                                                   : 0;
-        else if (strcmp(argv[i], "--keep") == 0 && ++i && *value != '\0')
-            o.keep = value;
-        else if (strcmp(argv[i], "--cpu") == 0 && ++i)
-            check(pith_cpu_level_set(value, &err), &err);
-        else
-            usage();
-    }
-    if (o.n_thread < 0 || o.n_thread > pi_thread_count() || o.n_round < 1 ||
-        o.n_round > MAX_ROUND || o.lanes == 0)
-        usage();
-    return o;
-}
-
 int main(int argc, char **argv)
 {
-    struct options o = read_options(argc, argv);
-    pith_error err = {0};
+    struct options o = {.n_round = 11, .lanes = "both"};
     pith_machine machine[2];
-    int32_t n_machine = o.n_thread == 0 && pi_thread_count() > 1 ? 2 : 1;
-    for (int32_t i = 0; i < n_machine; i++) {
-        int32_t n_thread = o.n_thread > 0 ? o.n_thread : i == 0 ? 1 : pi_thread_count();
-        check(pith_machine_measure(n_thread, &machine[i], &err), &err);
-    }
+    rig_options(argc, argv, option_table, &o);
+    int32_t n_machine = machines_of(o.n_thread, machine);
     puts(o.csv ? "threads,lanes,type,dim,group,entries,plain_us,fused_us,two_us,fused_to_plain,"
                  "two_to_fused,plain_GBps,fused_GBps,read_GBps"
                : "threads  lanes  type   dim  group      B     plain     fused       two  "
                  "fused / plain  two / fused   plain   fused    read\n"
                  "                                             us/lane   us/lane   us/lane"
                  "                               GB/s    GB/s    GB/s");
-    if ((o.lanes & 1) != 0)
+    if (strcmp(o.lanes, "many") != 0)
         run(&o, &machine[0], true);
-    for (int32_t i = 0; i < n_machine && (o.lanes & 2) != 0; i++)
+    for (int32_t i = 0; i < n_machine && strcmp(o.lanes, "one") != 0; i++)
         run(&o, &machine[i], false);
     return 0;
 }

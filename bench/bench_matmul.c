@@ -4,24 +4,21 @@
  * the same program. Weights are larger than the caches and are read as a pass reads them: in chunks
  * of groups that threads take from a common loop.
  *
- * usage: bench_matmul [--csv] [--threads N] [--cols N] [--tokens N] [--cpu LEVEL] [--type NAME]
+ * usage: bench_matmul [options]; see --help
  */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/half.h"
 #include "base/mem.h"
-#include "base/os.h"
-#include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/matmul_layout.h"
-#include "pith/inspect.h"
+#include "rig.h"
 
 #define WEIGHT_BYTES ((size_t)160 << 20) /* of the matrix of one-token products */
 #define PROMPT_ROWS 3072                 /* of the matrix of prompts */
 #define CHUNKS_PER_THREAD 8
 #define MIN_SECONDS 0.3
-#define MIN_ROUNDS 3
 
 static const int32_t few_tokens[] = {2, 4, 8, 16};
 enum { N_FEW = sizeof(few_tokens) / sizeof(few_tokens[0]) };
@@ -32,6 +29,17 @@ struct options {
     int32_t n_col;
     int32_t n_tok;
     const char *type; /* NULL: all */
+    const char *cpu;
+};
+
+static const struct option option_table[] = {
+    RIG_CSV(csv),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: 1 and all"),
+    RIG_INT("--cols", n_col, 256, 1 << 20, "columns of a matrix, rounded down to 256"),
+    RIG_INT("--tokens", n_tok, 1, 1 << 16, "of a prompt"),
+    RIG_TEXT("--type", "NAME", type, "all", "of the weights"),
+    RIG_CPU(cpu),
+    {0},
 };
 
 /* The line of one type and number of threads. */
@@ -50,23 +58,13 @@ struct bench {
     int32_t chunk;
 };
 
-static void stop(const char *why)
-{
-    fprintf(stderr, "bench_matmul: %s\n", why);
-    exit(1);
-}
-
-static void *memory(size_t size)
+/* Pages of the system, which weights lie in. */
+static void *map(size_t size)
 {
     void *block = pi_mem_map(PI_MEM_OTHER, size);
     if (block == NULL)
-        stop("no memory");
+        stop(&(pith_error){.message = "no memory"});
     return block;
-}
-
-static uint32_t random_u32(uint32_t *seed)
-{
-    return *seed = *seed * 1664525u + 1013904223u;
 }
 
 /* One group of random codes with scales near 1/64, 16 rows as a file has them. */
@@ -92,8 +90,8 @@ static void matrix_fill(struct pi_matrix *w, enum pi_dtype type, int32_t n_col, 
     w->n_group = n_group;
     w->n_row = n_group * PI_GROUP;
     w->group_bytes = pi_matmul_group_bytes(type, n_col);
-    w->data = memory((size_t)n_group * w->group_bytes);
-    uint8_t *rows = memory(w->group_bytes);
+    w->data = map((size_t)n_group * w->group_bytes);
+    uint8_t *rows = map(w->group_bytes);
     random_rows(layout, n_col, rows);
     pi_matmul_pack_group(type, n_col, rows, PI_GROUP, w->data);
     for (int32_t g = 1; g < n_group; g++)
@@ -105,9 +103,9 @@ static void act_fill(struct pi_act *a, int32_t n_tok, int32_t n_col)
 {
     uint32_t seed = 2;
     size_t n = (size_t)n_tok * (size_t)n_col, n_block = n / PI_ACT_BLOCK;
-    float *x = memory(n * 4), *scale = memory(n_block * 4);
-    int8_t *q = memory(n);
-    int16_t *sum16 = memory(n_block * 4);
+    float *x = map(n * 4), *scale = map(n_block * 4);
+    int8_t *q = map(n);
+    int16_t *sum16 = map(n_block * 4);
     for (size_t i = 0; i < n; i++) {
         q[i] = (int8_t)((int32_t)(random_u32(&seed) >> 24) % 255 - 127);
         sum16[i / 16] = (int16_t)(sum16[i / 16] + q[i]);
@@ -127,19 +125,11 @@ static void multiply(void *ctx, int64_t begin, int64_t end, int32_t thread)
             b->scratch + (size_t)thread * b->scratch_size);
 }
 
-/* Seconds of the best of several rounds: disturbances only ever slow a round down. */
 static double best_seconds(struct bench *b, int32_t n_tok, int32_t n_thread)
 {
-    double best = 1e9, until = pi_time_s() + MIN_SECONDS;
     b->act.n_tok = n_tok;
     b->chunk = (int32_t)pi_max(1, b->w.n_group / (n_thread * CHUNKS_PER_THREAD));
-    for (int32_t round = 0; round < MIN_ROUNDS || pi_time_s() < until; round++) {
-        double start = pi_time_s();
-        pi_parallel_items(n_thread, pi_ceil_div(b->w.n_group, b->chunk), multiply, b);
-        double seconds = pi_time_s() - start;
-        best = seconds < best ? seconds : best;
-    }
-    return best;
+    return best_round(MIN_SECONDS, n_thread, pi_ceil_div(b->w.n_group, b->chunk), multiply, b);
 }
 
 static struct result measure(enum pi_dtype type, int32_t n_thread, const struct options *o)
@@ -149,14 +139,14 @@ static struct result measure(enum pi_dtype type, int32_t n_thread, const struct 
     struct bench b = {.scratch_size = pi_align(pi_matmul_scratch_bytes(o->n_col), 64)};
     size_t scratch_bytes = b.scratch_size * (size_t)n_thread;
     int32_t max_tok = (int32_t)pi_max(o->n_tok, few_tokens[N_FEW - 1]);
-    b.scratch = memory(scratch_bytes);
+    b.scratch = map(scratch_bytes);
     act_fill(&b.act, max_tok, o->n_col);
     matrix_fill(&b.w, type, o->n_col, (int32_t)(WEIGHT_BYTES / group_bytes));
     size_t weight_bytes = (size_t)b.w.n_group * group_bytes;
     size_t out_bytes = (size_t)b.w.n_row * (size_t)few_tokens[N_FEW - 1] * 4;
     size_t prompt_bytes = (size_t)PROMPT_ROWS * (size_t)o->n_tok * 4;
     out_bytes = out_bytes > prompt_bytes ? out_bytes : prompt_bytes;
-    b.out = memory(out_bytes);
+    b.out = map(out_bytes);
     double one = best_seconds(&b, 1, n_thread);
     r.vector_bytes_per_s = (double)weight_bytes / one;
     for (int32_t i = 0; i < N_FEW; i++)
@@ -212,67 +202,32 @@ static void print_line(const struct options *o, const pith_machine *m, enum pi_d
     fflush(stdout);
 }
 
-static void run(int32_t n_thread, const struct options *o)
+static void run(const pith_machine *m, const struct options *o)
 {
     static const enum pi_dtype types[] = {
         PI_DTYPE_Q8_0, PI_DTYPE_Q4_K, PI_DTYPE_Q6_K, PI_DTYPE_F16,  PI_DTYPE_BF16,
         PI_DTYPE_F32,  PI_DTYPE_Q4_0, PI_DTYPE_Q4_1, PI_DTYPE_Q5_0, PI_DTYPE_Q5_1,
         PI_DTYPE_Q2_K, PI_DTYPE_Q3_K, PI_DTYPE_Q5_K};
-    pith_machine machine;
-    pith_error err;
-    if (pith_machine_measure(n_thread, &machine, &err) != PITH_OK)
-        stop(err.message);
-    print_head(o, &machine);
+    print_head(o, m);
     for (size_t i = 0; i < PI_LEN(types); i++) {
         if (o->type != NULL && strcmp(o->type, pi_dtype_find((uint32_t)types[i])->name) != 0)
             continue;
-        struct result r = measure(types[i], machine.n_thread, o);
-        print_line(o, &machine, types[i], &r);
+        struct result r = measure(types[i], m->n_thread, o);
+        print_line(o, m, types[i], &r);
     }
-}
-
-static int32_t number(const char *text)
-{
-    int32_t n = text == NULL ? 0 : (int32_t)strtol(text, NULL, 10);
-    if (n <= 0)
-        stop("a number above 0 is missing");
-    return n;
 }
 
 int main(int argc, char **argv)
 {
     struct options o = {.n_col = 1024, .n_tok = 512};
-    pith_error err;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--csv") == 0) {
-            o.csv = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--threads") == 0)
-            o.n_thread = number(value);
-        else if (strcmp(argv[i], "--cols") == 0)
-            o.n_col = number(value) / 256 * 256;
-        else if (strcmp(argv[i], "--tokens") == 0)
-            o.n_tok = number(value);
-        else if (strcmp(argv[i], "--type") == 0)
-            o.type = value;
-        else if (strcmp(argv[i], "--cpu") != 0 || pith_cpu_level_set(value, &err) != PITH_OK)
-            stop("usage: bench_matmul [--csv] [--threads N] [--cols N] [--tokens N] [--cpu LEVEL] "
-                 "[--type NAME]");
-        i++;
-    }
-    if (o.n_col <= 0)
-        stop("--cols must be at least 256");
+    pith_machine machine[2];
+    rig_options(argc, argv, option_table, &o);
+    o.n_col = o.n_col / 256 * 256;
     if (o.csv)
         printf("level,threads,type,cols,gb_per_s,read_gb_per_s,x2,x4,x8,x16,tokens,gop_per_s,"
                "peak_gop_per_s\n");
-    if (o.n_thread > 0) {
-        run(o.n_thread, &o);
-        return 0;
-    }
-    run(1, &o);
-    if (pi_thread_count() > 1)
-        run(pi_thread_count(), &o);
+    int32_t n_machine = machines_of(o.n_thread, machine);
+    for (int32_t i = 0; i < n_machine; i++)
+        run(&machine[i], &o);
     return 0;
 }

@@ -17,32 +17,41 @@
  * attention over the chosen ones takes longer. They run beside the chunk that counts, which goes
  * through the engine's own reader. All of it takes turns in every round; medians over the rounds.
  *
- * usage: bench_read [options]; see usage()
+ * usage: bench_read [options]; see --help
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
-#include "base/threads.h"
 #include "policy/read/quoka.h"
 #include "read_rows.h"
 #include "read_store.h"
-#include "pith/inspect.h"
 
 #define MAX_POINT 40
-#define MAX_LENGTH 16
 #define DECODE_PER_ROUND 5 /* a step takes a thousandth of a chunk */
-#define MAX_ROUND (MAX_SAMPLE / DECODE_PER_ROUND)
+#define MAX_ROUND 100
 
 struct options {
     const char *parts; /* NULL: all */
-    int32_t lengths[MAX_LENGTH];
-    int32_t n_length;
+    struct option_ints lengths;
     int32_t budget;
     int32_t n_round;
     int32_t n_thread; /* 0: all processors */
     bool csv;
+    const char *cpu;
+};
+
+static const struct option option_table[] = {
+    RIG_TEXT("--parts", "NAME,...", parts, "all", "of chunk (with prefill), gate, decode, methods"),
+    RIG_INTS("--lengths", lengths, SHAPE_CHUNK, 1 << 20, "entries, ascending, multiples of 128"),
+    RIG_INT("--budget", budget, 8, 1 << 16, "entries that a chunk reads beside its own"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
+    RIG_CPU(cpu),
+    RIG_CSV(csv),
+    {0},
 };
 
 /* ---- the parts of a chunk ---- */
@@ -261,17 +270,17 @@ static struct row chunk_row(const char *table, const char *setting, const struct
 static void print_chunks(const struct options *o, const char *setting, bool goals,
                          const struct curve *c, double peak)
 {
-    for (int32_t i = 0; i < o->n_length; i++)
+    for (int32_t i = 0; i < o->lengths.n; i++)
         for (int32_t j = 0; j < c->n; j++)
-            if (c->point[j].p.n == o->lengths[i]) {
+            if (c->point[j].p.n == o->lengths.value[i]) {
                 struct row r = chunk_row("chunk", setting, &c->point[j], peak);
                 r.goal = goals ? goal_of("chunk", r.entries) : NAN;
                 row_print(&r, o->csv);
             }
-    for (int32_t i = 0; i < o->n_length; i++) {
-        struct row r = row_of("prefill", setting, o->lengths[i]);
+    for (int32_t i = 0; i < o->lengths.n; i++) {
+        struct row r = row_of("prefill", setting, o->lengths.value[i]);
         r.dense = r.sparse = 0.0;
-        for (int32_t n = 0; n < o->lengths[i]; n += SHAPE_CHUNK) {
+        for (int32_t n = 0; n < o->lengths.value[i]; n += SHAPE_CHUNK) {
             r.dense += between(c, n, dense_seconds);
             r.sparse += between(c, n, read_seconds);
         }
@@ -285,7 +294,7 @@ static void print_chunks(const struct options *o, const char *setting, bool goal
 static void make_curve(const struct options *o, const struct store *st, const struct side *s,
                        struct curve *c)
 {
-    int32_t longest = o->lengths[o->n_length - 1], last = 0;
+    int32_t longest = o->lengths.value[o->lengths.n - 1], last = 0;
     while (last + SHAPE_CHUNK <= longest &&
            read_budget_at(&s->config.rules, last + SHAPE_CHUNK) == last + SHAPE_CHUNK)
         last += SHAPE_CHUNK;
@@ -294,8 +303,8 @@ static void make_curve(const struct options *o, const struct store *st, const st
         curve_add(c, st, s, last);
     if (last + SHAPE_CHUNK <= longest)
         curve_add(c, st, s, last + SHAPE_CHUNK);
-    for (int32_t i = 0; i < o->n_length; i++)
-        curve_add(c, st, s, o->lengths[i]);
+    for (int32_t i = 0; i < o->lengths.n; i++)
+        curve_add(c, st, s, o->lengths.value[i]);
     for (int32_t i = 1; i < c->n; i++)
         for (int32_t j = i; j > 0 && c->point[j].p.n < c->point[j - 1].p.n; j--) {
             struct point swap = c->point[j];
@@ -306,16 +315,12 @@ static void make_curve(const struct options *o, const struct store *st, const st
 
 static int32_t longest_of(const struct options *o)
 {
-    return o->lengths[o->n_length - 1] + SHAPE_CHUNK;
+    return o->lengths.value[o->lengths.n - 1] + SHAPE_CHUNK;
 }
 
 static double peak_of(const struct options *o)
 {
-    pith_error err = {0};
-    pith_machine machine;
-    if (pith_machine_measure(o->n_thread, &machine, &err) != PITH_OK)
-        stop(&err);
-    return machine.f32_flop_per_s;
+    return machine_of(o->n_thread).f32_flop_per_s;
 }
 
 /* The two budgets share lanes, and their chunks take turns. The peak is measured before and after,
@@ -461,12 +466,13 @@ static void run_indices(const struct options *o, const char *table, int32_t n, i
 
 static void run_decode(const struct options *o)
 {
-    for (int32_t i = 0; i < o->n_length; i++)
-        if (o->lengths[i] > o->budget * 2)
-            run_indices(o, "decode", o->lengths[i], 1, o->lengths[i] == 32768 ? 2.5 : NAN);
-    for (int32_t i = 0; i < o->n_length; i++)
-        if (o->lengths[i] == 32768)
-            run_indices(o, "int8", o->lengths[i], SHAPE_CHUNK, NAN);
+    for (int32_t i = 0; i < o->lengths.n; i++)
+        if (o->lengths.value[i] > o->budget * 2)
+            run_indices(o, "decode", o->lengths.value[i], 1,
+                        o->lengths.value[i] == 32768 ? 2.5 : NAN);
+    for (int32_t i = 0; i < o->lengths.n; i++)
+        if (o->lengths.value[i] == 32768)
+            run_indices(o, "int8", o->lengths.value[i], SHAPE_CHUNK, NAN);
 }
 
 /* ---- every method ---- */
@@ -588,9 +594,9 @@ static void run_methods(const struct options *o)
     static struct method m;
     const struct read_policy *policy;
     char basis[64], setting[POLICY_TEXT_SIZE + 80];
-    int32_t n = o->lengths[0];
-    for (int32_t i = 1; i < o->n_length && o->lengths[i] <= 32768; i++)
-        n = o->lengths[i];
+    int32_t n = o->lengths.value[0];
+    for (int32_t i = 1; i < o->lengths.n && o->lengths.value[i] <= 32768; i++)
+        n = o->lengths.value[i];
     write_basis(basis, sizeof(basis));
     for (int32_t i = 0; (policy = read_policy_at(i)) != NULL; i++) {
         method_options(o, policy, basis, setting, sizeof(setting));
@@ -605,78 +611,11 @@ static void run_methods(const struct options *o)
 
 /* ---- the whole ---- */
 
-static void usage(void)
+static void check_lengths(const struct option_ints *l)
 {
-    fputs("usage: bench_read [options]\n"
-          "  --parts NAME,...   of chunk (with prefill), gate, decode, methods (all)\n"
-          "  --lengths N,...    entries, ascending, multiples of 128 (1024,2048,..,65536)\n"
-          "  --budget N         entries that a chunk reads beside its own (1024)\n"
-          "  --rounds N         1..100 (20)\n"
-          "  --threads N        0: all processors (0)\n"
-          "  --cpu LEVEL        kernels\n"
-          "  --csv              for programs\n",
-          stderr);
-    exit(2);
-}
-
-static int32_t number(const char *text, char **end, int32_t min, int32_t max)
-{
-    long value = strtol(text, end, 10);
-    if (*end == text || value < min || value > max)
-        usage();
-    return (int32_t)value;
-}
-
-static int32_t whole(const char *text, int32_t min, int32_t max)
-{
-    char *end;
-    int32_t value = number(text, &end, min, max);
-    if (*end != '\0')
-        usage();
-    return value;
-}
-
-static void read_lengths(const char *text, struct options *o)
-{
-    char *end;
-    for (o->n_length = 0;; text = end + 1) {
-        int32_t n = number(text, &end, SHAPE_CHUNK, 1 << 20);
-        if (o->n_length == MAX_LENGTH || n % SHAPE_CHUNK != 0 ||
-            (o->n_length > 0 && n <= o->lengths[o->n_length - 1]) || (*end != '\0' && *end != ','))
-            usage();
-        o->lengths[o->n_length++] = n;
-        if (*end == '\0')
-            return;
-    }
-}
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {.budget = 1024, .n_round = 20};
-    pith_error err = {0};
-    read_lengths("1024,2048,4096,8192,16384,32768,65536", &o);
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--parts") == 0 && ++i && *value != '\0')
-            o.parts = value;
-        else if (strcmp(argv[i], "--lengths") == 0 && ++i)
-            read_lengths(value, &o);
-        else if (strcmp(argv[i], "--budget") == 0 && ++i)
-            o.budget = whole(value, 8, 1 << 16);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = whole(value, 1, MAX_ROUND);
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = whole(value, 0, pi_thread_count());
-        else if (strcmp(argv[i], "--cpu") == 0 && ++i) {
-            if (pith_cpu_level_set(value, &err) != PITH_OK)
-                stop(&err);
-        } else
-            usage();
-    }
-    o.n_thread = o.n_thread == 0 ? pi_thread_count() : o.n_thread;
-    return o;
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->value[i] % SHAPE_CHUNK != 0 || (i > 0 && l->value[i] <= l->value[i - 1]))
+            rig_usage("--lengths: ascending multiples of 128 are wanted");
 }
 
 int main(int argc, char **argv)
@@ -688,14 +627,19 @@ int main(int argc, char **argv)
                  {"gate", run_gate},
                  {"decode", run_decode},
                  {"methods", run_methods}};
-    struct options o = read_options(argc, argv);
+    struct options o = {.lengths = {{1024, 2048, 4096, 8192, 16384, 32768, 65536}, 7},
+                        .budget = 1024,
+                        .n_round = 20};
+    rig_options(argc, argv, option_table, &o);
+    check_lengths(&o.lengths);
+    o.n_thread = o.n_thread == 0 ? pi_thread_count() : o.n_thread;
     if (!o.csv)
         printf("one layer of 32 query and 8 KV heads of 128, f16, chunks of %d; %d threads, "
                "kernels %s, medians of %d rounds\n",
                SHAPE_CHUNK, o.n_thread, pith_cpu_level(), o.n_round);
     row_print_head(o.csv);
     for (size_t i = 0; i < PI_LEN(parts); i++)
-        if (o.parts == NULL || strstr(o.parts, parts[i].name) != NULL)
+        if (rig_wants(o.parts, parts[i].name))
             parts[i].run(&o);
     return EXIT_SUCCESS;
 }

@@ -3,23 +3,20 @@
  * bytes of keys that they are, against the bandwidth of memory measured by the same program. Lanes
  * together exceed the caches and are scored one after the other, as a round does.
  *
- * usage: bench_score [--csv] [--group N] [--page N] [--threads N] [--cpu LEVEL] [--keep OPTIONS]
+ * usage: bench_score [options]; see --help
  */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/threads.h"
-#include "noise.h"
 #include "policy/keep/keep.h"
+#include "rig.h"
 #include "tensor/rope.h"
-#include "pith/inspect.h"
 
 #define POOL_BYTES ((int64_t)128 << 20) /* several times the caches */
 #define N_HEAD 8
 #define DEPTH 2048 /* entries of a lane */
-#define APPEND 64  /* tokens appended to every lane in turn, so that its pages lie scattered */
 #define WARM 64    /* queries that the centres are made of */
 #define MIN_SECONDS 0.5
 
@@ -29,6 +26,17 @@ struct options {
     int32_t page_len;
     int32_t n_thread;
     const char *keep;
+    const char *cpu;
+};
+
+static const struct option option_table[] = {
+    RIG_CSV(csv),
+    RIG_INT("--group", n_group, 1, 128, "query heads that share a KV head"),
+    RIG_INT("--page", page_len, 16, 64, "entries of a page"),
+    RIG_INT("--threads", n_thread, 1, 1024, "at once"),
+    RIG_TEXT("--keep", "OPTIONS", keep, "none", "of the policy"),
+    RIG_CPU(cpu),
+    {0},
 };
 
 struct bench {
@@ -46,35 +54,6 @@ struct bench {
     bool *evictable;  /* [DEPTH] */
     int32_t *pos;     /* [DEPTH] */
 };
-
-static void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_score: %s\n", err->message);
-    exit(1);
-}
-
-static void *memory(size_t size)
-{
-    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
-
-static void fill_cache(struct bench *b)
-{
-    pith_error err = {0};
-    size_t dim = (size_t)b->model.g.dim_k;
-    float *rows = memory(sizeof(float) * APPEND * dim);
-    for (int32_t pos = 0; pos < DEPTH; pos += APPEND) {
-        fill_random(rows, APPEND * dim, (uint32_t)pos + 2);
-        if (kv_seq_reserve(b->seq, APPEND, &err) != PITH_OK)
-            stop(&err);
-        for (int32_t i = 0; i < b->model.g.n_layer * N_HEAD; i++)
-            kv_seq_append(b->seq, i / N_HEAD, i % N_HEAD, pos, APPEND, rows, dim, rows, dim);
-    }
-    pi_mem_free(rows);
-}
 
 /* Centres of all heads from random queries. */
 static void learn(struct bench *b)
@@ -95,26 +74,17 @@ static void learn(struct bench *b)
 static void bench_open(struct bench *b, enum kv_type type, int32_t dim, const struct options *o)
 {
     pith_error err = {0};
-    struct kv_geometry g = {.n_layer = 1,
-                            .n_head = N_HEAD,
-                            .dim_k = dim,
-                            .dim_v = dim,
-                            .page_len = o->page_len,
-                            .type_k = type,
-                            .type_v = type};
+    struct kv_geometry g =
+        lanes_shape_of(POOL_BYTES, DEPTH, lanes_shape(N_HEAD, dim, o->page_len, type));
     *b = (struct bench){.rope = {.n_pair = dim / 2, .magnitude = 1.0f}};
-    g.n_layer = (int32_t)pi_max(1, POOL_BYTES / kv_bytes_for_tokens(&g, DEPTH));
     b->rope.freq = memory((size_t)b->rope.n_pair * sizeof(double));
     for (int32_t f = 0; f < b->rope.n_pair; f++)
         b->rope.freq[f] = 1.0 / (1.0 + 37.0 * f);
     b->model =
         (struct policy_model){.g = g, .n_group = o->n_group, .scale = 1.0f, .rope = &b->rope};
-    if (keep_config_set(&keep_triattention, o->keep, &b->config, &err) != PITH_OK ||
-        kv_cache_create(&g, kv_bytes_for_tokens(&g, DEPTH), &b->cache, &err) != PITH_OK ||
-        kv_seq_create(b->cache, &b->seq, &err) != PITH_OK ||
-        keep_triattention.open(&b->config.params, &b->model, &b->data, &err) != PITH_OK)
-        stop(&err);
-    fill_cache(b);
+    check(keep_config_set(&keep_triattention, o->keep, &b->config, &err), &err);
+    check(keep_triattention.open(&b->config.params, &b->model, &b->data, &err), &err);
+    lanes_open(&g, DEPTH, &b->cache, &b->seq);
     size_t state = keep_triattention.state_size(&b->config.params, &b->model, b->data);
     b->view = (struct keep_view){.kv = b->seq,
                                  .n_token = DEPTH,
@@ -207,33 +177,8 @@ static void run(const struct options *o, const pith_machine *m)
 int main(int argc, char **argv)
 {
     struct options o = {.n_group = 2, .page_len = 64, .n_thread = 1};
-    pith_error err = {0};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--group") == 0 && ++i)
-            o.n_group = atoi(value);
-        else if (strcmp(argv[i], "--page") == 0 && ++i)
-            o.page_len = atoi(value);
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = atoi(value);
-        else if (strcmp(argv[i], "--keep") == 0 && ++i)
-            o.keep = value;
-        else if (strcmp(argv[i], "--cpu") == 0 && ++i) {
-            if (pith_cpu_level_set(value, &err) != PITH_OK)
-                stop(&err);
-        } else {
-            fprintf(stderr, "usage: bench_score [--csv] [--group N] [--page N] [--threads N] "
-                            "[--cpu LEVEL] [--keep OPTIONS]\n");
-            return 2;
-        }
-    }
-    if (o.n_group < 1 || o.n_group > 128 || o.n_thread < 1 || o.n_thread > pi_thread_count())
-        stop(&(pith_error){.message = "--group is 1..128, --threads 1 to the processors"});
-    pith_machine machine;
-    if (pith_machine_measure(o.n_thread, &machine, &err) != PITH_OK)
-        stop(&err);
+    rig_options(argc, argv, option_table, &o);
+    pith_machine machine = machine_of(o.n_thread);
     puts(o.csv ? "threads,type,dim,group,page,score_Mkeysps,score_GBps,read_GBps,score_pct"
                : "threads  type   dim  group  page   scored           read\n"
                  "                                  M keys/s     GB/s     GB/s");

@@ -15,20 +15,18 @@
  * Everything takes turns in every round, a ratio is of the same round, and medians over rounds are
  * printed, so that a machine with other work on it disturbs both sides alike.
  *
- * usage: bench_share [options] MODEL.gguf; see usage()
+ * usage: bench_share [options] MODEL.gguf; see --help
  */
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/base.h"
-#include "weights.h"
+#include "base/mem.h"
+#include "rig.h"
 #include "pith/scheduler.h"
 
 enum {
-    MAX_LIST = 8,
     MAX_ROUND = 31,
     MAX_SEQ = 64, /* a step has tokens for prompts besides, while others generate */
     N_WARM = 3,   /* steps that are not counted, because they touch memory for the first time */
@@ -39,18 +37,13 @@ enum {
    layers, which is the most that comparing takes, and pages are shared. */
 #define SHARE "memshare:step=0.8,block=100,relative=2"
 
-struct list {
-    int32_t of[MAX_LIST];
-    int32_t n;
-};
-
 struct options {
     const char *model;
     const char *parts; /* names of those that run; NULL: all */
     const char *share;
     int32_t n_thread; /* 0: all processors */
     int32_t n_round;
-    struct list seqs;
+    struct option_ints seqs;
     int32_t n_step;   /* tokens that each sequence generates in a turn */
     int32_t n_prompt; /* tokens before them */
     int32_t n_head;   /* tokens of the head that prompts of `prefix` have in common */
@@ -58,10 +51,20 @@ struct options {
     bool csv;
 };
 
-/* The values of a figure, one per round. */
-struct series {
-    double of[MAX_ROUND];
-    int32_t n;
+static const struct option option_table[] = {
+    RIG_TEXT("--parts", "NAME,...", parts, "all", "of batch, prefix, share"),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
+    RIG_INTS("--seqs", seqs, 1, MAX_SEQ,
+             "sequences side by side, ascending, the first is compared with"),
+    RIG_INT("--steps", n_step, 1, 4096, "tokens that each generates in a turn"),
+    RIG_INT("--prompt", n_prompt, 1, 1 << 16, "tokens before them"),
+    RIG_INT("--head", n_head, 64, 1 << 16, "tokens that prompts of `prefix` have in common"),
+    RIG_INT("--answer", n_part, 2, 128, "steps of an answer of `share`"),
+    RIG_TEXT("--share", "POLICY", share, NULL, "of the part `share`"),
+    RIG_CSV(csv),
+    RIG_MODEL(model),
+    {0},
 };
 
 struct bench {
@@ -73,45 +76,6 @@ struct bench {
     double peak;         /* operations per second of the weights' products */
     uint32_t noise;      /* of prompts */
 };
-
-static void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_share: %s\n", err->message);
-    exit(1);
-}
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        stop(err);
-}
-
-static void *memory(size_t size)
-{
-    void *block = calloc(1, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const struct series *s)
-{
-    double sorted[MAX_ROUND];
-    memcpy(sorted, s->of, (size_t)s->n * sizeof(*sorted));
-    qsort(sorted, (size_t)s->n, sizeof(*sorted), compare);
-    return 0.5 * (sorted[(s->n - 1) / 2] + sorted[s->n / 2]);
-}
-
-static void add(struct series *s, double value)
-{
-    s->of[s->n++] = value;
-}
 
 /* bound NAN, goal "": there is none. */
 static void print(const struct bench *b, const char *part, const char *what, int32_t n_seq,
@@ -207,8 +171,7 @@ static pith_scheduler_stats step(struct side *s)
 static void fill_prompt(struct bench *b, int32_t *out, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        b->noise = b->noise * 1664525u + 1013904223u;
-        out[i] = (int32_t)((b->noise >> 8) %
+        out[i] = (int32_t)((random_u32(&b->noise) >> 8) %
                            (uint32_t)(b->info.n_vocab < 4096 ? b->info.n_vocab : 4096));
     }
 }
@@ -225,7 +188,7 @@ static double step_bound(const struct bench *b, int32_t n, double kv_bytes)
 }
 
 struct batch {
-    struct series tokens_per_s, ratio, step_s, schedule_us, schedule_share, bound;
+    struct samples tokens_per_s, ratio, step_s, schedule_us, schedule_share, bound;
 };
 
 /* n sequences side by side: steps in which all of them generate. */
@@ -258,31 +221,32 @@ static void batch_turn(struct bench *b, int32_t n, struct batch *out)
     add(&out->schedule_us, 1e6 * schedule / b->o.n_step);
     add(&out->schedule_share, 100.0 * schedule / seconds);
     add(&out->bound, n / step_bound(b, n, (double)kv.live_bytes));
-    free(prompt);
+    pi_mem_free(prompt);
     side_close(&s);
 }
 
 static void part_batch(struct bench *b)
 {
-    static struct batch batch[MAX_LIST];
-    const struct list *l = &b->o.seqs;
+    static struct batch batch[OPTION_INTS_MAX];
+    const struct option_ints *l = &b->o.seqs;
     for (int32_t r = 0; r < b->o.n_round; r++)
         for (int32_t i = 0; i < l->n; i++) {
-            batch_turn(b, l->of[i], &batch[i]);
-            add(&batch[i].ratio, batch[i].tokens_per_s.of[r] / batch[0].tokens_per_s.of[r]);
+            batch_turn(b, l->value[i], &batch[i]);
+            add(&batch[i].ratio, batch[i].tokens_per_s.value[r] / batch[0].tokens_per_s.value[r]);
         }
     for (int32_t i = 0; i < l->n; i++) {
         struct batch *x = &batch[i];
-        bool goal = l->of[i] == 32;
+        bool goal = l->value[i] == 32;
         double bound = median(&x->bound), speed = median(&x->tokens_per_s);
-        print(b, "batch", "generated tokens", l->of[i], speed, "tokens/s", bound, "");
-        print(b, "batch", "part of the bound", l->of[i], speed / bound, "", 1.0, "");
-        print(b, "batch", "against one sequence", l->of[i], median(&x->ratio), "times",
+        print(b, "batch", "generated tokens", l->value[i], speed, "tokens/s", bound, "");
+        print(b, "batch", "part of the bound", l->value[i], speed / bound, "", 1.0, "");
+        print(b, "batch", "against one sequence", l->value[i], median(&x->ratio), "times",
               bound / median(&batch[0].bound), "");
-        print(b, "batch", "step", l->of[i], 1e3 * median(&x->step_s), "ms", NAN, "");
-        print(b, "batch", "scheduling of a step", l->of[i], median(&x->schedule_us), "us", NAN, "");
-        print(b, "batch", "scheduling of a step, share", l->of[i], median(&x->schedule_share), "%",
-              NAN, goal ? "below 1" : "");
+        print(b, "batch", "step", l->value[i], 1e3 * median(&x->step_s), "ms", NAN, "");
+        print(b, "batch", "scheduling of a step", l->value[i], median(&x->schedule_us), "us", NAN,
+              "");
+        print(b, "batch", "scheduling of a step, share", l->value[i], median(&x->schedule_share),
+              "%", NAN, goal ? "below 1" : "");
     }
 }
 
@@ -303,7 +267,7 @@ static void part_prefix(struct bench *b)
 {
     int32_t n_own = 32, n = b->o.n_head + n_own;
     int32_t *prompt = memory((size_t)n * sizeof(*prompt));
-    struct series cold = {.n = 0}, warm = {.n = 0}, times = {.n = 0}, bound = {.n = 0};
+    struct samples cold = {.n = 0}, warm = {.n = 0}, times = {.n = 0}, bound = {.n = 0};
     struct side s;
     side_open(&s, b, NULL, true, 2, n + 64);
     for (int32_t r = -1; r < b->o.n_round; r++) { /* the first round warms up */
@@ -323,7 +287,7 @@ static void part_prefix(struct bench *b)
     print(b, "prefix", "first token, a head that is there", 1, median(&warm), "ms", NAN, "");
     print(b, "prefix", "times as fast", 1, median(&times), "times", median(&bound), "");
     side_close(&s);
-    free(prompt);
+    pi_mem_free(prompt);
 }
 
 /* ---- share ---- */
@@ -334,12 +298,10 @@ static void write_steps(struct bench *b, char *out, size_t cap)
     size_t len = 0;
     int32_t pool[64][4];
     for (int32_t i = 0; i < 64 * 4; i++) {
-        b->noise = b->noise * 1664525u + 1013904223u;
-        pool[i / 4][i % 4] = (int32_t)((b->noise >> 8) % 20u);
+        pool[i / 4][i % 4] = (int32_t)((random_u32(&b->noise) >> 8) % 20u);
     }
     for (int32_t i = 0; i < b->o.n_part; i++) {
-        b->noise = b->noise * 1664525u + 1013904223u;
-        const int32_t *x = pool[(b->noise >> 8) % (uint32_t)((b->o.n_part + 1) / 2)];
+        const int32_t *x = pool[(random_u32(&b->noise) >> 8) % (uint32_t)((b->o.n_part + 1) / 2)];
         len += (size_t)snprintf(out + len, cap - len,
                                 "Part %d&%d: %d+%d=%d, %d+%d=%d, %d+%d=%d. Total %d+%d=%d.\n\n",
                                 (int)x[0], (int)x[1], (int)x[0], (int)x[1], (int)(x[0] + x[1]),
@@ -378,14 +340,14 @@ static double share_turn(struct bench *b, const char *share, int32_t n_seq, int3
 
 static void part_share(struct bench *b)
 {
-    int32_t n_seq = b->o.seqs.of[b->o.seqs.n - 1];
+    int32_t n_seq = b->o.seqs.value[b->o.seqs.n - 1];
     int32_t *answer[MAX_SEQ], n_answer[MAX_SEQ];
     int32_t *prompt = memory((size_t)b->o.n_prompt * sizeof(*prompt));
-    struct series part = {.n = 0}, times = {.n = 0}, schedule = {.n = 0};
+    struct samples part = {.n = 0}, times = {.n = 0}, schedule = {.n = 0};
     pith_share_stats last = {0};
     if (strcmp(b->info.tokenizer, "none") == 0) {
         fprintf(stderr, "bench_share: share is left out: the model has no tokenizer\n");
-        free(prompt);
+        pi_mem_free(prompt);
         return;
     }
     fill_prompt(b, prompt, b->o.n_prompt);
@@ -410,101 +372,16 @@ static void part_share(struct bench *b)
     print(b, "share", "of one answer: pages compared", 1, (double)last.pages_compared, "", NAN, "");
     print(b, "share", "of one answer: pages shared", 1, (double)last.pages_shared, "", NAN, "");
     for (int32_t i = 0; i < n_seq; i++)
-        free(answer[i]);
-    free(prompt);
+        pi_mem_free(answer[i]);
+    pi_mem_free(prompt);
 }
 
 /* ---- the whole ---- */
 
-static void usage(void)
-{
-    fputs("usage: bench_share [options] MODEL.gguf\n"
-          "  --parts NAME,...  of batch, prefix, share (all)\n"
-          "  --threads N       0: all processors (0)\n"
-          "  --rounds N        1..31 (5)\n"
-          "  --seqs N,...      sequences side by side, ascending, the first is compared with "
-          "(1,4,16,32)\n"
-          "  --steps N         tokens that each generates in a turn (24)\n"
-          "  --prompt N        tokens before them (64)\n"
-          "  --head N          tokens that prompts of `prefix` have in common (512)\n"
-          "  --answer N        steps of an answer of `share` (6)\n"
-          "  --share POLICY    (" SHARE ")\n"
-          "  --csv             part,what,sequences,value,unit,bound,goal\n",
-          stderr);
-    exit(2);
-}
-
-static struct list list_read(const char *text, int32_t min, int32_t max)
-{
-    struct list l = {.n = 0};
-    while (l.n < MAX_LIST && *text != '\0') {
-        char *end;
-        long x = strtol(text, &end, 10);
-        if (end == text || x < min || x > max)
-            usage();
-        l.of[l.n++] = (int32_t)x;
-        text = *end == ',' ? end + 1 : end;
-    }
-    if (l.n == 0 || *text != '\0')
-        usage();
-    return l;
-}
-
-static int32_t number(const char *text, int32_t min, int32_t max)
-{
-    return list_read(text, min, max).of[0];
-}
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {.share = SHARE,
-                        .n_round = 5,
-                        .seqs = {{1, 4, 16, 32}, 4},
-                        .n_step = 24,
-                        .n_prompt = 64,
-                        .n_head = 512,
-                        .n_part = 6};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--parts") == 0 && ++i)
-            o.parts = value;
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = number(value, 0, 1024);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = number(value, 1, MAX_ROUND);
-        else if (strcmp(argv[i], "--seqs") == 0 && ++i)
-            o.seqs = list_read(value, 1, MAX_SEQ);
-        else if (strcmp(argv[i], "--steps") == 0 && ++i)
-            o.n_step = number(value, 1, 4096);
-        else if (strcmp(argv[i], "--prompt") == 0 && ++i)
-            o.n_prompt = number(value, 1, 1 << 16);
-        else if (strcmp(argv[i], "--head") == 0 && ++i)
-            o.n_head = number(value, 64, 1 << 16);
-        else if (strcmp(argv[i], "--answer") == 0 && ++i)
-            o.n_part = number(value, 2, 128);
-        else if (strcmp(argv[i], "--share") == 0 && ++i && *value != '\0')
-            o.share = value;
-        else if (argv[i][0] != '-' && o.model == NULL)
-            o.model = argv[i];
-        else
-            usage();
-    }
-    if (o.model == NULL)
-        usage();
-    return o;
-}
-
 static void bench_open(struct bench *b)
 {
-    pith_model_params params;
-    pith_error err;
-    pith_model_params_default(&params);
-    params.n_thread = b->o.n_thread;
-    check(pith_model_load(b->o.model, &params, &b->model, &err), &err);
-    pith_model_get_info(b->model, &b->info);
-    check(pith_machine_measure(b->o.n_thread, &b->machine, &err), &err);
+    b->model = load_model(b->o.model, b->o.n_thread, &b->info);
+    b->machine = machine_of(b->o.n_thread);
     bool plain = strchr(b->info.file_type, 'Q') == NULL;
     b->weight_bytes = generation_bytes(b->model);
     b->peak = plain ? b->machine.f32_flop_per_s : b->machine.int8_op_per_s;
@@ -517,13 +394,20 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(struct bench *b);
     } parts[] = {{"batch", part_batch}, {"prefix", part_prefix}, {"share", part_share}};
-    b.o = read_options(argc, argv);
+    b.o = (struct options){.share = SHARE,
+                           .n_round = 5,
+                           .seqs = {{1, 4, 16, 32}, 4},
+                           .n_step = 24,
+                           .n_prompt = 64,
+                           .n_head = 512,
+                           .n_part = 6};
+    rig_options(argc, argv, option_table, &b.o);
     bench_open(&b);
     puts(b.o.csv ? "part,what,sequences,value,unit,bound,goal"
                  : "part    what                                seqs        value unit          "
                    "  bound  goal");
     for (size_t i = 0; i < PI_LEN(parts); i++)
-        if (b.o.parts == NULL || strstr(b.o.parts, parts[i].name) != NULL)
+        if (rig_wants(b.o.parts, parts[i].name))
             parts[i].run(&b);
     pith_model_free(b.model);
     return EXIT_SUCCESS;

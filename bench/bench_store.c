@@ -13,25 +13,19 @@
  * alike; --best compares the best rounds, where that is not enough. Beside it stand the bytes that
  * a pair reads, and the time that the measured bandwidth of memory takes for them.
  *
- * usage: bench_store [options]; see usage()
+ * usage: bench_store [options]; see --help
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/threads.h"
-#include "kv/kv.h"
-#include "noise.h"
-#include "pith/inspect.h"
+#include "rig.h"
 
 enum {
     N_HEAD = 8,
     PAGE_LEN = 64,
-    APPEND = 64, /* tokens that go to every head in turn: pages of a head lie scattered */
     CHUNK = 128,
-    MAX_LIST = 8,
     MAX_ROUND = 101,
 };
 
@@ -45,16 +39,24 @@ static const char *const pairs[][2] = {
     {"turbo4", "turbo4"}, {"turbo3", "turbo3"}, {"turbo2", "turbo2"}};
 enum { N_PAIR = sizeof(pairs) / sizeof(pairs[0]) };
 
-struct list {
-    int32_t of[MAX_LIST];
-    int32_t n;
-};
-
 struct options {
-    struct list depths, dims, groups, threads;
+    struct option_ints depths, dims, groups, threads;
     int32_t n_round;
     bool best;
     bool csv;
+    const char *cpu;
+};
+
+static const struct option option_table[] = {
+    RIG_INTS("--depth", depths, 2 * APPEND, 1 << 20, "entries"),
+    RIG_INTS("--dim", dims, 1, 512, "head sizes"),
+    RIG_INTS("--group", groups, 1, 64, "query heads that share a KV head"),
+    RIG_INTS("--threads", threads, 1, 1024, "at once"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "rounds"),
+    RIG_FLAG("--best", best, "the best rounds instead of medians, on a machine with other work"),
+    RIG_CPU(cpu),
+    RIG_CSV(csv),
+    {0},
 };
 
 /* The cache of one pair, and what a call takes. */
@@ -80,46 +82,11 @@ struct bench {
     size_t scratch_size;
 };
 
-static void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_store: %s\n", err->message);
-    exit(1);
-}
-
-static void *memory(size_t size)
-{
-    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
-
 static void side_open(struct side *s, const struct bench *b, const char *const pair[2])
 {
-    pith_error err = {0};
-    *s = (struct side){.g = {.n_layer = 1,
-                             .n_head = N_HEAD,
-                             .dim_k = b->dim,
-                             .dim_v = b->dim,
-                             .page_len = PAGE_LEN,
-                             .type_k = kv_type_find(pair[0]),
-                             .type_v = kv_type_find(pair[1])}};
-    if (kv_cache_create(&s->g, kv_bytes_for_tokens(&s->g, b->depth), &s->cache, &err) != PITH_OK ||
-        kv_seq_create(s->cache, &s->seq, &err) != PITH_OK)
-        stop(&err);
-    size_t row = (size_t)b->dim, n = (size_t)APPEND * row;
-    float *k = memory(n * sizeof(float)), *v = memory(n * sizeof(float));
-    for (int32_t pos = 0; pos < b->depth; pos += APPEND) {
-        if (kv_seq_reserve(s->seq, APPEND, &err) != PITH_OK)
-            stop(&err);
-        for (int32_t h = 0; h < N_HEAD; h++) {
-            fill_random(k, n, (uint32_t)(2 * (pos + h) + 1));
-            fill_random(v, n, (uint32_t)(2 * (pos + h) + 2));
-            kv_seq_append(s->seq, 0, h, pos, APPEND, k, row, v, row);
-        }
-    }
-    pi_mem_free(k);
-    pi_mem_free(v);
+    *s = (struct side){.g = lanes_shape(N_HEAD, b->dim, PAGE_LEN, kv_type_find(pair[0]))};
+    s->g.type_v = kv_type_find(pair[1]);
+    lanes_open(&s->g, b->depth, &s->cache, &s->seq);
 }
 
 static void bench_open(struct bench *b)
@@ -178,23 +145,19 @@ static double seconds(struct bench *b, int32_t n_thread)
     return pi_time_s() - start;
 }
 
-static int compare(const void *a, const void *b)
+static double least(const double *x, int32_t n)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int32_t n)
-{
-    qsort(x, (size_t)n, sizeof(*x), compare);
-    return x[n / 2];
+    double least = x[0];
+    for (int32_t i = 1; i < n; i++)
+        least = fmin(least, x[i]);
+    return least;
 }
 
 /* One kind of data and of calls over all pairs. */
 static void measure(struct bench *b, const struct options *o, const char *name,
                     const pith_machine *m)
 {
-    static double time[N_PAIR][MAX_ROUND], ratio[MAX_ROUND], alone[MAX_ROUND];
+    static double time[N_PAIR][MAX_ROUND], ratio[MAX_ROUND];
     for (int32_t r = -1; r < o->n_round; r++) /* the first round warms up */
         for (int32_t i = 0; i < N_PAIR; i++) {
             b->now = &b->side[i];
@@ -202,19 +165,15 @@ static void measure(struct bench *b, const struct options *o, const char *name,
             if (r >= 0)
                 time[i][r] = t;
         }
-    double first = 0.0;
     for (int32_t i = 0; i < N_PAIR; i++) {
         const struct kv_geometry *g = &b->side[i].g;
         double bytes = (double)kv_bytes_for_tokens(g, b->depth);
-        for (int32_t r = 0; r < o->n_round; r++) {
+        for (int32_t r = 0; r < o->n_round; r++)
             ratio[r] = time[0][r] / time[i][r];
-            alone[r] = time[i][r];
-        }
-        double by = median(ratio, o->n_round), us = 1e6 * median(alone, o->n_round);
+        double by = median_of(ratio, o->n_round), us = 1e6 * median_of(time[i], o->n_round);
         if (o->best) {
-            us = 1e6 * alone[0]; /* in order now */
-            first = i == 0 ? us : first;
-            by = first / us;
+            us = 1e6 * least(time[i], o->n_round);
+            by = 1e6 * least(time[0], o->n_round) / us;
         }
         printf(o->csv ? "%s,%d,%d,%d,%d,%s,%s,%.1f,%.3f,%.1f,%.1f\n"
                       : "%-7s %7d %4d %6d %5d  %-6s %-6s %10.1f %6.2f %8.1f %10.1f\n",
@@ -241,67 +200,6 @@ static void measure_all(struct bench *b, const struct options *o, const pith_mac
     measure(b, o, "prompt", m);
 }
 
-/* ---- options ---- */
-
-static void usage(void)
-{
-    fputs("usage: bench_store [options]\n"
-          "  --depth N,...    entries (4096,16384,32768)\n"
-          "  --dim N,...      head sizes (64,128)\n"
-          "  --group N,...    query heads that share a KV head (2,4,7)\n"
-          "  --threads N,...  threads (1 and all)\n"
-          "  --rounds N       rounds, 1 to 101 (15)\n"
-          "  --best           the best rounds instead of medians, on a machine with other work\n"
-          "  --cpu LEVEL      scalar, avx2, avx512, amx, neon\n"
-          "  --csv\n",
-          stderr);
-    exit(2);
-}
-
-static struct list list_read(const char *text, int32_t most)
-{
-    struct list l = {.n = 0};
-    while (l.n < MAX_LIST && *text != '\0') {
-        char *end;
-        long x = strtol(text, &end, 10);
-        if (end == text || x < 1 || x > most)
-            usage();
-        l.of[l.n++] = (int32_t)x;
-        text = *end == ',' ? end + 1 : end;
-    }
-    if (l.n == 0 || *text != '\0')
-        usage();
-    return l;
-}
-
-static void options_read(struct options *o, int argc, char **argv)
-{
-    pith_error err = {0};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o->csv = true;
-        else if (strcmp(argv[i], "--best") == 0)
-            o->best = true;
-        else if (strcmp(argv[i], "--depth") == 0 && ++i)
-            o->depths = list_read(value, 1 << 20);
-        else if (strcmp(argv[i], "--dim") == 0 && ++i)
-            o->dims = list_read(value, 512);
-        else if (strcmp(argv[i], "--group") == 0 && ++i)
-            o->groups = list_read(value, 64);
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o->threads = list_read(value, pi_thread_count());
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o->n_round = list_read(value, MAX_ROUND).of[0];
-        else if (strcmp(argv[i], "--cpu") == 0 && ++i) {
-            if (pith_cpu_level_set(value, &err) != PITH_OK)
-                stop(&err);
-        } else {
-            usage();
-        }
-    }
-}
-
 int main(int argc, char **argv)
 {
     struct options o = {.depths = {{4096, 16384, 32768}, 3},
@@ -309,21 +207,17 @@ int main(int argc, char **argv)
                         .groups = {{2, 4, 7}, 3},
                         .threads = {{1, pi_thread_count()}, pi_thread_count() > 1 ? 2 : 1},
                         .n_round = 15};
-    options_read(&o, argc, argv);
-    pith_machine machine[MAX_LIST];
-    pith_error err = {0};
+    pith_machine machine[OPTION_INTS_MAX];
+    rig_options(argc, argv, option_table, &o);
     for (int32_t i = 0; i < o.threads.n; i++)
-        if (pith_machine_measure(o.threads.of[i], &machine[i], &err) != PITH_OK)
-            stop(&err);
+        machine[i] = machine_of(o.threads.value[i]);
     puts(o.csv ? "data,threads,dim,depth,group,k,v,us,times_f16,MB,bound_us"
                : "data    threads  dim  depth group  K      V              us  x f16       MB   "
                  "bound us");
     for (int32_t i = 0; i < o.dims.n * o.depths.n * o.groups.n; i++) {
-        struct bench b = {.dim = o.dims.of[i / o.groups.n / o.depths.n],
-                          .depth = o.depths.of[i / o.groups.n % o.depths.n] / APPEND * APPEND,
-                          .n_group = o.groups.of[i % o.groups.n]};
-        if (b.depth < CHUNK)
-            usage();
+        struct bench b = {.dim = o.dims.value[i / o.groups.n / o.depths.n],
+                          .depth = o.depths.value[i / o.groups.n % o.depths.n] / APPEND * APPEND,
+                          .n_group = o.groups.value[i % o.groups.n]};
         bench_open(&b);
         for (int32_t j = 0; j < o.threads.n; j++)
             measure_all(&b, &o, &machine[j]);

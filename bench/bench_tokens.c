@@ -21,7 +21,7 @@
  *   with products  the same where the weights' part is no less than 2 * n * weights / int8 peak:
  *                  what n tokens compute with each weight that they share the reading of
  *
- * usage: bench_tokens [options] MODEL.gguf; see usage()
+ * usage: bench_tokens [options] MODEL.gguf; see --help
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,9 +32,8 @@
 #include "base/os.h"
 #include "cpu/machine.h"
 #include "keep_fill.h"
-#include "noise.h"
 #include "random_stats.h"
-#include "weights.h"
+#include "rig.h"
 
 #define MAX_SEQ 256
 #define MAX_ROUND 16
@@ -60,6 +59,21 @@ struct options {
     bool csv;
 };
 
+static const struct option option_table[] = {
+    RIG_TEXT("--policies", "NAME,...", policies, "all",
+             "of full, longflow, triattention:v3, h2o, rkv, snapkv, tova"),
+    RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
+    RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
+    RIG_INT("--steps", n_step, 2, MAX_STEP, "of a turn"),
+    RIG_INT("--prompt", prompt, 1, 1 << 20, "tokens"),
+    RIG_INT("--output", output, 2 * MAX_STEP, 1 << 20, "tokens"),
+    RIG_INT("--budget", budget, N_QUERY, 1 << 20, "entries of a lane"),
+    RIG_INT("--full", n_full, 1, MAX_SEQ, "sequences that the KV memory holds without a policy"),
+    RIG_CSV(csv),
+    RIG_MODEL(model),
+    {0},
+};
+
 /* What is compared. */
 struct entrant {
     const char *name; /* "full", or the policy */
@@ -78,11 +92,6 @@ static const struct entrant entrants[] = {
 };
 
 #define N_ENTRANT PI_LEN(entrants)
-
-struct samples {
-    double value[MAX_ROUND * MAX_STEP];
-    int32_t n;
-};
 
 /* What an entrant's turns gave. */
 struct result {
@@ -117,33 +126,6 @@ struct side {
     pith_seq *seq[MAX_SEQ];
     int32_t n_seq;
 };
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status == PITH_OK)
-        return;
-    fprintf(stderr, "bench_tokens: %s\n", err->message);
-    exit(EXIT_FAILURE);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void add(struct samples *s, double value)
-{
-    s->value[s->n++] = value;
-}
-
-/* 0 for nothing. */
-static double median(const struct samples *s)
-{
-    struct samples sorted = *s;
-    qsort(sorted.value, (size_t)s->n, sizeof(*sorted.value), ascending);
-    return s->n == 0 ? 0.0 : 0.5 * (sorted.value[(s->n - 1) / 2] + sorted.value[s->n / 2]);
-}
 
 /* ---- sides ---- */
 
@@ -353,7 +335,7 @@ static struct figures figures_of(const struct bench *b, size_t i)
 
 static bool runs(const struct bench *b, size_t i)
 {
-    return b->o.policies == NULL || strstr(b->o.policies, entrants[i].name) != NULL;
+    return rig_wants(b->o.policies, entrants[i].name);
 }
 
 static void print_csv(const struct bench *b)
@@ -410,75 +392,11 @@ static void print_table(const struct bench *b)
 
 /* ---- the whole ---- */
 
-static void usage(void)
-{
-    fputs(
-        "usage: bench_tokens [options] MODEL.gguf\n"
-        "  --policies NAME,...  of full, longflow, triattention:v3, h2o, rkv, snapkv, tova (all)\n"
-        "  --threads N    0: all processors (0)\n"
-        "  --rounds N     turns of each, 1..16 (3)\n"
-        "  --steps N      of a turn, 2..64 (8)\n"
-        "  --prompt N     tokens (512)\n"
-        "  --output N     tokens (16000)\n"
-        "  --budget N     entries of a lane (3200)\n"
-        "  --full N       sequences that the KV memory holds without a policy (3)\n"
-        "  --csv          for programs\n",
-        stderr);
-    exit(2);
-}
-
-static int32_t number(const char *text, int32_t min, int32_t max)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || value < min || value > max)
-        usage();
-    return (int32_t)value;
-}
-
-static struct options read_options(int argc, char **argv)
-{
-    struct options o = {
-        .n_round = 3, .n_step = 8, .prompt = 512, .output = 16000, .budget = 3200, .n_full = 3};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--csv") == 0)
-            o.csv = true;
-        else if (strcmp(argv[i], "--policies") == 0 && ++i && *value != '\0')
-            o.policies = value;
-        else if (strcmp(argv[i], "--threads") == 0 && ++i)
-            o.n_thread = number(value, 0, 1024);
-        else if (strcmp(argv[i], "--rounds") == 0 && ++i)
-            o.n_round = number(value, 1, MAX_ROUND);
-        else if (strcmp(argv[i], "--steps") == 0 && ++i)
-            o.n_step = number(value, 2, MAX_STEP);
-        else if (strcmp(argv[i], "--prompt") == 0 && ++i)
-            o.prompt = number(value, 1, 1 << 20);
-        else if (strcmp(argv[i], "--output") == 0 && ++i)
-            o.output = number(value, 2 * MAX_STEP, 1 << 20);
-        else if (strcmp(argv[i], "--budget") == 0 && ++i)
-            o.budget = number(value, N_QUERY, 1 << 20);
-        else if (strcmp(argv[i], "--full") == 0 && ++i)
-            o.n_full = number(value, 1, MAX_SEQ);
-        else if (argv[i][0] != '-' && o.model == NULL)
-            o.model = argv[i];
-        else
-            usage();
-    }
-    if (o.model == NULL || o.budget < o.prompt)
-        usage();
-    return o;
-}
-
 static void bench_open(struct bench *b)
 {
     pith_error err = {0};
-    pith_model_params params;
     pith_engine_params engine;
-    pith_model_params_default(&params);
-    params.n_thread = b->o.n_thread;
-    check(pith_model_load(b->o.model, &params, &b->model, &err), &err);
-    pith_model_get_info(b->model, &b->info);
+    b->model = load_model(b->o.model, b->o.n_thread, &b->info);
     b->weight_bytes = generation_bytes(b->model);
     pith_engine_params_default(&engine);
     engine.type_k = engine.type_v = "f16";
@@ -496,11 +414,14 @@ static void bench_open(struct bench *b)
 int main(int argc, char **argv)
 {
     static struct bench b;
-    pith_error err = {0};
-    b.o = read_options(argc, argv);
+    b.o = (struct options){
+        .n_round = 3, .n_step = 8, .prompt = 512, .output = 16000, .budget = 3200, .n_full = 3};
+    rig_options(argc, argv, option_table, &b.o);
+    if (b.o.budget < b.o.prompt)
+        rig_usage("--budget: below the tokens of --prompt");
     bench_open(&b);
     for (int32_t r = 0; r < b.o.n_round; r++) {
-        check(pith_machine_measure(b.o.n_thread, &b.machine, &err), &err);
+        b.machine = machine_of(b.o.n_thread);
         add(&b.int8, b.machine.int8_op_per_s);
         for (size_t i = 0; i < N_ENTRANT; i++)
             if (runs(&b, i))

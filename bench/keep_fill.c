@@ -6,11 +6,7 @@
 #include "keep_fill.h"
 
 #include "base/mem.h"
-#include "base/threads.h"
-#include "noise.h"
-
-#define APPEND                                                                                     \
-    64 /* tokens that each lane gets in turn, so that the pages of a lane lie scattered */
+#include "rig.h"
 
 pith_status fill_open(struct fill *f, int32_t most_tokens, pith_error *err)
 {

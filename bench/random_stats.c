@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "noise.h"
+#include "rig.h"
 #include "policy/keep/stats.h"
 
 static void fill_rows(struct pith_stats *s)

@@ -3,24 +3,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-void add(struct samples *s, double value)
-{
-    s->value[s->n++] = value;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double median(struct samples *s)
-{
-    qsort(s->value, (size_t)s->n, sizeof(*s->value), ascending);
-    return s->n == 0 ? NAN : 0.5 * (s->value[(s->n - 1) / 2] + s->value[s->n / 2]);
-}
 
 struct row row_of(const char *table, const char *setting, int32_t entries)
 {

@@ -1,5 +1,5 @@
 /*
- * read_rows.h - the answers of bench_read: medians, and one row for each thing that was measured,
+ * read_rows.h - the answers of bench_read: one row for each thing that was measured,
  * as a table for people or as CSV.
  */
 #ifndef BENCH_READ_ROWS_H
@@ -7,17 +7,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define MAX_SAMPLE 500
-
-/* Measurements of one kind. Zero it before use. */
-struct samples {
-    double value[MAX_SAMPLE];
-    int32_t n;
-};
-
-void add(struct samples *s, double value);
-double median(struct samples *s); /* sorts; NAN of nothing */
 
 /* Seconds of a chunk: full attention; choosing; attending to what was chosen; queries, scores and
    the choice by themselves; full attention over as many entries as were chosen. */

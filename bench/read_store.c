@@ -14,36 +14,13 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "base/threads.h"
 #include "policy/read/projection.h"
 
-#define APPEND 64 /* tokens appended to every lane in turn, so that its pages lie scattered */
 #define NOISE (1 << 22)
-
-void stop(const pith_error *err)
-{
-    fprintf(stderr, "bench_read: %s\n", err->message);
-    exit(EXIT_FAILURE);
-}
-
-void *memory(size_t size)
-{
-    void *block = pi_mem_alloc(PI_MEM_OTHER, size);
-    if (block == NULL)
-        stop(&(pith_error){.message = "no memory"});
-    return block;
-}
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        stop(err);
-}
 
 static uint32_t next_random(uint32_t *state)
 {
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
+    return random_u32(state) >> 8;
 }
 
 /* Two independent normal numbers from two uniform ones (Box and Muller 1958). */

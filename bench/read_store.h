@@ -6,8 +6,8 @@
 #ifndef BENCH_READ_STORE_H
 #define BENCH_READ_STORE_H
 
-#include "base/threads.h"
 #include "policy/read/read.h"
+#include "rig.h"
 
 #define SHAPE_LAYERS 36
 #define SHAPE_HEADS 8 /* KV heads */
@@ -80,8 +80,5 @@ struct read_chunk store_chunk(const struct store *st, const struct place *p, int
 /* Makes a file of bases for Loki, whose name path [cap] gets and the caller removes. To random keys
    every basis is as good as that which would be fitted to them: it is the unit matrix. */
 void write_basis(char *path, size_t cap);
-
-void stop(const pith_error *err) __attribute__((noreturn));
-void *memory(size_t size); /* pi_mem_alloc that does not fail */
 
 #endif

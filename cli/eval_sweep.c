@@ -1,8 +1,7 @@
 /*
- * eval_sweep.c - the tasks of `pith eval` that work on results: a sweep makes many, kept shows
- * where a policy's positions go, report draws them all on a page.
+ * eval_sweep.c - the tasks of `pith eval` that work on results: a sweep makes many, report draws
+ * them all on a page.
  */
-#include <kept.h>
 #include <report.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,75 +169,4 @@ const struct command task_report = {
     .groups = report_groups,
     .options_size = sizeof(struct report_command),
     .run = run_report,
-};
-
-/* ---- kept ---- */
-
-struct kept_options {
-    const char *file;
-    int32_t n_token;
-    int32_t every;
-    struct cli_text text; /* no option: what file names */
-};
-
-struct kept_command {
-    struct eval_options shared;
-    struct kept_options kept;
-};
-
-#define AT(member) .offset = offsetof(struct kept_options, member)
-static const struct option kept_option_table[] = {
-    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true, .help = "the text to read"},
-    {"--length", "-n", "N", OPTION_INT, AT(n_token), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens of it"},
-    {"--every", NULL, "N", OPTION_INT, AT(every), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens between two looks at the lanes"},
-    {0},
-};
-#undef AT
-
-static const struct option_group kept_groups[] = {
-    EVAL_MODEL_GROUP,
-    {"Task", kept_option_table, offsetof(struct kept_command, kept)},
-    EVAL_GROUPS,
-    {0},
-};
-
-static void kept_defaults(void *options)
-{
-    struct kept_command *c = options;
-    eval_options_default(&c->shared);
-    c->kept.n_token = 1024;
-    c->kept.every = 64;
-}
-
-static pith_status measure_kept(const struct eval_setup *setup, const void *options,
-                                json_t **result, pith_error *err)
-{
-    const struct kept_options *o = &((const struct kept_command *)options)->kept;
-    const struct eval_kept_params params = {
-        .text = o->text.data, .text_len = o->text.len, .n_token = o->n_token, .every = o->every};
-    return eval_kept(setup, &params, result, err);
-}
-
-static int run_kept(void *options)
-{
-    struct kept_command *c = options;
-    c->kept.text = cli_read_file(c->kept.file);
-    int status = eval_command_run(options, measure_kept);
-    free(c->kept.text.data);
-    return status;
-}
-
-const struct command task_kept = {
-    .name = "kept",
-    .summary = "write down which positions a policy keeps while it reads a text",
-    .synopsis = "-m MODEL -f FILE [--keep POLICY]",
-    .notes = "\"pith eval report\" draws the result as a map by layer and KV head over time.\n"
-             "\n"
-             "  pith eval kept -m model.gguf -f text.txt --keep streaming:budget=128 --json -",
-    .groups = kept_groups,
-    .options_size = sizeof(struct kept_command),
-    .defaults = kept_defaults,
-    .run = run_kept,
 };

@@ -1,106 +1,75 @@
 /*
- * eval_tasks.c - the tasks of `pith eval`: their options, their defaults, and which function of the
- * library measures. One task is one block here and one line in the list at the end.
+ * eval_tasks.c - the tasks of `pith eval` as commands: what their help says beside their options,
+ * which eval/tasks.c has, and the way from a command line to the task. One task is one block here
+ * and one line in the list at the end.
  */
 #include <stdlib.h>
+#include <tasks.h>
 
 #include "task.h"
 
-/* The text of a file, borrowed from nothing: it stays until the command ends. */
-static struct cli_text read_text(const char *path)
-{
-    return path != NULL ? cli_read_file(path) : (struct cli_text){0};
-}
-
-/* A text to be read token by token: one newline at its end is dropped, as llama-perplexity has it.
- */
-static struct cli_text read_chomped(const char *path)
-{
-    struct cli_text text = cli_read_file(path);
-    cli_chomp(&text);
-    return text;
-}
-
-/* ---- perplexity ---- */
-
-struct perplexity_options {
-    const char *file;
-    int32_t n_ctx;
-    int32_t n_batch;
-    int32_t n_chunk;
-    bool paired;
-    bool not_paired;
-    const char *reference_type;
-    struct cli_text text; /* no option: what file names */
-};
-
-struct perplexity_command {
+struct eval_command {
     struct eval_options shared;
-    struct perplexity_options perplexity;
+    const struct eval_task *task; /* no option */
+    union eval_args args;
 };
 
-static const char *const storage_types[] = {"f32", "f16", "q8_0", NULL};
+static void task_defaults(struct eval_command *c, const char *name)
+{
+    eval_options_default(&c->shared);
+    c->task = eval_task_find(name);
+    c->args = *c->task->defaults;
+}
 
-#define AT(member) .offset = offsetof(struct perplexity_options, member)
-static const struct option perplexity_option_table[] = {
-    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true,
-     .help = "the text; - is standard input"},
-    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = EVAL_MAX_TOKENS,
-     .help = "tokens of a chunk"},
-    {"--batch-size", "-b", "N", OPTION_INT, AT(n_batch), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens read at once; beyond -c several chunks side by side"},
-    {"--chunks", NULL, "N", OPTION_INT, AT(n_chunk), .min = -1, .max = INT32_MAX, .absent = "all",
-     .help = "chunks to read"},
-    {"--paired", NULL, NULL, OPTION_FLAG, AT(paired), .absent = "with a policy",
-     .help = "read the text under the full cache, too, and compare token by token"},
-    {"--no-paired", NULL, NULL, OPTION_FLAG, AT(not_paired), .help = "do not"},
-    {"--reference-type", NULL, "TYPE", OPTION_CHOICE, AT(reference_type), .choices = storage_types,
-     .absent = "as -ctk and -ctv", .help = "storage type of the full cache that is compared with"},
-    {0},
-};
-#undef AT
+static pith_status measure_task(const struct eval_setup *setup, const void *options,
+                                json_t **result, pith_error *err)
+{
+    const struct eval_command *c = options;
+    return c->task->run(setup, &c->args, result, err);
+}
 
-static const struct option_group perplexity_groups[] = {
-    EVAL_MODEL_GROUP,
-    {"Task", perplexity_option_table, offsetof(struct perplexity_command, perplexity)},
-    EVAL_GROUPS,
-    {0},
-};
+/* Reads the file that the task wants the text of, and runs it. */
+static int run_with(struct eval_command *c, int (*run)(const void *options, measure_fn *measure))
+{
+    struct cli_text text = {0};
+    const char *fault = eval_task_check(c->task, &c->args);
+    if (fault != NULL)
+        cli_fail_usage("%s", fault);
+    if (eval_task_wants_text(c->task, &c->args)) {
+        text = cli_read_file(c->args.common.path);
+        eval_task_set_text(c->task, &c->args, text.data, text.len);
+    }
+    int status = run(c, measure_task);
+    free(text.data);
+    return status;
+}
+
+static int run_task(void *options)
+{
+    return run_with(options, eval_command_run);
+}
+
+static int run_alone(void *options)
+{
+    return run_with(options, eval_command_run_alone);
+}
+
+/* The rest of a task's command; with a model, or alone on recorded tensors. */
+#define TASK_GROUP(table)                                                                          \
+    {                                                                                              \
+        "Task", table, offsetof(struct eval_command, args)                                         \
+    }
+#define WITH_MODEL(table)                                                                          \
+    .groups =                                                                                      \
+        (const struct option_group[]){EVAL_MODEL_GROUP, TASK_GROUP(table), EVAL_GROUPS, {0}},      \
+    .options_size = sizeof(struct eval_command), .run = run_task
+#define ALONE(table)                                                                               \
+    .groups = (const struct option_group[]){TASK_GROUP(table), EVAL_GROUPS, {0}},                  \
+    .options_size = sizeof(struct eval_command), .run = run_alone
 
 static void perplexity_defaults(void *options)
 {
-    struct perplexity_command *c = options;
-    eval_options_default(&c->shared);
-    c->perplexity.n_ctx = 512;
-    c->perplexity.n_batch = 2048;
-}
-
-static pith_status measure_perplexity(const struct eval_setup *setup, const void *options,
-                                      json_t **result, pith_error *err)
-{
-    const struct perplexity_options *o = &((const struct perplexity_command *)options)->perplexity;
-    bool compared = !eval_is_plain(&setup->engine) || o->reference_type != NULL;
-    const struct eval_perplexity_params params = {
-        .text = o->text.data,
-        .text_len = o->text.len,
-        .n_ctx = o->n_ctx,
-        .n_batch = o->n_batch,
-        .n_chunk = o->n_chunk > 0 ? o->n_chunk : 0,
-        .paired = (compared || o->paired) && !o->not_paired,
-        .reference_type = o->reference_type,
-    };
-    return eval_perplexity(setup, &params, result, err);
-}
-
-static int run_perplexity(void *options)
-{
-    struct perplexity_command *c = options;
-    if (c->perplexity.paired && c->perplexity.not_paired)
-        cli_fail_usage("--paired and --no-paired contradict each other");
-    c->perplexity.text = read_chomped(c->perplexity.file);
-    int status = eval_command_run(options, measure_perplexity);
-    free(c->perplexity.text.data);
-    return status;
+    task_defaults(options, "perplexity");
 }
 
 static const struct command task_perplexity = {
@@ -109,76 +78,37 @@ static const struct command task_perplexity = {
     .synopsis = "-m MODEL -f FILE [-c N] [-b N]",
     .notes =
         "The second half of every chunk is scored. One newline at the end of the file is dropped.",
-    .groups = perplexity_groups,
-    .options_size = sizeof(struct perplexity_command),
+    WITH_MODEL(eval_perplexity_options),
     .defaults = perplexity_defaults,
-    .run = run_perplexity,
 };
 
-/* ---- divergence ---- */
+static void stack_defaults(void *options)
+{
+    struct eval_command *c = options;
+    task_defaults(c, "stack");
+    c->shared.memory.type_k = "q8_0"; /* the stack of the TriAttention V3 report */
+    c->shared.memory.type_v = "turbo3";
+    c->shared.memory.keep = "triattention:v3";
+}
 
-struct divergence_options {
-    const char *file;
-    int32_t n_ctx;
-    int32_t n_chunk;
-    const char *reference_type;
-    struct cli_text text; /* no option: what file names */
-};
-
-struct divergence_command {
-    struct eval_options shared;
-    struct divergence_options divergence;
-};
-
-#define AT(member) .offset = offsetof(struct divergence_options, member)
-static const struct option divergence_option_table[] = {
-    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .required = true,
-     .help = "the text; - is standard input"},
-    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 4, .max = EVAL_MAX_TOKENS,
-     .help = "tokens of a chunk"},
-    {"--chunks", NULL, "N", OPTION_INT, AT(n_chunk), .min = -1, .max = INT32_MAX, .absent = "all",
-     .help = "chunks to read"},
-    {"--reference-type", NULL, "TYPE", OPTION_CHOICE, AT(reference_type), .choices = storage_types,
-     .absent = "as -ctk and -ctv", .help = "storage type of the full cache that is compared with"},
-    {0},
-};
-#undef AT
-
-static const struct option_group divergence_groups[] = {
-    EVAL_MODEL_GROUP,
-    {"Task", divergence_option_table, offsetof(struct divergence_command, divergence)},
-    EVAL_GROUPS,
-    {0},
+static const struct command task_stack = {
+    .name = "stack",
+    .summary = "compare storage types, policies and all of them together with the full cache",
+    .synopsis = "-m MODEL -f FILE [-ctk TYPE] [-ctv TYPE] [--keep POLICY] [--budget 25%]",
+    .notes =
+        "One row for the full cache, for each of -ctk with -ctv, --read, --keep and --recall that "
+        "is\n"
+        "given, and for all together: perplexity against the full cache token by token, bytes of\n"
+        "KV memory, seconds. \"--keep none\" or \"-ctk f16 -ctv f16\" leaves a way out.\n"
+        "\n"
+        "  pith eval stack -m models/pith-mini.gguf -f text.txt -c 8192 --chunks 2",
+    WITH_MODEL(eval_stack_options),
+    .defaults = stack_defaults,
 };
 
 static void divergence_defaults(void *options)
 {
-    struct divergence_command *c = options;
-    eval_options_default(&c->shared);
-    c->divergence.n_ctx = 512;
-}
-
-static pith_status measure_divergence(const struct eval_setup *setup, const void *options,
-                                      json_t **result, pith_error *err)
-{
-    const struct divergence_options *o = &((const struct divergence_command *)options)->divergence;
-    const struct eval_divergence_params params = {
-        .text = o->text.data,
-        .text_len = o->text.len,
-        .n_ctx = o->n_ctx,
-        .n_chunk = o->n_chunk > 0 ? o->n_chunk : 0,
-        .reference_type = o->reference_type,
-    };
-    return eval_divergence(setup, &params, result, err);
-}
-
-static int run_divergence(void *options)
-{
-    struct divergence_command *c = options;
-    c->divergence.text = read_chomped(c->divergence.file);
-    int status = eval_command_run(options, measure_divergence);
-    free(c->divergence.text.data);
-    return status;
+    task_defaults(options, "divergence");
 }
 
 static const struct command task_divergence = {
@@ -187,320 +117,148 @@ static const struct command task_divergence = {
     .synopsis = "-m MODEL -f FILE [-c N] --keep POLICY",
     .notes =
         "KL divergence (in nats) and agreement of the likeliest token and of the five likeliest.",
-    .groups = divergence_groups,
-    .options_size = sizeof(struct divergence_command),
+    WITH_MODEL(eval_divergence_options),
     .defaults = divergence_defaults,
-    .run = run_divergence,
-};
-
-/* ---- needle ---- */
-
-struct needle_options {
-    const char *style;
-    const char *haystack;
-    struct option_ints lengths;
-    struct option_ints depths; /* percent */
-    int32_t n_needle;
-    int32_t n_repeat;
-    int32_t n_predict;
-    const char *needle;
-    const char *question;
-    const char *prefix;
-    const char *word;
-    const char *number;
-    bool paired;
-    bool not_paired;
-    struct cli_text text; /* no option: what haystack names */
-};
-
-struct needle_command {
-    struct eval_options shared;
-    struct needle_options needle;
-};
-
-static const char *const needle_styles[] = {"paper", "pith", NULL};
-
-#define AT(member) .offset = offsetof(struct needle_options, member)
-static const struct option needle_option_table[] = {
-    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens of the whole prompt"},
-    {"--depth", "-d", "LIST", OPTION_INTS, AT(depths), .min = 0, .max = 100,
-     .help = "where the fact stands, in percent of the text"},
-    {"--haystack", "-f", "FILE", OPTION_TEXT, AT(haystack), .absent = "lines of noise",
-     .help = "text that the fact is hidden in"},
-    {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = needle_styles,
-     .help = "the fact and the question: the paper's, or what pith's models are trained on"},
-    {"--needles", NULL, "N", OPTION_INT, AT(n_needle), .min = 1, .max = 32,
-     .help = "facts in the text; one of them is asked about"},
-    {"--repeat", NULL, "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 100000,
-     .help = "texts of each length and depth"},
-    {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "most tokens of an answer"},
-    {"--needle", NULL, "TEXT", OPTION_TEXT, AT(needle), .absent = "the style's",
-     .help = "the fact, with {name}, {word} and {number}"},
-    {"--question", NULL, "TEXT", OPTION_TEXT, AT(question), .absent = "the style's",
-     .help = "what is asked, with {name}"},
-    {"--prefix", NULL, "TEXT", OPTION_TEXT, AT(prefix), .absent = "the style's",
-     .help = "opening of the answer; an empty text: none"},
-    {"--word", NULL, "TEXT", OPTION_TEXT, AT(word), .absent = "the style's",
-     .help = "first part of what must be answered"},
-    {"--number", NULL, "TEXT", OPTION_TEXT, AT(number), .absent = "the style's",
-     .help = "second part"},
-    {"--paired", NULL, NULL, OPTION_FLAG, AT(paired), .absent = "with a policy",
-     .help = "ask under the full cache, too, and compare text by text"},
-    {"--no-paired", NULL, NULL, OPTION_FLAG, AT(not_paired), .help = "do not"},
-    {0},
-};
-#undef AT
-
-static const struct option_group needle_groups[] = {
-    EVAL_MODEL_GROUP,
-    {"Task", needle_option_table, offsetof(struct needle_command, needle)},
-    EVAL_GROUPS,
-    {0},
 };
 
 static void needle_defaults(void *options)
 {
-    struct needle_command *c = options;
-    eval_options_default(&c->shared);
-    c->needle.style = needle_styles[0];
-    c->needle.lengths = (struct option_ints){{1024, 2048, 4096}, 3};
-    c->needle.depths = (struct option_ints){{0, 25, 50, 75, 100}, 5};
-    c->needle.n_needle = 1;
-    c->needle.n_repeat = 1;
-    c->needle.n_predict = 64;
-}
-
-static pith_status measure_needle(const struct eval_setup *setup, const void *options,
-                                  json_t **result, pith_error *err)
-{
-    const struct needle_options *o = &((const struct needle_command *)options)->needle;
-    double depths[OPTION_INTS_MAX];
-    for (int32_t i = 0; i < o->depths.n; i++)
-        depths[i] = o->depths.value[i] / 100.0;
-    const struct eval_needle_params params = {
-        .style = o->style == needle_styles[0] ? EVAL_NEEDLE_PAPER : EVAL_NEEDLE_PITH,
-        .haystack = o->text.data,
-        .haystack_len = o->text.len,
-        .needle = o->needle,
-        .question = o->question,
-        .prefix = o->prefix,
-        .word = o->word,
-        .number = o->number,
-        .lengths = o->lengths.value,
-        .n_length = o->lengths.n,
-        .depths = depths,
-        .n_depth = o->depths.n,
-        .n_needle = o->n_needle,
-        .n_repeat = o->n_repeat,
-        .n_predict = o->n_predict,
-        .paired = (o->paired || !eval_is_plain(&setup->engine)) && !o->not_paired,
-    };
-    return eval_needle(setup, &params, result, err);
-}
-
-static int run_needle(void *options)
-{
-    struct needle_command *c = options;
-    if (c->needle.paired && c->needle.not_paired)
-        cli_fail_usage("--paired and --no-paired contradict each other");
-    c->needle.text = read_text(c->needle.haystack);
-    int status = eval_command_run(options, measure_needle);
-    free(c->needle.text.data);
-    return status;
+    task_defaults(options, "needle");
 }
 
 static const struct command task_needle = {
     .name = "needle",
     .summary = "ask for a fact at every depth of texts of every length",
     .synopsis = "-m MODEL [-n 1024,4096] [-d 0,50,100]",
-    .groups = needle_groups,
-    .options_size = sizeof(struct needle_command),
+    WITH_MODEL(eval_needle_options),
     .defaults = needle_defaults,
-    .run = run_needle,
-};
-
-/* ---- ruler ---- */
-
-struct ruler_options {
-    struct option_texts tasks;
-    struct option_ints lengths;
-    int32_t n_sample;
-    const char *haystack;
-    const char *file;
-    bool no_example;
-    struct cli_text text; /* no option: what file names */
-};
-
-struct ruler_command {
-    struct eval_options shared;
-    struct ruler_options ruler;
-};
-
-/* In the order of enum eval_haystack. */
-static const char *const haystacks[] = {"task", "noise", "text", "needles", NULL};
-
-#define AT(member) .offset = offsetof(struct ruler_options, member)
-static const struct option ruler_option_table[] = {
-    {"--task", NULL, "NAME", OPTION_TEXTS, AT(tasks),
-     .help = "niah_single_1 .. 3, niah_multikey_1 .. 3, niah_multivalue, niah_multiquery, vt, cwe, "
-             "fwe; repeatable (default: all)"},
-    {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens of prompt and answer"},
-    {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = 100000,
-     .help = "texts of each task and length"},
-    {"--haystack", NULL, "NAME", OPTION_CHOICE, AT(haystack), .choices = haystacks,
-     .help = "what the facts are hidden in; task: as the benchmark has it"},
-    {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .absent = "noise in its place",
-     .help = "prose for haystacks of text"},
-    {"--no-example", NULL, NULL, OPTION_FLAG, AT(no_example),
-     .help = "leave out the worked example of vt and cwe"},
-    {0},
-};
-#undef AT
-
-static const struct option_group ruler_groups[] = {
-    EVAL_MODEL_GROUP,
-    {"Task", ruler_option_table, offsetof(struct ruler_command, ruler)},
-    EVAL_GROUPS,
-    {0},
 };
 
 static void ruler_defaults(void *options)
 {
-    struct ruler_command *c = options;
-    eval_options_default(&c->shared);
-    c->ruler.lengths = (struct option_ints){{1024, 2048, 4096}, 3};
-    c->ruler.n_sample = 10;
-    c->ruler.haystack = haystacks[0];
-}
-
-static enum eval_haystack haystack_of(const char *name)
-{
-    int i = 0;
-    while (haystacks[i] != NULL && haystacks[i] != name)
-        i++;
-    return (enum eval_haystack)i;
-}
-
-static pith_status measure_ruler(const struct eval_setup *setup, const void *options,
-                                 json_t **result, pith_error *err)
-{
-    const struct ruler_options *o = &((const struct ruler_command *)options)->ruler;
-    static const char *const all[] = {"all"};
-    const struct eval_ruler_params params = {
-        .tasks = o->tasks.n > 0 ? o->tasks.text : all,
-        .n_task = o->tasks.n > 0 ? o->tasks.n : 1,
-        .lengths = o->lengths.value,
-        .n_length = o->lengths.n,
-        .n_sample = o->n_sample,
-        .haystack = haystack_of(o->haystack),
-        .text = o->text.data,
-        .text_len = o->text.len,
-        .example = !o->no_example,
-    };
-    return eval_ruler(setup, &params, result, err);
-}
-
-static int run_ruler(void *options)
-{
-    struct ruler_command *c = options;
-    c->ruler.text = read_text(c->ruler.file);
-    int status = eval_command_run(options, measure_ruler);
-    free(c->ruler.text.data);
-    return status;
+    task_defaults(options, "ruler");
 }
 
 static const struct command task_ruler = {
     .name = "ruler",
     .summary = "run RULER's tasks at any length",
     .synopsis = "-m MODEL [--task NAME] [-n 1024,4096]",
-    .groups = ruler_groups,
-    .options_size = sizeof(struct ruler_command),
+    WITH_MODEL(eval_ruler_options),
     .defaults = ruler_defaults,
-    .run = run_ruler,
 };
 
-/* ---- replay ---- */
+static void recursion_defaults(void *options)
+{
+    task_defaults(options, "recursion");
+}
 
-struct replay_options {
-    const char *path;
-    struct option_texts policies;
-    struct option_texts readers;
-    struct option_ints at;
-    int32_t n_query;
-    int32_t n_missing;
+static const struct command task_recursion = {
+    .name = "recursion",
+    .summary = "ask for the state of a depth-first search after some steps",
+    .synopsis = "-m MODEL [--trace] [--max-steps 20]",
+    WITH_MODEL(eval_recursion_options),
+    .defaults = recursion_defaults,
 };
 
-struct replay_command {
-    struct eval_options shared;
-    struct replay_options replay;
+static void derivation_defaults(void *options)
+{
+    task_defaults(options, "derivation");
+}
+
+static const struct command task_derivation = {
+    .name = "derivation",
+    .summary = "let a model write out sums, part by part, some of which recur",
+    .synopsis = "-m MODEL [-n 8,16,32]",
+    WITH_MODEL(eval_derivation_options),
+    .defaults = derivation_defaults,
 };
 
-#define AT(member) .offset = offsetof(struct replay_options, member)
-static const struct option replay_option_table[] = {
-    {"FILE", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
-     .help = "recorded tensors, as \"pith run --record FILE\" writes them"},
-    {"--policy", NULL, "NAME:KEY=VALUE,...", OPTION_TEXTS, AT(policies), .absent = "that of --keep",
-     .help = "a keep policy to try; repeatable"},
-    {"--read-policy", NULL, "NAME:KEY=VALUE,...", OPTION_TEXTS, AT(readers),
-     .absent = "that of --read", .help = "a read policy to try; repeatable"},
-    {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = EVAL_MAX_TOKENS,
-     .absent = "before the last --queries", .help = "tokens read when the lanes are looked at"},
-    {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens behind each stop whose queries judge what is gone"},
-    {"--missing", NULL, "N", OPTION_INT, AT(n_missing), .max = EVAL_MAX_TOKENS,
-     .help = "most evicted positions that a row names"},
-    {0},
-};
-#undef AT
+static void share_defaults(void *options)
+{
+    struct eval_command *c = options;
+    task_defaults(c, "share");
+    c->shared.memory.page_len = "16"; /* where pages are compared; the same for all rows */
+}
 
-static const struct option_group replay_groups[] = {
-    {"Task", replay_option_table, offsetof(struct replay_command, replay)},
-    EVAL_GROUPS,
-    {0},
+static const struct command task_share = {
+    .name = "share",
+    .summary = "run many requests in a KV memory that holds a part of them, sharing pages or not",
+    .synopsis = "-m MODEL [--requests 64] [--fit 0.25] [--row ROW]...",
+    .notes =
+        "Requests are derivations with steps that recur, all submitted at once. One row for each\n"
+        "way to run them: tokens per second against the first row, the bound that memory alone\n"
+        "sets, the memory, the accuracy. A row is written as it is shown, of parts joined by\n"
+        "\" + \": none, prefix (reuse across requests), page=N, reserve=X, step=N (tokens of a\n"
+        "scheduler's step), one policy that shares and one that keeps. --keep and --share put\n"
+        "theirs into the usual rows.\n"
+        "\n"
+        "  pith eval share -m models/pith-mini.gguf\n"
+        "  pith eval share -m model.gguf --forced verbatim --row none --row memshare:step=0.9",
+    WITH_MODEL(eval_share_options),
+    .defaults = share_defaults,
+};
+
+static void questions_defaults(void *options)
+{
+    task_defaults(options, "questions");
+}
+
+static const struct command task_questions = {
+    .name = "questions",
+    .summary = "ask problems with known answers and compare the final answers",
+    .synopsis = "-m MODEL -f FILE [--draws 8] [--chat]",
+    WITH_MODEL(eval_questions_options),
+    .defaults = questions_defaults,
+};
+
+static void facts_defaults(void *options)
+{
+    task_defaults(options, "facts");
+}
+
+static const struct command task_facts = {
+    .name = "facts",
+    .summary = "ask for ten facts of a text, each of a fork of one reading",
+    .synopsis = "-m MODEL -f FILE [-n 2048,4096] [--texts N] [--keep POLICY]",
+    .notes =
+        "With --cut-once a line of FILE is {\"context\": C, \"questions\": [{\"ask\": A, "
+        "\"answer\": B}, ..]},\neach a text or a list of token ids; an answer is right when all "
+        "its tokens are. The rules of\n--keep apply, but a context is read whole and cut once, so "
+        "that slack means nothing.\n"
+        "\n"
+        "  pith eval facts -m model.gguf -f wiki.txt -n 2048 --chat --keep snapkv:budget=25%\n"
+        "  pith eval facts -m model.gguf -f items.jsonl --cut-once --keep keydiff:budget=25%",
+    WITH_MODEL(eval_facts_options),
+    .defaults = facts_defaults,
 };
 
 static void replay_defaults(void *options)
 {
-    struct replay_command *c = options;
-    eval_options_default(&c->shared);
-    c->replay.n_query = 32;
-    c->replay.n_missing = 8;
-}
-
-static pith_status measure_replay(const struct eval_setup *setup, const void *options,
-                                  json_t **result, pith_error *err)
-{
-    const struct replay_options *o = &((const struct replay_command *)options)->replay;
-    const struct eval_replay_params params = {
-        .path = o->path,
-        .policies = o->policies.text,
-        .n_policy = o->policies.n,
-        .readers = o->readers.text,
-        .n_reader = o->readers.n,
-        .at = o->at.value,
-        .n_at = o->at.n,
-        .n_query = o->n_query,
-        .n_missing = o->n_missing,
-    };
-    return eval_replay(setup, &params, result, err);
-}
-
-static int run_replay(void *options)
-{
-    return eval_command_run_alone(options, measure_replay);
+    task_defaults(options, "replay");
 }
 
 static const struct command task_replay = {
     .name = "replay",
     .summary = "try a policy on recorded tensors, without a model",
     .synopsis = "FILE [--policy NAME:KEY=VALUE,...]",
-    .groups = replay_groups,
-    .options_size = sizeof(struct replay_command),
+    ALONE(eval_replay_options),
     .defaults = replay_defaults,
-    .run = run_replay,
+};
+
+static void kept_defaults(void *options)
+{
+    task_defaults(options, "kept");
+}
+
+static const struct command task_kept = {
+    .name = "kept",
+    .summary = "write down which positions a policy keeps while it reads a text",
+    .synopsis = "-m MODEL -f FILE [--keep POLICY]",
+    .notes = "\"pith eval report\" draws the result as a map by layer and KV head over time.\n"
+             "\n"
+             "  pith eval kept -m model.gguf -f text.txt --keep streaming:budget=128 --json -",
+    WITH_MODEL(eval_kept_options),
+    .defaults = kept_defaults,
 };
 
 const struct command *const eval_tasks[] = {

@@ -161,6 +161,19 @@ static bool store_ints(const struct option *o, const char *used, const char *tex
     return true;
 }
 
+/* Percent as shares. */
+static bool store_shares(const struct option *o, const char *used, const char *text,
+                         struct option_shares *field, struct option_error *err)
+{
+    struct option_ints list;
+    if (!store_ints(o, used, text, &list, err))
+        return false;
+    for (int32_t i = 0; i < list.n; i++)
+        field->value[i] = list.value[i] / 100.0;
+    field->n = list.n;
+    return true;
+}
+
 static bool store_bytes(const struct option *o, const char *used, const char *text, int64_t *field,
                         struct option_error *err)
 {
@@ -231,6 +244,8 @@ static bool store(const struct option *o, const char *used, const char *text, vo
         return true;
     case OPTION_INTS:
         return store_ints(o, used, text, field, err);
+    case OPTION_SHARES:
+        return store_shares(o, used, text, field, err);
     case OPTION_TAKEN:
     case OPTION_TAKEN_VALUE:
     case OPTION_TAKEN_SWITCH:
@@ -622,6 +637,7 @@ bool options_flag(const struct option_group *groups, const void *values, const c
 static void value_text(const struct option *o, const void *field, char *buf, size_t cap)
 {
     const struct option_ints *ints = field;
+    const struct option_shares *shares = field;
     const char *text;
     buf[0] = '\0';
     switch (o->type) {
@@ -645,6 +661,12 @@ static void value_text(const struct option *o, const void *field, char *buf, siz
         for (int32_t i = 0; i < ints->n; i++) {
             size_t len = strlen(buf);
             snprintf(buf + len, cap - len, "%s%d", i > 0 ? "," : "", ints->value[i]);
+        }
+        break;
+    case OPTION_SHARES:
+        for (int32_t i = 0; i < shares->n; i++) {
+            size_t len = strlen(buf);
+            snprintf(buf + len, cap - len, "%s%g", i > 0 ? "," : "", 100.0 * shares->value[i]);
         }
         break;
     default:

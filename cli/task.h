@@ -54,13 +54,6 @@ int eval_command_run_alone(const void *options, measure_fn *measure);
 /* Those that have files of their own. */
 extern const struct command task_sweep;
 extern const struct command task_report;
-extern const struct command task_kept;
-extern const struct command task_facts;
-extern const struct command task_stack;
-extern const struct command task_share;
-extern const struct command task_recursion; /* these: eval_reason.c */
-extern const struct command task_derivation;
-extern const struct command task_questions;
 
 extern const struct command *const eval_tasks[]; /* ends with NULL */
 

@@ -230,7 +230,7 @@ static pith_status measure(struct sweep *s, const struct sweep_cell *c, json_t *
     setup.engine.keep = c->keep;
     setup.engine.read = c->read;
     setup.engine.recall = p->recall;
-    pith_status status = sweep_kind_run(t->kind, &setup, &t->args, line, err);
+    pith_status status = t->kind->run(&setup, &t->args.of, line, err);
     if (status != PITH_OK)
         return status;
     if (json_object_set_new(*line, "cell", describe_cell(s, c)) != 0 ||

@@ -214,15 +214,15 @@ static pith_status read_task(struct reader *r, const json_t *value, pith_error *
         return eval_fail(err, PITH_INVALID,
                          "tasks: each must be an object with a \"task\", and its \"name\" a text");
     struct sweep_task *t = &r->plan->tasks[r->plan->n_task];
-    t->kind = sweep_kind_find(json_string_value(task), &names);
+    t->kind = sweep_task_find(json_string_value(task), &names);
     if (t->kind == NULL) {
         eval_fail(err, PITH_INVALID, "tasks: there is no task \"%.40s\", only %s",
                   json_string_value(task), names.data != NULL ? names.data : "others");
         eval_text_free(&names);
         return PITH_INVALID;
     }
-    uint64_t hash = sweep_hash_text(SWEEP_HASH_START, sweep_kind_name(t->kind));
-    t->name = task_name(r->plan, name != NULL ? json_string_value(name) : sweep_kind_name(t->kind));
+    uint64_t hash = sweep_hash_text(SWEEP_HASH_START, t->kind->name);
+    t->name = task_name(r->plan, name != NULL ? json_string_value(name) : t->kind->name);
     if (t->name == NULL)
         return no_memory(err);
     r->plan->n_task++;
@@ -358,7 +358,7 @@ static pith_status add_seed(struct reader *r, int32_t task, const json_t *seeds,
     const struct sweep_task *t = &r->plan->tasks[task];
     int64_t seed;
     pith_status status = read_seed(seeds, i, &seed, err);
-    if (!sweep_kind_is_drawn(t->kind, &t->args)) {
+    if (t->kind->is_drawn != NULL && !t->kind->is_drawn(&t->args.of)) {
         if (i > 0)
             return status;
         seed = SWEEP_NO_SEED;

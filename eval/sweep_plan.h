@@ -11,7 +11,7 @@
 #define SWEEP_HASH_SIZE 17 /* 16 digits and the terminator */
 
 struct sweep_task {
-    const struct sweep_kind *kind;
+    const struct eval_task *kind;
     char *name; /* owned; differs from those of the other tasks */
     struct sweep_args args;
     char hash[SWEEP_HASH_SIZE]; /* of the options and the files that they name */

@@ -135,6 +135,58 @@ TEST(fails_with_one_sentence)
     said_free(&said);
 }
 
+/* What a failed sweep lists behind "only ", in text of cap bytes: "a, b, c". */
+static void list_of(const char *tasks, char *text, size_t cap)
+{
+    char sweep[128], json[512];
+    in_folder("keys.json", sweep);
+    snprintf(json, sizeof(json), "{\"policies\": [\"full\"], \"tasks\": [%s]}", tasks);
+    write_file(sweep, json);
+    struct said said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, NULL);
+    expect_failure(&said, 1, "only ");
+    snprintf(text, cap, "%s", strstr(said.err, "only ") + 5);
+    text[strcspn(text, "\n")] = '\0';
+    said_free(&said);
+}
+
+/* The options under "Task:" in the help of a task, as a sweep would name them. */
+static void help_of(const char *task, char *text, size_t cap)
+{
+    struct said said = command(NULL, "eval", task, "--help", NULL);
+    expect_status(&said, 0);
+    char *rest = strstr(said.out, "\nTask:\n");
+    assert_non_null(rest);
+    rest += strlen("\nTask:\n");
+    *strstr(rest, "\n\n") = '\0';
+    text[0] = '\0';
+    for (char *line = strtok_r(rest, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        const char *name = strstr(line, "--");
+        if (line[2] != '-' || name > line + 6)
+            continue;
+        size_t len = strlen(text);
+        snprintf(text + len, cap - len, "%s%.*s", len > 0 ? ", " : "", (int)strcspn(name + 2, " "),
+                 name + 2);
+    }
+    for (char *c = text; *c != '\0'; c++)
+        *c = *c == '-' ? '_' : *c;
+}
+
+/* A task has the same options in a sweep and as a command. */
+TEST(keys_of_a_sweep_are_the_options)
+{
+    char tasks[256], keys[256], options[256], json[128];
+    int n = 0;
+    list_of("{\"task\": \"x\"}", tasks, sizeof(tasks));
+    for (char *rest = tasks, *task; (task = strtok_r(rest, ", ", &rest)) != NULL; n++) {
+        snprintf(json, sizeof(json), "{\"task\": \"%s\", \"x\": 1}", task);
+        list_of(json, keys, sizeof(keys));
+        help_of(task, options, sizeof(options));
+        assert_string_equal(keys, options);
+    }
+    assert_int_equal(n, 9);
+}
+
 /* The sweep among the examples is one that can be run. */
 TEST(the_example_sweep_runs)
 {

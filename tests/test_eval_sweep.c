@@ -13,6 +13,7 @@
 #include <kept.h>
 #include <results.h>
 #include <sweep.h>
+#include <sweep_task.h>
 
 #include "folder.h"
 
@@ -515,7 +516,16 @@ TEST(says_what_is_wrong_in_a_sentence)
         {SWEEP("[\"full\"]", "[]", ""), PITH_INVALID, "tasks"},
         {SWEEP("[\"full\"]", "[]", "{\"name\": \"x\"}"), PITH_INVALID, "\"task\""},
         {SWEEP("[\"full\"]", "[]", "{\"task\": \"neelde\"}"), PITH_INVALID, "\"neelde\""},
-        {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\"}"), PITH_INVALID, "lengths is missing"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"kept\"}"), PITH_INVALID, "file is missing"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"facts\"}"), PITH_INVALID, "file of contexts"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"style\": \"x\"}"), PITH_INVALID,
+         "style \"x\" is none of paper, pith"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"needles\": 33}"), PITH_INVALID,
+         "needles: 33 is not between 1 and 32"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"depths\": [0, 101]}"), PITH_INVALID,
+         "depths: 101 is not between 0 and 100"},
+        {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"paired\": true, \"no_paired\": true}"),
+         PITH_INVALID, "contradict"},
         {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"lengths\": [96], \"depht\": 0}"),
          PITH_INVALID, "task needle: there is no option \"depht\""},
         {SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"lengths\": [96.5]}"), PITH_INVALID,
@@ -544,16 +554,64 @@ TEST(says_what_is_wrong_in_a_sentence)
     }
 }
 
-/* A wrong value that only the task can judge is a failed cell, not a failed sweep. */
-TEST(a_bad_choice_names_the_others)
+/* ---- keys ---- */
+
+/* The rows of a task's result, which a sweep measured under a policy. */
+static json_t *rows_of(const char *task)
 {
-    struct watch w = {0};
-    json_t *table = sweep_ok(
-        SWEEP("[\"full\"]", "[]", "{\"task\": \"needle\", \"lengths\": [96], \"style\": \"x\"}"),
-        &w, true);
-    assert_int_equal(summary_of(table, "failed"), 1);
-    assert_non_null(strstr(w.notes, "style \"x\" is none of paper, pith"));
-    json_decref(table);
+    char sweep[512];
+    snprintf(sweep, sizeof(sweep), SWEEP("[\"streaming:budget=64\"]", "[]", "%s"), task);
+    json_decref(sweep_ok(sweep, NULL, true));
+    struct results r = read_out();
+    json_t *rows = json_incref(json_object_get(json_array_get(r.lines, 0), "rows"));
+    results_free(&r);
+    return rows;
+}
+
+/* The option's name and the older key ask for the same; percent are the same as shares. */
+TEST(keys_have_two_spellings)
+{
+    static const char *const pairs[][2] = {
+        {"{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [128], \"depths\": [0, 0.25, "
+         "1], "
+         "\"repeats\": 2, \"predict\": 4}",
+         "{\"task\": \"needle\", \"style\": \"pith\", \"length\": [128], \"depth\": [0, 25, 100], "
+         "\"repeat\": 2, \"predict\": 4}"},
+        {"{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": 96, \"depths\": 0, "
+         "\"paired\": false}",
+         "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": 96, \"depths\": 0, "
+         "\"no_paired\": true}"},
+        {"{\"task\": \"ruler\", \"tasks\": \"vt\", \"lengths\": 640, \"samples\": 1, "
+         "\"example\": false}",
+         "{\"task\": \"ruler\", \"tasks\": \"vt\", \"length\": 640, \"samples\": 1, "
+         "\"no_example\": true}"},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        json_t *older = rows_of(pairs[i][0]), *newer = rows_of(pairs[i][1]);
+        assert_true(json_array_size(older) > 0);
+        if (!json_equal(older, newer))
+            fail_msg("%s is not %s", pairs[i][0], pairs[i][1]);
+        json_decref(older);
+        json_decref(newer);
+    }
+}
+
+/* Every option of a command is a key of its task under its own name, and a further key means one
+   option alone. */
+TEST(every_option_is_a_key)
+{
+    bool inverted;
+    for (const struct eval_task *t = eval_task_table; t->name != NULL; t++)
+        for (const struct option *o = t->options; o->name != NULL; o++) {
+            char key[64];
+            snprintf(key, sizeof(key), "%s", o->name + strspn(o->name, "-"));
+            for (char *c = key; *c != '\0'; c++)
+                *c = *c == '-' ? '_' : *c;
+            assert_ptr_equal(sweep_option_find(t->options, key, &inverted), o);
+            assert_false(inverted);
+            if (o->keys != NULL)
+                assert_ptr_equal(sweep_option_find(t->options, o->keys, &inverted), o);
+        }
 }
 
 /* ---- kept ---- */
