@@ -221,6 +221,12 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
     assert_true(resident <= stats.reserved_bytes);
 }
 
+static void add_page(struct pi_sum *hash, const struct kv_class *kind, int32_t page)
+{
+    pi_sum_add(hash, kv_page_at(kind, page), kind->layout.stride);
+    pi_sum_add(hash, kv_page_pos(kind, page), (size_t)kind->page_len * sizeof(int32_t));
+}
+
 uint64_t kv_check_digest(const struct kv_cache *cache)
 {
     struct pi_sum hash;
@@ -239,8 +245,7 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
             pi_sum_add(&hash, counts, sizeof(counts));
             pi_sum_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)
-                pi_sum_add(&hash, kv_page_at(lane->kind, lane->table[i].page),
-                           lane->kind->layout.bytes);
+                add_page(&hash, lane->kind, lane->table[i].page);
         }
     return pi_sum_value(&hash);
 }

@@ -233,7 +233,8 @@ static void check_asking(enum kv_type type, int32_t dim, int32_t n_row)
     kv_queries_put(&job, &lane->kind->k, 0, row, NULL, &to);
     const uint8_t *base = kv_page_at(lane->kind, lane->table[0].page);
     struct pi_attend_page page;
-    kv_page_view(lane->kind, &lane->kind->layout, base, g.page_len, 64, &page);
+    kv_page_view(lane->kind, &lane->kind->layout, base,
+                 kv_page_pos(lane->kind, lane->table[0].page), g.page_len, 64, &page);
     float *want = test_calloc(out_len(&f), sizeof(float));
     struct pi_attend_rows rows = {.n_row = n_row,
                                   .q = q,

@@ -201,7 +201,7 @@ TEST(moves_keep_the_bytes)
         }
         for (int32_t s = 0; s < 32; s++) {
             kv_page_pos(cache->kind, 0)[s] = 100 + s;
-            kv_page_move(cache, cache->kind, b, &(struct kv_page_part){a, s, 31 - s, 1}, 1);
+            kv_page_move(cache, cache->kind, 1, &(struct kv_page_part){0, s, 31 - s, 1}, 1);
             assert_int_equal(kv_page_pos(cache->kind, 1)[31 - s], 100 + s);
         }
         for (int32_t s = 0; s < 32; s++) {

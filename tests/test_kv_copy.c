@@ -55,17 +55,17 @@ static void check_index(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     const struct kv_page_layout *at = &lane->kind->layout;
-    uint8_t *copy = pi_mem_alloc(PI_MEM_OTHER, at->bytes);
+    uint8_t *copy = pi_mem_alloc(PI_MEM_OTHER, at->stride);
     for (int32_t i = 0; i < lane->n_live; i++) {
         const uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
-        memcpy(copy, page, at->bytes);
-        memset(copy + at->stored, 0, at->bytes - at->stored);
+        memcpy(copy, page, at->stride);
+        memset(copy + at->stored, 0, at->stride - at->stored);
         kv_index_write(seq->cache, lane->kind, (int32_t)(lane - seq->lane), copy, 0,
                        lane->table[i].n);
         if (lane->table[i].n < seq->cache->g.page_len)
             continue;
         kv_index_finish(seq->cache, lane->kind, copy);
-        assert_memory_equal(copy, page, at->bytes);
+        assert_memory_equal(copy, page, at->stride);
     }
     pi_mem_free(copy);
 }
@@ -234,11 +234,15 @@ TEST(pages_go_in_and_out)
     struct kv_cache *cache = kv_check_cache(&g, 60), *other = kv_check_cache(&g, 60);
     struct kv_seq *a = new_seq(cache), *b = new_seq(other);
     const struct kv_copy c = {a, 0, 0, b, 0, 0, NULL};
+    uint8_t page[1 << 14];
+    assert_true(kv_layer_page_bytes(&g, 0) <= sizeof(page));
     assert_int_equal(kv_check_append(a, 3, 0, 40), PITH_OK);
     assert_int_equal(kv_seq_reserve(b, 48, NULL), PITH_OK);
-    kv_lane_put_page(b, 0, 0, kv_lane_page_data(a, 0, 0, 2), 8);
-    kv_lane_put_page(b, 0, 0, kv_lane_page_data(a, 0, 0, 0), 16);
-    kv_lane_put_page(b, 0, 0, kv_lane_page_data(a, 0, 0, 1), 5);
+    for (int i = 0; i < 3; i++) {
+        static const int32_t run[] = {2, 0, 1}, n[] = {8, 16, 5};
+        kv_lane_get_page(a, 0, 0, run[i], page);
+        kv_lane_put_page(b, 0, 0, page, n[i]);
+    }
     assert_int_equal(kv_lane_len(b, 0, 0), 29);
     assert_true(kv_lane_unordered(b, 0, 0));
     assert_int_equal(kv_lane_last(b, 0, 0), 39);

@@ -163,7 +163,7 @@ static void assert_fresh(struct zoo *z, int32_t lane, const struct kv_page_ref *
     const struct kv_page_layout *at = &z->cache->kind[0].layout;
     const uint8_t *page = kv_page_at(z->cache->kind, ref->page);
     size_t dim = (size_t)g->dim_k;
-    memset(z->fresh, 0xaa, at->bytes);
+    memset(z->fresh, 0xaa, at->stride);
     memcpy(z->fresh, page, at->stored);
     kv_index_write(z->cache, z->cache->kind, lane, z->fresh, 0, ref->n);
     assert_rows(page, z->fresh, at->norm, sizeof(float), ref->n, "norm");
@@ -325,7 +325,7 @@ TEST(the_index_follows_its_entries)
         float matrix[N_LANE * 12 * 32];
         fill(matrix, N_LANE * 12 * 32, &z.rng, 0.5f);
         kv_cache_set_projection(z.cache, matrix);
-        z.fresh = test_malloc(z.cache->kind[0].layout.bytes);
+        z.fresh = test_malloc(z.cache->kind[0].layout.stride);
         for (int i = 0; i < 600; i++) {
             do_something(&z);
             assert_all_fresh(&z);
@@ -390,7 +390,7 @@ TEST(files_are_the_same_with_and_without_an_index)
     struct kv_cache *a = kv_check_cache(&plain, 60), *b = kv_check_cache(&indexed, 60);
     float matrix[N_LANE * 7 * 32];
     uint64_t rng = 9;
-    struct zoo z = {.cache = b, .fresh = test_malloc(b->kind[0].layout.bytes)};
+    struct zoo z = {.cache = b, .fresh = test_malloc(b->kind[0].layout.stride)};
     struct kv_seq *first, *second;
     const char *path = in_folder("b.snapshot");
     void *extra;

@@ -447,10 +447,10 @@ TEST(any_bytes_are_read_within_the_page)
                 continue;
             struct kv_cache *cache = kv_check_cache(&g, 1);
             const struct kv_class *kind = cache->kind;
-            uint8_t *page = test_malloc(kind->layout.bytes); /* guarded on both sides */
+            uint8_t *page = test_malloc(kind->layout.stride); /* guarded on both sides */
             float out[MAX_DIM];
             for (int t = 0; t < 20; t++) {
-                for (size_t b = 0; b < kind->layout.bytes; b++)
+                for (size_t b = 0; b < kind->layout.stride; b++)
                     page[b] = (uint8_t)rng_below(&rng, 256);
                 for (int p = 0; p < 2; p++) {
                     const struct kv_plane *scale =

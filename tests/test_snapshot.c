@@ -203,8 +203,8 @@ TEST(file_holds_no_more_than_the_sequence)
     const uint8_t *tail = s.pages + cache->kind[0].layout.bytes;
     for (size_t i = 0; i < cache->kind[0].layout.bytes; i++) {
         size_t slot = i < cache->kind[0].layout.v     ? i / 128
-                      : i < cache->kind[0].layout.pos ? (i - cache->kind[0].layout.v) / 128
-                                                      : (i - cache->kind[0].layout.pos) / 4;
+                      : i < cache->kind[0].layout.stored ? (i - cache->kind[0].layout.v) / 128
+                                                      : (i - cache->kind[0].layout.stored) / 4;
         if (slot > 0)
             assert_int_equal(tail[i], 0);
     }
@@ -353,8 +353,8 @@ TEST(each_forged_number_has_its_sentence)
         {refs + 4, 0x80000000, 4, PITH_FORMAT, "table entry 0: position 0"},
         {refs + 8, 0, 4, PITH_FORMAT, "table entry 0: 0 entries"},
         {refs + 8, 17, 4, PITH_FORMAT, "table entry 0: 17 entries"},
-        {pages + s.kind[0].layout.pos, 0xffffffff, 4, PITH_FORMAT, "position -1 of entry 0"},
-        {pages + s.kind[0].layout.pos + 8, 1, 4, PITH_FORMAT, "position 1 of entry 2"},
+        {pages + s.kind[0].layout.stored, 0xffffffff, 4, PITH_FORMAT, "position -1 of entry 0"},
+        {pages + s.kind[0].layout.stored + 8, 1, 4, PITH_FORMAT, "position 1 of entry 2"},
         {pages + s.kind[0].layout.k + 2, 0x7c00, 2, PITH_FORMAT, "page 0: its keys"},
         {pages + s.kind[0].layout.k + 1022, 0xfe01, 2, PITH_FORMAT, "page 0: its keys"},
         {pages + s.kind[0].layout.v + 1023, 0x80, 1, PITH_FORMAT, "page 0: its values"},

@@ -121,12 +121,13 @@ static void queries_fill(struct attend *a, int32_t delta)
 
 /* ---- pages -------------------------------------------------------------------------------- */
 
-/* n entries in page_len places from a base on. */
+/* n entries in page_len places from a base on, at these positions. */
 static struct pi_attend_page page_view(const struct attend *a, const struct kv_page_layout *layout,
-                                       const uint8_t *base, int32_t page_len, int32_t n)
+                                       const uint8_t *base, const int32_t *pos, int32_t page_len,
+                                       int32_t n)
 {
     struct pi_attend_page page;
-    kv_page_view(a->lane->kind, layout, base, page_len, n, &page);
+    kv_page_view(a->lane->kind, layout, base, pos, page_len, n, &page);
     return page;
 }
 
@@ -426,9 +427,10 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
     const struct kv_page_layout *layout = &a->lane->kind->layout;
     size_t k = layout->k_scale;
     size_t v = kernel_v(a) == PI_ATTEND_F32 ? layout->v : layout->v_scale;
-    v = a->job->out != NULL && a->lane->kind->v.dim > 0 ? v : layout->pos;
+    v = a->job->out != NULL && a->lane->kind->v.dim > 0 ? v : layout->stored;
     a->cpu->prefetch(page + k, layout->k_end - k);
-    a->cpu->prefetch(page + v, layout->stored - v);
+    if (v < layout->stored)
+        a->cpu->prefetch(page + v, layout->stored - v);
 }
 
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
@@ -561,19 +563,31 @@ static int32_t first_mark_page(const struct attend *a)
                       : INT32_MAX;
 }
 
+static void prefetch_pos(const struct attend *a, int32_t page)
+{
+    a->cpu->prefetch(kv_page_pos(a->lane->kind, page),
+                     (size_t)a->cache->g.page_len * sizeof(int32_t));
+}
+
 /* Every page of the lane. */
 static void lane_attend(struct attend *a)
 {
     const struct kv_page_layout *layout = &a->lane->kind->layout;
     const struct kv_page_ref *table = a->lane->table;
     int32_t mark_page = first_mark_page(a);
-    for (int32_t i = 0; i < a->look_ahead && i < a->lane->n_live; i++)
+    for (int32_t i = 0; i < a->look_ahead && i < a->lane->n_live; i++) {
         prefetch_part(a, kv_page_at(a->lane->kind, table[i].page), 0, 1);
+        prefetch_pos(a, table[i].page);
+    }
     for (int32_t i = 0, slot = 0; i < a->lane->n_live; slot += table[i++].n) {
         const uint8_t *base = kv_page_at(a->lane->kind, table[i].page), *next = base;
-        if (i + a->look_ahead < a->lane->n_live)
+        if (i + a->look_ahead < a->lane->n_live) {
             next = kv_page_at(a->lane->kind, table[i + a->look_ahead].page);
-        struct pi_attend_page page = page_view(a, layout, base, a->cache->g.page_len, table[i].n);
+            prefetch_pos(a, table[i + a->look_ahead].page);
+        }
+        struct pi_attend_page page =
+            page_view(a, layout, base, kv_page_pos(a->lane->kind, table[i].page),
+                      a->cache->g.page_len, table[i].n);
         page.next = next - base;
         page.far = a->cpu->far;
         a->more = table[i].more;
@@ -607,7 +621,8 @@ static void slots_attend(struct attend *a)
     kv_gather_start(g, a->cache, a->lane, a->job->slots, a->len, a->tile);
     kv_gather_ask(g, KV_GATHER_LEN);
     for (int32_t slot = 0; kv_gather_next(g, &n, &delta, &a->more); slot += n)
-        page_attend(a, page_view(a, &g->layout, a->tile, KV_GATHER_LEN, n), delta, slot, NULL);
+        page_attend(a, page_view(a, &g->layout, a->tile, g->pos, KV_GATHER_LEN, n), delta, slot,
+                    NULL);
 }
 
 /* ---- the call ----------------------------------------------------------------------------- */

@@ -190,14 +190,15 @@ void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, 
 /* ---- moving ---- */
 
 /* Moves the parts of n rows, in each of which P elements of `size` bytes lie side by side. */
-static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n_part,
-                         size_t offset, int32_t n, size_t len, size_t size)
+static void move_columns(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
+                         int32_t n_part, size_t offset, int32_t n, size_t size)
 {
     struct pi_move_part parts[KV_PAGE_LEN_MAX];
-    const struct pi_move m = {to + offset, parts, n_part, n, len * size};
+    const struct pi_move m = {kv_page_at(kind, to) + offset, parts, n_part, n,
+                              (size_t)kind->page_len * size};
     for (int32_t i = 0; i < n_part; i++)
         parts[i] = (struct pi_move_part){
-            .from = part[i].from + offset,
+            .from = kv_page_at(kind, part[i].from) + offset,
             .from_at = (size_t)part[i].from_slot * size,
             .to_at = (size_t)part[i].to_slot * size,
             .n = (size_t)part[i].n * size,
@@ -205,13 +206,13 @@ static void move_columns(uint8_t *to, const struct kv_page_part *part, int32_t n
     pi_kernels()->move.columns(&m);
 }
 
-void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                      const struct kv_page_part *part, int32_t n_part)
 {
+    (void)cache;
     for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++)
         if (p->row > 0)
-            move_columns(to, part, n_part, p->at, count_elements(p), (size_t)cache->g.page_len,
-                         p->element);
+            move_columns(kind, to, part, n_part, p->at, count_elements(p), p->element);
 }
 
 /* ---- from and to rows ---- */

@@ -260,10 +260,11 @@ int32_t kv_lane_page(const struct kv_seq *seq, int32_t layer, int32_t head, int3
     return kv_lane_at(seq, layer, head)->table[i].page;
 }
 
-const uint8_t *kv_lane_page_data(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
+void kv_lane_get_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                      uint8_t *out)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    return kv_page_at(lane->kind, lane->table[i].page);
+    kv_page_export(lane->kind, lane->table[i].page, out);
 }
 
 void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uint8_t *data,
@@ -274,7 +275,7 @@ void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uin
     struct kv_page_ref *ref = &lane->table[lane->n_live++];
     int32_t slot = lane->len;
     assert(lane->kind->n_ref[ref->page] == 1);
-    memcpy(kv_page_at(lane->kind, ref->page), data, lane->kind->layout.bytes);
+    kv_page_import(lane->kind, ref->page, data);
     ref->n = (uint8_t)n;
     lane->ragged = lane->ragged || (lane->n_live > 1 && ref[-1].n < seq->cache->g.page_len);
     lane->len += n;

@@ -25,7 +25,7 @@ size_t kv_gather_bytes(const struct kv_geometry *g)
     size_t most = 0;
     for (int32_t l = 0; l < g->n_layer; l++) {
         struct kv_class tile = tile_of(g, kv_layer_type_k(g, l), kv_layer_type_v(g, l));
-        most = (size_t)pi_max((int64_t)most, (int64_t)tile.layout.bytes);
+        most = (size_t)pi_max((int64_t)most, (int64_t)tile.layout.stride);
     }
     return most;
 }
@@ -43,7 +43,6 @@ static void add_parts(struct kv_gather *g, const struct kv_class *tile)
         add_part(g, kind->k.plane[i].at, tile->k.plane[i].at, kind->k.plane[i].row);
     for (int32_t i = 0; i < KV_N_PLANE; i++)
         add_part(g, kind->v.plane[i].at, tile->v.plane[i].at, kind->v.plane[i].row);
-    add_part(g, kind->layout.pos, tile->layout.pos, sizeof(int32_t));
 }
 
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
@@ -54,7 +53,7 @@ void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const st
     *g = (struct kv_gather){.cache = cache, .lane = lane, .slots = slots, .n = n, .tile = tile};
     g->layout = form.layout;
     add_parts(g, &form);
-    memset(tile, 0, g->layout.bytes); /* places that hold no entry are finite */
+    memset(tile, 0, g->layout.stride); /* places that hold no entry are finite */
 }
 
 /* The entry of the next slot, in the page that the cursor then stands at. */
@@ -99,6 +98,7 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *mo
         for (const struct kv_gather_part *p = g->part; p < g->part + g->n_part; p++)
             memcpy(g->tile + p->to + (size_t)*n * p->size, page + p->from + (size_t)entry * p->size,
                    (size_t)run * p->size);
+        memcpy(g->pos + *n, pos + entry, (size_t)run * sizeof(*pos));
         *delta = ref->delta;
         *more = ref->more;
         last = pos[entry + run - 1];
@@ -117,7 +117,10 @@ void kv_gather_ask(struct kv_gather *g, int32_t end)
     while (c->at < end) {
         int32_t entry = find_next(g, c);
         int32_t run = count_run(g, c, end - c->at);
-        const uint8_t *page = kv_page_at(g->lane->kind, g->lane->table[c->index].page);
+        int32_t number = g->lane->table[c->index].page;
+        const uint8_t *page = kv_page_at(g->lane->kind, number);
+        pi_kernels()->attend.prefetch(kv_page_pos(g->lane->kind, number) + entry,
+                                      (size_t)run * sizeof(int32_t));
         for (const struct kv_gather_part *p = g->part; p < g->part + g->n_part; p++) {
             size_t from = p->from + (size_t)entry * p->size, first = from / 64 * 64;
             pi_kernels()->attend.prefetch(page + first, from + (size_t)run * p->size - first);

@@ -194,31 +194,22 @@ void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, i
     }
 }
 
-/* Moves rows of `size` bytes next to each other. */
-static void move_rows(uint8_t *to, const struct kv_page_part *part, int32_t n_part, size_t offset,
-                      size_t size)
-{
-    for (int32_t i = 0; i < n_part; i++)
-        memmove(to + offset + (size_t)part[i].to_slot * size,
-                part[i].from + offset + (size_t)part[i].from_slot * size, (size_t)part[i].n * size);
-}
-
-void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                    const struct kv_page_part *part, int32_t n_part)
 {
     const struct kv_geometry *g = &cache->g;
     const struct kv_page_layout *at = &kind->layout;
     size_t column = (size_t)g->page_len * sizeof(uint16_t);
     if ((g->index & KV_INDEX_NORM) != 0)
-        move_rows(to, part, n_part, at->norm, sizeof(float));
+        kv_page_move_rows(kind, to, part, n_part, at->norm, sizeof(float));
     if ((g->index & KV_INDEX_UNIT8) != 0) {
-        move_rows(to, part, n_part, at->unit, kv_unit_dim(g));
-        move_rows(to, part, n_part, at->unit_scale, sizeof(float));
+        kv_page_move_rows(kind, to, part, n_part, at->unit, kv_unit_dim(g));
+        kv_page_move_rows(kind, to, part, n_part, at->unit_scale, sizeof(float));
     }
     if ((g->index & KV_INDEX_PROJ) != 0)
-        move_rows(to, part, n_part, at->proj, (size_t)g->index_dim * sizeof(uint16_t));
+        kv_page_move_rows(kind, to, part, n_part, at->proj, (size_t)g->index_dim * sizeof(uint16_t));
     for (int32_t d = 0; (g->index & KV_INDEX_COLUMNS) != 0 && d < g->dim_k; d++)
-        move_rows(to, part, n_part, at->columns + (size_t)d * column, sizeof(uint16_t));
+        kv_page_move_rows(kind, to, part, n_part, at->columns + (size_t)d * column, sizeof(uint16_t));
 }
 
 /* ---- what belongs to a page ---- */

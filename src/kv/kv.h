@@ -623,10 +623,11 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
    them may be cleared while others are. */
 void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head);
 
-/* The number of the page of run i, the same in all lanes that share it, and its bytes as they are,
-   kv_layer_page_bytes of them. */
+/* The number of the page of run i, the same in all lanes that share it, and a copy of all that the
+   page holds, kv_layer_page_bytes bytes. */
 int32_t kv_lane_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
-const uint8_t *kv_lane_page_data(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+void kv_lane_get_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                      uint8_t *out);
 /* Appends a page with such bytes, of which the first n entries count, to a lane that has a page
    reserved for it. The bytes come from a lane of the same geometry, and nobody checks them. */
 void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uint8_t *data,

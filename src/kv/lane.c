@@ -352,10 +352,10 @@ struct moves {
 static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
 {
     if (m->n > 0) {
-        uint8_t *page = kv_page_at(lane->kind, lane->table[m->to].page);
+        int32_t page = lane->table[m->to].page;
         kv_page_move(cache, lane->kind, page, m->part, m->n);
         if (lane->table[m->to].n == cache->g.page_len)
-            kv_index_finish(cache, lane->kind, page);
+            kv_index_finish(cache, lane->kind, kv_page_at(lane->kind, page));
     }
     m->n = 0;
 }
@@ -363,7 +363,7 @@ static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, 
 static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m,
                       const struct packer *p, int32_t n)
 {
-    const uint8_t *from = kv_page_at(lane->kind, lane->table[p->from].page);
+    int32_t from = lane->table[p->from].page;
     if (m->to != p->to)
         moves_run(cache, lane, m);
     m->to = p->to;
@@ -533,10 +533,10 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
     first.page = kv_page_take(cache, lane->kind, lane->table, i, 1);
     first.n = (uint8_t)entry;
     first.closed = false;
-    uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
+    int32_t page = lane->table[i].page;
     const struct kv_page_part before = {page, 0, 0, entry};
     const struct kv_page_part after = {page, entry, 0, lane->table[i].n - entry};
-    kv_page_move(cache, lane->kind, kv_page_at(lane->kind, first.page), &before, 1);
+    kv_page_move(cache, lane->kind, first.page, &before, 1);
     kv_page_move(cache, lane->kind, page, &after, 1);
     lane->table[i].n = (uint8_t)(lane->table[i].n - entry);
     memmove(&lane->table[i + 1], &lane->table[i],

@@ -151,30 +151,65 @@ void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind
 
 /* ---- moving ---- */
 
-/* Copies the rows of `size` bytes that lie from an offset on. */
-static void move_rows(uint8_t *to, const struct kv_page_part *part, int32_t n_part, size_t offset,
-                      size_t size)
+void kv_page_move_rows(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
+                       int32_t n_part, size_t offset, size_t size)
 {
+    uint8_t *at = kv_page_at(kind, to) + offset;
     for (int32_t i = 0; i < n_part && size > 0; i++)
-        memmove(to + offset + (size_t)part[i].to_slot * size,
-                part[i].from + offset + (size_t)part[i].from_slot * size, (size_t)part[i].n * size);
+        memmove(at + (size_t)part[i].to_slot * size,
+                kv_page_at(kind, part[i].from) + offset + (size_t)part[i].from_slot * size,
+                (size_t)part[i].n * size);
 }
 
-static void move_part(const struct kv_part *p, uint8_t *to, const struct kv_page_part *part,
-                      int32_t n_part)
+static void move_part(const struct kv_class *kind, const struct kv_part *p, int32_t to,
+                      const struct kv_page_part *part, int32_t n_part)
 {
     for (int32_t i = 0; i < KV_N_PLANE; i++)
-        move_rows(to, part, n_part, p->plane[i].at, p->plane[i].row);
+        kv_page_move_rows(kind, to, part, n_part, p->plane[i].at, p->plane[i].row);
 }
 
-void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                   const struct kv_page_part *part, int32_t n_part)
 {
     if (kind->layout.side_by_side)
         kv_columns_move(cache, kind, to, part, n_part);
     else
-        move_part(&kind->k, to, part, n_part);
-    move_part(&kind->v, to, part, n_part);
-    move_rows(to, part, n_part, kind->layout.pos, sizeof(int32_t));
+        move_part(kind, &kind->k, to, part, n_part);
+    move_part(kind, &kind->v, to, part, n_part);
     kv_index_move(cache, kind, to, part, n_part);
+    for (int32_t i = 0; i < n_part; i++)
+        memmove(kv_page_pos(kind, to) + part[i].to_slot,
+                kv_page_pos(kind, part[i].from) + part[i].from_slot,
+                (size_t)part[i].n * sizeof(int32_t));
+}
+
+/* ---- whole pages ---- */
+
+static size_t pos_bytes(const struct kv_class *kind)
+{
+    return (size_t)kind->page_len * sizeof(int32_t);
+}
+
+void kv_page_copy(const struct kv_class *kind, int32_t to, int32_t from)
+{
+    memcpy(kv_page_at(kind, to), kv_page_at(kind, from), kind->layout.stride);
+    memcpy(kv_page_pos(kind, to), kv_page_pos(kind, from), pos_bytes(kind));
+}
+
+void kv_page_export(const struct kv_class *kind, int32_t page, uint8_t *out)
+{
+    const struct kv_page_layout *at = &kind->layout;
+    const uint8_t *from = kv_page_at(kind, page);
+    memcpy(out, from, at->stored);
+    memcpy(out + at->stored, kv_page_pos(kind, page), pos_bytes(kind));
+    memcpy(out + at->saved, from + at->stored, at->stride - at->stored);
+}
+
+void kv_page_import(const struct kv_class *kind, int32_t page, const uint8_t *bytes)
+{
+    const struct kv_page_layout *at = &kind->layout;
+    uint8_t *to = kv_page_at(kind, page);
+    memcpy(to, bytes, at->stored);
+    memcpy(kv_page_pos(kind, page), bytes + at->stored, pos_bytes(kind));
+    memcpy(to + at->stored, bytes + at->saved, at->stride - at->stored);
 }

@@ -214,9 +214,14 @@ void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_typ
     at->v = out->value.plane[KV_PLANE_LOW].at;
     at->v_high = out->value.plane[KV_PLANE_HIGH].at;
     at->v_scale = out->value.plane[KV_PLANE_SCALE].at;
-    at->pos = place(g, sizeof(int32_t), at);
+    size_t pos = (size_t)g->page_len * sizeof(int32_t);
     at->stored = at->bytes;
+    at->saved = at->stored + pos;
     kv_index_place(g, at);
+    at->stride = at->bytes;
+    at->bytes += pos;
+    at->entry += sizeof(int32_t);
+    out->page_len = g->page_len;
 }
 
 size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
@@ -358,16 +363,25 @@ static void place_lists(struct kv_class *kind, void *lists)
     kind->n_entry = at + 3 * bits + 2 * ref_size;
 }
 
+/* Bytes of all pages, and of their positions. */
+static void size_pool(struct kv_class *kind)
+{
+    kind->pool_size = (size_t)kind->n_page * kind->layout.stride;
+    kind->pos_size = (size_t)kind->n_page * (kind->layout.bytes - kind->layout.stride);
+}
+
 /* Pages stand where lanes have their runs, and a run is filled long after it is begun: in small
    pages of the system only what was filled takes memory. */
 static bool map_class(struct kv_class *kind)
 {
-    kind->pool_size = (size_t)kind->n_page * kind->layout.bytes;
+    size_pool(kind);
     kind->pool = pi_mem_map(PI_MEM_KV, kind->pool_size);
+    if (kind->pos_size > 0)
+        kind->pos = pi_mem_map(PI_MEM_KV, kind->pos_size);
     void *lists = pi_mem_map(PI_MEM_TABLE, size_of_lists(kind));
     if (lists != NULL)
         place_lists(kind, lists);
-    return kind->pool != NULL && lists != NULL;
+    return kind->pool != NULL && (kind->pos_size == 0 || kind->pos != NULL) && lists != NULL;
 }
 
 /* A cache without memory for its pages. */
@@ -434,8 +448,9 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
     struct kv_class *kind = &cache->kind[0];
     assert(cache->n_kind == 1);
     cache->borrowed = true;
+    size_pool(kind);
     kind->pool = pool;
-    kind->pool_size = (size_t)kind->n_page * kind->layout.bytes;
+    kind->pos = (int32_t *)(void *)(pool + kind->pool_size);
     place_lists(kind, lists);
     cache->table_bytes += (int64_t)kind->lists_size;
     *out = cache;
@@ -450,6 +465,7 @@ void kv_cache_free(struct kv_cache *cache)
     for (int32_t i = 0; i < cache->n_kind && !cache->borrowed; i++) {
         pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
         pi_mem_unmap(PI_MEM_KV, cache->kind[i].pool, cache->kind[i].pool_size);
+        pi_mem_unmap(PI_MEM_KV, cache->kind[i].pos, cache->kind[i].pos_size);
     }
     pi_mem_free(cache);
 }
@@ -481,8 +497,16 @@ static void set_bit(uint64_t *words, int32_t page, bool on)
     words[page / 64] = on ? words[page / 64] | bit : words[page / 64] & ~bit;
 }
 
-/* Gives the memory of a class's free pages back, run by run. Where a run begins or ends within a
-   page of the system, that one stays. */
+/* Gives the memory of n pages back. Where they begin or end within a page of the system, that one
+   stays. */
+static void drop_pages(struct kv_class *kind, int32_t begin, int32_t n)
+{
+    pi_mem_drop(kv_page_at(kind, begin), (size_t)n * kind->layout.stride);
+    if (kind->pos != NULL)
+        pi_mem_drop(kv_page_pos(kind, begin), (size_t)n * (size_t)kind->page_len * sizeof(int32_t));
+}
+
+/* The same of a class's free pages, run by run. */
 static void give_back(struct kv_class *kind)
 {
     for (int32_t p = 0, begin = 0; p <= kind->n_page; p++) {
@@ -497,7 +521,7 @@ static void give_back(struct kv_class *kind)
             continue;
         }
         if (begin < p)
-            pi_mem_drop(kv_page_at(kind, begin), (size_t)kv_pages_bytes(kind, p - begin));
+            drop_pages(kind, begin, p - begin);
         begin = p + 1;
     }
 }
@@ -676,7 +700,7 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
         return;
     int32_t own = kv_page_take(cache, kind, NULL, 0, 1);
     assert(own >= 0);
-    memcpy(kv_page_at(kind, own), kv_page_at(kind, ref->page), kind->layout.bytes);
+    kv_page_copy(kind, own, ref->page);
     kv_page_drop(cache, kind, ref->page);
     ref->page = own;
 }

@@ -27,7 +27,8 @@ struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head,
 }
 
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
-                  const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out)
+                  const uint8_t *page, const int32_t *pos, int32_t page_len, int32_t n,
+                  struct pi_attend_page *out)
 {
     *out = (struct pi_attend_page){
         .k = page + layout->k,
@@ -41,7 +42,7 @@ void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layo
         .v_table = kv_codec_table(kind->type_v, kind->group_v),
         .v_group = kind->group_v,
         .v_pitch = kind->v_pitch,
-        .pos = (const int32_t *)(const void *)(page + layout->pos),
+        .pos = pos,
         .page_len = page_len,
         .n = n,
         .columns = layout->side_by_side,
@@ -58,7 +59,8 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     struct pi_attend_page page;
     kv_page_view(lane->kind, &lane->kind->layout, kv_page_at(lane->kind, lane->table[i].page),
-                 cache->g.page_len, lane->table[i].n, &page);
+                 kv_page_pos(lane->kind, lane->table[i].page), cache->g.page_len,
+                 lane->table[i].n, &page);
     return page;
 }
 

@@ -510,8 +510,8 @@ struct below {
 static void find_below(const struct kv_lane *lane, const struct kv_page_ref *ref, int32_t pos,
                        struct below *out)
 {
-    const uint8_t *page = kv_page_at(lane->kind, ref->page);
-    const int32_t *stored = kv_page_pos(lane->kind, ref->page);
+    int32_t page = ref->page;
+    const int32_t *stored = kv_page_pos(lane->kind, page);
     int64_t bound = (int64_t)pos - ref->delta;
     out->n = out->n_part = 0;
     if (!lane->unordered) {
@@ -571,9 +571,8 @@ static void truncate_page(struct kv_seq *seq, const struct kv_lane *lane, struct
         int32_t first = below.part[0].from_slot == 0; /* that part stays where it is */
         kv_page_unshare(cache, kind, ref);
         for (int32_t i = 0; i < below.n_part; i++)
-            below.part[i].from = kv_page_at(kind, ref->page);
-        kv_page_move(cache, kind, kv_page_at(kind, ref->page), below.part + first,
-                     below.n_part - first);
+            below.part[i].from = ref->page;
+        kv_page_move(cache, kind, ref->page, below.part + first, below.n_part - first);
     }
     for (int32_t i = 0; i < below.n_part; i++)
         kv_marks_move(seq, lane, to + below.part[i].to_slot, from + below.part[i].from_slot,

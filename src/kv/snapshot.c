@@ -94,7 +94,7 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
             struct note *note = &w->note[lane->kind->number][lane->table[i].page];
             if (note->number == 0) {
                 note->number = ++w->n_page;
-                w->pages_size += lane->kind->layout.stored;
+                w->pages_size += lane->kind->layout.saved;
             }
             note->n = (int32_t)pi_max(note->n, lane->table[i].n);
         }
@@ -128,7 +128,7 @@ static size_t largest_stored(const struct kv_cache *cache)
 {
     size_t most = 0;
     for (int32_t i = 0; i < cache->n_kind; i++)
-        most = cache->kind[i].layout.stored > most ? cache->kind[i].layout.stored : most;
+        most = cache->kind[i].layout.saved > most ? cache->kind[i].layout.saved : most;
     return most;
 }
 
@@ -215,18 +215,20 @@ static void clear_part(const struct kv_cache *cache, const struct kv_part *part,
 /* A page as files have it: keys entry by entry, and nothing of what may be left in slots from n on,
    text of another sequence, say. */
 static void put_page(struct writer *w, const struct kv_cache *cache, const struct kv_class *kind,
-                     const uint8_t *page, int32_t n)
+                     int32_t number, int32_t n)
 {
-    uint8_t *copy = w->page;
+    const uint8_t *page = kv_page_at(kind, number);
+    uint8_t *copy = w->page, *pos = copy + kind->layout.stored;
     memcpy(copy, page, kind->layout.stored);
+    memcpy(pos, kv_page_pos(kind, number), kind->layout.saved - kind->layout.stored);
     if (kind->layout.side_by_side)
         kv_columns_to_rows(cache, kind, page, copy);
     if (n < cache->g.page_len) {
         clear_part(cache, &kind->k, copy, (size_t)n);
         clear_part(cache, &kind->v, copy, (size_t)n);
-        clear_slots(cache, copy + kind->layout.pos, sizeof(int32_t), (size_t)n);
+        clear_slots(cache, pos, sizeof(int32_t), (size_t)n);
     }
-    put(w, copy, kind->layout.stored);
+    put(w, copy, kind->layout.saved);
 }
 
 static void put_pages(struct writer *w, const struct kv_seq *seq)
@@ -242,7 +244,7 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
             if (note->number != next)
                 continue;
             next++;
-            put_page(w, cache, kind, kv_page_at(kind, page), note->n);
+            put_page(w, cache, kind, page, note->n);
         }
 }
 
@@ -365,9 +367,12 @@ static pith_status check_state(const struct kv_snapshot *s, const struct kv_cach
 /* Files have no index, so that they can be read by engines with another one: it is made anew, for
    all places, since another table entry may see more of the page. */
 static void load_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
-                      uint8_t *page, const uint8_t *bytes)
+                      int32_t number, const uint8_t *bytes)
 {
+    uint8_t *page = kv_page_at(kind, number);
     memcpy(page, bytes, kind->layout.stored);
+    memcpy(kv_page_pos(kind, number), bytes + kind->layout.stored,
+           kind->layout.saved - kind->layout.stored);
     if (kind->layout.side_by_side)
         kv_columns_from_rows(cache, kind, page, bytes);
     kv_index_write(cache, kind, lane, page, 0, cache->g.page_len);
@@ -395,9 +400,8 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
             int32_t page =
                 kv_page_take(cache, lane->kind, lane->table, (int32_t)i, (int32_t)(from.n - i));
             next->pages[next->n_taken++] = page;
-            load_page(cache, lane->kind, (int32_t)(lane - seq->lane), kv_page_at(lane->kind, page),
-                      next->page);
-            next->page += lane->kind->layout.stored;
+            load_page(cache, lane->kind, (int32_t)(lane - seq->lane), page, next->page);
+            next->page += lane->kind->layout.saved;
         } else {
             kv_page_ref_add(cache, lane->kind, next->pages[ref.page]);
         }

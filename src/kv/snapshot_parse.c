@@ -382,7 +382,7 @@ static pith_status check_lane(const char *name, const struct kv_snapshot *s,
             w->page++;
             w->at += size;
         }
-        PI_TRY(check_positions(name, i, ref, page + kind->layout.pos, lane.unordered, err));
+        PI_TRY(check_positions(name, i, ref, page + kind->layout.stored, lane.unordered, err));
         len += ref.n;
         if (len > INT32_MAX)
             return pi_fail(err, PITH_FORMAT, "%s: a lane has more than %d entries", name,

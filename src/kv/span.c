@@ -120,9 +120,8 @@ static void cut_out(struct kv_cache *cache, struct kv_lane *lane, const struct s
     if (s->gone > 0) {
         struct kv_page_ref *ref = &lane->table[s->last];
         kv_page_unshare(cache, lane->kind, ref);
-        uint8_t *page = kv_page_at(lane->kind, ref->page);
-        const struct kv_page_part rest = {page, s->gone, 0, ref->n - s->gone};
-        kv_page_move(cache, lane->kind, page, &rest, 1);
+        const struct kv_page_part rest = {ref->page, s->gone, 0, ref->n - s->gone};
+        kv_page_move(cache, lane->kind, ref->page, &rest, 1);
         ref->n = (uint8_t)rest.n;
     }
     if (s->head > 0) {

@@ -13,7 +13,7 @@
 void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out)
 {
     *out = (struct kv_class){.type_k = KV_N_TYPE, .type_v = KV_N_TYPE};
-    out->layout.bytes = pi_align(g->state_bytes, 64);
+    out->layout.bytes = out->layout.stride = pi_align(g->state_bytes, 64);
 }
 
 static float *floats_of(const struct kv_seq *seq, int32_t page)

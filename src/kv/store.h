@@ -27,9 +27,10 @@
  *   turbo3, then    [P][dim / 8] or [dim / 16][P][2]             [P][dim / 8]   bit 2
  *   then, of types with scales, f16
  *                   [P][dim / group] or [dim / group][P]         [P][dim / group]
- *   behind both K and V
- *                   positions int32 [P]
- *   then            what the geometry's index has (struct kv_page_layout)
+ *   behind both     what the geometry's index has (struct kv_page_layout)
+ *
+ * Positions int32 [P] lie apart, in an array of all pages of a class (kv_class.pos): what only asks
+ * where entries stand reads no page.
  *
  * Where values are parts of keys (kv_geometry.v_in_k), keys are stored entry by entry and V has no
  * bytes: a value is that stretch of its key's row, with K's distance from one row to the next.
@@ -51,8 +52,8 @@ struct kv_page_layout {
     size_t v;          /* of a value, which may be a part of a key */
     size_t v_high;
     size_t v_scale;
-    size_t pos;
     size_t stored; /* bytes of these parts, what follows is made from (a multiple of 64) */
+    size_t saved;  /* the same with positions behind them, as files have pages */
 
     /* index.c; where the geometry has them */
     size_t norm;       /* f32 [P] */
@@ -63,8 +64,9 @@ struct kv_page_layout {
     size_t bounds;     /* f32 [2][dim_k], the least values and the largest */
     size_t value_sum;  /* f32 [dim_v] */
 
-    size_t bytes; /* of a page, a multiple of 64 */
-    size_t entry; /* bytes of one entry in all parts, without padding */
+    size_t stride; /* bytes from one page to the next, a multiple of 64 */
+    size_t bytes;  /* that a page is charged: these, and its positions */
+    size_t entry;  /* bytes of one entry in all parts and its position, without padding */
     size_t whole; /* bytes beyond those of its entries that a full page has, without padding */
 };
 
@@ -105,8 +107,11 @@ struct kv_class {
     struct kv_page_layout layout;
 
     int32_t number; /* in the cache's list */
-    uint8_t *pool;  /* [n_page][layout.bytes], one mapping; owned by the cache */
+    uint8_t *pool;  /* [n_page][layout.stride], one mapping; owned by the cache */
     size_t pool_size;
+    int32_t *pos; /* [n_page][page_len] as written, one mapping; NULL: of states; owned likewise */
+    size_t pos_size;
+    int32_t page_len;
     int32_t n_page;
     int32_t n_used;
     void *lists; /* one mapping that holds the six arrays; owned by the cache */
@@ -226,7 +231,7 @@ static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer
 
 static inline uint8_t *kv_page_at(const struct kv_class *kind, int32_t page)
 {
-    return kind->pool + (size_t)page * kind->layout.bytes;
+    return kind->pool + (size_t)page * kind->layout.stride;
 }
 
 static inline int32_t kv_lane_count(const struct kv_cache *cache)
@@ -258,7 +263,7 @@ static inline float *kv_page_floats(uint8_t *page, size_t offset)
 
 static inline int32_t *kv_page_pos(const struct kv_class *kind, int32_t page)
 {
-    return (int32_t *)(void *)(kv_page_at(kind, page) + kind->layout.pos);
+    return kind->pos + (size_t)page * (size_t)kind->page_len;
 }
 
 /* Bytes of n pages. */
@@ -414,7 +419,7 @@ void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t 
 /* Bytes of an entry as a row, whatever its page looks like: K's planes one after the other, then
    V's, each without padding; no position. */
 size_t kv_entry_bytes(const struct kv_class *kind, const struct kv_geometry *g);
-/* An entry as stored to such a row and back. Index and position stay as they are. */
+/* An entry as stored to such a row and back. The index stays as it is. */
 void kv_page_get_entry(const struct kv_cache *cache, const struct kv_class *kind,
                        const uint8_t *page, int32_t slot, uint8_t *entry);
 void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
@@ -423,7 +428,7 @@ enum { KV_PAGE_LEN_MAX = 64 }; /* of those that kv_geometry_check lets through *
 
 /* Entries next to each other on their way to another place. */
 struct kv_page_part {
-    const uint8_t *from; /* their page */
+    int32_t from; /* their page */
     int32_t from_slot;
     int32_t to_slot;
     int32_t n;
@@ -434,7 +439,7 @@ void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind,
                       int32_t slot, int32_t n, const float *rows, size_t stride);
 void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
                      int32_t slot, float *out);
-void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                      const struct kv_page_part *part, int32_t n_part);
 /* The elements of a plane that belong to one entry, to a row and back. */
 void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t page_len,
@@ -448,10 +453,18 @@ void kv_columns_from_rows(const struct kv_cache *cache, const struct kv_class *k
 void kv_columns_to_rows(const struct kv_cache *cache, const struct kv_class *kind,
                         const uint8_t *page, uint8_t *rows);
 
+/* Copies the rows of `size` bytes that lie from an offset of a page on. */
+void kv_page_move_rows(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
+                       int32_t n_part, size_t offset, size_t size);
 /* Copies entries as stored, their positions too, into a page. Parts may come from the page itself,
    from further up than they go and in ascending order. */
-void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                   const struct kv_page_part *part, int32_t n_part);
+/* All of a page, index and positions included. */
+void kv_page_copy(const struct kv_class *kind, int32_t to, int32_t from);
+/* A page as one stretch of layout.bytes and back: what is stored, the positions, the index. */
+void kv_page_export(const struct kv_class *kind, int32_t page, uint8_t *out);
+void kv_page_import(const struct kv_class *kind, int32_t page, const uint8_t *bytes);
 
 /* index.c. */
 enum { KV_INDEX_DIM_MAX = 1024 }; /* the largest head size whose keys can be projected */
@@ -474,7 +487,7 @@ void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, i
 void kv_index_finish(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page);
 /* What kv_index_write made of entries follows them. Parts as kv_page_move's. */
 struct kv_page_part;
-void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *to,
+void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                    const struct kv_page_part *part, int32_t n_part);
 /* Of the first n entries of a page: each dimension's least key, then each one's largest, out
    [2][dim_k]; the sum of dimensions d .. d + n_dim of their values, one after the other, d a
@@ -510,8 +523,9 @@ struct kv_gather {
     struct kv_cursor here;        /* what is gathered */
     struct kv_cursor asked;       /* what the memory was asked for */
     struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
-    uint8_t *tile;                /* [layout.bytes], 64-byte aligned */
-    struct kv_gather_part part[2 * KV_N_PLANE + 1];
+    uint8_t *tile;                /* [layout.stride], 64-byte aligned */
+    int32_t pos[KV_GATHER_LEN];
+    struct kv_gather_part part[2 * KV_N_PLANE];
     int32_t n_part;
 };
 
@@ -525,9 +539,10 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *mo
 void kv_gather_ask(struct kv_gather *g, int32_t end);
 
 /* run.c. A page of a class as kernels see it, with the parts of a layout of its types at `page`, n
-   of page_len places in use. */
+   of page_len places in use, which have these positions. */
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
-                  const uint8_t *page, int32_t page_len, int32_t n, struct pi_attend_page *out);
+                  const uint8_t *page, const int32_t *pos, int32_t page_len, int32_t n,
+                  struct pi_attend_page *out);
 
 /* attend_query.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
 void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);

@@ -46,7 +46,7 @@ static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t 
         int32_t page = lane->table[i].page;
         if (!kind->n_entry[page]) {
             kind->n_entry[page] = 1;
-            memcpy(to, kv_page_at(kind, page), kind->layout.bytes);
+            kv_page_export(kind, page, to);
             to += kind->layout.bytes;
             continue;
         }
@@ -131,7 +131,7 @@ static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, co
         ref->page = kv_page_take(cache, kind, lane->table, i,
                                  (int32_t)pi_max(lane->most, lane->n_live) - i);
         assert(ref->page >= 0);
-        memcpy(kv_page_at(kind, ref->page), from, kind->layout.bytes);
+        kv_page_import(kind, ref->page, from);
         from += kind->layout.bytes;
     }
     return from;

@@ -90,7 +90,8 @@ static pith_status make_shelves(struct recall_tier *tier, pith_error *err)
         const struct kv_geometry *g = &tier->kind[shelf->kind];
         shelf->n_page = tier->n_page;
         shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, 3 * dim, sizeof(float));
-        if (shelf->key == NULL)
+        shelf->page = pi_mem_alloc(PI_MEM_TABLE, tier->o.file[0] != '\0' ? shelf->page_bytes : 0);
+        if (shelf->key == NULL || shelf->page == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
         PI_TRY(kv_cache_sizes(g, shelf_bytes(tier, shelf), &list, &pool, err));
         PI_TRY(kv_cache_create_in(g, shelf_bytes(tier, shelf), tier->memory + at_list,
@@ -191,6 +192,7 @@ void recall_tier_free(struct recall_tier *tier)
     for (int32_t i = 0; tier->shelf != NULL && i < tier->n_shelf; i++) {
         kv_cache_free(tier->shelf[i].cache);
         pi_mem_free(tier->shelf[i].key);
+        pi_mem_free(tier->shelf[i].page);
     }
     recall_score_close(tier);
     recall_file_close(tier);

@@ -155,6 +155,7 @@ struct recall_shelf {
     size_t page_bytes;
     uint64_t clock; /* pages that were opened */
     float *key;     /* [3][dim_k] of the thread that has the lane */
+    uint8_t *page;  /* [page_bytes] likewise: one on its way to the file */
 
     int32_t n_place; /* of the file; 0: there is none */
     int64_t offset;  /* of the first place */

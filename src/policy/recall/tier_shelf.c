@@ -112,7 +112,8 @@ static int32_t write_page(struct recall_tier *tier, struct recall_shelf *shelf,
         known->high = (int32_t)pi_max(known->high, head.pos[i]);
     }
     recall_bounds_make(tier, shelf, kv, n, shelf->bounds + (size_t)place * 2 * (size_t)dim);
-    if (!recall_file_write(tier, shelf, place, &head, kv_lane_page_data(kv, 0, 0, 0))) {
+    kv_lane_get_page(kv, 0, 0, 0, shelf->page);
+    if (!recall_file_write(tier, shelf, place, &head, shelf->page)) {
         shelf->free[shelf->n_free++] = place;
         return -1;
     }
