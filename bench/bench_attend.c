@@ -60,7 +60,7 @@ static void bench_open(struct bench *b, enum kv_type type, int32_t dim, int32_t 
     *b = (struct bench){.depth = depth, .n_group = o->n_group};
     b->g = lanes_shape_of(POOL_BYTES, depth, lanes_shape(N_HEAD, dim, o->page_len, type));
     int32_t n_thread = pi_thread_count();
-    b->tile = (int32_t)pi_min(kv_attend_tile(b->n_group), CHUNK);
+    b->tile = (int32_t)pi_min(kv_attend_tile(&b->g, b->n_group), CHUNK);
     b->scratch_size = pi_align(kv_attend_scratch_bytes(&b->g, b->tile * b->n_group), 64);
     b->scratch = memory((size_t)n_thread * b->scratch_size);
     size_t row = (size_t)b->n_group * (size_t)dim;

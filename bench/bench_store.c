@@ -194,7 +194,7 @@ static void measure_all(struct bench *b, const struct options *o, const pith_mac
     measure(b, o, "peaked", m);
     if (b->depth > 4096)
         return;
-    b->n_tok = (int32_t)pi_min(kv_attend_tile(b->n_group), CHUNK);
+    b->n_tok = (int32_t)pi_min(kv_attend_tile(&b->side[0].g, b->n_group), CHUNK);
     b->n_item = CHUNK / b->n_tok;
     b->scale = (float)(FLAT / spread);
     measure(b, o, "prompt", m);

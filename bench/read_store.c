@@ -241,7 +241,7 @@ static void set_tile(struct turn *t, bool whole)
 {
     int32_t n = t->p->n_tok;
     int64_t n_part = pi_ceil_div(t->st->n_thread, SHAPE_HEADS);
-    int64_t tile = pi_min(kv_attend_tile(SHAPE_GROUP), n);
+    int64_t tile = pi_min(kv_attend_tile(&t->st->model.g, SHAPE_GROUP), n);
     t->tile = (int32_t)(whole ? pi_max(tile, pi_ceil_div(n, n_part)) : tile);
     t->n_tile = (int32_t)pi_ceil_div(n, t->tile);
 }

@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 #include "cpu/kernels.h"
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 #include "testing.h"
 
 /* A lane with one KV head, and queries at positions pos0 on. */

@@ -5,7 +5,7 @@
 #ifndef PI_TEST_KV_BY_PAGE_H
 #define PI_TEST_KV_BY_PAGE_H
 
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 #include "testing.h"
 
 /* Slot and length of a page of a lane; where there is no such page the slot lies outside, and the

@@ -10,7 +10,7 @@
 #include "base/half.h"
 #include "cpu/kernels.h"
 #include "file/sum.h"
-#include "kv/wht.h"
+#include "device/cpu/wht.h"
 #include "testing.h"
 
 #define MAX_ROW 256

@@ -5,7 +5,7 @@
 #ifndef KV_CHECK_H
 #define KV_CHECK_H
 
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 
 /* A cache with a budget of n_page pages, the largest where they differ. */
 struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page);

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 
 /* For values in [-1, 1]. Of bf16 a weight changes by 2^-9 of it at most. Of codes a coordinate of an
    entry changes by less than 2^-7 of it, and by less than a third of that in the mean; after they

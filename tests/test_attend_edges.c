@@ -190,7 +190,7 @@ TEST(exponential_is_near_over_all_of_its_range)
 TEST(a_tile_holds_a_useful_number_of_rows)
 {
     for (int32_t n_group = 1; n_group <= 200; n_group++) {
-        int32_t tile = kv_attend_tile(n_group);
+        int32_t tile = kv_attend_tile(&(struct kv_geometry){0}, n_group);
         assert_true(tile >= 1);
         assert_true(tile == 1 || (tile * n_group >= 32 && tile * n_group <= 128));
     }

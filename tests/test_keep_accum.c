@@ -608,7 +608,7 @@ TEST(reads_their_options)
     check(keep_config_fit(
               &c,
               &(struct kv_geometry){
-                  1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+                  1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
               &err),
           &err);
     assert_int_equal(keep_budget_at(&c, 10), 10);

@@ -127,7 +127,7 @@ TEST(layers_have_their_types)
         assert_int_equal(kv_layer_type_v(&mixed, l), v[l]);
         assert_int_equal(kind->type_k, k[l]);
         assert_int_equal(kind->type_v, v[l]);
-        assert_int_equal(kv_entry_bytes(kind, &mixed), row_k[k[l]] + row_v[v[l]]);
+        assert_int_equal(kv_part_bytes(&kind->k) + kv_part_bytes(&kind->v), row_k[k[l]] + row_v[v[l]]);
         assert_int_equal(kv_layer_page_bytes(&mixed, l), kind->layout.bytes);
         sum += N_HEAD * (int64_t)kind->layout.bytes;
         most = kind->layout.bytes > most ? kind->layout.bytes : most;
@@ -160,7 +160,7 @@ static int64_t resident(const struct kv_cache *cache)
     for (int32_t i = 0; i < cache->n_kind; i++) {
         size_t n = (cache->kind[i].pool_size + page - 1) / page;
         unsigned char *in = calloc(n, 1);
-        assert_int_equal(mincore(cache->kind[i].pool, cache->kind[i].pool_size, in), 0);
+        assert_int_equal(mincore(pi_cpu_ptr(cache->kind[i].pool), cache->kind[i].pool_size, in), 0);
         for (size_t j = 0; j < n; j++)
             bytes += in[j] & 1 ? (int64_t)page : 0;
         free(in);
@@ -180,7 +180,7 @@ TEST(memory_is_given_back)
     g.page_len = 64;
     check(kv_cache_create(&g, budget, &cache, &err), &err);
     for (int32_t i = 0; i < cache->n_kind; i++) /* huge pages make residence coarser */
-        madvise(cache->kind[i].pool, cache->kind[i].pool_size, MADV_NOHUGEPAGE);
+        madvise(pi_cpu_ptr(cache->kind[i].pool), cache->kind[i].pool_size, MADV_NOHUGEPAGE);
     for (int turn = 0; turn < 6; turn++) {
         int32_t layer = turn % 3 * 2, n = 0;
         struct kv_seq *seq;

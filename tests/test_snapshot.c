@@ -20,7 +20,7 @@
 #define N_PAGE 120
 
 static const struct kv_geometry base_geometry = {
-    2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0};
+    2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL};
 
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
@@ -187,7 +187,7 @@ TEST(file_holds_no_more_than_the_sequence)
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
     struct kv_geometry g = {1,   1,    32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
-                            {0}, NULL, 0,  0,  0};
+                            {0}, NULL, 0,  0,  0, NULL};
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -249,19 +249,19 @@ TEST(foreign_shape_is_named)
         struct kv_geometry g;
         const char *names;
     } cases[] = {
-        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "n_layer is 2, and the engine's is 4"},
-        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "n_head is 2, and the engine's is 1"},
-        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "dim_k is 32, and the engine's is 33"},
-        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "dim_v is 64, and the engine's is 32"},
-        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "page_len is 16, and the engine's is 64"},
-        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "type_k is f16, and the engine's is q8_0"},
-        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0},
+        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          "type_v is q8_0, and the engine's is f32"},
     };
     size_t size;
@@ -498,7 +498,7 @@ TEST(every_cut_is_refused)
 {
     size_t size;
     struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
-                            {0}, NULL, 0, 0, 0};
+                            {0}, NULL, 0, 0, 0, NULL};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

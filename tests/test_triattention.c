@@ -12,7 +12,7 @@
 
 #include "near.h"
 
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 #include "policy/keep/keep.h"
 #include "policy/keep/triattention_score.h"
 
@@ -517,7 +517,7 @@ TEST(v3_selects_as_the_fork_does)
 /* The storage type that V3 stacks with, bit by bit. */
 TEST(q8_0_codes_are_those_of_the_fork)
 {
-    const struct kv_codec *codec = &kv_codecs[KV_TYPE_Q8_0];
+    const struct kv_coder *codec = &kv_coders[KV_TYPE_Q8_0];
     float x[32], back[32];
     int8_t code[32];
     uint16_t scale;

@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
-#include "kv/wht.h"
+#include "device/cpu/wht.h"
 
 #define MAX_N 130
 #define ROOM (MAX_N + 64)

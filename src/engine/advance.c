@@ -69,7 +69,7 @@ bool pi_advance_save_state(struct pith_engine *e, const struct pith_seq *seq)
         a->state = grown;
         a->cap = size;
     }
-    memcpy(a->state, kv_seq_state(seq->memory.kv), size);
+    kv_seq_read_state(seq->memory.kv, a->state);
     return true;
 }
 
@@ -77,5 +77,5 @@ void pi_advance_restore_state(struct pith_engine *e, const struct pith_seq *seq)
 {
     size_t size = kv_cache_geometry(e->kv)->state_bytes;
     if (size > 0)
-        memcpy(kv_seq_state(seq->memory.kv), e->advance.state, size);
+        kv_seq_write_state(seq->memory.kv, e->advance.state);
 }

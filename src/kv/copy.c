@@ -25,100 +25,52 @@ void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head)
 
 /* ---- single entries ---- */
 
-#define MOST_DIM 16384 /* of a head: kv_geometry_check */
-
-/* An entry's place. */
-struct place {
-    const struct kv_cache *cache;
-    const struct kv_class *kind;
-    uint8_t *page;
-    int32_t *pos; /* as stored */
-    int32_t slot; /* in the page */
-    int32_t delta;
+enum {
+    MOST_DIM = 16384,               /* of a head: kv_geometry_check */
+    MOST_BYTES = MOST_DIM * sizeof(float), /* of a stored one */
 };
 
-static struct place place_of(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot)
-{
-    struct place p = {.cache = seq->cache, .kind = lane->kind};
-    const struct kv_page_ref *ref = &lane->table[kv_lane_find(seq->cache, lane, slot, &p.slot)];
-    p.page = kv_page_at(lane->kind, ref->page);
-    p.pos = kv_page_pos(lane->kind, ref->page) + p.slot;
-    p.delta = ref->delta;
-    return p;
-}
-
-/* Elements of 2 or 4 bytes, some of them apart: strides count elements. */
-static void copy_elements(const uint8_t *from, size_t from_stride, uint8_t *to, size_t to_stride,
-                          size_t n, size_t size)
-{
-    if (size == sizeof(uint16_t)) {
-        const uint16_t *a = (const uint16_t *)(const void *)from;
-        uint16_t *b = (uint16_t *)(void *)to;
-        for (size_t i = 0; i < n; i++)
-            b[i * to_stride] = a[i * from_stride];
-    } else {
-        const uint32_t *a = (const uint32_t *)(const void *)from;
-        uint32_t *b = (uint32_t *)(void *)to;
-        for (size_t i = 0; i < n; i++)
-            b[i * to_stride] = a[i * from_stride];
-    }
-}
-
-/* The bytes that a plane of keys has of an entry. */
-static void copy_plane(const struct place *from, const struct kv_plane *a, const struct place *to,
-                       const struct kv_plane *b)
-{
-    bool beside = from->kind->layout.side_by_side, to_beside = to->kind->layout.side_by_side;
-    size_t from_slot = (size_t)from->slot, to_slot = (size_t)to->slot;
-    const uint8_t *in = from->page + a->at + from_slot * (beside ? a->element : a->row);
-    uint8_t *out = to->page + b->at + to_slot * (to_beside ? b->element : b->row);
-    if (a->row == 0)
-        return;
-    if (!beside && !to_beside)
-        memcpy(out, in, a->row);
-    else
-        copy_elements(in, beside ? (size_t)from->cache->g.page_len : 1, out,
-                      to_beside ? (size_t)to->cache->g.page_len : 1, a->row / a->element,
-                      a->element);
-}
-
-static void copy_key(const struct place *from, const struct place *to, const float *shift)
-{
-    float row[MOST_DIM];
-    if (shift == NULL && from->kind->type_k == to->kind->type_k) {
-        for (int32_t i = 0; i < KV_N_PLANE; i++)
-            copy_plane(from, &from->kind->k.plane[i], to, &to->kind->k.plane[i]);
-        return;
-    }
-    kv_page_read_key(from->cache, from->kind, from->page, from->slot, row);
-    for (int32_t d = 0; shift != NULL && d < from->cache->g.dim_k; d++)
-        row[d] += shift[d];
-    kv_page_write_keys(to->cache, to->kind, to->page, to->slot, 1, row, 0);
-}
-
-static void copy_value(const struct place *from, const struct place *to)
-{
-    float row[MOST_DIM];
-    if (from->kind->type_v == to->kind->type_v) {
-        for (int32_t i = 0; i < KV_N_PLANE; i++) {
-            const struct kv_plane *a = &from->kind->v.plane[i], *b = &to->kind->v.plane[i];
-            memcpy(to->page + b->at + (size_t)to->slot * b->row,
-                   from->page + a->at + (size_t)from->slot * a->row, a->row);
-        }
-        return;
-    }
-    kv_page_read_value(from->cache, from->kind, from->page, from->slot, row);
-    kv_page_write_values(to->cache, to->kind, to->page, to->slot, 1, row, 0);
-}
-
-static void copy_entry(const struct place *from, const struct place *to, int32_t lane,
+/* One side of an entry, from one device to another: as it is stored where both store it alike. */
+static void carry_side(const struct kv_place *from, const struct kv_place *to, enum kv_side side,
                        const float *shift)
 {
-    assert(from->delta == 0 && to->delta == 0);
-    copy_key(from, to, shift);
-    copy_value(from, to);
-    *to->pos = *from->pos;
-    kv_index_write(to->cache, to->kind, lane, to->page, to->slot, 1);
+    struct pi_device *a = from->cache->device, *b = to->cache->device;
+    const struct kv_part *part = kv_place_part(from, side);
+    float row[MOST_DIM];
+    if (part->dim == 0)
+        return;
+    if (shift == NULL && part->type == kv_place_part(to, side)->type) {
+        a->get_entry(from, side, (uint8_t *)row);
+        b->put_entry(to, side, (const uint8_t *)row);
+        return;
+    }
+    a->decode_entry(from, side, row);
+    for (int32_t d = 0; shift != NULL && d < part->dim; d++)
+        row[d] += shift[d];
+    b->encode_entry(to, side, row);
+}
+
+/* n entries of one page, to places next to each other. */
+static void copy_entries(const struct kv_copy *c, const struct kv_lane *from, const int32_t *slots,
+                         int32_t n, const struct kv_lane *to, int32_t to_slot)
+{
+    struct kv_place a = kv_place_of(c->from, from, slots[0]), b;
+    int32_t begin = slots[0] - a.slot;
+    for (int32_t i = 0; i < n; i++) {
+        b = kv_place_of(c->to, to, to_slot + i);
+        kv_page_pos(b.kind, b.page)[b.slot] = kv_page_pos(a.kind, a.page)[slots[i] - begin];
+    }
+    if (c->from->cache->device == c->to->cache->device) {
+        c->to->cache->device->fill(c, slots, n, to_slot);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        a.slot = slots[i] - begin;
+        b = kv_place_of(c->to, to, to_slot + i);
+        carry_side(&a, &b, KV_SIDE_K, c->shift);
+        carry_side(&a, &b, KV_SIDE_V, NULL);
+        b.cache->device->index(b.cache, b.kind, b.lane, b.page, b.slot, 1);
+    }
 }
 
 /* ---- filling ---- */
@@ -140,10 +92,8 @@ void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
 
 void kv_lane_fill(const struct kv_copy *c, int32_t from_slot, int32_t to_slot)
 {
-    const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
-    const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
-    const struct place a = place_of(c->from, from, from_slot), b = place_of(c->to, to, to_slot);
-    copy_entry(&a, &b, (int32_t)(to - c->to->lane), c->shift);
+    copy_entries(c, kv_lane_at(c->from, c->from_layer, c->from_head), &from_slot, 1,
+                 kv_lane_at(c->to, c->to_layer, c->to_head), to_slot);
 }
 
 /* Whether positions fall in a page, or from the page before. */
@@ -181,7 +131,7 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
     for (int32_t i = first, at = slot; i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
         if (ref->n == seq->cache->g.page_len)
-            kv_index_finish(seq->cache, lane->kind, kv_page_at(lane->kind, ref->page));
+            seq->cache->device->finish(seq->cache, lane->kind, ref->page);
         kv_marks_start(seq, lane, at, ref, i == first ? entry : 0,
                        ref->n - (i == first ? entry : 0));
         at += ref->n - (i == first ? entry : 0);
@@ -190,11 +140,6 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
     if (lane->unordered)
         find_top(lane, was_unordered ? first : 0);
 }
-
-enum {
-    TURN_BYTES = 1 << 15, /* of a page's keys that are turned on the stack: f16 of 256 dimensions */
-    TURN_FROM = 16,       /* entries of a page from which on that is faster than picking them */
-};
 
 /* How many of the slots, from the first on, lie in one page, in ascending order. */
 static int32_t count_in_page(const struct kv_seq *seq, const struct kv_lane *lane,
@@ -208,47 +153,15 @@ static int32_t count_in_page(const struct kv_seq *seq, const struct kv_lane *lan
     return i;
 }
 
-/* Fills entries with those of one page whose keys lie side by side: all keys of the page are turned
-   once, and picked from there. */
-static void fill_turned(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
-{
-    const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
-    const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
-    uint64_t turned[TURN_BYTES / sizeof(uint64_t)];
-    struct place a = place_of(c->from, from, slots[0]);
-    const int32_t *first = a.pos - a.slot;
-    int32_t begin = slots[0] - a.slot;
-    kv_columns_to_rows(c->from->cache, from->kind, a.page, (uint8_t *)turned);
-    for (int32_t i = 0; i < n; i++) {
-        const struct place b = place_of(c->to, to, to_slot + i);
-        assert(a.delta == 0 && b.delta == 0);
-        a.slot = slots[i] - begin;
-        for (int32_t p = 0; p < KV_N_PLANE; p++) {
-            const struct kv_plane *x = &from->kind->k.plane[p], *y = &to->kind->k.plane[p];
-            memcpy(b.page + y->at + (size_t)b.slot * y->row,
-                   (const uint8_t *)turned + x->at + (size_t)a.slot * x->row, x->row);
-        }
-        copy_value(&a, &b);
-        *b.pos = first[a.slot];
-        kv_index_write(c->to->cache, to->kind, (int32_t)(to - c->to->lane), b.page, b.slot, 1);
-    }
-}
-
 void kv_seq_copy(const struct kv_copy *c, const int32_t *slots, int32_t n)
 {
     const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
     const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
-    const struct kv_class *a = from->kind, *b = to->kind;
     int32_t begin = to->len;
-    bool turns = a->layout.side_by_side && !b->layout.side_by_side && a->type_k == b->type_k &&
-                 a->layout.v <= TURN_BYTES && c->shift == NULL;
     kv_lane_extend(c->to, c->to_layer, c->to_head, n);
     for (int32_t i = 0, n_here; i < n; i += n_here) {
         n_here = count_in_page(c->from, from, slots + i, n - i);
-        if (turns && n_here >= TURN_FROM)
-            fill_turned(c, slots + i, n_here, begin + i);
-        for (int32_t j = 0; j < n_here && !(turns && n_here >= TURN_FROM); j++)
-            kv_lane_fill(c, slots[i + j], begin + i + j);
+        copy_entries(c, from, slots + i, n_here, to, begin + i);
     }
     kv_lane_seal(c->to, c->to_layer, c->to_head, begin);
 }
@@ -264,7 +177,7 @@ void kv_lane_get_page(const struct kv_seq *seq, int32_t layer, int32_t head, int
                       uint8_t *out)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    kv_page_export(lane->kind, lane->table[i].page, out);
+    kv_page_export(seq->cache, lane->kind, lane->table[i].page, out);
 }
 
 void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uint8_t *data,
@@ -275,7 +188,7 @@ void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uin
     struct kv_page_ref *ref = &lane->table[lane->n_live++];
     int32_t slot = lane->len;
     assert(lane->kind->n_ref[ref->page] == 1);
-    kv_page_import(lane->kind, ref->page, data);
+    kv_page_import(seq->cache, lane->kind, ref->page, data);
     ref->n = (uint8_t)n;
     lane->ragged = lane->ragged || (lane->n_live > 1 && ref[-1].n < seq->cache->g.page_len);
     lane->len += n;

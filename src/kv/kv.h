@@ -9,6 +9,7 @@
 #define PI_KV_H
 
 #include "base/base.h"
+#include "device/device.h"
 #include "tensor/rope.h"
 
 /* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
@@ -70,7 +71,10 @@ struct kv_geometry {
                               place of entries; 0: none */
     int32_t v_in_k; /* 0: values are stored beside keys; else they are the dim_v dimensions of keys
                        from this one on, and take no bytes: latent lanes */
+    struct pi_device *device; /* that has the pages; NULL: that of pi_device_default */
 };
+
+struct pi_device *kv_geometry_device(const struct kv_geometry *g);
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
 {
@@ -217,8 +221,11 @@ void kv_seq_trim(struct kv_seq *seq);
 /* The most that are kept of a sequence. */
 enum { KV_STATES_KEPT = 3 };
 
-/* The sequence's state, to be read and written to; room was reserved. */
-float *kv_seq_state(const struct kv_seq *seq);
+/* The sequence's state, to be read and written to on its device; room was reserved. */
+struct pi_at kv_seq_state(const struct kv_seq *seq);
+/* The same to the host and back, state_bytes of it. */
+void kv_seq_read_state(const struct kv_seq *seq, void *out);
+void kv_seq_write_state(const struct kv_seq *seq, const void *state);
 /* It is now that after n_token tokens. Nothing where the cache has no states. */
 void kv_seq_note_state(struct kv_seq *seq, int32_t n_token);
 /* Keeps a copy of the state where there is room. The one that is missed least gives way where there
@@ -268,6 +275,28 @@ void kv_seq_clear_charges(struct kv_seq *seq);
    values are parts of keys. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
+
+/* The same for many lanes, in two steps, with rows on the device: the first makes places for the
+   entries in the tables, the device's append writes them there. In between nobody looks. */
+struct kv_append {
+    struct kv_seq *seq;
+    int32_t layer;
+    int32_t head;
+    int32_t pos0;
+    int32_t n;
+    struct pi_at k;
+    size_t k_stride; /* floats */
+    struct pi_at v;
+    size_t v_stride;
+
+    /* where they go, set by the first step */
+    int32_t slot;        /* of the first one in its lane */
+    int32_t n_over;      /* 1: that takes another one's place, in */
+    int32_t over_index;  /* this table entry */
+    int32_t over_entry;
+    int32_t index, entry; /* table entry, and place in its page, of the first of the others */
+};
+void kv_append_place(struct kv_append *jobs, int32_t n);
 
 /* Lets the next entry that is appended to a lane take the place of the one at a slot, 0 <= slot <
    length, instead of going to the end (-1, and what a new lane has): nothing else moves, the lane
@@ -508,13 +537,15 @@ struct kv_attend_job {
     int32_t n_group;
     int32_t pos0;   /* position of the first query; query t sees entries at <= pos0 + t, and in a
                        layer with a window no more than that before itself */
-    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope */
+    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope; NULL: */
+    struct pi_at q_at; /* they are there on the device */
     size_t q_stride;
     float scale; /* multiplies q.k */
     float cap;   /* the product becomes cap * tanh(product / cap), also in a tap; 0: it does not */
     const float *sink; /* [n_group] a logit of no entry, in a tap's max and sum, too; or NULL */
-    float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: only the tap is wanted,
-                    and no value is read */
+    float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: */
+    struct pi_at out_at; /* it goes there on the device; none: only the tap is wanted, and no value
+                            is read */
     size_t out_stride;
     const struct pi_rope
         *rope;                 /* rotates queries for pages with a delta; may be NULL without any */
@@ -539,7 +570,21 @@ void kv_attend(const struct kv_attend_job *job, void *scratch);
 void kv_query_met(enum kv_type type, float *q, int32_t dim);
 
 /* Tokens of queries that one call should take at least to run at full speed, given n_group. */
-int32_t kv_attend_tile(int32_t n_group);
+int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group);
+
+/* The calls of a layer, in the order in which they had better be begun: `job` fills call number
+   `turn` of unit i, from 0 on, and says false when there are no more. Calls of a unit come in order
+   and on one thread, those of different units at the same time; thread is below the stream's. Their
+   queries and outputs are on the device. */
+struct kv_attend_list {
+    void *ctx;
+    int64_t n;    /* units */
+    int64_t work; /* multiplications of all, about */
+    bool (*job)(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out);
+    /* After a call: its tap is filled. NULL: nothing. */
+    void (*done)(void *ctx, int64_t i, int32_t turn, const struct kv_attend_job *job,
+                 int32_t thread);
+};
 
 /* ---- scoring: what a few vectors make of every entry, K streamed once (score.c) ---- */
 

@@ -201,22 +201,6 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head)
     return last;
 }
 
-void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
-{
-    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
-    const uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
-    kv_page_read_key(seq->cache, lane->kind, page, entry, out);
-}
-
-void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
-{
-    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    int32_t entry, i = kv_lane_find(seq->cache, lane, slot, &entry);
-    const uint8_t *page = kv_page_at(lane->kind, lane->table[i].page);
-    kv_page_read_value(seq->cache, lane->kind, page, entry, out);
-}
-
 /* ---- keeping some entries ---- */
 
 /* Walks kept slots and the places they move to. An entry never moves back in the table, nor up
@@ -355,7 +339,7 @@ static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, 
         int32_t page = lane->table[m->to].page;
         kv_page_move(cache, lane->kind, page, m->part, m->n);
         if (lane->table[m->to].n == cache->g.page_len)
-            kv_index_finish(cache, lane->kind, kv_page_at(lane->kind, page));
+            cache->device->finish(cache, lane->kind, page);
     }
     m->n = 0;
 }

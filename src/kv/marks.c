@@ -6,9 +6,6 @@
  * marks of slots at and beyond a lane's length are arbitrary, an entry's are set when it is
  * written.
  */
-#include <math.h>
-
-#include "base/half.h"
 #include "kv/store.h"
 
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm)
@@ -64,17 +61,11 @@ void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
 
 /* ---- entries ---- */
 
-/* The L1 norm of the value at a place of a page, summed in ascending order. */
-static float value_norm(const struct kv_class *kind, const uint8_t *page, int32_t entry)
+void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n)
 {
-    float row[KV_CODEC_MAX], sum = 0.0f;
-    for (int32_t d = 0; d < kind->value.dim; d += KV_CODEC_MAX) {
-        int32_t n = (int32_t)pi_min(KV_CODEC_MAX, kind->value.dim - d);
-        kv_page_read_part(&kind->value, page, entry, d, n, row);
-        for (int32_t i = 0; i < n; i++)
-            sum += fabsf(row[i]);
-    }
-    return sum;
+    size_t at = (size_t)(lane - seq->lane);
+    for (int32_t i = 0; i < seq->cache->n_mark; i++)
+        memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
 }
 
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
@@ -82,14 +73,9 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
 {
     const struct kv_cache *cache = seq->cache;
     size_t at = (size_t)(lane - seq->lane);
-    for (int32_t i = 0; i < cache->n_mark; i++)
-        memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
-    if (cache->value_norm) {
-        const uint8_t *page = kv_page_at(lane->kind, ref->page);
-        uint16_t *norm = kv_norms_at(seq, at) + slot;
-        for (int32_t j = 0; j < n; j++)
-            norm[j] = pi_bf16_from_f32(value_norm(lane->kind, page, entry + j));
-    }
+    kv_marks_clear(seq, lane, slot, n);
+    if (cache->value_norm)
+        cache->device->norms(cache, lane->kind, ref->page, entry, n, kv_norms_at(seq, at) + slot);
 }
 
 void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)

@@ -1,215 +1,59 @@
 /*
- * page.c - entries in a page: writing rows, reading them back, moving entries as stored, where they
- * lie one entry after the other; keys that lie side by side are columns.c's. It knows no lanes and
- * no counts; the caller owns the page alone.
+ * page.c - pages that the host moves and copies as they are: positions here, the rest on the device.
  */
 #include "kv/store.h"
-#include "kv/wht.h"
-
-/* ---- rows ---- */
-
-/* Where a plane has dimension d of the entry at a slot. Only offsets of whole bytes are asked for:
-   d is a multiple of the group. */
-static size_t plane_at(const struct kv_part *part, int32_t plane, int32_t slot, int32_t d)
-{
-    const struct kv_plane *p = &part->plane[plane];
-    return p->at + (size_t)slot * p->pitch + p->row * (size_t)d / (size_t)part->dim;
-}
-
-static struct kv_stored_row stored_row(const struct kv_part *part, const uint8_t *page,
-                                       int32_t slot, int32_t d)
-{
-    return (struct kv_stored_row){
-        .low = page + plane_at(part, KV_PLANE_LOW, slot, d),
-        .high = page + plane_at(part, KV_PLANE_HIGH, slot, d),
-        .scale = (const uint16_t *)(const void *)(page + plane_at(part, KV_PLANE_SCALE, slot, d)),
-    };
-}
-
-static void write_rows(const struct kv_part *part, uint8_t *page, int32_t slot, int32_t n,
-                       const float *rows, size_t stride)
-{
-    for (int32_t i = 0; i < n; i++)
-        for (int32_t d = 0; d < part->dim; d += KV_CODEC_MAX) {
-            const struct kv_row row = {
-                .low = page + plane_at(part, KV_PLANE_LOW, slot + i, d),
-                .high = page + plane_at(part, KV_PLANE_HIGH, slot + i, d),
-                .scale = (uint16_t *)(void *)(page + plane_at(part, KV_PLANE_SCALE, slot + i, d)),
-            };
-            part->codec->encode(rows + (size_t)i * stride + d,
-                                (int32_t)pi_min(KV_CODEC_MAX, part->dim - d), part->group, &row);
-        }
-}
-
-void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t slot, int32_t d,
-                       int32_t n, float *out)
-{
-    const struct kv_stored_row row = stored_row(part, page, slot, d);
-    part->codec->decode(&row, n, part->group, out);
-    if (part->codec->rotated)
-        kv_wht(out, n, part->group, true);
-}
-
-static void read_row(const struct kv_part *part, const uint8_t *page, int32_t slot, float *out)
-{
-    for (int32_t d = 0; d < part->dim; d += KV_CODEC_MAX)
-        kv_page_read_part(part, page, slot, d, (int32_t)pi_min(KV_CODEC_MAX, part->dim - d),
-                          out + d);
-}
-
-void kv_page_write_keys(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                        int32_t slot, int32_t n, const float *rows, size_t stride)
-{
-    if (kind->layout.side_by_side)
-        kv_columns_write(cache, kind, page, slot, n, rows, stride);
-    else
-        write_rows(&kind->k, page, slot, n, rows, stride);
-}
-
-void kv_page_write_values(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                          int32_t slot, int32_t n, const float *rows, size_t stride)
-{
-    (void)cache;
-    write_rows(&kind->v, page, slot, n, rows, stride);
-}
-
-void kv_page_read_key(const struct kv_cache *cache, const struct kv_class *kind,
-                      const uint8_t *page, int32_t slot, float *out)
-{
-    if (kind->layout.side_by_side)
-        kv_columns_read(cache, kind, page, slot, out);
-    else
-        read_row(&kind->k, page, slot, out);
-}
-
-void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kind,
-                        const uint8_t *page, int32_t slot, float *out)
-{
-    (void)cache;
-    read_row(&kind->value, page, slot, out);
-}
-
-/* ---- entries as stored ---- */
-
-static size_t part_bytes(const struct kv_part *part)
-{
-    return part->plane[KV_PLANE_LOW].row + part->plane[KV_PLANE_HIGH].row +
-           part->plane[KV_PLANE_SCALE].row;
-}
-
-size_t kv_entry_bytes(const struct kv_class *kind, const struct kv_geometry *g)
-{
-    (void)g;
-    return part_bytes(&kind->k) + part_bytes(&kind->v);
-}
-
-static uint8_t *get_rows(const struct kv_part *part, const uint8_t *page, int32_t slot,
-                         uint8_t *entry)
-{
-    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++) {
-        memcpy(entry, page + p->at + (size_t)slot * p->row, p->row);
-        entry += p->row;
-    }
-    return entry;
-}
-
-static const uint8_t *put_rows(const struct kv_part *part, uint8_t *page, int32_t slot,
-                               const uint8_t *entry)
-{
-    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++) {
-        memcpy(page + p->at + (size_t)slot * p->row, entry, p->row);
-        entry += p->row;
-    }
-    return entry;
-}
-
-void kv_page_get_entry(const struct kv_cache *cache, const struct kv_class *kind,
-                       const uint8_t *page, int32_t slot, uint8_t *entry)
-{
-    if (kind->layout.side_by_side)
-        for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++) {
-            kv_columns_get(p, page, cache->g.page_len, slot, entry);
-            entry += p->row;
-        }
-    else
-        entry = get_rows(&kind->k, page, slot, entry);
-    get_rows(&kind->v, page, slot, entry);
-}
-
-void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                       int32_t slot, const uint8_t *entry)
-{
-    if (kind->layout.side_by_side)
-        for (const struct kv_plane *p = kind->k.plane; p < kind->k.plane + KV_N_PLANE; p++) {
-            kv_columns_put(p, page, cache->g.page_len, slot, entry);
-            entry += p->row;
-        }
-    else
-        entry = put_rows(&kind->k, page, slot, entry);
-    put_rows(&kind->v, page, slot, entry);
-}
-
-/* ---- moving ---- */
-
-void kv_page_move_rows(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
-                       int32_t n_part, size_t offset, size_t size)
-{
-    uint8_t *at = kv_page_at(kind, to) + offset;
-    for (int32_t i = 0; i < n_part && size > 0; i++)
-        memmove(at + (size_t)part[i].to_slot * size,
-                kv_page_at(kind, part[i].from) + offset + (size_t)part[i].from_slot * size,
-                (size_t)part[i].n * size);
-}
-
-static void move_part(const struct kv_class *kind, const struct kv_part *p, int32_t to,
-                      const struct kv_page_part *part, int32_t n_part)
-{
-    for (int32_t i = 0; i < KV_N_PLANE; i++)
-        kv_page_move_rows(kind, to, part, n_part, p->plane[i].at, p->plane[i].row);
-}
-
-void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
-                  const struct kv_page_part *part, int32_t n_part)
-{
-    if (kind->layout.side_by_side)
-        kv_columns_move(cache, kind, to, part, n_part);
-    else
-        move_part(kind, &kind->k, to, part, n_part);
-    move_part(kind, &kind->v, to, part, n_part);
-    kv_index_move(cache, kind, to, part, n_part);
-    for (int32_t i = 0; i < n_part; i++)
-        memmove(kv_page_pos(kind, to) + part[i].to_slot,
-                kv_page_pos(kind, part[i].from) + part[i].from_slot,
-                (size_t)part[i].n * sizeof(int32_t));
-}
-
-/* ---- whole pages ---- */
 
 static size_t pos_bytes(const struct kv_class *kind)
 {
     return (size_t)kind->page_len * sizeof(int32_t);
 }
 
-void kv_page_copy(const struct kv_class *kind, int32_t to, int32_t from)
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                  const struct kv_page_part *part, int32_t n_part)
 {
-    memcpy(kv_page_at(kind, to), kv_page_at(kind, from), kind->layout.stride);
-    memcpy(kv_page_pos(kind, to), kv_page_pos(kind, from), pos_bytes(kind));
+    cache->device->move(cache, kind, to, part, n_part);
+    for (int32_t i = 0; i < n_part; i++)
+        memmove(kv_page_pos(kind, to) + part[i].to_slot,
+                kv_page_pos(kind, part[i].from) + part[i].from_slot,
+                (size_t)part[i].n * sizeof(int32_t));
 }
 
-void kv_page_export(const struct kv_class *kind, int32_t page, uint8_t *out)
+void kv_page_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                  int32_t from)
 {
-    const struct kv_page_layout *at = &kind->layout;
-    const uint8_t *from = kv_page_at(kind, page);
-    memcpy(out, from, at->stored);
-    memcpy(out + at->stored, kv_page_pos(kind, page), pos_bytes(kind));
-    memcpy(out + at->saved, from + at->stored, at->stride - at->stored);
+    cache->device->copy(cache, kind, to, from);
+    if (kind->pos != NULL)
+        memcpy(kv_page_pos(kind, to), kv_page_pos(kind, from), pos_bytes(kind));
 }
 
-void kv_page_import(const struct kv_class *kind, int32_t page, const uint8_t *bytes)
+/* ---- as one stretch of bytes ---- */
+
+void kv_page_export(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    uint8_t *out)
 {
-    const struct kv_page_layout *at = &kind->layout;
-    uint8_t *to = kv_page_at(kind, page);
-    memcpy(to, bytes, at->stored);
-    memcpy(kv_page_pos(kind, page), bytes + at->stored, pos_bytes(kind));
-    memcpy(to + at->stored, bytes + at->saved, at->stride - at->stored);
+    cache->device->read_page(cache, kind, page, KV_PAGE_AS_IT_IS, out);
+    memcpy(out + kind->layout.stored, kv_page_pos(kind, page), pos_bytes(kind));
+}
+
+void kv_page_import(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    const uint8_t *bytes)
+{
+    memcpy(kv_page_pos(kind, page), bytes + kind->layout.stored, pos_bytes(kind));
+    cache->device->write_page(cache, kind, page, KV_PAGE_AS_IT_IS, bytes);
+}
+
+void kv_page_save(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                  uint8_t *out)
+{
+    cache->device->read_page(cache, kind, page, KV_PAGE_SAVED, out);
+    memcpy(out + kind->layout.stored, kv_page_pos(kind, page), pos_bytes(kind));
+}
+
+void kv_page_load(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                  int32_t page, const uint8_t *bytes)
+{
+    memcpy(kv_page_pos(kind, page), bytes + kind->layout.stored, pos_bytes(kind));
+    cache->device->write_page(cache, kind, page, KV_PAGE_SAVED, bytes);
+    cache->device->index(cache, kind, lane, page, 0, cache->g.page_len);
+    cache->device->finish(cache, kind, page);
 }

@@ -156,6 +156,11 @@ enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer)
     return on_edge(g, &g->edge_v, layer) ? g->edge_v.type : g->type_v;
 }
 
+struct pi_device *kv_geometry_device(const struct kv_geometry *g)
+{
+    return g->device != NULL ? g->device : pi_device_default();
+}
+
 /* ---- classes ---- */
 
 /* Adds a part of P rows to the layout and returns its offset. */
@@ -172,7 +177,8 @@ static void place_part(const struct kv_geometry *g, enum kv_type type, int32_t d
 {
     const struct kv_codec *codec = &kv_codecs[type];
     size_t bits[KV_N_PLANE] = {(size_t)codec->bits, (size_t)codec->bits_high, 0};
-    *out = (struct kv_part){.codec = codec, .dim = dim, .group = kv_type_group(type, dim)};
+    *out = (struct kv_part){
+        .type = type, .codec = codec, .dim = dim, .group = kv_type_group(type, dim)};
     for (int32_t i = 0; i < KV_N_PLANE; i++) {
         size_t row = (size_t)dim * bits[i] / 8;
         if (i == KV_PLANE_SCALE && out->group > 1)
@@ -372,16 +378,16 @@ static void size_pool(struct kv_class *kind)
 
 /* Pages stand where lanes have their runs, and a run is filled long after it is begun: in small
    pages of the system only what was filled takes memory. */
-static bool map_class(struct kv_class *kind)
+static bool map_class(struct pi_device *d, struct kv_class *kind)
 {
     size_pool(kind);
-    kind->pool = pi_mem_map(PI_MEM_KV, kind->pool_size);
+    kind->pool = d->map(d, PI_MEM_KV, kind->pool_size);
     if (kind->pos_size > 0)
         kind->pos = pi_mem_map(PI_MEM_KV, kind->pos_size);
     void *lists = pi_mem_map(PI_MEM_TABLE, size_of_lists(kind));
     if (lists != NULL)
         place_lists(kind, lists);
-    return kind->pool != NULL && (kind->pos_size == 0 || kind->pos != NULL) && lists != NULL;
+    return pi_at_some(kind->pool) && (kind->pos_size == 0 || kind->pos != NULL) && lists != NULL;
 }
 
 /* A cache without memory for its pages. */
@@ -393,6 +399,7 @@ static pith_status make_cache(const struct kv_geometry *g, int64_t budget_bytes,
     if (cache == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a KV cache");
     cache->g = *g;
+    cache->device = kv_geometry_device(g);
     cache->table_bytes = (int64_t)sizeof(*cache);
     cache->clipped = INT32_MAX;
     cache->n_kind = kv_classes_make(g, cache->kind);
@@ -416,7 +423,7 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     for (int32_t i = 0; i < cache->n_kind; i++) {
-        if (!map_class(&cache->kind[i])) {
+        if (!map_class(cache->device, &cache->kind[i])) {
             pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
                                          (long long)cache->budget);
             kv_cache_free(cache);
@@ -446,10 +453,10 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     struct kv_class *kind = &cache->kind[0];
-    assert(cache->n_kind == 1);
+    assert(cache->n_kind == 1 && cache->device->in_host);
     cache->borrowed = true;
     size_pool(kind);
-    kind->pool = pool;
+    kind->pool = (struct pi_at){(uintptr_t)pool};
     kind->pos = (int32_t *)(void *)(pool + kind->pool_size);
     place_lists(kind, lists);
     cache->table_bytes += (int64_t)kind->lists_size;
@@ -464,7 +471,8 @@ void kv_cache_free(struct kv_cache *cache)
     assert(cache->first == NULL && cache->block == NULL);
     for (int32_t i = 0; i < cache->n_kind && !cache->borrowed; i++) {
         pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
-        pi_mem_unmap(PI_MEM_KV, cache->kind[i].pool, cache->kind[i].pool_size);
+        cache->device->unmap(cache->device, PI_MEM_KV, cache->kind[i].pool,
+                             cache->kind[i].pool_size);
         pi_mem_unmap(PI_MEM_KV, cache->kind[i].pos, cache->kind[i].pos_size);
     }
     pi_mem_free(cache);
@@ -499,15 +507,16 @@ static void set_bit(uint64_t *words, int32_t page, bool on)
 
 /* Gives the memory of n pages back. Where they begin or end within a page of the system, that one
    stays. */
-static void drop_pages(struct kv_class *kind, int32_t begin, int32_t n)
+static void drop_pages(struct pi_device *d, struct kv_class *kind, int32_t begin, int32_t n)
 {
-    pi_mem_drop(kv_page_at(kind, begin), (size_t)n * kind->layout.stride);
+    d->drop(d, pi_at_add(kind->pool, (size_t)begin * kind->layout.stride),
+            (size_t)n * kind->layout.stride);
     if (kind->pos != NULL)
         pi_mem_drop(kv_page_pos(kind, begin), (size_t)n * (size_t)kind->page_len * sizeof(int32_t));
 }
 
 /* The same of a class's free pages, run by run. */
-static void give_back(struct kv_class *kind)
+static void give_back(struct pi_device *d, struct kv_class *kind)
 {
     for (int32_t p = 0, begin = 0; p <= kind->n_page; p++) {
         if (p < kind->n_page && p % 64 == 0 && begin == p && kind->resident[p / 64] == 0) {
@@ -521,7 +530,7 @@ static void give_back(struct kv_class *kind)
             continue;
         }
         if (begin < p)
-            drop_pages(kind, begin, p - begin);
+            drop_pages(d, kind, begin, p - begin);
         begin = p + 1;
     }
 }
@@ -529,7 +538,7 @@ static void give_back(struct kv_class *kind)
 void kv_cache_give_back(struct kv_cache *cache)
 {
     for (int32_t i = 0; i < cache->n_kind; i++)
-        give_back(&cache->kind[i]);
+        give_back(cache->device, &cache->kind[i]);
 }
 
 /* Before a page is touched that was not: free ones give their memory up for it where all would hold
@@ -541,9 +550,9 @@ static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t
     int64_t most = cache->budget - kv_pages_bytes(kind, 1);
     for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
         if (i != kind->number)
-            give_back(&cache->kind[i]);
+            give_back(cache->device, &cache->kind[i]);
     if (resident_bytes(cache) > most)
-        give_back(kind);
+        give_back(cache->device, kind);
     set_bit(kind->resident, page, true);
     kind->n_resident++;
 }
@@ -700,7 +709,7 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
         return;
     int32_t own = kv_page_take(cache, kind, NULL, 0, 1);
     assert(own >= 0);
-    kv_page_copy(kind, own, ref->page);
+    kv_page_copy(cache, kind, own, ref->page);
     kv_page_drop(cache, kind, ref->page);
     ref->page = own;
 }

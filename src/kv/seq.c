@@ -6,7 +6,6 @@
 #include <stdatomic.h>
 
 #include "kv/store.h"
-#include "tensor/finite.h"
 
 /* ---- making and freeing ---- */
 
@@ -374,31 +373,23 @@ void kv_seq_clear_charges(struct kv_seq *seq)
 
 /* ---- entries ---- */
 
-/* Writes an entry over the one that the lane is aimed at, if it is; returns how many it wrote. It
+/* Makes the place of the entry that the lane is aimed at that of a job's first, if it is aimed. That
    stays behind all that are older, so that only the lane's last slot keeps the order. */
-static int32_t overwrite(struct kv_seq *seq, struct kv_lane *lane, int32_t pos, const float *k,
-                         const float *v)
+static void place_over(struct kv_append *job, struct kv_lane *lane)
 {
-    struct kv_cache *cache = seq->cache;
-    int32_t slot = lane->aim - 1, entry;
-    if (slot < 0)
-        return 0;
-    struct kv_page_ref *ref = &lane->table[kv_lane_find(cache, lane, slot, &entry)];
-    const struct kv_class *kind = lane->kind;
-    uint8_t *page = kv_page_at(kind, ref->page);
-    assert(kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->more == 0);
+    int32_t slot = lane->aim - 1;
+    if (slot < 0 || job->n == 0)
+        return;
+    job->n_over = 1;
+    job->over_index = kv_lane_find(job->seq->cache, lane, slot, &job->over_entry);
+    struct kv_page_ref *ref = &lane->table[job->over_index];
+    assert(lane->kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->more == 0);
     ref->closed = false;
-    kv_page_write_keys(cache, kind, page, entry, 1, k, 0);
-    kv_page_write_values(cache, kind, page, entry, 1, v, 0);
-    kv_page_pos(kind, ref->page)[entry] = pos;
-    kv_index_write(cache, kind, (int32_t)(lane - seq->lane), page, entry, 1);
-    if (ref->n == cache->g.page_len)
-        kv_index_finish(cache, kind, page);
-    kv_marks_start(seq, lane, slot, ref, entry, 1);
+    kv_page_pos(lane->kind, ref->page)[job->over_entry] = job->pos0;
+    kv_marks_clear(job->seq, lane, slot, 1);
     lane->unordered = lane->unordered || slot != lane->len - 1;
-    lane->top = pos;
+    lane->top = job->pos0;
     lane->aim = 0;
-    return 1;
 }
 
 bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
@@ -424,24 +415,6 @@ int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_at(seq, layer, head)->aim - 1;
 }
 
-/* Whether one of n rows has a NaN or more than its type can hold. */
-static bool is_clipped(const struct kv_part *part, int32_t n, const float *rows, size_t stride)
-{
-    uint32_t limit = pi_bits_from_f32(kv_codec_limit(part->codec));
-    for (int32_t i = 0; i < n; i++)
-        if (pi_max_magnitude(rows + (size_t)i * stride, part->dim) > limit)
-            return true;
-    return false;
-}
-
-/* Layers are written at the same time: the first of all is noted, whoever comes first. */
-static void note_clipped(struct kv_cache *cache, int32_t which)
-{
-    int32_t was = atomic_load(&cache->clipped);
-    while (which < was && !atomic_compare_exchange_weak(&cache->clipped, &was, which)) {
-    }
-}
-
 bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
 {
     int32_t which = atomic_load(&cache->clipped);
@@ -450,38 +423,71 @@ bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
     return which != INT32_MAX;
 }
 
-void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
-                   const float *k, size_t k_stride, const float *v, size_t v_stride)
+/* Makes places at the end of the lane for the entries of a job that take no other's. */
+static void place_behind(struct kv_append *job, struct kv_lane *lane)
 {
-    struct kv_cache *cache = seq->cache;
-    struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    const struct kv_class *kind = lane->kind;
-    assert(!lane->unordered || n == 0 || lane->top < pos0);
-    if (is_clipped(&kind->k, n, k, k_stride))
-        note_clipped(cache, 2 * layer);
-    else if (is_clipped(&kind->v, n, v, v_stride))
-        note_clipped(cache, 2 * layer + 1);
-    for (int32_t done = n > 0 ? overwrite(seq, lane, pos0, k, v) : 0; done < n;) {
-        struct kv_page_ref *ref = &lane->table[kv_lane_open_page(cache, lane)];
-        int32_t part = (int32_t)pi_min(n - done, cache->g.page_len - ref->n);
-        uint8_t *page = kv_page_at(kind, ref->page);
-        int32_t *pos = kv_page_pos(kind, ref->page) + ref->n;
-        assert(kind->n_ref[ref->page] == 1);
-        assert(lane->unordered || ref->n == 0 || pos[-1] < pos0 + done);
-        kv_page_write_keys(cache, kind, page, ref->n, part, k + (size_t)done * k_stride, k_stride);
-        kv_page_write_values(cache, kind, page, ref->n, part, v + (size_t)done * v_stride,
-                             v_stride);
+    const struct kv_cache *cache = job->seq->cache;
+    for (int32_t done = job->n_over; done < job->n;) {
+        int32_t index = kv_lane_open_page(cache, lane);
+        struct kv_page_ref *ref = &lane->table[index];
+        int32_t part = (int32_t)pi_min(job->n - done, cache->g.page_len - ref->n);
+        int32_t *pos = kv_page_pos(lane->kind, ref->page) + ref->n;
+        assert(lane->kind->n_ref[ref->page] == 1);
+        assert(lane->unordered || ref->n == 0 || pos[-1] < job->pos0 + done);
+        if (done == job->n_over) {
+            job->index = index;
+            job->entry = ref->n;
+        }
         for (int32_t i = 0; i < part; i++)
-            pos[i] = pos0 + done + i;
-        kv_index_write(cache, kind, (int32_t)(lane - seq->lane), page, ref->n, part);
-        kv_marks_start(seq, lane, lane->len, ref, ref->n, part);
-        lane->top = pos0 + done + part - 1;
+            pos[i] = job->pos0 + done + i;
+        kv_marks_clear(job->seq, lane, lane->len, part);
+        lane->top = job->pos0 + done + part - 1;
         ref->n = (uint8_t)(ref->n + part);
-        if (ref->n == cache->g.page_len)
-            kv_index_finish(cache, kind, page);
         lane->len += part;
         done += part;
     }
+}
+
+void kv_append_place(struct kv_append *jobs, int32_t n)
+{
+    for (struct kv_append *job = jobs; job < jobs + n; job++) {
+        struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+        assert(!lane->unordered || job->n == 0 || lane->top < job->pos0);
+        job->n_over = 0;
+        job->slot = lane->aim > 0 ? lane->aim - 1 : lane->len;
+        place_over(job, lane);
+        place_behind(job, lane);
+    }
+}
+
+/* Host rows as the device reads them: n of `dim` floats, `stride` apart. */
+static struct pi_at lend_rows(struct pi_device *d, const float *rows, int32_t n, int32_t dim,
+                              size_t stride, struct pi_at *room)
+{
+    size_t size = ((size_t)(n - 1) * stride + (size_t)dim) * sizeof(*rows);
+    *room = (struct pi_at){0};
+    if (n == 0 || rows == NULL)
+        return *room;
+    if (!d->in_host)
+        *room = d->alloc(d, PI_MEM_SCRATCH, size);
+    return d->lend(d, rows, size, *room);
+}
+
+void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
+                   const float *k, size_t k_stride, const float *v, size_t v_stride)
+{
+    struct pi_device *d = seq->cache->device;
+    const struct kv_class *kind = kv_lane_at(seq, layer, head)->kind;
+    struct pi_at room_k, room_v;
+    struct kv_append job = {
+        .seq = seq, .layer = layer, .head = head, .pos0 = pos0, .n = n,
+        .k_stride = k_stride, .v_stride = v_stride};
+    job.k = lend_rows(d, k, n, kind->k.dim, k_stride, &room_k);
+    job.v = lend_rows(d, v, n, kind->v.dim, v_stride, &room_v);
+    kv_append_place(&job, 1);
+    d->append(NULL, &job, 1);
+    d->free(d, room_k);
+    d->free(d, room_v);
 }
 
 /* Entries of a page at positions below pos, delta included: they are its first ones. */

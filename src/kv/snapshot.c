@@ -63,7 +63,7 @@ struct writer {
     pith_status status; /* the first failure; puts after it do nothing */
     pith_error *err;
     struct note *note[KV_CLASS_MAX]; /* [pages of the class's pool] */
-    uint8_t *page;                   /* one page, with unused slots cleared */
+    uint8_t *page;                   /* one page, with unused slots cleared, or the state */
     int32_t n_page;
     uint64_t pages_size;
     uint64_t n_ref;
@@ -137,7 +137,7 @@ static uint64_t state_section_size(const struct kv_seq *seq)
 {
     if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
         return 0;
-    uint64_t state = kv_state_bytes(seq) != NULL ? 4 + seq->cache->g.state_bytes : 0;
+    uint64_t state = seq->state.page >= 0 ? 4 + seq->cache->g.state_bytes : 0;
     return KV_SNAPSHOT_SECTION_SIZE + state;
 }
 
@@ -212,21 +212,17 @@ static void clear_part(const struct kv_cache *cache, const struct kv_part *part,
         clear_slots(cache, page + p->at, p->row, n);
 }
 
-/* A page as files have it: keys entry by entry, and nothing of what may be left in slots from n on,
-   text of another sequence, say. */
+/* A page as files have it, and nothing of what may be left in slots from n on, text of another
+   sequence, say. */
 static void put_page(struct writer *w, const struct kv_cache *cache, const struct kv_class *kind,
-                     int32_t number, int32_t n)
+                     int32_t page, int32_t n)
 {
-    const uint8_t *page = kv_page_at(kind, number);
-    uint8_t *copy = w->page, *pos = copy + kind->layout.stored;
-    memcpy(copy, page, kind->layout.stored);
-    memcpy(pos, kv_page_pos(kind, number), kind->layout.saved - kind->layout.stored);
-    if (kind->layout.side_by_side)
-        kv_columns_to_rows(cache, kind, page, copy);
+    uint8_t *copy = w->page;
+    kv_page_save(cache, kind, page, copy);
     if (n < cache->g.page_len) {
         clear_part(cache, &kind->k, copy, (size_t)n);
         clear_part(cache, &kind->v, copy, (size_t)n);
-        clear_slots(cache, pos, sizeof(int32_t), (size_t)n);
+        clear_slots(cache, copy + kind->layout.stored, sizeof(int32_t), (size_t)n);
     }
     put(w, copy, kind->layout.saved);
 }
@@ -250,14 +246,13 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
 
 static void put_state(struct writer *w, const struct kv_seq *seq)
 {
-    const uint8_t *state = kv_state_bytes(seq);
     if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
         return;
     put_section(w, "STAT", state_section_size(seq) - KV_SNAPSHOT_SECTION_SIZE);
-    if (state == NULL)
+    if (!kv_state_save(seq, w->page))
         return;
     put_int(w, (uint64_t)seq->state.n_token, 4);
-    put(w, state, seq->cache->g.state_bytes);
+    put(w, w->page, seq->cache->g.state_bytes);
 }
 
 static pith_status write_file(struct writer *w, const struct kv_seq *seq, const void *extra,
@@ -295,7 +290,8 @@ pith_status kv_seq_save(const struct kv_seq *seq, const void *extra, size_t extr
         w.note[i] = pi_mem_map(PI_MEM_OTHER, note_size(cache, i));
         has_notes = has_notes && w.note[i] != NULL;
     }
-    w.page = pi_mem_alloc(PI_MEM_OTHER, largest_stored(cache));
+    size_t page = largest_stored(cache), state = cache->g.state_bytes;
+    w.page = pi_mem_alloc(PI_MEM_OTHER, page > state ? page : state);
     if (!has_notes || w.page == NULL)
         status = pi_fail(err, PITH_NOMEM, "%s: no memory to write a snapshot", path);
     else
@@ -364,21 +360,6 @@ static pith_status check_state(const struct kv_snapshot *s, const struct kv_cach
     return PITH_OK;
 }
 
-/* Files have no index, so that they can be read by engines with another one: it is made anew, for
-   all places, since another table entry may see more of the page. */
-static void load_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
-                      int32_t number, const uint8_t *bytes)
-{
-    uint8_t *page = kv_page_at(kind, number);
-    memcpy(page, bytes, kind->layout.stored);
-    memcpy(kv_page_pos(kind, number), bytes + kind->layout.stored,
-           kind->layout.saved - kind->layout.stored);
-    if (kind->layout.side_by_side)
-        kv_columns_from_rows(cache, kind, page, bytes);
-    kv_index_write(cache, kind, lane, page, 0, cache->g.page_len);
-    kv_index_finish(cache, kind, page);
-}
-
 /* What is left to load. */
 struct loader {
     const struct kv_snapshot *from;
@@ -400,7 +381,7 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
             int32_t page =
                 kv_page_take(cache, lane->kind, lane->table, (int32_t)i, (int32_t)(from.n - i));
             next->pages[next->n_taken++] = page;
-            load_page(cache, lane->kind, (int32_t)(lane - seq->lane), page, next->page);
+            kv_page_load(cache, lane->kind, kv_lane_number(seq, lane), page, next->page);
             next->page += lane->kind->layout.saved;
         } else {
             kv_page_ref_add(cache, lane->kind, next->pages[ref.page]);

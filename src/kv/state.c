@@ -16,11 +16,6 @@ void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out)
     out->layout.bytes = out->layout.stride = pi_align(g->state_bytes, 64);
 }
 
-static float *floats_of(const struct kv_seq *seq, int32_t page)
-{
-    return kv_page_floats(kv_page_at(seq->cache->state, page), 0);
-}
-
 static int64_t bytes_of(const struct kv_seq *seq)
 {
     return kv_pages_bytes(seq->cache->state, 1);
@@ -82,9 +77,9 @@ void kv_state_reserve(struct kv_seq *seq)
         return;
     seq->state.page = take(seq);
     if (shared >= 0)
-        memcpy(floats_of(seq, seq->state.page), floats_of(seq, shared), seq->cache->g.state_bytes);
+        kv_page_copy(seq->cache, seq->cache->state, seq->state.page, shared);
     else
-        memset(floats_of(seq, seq->state.page), 0, seq->cache->g.state_bytes);
+        seq->cache->device->clear_page(seq->cache, seq->cache->state, seq->state.page);
     give(seq, shared);
 }
 
@@ -102,22 +97,45 @@ void kv_state_trim(struct kv_seq *seq)
     seq->state.page = -1;
 }
 
-const uint8_t *kv_state_bytes(const struct kv_seq *seq)
+/* Of its page; the rest of that is padding. */
+static struct pi_at at_of(const struct kv_seq *seq, int32_t page)
 {
-    return seq->state.page >= 0 ? kv_page_at(seq->cache->state, seq->state.page) : NULL;
+    const struct kv_class *kind = seq->cache->state;
+    return pi_at_add(kind->pool, (size_t)page * kind->layout.stride);
+}
+
+void kv_seq_read_state(const struct kv_seq *seq, void *out)
+{
+    size_t size = seq->cache->g.state_bytes;
+    const void *from = seq->cache->device->download(NULL, at_of(seq, seq->state.page), size, out);
+    if (from != out)
+        memcpy(out, from, size);
+}
+
+void kv_seq_write_state(const struct kv_seq *seq, const void *state)
+{
+    seq->cache->device->upload(NULL, state, seq->cache->g.state_bytes,
+                               at_of(seq, seq->state.page));
+}
+
+bool kv_state_save(const struct kv_seq *seq, uint8_t *out)
+{
+    if (seq->state.page >= 0)
+        kv_seq_read_state(seq, out);
+    return seq->state.page >= 0;
 }
 
 void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token)
 {
     kv_state_reserve(seq);
-    memcpy(floats_of(seq, seq->state.page), bytes, seq->cache->g.state_bytes);
+    kv_seq_write_state(seq, bytes);
     seq->state.n_token = n_token;
 }
 
-float *kv_seq_state(const struct kv_seq *seq)
+struct pi_at kv_seq_state(const struct kv_seq *seq)
 {
     assert(kv_state_lacks(seq) == 0);
-    return floats_of(seq, seq->state.page);
+    return at_of(seq, seq->state.page);
 }
 
 void kv_seq_note_state(struct kv_seq *seq, int32_t n_token)
@@ -182,7 +200,7 @@ void kv_seq_keep_state(struct kv_seq *seq)
     if (cache->budget - cache->used < bytes_of(seq)) /* others' are worth as much */
         return;
     int32_t page = take(seq);
-    memcpy(floats_of(seq, page), floats_of(seq, seq->state.page), cache->g.state_bytes);
+    kv_page_copy(cache, cache->state, page, seq->state.page);
     seq->kept[seq->n_kept++] = (struct kv_state){page, seq->state.n_token};
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "cpu/attend.h"
+#include "device/device.h"
 #include "kv/kv.h"
 
 /*
@@ -83,7 +84,8 @@ enum { KV_PLANE_LOW, KV_PLANE_HIGH, KV_PLANE_SCALE, KV_N_PLANE };
 
 /* The keys or values of a class of pages. */
 struct kv_part {
-    const struct kv_codec *codec;
+    enum kv_type type;
+    const struct kv_codec *codec; /* the type's */
     int32_t dim;
     int32_t group; /* kv_type_group */
     struct kv_plane plane[KV_N_PLANE];
@@ -107,7 +109,7 @@ struct kv_class {
     struct kv_page_layout layout;
 
     int32_t number; /* in the cache's list */
-    uint8_t *pool;  /* [n_page][layout.stride], one mapping; owned by the cache */
+    struct pi_at pool; /* [n_page][layout.stride] on the device, one mapping; owned by the cache */
     size_t pool_size;
     int32_t *pos; /* [n_page][page_len] as written, one mapping; NULL: of states; owned likewise */
     size_t pos_size;
@@ -182,6 +184,7 @@ struct kv_state {
 
 struct kv_cache {
     struct kv_geometry g;
+    struct pi_device *device; /* that has the pages */
     struct kv_class kind[KV_CLASS_MAX];
     int32_t n_kind;
     struct kv_class *state;  /* one of kind, whose pages are states; NULL: there are none */
@@ -229,11 +232,6 @@ static inline struct kv_lane *kv_lane_at(const struct kv_seq *seq, int32_t layer
     return &seq->lane[(size_t)layer * (size_t)seq->cache->g.n_head + (size_t)head];
 }
 
-static inline uint8_t *kv_page_at(const struct kv_class *kind, int32_t page)
-{
-    return kind->pool + (size_t)page * kind->layout.stride;
-}
-
 static inline int32_t kv_lane_count(const struct kv_cache *cache)
 {
     return cache->g.n_layer * cache->g.n_head;
@@ -253,12 +251,6 @@ static inline uint16_t *kv_norms_at(const struct kv_seq *seq, size_t l)
     size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
     float *behind = kv_marks_at(seq, (size_t)kv_lane_count(seq->cache), 0);
     return (uint16_t *)(void *)behind + l * row;
-}
-
-/* Floats of a page, from an offset on. */
-static inline float *kv_page_floats(uint8_t *page, size_t offset)
-{
-    return (float *)(void *)(page + offset);
 }
 
 static inline int32_t *kv_page_pos(const struct kv_class *kind, int32_t page)
@@ -292,6 +284,11 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
 /* Whether one more holder of a page that is to write to it has to copy it: all do but the last.
    What was charged is noted in n_entry, which the caller clears. */
 bool kv_page_charge(const struct kv_class *kind, int32_t page);
+
+static inline int32_t kv_lane_number(const struct kv_seq *seq, const struct kv_lane *lane)
+{
+    return (int32_t)(lane - seq->lane);
+}
 
 /* state.c: bytes of the kept states that nobody else has. */
 int64_t kv_state_kept_bytes(const struct kv_cache *cache);
@@ -356,8 +353,8 @@ int64_t kv_state_lacks(const struct kv_seq *seq);
 void kv_state_reserve(struct kv_seq *seq);
 void kv_state_trim(struct kv_seq *seq); /* gives back that of no token */
 void kv_state_forget_kept(struct kv_seq *seq);
-/* Its bytes, where it has one: floats, to be copied. */
-const uint8_t *kv_state_bytes(const struct kv_seq *seq);
+/* Copies its floats out, where it has one; false: none. */
+bool kv_state_save(const struct kv_seq *seq, uint8_t *out);
 /* Makes the state of a fresh sequence that after n_token tokens; there is room. */
 void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token);
 /* Forgets kept states that nobody else has until so many bytes are unused. */
@@ -384,6 +381,8 @@ int32_t kv_lane_window_room(const struct kv_cache *cache, const struct kv_lane *
 bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
 /* Copies the marks of all entries into the block of another sequence, or one with more room. */
 void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
+/* Sets the marks of slots slot .. slot + n to 0, not the norms. */
+void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n);
 /* Sets the marks of slots slot .. slot + n as those of entries that are new, whose values were
    written to places entry .. entry + n of a page. */
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
@@ -400,31 +399,31 @@ void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t
 void kv_marks_share(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to,
                     const struct kv_seq *from_seq, int32_t from, int32_t n);
 
-/* page.c. Entries of a page, at its first byte. n rows of floats, stride apart, become the keys or
-   values of entries slot, slot + 1, ... */
-void kv_page_write_keys(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                        int32_t slot, int32_t n, const float *rows, size_t stride);
-void kv_page_write_values(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                          int32_t slot, int32_t n, const float *rows, size_t stride);
-/* An entry as it was before it was stored, but for what storing it cost: turned back. */
-void kv_page_read_key(const struct kv_cache *cache, const struct kv_class *kind,
-                      const uint8_t *page, int32_t slot, float *out);
-void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kind,
-                        const uint8_t *page, int32_t slot, float *out);
-/* Dimensions d .. d + n of a key (where keys lie entry by entry) or a value; d is a multiple of
-   KV_CODEC_MAX, n at most that and the rest of the row where that is less. */
-void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t slot, int32_t d,
-                       int32_t n, float *out);
-
-/* Bytes of an entry as a row, whatever its page looks like: K's planes one after the other, then
-   V's, each without padding; no position. */
-size_t kv_entry_bytes(const struct kv_class *kind, const struct kv_geometry *g);
-/* An entry as stored to such a row and back. The index stays as it is. */
-void kv_page_get_entry(const struct kv_cache *cache, const struct kv_class *kind,
-                       const uint8_t *page, int32_t slot, uint8_t *entry);
-void kv_page_put_entry(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                       int32_t slot, const uint8_t *entry);
 enum { KV_PAGE_LEN_MAX = 64 }; /* of those that kv_geometry_check lets through */
+
+/* An entry's place. */
+struct kv_place {
+    const struct kv_cache *cache;
+    const struct kv_class *kind;
+    int32_t lane; /* number */
+    int32_t page;
+    int32_t slot; /* in the page */
+};
+
+/* read.c. That of a slot of a lane. */
+struct kv_place kv_place_of(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot);
+
+static inline const struct kv_part *kv_place_part(const struct kv_place *p, enum kv_side side)
+{
+    return side == KV_SIDE_K ? &p->kind->k : &p->kind->v;
+}
+
+/* Bytes of a stored key or value, whatever its page looks like: its planes one after the other. */
+static inline size_t kv_part_bytes(const struct kv_part *part)
+{
+    return part->plane[KV_PLANE_LOW].row + part->plane[KV_PLANE_HIGH].row +
+           part->plane[KV_PLANE_SCALE].row;
+}
 
 /* Entries next to each other on their way to another place. */
 struct kv_page_part {
@@ -434,37 +433,24 @@ struct kv_page_part {
     int32_t n;
 };
 
-/* columns.c: the same of keys that lie side by side. */
-void kv_columns_write(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                      int32_t slot, int32_t n, const float *rows, size_t stride);
-void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
-                     int32_t slot, float *out);
-void kv_columns_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
-                     const struct kv_page_part *part, int32_t n_part);
-/* The elements of a plane that belong to one entry, to a row and back. */
-void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t page_len,
-                    int32_t slot, uint8_t *row);
-void kv_columns_put(const struct kv_plane *plane, uint8_t *page, int32_t page_len, int32_t slot,
-                    const uint8_t *row);
-/* The keys of all places of a page, from entry by entry to side by side and back. Pages are those
-   of layouts alike but for that. */
-void kv_columns_from_rows(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
-                          const uint8_t *rows);
-void kv_columns_to_rows(const struct kv_cache *cache, const struct kv_class *kind,
-                        const uint8_t *page, uint8_t *rows);
-
-/* Copies the rows of `size` bytes that lie from an offset of a page on. */
-void kv_page_move_rows(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
-                       int32_t n_part, size_t offset, size_t size);
 /* Copies entries as stored, their positions too, into a page. Parts may come from the page itself,
    from further up than they go and in ascending order. */
 void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                   const struct kv_page_part *part, int32_t n_part);
 /* All of a page, index and positions included. */
-void kv_page_copy(const struct kv_class *kind, int32_t to, int32_t from);
+void kv_page_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                  int32_t from);
 /* A page as one stretch of layout.bytes and back: what is stored, the positions, the index. */
-void kv_page_export(const struct kv_class *kind, int32_t page, uint8_t *out);
-void kv_page_import(const struct kv_class *kind, int32_t page, const uint8_t *bytes);
+void kv_page_export(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    uint8_t *out);
+void kv_page_import(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    const uint8_t *bytes);
+/* A page as files have it, layout.saved bytes: keys entry by entry, no index, positions last. And
+   back, which makes the index of all places anew: another table entry may see more of the page. */
+void kv_page_save(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                  uint8_t *out);
+void kv_page_load(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                  int32_t page, const uint8_t *bytes);
 
 /* index.c. */
 enum { KV_INDEX_DIM_MAX = 1024 }; /* the largest head size whose keys can be projected */
@@ -479,124 +465,13 @@ static inline size_t kv_unit_dim(const struct kv_geometry *g)
 pith_status kv_index_check(const struct kv_geometry *g, pith_error *err);
 /* Adds the parts of the index to a layout that has all others. */
 void kv_index_place(const struct kv_geometry *g, struct kv_page_layout *layout);
-/* Makes what belongs to entries slot .. slot + n of a page of lane number `lane`; their keys are
-   written. */
-void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
-                    uint8_t *page, int32_t slot, int32_t n);
-/* Makes what belongs to a page whose page_len entries are written. */
-void kv_index_finish(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page);
-/* What kv_index_write made of entries follows them. Parts as kv_page_move's. */
-struct kv_page_part;
-void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
-                   const struct kv_page_part *part, int32_t n_part);
-/* Of the first n entries of a page: each dimension's least key, then each one's largest, out
-   [2][dim_k]; the sum of dimensions d .. d + n_dim of their values, one after the other, d a
-   multiple of KV_CODEC_MAX and n_dim at most that, out [n_dim]. */
-void kv_index_bounds(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
-                     int32_t n, float *out);
-void kv_index_value_sum(const struct kv_cache *cache, const struct kv_class *kind,
-                        const uint8_t *page, int32_t n, int32_t d, int32_t n_dim, float *out);
-/* A lane's matrix times x [dim_k], out [index_dim]: by cpu/score.h's arithmetic of few vectors. */
-void kv_index_project(const struct kv_cache *cache, int32_t lane, const float *x, float *out);
-
-/* gather.c. Some of a lane's entries, tile after tile. */
-enum { KV_GATHER_LEN = 64 }; /* entries of a tile, at most */
-
-struct kv_cursor {
-    int32_t at;    /* slots that are done */
-    int32_t index; /* table entry that the next one does not lie before */
-    int32_t begin; /* its first slot */
-};
-
-/* A part of a page whose entries have rows of `size` bytes. */
-struct kv_gather_part {
-    size_t from; /* offset in a page */
-    size_t to;   /* and in the tile */
-    size_t size;
-};
-
-struct kv_gather {
-    const struct kv_cache *cache;
-    const struct kv_lane *lane;
-    const int32_t *slots; /* [n] ascending */
-    int32_t n;
-    struct kv_cursor here;        /* what is gathered */
-    struct kv_cursor asked;       /* what the memory was asked for */
-    struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
-    uint8_t *tile;                /* [layout.stride], 64-byte aligned */
-    int32_t pos[KV_GATHER_LEN];
-    struct kv_gather_part part[2 * KV_N_PLANE];
-    int32_t n_part;
-};
-
-size_t kv_gather_bytes(const struct kv_geometry *g); /* of the largest tile of any layer */
-void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
-                     const int32_t *slots, int32_t n, uint8_t *tile);
-/* Fills the tile with the next entries, *n of them, all read *delta positions later than written
-   and counting *more times more than once; false when there are none left. */
-bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more);
-/* Asks the memory for entries of the slots before number `end` of the list. */
-void kv_gather_ask(struct kv_gather *g, int32_t end);
-
-/* run.c. A page of a class as kernels see it, with the parts of a layout of its types at `page`, n
-   of page_len places in use, which have these positions. */
-void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
-                  const uint8_t *page, const int32_t *pos, int32_t page_len, int32_t n,
-                  struct pi_attend_page *out);
-
-/* attend_query.c. Turns a vector by cosines and sines that pi_rope_fill_delta wrote. */
-void kv_rotate(const struct pi_rope *rope, const float *cs, float *x);
-
-/* Where the queries of attention go. */
-struct kv_queries {
-    float *q;           /* [block][dim_k][rows of the block], or with pairs half as many of these
-                           (cpu/attend.h), or where keys are q8_0 codes, in the same places */
-    int32_t block_rows; /* of all blocks but the last */
-    bool pairs;
-};
-
-/* The queries of a job as they meet keys of pages with a delta. row, cs: [dim_k], overwritten. */
-void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
-                    float *row, float *cs, const struct kv_queries *to);
-
-/* Where the codes, the scales and the sums of a block's rows are in its place. */
-static inline struct pi_attend_codes kv_query_codes(float *block, int32_t dim, int32_t n_row)
-{
-    float *scale = block + (size_t)(dim / 4) * (size_t)n_row;
-    return (struct pi_attend_codes){
-        .code = (uint32_t *)(void *)block,
-        .scale = scale,
-        .sum = (int32_t *)(void *)(scale + (size_t)(dim / 32) * (size_t)n_row),
-    };
-}
-
-/* Smallest stored position that row r sees in pages with a delta of a lane with a window. */
-int32_t kv_query_first(const struct kv_attend_job *job, int32_t window, int32_t r, int32_t delta);
-/* Largest stored position that row r sees in pages with a delta, and those of rows r0 on. */
-int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta);
-void kv_query_limits(const struct kv_attend_job *job, int32_t delta, int32_t r0, int32_t n_row,
-                     int32_t *out);
-
 enum {
     KV_CODEC_MAX = 128,  /* most values that one call encodes; groups lie within so many */
     KV_CODE_MAX = 16,    /* codes of a table */
     KV_CODEC_GROUP = 16, /* the shortest group */
 };
 
-/* A row's values or codes: one plane of bits, turbo3 another of each code's bit 2, and scales. */
-struct kv_row {
-    uint8_t *low;
-    uint8_t *high;
-    uint16_t *scale;
-};
-struct kv_stored_row {
-    const uint8_t *low;
-    const uint8_t *high;
-    const uint16_t *scale;
-};
-
-/* codec.c, coded.c. One per storage type. What a type cannot hold is stored as the nearest finite
-   value, NaN as 0: masked slots are multiplied by 0 and must not poison others. */
+/* type.c. One per storage type. */
 struct kv_codec {
     const char *name;
     enum pi_attend_type kernel; /* attention's and scoring's */
@@ -605,35 +480,7 @@ struct kv_codec {
     int32_t block; /* dimensions that share a scale; the head size is a multiple of it; 0: a group
                       that depends on the head size, at least KV_CODEC_GROUP; 1: no scales */
     bool rotated;  /* groups are rotated before they are coded (wht.h) */
-    /* n <= KV_CODEC_MAX dimensions of one row, a multiple of the group; scales [n / group]. */
-    void (*encode)(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-    /* Any n that is a multiple of the group. What is rotated stays so. */
-    void (*decode)(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 };
 
 extern const struct kv_codec kv_codecs[KV_N_TYPE];
-/* The largest magnitude that a type can hold as it is, or close to it. */
-float kv_codec_limit(const struct kv_codec *codec);
-
-/* coded.c. What the codes of a type stand for in groups of a length, [KV_CODE_MAX], fewer codes
-   over and over; constant. NULL for types without. */
-const float *kv_codec_table(enum kv_type type, int32_t group);
-
-/* One group of the rotated types, encoded: codes [group] and the scale as f16. centroid [1 << bits]
-   ascends. */
-uint16_t kv_coded_encode(const float *x, int32_t group, const float *centroid, int32_t bits,
-                         uint8_t *code);
-/* Codes [n], n a multiple of 8, to planes and back. high is NULL but for codes of 3 bits. */
-void kv_codes_pack(const uint8_t *code, int32_t n, int32_t bits, uint8_t *low, uint8_t *high);
-void kv_codes_unpack(const uint8_t *low, const uint8_t *high, int32_t n, int32_t bits,
-                     uint8_t *code);
-void kv_q4_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-void kv_turbo4_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-void kv_turbo3_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-void kv_turbo2_encode(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-void kv_q4_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
-void kv_turbo4_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
-void kv_turbo3_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
-void kv_turbo2_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
-
 #endif

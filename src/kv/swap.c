@@ -46,7 +46,7 @@ static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t 
         int32_t page = lane->table[i].page;
         if (!kind->n_entry[page]) {
             kind->n_entry[page] = 1;
-            kv_page_export(kind, page, to);
+            kv_page_export(cache, kind, page, to);
             to += kind->layout.bytes;
             continue;
         }
@@ -68,10 +68,8 @@ static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t 
 static struct kv_state take_state(struct kv_seq *seq, uint8_t *to)
 {
     struct kv_state state = seq->state;
-    if (state.page >= 0) {
-        memcpy(to, kv_state_bytes(seq), seq->cache->g.state_bytes);
+    if (kv_state_save(seq, to))
         state.page = 0;
-    }
     kv_state_drop(seq);
     return state;
 }
@@ -131,7 +129,7 @@ static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, co
         ref->page = kv_page_take(cache, kind, lane->table, i,
                                  (int32_t)pi_max(lane->most, lane->n_live) - i);
         assert(ref->page >= 0);
-        kv_page_import(kind, ref->page, from);
+        kv_page_import(cache, kind, ref->page, from);
         from += kind->layout.bytes;
     }
     return from;

@@ -12,43 +12,16 @@
 /* Entries per part that there is room for: those of the smallest page. */
 #define PART_LEN 16
 
+/* Multiplications below which waking and awaiting other threads costs more than they save. */
+#define MIN_WORK 500000
+
+/* Threads for a loop over lanes of the host's own, of policies. */
+static int32_t threads_for(const struct pi_pass *pass, int64_t work)
+{
+    return work < MIN_WORK ? 1 : (int32_t)pi_min(pass->n_thread, pi_thread_count());
+}
+
 /* ---- append ---- */
-
-/* Shows the writer what was appended to a lane, the first of it at a slot. */
-static void show_written(const struct pi_pass *pass, int32_t i, int32_t head, int32_t slot)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    size_t row = (size_t)pass->row0[i];
-    struct pi_pass_written w = {
-        .item = &pass->items[i],
-        .layer = pass->layer->kv_layer,
-        .head = head,
-        .slot = slot,
-        .len = kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head),
-        .k_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_k,
-        .v_stride = (size_t)hp->n_head_kv * (size_t)hp->dim_v,
-        .h = pass->h + row * (size_t)hp->n_embd,
-    };
-    w.k = pass->k_pre + row * w.k_stride + (size_t)head * (size_t)hp->dim_k;
-    w.v = pass->v + row * w.v_stride + (size_t)head * (size_t)hp->dim_v;
-    pass->writer.written(pass->writer.user, &w);
-}
-
-/* Takes the centre off an item's keys of a head, where there is one. Nobody sees these rows again.
- */
-static void take_centre_off(const struct pi_pass *pass, int32_t i, int32_t head)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    size_t dim = (size_t)hp->dim_k, stride = (size_t)hp->n_head_kv * dim;
-    if (pass->centre == NULL)
-        return;
-    const float *m = pass->centre + (size_t)pass->layer->kv_layer * stride + (size_t)head * dim;
-    for (int32_t t = 0; t < pass->items[i].n_tok; t++) {
-        float *k = pass->k + (size_t)(pass->row0[i] + t) * stride + (size_t)head * dim;
-        for (size_t d = 0; d < dim; d++)
-            k[d] -= m[d];
-    }
-}
 
 /* Whether the running layer's entries are a policy's: what a window holds, it leaves alone. */
 static bool is_governed(const struct pi_pass *pass)
@@ -56,48 +29,107 @@ static bool is_governed(const struct pi_pass *pass)
     return pass->layer->window == 0;
 }
 
-static void append_item(const struct pi_pass *pass, int32_t i, int32_t head)
+/* The rows that a writer sees. */
+struct written_rows {
+    const struct pi_pass *pass;
+    const float *k, *v, *h; /* of the pass's tokens */
+};
+
+/* Shows the writer what was appended to lanes. Item index = sequence * n_head_kv + head. */
+static void show_written(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
+    const struct written_rows *rows = ctx;
+    const struct pi_pass *pass = rows->pass;
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_pass_item *item = &pass->items[i];
-    size_t k_stride = (size_t)hp->n_head_kv * hp->dim_k,
-           v_stride = (size_t)hp->n_head_kv * hp->dim_v;
-    size_t row = (size_t)pass->row0[i];
-    int32_t aim = kv_lane_aim(item->kv, pass->layer->kv_layer, head);
-    int32_t slot = aim >= 0 ? aim : kv_lane_len(item->kv, pass->layer->kv_layer, head);
-    if (pass->n_watched > 0)
-        pass->slot[(size_t)i * (size_t)hp->n_head_kv + (size_t)head] = slot;
-    take_centre_off(pass, i, head);
-    kv_seq_append(item->kv, pass->layer->kv_layer, head, item->pos0, item->n_tok,
-                  pass->k + row * k_stride + (size_t)head * hp->dim_k, k_stride,
-                  pass->v + row * v_stride + (size_t)head * hp->dim_v, v_stride);
-    if (pass->writer.written != NULL && is_governed(pass))
-        show_written(pass, i, head, slot);
+    (void)thread;
+    for (int64_t at = begin; at < end; at++) {
+        const struct kv_append *done = &pass->append[at];
+        int32_t i = (int32_t)(at / hp->n_head_kv);
+        size_t row = (size_t)pass->row0[i];
+        struct pi_pass_written w = {
+            .item = &pass->items[i],
+            .layer = done->layer,
+            .head = done->head,
+            .slot = done->slot,
+            .len = kv_lane_len(done->seq, done->layer, done->head),
+            .k_stride = done->k_stride,
+            .v_stride = done->v_stride,
+            .h = rows->h + row * (size_t)hp->n_embd,
+        };
+        w.k = rows->k + row * w.k_stride + (size_t)done->head * (size_t)hp->dim_k;
+        w.v = rows->v + row * w.v_stride + (size_t)done->head * (size_t)hp->dim_v;
+        pass->writer.written(pass->writer.user, &w);
+    }
 }
 
-/* Item index = sequence * n_head_kv + head. */
-static void append_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+/* Takes the centre off keys, where there is one. Nobody sees these rows again. */
+static void take_centre_off(const struct pi_pass *pass)
 {
-    struct pi_pass *pass = ctx;
-    int32_t n_head = pass->model->hp.n_head_kv;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        append_item(pass, (int32_t)(i / n_head), (int32_t)(i % n_head));
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
+    if (!pi_at_some(pass->centre))
+        return;
+    const struct pi_centre_rows rows = {
+        pass->k, pi_at_item(pass->centre, (size_t)pass->layer->kv_layer * n), (int32_t)n};
+    pi_pass_rows(pass, PI_ROWS_CENTRE, &rows, rows.n);
+}
+
+static void append(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t dim_k = (size_t)hp->dim_k, dim_v = (size_t)hp->dim_v, n_head = (size_t)hp->n_head_kv;
+    int32_t n = 0;
+    take_centre_off(pass);
+    for (int32_t i = 0; i < pass->n_item; i++)
+        for (size_t h = 0; h < n_head; h++) {
+            size_t row = (size_t)pass->row0[i] * n_head + h;
+            pass->append[n++] = (struct kv_append){
+                .seq = pass->items[i].kv,
+                .layer = pass->layer->kv_layer,
+                .head = (int32_t)h,
+                .pos0 = pass->items[i].pos0,
+                .n = pass->items[i].n_tok,
+                .k = pi_at_item(pass->k, row * dim_k),
+                .k_stride = n_head * dim_k,
+                .v = pi_at_item(pass->v, row * dim_v),
+                .v_stride = n_head * dim_v,
+            };
+        }
+    kv_append_place(pass->append, n);
+    pass->device->append(pass->stream, pass->append, n);
+    if (pass->writer.written == NULL || !is_governed(pass))
+        return;
+    const struct written_rows rows = {
+        .pass = pass,
+        .k = pi_pass_look(pass, pass->k_pre, n_head * dim_k, PI_ROOM_K_PRE),
+        .v = pi_pass_look(pass, pass->v, n_head * dim_v, PI_ROOM_V),
+        .h = pi_pass_look(pass, pass->h, (size_t)hp->n_embd, PI_ROOM_H),
+    };
+    pi_parallel_ranges(threads_for(pass, pass->n_tok * (int64_t)(n_head * (dim_k + dim_v)) * 64), n,
+                       show_written, (void *)&rows);
 }
 
 /* ---- what comes back ---- */
 
+/* A loop over lanes whose queries the host looks at. */
+struct lane_loop {
+    struct pi_pass *pass;
+    const float *q; /* of the pass's tokens */
+    float *out;
+};
+
 /* Item index = item that recalls * n_head_kv + head. */
 static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    struct pi_pass *pass = ctx;
+    const struct lane_loop *loop = ctx;
+    const struct pi_pass *pass = loop->pass;
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n_group = (size_t)(hp->n_head / hp->n_head_kv), dim_k = (size_t)hp->dim_k;
     size_t q_stride = (size_t)hp->n_head * dim_k;
     for (int64_t at = begin; at < end; at++) {
         int32_t i = pass->recalls[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
         const float *q =
-            pass->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
+            loop->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
         pass->recaller.choose(pass->recaller.user, &pass->items[i], pass->layer->kv_layer, head, q,
                               q_stride, thread);
     }
@@ -129,7 +161,8 @@ static int32_t *slots_of(const struct pi_pass *pass, int32_t chunk, int32_t head
 /* Item index = chunk * n_head_kv + head. The last chunks, whose lanes are longest, come first. */
 static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    struct pi_pass *pass = ctx;
+    const struct lane_loop *loop = ctx;
+    struct pi_pass *pass = loop->pass;
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
     size_t q_stride = (size_t)hp->n_head * (size_t)hp->dim_k;
@@ -139,7 +172,7 @@ static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
         pass->n_slot[unit_of(pass, index, head)] = pass->reader.select(
             pass->reader.user, c, head,
-            pass->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
+            loop->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
             slots_of(pass, index, head), (int32_t)pass->cap_slot, thread);
     }
 }
@@ -153,7 +186,8 @@ static void selected_items(void *ctx, int64_t begin, int64_t end, int32_t thread
 
 static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
-    struct pi_pass *pass = ctx;
+    const struct lane_loop *loop = ctx;
+    struct pi_pass *pass = loop->pass;
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
     size_t stride = (size_t)hp->n_head * (size_t)hp->dim_v;
@@ -163,7 +197,7 @@ static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread
         size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
         if (pass->n_slot[at] >= 0)
             pass->reader.attended(pass->reader.user, c, head,
-                                  pass->att + row * stride +
+                                  loop->out + row * stride +
                                       (size_t)head * (size_t)n_group * (size_t)hp->dim_v,
                                   stride, thread);
     }
@@ -201,11 +235,12 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
         .n_tok = n_tok,
         .n_group = n_group,
         .pos0 = pass->items[i].pos0 + t,
-        .q = pass->q + row * q_stride + (size_t)head * n_group * hp->dim_k,
+        .q_at = pi_at_item(pass->q, row * q_stride + (size_t)head * (size_t)(n_group * hp->dim_k)),
         .q_stride = q_stride,
         .scale = hp->attn_scale,
         .cap = hp->attn_cap,
-        .out = pass->att + row * out_stride + (size_t)head * n_group * hp->dim_v,
+        .out_at = pi_at_item(pass->att,
+                             row * out_stride + (size_t)head * (size_t)(n_group * hp->dim_v)),
         .out_stride = out_stride,
         .rope = pass->layer->rope,
         .sink =
@@ -220,12 +255,26 @@ static size_t watch_len(size_t n_row, size_t stride)
     return pi_align(n_row * (stride + 2) + (stride / PART_LEN + 1) * (n_row + 1), 16);
 }
 
+/* What attention gave a watched tile, as the host sees it. */
+static const float *look_at_tile(const struct pi_pass *pass, const struct kv_attend_job *job,
+                                 int32_t thread)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t row = (size_t)(hp->n_head * hp->dim_v), n = (size_t)(job->n_group * hp->dim_v);
+    float *room = pass->watch_out;
+    if (room != NULL)
+        room += (size_t)thread * (size_t)pass->watch_tile * row;
+    return pass->device->download(pass->stream, job->out_at,
+                                  ((size_t)(job->n_tok - 1) * row + n) * sizeof(float), room);
+}
+
 /* Shows the tokens of a tile, from token t0 of item i on, to the watch. */
 static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
                       const struct kv_attend_job *job, int32_t thread)
 {
     const struct pi_pass_item *item = &pass->items[i];
     const struct kv_attend_tap *tap = job->tap;
+    const float *out = look_at_tile(pass, job, thread);
     size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
     int32_t len = kv_lane_len(item->kv, job->layer, job->head);
     for (int32_t t = t0; t < t0 + job->n_tok; t++) {
@@ -242,43 +291,52 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
             .head = job->head,
             .t = t,
             .n = n,
-            .slot = t == 0 ? pass->slot[(size_t)i * n_head + (size_t)job->head] : n - 1,
+            .slot = t == 0 ? pass->append[(size_t)i * n_head + (size_t)job->head].slot : n - 1,
             .weight = tap->weight + row * tap->row_stride,
             .stride = tap->row_stride,
             .parts = tap->parts == NULL ? NULL : &parts,
             .max = tap->max + row,
             .sum = tap->sum + row,
-            .out = job->out + (size_t)(t - t0) * job->out_stride,
+            .out = out + (size_t)(t - t0) * job->out_stride,
         };
         pass->watch.attended(pass->watch.user, &a, thread);
     }
 }
 
-/* One lane of a watched item, its tokens in order. Nobody watches a window. */
-static void attend_watched(const struct pi_pass *pass, int32_t i, int32_t head, int32_t thread)
+/* Where a thread's weights go. */
+static void place_tap(const struct pi_pass *pass, int32_t thread, struct pi_pass_watched_rows *to)
 {
     size_t n_row =
         (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
     size_t stride = pass->watch_stride;
     float *rows = pass->watch_rows + (size_t)thread * watch_len(n_row, stride);
-    struct kv_attend_tap tap = {.weight = rows,
-                                .row_stride = stride,
-                                .max = rows + n_row * stride,
-                                .sum = rows + n_row * (stride + 1)};
-    struct kv_weight_parts parts = {.room = (int32_t)(stride / PART_LEN) + 1};
-    parts.factor = rows + n_row * (stride + 2);
-    parts.end = (int32_t *)(void *)(parts.factor + (size_t)parts.room * n_row);
-    tap.parts = pass->watch.parts ? &parts : NULL;
+    to->tap = (struct kv_attend_tap){.weight = rows,
+                                     .row_stride = stride,
+                                     .max = rows + n_row * stride,
+                                     .sum = rows + n_row * (stride + 1)};
+    to->parts = (struct kv_weight_parts){.room = (int32_t)(stride / PART_LEN) + 1};
+    to->parts.factor = rows + n_row * (stride + 2);
+    to->parts.end = (int32_t *)(void *)(to->parts.factor + (size_t)to->parts.room * n_row);
+    to->tap.parts = pass->watch.parts ? &to->parts : NULL;
+}
+
+/* Tile number `part` of a watched item in one lane, whose tokens come in order. Nobody watches a
+   window. False: there are no more. */
+static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, int32_t part,
+                         int32_t thread, struct kv_attend_job *out)
+{
+    int32_t t = part * pass->watch_tile, n_tok = pass->items[i].n_tok;
+    if (t >= n_tok)
+        return false;
     assert(!is_governed(pass) ||
-           (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <= stride);
-    for (int32_t t = 0; t < pass->items[i].n_tok; t += pass->watch_tile) {
-        int32_t n_tok = (int32_t)pi_min(pass->watch_tile, pass->items[i].n_tok - t);
-        struct kv_attend_job job = job_of(pass, i, head, t, n_tok);
-        job.tap = is_governed(pass) ? &tap : NULL;
-        kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
-        if (is_governed(pass))
-            show_tile(pass, i, t, &job, thread);
+           (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <=
+               pass->watch_stride);
+    *out = job_of(pass, i, head, t, (int32_t)pi_min(pass->watch_tile, n_tok - t));
+    if (is_governed(pass)) {
+        place_tap(pass, thread, &pass->watched_rows[thread]);
+        out->tap = &pass->watched_rows[thread].tap;
     }
+    return true;
 }
 
 /* Calls over a chunk that reads everything, per thread: so that a slow one holds the others up by
@@ -303,14 +361,15 @@ static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int
 {
     int32_t begin = job->n_group * part / pass->n_part;
     int32_t end = job->n_group * (part + 1) / pass->n_part;
-    job->q += (size_t)begin * (size_t)pass->model->hp.dim_k;
-    job->out += (size_t)begin * (size_t)pass->model->hp.dim_v;
+    job->q_at = pi_at_item(job->q_at, (size_t)begin * (size_t)pass->model->hp.dim_k);
+    job->out_at = pi_at_item(job->out_at, (size_t)begin * (size_t)pass->model->hp.dim_v);
     job->sink = job->sink != NULL ? job->sink + begin : NULL;
     job->n_group = end - begin;
 }
 
-static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
-                        int32_t thread)
+/* False: fewer parts than tiles. */
+static bool tile_job(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
+                     struct kv_attend_job *job)
 {
     int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
     const struct pi_pass_segment *s = &pass->segment[i];
@@ -320,33 +379,51 @@ static void attend_tile(const struct pi_pass *pass, int32_t tile, int32_t head, 
         n_tok = part_of(pass, s->n_tok, n_slot >= 0);
     }
     int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
-    if (t >= s->n_tok) /* fewer parts than tiles */
-        return;
-    struct kv_attend_job job =
-        job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
+    if (t >= s->n_tok)
+        return false;
+    *job = job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
     if (n_slot >= 0) {
-        job.slots = slots_of(pass, s->chunk, head);
-        job.n_slot = n_slot;
+        job->slots = slots_of(pass, s->chunk, head);
+        job->n_slot = n_slot;
     }
-    take_part(pass, &job, part);
-    kv_attend(&job, pass->scratch + (size_t)thread * pass->scratch_size);
+    take_part(pass, job, part);
+    return true;
+}
+
+/* What number `at` of the layer's attention is. */
+struct attend_unit {
+    int32_t rank, head, part;
+};
+
+static struct attend_unit unit_at(const struct pi_pass *pass, int64_t at)
+{
+    int32_t n_head = pass->model->hp.n_head_kv;
+    int64_t lane = at / pass->n_part;
+    return (struct attend_unit){(int32_t)(lane / n_head), (int32_t)(lane % n_head),
+                                (int32_t)(at % pass->n_part)};
 }
 
 /* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
    prompt) are what threads that are done take from others. The parts of a group are neighbours. */
-static void attend_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread,
+                     struct kv_attend_job *out)
 {
-    struct pi_pass *pass = ctx;
-    int32_t n_tile = pass->tile0[pass->n_segment], n_head = pass->model->hp.n_head_kv;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t lane = at / pass->n_part;
-        int32_t rank = (int32_t)(lane / n_head), head = (int32_t)(lane % n_head);
-        int32_t part = (int32_t)(at % pass->n_part);
-        if (rank >= pass->n_watched)
-            attend_tile(pass, n_tile - 1 - (rank - pass->n_watched), head, part, thread);
-        else if (part == 0)
-            attend_watched(pass, pass->watched[rank], head, thread);
-    }
+    const struct pi_pass *pass = ctx;
+    struct attend_unit u = unit_at(pass, at);
+    int32_t n_tile = pass->tile0[pass->n_segment];
+    if (u.rank >= pass->n_watched)
+        return turn == 0 && tile_job(pass, n_tile - 1 - (u.rank - pass->n_watched), u.head, u.part,
+                                     out);
+    return u.part == 0 && watched_tile(pass, pass->watched[u.rank], u.head, turn, thread, out);
+}
+
+static void job_done(void *ctx, int64_t at, int32_t turn, const struct kv_attend_job *job,
+                     int32_t thread)
+{
+    const struct pi_pass *pass = ctx;
+    struct attend_unit u = unit_at(pass, at);
+    if (u.rank < pass->n_watched && is_governed(pass))
+        show_tile(pass, pass->watched[u.rank], turn * pass->watch_tile, job, thread);
 }
 
 static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -402,35 +479,69 @@ static int32_t count_parts(const struct pi_pass *pass)
     return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
 }
 
+static void attend(struct pi_pass *pass, int64_t work)
+{
+    const struct kv_attend_list list = {
+        .ctx = pass,
+        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) *
+             pass->model->hp.n_head_kv * pass->n_part,
+        .work = work,
+        .job = next_job,
+        .done = pass->n_watched > 0 ? job_done : NULL,
+    };
+    pass->device->attend(pass->stream, &list);
+}
+
+/* The reader chooses for every chunk. */
+static void select_all(struct pi_pass *pass, int64_t n_unit, int64_t work)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    struct lane_loop loop = {.pass = pass};
+    int32_t n_thread = threads_for(pass, work);
+    loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
+    pi_parallel_items(n_thread, n_unit, select_items, &loop);
+    if (pass->reader.selected != NULL)
+        pi_parallel_items(n_thread, pass->n_chunk, selected_items, pass);
+}
+
+/* The reader has a say in what attention gave its chunks. */
+static void show_attended(struct pi_pass *pass, int64_t n_unit, int64_t work)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n = (size_t)(hp->n_head * hp->dim_v);
+    struct lane_loop loop = {.pass = pass};
+    loop.out = pi_pass_look(pass, pass->att, n, PI_ROOM_ATT);
+    pi_parallel_items(threads_for(pass, work), n_unit, attended_items, &loop);
+    pass->device->upload(pass->stream, loop.out, (size_t)pass->n_tok * n * sizeof(float),
+                         pass->att);
+}
+
+static void recall(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    struct lane_loop loop = {.pass = pass};
+    loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
+    pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items, &loop);
+}
+
 void pi_pass_attention_run(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const int64_t work_per_float = 64; /* rounding takes several, awaiting a key's lines most */
-    int64_t append_work =
-        (int64_t)pass->n_tok * hp->n_head_kv * (hp->dim_k + hp->dim_v) * work_per_float;
     int64_t n_unit = (int64_t)chunks_of(pass) * hp->n_head_kv, attend_work, select_work;
-    pi_parallel_ranges(pi_pass_threads_for(pass, append_work),
-                       (int64_t)pass->n_item * hp->n_head_kv, append_items, pass);
+    append(pass);
     if (pass->n_recall > 0 && is_governed(pass))
-        pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items,
-                          pass);
+        recall(pass);
     count_work(pass, &attend_work, &select_work);
     for (int32_t i = 0; i < pass->n_chunk; i++)
         pass->chunk[i].layer = pass->layer->kv_layer;
     if (n_unit > 0)
-        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, select_items, pass);
-    if (n_unit > 0 && pass->reader.selected != NULL)
-        pi_parallel_items(pi_pass_threads_for(pass, select_work), pass->n_chunk, selected_items,
-                          pass);
+        select_all(pass, n_unit, select_work);
     pass->n_part = count_parts(pass);
-    pi_parallel_items(pi_pass_threads_for(pass, attend_work),
-                      ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * hp->n_head_kv *
-                          pass->n_part,
-                      attend_items, pass);
+    attend(pass, attend_work);
     if (n_unit > 0 && pass->reader.attended != NULL)
-        pi_parallel_items(pi_pass_threads_for(pass, select_work), n_unit, attended_items, pass);
+        show_attended(pass, n_unit, select_work);
     if (pass->n_watched > 0 && is_governed(pass))
-        pi_parallel_items(pi_pass_threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
+        pi_parallel_items(threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
                           finish_watched, pass);
 }
 
@@ -487,7 +598,7 @@ void pi_pass_attention_lay_out(struct pi_pass *pass)
 size_t pi_pass_attention_plan(struct pi_pass *pass)
 {
     int32_t n_group = pass->model->hp.n_head / pass->model->hp.n_head_kv;
-    pass->tile = (int32_t)pi_min(kv_attend_tile(n_group), pass->max_tok);
+    pass->tile = (int32_t)pi_min(kv_attend_tile(&pass->geometry, n_group), pass->max_tok);
     return kv_attend_scratch_bytes(&pass->geometry, pass->tile * n_group);
 }
 
@@ -497,14 +608,16 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
     pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
     pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
     pass->recalls = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalls), &ok);
+    pass->append = pi_pass_alloc(pass->max_tok, (size_t)pass->model->hp.n_head_kv,
+                                 sizeof(*pass->append), &ok);
     return ok;
 }
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment,    pass->tile0, pass->watched, pass->slot,
-                           pass->watch_rows, pass->chunk, pass->slots,   pass->n_slot,
-                           pass->recalls,    pass->k_pre};
+    void *const parts[] = {pass->segment, pass->tile0,      pass->watched,      pass->append,
+                           pass->chunk,   pass->watch_rows, pass->watched_rows, pass->slots,
+                           pass->n_slot,  pass->watch_out,  pass->recalls};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }
@@ -520,21 +633,28 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
 {
     const struct pi_hparams *hp = &pass->model->hp;
     bool ok = true;
+    int32_t tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
+    pass->watch_tile = (int32_t)pi_min(tile, pass->tile);
     if (watch != NULL && pass->watched == NULL) {
         int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
-        int32_t *slot = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv, sizeof(int32_t), &ok);
+        struct pi_pass_watched_rows *rows =
+            pi_pass_alloc(pass->n_thread, 1, sizeof(*rows), &ok);
+        float *out = NULL;
+        if (!pass->device->in_host)
+            out = pi_pass_alloc(pass->n_thread * pass->watch_tile,
+                                (size_t)(hp->n_head * hp->dim_v), sizeof(*out), &ok);
         if (!ok) {
             pi_mem_free(watched);
-            pi_mem_free(slot);
+            pi_mem_free(rows);
+            pi_mem_free(out);
             return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
                            pass->max_tok);
         }
         pass->watched = watched;
-        pass->slot = slot;
+        pass->watched_rows = rows;
+        pass->watch_out = out;
     }
     pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
-    pass->watch_tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
-    pass->watch_tile = (int32_t)pi_min(pass->watch_tile, pass->tile);
     return PITH_OK;
 }
 
@@ -580,17 +700,10 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
     int32_t n_group = hp->n_head / hp->n_head_kv;
     int32_t most = (int32_t)pi_max(pass->tile, PART_ROWS / n_group);
     most = (int32_t)pi_max(pass->tile, pi_min(most, reader->chunk));
-    size_t size = pi_align(kv_attend_scratch_bytes(&pass->geometry, most * n_group), 64);
-    if (size > pass->scratch_size) {
-        bool ok = true;
-        uint8_t *scratch = pi_pass_alloc(pass->n_thread, size, 1, &ok);
-        if (!ok)
-            return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
-                           reader->chunk);
-        pi_mem_free(pass->scratch);
-        pass->scratch = scratch;
-        pass->scratch_size = size;
-    }
+    size_t size = kv_attend_scratch_bytes(&pass->geometry, most * n_group);
+    if (size > pass->attend_size && pi_pass_open_stream(pass, size, NULL) != PITH_OK)
+        return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
+                       reader->chunk);
     pass->reader = *reader;
     pass->part_most = most;
     return PITH_OK;
@@ -634,16 +747,16 @@ pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer
 {
     const struct pi_hparams *hp = &pass->model->hp;
     bool ok = true;
-    if (writer != NULL && pass->k_pre == NULL) {
-        float *rows = pi_pass_alloc(pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k,
-                                    sizeof(float), &ok);
+    if (writer != NULL && !pi_at_some(pass->k_pre)) {
+        struct pi_at rows = pi_pass_place(
+            pass, pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k, sizeof(float), &ok);
         if (!ok)
             return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->max_tok);
         pass->k_pre = rows;
     }
     if (writer == NULL) {
-        pi_mem_free(pass->k_pre);
-        pass->k_pre = NULL;
+        pass->device->free(pass->device, pass->k_pre);
+        pass->k_pre = (struct pi_at){0};
     }
     pass->writer = writer != NULL ? *writer : (struct pi_pass_writer){0};
     return PITH_OK;

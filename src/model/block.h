@@ -7,6 +7,7 @@
 #define PI_BLOCK_H
 
 #include "base/base.h"
+#include "device/device.h"
 
 struct pi_hparams;
 struct pi_layer;
@@ -25,7 +26,7 @@ struct pi_block {
     void (*plan)(const struct pi_layer *layer, struct pi_layer_block *out);
     void (*scratch)(const struct pi_hparams *hp, struct pi_block_scratch *out);
     /* Points the pass's rows of this block into memory [max_tok][row]. */
-    void (*place)(struct pi_pass *pass, float *memory);
+    void (*place)(struct pi_pass *pass, struct pi_at memory);
     /* The running layer's: from pass->h, and its int8 copy where plan asks for one, to pass->h. */
     void (*run)(struct pi_pass *pass);
 };

@@ -15,13 +15,19 @@ static void want(const struct pith_model *m, const struct pi_matrix *w, int32_t 
     pi_file_want_missing(&m->weights_file, (size_t)(at - m->weights_file.data), size);
 }
 
-void pi_pass_fetch_experts(const struct pi_pass *pass, const int32_t *expert, int32_t n)
+void pi_pass_fetch_experts(const struct pi_pass *pass)
 {
     const struct pi_layer *layer = pass->layer;
     const struct pith_model *m = pass->model;
-    for (int32_t i = 0; i < n && m->weights_file.data != NULL; i++) {
-        want(m, &layer->w_gate_exps, expert[i]);
-        want(m, &layer->w_up_exps, expert[i]);
-        want(m, &layer->w_down_exps, expert[i]);
+    int32_t room[PI_MOE_MAX_EXPERT + 1];
+    size_t n_expert = (size_t)m->hp.moe.n_expert;
+    if (m->weights_file.data == NULL || !pass->device->in_host)
+        return;
+    const int32_t *busy = pass->device->download(pass->stream, pass->moe.places.busy,
+                                                 (n_expert + 1) * sizeof(*room), room);
+    for (int32_t i = 0; i < busy[n_expert]; i++) { /* n_busy stands behind busy */
+        want(m, &layer->w_gate_exps, busy[i]);
+        want(m, &layer->w_up_exps, busy[i]);
+        want(m, &layer->w_down_exps, busy[i]);
     }
 }

@@ -16,37 +16,29 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
     *out = (struct pi_block_scratch){.row = 2 * (size_t)hp->n_ff, .widest = (size_t)hp->n_ff};
 }
 
-static void place(struct pi_pass *pass, float *memory)
+static void place(struct pi_pass *pass, struct pi_at memory)
 {
-    pass->gate = memory;
-    pass->up = pass->gate + (size_t)pass->max_tok * (size_t)pass->model->hp.n_ff;
-}
-
-static void gate_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    int32_t n = pass->model->hp.n_ff;
-    bool reads_int8 = pi_matrix_reads_int8(&pass->layer->w_down);
-    const struct pi_vec_kernels *vec = &pass->cpu->vec;
-    void (*act)(float *, const float *, int32_t) =
-        pass->model->hp.gelu ? vec->gelu_mul : vec->silu_mul;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        act(pass->gate + t * n, pass->up + t * n, n);
-        if (reads_int8)
-            pi_pass_quantize(pass, pass->gate + t * n, t, n);
-    }
+    size_t n = (size_t)pass->model->hp.n_ff;
+    pass->gate = pi_pass_take(pass, &memory, n);
+    pass->up = pi_pass_take(pass, &memory, n);
 }
 
 static void run(struct pi_pass *pass)
 {
-    const struct pi_layer *w = pass->layer;
+    const struct pi_placed_layer *w = pass->w;
+    const struct pi_gate_rows rows = {
+        .gate = pass->gate,
+        .up = pass->up,
+        .act = pi_pass_act(pass, &w->w_down),
+        .fn = pass->model->hp.gelu ? PI_GATE_GELU : PI_GATE_SILU,
+        .n = pass->model->hp.n_ff,
+    };
     pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_matrix *const[]){&w->w_gate, &w->w_up},
-                    (float *const[]){pass->gate, pass->up}, 2);
-    pi_pass_rows(pass, gate_rows, pass->model->hp.n_ff);
-    pi_pass_product(pass, pass->gate, pass->n_tok, (const struct pi_matrix *const[]){&w->w_down},
-                    (float *const[]){pass->h}, 1);
+                    (const struct pi_weight *const[]){&w->w_gate, &w->w_up},
+                    (const struct pi_at[]){pass->gate, pass->up}, 2);
+    pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
+    pi_pass_product(pass, pass->gate, pass->n_tok, (const struct pi_weight *const[]){&w->w_down},
+                    (const struct pi_at[]){pass->h}, 1);
 }
 
 const struct pi_block pi_block_ffn = {

@@ -7,77 +7,30 @@
 #include "model/centre.h"
 #include "model/pass.h"
 
-/* ---- loops over rows ---- */
-
-static void embed_row(const struct pith_model *m, int32_t token, float *out)
-{
-    const struct pi_dtype_traits *traits = pi_dtype_find(m->embd.type);
-    size_t size = pi_dtype_row_bytes(traits, m->embd.n_col);
-    if (m->embd_rows == NULL)
-        pi_matmul_unpack_row(&m->embd, token, out);
-    else
-        traits->decode(m->embd_rows + (size_t)token * size, out, m->embd.n_col);
-}
-
-static void embed_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    const struct pith_model *m = pass->model;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        const struct pi_pass_item *item = &pass->items[pass->item_of[t]];
-        int32_t pos = item->pos0 + (int32_t)t - pass->row0[pass->item_of[t]];
-        float *x = pass->x + (size_t)t * m->hp.n_embd;
-        embed_row(m, pass->token_of[t], x);
-        for (int32_t i = 0; m->hp.embd_scale != 1.0f && i < m->hp.n_embd; i++)
-            x[i] *= m->hp.embd_scale;
-        pi_rope_fill(&m->rope, pos, pass->rope_cs + (size_t)t * m->rope.n_pair * 2);
-        if (m->rope_local.n_pair > 0)
-            pi_rope_fill(&m->rope_local, pos,
-                         pass->rope_local_cs + (size_t)t * m->rope_local.n_pair * 2);
-    }
-}
-
-/* What a block left in h joins the stream. */
-static void add_row(const struct pi_pass *pass, const struct pi_layer_block *from, float *x,
-                    float *h)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    if (from->bias != NULL)
-        pass->cpu->vec.add(h, from->bias, hp->n_embd);
-    if (from->post_norm != NULL)
-        pass->cpu->vec.rms_norm(h, from->post_norm, h, hp->n_embd, hp->rms_eps);
-    pass->cpu->vec.add(x, h, hp->n_embd);
-}
-
-static void between_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer_block *from = pass->from, *to = pass->to;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        float *x = pass->x + t * hp->n_embd, *h = pass->h + t * hp->n_embd;
-        if (from != NULL)
-            add_row(pass, from, x, h);
-        if (to != NULL)
-            pass->cpu->vec.rms_norm(x, to->norm, h, hp->n_embd, hp->rms_eps);
-        if (to != NULL && to->reads_int8)
-            pi_pass_quantize(pass, h, t, hp->n_embd);
-    }
-}
+static const struct pi_at none;
 
 /* ---- the pass ---- */
 
 /* Leaves the block that ran last, if one did, and enters `to`; NULL: the layers are done. */
 static void go_on(struct pi_pass *pass, const struct pi_layer_block *to)
 {
-    pass->from = pass->to;
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_layer_block *from = pass->to;
+    struct pi_between_rows rows = {.x = pass->x, .h = pass->h, .n = hp->n_embd, .eps = hp->rms_eps};
+    if (from != NULL) {
+        rows.leave = true;
+        rows.bias = pi_pass_vector(pass, from->bias);
+        rows.post_norm = pi_pass_vector(pass, from->post_norm);
+    }
+    if (to != NULL) {
+        rows.norm = pi_pass_vector(pass, to->norm);
+        rows.act = to->reads_int8 ? pass->act : (struct pi_int8){none, none, none};
+    }
     pass->to = to;
-    pi_pass_rows(pass, between_rows, pass->model->hp.n_embd);
+    pi_pass_rows(pass, PI_ROWS_BETWEEN, &rows, hp->n_embd);
 }
 
-/* Which row belongs to whom. */
+/* Which row belongs to whom, and where it stands. */
 static void lay_out(struct pi_pass *pass)
 {
     int32_t n = 0;
@@ -85,13 +38,32 @@ static void lay_out(struct pi_pass *pass)
         const struct pi_pass_item *item = &pass->items[i];
         pass->row0[i] = n;
         for (int32_t t = 0; t < item->n_tok; t++, n++) {
-            pass->item_of[n] = i;
             pass->token_of[n] = item->tokens[t];
+            pass->pos_of[n] = item->pos0 + t;
         }
     }
     pass->n_tok = n;
     assert(n <= pass->max_tok);
+    size_t size = (size_t)n * sizeof(int32_t);
+    pass->device->upload(pass->stream, pass->token_of, size, pass->token);
+    pass->device->upload(pass->stream, pass->pos_of, size, pass->pos);
     pi_pass_attention_lay_out(pass);
+}
+
+static void embed(struct pi_pass *pass)
+{
+    const struct pith_model *m = pass->model;
+    const struct pi_embed_rows rows = {
+        .embd = pass->placed.embd,
+        .file = m->embd_rows,
+        .token = pass->token,
+        .pos = pass->pos,
+        .scale = m->hp.embd_scale,
+        .rope = {&m->rope, m->rope_local.n_pair > 0 ? &m->rope_local : NULL},
+        .x = pass->x,
+        .cs = {pass->rope_cs, pass->rope_local_cs},
+    };
+    pi_pass_rows(pass, PI_ROWS_EMBED, &rows, m->hp.n_embd);
 }
 
 void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user)
@@ -116,9 +88,10 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pass->n_item = n_item;
     pass->to = NULL;
     lay_out(pass);
-    pi_pass_rows(pass, embed_rows, m->hp.n_embd);
+    embed(pass);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->layer = &m->layer[l];
+        pass->w = &pass->placed.layer[l];
         for (int32_t i = 0; i < pass->layer->n_block; i++, n_done++) {
             if (pass->ask != NULL && !pass->ask(pass->ask_user, n_done, n_block))
                 return false;
@@ -130,46 +103,57 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     return true;
 }
 
-void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+/* The hidden states of some rows to h, from the first on. */
+static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_int8 *act)
 {
-    const struct pith_model *m = pass->model;
-    for (int32_t i = 0; i < n; i++)
-        pass->cpu->vec.rms_norm(pass->x + (size_t)rows[i] * m->hp.n_embd, m->output_norm,
-                                out + (size_t)i * m->hp.n_embd, m->hp.n_embd, m->hp.rms_eps);
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_pick_rows args = {
+        .x = pass->x,
+        .index = pass->index,
+        .norm = pi_pass_vector(pass, pass->model->output_norm),
+        .out = pass->h,
+        .act = *act,
+        .n = hp->n_embd,
+        .eps = hp->rms_eps,
+    };
+    pass->device->upload(pass->stream, rows, (size_t)n * sizeof(*rows), pass->index);
+    pass->device->rows(pass->stream, PI_ROWS_PICK, &args, n, hp->n_embd);
 }
 
-struct cap_job {
-    const struct pi_pass *pass;
-    float *logits; /* [n][n_vocab] */
-};
-
-static void cap_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
+void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
-    const struct cap_job *job = ctx;
-    const struct pi_hparams *hp = &job->pass->model->hp;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        job->pass->cpu->vec.soft_cap(job->logits + i * hp->n_vocab, hp->logit_cap, hp->n_vocab);
+    const struct pi_int8 unread = {none, none, none};
+    size_t size = (size_t)n * (size_t)pass->model->hp.n_embd * sizeof(*out);
+    pick(pass, rows, n, &unread);
+    const void *from = pass->device->download(pass->stream, pass->h, size, out);
+    if (from != out)
+        memcpy(out, from, size);
 }
 
-void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+/* n rows of logits of some rows, from h. */
+static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 {
-    const struct pith_model *m = pass->model;
-    for (int32_t i = 0; i < n; i++) {
-        float *h = pass->h + (size_t)i * m->hp.n_embd;
-        pi_pass_hidden(pass, &rows[i], 1, h);
-        if (pi_matrix_reads_int8(&m->output))
-            pi_pass_quantize(pass, h, i, m->hp.n_embd);
-    }
-    struct pi_matrix w = m->output;
+    const struct pi_hparams *hp = &pass->model->hp;
+    struct pi_weight w = pass->placed.output;
+    const struct pi_cap_rows cap = {out, hp->logit_cap, hp->n_vocab};
+    int64_t work_per_row = 16 * (int64_t)hp->n_vocab;
     if (pass->n_logit > 0)
         w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->n_logit, PI_GROUP));
-    pi_pass_product(pass, pass->h, n, (const struct pi_matrix *const[]){&w}, (float *const[]){out},
-                    1);
-    int64_t work_per_row = 16 * (int64_t)m->hp.n_vocab;
-    if (m->hp.logit_cap > 0)
-        pi_parallel_ranges(pi_pass_threads_for(pass, n * work_per_row), n, cap_rows,
-                           &(struct cap_job){pass, out});
+    pi_pass_product(pass, pass->h, n, (const struct pi_weight *const[]){&w},
+                    (const struct pi_at[]){out}, 1);
+    if (hp->logit_cap > 0)
+        pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);
+}
+
+/* Straight to the host's memory where the device can write to it. */
+void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+{
+    size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
+    const struct pi_int8 act = pi_pass_act(pass, &pass->placed.output);
+    pick(pass, rows, n, &act);
+    struct pi_at to = pass->device->lend_out(pass->device, out, pass->logits);
+    make_logits(pass, n, to);
+    pass->device->download(pass->stream, to, (size_t)n * row, out);
 }
 
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
@@ -208,23 +192,64 @@ static bool alloc_rows(struct pi_pass *pass, const struct pi_block_scratch *most
     int32_t n = pass->max_tok;
     bool ok = true;
 
-    pass->x = pi_pass_alloc(n, (size_t)m->hp.n_embd, sizeof(float), &ok);
-    pass->h = pi_pass_alloc(n, (size_t)m->hp.n_embd, sizeof(float), &ok);
-    pass->block = pi_pass_alloc(n, most->row, sizeof(float), &ok);
-    pass->act_q = pi_pass_alloc(n, n_block, PI_ACT_BLOCK, &ok);
-    pass->act_scale = pi_pass_alloc(n, n_block, sizeof(float), &ok);
-    pass->act_sum16 = pi_pass_alloc(n, n_block, 2 * sizeof(int16_t), &ok);
-    pass->rope_cs = pi_pass_alloc(n, (size_t)m->rope.n_pair, cs_size, &ok);
+    pass->x = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
+    pass->h = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
+    pass->block = pi_pass_place(pass, n, most->row, sizeof(float), &ok);
+    pass->act.q = pi_pass_place(pass, n, n_block, PI_ACT_BLOCK, &ok);
+    pass->act.scale = pi_pass_place(pass, n, n_block, sizeof(float), &ok);
+    pass->act.sum16 = pi_pass_place(pass, n, n_block, 2 * sizeof(int16_t), &ok);
+    pass->rope_cs = pi_pass_place(pass, n, (size_t)m->rope.n_pair, cs_size, &ok);
     if (n_local > 0)
-        pass->rope_local_cs = pi_pass_alloc(n, n_local, cs_size, &ok);
-    pass->item_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+        pass->rope_local_cs = pi_pass_place(pass, n, n_local, cs_size, &ok);
+    pass->token = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
+    pass->pos = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
+    pass->index = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
     pass->token_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->pos_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
     pass->row0 = pi_pass_alloc(n + 1, 1, sizeof(int32_t), &ok);
-    pass->scratch = pi_pass_alloc(pass->n_thread, pass->scratch_size, 1, &ok);
+    if (m->hp.delta.n_layer > 0)
+        pass->delta_item = pi_pass_alloc(n, 1, sizeof(*pass->delta_item), &ok);
     if (!ok || !pi_pass_attention_alloc(pass))
         return false;
     place_blocks(pass);
     return true;
+}
+
+/* Rows on their way to a host that cannot look into the device. */
+static bool alloc_rooms(struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_q = (size_t)hp->n_head * (size_t)hp->dim_k, n_kv = (size_t)hp->n_head_kv;
+    const size_t len[PI_N_ROOM] = {
+        [PI_ROOM_H] = (size_t)hp->n_embd,
+        [PI_ROOM_Q] = n_q,
+        [PI_ROOM_Q_PRE] = n_q,
+        [PI_ROOM_K] = n_kv * (size_t)hp->dim_k,
+        [PI_ROOM_K_PRE] = n_kv * (size_t)hp->dim_k,
+        [PI_ROOM_V] = n_kv * (size_t)hp->dim_v,
+        [PI_ROOM_ATT] = (size_t)hp->n_head * (size_t)hp->dim_v,
+    };
+    bool ok = true;
+    if (pass->device->in_host)
+        return true;
+    for (int i = 0; i < PI_N_ROOM; i++)
+        pass->room[i] = pi_pass_alloc(pass->max_tok, len[i], sizeof(float), &ok);
+    pass->logits = pi_pass_place(pass, pass->max_tok, (size_t)hp->n_vocab, sizeof(float), &ok);
+    return ok;
+}
+
+pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_error *err)
+{
+    struct pi_device *d = pass->device;
+    const struct pi_stream_shape shape = {
+        .n_thread = pass->n_thread, .widest = pass->widest, .attend_size = attend_size};
+    struct pi_stream *stream = d->open(d, &shape);
+    if (stream == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", pass->max_tok);
+    d->close(pass->stream);
+    pass->stream = stream;
+    pass->attend_size = attend_size;
+    return PITH_OK;
 }
 
 pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
@@ -236,15 +261,18 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
         return pi_fail(err, PITH_NOMEM, "no memory for a pass");
     pass->model = model;
     pass->geometry = *geometry;
-    pass->cpu = pi_kernels();
+    pass->device = kv_geometry_device(geometry);
     pass->max_tok = max_tok;
     pass->n_thread = n_thread;
-    size_t attend = pi_pass_attention_plan(pass);
-    size_t matmul = pi_matmul_scratch_bytes((int32_t)most.widest);
-    pass->scratch_size = pi_align(attend > matmul ? attend : matmul, 64);
-    if (!alloc_rows(pass, &most)) {
+    pass->widest = most.widest;
+    pith_status status = pi_pass_open_stream(pass, pi_pass_attention_plan(pass), err);
+    if (status == PITH_OK && (!alloc_rows(pass, &most) || !alloc_rooms(pass)))
+        status = pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
+    if (status == PITH_OK)
+        status = pi_placed_make(model, pass->device, &pass->placed, err);
+    if (status != PITH_OK) {
         pi_pass_free(pass);
-        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
+        return status;
     }
     *out = pass;
     return PITH_OK;
@@ -254,17 +282,36 @@ void pi_pass_free(struct pi_pass *pass)
 {
     if (pass == NULL)
         return;
-    void *const parts[] = {pass->x,         pass->h,         pass->block,   pass->act_q,
-                           pass->act_scale, pass->act_sum16, pass->rope_cs, pass->rope_local_cs,
-                           pass->item_of,   pass->token_of,  pass->row0,    pass->scratch,
-                           pass->q_pre,     pass->centre};
+    struct pi_device *d = pass->device;
+    const struct pi_at placed[] = {
+        pass->x,       pass->h,     pass->block, pass->act.q, pass->act.scale,
+        pass->rope_cs, pass->token, pass->pos,   pass->index, pass->act.sum16,
+        pass->q_pre,   pass->k_pre, pass->centre, pass->logits, pass->rope_local_cs};
+    void *const parts[] = {pass->token_of, pass->pos_of, pass->row0, pass->delta_item};
+    for (size_t i = 0; i < PI_LEN(placed); i++)
+        d->free(d, placed[i]);
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
+    for (int i = 0; i < PI_N_ROOM; i++)
+        pi_mem_free(pass->room[i]);
     pi_pass_attention_free(pass);
+    pi_placed_free(&pass->placed);
+    d->close(pass->stream);
     pi_mem_free(pass);
 }
 
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err)
 {
-    return pi_centre_create(pass->model, &pass->centre, err);
+    const struct pi_hparams *hp = &pass->model->hp;
+    size_t n_k = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
+    float *centre = NULL;
+    bool ok = true;
+    PI_TRY(pi_centre_create(pass->model, &centre, err));
+    pass->centre = pi_pass_place(pass, hp->n_layer_kv, n_k, sizeof(float), &ok);
+    if (ok)
+        pass->device->upload(pass->stream, centre,
+                             (size_t)hp->n_layer_kv * n_k * sizeof(float), pass->centre);
+    pi_mem_free(centre);
+    return ok ? PITH_OK
+              : pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer_kv);
 }

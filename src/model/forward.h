@@ -198,7 +198,7 @@ void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user);
 
 /* out[i] = hidden state [n_embd], after the last norm, of the token with index rows[i] in the last
    pass; n <= max_tok. */
-void pi_pass_hidden(const struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
+void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
 
 /* out[i] = logits [n_vocab] of the token with index rows[i] in the last pass; n <= max_tok. */
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);

@@ -60,228 +60,110 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
         out->widest = (size_t)s->n_query;
 }
 
-static void place(struct pi_pass *pass, float *memory)
+static void place(struct pi_pass *pass, struct pi_at memory)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     struct pi_pass_latent *l = &pass->latent;
-    size_t n = (size_t)pass->max_tok;
-    pass->q = memory;
-    pass->k = pass->q + n * len_q(hp);
-    pass->v = pass->k + n * (size_t)hp->dim_k;
-    pass->att = pass->v + n * (size_t)hp->dim_v;
-    l->head = pass->att + n * len_att(hp);
-    l->raw = l->head + n * len_head(hp);
-    l->low = l->raw + n * (size_t)hp->dim_k;
+    pass->q = pi_pass_take(pass, &memory, len_q(hp));
+    pass->k = pi_pass_take(pass, &memory, (size_t)hp->dim_k);
+    pass->v = pi_pass_take(pass, &memory, (size_t)hp->dim_v);
+    pass->att = pi_pass_take(pass, &memory, len_att(hp));
+    l->head = pi_pass_take(pass, &memory, len_head(hp));
+    l->raw = pi_pass_take(pass, &memory, (size_t)hp->dim_k);
+    l->low = memory;
 }
 
-/* ---- a matrix for each head ---- */
-
-/* One loop over all heads and the groups of their matrices. */
-struct heads {
-    struct pi_pass *pass;
-    const struct pi_matrix *w; /* of head 0 */
-    const float *x;            /* [n_head][n_tok][n_col] */
-    float *out;                /* row t of head h at out + t * stride + h * step */
-    size_t stride, step;
-    int32_t chunk;   /* groups of one work item */
-    int32_t n_chunk; /* work items of a head */
-};
-
-static void heads_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+/* What all bodies of the block share. */
+static struct pi_latent_rows rows_of(const struct pi_pass *pass)
 {
-    const struct heads *p = ctx;
-    struct pi_pass *pass = p->pass;
-    void *room = pass->scratch + (size_t)thread * pass->scratch_size;
-    for (int64_t item = begin; item < end; item++) {
-        int32_t head = (int32_t)(item / p->n_chunk), part = (int32_t)(item % p->n_chunk);
-        struct pi_matrix w = pi_matrix_slab(p->w, head);
-        size_t row = (size_t)head * (size_t)pass->n_tok;
-        size_t block = row * (size_t)pi_ceil_div(w.n_col, PI_ACT_BLOCK);
-        struct pi_act act = {.n_tok = pass->n_tok,
-                             .n_col = w.n_col,
-                             .x = p->x + row * (size_t)w.n_col,
-                             .q = pass->act_q + block * PI_ACT_BLOCK,
-                             .scale = pass->act_scale + block,
-                             .sum16 = pass->act_sum16 + block * 2,
-                             .far = pass->cpu->matmul.far};
-        int32_t last = (int32_t)pi_min((part + 1) * p->chunk, w.n_group);
-        pass->cpu->matmul.mul[pi_matmul_index(w.type)](
-            &w, &act, part * p->chunk, last, p->out + (size_t)head * p->step, p->stride, room);
-    }
-}
-
-#define MIN_CHUNKS_PER_THREAD 8 /* so that a slow thread holds the others up by little */
-
-static void run_heads(struct heads *p)
-{
-    int32_t n_head = p->pass->model->hp.n_head, n_group = p->w->n_group;
-    int64_t work = (int64_t)n_head * n_group * PI_GROUP * p->w->n_col * p->pass->n_tok;
-    int32_t n_thread = pi_pass_threads_for(p->pass, work);
-    int64_t n_item = n_thread == 1 ? 1 : (int64_t)n_thread * MIN_CHUNKS_PER_THREAD;
-    p->chunk = (int32_t)pi_ceil_div(n_group, pi_ceil_div(n_item, n_head));
-    p->n_chunk = (int32_t)pi_ceil_div(n_group, p->chunk);
-    pi_parallel_items(n_thread, (int64_t)p->n_chunk * n_head, heads_items, p);
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_layer *layer = pass->layer;
+    return (struct pi_latent_rows){
+        .low = pass->latent.low,
+        .query_a_norm = pi_pass_vector(pass, layer->query_a_norm),
+        .raw = pass->latent.raw,
+        .latent_norm = pi_pass_vector(pass, layer->latent_norm),
+        .k = pass->k,
+        .v = pass->v,
+        .head = pass->latent.head,
+        .att = pass->att,
+        .q = pass->q,
+        .q_pre = pass->q_pre,
+        .k_pre = pass->k_pre,
+        .wants_v = pi_at_some(pass->k_pre) || pass->tap != NULL,
+        .cs = pass->rope_cs,
+        .pos = pass->pos,
+        .rope = layer->rope,
+        .temp = pi_pass_temperature(pass),
+        .n_tok = pass->n_tok,
+        .n_head = hp->n_head,
+        .n_query = hp->latent.n_query,
+        .dim_key = hp->latent.dim_key,
+        .n_rot = hp->n_rot,
+        .dim_k = hp->dim_k,
+        .dim_v = hp->dim_v,
+        .eps = hp->rms_eps,
+    };
 }
 
 /* ---- queries and the lane's new vectors ---- */
 
-static void low_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer *layer = pass->layer;
-    int32_t n = hp->latent.n_query;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        float *low = pass->latent.low + t * n;
-        pass->cpu->vec.rms_norm(low, layer->query_a_norm, low, n, hp->rms_eps);
-        if (pi_matrix_reads_int8(&layer->w_query_b))
-            pi_pass_quantize(pass, low, t, n);
-    }
-}
-
-/* Row t's vector of the lane. Whoever looks at values gets a copy. */
-static void make_key(struct pi_pass *pass, int64_t t, const float *cs)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_rope *rope = pass->layer->rope;
-    int32_t n_rot = hp->n_rot, n_rank = hp->dim_v;
-    const float *raw = pass->latent.raw + t * hp->dim_k;
-    float *k = pass->k + t * hp->dim_k;
-    memcpy(k, raw + n_rank, (size_t)n_rot * sizeof(*k));
-    pass->cpu->vec.rms_norm(raw, pass->layer->latent_norm, k + n_rot, n_rank, hp->rms_eps);
-    if (pass->k_pre != NULL)
-        memcpy(pass->k_pre + t * hp->dim_k, k, (size_t)hp->dim_k * sizeof(*k));
-    if (pass->k_pre != NULL || pass->tap != NULL)
-        memcpy(pass->v + t * n_rank, k + n_rot, (size_t)n_rank * sizeof(*k));
-    pass->cpu->vec.rope(k, cs, rope->n_pair, rope->adjacent);
-}
-
-/* Row t's heads: what is rotated goes to the query, the rest to where the next product reads it. */
-static void split_heads(struct pi_pass *pass, int64_t t, const float *cs)
-{
-    const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_rope *rope = pass->layer->rope;
-    size_t n = (size_t)hp->latent.dim_key, n_rot = (size_t)hp->n_rot;
-    bool reads_int8 = pi_matrix_reads_int8(&pass->layer->w_absorb);
-    const float *head = pass->latent.head + (size_t)t * (size_t)hp->n_head * (n + n_rot);
-    for (int32_t h = 0; h < hp->n_head; h++, head += n + n_rot) {
-        int64_t row = (int64_t)h * pass->n_tok + t;
-        float *q = pass->q + (size_t)t * len_q(hp) + (size_t)h * (size_t)hp->dim_k;
-        if (reads_int8)
-            pi_pass_quantize(pass, head, row, (int32_t)n);
-        else
-            memcpy(pass->att + (size_t)row * n, head, n * sizeof(*head));
-        memcpy(q, head + n, n_rot * sizeof(*q));
-        if (pass->q_pre != NULL)
-            memcpy(pass->q_pre + (q - pass->q), q, n_rot * sizeof(*q));
-        pass->cpu->vec.rope(q, cs, rope->n_pair, rope->adjacent);
-    }
-}
-
-static void in_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        const float *cs = pass->rope_cs + t * pass->layer->rope->n_pair * 2;
-        make_key(pass, t, cs);
-        split_heads(pass, t, cs);
-    }
-}
-
-/* What is left to do where somebody looks at queries, or they grow with their position. */
-static void query_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    const struct pi_hparams *hp = &pass->model->hp;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        float *q = pass->q + (size_t)t * len_q(hp);
-        for (int32_t h = 0; h < hp->n_head && pass->q_pre != NULL; h++) {
-            size_t at = (size_t)h * (size_t)hp->dim_k + (size_t)hp->n_rot;
-            memcpy(pass->q_pre + (size_t)t * len_q(hp) + at, q + at,
-                   (size_t)hp->dim_v * sizeof(*q));
-        }
-        float factor = hp->temp_scale != 0.0f ? pi_pass_temperature(pass, t) : 1.0f;
-        for (size_t i = 0; hp->temp_scale != 0.0f && i < len_q(hp); i++)
-            q[i] *= factor;
-    }
-}
-
 static void make_queries(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer *w = pass->layer;
+    const struct pi_placed_layer *w = pass->w;
     struct pi_pass_latent *l = &pass->latent;
-    bool low = w->w_query_a.data != NULL;
+    struct pi_latent_rows rows = rows_of(pass);
+    bool low = pi_at_some(w->w_query_a.data);
     pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_matrix *const[]){low ? &w->w_query_a : &w->wq, &w->w_latent},
-                    (float *const[]){low ? l->low : l->head, l->raw}, 2);
+                    (const struct pi_weight *const[]){low ? &w->w_query_a : &w->wq, &w->w_latent},
+                    (const struct pi_at[]){low ? l->low : l->head, l->raw}, 2);
     if (low) {
-        pi_pass_rows(pass, low_rows, hp->latent.n_query);
-        pi_pass_product(pass, l->low, pass->n_tok, (const struct pi_matrix *const[]){&w->w_query_b},
-                        (float *const[]){l->head}, 1);
+        rows.act = pi_pass_act(pass, &w->w_query_b);
+        pi_pass_rows(pass, PI_ROWS_LATENT_LOW, &rows, hp->latent.n_query);
+        pi_pass_product(pass, l->low, pass->n_tok, (const struct pi_weight *const[]){&w->w_query_b},
+                        (const struct pi_at[]){l->head}, 1);
     }
-    pi_pass_rows(pass, in_rows, (int64_t)len_head(hp));
-    struct heads absorb = {.pass = pass,
-                           .w = &w->w_absorb,
-                           .x = pass->att,
-                           .out = pass->q + hp->n_rot,
-                           .stride = len_q(hp),
-                           .step = (size_t)hp->dim_k};
-    run_heads(&absorb);
-    if (pass->q_pre != NULL || hp->temp_scale != 0.0f)
-        pi_pass_rows(pass, query_rows, (int64_t)len_q(hp));
+    rows.act = pi_pass_act(pass, &w->w_absorb);
+    pi_pass_rows(pass, PI_ROWS_LATENT_IN, &rows, (int64_t)len_head(hp));
+    const struct pi_product_heads absorb = {.x = pass->att,
+                                            .act = pass->act,
+                                            .n_tok = pass->n_tok,
+                                            .n_head = hp->n_head,
+                                            .w = &w->w_absorb,
+                                            .out = pi_at_item(pass->q, (size_t)hp->n_rot),
+                                            .stride = len_q(hp),
+                                            .step = (size_t)hp->dim_k};
+    pass->device->product_heads(pass->stream, &absorb);
+    if (pi_at_some(pass->q_pre) || hp->temp_scale != 0.0f)
+        pi_pass_rows(pass, PI_ROWS_LATENT_QUERY, &rows, (int64_t)len_q(hp));
 }
 
 /* ---- the way out ---- */
 
-/* What attention gave, head by head; queries have been used, and their memory has room. */
-static void gather_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    const struct pi_hparams *hp = &pass->model->hp;
-    size_t n = (size_t)hp->dim_v;
-    bool reads_int8 = pi_matrix_reads_int8(&pass->layer->w_expand);
-    (void)thread;
-    for (int64_t t = begin; t < end; t++)
-        for (int32_t h = 0; h < hp->n_head; h++) {
-            const float *att = pass->att + ((size_t)t * (size_t)hp->n_head + (size_t)h) * n;
-            int64_t row = (int64_t)h * pass->n_tok + t;
-            if (reads_int8)
-                pi_pass_quantize(pass, att, row, (int32_t)n);
-            else
-                memcpy(pass->q + (size_t)row * n, att, n * sizeof(*att));
-        }
-}
-
-static void out_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct pi_pass *pass = ctx;
-    int32_t n = pass->layer->wo.n_col;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++)
-        pi_pass_quantize(pass, pass->latent.head + t * n, t, n);
-}
-
 static void leave(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer *w = pass->layer;
+    const struct pi_placed_layer *w = pass->w;
     size_t dim_out = (size_t)hp->latent.dim_out;
-    pi_pass_rows(pass, gather_rows, (int64_t)hp->n_head * hp->dim_v);
-    struct heads expand = {.pass = pass,
-                           .w = &w->w_expand,
-                           .x = pass->q,
-                           .out = pass->latent.head,
-                           .stride = (size_t)hp->n_head * dim_out,
-                           .step = dim_out};
-    run_heads(&expand);
-    if (pi_matrix_reads_int8(&w->wo))
-        pi_pass_rows(pass, out_rows, w->wo.n_col);
-    pi_pass_product(pass, pass->latent.head, pass->n_tok, (const struct pi_matrix *const[]){&w->wo},
-                    (float *const[]){pass->h}, 1);
+    struct pi_latent_rows rows = rows_of(pass);
+    rows.act = pi_pass_act(pass, &w->w_expand);
+    pi_pass_rows(pass, PI_ROWS_LATENT_GATHER, &rows, (int64_t)hp->n_head * hp->dim_v);
+    const struct pi_product_heads expand = {.x = pass->q,
+                                            .act = pass->act,
+                                            .n_tok = pass->n_tok,
+                                            .n_head = hp->n_head,
+                                            .w = &w->w_expand,
+                                            .out = pass->latent.head,
+                                            .stride = (size_t)hp->n_head * dim_out,
+                                            .step = dim_out};
+    pass->device->product_heads(pass->stream, &expand);
+    const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->wo),
+                                         w->wo.n_col};
+    if (pi_at_some(out.act.q))
+        pi_pass_rows(pass, PI_ROWS_QUANTIZE, &out, out.n);
+    pi_pass_product(pass, pass->latent.head, pass->n_tok, (const struct pi_weight *const[]){&w->wo},
+                    (const struct pi_at[]){pass->h}, 1);
 }
 
 /* ---- the block ---- */

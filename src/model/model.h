@@ -6,22 +6,12 @@
 #define PI_MODEL_H
 
 #include "cpu/matmul.h"
+#include "device/device.h"
 #include "file/gguf_parts.h"
 #include "model/block.h"
-#include "model/moe.h"
 #include "tensor/rope.h"
 #include "text/chat.h"
 #include "text/vocab.h"
-
-/* Of the gated delta nets that some layers have in the place of attention (delta.c). */
-struct pi_delta_shape {
-    int32_t n_layer; /* that have one; 0: the rest says nothing */
-    int32_t n_key;   /* heads of queries and keys */
-    int32_t n_value; /* heads of values, a multiple of n_key */
-    int32_t dim;     /* of a key and of a value */
-    int32_t n_conv;  /* taps of the convolution */
-    bool tiled;      /* value head h has key head h mod n_key; else h / (n_value / n_key) */
-};
 
 /* Of multi-head latent attention (latent.c): what a lane holds is one vector for all heads, whose
    values are a part of it. hp's dim_k, dim_v and n_head_kv are the lane's: n_rot + n_rank, n_rank,

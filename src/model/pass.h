@@ -1,11 +1,14 @@
-/* pass.h - the inside of a pass, for forward.c and the blocks alone. */
+/*
+ * pass.h - the inside of a pass, for forward.c and the blocks alone. Rows of numbers are on the
+ * device of the pass; a block's run() is a program of its operations.
+ */
 #ifndef PI_PASS_H
 #define PI_PASS_H
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "cpu/kernels.h"
 #include "model/forward.h"
+#include "model/placed.h"
 
 /* Tokens of an item that attend together: a chunk of the reader's, or what is neither read nor
    watched of an item. Its attention is a number of tiles. */
@@ -16,49 +19,51 @@ struct pi_pass_segment {
     int32_t chunk; /* -1: not the reader's */
 };
 
-/* What a delta net has of each token (delta.c). mix is the width of its convolution. */
-struct pi_pass_delta {
-    float *u;            /* [max_tok][mix] what is projected */
-    float *z;            /* [max_tok][n_value][dim] the gate, then the gated output */
-    float *c;            /* [max_tok][mix + n_value * dim] rows of both together as a file has them,
-                           then, [max_tok][mix], what the convolution gives */
-    float *beta, *decay; /* [max_tok][n_value] */
-    float *beta_alpha;   /* [max_tok][2 n_value] the rows of both together */
-    float *kq;           /* [max_tok][n_key] */
-};
-
-/* Of the experts' block (moe.c). A row is a token's place with one of its experts; rows are sorted by
-   expert. */
+/* Of the experts' block (moe.c). A row is a token's place with one of its experts. */
 struct pi_pass_moe {
-    float *x;         /* [n_row][n_embd] inputs, then outputs */
-    float *gate, *up; /* [n_row][n_ff] */
-    int8_t *q;        /* [n_row][input, padded to 32], as pi_pass's act_q */
-    float *scale;     /* [n_row][... / 32] */
-    int16_t *sum16;   /* [n_row][... / 16] */
-    float *weight;    /* [n_tok][n_used], a token's best expert first */
-    int32_t *chosen;  /* [n_tok][n_used] experts */
-    int32_t *row;     /* [n_tok][n_used] where they stand */
-    int32_t *token;   /* [n_row] */
-    int32_t *first;   /* [n_expert + 1] first row of an expert */
-    int32_t *busy;    /* [n_busy] experts with rows, ascending */
-    int32_t n_busy, n_row;
-    float *logit;                   /* [n_tok][n_expert] of the router */
-    float *rank;                    /* [n_tok][n_expert] */
-    float *shared_weight;           /* [n_tok] of the shared expert, where it has one */
-    float *shared_gate, *shared_up; /* [n_tok][n_ff_shared] */
+    struct pi_at x;            /* [n_row][n_embd] inputs, then outputs */
+    struct pi_at gate, up;     /* [n_row][n_ff] */
+    struct pi_int8 act;        /* [n_row] of either */
+    struct pi_moe_places places;
+    struct pi_at logit, rank;  /* [n_tok][n_expert] of the router */
+    struct pi_at shared_weight; /* [n_tok] of the shared expert, where it has one */
+    struct pi_at shared_gate, shared_up; /* [n_tok][n_ff_shared] */
 };
 
 /* Of latent attention (latent.c), beside q, k, v and att, which are those of its lane. */
 struct pi_pass_latent {
-    float *head; /* [max_tok][n_head][dim_key + n_rot] queries, then [max_tok][n_head][dim_out] */
-    float *raw;  /* [max_tok][n_rank + n_rot] the lane's vectors as they are projected */
-    float *low;  /* [max_tok][n_query] */
+    struct pi_at head; /* [max_tok][n_head][dim_key + n_rot] queries, then
+                          [max_tok][n_head][dim_out] */
+    struct pi_at raw;  /* [max_tok][n_rank + n_rot] the lane's vectors as they are projected */
+    struct pi_at low;  /* [max_tok][n_query] */
+};
+
+/* Rows that the host looks at, and where they go from a device that it cannot look into. */
+enum pi_pass_room {
+    PI_ROOM_H,
+    PI_ROOM_Q,
+    PI_ROOM_Q_PRE,
+    PI_ROOM_K,
+    PI_ROOM_K_PRE,
+    PI_ROOM_V,
+    PI_ROOM_ATT,
+    PI_N_ROOM
+};
+
+/* Where the weights of a watched tile go. */
+struct pi_pass_watched_rows {
+    struct kv_attend_tap tap;
+    struct kv_weight_parts parts;
 };
 
 struct pi_pass {
     const struct pith_model *model;
+    struct pi_device *device;
+    struct pi_placed placed;   /* the model's weights there */
+    struct pi_stream *stream;  /* of the pass, with room for calls of attention of */
+    size_t attend_size;        /* so many bytes of scratch */
+    size_t widest;             /* values of the widest input of a product */
     struct kv_geometry geometry; /* of the cache */
-    const struct pi_kernels *cpu;
     int32_t max_tok;
     int32_t n_thread;
     int32_t tile; /* query tokens of one attention call */
@@ -67,43 +72,46 @@ struct pi_pass {
     int32_t n_item;
     int32_t n_tok;
     const struct pi_layer *layer;      /* the running layer */
-    const struct pi_layer_block *from; /* of the stream: the block that ran, NULL: none did */
-    const struct pi_layer_block *to;   /* the one that runs next, NULL: none does */
+    const struct pi_placed_layer *w;   /* its matrices */
+    const struct pi_layer_block *to;   /* the block that runs; NULL: none does */
 
-    float *x;        /* [max_tok][n_embd] the residual stream */
-    float *h;        /* [max_tok][n_embd] normed input of a block, then its output */
-    float *q;        /* [max_tok][n_head][dim_k] */
-    float *k;        /* [max_tok][n_head_kv][dim_k] */
-    float *v;        /* [max_tok][n_head_kv][dim_v] */
-    int32_t n_logit; /* of a row that are made; 0: all */
-    float *centre;   /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); NULL: 0 */
-    float *att;      /* [max_tok][n_head][dim_v] */
-    float *q_gate;   /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
-    float *gate;     /* [max_tok][n_ff] */
-    float *up;       /* [max_tok][n_ff] */
+    struct pi_at x;        /* [max_tok][n_embd] the residual stream */
+    struct pi_at h;        /* [max_tok][n_embd] normed input of a block, then its output */
+    struct pi_at q;        /* [max_tok][n_head][dim_k] */
+    struct pi_at k;        /* [max_tok][n_head_kv][dim_k] */
+    struct pi_at v;        /* [max_tok][n_head_kv][dim_v] */
+    int32_t n_logit;       /* of a row that are made; 0: all */
+    struct pi_at logits;   /* [max_tok][n_vocab]; none where the device writes to the host's */
+    struct pi_at centre;   /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); none: 0 */
+    struct pi_at att;      /* [max_tok][n_head][dim_v] */
+    struct pi_at q_gate;   /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
+    struct pi_at gate;     /* [max_tok][n_ff] */
+    struct pi_at up;       /* [max_tok][n_ff] */
     struct pi_pass_moe moe;
-    struct pi_pass_delta delta;
+    struct pi_delta_parts delta;
+    struct pi_delta_item *delta_item; /* [max_tok] of the running layer; NULL: the model has none */
     struct pi_pass_latent latent;
-    float *block;        /* [max_tok][the most of all blocks] owns q..moe, a block's at a time */
-    float *q_pre;        /* [max_tok][n_head][dim_k] queries before rope; NULL without a tap */
-    float *k_pre;        /* [max_tok][n_head_kv][dim_k] keys before rope; NULL without a writer */
+    struct pi_at block;  /* [max_tok][the most of all blocks] owns q..latent, a block's at a time */
+    struct pi_at q_pre;  /* [max_tok][n_head][dim_k] queries before rope; none without a tap */
+    struct pi_at k_pre;  /* [max_tok][n_head_kv][dim_k] keys before rope; none without a writer */
     pi_pass_tap_fn *tap; /* NULL: nobody listens */
     void *tap_user;
     pi_pass_ask_fn *ask; /* NULL: nobody is asked */
     void *ask_user;
 
-    int8_t *act_q;      /* [max_tok][widest input, padded to 32] */
-    float *act_scale;   /* [max_tok][... / 32] */
-    int16_t *act_sum16; /* [max_tok][... / 16] */
+    struct pi_int8 act; /* [max_tok] of the widest input */
 
-    float *rope_cs;       /* [max_tok][n_pair][2] */
-    float *rope_local_cs; /* the same of model->rope_local; NULL: there is none */
-    int32_t *item_of;     /* [max_tok] item of a token */
-    int32_t *token_of;    /* [max_tok] id of a token */
-    int32_t *row0;        /* [max_tok + 1] first row of an item */
+    struct pi_at rope_cs;       /* [max_tok][n_pair][2] */
+    struct pi_at rope_local_cs; /* the same of model->rope_local; none: there is none */
+    struct pi_at token;         /* int32_t [max_tok] ids */
+    struct pi_at pos;           /* int32_t [max_tok] */
+    struct pi_at index;         /* int32_t [max_tok] rows that are picked */
+    int32_t *token_of;          /* [max_tok] the host's, as the next two */
+    int32_t *pos_of;            /* [max_tok] */
+    int32_t *row0;              /* [max_tok + 1] first row of an item */
+    float *room[PI_N_ROOM];     /* [max_tok] rows; NULL where the host looks into the device */
 
-    uint8_t *scratch; /* [n_thread][scratch_size] of kernels */
-    size_t scratch_size;
+    struct kv_append *append;   /* [max_tok][n_head_kv] of the running layer */
 
     struct pi_pass_segment *segment; /* [max_tok] */
     int32_t n_segment;
@@ -115,9 +123,10 @@ struct pi_pass {
     int32_t watch_tile; /* tokens of a watched item in one attention call */
     int32_t *watched;   /* [max_tok] items that are watched; NULL without a watch */
     int32_t n_watched;
-    int32_t *slot;     /* [max_tok][n_head_kv] of an item's first token in the running layer */
-    float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
+    float *watch_rows;  /* [n_thread][rows of a tile][watch_stride + numbers beside] */
     size_t watch_stride;
+    struct pi_pass_watched_rows *watched_rows; /* [n_thread] */
+    float *watch_out; /* [n_thread][watch_tile][n_head][dim_v] likewise a room */
 
     struct pi_pass_writer writer; /* written NULL: nobody looks */
 
@@ -135,40 +144,56 @@ struct pi_pass {
     int32_t n_recall;
 };
 
-/* Threads for a loop of this many multiplications. */
-int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work);
+/* forward.c. A stream with room for calls of attention of so many bytes of scratch, in the place of
+   the one that there is. NOMEM leaves that. */
+pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_error *err);
 
 /* n_row * row_len elements of scratch; NULL, and *ok false, without memory or when any part of the
-   size overflows. */
+   size overflows. Of the host and of the pass's device. */
 void *pi_pass_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok);
+struct pi_at pi_pass_place(const struct pi_pass *pass, int32_t n_row, size_t row_len, size_t size,
+                           bool *ok);
+
+/* The rows of the pass as the host sees them, each of n floats. Valid until the next look. */
+float *pi_pass_look(const struct pi_pass *pass, struct pi_at rows, size_t n,
+                    enum pi_pass_room room);
 
 /* ---- product.c ---- */
 
-/* A loop over the rows of the pass, each of about n floats; its context is the pass. */
-void pi_pass_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n);
+/* A body over the rows of the pass, each of about n floats. */
+void pi_pass_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args, int64_t n);
 
 /* out[i] = w[i] times the activations x [n_tok][n_col], n <= 3, whose int8 copy is up to date where
    a matrix reads it. */
-void pi_pass_product(struct pi_pass *pass, const float *x, int32_t n_tok,
-                     const struct pi_matrix *const *w, float *const *out, int32_t n);
+void pi_pass_product(const struct pi_pass *pass, struct pi_at x, int32_t n_tok,
+                     const struct pi_weight *const *w, const struct pi_at *out, int32_t n);
 
-/* Makes the int8 copy of row t of an input of n values. */
-void pi_pass_quantize(struct pi_pass *pass, const float *row, int64_t t, int32_t n);
+/* The int8 copy of an input of a matrix, none where it reads floats. */
+struct pi_int8 pi_pass_act(const struct pi_pass *pass, const struct pi_weight *w);
+struct pi_temperature pi_pass_temperature(const struct pi_pass *pass);
 bool pi_matrix_reads_int8(const struct pi_matrix *w);
+
+/* The next part of a block's rows: n floats of each token. */
+struct pi_at pi_pass_take(const struct pi_pass *pass, struct pi_at *memory, size_t n);
+
+/* A vector of the model on the device. */
+static inline struct pi_at pi_pass_vector(const struct pi_pass *pass, const float *vector)
+{
+    return pi_placed_vector(&pass->placed, vector);
+}
 
 /* ---- fetch.c ---- */
 
-/* Asks for experts of the running layer, [n] of them, where a file has them. */
-void pi_pass_fetch_experts(const struct pi_pass *pass, const int32_t *expert, int32_t n);
+/* Asks for the experts of the running layer that have rows, where a file has them. */
+void pi_pass_fetch_experts(const struct pi_pass *pass);
 
 /* ---- attention.c ---- */
 
 /* Shows the running layer's rows to the tap. */
 void pi_pass_call_tap(struct pi_pass *pass);
 
-/* What the query of row t is multiplied by: texts longer than those of training are read with
-   sharper attention. */
-float pi_pass_temperature(const struct pi_pass *pass, int64_t t);
+/* The cosines and sines of the running layer's rotation; none: it has none. */
+struct pi_at pi_pass_turns(const struct pi_pass *pass);
 
 /* ---- attention_lanes.c ---- */
 

@@ -1,89 +1,36 @@
 /*
- * product.c - what blocks compute with: loops over the rows of a pass, and products of activations
- * with weights. It knows no block. Invariant: every work item writes its own range and sums in a
- * fixed order, so that results depend neither on threads nor on the tokens beside.
+ * product.c - what blocks compute with: bodies over the rows of a pass, and products of activations
+ * with weights, both of the pass's device. It knows no block.
  */
 #include "model/pass.h"
 
-/* ---- how many threads ---- */
-
-/* Multiplications below which waking and awaiting other threads costs more than they save. */
-#define MIN_WORK 500000
-
-int32_t pi_pass_threads_for(const struct pi_pass *pass, int64_t work)
-{
-    return work < MIN_WORK ? 1 : (int32_t)pi_min(pass->n_thread, pi_thread_count());
-}
-
-void pi_pass_rows(struct pi_pass *pass, pi_job_fn *fn, int64_t n)
+void pi_pass_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args, int64_t n)
 {
     const int64_t work_per_float = 40; /* norms, exponentials and rounding take many operations */
-    pi_parallel_ranges(pi_pass_threads_for(pass, pass->n_tok * n * work_per_float), pass->n_tok, fn,
-                       pass);
+    pass->device->rows(pass->stream, body, args, pass->n_tok, n * work_per_float);
 }
 
-/* ---- products with weights ---- */
-
-/* Up to three matrices that share their input, done as one loop. */
-struct product {
-    struct pi_pass *pass;
-    struct pi_act act;
-    const struct pi_matrix *w[3];
-    float *out[3]; /* [n_tok][n_row] */
-    int32_t n;
-    int32_t chunk; /* groups of one work item */
-};
-
-#define MIN_CHUNKS_PER_THREAD 8 /* so that a slow thread holds the others up by little */
-
-static void product_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+void pi_pass_product(const struct pi_pass *pass, struct pi_at x, int32_t n_tok,
+                     const struct pi_weight *const *w, const struct pi_at *out, int32_t n)
 {
-    const struct product *p = ctx;
-    void *scratch = p->pass->scratch + (size_t)thread * p->pass->scratch_size;
-    for (int64_t item = begin, n; item < end; item += n) {
-        int64_t rest = item;
-        int32_t i = 0;
-        for (; rest >= pi_ceil_div(p->w[i]->n_group, p->chunk); i++)
-            rest -= pi_ceil_div(p->w[i]->n_group, p->chunk);
-        const struct pi_matrix *w = p->w[i];
-        n = pi_min(end - item, pi_ceil_div(w->n_group, p->chunk) - rest); /* of this matrix */
-        int32_t first = (int32_t)rest * p->chunk;
-        int32_t last = (int32_t)pi_min((rest + n) * p->chunk, w->n_group);
-        p->pass->cpu->matmul.mul[pi_matmul_index(w->type)](w, &p->act, first, last, p->out[i],
-                                                           (size_t)w->n_row, scratch);
-    }
-}
-
-void pi_pass_product(struct pi_pass *pass, const float *x, int32_t n_tok,
-                     const struct pi_matrix *const *w, float *const *out, int32_t n)
-{
-    struct product p = {.pass = pass, .n = n};
-    int64_t n_group = 0, n_item = 0;
-    p.act = (struct pi_act){.n_tok = n_tok,
-                            .n_col = w[0]->n_col,
-                            .x = x,
-                            .q = pass->act_q,
-                            .scale = pass->act_scale,
-                            .sum16 = pass->act_sum16,
-                            .far = pass->cpu->matmul.far};
+    struct pi_product p = {.x = x, .act = pass->act, .n_tok = n_tok, .n = n};
     for (int32_t i = 0; i < n; i++) {
         p.w[i] = w[i];
         p.out[i] = out[i];
-        n_group += w[i]->n_group;
     }
-    int32_t n_thread = pi_pass_threads_for(pass, n_group * PI_GROUP * w[0]->n_col * n_tok);
-    p.chunk = (int32_t)(n_thread == 1 ? n_group
-                                      : pi_max(1, n_group / (n_thread * MIN_CHUNKS_PER_THREAD)));
-    for (int32_t i = 0; i < n; i++)
-        n_item += pi_ceil_div(w[i]->n_group, p.chunk);
-    pi_parallel_items(n_thread, n_item, product_items, &p);
+    pass->device->product(pass->stream, &p);
 }
 
-void pi_pass_quantize(struct pi_pass *pass, const float *row, int64_t t, int32_t n)
+struct pi_int8 pi_pass_act(const struct pi_pass *pass, const struct pi_weight *w)
 {
-    size_t n_block = (size_t)pi_ceil_div(n, PI_ACT_BLOCK), at = (size_t)t * n_block;
-    pass->cpu->vec.quantize(row, n, pass->act_q + at * PI_ACT_BLOCK, pass->act_scale + at,
-                            pass->act_sum16 + at * 2);
+    const struct pi_int8 unread = {.q = {0}};
+    return pi_weight_reads_int8(w) ? pass->act : unread;
+}
+
+struct pi_temperature pi_pass_temperature(const struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    return (struct pi_temperature){hp->temp_scale, hp->temp_len};
 }
 
 bool pi_matrix_reads_int8(const struct pi_matrix *w)
@@ -100,4 +47,29 @@ void *pi_pass_alloc(int32_t n_row, size_t row_len, size_t size, bool *ok)
                                                         : NULL;
     *ok = *ok && p != NULL;
     return p;
+}
+
+struct pi_at pi_pass_place(const struct pi_pass *pass, int32_t n_row, size_t row_len, size_t size,
+                           bool *ok)
+{
+    size_t len;
+    struct pi_at at = {0};
+    if (pi_mul_size((size_t)n_row, row_len, &len) && pi_mul_size(len, size, &len))
+        at = pass->device->alloc(pass->device, PI_MEM_SCRATCH, len);
+    *ok = *ok && pi_at_some(at);
+    return at;
+}
+
+struct pi_at pi_pass_take(const struct pi_pass *pass, struct pi_at *memory, size_t n)
+{
+    struct pi_at part = *memory;
+    *memory = pi_at_item(*memory, (size_t)pass->max_tok * n);
+    return part;
+}
+
+float *pi_pass_look(const struct pi_pass *pass, struct pi_at rows, size_t n,
+                    enum pi_pass_room room)
+{
+    size_t size = (size_t)pass->n_tok * n * sizeof(float);
+    return pass->device->download(pass->stream, rows, size, pass->room[room]);
 }

@@ -174,6 +174,7 @@ struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
                               g->dim_k),
         .type_v = choose_type(o->values > 0 ? o->values : o->type, PACKED_VALUES, v, g->dim_v),
         .index = index_of(o),
+        .device = &pi_device_cpu, /* the tier is memory of the host */
     };
     if (g->v_in_k > 0 && o->values == 0) /* values are parts of keys */
         lane.type_v = lane.type_k;

@@ -11,9 +11,9 @@
  */
 #include <math.h>
 
-#include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 /* Rows that make the decoding of a page small beside the work on it. */
 #define TILE_ROWS 96
@@ -100,13 +100,13 @@ static size_t place(struct attend *a, const struct kv_geometry *g, int32_t n_row
     return used;
 }
 
-size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row)
+size_t cpu_attend_scratch(const struct kv_geometry *g, int32_t n_row)
 {
     struct attend a;
     return place(&a, g, n_row, NULL) + 64;
 }
 
-int32_t kv_attend_tile(int32_t n_group)
+int32_t cpu_attend_tile(int32_t n_group)
 {
     return n_group >= TILE_ROWS ? 1 : TILE_ROWS / n_group;
 }
@@ -682,7 +682,8 @@ static void rows_finish(struct attend *a)
         memcpy(job->tap->sum, a->sum, (size_t)a->n_row * sizeof(float));
 }
 
-void kv_attend(const struct kv_attend_job *job, void *scratch)
+/* Of a job whose queries and output are pointers. */
+static void run(const struct kv_attend_job *job, void *scratch)
 {
     uint8_t *base = (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64;
     struct attend a = {
@@ -711,4 +712,40 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
     else
         lane_attend(&a);
     rows_finish(&a);
+}
+
+void cpu_attend_one(const struct kv_attend_job *job, void *scratch)
+{
+    struct kv_attend_job own = *job;
+    if (own.q == NULL)
+        own.q = pi_cpu_floats(own.q_at);
+    if (own.out == NULL)
+        own.out = pi_cpu_floats(own.out_at);
+    run(&own, scratch);
+}
+
+/* ---- a layer ---- */
+
+struct layer {
+    const struct cpu_stream *s;
+    const struct kv_attend_list *list;
+};
+
+static void layer_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct layer *layer = ctx;
+    const struct kv_attend_list *list = layer->list;
+    struct kv_attend_job job;
+    for (int64_t i = begin; i < end; i++)
+        for (int32_t turn = 0; list->job(list->ctx, i, turn, thread, &job); turn++) {
+            cpu_attend_one(&job, cpu_scratch(layer->s, thread));
+            if (list->done != NULL)
+                list->done(list->ctx, i, turn, &job, thread);
+        }
+}
+
+void cpu_attend(struct pi_stream *stream, const struct kv_attend_list *list)
+{
+    struct layer layer = {cpu_stream_of(stream), list};
+    cpu_items(layer.s, cpu_threads_for(layer.s, list->work), list->n, layer_items, &layer);
 }

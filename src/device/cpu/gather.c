@@ -5,7 +5,7 @@
  * count alike, and in a lane that was not overwritten their positions ascend.
  */
 #include "cpu/kernels.h"
-#include "kv/store.h"
+#include "device/cpu/pages.h"
 
 /* A tile as a page of its own geometry. */
 static struct kv_class tile_of(const struct kv_geometry *g, enum kv_type type_k,

@@ -2,7 +2,7 @@
  * wht.c - the rotation of the turbo storage types. It owns the signs; the transform is a kernel of
  * vec.h. Invariant: what is rotated and rotated back differs from what it was by rounding alone.
  */
-#include "kv/wht.h"
+#include "device/cpu/wht.h"
 
 #include <math.h>
 

@@ -5,8 +5,8 @@
  * in the first level of cache. It knows no lanes and no counts.
  */
 #include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 #define TILE_ENTRIES 16
 
@@ -121,7 +121,7 @@ static void write_tile(const struct kv_part *k, int32_t page_len, uint8_t *page,
         const struct kv_row out = {.low = base[0] + (size_t)i * row[0],
                                    .high = base[1] + (size_t)i * row[1],
                                    .scale = (uint16_t *)(void *)(base[2] + (size_t)i * row[2])};
-        k->codec->encode(rows + (size_t)i * stride + (size_t)d0, dim, k->group, &out);
+        kv_coders[k->type].encode(rows + (size_t)i * stride + (size_t)d0, dim, k->group, &out);
     }
     for (int32_t p = 0; p < KV_N_PLANE; p++) {
         size_t size = k->plane[p].element;
@@ -181,7 +181,7 @@ void kv_columns_read(const struct kv_cache *cache, const struct kv_class *kind, 
             take_column(page + element_at(k, p, page_len, d, slot), page_len,
                         (int32_t)(bytes / k->plane[p].element), k->plane[p].element, base[p]);
         }
-        k->codec->decode(&row, n, k->group, out + d);
+        kv_coders[k->type].decode(&row, n, k->group, out + d);
     }
     if (k->codec->rotated)
         kv_wht(out, k->dim, k->group, true);

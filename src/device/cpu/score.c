@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 enum { BOUNDS_BATCH = 16 }; /* pages whose bounds are scored in one call */
 
@@ -51,7 +51,7 @@ static size_t place(struct score *s, const struct kv_geometry *g, int32_t n_q, u
     return used;
 }
 
-size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
+size_t cpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
 {
     struct score s;
     return place(&s, g, n_q, NULL) + 64;
@@ -207,7 +207,7 @@ static void score_columns(struct score *s, int32_t i, int32_t n)
     bool stored = (s->cache->g.index & KV_INDEX_COLUMNS) != 0;
     const uint8_t *page = kv_page_at(s->lane->kind, s->lane->table[i].page);
     if (!stored)
-        kv_lane_run_keys(job->seq, job->layer, job->head, i, s->key);
+        cpu_decode_run(job->seq, job->layer, job->head, i, KV_SIDE_K, s->key);
     const struct pi_score_columns c = {
         .k = stored ? (const void *)(page + s->lane->kind->layout.columns) : s->key,
         .stride = s->cache->g.page_len,
@@ -328,7 +328,7 @@ static inline uint32_t needed(enum kv_score_kind kind)
                                     : 0;
 }
 
-void kv_score(const struct kv_score_job *job, void *scratch)
+void cpu_score(const struct kv_score_job *job, void *scratch)
 {
     struct score s = {
         .job = job,

@@ -13,8 +13,8 @@
 
 #include "base/half.h"
 #include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 #define F16_MAX 65504.0f
 #define Q4_BLOCK 32

@@ -1,12 +1,12 @@
 /*
- * moe_route.c - which experts a token takes, and with which weights: a function of that token's
+ * route.c - which experts a token takes, and with which weights: a function of that token's
  * router row alone. It knows neither weights nor threads. Exponentials are the kernels' own
  * (expf.h), so that a choice is the same on every machine.
  */
 #include <math.h>
 
 #include "cpu/expf.h"
-#include "model/moe.h"
+#include "device/cpu/route.h"
 
 /* Below it a sum of weights is taken for this: the smallest normal number of 16 bits. */
 #define LEAST_SUM 0x1p-14f

@@ -1,30 +1,10 @@
 /*
- * run.c - a lane read page by page: for whoever scores or copies many entries at once. It decodes
- * what is stored and knows nothing of what it is for. Invariant: the runs of a lane, one after the
- * other, are its slots.
+ * run.c - a lane's pages as kernels see them, and decoded: for whoever scores or copies many
+ * entries at once. It knows nothing of what that is for.
  */
 #include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
-
-int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head)
-{
-    return kv_lane_at(seq, layer, head)->n_live;
-}
-
-struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
-{
-    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    assert(i >= 0 && i < lane->n_live);
-    const struct kv_page_ref *ref = &lane->table[i];
-    struct kv_run run = {.n = ref->n, .delta = ref->delta, .count = 1 + ref->more};
-    if (lane->ragged)
-        for (int32_t p = 0; p < i; p++)
-            run.slot += lane->table[p].n;
-    else
-        run.slot = i * seq->cache->g.page_len;
-    return run;
-}
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
                   const uint8_t *page, const int32_t *pos, int32_t page_len, int32_t n,
@@ -99,7 +79,7 @@ static void turn_back(const struct kv_part *part, float *x, int32_t n)
         }
 }
 
-void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
+static void run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
 {
     const struct kv_part *k = &kv_lane_at(seq, layer, head)->kind->k;
     struct pi_attend_page page = page_of(seq, layer, head, i);
@@ -109,8 +89,8 @@ void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int
         turn_back(k, out, seq->cache->g.page_len);
 }
 
-void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
-                        float *out)
+static void run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                       float *out)
 {
     const struct kv_geometry *g = &seq->cache->g;
     const struct kv_part *v = &kv_lane_at(seq, layer, head)->kind->value;
@@ -122,4 +102,13 @@ void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, i
         memcpy(out + s * g->dim_v, rows + s * page.v_pitch, (size_t)g->dim_v * sizeof(*out));
     if (v->codec->rotated)
         kv_wht(out, g->page_len * g->dim_v, v->group, true);
+}
+
+void cpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                    enum kv_side side, float *out)
+{
+    if (side == KV_SIDE_K)
+        run_keys(seq, layer, head, i, out);
+    else
+        run_values(seq, layer, head, i, out);
 }

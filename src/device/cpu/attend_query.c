@@ -5,8 +5,8 @@
  * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
  */
 #include "cpu/kernels.h"
-#include "kv/store.h"
-#include "kv/wht.h"
+#include "device/cpu/pages.h"
+#include "device/cpu/wht.h"
 
 /* Pairs as vec.h's rope has them; here because all levels must give the same bits. */
 void kv_rotate(const struct pi_rope *rope, const float *cs, float *x)
@@ -52,20 +52,6 @@ static void put_codes(const float *from, int32_t dim, int32_t n_row, int32_t r, 
         to.sum[b * n_row + r] = sum16[0] + sum16[1];
         for (int32_t i = 0; i < CODE_LEN / 4; i++)
             memcpy(&to.code[(b * CODE_LEN / 4 + i) * n_row + r], code + 4 * i, 4);
-    }
-}
-
-void kv_query_met(enum kv_type type, float *q, int32_t dim)
-{
-    int8_t code[CODE_LEN];
-    int16_t sum16[2];
-    float scale;
-    if (type == KV_TYPE_BF16)
-        round_row(q, dim);
-    for (int32_t d = 0; type == KV_TYPE_Q8_0 && d < dim; d += CODE_LEN) {
-        pi_kernels()->vec.quantize(q + d, CODE_LEN, code, &scale, sum16);
-        for (int32_t i = 0; i < CODE_LEN; i++)
-            q[d + i] = (float)code[i] * scale;
     }
 }
 

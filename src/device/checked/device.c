@@ -1,0 +1,122 @@
+/*
+ * device.c - a device for tests, which proves that nothing reaches around the table. Its memory is
+ * the process's, but no address of it can be read or written by the host: a bit is set in each that
+ * pointers do not have, so that whoever takes one for a pointer crashes. Weights are copies. It runs
+ * the scalar kernels on one thread, and loops whose order is free from their ends.
+ */
+#include "device/cpu/cpu.h"
+#include "device/cpu/pages.h"
+
+/* ---- memory ---- */
+
+/* NULL: none. */
+static struct pi_at hide(const void *p)
+{
+    return (struct pi_at){p != NULL ? (uintptr_t)p | PI_AT_HIDDEN : 0};
+}
+
+static struct pi_at alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
+{
+    void *block = pi_mem_alloc(tag, size);
+    atomic_fetch_add(&d->bytes, (int64_t)pi_mem_size(block));
+    return hide(block);
+}
+
+static void free_block(struct pi_device *d, struct pi_at at)
+{
+    atomic_fetch_sub(&d->bytes, (int64_t)pi_mem_size(pi_cpu_ptr(at)));
+    pi_mem_free(pi_cpu_ptr(at));
+}
+
+static struct pi_at map(struct pi_device *d, enum pi_mem_tag tag, size_t size)
+{
+    void *block = pi_mem_map(tag, size);
+    atomic_fetch_add(&d->bytes, block != NULL ? (int64_t)size : 0);
+    return hide(block);
+}
+
+static void unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size)
+{
+    atomic_fetch_sub(&d->bytes, pi_at_some(at) ? (int64_t)size : 0);
+    pi_mem_unmap(tag, pi_cpu_ptr(at), size);
+}
+
+static void drop(struct pi_device *d, struct pi_at at, size_t size)
+{
+    (void)d;
+    pi_mem_drop(pi_cpu_ptr(at), size);
+}
+
+static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
+{
+    (void)d;
+    memcpy(pi_cpu_ptr(room), host, size);
+    return room;
+}
+
+static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
+{
+    (void)d;
+    (void)host;
+    return room;
+}
+
+static void upload(struct pi_stream *s, const void *host, size_t size, struct pi_at to)
+{
+    (void)s;
+    memcpy(pi_cpu_ptr(to), host, size);
+}
+
+static void *download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
+{
+    (void)s;
+    return memcpy(room, pi_cpu_ptr(from), size);
+}
+
+/* ---- weights ---- */
+
+static struct pi_at copy_of(struct pi_device *d, const void *data, size_t size)
+{
+    struct pi_at at = alloc(d, PI_MEM_WEIGHTS, size);
+    if (pi_at_some(at))
+        memcpy(pi_cpu_ptr(at), data, size);
+    return at;
+}
+
+static struct pi_at pack(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab)
+{
+    return copy_of(d, w->data, (size_t)n_slab * (size_t)w->n_group * w->group_bytes);
+}
+
+static struct pi_at pack_vector(struct pi_device *d, const float *x, size_t n)
+{
+    return copy_of(d, x, n * sizeof(*x));
+}
+
+/* ---- the table ---- */
+
+static struct pi_stream *open_stream(struct pi_device *d, const struct pi_stream_shape *shape)
+{
+    static struct pi_kernels scalar;
+    pi_kernels_fill(PI_CPU_SCALAR, &scalar);
+    return cpu_stream_make(d, shape, &scalar, true);
+}
+
+struct pi_device pi_device_checked = {
+    .name = "checked device",
+    .in_host = false,
+    .alloc = alloc,
+    .free = free_block,
+    .map = map,
+    .unmap = unmap,
+    .drop = drop,
+    .lend = lend,
+    .lend_out = lend_out,
+    .upload = upload,
+    .download = download,
+    .pack = pack,
+    .pack_vector = pack_vector,
+    .unpack = free_block,
+    .open = open_stream,
+    CPU_OPERATIONS,
+};

@@ -1,0 +1,489 @@
+/*
+ * device.h - where a model's numbers are: one table of operations on memory that belongs to a
+ * device, which the host need not be able to see. Passes (model/) and the store (kv/) compute by these
+ * alone. device/cpu/ is the table of this machine's processor, device/checked/ one for tests.
+ *
+ * An address of a device is no pointer: the host adds to it and hands it to operations. What an
+ * operation gets as a pointer is host memory, which it reads, or writes, before it returns. What it
+ * does in device memory may be done later, in the order of the calls on one stream; download and
+ * wait come back when it is done.
+ *
+ * Every operation has one result, whatever the device does first: rows do not depend on each other,
+ * and the order of a sum is that of cpu/matmul.h, cpu/attend.h and cpu/vec.h on devices of the
+ * processor's kind, and always the same on one device of another kind.
+ */
+#ifndef PI_DEVICE_H
+#define PI_DEVICE_H
+
+#include <stdatomic.h>
+
+#include "base/mem.h"
+#include "cpu/matmul.h"
+#include "tensor/rope.h"
+
+struct pi_device;
+struct pi_stream;
+
+/* ---- addresses ---- */
+
+/* at 0: none. */
+struct pi_at {
+    uintptr_t at;
+};
+
+static inline bool pi_at_some(struct pi_at a)
+{
+    return a.at != 0;
+}
+
+static inline struct pi_at pi_at_add(struct pi_at a, size_t n_byte)
+{
+    return (struct pi_at){a.at + n_byte};
+}
+
+/* Number i of values of 4 bytes. */
+static inline struct pi_at pi_at_item(struct pi_at a, size_t i)
+{
+    return pi_at_add(a, i * sizeof(float));
+}
+
+/* ---- weights and rows ---- */
+
+/* A matrix as the device packs it; shapes as in pi_matrix. */
+struct pi_weight {
+    enum pi_dtype type;
+    int32_t n_row, n_col, n_group;
+    size_t group_bytes; /* of the host's packing */
+    struct pi_at data;  /* none: the layer has no such matrix */
+};
+
+/* True when products read the int8 copy of their input. */
+static inline bool pi_weight_reads_int8(const struct pi_weight *w)
+{
+    return !pi_matmul_is_float(w->type);
+}
+
+/* The int8 copy of rows, as pi_act has it; q none: nobody reads it. */
+struct pi_int8 {
+    struct pi_at q, scale, sum16;
+};
+
+/* ---- bodies of rows: what happens to a row between two products. t is its number ---- */
+
+enum pi_rows_body {
+    PI_ROWS_EMBED,
+    PI_ROWS_BETWEEN,
+    PI_ROWS_PICK,
+    PI_ROWS_CAP,
+    PI_ROWS_QUANTIZE,
+    PI_ROWS_QKV,
+    PI_ROWS_CENTRE,
+    PI_ROWS_OUT,
+    PI_ROWS_GATE,
+    PI_ROWS_MOE_CHOOSE,
+    PI_ROWS_MOE_GATHER,
+    PI_ROWS_MOE_HIDDEN,
+    PI_ROWS_MOE_SUM,
+    PI_ROWS_DELTA_IN,
+    PI_ROWS_DELTA_UNIT,
+    PI_ROWS_DELTA_OUT,
+    PI_ROWS_LATENT_LOW,
+    PI_ROWS_LATENT_IN,
+    PI_ROWS_LATENT_QUERY,
+    PI_ROWS_LATENT_GATHER,
+    PI_ROWS_N_BODY
+};
+
+/* A token's embedding, and the cosines and sines of its position. */
+struct pi_embed_rows {
+    struct pi_weight embd;
+    const uint8_t *file;        /* rows of embd in host memory, where it has no data */
+    struct pi_at token, pos;    /* int32_t [n_row] */
+    float scale;                /* of embeddings */
+    const struct pi_rope *rope[2]; /* of the host; the second may be NULL */
+    struct pi_at x;             /* [n_row][embd.n_col] */
+    struct pi_at cs[2];         /* [n_row][rope.n_pair][2] */
+};
+
+/* x += post_norm(h + bias), then h = norm(x). */
+struct pi_between_rows {
+    bool leave; /* the first step is done; bias and post_norm may be none */
+    struct pi_at x, h, bias, post_norm;
+    struct pi_at norm;  /* none: the second step is not done */
+    struct pi_int8 act; /* of h */
+    int32_t n;
+    float eps;
+};
+
+/* out[t] = norm(x[index[t]]) */
+struct pi_pick_rows {
+    struct pi_at x, index, norm, out;
+    struct pi_int8 act;
+    int32_t n;
+    float eps;
+};
+
+/* x = cap * tanh(x / cap) */
+struct pi_cap_rows {
+    struct pi_at x;
+    float cap;
+    int32_t n;
+};
+
+struct pi_quantize_rows {
+    struct pi_at x;
+    struct pi_int8 act;
+    int32_t n;
+};
+
+/* What the query of a position is multiplied by: 1 + scale * ln(floor(pos / len) + 1); scale 0:
+   nothing. */
+struct pi_temperature {
+    float scale;
+    int32_t len;
+};
+
+/* Queries and keys: bias, the norm of heads, rotation; values: bias. */
+struct pi_qkv_rows {
+    struct pi_at q, k, v;
+    struct pi_at q_gate;       /* [n_row][n_head][2][dim_k] query and gate; none: q has the queries */
+    struct pi_at q_pre, k_pre; /* get them as they are before rotation; none: nobody asks */
+    struct pi_at bq, bk, bv, q_norm, k_norm;
+    struct pi_at cs;           /* none: nothing is rotated */
+    const struct pi_rope *rope;
+    struct pi_at pos;
+    struct pi_temperature temp;
+    int32_t n_head, n_head_kv, dim_k, n_v;
+    float eps;
+};
+
+/* k -= mean, row by row. */
+struct pi_centre_rows {
+    struct pi_at k, mean; /* [n_row][n], [n] */
+    int32_t n;
+};
+
+/* Attention's output: times the sigmoid of its gate. */
+struct pi_out_rows {
+    struct pi_at x;
+    struct pi_at q_gate; /* none: there is no gate */
+    struct pi_int8 act;
+    int32_t n, n_head, dim; /* n of a row of x, dim of a head */
+};
+
+enum pi_gate_act { PI_GATE_SILU, PI_GATE_GELU, PI_GATE_OAI };
+
+/* gate = act(gate) * up */
+struct pi_gate_rows {
+    struct pi_at gate, up;
+    struct pi_int8 act;
+    enum pi_gate_act fn;
+    int32_t n;
+};
+
+/* ---- a mixture of experts ---- */
+
+/* From the router's logits to probabilities; the numbers are those of ARCH.expert_gating_func. */
+enum pi_moe_gating {
+    PI_MOE_SOFTMAX = 1,        /* over all experts */
+    PI_MOE_SIGMOID = 2,        /* of each expert alone */
+    PI_MOE_SOFTMAX_CHOSEN = 3, /* over the chosen ones */
+};
+
+/* Of an expert's hidden row. */
+enum pi_moe_act {
+    PI_MOE_SILU, /* silu(gate) * up */
+    PI_MOE_OAI,  /* vec.h's oai_mul */
+};
+
+#define PI_MOE_MAX_EXPERT 4096
+#define PI_MOE_MAX_GROUP 64
+
+/* n_expert 0: the family has none. */
+struct pi_moe_rule {
+    int32_t n_expert;
+    int32_t n_used;       /* of a token, 1 .. n_expert */
+    int32_t n_group;      /* equal runs of experts; 1: no choice among groups */
+    int32_t n_group_used; /* of a token; together they have n_used experts or more */
+    int32_t n_ff;         /* width of an expert */
+    int32_t n_ff_shared;  /* width of the expert of all tokens; 0: there is none */
+    enum pi_moe_gating gating;
+    enum pi_moe_act act;
+    bool norm;   /* the chosen experts' weights are divided by their sum */
+    float scale; /* what weights are multiplied with at the end */
+};
+
+/* Which experts take which rows. A row is a token's place with one of its experts; rows are sorted
+   by expert, tokens in order. */
+struct pi_moe_places {
+    struct pi_at weight;  /* [n_tok][n_used], a token's best expert first */
+    struct pi_at chosen;  /* int32_t [n_tok][n_used] experts */
+    struct pi_at row;     /* int32_t [n_tok][n_used] where they stand */
+    struct pi_at token;   /* int32_t [n_tok * n_used] of each row */
+    struct pi_at first;   /* int32_t [n_expert + 1] first row of an expert */
+    struct pi_at busy;    /* int32_t [n_expert] experts with rows, ascending */
+    struct pi_at n_busy;  /* int32_t */
+};
+
+struct pi_moe_choose_rows {
+    struct pi_moe_rule rule;
+    struct pi_moe_places places; /* weight and chosen are written */
+    struct pi_at logit, rank;    /* [n_tok][n_expert] */
+    struct pi_at b_router, b_choice;
+    struct pi_at h;             /* [n_tok][n_embd] */
+    struct pi_at shared_gate;   /* [n_embd]; none: shared_weight stays */
+    struct pi_at shared_weight; /* [n_tok] */
+    int32_t n_embd;
+};
+
+/* Row r gets its token's row of h, or the int8 copy of that, or both. */
+struct pi_moe_gather_rows {
+    struct pi_moe_places places;
+    struct pi_at h, x;        /* x none: only the copy is read */
+    struct pi_int8 from, act; /* none: only x is read */
+    int32_t n;
+};
+
+struct pi_moe_hidden_rows {
+    struct pi_moe_places places;
+    struct pi_at gate, up, b_gate, b_up; /* biases [n_expert][n], or none */
+    struct pi_int8 act;
+    enum pi_moe_act fn;
+    int32_t n;
+};
+
+/* h = the weighted sum of a token's rows, and of the shared expert's, which is in h. */
+struct pi_moe_sum_rows {
+    struct pi_moe_places places;
+    struct pi_at x, h, b_down;
+    bool shared;
+    struct pi_at shared_weight; /* none: 1 */
+    int32_t n, n_used;
+};
+
+/* ---- gated delta nets ---- */
+
+/* Of the layers that have one. */
+struct pi_delta_shape {
+    int32_t n_layer; /* that have one; 0: the rest says nothing */
+    int32_t n_key;   /* heads of queries and keys */
+    int32_t n_value; /* heads of values, a multiple of n_key */
+    int32_t dim;     /* of a key and of a value */
+    int32_t n_conv;  /* taps of the convolution */
+    bool tiled;      /* value head h has key head h mod n_key; else h / (n_value / n_key) */
+};
+
+/* What a delta net has of each token. mix is the width of its convolution. */
+struct pi_delta_parts {
+    struct pi_at u;           /* [n_tok][mix] what is projected */
+    struct pi_at z;           /* [n_tok][n_value][dim] the gate, then the gated output */
+    struct pi_at c;           /* [n_tok][mix + n_value * dim] rows of both together as a file has
+                                 them, then, [n_tok][mix], what the convolution gives */
+    struct pi_at beta, decay; /* [n_tok][n_value] */
+    struct pi_at beta_alpha;  /* [n_tok][2 n_value] the rows of both together */
+    struct pi_at kq;          /* [n_tok][n_key] */
+};
+
+/* Of all three bodies, and of what is not done row by row. */
+struct pi_delta_rows {
+    struct pi_delta_shape shape;
+    struct pi_delta_parts parts;
+    bool mixed;       /* c has u and z together, beta_alpha beta and alpha: */
+    bool mixed_gates; /* they are to be split */
+    struct pi_at dt, a, norm;
+    struct pi_int8 act; /* of z */
+    float eps;
+};
+
+/* A sequence's tokens, and its part of the state of a layer. */
+struct pi_delta_item {
+    struct pi_at past;   /* [n_conv - 1][mix] */
+    struct pi_at matrix; /* [n_value][dim of a value / 16, rounded up][dim of a key][16] */
+    int32_t row0, n_tok;
+};
+
+/* ---- latent attention ---- */
+
+struct pi_latent_rows {
+    struct pi_at low, query_a_norm;          /* LOW: low = norm(low) [n_tok][n_query] */
+    struct pi_at raw, latent_norm, k, v;     /* IN: the lane's vectors */
+    struct pi_at head;                       /* [n_tok][n_head][dim_key + n_rot] */
+    struct pi_at att, q;                     /* IN: to att [n_head][n_tok][dim_key] and q */
+    struct pi_at q_pre, k_pre;               /* none: nobody asks */
+    bool wants_v;                            /* v gets a copy of the value */
+    struct pi_at cs, pos;
+    const struct pi_rope *rope;
+    struct pi_temperature temp;
+    struct pi_int8 act;                      /* none: floats are read */
+    int32_t n_tok, n_head, n_query, dim_key, n_rot, dim_k, dim_v;
+    float eps;
+};
+
+/* ---- products ---- */
+
+/* out[i] [n_tok][rows of w[i]] = w[i] times x [n_tok][n_col], up to three matrices of one input. */
+struct pi_product {
+    struct pi_at x;
+    struct pi_int8 act; /* up to date where a matrix reads it */
+    int32_t n_tok;
+    int32_t n;
+    const struct pi_weight *w[3];
+    struct pi_at out[3];
+};
+
+/* A matrix for each head, slabs of w: x [n_head][n_tok][n_col], row t of head h to
+   out + t * stride + h * step. */
+struct pi_product_heads {
+    struct pi_at x;
+    struct pi_int8 act;
+    int32_t n_tok, n_head;
+    const struct pi_weight *w;
+    struct pi_at out;
+    size_t stride, step; /* floats */
+};
+
+/* One or two matrices of every expert that has rows: x [n_row][n_col], out[i] [n_row][rows]. */
+struct pi_product_experts {
+    struct pi_moe_places places;
+    struct pi_at x;
+    struct pi_int8 act;
+    int32_t n_row, n, n_expert;
+    const struct pi_weight *w[2];
+    struct pi_at out[2];
+};
+
+/* ---- the table ---- */
+
+/* What a stream is for. */
+struct pi_stream_shape {
+    int32_t n_thread;     /* of the host, at most */
+    size_t widest;        /* input of a product */
+    size_t attend_size;   /* kv_attend_scratch_bytes of the largest call */
+};
+
+/* One after the other on one stream. A device of the processor's kind has the host's threads. */
+struct pi_stream {
+    struct pi_device *device;
+    int32_t n_thread;
+};
+
+struct kv_append;
+struct kv_attend_list;
+struct kv_attend_job;
+struct kv_score_job;
+struct kv_class;
+struct kv_copy;
+struct kv_cache;
+struct kv_geometry;
+struct kv_seq;
+struct kv_page_part;
+struct kv_place;
+enum kv_side { KV_SIDE_K, KV_SIDE_V };
+/* What of a page's bytes is read or written: all of them, or what files have, with keys entry by
+   entry whatever the page has. In both a place is left for positions, behind what is stored. */
+enum kv_page_form { KV_PAGE_AS_IT_IS, KV_PAGE_SAVED };
+
+struct pi_device {
+    const char *name;
+    bool in_host; /* its addresses are pointers of this process that the host may use */
+    _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
+
+    /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes what is touched
+       alone, and `drop` gives that back. ---- */
+    struct pi_at (*alloc)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
+    void (*free)(struct pi_device *d, struct pi_at at);
+    struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
+    void (*unmap)(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
+    void (*drop)(struct pi_device *d, struct pi_at at, size_t size);
+    /* Host memory as the device reads it: where it is, or room, which gets a copy. Likewise as the
+       device may write to it: then a download from there brings it back. */
+    struct pi_at (*lend)(struct pi_device *d, const void *host, size_t size, struct pi_at room);
+    struct pi_at (*lend_out)(struct pi_device *d, void *host, struct pi_at room);
+    void (*upload)(struct pi_stream *s, const void *host, size_t size, struct pi_at to);
+    /* Where the host finds the bytes: in room, or where they are. */
+    void *(*download)(struct pi_stream *s, struct pi_at from, size_t size, void *room);
+    /* n_slab matrices of the host's packing, one behind the other; the host's memory stays. Address
+       none: no memory. */
+    struct pi_at (*pack)(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
+    struct pi_at (*pack_vector)(struct pi_device *d, const float *x, size_t n);
+    void (*unpack)(struct pi_device *d, struct pi_at at); /* forgets what was packed */
+
+    /* ---- streams ---- */
+    struct pi_stream *(*open)(struct pi_device *d, const struct pi_stream_shape *shape);
+    void (*close)(struct pi_stream *s);
+    void (*wait)(struct pi_stream *s);
+
+    /* ---- a pass. work: what a row costs, about, in multiplications ---- */
+    void (*rows)(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
+                 int64_t work);
+    void (*product)(struct pi_stream *s, const struct pi_product *p);
+    void (*product_heads)(struct pi_stream *s, const struct pi_product_heads *p);
+    void (*product_experts)(struct pi_stream *s, const struct pi_product_experts *p);
+    /* Gives each choice of n_tok tokens its row. */
+    void (*moe_sort)(struct pi_stream *s, const struct pi_moe_rule *rule,
+                     const struct pi_moe_places *places, int32_t n_tok);
+    /* The convolution over each item's tokens, which moves its past on; then the recurrence. */
+    void (*delta_conv)(struct pi_stream *s, const struct pi_delta_rows *d, struct pi_at w,
+                       const struct pi_delta_item *items, int32_t n);
+    void (*delta_turn)(struct pi_stream *s, const struct pi_delta_rows *d,
+                       const struct pi_delta_item *items, int32_t n);
+
+    /* ---- the store. Tables, positions and marks are the host's; pages go by their numbers ---- */
+
+    /* Bytes of scratch of the host that a call of attend_one or score takes, and query tokens of one
+       call of attention at full speed. */
+    size_t (*attend_scratch)(const struct kv_geometry *g, int32_t n_row);
+    size_t (*score_scratch)(const struct kv_geometry *g, int32_t n_q);
+    int32_t (*attend_tile)(int32_t n_group);
+
+    /* Writes entries to where the host has made room for them in its tables (kv_append_place), and
+       notes which are more than their types hold. s NULL: on this thread, at once. */
+    void (*append)(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
+    /* Every call of a layer's attention; they are asked for as they are needed. */
+    void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
+    /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
+    void (*attend_one)(const struct kv_attend_job *job, void *scratch);
+    void (*score)(const struct kv_score_job *job, void *scratch);
+    /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
+    void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                       enum kv_side side, float *out);
+    void (*value_sum)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
+    /* A key or value as floats, turned back, and as stored (kv_side_bytes), and either back. */
+    void (*decode_entry)(const struct kv_place *p, enum kv_side side, float *out);
+    void (*encode_entry)(const struct kv_place *p, enum kv_side side, const float *row);
+    void (*get_entry)(const struct kv_place *p, enum kv_side side, uint8_t *out);
+    void (*put_entry)(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
+    /* Both sides of n entries of one page, at the slots of their lane, and their index, to slots next
+       to each other of a lane of this or another cache of the device. */
+    void (*fill)(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
+    /* Makes the index of entries slot .. slot + n, and of a page whose entries are written. */
+    void (*index)(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                  int32_t page, int32_t slot, int32_t n);
+    void (*finish)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+    /* The norms of values of entries (kv_cache_set_marks). */
+    void (*norms)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                  int32_t slot, int32_t n, uint16_t *out);
+    /* Entries as stored, with their index (kv_page_move). */
+    void (*move)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                 const struct kv_page_part *part, int32_t n_part);
+    void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                 int32_t from);
+    /* A whole page to the host and back. What is written as files have it gets no index. */
+    void (*read_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                      enum kv_page_form form, uint8_t *out);
+    void (*write_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                       enum kv_page_form form, const uint8_t *bytes);
+    void (*clear_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+};
+
+/* This machine's processor. */
+extern struct pi_device pi_device_cpu;
+/* For tests: its memory is not where its addresses say, so that whoever reads one as a pointer
+   crashes; it runs the scalar kernels, in another order where that is free. */
+extern struct pi_device pi_device_checked;
+
+/* The device of what is made without one: the processor, unless a test has chosen another. */
+struct pi_device *pi_device_default(void);
+void pi_device_choose(struct pi_device *d);
+
+#endif

@@ -1,0 +1,90 @@
+/*
+ * read.c - a lane's entries as floats, for whoever looks at them: page by page, one by one,
+ * attended to, scored. The device does it. Invariant: the runs of a lane, one after the other, are
+ * its slots.
+ */
+#include "kv/store.h"
+
+int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->n_live;
+}
+
+struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    assert(i >= 0 && i < lane->n_live);
+    const struct kv_page_ref *ref = &lane->table[i];
+    struct kv_run run = {.n = ref->n, .delta = ref->delta, .count = 1 + ref->more};
+    if (lane->ragged)
+        for (int32_t p = 0; p < i; p++)
+            run.slot += lane->table[p].n;
+    else
+        run.slot = i * seq->cache->g.page_len;
+    return run;
+}
+
+void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
+{
+    seq->cache->device->decode_run(seq, layer, head, i, KV_SIDE_K, out);
+}
+
+void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                        float *out)
+{
+    seq->cache->device->decode_run(seq, layer, head, i, KV_SIDE_V, out);
+}
+
+void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
+{
+    seq->cache->device->value_sum(seq, layer, head, n, out);
+}
+
+/* ---- one by one ---- */
+
+struct kv_place kv_place_of(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot)
+{
+    struct kv_place p = {
+        .cache = seq->cache, .kind = lane->kind, .lane = kv_lane_number(seq, lane)};
+    p.page = lane->table[kv_lane_find(seq->cache, lane, slot, &p.slot)].page;
+    return p;
+}
+
+void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
+{
+    const struct kv_place p = kv_place_of(seq, kv_lane_at(seq, layer, head), slot);
+    seq->cache->device->decode_entry(&p, KV_SIDE_K, out);
+}
+
+void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
+{
+    const struct kv_place p = kv_place_of(seq, kv_lane_at(seq, layer, head), slot);
+    seq->cache->device->decode_entry(&p, KV_SIDE_V, out);
+}
+
+/* ---- attention and scores ---- */
+
+size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row)
+{
+    return kv_geometry_device(g)->attend_scratch(g, n_row);
+}
+
+int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group)
+{
+    return kv_geometry_device(g)->attend_tile(n_group);
+}
+
+void kv_attend(const struct kv_attend_job *job, void *scratch)
+{
+    job->seq->cache->device->attend_one(job, scratch);
+}
+
+size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
+{
+    return kv_geometry_device(g)->score_scratch(g, n_q);
+}
+
+void kv_score(const struct kv_score_job *job, void *scratch)
+{
+    job->seq->cache->device->score(job, scratch);
+}
