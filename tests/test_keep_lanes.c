@@ -171,8 +171,8 @@ TEST(threads_change_no_round)
 {
     enum { N = 700, BUDGET = 410 };
     struct policy_model wide = model;
-    wide.g = (struct kv_geometry){3,   8,    64, 32, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
-                                  {0}, NULL, 0,  0,  0, NULL};
+    wide.g = (struct kv_geometry){3,   8,   64,   32, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,
+                                  {0}, {0}, NULL, 0,  0,  0,           NULL};
     for (size_t g = 0; g < PI_LEN(granularities); g++) {
         struct kv_cache *cache[2];
         struct kv_seq *kv[2];

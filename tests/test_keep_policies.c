@@ -30,7 +30,8 @@ static const float keys_b[10][DIM] = {
 static void score_keys(const struct keep_policy *policy, const float *keys, int32_t n, int32_t dim,
                        enum kv_type type, float *out)
 {
-    struct kv_geometry g = {1, 1, dim, dim, 16, type, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL};
+    struct kv_geometry g = {1, 1,   dim, dim,  16, type, KV_TYPE_F32, 0,
+                            0, {0}, {0}, NULL, 0,  0,    0,           NULL};
     struct policy_model facts = {.g = g, .n_group = 1, .scale = 1.0f};
     struct kv_cache *cache = kv_check_cache(&g, n / 16 + 2);
     struct kv_seq *kv;

@@ -138,10 +138,10 @@ static void expect_kept(const struct world *w, int32_t head, const int32_t *want
 /* ---- vectors ---- */
 
 #define DIM 4
-static const struct kv_geometry one = {1,   1,    DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
-                                       {0}, NULL, 0,   0,   0, NULL};
-static const struct kv_geometry two = {1,   2,    DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
-                                       {0}, NULL, 0,   0,   0, NULL};
+static const struct kv_geometry one = {1, 1,   DIM, DIM,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
+                                       0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+static const struct kv_geometry two = {1, 2,   DIM, DIM,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
+                                       0, {0}, {0}, NULL, 0,  0,           0,           NULL};
 
 static const float snap_keys[2][12][DIM] = {
     {
@@ -442,7 +442,7 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
     for (int32_t n_query = 1; n_query <= 37; n_query += 9) {
         struct kv_geometry g = {1,           HEADS, WIDE, WIDE, 16,  types[n_query % 3],
                                 KV_TYPE_F16, 0,     0,    {0},  {0}, NULL,
-                                0,           0,     0, NULL};
+                                0,           0,     0,    NULL};
         char options[48];
         struct world a, b;
         uint64_t rng = (uint64_t)n_query;
@@ -481,8 +481,8 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
 TEST(entries_out_of_order_score_by_position)
 {
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};
-    struct kv_geometry g = {1,   HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0, {0},
-                            {0}, NULL,  0,    0,    0, NULL};
+    struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0,
+                            0, {0},   {0},  NULL, 0,  0,           0,           NULL};
     struct world a, b;
     pith_error err;
     fill_ring_world();
@@ -581,9 +581,8 @@ TEST(rkv_compares_keys_as_a_whole_matrix_does)
     memset(keys[77], 0, sizeof(keys[77]));
     for (int32_t page_len = 16; page_len <= 64; page_len *= 2)
         for (size_t f = 0; f < PI_LEN(forms); f++) {
-            struct kv_geometry g = {1,           1,           WIDE, WIDE, page_len,
-                                    KV_TYPE_F32, KV_TYPE_F32, 0,    0,    {0},
-                                    {0},         NULL,        0,    0,    0, NULL};
+            struct kv_geometry g = {1, 1,   WIDE, WIDE, page_len, KV_TYPE_F32, KV_TYPE_F32, 0,
+                                    0, {0}, {0},  NULL, 0,        0,           0,           NULL};
             struct world w;
             char options[64];
             float got[N];

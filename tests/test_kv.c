@@ -17,7 +17,7 @@
 static struct kv_geometry geometry(int32_t page_len, enum kv_type type_k, enum kv_type type_v)
 {
     return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v, 0,
-                                0,       {0},    {0},   NULL,  0,        0,      0, NULL};
+                                0,       {0},    {0},   NULL,  0,        0,      0,      NULL};
 }
 
 /* ---- the model ---- */
@@ -616,7 +616,9 @@ TEST(geometry_is_checked)
         {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
          PITH_INVALID,
          "type_v: 8"},
-        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL}, PITH_OK, ""},
+        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+         PITH_OK,
+         ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_error err = {0};

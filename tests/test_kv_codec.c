@@ -91,7 +91,7 @@ static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int3
                         uint32_t index, uint64_t *rng)
 {
     struct kv_geometry g = {1, 1,   dim_k, dim_v, page_len, type, type, index,
-                            0, {0}, {0},   NULL,  0,        0,    0, NULL};
+                            0, {0}, {0},   NULL,  0,        0,    0,    NULL};
     struct kv_cache *cache = kv_check_cache(&g, 1);
     uint8_t *page = kv_page_at(cache->kind, 0);
     static float k[64 * MAX_ROW], v[64 * MAX_ROW];
@@ -158,8 +158,8 @@ TEST(codec_errors_are_bounded)
     uint64_t rng = 6;
     for (int type = 0; type <= KV_TYPE_Q4_0; type++) { /* test_kv_turbo has the others */
         struct kv_geometry g = {
-            1,   1,    32, 32, 16, (enum kv_type)type, (enum kv_type)type, 0, 0, {0},
-            {0}, NULL, 0,  0,  0, NULL};
+            1,    1, 32, 32, 16,  (enum kv_type)type, (enum kv_type)type, 0, 0, {0}, {0},
+            NULL, 0, 0,  0,  NULL};
         struct kv_cache *cache = kv_check_cache(&g, 1);
         for (int t = 0; t < 500; t++) {
             float row[32], got[32], max = 0.0f;
@@ -189,8 +189,8 @@ TEST(moves_keep_the_bytes)
     uint64_t rng = 8;
     for (int type = 0; type < KV_N_TYPE; type++) {
         struct kv_geometry g = {
-            1,   1,    96, 64, 32, (enum kv_type)type, (enum kv_type)type, 0, 0, {0},
-            {0}, NULL, 0,  0,  0, NULL};
+            1,    1, 96, 64, 32,  (enum kv_type)type, (enum kv_type)type, 0, 0, {0}, {0},
+            NULL, 0, 0,  0,  NULL};
         struct kv_cache *cache = kv_check_cache(&g, 2);
         uint8_t *a = kv_page_at(cache->kind, 0), *b = kv_page_at(cache->kind, 1);
         float row[96], got[96];

@@ -103,8 +103,38 @@ TEST(each_part_is_what_it_is_defined_to_be)
 {
     const struct kv_geometry shapes[] = {
         {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0, 0, NULL},
-        {1, 1, 130, 33, 32, KV_TYPE_F32, KV_TYPE_F16, all_parts, 130, {0}, {0}, NULL, 0, 0, 0, NULL},
-        {1, 1, 160, 160, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, all_parts, 1, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {1,
+         1,
+         130,
+         33,
+         32,
+         KV_TYPE_F32,
+         KV_TYPE_F16,
+         all_parts,
+         130,
+         {0},
+         {0},
+         NULL,
+         0,
+         0,
+         0,
+         NULL},
+        {1,
+         1,
+         160,
+         160,
+         16,
+         KV_TYPE_Q8_0,
+         KV_TYPE_Q8_0,
+         all_parts,
+         1,
+         {0},
+         {0},
+         NULL,
+         0,
+         0,
+         0,
+         NULL},
         {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}, NULL, 0, 0, 0, NULL},
     };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -320,7 +350,8 @@ TEST(the_index_follows_its_entries)
                                       NULL,
                                       0,
                                       0,
-                                      0, NULL};
+                                      0,
+                                      NULL};
         struct zoo z = {.cache = kv_check_cache(&g, 220), .rng = (uint64_t)t + 1};
         float matrix[N_LANE * 12 * 32];
         fill(matrix, N_LANE * 12 * 32, &z.rng, 0.5f);
@@ -343,8 +374,8 @@ TEST(the_index_follows_its_entries)
 
 TEST(the_index_is_counted)
 {
-    const struct kv_geometry plain = {1,   2,    64, 48, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
-                                      {0}, NULL, 0,  0,  0, NULL};
+    const struct kv_geometry plain = {1, 2,   64,  48,   16, KV_TYPE_F16, KV_TYPE_F16, 0,
+                                      0, {0}, {0}, NULL, 0,  0,           0,           NULL};
     struct kv_geometry g = plain;
     const struct {
         uint32_t part;
@@ -382,11 +413,11 @@ TEST(the_index_is_counted)
 /* A file is the same with an index and without, and is read into caches with any. */
 TEST(files_are_the_same_with_and_without_an_index)
 {
-    const struct kv_geometry plain = {
-        N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL};
-    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,      32,        32, 16,
-                                        KV_TYPE_F16, KV_TYPE_F16, all_parts, 7,  {0},
-                                        {0},         NULL,        0,         0,  0, NULL};
+    const struct kv_geometry plain = {N_LAYER, N_HEAD, 32,   32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0,
+                                      {0},     {0},    NULL, 0,  0,  0,           NULL};
+    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,    32, 32,  16,  KV_TYPE_F16,
+                                        KV_TYPE_F16, all_parts, 7,  {0}, {0}, NULL,
+                                        0,           0,         0,  NULL};
     struct kv_cache *a = kv_check_cache(&plain, 60), *b = kv_check_cache(&indexed, 60);
     float matrix[N_LANE * 7 * 32];
     uint64_t rng = 9;
@@ -428,16 +459,76 @@ TEST(refuses_bad_parts)
         {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}, NULL, 0, 0, 0, NULL},
          PITH_INVALID,
          "index_dim: 4"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1,
+          1,
+          32,
+          32,
+          16,
+          KV_TYPE_F16,
+          KV_TYPE_F16,
+          KV_INDEX_PROJ,
+          0,
+          {0},
+          {0},
+          NULL,
+          0,
+          0,
+          0,
+          NULL},
          PITH_INVALID,
          "index_dim: 0"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 33, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1,
+          1,
+          32,
+          32,
+          16,
+          KV_TYPE_F16,
+          KV_TYPE_F16,
+          KV_INDEX_PROJ,
+          33,
+          {0},
+          {0},
+          NULL,
+          0,
+          0,
+          0,
+          NULL},
          PITH_INVALID,
          "index_dim: 33"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_PROJ, 8, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1,
+          1,
+          1025,
+          32,
+          16,
+          KV_TYPE_F16,
+          KV_TYPE_F16,
+          KV_INDEX_PROJ,
+          8,
+          {0},
+          {0},
+          NULL,
+          0,
+          0,
+          0,
+          NULL},
          PITH_UNSUPPORTED,
          "1025 dimensions"},
-        {{1, 1, 1025, 32, 16, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_NORM, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1,
+          1,
+          1025,
+          32,
+          16,
+          KV_TYPE_F16,
+          KV_TYPE_F16,
+          KV_INDEX_NORM,
+          0,
+          {0},
+          {0},
+          NULL,
+          0,
+          0,
+          0,
+          NULL},
          PITH_OK,
          ""},
     };

@@ -127,7 +127,8 @@ TEST(layers_have_their_types)
         assert_int_equal(kv_layer_type_v(&mixed, l), v[l]);
         assert_int_equal(kind->type_k, k[l]);
         assert_int_equal(kind->type_v, v[l]);
-        assert_int_equal(kv_part_bytes(&kind->k) + kv_part_bytes(&kind->v), row_k[k[l]] + row_v[v[l]]);
+        assert_int_equal(kv_part_bytes(&kind->k) + kv_part_bytes(&kind->v),
+                         row_k[k[l]] + row_v[v[l]]);
         assert_int_equal(kv_layer_page_bytes(&mixed, l), kind->layout.bytes);
         sum += N_HEAD * (int64_t)kind->layout.bytes;
         most = kind->layout.bytes > most ? kind->layout.bytes : most;

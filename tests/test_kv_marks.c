@@ -441,7 +441,8 @@ TEST(marks_agree_with_plain_arrays)
                                 NULL,
                                 0,
                                 0,
-                                0, NULL};
+                                0,
+                                NULL};
         struct world w;
         world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1);
         for (int i = 0; i < 1200; i++) {
@@ -473,8 +474,8 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 /* A sequence with marks that runs out of memory is as it was; its bytes are what it was given. */
 TEST(any_allocation_may_fail)
 {
-    struct kv_geometry g = {1,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0},
-                            {0}, NULL,   0,   0,   0, NULL};
+    struct kv_geometry g = {1,   N_HEAD, DIM,  DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,
+                            {0}, {0},    NULL, 0,   0,  0,           NULL};
     int64_t before = pi_mem_used(PI_MEM_TABLE);
     for (int64_t n = 1;; n++) {
         struct kv_cache *cache = kv_check_cache(&g, 60);

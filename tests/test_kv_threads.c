@@ -10,9 +10,9 @@
 
 enum { N_HEAD = 6, N_LANE = 2 * N_HEAD, N_TOKEN = 150, DIM = 32, N_ROUND = 20 };
 
-static const struct kv_geometry shape = {2,           N_HEAD,       DIM, DIM, 16,
-                                         KV_TYPE_F16, KV_TYPE_Q8_0, 0,   0,   {KV_TYPE_F32, 1, 0},
-                                         {0},         NULL,         0,   0,   0, NULL};
+static const struct kv_geometry shape = {
+    2,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {KV_TYPE_F32, 1, 0},
+    {0}, NULL,   0,   0,   0,  NULL};
 
 /* Two sequences that share, fold and close, and what is to be done with the lanes of one. */
 struct work {

@@ -186,8 +186,8 @@ TEST(file_holds_no_more_than_the_sequence)
 {
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
-    struct kv_geometry g = {1,   1,    32, 32, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
-                            {0}, NULL, 0,  0,  0, NULL};
+    struct kv_geometry g = {1, 1,   32,  32,   16, KV_TYPE_F32, KV_TYPE_F32, 0,
+                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -202,9 +202,9 @@ TEST(file_holds_no_more_than_the_sequence)
     assert_int_equal(kv_snapshot_parse("file", bytes, size, &s, NULL), PITH_OK);
     const uint8_t *tail = s.pages + cache->kind[0].layout.bytes;
     for (size_t i = 0; i < cache->kind[0].layout.bytes; i++) {
-        size_t slot = i < cache->kind[0].layout.v     ? i / 128
+        size_t slot = i < cache->kind[0].layout.v        ? i / 128
                       : i < cache->kind[0].layout.stored ? (i - cache->kind[0].layout.v) / 128
-                                                      : (i - cache->kind[0].layout.stored) / 4;
+                                                         : (i - cache->kind[0].layout.stored) / 4;
         if (slot > 0)
             assert_int_equal(tail[i], 0);
     }
@@ -497,8 +497,8 @@ TEST(random_mutations_are_refused)
 TEST(every_cut_is_refused)
 {
     size_t size;
-    struct kv_geometry g = {1,   1,    8, 8, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0},
-                            {0}, NULL, 0, 0, 0, NULL};
+    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F16, KV_TYPE_F16, 0,
+                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

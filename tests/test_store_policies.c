@@ -373,9 +373,9 @@ static float most_of(const float *x, const float *y)
 static int32_t check_scores(int32_t dim, enum kv_type type_k, enum kv_type type_v)
 {
     struct kv_geometry g = {1, KV_HEADS, dim, dim,  16, type_k, type_v, 0,
-                            0, {0},      {0}, NULL, 0,  0,      0, NULL};
-    struct kv_geometry plain = {1,   KV_HEADS, dim, dim, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0},
-                                {0}, NULL,     0,   0,   0, NULL};
+                            0, {0},      {0}, NULL, 0,  0,      0,      NULL};
+    struct kv_geometry plain = {1, KV_HEADS, dim, dim,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
+                                0, {0},      {0}, NULL, 0,  0,           0,           NULL};
     double freq[DIM_MOST / 2];
     struct pi_rope rope = {.freq = freq, .n_pair = dim / 2, .magnitude = 1.0f};
     struct policy_model facts = {.g = g, .n_group = 2, .scale = 0.125f, .rope = &rope};

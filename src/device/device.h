@@ -97,12 +97,12 @@ enum pi_rows_body {
 /* A token's embedding, and the cosines and sines of its position. */
 struct pi_embed_rows {
     struct pi_weight embd;
-    const uint8_t *file;        /* rows of embd in host memory, where it has no data */
-    struct pi_at token, pos;    /* int32_t [n_row] */
-    float scale;                /* of embeddings */
+    const uint8_t *file;           /* rows of embd in host memory, where it has no data */
+    struct pi_at token, pos;       /* int32_t [n_row] */
+    float scale;                   /* of embeddings */
     const struct pi_rope *rope[2]; /* of the host; the second may be NULL */
-    struct pi_at x;             /* [n_row][embd.n_col] */
-    struct pi_at cs[2];         /* [n_row][rope.n_pair][2] */
+    struct pi_at x;                /* [n_row][embd.n_col] */
+    struct pi_at cs[2];            /* [n_row][rope.n_pair][2] */
 };
 
 /* x += post_norm(h + bias), then h = norm(x). */
@@ -146,10 +146,10 @@ struct pi_temperature {
 /* Queries and keys: bias, the norm of heads, rotation; values: bias. */
 struct pi_qkv_rows {
     struct pi_at q, k, v;
-    struct pi_at q_gate;       /* [n_row][n_head][2][dim_k] query and gate; none: q has the queries */
+    struct pi_at q_gate; /* [n_row][n_head][2][dim_k] query and gate; none: q has the queries */
     struct pi_at q_pre, k_pre; /* get them as they are before rotation; none: nobody asks */
     struct pi_at bq, bk, bv, q_norm, k_norm;
-    struct pi_at cs;           /* none: nothing is rotated */
+    struct pi_at cs; /* none: nothing is rotated */
     const struct pi_rope *rope;
     struct pi_at pos;
     struct pi_temperature temp;
@@ -216,13 +216,13 @@ struct pi_moe_rule {
 /* Which experts take which rows. A row is a token's place with one of its experts; rows are sorted
    by expert, tokens in order. */
 struct pi_moe_places {
-    struct pi_at weight;  /* [n_tok][n_used], a token's best expert first */
-    struct pi_at chosen;  /* int32_t [n_tok][n_used] experts */
-    struct pi_at row;     /* int32_t [n_tok][n_used] where they stand */
-    struct pi_at token;   /* int32_t [n_tok * n_used] of each row */
-    struct pi_at first;   /* int32_t [n_expert + 1] first row of an expert */
-    struct pi_at busy;    /* int32_t [n_expert] experts with rows, ascending */
-    struct pi_at n_busy;  /* int32_t */
+    struct pi_at weight; /* [n_tok][n_used], a token's best expert first */
+    struct pi_at chosen; /* int32_t [n_tok][n_used] experts */
+    struct pi_at row;    /* int32_t [n_tok][n_used] where they stand */
+    struct pi_at token;  /* int32_t [n_tok * n_used] of each row */
+    struct pi_at first;  /* int32_t [n_expert + 1] first row of an expert */
+    struct pi_at busy;   /* int32_t [n_expert] experts with rows, ascending */
+    struct pi_at n_busy; /* int32_t */
 };
 
 struct pi_moe_choose_rows {
@@ -305,16 +305,16 @@ struct pi_delta_item {
 /* ---- latent attention ---- */
 
 struct pi_latent_rows {
-    struct pi_at low, query_a_norm;          /* LOW: low = norm(low) [n_tok][n_query] */
-    struct pi_at raw, latent_norm, k, v;     /* IN: the lane's vectors */
-    struct pi_at head;                       /* [n_tok][n_head][dim_key + n_rot] */
-    struct pi_at att, q;                     /* IN: to att [n_head][n_tok][dim_key] and q */
-    struct pi_at q_pre, k_pre;               /* none: nobody asks */
-    bool wants_v;                            /* v gets a copy of the value */
+    struct pi_at low, query_a_norm;      /* LOW: low = norm(low) [n_tok][n_query] */
+    struct pi_at raw, latent_norm, k, v; /* IN: the lane's vectors */
+    struct pi_at head;                   /* [n_tok][n_head][dim_key + n_rot] */
+    struct pi_at att, q;                 /* IN: to att [n_head][n_tok][dim_key] and q */
+    struct pi_at q_pre, k_pre;           /* none: nobody asks */
+    bool wants_v;                        /* v gets a copy of the value */
     struct pi_at cs, pos;
     const struct pi_rope *rope;
     struct pi_temperature temp;
-    struct pi_int8 act;                      /* none: floats are read */
+    struct pi_int8 act; /* none: floats are read */
     int32_t n_tok, n_head, n_query, dim_key, n_rot, dim_k, dim_v;
     float eps;
 };
@@ -356,9 +356,9 @@ struct pi_product_experts {
 
 /* What a stream is for. */
 struct pi_stream_shape {
-    int32_t n_thread;     /* of the host, at most */
-    size_t widest;        /* input of a product */
-    size_t attend_size;   /* kv_attend_scratch_bytes of the largest call */
+    int32_t n_thread;   /* of the host, at most */
+    size_t widest;      /* input of a product */
+    size_t attend_size; /* kv_attend_scratch_bytes of the largest call */
 };
 
 /* One after the other on one stream. A device of the processor's kind has the host's threads. */
@@ -385,7 +385,7 @@ enum kv_page_form { KV_PAGE_AS_IT_IS, KV_PAGE_SAVED };
 
 struct pi_device {
     const char *name;
-    bool in_host; /* its addresses are pointers of this process that the host may use */
+    bool in_host;          /* its addresses are pointers of this process that the host may use */
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes what is touched

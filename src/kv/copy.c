@@ -26,7 +26,7 @@ void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head)
 /* ---- single entries ---- */
 
 enum {
-    MOST_DIM = 16384,               /* of a head: kv_geometry_check */
+    MOST_DIM = 16384,                      /* of a head: kv_geometry_check */
     MOST_BYTES = MOST_DIM * sizeof(float), /* of a stored one */
 };
 

@@ -290,9 +290,9 @@ struct kv_append {
     size_t v_stride;
 
     /* where they go, set by the first step */
-    int32_t slot;        /* of the first one in its lane */
-    int32_t n_over;      /* 1: that takes another one's place, in */
-    int32_t over_index;  /* this table entry */
+    int32_t slot;       /* of the first one in its lane */
+    int32_t n_over;     /* 1: that takes another one's place, in */
+    int32_t over_index; /* this table entry */
     int32_t over_entry;
     int32_t index, entry; /* table entry, and place in its page, of the first of the others */
 };
@@ -535,15 +535,15 @@ struct kv_attend_job {
     int32_t head; /* KV head */
     int32_t n_tok;
     int32_t n_group;
-    int32_t pos0;   /* position of the first query; query t sees entries at <= pos0 + t, and in a
+    int32_t pos0;      /* position of the first query; query t sees entries at <= pos0 + t, and in a
                        layer with a window no more than that before itself */
-    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k; after rope; NULL: */
+    const float *q;    /* query (t, g) at q + t * q_stride + g * dim_k; after rope; NULL: */
     struct pi_at q_at; /* they are there on the device */
     size_t q_stride;
     float scale; /* multiplies q.k */
     float cap;   /* the product becomes cap * tanh(product / cap), also in a tap; 0: it does not */
-    const float *sink; /* [n_group] a logit of no entry, in a tap's max and sum, too; or NULL */
-    float *out; /* output (t, g) at out + t * out_stride + g * dim_v; NULL: */
+    const float *sink;   /* [n_group] a logit of no entry, in a tap's max and sum, too; or NULL */
+    float *out;          /* output (t, g) at out + t * out_stride + g * dim_v; NULL: */
     struct pi_at out_at; /* it goes there on the device; none: only the tap is wanted, and no value
                             is read */
     size_t out_stride;

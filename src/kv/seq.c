@@ -479,9 +479,13 @@ void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0
     struct pi_device *d = seq->cache->device;
     const struct kv_class *kind = kv_lane_at(seq, layer, head)->kind;
     struct pi_at room_k, room_v;
-    struct kv_append job = {
-        .seq = seq, .layer = layer, .head = head, .pos0 = pos0, .n = n,
-        .k_stride = k_stride, .v_stride = v_stride};
+    struct kv_append job = {.seq = seq,
+                            .layer = layer,
+                            .head = head,
+                            .pos0 = pos0,
+                            .n = n,
+                            .k_stride = k_stride,
+                            .v_stride = v_stride};
     job.k = lend_rows(d, k, n, kind->k.dim, k_stride, &room_k);
     job.v = lend_rows(d, v, n, kind->v.dim, v_stride, &room_v);
     kv_append_place(&job, 1);

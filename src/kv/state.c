@@ -114,8 +114,7 @@ void kv_seq_read_state(const struct kv_seq *seq, void *out)
 
 void kv_seq_write_state(const struct kv_seq *seq, const void *state)
 {
-    seq->cache->device->upload(NULL, state, seq->cache->g.state_bytes,
-                               at_of(seq, seq->state.page));
+    seq->cache->device->upload(NULL, state, seq->cache->g.state_bytes, at_of(seq, seq->state.page));
 }
 
 bool kv_state_save(const struct kv_seq *seq, uint8_t *out)

@@ -68,7 +68,7 @@ struct kv_page_layout {
     size_t stride; /* bytes from one page to the next, a multiple of 64 */
     size_t bytes;  /* that a page is charged: these, and its positions */
     size_t entry;  /* bytes of one entry in all parts and its position, without padding */
-    size_t whole; /* bytes beyond those of its entries that a full page has, without padding */
+    size_t whole;  /* bytes beyond those of its entries that a full page has, without padding */
 };
 
 /* A plane of keys or values: rows of an entry each, cut into elements where they lie side by side.
@@ -108,7 +108,7 @@ struct kv_class {
     int32_t v_pitch;      /* dimensions from one value to the next: dim_v, or dim_k */
     struct kv_page_layout layout;
 
-    int32_t number; /* in the cache's list */
+    int32_t number;    /* in the cache's list */
     struct pi_at pool; /* [n_page][layout.stride] on the device, one mapping; owned by the cache */
     size_t pool_size;
     int32_t *pos; /* [n_page][page_len] as written, one mapping; NULL: of states; owned likewise */

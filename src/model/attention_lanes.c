@@ -239,8 +239,8 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
         .q_stride = q_stride,
         .scale = hp->attn_scale,
         .cap = hp->attn_cap,
-        .out_at = pi_at_item(pass->att,
-                             row * out_stride + (size_t)head * (size_t)(n_group * hp->dim_v)),
+        .out_at =
+            pi_at_item(pass->att, row * out_stride + (size_t)head * (size_t)(n_group * hp->dim_v)),
         .out_stride = out_stride,
         .rope = pass->layer->rope,
         .sink =
@@ -328,9 +328,8 @@ static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, in
     int32_t t = part * pass->watch_tile, n_tok = pass->items[i].n_tok;
     if (t >= n_tok)
         return false;
-    assert(!is_governed(pass) ||
-           (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, head) <=
-               pass->watch_stride);
+    assert(!is_governed(pass) || (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer,
+                                                     head) <= pass->watch_stride);
     *out = job_of(pass, i, head, t, (int32_t)pi_min(pass->watch_tile, n_tok - t));
     if (is_governed(pass)) {
         place_tap(pass, thread, &pass->watched_rows[thread]);
@@ -405,15 +404,14 @@ static struct attend_unit unit_at(const struct pi_pass *pass, int64_t at)
 
 /* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
    prompt) are what threads that are done take from others. The parts of a group are neighbours. */
-static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread,
-                     struct kv_attend_job *out)
+static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread, struct kv_attend_job *out)
 {
     const struct pi_pass *pass = ctx;
     struct attend_unit u = unit_at(pass, at);
     int32_t n_tile = pass->tile0[pass->n_segment];
     if (u.rank >= pass->n_watched)
-        return turn == 0 && tile_job(pass, n_tile - 1 - (u.rank - pass->n_watched), u.head, u.part,
-                                     out);
+        return turn == 0 &&
+               tile_job(pass, n_tile - 1 - (u.rank - pass->n_watched), u.head, u.part, out);
     return u.part == 0 && watched_tile(pass, pass->watched[u.rank], u.head, turn, thread, out);
 }
 
@@ -483,8 +481,8 @@ static void attend(struct pi_pass *pass, int64_t work)
 {
     const struct kv_attend_list list = {
         .ctx = pass,
-        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) *
-             pass->model->hp.n_head_kv * pass->n_part,
+        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * pass->model->hp.n_head_kv *
+             pass->n_part,
         .work = work,
         .job = next_job,
         .done = pass->n_watched > 0 ? job_done : NULL,
@@ -608,8 +606,8 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
     pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
     pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
     pass->recalls = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalls), &ok);
-    pass->append = pi_pass_alloc(pass->max_tok, (size_t)pass->model->hp.n_head_kv,
-                                 sizeof(*pass->append), &ok);
+    pass->append =
+        pi_pass_alloc(pass->max_tok, (size_t)pass->model->hp.n_head_kv, sizeof(*pass->append), &ok);
     return ok;
 }
 
@@ -637,12 +635,11 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
     pass->watch_tile = (int32_t)pi_min(tile, pass->tile);
     if (watch != NULL && pass->watched == NULL) {
         int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
-        struct pi_pass_watched_rows *rows =
-            pi_pass_alloc(pass->n_thread, 1, sizeof(*rows), &ok);
+        struct pi_pass_watched_rows *rows = pi_pass_alloc(pass->n_thread, 1, sizeof(*rows), &ok);
         float *out = NULL;
         if (!pass->device->in_host)
-            out = pi_pass_alloc(pass->n_thread * pass->watch_tile,
-                                (size_t)(hp->n_head * hp->dim_v), sizeof(*out), &ok);
+            out = pi_pass_alloc(pass->n_thread * pass->watch_tile, (size_t)(hp->n_head * hp->dim_v),
+                                sizeof(*out), &ok);
         if (!ok) {
             pi_mem_free(watched);
             pi_mem_free(rows);

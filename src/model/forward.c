@@ -284,8 +284,8 @@ void pi_pass_free(struct pi_pass *pass)
         return;
     struct pi_device *d = pass->device;
     const struct pi_at placed[] = {
-        pass->x,       pass->h,     pass->block, pass->act.q, pass->act.scale,
-        pass->rope_cs, pass->token, pass->pos,   pass->index, pass->act.sum16,
+        pass->x,       pass->h,     pass->block,  pass->act.q,  pass->act.scale,
+        pass->rope_cs, pass->token, pass->pos,    pass->index,  pass->act.sum16,
         pass->q_pre,   pass->k_pre, pass->centre, pass->logits, pass->rope_local_cs};
     void *const parts[] = {pass->token_of, pass->pos_of, pass->row0, pass->delta_item};
     for (size_t i = 0; i < PI_LEN(placed); i++)
@@ -309,8 +309,8 @@ pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err)
     PI_TRY(pi_centre_create(pass->model, &centre, err));
     pass->centre = pi_pass_place(pass, hp->n_layer_kv, n_k, sizeof(float), &ok);
     if (ok)
-        pass->device->upload(pass->stream, centre,
-                             (size_t)hp->n_layer_kv * n_k * sizeof(float), pass->centre);
+        pass->device->upload(pass->stream, centre, (size_t)hp->n_layer_kv * n_k * sizeof(float),
+                             pass->centre);
     pi_mem_free(centre);
     return ok ? PITH_OK
               : pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer_kv);

@@ -158,8 +158,7 @@ static void leave(struct pi_pass *pass)
                                             .stride = (size_t)hp->n_head * dim_out,
                                             .step = dim_out};
     pass->device->product_heads(pass->stream, &expand);
-    const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->wo),
-                                         w->wo.n_col};
+    const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->wo), w->wo.n_col};
     if (pi_at_some(out.act.q))
         pi_pass_rows(pass, PI_ROWS_QUANTIZE, &out, out.n);
     pi_pass_product(pass, pass->latent.head, pass->n_tok, (const struct pi_weight *const[]){&w->wo},

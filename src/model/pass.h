@@ -21,12 +21,12 @@ struct pi_pass_segment {
 
 /* Of the experts' block (moe.c). A row is a token's place with one of its experts. */
 struct pi_pass_moe {
-    struct pi_at x;            /* [n_row][n_embd] inputs, then outputs */
-    struct pi_at gate, up;     /* [n_row][n_ff] */
-    struct pi_int8 act;        /* [n_row] of either */
+    struct pi_at x;        /* [n_row][n_embd] inputs, then outputs */
+    struct pi_at gate, up; /* [n_row][n_ff] */
+    struct pi_int8 act;    /* [n_row] of either */
     struct pi_moe_places places;
-    struct pi_at logit, rank;  /* [n_tok][n_expert] of the router */
-    struct pi_at shared_weight; /* [n_tok] of the shared expert, where it has one */
+    struct pi_at logit, rank;            /* [n_tok][n_expert] of the router */
+    struct pi_at shared_weight;          /* [n_tok] of the shared expert, where it has one */
     struct pi_at shared_gate, shared_up; /* [n_tok][n_ff_shared] */
 };
 
@@ -59,10 +59,10 @@ struct pi_pass_watched_rows {
 struct pi_pass {
     const struct pith_model *model;
     struct pi_device *device;
-    struct pi_placed placed;   /* the model's weights there */
-    struct pi_stream *stream;  /* of the pass, with room for calls of attention of */
-    size_t attend_size;        /* so many bytes of scratch */
-    size_t widest;             /* values of the widest input of a product */
+    struct pi_placed placed;     /* the model's weights there */
+    struct pi_stream *stream;    /* of the pass, with room for calls of attention of */
+    size_t attend_size;          /* so many bytes of scratch */
+    size_t widest;               /* values of the widest input of a product */
     struct kv_geometry geometry; /* of the cache */
     int32_t max_tok;
     int32_t n_thread;
@@ -71,22 +71,22 @@ struct pi_pass {
     const struct pi_pass_item *items; /* of the running pass; borrowed */
     int32_t n_item;
     int32_t n_tok;
-    const struct pi_layer *layer;      /* the running layer */
-    const struct pi_placed_layer *w;   /* its matrices */
-    const struct pi_layer_block *to;   /* the block that runs; NULL: none does */
+    const struct pi_layer *layer;    /* the running layer */
+    const struct pi_placed_layer *w; /* its matrices */
+    const struct pi_layer_block *to; /* the block that runs; NULL: none does */
 
-    struct pi_at x;        /* [max_tok][n_embd] the residual stream */
-    struct pi_at h;        /* [max_tok][n_embd] normed input of a block, then its output */
-    struct pi_at q;        /* [max_tok][n_head][dim_k] */
-    struct pi_at k;        /* [max_tok][n_head_kv][dim_k] */
-    struct pi_at v;        /* [max_tok][n_head_kv][dim_v] */
-    int32_t n_logit;       /* of a row that are made; 0: all */
-    struct pi_at logits;   /* [max_tok][n_vocab]; none where the device writes to the host's */
-    struct pi_at centre;   /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); none: 0 */
-    struct pi_at att;      /* [max_tok][n_head][dim_v] */
-    struct pi_at q_gate;   /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
-    struct pi_at gate;     /* [max_tok][n_ff] */
-    struct pi_at up;       /* [max_tok][n_ff] */
+    struct pi_at x;      /* [max_tok][n_embd] the residual stream */
+    struct pi_at h;      /* [max_tok][n_embd] normed input of a block, then its output */
+    struct pi_at q;      /* [max_tok][n_head][dim_k] */
+    struct pi_at k;      /* [max_tok][n_head_kv][dim_k] */
+    struct pi_at v;      /* [max_tok][n_head_kv][dim_v] */
+    int32_t n_logit;     /* of a row that are made; 0: all */
+    struct pi_at logits; /* [max_tok][n_vocab]; none where the device writes to the host's */
+    struct pi_at centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); none: 0 */
+    struct pi_at att;    /* [max_tok][n_head][dim_v] */
+    struct pi_at q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
+    struct pi_at gate;   /* [max_tok][n_ff] */
+    struct pi_at up;     /* [max_tok][n_ff] */
     struct pi_pass_moe moe;
     struct pi_delta_parts delta;
     struct pi_delta_item *delta_item; /* [max_tok] of the running layer; NULL: the model has none */
@@ -111,7 +111,7 @@ struct pi_pass {
     int32_t *row0;              /* [max_tok + 1] first row of an item */
     float *room[PI_N_ROOM];     /* [max_tok] rows; NULL where the host looks into the device */
 
-    struct kv_append *append;   /* [max_tok][n_head_kv] of the running layer */
+    struct kv_append *append; /* [max_tok][n_head_kv] of the running layer */
 
     struct pi_pass_segment *segment; /* [max_tok] */
     int32_t n_segment;
@@ -123,7 +123,7 @@ struct pi_pass {
     int32_t watch_tile; /* tokens of a watched item in one attention call */
     int32_t *watched;   /* [max_tok] items that are watched; NULL without a watch */
     int32_t n_watched;
-    float *watch_rows;  /* [n_thread][rows of a tile][watch_stride + numbers beside] */
+    float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
     size_t watch_stride;
     struct pi_pass_watched_rows *watched_rows; /* [n_thread] */
     float *watch_out; /* [n_thread][watch_tile][n_head][dim_v] likewise a room */

@@ -43,8 +43,7 @@ pith_status pi_placed_make(const struct pith_model *model, struct pi_device *dev
                            struct pi_placed *out, pith_error *err)
 {
     *out = (struct pi_placed){.device = device, .model = model};
-    out->layer =
-        pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_layer, sizeof(*out->layer));
+    out->layer = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_layer, sizeof(*out->layer));
     if (out->layer == NULL || !place_all(model, out))
         return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the %s",
                        model->hp.n_layer, device->name);

@@ -67,8 +67,7 @@ struct pi_at pi_pass_take(const struct pi_pass *pass, struct pi_at *memory, size
     return part;
 }
 
-float *pi_pass_look(const struct pi_pass *pass, struct pi_at rows, size_t n,
-                    enum pi_pass_room room)
+float *pi_pass_look(const struct pi_pass *pass, struct pi_at rows, size_t n, enum pi_pass_room room)
 {
     size_t size = (size_t)pass->n_tok * n * sizeof(float);
     return pass->device->download(pass->stream, rows, size, pass->room[room]);

@@ -51,7 +51,6 @@ cpu_rows_fn cpu_moe_choose_rows, cpu_moe_gather_rows, cpu_moe_hidden_rows, cpu_m
 cpu_rows_fn cpu_delta_in_rows, cpu_delta_unit_rows, cpu_delta_out_rows;
 cpu_rows_fn cpu_latent_low_rows, cpu_latent_in_rows, cpu_latent_query_rows, cpu_latent_gather_rows;
 
-
 /* ---- the table's ---- */
 
 void cpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,

@@ -186,12 +186,11 @@ static void turn_item(const struct delta_job *job, const struct pi_delta_item *i
     int32_t key = s->tiled ? head % s->n_key : head / (s->n_value / s->n_key);
     size_t t = (size_t)item->row0, n = channels(s), first = (size_t)(block * BLOCK);
     float *q = pi_cpu_floats(d->c) + t * n + (size_t)(key * s->dim);
-    float *v =
-        pi_cpu_floats(d->c) + t * n + 2 * key_len(s) + (size_t)(head * s->dim) + first;
+    float *v = pi_cpu_floats(d->c) + t * n + 2 * key_len(s) + (size_t)(head * s->dim) + first;
     size_t gate = t * (size_t)s->n_value + (size_t)head;
     struct pi_vec_delta delta = {
-        .state = pi_cpu_floats(item->matrix) + (size_t)head * matrix_len(s) +
-                 first * (size_t)s->dim,
+        .state =
+            pi_cpu_floats(item->matrix) + (size_t)head * matrix_len(s) + first * (size_t)s->dim,
         .q = q,
         .k = q + key_len(s),
         .v = v,

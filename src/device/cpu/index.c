@@ -144,9 +144,11 @@ void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, in
         kv_page_move_rows(kind, to, part, n_part, at->unit_scale, sizeof(float));
     }
     if ((g->index & KV_INDEX_PROJ) != 0)
-        kv_page_move_rows(kind, to, part, n_part, at->proj, (size_t)g->index_dim * sizeof(uint16_t));
+        kv_page_move_rows(kind, to, part, n_part, at->proj,
+                          (size_t)g->index_dim * sizeof(uint16_t));
     for (int32_t d = 0; (g->index & KV_INDEX_COLUMNS) != 0 && d < g->dim_k; d++)
-        kv_page_move_rows(kind, to, part, n_part, at->columns + (size_t)d * column, sizeof(uint16_t));
+        kv_page_move_rows(kind, to, part, n_part, at->columns + (size_t)d * column,
+                          sizeof(uint16_t));
 }
 
 /* ---- what belongs to a page ---- */

@@ -32,9 +32,8 @@ void cpu_moe_choose_rows(const struct cpu_stream *s, const void *args, int64_t b
                      pi_cpu_ints(a->places.chosen) + t * rule->n_used,
                      pi_cpu_floats(a->places.weight) + t * rule->n_used);
         if (pi_at_some(a->shared_gate))
-            pi_cpu_floats(a->shared_weight)[t] =
-                sigmoid_of(pi_cpu_floats(a->shared_gate), pi_cpu_floats(a->h) + t * a->n_embd,
-                           a->n_embd);
+            pi_cpu_floats(a->shared_weight)[t] = sigmoid_of(
+                pi_cpu_floats(a->shared_gate), pi_cpu_floats(a->h) + t * a->n_embd, a->n_embd);
     }
 }
 

@@ -37,7 +37,8 @@ static void write_rows(const struct kv_part *part, uint8_t *page, int32_t slot, 
                 .scale = (uint16_t *)(void *)(page + plane_at(part, KV_PLANE_SCALE, slot + i, d)),
             };
             kv_coders[part->type].encode(rows + (size_t)i * stride + d,
-                                (int32_t)pi_min(KV_CODEC_MAX, part->dim - d), part->group, &row);
+                                         (int32_t)pi_min(KV_CODEC_MAX, part->dim - d), part->group,
+                                         &row);
         }
 }
 

@@ -24,8 +24,9 @@ static struct pi_act act_of(const struct cpu_stream *s, struct pi_at x, const st
 }
 
 /* Groups [first, last) of a matrix. */
-static void multiply(const struct cpu_stream *s, const struct pi_matrix *w, const struct pi_act *act,
-                     int64_t first, int64_t last, float *out, size_t stride, int32_t thread)
+static void multiply(const struct cpu_stream *s, const struct pi_matrix *w,
+                     const struct pi_act *act, int64_t first, int64_t last, float *out,
+                     size_t stride, int32_t thread)
 {
     s->cpu->matmul.mul[pi_matmul_index(w->type)](w, act, (int32_t)first,
                                                  (int32_t)pi_min(last, w->n_group), out, stride,
@@ -68,8 +69,7 @@ void cpu_product(struct pi_stream *stream, const struct pi_product *job)
         p.out[i] = pi_cpu_floats(job->out[i]);
         n_group += p.w[i].n_group;
     }
-    int32_t n_thread =
-        cpu_threads_for(s, n_group * PI_GROUP * (int64_t)p.w[0].n_col * job->n_tok);
+    int32_t n_thread = cpu_threads_for(s, n_group * PI_GROUP * (int64_t)p.w[0].n_col * job->n_tok);
     p.chunk = (int32_t)(n_thread == 1 ? n_group
                                       : pi_max(1, n_group / (n_thread * MIN_CHUNKS_PER_THREAD)));
     for (int32_t i = 0; i < job->n; i++)
@@ -95,8 +95,8 @@ static void heads_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         int32_t head = (int32_t)(item / p->n_chunk);
         int64_t part = item % p->n_chunk;
         struct pi_matrix w = pi_matrix_slab(&p->w, head);
-        struct pi_act act = act_of(p->s, job->x, &job->act, (size_t)head * (size_t)job->n_tok,
-                                   job->n_tok, w.n_col);
+        struct pi_act act =
+            act_of(p->s, job->x, &job->act, (size_t)head * (size_t)job->n_tok, job->n_tok, w.n_col);
         multiply(p->s, &w, &act, part * p->chunk, (part + 1) * p->chunk,
                  pi_cpu_floats(job->out) + (size_t)head * job->step, job->stride, thread);
     }
@@ -136,8 +136,8 @@ static void experts_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         int64_t part = item % p->n_chunk;
         struct pi_matrix w = pi_matrix_slab(&p->w[i], expert);
         size_t row = (size_t)p->first[expert];
-        struct pi_act act = act_of(p->s, job->x, &job->act, row,
-                                   p->first[expert + 1] - p->first[expert], w.n_col);
+        struct pi_act act =
+            act_of(p->s, job->x, &job->act, row, p->first[expert + 1] - p->first[expert], w.n_col);
         multiply(p->s, &w, &act, part * p->chunk, (part + 1) * p->chunk,
                  pi_cpu_floats(job->out[i]) + row * (size_t)w.n_row, (size_t)w.n_row, thread);
     }

@@ -197,8 +197,9 @@ static void gate_rows(const struct cpu_stream *s, const void *args, int64_t begi
 {
     const struct pi_gate_rows *a = args;
     const struct pi_vec_kernels *vec = &s->cpu->vec;
-    void (*const fn[])(float *, const float *, int32_t) = {
-        [PI_GATE_SILU] = vec->silu_mul, [PI_GATE_GELU] = vec->gelu_mul, [PI_GATE_OAI] = vec->oai_mul};
+    void (*const fn[])(float *, const float *, int32_t) = {[PI_GATE_SILU] = vec->silu_mul,
+                                                           [PI_GATE_GELU] = vec->gelu_mul,
+                                                           [PI_GATE_OAI] = vec->oai_mul};
     for (int64_t t = begin; t < end; t++) {
         float *gate = row_of(a->gate, t, a->n);
         fn[a->fn](gate, row_of(a->up, t, a->n), a->n);

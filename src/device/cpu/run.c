@@ -39,8 +39,8 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     struct pi_attend_page page;
     kv_page_view(lane->kind, &lane->kind->layout, kv_page_at(lane->kind, lane->table[i].page),
-                 kv_page_pos(lane->kind, lane->table[i].page), cache->g.page_len,
-                 lane->table[i].n, &page);
+                 kv_page_pos(lane->kind, lane->table[i].page), cache->g.page_len, lane->table[i].n,
+                 &page);
     return page;
 }
 
@@ -89,8 +89,7 @@ static void run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int3
         turn_back(k, out, seq->cache->g.page_len);
 }
 
-static void run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
-                       float *out)
+static void run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
 {
     const struct kv_geometry *g = &seq->cache->g;
     const struct kv_part *v = &kv_lane_at(seq, layer, head)->kind->value;

@@ -55,8 +55,7 @@ static void write_entries(const struct kv_append *job, const struct kv_lane *lan
     if (ref->n == cache->g.page_len)
         kv_index_finish(cache, kind, page);
     if (cache->value_norm)
-        cpu_norms(cache, kind, ref->page, entry, n,
-                  kv_norms_at(job->seq, (size_t)number) + slot);
+        cpu_norms(cache, kind, ref->page, entry, n, kv_norms_at(job->seq, (size_t)number) + slot);
 }
 
 static void append_one(const struct kv_append *job)
@@ -189,8 +188,8 @@ static void copy_plane(const struct kv_place *from, const struct kv_plane *a,
 {
     bool beside = from->kind->layout.side_by_side, to_beside = to->kind->layout.side_by_side;
     size_t from_slot = (size_t)from->slot, to_slot = (size_t)to->slot;
-    const uint8_t *in = kv_page_at(from->kind, from->page) + a->at +
-                        from_slot * (beside ? a->element : a->row);
+    const uint8_t *in =
+        kv_page_at(from->kind, from->page) + a->at + from_slot * (beside ? a->element : a->row);
     uint8_t *out =
         kv_page_at(to->kind, to->page) + b->at + to_slot * (to_beside ? b->element : b->row);
     if (a->row == 0)

@@ -1,0 +1,260 @@
+/*
+ * Devices: every operation is there, memory goes in and out, rows and products give the same bits on
+ * both, and so does an engine, whose files either device reads. Of the checked device: whoever takes
+ * one of its addresses for a pointer crashes.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/device.h"
+#include "kv/kv.h"
+#include "mem_used.h"
+#include "pith/inspect.h"
+#include "seq_make.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+static struct pi_device *const devices[] = {&pi_device_cpu, &pi_device_checked};
+
+enum { N_DEVICE = 2 };
+
+/* ---- the table ---- */
+
+/* Operations stand one behind the other, from alloc on to the end. */
+static void test_no_operation_is_missing(void **state)
+{
+    (void)state;
+    size_t first = offsetof(struct pi_device, alloc);
+    size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
+    assert_true(n > 30);
+    for (int i = 0; i < N_DEVICE; i++)
+        for (size_t j = 0; j < n; j++) {
+            uintptr_t at;
+            memcpy(&at, (const char *)devices[i] + first + j * sizeof(at), sizeof(at));
+            if (at == 0)
+                fail_msg("operation %zu of %zu is missing on the %s", j, n, devices[i]->name);
+        }
+}
+
+/* ---- memory ---- */
+
+static void test_memory_goes_in_and_out(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DEVICE; i++) {
+        struct pi_device *d = devices[i];
+        int64_t before = atomic_load(&d->bytes);
+        uint8_t in[1000], room[1000];
+        struct pi_at a = d->alloc(d, PI_MEM_OTHER, sizeof(in));
+        struct pi_at b = d->map(d, PI_MEM_OTHER, 1 << 20);
+        assert_int_equal(atomic_load(&d->bytes), before + (int64_t)sizeof(in) + (1 << 20));
+        for (size_t j = 0; j < sizeof(in); j++)
+            in[j] = (uint8_t)(j * 7);
+        const uint8_t *zero = d->download(NULL, a, sizeof(in), room);
+        for (size_t j = 0; j < sizeof(in); j++)
+            assert_int_equal(zero[j], 0);
+        d->upload(NULL, in, sizeof(in), a);
+        d->upload(NULL, in, 500, pi_at_add(b, 4096));
+        assert_memory_equal(d->download(NULL, a, sizeof(in), room), in, sizeof(in));
+        assert_memory_equal(d->download(NULL, pi_at_add(b, 4096), 500, room), in, 500);
+        assert_int_equal(d->download(NULL, a, 1, room) == (void *)room, !d->in_host);
+        d->free(d, a);
+        d->unmap(d, PI_MEM_OTHER, b, 1 << 20);
+        assert_int_equal(atomic_load(&d->bytes), before);
+    }
+}
+
+/* What a process that reads a byte there ends with; 0: it could. */
+static int status_of_reading(struct pi_at at)
+{
+    int status = 0;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        volatile const char *p = (const char *)at.at;
+        signal(SIGSEGV, SIG_DFL); /* cmocka, and sanitizers, go on or report */
+        signal(SIGBUS, SIG_DFL);
+        char byte = p[0];
+        (void)byte;
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void test_no_pointer_is_handed_out(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DEVICE; i++) {
+        struct pi_device *d = devices[i];
+        struct pi_at a = d->alloc(d, PI_MEM_OTHER, 64), b = d->map(d, PI_MEM_OTHER, 4096);
+        assert_int_equal(status_of_reading(a) == 0, d->in_host);
+        assert_int_equal(status_of_reading(pi_at_add(b, 100)) == 0, d->in_host);
+        d->free(d, a);
+        d->unmap(d, PI_MEM_OTHER, b, 4096);
+    }
+}
+
+/* ---- operations ---- */
+
+enum { N_ROW = 37, N_COL = 96, N_OUT = 50 };
+
+/* out [N_ROW][N_OUT], a product of normed rows, as a device makes it. */
+static void norm_and_multiply(struct pi_device *d, const struct pi_matrix *w, const float *x,
+                              const float *gain, float *out)
+{
+    const struct pi_stream_shape shape = {.n_thread = 2, .widest = N_COL};
+    struct pi_stream *s = d->open(d, &shape);
+    size_t size = N_ROW * N_COL * sizeof(float), out_size = N_ROW * N_OUT * sizeof(float);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, size), h = d->alloc(d, PI_MEM_OTHER, size);
+    struct pi_at to = d->alloc(d, PI_MEM_OTHER, out_size);
+    struct pi_weight packed = {w->type, w->n_row, w->n_col, w->n_group, w->group_bytes, {0}};
+    packed.data = d->pack(d, w, 1);
+    const struct pi_between_rows rows = {
+        .x = at, .h = h, .norm = d->pack_vector(d, gain, N_COL), .n = N_COL, .eps = 1e-5f};
+    const struct pi_product product = {.x = h, .n_tok = N_ROW, .n = 1, .w = {&packed}, .out = {to}};
+    d->upload(s, x, size, at);
+    d->rows(s, PI_ROWS_BETWEEN, &rows, N_ROW, N_COL);
+    d->product(s, &product);
+    d->wait(s);
+    memcpy(out, d->download(s, to, out_size, out), d->in_host ? out_size : 0);
+    d->unpack(d, packed.data);
+    d->unpack(d, rows.norm);
+    d->free(d, at);
+    d->free(d, h);
+    d->free(d, to);
+    d->close(s);
+}
+
+static void test_rows_and_products_agree(void **state)
+{
+    (void)state;
+    static float x[N_ROW * N_COL], w[N_OUT * N_COL], gain[N_COL], out[N_DEVICE][N_ROW * N_OUT];
+    uint64_t rng = 5;
+    struct pi_matrix m = {.type = PI_DTYPE_F32,
+                          .n_row = N_OUT,
+                          .n_col = N_COL,
+                          .n_group = (N_OUT + PI_GROUP - 1) / PI_GROUP,
+                          .group_bytes = pi_matmul_group_bytes(PI_DTYPE_F32, N_COL)};
+    m.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)m.n_group * m.group_bytes);
+    for (size_t i = 0; i < PI_LEN(x); i++)
+        x[i] = rng_float(&rng);
+    for (size_t i = 0; i < PI_LEN(w); i++)
+        w[i] = rng_float(&rng);
+    for (size_t i = 0; i < PI_LEN(gain); i++)
+        gain[i] = rng_float(&rng);
+    for (int32_t g = 0; g < m.n_group; g++)
+        pi_matmul_pack_group(PI_DTYPE_F32, N_COL, w + (size_t)g * PI_GROUP * N_COL,
+                             (int32_t)pi_min(PI_GROUP, N_OUT - g * PI_GROUP),
+                             m.data + (size_t)g * m.group_bytes);
+    for (int i = 0; i < N_DEVICE; i++)
+        norm_and_multiply(devices[i], &m, x, gain, out[i]);
+    assert_memory_equal(out[0], out[1], sizeof(out[0]));
+    assert_true(out[0][0] != 0.0f);
+    pi_mem_free(m.data);
+}
+
+/* ---- an engine ---- */
+
+#define N_TOKEN 150
+
+static void read_text(pith_seq *seq, int32_t n)
+{
+    int32_t ids[N_TOKEN];
+    pith_error err;
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (i * 7919 + 13) % 200;
+    check(pith_seq_eval(seq, ids, n, &err), &err);
+}
+
+static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_error err;
+    pith_engine_params_default(&params);
+    params.kv_tokens = 1024;
+    params.type_k = "q8_0";
+    params.type_v = "turbo3";
+    params.keep = "h2o:budget=64,slack=16";
+    pi_device_choose(d);
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    return e;
+}
+
+/* Reads a text, saves it, and goes on from what the other device saved. */
+static void test_engines_agree(void **state)
+{
+    (void)state;
+    char path[N_DEVICE][64];
+    uint64_t hash[N_DEVICE][2];
+    struct pi_device *was = pi_device_default();
+    pith_model *model;
+    pith_model_info info;
+    pith_error err;
+    int64_t before = atomic_load(&pi_device_checked.bytes);
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    for (int i = 0; i < N_DEVICE; i++) {
+        pith_engine *e = engine_on(devices[i], model);
+        pith_seq *seq = seq_make(e);
+        snprintf(path[i], sizeof(path[i]), "/tmp/test_device.%ld.%d", (long)getpid(), i);
+        read_text(seq, N_TOKEN);
+        hash[i][0] = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+        check(pith_seq_save(seq, path[i], &err), &err);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+    for (int i = 0; i < N_DEVICE; i++) {
+        pith_engine *e = engine_on(devices[i], model);
+        pith_seq *seq = NULL;
+        check(pith_seq_load(e, path[1 - i], &seq, &err), &err);
+        read_text(seq, 20);
+        hash[i][1] = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+    assert_int_equal(hash[0][0], hash[1][0]);
+    assert_int_equal(hash[0][1], hash[1][1]);
+    assert_int_equal(atomic_load(&pi_device_checked.bytes), before);
+    for (int i = 0; i < N_DEVICE; i++)
+        unlink(path[i]);
+    pi_device_choose(was);
+    pith_model_free(model);
+}
+
+/* The bytes of a cache's pages are its device's. */
+static void test_caches_count_where_they_are(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
+    for (int i = 0; i < N_DEVICE; i++) {
+        struct kv_cache *cache;
+        pith_error err;
+        int64_t before = atomic_load(&devices[i]->bytes);
+        g.device = devices[i];
+        check(kv_cache_create(&g, 1 << 20, &cache, &err), &err);
+        int64_t taken = atomic_load(&devices[i]->bytes) - before;
+        assert_true(taken > (1 << 20) - (1 << 17) && taken <= 1 << 20);
+        kv_cache_free(cache);
+        assert_int_equal(atomic_load(&devices[i]->bytes), before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_operation_is_missing),
+        cmocka_unit_test(test_memory_goes_in_and_out),
+        cmocka_unit_test(test_no_pointer_is_handed_out),
+        cmocka_unit_test(test_rows_and_products_agree),
+        cmocka_unit_test(test_engines_agree),
+        cmocka_unit_test(test_caches_count_where_they_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
