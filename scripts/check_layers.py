@@ -3,7 +3,8 @@
 defined there (pith.h declares functions of every floor to all). FLOORS is the one list of floors;
 ARCHITECTURE.md must show the same one. The folders of ONLY may include from src/ nothing but what
 stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks at
-which policies an engine has: engine_traits says it.
+which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
+inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
 
     scripts/check_layers.py
 """
@@ -47,7 +48,10 @@ ONLY = {
 }
 
 # (file, what it reaches for): why.
-EXCEPTIONS = {}
+EXCEPTIONS = {
+    ("src/kv/top.c", "pi_kernels"): "it chooses by scores that the host has",
+    ("src/kv/type.c", "pi_kernels"): "it rounds vectors that the host has",
+}
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(path for top in ("include", "src", "eval", "server", "cli") for path in
@@ -61,6 +65,8 @@ WORD = re.compile(r"\b[A-Za-z_]\w+\b")
 # Whether there is a policy, and which form of recall or share.
 LOOK = re.compile(r"\b(?:keep|read)\.policy\s*[!=]=|\b(?:recall|share)\.kind\b|"
                   r"\b(?:RECALL|SHARE)_(?:NONE|KV|TEXT|MEMSHARE|RANDOM)\b")
+# The kernel table.
+KERNELS = re.compile(r"\bpi_kernels\b")
 
 
 def floor_of(name):
@@ -118,6 +124,18 @@ def check_looks(texts):
                 yield name, look, f"looks at {look}: engine_traits says which policies there are"
 
 
+def check_devices(texts):
+    for path, text in texts.items():
+        name = path.relative_to(ROOT).as_posix()
+        for header in INCLUDE.findall(text):
+            if not name.startswith("src/device/") and header.startswith(("device/cpu/",
+                                                                         "device/checked/")):
+                yield name, header, f'includes "{header}", which is inside of a device'
+        if name.startswith(("src/model/", "src/kv/")):
+            for word in sorted(set(KERNELS.findall(COMMENT.sub(" ", text)))):
+                yield name, word, f"uses {word}: it computes by the operations of device.h"
+
+
 def check_drawing():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     found = re.search(r"^## Floors.*?\n\n(.*?)\n\n", text, re.M | re.S)
@@ -129,7 +147,7 @@ def check_drawing():
 def main():
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
     found = [*check_includes(texts), *check_uses(texts), *check_looks(texts),
-             *check_drawing()]
+             *check_devices(texts), *check_drawing()]
     for name, target, what in found:
         if (name, target) not in EXCEPTIONS:
             print(f"check_layers.py: {name} {what}", file=sys.stderr)

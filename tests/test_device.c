@@ -26,9 +26,8 @@ enum { N_DEVICE = 2 };
 /* ---- the table ---- */
 
 /* Operations stand one behind the other, from alloc on to the end. */
-static void test_no_operation_is_missing(void **state)
+TEST(no_operation_is_missing)
 {
-    (void)state;
     size_t first = offsetof(struct pi_device, alloc);
     size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
     assert_true(n > 30);
@@ -43,9 +42,8 @@ static void test_no_operation_is_missing(void **state)
 
 /* ---- memory ---- */
 
-static void test_memory_goes_in_and_out(void **state)
+TEST(memory_goes_in_and_out)
 {
-    (void)state;
     for (int i = 0; i < N_DEVICE; i++) {
         struct pi_device *d = devices[i];
         int64_t before = atomic_load(&d->bytes);
@@ -87,9 +85,8 @@ static int status_of_reading(struct pi_at at)
     return status;
 }
 
-static void test_no_pointer_is_handed_out(void **state)
+TEST(no_pointer_is_handed_out)
 {
-    (void)state;
     for (int i = 0; i < N_DEVICE; i++) {
         struct pi_device *d = devices[i];
         struct pi_at a = d->alloc(d, PI_MEM_OTHER, 64), b = d->map(d, PI_MEM_OTHER, 4096);
@@ -131,9 +128,8 @@ static void norm_and_multiply(struct pi_device *d, const struct pi_matrix *w, co
     d->close(s);
 }
 
-static void test_rows_and_products_agree(void **state)
+TEST(rows_and_products_agree)
 {
-    (void)state;
     static float x[N_ROW * N_COL], w[N_OUT * N_COL], gain[N_COL], out[N_DEVICE][N_ROW * N_OUT];
     uint64_t rng = 5;
     struct pi_matrix m = {.type = PI_DTYPE_F32,
@@ -188,9 +184,8 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
 }
 
 /* Reads a text, saves it, and goes on from what the other device saved. */
-static void test_engines_agree(void **state)
+TEST(engines_agree)
 {
-    (void)state;
     char path[N_DEVICE][64];
     uint64_t hash[N_DEVICE][2];
     struct pi_device *was = pi_device_default();
@@ -229,9 +224,8 @@ static void test_engines_agree(void **state)
 }
 
 /* The bytes of a cache's pages are its device's. */
-static void test_caches_count_where_they_are(void **state)
+TEST(caches_count_where_they_are)
 {
-    (void)state;
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
     for (int i = 0; i < N_DEVICE; i++) {
         struct kv_cache *cache;
@@ -244,17 +238,4 @@ static void test_caches_count_where_they_are(void **state)
         kv_cache_free(cache);
         assert_int_equal(atomic_load(&devices[i]->bytes), before);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_operation_is_missing),
-        cmocka_unit_test(test_memory_goes_in_and_out),
-        cmocka_unit_test(test_no_pointer_is_handed_out),
-        cmocka_unit_test(test_rows_and_products_agree),
-        cmocka_unit_test(test_engines_agree),
-        cmocka_unit_test(test_caches_count_where_they_are),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,10 +3,10 @@
  * device, which the host need not be able to see. Passes (model/) and the store (kv/) compute by these
  * alone. device/cpu/ is the table of this machine's processor, device/checked/ one for tests.
  *
- * An address of a device is no pointer: the host adds to it and hands it to operations. What an
- * operation gets as a pointer is host memory, which it reads, or writes, before it returns. What it
- * does in device memory may be done later, in the order of the calls on one stream; download and
- * wait come back when it is done.
+ * An address of a device is no pointer: the host adds to it and hands it to operations. What these
+ * get as a pointer is host memory, which they read or write before they return. Device memory may
+ * change later, in the order of calls on a stream; calls without one come after all that was asked
+ * of any. Behind download and wait all is done.
  *
  * Every operation has one result, whatever the device does first: rows do not depend on each other,
  * and the order of a sum is that of cpu/matmul.h, cpu/attend.h and cpu/vec.h on devices of the

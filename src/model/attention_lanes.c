@@ -127,11 +127,11 @@ static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     size_t n_group = (size_t)(hp->n_head / hp->n_head_kv), dim_k = (size_t)hp->dim_k;
     size_t q_stride = (size_t)hp->n_head * dim_k;
     for (int64_t at = begin; at < end; at++) {
-        int32_t i = pass->recalls[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
+        int32_t i = pass->recalling.items[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
         const float *q =
             loop->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
-        pass->recaller.choose(pass->recaller.user, &pass->items[i], pass->layer->kv_layer, head, q,
-                              q_stride, thread);
+        pass->recalling.fn.choose(pass->recalling.fn.user, &pass->items[i], pass->layer->kv_layer,
+                                  head, q, q_stride, thread);
     }
 }
 
@@ -139,13 +139,13 @@ static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 static bool has_reader(const struct pi_pass *pass)
 {
-    return pass->reader.select != NULL;
+    return pass->reading.fn.select != NULL;
 }
 
 /* Chunks that choose what they read. */
 static int32_t chunks_of(const struct pi_pass *pass)
 {
-    return is_governed(pass) ? pass->n_chunk : 0;
+    return is_governed(pass) ? pass->reading.n_chunk : 0;
 }
 
 static size_t unit_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
@@ -155,7 +155,7 @@ static size_t unit_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
 
 static int32_t *slots_of(const struct pi_pass *pass, int32_t chunk, int32_t head)
 {
-    return pass->slots + unit_of(pass, chunk, head) * (size_t)pass->cap_slot;
+    return pass->reading.slots + unit_of(pass, chunk, head) * (size_t)pass->reading.cap_slot;
 }
 
 /* Item index = chunk * n_head_kv + head. The last chunks, whose lanes are longest, come first. */
@@ -167,13 +167,14 @@ static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     int32_t n_head = hp->n_head_kv, n_group = hp->n_head / n_head;
     size_t q_stride = (size_t)hp->n_head * (size_t)hp->dim_k;
     for (int64_t at = begin; at < end; at++) {
-        int32_t index = pass->n_chunk - 1 - (int32_t)(at / n_head), head = (int32_t)(at % n_head);
-        const struct pi_pass_chunk *c = &pass->chunk[index];
+        int32_t index = pass->reading.n_chunk - 1 - (int32_t)(at / n_head),
+                head = (int32_t)(at % n_head);
+        const struct pi_pass_chunk *c = &pass->reading.chunk[index];
         size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
-        pass->n_slot[unit_of(pass, index, head)] = pass->reader.select(
-            pass->reader.user, c, head,
+        pass->reading.n_slot[unit_of(pass, index, head)] = pass->reading.fn.select(
+            pass->reading.fn.user, c, head,
             loop->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
-            slots_of(pass, index, head), (int32_t)pass->cap_slot, thread);
+            slots_of(pass, index, head), (int32_t)pass->reading.cap_slot, thread);
     }
 }
 
@@ -181,7 +182,7 @@ static void selected_items(void *ctx, int64_t begin, int64_t end, int32_t thread
 {
     struct pi_pass *pass = ctx;
     for (int64_t at = begin; at < end; at++)
-        pass->reader.selected(pass->reader.user, &pass->chunk[at], thread);
+        pass->reading.fn.selected(pass->reading.fn.user, &pass->reading.chunk[at], thread);
 }
 
 static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -193,13 +194,13 @@ static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread
     size_t stride = (size_t)hp->n_head * (size_t)hp->dim_v;
     for (int64_t at = begin; at < end; at++) {
         int32_t index = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
-        const struct pi_pass_chunk *c = &pass->chunk[index];
+        const struct pi_pass_chunk *c = &pass->reading.chunk[index];
         size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
-        if (pass->n_slot[at] >= 0)
-            pass->reader.attended(pass->reader.user, c, head,
-                                  loop->out + row * stride +
-                                      (size_t)head * (size_t)n_group * (size_t)hp->dim_v,
-                                  stride, thread);
+        if (pass->reading.n_slot[at] >= 0)
+            pass->reading.fn.attended(pass->reading.fn.user, c, head,
+                                      loop->out + row * stride +
+                                          (size_t)head * (size_t)n_group * (size_t)hp->dim_v,
+                                      stride, thread);
     }
 }
 
@@ -261,9 +262,9 @@ static const float *look_at_tile(const struct pi_pass *pass, const struct kv_att
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t row = (size_t)(hp->n_head * hp->dim_v), n = (size_t)(job->n_group * hp->dim_v);
-    float *room = pass->watch_out;
+    float *room = pass->watching.out;
     if (room != NULL)
-        room += (size_t)thread * (size_t)pass->watch_tile * row;
+        room += (size_t)thread * (size_t)pass->watching.tile * row;
     return pass->device->download(pass->stream, job->out_at,
                                   ((size_t)(job->n_tok - 1) * row + n) * sizeof(float), room);
 }
@@ -299,7 +300,7 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
             .sum = tap->sum + row,
             .out = out + (size_t)(t - t0) * job->out_stride,
         };
-        pass->watch.attended(pass->watch.user, &a, thread);
+        pass->watching.fn.attended(pass->watching.fn.user, &a, thread);
     }
 }
 
@@ -307,9 +308,9 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
 static void place_tap(const struct pi_pass *pass, int32_t thread, struct pi_pass_watched_rows *to)
 {
     size_t n_row =
-        (size_t)pass->watch_tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
-    size_t stride = pass->watch_stride;
-    float *rows = pass->watch_rows + (size_t)thread * watch_len(n_row, stride);
+        (size_t)pass->watching.tile * (size_t)(pass->model->hp.n_head / pass->model->hp.n_head_kv);
+    size_t stride = pass->watching.stride;
+    float *rows = pass->watching.rows + (size_t)thread * watch_len(n_row, stride);
     to->tap = (struct kv_attend_tap){.weight = rows,
                                      .row_stride = stride,
                                      .max = rows + n_row * stride,
@@ -317,7 +318,7 @@ static void place_tap(const struct pi_pass *pass, int32_t thread, struct pi_pass
     to->parts = (struct kv_weight_parts){.room = (int32_t)(stride / PART_LEN) + 1};
     to->parts.factor = rows + n_row * (stride + 2);
     to->parts.end = (int32_t *)(void *)(to->parts.factor + (size_t)to->parts.room * n_row);
-    to->tap.parts = pass->watch.parts ? &to->parts : NULL;
+    to->tap.parts = pass->watching.fn.parts ? &to->parts : NULL;
 }
 
 /* Tile number `part` of a watched item in one lane, whose tokens come in order. Nobody watches a
@@ -325,15 +326,15 @@ static void place_tap(const struct pi_pass *pass, int32_t thread, struct pi_pass
 static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, int32_t part,
                          int32_t thread, struct kv_attend_job *out)
 {
-    int32_t t = part * pass->watch_tile, n_tok = pass->items[i].n_tok;
+    int32_t t = part * pass->watching.tile, n_tok = pass->items[i].n_tok;
     if (t >= n_tok)
         return false;
     assert(!is_governed(pass) || (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer,
-                                                     head) <= pass->watch_stride);
-    *out = job_of(pass, i, head, t, (int32_t)pi_min(pass->watch_tile, n_tok - t));
+                                                     head) <= pass->watching.stride);
+    *out = job_of(pass, i, head, t, (int32_t)pi_min(pass->watching.tile, n_tok - t));
     if (is_governed(pass)) {
-        place_tap(pass, thread, &pass->watched_rows[thread]);
-        out->tap = &pass->watched_rows[thread].tap;
+        place_tap(pass, thread, &pass->watching.taps[thread]);
+        out->tap = &pass->watching.taps[thread].tap;
     }
     return true;
 }
@@ -351,8 +352,9 @@ static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, in
 static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
 {
     int64_t n_call = (int64_t)pass->n_thread * (sparse ? 1 : PARTS_PER_THREAD);
-    int64_t n_part = pi_ceil_div(n_call, (int64_t)pass->n_chunk * pass->model->hp.n_head_kv);
-    return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->part_most));
+    int64_t n_part =
+        pi_ceil_div(n_call, (int64_t)pass->reading.n_chunk * pass->model->hp.n_head_kv);
+    return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->reading.part_most));
 }
 
 /* Of the query heads of a call's group the part of that many: a query's bits depend on no other. */
@@ -374,7 +376,7 @@ static bool tile_job(const struct pi_pass *pass, int32_t tile, int32_t head, int
     const struct pi_pass_segment *s = &pass->segment[i];
     if (s->chunk >= 0) {
         if (is_governed(pass))
-            n_slot = pass->n_slot[unit_of(pass, s->chunk, head)];
+            n_slot = pass->reading.n_slot[unit_of(pass, s->chunk, head)];
         n_tok = part_of(pass, s->n_tok, n_slot >= 0);
     }
     int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
@@ -409,10 +411,11 @@ static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread, struct
     const struct pi_pass *pass = ctx;
     struct attend_unit u = unit_at(pass, at);
     int32_t n_tile = pass->tile0[pass->n_segment];
-    if (u.rank >= pass->n_watched)
+    if (u.rank >= pass->watching.n)
         return turn == 0 &&
-               tile_job(pass, n_tile - 1 - (u.rank - pass->n_watched), u.head, u.part, out);
-    return u.part == 0 && watched_tile(pass, pass->watched[u.rank], u.head, turn, thread, out);
+               tile_job(pass, n_tile - 1 - (u.rank - pass->watching.n), u.head, u.part, out);
+    return u.part == 0 &&
+           watched_tile(pass, pass->watching.items[u.rank], u.head, turn, thread, out);
 }
 
 static void job_done(void *ctx, int64_t at, int32_t turn, const struct kv_attend_job *job,
@@ -420,8 +423,8 @@ static void job_done(void *ctx, int64_t at, int32_t turn, const struct kv_attend
 {
     const struct pi_pass *pass = ctx;
     struct attend_unit u = unit_at(pass, at);
-    if (u.rank < pass->n_watched && is_governed(pass))
-        show_tile(pass, pass->watched[u.rank], turn * pass->watch_tile, job, thread);
+    if (u.rank < pass->watching.n && is_governed(pass))
+        show_tile(pass, pass->watching.items[u.rank], turn * pass->watching.tile, job, thread);
 }
 
 static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -429,8 +432,8 @@ static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread
     struct pi_pass *pass = ctx;
     (void)thread;
     for (int64_t at = begin; at < end; at++)
-        pass->watch.finished(pass->watch.user, &pass->items[pass->watched[at]],
-                             pass->layer->kv_layer);
+        pass->watching.fn.finished(pass->watching.fn.user, &pass->items[pass->watching.items[at]],
+                                   pass->layer->kv_layer);
 }
 
 /* ---- the layer's attention ---- */
@@ -445,8 +448,8 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
         for (int32_t h = 0; h < hp->n_head_kv; h++)
             n_key += (int64_t)pass->items[i].n_tok *
                      kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, h);
-    for (int32_t i = 0; i < pass->n_chunk; i++)
-        n_scored += kv_lane_len(pass->chunk[i].item->kv, pass->layer->kv_layer, 0);
+    for (int32_t i = 0; i < pass->reading.n_chunk; i++)
+        n_scored += kv_lane_len(pass->reading.chunk[i].item->kv, pass->layer->kv_layer, 0);
     int64_t n_group = hp->n_head / hp->n_head_kv;
     *attend = (n_key + (int64_t)pass->n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
     *select = n_scored * hp->n_head * hp->dim_k;
@@ -473,7 +476,7 @@ static int32_t count_parts(const struct pi_pass *pass)
         all += sum * s->n_tok;
     }
     bool waits = uneven && longest * pass->n_thread > all + all / 4;
-    bool apart = pass->n_chunk == 0 && pass->n_watched == 0;
+    bool apart = pass->reading.n_chunk == 0 && pass->watching.n == 0;
     return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
 }
 
@@ -481,11 +484,11 @@ static void attend(struct pi_pass *pass, int64_t work)
 {
     const struct kv_attend_list list = {
         .ctx = pass,
-        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->n_watched) * pass->model->hp.n_head_kv *
-             pass->n_part,
+        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->watching.n) *
+             pass->model->hp.n_head_kv * pass->n_part,
         .work = work,
         .job = next_job,
-        .done = pass->n_watched > 0 ? job_done : NULL,
+        .done = pass->watching.n > 0 ? job_done : NULL,
     };
     pass->device->attend(pass->stream, &list);
 }
@@ -498,8 +501,8 @@ static void select_all(struct pi_pass *pass, int64_t n_unit, int64_t work)
     int32_t n_thread = threads_for(pass, work);
     loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
     pi_parallel_items(n_thread, n_unit, select_items, &loop);
-    if (pass->reader.selected != NULL)
-        pi_parallel_items(n_thread, pass->n_chunk, selected_items, pass);
+    if (pass->reading.fn.selected != NULL)
+        pi_parallel_items(n_thread, pass->reading.n_chunk, selected_items, pass);
 }
 
 /* The reader has a say in what attention gave its chunks. */
@@ -519,7 +522,8 @@ static void recall(struct pi_pass *pass)
     const struct pi_hparams *hp = &pass->model->hp;
     struct lane_loop loop = {.pass = pass};
     loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
-    pi_parallel_items(pass->n_thread, (int64_t)pass->n_recall * hp->n_head_kv, recall_items, &loop);
+    pi_parallel_items(pass->n_thread, (int64_t)pass->recalling.n * hp->n_head_kv, recall_items,
+                      &loop);
 }
 
 void pi_pass_attention_run(struct pi_pass *pass)
@@ -527,19 +531,19 @@ void pi_pass_attention_run(struct pi_pass *pass)
     const struct pi_hparams *hp = &pass->model->hp;
     int64_t n_unit = (int64_t)chunks_of(pass) * hp->n_head_kv, attend_work, select_work;
     append(pass);
-    if (pass->n_recall > 0 && is_governed(pass))
+    if (pass->recalling.n > 0 && is_governed(pass))
         recall(pass);
     count_work(pass, &attend_work, &select_work);
-    for (int32_t i = 0; i < pass->n_chunk; i++)
-        pass->chunk[i].layer = pass->layer->kv_layer;
+    for (int32_t i = 0; i < pass->reading.n_chunk; i++)
+        pass->reading.chunk[i].layer = pass->layer->kv_layer;
     if (n_unit > 0)
         select_all(pass, n_unit, select_work);
     pass->n_part = count_parts(pass);
     attend(pass, attend_work);
-    if (n_unit > 0 && pass->reader.attended != NULL)
+    if (n_unit > 0 && pass->reading.fn.attended != NULL)
         show_attended(pass, n_unit, select_work);
-    if (pass->n_watched > 0 && is_governed(pass))
-        pi_parallel_items(threads_for(pass, attend_work / hp->dim_v), pass->n_watched,
+    if (pass->watching.n > 0 && is_governed(pass))
+        pi_parallel_items(threads_for(pass, attend_work / hp->dim_v), pass->watching.n,
                           finish_watched, pass);
 }
 
@@ -559,10 +563,12 @@ static int32_t add_chunks(struct pi_pass *pass, int32_t i)
     const struct pi_pass_item *item = &pass->items[i];
     int32_t n_read = has_reader(pass) ? item->n_read : 0;
     assert(n_read <= item->n_tok);
-    for (int32_t t = 0; t < n_read; t += pass->reader.chunk) {
-        int32_t n = (int32_t)pi_min(pass->reader.chunk, n_read - t), at = pass->n_chunk++;
-        assert(at < pass->cap_chunk);
-        pass->chunk[at] = (struct pi_pass_chunk){.item = item, .index = at, .t0 = t, .n_tok = n};
+    for (int32_t t = 0; t < n_read; t += pass->reading.fn.chunk) {
+        int32_t n = (int32_t)pi_min(pass->reading.fn.chunk, n_read - t),
+                at = pass->reading.n_chunk++;
+        assert(at < pass->reading.cap_chunk);
+        pass->reading.chunk[at] =
+            (struct pi_pass_chunk){.item = item, .index = at, .t0 = t, .n_tok = n};
         add_segment(pass, i, t, n, at);
     }
     return n_read;
@@ -573,16 +579,16 @@ void pi_pass_attention_lay_out(struct pi_pass *pass)
 {
     pass->tile0[0] = 0;
     pass->n_segment = 0;
-    pass->n_watched = 0;
-    pass->n_chunk = 0;
-    pass->n_recall = 0;
+    pass->watching.n = 0;
+    pass->reading.n_chunk = 0;
+    pass->recalling.n = 0;
     for (int32_t i = 0; i < pass->n_item; i++) {
         const struct pi_pass_item *item = &pass->items[i];
-        if (item->recall && pass->recaller.choose != NULL)
-            pass->recalls[pass->n_recall++] = i;
-        if (item->watched && pass->watch.attended != NULL) {
+        if (item->recall && pass->recalling.fn.choose != NULL)
+            pass->recalling.items[pass->recalling.n++] = i;
+        if (item->watched && pass->watching.fn.attended != NULL) {
             assert(!has_reader(pass) || item->n_read == 0);
-            pass->watched[pass->n_watched++] = i;
+            pass->watching.items[pass->watching.n++] = i;
             continue;
         }
         int32_t n_read = add_chunks(pass, i);
@@ -605,7 +611,7 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
     bool ok = true;
     pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
     pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
-    pass->recalls = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalls), &ok);
+    pass->recalling.items = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalling.items), &ok);
     pass->append =
         pi_pass_alloc(pass->max_tok, (size_t)pass->model->hp.n_head_kv, sizeof(*pass->append), &ok);
     return ok;
@@ -613,9 +619,10 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment, pass->tile0,      pass->watched,      pass->append,
-                           pass->chunk,   pass->watch_rows, pass->watched_rows, pass->slots,
-                           pass->n_slot,  pass->watch_out,  pass->recalls};
+    void *const parts[] = {pass->segment,       pass->tile0,          pass->watching.items,
+                           pass->append,        pass->reading.chunk,  pass->watching.rows,
+                           pass->watching.taps, pass->reading.slots,  pass->reading.n_slot,
+                           pass->watching.out,  pass->recalling.items};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }
@@ -632,14 +639,14 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
     const struct pi_hparams *hp = &pass->model->hp;
     bool ok = true;
     int32_t tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
-    pass->watch_tile = (int32_t)pi_min(tile, pass->tile);
-    if (watch != NULL && pass->watched == NULL) {
+    pass->watching.tile = (int32_t)pi_min(tile, pass->tile);
+    if (watch != NULL && pass->watching.items == NULL) {
         int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
         struct pi_pass_watched_rows *rows = pi_pass_alloc(pass->n_thread, 1, sizeof(*rows), &ok);
         float *out = NULL;
         if (!pass->device->in_host)
-            out = pi_pass_alloc(pass->n_thread * pass->watch_tile, (size_t)(hp->n_head * hp->dim_v),
-                                sizeof(*out), &ok);
+            out = pi_pass_alloc(pass->n_thread * pass->watching.tile,
+                                (size_t)(hp->n_head * hp->dim_v), sizeof(*out), &ok);
         if (!ok) {
             pi_mem_free(watched);
             pi_mem_free(rows);
@@ -647,19 +654,19 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
             return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
                            pass->max_tok);
         }
-        pass->watched = watched;
-        pass->watched_rows = rows;
-        pass->watch_out = out;
+        pass->watching.items = watched;
+        pass->watching.taps = rows;
+        pass->watching.out = out;
     }
-    pass->watch = watch != NULL ? *watch : (struct pi_pass_watch){0};
+    pass->watching.fn = watch != NULL ? *watch : (struct pi_pass_watch){0};
     return PITH_OK;
 }
 
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    int32_t n_row = pass->watch_tile * (hp->n_head / hp->n_head_kv);
-    if (longest <= (int64_t)pass->watch_stride)
+    int32_t n_row = pass->watching.tile * (hp->n_head / hp->n_head_kv);
+    if (longest <= (int64_t)pass->watching.stride)
         return PITH_OK;
     /* Whole pages, and more than asked: a lane may grow with every pass. */
     int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
@@ -672,16 +679,16 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     if (rows == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
                        (long long)longest);
-    pi_mem_free(pass->watch_rows);
-    pass->watch_rows = rows;
-    pass->watch_stride = (size_t)stride;
+    pi_mem_free(pass->watching.rows);
+    pass->watching.rows = rows;
+    pass->watching.stride = (size_t)stride;
     return PITH_OK;
 }
 
 size_t pi_pass_grown_bytes(const struct pi_pass *pass)
 {
-    return pi_mem_size(pass->watch_rows) + pi_mem_size(pass->chunk) + pi_mem_size(pass->slots) +
-           pi_mem_size(pass->n_slot);
+    return pi_mem_size(pass->watching.rows) + pi_mem_size(pass->reading.chunk) +
+           pi_mem_size(pass->reading.slots) + pi_mem_size(pass->reading.n_slot);
 }
 
 /* ---- the reader ---- */
@@ -691,7 +698,7 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
 {
     const struct pi_hparams *hp = &pass->model->hp;
     if (reader == NULL) {
-        pass->reader = (struct pi_pass_reader){0};
+        pass->reading.fn = (struct pi_pass_reader){0};
         return PITH_OK;
     }
     int32_t n_group = hp->n_head / hp->n_head_kv;
@@ -701,8 +708,8 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
     if (size > pass->attend_size && pi_pass_open_stream(pass, size, NULL) != PITH_OK)
         return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
                        reader->chunk);
-    pass->reader = *reader;
-    pass->part_most = most;
+    pass->reading.fn = *reader;
+    pass->reading.part_most = most;
     return PITH_OK;
 }
 
@@ -712,28 +719,28 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
     int32_t n_head = pass->model->hp.n_head_kv;
     size_t n_slot;
     bool ok = true;
-    if (n_chunk <= pass->cap_chunk && cap <= pass->cap_slot)
+    if (n_chunk <= pass->reading.cap_chunk && cap <= pass->reading.cap_slot)
         return PITH_OK;
     /* More than asked: of a share of the lane it grows with every pass. */
-    n_chunk = (int32_t)pi_max(n_chunk, pass->cap_chunk);
-    cap = cap <= pass->cap_slot ? pass->cap_slot : cap + cap / 2;
+    n_chunk = (int32_t)pi_max(n_chunk, pass->reading.cap_chunk);
+    cap = cap <= pass->reading.cap_slot ? pass->reading.cap_slot : cap + cap / 2;
     if (cap > INT32_MAX || !pi_mul_size((size_t)cap, (size_t)n_head, &n_slot))
         return pi_fail(err, PITH_NOMEM, "no memory for reading %lld entries", (long long)cap);
     struct pi_pass_chunk *chunk = pi_pass_alloc(n_chunk, 1, sizeof(*chunk), &ok);
     int32_t *slots = pi_pass_alloc(n_chunk, n_slot, sizeof(*slots), &ok);
     int32_t *n = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*n), &ok);
-    void *const old[] = {pass->chunk, pass->slots, pass->n_slot}, *const fresh[] = {chunk, slots,
-                                                                                    n};
+    void *const old[] = {pass->reading.chunk, pass->reading.slots, pass->reading.n_slot},
+                *const fresh[] = {chunk, slots, n};
     for (size_t i = 0; i < PI_LEN(old); i++)
         pi_mem_free(ok ? old[i] : fresh[i]);
     if (!ok)
         return pi_fail(err, PITH_NOMEM, "no memory for %d chunks that read %lld entries each",
                        n_chunk, (long long)cap);
-    pass->chunk = chunk;
-    pass->slots = slots;
-    pass->n_slot = n;
-    pass->cap_chunk = n_chunk;
-    pass->cap_slot = cap;
+    pass->reading.chunk = chunk;
+    pass->reading.slots = slots;
+    pass->reading.n_slot = n;
+    pass->reading.cap_chunk = n_chunk;
+    pass->reading.cap_slot = cap;
     return PITH_OK;
 }
 
@@ -763,5 +770,5 @@ pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer
 
 void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller)
 {
-    pass->recaller = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
+    pass->recalling.fn = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
 }

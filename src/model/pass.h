@@ -56,6 +56,36 @@ struct pi_pass_watched_rows {
     struct kv_weight_parts parts;
 };
 
+/* Items whose weights are shown. */
+struct pi_pass_watching {
+    struct pi_pass_watch fn; /* attended NULL: nobody watches */
+    int32_t tile;            /* tokens of an item in one attention call */
+    int32_t *items;          /* [max_tok]; NULL without a watch */
+    int32_t n;
+    float *rows; /* [n_thread][rows of a tile][stride + numbers beside] */
+    size_t stride;
+    struct pi_pass_watched_rows *taps; /* [n_thread] */
+    float *out;                        /* [n_thread][tile][n_head][dim_v] likewise a room */
+};
+
+/* What chunks read. */
+struct pi_pass_reading {
+    struct pi_pass_reader fn;    /* select NULL: everything is read */
+    struct pi_pass_chunk *chunk; /* [cap_chunk] of the running pass */
+    int32_t n_chunk;
+    int32_t part_most; /* most tokens of a chunk in one attention call */
+    int32_t *slots;    /* [cap_chunk][n_head_kv][cap_slot] of the running layer, ascending */
+    int32_t *n_slot;   /* [cap_chunk][n_head_kv] -1: everything */
+    int32_t cap_chunk;
+    int64_t cap_slot;
+};
+
+struct pi_pass_recalling {
+    struct pi_pass_recaller fn; /* choose NULL: nobody recalls */
+    int32_t *items;             /* [max_tok] that recall */
+    int32_t n;
+};
+
 struct pi_pass {
     const struct pith_model *model;
     struct pi_device *device;
@@ -117,31 +147,13 @@ struct pi_pass {
     int32_t n_segment;
     int32_t *tile0; /* [max_tok + 1] first attention tile of a segment */
 
-    struct pi_pass_watch watch; /* attended NULL: nobody watches */
     int32_t
         n_part; /* of the query heads of a group in the running layer's attention, a call each */
-    int32_t watch_tile; /* tokens of a watched item in one attention call */
-    int32_t *watched;   /* [max_tok] items that are watched; NULL without a watch */
-    int32_t n_watched;
-    float *watch_rows; /* [n_thread][rows of a tile][watch_stride + numbers beside] */
-    size_t watch_stride;
-    struct pi_pass_watched_rows *watched_rows; /* [n_thread] */
-    float *watch_out; /* [n_thread][watch_tile][n_head][dim_v] likewise a room */
 
     struct pi_pass_writer writer; /* written NULL: nobody looks */
-
-    struct pi_pass_reader reader; /* select NULL: everything is read */
-    struct pi_pass_chunk *chunk;  /* [cap_chunk] of the running pass */
-    int32_t n_chunk;
-    int32_t part_most; /* most tokens of a chunk in one attention call */
-    int32_t *slots;    /* [cap_chunk][n_head_kv][cap_slot] of the running layer, ascending */
-    int32_t *n_slot;   /* [cap_chunk][n_head_kv] -1: everything */
-    int32_t cap_chunk;
-    int64_t cap_slot;
-
-    struct pi_pass_recaller recaller; /* choose NULL: nobody recalls */
-    int32_t *recalls;                 /* [max_tok] items that recall */
-    int32_t n_recall;
+    struct pi_pass_watching watching;
+    struct pi_pass_reading reading;
+    struct pi_pass_recalling recalling;
 };
 
 /* forward.c. A stream with room for calls of attention of so many bytes of scratch, in the place of
