@@ -343,7 +343,7 @@ static bool recalls(const struct pith_engine *e, const pith_batch_item *item, in
     if (pi_item_tokens(item) == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
     /* What is read in chunks is not cut for queries that nothing is there for. */
-    return n_done >= first_of(e, item) && (e->read == NULL || holds_any(item->seq));
+    return n_done >= first_of(e, item) && (!pi_engine_reads_chunks(e) || holds_any(item->seq));
 }
 
 /* Of an item's next `most` tokens those before its recall: its last tokens are not cut from each
@@ -353,7 +353,7 @@ static int32_t until_recall(const struct pith_engine *e, const pith_batch_item *
 {
     if (pi_item_tokens(item) == 1 || n_done >= first_of(e, item))
         return most;
-    if (e->read != NULL && !holds_any(item->seq) && !round_comes(e, item, n_done))
+    if (pi_engine_reads_chunks(e) && !holds_any(item->seq) && !round_comes(e, item, n_done))
         return most;
     return (int32_t)pi_min(most, first_of(e, item) - n_done);
 }
