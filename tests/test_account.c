@@ -9,9 +9,10 @@
 #include <malloc.h>
 #endif
 
-#define N_WARM 2048  /* tokens of a first sequence, so that what is taken once is there */
-#define N_SEQ 8      /* sequences, so that pages of the system weigh little .. */
-#define N_TOKEN 2048 /* .. of so many tokens */
+#define N_WARM 2048 /* tokens of a first sequence, so that what is taken once is there */
+/* Sequences, so that pages of the system weigh little. Sanitizers do not weigh. */
+#define N_SEQ (TEST_STRIDE > 1 ? 2 : 8)
+#define N_TOKEN 2048 /* of each */
 #define PART 512     /* that are evaluated together */
 #define MOST_OFF 0.05
 

@@ -96,7 +96,7 @@ def typed(shell, start, line, folder):
         # The line is completed, then printed by echo in place of being run.
         said = b""
         os.write(terminal, line.encode() + b"\t")
-        time.sleep(1.5)
+        # What is typed now waits in the terminal until the shell has completed.
         os.write(terminal, b"\x01echo '<' \x05'>'\n")
         wait_for(b"\r\n<")
         wait_for(b">\r\n")

@@ -145,7 +145,7 @@ static bool open_case(const char *model, const char *file, int size, pith_model 
 TEST(agrees_with_llama_perplexity)
 {
     char line[256], name[64], file[64];
-    int size, n_ctx, n_batch, n_chunk, n_compared = 0;
+    int size, n_ctx, n_batch, n_chunk, n_row = 0, n_compared = 0;
     double ppl, error;
     pith_error err;
     FILE *golden = fopen(GOLDEN, "r");
@@ -160,6 +160,8 @@ TEST(agrees_with_llama_perplexity)
         assert_int_equal(sscanf(line, "%63s %63s %d %d %d %d %lf %lf", name, file, &size, &n_ctx,
                                 &n_batch, &n_chunk, &ppl, &error),
                          8);
+        if (size > 0 && n_row++ % TEST_STRIDE != 0) /* a whole text is short */
+            continue;
         if (!open_case(name, file, size, &model, &part, &params.text_len))
             continue;
         params.text = part;

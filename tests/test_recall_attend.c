@@ -253,7 +253,7 @@ static void check_promises(enum kv_type type, uint64_t seed, int32_t combine, fl
 TEST_WITH(rig_make_path, rig_remove_path, promises_are_kept)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
-    for (size_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE) /* comes to all types and forms */
+    for (size_t i = 0; i < 8 * PI_LEN(types); i += 3 + TEST_STRIDE / 2) /* all types and forms */
         check_promises(types[i / 8], 11, i / 4 % 2 == 0 ? RECALL_MAX : RECALL_SUM,
                        i % 2 == 0 ? 0.001f : 1.0f, i / 2 % 2 == 0);
 }
@@ -263,7 +263,7 @@ TEST_WITH(rig_make_path, rig_remove_path, promises_are_kept)
 TEST_WITH(rig_make_path, rig_remove_path, promises_are_of_what_keys_meet)
 {
     static const enum kv_type types[] = {KV_TYPE_BF16, KV_TYPE_Q8_0};
-    for (uint64_t i = 0; i < 8 * PI_LEN(types); i += TEST_STRIDE)
+    for (uint64_t i = 0; i < 8 * PI_LEN(types); i += 3 + TEST_STRIDE / 2)
         check_promises(types[i / 8], 20 + i % 8, RECALL_MAX, 0.0f, false);
 }
 

@@ -113,20 +113,20 @@ class Found(unittest.TestCase):
                 self.assertGreaterEqual(s.metric("pith_conversations_found_total"), 3)
                 self.assertGreater(s.metric("pith_conversation_tokens_total"), 0)
 
-    def test_eight_clients_of_eight_turns(self):
+    def test_eight_clients_of_five_turns(self):
         """Unknown clients at the same time: nearly all of earlier turns is found, and the answers
         are those of a slot for each."""
         for keep, recall in self.keeps():
             options = ("--page", "16", "-np", "4", "--keep", keep, "--recall", recall)
             with rig.Server(*options) as s:
                 slots = [Talk(s, n, id_slot=i) for i, n in enumerate(NAMES)]
-                rig.together([lambda t=t: [t.turn() for _ in range(8)] for t in slots])
+                rig.together([lambda t=t: [t.turn() for _ in range(5)] for t in slots])
             with rig.Server(*options) as s:
                 talks = [Talk(s, n) for n in NAMES]
-                rig.together([lambda t=t: [t.turn() for _ in range(8)] for t in talks])
+                rig.together([lambda t=t: [t.turn() for _ in range(5)] for t in talks])
                 self.assertEqual(s.metric("pith_parked_dropped_total"), 0)
             cached, earlier = sum(t.cached for t in talks), sum(t.earlier for t in talks)
-            self.assertGreater(earlier, 8000)
+            self.assertGreater(earlier, 2500)
             self.assertGreaterEqual(cached / earlier, 0.95, (keep, cached, earlier))
             for a, b in zip(slots, talks):
                 self.assertEqual(a.answers, b.answers, keep)
@@ -314,10 +314,10 @@ class Silence(unittest.TestCase):
     def test_head_and_beats_while_it_waits(self):
         """The head and the role come at once, then a sign of life each second, then the answer."""
         with rig.Server("-np", "1") as s:
-            for path, body, first, beat in FORMS:
-                busy = s.stream("/completion", LONG)
-                next(busy.events())
-                stream = Stream(s, path, dict(body, stream=True))
+            busy = s.stream("/completion", LONG)
+            next(busy.events())
+            streams = [Stream(s, path, dict(body, stream=True)) for path, body, _, _ in FORMS]
+            for stream, (path, _, first, beat) in zip(streams, FORMS):
                 self.assertEqual(stream.code, 200)
                 self.assertLess(stream.headers_s, SOON_S, path)
                 if first is not None:
@@ -329,8 +329,9 @@ class Silence(unittest.TestCase):
                 while not line.startswith(beat):
                     at, line = stream.line()
                 self.assertLess(at, SOON_S, path)
-                s.until("pith_requests_waiting", 1)
-                busy.close()
+            s.until("pith_requests_waiting", len(FORMS))
+            busy.close()
+            for stream, (path, _, _, _) in zip(streams, FORMS):
                 rest = []
                 while (item := stream.line()) is not None:
                     rest.append(item[1])
@@ -341,7 +342,7 @@ class Silence(unittest.TestCase):
 
     def test_beats_while_a_prompt_is_read(self):
         """A prompt that must be read whole is one step of the model, and beats come all the same."""
-        body = dict(LONG, prompt=PROMPT, n_predict=2)
+        body = dict(LONG, prompt=PROMPT[:len(PROMPT) // 2], n_predict=2)
         with rig.Server("--keep", "snapkv:budget=64,rounds=prompt-end", "--recall", "none",
                         "--chunk", "16") as s:
             stream = Stream(s, "/completion", body)
@@ -361,13 +362,13 @@ class Silence(unittest.TestCase):
         with rig.Server("-np", "1") as s:
             busy = s.stream("/completion", LONG)
             next(busy.events())
-            for path, body, _, beat in FORMS:
-                stream = Stream(s, path, dict(body, stream=True))
-                s.until("pith_requests_waiting", 1)
+            streams = [Stream(s, path, dict(body, stream=True)) for path, body, _, _ in FORMS]
+            s.until("pith_requests_waiting", len(FORMS))
+            for n, (stream, (_, _, _, beat)) in enumerate(zip(streams, FORMS), 1):
                 while not stream.line()[1].startswith(beat):
                     pass
                 stream.close()
-                s.until("pith_requests_waiting", 0)
+                s.until("pith_requests_waiting", len(FORMS) - n)
             busy.close()
             s.until("pith_requests_cancelled_total", 1 + len(FORMS))
 

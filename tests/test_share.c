@@ -261,7 +261,7 @@ TEST(forgets_a_part_and_reads_it_again)
         pith_error err;
         uint64_t hash = hash_at(e, n_id);
         int32_t n_try = k == 0 ? n_id - N_PROMPT : n_end;
-        for (int32_t i = 0; i < n_try; i += k == 0 ? 41 : 1) {
+        for (int32_t i = 0; i < n_try; i += k == 0 ? 41 * EACH : EACH) {
             /* Folding lets an earlier page count twice, which forgetting does not take back. */
             int32_t at = k == 0 ? N_PROMPT + i : ends[i];
             pith_seq *seq = seq_of(e);

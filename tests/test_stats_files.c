@@ -1,7 +1,7 @@
 /*
- * Files of calibration statistics: the vector of the TRIA format and the published files, where
- * they are there; each format read back, or refused with a sentence that names what is wrong; disks
- * that are full and memory that is not there.
+ * Files of calibration statistics: the vector of the TRIA format and the published files; each
+ * format read back, or refused with a sentence that names what is wrong; disks that are full and
+ * memory that is not there.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
