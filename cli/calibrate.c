@@ -1,8 +1,9 @@
 /*
- * calibrate.c - `pith calibrate`: what is learnt of a model from texts, each as a command of its
- * own. `queries` gathers the statistics of queries, `importance` how important entries are
- * (calibrate_importance.c), `loki` the bases of keys (calibrate_loki.c), `share` shows how far
- * apart pages of reasoning are (calibrate_share.c), `inspect` draws files (calibrate_inspect.c).
+ * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own.
+ * `queries` gathers the statistics of queries. `importance` learns how important entries are
+ * (calibrate_importance.c), `loki` finds the bases of keys (calibrate_loki.c). `share` shows how far
+ * apart pages of reasoning are (calibrate_share.c), and `inspect` draws files
+ * (calibrate_inspect.c).
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -54,8 +55,8 @@ static const struct option queries_table[] = {
     {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .required = true, .absent = "",
      .help = "the file of statistics to write"},
     {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
-     .help = "whose queries count: all, generated (of tokens that the model writes after the "
-             "text), or a file of ranges of tokens, \"BEGIN END\" on each line"},
+     .help = "whose queries count: all, generated (by the model, after the text), or a file of "
+             "ranges of tokens, \"BEGIN END\" on each line"},
     {"--centres", NULL, "K", OPTION_INT, AT(n_centre), .min = 1, .max = 1024,
      .help = "centres of each head (k-means); 1: the mean alone"},
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = 1 << 24,
@@ -97,7 +98,7 @@ static const struct option share_table[] = {
     {"POLICY", NULL, NULL, OPTION_TEXT, AT(memory.share), .required = true, .absent = "",
      .help = "memshare, whose options count"},
     {"--select", NULL, "WHICH", OPTION_CHOICE, AT(select), .choices = share_selections,
-     .help = "whose steps: those of the text, or those that the model writes after it"},
+     .help = "whose steps: the text's, or the steps that the model writes after it"},
     {0},
 };
 
@@ -226,7 +227,7 @@ static bool same_file(const struct stat *a, const char *path)
     return path != NULL && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-/* What a long calibration would find out at its end: that its file cannot be written. */
+/* A file that cannot be written is refused before the calibration, which is long. */
 static void check_output(const struct calibrate_options *o)
 {
     struct stat st;
@@ -261,7 +262,7 @@ static void check_memory(const struct calibrate_options *o, const struct session
                   (o->n_sample < n_query ? o->n_sample : n_query);
     if (available > 0 && kv + queries > available)
         cli_fail("%s of KV memory for %d tokens (-c) and %s of queries to find centres from "
-                 "(--samples) are more than the %s of memory that are available",
+                 "(--samples) are more than the %s of available memory",
                  cli_bytes(kv, kv_text), o->memory.n_ctx, cli_bytes(queries, query_text),
                  cli_bytes(available, free_text));
 }
@@ -497,7 +498,7 @@ static const struct command command_share = {
     .name = "share",
     .summary = "show how far apart the pages of like steps are, for --share memshare",
     .synopsis = "POLICY -m MODEL -f TEXT|--tokens FILE [--select WHICH]",
-    .notes = "Beside them stand pages taken by chance, so that thresholds can be chosen.\n"
+    .notes = "Beside them stand random pages, so that thresholds can be chosen.\n"
              "\n"
              "  pith calibrate share memshare -m model.gguf -f question.txt --select generated",
     .groups = share_groups,
@@ -531,8 +532,8 @@ static const struct command_older older[] = {
 
 const struct command command_calibrate = {
     .name = "calibrate",
-    .summary = "learn from texts what policies of a model need",
-    .notes = "What is learnt goes to a file, which a policy then reads.\n"
+    .summary = "learn from texts what policies need",
+    .notes = "The result goes to a file, which a policy then reads.\n"
              "\n"
              "  pith calibrate importance -m model.gguf -f text.txt -o model.stats\n"
              "  pith calibrate inspect model.stats",

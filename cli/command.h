@@ -4,7 +4,7 @@
 
 #include "options.h"
 
-/* What chose a command below earlier: an option, in whose place another word stands now. */
+/* An option that chose a command below in earlier lines, and the word that replaces it now. */
 struct command_older {
     const char *option;  /* "--loki"; NULL: none was given, which ends the list */
     const char *instead; /* "--output"; "": its value is an operand, or there is none */
