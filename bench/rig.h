@@ -1,6 +1,6 @@
 /*
- * rig.h - what the benchmark programs share: options by a table (eval/option.h), failures that end
- * the program with a sentence, medians, random numbers and lanes, and the machine's bounds.
+ * rig.h - the common part of the benchmark programs: options by a table (eval/option.h), failures
+ * that end the program with a sentence, medians, random lanes, and the machine's bounds.
  */
 #ifndef BENCH_RIG_H
 #define BENCH_RIG_H
@@ -12,7 +12,7 @@
 
 /* ---- options ---- */
 
-/* Rows of a program's table; their fields are those of its own struct options. */
+/* Rows of a program's table; their fields belong to its own struct options. */
 #define RIG_FLAG(name, field, what)                                                                \
     {                                                                                              \
         name, NULL, NULL, OPTION_FLAG, offsetof(struct options, field), .help = what, .env = ""    \
@@ -70,15 +70,15 @@ void add(struct samples *s, double value);
 double median(const struct samples *s); /* NAN of nothing */
 double median_of(const double *values, int32_t n);
 
-/* Seconds of the best of several rounds, which together take so many seconds at least: disturbances
-   only ever slow a round down. */
+/* Seconds of the best of several rounds, which together take `seconds` at least: disturbances only
+   ever slow a round down. */
 double best_round(double seconds, int32_t n_thread, int64_t n_item, pi_job_fn *fn, void *ctx);
 
 /* ---- what is measured on ---- */
 
 /* 0: all threads. */
 pith_machine machine_of(int32_t n_thread);
-/* The machine with so many threads; 0: with one, and with all. Returns how many of out. */
+/* The machine with n_thread threads; 0: with one, and with all. Returns how many of out. */
 int32_t machines_of(int32_t n_thread, pith_machine out[2]);
 
 pith_model *load_model(const char *path, int32_t n_thread, pith_model_info *info);
@@ -94,8 +94,8 @@ uint32_t random_u32(uint32_t *seed);
 #define APPEND 64 /* tokens appended to every lane in turn, so that its pages lie scattered */
 
 /* A cache of one sequence with n entries in each lane: room for them, and the entries. Keys and
-   values are taken from one row of random numbers, from places that no two chunks share: equal
-   entries have equal scores, and who chooses among those takes a longer way. */
+   values are taken from one row of random numbers, from places that no two chunks share. So no two
+   entries are equal: to choose among equal scores takes longer. */
 void lanes_open(const struct kv_geometry *g, int32_t n, struct kv_cache **cache,
                 struct kv_seq **seq);
 void lanes_fill(struct kv_seq *seq, const struct kv_geometry *g, int32_t n);

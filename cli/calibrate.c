@@ -1,9 +1,9 @@
 /*
- * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text. With
- * --inspect it draws what is in a file of them (calibrate_inspect.c), with --loki it gathers the
- * bases of the model's keys instead (calibrate_loki.c), with --importance also how important
- * entries are (calibrate_importance.c). With --share it shows how far apart pages of reasoning are
- * (calibrate_share.c).
+ * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own.
+ * `queries` gathers the statistics of queries. `importance` learns how important entries are
+ * (calibrate_importance.c), `loki` finds the bases of keys (calibrate_loki.c). `share` shows how far
+ * apart pages of reasoning are (calibrate_share.c), and `inspect` draws files
+ * (calibrate_inspect.c).
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -22,63 +22,101 @@
 #include "calibrate_share.h"
 #include "models.h"
 
+/* ---- options ---- */
+
 #define AT(member) .offset = offsetof(struct calibrate_options, member)
-static const struct option table[] = {
-    {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .absent = "none",
-     .help = "the text to read; - is standard input; --importance takes several"},
+static const struct option text_table[] = {
+    {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .required = true, .absent = "",
+     .help = "the text to read; - is standard input", .one_of = "the tokens"},
     {"--tokens", NULL, "FILE", OPTION_TEXT, AT(tokens), .absent = "none",
-     .help = "instead of a text: token ids, separated by white space or commas, as they are"},
-    {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .absent = "none",
-     .help = "the file of statistics to write"},
-    {"--loki", NULL, "BASES", OPTION_TEXT, AT(loki), .absent = "none",
-     .help = "instead of statistics: write the bases of the model's keys, for --read loki"},
-    {"--share", NULL, "POLICY", OPTION_TEXT, AT(memory.share), .absent = "none",
-     .help = "instead of statistics: show how far apart the pages of like steps are, and pages "
-             "taken by chance, for the thresholds of memshare, whose options count. The tokens of "
-             "the text are the steps; with --select generated those that the model writes after "
-             "it",
-     .env = ""},
-    {"--importance", NULL, NULL, OPTION_FLAG, AT(importance),
-     .help = "into the statistics: how important entries are, learnt from pieces of the texts that "
-             "the model is made to repeat"},
-    {"--pieces", NULL, "N", OPTION_INT, AT(pieces), .min = 1, .max = 4096,
-     .help = "pieces of each text that --importance takes, of -c tokens (1000), evenly spaced"},
-    {"--hidden", NULL, NULL, OPTION_FLAG, AT(hidden),
-     .help = "with --importance: learn to predict it from the layers' inputs, too",
-     .with = "--importance"},
-    {"--keep", NULL, "POLICY", OPTION_TEXTS, AT(keep), .absent = "none",
-     .help =
-         "with --importance: map the scores of this keep policy to importance; may be repeated. "
-         "Scores are not standardised within a lane (z=off), and statistics are those that "
-         "this run gathers",
-     .with = "--importance"},
-    {"--keys", NULL, "WHICH", OPTION_TEXT, AT(keys),
-     .help =
-         "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
-         "before rotation"},
-    {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
-     .help = "whose queries count: all, generated (of tokens that the model writes after the "
-             "text), or a file of ranges of tokens, \"BEGIN END\" on each line"},
+     .help = "instead of a text: token ids, separated by white space or commas, as they are",
+     .one_of = "the tokens"},
+    {0},
+};
+
+static const struct option piece_table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_piece), .min = 1, .max = INT32_MAX,
      .absent = "the model's context",
      .help = "tokens of a piece: a longer text is read in pieces, each from the first position"},
+    {0},
+};
+
+static const struct option written_table[] = {
     {"--predict", "-n", "N", OPTION_INT, AT(n_generate), .min = 1, .max = 1 << 24,
-     .help = "tokens that the model writes after each piece, with --select generated"},
+     .help = "tokens that the model writes after each piece"},
     {"--temp", NULL, "T", OPTION_FLOAT, AT(temperature), .min = 0, .max = 100,
      .help = "temperature of those tokens"},
+    {"--seed", "-s", "N", OPTION_LONG, AT(seed), .max = 0x1p62,
+     .help = "of those tokens, and of centres"},
+    {0},
+};
+
+static const struct option queries_table[] = {
+    {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .required = true, .absent = "",
+     .help = "the file of statistics to write"},
+    {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
+     .help = "whose queries count: all, generated (by the model, after the text), or a file of "
+             "ranges of tokens, \"BEGIN END\" on each line"},
     {"--centres", NULL, "K", OPTION_INT, AT(n_centre), .min = 1, .max = 1024,
      .help = "centres of each head (k-means); 1: the mean alone"},
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = 1 << 24,
      .help = "queries of each head that centres are found from, evenly spaced"},
-    {"--seed", "-s", "N", OPTION_LONG, AT(seed), .max = 0x1p62,
-     .help = "of the centres and of the tokens written"},
-    {"--inspect", NULL, "STATS", OPTION_TEXT, AT(inspect), .absent = "none",
-     .help = "draw a file of statistics; with -m and -f also its curves against a text"},
+    {0},
+};
+
+static const struct option importance_table[] = {
+    {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .required = true, .absent = "",
+     .help = "a text to read; repeatable; - is standard input"},
+    {"--output", "-o", "STATS", OPTION_TEXT, AT(out), .required = true, .absent = "",
+     .help = "the file of statistics to write"},
+    {"--pieces", NULL, "N", OPTION_INT, AT(pieces), .min = 1, .max = 4096,
+     .help = "pieces of each text that the model repeats, evenly spaced"},
+    {"--ctx-size", "-c", "N", OPTION_INT, AT(n_piece), .min = 1, .max = INT32_MAX, .absent = "1000",
+     .help = "tokens of a piece"},
+    {"--hidden", NULL, NULL, OPTION_FLAG, AT(hidden),
+     .help = "learn to predict importance from the layers' inputs, too"},
+    {"--keep", NULL, "POLICY", OPTION_TEXTS, AT(keep), .absent = "none",
+     .help = "map the scores of this keep policy to importance; may be repeated. Scores are not "
+             "standardised within a lane (z=off), and statistics are those that this run gathers",
+     .env = ""},
+    {0},
+};
+
+static const char *const loki_key_names[] = {"rotated", "plain", NULL};
+
+static const struct option loki_table[] = {
+    {"--output", "-o", "BASES", OPTION_TEXT, AT(out), .required = true, .absent = "",
+     .help = "the file of bases to write"},
+    {"--keys", NULL, "WHICH", OPTION_CHOICE, AT(keys), .choices = loki_key_names,
+     .help = "of which keys: as they are stored, or as they were before rotation"},
+    {0},
+};
+
+static const char *const share_selections[] = {"all", "generated", NULL};
+
+static const struct option share_table[] = {
+    {"POLICY", NULL, NULL, OPTION_TEXT, AT(memory.share), .required = true, .absent = "",
+     .help = "memshare, whose options count"},
+    {"--select", NULL, "WHICH", OPTION_CHOICE, AT(select), .choices = share_selections,
+     .help = "whose steps: the text's, or the steps that the model writes after it"},
+    {0},
+};
+
+static const struct option inspect_table[] = {
+    {"FILE", NULL, NULL, OPTION_TEXT, AT(inspect), .required = true, .absent = "",
+     .help = "statistics, or bases of keys"},
+    {"--file", "-f", "FILE", OPTION_TEXTS, AT(files), .absent = "none",
+     .help = "a text that curves are compared with, with -m; - is standard input"},
+    {"--tokens", NULL, "FILE", OPTION_TEXT, AT(tokens), .absent = "none",
+     .help = "instead of a text: token ids"},
     {"--layer", NULL, "L", OPTION_INT, AT(layer), .min = -1, .max = 1 << 20,
-     .absent = "that of the curve that tells most",
-     .help = "layer of the curve that --inspect draws"},
+     .absent = "that of the curve that tells most", .help = "layer of the curve that is drawn"},
     {"--head", NULL, "H", OPTION_INT, AT(head), .min = -1, .max = 1 << 20,
      .absent = "that of the curve that tells most", .help = "its query head"},
+    {0},
+};
+
+static const struct option pass_table[] = {
     {"--chunk", NULL, "N", OPTION_INT, AT(memory.chunk), .min = 1, .max = 8192,
      .help = "most tokens of one pass", .also = "-ub --ubatch-size", .env = "LLAMA_ARG_UBATCH"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
@@ -88,9 +126,50 @@ static const struct option table[] = {
 };
 #undef AT
 
-static const struct option_group groups[] = {
+/* A command's own operand comes before that of the model. */
+static const struct option_group queries_groups[] = {
+    {"Calibration", queries_table, 0},
+    {"Text", text_table, 0},
+    {"Pieces", piece_table, 0},
+    {"With --select generated", written_table, 0},
+    {"Model", model_option_table, offsetof(struct calibrate_options, model)},
+    {"Passes", pass_table, 0},
+    LLAMA_GROUP,
+    {0},
+};
+
+static const struct option_group importance_groups[] = {
+    {"Calibration", importance_table, 0},
+    {"Model", model_option_table, offsetof(struct calibrate_options, model)},
+    {"Passes", pass_table, 0},
+    LLAMA_GROUP,
+    {0},
+};
+
+static const struct option_group loki_groups[] = {
+    {"Calibration", loki_table, 0},
+    {"Text", text_table, 0},
+    {"Pieces", piece_table, 0},
+    {"Model", model_option_table, offsetof(struct calibrate_options, model)},
+    {"Passes", pass_table, 0},
+    LLAMA_GROUP,
+    {0},
+};
+
+static const struct option_group share_groups[] = {
+    {"Calibration", share_table, 0},
+    {"Text", text_table, 0},
+    {"With --select generated", written_table, 0},
+    {"Model", model_option_table, offsetof(struct calibrate_options, model)},
+    {"Passes", pass_table, 0},
+    LLAMA_GROUP,
+    {0},
+};
+
+static const struct option_group inspect_groups[] = {
+    {"Calibration", inspect_table, 0},
     {"Model", model_option_table, offsetof(struct calibrate_options, model), .without = "none"},
-    {"Calibration", table, 0},
+    {"Passes", pass_table, 0},
     LLAMA_GROUP,
     {0},
 };
@@ -101,8 +180,8 @@ static void defaults(void *options)
     pith_calibrate_params p;
     pith_calibrate_params_default(&p);
     memory_options_default(&o->memory);
-    o->select = "all";
-    o->keys = "rotated";
+    o->select = share_selections[0];
+    o->keys = loki_key_names[0];
     o->pieces = 5;
     o->n_generate = p.n_generate;
     o->n_centre = p.n_centre;
@@ -148,7 +227,7 @@ static bool same_file(const struct stat *a, const char *path)
     return path != NULL && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-/* What a long calibration would find out at its end: that its file cannot be written. */
+/* A file that cannot be written is refused before the calibration, which is long. */
 static void check_output(const struct calibrate_options *o)
 {
     struct stat st;
@@ -183,7 +262,7 @@ static void check_memory(const struct calibrate_options *o, const struct session
                   (o->n_sample < n_query ? o->n_sample : n_query);
     if (available > 0 && kv + queries > available)
         cli_fail("%s of KV memory for %d tokens (-c) and %s of queries to find centres from "
-                 "(--samples) are more than the %s of memory that are available",
+                 "(--samples) are more than the %s of available memory",
                  cli_bytes(kv, kv_text), o->memory.n_ctx, cli_bytes(queries, query_text),
                  cli_bytes(available, free_text));
 }
@@ -243,14 +322,41 @@ static void report(const struct calibrate_options *o, const pith_stats *stats, d
                 (long long)head.n_query, (long long)i.n_token, seconds);
 }
 
-static int gather(struct calibrate_options *o)
+/* The text and the model. */
+static void resolve(struct calibrate_options *o)
 {
+    o->text = o->files.n > 0 ? o->files.text[0] : NULL;
+    if (o->text != NULL && o->tokens != NULL)
+        cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
+    if (o->model.hf == NULL)
+        return;
+    o->model.path = models_resolve(&o->model); /* for as long as the command runs */
+    o->model.hf = o->model.hf_file = NULL;
+}
+
+static void resolve_one(struct calibrate_options *o)
+{
+    if (o->files.n > 1)
+        cli_fail_usage("several -f go with \"pith calibrate importance\" alone");
+    resolve(o);
+}
+
+static bool shows_progress(const struct calibrate_options *o)
+{
+    return !o->quiet && (o->progress || cli_progress_wanted());
+}
+
+static int run_queries(void *options)
+{
+    struct calibrate_options *o = options;
     struct session s = {0};
     pith_stats *stats = NULL;
     pith_error err;
-    struct cli_progress progress = {.what = "calibrating",
-                                    .on = !o->quiet && (o->progress || cli_progress_wanted())};
+    struct cli_progress progress = {.what = "calibrating", .on = shows_progress(o)};
     pith_range *ranges = NULL;
+    if (o->n_sample < o->n_centre)
+        cli_fail_usage("--samples %d are fewer than --centres %d", o->n_sample, o->n_centre);
+    resolve_one(o);
     pith_calibrate_params p = calibrate_params(o, &progress);
     check_output(o);
     if (p.select == PITH_SELECT_RANGES)
@@ -278,44 +384,48 @@ static int gather(struct calibrate_options *o)
 
 #define PIECE_LEN 1000 /* tokens of a piece whose importance is learnt */
 
-/* How important entries are. */
-static int gather_importance(struct calibrate_options *o)
+static int run_importance(void *options)
 {
+    struct calibrate_options *o = options;
     struct session s = {0};
     const struct importance_source from = {.files = &o->files,
                                            .keep = &o->keep,
                                            .n_piece = o->pieces,
                                            .piece_len = o->n_piece > 0 ? o->n_piece : PIECE_LEN,
                                            .hidden = o->hidden};
-    if (o->model.path == NULL || o->files.n == 0 || o->out == NULL)
-        cli_fail_usage("--importance wants -m MODEL, -f TEXT (one or several) and -o STATS");
-    if (o->loki != NULL || o->memory.share != NULL || o->tokens != NULL ||
-        strcmp(o->select, "all") != 0 || o->n_centre > 1)
-        cli_fail_usage("--importance takes all tokens of texts, with one centre: leave out --loki, "
-                       "--share, --tokens, --select and --centres");
+    resolve(o);
     for (int32_t i = 0; i < o->files.n; i++) {
         o->text = o->files.text[i];
         check_output(o);
     }
     session_load(&s, &o->model, false);
-    importance_write(&s, &o->model, &o->memory, &from,
-                     !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
+    importance_write(&s, &o->model, &o->memory, &from, shows_progress(o), o->quiet, o->out);
     session_free(&s);
     return EXIT_SUCCESS;
 }
 
-/* How far apart pages are. */
-static int compare_pages(struct calibrate_options *o)
+static int run_loki(void *options)
 {
+    struct calibrate_options *o = options;
+    struct session s = {0};
+    resolve_one(o);
+    check_output(o);
+    session_load(&s, &o->model, false);
+    struct cli_ids ids = calibrate_read_tokens(o, &s);
+    struct loki_source from = {&ids, base_name(calibrate_source(o)), o->keys,
+                               start_engine(o, &s, ids.n)};
+    loki_write(&s, &from, shows_progress(o), o->quiet, o->out);
+    free(ids.data);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
+static int run_share(void *options)
+{
+    struct calibrate_options *o = options;
     struct session s = {0};
     bool writes = strcmp(o->select, "generated") == 0;
-    if (o->out != NULL || o->loki != NULL)
-        cli_fail_usage("-o and --loki write files, --share shows: give one of them");
-    if (!writes && strcmp(o->select, "all") != 0)
-        cli_fail_usage("--share takes all tokens of the text, or with --select generated those "
-                       "that the model writes");
-    if (o->model.path == NULL || calibrate_source(o) == NULL)
-        cli_fail_usage("--share wants -m MODEL and -f TEXT or --tokens FILE");
+    resolve_one(o);
     share_calibrate_check(o->memory.share);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
@@ -327,86 +437,106 @@ static int compare_pages(struct calibrate_options *o)
     return EXIT_SUCCESS;
 }
 
-/* The bases of the keys. */
-static int gather_bases(struct calibrate_options *o)
-{
-    struct session s = {0};
-    o->out = o->loki;
-    loki_keys(o->keys);
-    check_output(o);
-    session_load(&s, &o->model, false);
-    struct cli_ids ids = calibrate_read_tokens(o, &s);
-    struct loki_source from = {&ids, base_name(calibrate_source(o)), o->keys,
-                               start_engine(o, &s, ids.n)};
-    loki_write(&s, &from, !o->quiet && (o->progress || cli_progress_wanted()), o->quiet, o->out);
-    free(ids.data);
-    session_free(&s);
-    return EXIT_SUCCESS;
-}
-
-static int run(void *options)
+static int run_inspect(void *options)
 {
     struct calibrate_options *o = options;
-    if (o->files.n > 1 && !o->importance)
-        cli_fail_usage("several -f go with --importance alone");
-    o->text = o->files.n > 0 ? o->files.text[0] : NULL;
-    if (o->model.hf != NULL) {
-        o->model.path = models_resolve(&o->model); /* for as long as the command runs */
-        o->model.hf = o->model.hf_file = NULL;
-    }
-    if (o->text != NULL && o->tokens != NULL)
-        cli_fail_usage("-f reads a text, --tokens the tokens themselves: give one of them");
-    if (o->inspect != NULL) {
-        if (o->model.path == NULL && (o->layer >= 0 || o->head >= 0))
-            cli_fail_usage("--layer and --head choose a curve, which --inspect draws where -m "
-                           "names the model");
-        if (o->out != NULL || o->loki != NULL)
-            cli_fail_usage("--inspect reads a file, -o and --loki write one: give one of them");
-        if (calibrate_source(o) != NULL && o->model.path == NULL)
-            cli_fail_usage("--inspect compares with a text only where -m names the model");
-        return calibrate_inspect(o);
-    }
-    if (o->importance)
-        return gather_importance(o);
-    if (o->memory.share != NULL)
-        return compare_pages(o);
-    if (o->loki != NULL && o->out != NULL)
-        cli_fail_usage("-o writes statistics, --loki bases: give one of them");
-    if (o->model.path == NULL || calibrate_source(o) == NULL || (o->out == NULL && o->loki == NULL))
-        cli_fail_usage("-m MODEL, -f TEXT (or --tokens FILE) and -o STATS or --loki BASES are "
-                       "wanted, or --inspect FILE");
-    if (o->loki != NULL && strcmp(o->select, "all") != 0)
-        cli_fail_usage("--loki takes the keys of all tokens: leave out --select");
-    if (o->loki != NULL)
-        return gather_bases(o);
-    if (o->n_sample < o->n_centre)
-        cli_fail_usage("--samples %d are fewer than --centres %d", o->n_sample, o->n_centre);
-    return gather(o);
+    resolve_one(o);
+    if (o->model.path == NULL && (o->layer >= 0 || o->head >= 0))
+        cli_fail_usage("--layer and --head choose a curve, which is drawn where -m names the "
+                       "model");
+    if (o->model.path == NULL && calibrate_source(o) != NULL)
+        cli_fail_usage("a text is compared with only where -m names the model");
+    return calibrate_inspect(o);
 }
+
+/* ---- commands ---- */
+
+static const struct command command_queries = {
+    .name = "queries",
+    .summary = "gather where queries point, for --keep triattention",
+    .synopsis = "-m MODEL -f TEXT|--tokens FILE -o STATS [--select WHICH] [--centres K]",
+    .notes = "Which tokens count can decide how a policy does: the file says which they were.\n"
+             "scripts/stats_from_pt.py converts the authors' .pt.\n"
+             "\n"
+             "  pith calibrate queries -m model.gguf -f text.txt -o model.stats --centres 16\n"
+             "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...",
+    .groups = queries_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_queries,
+};
+
+static const struct command command_importance = {
+    .name = "importance",
+    .summary = "learn how important entries are, for --keep kvzap and rankings over all lanes",
+    .synopsis = "-m MODEL -f TEXT [-f TEXT]... -o STATS [--keep POLICY]... [--hidden]",
+    .notes =
+        "The model repeats pieces of the texts. The file has the statistics of queries, too.\n"
+        "\n"
+        "  pith calibrate importance -m model.gguf -f prose.txt -f code.txt -o model.stats \\\n"
+        "    --keep triattention:global\n"
+        "  pith run -m model.gguf --keep kvzap:stats=model.stats,budget=25% -p ...",
+    .groups = importance_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_importance,
+};
+
+static const struct command command_loki = {
+    .name = "loki",
+    .summary = "find the bases of keys, for --read loki",
+    .synopsis = "-m MODEL -f TEXT|--tokens FILE -o BASES [--keys WHICH]",
+    .notes = "  pith calibrate loki -m model.gguf -f text.txt -o model.loki\n"
+             "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...",
+    .groups = loki_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_loki,
+};
+
+static const struct command command_share = {
+    .name = "share",
+    .summary = "show how far apart the pages of like steps are, for --share memshare",
+    .synopsis = "POLICY -m MODEL -f TEXT|--tokens FILE [--select WHICH]",
+    .notes = "Beside them stand random pages, so that thresholds can be chosen.\n"
+             "\n"
+             "  pith calibrate share memshare -m model.gguf -f question.txt --select generated",
+    .groups = share_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_share,
+};
+
+static const struct command command_inspect = {
+    .name = "inspect",
+    .summary = "draw a file of statistics or bases",
+    .synopsis = "FILE [-m MODEL] [-f TEXT|--tokens FILE]",
+    .notes = "It reads Pith's files and TRIA. With -m and -f it compares curves with a text.\n"
+             "\n"
+             "  pith calibrate inspect model.stats -m model.gguf -f other.txt",
+    .groups = inspect_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_inspect,
+};
+
+static const struct command *const calibrate_commands[] = {
+    &command_queries, &command_importance, &command_loki, &command_share, &command_inspect, NULL};
+
+/* Earlier, an option chose the command; what stands in its place now, "" for nothing. */
+static const struct command_older older[] = {
+    {"--inspect", "", "inspect"}, {"--importance", "", "importance"},
+    {"--share", "", "share"},     {"--loki", "--output", "loki"},
+    {NULL, NULL, "queries"},
+};
 
 const struct command command_calibrate = {
     .name = "calibrate",
-    .summary =
-        "gather what TriAttention predicts from or Loki scores in, or compare pages of steps",
-    .synopsis =
-        "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--importance] [--select WHICH]",
-    .notes =
-        "Which tokens count can decide how a policy does: the file says which they were. Inspect\n"
-        "reads Pith's files and TRIA; scripts/stats_from_pt.py converts the authors' .pt.\n"
-        "\n"
-        "  pith calibrate -m model.gguf -f text.txt -o model.stats --centres 16\n"
-        "  pith calibrate --inspect model.stats -m model.gguf -f other.txt\n"
-        "  pith run -m model.gguf --keep triattention:v3,stats=model.stats,budget=1024 -p ...\n"
-        "\n"
-        "  pith calibrate --importance -m model.gguf -f prose.txt -f code.txt -o model.stats \\\n"
-        "    --keep triattention:global\n"
-        "\n"
-        "  pith calibrate -m model.gguf -f text.txt --loki model.loki\n"
-        "  pith run -m model.gguf --read loki:projection=model.loki,budget=1024 -p ...\n"
-        "\n"
-        "  pith calibrate -m model.gguf -f question.txt --select generated --share memshare",
-    .groups = groups,
-    .options_size = sizeof(struct calibrate_options),
-    .defaults = defaults,
-    .run = run,
+    .summary = "learn from texts what policies need",
+    .notes = "The result goes to a file, which a policy then reads.\n"
+             "\n"
+             "  pith calibrate importance -m model.gguf -f text.txt -o model.stats\n"
+             "  pith calibrate inspect model.stats",
+    .subcommands = calibrate_commands,
+    .older = older,
 };

@@ -1,5 +1,5 @@
 /*
- * calibrate.h - the options of `pith calibrate`, which its parts share.
+ * calibrate.h - the options of the commands of `pith calibrate`.
  */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
@@ -11,10 +11,9 @@ struct calibrate_options {
     struct model_options model;
     struct memory_options memory;
     struct option_texts files;
-    const char *text; /* the only one of them, but with --importance */
+    const char *text; /* the first of them */
     const char *tokens;
     const char *out;
-    const char *loki;
     const char *keys;
     const char *select;
     const char *inspect;
@@ -28,7 +27,6 @@ struct calibrate_options {
     float temperature;
     int32_t layer;
     int32_t head;
-    bool importance;
     bool hidden;
     bool progress;
     bool quiet;

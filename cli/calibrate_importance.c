@@ -1,5 +1,5 @@
 /*
- * calibrate_importance.c - `pith calibrate --importance`: cuts texts into pieces, lets the model
+ * calibrate_importance.c - `pith calibrate importance`: cuts texts into pieces, lets the model
  * repeat them, writes what their entries were worth into statistics, and prints how well that is
  * predicted, layer by layer.
  */

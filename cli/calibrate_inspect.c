@@ -1,5 +1,5 @@
 /*
- * calibrate_inspect.c - `pith calibrate --inspect`: draws what is in a file of statistics: how
+ * calibrate_inspect.c - `pith calibrate inspect`: draws what is in a file of statistics: how
  * narrow the queries of each head are, which bands they lie in, and the attention against distance
  * that they predict. With a text it compares those curves with the model's logits.
  */
@@ -281,8 +281,8 @@ int calibrate_inspect(struct calibrate_options *o)
         }
         print_curve(stats, &s, o->layer >= 0 ? o->layer : layer, o->head >= 0 ? o->head : head);
     } else if (s.model != NULL)
-        printf(
-            "\nWithout statistics of keys there is no curve: gather them with pith calibrate.\n");
+        printf("\nWithout statistics of keys there is no curve: gather them with pith calibrate "
+               "queries.\n");
     pith_stats_free(stats);
     session_free(&s);
     return EXIT_SUCCESS;

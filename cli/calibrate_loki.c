@@ -1,5 +1,5 @@
 /*
- * calibrate_loki.c - `pith calibrate --loki`: finds the bases of a model's keys, which the read
+ * calibrate_loki.c - `pith calibrate loki`: finds the bases of a model's keys, which the read
  * policy Loki scores them in, and draws what is in a file of them: in how many dimensions the keys
  * of each layer have most of their variance.
  */
@@ -15,13 +15,6 @@
 static const double shares[] = {0.5, 0.9, 0.95, 0.99};
 #define N_SHARE (sizeof(shares) / sizeof(shares[0]))
 
-pith_projection_keys loki_keys(const char *word)
-{
-    if (strcmp(word, "rotated") != 0 && strcmp(word, "plain") != 0)
-        cli_fail_usage("--keys %.32s is neither rotated nor plain", word);
-    return strcmp(word, "plain") == 0 ? PITH_KEYS_PLAIN : PITH_KEYS_ROTATED;
-}
-
 void loki_write(const struct session *s, const struct loki_source *from, bool progress, bool quiet,
                 const char *path)
 {
@@ -31,7 +24,7 @@ void loki_write(const struct session *s, const struct loki_source *from, bool pr
     pith_projection_info i;
     pith_error err;
     pith_projection_params_default(&p);
-    p.keys = loki_keys(from->keys);
+    p.keys = strcmp(from->keys, "plain") == 0 ? PITH_KEYS_PLAIN : PITH_KEYS_ROTATED;
     p.n_ctx = from->n_ctx;
     p.text = from->text;
     p.progress = cli_progress_step;

@@ -13,9 +13,6 @@ struct loki_source {
     int32_t n_ctx;    /* tokens of a piece */
 };
 
-/* PITH_KEYS_ROTATED or PITH_KEYS_PLAIN; fails for another word. */
-pith_projection_keys loki_keys(const char *word);
-
 /* Finds the bases on the session's engine, writes them to path and says so, unless quiet. */
 void loki_write(const struct session *s, const struct loki_source *from, bool progress, bool quiet,
                 const char *path);

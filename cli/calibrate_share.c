@@ -1,5 +1,5 @@
 /*
- * calibrate_share.c - `pith calibrate --share`: how far apart the pages of a model's steps are, as
+ * calibrate_share.c - `pith calibrate share`: how far apart the pages of a model's steps are, as
  * histograms of each distance: of pages that hold the same tokens, of other pages of like steps,
  * and of pages taken by chance. Nothing is shared meanwhile, so that what is compared is the
  * model's own.

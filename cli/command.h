@@ -4,6 +4,13 @@
 
 #include "options.h"
 
+/* An option that chose a command below in earlier lines, and the word that replaces it now. */
+struct command_older {
+    const char *option;  /* "--loki"; NULL: none was given, which ends the list */
+    const char *instead; /* "--output"; "": its value is an operand, or there is none */
+    const char *name;    /* of the command below */
+};
+
 struct command {
     const char *name;
     const char *summary;               /* half a line for `pith help` */
@@ -16,6 +23,7 @@ struct command {
     /* The verbs below this one, ended by NULL; of what stands above, only name, summary and notes
        then count, and run, which may do without one (its options are NULL). */
     const struct command *const *subcommands;
+    const struct command_older *older; /* NULL: options do not come before the verb below */
 };
 
 extern const struct command command_run;

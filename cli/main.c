@@ -187,6 +187,45 @@ static int run_leaf(const struct verb *verb, int argc, char **argv)
     return status;
 }
 
+/* The place of an option in argv, as it is or with "=VALUE"; -1: it is not there. */
+static int find_word(int argc, char **argv, const char *option)
+{
+    size_t len = strlen(option);
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], option, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '='))
+            return i;
+    return -1;
+}
+
+/* The verb below that an option chose earlier. Its words then stand in argv as they are now. */
+static struct verb older_command(const struct verb *verb, int *argc, char **argv)
+{
+    int at = -1;
+    const struct command_older *o = verb->command->older;
+    while (o->option != NULL && (at = find_word(*argc, argv, o->option)) < 0)
+        o++;
+    struct verb below = need_command(verb->command->subcommands, verb->name, o->name);
+    cli_set_verb(verb->name);
+    if (find_word(*argc, argv, "-q") < 0 && find_word(*argc, argv, "--quiet") < 0)
+        cli_note("this is \"pith %s\" now", below.name);
+    if (o->option == NULL)
+        return below;
+    char *value = strchr(argv[at], '=');
+    if (value != NULL && o->instead[0] != '\0') {
+        size_t size = strlen(o->instead) + strlen(value) + 1;
+        argv[at] = cli_alloc(size, 1); /* for as long as the command runs */
+        snprintf(argv[at], size, "%s%s", o->instead, value);
+    } else if (value != NULL) {
+        argv[at] = value + 1;
+    } else if (o->instead[0] != '\0') {
+        argv[at] = (char *)(uintptr_t)o->instead;
+    } else {
+        memmove(argv + at, argv + at + 1, (size_t)(*argc - at - 1) * sizeof(*argv));
+        --*argc;
+    }
+    return below;
+}
+
 static int run_verb(const struct verb *verb, int argc, char **argv)
 {
     const struct command *c = verb->command;
@@ -203,6 +242,10 @@ static int run_verb(const struct verb *verb, int argc, char **argv)
     if (is_help(argv[0])) {
         print_help(verb);
         return EXIT_SUCCESS;
+    }
+    if (argv[0][0] == '-' && c->older != NULL) {
+        struct verb chosen = older_command(verb, &argc, argv);
+        return run_leaf(&chosen, argc, argv);
     }
     if (argv[0][0] == '-')
         cli_fail_usage("%s: the task comes before the options: \"pith %s TASK %s\"", argv[0],

@@ -9,17 +9,12 @@
  * Colours stand in classes, without variables, so that programs which draw SVG but know little CSS
  * show the light ones. They are those of the report (eval/report_style.c).
  */
-#define _POSIX_C_SOURCE 200809L
-
 #include "map.h"
 
-#include <errno.h>
 #include <report_svg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define WIDTH 1200.0
 #define LEFT 118.0
@@ -573,84 +568,4 @@ pith_status map_draw(const struct map *m, struct eval_text *svg, pith_error *err
     free(d.positions);
     free(n_of_layer);
     return ok ? PITH_OK : eval_fail(err, PITH_NOMEM, "map: no memory for %d tokens", m->n_token);
-}
-
-/* ---- the file ---- */
-
-/* What the path leads to is no regular file: a rename would put one in its place. */
-static bool is_device(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && !S_ISREG(s.st_mode);
-}
-
-/* The name that a file has until it is whole; the caller frees. NULL: no memory. */
-static char *temporary_name(const char *path)
-{
-    size_t size = strlen(path) + 32;
-    char *name = malloc(size);
-    if (name != NULL)
-        snprintf(name, size, "%s.tmp-%ld", path, (long)getpid());
-    return name;
-}
-
-pith_status map_check(const char *path, pith_error *err)
-{
-    struct stat s;
-    bool exists = stat(path, &s) == 0;
-    if (path[0] == '\0')
-        return eval_fail(err, PITH_IO, "cannot create \"\": %s", strerror(ENOENT));
-    if (exists && S_ISDIR(s.st_mode))
-        return eval_fail(err, PITH_IO, "\"%s\" is a folder", path);
-    if (exists && access(path, W_OK) != 0)
-        return eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path, strerror(errno));
-    if (exists && !S_ISREG(s.st_mode))
-        return PITH_OK;
-    char *name = temporary_name(path);
-    if (name == NULL)
-        return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
-    FILE *file = fopen(name, "wbx");
-    pith_status status = PITH_OK;
-    if (file == NULL)
-        status = eval_fail(err, PITH_IO, "cannot create \"%s\": %s", path, strerror(errno));
-    else {
-        fclose(file);
-        remove(name);
-    }
-    free(name);
-    return status;
-}
-
-/* Writes all of it to a file that is opened for it; otherwise errno says why. */
-static bool write_all(const char *name, const char *mode, const struct eval_text *text)
-{
-    FILE *file = fopen(name, mode);
-    if (file == NULL)
-        return false;
-    bool ok = fwrite(text->data, 1, text->len, file) == text->len && fflush(file) == 0;
-    int why = errno;
-    ok = fclose(file) == 0 && ok;
-    if (!ok && why != 0)
-        errno = why;
-    return ok;
-}
-
-pith_status map_write(const char *path, const struct eval_text *svg, pith_error *err)
-{
-    bool device = is_device(path), ok;
-    char *name = device ? NULL : temporary_name(path);
-    if (!device && name == NULL)
-        return eval_fail(err, PITH_NOMEM, "no memory for the name of \"%s\"", path);
-    errno = 0;
-    if (device)
-        ok = write_all(path, "wb", svg);
-    else
-        ok = write_all(name, "wbx", svg) && rename(name, path) == 0;
-    int why = errno;
-    if (!ok && !device)
-        remove(name);
-    free(name);
-    return ok ? PITH_OK
-              : eval_fail(err, PITH_IO, "cannot write \"%s\": %s", path,
-                          strerror(why != 0 ? why : EIO));
 }

@@ -36,12 +36,4 @@ struct map {
 /* Adds the drawing to *svg. INVALID for a map without lanes or tokens; NOMEM. */
 pith_status map_draw(const struct map *map, struct eval_text *svg, pith_error *err);
 
-/* Whether a file can be written there, before anything is computed for it: leaves what there is as
-   it is. IO names the path and the reason. */
-pith_status map_check(const char *path, pith_error *err);
-
-/* Writes the drawing to a file that appears whole or not at all; where the path is a device, to the
-   device. IO names the path and the reason, NOMEM. */
-pith_status map_write(const char *path, const struct eval_text *svg, pith_error *err);
-
 #endif

@@ -258,7 +258,7 @@ static void write_map(const struct run_options *o, struct session *s, int32_t n_
     cli_check(pith_keep_get_rules(s->keep, &map.rules, &err), &err);
     pith_seq_keep_stats(s->seq, &map.stats);
     cli_check(map_draw(&map, &svg, &err), &err);
-    pith_status status = map_write(o->output.map, &svg, &err);
+    pith_status status = eval_write_file(o->output.map, &svg, &err);
     if (status != PITH_OK)
         cli_fail("--map: %s", err.message);
     if (!o->output.quiet && !o->output.json)
@@ -314,7 +314,7 @@ static int run(void *options)
     if (o->output.chat && o->output.no_chat)
         cli_fail_usage("--chat and --no-chat are given, both");
     chat_system_read(&o->chat);
-    if (o->output.map != NULL && map_check(o->output.map, &err) != PITH_OK)
+    if (o->output.map != NULL && eval_check_file(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;
     session_load(&s, &o->model, false);

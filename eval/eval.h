@@ -220,6 +220,14 @@ char *eval_utf8(const char *text);
 /* A whole file, terminated; the caller frees. IO, NOMEM. */
 pith_status eval_read_file(const char *path, char **text, size_t *len, pith_error *err);
 
+/* Whether a file can be written there, before anything is computed for it: leaves what there is as
+   it is. IO names the path and the reason. */
+pith_status eval_check_file(const char *path, pith_error *err);
+
+/* Writes a text to a file that appears whole or not at all; where the path is a device, to the
+   device. IO names the path and the reason, NOMEM. */
+pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err);
+
 /* Mean and half width of the 95 % interval (Wilson's for a share of successes). */
 struct eval_interval {
     double mean, low, high;

@@ -20,7 +20,4 @@ struct eval_report_notes {
 pith_status eval_report(const char *const *paths, int32_t n_path, struct eval_text *html,
                         struct eval_report_notes *notes, pith_error *err);
 
-/* Writes a text to a file that appears whole or not at all. IO. */
-pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err);
-
 #endif

@@ -5,14 +5,12 @@
  * The page is HTML that is also well-formed XML, so that any XML reader can check it. Every text
  * of a result goes through html_escape.
  */
-#define _POSIX_C_SOURCE 200809L
 #include "report.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "report_chart.h"
 #include "report_style.h"
@@ -500,34 +498,4 @@ pith_status eval_report(const char *const *paths, int32_t n_path, struct eval_te
     if (html->failed)
         return eval_fail(err, PITH_NOMEM, "no memory for the page of a report");
     return PITH_OK;
-}
-
-/* Writes text to a file that is opened for it; false: it could not be, or not all of it. */
-static bool write_text(const char *path, const struct eval_text *text)
-{
-    FILE *file = fopen(path, "wb");
-    bool ok = file != NULL && fwrite(text->data, 1, text->len, file) == text->len;
-    if (file != NULL)
-        ok = fclose(file) == 0 && ok;
-    return ok;
-}
-
-pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err)
-{
-    struct stat target;
-    size_t size = strlen(path) + 16;
-    char *part = malloc(size);
-    bool ok;
-    if (part == NULL)
-        return eval_fail(err, PITH_NOMEM, "%s: no memory for its name", path);
-    snprintf(part, size, "%s.part", path);
-    if (stat(path, &target) == 0 && !S_ISREG(target.st_mode)) {
-        ok = write_text(path, text); /* a rename would put a file in the place of the device */
-    } else {
-        ok = write_text(part, text) && rename(part, path) == 0;
-        if (!ok)
-            remove(part);
-    }
-    free(part);
-    return ok ? PITH_OK : eval_fail(err, PITH_IO, "%s: cannot be written", path);
 }

@@ -292,7 +292,7 @@ static pith_status read_file(const struct eval_task *task, const char *folder,
     return PITH_OK;
 }
 
-/* The name of a task and that of its file are not what it measures. */
+/* The name of a task and the name of its file are no part of its measurement. */
 static bool hash_options(const struct eval_task *task, const json_t *options, uint64_t *hash)
 {
     const char *key;
@@ -319,7 +319,7 @@ static bool is_cut_once(const struct eval_task *task, const json_t *options)
     return !given;
 }
 
-/* What must be there, and what does not go together. */
+/* Refuses options that are missing, or do not go together. */
 static pith_status check_task(const struct eval_task *task, const union eval_args *a,
                               pith_error *err)
 {

@@ -27,7 +27,7 @@ static bool is_paired(const struct eval_setup *setup, const union eval_args *a)
     return (a->common.paired || !eval_is_plain(&setup->engine)) && !a->common.not_paired;
 }
 
-static bool never_drawn(const union eval_args *a)
+static bool never_random(const union eval_args *a)
 {
     (void)a;
     return false;
@@ -166,7 +166,8 @@ const struct option eval_needle_options[] = {
     {"--haystack", "-f", "FILE", OPTION_TEXT, AT(common.path), .absent = "lines of noise",
      .help = "text that the fact is hidden in", .keys = "file"},
     {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = needle_styles,
-     .help = "the fact and the question: the paper's, or what pith's models are trained on"},
+     .help =
+         "the fact and the question: the paper's, or the form that pith's models are trained on"},
     {"--needles", NULL, "N", OPTION_INT, AT(p.n_needle), .min = 1, .max = 32,
      .help = "facts in the text; one of them is asked about"},
     {"--repeat", NULL, "N", OPTION_INT, AT(p.n_repeat), .min = 1, .max = MAX_SAMPLE,
@@ -176,11 +177,11 @@ const struct option eval_needle_options[] = {
     {"--needle", NULL, "TEXT", OPTION_TEXT, AT(p.needle), .absent = "the style's",
      .help = "the fact, with {name}, {word} and {number}"},
     {"--question", NULL, "TEXT", OPTION_TEXT, AT(p.question), .absent = "the style's",
-     .help = "what is asked, with {name}"},
+     .help = "the question, with {name}"},
     {"--prefix", NULL, "TEXT", OPTION_TEXT, AT(p.prefix), .absent = "the style's",
      .help = "opening of the answer; an empty text: none"},
     {"--word", NULL, "TEXT", OPTION_TEXT, AT(p.word), .absent = "the style's",
-     .help = "first part of what must be answered"},
+     .help = "first part of the answer"},
     {"--number", NULL, "TEXT", OPTION_TEXT, AT(p.number), .absent = "the style's",
      .help = "second part"},
     {"--paired", NULL, NULL, OPTION_FLAG, AT(common.paired), .absent = "with a policy",
@@ -197,7 +198,7 @@ static const union eval_args needle_defaults = {
                .p = {.n_needle = 1, .n_repeat = 1, .n_predict = 64}}};
 
 /* All but the paper's one fact in the text with which the file begins. */
-static bool needle_is_drawn(const union eval_args *a)
+static bool needle_is_random(const union eval_args *a)
 {
     const struct eval_needle_params *p = &a->needle.p;
     return strcmp(a->needle.style, needle_styles[EVAL_NEEDLE_PAPER]) != 0 || p->needle != NULL ||
@@ -235,7 +236,7 @@ const struct option eval_ruler_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = MAX_SAMPLE,
      .help = "texts of each task and length"},
     {"--haystack", NULL, "NAME", OPTION_CHOICE, AT(haystack), .choices = haystacks,
-     .help = "what the facts are hidden in; task: as the benchmark has it"},
+     .help = "the text that hides the facts; task: as the benchmark has it"},
     {"--file", "-f", "FILE", OPTION_TEXT, AT(common.path), .absent = "noise in its place",
      .help = "prose for haystacks of text"},
     {"--no-example", NULL, NULL, OPTION_FLAG, AT(no_example),
@@ -284,8 +285,7 @@ const struct option eval_recursion_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(p.n_sample), .min = 0, .max = MAX_SAMPLE,
      .help = "graphs of each number of steps; 0: all of a file"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help =
-         "most tokens of an answer; 0: 512, of traces what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: 512, of traces a right one's length and a quarter more"},
     {0},
 };
 #undef AT
@@ -294,7 +294,7 @@ const struct option eval_recursion_options[] = {
 static const union eval_args recursion_defaults = {
     .recursion = {.p = {.min_steps = 6, .max_steps = 20, .step_stride = 2, .n_sample = 10}}};
 
-static bool recursion_is_drawn(const union eval_args *a)
+static bool recursion_is_random(const union eval_args *a)
 {
     return a->common.path == NULL;
 }
@@ -317,7 +317,7 @@ const struct option eval_derivation_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = MAX_SAMPLE,
      .help = "derivations of each number of sums"},
     {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help = "most tokens of an answer; 0: what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: a right one's length and a quarter more"},
     {0},
 };
 #undef AT
@@ -350,7 +350,7 @@ const struct option eval_share_options[] = {
     {"--examples", NULL, "N", OPTION_INT, AT(p.n_example), .min = 0, .max = 64,
      .help = "worked derivations that all prompts begin with"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help = "most tokens of an answer; 0: what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: a right one's length and a quarter more"},
     {"--fit", NULL, "X", OPTION_FLOAT, AT(fit), .min = 0.001, .max = 1,
      .help = "KV memory: the share of the requests that fit at once when nothing is shared"},
     {"--forced", NULL, "KIND", OPTION_CHOICE, AT(forced), .choices = forced_kinds,
@@ -359,8 +359,7 @@ const struct option eval_share_options[] = {
     {"--lines", NULL, "N", OPTION_INT, AT(p.n_line), .min = 1, .max = 64,
      .help = "lines of a step that recurs verbatim"},
     {"--row", NULL, "ROW", OPTION_TEXTS, AT(rows), .absent = "the usual seven",
-     .help =
-         "a way to run them, see below; repeatable, the first is what others are compared with"},
+     .help = "a way to run them, see below; repeatable, others are compared with the first"},
     {"--repeats", NULL, "N", OPTION_INT, AT(p.n_repeat), .min = 1, .max = 101,
      .help = "rounds over all rows, of which medians are taken"},
     {0},
@@ -407,7 +406,7 @@ const struct option eval_questions_options[] = {
     {"--min-p", NULL, "X", OPTION_FLOAT, AT(p.sample.min_p), .min = 0, .max = 1,
      .help = "sample among tokens at least this likely, relative to the likeliest; 0: off"},
     {"--instruction", NULL, "TEXT", OPTION_TEXT, AT(p.instruction),
-     .help = "what follows each problem, on a line of its own; an empty text: nothing"},
+     .help = "a text behind each problem, on a line of its own; an empty text: nothing"},
     {0},
 };
 #undef AT
@@ -421,7 +420,7 @@ static const union eval_args questions_defaults = {
                         .instruction = EVAL_QUESTIONS_INSTRUCTION,
                         .sample = {.temperature = 0.6f, .top_p = 0.95f}}}};
 
-static bool questions_are_drawn(const union eval_args *a)
+static bool questions_are_random(const union eval_args *a)
 {
     return a->questions.p.sample.temperature > 0.0f;
 }
@@ -453,7 +452,7 @@ const struct option eval_facts_options[] = {
     {"--texts", NULL, "N", OPTION_INT, AT(p.n_text), .min = 1, .max = MAX_SAMPLE,
      .help = "texts of each length, ten facts in each"},
     {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = facts_styles,
-     .help = "facts of all kinds, or what pith's models are trained on"},
+     .help = "facts of all kinds, or the kinds that pith's models are trained on"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer"},
     {"--paired", NULL, NULL, OPTION_FLAG, AT(common.paired), .absent = "with a policy",
@@ -475,7 +474,7 @@ static bool facts_are_cut_once(const union eval_args *a)
     return a->facts.cut_once;
 }
 
-static bool facts_are_drawn(const union eval_args *a)
+static bool facts_are_random(const union eval_args *a)
 {
     return !a->facts.cut_once;
 }
@@ -511,7 +510,7 @@ const struct option eval_replay_options[] = {
     {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = EVAL_MAX_TOKENS,
      .absent = "before the last --queries", .help = "tokens read when the lanes are looked at"},
     {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens behind each stop whose queries judge what is gone"},
+     .help = "tokens behind each stop whose queries judge the loss"},
     {"--missing", NULL, "N", OPTION_INT, AT(n_missing), .max = EVAL_MAX_TOKENS,
      .help = "most evicted positions that a row names"},
     {0},
@@ -567,22 +566,22 @@ static pith_status run_kept(const struct eval_setup *setup, const union eval_arg
 
 const struct eval_task eval_task_table[] = {
     {"needle", eval_needle_options, &needle_defaults, .in_sweeps = true,
-     .is_drawn = needle_is_drawn, .run = run_needle},
+     .is_random = needle_is_random, .run = run_needle},
     {"ruler", eval_ruler_options, &ruler_defaults, .in_sweeps = true, .run = run_ruler},
     /* llama-perplexity drops the newline, too. */
     {"perplexity", eval_perplexity_options, &perplexity_defaults, .in_sweeps = true,
-     .drops_newline = true, .is_drawn = never_drawn, .run = run_perplexity},
+     .drops_newline = true, .is_random = never_random, .run = run_perplexity},
     {"divergence", eval_divergence_options, &divergence_defaults, .in_sweeps = true,
-     .drops_newline = true, .is_drawn = never_drawn, .run = run_divergence},
+     .drops_newline = true, .is_random = never_random, .run = run_divergence},
     {"recursion", eval_recursion_options, &recursion_defaults, .in_sweeps = true,
-     .reads_itself = reads_itself, .is_drawn = recursion_is_drawn, .run = run_recursion},
+     .reads_itself = reads_itself, .is_random = recursion_is_random, .run = run_recursion},
     {"derivation", eval_derivation_options, &derivation_defaults, .in_sweeps = true,
      .run = run_derivation},
     {"questions", eval_questions_options, &questions_defaults, .in_sweeps = true,
-     .reads_itself = reads_itself, .is_drawn = questions_are_drawn, .run = run_questions},
+     .reads_itself = reads_itself, .is_random = questions_are_random, .run = run_questions},
     {"facts", eval_facts_options, &facts_defaults, .in_sweeps = true,
-     .reads_itself = facts_are_cut_once, .is_drawn = facts_are_drawn, .run = run_facts},
-    {"kept", eval_kept_options, &kept_defaults, .in_sweeps = true, .is_drawn = never_drawn,
+     .reads_itself = facts_are_cut_once, .is_random = facts_are_random, .run = run_facts},
+    {"kept", eval_kept_options, &kept_defaults, .in_sweeps = true, .is_random = never_random,
      .run = run_kept},
     {"stack", eval_stack_options, &stack_defaults, .drops_newline = true, .run = run_stack},
     {"share", eval_share_options, &share_defaults, .run = run_share},

@@ -4,7 +4,7 @@ ids of each prompt and its answer, one piece after the other, and the ranges of 
 answers are written (the last of the prompt to the last but one of the answer).
 
     scripts/answer_ranges.py MODEL OUT FILE.. [--pith build/cli/pith] [--piece N]
-    pith calibrate -m MODEL --tokens OUT.tokens -c N --select OUT.ranges -o model.stats
+    pith calibrate queries -m MODEL --tokens OUT.tokens -c N --select OUT.ranges -o model.stats
 
 A piece is filled up with its last token; an item longer than one is left out. Standard library."""
 import argparse

@@ -74,5 +74,5 @@ done
 if [ -z "$keep" ]; then
     set -- "$@" --keep triattention:global --keep expected --keep h2o --keep keydiff
 fi
-"$pith" calibrate --importance -m "$model" -f "$texts/prose.txt" -f "$texts/code.txt" \
+"$pith" calibrate importance -m "$model" -f "$texts/prose.txt" -f "$texts/code.txt" \
     -f "$texts/mathematics.txt" -f "$texts/dialogue.txt" --pieces "$pieces" -o "$out" "$@"

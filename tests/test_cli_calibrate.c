@@ -23,12 +23,12 @@ TEST(gathers_statistics_that_run_uses)
 {
     char path[128], keep[256];
     in_folder("a.stats", path);
-    struct said s =
-        command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "3", NULL);
+    struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path,
+                            "--centres", "3", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "3 centres, from 1991 of 1991 tokens");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "-f", TEXT, NULL);
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "-f", TEXT, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith-nano");
     expect_word(s.out, "prompt-2k.txt");
@@ -38,12 +38,12 @@ TEST(gathers_statistics_that_run_uses)
     expect_word(s.out, "against distance");
     expect_word(s.out, "with the largest mean |query| mean |key|");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--layer", "2", "--head", "1",
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--layer", "2", "--head", "1",
                 NULL);
     expect_status(&s, 0);
     expect_word(s.out, "layer 2, head 1");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--layer", "9", NULL);
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--layer", "9", NULL);
     expect_failure(&s, 1, "layer 9");
     said_free(&s);
     snprintf(keep, sizeof(keep), "triattention:v3,stats=%s,budget=512", path);
@@ -60,7 +60,7 @@ TEST(gathers_importance_of_entries)
     in_folder("i.stats", path);
     in_folder("j.stats", other);
     struct said s =
-        command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", path, "--pieces",
+        command(NULL, "calibrate", "importance", "-m", MODEL, "-f", TEXT, "-o", path, "--pieces",
                 "5", "-c", "100", "--keep", "triattention", "--keep", "knorm:sinks=4", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "importance of entries from 5 pieces of at most 100 tokens");
@@ -68,24 +68,26 @@ TEST(gathers_importance_of_entries)
     expect_word(s.out, "map of triattention");
     expect_word(s.out, "map of knorm");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith 2");
     expect_word(s.out, "prompt-2k.txt");
     expect_word(s.out, "mean R over bands");
     expect_word(s.out, "25 % of all lanes");
     said_free(&s);
-    s = command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", other, "--keep",
+    s = command(NULL, "calibrate", "importance", "-m", MODEL, "-f", TEXT, "-o", other, "--keep",
                 "knorm:budget=64", NULL);
     expect_failure(&s, 1, "leave out the budget");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-f", TEXT, "-o", other, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-f", TEXT, "-o", other,
+                NULL);
     expect_failure(&s, 2, "several -f");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", other, "--hidden", NULL);
-    expect_failure(&s, 2, "goes with --importance");
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", other, "--hidden",
+                NULL);
+    expect_failure(&s, 2, "--hidden: there is no such option");
     said_free(&s);
-    s = command(NULL, "calibrate", "--importance", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
+    s = command(NULL, "calibrate", "importance", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
     expect_failure(&s, 1, "would replace a file");
     said_free(&s);
 }
@@ -94,12 +96,12 @@ TEST(finds_bases_of_keys)
 {
     char path[128], read[256];
     in_folder("a.loki", path);
-    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, NULL);
+    struct said s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "bases of 3 layers, 2 KV heads, 32 dimensions");
     expect_word(s.err, "from 1991 tokens");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, NULL);
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith-nano");
     expect_word(s.out, "prompt-2k.txt");
@@ -113,13 +115,13 @@ TEST(finds_bases_of_keys)
     expect_word(s.err, "loki");
     said_free(&s);
     s = command(NULL, "run", "-m", MODEL, "-p", "a", "--read", "loki", NULL);
-    expect_failure(&s, 1, "pith calibrate --loki");
+    expect_failure(&s, 1, "pith calibrate loki");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--keys", "plain", "-c",
-                "500", NULL);
+    s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path, "--keys", "plain",
+                "-c", "500", NULL);
     expect_status(&s, 0);
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "keys before rotation");
     said_free(&s);
@@ -129,22 +131,19 @@ TEST(refuses_bases_that_cannot_be)
 {
     char path[128];
     in_folder("b.loki", path);
-    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--keys",
-                            "rotten", NULL);
-    expect_failure(&s, 2, "rotten is neither rotated nor plain");
+    struct said s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path,
+                            "--keys", "rotten", NULL);
+    expect_failure(&s, 2, "\"rotten\" is not one of rotated, plain");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "-o", path, NULL);
-    expect_failure(&s, 2, "give one of them");
+    s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
+                "generated", NULL);
+    expect_failure(&s, 2, "--select: there is no such option");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", path, "--select", "generated",
-                NULL);
-    expect_failure(&s, 2, "leave out --select");
-    said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "--loki", TEXT, NULL);
+    s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
     expect_failure(&s, 1, "would replace");
     said_free(&s);
     write_file(path, "PITHLOKI and no more");
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "version");
     said_free(&s);
 }
@@ -155,27 +154,29 @@ TEST(selects_tokens_by_ranges)
     in_folder("b.stats", path);
     in_folder("ranges", ranges);
     write_file(ranges, "# two\n10 20\n\n 30\t31 # and one\n");
-    struct said s =
-        command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path,
+                            "--select", ranges, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 11 of 1991 tokens");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "30 to 31");
     expect_word(s.out, "queries       11 of each head");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", "generated",
-                "-n", "8", "-c", "1000", NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
+                "generated", "-n", "8", "-c", "1000", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 16 of 2007 tokens");
     said_free(&s);
     write_file(ranges, "10 20\n12 ten\n");
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
+                ranges, NULL);
     expect_failure(&s, 1, "line 2");
     said_free(&s);
     write_file(ranges, "10 20\n12 30\n");
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--select", ranges, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
+                ranges, NULL);
     expect_failure(&s, 1, "range 1");
     said_free(&s);
 }
@@ -193,33 +194,34 @@ TEST(reads_token_ids_as_they_are)
     expect_status(&s, 0);
     write_file(ids, s.out);
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", text, "-o", path, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", text, "-o", path, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "1 centre, from ");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_status(&s, 0);
     said_free(&s);
-    struct said a = command(NULL, "calibrate", "--inspect", path, NULL);
-    struct said b = command(NULL, "calibrate", "--inspect", other, NULL);
+    struct said a = command(NULL, "calibrate", "inspect", path, NULL);
+    struct said b = command(NULL, "calibrate", "inspect", other, NULL);
     assert_string_equal(strstr(a.out, "shape"), strstr(b.out, "shape"));
     expect_word(b.out, "text          ids");
     said_free(&a);
     said_free(&b);
-    s = command(NULL, "calibrate", "--inspect", path, "-m", MODEL, "--tokens", ids, NULL);
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--tokens", ids, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "mean correlation");
     said_free(&s);
 
     write_file(ids, "1 2 99999\n");
-    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_failure(&s, 2, "token id 99999");
     said_free(&s);
     write_file(ids, " \n");
-    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_failure(&s, 1, "no tokens");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "--tokens", ids, "-f", TEXT, "-o", other, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-f", TEXT, "-o", other,
+                NULL);
     expect_failure(&s, 2, "one of them");
     said_free(&s);
 }
@@ -238,12 +240,12 @@ TEST(calibrates_a_model_without_tokenizer_from_tokens)
     in_folder("f.stats", path);
     write_file(ids, "1 2 3 4\n5,6\t7 8 511 0\n");
     write_file(ranges, "0 2\n8 10\n");
-    struct said s = command(NULL, "calibrate", "-m", model, "--tokens", ids, "-o", path, "--select",
-                            ranges, NULL);
+    struct said s = command(NULL, "calibrate", "queries", "-m", model, "--tokens", ids, "-o", path,
+                            "--select", ranges, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 4 of 10 tokens");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", model, "-f", ids, "-o", path, NULL);
+    s = command(NULL, "calibrate", "queries", "-m", model, "-f", ids, "-o", path, NULL);
     expect_failure(&s, 1, "no tokenizer");
     said_free(&s);
 }
@@ -256,8 +258,9 @@ TEST(an_interrupt_leaves_the_old_file)
     int ends[2], in = open("/dev/null", O_RDONLY), out = open("/dev/null", O_WRONLY);
     in_folder("g.stats", path);
     write_file(path, "as it was");
-    const char *const words[] = {"calibrate", "-m",        MODEL, "-f",   TEXT,         "-o", path,
-                                 "--select",  "generated", "-n",  "2000", "--progress", NULL};
+    const char *const words[] = {"calibrate", "queries", "-m",         MODEL,      "-f",
+                                 TEXT,        "-o",      path,         "--select", "generated",
+                                 "-n",        "2000",    "--progress", NULL};
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
     pid_t pid = command_start(words, in, out, ends[1]);
@@ -291,8 +294,8 @@ TEST(refuses_empty_texts_and_places_without_files)
         {TEXT, "no-such-folder/x", "no-such-fo"}, {own, own, "made from"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct said s =
-            command(NULL, "calibrate", "-m", MODEL, "-f", cases[i].text, "-o", cases[i].out, NULL);
+        struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", cases[i].text,
+                                "-o", cases[i].out, NULL);
         expect_failure(&s, 1, cases[i].word);
         said_free(&s);
     }
@@ -303,36 +306,69 @@ TEST(refuses_what_is_no_statistics)
 {
     char path[128];
     in_folder("c.stats", path);
-    struct said s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, NULL);
+    struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, NULL);
     expect_failure(&s, 2, "-o STATS");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "c.stats");
     said_free(&s);
     write_file(path, "no statistics");
-    s = command(NULL, "calibrate", "--inspect", path, NULL);
+    s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "begins like none");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "-n", "9000", "--select",
-                "generated", NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "-n", "9000",
+                "--select", "generated", NULL);
     expect_failure(&s, 1, "-n 9000");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "64",
-                "--samples", "10", NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--centres",
+                "64", "--samples", "10", NULL);
     expect_failure(&s, 2, "--samples 10");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", TEXT, "-o", path, "--centres", "64",
-                "--select", "generated", "-n", "3", NULL);
+    s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--centres",
+                "64", "--select", "generated", "-n", "3", NULL);
     expect_failure(&s, 1, "64 centres of 3 queries");
     said_free(&s);
-    s = command(NULL, "calibrate", "--inspect", path, "--layer", "1", NULL);
+    s = command(NULL, "calibrate", "inspect", path, "--layer", "1", NULL);
     expect_failure(&s, 2, "-m");
+    said_free(&s);
+}
+
+/* Earlier an option chose what is learnt: such lines work, and one line says what they are now. */
+TEST(older_lines_name_the_command_that_they_are_now)
+{
+    char path[128], loki[160], share[] = "--share=memshare";
+    in_folder("k.stats", path);
+    const struct {
+        const char *words[9];
+        const char *now;
+    } cases[] = {
+        {{"-m", MODEL, "-f", TEXT, "-o", path}, "this is \"pith calibrate queries\" now"},
+        {{"--inspect", path}, "this is \"pith calibrate inspect\" now"},
+        {{"-m", MODEL, "-f", TEXT, "--loki", path}, "this is \"pith calibrate loki\" now"},
+        {{"-m", MODEL, "-f", TEXT, loki}, "this is \"pith calibrate loki\" now"},
+        {{"-m", MODEL, loki + 7, "--inspect"}, "this is \"pith calibrate inspect\" now"},
+        {{"-m", MODEL, "-f", TEXT, share}, "this is \"pith calibrate share\" now"},
+        {{"-c", "100", "--importance", "-m", MODEL, "-f", TEXT, "-o", path},
+         "this is \"pith calibrate importance\" now"},
+    };
+    snprintf(loki, sizeof(loki), "--loki=%s", path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const char *const *w = cases[i].words;
+        struct said s =
+            command(NULL, "calibrate", w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], NULL);
+        expect_status(&s, 0);
+        expect_word(s.err, cases[i].now);
+        said_free(&s);
+    }
+    struct said s = command(NULL, "calibrate", "-q", "-m", MODEL, "-f", TEXT, "-o", path, NULL);
+    expect_status(&s, 0);
+    assert_string_equal(s.err, "");
     said_free(&s);
 }
 
 TEST(refuses_statistics_of_another_model)
 {
-    struct said s = command(NULL, "calibrate", "--inspect", test_data("stats/qwen3-1.7b.tria.bin"),
+    struct said s = command(NULL, "calibrate", "inspect", test_data("stats/qwen3-1.7b.tria.bin"),
                             "-m", MODEL, NULL);
     expect_failure(&s, 1, "28 layers");
     said_free(&s);

@@ -128,6 +128,6 @@ TEST(matrix_is_the_page)
     expect_failure(&s, 2, "--matrix is of all policies");
     said_free(&s);
     s = command(NULL, "policies", "kvzap", NULL);
-    expect_word(s.out, "It needs stats=FILE, which pith calibrate --importance writes.");
+    expect_word(s.out, "It needs stats=FILE, which pith calibrate importance writes.");
     said_free(&s);
 }

@@ -1,6 +1,6 @@
 /*
  * test_cli_share.c - `--share` on the command line: what `pith run` and `pith eval` tell of it,
- * compared with a sequence of the library; what `pith calibrate --share` finds; that a derivation
+ * compared with a sequence of the library; what `pith calibrate share` finds; that a derivation
  * with parts that recur keeps its answer; and what is refused.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -136,8 +136,8 @@ TEST(calibrate_finds_thresholds)
 {
     char path[128];
     write_file(in_folder("prompt.txt", path), prompt);
-    struct said s = command(NULL, "calibrate", "-m", MODEL, "-t", "1", "-f", path, "--select",
-                            "generated", "-n", "700", "--temp", "0", "--share", "memshare", NULL);
+    struct said s = command(NULL, "calibrate", "share", "memshare", "-m", MODEL, "-t", "1", "-f",
+                            path, "--select", "generated", "-n", "700", "--temp", "0", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "have one like them before");
     expect_word(s.out, "\nrms: quantiles");
@@ -146,11 +146,11 @@ TEST(calibrate_finds_thresholds)
     expect_word(s.out, "  by chance");
     expect_word(s.out, "of like steps with other tokens are too few to suggest"); /* 12 steps */
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", path, "--share", "random", NULL);
+    s = command(NULL, "calibrate", "share", "random", "-m", MODEL, "-f", path, NULL);
     expect_failure(&s, 2, "memshare alone");
     said_free(&s);
-    s = command(NULL, "calibrate", "-m", MODEL, "-f", path, "--share", "memshare", "-o", "x", NULL);
-    expect_failure(&s, 2, "give one of them");
+    s = command(NULL, "calibrate", "share", "-m", MODEL, "-f", path, NULL);
+    expect_failure(&s, 2, "POLICY is missing");
     said_free(&s);
 }
 

@@ -39,7 +39,8 @@ SMALL = {
     "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
     "tokenize": [], "info": [], "quantize": [], "policies": [], "help": [], "completion": [],
     "logits": ["-t", "1"],
-    "calibrate": ["-t", "1"],
+    "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
+    "calibrate loki": ["-t", "1"], "calibrate share": ["-t", "1"], "calibrate inspect": ["-t", "1"],
     "serve": ["--port", "0", "-t", "1", "--host", "127.0.0.1"],
     "eval perplexity": ["-c", "128", "--chunks", "1", "-t", "1"],
     "eval divergence": ["-c", "128", "--chunks", "1", "-t", "1"],
@@ -131,10 +132,10 @@ class Folder:
         (path / "docs").symlink_to(source / "docs")
         with_template(source / "models/pith-nano.gguf", path / "model.gguf")
         self.make("text.txt")
-        n = ["calibrate", "-m", "model.gguf", "-f", "text.txt", "-t", "1", "-q"]
-        self.call(*n, "--importance", "-c", "128", "--pieces", "2", "--keep", "triattention:global",
-                  "-o", "model.stats")
-        self.call(*n, "--loki", "model.loki")
+        n = ["-m", "model.gguf", "-f", "text.txt", "-t", "1", "-q"]
+        self.call("calibrate", "importance", *n, "-c", "128", "--pieces", "2", "--keep",
+                  "triattention:global", "-o", "model.stats")
+        self.call("calibrate", "loki", *n, "-o", "model.loki")
         self.call("run", "-m", "model.gguf", "-f", "text.txt", "-n", "0", "-q", "-t", "1", "--record",
                   "run.safetensors")
 
@@ -226,7 +227,7 @@ def serve(folder, environment, words):
 def run(folder, text):
     """None where the command did what it should, else what it said."""
     more, words = words_of(text)
-    verb = " ".join(words[:2]) if words[0] == "eval" else words[0]
+    verb = " ".join(words[:2]) if words[0] in ("eval", "calibrate") else words[0]
     if verb not in SMALL:
         return f"test_docs_commands.py has no bounds for \"{verb}\""
     words = prepare(folder, words)

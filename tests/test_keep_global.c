@@ -329,7 +329,7 @@ TEST(refuses_scores_that_lanes_do_not_share)
     static const char *const cases[][2] = {
         {"knorm:granularity=global",
          "keep: granularity: global: scores of knorm in one lane say nothing about those in "
-         "another: `pith calibrate --importance --keep knorm` writes a map of them, and stats=FILE "
+         "another: `pith calibrate importance --keep knorm` writes a map of them, and stats=FILE "
          "reads it"},
         {"random:granularity=global,layers=pyramid:4",
          "keep: layers: pyramid:4: with granularity global all lanes share the budget by score"},
@@ -343,7 +343,7 @@ TEST(refuses_scores_that_lanes_do_not_share)
          "none"},
         {"random:split=calibrated",
          "keep: split: calibrated: shares come from importance in statistics: `pith calibrate "
-         "--importance` writes them, and stats=FILE reads them"},
+         "importance` writes them, and stats=FILE reads them"},
         {"h2o:granularity=global,stats=x",
          "keep: overwrite: on: lanes that share one budget by score are never full by themselves "
          "(overwrite=off, or split=calibrated with layer-head)"},

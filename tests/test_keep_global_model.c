@@ -210,7 +210,7 @@ TEST(a_map_decides_which_lanes_hold_more)
     pith_engine_params_default(&params);
     params.keep = with_stats("vnorm:granularity=global,stats=@");
     expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID,
-           "have no map of the scores of vnorm: `pith calibrate --importance --keep vnorm`");
+           "have no map of the scores of vnorm: `pith calibrate importance --keep vnorm`");
 }
 
 /* Every lane has its share of a number, and all shares are all of it. */

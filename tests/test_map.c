@@ -341,13 +341,13 @@ TEST(a_file_is_written_whole)
     eval_text_add(&text, "one");
     eval_text_add(&other, "another");
     in_folder("a.svg", path);
-    assert_int_equal(map_check(path, &err), PITH_OK);
+    assert_int_equal(eval_check_file(path, &err), PITH_OK);
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(map_write(path, &text, &err), PITH_OK);
+    assert_int_equal(eval_write_file(path, &text, &err), PITH_OK);
     expect_file(path, "one");
-    assert_int_equal(map_check(path, &err), PITH_OK);
+    assert_int_equal(eval_check_file(path, &err), PITH_OK);
     expect_file(path, "one");
-    assert_int_equal(map_write(path, &other, &err), PITH_OK);
+    assert_int_equal(eval_write_file(path, &other, &err), PITH_OK);
     expect_file(path, "another");
     assert_int_equal(rmdir(folder), -1);
     assert_int_equal(remove(path), 0);
@@ -355,12 +355,12 @@ TEST(a_file_is_written_whole)
     assert_int_equal(mkdir(folder, 0700), 0);
 
     snprintf(wrong, sizeof(wrong), "%s/no/a.svg", folder);
-    assert_int_equal(map_check(wrong, &err), PITH_IO);
+    assert_int_equal(eval_check_file(wrong, &err), PITH_IO);
     assert_non_null(strstr(err.message, "No such file or directory"));
-    assert_int_equal(map_write(wrong, &text, &err), PITH_IO);
-    assert_int_equal(map_check(folder, &err), PITH_IO);
+    assert_int_equal(eval_write_file(wrong, &text, &err), PITH_IO);
+    assert_int_equal(eval_check_file(folder, &err), PITH_IO);
     assert_non_null(strstr(err.message, "is a folder"));
-    assert_int_equal(map_write(folder, &text, &err), PITH_IO);
+    assert_int_equal(eval_write_file(folder, &text, &err), PITH_IO);
     eval_text_free(&text);
     eval_text_free(&other);
 }
@@ -371,8 +371,8 @@ TEST(a_full_disk_is_told)
     struct eval_text text = {0};
     SKIP_WITHOUT("/dev/full");
     eval_text_add(&text, "one");
-    assert_int_equal(map_check("/dev/full", &err), PITH_OK);
-    assert_int_equal(map_write("/dev/full", &text, &err), PITH_IO);
+    assert_int_equal(eval_check_file("/dev/full", &err), PITH_OK);
+    assert_int_equal(eval_write_file("/dev/full", &text, &err), PITH_IO);
     assert_non_null(strstr(err.message, "\"/dev/full\": No space left on device"));
     eval_text_free(&text);
 }

@@ -444,7 +444,7 @@ TEST(loki_takes_shares_of_the_variance)
         read_free(read);
     }
     check(read_config_set(&read_loki, "r=8", &c, &err), &err);
-    expect(read_config_fit(&c, &fitted, &err), &err, PITH_INVALID, "pith calibrate --loki");
+    expect(read_config_fit(&c, &fitted, &err), &err, PITH_INVALID, "pith calibrate loki");
     snprintf(options, sizeof(options), "r=8kB,projection=%s", path);
     check(read_config_set(&read_loki, options, &c, &err), &err);
     expect(read_config_fit(&c, &fitted, &err), &err, PITH_INVALID, "8000 bytes");

@@ -70,8 +70,8 @@ class Found(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.stats = os.path.join(cls.folder.name, "mini.stats")
-        subprocess.run([rig.PITH, "calibrate", "-m", rig.MODEL, "-f", TEXT, "-o", cls.stats,
-                        "--importance", "--pieces", "4", "-c", "400", "-t", "1", "-q"], check=True)
+        subprocess.run([rig.PITH, "calibrate", "importance", "-m", rig.MODEL, "-f", TEXT, "-o", cls.stats,
+                        "--pieces", "4", "-c", "400", "-t", "1", "-q"], check=True)
 
     @classmethod
     def tearDownClass(cls):

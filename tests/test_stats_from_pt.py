@@ -4,7 +4,7 @@
     test_stats_from_pt.py PITH            made here: what is right, damaged, or wants to be executed
     test_stats_from_pt.py PITH published  published; 77, a skip, where they are absent
 
-What was converted is read by `pith calibrate --inspect`.
+What was converted is read by `pith calibrate inspect`.
 """
 
 import io
@@ -72,7 +72,7 @@ def convert(folder, data):
 
 
 def inspect(pith, path):
-    run = subprocess.run([pith, "calibrate", "--inspect", path], text=True, capture_output=True,
+    run = subprocess.run([pith, "calibrate", "inspect", path], text=True, capture_output=True,
                          check=False)
     return run.returncode, run.stdout + run.stderr
 

@@ -75,10 +75,10 @@ def measure(root, build, words, rows):
             text = file.read(1500)
         with open(f"{folder}/text", "w") as file:
             file.write(text)
-        for learn in (["-f", f"{folder}/text", "--loki", f"{folder}/bases"],
-                      ["--importance", "-f", f"{folder}/text", "--pieces", "1", "-c", "200", "-o",
+        for learn in (["loki", "-f", f"{folder}/text", "-o", f"{folder}/bases"],
+                      ["importance", "-f", f"{folder}/text", "--pieces", "1", "-c", "200", "-o",
                        f"{folder}/stats"]):
-            subprocess.run([pith, "calibrate", "-m", model, *learn, "-t", "1"],
+            subprocess.run([pith, "calibrate", *learn, "-m", model, "-t", "1"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return [sentence(pith, folder, *row) for row in rows]
 

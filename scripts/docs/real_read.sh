@@ -43,8 +43,8 @@ run_cell() {
 bases() {
     local file=$out/$1.loki
     head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
-    [ -s "$file" ] || "$PITH" calibrate -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
-        --loki "$file" -t "$THREADS" >&2
+    [ -s "$file" ] || "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
+        -o "$file" -t "$THREADS" >&2
     echo "$file"
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Texts for the 722,560-parameter prototype model (docs/prototype.md): contexts with facts and
-questions about them for `pith eval facts`, and token files for `pith calibrate --tokens`.
+questions about them for `pith eval facts`, and token files for `pith calibrate queries --tokens`.
 
     python3 scripts/golden/prototype.py -o DIR [--contexts 48] [--seed 1]
 

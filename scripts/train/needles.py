@@ -85,9 +85,9 @@ class Bench:
         for name, select in (("all", "all"), ("answers", self.path("ranges"))):
             for kind, count in (("", 1), ("-many", CENTRES)):
                 options = ["--select", select, "--centres", str(count)]
-                self.pith("calibrate", *common, *options, "-o", self.files[name + kind])
+                self.pith("calibrate", "queries", *common, *options, "-o", self.files[name + kind])
         self.pith(
-            *("calibrate", "-q", "--importance", "-f", self.path("story.txt"), "-c", "1000"),
+            *("calibrate", "importance", "-q", "-f", self.path("story.txt"), "-c", "1000"),
             *("--keep", "triattention:global", "-o", self.files["map"]),
         )
 

@@ -48,7 +48,7 @@ static pith_status check_global(const struct keep_config *c, pith_error *err)
         return pi_fail(
             err, PITH_INVALID,
             "keep: granularity: global: scores of %s in one lane say nothing about those "
-            "in another: `pith calibrate --importance --keep %s` writes a map of them, "
+            "in another: `pith calibrate importance --keep %s` writes a map of them, "
             "and stats=FILE reads it",
             p->name, p->name);
     return PITH_OK;

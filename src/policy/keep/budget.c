@@ -30,7 +30,7 @@ static pith_status load_stats(struct keep *k, pith_error *err)
     if (k->map == NULL)
         return pi_fail(err, PITH_INVALID,
                        "keep: granularity: global: the statistics in %.128s have no map of the "
-                       "scores of %s: `pith calibrate --importance --keep %s` writes one",
+                       "scores of %s: `pith calibrate importance --keep %s` writes one",
                        c->rules.stats, c->policy->name, c->policy->name);
     return PITH_OK;
 }

@@ -4,7 +4,7 @@
  * a small model learns the logarithm of KVzip+'s score, which takes a second pass over the text,
  * from what the layer computes for the token anyway. The statistics file has the models, one per
  * lane, linear, with every feature clipped to the range it was fitted in (pith calibrate
- * --importance, docs/stats.md):
+ * importance, docs/stats.md):
  *
  *   features=key      score = w . [k before rotation, |k|, |v|] + b
  *   features=hidden   score = w . h + b, h the layer's input after its norm (the paper's linear
@@ -235,7 +235,7 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     if (model->stats == NULL || model->stats->importance == NULL)
         return pi_fail(err, PITH_INVALID,
                        "kvzap: stats: %s: importance is predicted by weights that pith calibrate "
-                       "--importance writes",
+                       "importance writes",
                        model->stats == NULL ? "no file is given" : "the file has no importance");
     const struct stats_importance *m = model->stats->importance;
     if (m->n_lane != g->n_layer * g->n_head || m->n_feature != g->dim_k + 2)
@@ -282,7 +282,7 @@ const struct keep_policy keep_kvzap = {
     .defaults = "sinks=4,window=128,recent=0.5,granularity=global",
     .params = own_params,
     .params_size = sizeof(struct params),
-    .file = "stats=FILE, which pith calibrate --importance writes",
+    .file = "stats=FILE, which pith calibrate importance writes",
     .comparable = comparable,
     .open = open_data,
     .needs = needs,

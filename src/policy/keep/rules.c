@@ -399,7 +399,7 @@ static pith_status check_split(const struct keep_rules *r, pith_error *err)
     if (r->stats[0] == '\0')
         return pi_fail(err, PITH_INVALID,
                        "keep: split: %.64s: shares come from importance in statistics: "
-                       "`pith calibrate --importance` writes them, and stats=FILE reads them",
+                       "`pith calibrate importance` writes them, and stats=FILE reads them",
                        r->split);
     return PITH_OK;
 }

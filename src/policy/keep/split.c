@@ -174,7 +174,7 @@ pith_status keep_split_calibrated(struct keep_config *c, const struct kv_geometr
     if (m == NULL)
         status = pi_fail(err, PITH_INVALID,
                          "keep: split: %.64s: the statistics hold no importance: `pith calibrate "
-                         "--importance` writes it",
+                         "importance` writes it",
                          c->rules.split);
     else if (m->n_lane != n_lane || n_lane > KEEP_LANE_MAX)
         status =

@@ -8,7 +8,7 @@
  *   score(t) = (q P_r) . (k_t P_r) / sqrt(d)
  *
  * and the keys of highest score are read, in all their dimensions. P is found once for a model
- * (`pith calibrate --loki`, loki_fit.c); the r numbers k P_r of every key are stored beside it
+ * (`pith calibrate loki`, loki_fit.c); the r numbers k P_r of every key are stored beside it
  * (KV_INDEX_PROJ). r = 64 is what QuoKA's comparison has, and 16 to 64 or a share of the variance
  * the authors; k is 25% of what there is, the authors having 12.5, 25 and 50. Instead of 1 /
  * sqrt(d) any factor gives the same order.
@@ -46,7 +46,7 @@ static pith_status check(const void *params, const struct read_rules *rules,
     if (p->projection[0] == '\0')
         return pi_fail(
             err, PITH_INVALID,
-            "read: loki: projection=FILE is wanted, which pith calibrate --loki FILE writes");
+            "read: loki: projection=FILE is wanted, which pith calibrate loki writes");
     if (p->n_dim.unit == POLICY_UNIT_BYTES)
         return pi_fail(err, PITH_INVALID,
                        "read: loki: r: %lld bytes is no number of dimensions (64) or share of the "
@@ -168,7 +168,7 @@ static void score(const void *params, const struct read_view *view, const struct
 
 static const struct policy_param own_params[] = {
     {"projection", POLICY_TYPE_TEXT, offsetof(struct params, projection), 0, 0, "",
-     "the file that pith calibrate --loki wrote for the model", NULL},
+     "the file that pith calibrate loki wrote for the model", NULL},
     {"r", POLICY_TYPE_BUDGET, offsetof(struct params, n_dim), 1, 8192, "64",
      "dimensions of a key that are scored, all where a head has no more; or the share of the "
      "variance that they are to have (90%)",
@@ -193,7 +193,7 @@ const struct read_policy read_loki = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .presets = presets,
-    .file = "projection=FILE, which pith calibrate --loki writes",
+    .file = "projection=FILE, which pith calibrate loki writes",
     .open = open_data,
     .close = close_data,
     .check = check,
