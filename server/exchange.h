@@ -1,6 +1,7 @@
 /*
  * exchange.h - one request and its answer: the body that came in, and the bytes that go out. Any
- * thread may append to the answer; the HTTP thread alone takes from it and speaks to the connection.
+ * thread may append to the answer; the HTTP thread alone takes from it and speaks to the
+ * connection.
  *
  * While there is nothing to send the connection is suspended, and appending resumes it. A suspended
  * connection notices nothing of its client, so links.c watches its socket.
@@ -53,13 +54,13 @@ struct exchange {
     bool dispatched; /* the HTTP thread's: it is another thread's now, or answered */
     bool counts;     /* a drain waits for it */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* of the fields below */
     int refs;
     bool suspended;
     bool gone;    /* the client reads the answer no more */
     bool aborted; /* the connection is to be closed, half an answer or not */
     bool events;
-    const char *beat; /* what a stream says when it has said nothing for a second; NULL: nothing */
+    const char *beat; /* text that a stream sends after a second of silence; NULL: none */
     double said_at;   /* when something was appended */
     bool ended;       /* nothing more is appended */
     int code;         /* of HTTP; 0: not known yet */
@@ -104,8 +105,8 @@ bool exchange_on_gone(struct exchange *ex, exchange_gone_fn *fn, void *user);
 void exchange_gone(struct exchange *ex);
 /* Sends the beat of a stream that is silent. */
 void exchange_tell(struct exchange *ex, double now);
-/* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer than
-   `timeout_s`, which aborts it. */
+/* Whether the socket is to be shut: the exchange is aborted, or its reader is behind for longer
+   than `timeout_s`, which aborts it. */
 bool exchange_must_shut(struct exchange *ex, double now, double timeout_s);
 
 /* ---- on the HTTP thread ---- */

@@ -49,7 +49,7 @@ static void add(struct MHD_Response *response, const char *name, const char *val
         MHD_add_response_header(response, name, value);
 }
 
-/* What lets pages of other origins use the API, as llama-server says it. */
+/* Headers that let pages of other origins use the API, as llama-server says it. */
 static void add_cors(const struct exchange *ex, struct MHD_Response *response)
 {
     const char *origin = MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND, "Origin");
@@ -95,7 +95,7 @@ static enum MHD_Result respond_or_wait(struct exchange *ex)
     return lost ? MHD_NO : MHD_YES;
 }
 
-/* What a browser asks before it lets a page of another origin use the API. */
+/* A browser asks this before it lets a page of another origin use the API. */
 static enum MHD_Result respond_options(struct exchange *ex)
 {
     struct MHD_Response *response =
@@ -206,7 +206,7 @@ static void add_body(struct exchange *ex, const char *data, size_t len)
         atomic_fetch_add(&s->count.body_bytes, (long long)len);
 }
 
-/* A drain waits for what a worker or the model thread answers. */
+/* A drain waits for answers of a worker or of the model thread. */
 static void begin_work(struct exchange *ex)
 {
     struct server *s = ex->server;

@@ -1,8 +1,8 @@
 /*
  * links.c - the thread that looks after connections. It reads nothing and writes nothing: sockets
  * are libmicrohttpd's. It asks whether the other side hung up, and shuts what is to end, which
- * libmicrohttpd then notices. A step of the model can take minutes, so that it is here that a stream
- * which has nothing to say is kept alive.
+ * libmicrohttpd then notices. A step of the model can take minutes, so that it is here that a
+ * stream which has nothing to say is kept alive.
  *
  * Invariant: a link's socket is open while the link is in the list, so under the lock it is that
  * client's and no other's.

@@ -1,6 +1,6 @@
 /*
- * model_thread.c - the model thread and the workers: two loops over queues. The model thread alone touches
- * the engine and steps the scheduler; between steps it does what requests want of it.
+ * model_thread.c - the model thread and the workers: two loops over queues. The model thread alone
+ * touches the engine and steps the scheduler; between steps it does what requests want of it.
  */
 #define _POSIX_C_SOURCE 200809L
 

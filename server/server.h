@@ -1,6 +1,6 @@
 /*
- * server.h - a model behind HTTP: what `pith serve` starts and stops. Routes and their formats stand
- * in docs/server.md.
+ * server.h - a model behind HTTP: what `pith serve` starts and stops. Routes and their formats
+ * stand in docs/server.md.
  *
  * Threads: one of libmicrohttpd's has the sockets; two read bodies, render and tokenize; one owns
  * the engine and the scheduler; one looks after connections. The model thread never touches a
@@ -41,8 +41,8 @@ struct server_config {
 
 struct server;
 
-/* Starts to listen and to answer. INVALID (a host, port, key or certificate, named), IO (the address
-   is taken), and as pith_scheduler_create. */
+/* Starts to listen and to answer. INVALID (a host, port, key or certificate, named), IO (the
+   address is taken), and as pith_scheduler_create. */
 pith_status server_start(const struct server_config *config, struct server **out, pith_error *err);
 
 /* The port that it listens on. */

@@ -1,6 +1,6 @@
 /*
- * slots.c - /slots: what runs and what is parked, and conversations to files and back. It runs on the
- * model thread between steps.
+ * slots.c - /slots: what runs and what is parked, and conversations to files and back. It runs on
+ * the model thread between steps.
  */
 #include <jansson.h>
 #include <microhttpd.h>

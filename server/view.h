@@ -1,6 +1,6 @@
 /*
- * view.h - viewers of the cache: streams of what the model thread says of it. Everything here
- * is the model thread's.
+ * view.h - viewers of the cache: streams of documents from the model thread. Everything here is the
+ * model thread's.
  */
 #ifndef SERVER_VIEW_H
 #define SERVER_VIEW_H

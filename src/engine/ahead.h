@@ -1,5 +1,5 @@
 /*
- * ahead.h - entries ahead of a sequence's end: those of drafted tokens, until each came true or is
+ * ahead.h - entries ahead of a sequence's end: drafted tokens have them until each came true or is
  * forgotten. draft.h has the order of calls.
  */
 #ifndef PI_AHEAD_H

@@ -1,18 +1,19 @@
 /*
- * draft_model.c - drafts from a smaller model: its likeliest token, again and again. Its sequence is
- * kept in step by cutting what did not come true and reading what came instead.
+ * draft_model.c - drafts from a smaller model: its likeliest token, again and again. Its sequence
+ * is kept in step by cutting what did not come true and reading what came instead.
  *
- * A token is worth drafting while it is likely enough that all before it and itself come true, which
- * the model's own probabilities tell: where it is unsure, the draft ends.
+ * A token is worth drafting while all before it and itself are likely enough to come true. The
+ * model's own probabilities tell that: where it is unsure, the draft ends.
  */
 #include <math.h>
 
 #include "base/os.h"
 #include "engine/draft.h"
 
-/* The first tokens of a vocabulary are the frequent ones: merges are numbered in the order in which
-   they were learnt. A small model spends a third of its time on the output matrix, and what it does
-   not find among the first 40,960 it drafts wrong at worst (Zhao et al., "FR-Spec", arXiv 2502.14856). */
+/* The first tokens of a vocabulary are the frequent ones: merges are numbered in the order in
+   which they were learnt. A small model spends a third of its time on the output matrix, and
+   what it does not find among the first 40,960 it drafts wrong at worst (Zhao et al., "FR-Spec",
+   arXiv 2502.14856). */
 #define FREQUENT 40960
 
 /* Tokens that the model is behind when it follows: the one that was chosen in place of its own, and

@@ -1,11 +1,11 @@
 /*
- * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
- * the memory of all of them first, and rolls every sequence back when anything fails. A pass also
- * ends where a keep round is due, and before the tokens that recall together, so that both come at
- * the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
- * sequence has all of its item's tokens, or none; or, where a cancelled evaluation had evicted
- * entries already or shall keep what it read, the tokens of the passes that were done. A pass that was
- * stopped on its way is taken back.
+ * eval.c - tokens into sequences. It splits a batch into passes of at most `chunk` tokens, and
+ * reserves the memory of all of them first. When anything fails it rolls every sequence back. A
+ * pass also ends where a keep round is due, and before the tokens that recall together. So both
+ * come at the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
+ * sequence has all of its item's tokens, or none. A cancelled evaluation that had evicted entries,
+ * or shall keep the tokens that it read, leaves the tokens of whole passes. A pass that was stopped
+ * on its way is taken back.
  */
 #include "base/mem.h"
 #include "engine/schedule.h"
@@ -52,8 +52,8 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
     return pi_memory_reserve(&seq->memory, pi_item_until_round(e, item, 0, item->n_token), err);
 }
 
-/* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
-   its first keep round is reserved; what comes later is counted (hook `reserve_batch`). */
+/* Memory for everything the batch will write, so that no pass can fail. A sequence's entries
+   until its first keep round are reserved; the later ones are counted (hook `reserve_batch`). */
 static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                            pith_error *err)
 {
@@ -83,8 +83,8 @@ static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, in
     return true;
 }
 
-/* Collects the rows of the running pass that want logits, a few at a time over all sequences, so
-   that the output matrix is read once for them. */
+/* Collects the rows of the running pass that want logits, a few at a time over all sequences. So
+   the output matrix is read once for them. */
 static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
 {
     int32_t row = 0, n = 0;
@@ -117,8 +117,8 @@ static int32_t until_state(const pith_batch_item *item, int32_t n_done)
     return pi_memory_until_state(&item->seq->memory, n + n_done, n + item->n_token);
 }
 
-/* After a pass with a part of the item. A draft may be taken back, and then what windows passed over
-   on its account is needed again: it stays until that is known (ahead.c). */
+/* After a pass with a part of the item. A draft may be taken back, and then what windows passed
+   over on its account is needed again: it stays until that is known (ahead.c). */
 static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
 {
     struct pi_memory *memory = &item->seq->memory;
@@ -128,7 +128,8 @@ static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
     pi_memory_settle(memory, true);
 }
 
-/* What an item gives to the pass, which has room left; plan->n_take is 0 where it gives nothing. */
+/* Plans an item's part of the pass, which has room left; plan->n_take is 0 where it gives
+   nothing. */
 static void plan_item(struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                       struct pi_item_plan *plan)
 {
@@ -144,8 +145,9 @@ static void plan_item(struct pith_engine *e, const pith_batch_item *item, int32_
         plan->n_take = 0;
 }
 
-/* Fills the next pass: each item in turn gives what still fits, up to its next keep round. Returns
-   the number of parts. *stays: it overwrites entries or chooses guests, and cannot be taken back. */
+/* Fills the next pass: each item in turn gives what still fits, up to its next keep round.
+   Returns the number of parts. *stays: it overwrites entries or chooses guests, and cannot be
+   taken back. */
 static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                          int32_t *n_tok, bool *stays)
 {
@@ -179,7 +181,8 @@ static int32_t fill_pass(struct pith_engine *e, const pith_batch_item *items, in
     return n_pass;
 }
 
-/* Whether the caller is told how far the evaluation is: not of steps and drafts, which are short. */
+/* Whether the caller is told how far the evaluation is: not of steps and drafts, which are
+   short. */
 static bool is_told(const struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     bool reads = false;
@@ -198,7 +201,8 @@ static bool keeps_passes(const struct pith_engine *e, const pith_batch_item *ite
 }
 
 /* Whether the pass that comes next can be taken back. Where that leads to the beginning of the
-   evaluation, the copies of its beginning serve. Else copies of this moment do, which one item has room for. */
+   evaluation, the copies of its beginning serve. Else copies of this moment do, which one item
+   has room for. */
 static bool can_take_back(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     bool has_state = kv_cache_geometry(e->kv)->state_bytes > 0;
@@ -235,8 +239,8 @@ static pith_status round_items(struct pith_engine *e, const pith_batch_item *ite
     return PITH_OK;
 }
 
-/* After a pass: its rows of logits, and the rounds that are due. A round that runs passes of its own
-   comes after the rows. */
+/* After a pass: its rows of logits, and the rounds that are due. A round that runs passes of its
+   own comes after the rows. */
 static pith_status finish_pass(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass,
                                pith_error *err)
 {
@@ -283,8 +287,8 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
     return PITH_OK;
 }
 
-/* Makes what was evaluated a part of the sequence, or forgets it. What was not begun is as it was:
-   it still knows which entries to overwrite, which a truncated sequence forgets. */
+/* Makes what was evaluated a part of the sequence, or forgets it. An item that was not begun is
+   as it was: it still knows which entries to overwrite, which a truncated sequence forgets. */
 static void finish_item(const pith_batch_item *item, struct pi_item_state *state, bool ok)
 {
     struct pith_seq *seq = item->seq;

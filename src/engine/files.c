@@ -1,7 +1,7 @@
 /*
- * files.c - sequences to files and back. The cache's part of a snapshot is kv/'s; this owns the
- * rest, the bytes that docs/snapshot.md calls the caller's: tokens, and what a policy remembers
- * (hooks save and load).
+ * files.c - sequences to files and back. The cache's part of a snapshot is kv/'s. This owns the
+ * rest, which docs/snapshot.md calls the caller's bytes: tokens, and the memory of a policy (hooks
+ * save and load).
  */
 #include "base/mem.h"
 #include "engine/engine.h"

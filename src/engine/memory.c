@@ -1,6 +1,6 @@
 /*
- * memory.c - a sequence's memory as a whole: its lanes, and where the model has recurrent layers its
- * state. Each function says what of kv/ it comes to. It knows neither tokens nor policies.
+ * memory.c - a sequence's memory as a whole: its lanes, and where the model has recurrent layers
+ * its state. Each function says what of kv/ it comes to. It knows neither tokens nor policies.
  */
 #include "engine/memory.h"
 
@@ -46,9 +46,9 @@ void pi_memory_settle(struct pi_memory *m, bool more)
 
 /* ---- states that are kept ---- */
 
-/* In a long text the state is kept every STATE_EVERY tokens. In an evaluation it is also kept where
-   the last page begins that STATE_BEFORE_END tokens follow: a chat's next turn often differs in the
-   last few. */
+/* In a long text the state is kept every STATE_EVERY tokens. In an evaluation it is also kept
+   where the last page begins that STATE_BEFORE_END tokens follow. A chat's next turn often
+   differs in the last few. */
 #define STATE_EVERY 2048
 #define STATE_BEFORE_END 8
 

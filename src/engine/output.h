@@ -1,12 +1,12 @@
 /*
- * output.h - the text of an answer: chooses tokens from logits, one after the other, and makes them
- * whole characters of which none is a part of a stop string, until something ends the text. What
- * gives the logits, and where the text goes, is decided elsewhere: by generate.c for one sequence, by
- * the scheduler for many.
+ * output.h - the text of an answer: chooses tokens from logits, one after the other, until
+ * something ends the text. It makes whole characters of them, none of which is a part of a stop
+ * string. Other files make the logits and take the text: generate.c for one sequence, the scheduler
+ * for many.
  *
- * The order of calls: init, accept for the prompt, next for each row of logits until it says that
- * the text has ended or is_full does, then flush (not after a stop string or where the caller ended
- * the text), free.
+ * The order of calls: init, accept for the prompt, next for each row of logits. That ends when next
+ * says that the text has ended, or is_full does. Then flush, unless a stop string or the caller
+ * ended the text, and free.
  */
 #ifndef PI_OUTPUT_H
 #define PI_OUTPUT_H
@@ -33,7 +33,7 @@ struct pi_output {
     pith_stop_reason reason; /* valid once the text has ended */
 };
 
-/* What one row of logits, or the end, adds. */
+/* The text of one row of logits, or of the end. */
 struct pi_output_part {
     int32_t token;    /* -1: none */
     const char *text; /* [len] characters that are certain now, borrowed until the next call */

@@ -1,11 +1,12 @@
 /*
- * recall.c - recall of entries in an engine: what an evaluation brings back and when, the room for
- * it, and what was evicted on its way to where it is kept. What comes back is the tier's choice
- * (recall/).
+ * recall.c - recall of entries in an engine: which entries an evaluation brings back and when, and
+ * the room for them. It also takes evicted entries on their way to the tier. The tier chooses the
+ * entries that come back (recall/).
  *
  * Recalls come with the last tokens of an evaluation of several, or with each Nth that is evaluated
- * alone, and a pass is cut for them. Their queries are remembered, and choose again after a round
- * that comes before the next: it evicts entries that they passed over, since they were in the lane.
+ * alone. A pass is cut for them. Their queries are remembered, and choose again after a round that
+ * comes before the next recall. It evicts entries that they passed over, since these were in the
+ * lane.
  *
  * Invariant: when recalls come, and by which queries, depends on the sequence and its evaluations
  * alone. Guests never change what rounds see.
@@ -39,7 +40,7 @@ static size_t group_len(const struct pith_engine *e)
     return (size_t)(hp->n_head / hp->n_head_kv) * (size_t)hp->dim_k;
 }
 
-/* What is remembered of a lane. */
+/* The queries that are remembered of a lane. */
 static float *asked_of(const struct pith_seq *seq, int32_t layer, int32_t head)
 {
     const struct pith_engine *e = seq->engine;
@@ -72,9 +73,9 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
     r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
 }
 
-/* A token that is evaluated alone chooses for a lane in which the last turn found something, where
-   it misses something there: what it looks for is mostly where the turn's match was, or follows
-   what has been said meanwhile. */
+/* A token that is evaluated alone chooses for a lane in which the last turn found something,
+   where it misses something there. Mostly that is where the turn's match was, or follows later
+   text. */
 static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t thread)
 {
     const struct pith_engine *e = seq->engine;
@@ -277,14 +278,14 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
     seq->recall.seconds[lane_of(seq->engine, layer, head)] += pi_time_s() - start;
 }
 
-/* What the round evicts is remembered. */
+/* Entries that the round evicts are remembered. */
 static void witness_round(struct pith_seq *seq)
 {
     const struct keep_witness witness = {seq, remember};
     keep_set_witness(seq->engine->keep.handle, &witness);
 }
 
-/* So is what the next token overwrites. */
+/* So are entries that the next token overwrites. */
 static void remember_overwritten(struct pith_seq *seq)
 {
     const struct kv_geometry *g = &seq->engine->lanes;
@@ -307,8 +308,8 @@ static bool holds_any(const struct pith_seq *seq)
     return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.handle, seq->memory.kv) > 0;
 }
 
-/* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it may
-   come in a later one. */
+/* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it
+   may come in a later one. */
 static int32_t first_of(const struct pith_engine *e, const pith_batch_item *item)
 {
     return (int32_t)pi_max(0, (int64_t)pi_item_tokens(item) - options_of(e)->last);
@@ -342,7 +343,7 @@ static bool recalls(const struct pith_engine *e, const pith_batch_item *item, in
 {
     if (pi_item_tokens(item) == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
-    /* What is read in chunks is not cut for queries that nothing is there for. */
+    /* Chunks are not cut for queries that nothing is there for. */
     return n_done >= first_of(e, item) && (!pi_engine_reads_chunks(e) || holds_any(item->seq));
 }
 
@@ -455,9 +456,9 @@ static void choose_again(void *ctx, int64_t begin, int64_t end, int32_t thread)
                     seq->recall.asked_pos, thread);
 }
 
-/* After a round behind the last token of an evaluation, or at a step, the queries that asked last
-   choose again, since they passed over what it evicted. Before a turn's last tokens they need not:
-   those tokens' own queries will. */
+/* After a round behind the last token of an evaluation, or at a step, the queries that asked
+   last choose again. They passed over the entries that it evicted. Before a turn's last tokens
+   they need not: those tokens' own queries will. */
 static void ask_again(struct pith_seq *seq, const pith_batch_item *item, int32_t left)
 {
     struct pi_seq_recall *r = &seq->recall;

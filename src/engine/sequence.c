@@ -1,8 +1,8 @@
 /*
- * sequence.c - what the scheduler asks of sequences: the memory that they will take, whether their
- * state can be computed again, whether others may begin with it, and waiting in host memory. Which
- * of them wait is the scheduler's. Invariant: nothing here changes what a sequence computes from its
- * tokens.
+ * sequence.c - the scheduler's questions to sequences: the memory that they will take, whether
+ * their state can be computed again, whether others may begin with it. And waiting in host memory.
+ * Which of them wait is the scheduler's. Invariant: nothing here changes the results of a
+ * sequence's tokens.
  */
 #include "engine/schedule.h"
 

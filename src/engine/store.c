@@ -1,7 +1,7 @@
 /*
  * store.c - how entries are stored, as far as an engine decides it: whether keys are stored less
- * what those of a lane have in common, and one word where a storage type is too small for the model.
- * The storage types themselves are kv/'s.
+ * the mean of a lane's keys. It says once that a storage type is too small for the model. The
+ * storage types themselves are kv/'s.
  */
 #include "engine/engine.h"
 

@@ -1,13 +1,13 @@
 /*
  * verbs.c - the table of the engine's verbs, and a loop for each hook. It knows no verb but by its
- * line in the table. Invariant: what a loop begins and cannot finish is undone by the same loop, or
- * by the one that its comment in verbs.h names.
+ * line in the table. Invariant: a loop undoes what it began and cannot finish, or the loop does
+ * that its comment in verbs.h names.
  */
 #include "engine/engine.h"
 
 /*
- * The order in which hooks are called. Hooks that end something (close, stop, after) are called from
- * the last to the first.
+ * The order in which hooks are called. Hooks that end something (close, stop, after) are called
+ * from the last to the first.
  * - share comes before keep: a step that begins closes a page, and what rounds can take is counted
  *   after that. It also ends last, when no other verb changes lanes any more.
  * - keep comes before recall and read: their parts of a pass end where a round is due.

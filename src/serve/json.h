@@ -1,7 +1,7 @@
 /*
- * json.h - JSON in and out with every digit of its numbers. Jansson has whole numbers of 64 bits and
- * doubles. A number that is another one there keeps its text in a table beside the values, and the
- * text is what is written again. Code that asks gets such a number as a double.
+ * json.h - JSON in and out with every digit of its numbers. Jansson has whole numbers of 64 bits
+ * and doubles. A number that is another one there keeps its text in a table beside the values, and
+ * the text is what is written again. Code that asks gets such a number as a double.
  *
  * Threads: functions are thread-safe for different tables; one that is not added to may be read by
  * several.
@@ -21,9 +21,9 @@ struct serve_numbers {
 };
 void serve_numbers_free(struct serve_numbers *numbers);
 
-/* Reads text as Jansson does with these flags; a byte order mark in front is passed over. numbers
-   holds a reference to each value of its own. NULL: it is no JSON, which *error tells (NULL: it is not
-   asks), or there is no memory. */
+/* Reads text as Jansson does with these flags; a byte order mark in front is passed over.
+   numbers holds a reference to each value of its own. NULL: it is no JSON, which *error tells
+   (NULL: it is not asks), or there is no memory. */
 json_t *serve_json_load(struct serve_numbers *numbers, const char *text, size_t len, size_t flags,
                         json_error_t *error);
 

@@ -35,7 +35,7 @@ void serve_reply_free(struct serve_reply *reply);
 /* The request was taken: a stream says what it begins with, and its code is known. Nothing where
    there is no stream. */
 bool serve_reply_open(struct serve_reply *reply, struct serve_bytes *out);
-/* What a stream of the reply's API may be sent at any time to keep it alive, whole events. */
+/* Whole events that a stream of the reply's API may be sent at any time to keep it alive. */
 const char *serve_reply_beat(const struct serve_reply *reply);
 /* i is the prompt, as of serve_request_get. False: there was no memory, and the connection should
    be closed. */
@@ -45,8 +45,8 @@ bool serve_reply_done(struct serve_reply *reply, int32_t i, const pith_answer_re
                       struct serve_bytes *out);
 /* Whether an answer took longer than t_max_predict_ms allows, and may end. */
 bool serve_reply_is_late(const struct serve_reply *reply, int32_t i, int32_t answer);
-/* Logits [n_vocab] of the prompt's token at pos, for serve_request_wants_prompt: they say how likely
-   the token at pos + 1 is. In the order of positions, before the first token. */
+/* Logits [n_vocab] of the prompt's token at pos, for serve_request_wants_prompt: they say how
+   likely the token at pos + 1 is. In the order of positions, before the first token. */
 bool serve_reply_prompt(struct serve_reply *reply, int32_t i, int32_t pos, const float *logits);
 /* How far prompt i was read, for serve_request_wants_progress. Only streams say it. */
 bool serve_reply_progress(struct serve_reply *reply, int32_t i, int32_t n_cached, int32_t n_read,

@@ -1,9 +1,7 @@
 /*
  * request.c - a request from its body to what the scheduler takes. It knows which reader an API
- * has; fields, messages and prompts are theirs.
- *
- * Invariant: a request that comes out is complete. Either it has tokens of each prompt, or there was
- * no model, and it was only judged.
+ * has; fields, messages and prompts are theirs. * Invariant: a request that comes out is complete.
+ * Either it has tokens of each prompt, or there was no model, and it was only judged.
  */
 #include "serve/request_body.h"
 

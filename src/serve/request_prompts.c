@@ -29,8 +29,8 @@ void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const cha
         p->n_id += n;
 }
 
-/* A prompt is the model's whole input, so that names of special tokens in it are those tokens: with
-   them a client renders a chat or names a gap. */
+/* A prompt is the model's whole input, so that names of special tokens in it are those tokens.
+   With them a client renders a chat or names a gap. */
 static uint32_t text_flags(const struct serve_reader *rd)
 {
     return (rd->setup->no_bos ? 0 : PITH_TOKENIZE_BOS) |

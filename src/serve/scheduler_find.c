@@ -2,9 +2,9 @@
  * scheduler_find.c - which parked conversation a request goes on from. Tokens decide: the one that
  * has most of the prompt. Names of slots and sessions only say which of several equals.
  *
- * What is parked goes on in one answer at a time. So a request takes the sequence where its prompt
- * goes on with all of it, and a copy where it only begins alike: the conversation stays for its own
- * next turn. A copy shares its pages.
+ * A parked conversation goes on in one answer at a time. So a request takes the sequence where its
+ * prompt goes on with all of it, and a copy where it only begins alike. The conversation then stays
+ * for its own next turn. A copy shares its pages.
  *
  * Invariant: nothing of another salt is looked at, so that no time and no figure tells of it.
  */
@@ -20,8 +20,8 @@ int32_t scheduler_common(const pith_seq *seq, const struct request *r)
     return n;
 }
 
-/* Of the parked tokens those that need not be evaluated again, and not those whose logits are to be
-   shown: a row of logits that was kept is not asked for then. */
+/* Of the parked tokens those that need not be evaluated again. Tokens whose logits are to be
+   shown are not among them: a row of logits that was kept is not asked for then. */
 static int32_t reusable(pith_seq *seq, const struct sched_answer *a)
 {
     const struct request *r = a->request;
@@ -57,7 +57,8 @@ struct match {
     int32_t common; /* tokens that both begin with */
 };
 
-/* One that is shown logits of its prompt changes what it looks at, so that it has its slot alone. */
+/* One that is shown logits of its prompt changes what it looks at, so that it has its slot
+   alone. */
 static bool may_look(const struct pith_scheduler *s, const struct sched_answer *a, int32_t i)
 {
     const struct slot *slot = &s->park.slot[i];
@@ -81,8 +82,8 @@ static struct match look_at(const struct pith_scheduler *s, const struct sched_a
     return m;
 }
 
-/* Whether x is to be preferred to y, which have as much of the prompt: the slot's own, then the
-   session's, then what was used last. */
+/* Whether x is to be preferred to y, which have as much of the prompt. The slot's own comes
+   first, then the session's, then the one that was used last. */
 static bool is_nearer(const struct pith_scheduler *s, const struct sched_answer *a, int32_t x,
                       int32_t y)
 {

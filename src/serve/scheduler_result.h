@@ -1,5 +1,5 @@
 /*
- * scheduler_result.h - what a step's logits become: tokens handed out, and ends.
+ * scheduler_result.h - tokens of a step's logits, and ends.
  */
 #ifndef PI_SCHEDULER_RESULT_H
 #define PI_SCHEDULER_RESULT_H

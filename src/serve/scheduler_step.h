@@ -8,8 +8,8 @@
 
 struct sched_answer;
 
-/* The scheduler's part, which scheduler_step.c writes; a sequence that takes pages while the step is
-   planned takes them from `spare`. */
+/* The scheduler's part, which scheduler_step.c writes; a sequence that takes pages while the
+   step is planned takes them from `spare`. */
 struct sched_step {
     struct sched_answer **item_of; /* [params.n_seq] the answer that an item is of; owned */
     pith_batch_item *items;        /* [params.n_seq] of the step; owned */

@@ -55,7 +55,7 @@ static void send(struct serve_tools *t, const struct serve_tools_event *event)
         t->options.on_event(t->options.user, event);
 }
 
-/* Tells the first n bytes of what was collected. */
+/* Tells the first n bytes that were collected. */
 static void send_text(struct serve_tools *t, size_t n)
 {
     if (n == 0)
@@ -174,7 +174,7 @@ static size_t may_begin(const struct tools_bytes *b, const char *const *markers,
     return best;
 }
 
-/* Tells the first n bytes of what is held. */
+/* Tells the first n bytes that are held. */
 static void tell_held(struct serve_tools *t, size_t n, enum serve_tools_event_type type)
 {
     size_t from = 0;
@@ -190,8 +190,8 @@ static void tell_held(struct serve_tools *t, size_t n, enum serve_tools_event_ty
     tools_drop(&t->held, n);
 }
 
-/* The start of white space that ends at `end`; all of the white space that was known to come first
-   is taken at once, so that long stretches cost no more than short ones. */
+/* The start of white space that ends at `end`. All of the white space that was known to come
+   first is taken at once, so that long stretches cost no more than short ones. */
 static size_t space_before(const struct serve_tools *t, size_t end)
 {
     while (end > t->n_space && pi_is_space(t->held.data[end - 1]))
@@ -247,8 +247,8 @@ static void think_step(struct serve_tools *t, char c)
     t->state = TOOLS_START;
 }
 
-/* Markers of calls: where they are constrained the grammar's triggers alone, else also a fence, which
-   Qwen2.5-Coder prefers. */
+/* Markers of calls: where they are constrained the grammar's triggers alone, else also a fence,
+   which Qwen2.5-Coder prefers. */
 static int call_markers(const struct serve_tools *t, const char *markers[TOOLS_MARKER_MAX])
 {
     int n = 0;
@@ -446,8 +446,8 @@ bool serve_tools_in_call(const struct serve_tools *t)
            (t->state == TOOLS_CHANNEL_TEXT && t->channel_call);
 }
 
-/* A value whose end never came, though its closing tag did, but not on a line of its own: the call
-   is read once more, and less strictly. */
+/* A value whose end never came, though its closing tag did, but not on a line of its own. The
+   call is read once more, and less strictly. */
 static void read_again(struct serve_tools *t)
 {
     struct tools_bytes text = t->raw;

@@ -1,5 +1,5 @@
 /*
- * tools_grammar.c - the grammar of calls in a form, as GBNF: names and markers stand in its text,
+ * tools_grammar.c - the grammar of calls in a form, as GBNF. Names and markers stand in its text;
  * arguments are rules that the compiler of JSON schemas fills in. Values between tags are text that
  * does not contain the closing tag, so that any other text may stand in them. Also the words that
  * explain tools to a model whose template does not.
@@ -24,8 +24,8 @@ struct shape {
     const char *again; /* between calls; NULL: there is one only */
     const char *end;
     const char *mid_gbnf; /* in place of mid: an expression */
-    /* An object alone is a call, too, where the answer begins with it or behind the tag, in one of
-       these spellings; by which name its arguments go. NULL: it is none. */
+    /* An object alone is a call, too, where the answer begins with it or behind the tag, in one
+       of these spellings. They differ in the name of the arguments. NULL: it is none. */
     const char *alone_args;
     const char *const *spelling; /* [n_spelling] AUTO: the triggers, in place of trigger */
     int32_t n_spelling;
@@ -291,8 +291,8 @@ static void add_literal(struct writer *w, const char *text)
     add(w, "\" ");
 }
 
-/* Rules NAME-0, NAME-1 ... for text that does not contain `end`, whose first character does not
-   come again in it: state i has seen i characters of it. */
+/* Rules NAME-0, NAME-1 ... for text that does not contain `text`, whose first character does not
+   come again in it. State i has seen i characters of it. */
 static void add_text_rules(struct writer *w, const char *name, const char *end)
 {
     size_t n = strlen(end);

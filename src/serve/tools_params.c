@@ -1,7 +1,7 @@
 /*
- * tools_params.c - calls whose arguments are keys and values between tags, made into JSON: a string
- * stays a string, and is passed on while it comes; what the tool's schema calls a number, a list
- * and so on is read when its end has come, and stays a string where it is none.
+ * tools_params.c - calls whose arguments are keys and values between tags, made into JSON. A string
+ * stays a string, and is passed on while it comes. A value that the tool's schema calls a number, a
+ * list and so on is read when its end has come. It stays a string where it is none.
  *
  * A closing tag ends a value only where the next parameter or the end of the call follows it. Where
  * the form has values on lines of their own, so does the tag. All others are a part of the value.
@@ -80,7 +80,8 @@ static bool param_step(struct serve_tools *t, char c)
     return part;
 }
 
-/* The key is what stands before a quote or a tag; behind a quote DeepSeek says what the value is. */
+/* The key is what stands before a quote or a tag; behind a quote DeepSeek says what the value
+   is. */
 static bool key_ends(struct serve_tools *t)
 {
     size_t len = 0;

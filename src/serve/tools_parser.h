@@ -1,9 +1,9 @@
 /*
  * tools_parser.h - the parser's insides, shared by tools*.c. A text goes through it byte by byte,
- * so that it cannot matter how it was split. What is told is collected per piece (tools.c).
+ * so that it cannot matter how it was split. Parts to tell are collected per piece (tools.c).
  *
- * raw has the text of what may be a call, from its marker (and white space before it) on, until it
- * is one: what proves to be none is content again.
+ * raw has the text that may be a call, from its marker (and white space before it) on, until it is
+ * one. Text that proves to be none is content again.
  */
 #ifndef PI_SERVE_TOOLS_PARSER_H
 #define PI_SERVE_TOOLS_PARSER_H
@@ -142,7 +142,8 @@ bool tools_call_start(struct serve_tools *t);
 void tools_call_args(struct serve_tools *t, const char *text, size_t len);
 void tools_call_end(struct serve_tools *t, bool complete);
 
-/* ---- calls: steps return false where c is no part of a call (tools.c then calls tools_broken) ---- */
+/* ---- calls: steps return false where c is no part of a call (tools.c then calls tools_broken)
+   ---- */
 
 bool tools_call_step(struct serve_tools *t, char c);   /* tools_call.c */
 bool tools_object_step(struct serve_tools *t, char c); /* TOOLS_OBJECT */
@@ -155,7 +156,7 @@ bool tools_params_begin(struct serve_tools *t);
 bool tools_call_named(struct serve_tools *t, const char *text, size_t len);
 void tools_call_reset(struct serve_tools *t);
 void tools_section_end(struct serve_tools *t);
-/* What is in raw was no call: all but word is content, word is read again. */
+/* The text in raw was no call: all but word is content, word is read again. */
 void tools_broken(struct serve_tools *t);
 
 /* ---- the request's tools (tools_list.c) ---- */
@@ -170,9 +171,9 @@ bool tools_param_is_text(const struct serve_tools *t, const char *name, const ch
 /* ---- text (tools.c) ---- */
 
 /* Takes c where text of a kind is awaited that one of markers [n] ends: tells what is certain.
-   Returns the marker, or TOOLS_NO_MARKER, or TOOLS_TOLD where it told anything. With a marker held has white
-   space (n_space) and the marker. keep_space: white
-   space at the end waits for what follows. */
+   Returns the marker, or TOOLS_NO_MARKER, or TOOLS_TOLD where it told anything. With a marker
+   held has white space (n_space) and the marker. keep_space: white space at the end waits for
+   what follows. */
 int tools_text_step(struct serve_tools *t, char c, const char *const *markers, int n,
                     enum serve_tools_event_type type, bool keep_space);
 void tools_text_flush(struct serve_tools *t, enum serve_tools_event_type type);
