@@ -34,9 +34,10 @@ awk '
     }
     END {
         if (n == 0) { print "test.sh: no test was skipped"; exit }
-        line = "test.sh: skipped " n (n == 1 ? " test:" : " tests:")
-        for (command in after) line = line " " after[command] " (" command " fetches what they lack),"
-        if (other > 0) line = line " " other " (the reasons stand in build/Testing/Temporary/LastTest.log)"
-        sub(/,$/, "", line)
+        line = "test.sh: " n (n == 1 ? " test was" : " tests were") " skipped:"
+        for (command in after)
+            line = line " " after[command] " until \"" command "\" fetches what they need;"
+        if (other > 0) line = line " " other " for reasons in build/Testing/Temporary/LastTest.log;"
+        sub(/;$/, "", line)
         print line
     }' build/Testing/Temporary/LastTest.log
