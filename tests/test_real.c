@@ -27,7 +27,7 @@ static pith_model *load(void)
 {
     pith_model *model = NULL;
     pith_error err;
-    must(pith_model_load(test_model_file(SMOLLM2), NULL, &model, &err), &err);
+    must(pith_model_load(test_model_file("smollm2", SMOLLM2), NULL, &model, &err), &err);
     return model;
 }
 

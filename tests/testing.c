@@ -73,12 +73,12 @@ const char *test_data(const char *name)
     return path;
 }
 
-const char *test_model_file(const char *file)
+const char *test_model_file(const char *name, const char *file)
 {
     const char *const folders[] = {getenv("PITH_MODELS"), PITH_SOURCE_DIR "/build-models"};
     const char *path = find(folders, sizeof(folders) / sizeof(folders[0]), file);
     if (path == NULL)
-        test_skip("there is no %s; to fetch it: scripts/models.sh build-models", file);
+        test_skip("there is no %s; to fetch it: scripts/models.sh build-models %s", file, name);
     return path;
 }
 

@@ -68,8 +68,8 @@ const char *test_data_find(const char *name);
 const char *test_data(const char *name);
 
 /* A real pretrained model in the folder that PITH_MODELS names, or in build-models, which
-   scripts/models.sh fills; without it the running test is skipped. */
-const char *test_model_file(const char *file);
+   scripts/models.sh fills, where it has this name; without it the running test is skipped. */
+const char *test_model_file(const char *name, const char *file);
 
 /* splitmix64: the same numbers on every machine. */
 static inline uint64_t rng_next(uint64_t *state)
