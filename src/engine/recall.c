@@ -304,7 +304,7 @@ static bool holds_any(const struct pith_seq *seq)
 {
     struct recall_counts counts;
     recall_store_count(seq->recall.store, &counts);
-    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.handle, seq->memory.kv) > 0;
+    return counts.n_stored > 0 || keep_count_victims(seq->engine->keep.handle, seq->memory.kv) > 0;
 }
 
 /* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it may
