@@ -1,6 +1,6 @@
 /*
- * facts_pool.c - facts to hide in texts. Those of the pool are sentences of 8 to 70 tokens about
- * names, numbers, times, places, colours and things, none of which answers another's question.
+ * facts_pool.c - facts to hide in texts. The pool's facts are sentences of 8 to 70 tokens about
+ * names, numbers, times, places, colours and things. None of them answers another's question.
  *
  * Invariant: what is drawn depends on style, seed and index of the text alone.
  */
@@ -42,7 +42,7 @@ static const struct fact pool[] = {
      "colour", "crimson", NULL},
     {"Hotel room 731 is reserved for Yusuf.",
      "For whom is hotel room 731 reserved, as mentioned earlier?", "name", "Yusuf", NULL},
-    /* of middle length: those of the prototype and their like */
+    /* of middle length: the prototype's facts and their like */
     {"The password of the library in Hamburg is silver-92416.",
      "What is the password of the library in Hamburg mentioned earlier?", "password",
      "silver-92416", "92416"},

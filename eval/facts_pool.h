@@ -23,8 +23,8 @@ struct facts_drawn {
     struct eval_strings wanted; /* the part of it that an answer must hold */
 };
 
-/* Draws those of text index: no fact twice in a text, and of the pool none twice in as many texts
-   of a seed as it is large. NOMEM. */
+/* Draws the facts of text index: no fact twice in a text. No fact of the pool comes twice in as
+   many texts of a seed as the pool is large. NOMEM. */
 pith_status eval_facts_draw(enum eval_facts_style style, uint64_t seed, int32_t text,
                             struct facts_drawn *out, pith_error *err);
 void eval_facts_drawn_free(struct facts_drawn *d);

@@ -1,8 +1,8 @@
 /*
  * parallel.c - answers to many prompts through a scheduler. It knows no task.
  *
- * Invariant: an answer does not depend on how many are generated at the same time, as the
- * scheduler promises. Only times do: those of an answer in company count its share of them.
+ * Invariant: an answer does not depend on how many are generated at the same time, as the scheduler
+ * promises. Only times do: an answer in company counts its share of the whole time.
  */
 #include "parallel.h"
 #include "pith/scheduler.h"
@@ -19,7 +19,7 @@ struct asking {
     pith_error err;     /* .. its sentence */
 };
 
-/* What a callback gets: an answer's place. */
+/* An answer's place, as a callback gets it. */
 struct place {
     struct asking *asking;
     struct eval_asked *asked;

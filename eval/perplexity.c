@@ -1,10 +1,10 @@
 /*
- * perplexity.c - how well a model foretells a text: the protocol of llama-perplexity, so that
- * figures compare, and beside it the same tokens under the full cache, so that what a policy costs
- * is a difference token by token and not of two figures with errors of their own.
+ * perplexity.c - how well a model predicts a text: the protocol of llama-perplexity, so that
+ * figures compare. Beside it the same tokens are read under the full cache. So a policy's cost is a
+ * difference token by token and not of two figures with errors of their own.
  *
  * Chunks of n_ctx tokens, each a sequence from position 0; the first token gives way to BOS where
- * the model begins texts with it. Those behind the middle are scored (reader.h).
+ * the model begins texts with it. Tokens behind the middle are scored (reader.h).
  */
 #include "reader.h"
 

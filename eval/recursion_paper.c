@@ -1,9 +1,9 @@
 /*
- * recursion_paper.c - the recursive state query in the paper's form: its records, a generator of
- * records of the same kinds, the question, and the reading of the answer. The rules and the format
- * are the benchmark's, the words of the question are our own.
+ * recursion_paper.c - the recursive state query in the paper's form: its records and a generator of
+ * records of the same kinds. Also the question, and the reading of the answer. The rules and the
+ * format are the benchmark's, the words of the question are our own.
  *
- * Invariant: a record's state is always computed here; what a file says is only compared.
+ * Invariant: a record's state is always computed here; the file's is only compared.
  */
 #include "recursion.h"
 

@@ -176,7 +176,7 @@ static bool same_text(struct line a, struct line b)
     return a.at != NULL && b.at != NULL && a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
 }
 
-/* What stands in a line behind mark, up to the next full stop. */
+/* The part of a line behind mark, up to the next full stop. */
 static struct line part_of(struct line l, const char *mark)
 {
     size_t n = strlen(mark);

@@ -29,7 +29,7 @@ static const struct report_metric metrics[] = {
 
 /* ---- policies and budgets ---- */
 
-/* What may follow a budget's number, the units of --keep, and what it makes of it. */
+/* The units that may follow a budget's number, as in --keep, and their factors. */
 static const struct unit {
     const char *text;
     enum report_budget_kind kind;
@@ -144,7 +144,7 @@ static const char *or_else(const char *text, const char *otherwise)
     return text != NULL ? text : otherwise;
 }
 
-/* The sweep's hash of what the task was asked, or else what the task says that it was asked. */
+/* The sweep's hash of the task's question, or else the task's own text of it. */
 static char *group_key(const json_t *result, const json_t *cell)
 {
     const char *hash = results_text(cell, "task_hash");
@@ -326,8 +326,8 @@ static double mean_value(const struct mean *m)
 }
 
 /* The interval of the seeds together. A share of n items has Wilson's, which for scores between 0
-   and 1 is as wide or wider than needed; a figure with a standard error has the normal one, errors
-   added as those of independent means. */
+   and 1 is as wide or wider than needed. A figure with a standard error has the normal one, errors
+   added as independent means' errors are. */
 static void judge(const struct report_metric *m, const struct report_cell *cells, int32_t n_cell,
                   struct report_point *p)
 {

@@ -1,7 +1,7 @@
 /*
- * report_matrix.c - the score of every policy at every budget in one drawing: a row for each
- * policy, for each budget a block of columns, one for each number of steps, of parts, length or
- * task that was measured. Where many lines of a chart cover each other, figures do not.
+ * report_matrix.c - the score of every policy at every budget in one drawing. There is a row for
+ * each policy, and for each budget a block of columns. A block has one for each measured number of
+ * steps, of parts, length or task. Where many lines of a chart cover each other, figures do not.
  */
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ struct matrix {
     double left; /* where blocks begin */
 };
 
-/* What a row has under a key, as text; false without. */
+/* The value of a row under a key, as text; false without. */
 static bool part_of(const json_t *row, const char *key, char *text, size_t cap)
 {
     const json_t *value = json_object_get(row, key);

@@ -1,7 +1,7 @@
 /*
  * results.c - reads files of results, of which the last line may be half written.
  *
- * A file that a sweep was killed over is the usual case, not an error: whole lines are taken, the
+ * A file that a killed sweep left is the usual case, not an error. Whole lines are taken, and the
  * rest is reported to the caller, who decides what to do about it.
  */
 #include "results.h"

@@ -173,9 +173,10 @@ static pith_status add_prose(const struct ruler_build *b, int32_t size, char nee
 {
     struct eval_rng rng = eval_ruler_rng(b, RULER_PLACES);
     struct eval_prose prose = {b->item->text, b->item->text_len};
-    struct eval_text hay = {0};
+    struct eval_text haystack = {0};
     struct eval_places places = {0};
-    pith_status status = eval_hay_make(b->task->name, &prose, 0, size, true, &hay, &places, err);
+    pith_status status =
+        eval_haystack_make(b->task->name, &prose, 0, size, true, &haystack, &places, err);
     if (status == PITH_OK) {
         int32_t depth[N_DEPTH];
         for (int32_t i = 0; i < N_DEPTH; i++)
@@ -187,10 +188,10 @@ static pith_status add_prose(const struct ruler_build *b, int32_t size, char nee
             int64_t place = (int64_t)(places.n - 1) * depth[i] / (N_DEPTH - 1);
             inserts[i] = (struct eval_insert){needle[i], (int32_t)place};
         }
-        eval_places_insert(hay.data, hay.len, &places, inserts, n, out, NULL);
+        eval_places_insert(haystack.data, haystack.len, &places, inserts, n, out, NULL);
         eval_text_add(out, "\n");
     }
-    eval_text_free(&hay);
+    eval_text_free(&haystack);
     eval_places_free(&places);
     return status;
 }

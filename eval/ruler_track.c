@@ -1,12 +1,13 @@
 /*
  * ruler_track.c - RULER's variable tracking: a chain of assignments "VAR B = VAR A " stands in
- * order, far apart, in noise; asked are all the variables that hold the value of the first.
+ * order, far apart, in noise. The question asks for all the variables that hold the value of the
+ * first.
  *
  * One chain of four hops, five variables of five letters. The worked example before it has names of
  * three letters, so that neither can be taken for the other.
  *
  * Departure: the opening of the answer ends with "they are:", without the space that RULER has
- * behind it. Alone, that space is a token that never stands before a word, and the first name would
+ * behind it. Alone, that space is a token that never stands before a word. The first name would
  * have to be spelled in a way that no model has seen.
  *
  * Invariant: the chain does not depend on the size of the haystack.
@@ -80,9 +81,9 @@ static pith_status add_prose(const struct ruler_item *item, const struct chain *
                              struct eval_rng rng, struct eval_text *out, pith_error *err)
 {
     struct eval_prose prose = {item->text, item->text_len};
-    struct eval_text hay = {0};
+    struct eval_text haystack = {0};
     struct eval_places places = {0};
-    pith_status status = eval_hay_make("vt", &prose, 0, size, true, &hay, &places, err);
+    pith_status status = eval_haystack_make("vt", &prose, 0, size, true, &haystack, &places, err);
     if (status == PITH_OK) {
         struct eval_insert inserts[N_VARIABLE];
         int32_t at[N_VARIABLE];
@@ -91,10 +92,10 @@ static pith_status add_prose(const struct ruler_item *item, const struct chain *
         qsort(at, N_VARIABLE, sizeof(*at), eval_by_size);
         for (int32_t i = 0; i < N_VARIABLE; i++)
             inserts[i] = (struct eval_insert){c->line[i], at[i]};
-        eval_places_insert(hay.data, hay.len, &places, inserts, N_VARIABLE, out, NULL);
+        eval_places_insert(haystack.data, haystack.len, &places, inserts, N_VARIABLE, out, NULL);
         eval_text_add(out, "\n");
     }
-    eval_text_free(&hay);
+    eval_text_free(&haystack);
     eval_places_free(&places);
     return status;
 }

@@ -2,7 +2,7 @@
  * run.c - the engine of a running task: a prompt in, an answer and its cost out, totals, progress,
  * and the common shape of results. It knows no task.
  *
- * Invariant: every item begins with an empty sequence and leaves no page in use, so no item sees
+ * Invariant: every item begins with an empty sequence and leaves no page in use. So no item sees
  * another and the peak of each is its own.
  */
 #include "voices.h"
@@ -282,7 +282,7 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     take_most(&cost->recall.file_bytes, recall.file_bytes);
 }
 
-/* What the sequence and its memory say of the item that was just done. */
+/* Adds the figures of the sequence and its memory for the item that was just done. */
 static void account(struct eval_run *run, const pith_seq *seq, const pith_generate_result *result,
                     struct eval_answer *out)
 {

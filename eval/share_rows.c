@@ -1,6 +1,6 @@
 /*
- * share_rows.c - reads the rows of `pith eval share`: a row is written as it is shown, parts joined
- * by " + ", so that a table says what to type for each of its lines.
+ * share_rows.c - reads the rows of `pith eval share`. A row is written as it is shown, parts joined
+ * by " + ", so that you can type each line of a table.
  */
 #include "share.h"
 
