@@ -1,8 +1,8 @@
 /*
  * calibrate.c - `pith calibrate`: gathers the statistics of a model's queries over a text. With
- * --inspect it draws what is in a file of them (calibrate_inspect.c), with --loki it gathers the
- * bases of the model's keys instead (calibrate_loki.c), with --importance also how important
- * entries are (calibrate_importance.c). With --share it shows how far apart pages of reasoning are
+ * --inspect it draws such a file (calibrate_inspect.c). With --loki it gathers the bases of the
+ * model's keys instead (calibrate_loki.c), with --importance also how important entries are
+ * (calibrate_importance.c). With --share it shows how far apart pages of reasoning are
  * (calibrate_share.c).
  */
 #define _POSIX_C_SOURCE 200809L
@@ -33,10 +33,9 @@ static const struct option table[] = {
     {"--loki", NULL, "BASES", OPTION_TEXT, AT(loki), .absent = "none",
      .help = "instead of statistics: write the bases of the model's keys, for --read loki"},
     {"--share", NULL, "POLICY", OPTION_TEXT, AT(memory.share), .absent = "none",
-     .help = "instead of statistics: show how far apart the pages of like steps are, and pages "
-             "taken by chance, for the thresholds of memshare, whose options count. The tokens of "
-             "the text are the steps; with --select generated those that the model writes after "
-             "it",
+     .help = "instead of statistics: show how far apart the pages of like steps are, and pages at "
+             "random, for the thresholds of memshare, whose options count. The tokens of the text "
+             "are the steps; with --select generated those that the model writes after it",
      .env = ""},
     {"--importance", NULL, NULL, OPTION_FLAG, AT(importance),
      .help = "into the statistics: how important entries are, learnt from pieces of the texts that "
@@ -57,8 +56,8 @@ static const struct option table[] = {
          "of which keys --loki finds bases: rotated, as they are stored, or plain, as they were "
          "before rotation"},
     {"--select", NULL, "WHICH", OPTION_TEXT, AT(select),
-     .help = "whose queries count: all, generated (of tokens that the model writes after the "
-             "text), or a file of ranges of tokens, \"BEGIN END\" on each line"},
+     .help = "whose queries count: all, generated (by the model, after the text), or a file of "
+             "ranges of tokens, \"BEGIN END\" on each line"},
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_piece), .min = 1, .max = INT32_MAX,
      .absent = "the model's context",
      .help = "tokens of a piece: a longer text is read in pieces, each from the first position"},
@@ -148,7 +147,7 @@ static bool same_file(const struct stat *a, const char *path)
     return path != NULL && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-/* What a long calibration would find out at its end: that its file cannot be written. */
+/* A file that cannot be written is refused before the calibration, which is long. */
 static void check_output(const struct calibrate_options *o)
 {
     struct stat st;
@@ -183,7 +182,7 @@ static void check_memory(const struct calibrate_options *o, const struct session
                   (o->n_sample < n_query ? o->n_sample : n_query);
     if (available > 0 && kv + queries > available)
         cli_fail("%s of KV memory for %d tokens (-c) and %s of queries to find centres from "
-                 "(--samples) are more than the %s of memory that are available",
+                 "(--samples) are more than the %s of available memory",
                  cli_bytes(kv, kv_text), o->memory.n_ctx, cli_bytes(queries, query_text),
                  cli_bytes(available, free_text));
 }
@@ -387,7 +386,7 @@ static int run(void *options)
 const struct command command_calibrate = {
     .name = "calibrate",
     .summary =
-        "gather what TriAttention predicts from or Loki scores in, or compare pages of steps",
+        "gather statistics for keep policies, bases for Loki, or distances of pages of steps",
     .synopsis =
         "-m MODEL -f TEXT|--tokens FILE -o STATS|--loki BASES [--importance] [--select WHICH]",
     .notes =

@@ -62,7 +62,13 @@ bool options_has_word(const char *words, const char *word, size_t len);
 const char *options_default(const struct option_group *g, const struct option *o,
                             const void *values, char *buf, size_t cap);
 
-/* Prints one line per option under its group's title; values holds the defaults. */
+#define HELP_WIDTH 100 /* columns of a line of help, where words allow it */
+
+/* Prints text from column `at` on and breaks it behind spaces and commas; later lines begin at
+   `indent`. Ends the line. */
+void help_print_wrapped(const char *text, size_t at, size_t indent);
+
+/* Prints each option under its group's title; values holds the defaults. */
 void options_print(const struct option_group *groups, const void *values);
 
 /* Parses "512MiB", "1.5G", "4096": KiB, MiB, GiB, TiB are powers of 1024; k, M, G, T, also with B,

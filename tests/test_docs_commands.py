@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every `pith` command that README.md, docs/ and models/README.md show.
+"""Runs every `pith` command that README.md, CONTRIBUTING.md, docs/ and models/README.md show.
 
 usage: test_docs_commands.py PITH SOURCE [WORD]
 
@@ -38,7 +38,7 @@ SMALL = {
     "demo": ["-t", "1"],
     "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
     "tokenize": [], "info": [], "quantize": [], "policies": [], "help": [], "completion": [],
-    "logits": ["-t", "1"],
+    "logits": ["-t", "1"], "--version": [],
     "calibrate": ["-t", "1"],
     "serve": ["--port", "0", "-t", "1", "--host", "127.0.0.1"],
     "eval perplexity": ["-c", "128", "--chunks", "1", "-t", "1"],
@@ -263,7 +263,7 @@ def unlisted(source):
 def main():
     pith, source = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]).resolve()
     only = sys.argv[3] if len(sys.argv) > 3 else ""
-    pages = [source / "README.md", *sorted((source / "docs").glob("*.md")),
+    pages = [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md")),
              source / "models/README.md"]
     n_run, bad, slow = 0, 0, []
     with tempfile.TemporaryDirectory() as path:
