@@ -76,7 +76,7 @@ pith_status eval_facts_texts(const struct eval_setup *setup,
 
 /* A text with its facts. Zero it before use. */
 struct facts_text {
-    struct facts_drawn facts;
+    struct facts_picked facts;
     struct eval_text text;    /* up to the question */
     double at[FACTS_OF_TEXT]; /* the share of the haystack's bytes before each fact */
 };

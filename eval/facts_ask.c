@@ -107,7 +107,7 @@ static pith_status find_reading(const struct facts_run *r, const struct facts_te
 static pith_status encode(const struct facts_run *r, const struct facts_text *t, struct question *q,
                           int32_t *n_read, pith_error *err)
 {
-    const struct facts_drawn *f = &t->facts;
+    const struct facts_picked *f = &t->facts;
     pith_status status = PITH_OK;
     for (int32_t i = 0; i < FACTS_OF_TEXT && status == PITH_OK; i++) {
         struct eval_prompt *p = &q[i].prompt;
@@ -237,8 +237,8 @@ static pith_status speak(struct cache *c, const struct question *q, const char *
     return eval_voices_speak(eval_run_engine(c->run), voices, 2 * n, err);
 }
 
-static pith_status take_answers(const struct eval_voice *voices, int32_t n, struct asked *out,
-                                pith_error *err)
+static pith_status collect_answers(const struct eval_voice *voices, int32_t n, struct asked *out,
+                                   pith_error *err)
 {
     for (int32_t i = 0; i < n; i++) {
         const struct eval_voice *v = &voices[i];
@@ -272,7 +272,7 @@ static pith_status ask_some(struct cache *c, const pith_seq *reading, const stru
     if (status == PITH_OK)
         status = speak(c, q, wanted, n, n_predict, forks, voices, err);
     if (status == PITH_OK)
-        status = take_answers(voices, n, out, err);
+        status = collect_answers(voices, n, out, err);
     cost->prompt_s += read - start;
     cost->generate_s += eval_clock_s() - read;
     for (int32_t i = 0; i < 2 * n; i++) {

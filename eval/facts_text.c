@@ -13,7 +13,7 @@
 
 void eval_facts_text_free(struct facts_text *t)
 {
-    eval_facts_drawn_free(&t->facts);
+    eval_facts_picked_free(&t->facts);
     eval_text_free(&t->text);
     *t = (struct facts_text){0};
 }
@@ -46,7 +46,7 @@ static int32_t nearest(const struct eval_places *places, double byte)
 static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith_error *err)
 {
     struct builder *b = user;
-    const struct facts_drawn *f = &b->out->facts;
+    const struct facts_picked *f = &b->out->facts;
     struct eval_insert inserts[FACTS_OF_TEXT];
     pith_status status = eval_haystack_make("facts", &b->prose, b->start, size, false, &b->haystack,
                                             &b->places, err);
@@ -71,7 +71,7 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
 static pith_status find_longest(struct builder *b, const struct eval_counter *counter,
                                 pith_error *err)
 {
-    const struct facts_drawn *f = &b->out->facts;
+    const struct facts_picked *f = &b->out->facts;
     int32_t most = -1;
     for (int32_t i = 0; i < FACTS_OF_TEXT; i++) {
         int32_t n = 0;
@@ -98,11 +98,11 @@ pith_status eval_facts_text_make(const struct eval_facts_texts_params *params, u
         b.prose = eval_prose_noise();
     pith_status status = eval_prose_check("facts", &b.prose, err);
     if (status == PITH_OK)
-        status = eval_facts_draw(params->style, seed, index, &out->facts, err);
+        status = eval_facts_pick(params->style, seed, index, &out->facts, err);
     if (status == PITH_OK)
         status = find_longest(&b, counter, err);
     if (status == PITH_OK) {
-        b.start = eval_prose_draw(&b.prose, &rng);
+        b.start = eval_prose_pick(&b.prose, &rng);
         status = eval_fit("facts", build, &b, 0, INT32_MAX / 2, length, counter, &prompt, err);
     }
     eval_prompt_free(&prompt);

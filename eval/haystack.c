@@ -41,8 +41,8 @@ pith_status eval_prose_check(const char *task, const struct eval_prose *prose, p
     return PITH_OK;
 }
 
-void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
-                     struct eval_text *out)
+void eval_prose_append(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
+                       struct eval_text *out)
 {
     size_t at = start % prose->len, gap = at;
     bool wrapped = false;
@@ -66,7 +66,7 @@ void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_wor
     }
 }
 
-size_t eval_prose_draw(const struct eval_prose *prose, struct eval_rng *rng)
+size_t eval_prose_pick(const struct eval_prose *prose, struct eval_rng *rng)
 {
     if (prose->len > INT32_MAX)
         return 0;
@@ -133,7 +133,7 @@ pith_status eval_haystack_make(const char *task, const struct eval_prose *prose,
                                struct eval_places *places, pith_error *err)
 {
     eval_text_clear(haystack);
-    eval_prose_take(prose, start, n_word, squeeze, haystack);
+    eval_prose_append(prose, start, n_word, squeeze, haystack);
     eval_places_find(haystack->data != NULL ? haystack->data : "", haystack->len, places);
     if (haystack->failed || places->failed)
         return eval_fail(err, PITH_NOMEM, "%s: no memory for a haystack", task);

@@ -26,11 +26,11 @@ pith_status eval_prose_check(const char *task, const struct eval_prose *prose, p
 /* Appends n_word words from byte start on, with the space between them as it stands there, or with
    single spaces where squeeze is set. There is no space before the first or behind the last. The
    prose must not be empty. */
-void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
-                     struct eval_text *out);
+void eval_prose_append(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
+                       struct eval_text *out);
 
 /* The start of a sentence of the prose, at random; 0 when it has no other, or 2 GiB. */
-size_t eval_prose_draw(const struct eval_prose *prose, struct eval_rng *rng);
+size_t eval_prose_pick(const struct eval_prose *prose, struct eval_rng *rng);
 
 /* Offsets in a text where a sentence may be inserted. Zero it before use. */
 struct eval_places {
@@ -44,7 +44,7 @@ struct eval_places {
 void eval_places_find(const char *text, size_t len, struct eval_places *out);
 void eval_places_free(struct eval_places *p);
 
-/* Writes n_word words of the prose from byte start on to haystack, as eval_prose_take does, and
+/* Writes n_word words of the prose from byte start on to haystack, as eval_prose_append does, and
    finds its places. NOMEM, with the task named. */
 pith_status eval_haystack_make(const char *task, const struct eval_prose *prose, size_t start,
                                int32_t n_word, bool squeeze, struct eval_text *haystack,

@@ -123,7 +123,7 @@ static void to_upper(char *s)
         *s = *s >= 'a' && *s <= 'z' ? (char)(*s - 'a' + 'A') : *s;
 }
 
-static bool is_drawn(const struct fact *facts, int32_t n, const struct fact *f)
+static bool is_picked(const struct fact *facts, int32_t n, const struct fact *f)
 {
     for (int32_t i = 0; i < n; i++) {
         if (strcmp(facts[i].name, f->name) == 0 || strcmp(facts[i].word, f->word) == 0 ||
@@ -133,7 +133,7 @@ static bool is_drawn(const struct fact *facts, int32_t n, const struct fact *f)
     return false;
 }
 
-static void draw_fact(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *f)
+static void pick_fact(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *f)
 {
     const char *const *adjectives = eval_adjectives.word, *const *things = eval_things.word;
     f->name = eval_names.word[eval_rng_below(rng, eval_names.n)];
@@ -150,15 +150,15 @@ static void draw_fact(const struct eval_needle_params *p, struct eval_rng *rng, 
 }
 
 /* facts[0] is asked about; no two share a name, a word or a number. */
-static void draw_facts(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *facts)
+static void pick_facts(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *facts)
 {
     for (int32_t i = 0; i < p->n_needle;) {
-        draw_fact(p, rng, &facts[i]);
+        pick_fact(p, rng, &facts[i]);
         if (i == 0 && p->word != NULL)
             copy_value(facts[i].word, p->word);
         if (i == 0 && p->number != NULL)
             copy_value(facts[i].number, p->number);
-        i += !is_drawn(facts, i, &facts[i]);
+        i += !is_picked(facts, i, &facts[i]);
     }
 }
 
@@ -210,8 +210,8 @@ static pith_status start_builder(struct builder *b, pith_error *err)
 {
     struct eval_rng rng = stream(b->item, 1);
     struct eval_prose prose = {b->params->haystack, b->params->haystack_len};
-    draw_facts(b->params, &rng, b->facts);
-    b->start = b->item->repeat > 0 ? eval_prose_draw(&prose, &rng) : 0;
+    pick_facts(b->params, &rng, b->facts);
+    b->start = b->item->repeat > 0 ? eval_prose_pick(&prose, &rng) : 0;
     bool failed = false;
     for (int32_t i = 0; i < b->params->n_needle; i++) {
         fill(&b->sentence[i], b->params->needle, &b->facts[i]);

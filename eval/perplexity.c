@@ -104,7 +104,7 @@ static bool add_row(struct task *t, int32_t chunk, int32_t i, const struct eval_
            eval_set(row, "after_diff", eval_number(eval_moments_mean(&after->diff)));
 }
 
-static pith_status take_chunk(struct task *t, int32_t chunk, int32_t i, pith_error *err)
+static pith_status add_chunk(struct task *t, int32_t chunk, int32_t i, pith_error *err)
 {
     struct eval_tally all = {0}, after = {0};
     int32_t from = eval_reader_after(&t->measured, i);
@@ -183,7 +183,7 @@ static pith_status run_group(struct task *t, int32_t chunk, pith_error *err)
     if (status == PITH_OK && t->full != NULL)
         status = eval_reader_read(&t->reference, chunk, n, fraction + share, share, err);
     for (int32_t i = 0; i < n && status == PITH_OK; i++)
-        status = take_chunk(t, chunk + i, i, err);
+        status = add_chunk(t, chunk + i, i, err);
     if (status == PITH_OK)
         eval_run_add(t->run, &t->measured.cost);
     return status;

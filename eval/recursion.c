@@ -85,7 +85,7 @@ static pith_status make_item(const struct recursion_run *r, int32_t steps, int32
     if (r->params->path != NULL)
         it->record = file_record(&r->file, steps, sample);
     else
-        status = eval_paper_draw(seed, steps, sample, &it->drawn, err);
+        status = eval_paper_random(seed, steps, sample, &it->drawn, err);
     if (status != PITH_OK)
         return status;
     eval_paper_prompt(it->record, &it->prompt);

@@ -57,8 +57,8 @@ struct recursion_score {
 /* Draws a record: a tree, a tree with one to three more edges, or a sparse graph (Watts-Strogatz
    with 4 neighbours and 0.1 rewired). It has as many nodes as leave steps to do, and start node 0.
    INVALID for steps beyond 1..RECURSION_MAX_STEP, NOMEM. */
-pith_status eval_paper_draw(uint64_t seed, int32_t steps, int32_t sample,
-                            struct recursion_record *out, pith_error *err);
+pith_status eval_paper_random(uint64_t seed, int32_t steps, int32_t sample,
+                              struct recursion_record *out, pith_error *err);
 
 /* The question. NOMEM shows in the prompt. */
 void eval_paper_prompt(const struct recursion_record *r, struct eval_prompt *out);

@@ -33,7 +33,7 @@ struct chain {
     char line[N_VARIABLE][LINE_SIZE];
 };
 
-static void draw_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
+static void pick_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
 {
     for (int32_t i = 0; i < N_VARIABLE;) {
         for (int32_t j = 0; j < name_len; j++)
@@ -51,7 +51,7 @@ static void draw_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
 }
 
 /* Draws N_VARIABLE distinct numbers below n (n at least as many), in order. */
-static void draw_places(struct eval_rng *rng, int32_t n, int32_t *at)
+static void pick_places(struct eval_rng *rng, int32_t n, int32_t *at)
 {
     for (int32_t i = 0; i < N_VARIABLE;) {
         at[i] = eval_rng_below(rng, n);
@@ -68,7 +68,7 @@ static void add_noise(const struct chain *c, int32_t size, struct eval_rng rng,
                       struct eval_text *out)
 {
     int32_t at[N_VARIABLE], next = 0;
-    draw_places(&rng, size, at);
+    pick_places(&rng, size, at);
     for (int32_t i = 0; i < size; i++) {
         if (next < N_VARIABLE && at[next] == i)
             eval_text_printf(out, "%s\n", c->line[next++]);
@@ -118,7 +118,7 @@ static pith_status build_example(void *user, int32_t size, struct eval_prompt *o
     (void)err;
     struct eval_rng rng = eval_ruler_rng(user, RULER_EXAMPLE);
     struct chain c;
-    draw_chain(&rng, EXAMPLE_NAME_LEN, &c);
+    pick_chain(&rng, EXAMPLE_NAME_LEN, &c);
     eval_text_add(&out->text, task_text);
     add_noise(&c, size, rng, &out->text);
     add_question(&c, &out->text, &out->text);
@@ -152,7 +152,7 @@ pith_status eval_build_vt(void *user, int32_t size, struct eval_prompt *out, pit
     const struct ruler_build *b = user;
     struct eval_rng rng = eval_ruler_rng(b, RULER_FACTS), places = eval_ruler_rng(b, RULER_PLACES);
     struct chain c;
-    draw_chain(&rng, NAME_LEN, &c);
+    pick_chain(&rng, NAME_LEN, &c);
     if (b->example.len > 0)
         eval_text_add(&out->text, b->example.data);
     eval_text_add(&out->text, task_text);

@@ -218,8 +218,8 @@ static double part_of(double value, double of)
 }
 
 /* The figures of a round, against the first row's of the same round. */
-static void take_round(struct share_table *t, int32_t row, int32_t repeat,
-                       const struct share_run *run)
+static void add_round(struct share_table *t, int32_t row, int32_t repeat,
+                      const struct share_run *run)
 {
     int32_t n = t->params->n_repeat;
     double *s = t->figures[row].series, *first = t->figures[0].series;
@@ -273,7 +273,7 @@ static pith_status measure(struct share_table *t, int32_t index, int32_t repeat,
     if (status == PITH_OK && repeat == 0)
         status = judge(t, done, &t->figures[index], err);
     if (status == PITH_OK)
-        take_round(t, index, repeat, done);
+        add_round(t, index, repeat, done);
     share_run_free(&run);
     return status;
 }

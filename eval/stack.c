@@ -177,8 +177,7 @@ static pith_status prepare(struct stack *s, pith_error *err)
 /* ---- measuring ---- */
 
 /* The figures of a chunk; later ones are compared with the full cache's. */
-static void take_chunk(struct stack *s, struct config *c, const struct eval_reader *r,
-                       int32_t chunk)
+static void add_chunk(struct stack *s, struct config *c, const struct eval_reader *r, int32_t chunk)
 {
     double *full = s->full + (size_t)chunk * (size_t)r->n_scored;
     int32_t first = r->first_round[0];
@@ -205,7 +204,7 @@ static pith_status read_text(struct stack *s, struct config *c, struct eval_run 
         status = eval_reader_read(r, i, 1, fraction + i * part, part, err);
         seconds += r->cost.prompt_s;
         if (status == PITH_OK && counts)
-            take_chunk(s, c, r, i);
+            add_chunk(s, c, r, i);
     }
     c->seconds = fmin(seconds, c->seconds);
     c->cpu_s = fmin(eval_cpu_s() - start, c->cpu_s);

@@ -358,7 +358,7 @@ static pith_status add_seed(struct reader *r, int32_t task, const json_t *seeds,
     const struct sweep_task *t = &r->plan->tasks[task];
     int64_t seed;
     pith_status status = read_seed(seeds, i, &seed, err);
-    if (t->kind->is_drawn != NULL && !t->kind->is_drawn(&t->args.of)) {
+    if (t->kind->is_random != NULL && !t->kind->is_random(&t->args.of)) {
         if (i > 0)
             return status;
         seed = SWEEP_NO_SEED;

@@ -197,7 +197,7 @@ static const union eval_args needle_defaults = {
                .p = {.n_needle = 1, .n_repeat = 1, .n_predict = 64}}};
 
 /* All but the paper's one fact in the text with which the file begins. */
-static bool needle_is_drawn(const union eval_args *a)
+static bool needle_is_random(const union eval_args *a)
 {
     const struct eval_needle_params *p = &a->needle.p;
     return strcmp(a->needle.style, needle_styles[EVAL_NEEDLE_PAPER]) != 0 || p->needle != NULL ||
@@ -294,7 +294,7 @@ const struct option eval_recursion_options[] = {
 static const union eval_args recursion_defaults = {
     .recursion = {.p = {.min_steps = 6, .max_steps = 20, .step_stride = 2, .n_sample = 10}}};
 
-static bool recursion_is_drawn(const union eval_args *a)
+static bool recursion_is_random(const union eval_args *a)
 {
     return a->common.path == NULL;
 }
@@ -421,7 +421,7 @@ static const union eval_args questions_defaults = {
                         .instruction = EVAL_QUESTIONS_INSTRUCTION,
                         .sample = {.temperature = 0.6f, .top_p = 0.95f}}}};
 
-static bool questions_are_drawn(const union eval_args *a)
+static bool questions_are_random(const union eval_args *a)
 {
     return a->questions.p.sample.temperature > 0.0f;
 }
@@ -475,7 +475,7 @@ static bool facts_are_cut_once(const union eval_args *a)
     return a->facts.cut_once;
 }
 
-static bool facts_are_drawn(const union eval_args *a)
+static bool facts_are_random(const union eval_args *a)
 {
     return !a->facts.cut_once;
 }
@@ -567,22 +567,22 @@ static pith_status run_kept(const struct eval_setup *setup, const union eval_arg
 
 const struct eval_task eval_task_table[] = {
     {"needle", eval_needle_options, &needle_defaults, .in_sweeps = true,
-     .is_drawn = needle_is_drawn, .run = run_needle},
+     .is_random = needle_is_random, .run = run_needle},
     {"ruler", eval_ruler_options, &ruler_defaults, .in_sweeps = true, .run = run_ruler},
     /* llama-perplexity drops the newline, too. */
     {"perplexity", eval_perplexity_options, &perplexity_defaults, .in_sweeps = true,
-     .drops_newline = true, .is_drawn = never_drawn, .run = run_perplexity},
+     .drops_newline = true, .is_random = never_drawn, .run = run_perplexity},
     {"divergence", eval_divergence_options, &divergence_defaults, .in_sweeps = true,
-     .drops_newline = true, .is_drawn = never_drawn, .run = run_divergence},
+     .drops_newline = true, .is_random = never_drawn, .run = run_divergence},
     {"recursion", eval_recursion_options, &recursion_defaults, .in_sweeps = true,
-     .reads_itself = reads_itself, .is_drawn = recursion_is_drawn, .run = run_recursion},
+     .reads_itself = reads_itself, .is_random = recursion_is_random, .run = run_recursion},
     {"derivation", eval_derivation_options, &derivation_defaults, .in_sweeps = true,
      .run = run_derivation},
     {"questions", eval_questions_options, &questions_defaults, .in_sweeps = true,
-     .reads_itself = reads_itself, .is_drawn = questions_are_drawn, .run = run_questions},
+     .reads_itself = reads_itself, .is_random = questions_are_random, .run = run_questions},
     {"facts", eval_facts_options, &facts_defaults, .in_sweeps = true,
-     .reads_itself = facts_are_cut_once, .is_drawn = facts_are_drawn, .run = run_facts},
-    {"kept", eval_kept_options, &kept_defaults, .in_sweeps = true, .is_drawn = never_drawn,
+     .reads_itself = facts_are_cut_once, .is_random = facts_are_random, .run = run_facts},
+    {"kept", eval_kept_options, &kept_defaults, .in_sweeps = true, .is_random = never_drawn,
      .run = run_kept},
     {"stack", eval_stack_options, &stack_defaults, .drops_newline = true, .run = run_stack},
     {"share", eval_share_options, &share_defaults, .run = run_share},

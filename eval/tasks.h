@@ -130,7 +130,7 @@ struct eval_task {
     bool (*reads_itself)(const union eval_args *a); /* its file, by path; NULL: it wants the text */
     bool drops_newline;                             /* one at the end of the text */
     bool in_sweeps;                                 /* one that compares policies is not */
-    bool (*is_drawn)(const union eval_args *a);     /* another seed is another measurement;
+    bool (*is_random)(const union eval_args *a);     /* another seed is another measurement;
                                                            NULL: always */
     pith_status (*run)(const struct eval_setup *setup, const union eval_args *a, json_t **result,
                        pith_error *err);
