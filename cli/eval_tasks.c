@@ -1,7 +1,7 @@
 /*
- * eval_tasks.c - the tasks of `pith eval` as commands: what their help says beside their options,
- * which eval/tasks.c has, and the way from a command line to the task. One task is one block here
- * and one line in the list at the end.
+ * eval_tasks.c - the tasks of `pith eval` as commands: their help beside the options, which
+ * eval/tasks.c has, and the way from a command line to the task. One task is one block here and one
+ * line in the list at the end.
  */
 #include <stdlib.h>
 #include <tasks.h>
@@ -74,7 +74,7 @@ static void perplexity_defaults(void *options)
 
 static const struct command task_perplexity = {
     .name = "perplexity",
-    .summary = "measure how well a text is foretold, as llama-perplexity does",
+    .summary = "measure how well a model predicts a text, as llama-perplexity does",
     .synopsis = "-m MODEL -f FILE [-c N] [-b N]",
     .notes =
         "The second half of every chunk is scored. One newline at the end of the file is dropped.",
@@ -96,10 +96,11 @@ static const struct command task_stack = {
     .summary = "compare storage types, policies and all of them together with the full cache",
     .synopsis = "-m MODEL -f FILE [-ctk TYPE] [-ctv TYPE] [--keep POLICY] [--budget 25%]",
     .notes =
-        "One row for the full cache, for each of -ctk with -ctv, --read, --keep and --recall that "
-        "is\n"
-        "given, and for all together: perplexity against the full cache token by token, bytes of\n"
-        "KV memory, seconds. \"--keep none\" or \"-ctk f16 -ctv f16\" leaves a way out.\n"
+        "There is one row for the full cache, one for each of -ctk with -ctv, --read, --keep and\n"
+        "--recall, and one for all together. They hold perplexity against the full cache token by\n"
+        "token, bytes of KV memory, and seconds. \"--keep none\" or \"-ctk f16 -ctv f16\" leaves "
+        "a\n"
+        "way out.\n"
         "\n"
         "  pith eval stack -m models/pith-mini.gguf -f text.txt -c 8192 --chunks 2",
     WITH_MODEL(eval_stack_options),
@@ -113,7 +114,7 @@ static void divergence_defaults(void *options)
 
 static const struct command task_divergence = {
     .name = "divergence",
-    .summary = "compare the model's expectations at each position with those of the full cache",
+    .summary = "compare the model's expectations at each position with the full cache's",
     .synopsis = "-m MODEL -f FILE [-c N] --keep POLICY",
     .notes =
         "KL divergence (in nats) and agreement of the likeliest token and of the five likeliest.",
@@ -185,12 +186,16 @@ static const struct command task_share = {
     .summary = "run many requests in a KV memory that holds a part of them, sharing pages or not",
     .synopsis = "-m MODEL [--requests 64] [--fit 0.25] [--row ROW]...",
     .notes =
-        "Requests are derivations with steps that recur, all submitted at once. One row for each\n"
-        "way to run them: tokens per second against the first row, the bound that memory alone\n"
-        "sets, the memory, the accuracy. A row is written as it is shown, of parts joined by\n"
-        "\" + \": none, prefix (reuse across requests), page=N, reserve=X, step=N (tokens of a\n"
-        "scheduler's step), one policy that shares and one that keeps. --keep and --share put\n"
-        "theirs into the usual rows.\n"
+        "Requests are derivations with steps that recur, all submitted at once. One row for each "
+        "way\n"
+        "to run them: tokens per second against the first row, the bound that memory alone sets, "
+        "the\n"
+        "memory, the accuracy. A row is written as it is shown, of parts joined by \" + \". The "
+        "parts\n"
+        "are none, prefix (reuse across requests), page=N, reserve=X, step=N (tokens of a "
+        "scheduler's\n"
+        "step), one policy that shares and one that keeps. --keep and --share put theirs into the\n"
+        "usual rows.\n"
         "\n"
         "  pith eval share -m models/pith-mini.gguf\n"
         "  pith eval share -m model.gguf --forced verbatim --row none --row memshare:step=0.9",
@@ -221,10 +226,13 @@ static const struct command task_facts = {
     .summary = "ask for ten facts of a text, each of a fork of one reading",
     .synopsis = "-m MODEL -f FILE [-n 2048,4096] [--texts N] [--keep POLICY]",
     .notes =
-        "With --cut-once a line of FILE is {\"context\": C, \"questions\": [{\"ask\": A, "
-        "\"answer\": B}, ..]},\neach a text or a list of token ids; an answer is right when all "
-        "its tokens are. The rules of\n--keep apply, but a context is read whole and cut once, so "
-        "that slack means nothing.\n"
+        "With --cut-once a line of FILE is an object:\n"
+        "\n"
+        "  {\"context\": C, \"questions\": [{\"ask\": A, \"answer\": B}, ..]}\n"
+        "\n"
+        "Each is a text or a list of token ids. An answer is right when all its tokens are. The "
+        "rules\n"
+        "of --keep apply, but a context is read whole and cut once, so that slack means nothing.\n"
         "\n"
         "  pith eval facts -m model.gguf -f wiki.txt -n 2048 --chat --keep snapkv:budget=25%\n"
         "  pith eval facts -m model.gguf -f items.jsonl --cut-once --keep keydiff:budget=25%",

@@ -1,7 +1,6 @@
 /*
  * options.c - the reader of option tables, for command lines and for the environment. It knows no
- * command; it writes to the command's struct only, through the
- * offsets of the rows.
+ * command; it writes to the command's struct only, through the offsets of the rows.
  *
  * Invariant: a value is stored only after it was checked, so a command sees valid values only.
  */
@@ -410,7 +409,7 @@ static bool is_harmless(const struct option *o, const char *text)
 
 /* An option of llama.cpp's that has no field; text: behind "=", or NULL. */
 static bool parse_llama(struct parse *p, const struct option *o, const char *used, const char *text,
-                 int argc, char **argv, int *i)
+                        int argc, char **argv, int *i)
 {
     bool has_value =
         o->type == OPTION_TAKEN_VALUE || (o->type == OPTION_LACKING && o->value != NULL);

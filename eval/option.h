@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the field of an option is, and what its text on the command line looks like. */
+/* The type of an option's field, and the form of its text on the command line. */
 enum option_type {
     OPTION_FLAG,   /* bool; takes no value */
     OPTION_INT,    /* int32_t, "12" */
@@ -64,7 +64,7 @@ struct option {
     const char *absent; /* help's words for the default; NULL: the field's value, "": none */
     const char *help;
 
-    /* What follows is NULL where there is none; words stand behind each other, with spaces. */
+    /* The fields below are NULL where there is none; words stand behind each other, with spaces. */
     const char *also;     /* further spellings, llama.cpp's above all */
     const char *negative; /* OPTION_FLAG: spellings that make it false */
     const char *unset;    /* values that leave the default */

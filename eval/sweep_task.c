@@ -319,7 +319,7 @@ static bool is_cut_once(const struct eval_task *task, const json_t *options)
     return !given;
 }
 
-/* What must be there, and what does not go together. */
+/* Checks that required options are there, and that the options go together. */
 static pith_status check_task(const struct eval_task *task, const union eval_args *a,
                               pith_error *err)
 {

@@ -22,9 +22,9 @@ const struct option *sweep_option_find(const struct option *options, const char 
                                        bool *inverted);
 
 /* Reads the options of a task: an object, whose keys "task" and "name" are skipped. folder is put
-   before relative paths, "" for none. What was asked is mixed into *hash (FNV-1a): the options in
-   whatever order, and of files the bytes instead of the name. The caller frees with
-   sweep_args_free, also after a failure. INVALID: one sentence that names the option, IO, NOMEM. */
+   before relative paths, "" for none. The options, in whatever order, are mixed into *hash
+   (FNV-1a), and of files the bytes instead of the name. The caller frees with sweep_args_free, also
+   after a failure. INVALID: one sentence that names the option, IO, NOMEM. */
 pith_status sweep_args_read(const struct eval_task *task, const json_t *options, const char *folder,
                             struct sweep_args *out, uint64_t *hash, pith_error *err);
 void sweep_args_free(struct sweep_args *args);

@@ -166,7 +166,8 @@ const struct option eval_needle_options[] = {
     {"--haystack", "-f", "FILE", OPTION_TEXT, AT(common.path), .absent = "lines of noise",
      .help = "text that the fact is hidden in", .keys = "file"},
     {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = needle_styles,
-     .help = "the fact and the question: the paper's, or what pith's models are trained on"},
+     .help =
+         "the fact and the question: the paper's, or the form that pith's models are trained on"},
     {"--needles", NULL, "N", OPTION_INT, AT(p.n_needle), .min = 1, .max = 32,
      .help = "facts in the text; one of them is asked about"},
     {"--repeat", NULL, "N", OPTION_INT, AT(p.n_repeat), .min = 1, .max = MAX_SAMPLE,
@@ -176,11 +177,11 @@ const struct option eval_needle_options[] = {
     {"--needle", NULL, "TEXT", OPTION_TEXT, AT(p.needle), .absent = "the style's",
      .help = "the fact, with {name}, {word} and {number}"},
     {"--question", NULL, "TEXT", OPTION_TEXT, AT(p.question), .absent = "the style's",
-     .help = "what is asked, with {name}"},
+     .help = "the question, with {name}"},
     {"--prefix", NULL, "TEXT", OPTION_TEXT, AT(p.prefix), .absent = "the style's",
      .help = "opening of the answer; an empty text: none"},
     {"--word", NULL, "TEXT", OPTION_TEXT, AT(p.word), .absent = "the style's",
-     .help = "first part of what must be answered"},
+     .help = "first part of the answer"},
     {"--number", NULL, "TEXT", OPTION_TEXT, AT(p.number), .absent = "the style's",
      .help = "second part"},
     {"--paired", NULL, NULL, OPTION_FLAG, AT(common.paired), .absent = "with a policy",
@@ -235,7 +236,7 @@ const struct option eval_ruler_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = MAX_SAMPLE,
      .help = "texts of each task and length"},
     {"--haystack", NULL, "NAME", OPTION_CHOICE, AT(haystack), .choices = haystacks,
-     .help = "what the facts are hidden in; task: as the benchmark has it"},
+     .help = "the text that hides the facts; task: as the benchmark has it"},
     {"--file", "-f", "FILE", OPTION_TEXT, AT(common.path), .absent = "noise in its place",
      .help = "prose for haystacks of text"},
     {"--no-example", NULL, NULL, OPTION_FLAG, AT(no_example),
@@ -284,8 +285,7 @@ const struct option eval_recursion_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(p.n_sample), .min = 0, .max = MAX_SAMPLE,
      .help = "graphs of each number of steps; 0: all of a file"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help =
-         "most tokens of an answer; 0: 512, of traces what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: 512, of traces a right one's length and a quarter more"},
     {0},
 };
 #undef AT
@@ -317,7 +317,7 @@ const struct option eval_derivation_options[] = {
     {"--samples", NULL, "N", OPTION_INT, AT(n_sample), .min = 1, .max = MAX_SAMPLE,
      .help = "derivations of each number of sums"},
     {"--predict", NULL, "N", OPTION_INT, AT(n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help = "most tokens of an answer; 0: what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: a right one's length and a quarter more"},
     {0},
 };
 #undef AT
@@ -350,7 +350,7 @@ const struct option eval_share_options[] = {
     {"--examples", NULL, "N", OPTION_INT, AT(p.n_example), .min = 0, .max = 64,
      .help = "worked derivations that all prompts begin with"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
-     .help = "most tokens of an answer; 0: what a right one takes and a quarter more"},
+     .help = "most tokens of an answer; 0: a right one's length and a quarter more"},
     {"--fit", NULL, "X", OPTION_FLOAT, AT(fit), .min = 0.001, .max = 1,
      .help = "KV memory: the share of the requests that fit at once when nothing is shared"},
     {"--forced", NULL, "KIND", OPTION_CHOICE, AT(forced), .choices = forced_kinds,
@@ -359,8 +359,7 @@ const struct option eval_share_options[] = {
     {"--lines", NULL, "N", OPTION_INT, AT(p.n_line), .min = 1, .max = 64,
      .help = "lines of a step that recurs verbatim"},
     {"--row", NULL, "ROW", OPTION_TEXTS, AT(rows), .absent = "the usual seven",
-     .help =
-         "a way to run them, see below; repeatable, the first is what others are compared with"},
+     .help = "a way to run them, see below; repeatable, others are compared with the first"},
     {"--repeats", NULL, "N", OPTION_INT, AT(p.n_repeat), .min = 1, .max = 101,
      .help = "rounds over all rows, of which medians are taken"},
     {0},
@@ -407,7 +406,7 @@ const struct option eval_questions_options[] = {
     {"--min-p", NULL, "X", OPTION_FLOAT, AT(p.sample.min_p), .min = 0, .max = 1,
      .help = "sample among tokens at least this likely, relative to the likeliest; 0: off"},
     {"--instruction", NULL, "TEXT", OPTION_TEXT, AT(p.instruction),
-     .help = "what follows each problem, on a line of its own; an empty text: nothing"},
+     .help = "a text behind each problem, on a line of its own; an empty text: nothing"},
     {0},
 };
 #undef AT
@@ -453,7 +452,7 @@ const struct option eval_facts_options[] = {
     {"--texts", NULL, "N", OPTION_INT, AT(p.n_text), .min = 1, .max = MAX_SAMPLE,
      .help = "texts of each length, ten facts in each"},
     {"--style", NULL, "NAME", OPTION_CHOICE, AT(style), .choices = facts_styles,
-     .help = "facts of all kinds, or what pith's models are trained on"},
+     .help = "facts of all kinds, or the kinds that pith's models are trained on"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer"},
     {"--paired", NULL, NULL, OPTION_FLAG, AT(common.paired), .absent = "with a policy",
@@ -511,7 +510,7 @@ const struct option eval_replay_options[] = {
     {"--at", NULL, "LIST", OPTION_INTS, AT(at), .min = 1, .max = EVAL_MAX_TOKENS,
      .absent = "before the last --queries", .help = "tokens read when the lanes are looked at"},
     {"--queries", NULL, "N", OPTION_INT, AT(n_query), .min = 1, .max = EVAL_MAX_TOKENS,
-     .help = "tokens behind each stop whose queries judge what is gone"},
+     .help = "tokens behind each stop whose queries judge the loss"},
     {"--missing", NULL, "N", OPTION_INT, AT(n_missing), .max = EVAL_MAX_TOKENS,
      .help = "most evicted positions that a row names"},
     {0},

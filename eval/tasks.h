@@ -9,7 +9,7 @@
 #include "kept.h"
 #include "option.h"
 
-/* What several tasks are asked; the first member of every task's arguments. */
+/* Arguments that several tasks have; the first member of every task's arguments. */
 struct task_common {
     const char *path; /* of the file that it reads; NULL: none */
     const char *text; /* [len] borrowed: its bytes, where eval_task_wants_text */
@@ -18,7 +18,7 @@ struct task_common {
     bool not_paired;
 };
 
-/* What each task is asked: the parameters of eval.h, but for lists, files and flags that come in
+/* The arguments of each task: the parameters of eval.h, but for lists, files and flags that come in
    pairs, which are options here. */
 struct perplexity_args {
     struct task_common common;
@@ -117,7 +117,7 @@ union eval_args {
     struct kept_args kept;
 };
 
-/* Their tables of options, whose offsets are those of union eval_args. */
+/* Their tables of options, whose offsets are into union eval_args. */
 extern const struct option eval_perplexity_options[], eval_stack_options[],
     eval_divergence_options[], eval_needle_options[], eval_ruler_options[],
     eval_recursion_options[], eval_derivation_options[], eval_share_options[],
@@ -130,7 +130,7 @@ struct eval_task {
     bool (*reads_itself)(const union eval_args *a); /* its file, by path; NULL: it wants the text */
     bool drops_newline;                             /* one at the end of the text */
     bool in_sweeps;                                 /* one that compares policies is not */
-    bool (*is_random)(const union eval_args *a);     /* another seed is another measurement;
+    bool (*is_random)(const union eval_args *a);    /* another seed is another measurement;
                                                            NULL: always */
     pith_status (*run)(const struct eval_setup *setup, const union eval_args *a, json_t **result,
                        pith_error *err);
