@@ -1,9 +1,9 @@
 /*
  * access.c - API keys, and whether a client is on this machine.
  *
- * What others wrote (/kv, /slots) is shown without keys to this machine alone, and there not to
- * every page that its browser has open: those ask in the name of another origin, or of a host name
- * that was pointed here.
+ * Texts of other users (/kv, /slots) are shown without keys to this machine alone, and there not to
+ * every page that its browser has open. Such pages ask in the name of another origin, or of a host
+ * name that was pointed here.
  */
 #define _POSIX_C_SOURCE 200809L
 

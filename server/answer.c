@@ -1,6 +1,6 @@
 /*
  * answer.c - a request to the model, from its body to the last byte of its answer. A worker reads
- * the body; everything after that happens on the model thread, so an answer has one owner at a time
+ * the body. Everything after that happens on the model thread, so an answer has one owner at a time
  * and needs no lock.
  *
  * Invariant: an answer is freed when its last prompt's last answer has ended, never before.
@@ -188,8 +188,8 @@ static void refuse(struct http_answer *a, pith_status status, const pith_request
     deliver(a, &bytes, serve_reply_fail(a->reply, &fault, &bytes));
 }
 
-/* What the body says of caches, and the callbacks. A conversation is kept unless the
-   request wants nothing reused, or all logits of its prompt. */
+/* Fills the body's wishes on caches, and the callbacks. A conversation is kept unless the request
+   wants nothing reused, or all logits of its prompt. */
 static void fill(struct http_answer *a, pith_request *request)
 {
     bool one = !serve_request_wants_prompt(a->request) && serve_request_caches(a->request);

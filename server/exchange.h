@@ -53,13 +53,13 @@ struct exchange {
     bool dispatched; /* the HTTP thread's: it is another thread's now, or answered */
     bool counts;     /* a drain waits for it */
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* of the fields below */
     int refs;
     bool suspended;
     bool gone;    /* the client reads the answer no more */
     bool aborted; /* the connection is to be closed, half an answer or not */
     bool events;
-    const char *beat; /* what a stream says when it has said nothing for a second; NULL: nothing */
+    const char *beat; /* the bytes that a silent stream sends after a second; NULL: none */
     double said_at;   /* when something was appended */
     bool ended;       /* nothing more is appended */
     int code;         /* of HTTP; 0: not known yet */

@@ -49,7 +49,7 @@ static void add(struct MHD_Response *response, const char *name, const char *val
         MHD_add_response_header(response, name, value);
 }
 
-/* What lets pages of other origins use the API, as llama-server says it. */
+/* Adds the headers that let pages of other origins use the API, as llama-server has them. */
 static void add_cors(const struct exchange *ex, struct MHD_Response *response)
 {
     const char *origin = MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND, "Origin");
@@ -95,7 +95,7 @@ static enum MHD_Result respond_or_wait(struct exchange *ex)
     return lost ? MHD_NO : MHD_YES;
 }
 
-/* What a browser asks before it lets a page of another origin use the API. */
+/* Answers a browser that asks before it lets a page of another origin use the API. */
 static enum MHD_Result respond_options(struct exchange *ex)
 {
     struct MHD_Response *response =
@@ -166,8 +166,8 @@ static bool weigh(struct exchange *ex, const char *data, size_t len)
     int64_t weight = body_weight_most(&ex->weight);
     if (weight > most) {
         serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
-                        "the body has so many values that its JSON takes more than %lld bytes of "
-                        "memory, which is the most",
+                        "the values of the body take more than %lld bytes of memory as JSON, which "
+                        "is the limit",
                         most);
         return false;
     }
@@ -206,7 +206,7 @@ static void add_body(struct exchange *ex, const char *data, size_t len)
         atomic_fetch_add(&s->count.body_bytes, (long long)len);
 }
 
-/* A drain waits for what a worker or the model thread answers. */
+/* A drain waits for the answers of workers and the model thread. */
 static void begin_work(struct exchange *ex)
 {
     struct server *s = ex->server;

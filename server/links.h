@@ -1,7 +1,7 @@
 /*
- * links.h - the connections that there are, and a thread that looks after them every 50 ms: whether
- * a client whose answer is being made is still there, whether a reader keeps up, whether a request
- * comes in within its time, whether a stream is silent.
+ * links.h - the connections that there are, and a thread that looks after them every 50 ms. It sees
+ * whether a client whose answer is being made is still there, and whether a reader keeps up. It
+ * also sees whether a request comes in within its time, and whether a stream is silent.
  */
 #ifndef SERVER_LINKS_H
 #define SERVER_LINKS_H

@@ -1,6 +1,6 @@
 /*
  * memory.c - memory that large bodies took goes back to the system when they are done. glibc else
- * keeps it: it learns from the first large block to hold up to 64 MiB for each thread, and small
+ * keeps it: it learns from the first large block to hold up to 64 MiB for each thread. Small
  * blocks, of which JSON has many, it never gives back by itself.
  */
 #include <stdlib.h>

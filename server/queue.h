@@ -18,7 +18,7 @@ struct queue {
 };
 
 void queue_init(struct queue *q);
-/* What is left is released. */
+/* The rest of the queue is released. */
 void queue_destroy(struct queue *q);
 
 /* Wakes one thread that waits. False: the queue is closed, and the exchange is not taken. */

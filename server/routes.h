@@ -1,7 +1,7 @@
 /*
- * routes.h - the table of what the server answers. A route names the thread that answers it: the
- * HTTP thread what is there already, a worker what takes time, the model thread what touches the
- * engine.
+ * routes.h - the table of routes that the server answers. A route names the thread that answers it.
+ * The HTTP thread answers from data at hand, a worker takes work that lasts, and the model thread
+ * touches the engine.
  */
 #ifndef SERVER_ROUTES_H
 #define SERVER_ROUTES_H

@@ -23,7 +23,7 @@ enum server_stage {
     SERVER_STOPS,  /* nothing waits any more */
 };
 
-/* What /metrics says beyond the scheduler's own numbers. */
+/* The counts of /metrics beyond the scheduler's own numbers. */
 struct server_counts {
     atomic_llong n_request;  /* of HTTP */
     atomic_llong n_refused;  /* answered with 4xx or 5xx */
@@ -78,7 +78,7 @@ struct server {
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */
 
-    pthread_mutex_t lock;     /* of what follows */
+    pthread_mutex_t lock;     /* of the fields below */
     pthread_cond_t quiet;     /* n_open came to 0 */
     int32_t n_open;           /* exchanges that a drain waits for */
     pith_kv_stats kv;         /* as of the end of a step, at most 50 ms ago while there are steps */
@@ -89,7 +89,7 @@ struct server {
 /* Seconds of a monotonic clock. */
 double server_now(void);
 
-/* A view of what the server's engine holds. INVALID, NOMEM. */
+/* A view of the server's engine. INVALID, NOMEM. */
 pith_status server_make_view(struct server *s, struct serve_view **out, pith_error *err);
 
 /* Cancels every answer: on the model thread. */

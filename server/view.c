@@ -1,7 +1,7 @@
 /*
  * view.c - /kv and /kv/events: what the cache holds, once and as it changes. The model thread makes
- * the documents between steps, at most five a second, and waits for no reader: one who is behind is
- * dropped by exchange.c.
+ * the documents between steps, at most five a second, and waits for no reader. exchange.c drops a
+ * reader that is behind.
  *
  * Viewers that name a conversation (X-Session-ID) share a view that follows its last request.
  *
@@ -27,7 +27,7 @@ struct viewer {
     double sent;         /* when it was told something */
 };
 
-/* What the viewers of one conversation are told. */
+/* The documents that viewers of one conversation get. */
 struct watch {
     struct watch *next;
     uint64_t session;        /* 0: none, so whatever is followed */
@@ -164,7 +164,7 @@ static struct session_note *find_note(struct server *s, uint64_t session)
     return NULL;
 }
 
-/* That of a conversation, which may be new; NULL: no memory. */
+/* The watch of a conversation, which may be new; NULL: no memory. */
 static struct watch *open_watch(struct server *s, uint64_t session)
 {
     struct watch *w = find_watch(s, session);
@@ -243,7 +243,7 @@ void view_tick(struct server *s, bool idle)
     for (struct watch *w = s->watches; w != NULL; w = w->next)
         serve_view_step(w->view, &source);
     free(items.item);
-    /* What an idle server has said stays true. */
+    /* The document of an idle server stays true. */
     bool due = now - s->viewed >= EVERY_S && !(idle && s->view_idle);
     if (due) {
         s->viewed = now;
@@ -283,7 +283,7 @@ void view_note(struct server *s, uint64_t session, int64_t id)
         serve_view_follow_only(w->view, id);
 }
 
-/* ---- what a viewer may do ---- */
+/* ---- the actions of a viewer ---- */
 
 void view_cancel(struct exchange *ex)
 {

@@ -1,5 +1,5 @@
 /*
- * view.h - viewers of the cache: streams of what the model thread says of it. Everything here
+ * view.h - viewers of the cache: streams of documents that the model thread makes. Everything here
  * is the model thread's.
  */
 #ifndef SERVER_VIEW_H

@@ -1,9 +1,9 @@
 /*
  * weigh.c - a walk over bytes that knows of JSON only what strings are and where values begin.
  *
- * Invariant: bytes is at least what serve/json.h and Jansson 2.14 allocate for the values on a
- * 64-bit glibc, and for each kind at most about twice that (tests/test_weigh.c). What is no JSON
- * weighs something, too.
+ * Invariant: bytes is at least the memory that serve/json.h and Jansson 2.14 allocate for the
+ * values on a 64-bit glibc. For each kind it is at most about twice that (tests/test_weigh.c). Text
+ * that is no JSON weighs something, too.
  */
 #include "weigh.h"
 
@@ -11,7 +11,8 @@ enum {
     WEIGHT_SLOT = 24,    /* a place in an array, which grows by doubling and copies */
     WEIGHT_WORD = 32,    /* a number; true and its like take less */
     WEIGHT_DIGITS = 208, /* its text, its place in a table, and a copy of the body's, where the text
-                            is kept: of fractions, and of more digits than 64 bits hold */
+                            is kept. That is so for fractions, and for more digits than 64 bits
+                            hold */
     WEIGHT_TABLE = 512,  /* of their texts */
     WEIGHT_TEXT = 112,   /* a string, or a key with its place in a table; and its bytes */
     WEIGHT_ARRAY = 160,  /* with eight places */

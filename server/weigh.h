@@ -1,7 +1,7 @@
 /*
- * weigh.h - how much memory a body will take as JSON, told from its bytes while they come, so that
- * one that takes too much is refused before it is parsed. What Jansson needs for the values of a
- * body can be hundreds of times its size: `[{},{},...]`.
+ * weigh.h - how much memory a body will take as JSON, told from its bytes while they come. So one
+ * that takes too much is refused before it is parsed. The memory that Jansson needs for the values
+ * of a body can be hundreds of times its size: `[{},{},...]`.
  */
 #ifndef SERVER_WEIGH_H
 #define SERVER_WEIGH_H
@@ -22,7 +22,7 @@ struct body_weight {
 };
 
 void body_weigh(struct body_weight *w, const char *data, size_t len);
-/* What parsing takes at its most. */
+/* The most that parsing takes. */
 int64_t body_weight_most(const struct body_weight *w);
 
 #endif
