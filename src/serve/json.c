@@ -1,8 +1,8 @@
 /*
- * json.c - numbers that Jansson has no room for, kept by their text (json.h). What is JSON, Jansson
- * alone decides. Before it reads, such numbers are made strings that begin with U+0000 and an n.
- * Strings that begin with U+0000 themselves get an s behind it, so that no text can pass for a
- * number. Both are made what they were when Jansson has read them.
+ * json.c - numbers that Jansson has no room for, kept by their text (json.h). Jansson alone decides
+ * which texts are JSON. Before it reads, such numbers are made strings that begin with U+0000 and
+ * an n. Strings that begin with U+0000 themselves get an s behind it, so that no text can pass for
+ * a number. Both are made what they were when Jansson has read them.
  *
  * Invariant: a table holds a reference to each of its values, so that no other value can come to
  * stand at the same address.
@@ -245,7 +245,7 @@ static void mark(const char *text, size_t len, struct text *out)
 
 /* ---- behind it ---- */
 
-/* What a marked string stands for: a new reference. NULL: no memory. */
+/* The value that a marked string stands for: a new reference. NULL: no memory. */
 static json_t *unmarked(struct serve_numbers *numbers, const json_t *string)
 {
     const char *text = json_string_value(string);

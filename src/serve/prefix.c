@@ -2,11 +2,11 @@
  * prefix.c - the cache of prefixes: a tree of blocks, kept as a hash table. It knows tokens and
  * blocks; which answers run, and when memory is short, is the scheduler's.
  *
- * Invariants: a node's parent is in the cache as long as the node is. In the list of nodes from the
- * longest unused to the last used a node stands before its parent, because using a node uses what
- * is before it in the text; so one walk from the list's head meets the end of each chain before its
- * beginning. What is found depends on tokens alone: two nodes of one hash differ in parent or
- * tokens, and the order within a bucket decides nothing.
+ * Invariants: a node's parent is in the cache as long as the node is. The list of nodes goes from
+ * the longest unused to the last used. There a node stands before its parent, because using a node
+ * uses the nodes before it in the text. So one walk from the list's head meets the end of each
+ * chain before its beginning. The nodes that are found depend on tokens alone. Two nodes of one
+ * hash differ in parent or tokens, and the order within a bucket decides nothing.
  */
 #include "serve/prefix.h"
 
@@ -72,7 +72,7 @@ uint64_t prefix_root(const char *salt)
     return hash;
 }
 
-/* What the first page of a text is hashed behind. */
+/* The hash before the first page of a text. */
 static uint64_t first_parent(const struct prefix_cache *cache, uint64_t salt)
 {
     return salt == 0 ? cache->root : hash_add(cache->root, salt, 8);
@@ -223,9 +223,9 @@ static int32_t most_found(int32_t n)
     return n > 0 ? n - 1 : 0;
 }
 
-/* The last node of those that hold the first tokens, *n_token, behind which a text can go on: the
-   last ones have what windows see, and it has a state, where there are states. NULL: there is none.
-   *n_known receives how many tokens are held. */
+/* The last node of those that hold the first tokens, *n_token, behind which a text can go on. The
+   last ones have the entries that windows see, and it has a state, where there are states. NULL:
+   there is none. *n_known receives how many tokens are held. */
 static struct node *last_of(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                             int32_t n, int32_t *n_token, int32_t *n_known)
 {

@@ -1,7 +1,7 @@
 /*
  * prefix.h - exact reuse of prefixes: full pages of sequences that nothing has altered, found again
  * by all tokens before them. A node is a block (kv_block) of page_len tokens in all lanes, under
- * its parent's chained hash; tokens are compared on a hit, so that a collision of hashes finds
+ * its parent's chained hash. Tokens are compared on a hit, so that a collision of hashes finds
  * nothing. Where lanes have windows a text goes on only behind a node whose block, and some before
  * it, has what they see there (kv/block.h). Nodes that no sequence uses stay until their memory is
  * needed: the longest unused first, and of a chain its end before its beginning.
@@ -23,9 +23,9 @@ void prefix_free(struct prefix_cache *cache); /* NULL is ignored */
 
 /* Texts of different users' salts have nothing in common; 0: of users without one. */
 
-/* How many of the first tokens of tokens [n] are there: a multiple of the page length, at most
-   n - 1, so that something is left to evaluate; *n_unused: of them those whose pages are not in use
-   yet. Touches nothing. */
+/* How many of the first tokens of tokens [n] are there. It is a multiple of the page length, at
+   most n - 1, so that something is left to evaluate. *n_unused: of them the tokens whose pages are
+   not in use yet. Touches nothing. */
 int32_t prefix_find(const struct prefix_cache *cache, uint64_t salt, const int32_t *tokens,
                     int32_t n, int32_t *n_unused);
 
@@ -40,8 +40,8 @@ pith_status prefix_append(struct prefix_cache *cache, uint64_t salt, const int32
 int32_t prefix_publish(struct prefix_cache *cache, uint64_t salt, const int32_t *tokens, int32_t n,
                        const struct kv_seq *kv);
 
-/* Frees blocks that no sequence uses, and what they have of windows before the rest, until `bytes` of pages came free, or none is left;
-   returns the bytes. */
+/* Frees blocks that no sequence uses, and their windows before the rest, until `bytes` of pages
+   came free, or none is left. Returns the bytes. */
 int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes);
 /* Forgets all blocks, those that sequences use too, whose pages are then the sequences' alone;
    returns how many there were. */
@@ -51,9 +51,9 @@ int64_t prefix_unused_bytes(const struct prefix_cache *cache);
 int64_t prefix_count(const struct prefix_cache *cache);   /* blocks */
 int64_t prefix_dropped(const struct prefix_cache *cache); /* by prefix_reclaim, so far */
 
-/* The chained hash, FNV-1a of 64 bits over the parent's hash and the tokens, little endian
-   (spec: vectors hash_chain); the first parent is prefix_root(salt), and with a user's salt the
-   hash of that and the salt's eight bytes. */
+/* The chained hash, FNV-1a of 64 bits over the parent's hash and the tokens, little endian (spec:
+   vectors hash_chain). The first parent is prefix_root(salt), and with a user's salt the hash of
+   that and the salt's eight bytes. */
 uint64_t prefix_hash(uint64_t parent, const int32_t *tokens, int32_t n);
 uint64_t prefix_root(const char *salt);
 

@@ -585,7 +585,7 @@ bool serve_fault_is_context(const struct serve_fault *fault)
 }
 
 /* A prompt that is too long, in the words of the API by which clients know that they have to
-   shorten it: OpenAI's and vLLM's, Anthropic's, and for its own paths llama-server's. */
+   shorten it. They are OpenAI's and vLLM's, Anthropic's, and for its own paths llama-server's. */
 static json_t *too_long(const struct serve_fault *fault, enum serve_api api)
 {
     long long n = (long long)fault->n_prompt_tokens, most = (long long)fault->n_ctx;

@@ -35,7 +35,7 @@ void serve_reply_free(struct serve_reply *reply);
 /* The request was taken: a stream says what it begins with, and its code is known. Nothing where
    there is no stream. */
 bool serve_reply_open(struct serve_reply *reply, struct serve_bytes *out);
-/* What a stream of the reply's API may be sent at any time to keep it alive, whole events. */
+/* Bytes that keep a stream of the reply's API alive at any time, whole events. */
 const char *serve_reply_beat(const struct serve_reply *reply);
 /* i is the prompt, as of serve_request_get. False: there was no memory, and the connection should
    be closed. */

@@ -120,7 +120,8 @@ static json_t *find(json_t *value, const char *path)
     return value;
 }
 
-/* What response_fields asks for of the last object, under the paths as names; takes value over. */
+/* The fields of the last object that response_fields asks for, under the paths as names; takes
+   value over. */
 static json_t *pick(struct serve_reply *reply, json_t *value)
 {
     const json_t *fields = reply->r->reply.response_fields;

@@ -31,8 +31,8 @@ const char *reply_finish(const struct reply_answer *a)
     return reply_calls(a) ? "tool_calls" : "stop";
 }
 
-/* What was reused of the prompt, from where, and why no more; no reason where all was that there
-   is. Of several prompts the first says why. */
+/* How much of the prompt was reused, from where, and why no more; no reason where all was that
+   there is. Of several prompts the first says why. */
 static void set_reuse(struct serve_reply *reply, json_t *object)
 {
     static const char *const words[] = {
@@ -68,8 +68,8 @@ static void set_ceiling(struct serve_reply *reply, json_t *object)
         reply_set(reply, object, "max_tokens", json_integer(least));
 }
 
-/* Bytes of KV memory at the end, beside the bytes of the full cache: where a policy makes them differ,
-   or the request has a budget of its own. */
+/* Bytes of KV memory at the end, beside the bytes of the full cache. They stand where a policy
+   makes them differ, or the request has a budget of its own. */
 static void set_bytes(struct serve_reply *reply, json_t *object)
 {
     int64_t held = 0, full = 0, tier = 0;
@@ -85,7 +85,7 @@ static void set_bytes(struct serve_reply *reply, json_t *object)
     reply_set(reply, object, "full_bytes", json_integer((json_int_t)full));
 }
 
-/* Entries of all lanes that a keep policy evicted are lost to the answer: that is said with the
+/* Entries of all lanes that a keep policy evicted are lost to the answer. That is said with the
    usage, and not at all where nothing was. Beside it, what recall has brought back, and what was
    reused: of a batch nothing goes on. */
 void reply_set_kept(struct serve_reply *reply, json_t *usage)

@@ -37,7 +37,7 @@ enum reply_kind { REPLY_NOTHING, REPLY_CONTENT, REPLY_REASONING, REPLY_CALL };
 
 struct reply_answer {
     struct serve_reply *reply;
-    int32_t index;             /* among those of all prompts */
+    int32_t index;             /* among the answers of all prompts */
     struct reply_parse *parse; /* owned; NULL: all is content */
     struct serve_bytes content, reasoning;
     struct serve_bytes raw;  /* bytes of all tokens, with stop strings */

@@ -1,6 +1,6 @@
 /*
- * reply_logprobs.c - what a model thought of tokens: gathered from its logits, and in the layouts of
- * chats, of texts, and of llama-server's own completion.
+ * reply_logprobs.c - a model's probabilities of tokens: gathered from its logits, and in the
+ * layouts of chats, of texts, and of llama-server's own completion.
  *
  * log p = logit - (max + ln sum exp(logit - max)), of the row as the model made it: before bias,
  * penalties and temperature. With post_sampling_probs the sampler says p, after all of its steps.

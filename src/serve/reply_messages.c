@@ -71,7 +71,7 @@ static json_t *input_json(struct serve_reply *reply, const struct serve_bytes *a
     return reply_need(reply, json_pack("{s:o}", "incomplete", reply_text(reply, args)));
 }
 
-/* What was said in the open block. */
+/* The text of the open block. */
 static json_t *text_json(struct reply_answer *a, const struct serve_bytes *b)
 {
     return reply_string(a->reply, b->data != NULL ? b->data + a->n_open : "", b->len - a->n_open);

@@ -144,7 +144,7 @@ static const char *prefix_of(const struct reply_answer *a)
     return a->open == REPLY_CONTENT ? "msg_" : a->open == REPLY_REASONING ? "rs_" : "fc_";
 }
 
-/* What was said in the open item. */
+/* The text of the open item. */
 static json_t *open_text(struct reply_answer *a)
 {
     const struct serve_bytes *b = a->open == REPLY_CONTENT     ? &a->content

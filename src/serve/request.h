@@ -1,8 +1,8 @@
 /*
- * request.h - the body of a request, as six APIs write it, made a request for the scheduler: the
- * prompt's tokens, parameters, and what its reply must know. It touches no file, no socket, no
- * engine and no clock. A wrong body is refused with a fault that names field and value, never
- * answered as if it said something else; unknown fields are passed over.
+ * request.h - the body of a request, as six APIs write it, made a request for the scheduler. It has
+ * the prompt's tokens, parameters, and the facts that its reply needs. It touches no file, no
+ * socket, no engine and no clock. A wrong body is refused with a fault that names field and value,
+ * never answered as if it said something else. Unknown fields are passed over.
  *
  * Threads: all functions are thread-safe for different requests; a request is immutable once it is
  * made, and the model and the setup must outlive it.
@@ -27,7 +27,8 @@ enum serve_api {
 #define SERVE_TOP_MAX 20      /* of top_logprobs, logprobs and n_probs */
 #define SERVE_ANSWERS_MAX 128 /* of one request, over all its prompts */
 
-/* What requests have in common. Immutable; strings are borrowed. Zero it, then serve_setup_default.
+/* The settings that requests have in common. Immutable; strings are borrowed. Zero it, then
+ * serve_setup_default.
  */
 struct serve_setup {
     const pith_model *model;   /* NULL: bodies are judged only, no prompts are made */
@@ -65,12 +66,12 @@ struct serve_fault {
 /* Refuses, unless something else is wrong already. */
 void serve_fault_set(struct serve_fault *fault, int code, const char *type, const char *param,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* What a status of pith_scheduler_submit or of an answer's result says; BUSY is 503. n_prompt and
-   n_ctx (0: unknown) go with a prompt that is too long. */
+/* The fault of a status of pith_scheduler_submit or of an answer's result; BUSY is 503. n_prompt
+   and n_ctx (0: unknown) go with a prompt that is too long. */
 void serve_fault_status(struct serve_fault *fault, pith_status status, const char *message,
                         int64_t n_prompt, int64_t n_ctx);
 
-/* What a name stands for in pith_request.session. Never 0. */
+/* The number of a name in pith_request.session. Never 0. */
 uint64_t serve_name_hash(const char *text, size_t len);
 
 struct serve_request;
@@ -84,8 +85,9 @@ void serve_request_free(struct serve_request *r);
 
 /* Requests to submit, one for each prompt; each has n_answer answers. */
 int32_t serve_request_count(const struct serve_request *r);
-/* Fills prompt, params (with the seed of prompt i; *params is the caller's, needed until the request
-   is submitted), n_pin, n_answer and deadline; slot, salt, callbacks and user are the caller's to set. */
+/* Fills prompt, params (with the seed of prompt i; *params is the caller's, needed until the
+   request is submitted), n_pin, n_answer and deadline. slot, salt, callbacks and user are the
+   caller's to set. */
 void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
                        pith_request *out);
 int32_t serve_request_answers(const struct serve_request *r); /* of all prompts together */

@@ -1,6 +1,7 @@
 /*
- * request_body.h - what the readers of the six APIs share: the request while it is being read, its
- * memory, and values of JSON with a sentence for each that is wrong. For request*.c and reply*.c.
+ * request_body.h - the common parts of the readers of six APIs: the request while it is being read,
+ * and its memory. Also values of JSON with a sentence for each that is wrong. For request*.c and
+ * reply*.c.
  */
 #ifndef PI_SERVE_REQUEST_BODY_H
 #define PI_SERVE_REQUEST_BODY_H
@@ -26,14 +27,15 @@ enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED 
 
 /* The body, as it was parsed. request.c writes it. */
 struct request_source {
-    void *block;                  /* the memory of what is borrowed from the request */
+    void *block;                  /* the memory of values that are borrowed from the request */
     json_t *json;                 /* owned: the body */
     struct serve_numbers numbers; /* texts of its numbers */
     json_t *body; /* owned: the body, or the OpenAI chat that it was translated to */
     json_t *chat; /* owned: what the template sees; NULL: no messages. request_chat.c */
 };
 
-/* What is evaluated. request_prompts.c, request_chat.c and request_infill.c write it. */
+/* The tokens that are evaluated. request_prompts.c, request_chat.c and request_infill.c write
+   it. */
 struct request_prompts {
     struct serve_prompt *item; /* [n] */
     int32_t n;
@@ -43,7 +45,7 @@ struct request_prompts {
     bool no_thinking, no_generation_prompt, continues;
 };
 
-/* What is reused, and by whom. request_fields.c and request_session.c write it, request_chat.c
+/* The reuse of earlier tokens. request_fields.c and request_session.c write it, request_chat.c
    n_system. */
 struct request_cache {
     int32_t slot;
@@ -55,14 +57,15 @@ struct request_cache {
     bool caches;
 };
 
-/* What the reply has. request_fields.c writes it. */
+/* The parts of the reply. request_fields.c writes it. */
 struct request_reply {
     bool stream, include_usage, echo, timings_per_token, return_progress, return_tokens;
     int32_t top_logprobs; /* tokens beside each token; -1: no logprobs */
     bool after_sampling;  /* post_sampling_probs: what was drawn from, not what the model said */
     bool keeps_reasoning; /* reasoning_format none: thoughts stay in the content */
     int32_t predict_ms; /* t_max_predict_ms: of an answer that has a line, once it began; 0: none */
-    const json_t *response_fields; /* paths of what /completion is to answer; NULL: everything */
+    const json_t *response_fields; /* paths of the fields that /completion is to answer; NULL:
+                                      everything */
 };
 
 /* Calls of tools. request_tools.c writes it, request_style.c the style. */
@@ -75,7 +78,7 @@ struct request_calls {
     struct serve_tools_style style; /* of messages */
 };
 
-/* What the answer must look like. request_format.c writes it. */
+/* The form that the answer must have. request_format.c writes it. */
 struct request_format {
     pith_grammar *grammar; /* owned; NULL: anything */
     const char *field;     /* the field that said so; NULL: none */

@@ -1,7 +1,7 @@
 /*
  * request_chat.c - OpenAI's messages as a chat template wants them, with the template's variables,
- * and the prompt that comes out. It judges the form of messages; what a conversation may say is the
- * template's business.
+ * and the prompt that comes out. It judges the form of messages; the template judges the
+ * conversation.
  */
 #include "serve/request_body.h"
 
@@ -48,8 +48,8 @@ static json_t *join_parts(struct serve_reader *rd, size_t i, const json_t *parts
     return joined != NULL ? request_need(rd, json_stringn(joined, (size_t)(at - joined))) : NULL;
 }
 
-/* What stands for a content that is null: an answer may have been thoughts, calls, a refusal or
-   nothing at all, and a tool may have said nothing. NULL: the role needs one. */
+/* The value in place of a content that is null. An answer may have been thoughts, calls, a refusal
+   or nothing at all, and a tool may have said nothing. NULL: the role needs one. */
 static json_t *without_content(struct serve_reader *rd, const json_t *m, const json_t *out)
 {
     json_t *refusal = request_get(m, "refusal");

@@ -250,7 +250,7 @@ static void read_budget(struct serve_reader *rd, const json_t *value)
     }
 }
 
-/* What only Pith has. */
+/* Fields that only Pith has. */
 static void read_pith(struct serve_reader *rd, const json_t *own)
 {
     const char *key;

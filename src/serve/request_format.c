@@ -1,6 +1,6 @@
 /*
- * request_format.c - what an answer must look like: response_format, json_schema, grammar, and a
- * choice of tools that requires a call. What cannot be promised is refused, never answered
+ * request_format.c - the form that an answer must have: response_format, json_schema, grammar, and
+ * a choice of tools that requires a call. A form that cannot be promised is refused, never answered
  * unconstrained.
  */
 #include "serve/request_body.h"

@@ -1,6 +1,6 @@
 /*
- * request_grammar.c - the grammar of calls with the schemas of their arguments: GBNF of the form
- * (tools_grammar.c) and one schema after the other in one tree of rules.
+ * request_grammar.c - the grammar of calls with the schemas of their arguments. It is the form's
+ * GBNF (tools_grammar.c) and one schema after the other in one tree of rules.
  *
  * Invariant: rules of a schema are found by name while that schema is read, and never again: two
  * schemas may both have "#/$defs/x".

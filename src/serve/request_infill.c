@@ -1,7 +1,7 @@
 /*
- * request_infill.c - a gap in a text as a prompt: what stands before it, what follows it and other
- * files beside, between the tokens that a vocabulary has for that (FIM). The order is prefix,
- * suffix, middle, as llama-server has it.
+ * request_infill.c - a gap in a text as a prompt. The text before it, the text behind it and other
+ * files stand between the tokens that a vocabulary has for that (FIM). The order is prefix, suffix,
+ * middle, as llama-server has it.
  */
 #include "serve/request_body.h"
 

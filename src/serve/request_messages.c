@@ -54,7 +54,7 @@ static json_t *text_of(struct serve_reader *rd, const char *where, const json_t 
 
 /* ---- messages ---- */
 
-/* What a message's blocks become. */
+/* The messages that a message's blocks become. */
 struct gathered {
     json_t *list;  /* of messages, which results go to */
     json_t *texts; /* blocks of text */
@@ -249,7 +249,8 @@ static void read_thinking(struct serve_reader *rd, const json_t *body, json_t *o
     request_set(rd, out, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", i != 0));
 }
 
-/* What the answer must look like. Beta versions of the API had the format in a field of its own. */
+/* The form that the answer must have. Beta versions of the API had the format in a field of its
+   own. */
 static void read_output(struct serve_reader *rd, const json_t *body, json_t *out)
 {
     static const char *const types[] = {"json_schema", NULL};

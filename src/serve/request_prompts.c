@@ -29,7 +29,7 @@ void request_tokenize(struct serve_reader *rd, struct serve_prompt *p, const cha
         p->n_id += n;
 }
 
-/* A prompt is the model's whole input, so that names of special tokens in it are those tokens: with
+/* A prompt is the model's whole input, so that names of special tokens in it are these tokens. With
    them a client renders a chat or names a gap. */
 static uint32_t text_flags(const struct serve_reader *rd)
 {

@@ -1,6 +1,6 @@
 /*
- * request_style.c - how the model of a chat writes calls and thoughts, by its template: what the
- * tokens must show for that, and words for a template that knows no tools.
+ * request_style.c - how the model of a chat writes calls and thoughts, by its template. It finds
+ * the tokens that must be visible for that, and words for a template that knows no tools.
  */
 #include "serve/request_body.h"
 

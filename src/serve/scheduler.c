@@ -1,7 +1,6 @@
 /*
- * scheduler.c - the queue between threads and the public functions: what is submitted is checked
- * and copied here, what is cancelled is found here, and numbers are shown. It knows nothing of
- * steps.
+ * scheduler.c - the queue between threads and the public functions. Requests are checked and copied
+ * here, cancelled ones are found here, and numbers are shown. It knows nothing of steps.
  *
  * Invariant: a request is in `live` from its submission until its last answer ends, and only then
  * can it be cancelled. No callback is called with the lock held.
@@ -104,7 +103,7 @@ static pith_status make_lists(struct pith_scheduler *s, pith_error *err)
     return PITH_OK;
 }
 
-/* What create made, the lock apart. */
+/* Frees the parts that create made, the lock apart. */
 static void free_parts(struct pith_scheduler *s)
 {
     for (int32_t i = 0; i < s->park.n_slot; i++) {
@@ -360,8 +359,8 @@ static int32_t slot_of(const struct pith_scheduler *s, const pith_request *q)
     return q->slot == PITH_SLOT_ANY && none ? -1 : q->slot;
 }
 
-/* A sequence's own budget, which was checked. What is parked and cached under one is never found
-   under another: its salt is another, by the bits of the number. */
+/* A sequence's own budget, which was checked. Conversations and prefixes under one number are never
+   found under another: its salt is another, by the bits of the number. */
 static void add_budget(const struct pith_scheduler *s, const pith_request *q, struct request *r)
 {
     uint64_t bits = 0;

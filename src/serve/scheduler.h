@@ -1,13 +1,13 @@
 /*
  * scheduler.h - the scheduler's insides, shared by scheduler*.c: requests, their answers, and where
- * each of them is. scheduler.c has the inbox and the public functions, scheduler_list.c shows all of
- * it. Each other file has a header with its parts of these structs: scheduler_admit.h memory and
- * admission, scheduler_slot.h what is parked and how a request finds it, scheduler_step.h a step,
- * scheduler_draft.h drafts in it, scheduler_result.h tokens and ends.
+ * each of them is. scheduler.c has the inbox and the public functions, scheduler_list.c shows all
+ * of it. Each other file has a header with its parts of these structs. scheduler_admit.h has memory
+ * and admission, scheduler_slot.h parked conversations and how a request finds one.
+ * scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_result.h tokens and ends.
  *
- * An answer is in one place: in the queue (a request's answers together, until its prompt was read;
- * one that was put back alone), or running, or ended. What the lock guards is said; everything else
- * belongs to the thread that steps.
+ * An answer is in one place: in the queue, or running, or ended. In the queue a request's answers
+ * stand together until its prompt was read; one that was put back stands alone. Fields that the
+ * lock guards are marked; everything else belongs to the thread that steps.
  */
 #ifndef PI_SCHEDULER_H
 #define PI_SCHEDULER_H
@@ -83,7 +83,7 @@ struct request {
     bool cancelled;              /* likewise: it was */
 };
 
-/* What other threads may touch: scheduler.c writes it, and the lock guards all of it. */
+/* The part that other threads may touch: scheduler.c writes it, and the lock guards all of it. */
 struct sched_inbox {
     struct pi_lock lock;
     struct request *first, *last; /* in order of submission */

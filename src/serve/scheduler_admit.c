@@ -3,13 +3,13 @@
  * runs has the tokens that it may grow to set aside. The first of the queue begins when its own fit
  * beside them. No answer behind it begins before, so that none starves.
  *
- * Two accounts. Under a keep policy what a sequence takes is bounded whatever it generates, and
- * rounds copy the pages that it shares: the sum of these bounds stays within the memory, and then
- * nothing is ever put back. Without one pages are only added to, so that those that several
- * sequences or the cache of prefixes have count once, as the pool itself counts them, and on top of
- * that comes what each may still grow by. What is parked in slots is in the pool, and gives way: for
- * admission it counts as free, as prefixes do that are not in use. It goes to host memory, or is
- * dropped, when its pages are needed, not before.
+ * Two accounts. Under a keep policy a sequence's memory is bounded whatever it generates, and
+ * rounds copy the pages that it shares. The sum of these bounds stays within the memory, and then
+ * nothing is ever put back. Without one pages are only added to. So pages that several sequences or
+ * the cache of prefixes have count once, as the pool itself counts them. On top of that comes the
+ * possible growth of each. Parked conversations are in the pool, and give way: for admission they
+ * count as free, as prefixes do that are not in use. It goes to host memory, or is dropped, when
+ * its pages are needed, not before.
  */
 #include "serve/scheduler.h"
 
@@ -128,8 +128,8 @@ static int64_t shared_bytes(const struct pith_scheduler *s, const struct sched_a
     return n / g->page_len * kv_block_bytes(s->engine->kv);
 }
 
-/* What a sibling takes beyond the prompt's full pages, which it shares: all of it where rounds may
-   copy them. */
+/* The memory of a sibling beyond the prompt's full pages, which it shares: all of it where rounds
+   may copy them. */
 static int64_t sibling_bytes(const struct pith_scheduler *s, const struct sched_answer *a,
                              int32_t n)
 {
@@ -147,7 +147,7 @@ static int64_t group_bytes(const struct pith_scheduler *s, const struct sched_an
     return n_sibling > 0 ? bytes + n_sibling * sibling_bytes(s, a, n) : bytes;
 }
 
-/* What the answers that run may still grow by, beyond what they have. */
+/* The possible growth of running answers, beyond their memory. */
 static int64_t growth(const struct pith_scheduler *s)
 {
     int64_t bytes = 0;
@@ -207,9 +207,9 @@ static const int32_t *known_tokens(const struct sched_answer *a)
     return a->known.list != NULL ? a->known.list : a->request->prompt;
 }
 
-/* Of the answer's known tokens as many as the cache may have, but for the last. Where steps count two
-   are left to evaluate; with recall the tokens that recall together are, and so are tokens whose
-   logits are to be shown. */
+/* Of the answer's known tokens as many as the cache may have, but for the last. Where steps count
+   two are left to evaluate. With recall the tokens that recall together are, and so are tokens
+   whose logits are to be shown. */
 static int32_t most_known(const struct pith_scheduler *s, const struct sched_answer *a)
 {
     int32_t n = a->known.n - (s->engine->traits.counts_steps ? 1 : 0);
@@ -361,7 +361,7 @@ static void start_running(struct pith_scheduler *s, struct sched_answer *a)
 }
 
 /* Ends the first of the queue, which cannot go on even alone: other sequences of the engine took
-   the memory, or the host's is short. What it has said stands. */
+   the memory, or the host's is short. Its text stands. */
 static void refuse(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
     pi_log(PITH_LOG_WARN, "scheduler request=%lld status=%s", (long long)a->request->id,
@@ -469,8 +469,8 @@ void scheduler_stop_running(struct pith_scheduler *s, struct sched_answer *a)
             (size_t)(s->n_running - i) * sizeof(struct sched_answer *));
 }
 
-/* The tokens become a prompt again, also the one that was chosen last, but where it has to be
-   evaluated alone or the list has no room: the sequence's list is the answer's now. */
+/* The tokens become a prompt again, also the one that was chosen last. That one stays out where it
+   has to be evaluated alone or the list has no room: the sequence's list is the answer's now. */
 static void keep_tokens(struct sched_answer *a)
 {
     struct pith_seq *seq = a->seq;
@@ -532,8 +532,8 @@ static void preempt(struct pith_scheduler *s, struct sched_answer *a)
            (long long)a->request->id, a->index, a->swapped != NULL);
 }
 
-/* Whether some answer that runs is better taken from than another: of lower priority, not set aside
-   for in full because it was put back so often, admitted later. */
+/* Whether some running answer is better taken from than another. It has a lower priority, is not
+   set aside for in full because it was put back often, or was admitted later. */
 static bool is_better(const struct pith_scheduler *s, const struct sched_answer *a,
                       const struct sched_answer *than)
 {
@@ -600,7 +600,7 @@ bool scheduler_relieve(struct pith_scheduler *s, struct sched_answer *needy, int
     s->prefixes_changed = true;
     if (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0)
         return true;
-    /* What the cache still has is used, and a round would copy it: it is worth less than that. */
+    /* The rest of the cache is used, and a round would copy it: it is worth less than that. */
     if (s->prefix != NULL && s->engine->traits.bounded && prefix_clear(s->prefix) > 0)
         return true;
     if (scheduler_slot_give(s))

@@ -9,8 +9,8 @@
 struct request;
 struct sched_answer;
 
-/* The scheduler's part. scheduler_admit.c writes it; scheduler_result.c moves what an answer has set
-   aside to its siblings. */
+/* The scheduler's part. scheduler_admit.c writes it; scheduler_result.c moves an answer's reserve
+   to its siblings. */
 struct sched_room {
     struct sched_answer *first, *last; /* the queue: by priority, then by id, then by index */
     int32_t n_active;                  /* answers that run, siblings included */
@@ -49,13 +49,13 @@ void scheduler_dequeue(struct pith_scheduler *s, struct sched_answer *a);
 /* Answers that leave when a does: it and, before its prompt was read, its siblings. */
 int32_t scheduler_group_size(const struct sched_answer *a);
 
-/* The most tokens that a sequence of the request can come to hold, and the bytes of KV memory that
+/* The most tokens that a sequence of the request can come to hold. Also the bytes of KV memory that
    n tokens of it take with a mark. */
 int32_t scheduler_final(const struct pith_scheduler *s, const struct request *r);
 int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r, int32_t mark,
                         int32_t n);
 
-/* The share of what answers may still grow by that is set aside. */
+/* The share of the answers' possible growth that is set aside. */
 double scheduler_reserve(const struct pith_scheduler *s);
 
 /* Admits the first of the queue where its memory can be set aside: it runs then. False: it waits,
@@ -67,15 +67,15 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again);
 void scheduler_look_at_prefixes(struct pith_scheduler *s);
 
 /* Frees memory, or takes it from an answer that runs, so that `needy` may get `bytes` more (NULL:
-   any answer); the step is to be planned anew. An answer that was admitted in this step gives way to
-   all others. False: nothing can be freed. */
+   any answer). The step is to be planned anew. An answer that was admitted in this step gives way
+   to all others. False: nothing can be freed. */
 bool scheduler_relieve(struct pith_scheduler *s, struct sched_answer *needy, int64_t bytes);
 
 /* How many of the answer's known tokens others' prefixes have, and of them those in pages that are
    not in use; there are prefixes. */
 int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct sched_answer *a,
                               int32_t *n_unused);
-/* Drops prefixes that are not in use, then takes pages of what is parked, until `bytes` of
+/* Drops prefixes that are not in use, then takes pages of parked conversations, until `bytes` of
    pages are free. */
 bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes);
 /* Takes an answer out of those that run; what it has set aside is free for others. */

@@ -2,8 +2,9 @@
  * scheduler_draft.c - drafts of answers that run: in which steps there are any, and what becomes of
  * their rows. Where drafts come from, and how long they are, is the engine's (draft.h).
  *
- * Invariant: a draft takes memory that no answer can come to need in the step, ends before a keep
- * round is due, and is forgotten before the step ends. An answer gets the same tokens without one.
+ * Invariant: a draft takes memory that no answer can come to need in the step. It ends before a
+ * keep round is due, and is forgotten before the step ends. An answer gets the same tokens without
+ * one.
  */
 #include "serve/scheduler.h"
 

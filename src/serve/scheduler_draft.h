@@ -27,7 +27,7 @@ struct answer_draft {
     int32_t tokens[DRAFT_MOST + 1]; /* the next token, and what is drafted behind it */
 };
 
-/* What params.draft asks for. The statuses of pith_draft_check, NOMEM. */
+/* The drafts that params.draft asks for. The statuses of pith_draft_check, NOMEM. */
 pith_status scheduler_start_drafts(struct pith_scheduler *s, pith_error *err);
 /* Adds drafts to what is planned, where that suits. */
 void scheduler_plan_drafts(struct pith_scheduler *s);

@@ -2,9 +2,9 @@
  * scheduler_find.c - which parked conversation a request goes on from. Tokens decide: the one that
  * has most of the prompt. Names of slots and sessions only say which of several equals.
  *
- * What is parked goes on in one answer at a time. So a request takes the sequence where its prompt
- * goes on with all of it, and a copy where it only begins alike: the conversation stays for its own
- * next turn. A copy shares its pages.
+ * A parked conversation goes on in one answer at a time. So a request takes the sequence where its
+ * prompt goes on with all of it, and a copy where it only begins alike. The conversation stays for
+ * its own next turn. A copy shares its pages.
  *
  * Invariant: nothing of another salt is looked at, so that no time and no figure tells of it.
  */
@@ -20,8 +20,8 @@ int32_t scheduler_common(const pith_seq *seq, const struct request *r)
     return n;
 }
 
-/* Of the parked tokens those that need not be evaluated again, and not those whose logits are to be
-   shown: a row of logits that was kept is not asked for then. */
+/* Of the parked tokens the ones that need not be evaluated again, and whose logits are not to be
+   shown. A row of logits that was kept is not asked for then. */
 static int32_t reusable(pith_seq *seq, const struct sched_answer *a)
 {
     const struct request *r = a->request;
@@ -82,7 +82,7 @@ static struct match look_at(const struct pith_scheduler *s, const struct sched_a
 }
 
 /* Whether x is to be preferred to y, which have as much of the prompt: the slot's own, then the
-   session's, then what was used last. */
+   session's, then the last used. */
 static bool is_nearer(const struct pith_scheduler *s, const struct sched_answer *a, int32_t x,
                       int32_t y)
 {

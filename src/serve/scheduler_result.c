@@ -1,10 +1,10 @@
 /*
- * scheduler_result.c - what a step's logits become: tokens handed out, answers that are forked from
- * one prompt, and ends. Callbacks are called here and nowhere else, on the thread that steps and
- * without the lock.
+ * scheduler_result.c - the results of a step's logits: tokens handed out, answers that are forked
+ * from one prompt, and ends. Callbacks are called here and nowhere else, on the thread that steps
+ * and without the lock.
  *
- * Invariant: on_done is called once for each answer, after everything that the answer held is free
- * and a request whose last answer it was can no longer be found.
+ * Invariant: on_done is called once for each answer, after all its memory is free. A request whose
+ * last answer it was can then no longer be found.
  */
 #include "serve/scheduler.h"
 

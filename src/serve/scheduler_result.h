@@ -1,5 +1,5 @@
 /*
- * scheduler_result.h - what a step's logits become: tokens handed out, and ends.
+ * scheduler_result.h - the results of a step's logits: tokens handed out, and ends.
  */
 #ifndef PI_SCHEDULER_RESULT_H
 #define PI_SCHEDULER_RESULT_H

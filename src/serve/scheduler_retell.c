@@ -4,9 +4,9 @@
  * next turn has the same text, and its tokens differ there. Where a parked sequence cannot be cut,
  * everything would be read again for that; here its own tokens stay in the prompt instead.
  *
- * Invariant: what the template says is never taken for what a user said, nor the other way round:
- * a control token that is parked is met by the same token only. One of the prompt may be met by its
- * text, which is weaker.
+ * Invariant: the template's text is never taken for a user's, nor the other way round. A control
+ * token that is parked is met by the same token only. One of the prompt may be met by its text,
+ * which is weaker.
  */
 #include "serve/scheduler.h"
 

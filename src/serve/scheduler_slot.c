@@ -1,12 +1,13 @@
 /*
- * scheduler_slot.c - what is parked: sequences of answers that ended, each in its slot or in a place
- * of its own, until a request goes on from it, the memory is needed, or it goes to a file. When
- * memory is needed is scheduler_admit.c's, and which request goes on from what scheduler_find.c's.
+ * scheduler_slot.c - parked conversations: sequences of answers that ended, each in its slot or in
+ * a place of its own. They stay until a request goes on from them, the memory is needed, or they go
+ * to a file. When memory is needed is scheduler_admit.c's, and which request goes on from what
+ * scheduler_find.c's.
  *
  * Where pages are short, what was used longest ago goes to host memory as long as that has room,
  * and is dropped otherwise. Cached prefixes that are not in use go before: they can be had again
- * from their tokens alone, and are mostly what slots leave behind. What a keep policy or recall
- * knows of a session is lost with what is dropped.
+ * from their tokens alone, and are mostly what slots leave behind. The state of a keep policy or
+ * recall is lost with a dropped session.
  *
  * Under a keep policy a sequence cannot be cut where entries are gone. So a copy from before the
  * last answer is parked beside it, which shares its pages until a round copies them. Another answer
@@ -144,7 +145,7 @@ static int32_t find_place(struct pith_scheduler *s)
     return n - PLACES_MORE;
 }
 
-/* What is parked in a slot that another conversation wants goes to a place. */
+/* A conversation in a slot that another one wants goes to a place. */
 static void move_out(struct pith_scheduler *s, int32_t i)
 {
     int32_t to = find_place(s);
@@ -315,7 +316,7 @@ static bool goes_before(const struct slot *x, const struct slot *y)
     return x->is_return != y->is_return ? x->is_return : x->parked_at < y->parked_at;
 }
 
-/* What makes room first, of what has its pages or of what is in host memory; NULL: nothing. */
+/* The conversation that makes room first, with its pages or in host memory; NULL: none. */
 static struct slot *find_oldest(struct pith_scheduler *s, bool swapped)
 {
     struct slot *first = NULL;
@@ -417,7 +418,7 @@ static pith_status check_slot(const struct pith_scheduler *s, const char *what, 
     return PITH_OK;
 }
 
-/* What is parked in a slot, or in a place of its own. */
+/* The conversation that is parked in a slot, or in a place of its own. */
 static pith_status find_parked(struct pith_scheduler *s, const char *what, int32_t i,
                                struct slot **out, pith_error *err)
 {

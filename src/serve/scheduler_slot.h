@@ -16,7 +16,7 @@ struct slot {
     pith_seq *seq;              /* owned; NULL: nothing is parked */
     struct kv_swapped *swapped; /* owned: its pages in host memory; NULL: it has its pages */
     struct sched_answer *runs;  /* was admitted in it, and has not ended; NULL: none */
-    uint64_t salt;              /* of what is parked */
+    uint64_t salt;              /* of the parked conversation */
     uint64_t session;           /* likewise */
     int64_t stamp;              /* counts up, another for everything that is parked */
     int64_t parked_at;          /* counts up: which was used last */
@@ -57,19 +57,20 @@ struct sched_park {
 struct answer_park {
     int32_t slot;     /* where it is parked when it ends; -1: nowhere, or not known yet */
     int32_t from;     /* the slot whose conversation it goes on from; -1: none */
-    bool branches;    /* its sequence is a copy of what is parked, which stays */
+    bool branches;    /* its sequence is a copy of a parked one, which stays */
     bool untouched;   /* its sequence came from a slot, and nothing was evaluated since */
     bool torn;        /* an evaluation was stopped: its sequence is no fresh one's */
-    bool parts;       /* its sequence forgot some of what its slot held, so that what is read counts
-                         as one prompt */
+    bool parts;       /* its sequence forgot some tokens of its slot, so that the rest counts as one
+                         prompt */
     int32_t n_before; /* tokens that its sequence had in its slot, and what was read of them */
     struct read_tally read_before;
 };
 
 /* ---- scheduler_find.c ---- */
 
-/* How many tokens of a parked conversation an answer without a sequence goes on from, which is in
-   a->park.from then; 0: none, or others' prefixes have more. Says in a->tally.reuse why not more. */
+/* How many tokens of a parked conversation an answer without a sequence goes on from. The
+   conversation is in a->park.from then; 0: none, or others' prefixes have more. Says in
+   a->tally.reuse why not more. */
 int32_t scheduler_find(struct pith_scheduler *s, struct sched_answer *a);
 /* Gives the sequence that was found to the answer, with n of its tokens; its mark is the answer's.
    Where others may go on from it, too, the answer gets a copy. KV_FULL, NOMEM: it got none. */
@@ -82,8 +83,8 @@ pith_status scheduler_take(struct pith_scheduler *s, struct sched_answer *a, int
 struct slot *scheduler_slot_of(const struct pith_scheduler *s, const struct sched_answer *a);
 /* Whether no answer but this one runs in the slot that its request names. */
 bool scheduler_slot_is_free(const struct pith_scheduler *s, const struct sched_answer *a);
-/* The answer runs in its slot from now on, or in a place that is found for it. What the slot holds
-   goes to another place, unless it is the same conversation in other words. */
+/* The answer runs in its slot from now on, or in a place that is found for it. The slot's
+   conversation goes to another place, unless it is the same one in other words. */
 void scheduler_slot_enter(struct pith_scheduler *s, struct sched_answer *a);
 /* The answer no longer runs in its slot. A place that was found for it is no longer its. */
 void scheduler_slot_leave(struct pith_scheduler *s, struct sched_answer *a);
@@ -92,7 +93,7 @@ void scheduler_slot_park(struct pith_scheduler *s, struct sched_answer *a);
 /* Takes out what is parked, and has its pages. */
 pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot);
 /* Parks a copy of the answer's sequence, whose prompt is read and which a keep policy allows no way
-   back: a request that has another answer there goes on from it. */
+   back. A request that has another answer there goes on from it. */
 void scheduler_slot_mark_return(struct pith_scheduler *s, struct sched_answer *a);
 /* Tokens that a parked sequence and a prompt begin with, of at most n. */
 int32_t scheduler_common(const pith_seq *seq, const struct request *r);
@@ -102,13 +103,14 @@ bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, 
 /* Bytes of pages that are parked, each once; and of those that no running answer has, too. */
 int64_t scheduler_parked_bytes(struct pith_scheduler *s);
 int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s);
-/* Takes the pages of what was used longest ago, places to return to first: they go to host memory
-   where that has room, else the conversation is dropped. False: nothing that is parked has any. */
+/* Takes the pages of the conversation that was used longest ago, places to return to first. They go
+   to host memory where that has room, else the conversation is dropped. False: nothing that is
+   parked has any. */
 bool scheduler_slot_give(struct pith_scheduler *s);
 /* Makes room for `bytes` in host memory, for which parked conversations there are dropped. False:
    answers have too much of it. */
 bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes);
-/* What is parked has its pages again. KV_FULL, NOMEM. */
+/* The parked conversation has its pages again. KV_FULL, NOMEM. */
 pith_status scheduler_slot_bring(struct pith_scheduler *s, struct slot *slot, pith_error *err);
 /* Bytes of pages that the parked sequence has, or takes when it comes back. */
 int64_t scheduler_slot_bytes(const struct slot *slot);

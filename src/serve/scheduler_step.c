@@ -1,10 +1,10 @@
 /*
- * scheduler_step.c - one step: ends what was cancelled or is late, plans how many tokens each
- * answer gives, makes room for all of them, evaluates them as one batch, and hands out what came of
- * it.
+ * scheduler_step.c - one step. It ends cancelled and late answers, plans how many tokens each
+ * answer gives, and makes room for all of them. Then it evaluates them as one batch, and hands out
+ * the results.
  *
  * Invariant: when the batch is evaluated, its memory is there. Making room can put an answer back
- * or end it; then the step is planned anew, and what was reserved for the others is still theirs.
+ * or end it. Then the step is planned anew, and the others keep their reserved memory.
  */
 #include "serve/scheduler.h"
 
@@ -171,8 +171,8 @@ static bool plan_tokens(struct pith_scheduler *s, struct sched_answer *a, int32_
     return false;
 }
 
-/* Of n tokens those up to where a page ends, if one does: what windows see there is held only then,
-   and goes with the page into the cache of prefixes. */
+/* Of n tokens the ones up to where a page ends, if one does. The entries that windows see there are
+   held only then, and go with the page into the cache of prefixes. */
 static int32_t whole_pages(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
@@ -205,9 +205,9 @@ static int32_t before_recall(const struct pith_scheduler *s, const struct sched_
     return whole >= 2 ? whole : part >= 2 ? part : most;
 }
 
-/* Of what is left to read as much as fits into the step. Where the cut of a prompt matters it is
-   read whole; where steps count no part is a single token, which would be one. Under a keep policy
-   the part before the first round is by itself, so that its pages can be published. */
+/* Of the unread tokens as many as fit into the step. Where the cut of a prompt matters it is read
+   whole; where steps count no part is a single token, which would be one. Under a keep policy the
+   part before the first round is by itself, so that its pages can be published. */
 static int32_t part_of(const struct pith_scheduler *s, const struct sched_answer *a, bool first)
 {
     const struct pith_engine *e = s->engine;
@@ -233,8 +233,7 @@ static int32_t part_of(const struct pith_scheduler *s, const struct sched_answer
     return whole_pages(s, a, before_round(s, a, n));
 }
 
-/* The items of what is planned: generated tokens first, then prompts, each in the order of
-   admission. */
+/* The items of the plan: generated tokens first, then prompts, each in the order of admission. */
 static void list_items(struct pith_scheduler *s)
 {
     s->step.n_item = 0;
@@ -248,7 +247,7 @@ static void list_items(struct pith_scheduler *s)
         }
 }
 
-/* Whether the keep rounds of what is planned have their pages; false: an answer gave way. */
+/* Whether the keep rounds of the plan have their pages; false: an answer gave way. */
 static bool check_rounds(struct pith_scheduler *s)
 {
     pith_error why;
@@ -347,7 +346,7 @@ static void count_share(struct pith_scheduler *s, struct sched_answer *a)
     a->tally.share_s = share.seconds;
 }
 
-/* Tokens of a prompt, or of what is read again, were evaluated. */
+/* Tokens of a prompt, or tokens that are read again, were evaluated. */
 static void note_read(struct pith_scheduler *s, struct sched_answer *a)
 {
     int32_t len = pith_seq_length(a->seq), begin = len - a->step.n_take;
@@ -415,7 +414,7 @@ static bool goes_on(void *user, double fraction)
     return fraction >= 1.0 || scheduler_is_wanted(reading->s, reading->request);
 }
 
-/* What steps take in which no prompt is read says what drafts are worth. */
+/* The time of steps in which no prompt is read tells the worth of drafts. */
 static void note_cost(struct pith_scheduler *s, int32_t begin, int32_t n, double seconds)
 {
     int32_t n_row = 0;
@@ -457,11 +456,11 @@ static void leave_draft(struct pith_scheduler *s, int32_t i)
     s->step.items[i] = item_for(a, 1);
 }
 
-/* Without memory for all of it each item goes alone, and only those without memory fail; where pages
-   are short and others run, they try again in the next step. A prompt whose request was cancelled
-   was stopped on its way, and ends with the next step: where policies have seen a part of it, no
-   other request may use its sequence. Anything else came from outside (the tap), and how far it got
-   is not known. */
+/* Without memory for all of it each item goes alone, and only items without memory fail. Where
+   pages are short and others run, they try again in the next step. A prompt whose request was
+   cancelled was stopped on its way, and ends with the next step. Where policies have seen a part of
+   it, no other request may use its sequence. Anything else came from outside (the tap), and how far
+   it got is not known. */
 static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
 {
     pith_error why;

@@ -55,7 +55,7 @@ static void send(struct serve_tools *t, const struct serve_tools_event *event)
         t->options.on_event(t->options.user, event);
 }
 
-/* Tells the first n bytes of what was collected. */
+/* Tells the first n bytes of the collected text. */
 static void send_text(struct serve_tools *t, size_t n)
 {
     if (n == 0)
@@ -174,7 +174,7 @@ static size_t may_begin(const struct tools_bytes *b, const char *const *markers,
     return best;
 }
 
-/* Tells the first n bytes of what is held. */
+/* Tells the first n bytes of the held text. */
 static void tell_held(struct serve_tools *t, size_t n, enum serve_tools_event_type type)
 {
     size_t from = 0;
@@ -190,7 +190,7 @@ static void tell_held(struct serve_tools *t, size_t n, enum serve_tools_event_ty
     tools_drop(&t->held, n);
 }
 
-/* The start of white space that ends at `end`; all of the white space that was known to come first
+/* The start of white space that ends at `end`. All of the white space that was known to come first
    is taken at once, so that long stretches cost no more than short ones. */
 static size_t space_before(const struct serve_tools *t, size_t end)
 {
@@ -446,7 +446,7 @@ bool serve_tools_in_call(const struct serve_tools *t)
            (t->state == TOOLS_CHANNEL_TEXT && t->channel_call);
 }
 
-/* A value whose end never came, though its closing tag did, but not on a line of its own: the call
+/* A value whose end never came, though its closing tag did, but not on a line of its own. The call
    is read once more, and less strictly. */
 static void read_again(struct serve_tools *t)
 {

@@ -1,9 +1,9 @@
 /*
- * tools.h - what a model's answer means: content, reasoning and calls of tools, told apart while
+ * tools.h - the parts of a model's answer: content, reasoning and calls of tools, told apart while
  * the text comes. A family of models writes calls in a form of its own; the chat template says
- * which. tools_forms.c has the table of forms and finds a template's. tools.c is the parser,
- * with tools_call.c (calls as JSON), tools_params.c (as tags), tools_json.c below it and
- * tools_harmony.c (gpt-oss's channels) beside it. tools_grammar.c has the grammar of a call.
+ * which. tools_forms.c has the table of forms and finds a template's. tools.c is the parser, with
+ * tools_call.c (calls as JSON), tools_params.c (as tags), tools_json.c below it and tools_harmony.c
+ * (gpt-oss's channels) beside it. tools_grammar.c has the grammar of a call.
  *
  *     serve_tools_style_detect(template, len, &style);
  *     params.special = serve_tools_style_special(&style, model);
@@ -164,7 +164,7 @@ struct serve_tools_grammar {
     struct serve_tools_schema *schemas; /* [n_schema] */
     size_t n_schema;
     const char *const *triggers; /* [n_trigger] AUTO: where the answer is held to the grammar, whose
-                                    texts begin with one of them; the first n_first count only where
+                                    texts begin with one of them. The first n_first count only where
                                     the answer begins with them. Constant */
     int32_t n_trigger, n_first;
 };

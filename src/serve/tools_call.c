@@ -1,7 +1,7 @@
 /*
- * tools_call.c - a section of calls, and calls whose arguments are JSON: an object with name and
- * arguments in any order, or the name and then the arguments. Arguments are passed on byte for byte
- * as soon as the name is known.
+ * tools_call.c - a section of calls, and calls whose arguments are JSON. That is an object with
+ * name and arguments in any order, or the name and then the arguments. Arguments are passed on byte
+ * for byte as soon as the name is known.
  */
 #include "serve/tools_parser.h"
 
@@ -107,7 +107,7 @@ void tools_section_end(struct serve_tools *t)
     t->state = TOOLS_TEXT;
 }
 
-/* What the word has become, or may become. */
+/* The role of the word, or the roles that it may have. */
 enum word { WORD_NONE, WORD_PART, WORD_CALL, WORD_SECTION, WORD_SKIP, WORD_CLOSE };
 
 static enum word compare(const struct serve_tools *t, const char *marker, enum word whole,
@@ -142,7 +142,7 @@ static bool begin_object(struct serve_tools *t, char c)
     return tools_object_step(t, c);
 }
 
-/* What may stand about the objects of a list. */
+/* The characters that may stand about the objects of a list. */
 static bool list_step(struct serve_tools *t, char c, bool *taken)
 {
     *taken = false;

@@ -1,7 +1,7 @@
 /*
- * tools_forms.c - how families of models write calls and reasoning: the table of forms, what of a
- * template's text tells them apart, and which markers are control tokens of a model. A new family
- * is one line of each table.
+ * tools_forms.c - how families of models write calls and reasoning. It has the table of forms, the
+ * texts of a template that tell them apart, and the markers that are control tokens of a model. A
+ * new family is one line of each table.
  */
 #include "serve/tools_parser.h"
 
@@ -178,7 +178,7 @@ const char *serve_tools_form_name(enum serve_tool_form form)
     return tools_form_of(form)->name;
 }
 
-/* What a template's text contains, where its family writes a form; the first line counts. */
+/* Texts that a template contains where its family writes a form; the first line counts. */
 static const struct {
     enum serve_tool_form form;
     const char *has[2];

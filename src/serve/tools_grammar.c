@@ -1,8 +1,8 @@
 /*
- * tools_grammar.c - the grammar of calls in a form, as GBNF: names and markers stand in its text,
- * arguments are rules that the compiler of JSON schemas fills in. Values between tags are text that
- * does not contain the closing tag, so that any other text may stand in them. Also the words that
- * explain tools to a model whose template does not.
+ * tools_grammar.c - the grammar of calls in a form, as GBNF. Names and markers stand in its text,
+ * and arguments are rules that the compiler of JSON schemas fills in. Values between tags are text
+ * that does not contain the closing tag, so that any other text may stand in them. Also the words
+ * that explain tools to a model whose template does not.
  */
 #include "serve/tools_parser.h"
 
@@ -25,7 +25,7 @@ struct shape {
     const char *end;
     const char *mid_gbnf; /* in place of mid: an expression */
     /* An object alone is a call, too, where the answer begins with it or behind the tag, in one of
-       these spellings; by which name its arguments go. NULL: it is none. */
+       these spellings. They differ by the name of its arguments. NULL: it is none. */
     const char *alone_args;
     const char *const *spelling; /* [n_spelling] AUTO: the triggers, in place of trigger */
     int32_t n_spelling;
@@ -292,7 +292,7 @@ static void add_literal(struct writer *w, const char *text)
 }
 
 /* Rules NAME-0, NAME-1 ... for text that does not contain `end`, whose first character does not
-   come again in it: state i has seen i characters of it. */
+   come again in it. State i has seen i characters of it. */
 static void add_text_rules(struct writer *w, const char *name, const char *end)
 {
     size_t n = strlen(end);

@@ -10,7 +10,7 @@
 #include "base/utf8.h"
 
 static const char *const ends[] = {"<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"};
-/* What a head may begin with. */
+/* Texts that a head may begin with. */
 static const char *const begins[] = {
     "<|start|>", "<|channel|>", "assistant", "to=", "<|end|>", "<|call|>", "<|return|>"};
 

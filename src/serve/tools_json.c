@@ -1,6 +1,6 @@
 /*
  * tools_json.c - the automaton behind tools_json.h: RFC 8259 with a stack of bits, UTF-8 and
- * surrogate pairs checked, so that what it lets through any reader of JSON takes.
+ * surrogate pairs checked. So any reader of JSON takes the texts that it lets through.
  */
 #include "serve/tools_json.h"
 

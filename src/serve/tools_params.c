@@ -1,7 +1,7 @@
 /*
- * tools_params.c - calls whose arguments are keys and values between tags, made into JSON: a string
- * stays a string, and is passed on while it comes; what the tool's schema calls a number, a list
- * and so on is read when its end has come, and stays a string where it is none.
+ * tools_params.c - calls whose arguments are keys and values between tags, made into JSON. A string
+ * stays a string, and is passed on while it comes. A value that the tool's schema calls a number, a
+ * list and so on is read when its end has come. Where it is none, it stays a string.
  *
  * A closing tag ends a value only where the next parameter or the end of the call follows it. Where
  * the form has values on lines of their own, so does the tag. All others are a part of the value.

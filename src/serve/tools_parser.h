@@ -1,9 +1,9 @@
 /*
  * tools_parser.h - the parser's insides, shared by tools*.c. A text goes through it byte by byte,
- * so that it cannot matter how it was split. What is told is collected per piece (tools.c).
+ * so that it cannot matter how it was split. The results are collected per piece (tools.c).
  *
- * raw has the text of what may be a call, from its marker (and white space before it) on, until it
- * is one: what proves to be none is content again.
+ * raw has the text of a possible call, from its marker (and white space before it) on, until it is
+ * one. A text that proves to be none is content again.
  */
 #ifndef PI_SERVE_TOOLS_PARSER_H
 #define PI_SERVE_TOOLS_PARSER_H
@@ -155,7 +155,7 @@ bool tools_params_begin(struct serve_tools *t);
 bool tools_call_named(struct serve_tools *t, const char *text, size_t len);
 void tools_call_reset(struct serve_tools *t);
 void tools_section_end(struct serve_tools *t);
-/* What is in raw was no call: all but word is content, word is read again. */
+/* The text in raw was no call: all but word is content, word is read again. */
 void tools_broken(struct serve_tools *t);
 
 /* ---- the request's tools (tools_list.c) ---- */

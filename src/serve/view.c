@@ -1,6 +1,6 @@
 /*
  * view.c - which sequence watchers follow, and what each step changed. It writes no JSON and owns
- * no engine. Invariant: without watchers it holds no memory of sequences, and it never looks at a
+ * no engine. Invariant: without watchers it holds no memory of sequences. It never looks at a
  * lane's positions unless the policies' counts or the lanes' lengths say that something went.
  */
 #include "serve/view.h"

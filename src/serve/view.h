@@ -1,6 +1,6 @@
 /*
- * view.h - what the KV memory holds, as JSON for people who watch: the bytes, the requests, and of
- * one sequence (the one that is followed) which lanes still hold each token and at which round the
+ * view.h - the KV memory's content, as JSON for people who watch: the bytes and the requests. Of
+ * one sequence (the followed one) it has which lanes still hold each token and at which round the
  * others let it go. docs/page.md describes the documents.
  *
  * How a server uses it, all on the thread that steps:
@@ -14,8 +14,8 @@
  * twice, or one that a snapshot has in it already, changes nothing. It never changes the engine.
  *
  * Routes of the page: GET /props, GET /kv, GET /kv/events ("data: <document>\n\n", the first a
- * snapshot), POST /kv/cancel?id=N (pith_scheduler_cancel), POST /kv/follow?id=N&answer=N
- * (serve_view_follow; without id: whatever runs), POST /v1/chat/completions, POST /v1/completions.
+ * snapshot), POST /kv/cancel?id=N (pith_scheduler_cancel). Also POST /kv/follow?id=N&answer=N
+ * (serve_view_follow; without id: any that runs), POST /v1/chat/completions, POST /v1/completions.
  */
 #ifndef PI_SERVE_VIEW_H
 #define PI_SERVE_VIEW_H
@@ -47,7 +47,7 @@ struct serve_view_item {
     const pith_seq *seq; /* NULL: nothing of it is in the KV memory */
 };
 
-/* What there is to see now; borrowed during the call. */
+/* The objects that there are to see now; borrowed during the call. */
 struct serve_view_source {
     const pith_engine *engine;
     const pith_engine *draft_engine; /* the drafting model's; NULL: none */
@@ -66,14 +66,14 @@ void serve_view_free(struct serve_view *view);
 void serve_view_watch(struct serve_view *view, bool on);
 bool serve_view_watched(const struct serve_view *view);
 
-/* Follows one answer while it is there; id below 0: a request that generates, else one that reads,
-   else what is parked, and it stays with that while it lasts. */
+/* Follows one answer while it is there. id below 0: a request that generates, else one that reads,
+   else a parked one, and it stays with that while it lasts. */
 void serve_view_follow(struct serve_view *view, int64_t id, int32_t answer);
 /* Follows a request's first answer, and nothing where that is not there: what was seen stays. */
 void serve_view_follow_only(struct serve_view *view, int64_t id);
 
-/* Notes what a step changed. Without a keep round that is a comparison of lengths. Where memory for
-   the notes is short the sequence is no longer followed, and the documents say so. */
+/* Notes the changes of a step. Without a keep round that is a comparison of lengths. Where memory
+   for the notes is short the sequence is no longer followed, and the documents say so. */
 void serve_view_step(struct serve_view *view, const struct serve_view_source *source);
 
 /* The whole state; what changed since the last delta. *json [*len] is terminated and freed by

@@ -2,8 +2,8 @@
  * view_json.c - the documents of view.h: docs/page.md describes each field. It reads what view.c
  * noted and the engine's account, and changes only what the next delta may leave out.
  *
- * Everything that a delta says has its absolute place (positions, rounds, numbers of events), so
- * that a watcher whose snapshot was newer loses nothing by reading it.
+ * Everything in a delta has its absolute place (positions, rounds, numbers of events). So a watcher
+ * whose snapshot was newer loses nothing by reading it.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static json_t *name_json(const char *name)
     return json_stringn(text, n);
 }
 
-/* Both take the value. What could not be made makes what it belongs to NULL, up to the document. */
+/* Both take the value. A part that could not be made makes its whole NULL, up to the document. */
 static void put(json_t **object, const char *key, json_t *value)
 {
     if (json_object_set_new(*object, key, value) == 0)
@@ -103,7 +103,7 @@ static int64_t pinned_bytes(const struct serve_view *v, const struct serve_view_
     return bytes;
 }
 
-/* What sums to the total. */
+/* The parts that sum to the total. */
 static json_t *parts_json(const pith_memory_stats *m, int64_t draft_model)
 {
     const struct {
@@ -330,7 +330,7 @@ static json_t *followed_json(const struct serve_view *v)
     return out;
 }
 
-/* What it gained and lost since the last delta. */
+/* Its gains and losses since the last delta. */
 static json_t *followed_delta_json(const struct serve_view *v)
 {
     const struct view_watch *w = v->watch;

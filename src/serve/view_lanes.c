@@ -1,6 +1,6 @@
 /*
  * view_lanes.c - what is known of the followed sequence's lanes. It reads positions and writes
- * nothing but its own notes. When to look, and what a round was, is view.c's.
+ * nothing but its own notes. view.c decides when to look, and which rounds there were.
  *
  * Invariant: after a scan an entry's note is VIEW_HELD exactly where pith_seq_lane lists its
  * position.

@@ -1,6 +1,6 @@
 /*
- * view_lanes.h - one sequence as its watchers see it: its tokens, and of each lane which positions
- * it held when it was last looked at, and at which round the others went.
+ * view_lanes.h - one sequence as its watchers see it: its tokens, and of each lane the positions
+ * that it held when it was last looked at. Also at which round the others went.
  *
  * A round has a number in the sequence, from 1; 0 stands for what went before a viewer watched.
  */
@@ -33,7 +33,7 @@ struct view_lanes {
     struct view_lane *lane; /* [n_layer * n_head] owned */
 };
 
-/* What a look found. */
+/* The findings of a look. */
 struct view_found {
     int64_t n_gone; /* entries */
     int64_t n_back;
@@ -59,7 +59,7 @@ void view_lanes_scan(struct view_lanes *v, const pith_seq *seq, int32_t round,
 
 /* A lane as runs from position 0: "12 3:7 40": 12 held, 3 that went at round 7, 40 held. */
 void view_lanes_write(const struct view_lanes *v, int32_t lane, struct view_text *out);
-/* What went at rounds from `round` on: "start+length:round" with blanks between. */
+/* The positions that went at rounds from `round` on: "start+length:round" with blanks between. */
 void view_lanes_write_gone(const struct view_lanes *v, int32_t lane, int32_t round,
                            struct view_text *out);
 /* How many lanes hold each position: "n*length" with blanks between. */

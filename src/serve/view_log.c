@@ -1,6 +1,6 @@
 /*
- * view_log.c - the log of what policies did, from differences of their counts, and the ring of
- * steps. It looks at no lane: what a scan found comes from view.c. Invariant: numbers of events and
+ * view_log.c - the log of the policies' work, from differences of their counts, and the ring of
+ * steps. It looks at no lane: a scan's findings come from view.c. Invariant: numbers of events and
  * frames ascend by one, so that a watcher can tell what it has.
  */
 #include <string.h>

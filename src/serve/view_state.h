@@ -1,5 +1,5 @@
 /*
- * view_state.h - what a view remembers while a viewer watches; for view*.c alone.
+ * view_state.h - the state of a view while a viewer watches; for view*.c alone.
  */
 #ifndef PI_SERVE_VIEW_STATE_H
 #define PI_SERVE_VIEW_STATE_H
