@@ -7,7 +7,7 @@
 
 #include "policy/traits/traits.h"
 
-/* What decides how much a conversation takes. Borrowed, fitted. */
+/* The sizes that decide a conversation's memory. Borrowed, fitted. */
 struct pi_account {
     const struct kv_geometry *g;
     const struct policy_set *policies;
@@ -16,11 +16,11 @@ struct pi_account {
     int64_t ram;     /* of the tier, as it was asked for */
 };
 
-/* What the pool knows of a page: its entries in lists, and a table's, which may have room for twice
-   as many as it has. */
+/* The pool's share of a page: its entries in lists, and a table's, which may have room for twice as
+   many as it has. */
 #define PI_TABLE_PAGE_BYTES 40
 
-/* What policies remember of a sequence, and its row of logits. */
+/* A policy's state of a sequence, and its row of logits. */
 int64_t pi_account_remembered(const struct pith_seq *seq);
 
 /* Bytes that one sequence of n_token tokens takes: of pages, and of everything. */
@@ -30,8 +30,8 @@ int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);
 /* Pages of such a sequence, counting one more of each lane. */
 int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token);
 
-/* Bytes of recall's tier beside pages of `pages` bytes: what was asked for, or where nothing was as
-   much as sequences evict that fill those pages. 0 without a tier. */
+/* Bytes of recall's tier beside pages of `pages` bytes. It is the size that was asked for, or where
+   there is none, as much as sequences evict that fill those pages. 0 without a tier. */
 int64_t pi_account_tier(const struct pi_account *a, int64_t pages);
 
 /* Of a budget for everything the bytes of pages and of the tier (left alone where there is none).

@@ -1,6 +1,6 @@
 /*
  * advance.c - tells how far an evaluation is, from within its passes, and hears whether it shall go
- * on (pith_engine_params.on_advance). What a stopped pass leaves behind is eval.c's to take back.
+ * on (pith_engine_params.on_advance). eval.c takes back the entries of a stopped pass.
  *
  * Invariant: a pass is only stopped where its caller has said that there is a way back. Elsewhere
  * the wish is remembered, and the evaluation ends with the pass.

@@ -1,10 +1,10 @@
 /*
- * ahead.c - entries ahead of a sequence's end: those of drafted tokens, until each came true or is
- * forgotten. It knows nothing of where drafts come from.
+ * ahead.c - entries ahead of a sequence's end. They are of drafted tokens, until each came true or
+ * is forgotten. It knows nothing of where drafts come from.
  *
  * Invariant: n_token counts what was chosen, and lanes hold n_ahead tokens more. Nothing else may
- * look into them meanwhile. No keep round fell into the pass, and windows have let nothing go, so
- * that cutting the lanes leaves what a pass without a draft would have left.
+ * look into them meanwhile. No keep round fell into the pass, and windows have let nothing go. So
+ * cutting the lanes leaves the entries that a pass without a draft would have left.
  */
 #include "engine/draft.h"
 

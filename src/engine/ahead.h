@@ -1,6 +1,6 @@
 /*
- * ahead.h - entries ahead of a sequence's end: those of drafted tokens, until each came true or is
- * forgotten. draft.h has the order of calls.
+ * ahead.h - entries ahead of a sequence's end. They are of drafted tokens, until each came true or
+ * is forgotten. draft.h has the order of calls.
  */
 #ifndef PI_AHEAD_H
 #define PI_AHEAD_H

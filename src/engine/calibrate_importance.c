@@ -1,10 +1,11 @@
 /*
  * calibrate_importance.c - makes a model repeat texts and learns from it how important entries are.
- * Each text is read twice: with its repetition, for the targets (policy/keep/importance_target.c),
- * the centres of its queries (policy/keep/calibrate.c) and the measures of features; and alone, for
- * the sums of the fit (policy/keep/importance_sums.c) and the scores of policies that look at
- * entries alone (policy/keep/importance_score.c). Other policies read it in engines of their own.
- * Invariant: the engine's pass has neither tap nor watch afterwards, however it ends.
+ * Each text is read twice. With its repetition it gives the targets
+ * (policy/keep/importance_target.c), the centres of its queries (policy/keep/calibrate.c) and the
+ * measures of features. Alone it gives the sums of the fit (policy/keep/importance_sums.c) and the
+ * scores of policies that look at entries alone (policy/keep/importance_score.c). Other policies
+ * read it in engines of their own. Invariant: the engine's pass has neither tap nor watch
+ * afterwards, however it ends.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -426,7 +427,7 @@ static pith_status check(const pith_engine *e, const pith_importance_params *p, 
     return PITH_OK;
 }
 
-/* What the texts and the model decide: how much there is to do, and the arrays for it. */
+/* The amount of work that the texts and the model set, and the arrays for it. */
 static pith_status prepare(struct run *r, pith_error *err)
 {
     const pith_importance_params *p = r->params;

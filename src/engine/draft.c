@@ -1,5 +1,5 @@
 /*
- * draft.c - what a sequence's drafts come from, and which engines allow any. Of the two that draft,
+ * draft.c - the sources of a sequence's drafts, and which engines allow any. Of the two that draft,
  * the text itself and a smaller model, the one goes first that seems to gain more (draft_gauge.h).
  *
  * Invariant: a draft that fails is no draft. Nothing here changes a sequence but the places behind
@@ -102,8 +102,8 @@ void pi_seq_rest_draft(struct pith_seq *seq)
 
 /* ---- a draft ---- */
 
-/* Tokens that may be drafted, before a keep round: also one behind the last would be too late, since
-   it would come whether the draft comes true or not. */
+/* Tokens that may be drafted, before a keep round. One behind the last would be too late, too,
+   since it would come whether the draft comes true or not. */
 static int32_t most_of(const struct pith_seq *seq, int32_t most)
 {
     const struct pith_engine *e = seq->engine;
@@ -120,8 +120,8 @@ static bool has_room(struct pith_seq *seq, int32_t most)
     return seq->logits != NULL && pi_seq_grow(seq, most + 1, NULL) == PITH_OK;
 }
 
-/* What a token of the model's drafts takes, as a part of a pass of one row; before any, by what both
-   models read for a token. */
+/* The time of a token of the model's drafts, as a part of a pass of one row. Before any, it is by
+   the bytes that both models read for a token. */
 static double model_each(const struct pi_draft *d, const struct pith_seq *seq,
                          const struct draft_cost *cost)
 {

@@ -1,14 +1,14 @@
 /*
  * draft_gauge.c - the numbers behind drafts (draft_gauge.h). Invariant: every estimate moves a part
- * of the way to what was seen last, so that a single odd time or lucky draft changes little, and a
- * text that turns from copying to writing is noticed within some tens of tokens.
+ * of the way to the last value. So a single odd time or lucky draft changes little. A text that
+ * turns from copying to writing is noticed within some tens of tokens.
  */
 #include "engine/draft_gauge.h"
 
 #include "base/base.h"
 
-/* Q4_K with one thread: 1.0 times for 2 rows, 1.35 for 4, 2.3 for 8, 4.6 for 16; of a small model
-   1.3 times for 2. */
+/* Q4_K with one thread takes 1.0 times for 2 rows, 1.35 for 4, 2.3 for 8, 4.6 for 16. A small model
+   takes 1.3 times for 2. */
 #define ROW_GUESS 0.2
 #define ODD 2.0 /* a time that is more times off what was thought counts as this many times */
 #define ROWS_MOST (DRAFT_MOST + 1)
@@ -21,8 +21,8 @@
 #define PAUSE_FIRST 48
 #define PAUSE_MOST 1024
 
-/* First guesses. A lookup's kind: 0, 1, 2, 3, 4 to 7, 8 or more tokens matched, far from where the
-   last draft was taken from, and the same near it. */
+/* First guesses. A lookup's kind: 0, 1, 2, 3, 4 to 7, 8 or more tokens matched. There is one far
+   from where the last draft was taken from, and the same near it. */
 static const double guess[DRAFT_N_KIND] = {
     0.0,  0.08, 0.15, 0.3, 0.5,  0.8,  /* far */
     0.15, 0.3,  0.45, 0.6, 0.75, 0.88, /* near */
@@ -51,7 +51,7 @@ double draft_cost_rows(const struct draft_cost *c, int32_t n_row)
     return guess_rows(n_row) * (times > 0.0 ? times : 1.0);
 }
 
-/* What was interrupted is no measure, so that a single time moves an estimate by little. */
+/* An interrupted pass is no measure, so that a single time moves an estimate by little. */
 static double closer(double before, double seen, double step)
 {
     seen = seen > ODD * before ? ODD * before : seen < before / ODD ? before / ODD : seen;

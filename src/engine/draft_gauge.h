@@ -1,13 +1,13 @@
 /*
  * draft_gauge.h - whether a draft pays, and how long it had better be: what was measured of passes
  * and of drafts so far, as numbers. It decides how many tokens are drafted, and never which token
- * comes next, so that times may differ from run to run and texts do not. It knows neither tokens
- * nor sequences.
+ * comes next. So times may differ from run to run and texts do not. It knows neither tokens nor
+ * sequences.
  *
- * With p the chance that a drafted token comes true where those before it did, a draft of k tokens
- * gives 1 + p + ... + p^k tokens in place of one. A pass of n rows takes c(n) times what a pass of
- * one row takes, and drafting a token takes `each` of these. Where m sequences have their tokens in
- * the pass anyway:
+ * p is the chance that a drafted token comes true where the ones before it did. A draft of k tokens
+ * then gives 1 + p + ... + p^k tokens in place of one. A pass of n rows takes c(n) times the time
+ * of a pass of one row, and drafting a token takes `each` of these. Where m sequences have their
+ * tokens in the pass anyway:
  *
  *   gain(k) = (m + p + ... + p^k) / m * c(m) / (c(m + k) + k each)
  */
@@ -19,8 +19,8 @@
 
 #define DRAFT_MOST 63 /* tokens of a draft */
 
-/* What passes take in a generation or in a scheduler. Seconds are those that the
-   thread computed, so that other programs do not count. */
+/* The times of passes in a generation or in a scheduler. Seconds are those that the thread
+   computed, so that other programs do not count. */
 struct draft_cost {
     double one_s;                   /* of a pass of one row; 0: not known yet */
     double times[DRAFT_MOST + 2];   /* [rows] measured over guessed; 0: not known yet */
@@ -52,8 +52,8 @@ void draft_gauge_start(struct draft_gauge *g);
 /* The chance of a drafted token of a kind. */
 double draft_gauge_chance(const struct draft_gauge *g, int kind);
 
-/* The best length of a draft of at most n tokens, beside n_row rows that are there anyway, and
- * *gain, which is 1 where that is 0. each: of drafting a token, as a part of a pass of one row. */
+/* The best length of a draft of at most n tokens, beside n_row rows that are there anyway. *gain is
+ * 1 where that is 0. each: of drafting a token, as a part of a pass of one row. */
 int32_t draft_gauge_best(double chance, const struct draft_cost *c, double each, int32_t n_row,
                          int32_t n, double *gain);
 

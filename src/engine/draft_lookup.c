@@ -1,8 +1,8 @@
 /*
  * draft_lookup.c - n-grams of a text (draft_lookup.h). Each place is linked to the last one before
- * it with the same last one, two and three tokens, by a table of hashes; what is found is compared
- * token by token, so that a hash may lie. A text that is edited follows its source with gaps: the
- * places around the one that the last draft would have come to are looked at first.
+ * it with the same last one, two and three tokens, by a table of hashes. A place that is found is
+ * compared token by token, so that a hash may lie. A text that is edited follows its source with
+ * gaps. The places around the one that the last draft would have come to are looked at first.
  *
  * Invariant: a search looks at a bounded number of places, whatever the text.
  */

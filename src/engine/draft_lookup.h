@@ -21,19 +21,19 @@ struct draft_lookup {
     int32_t source_at;
 };
 
-/* Frees what a zeroed or used one owns. */
+/* Frees the parts of a zeroed or used one. */
 void draft_lookup_free(struct draft_lookup *l);
 
 /* Bytes of its arrays. */
 size_t draft_lookup_bytes(const struct draft_lookup *l);
 
-/* Makes the tokens [n] those of the index: what is new is added, and where others stood there it
-   begins anew. NOMEM leaves it empty. */
+/* Makes the tokens [n] the index's. New ones are added, and where others stood there it begins
+   anew. NOMEM leaves it empty. */
 pith_status draft_lookup_set(struct draft_lookup *l, const int32_t *tokens, int32_t n);
 
-/* The place of the text that goes on as the tokens do, as its best guess: where the most tokens
-   match, and of equals the one that follows the last draft's. out [most] receives what stands
-   behind it. Returns the tokens, 0 where nothing matches; *kind: draft_gauge.h's. */
+/* The place of the text that goes on as the tokens do, as its best guess. It is where the most
+   tokens match, and of equals the one that follows the last draft's. out [most] receives what
+   stands behind it. Returns the tokens, 0 where nothing matches; *kind: draft_gauge.h's. */
 int32_t draft_lookup_find(struct draft_lookup *l, int32_t most, int32_t *out, int *kind);
 
 #endif

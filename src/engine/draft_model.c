@@ -2,8 +2,8 @@
  * draft_model.c - drafts from a smaller model: its likeliest token, again and again. Its sequence is
  * kept in step by cutting what did not come true and reading what came instead.
  *
- * A token is worth drafting while it is likely enough that all before it and itself come true, which
- * the model's own probabilities tell: where it is unsure, the draft ends.
+ * A token is worth drafting while it is likely enough that all before it and itself come true. The
+ * model's own probabilities tell: where it is unsure, the draft ends.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
- * embed.c - what a model makes of a text as one vector: its hidden states after the last norm,
- * pooled as the model's file says, with length 1. The text is read in a sequence of its own, which
- * is gone afterwards. Means are sums in order of position, so that no bit depends on the chunk.
+ * embed.c - a model's vector of a text: its hidden states after the last norm, pooled as the
+ * model's file says, with length 1. The text is read in a sequence of its own, which is gone
+ * afterwards. Means are sums in order of position, so that no bit depends on the chunk.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
- * engine.c - engines and sequences as objects: creation, forking, truncation. What they do with
- * tokens is eval.c's, and their files are files.c's. Invariant: every lane of a sequence that no
- * policy has altered holds one entry per token of seq->tokens.
+ * engine.c - engines and sequences as objects: creation, forking, truncation. eval.c evaluates
+ * their tokens, and files.c has their files. Invariant: every lane of a sequence that no policy has
+ * altered holds one entry per token of seq->tokens.
  */
 #include "engine/engine.h"
 
@@ -47,7 +47,7 @@ static void follow_keys(const struct kv_geometry *given, struct kv_geometry *g)
         g->edge_v.type = g->edge_k.type;
 }
 
-/* Keys of few bits cost most where many query heads share them: of Qwen2.5-7B (7 to 1) turbo3
+/* Keys of few bits cost most where many query heads share them. In Qwen2.5-7B (7 to 1) turbo3
    raises the perplexity from 6.6 to 3,556, with q8_0 for K to 6.7 (TurboQuant+, "asymmetric KV
    compression"). There K is q8_0 instead, in all layers that would be turbo, unless forced. */
 static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_params *params,
@@ -61,12 +61,11 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
-        return pi_fail(
-            err, PITH_UNSUPPORTED,
-            "type_k: \"%.64s\": %d query heads share a KV head, so that K should be q8_0, "
-            "which cannot store a head size of %d; \"%s:force\" takes %s all the same",
-            params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k, kv_type_name(g->type_k),
-            kv_type_name(g->type_k));
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_k: \"%.64s\": %d query heads share a KV head, so K should be q8_0, "
+                       "which cannot store heads of %d; \"%s:force\" takes %s anyway",
+                       params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k,
+                       kv_type_name(g->type_k), kv_type_name(g->type_k));
     if (kv_type_is_rotated(g->type_k))
         g->type_k = KV_TYPE_Q8_0;
     if (kv_type_is_rotated(g->edge_k.type))
@@ -75,7 +74,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-/* What pages may take, and what recall's tier may. */
+/* The limits of pages, and of recall's tier. */
 static pith_status size_memory(const pith_engine_params *params, struct plan *out, pith_error *err)
 {
     const struct pi_account *a = &out->account;
@@ -241,7 +240,7 @@ void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);
     out->n_seq -= e->recall.n_guest_seq;
-    /* What the policy remembers of each sequence. */
+    /* The state of the policy for each sequence. */
     out->table_bytes += out->n_seq * (int64_t)e->traits.state_size;
 }
 void pith_engine_kv_reset_peak(pith_engine *e)
@@ -356,8 +355,9 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
     return PITH_OK;
 }
 
-/* A lane without a gap below p has position i in slot i up to there: positions ascend, but where one
-   was overwritten, and then it is the slot of a gap. Lanes with a window are pi_memory_reach's. */
+/* A lane without a gap below p has position i in slot i up to there. Positions ascend, but where
+   one was overwritten, and then it is the slot of a gap. Lanes with a window are
+   pi_memory_reach's. */
 int32_t pi_seq_first_gap(const struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
@@ -407,8 +407,8 @@ static pith_status check_reach(const struct pith_seq *seq, int32_t n_token, pith
         return PITH_OK;
     if (kv_cache_geometry(seq->engine->kv)->state_bytes > 0)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "n_token: %d: the recurrent layers have kept no state there, so that tokens "
-                       "from %d on must be read again (%d can be gone back to)",
+                       "n_token: %d: the recurrent layers have kept no state there, so tokens from "
+                       "%d on must be read again (%d can be gone back to)",
                        n_token, reach, reach);
     return pi_fail(err, PITH_UNSUPPORTED,
                    "n_token: %d: layers with a window have forgotten what token %d sees, so "

@@ -1,6 +1,6 @@
 /*
- * engine.h - the engine's and the sequences' insides, shared by the files of engine/. What belongs
- * to one file is a part, declared in that file's header, which says what writes it; the rest is engine.c's.
+ * engine.h - the engine's and the sequences' insides, shared by the files of engine/. Fields of one
+ * file are a part, declared in that file's header, which names its writer; the rest is engine.c's.
  */
 #ifndef PI_ENGINE_H
 #define PI_ENGINE_H
@@ -55,7 +55,7 @@ struct pith_seq {
     bool has_logits;
     bool is_loaded;   /* from a file: what its tokens read is not known */
     int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
-    int32_t pinned;   /* the first position of what recall put in; 0: nothing is */
+    int32_t pinned;   /* the first position of recalled text; 0: nothing is */
     bool is_away;     /* its lanes are in host memory: sequence.c */
     int32_t away_gap; /* what pi_seq_first_gap said when they left; 0 where that does not suffice */
 
@@ -74,8 +74,8 @@ struct pith_seq {
 /* Whether prompts are read in chunks, which choose together what they read. */
 bool pi_engine_reads_chunks(const struct pith_engine *e);
 
-/* Of n of the tokens that are left of a prompt as many as end where a chunk does and leave no
-   single one; with a read policy and without rounds. `some`: one chunk at least. */
+/* Of n tokens that are left of a prompt as many as end where a chunk does and leave no single one.
+   That is with a read policy and without rounds. `some`: one chunk at least. */
 int32_t pi_engine_part(const struct pith_engine *e, int32_t n, int32_t left, bool some);
 
 /* ---- engine.c ---- */
@@ -93,11 +93,11 @@ pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err);
 /* The lowest position that some lane has no entry of; n_token when there is none. */
 int32_t pi_seq_first_gap(const struct pith_seq *seq);
 
-/* Tokens of the beginning of tokens [n] that the sequence holds and a sync need not evaluate again,
-   so that the result is that of a fresh sequence. All of them where the sequence goes on from its
-   end. Where it must forget some, no more than every lane still has the entries of, and no more
-   than each verb allows (hook `reusable`). A sequence that is away goes back only as far as was
-   noted when it left. */
+/* Tokens of the beginning of tokens [n] that the sequence holds and a sync need not evaluate again.
+   The result is then that of a fresh sequence. All of them where the sequence goes on from its end.
+   Where it must forget some, no more than every lane still has the entries of, and no more than
+   each verb allows (hook `reusable`). A sequence that is away goes back only as far as was noted
+   when it left. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
 
 #endif

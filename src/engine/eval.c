@@ -1,11 +1,11 @@
 /*
- * eval.c - tokens into sequences: splits a batch into passes of at most `chunk` tokens, reserves
- * the memory of all of them first, and rolls every sequence back when anything fails. A pass also
- * ends where a keep round is due, and before the tokens that recall together, so that both come at
- * the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
- * sequence has all of its item's tokens, or none; or, where a cancelled evaluation had evicted
- * entries already or shall keep what it read, the tokens of the passes that were done. A pass that was
- * stopped on its way is taken back.
+ * eval.c - tokens into sequences. It splits a batch into passes of at most `chunk` tokens and
+ * reserves the memory of all of them first. It rolls every sequence back when anything fails. A
+ * pass also ends where a keep round is due, and before the tokens that recall together. So both
+ * come at the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
+ * sequence has all of its item's tokens, or none. A cancelled evaluation that had evicted entries
+ * already, or shall keep its tokens, leaves the tokens of the passes that were done. A pass that
+ * was stopped on its way is taken back.
  */
 #include "base/mem.h"
 #include "engine/schedule.h"
@@ -52,8 +52,8 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
     return pi_memory_reserve(&seq->memory, pi_item_until_round(e, item, 0, item->n_token), err);
 }
 
-/* Memory for everything the batch will write, so that no pass can fail. What a sequence holds until
-   its first keep round is reserved; what comes later is counted (hook `reserve_batch`). */
+/* Memory for everything the batch will write, so that no pass can fail. The memory of a sequence
+   until its first keep round is reserved; later memory is counted (hook `reserve_batch`). */
 static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                            pith_error *err)
 {
@@ -83,8 +83,8 @@ static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, in
     return true;
 }
 
-/* Collects the rows of the running pass that want logits, a few at a time over all sequences, so
-   that the output matrix is read once for them. */
+/* Collects the rows of the running pass that want logits, a few at a time over all sequences. So
+   the output matrix is read once for them. */
 static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
 {
     int32_t row = 0, n = 0;
@@ -128,7 +128,8 @@ static void settle(const pith_batch_item *item, const struct pi_pass_item *part)
     pi_memory_settle(memory, true);
 }
 
-/* What an item gives to the pass, which has room left; plan->n_take is 0 where it gives nothing. */
+/* Plans the tokens that an item gives to the pass, which has room left; plan->n_take is 0 where it
+   gives nothing. */
 static void plan_item(struct pith_engine *e, const pith_batch_item *item, int32_t n_done,
                       struct pi_item_plan *plan)
 {
@@ -283,8 +284,8 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
     return PITH_OK;
 }
 
-/* Makes what was evaluated a part of the sequence, or forgets it. What was not begun is as it was:
-   it still knows which entries to overwrite, which a truncated sequence forgets. */
+/* Makes what was evaluated a part of the sequence, or forgets it. An item that was not begun is as
+   it was: it still knows which entries to overwrite, which a truncated sequence forgets. */
 static void finish_item(const pith_batch_item *item, struct pi_item_state *state, bool ok)
 {
     struct pith_seq *seq = item->seq;

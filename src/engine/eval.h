@@ -10,12 +10,12 @@
 
 #define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
 
-/* What the running batch has done with one of its items. Each verb's `note` and `copy` write its own
-   part; eval.c writes the rest, and keep.c sets `evicted`. */
+/* The progress of one item in the running batch. Each verb's `note` and `copy` write its own part;
+   eval.c writes the rest, and keep.c sets `evicted`. */
 struct pi_item_state {
     int32_t n_done; /* tokens evaluated */
     bool evicted;   /* a keep round ran, or entries were overwritten: there is no way back */
-    bool undone;    /* a pass was stopped: lanes may hold entries behind those of n_done */
+    bool undone;    /* a pass was stopped: lanes may hold entries behind the n_done tokens */
     bool stays;     /* at the end: what was evaluated is a part of the sequence */
     bool cut;       /* at the end: entries of the evaluation were cut off again */
     struct pi_item_keep keep;
@@ -23,7 +23,7 @@ struct pi_item_state {
     struct pi_recall_point recall; /* likewise */
 };
 
-/* What an item gives to the next pass. Verbs lower and fill it, in their order. */
+/* The tokens that an item gives to the next pass. Verbs lower and fill it, in their order. */
 struct pi_item_plan {
     int32_t n_done; /* tokens of the item that were evaluated before */
     int32_t left;   /* and those that are left */
@@ -50,7 +50,7 @@ struct pi_batch {
     int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */
     int32_t row_item[PI_LOGITS_ROWS]; /* item of the batch */
     int32_t row_pos[PI_LOGITS_ROWS];  /* position */
-    bool keeps_read; /* what a cancelled evaluation has read stays in the sequence; generate.c
+    bool keeps_read; /* tokens that a cancelled evaluation has read stay in the sequence; generate.c
                         sets it */
 };
 
@@ -58,7 +58,7 @@ struct pi_batch {
 pith_status pi_batch_create(struct pith_engine *e, pith_error *err);
 void pi_batch_free(struct pith_engine *e);
 
-/* Tokens of an item, and those of its prompt that follow in later items. */
+/* Tokens of an item, and tokens of its prompt that follow in later items. */
 static inline int32_t pi_item_tokens(const pith_batch_item *item)
 {
     return item->n_token + item->n_rest;

@@ -9,7 +9,7 @@
 
 #define PI_SAVED_LAYOUT 1
 
-/* What stands before the tokens where a policy remembers something. */
+/* The head before the tokens where a policy has a state. */
 struct pi_saved_head {
     int32_t no_token; /* -1: a list of tokens alone begins with a token */
     uint32_t layout;

@@ -1,9 +1,9 @@
 /*
  * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
- * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages; only for
- * the count of cached tokens it asks what the sync will reuse. A prompt that is to be recalled in
- * has its own way here: it is read up to its question, then with what was found. Where tokens are
- * drafted, they are evaluated before they are chosen (draft.h).
+ * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages. Only for
+ * the count of cached tokens it asks how many the sync will reuse. A prompt that is to be recalled
+ * in has its own way here: it is read up to its question, then with what was found. Where tokens
+ * are drafted, they are evaluated before they are chosen (draft.h).
  *
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
@@ -133,8 +133,8 @@ static pith_status evaluate_draft(struct generation *g, int32_t n, pith_error *e
     return status;
 }
 
-/* Makes a token that was chosen a part of the sequence, with the logits behind it. What a draft has
-   no memory for goes without one. */
+/* Makes a token that was chosen a part of the sequence, with the logits behind it. A draft that has
+   no memory is left out. */
 static pith_status advance(struct generation *g, int32_t token, pith_error *err)
 {
     pith_status status = PITH_KV_FULL;
@@ -258,8 +258,8 @@ static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 /* Tokens that a line's end in front may take beside what was found. */
 #define LINE_TOKENS 2
 
-/* Reads the prompt from its question on, with what is found for that in front, pinned until the
-   question is answered; as it is where nothing is found, or where the two do not fit. */
+/* Reads the prompt from its question on, with the recalled text in front, pinned until the question
+   is answered. It is read as it is where nothing is found, or where the two do not fit. */
 static pith_status read_rest(struct generation *g, const struct pi_question *q,
                              const int32_t *prompt, int32_t n_prompt, struct part part,
                              pith_error *err)
@@ -292,7 +292,7 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
 }
 
 /* Makes the sequence hold the prompt, of which it holds n_cached tokens that need not be read
-   again; in front of a question what is recalled for it. */
+   again. The recalled text stands in front of a question. */
 static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
                                pith_error *err)
 {

@@ -4,7 +4,7 @@
  * between two, are policy/keep/'s.
  *
  * Invariant: a round begins only when its memory is there, so that a sequence is cut whole or not
- * at all; and a pass is shown to the policy with memory that was reserved before it.
+ * at all. A pass is shown to the policy with memory that was reserved before it.
  */
 #include "base/mem.h"
 #include "engine/schedule.h"
@@ -123,7 +123,7 @@ static int64_t remembered(const struct pith_seq *seq)
 
 /* ---- when rounds come ---- */
 
-/* Whether an item is a step of a sequence whose entries are overwritten: it depends on the call
+/* Whether an item is a step of a sequence whose entries are overwritten. It depends on the call
    alone, not on the chunk that its token came in. */
 static bool is_step(const struct pith_engine *e, const pith_batch_item *item)
 {
@@ -205,8 +205,8 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
     return lacks + repeat;
 }
 
-/* What a sequence takes after its first round: no more must be free than it gives back itself. No
-   other sequence takes pages meanwhile, so that counting is enough. */
+/* The memory of a sequence after its first round: no more must be free than it gives back itself.
+   No other sequence takes pages meanwhile, so that counting is enough. */
 static pith_status reserve_rounds(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                   pith_error *err)
 {
@@ -274,7 +274,7 @@ static pith_status round_item(struct pith_engine *e, const pith_batch_item *item
         return PITH_OK;
     if (left == 0 && keep_waits(e->keep.handle, item->n_token)) {
         pith_status status = pi_seq_repeat(seq, seq->n_token + state->n_done, err);
-        /* What has no mark yet is read again. */
+        /* Tokens without a mark yet are read again. */
         e->batch.keeps_read = e->batch.keeps_read && status == PITH_OK;
         PI_TRY(status);
     }

@@ -47,7 +47,7 @@ struct pi_item_keep {
 /* Where a sequence stands after the first n_done tokens of its item. */
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);
 
-/* What a policy is shown of a sequence whose next token gets position n_token. */
+/* The view of a policy for a sequence whose next token gets position n_token. */
 struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token);
 
 /* Whether an early keep round of the sequence would evict something. */
@@ -79,7 +79,7 @@ bool pi_engine_holds_prompts(const struct pith_engine *e);
 /* Whether a sequence can go back to any of its tokens, as far as policies go. */
 bool pi_engine_goes_back(const struct pith_engine *e);
 
-/* What a text means as a sequence's own budget (pith_seq_set_budget): keep_point's scale. Its
+/* Reads a text as a sequence's own budget (pith_seq_set_budget): keep_point's scale. Its
    statuses. */
 pith_status pi_engine_read_budget(const struct pith_engine *e, const char *budget, double *scale,
                                   pith_error *err);
@@ -95,7 +95,8 @@ pith_status pi_keep_watch(struct pith_engine *e, pith_error *err);
 /* Whether the watch is shown the attention of an item of n_token tokens. */
 bool pi_keep_watches(const struct pith_engine *e, int32_t n_token);
 
-/* Memory for what a batch's watched items are shown, before its first pass. NOMEM. */
+/* Memory for the rows and weights that a batch's watched items show, before its first pass.
+   NOMEM. */
 pith_status pi_keep_reserve_watch(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                   pith_error *err);
 
@@ -125,7 +126,8 @@ void pi_keep_stop_repeat(struct pith_engine *e);
 int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item);
 
 /* Before the round of a sequence of n_token tokens: repeats the tokens whose entries have no mark
-   yet. The pages were counted; NOMEM leaves it as it was. What the last pass computed is gone then.
+   yet. The pages were counted; NOMEM leaves it as it was. The results of the last pass are gone
+   then.
  */
 pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err);
 

@@ -1,6 +1,6 @@
 /*
- * keep_copy.c - the way back of an evaluation that can be stopped: copies of what the keep policy
- * changes of a sequence beside its entries, which are its block and the entries' marks.
+ * keep_copy.c - the way back of an evaluation that can be stopped. It has copies of the data that
+ * the keep policy changes beside entries: the sequence's block and the entries' marks.
  */
 #include "base/mem.h"
 #include "engine/engine.h"

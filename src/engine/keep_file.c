@@ -1,7 +1,7 @@
 /*
  * keep_file.c - what the keep policy remembers of a sequence, in a snapshot (docs/snapshot.md): the
  * bytes beside the tokens. Invariant: they go back into an engine with the same policy and options
- * only, where the sequence goes on as if it had never been saved.
+ * only. There the sequence goes on as if it had never been saved.
  */
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -106,7 +106,7 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
     return PITH_OK;
 }
 
-/* Gives the sequence the rest of what its policy remembered, which was checked. */
+/* Gives the sequence the rest of its policy's state, which was checked. */
 static void restore(struct pith_seq *seq, const struct kv_geometry *g, const struct pi_saved *m)
 {
     const float *mark = m->mark;
@@ -124,8 +124,7 @@ static void restore(struct pith_seq *seq, const struct kv_geometry *g, const str
     seq->n_prompt = (int32_t)m->head.n_prompt;
 }
 
-/* Whether the options in a file are those of the engine. Ones that this build does not know are
-   others. */
+/* Whether the options in a file are the engine's. Ones that this build does not know are others. */
 static pith_status find_same(const struct pith_engine *e, const struct pi_saved *m, bool *same,
                              pith_error *err)
 {

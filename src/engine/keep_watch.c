@@ -1,6 +1,6 @@
 /*
- * keep_watch.c - what a pass shows to the keep policy: rows of its tokens, entries that it wrote,
- * and attention weights. The memory for these was reserved before the pass.
+ * keep_watch.c - the data that a pass shows to the keep policy: rows of its tokens, entries that it
+ * wrote, and attention weights. The memory for these was reserved before the pass.
  */
 #include "base/mem.h"
 #include "engine/engine.h"

@@ -47,7 +47,7 @@ void pi_memory_settle(struct pi_memory *m, bool more)
 /* ---- states that are kept ---- */
 
 /* In a long text the state is kept every STATE_EVERY tokens. In an evaluation it is also kept where
-   the last page begins that STATE_BEFORE_END tokens follow: a chat's next turn often differs in the
+   the last page begins that STATE_BEFORE_END tokens follow. A chat's next turn often differs in the
    last few. */
 #define STATE_EVERY 2048
 #define STATE_BEFORE_END 8

@@ -1,9 +1,9 @@
 /*
  * memory.h - all that a sequence remembers of its tokens: the lanes of its layers with attention.
  * Code that copies, cuts, stores or puts away a sequence as a whole asks this; code that looks into
- * lanes (policies, attention) takes kv. What recurrent layers remember, a state that is valid for one
- * position alone, belongs here, too. States of a few earlier positions are kept beside it, to which
- * the sequence can go back; they are chosen by positions alone.
+ * lanes (policies, attention) takes kv. The memory of recurrent layers, a state that is valid for
+ * one position alone, belongs here, too. States of a few earlier positions are kept beside it, to
+ * which the sequence can go back; they are chosen by positions alone.
  */
 #ifndef PI_MEMORY_H
 #define PI_MEMORY_H
@@ -29,14 +29,14 @@ void pi_memory_free(struct pi_memory *m);
 pith_status pi_memory_reserve(struct pi_memory *m, int32_t n, pith_error *err);
 /* After a pass: forgets what no later token sees. more: the reservation goes on. */
 void pi_memory_settle(struct pi_memory *m, bool more);
-/* Of the tokens [from, to), which are evaluated together, those that the first pass may have at
-   most: the state behind them had better be kept. All where there is no state. */
+/* Of the tokens [from, to), which are evaluated together, the most that the first pass may have.
+   The state behind them had better be kept. All where there is no state. */
 int32_t pi_memory_until_state(const struct pi_memory *m, int32_t from, int32_t to);
 /* After that pass, which ended at n_token, in an evaluation up to `to`. */
 void pi_memory_note(struct pi_memory *m, int32_t n_token, int32_t to);
 
-/* The most tokens, n_token at most, after which the sequence could go on: n_token, or what is left
-   of them must be read again from there. */
+/* The most tokens, n_token at most, after which the sequence could go on. It is n_token, or tokens
+   must be read again from the result on. */
 int32_t pi_memory_reach(const struct pi_memory *m, int32_t n_token);
 /* Forgets what follows n_token tokens, which reach answered. */
 void pi_memory_truncate(struct pi_memory *m, int32_t n_token);

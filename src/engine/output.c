@@ -2,8 +2,8 @@
  * output.c - from logits to text. It owns the sampler, the stop strings' stream and the bytes of
  * one token, and knows neither sequences nor the memory behind the logits.
  *
- * Invariant: text is handed out once, in order, and never a byte that a later token could make part
- * of a stop string or of another character.
+ * Invariant: text is handed out once, in order. No byte of it could become part of a stop string or
+ * of another character by a later token.
  */
 #include "engine/output.h"
 
@@ -98,7 +98,7 @@ bool pi_output_is_full(const struct pi_output *out)
     return out->n_generated == out->params->n_predict;
 }
 
-/* What the last call handed out is gone. */
+/* The text of the last call is gone. */
 static void begin_part(struct pi_output *out, struct pi_output_part *part)
 {
     if (out->n_given > 0)

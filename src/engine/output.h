@@ -1,12 +1,12 @@
 /*
- * output.h - the text of an answer: chooses tokens from logits, one after the other, and makes them
- * whole characters of which none is a part of a stop string, until something ends the text. What
- * gives the logits, and where the text goes, is decided elsewhere: by generate.c for one sequence, by
- * the scheduler for many.
+ * output.h - the text of an answer. It chooses tokens from logits, one after the other, and makes
+ * them whole characters of which none is a part of a stop string. That goes on until something ends
+ * the text. The source of the logits, and the receiver of the text, are decided elsewhere: by
+ * generate.c for one sequence, by the scheduler for many.
  *
- * The order of calls: init, accept for the prompt, next for each row of logits until it says that
- * the text has ended or is_full does, then flush (not after a stop string or where the caller ended
- * the text), free.
+ * The order of calls: init, accept for the prompt, and next for each row of logits. That goes on
+ * until it says that the text has ended or is_full does. Then flush (not after a stop string or
+ * where the caller ended the text), and free.
  */
 #ifndef PI_OUTPUT_H
 #define PI_OUTPUT_H
@@ -33,7 +33,7 @@ struct pi_output {
     pith_stop_reason reason; /* valid once the text has ended */
 };
 
-/* What one row of logits, or the end, adds. */
+/* The text that one row of logits, or the end, adds. */
 struct pi_output_part {
     int32_t token;    /* -1: none */
     const char *text; /* [len] characters that are certain now, borrowed until the next call */

@@ -231,7 +231,7 @@ static bool is_bare(const char *text, size_t len, size_t at)
 }
 
 /* The place for a question of a message that begins at `least` or later in text, and the question
-   at `at`: before its label's line, or behind the message, which ends at `end`. */
+   at `at`. It is before its label's line, or behind the message, which ends at `end`. */
 static size_t place_of(const struct found *f, const char *text, size_t least, size_t at, size_t end)
 {
     if (f->source == SOURCE_HEAD)
@@ -319,8 +319,8 @@ static pith_status read_prompt(const pith_model *model, const int32_t *ids, int3
     return status;
 }
 
-/* The token that begins at a place, or that it lies in; 0 where the place is: tokens without bytes
-   come before it all the same. */
+/* The token that begins at a place, or that it lies in. It is 0 where the place is: tokens without
+   bytes come before it all the same. */
 static int32_t token_at(const struct prompt *p, size_t place)
 {
     int32_t at = 0;

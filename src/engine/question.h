@@ -13,12 +13,12 @@ struct pi_question {
     size_t len;
 };
 
-/* The byte of text [len] in front of which what is recalled for a message in it is read, and 0
-   where it holds no such message: the beginning of its question (pith_recall_question), at its last
-   occurrence, with a label "question:" and the beginning of that line; or the end of the message,
-   where the question opens it. Where nothing follows the message, so that no template marks it as a
-   user's, it has a question only where a label or a question mark at its end says so: a text that
-   is to be continued has none. *out receives the question; at stays 0. */
+/* The byte of text [len] in front of which the recalled text for a message in it is read; 0 without
+   such a message. It is the beginning of the question (pith_recall_question), at its last
+   occurrence, with a label "question:" and the beginning of that line. Where the question opens the
+   message it is the message's end. A message with nothing behind it has no template that marks it
+   as a user's. It has a question only where a label or a question mark at its end says so. A text
+   that is to be continued has none. *out receives the question; at stays 0. */
 size_t pi_question_place(const char *text, size_t len, const char *message, size_t message_len,
                          struct pi_question *out);
 

@@ -1,7 +1,7 @@
 /*
- * read.c - the read policy's side of an engine: how many tokens of an item a pass takes so that no
- * chunk is cut, and the memory that a batch needs for it. What is read is the policy's and
- * policy/read/run.c's. Invariant: chunks depend on the item and its keep rounds alone.
+ * read.c - the read policy's side of an engine. It says how many tokens of an item a pass takes so
+ * that no chunk is cut, and the memory that a batch needs. The policy and policy/read/run.c choose
+ * the entries. Invariant: chunks depend on the item and its keep rounds alone.
  */
 #include "engine/engine.h"
 
@@ -76,7 +76,7 @@ static pith_status reserve_chunks(struct pith_engine *e, const pith_batch_item *
         n_read = (int32_t)pi_min(n_read, items[i].n_token);
         if (n_read == 0)
             continue;
-        /* Those of one pass: only an item's last chunk in it is shorter. */
+        /* The chunks of one pass: only an item's last chunk in it is shorter. */
         n_chunk += pi_ceil_div(pi_min(n_read, e->chunk), reader.chunk);
         longest = pi_max(longest, pi_item_longest(e, &items[i]));
     }

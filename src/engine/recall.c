@@ -1,11 +1,12 @@
 /*
- * recall.c - recall of entries in an engine: what an evaluation brings back and when, the room for
- * it, and what was evicted on its way to where it is kept. What comes back is the tier's choice
- * (recall/).
+ * recall.c - recall of entries in an engine: which entries an evaluation brings back and when, and
+ * the room for them. Also the way of evicted entries to where they are kept. The tier (recall/)
+ * chooses the entries that come back.
  *
  * Recalls come with the last tokens of an evaluation of several, or with each Nth that is evaluated
- * alone, and a pass is cut for them. Their queries are remembered, and choose again after a round
- * that comes before the next: it evicts entries that they passed over, since they were in the lane.
+ * alone. A pass is cut for them. Their queries are remembered, and choose again after a round that
+ * comes before the next. That round evicts entries that they passed over, since they were in the
+ * lane.
  *
  * Invariant: when recalls come, and by which queries, depends on the sequence and its evaluations
  * alone. Guests never change what rounds see.
@@ -39,7 +40,7 @@ static size_t group_len(const struct pith_engine *e)
     return (size_t)(hp->n_head / hp->n_head_kv) * (size_t)hp->dim_k;
 }
 
-/* What is remembered of a lane. */
+/* The recall state of a lane. */
 static float *asked_of(const struct pith_seq *seq, int32_t layer, int32_t head)
 {
     const struct pith_engine *e = seq->engine;
@@ -73,8 +74,8 @@ static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32
 }
 
 /* A token that is evaluated alone chooses for a lane in which the last turn found something, where
-   it misses something there: what it looks for is mostly where the turn's match was, or follows
-   what has been said meanwhile. */
+   it misses something there. Its match is mostly where the turn's match was, or follows the latest
+   text. */
 static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t thread)
 {
     const struct pith_engine *e = seq->engine;
@@ -167,7 +168,7 @@ static pith_status start_seq(struct pith_seq *seq, pith_error *err)
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
     r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
     if (r->seconds == NULL || r->found == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for what a sequence recalls");
+        return pi_fail(err, PITH_NOMEM, "no memory for the recall of a sequence");
     return recall_store_create(e->recall.tier, &r->store, err);
 }
 
@@ -277,7 +278,7 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
     seq->recall.seconds[lane_of(seq->engine, layer, head)] += pi_time_s() - start;
 }
 
-/* What the round evicts is remembered. */
+/* Entries that the round evicts are remembered. */
 static void witness_round(struct pith_seq *seq)
 {
     const struct keep_witness witness = {seq, remember};
@@ -342,7 +343,7 @@ static bool recalls(const struct pith_engine *e, const pith_batch_item *item, in
 {
     if (pi_item_tokens(item) == 1)
         return (step_recalls(e, item->seq) && holds_any(item->seq)) || may_ask(e, item->seq);
-    /* What is read in chunks is not cut for queries that nothing is there for. */
+    /* A prompt that is read in chunks is not cut for queries without evicted entries. */
     return n_done >= first_of(e, item) && (e->read == NULL || holds_any(item->seq));
 }
 
@@ -455,8 +456,8 @@ static void choose_again(void *ctx, int64_t begin, int64_t end, int32_t thread)
                     seq->recall.asked_pos, thread);
 }
 
-/* After a round behind the last token of an evaluation, or at a step, the queries that asked last
-   choose again, since they passed over what it evicted. Before a turn's last tokens they need not:
+/* After a round behind the last token of an evaluation, or at a step, the last asking queries
+   choose again. They passed over the evicted entries. Before a turn's last tokens they need not:
    those tokens' own queries will. */
 static void ask_again(struct pith_seq *seq, const pith_batch_item *item, int32_t left)
 {

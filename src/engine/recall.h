@@ -1,6 +1,6 @@
 /*
  * recall.h - the parts of an engine, of a sequence and of a running evaluation that belong to
- * recall: recall.c writes those of entries, recall_text.c those of text.
+ * recall. recall.c writes the parts for entries, recall_text.c the parts for text.
  */
 #ifndef PI_ENGINE_RECALL_H
 #define PI_ENGINE_RECALL_H
@@ -59,11 +59,11 @@ void pi_text_stats(const struct pith_seq *seq, pith_recall_stats *out);
 /* Whether questions of the engine search a store of text. */
 bool pi_engine_finds_text(const struct pith_engine *e);
 
-/* What a question finds (recall_text_find), at most as much as can be pinned until it is answered.
-   The keep budget then holds it beside what is protected, *n_before tokens in front of it (a
-   question may be about them), n_rest tokens of the question and some of an answer. Runs a keep
-   round first where a lane is over its budget. NULL: nothing is found, or the engine has no recall
-   of text. NOMEM, INVALID. */
+/* The text that a question finds (recall_text_find), at most as much as can be pinned until it is
+   answered. The keep budget then holds it beside the protected entries and *n_before tokens in
+   front of it (a question may be about them). It also holds n_rest tokens of the question and some
+   of an answer. Runs a keep round first where a lane is over its budget. NULL: nothing is found, or
+   the engine has no recall of text. NOMEM, INVALID. */
 pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
                              char **text, int32_t *n_before, pith_error *err);
 

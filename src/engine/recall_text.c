@@ -1,7 +1,7 @@
 /*
- * recall_text.c - recall of text in an engine: what was evicted is stored as text after the
- * evaluation, and a turn's question searches the store (generate.c puts what it finds in front). The
- * store itself is policy/recall/'s.
+ * recall_text.c - recall of text in an engine. Evicted tokens are stored as text after the
+ * evaluation, and a turn's question searches the store (generate.c puts the found text in front).
+ * The store itself is policy/recall/'s.
  */
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -110,9 +110,8 @@ bool pi_engine_finds_text(const struct pith_engine *e)
 }
 
 /* Tokens of text that may be put in front of the next n_rest ones, and how many before it are
-   pinned with it. What is pinned stays where the budget holds it; or no round comes until the
-   question is read, as in a sequence that is young. A quarter of what is pinned is left to the
-   answer. */
+   pinned with it. Pinned text stays where the budget holds it. Or no round comes until the question
+   is read, as in a sequence that is young. A quarter of the pinned room is left to the answer. */
 static int32_t room_before(const struct pith_seq *seq, int32_t n_rest, int32_t *n_before)
 {
     const struct pith_engine *e = seq->engine;
@@ -134,7 +133,7 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     *n_before = 0;
     if (seq->text.store == NULL)
         return PITH_OK;
-    /* What the next round would drop is to be found, too. */
+    /* Entries that the next round would drop are to be found, too. */
     pith_status status = pith_seq_keep_round(seq, err);
     if (status != PITH_OK && status != PITH_KV_FULL)
         return status;

@@ -1,10 +1,10 @@
 /*
  * repeat.c - lets the model repeat what it has read, for a keep policy that wants to know which
  * entries that takes (KEEP_NEED_REPEAT). When a prompt is in, before its round, the tokens whose
- * entries have no mark yet are evaluated once more, behind a request to repeat them, by a fork
- * that is thrown away; what their queries give to the sequence's entries at most is shown to the
- * policy. Long texts are repeated in parts, each by a fork of its own, behind the last tokens of
- * the part before. It must not know what a policy makes of it.
+ * entries have no mark yet are evaluated once more. A fork that is thrown away does it, behind a
+ * request to repeat them. The policy is shown the largest weights that its queries give to the
+ * sequence's entries. Long texts are repeated in parts, each by a fork of its own, behind the last
+ * tokens of the part before. It must not know how a policy scores them.
  *
  * Invariant: the sequence changes only by the marks that the policy writes, at the end, when
  * nothing can fail any more. Maxima have no order, so that they depend neither on the chunk nor on

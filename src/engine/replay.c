@@ -1,8 +1,8 @@
 /*
  * replay.c - the policies of an engine on recorded tensors. It must not score or choose anything
- * itself: it appends what it is given and calls a round where keep/ says that one is due, as
- * engine/eval.c does after each pass, and asks the reader as a pass does. Invariants: the lanes
- * depend on the tokens that were read, not on how many calls read them; looking leaves them alone,
+ * itself. It appends the given entries and calls a round where keep/ says that one is due, as
+ * engine/eval.c does after each pass. It asks the reader as a pass does. Invariants: the lanes
+ * depend on the tokens that were read, not on how many calls read them. Looking leaves them alone,
  * because it is done to a fork.
  */
 #include "engine/replay.h"
@@ -53,7 +53,7 @@ static pith_status make_geometry(const struct pi_replay_shape *shape, struct kv_
     return kv_geometry_check(g, err);
 }
 
-/* What the policy is told of the model. */
+/* The policy's view of the model. */
 static pith_status make_model(struct pi_replay *r, const struct pi_replay_shape *shape,
                               struct policy_model *out, pith_error *err)
 {
@@ -239,7 +239,7 @@ int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head, i
     return n;
 }
 
-/* ---- what a chunk reads ---- */
+/* ---- the entries that a chunk reads ---- */
 
 pith_status pi_replay_look(struct pi_replay *r, int32_t n_token, const float *const *k,
                            const float *const *v, pith_error *err)

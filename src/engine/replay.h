@@ -19,7 +19,7 @@ struct pi_replay_shape {
     const char *type_k;
     const char *type_v;
     int32_t n_token; /* most tokens that will be read */
-    /* What policies want to know of the model; zero where it is not known. */
+    /* The facts that policies need of the model; zero where they are not known. */
     int32_t n_group;    /* query heads that share a KV head; 0: 1 */
     float scale;        /* multiplies q.k; 0: 1 / sqrt(dim_k) */
     int32_t n_pair;     /* rotated pairs of a head; 0: keys are taken for not rotated */
@@ -29,15 +29,15 @@ struct pi_replay_shape {
 
 /* keep and read are the option texts of pith_engine_params; NULL is the full cache, of which
    everything is read. INVALID, UNSUPPORTED (a policy that learns from queries while it runs, which
-   are not replayed), NOMEM, and what a read policy says that opens files. */
+   are not replayed), NOMEM. Also the statuses of a read policy that opens files. */
 PITH_API pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
                                       const char *read, struct pi_replay **out, pith_error *err);
 PITH_API void pi_replay_free(struct pi_replay *r); /* NULL is ignored */
 
-/* Reads the tokens up to number n_token, with the rounds that are due on the way: afterwards the
-   lanes hold what they would after an evaluation of these tokens. tokens [n_token], k and v
-   [n_layer] -> [n_token][n_head][dim] begin with the first token of all, at position 0. INVALID
-   (fewer than were read already, more than the shape says), NOMEM. */
+/* Reads the tokens up to number n_token, with the rounds that are due on the way. Afterwards the
+   lanes hold the entries of an evaluation of these tokens. tokens [n_token], k and v [n_layer] ->
+   [n_token][n_head][dim] begin with the first token of all, at position 0. INVALID (fewer than were
+   read already, more than the shape says), NOMEM. */
 PITH_API pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const int32_t *tokens,
                                     const float *const *k, const float *const *v, pith_error *err);
 
@@ -46,9 +46,9 @@ PITH_API pith_status pi_replay_read(struct pi_replay *r, int32_t n_token, const 
 PITH_API int32_t pi_replay_lane(const struct pi_replay *r, int32_t layer, int32_t head,
                                 int32_t *positions);
 
-/* What the read policy makes of the tokens that follow those that were read. They are one chunk of
-   a prompt, whose entries are stored for as long as it is looked at: the replay goes on as if it
-   had never been. */
+/* The read policy's choice for the tokens that follow those that were read. They are one chunk of a
+   prompt, whose entries are stored for as long as it is looked at. The replay goes on as if it had
+   never been. */
 
 /* Begins to look at the next n_token tokens, which end what was looked at before. k and v as for
    pi_replay_read. INVALID (more tokens than the policy lets choose together, or than the shape

@@ -3,10 +3,10 @@
  * min-p, temperature, draw (pith.h states the order and the penalties). It knows nothing of models
  * and sequences, and of a grammar only its state.
  *
- * Invariant: everything is sized at create; sampling allocates nothing but what a grammar learns.
- * The kept tokens are always the first of one order (higher logit, then lower id), so top-p and
- * min-p, which both cut that order short, may be applied in whichever order costs less: min-p first,
- * by a threshold.
+ * Invariant: everything is sized at create; sampling allocates nothing but the states of a grammar.
+ * The kept tokens are always the first of one order (higher logit, then lower id). So top-p and
+ * min-p, which both cut that order short, may be applied in whichever order costs less: min-p
+ * first, by a threshold.
  */
 #include <math.h>
 
@@ -257,8 +257,8 @@ static void make_heap(struct candidate *heap, int32_t n, bool worst_first)
         sift_down(heap, n, i, worst_first);
 }
 
-/* Leaves the k first candidates in kept[0, k): a heap of the best k so far with the worst on top,
-   which most of the vocabulary never enters. NaN never enters. */
+/* Leaves the k first candidates in kept[0, k). It is a heap of the best k so far with the worst on
+   top, which most of the vocabulary never enters. NaN never enters. */
 static int32_t keep_top_k(const float *row, int32_t n, int32_t k, struct candidate *kept)
 {
     int32_t n_kept = 0;

@@ -1,8 +1,8 @@
 /*
- * sequence.c - what the scheduler asks of sequences: the memory that they will take, whether their
- * state can be computed again, whether others may begin with it, and waiting in host memory. Which
- * of them wait is the scheduler's. Invariant: nothing here changes what a sequence computes from its
- * tokens.
+ * sequence.c - the scheduler's questions to sequences. They are the memory that they will take,
+ * whether their state can be computed again, and whether others may begin with it. Also waiting in
+ * host memory. Which of them wait is the scheduler's. Invariant: nothing here changes the results
+ * that a sequence computes from its tokens.
  */
 #include "engine/schedule.h"
 

@@ -1,7 +1,7 @@
 /*
- * share.c - the share policy's side of an engine: which evaluations are steps, and what becomes of
- * a sequence's steps when it is forked, cut or read from a file. What is shared is the policy's
- * (share/). Invariant: a sequence's steps are told of every token that it holds, once.
+ * share.c - the share policy's side of an engine. It says which evaluations are steps, and keeps a
+ * sequence's steps when it is forked, cut or read from a file. The policy (share/) decides which
+ * pages are shared. Invariant: a sequence's steps are told of every token that it holds, once.
  */
 #include "engine/schedule.h"
 

@@ -1,7 +1,7 @@
 /*
- * store.c - how entries are stored, as far as an engine decides it: whether keys are stored less
- * what those of a lane have in common, and one word where a storage type is too small for the model.
- * The storage types themselves are kv/'s.
+ * store.c - how entries are stored, as far as an engine decides it. That is whether keys are stored
+ * less the common part of a lane's keys. Also one word where a storage type is too small for the
+ * model. The storage types themselves are kv/'s.
  */
 #include "engine/engine.h"
 
@@ -25,11 +25,10 @@ static void say_clipped(const pith_batch_item *item, const struct pi_pass_item *
     e->told_clipped = true;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     enum kv_type type = value ? kv_layer_type_v(g, layer) : kv_layer_type_k(g, layer);
-    pi_log(
-        PITH_LOG_WARN,
-        "kv: layer %d: a %s is no number or more than %s holds, and the nearest number is stored "
-        "in its place; bf16 and f32 hold more",
-        layer, value ? "value" : "key", kv_type_name(type));
+    pi_log(PITH_LOG_WARN,
+           "kv: layer %d: a %s is no number or more than %s holds; the nearest number is stored "
+           "instead; bf16 and f32 hold more",
+           layer, value ? "value" : "key", kv_type_name(type));
 }
 
 const struct seq_hooks pi_store_hooks = {

@@ -1,8 +1,8 @@
 /*
- * tap.c - hands the rows that the pass computed to the code that wants them: the caller's tap (recording
- * and calibration read queries, keys and values here) and a policy. It must not know what they are
- * read for. Invariant: what a tap sees is what the pass goes on with, and a tap that stops ends
- * the evaluation after the pass, where the engine rolls the sequences back.
+ * tap.c - hands the rows that the pass computed to the code that wants them. That is the caller's
+ * tap (recording and calibration read queries, keys and values here) and a policy. It must not know
+ * what they are read for. Invariant: the pass goes on with the rows that a tap sees. A tap that
+ * stops ends the evaluation after the pass, where the engine rolls the sequences back.
  */
 #include "engine/engine.h"
 

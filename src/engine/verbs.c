@@ -1,7 +1,7 @@
 /*
  * verbs.c - the table of the engine's verbs, and a loop for each hook. It knows no verb but by its
- * line in the table. Invariant: what a loop begins and cannot finish is undone by the same loop, or
- * by the one that its comment in verbs.h names.
+ * line in the table. Invariant: a loop that begins something and cannot finish it undoes it, or the
+ * loop that its comment in verbs.h names does.
  */
 #include "engine/engine.h"
 

@@ -47,13 +47,13 @@ struct seq_hooks {
     void (*attach)(struct pith_seq *seq); /* its lanes are there, fresh or from a file */
     /* `to` has the tokens and lanes of `from`, and a part that start made. */
     pith_status (*fork)(const struct pith_seq *from, struct pith_seq *to, pith_error *err);
-    /* What follows n_token tokens is gone from its lanes. whole: nothing of what is left was ever
-       evicted. */
+    /* Entries behind n_token tokens are gone from its lanes. whole: none of the remaining tokens
+       was ever evicted. */
     void (*truncate)(struct pith_seq *seq, int32_t n_token, bool whole);
     /* The caller's bytes of a snapshot, a pi_mem block, where tokens alone do not say how the
        sequence goes on. *bytes stays NULL where they do. At most one verb of an engine has it. */
     pith_status (*save)(const struct pith_seq *seq, void **bytes, size_t *size, pith_error *err);
-    /* Tokens and lanes are those of a file, whose bytes are in *saved. */
+    /* Tokens and lanes come from a file, whose bytes are in *saved. */
     pith_status (*load)(struct pith_seq *seq, struct pi_saved *saved, const char *path,
                         pith_error *err);
     /* Of the first `same` of n_token tokens, which the sequence holds, those that need not be
@@ -64,14 +64,14 @@ struct seq_hooks {
     void (*as_prompt)(struct pith_seq *seq); /* all its tokens count as a prompt's */
     /* Another sequence of the cache that belongs to this one. NULL: there is none now. */
     struct kv_seq *(*beside)(const struct pith_seq *seq);
-    /* Bytes that policies remember of the sequence, and those of its drafts. */
+    /* Bytes of the policies' state of the sequence, and of its drafts. */
     int64_t (*remembered)(const struct pith_seq *seq);
     int64_t (*draft_bytes)(const struct pith_seq *seq);
 
     /* ---- an evaluation, in this order ---- */
 
     void (*note)(const struct pith_seq *seq, struct pi_item_state *state); /* where it stands */
-    /* Copies what an evaluation that can be stopped changes. */
+    /* Copies the data that an evaluation that can be stopped changes. */
     pith_status (*copy)(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                         pith_error *err);
     /* Memory for an item, and then for the batch. A failure ends the batch: `after` is called for
@@ -79,7 +79,7 @@ struct seq_hooks {
     pith_status (*reserve)(struct pith_engine *e, const pith_batch_item *item, pith_error *err);
     pith_status (*reserve_batch)(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                  pith_error *err);
-    /* What an item gives to the next pass. take: it does so. */
+    /* The tokens that an item gives to the next pass. take: it does so. */
     void (*plan)(struct pith_engine *e, const pith_batch_item *item, struct pi_item_plan *plan);
     void (*take)(struct pith_engine *e, const pith_batch_item *item, struct pi_item_state *state,
                  struct pi_item_plan *plan);
