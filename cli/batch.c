@@ -1,7 +1,7 @@
 /*
  * batch.c - `pith batch`: a file of requests in, a file of answers out, all of them at once in one
- * KV memory. The scheduler decides who runs; here requests are handed to it as its queue empties,
- * and what comes back is gathered until a request has all its answers, which then are a line.
+ * KV memory. The scheduler decides which requests run. Here requests are handed to it as its queue
+ * empties. Answers are gathered until a request has all of them, which then are a line.
  *
  * Invariant: a request is in the output once, whole, or not at all: whatever ends the command, a
  * second one with --resume does the rest.
@@ -62,7 +62,7 @@ static const struct option work_option_table[] = {
     {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true,
      .help = "answers, in the order in which they are ready"},
     {"--resume", NULL, NULL, OPTION_FLAG, AT(resume),
-     .help = "go on with an output that is there: leave out what it has"},
+     .help = "go on with an output that is there: leave out the answers that it has"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
      .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
@@ -91,7 +91,7 @@ static const struct option schedule_option_table[] = {
      .help = "most tokens that are computed in one step"},
     {"--reserve", NULL, "X", OPTION_FLOAT, AT(reserve), .min = -1, .max = 1,
      .absent = "1 with --keep, else 0.5",
-     .help = "share of what an answer may grow by that is set aside first"},
+     .help = "share of an answer's possible growth that is set aside first"},
     {"--watermark", NULL, "X", OPTION_FLOAT, AT(watermark), .max = 1,
      .help = "share of the KV memory that stays free when a request begins"},
     {"--max-preempt", NULL, "N", OPTION_INT, AT(max_preempt), .max = INT32_MAX,
@@ -99,7 +99,7 @@ static const struct option schedule_option_table[] = {
     {"--swap", NULL, "SIZE", OPTION_BYTES, AT(swap_bytes), .max = 0x1p62, .absent = "1GiB",
      .help = "host memory for requests that are put back and cannot be computed again"},
     {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
-     .help = "compute every prompt whole, also what another begins with",
+     .help = "compute every prompt whole, also a beginning that others share",
      .also = "--no-cache-prompt", .negative = "--cache-prompt", .env = "!LLAMA_ARG_CACHE_PROMPT"},
     {"--pressure", NULL, NULL, OPTION_FLAG, AT(pressure),
      .help = "evict or share more before a request is put back; answers then depend on company"},
@@ -152,7 +152,8 @@ struct batch {
     struct batch_output out;
     pith_scheduler *scheduler;
     struct batch_report report;
-    struct job *next; /* whose prompts are being submitted, ended by nobody else; NULL: none */
+    struct job *next; /* whose prompts are being submitted, so only that call may end it; NULL:
+                         none */
     size_t n_item;    /* of the input that became jobs, or need none */
     bool stopping;    /* what ends from now on is not written */
 };
@@ -377,8 +378,8 @@ static void abandon(struct batch *b)
 
 /* ---- the command ---- */
 
-/* Without -c and --kv-memory: what as many sequences of the trained context take as can run at the
-   same time, or half of the memory that there is. */
+/* Without -c and --kv-memory: as many sequences of the trained context as can run at the same time,
+   or half of the available memory. */
 static void size_memory(struct batch *b, struct memory_options *memory)
 {
     pith_error err;
@@ -412,7 +413,7 @@ static pith_scheduler_params scheduler_params(const struct schedule_options *o)
     return p;
 }
 
-/* What requests have in common; biases are the caller's to free. */
+/* The settings that requests have in common; biases are the caller's to free. */
 static struct serve_setup make_setup(const struct batch_options *o, pith_logit_bias **bias)
 {
     struct serve_setup setup;
@@ -456,7 +457,7 @@ static void begin(struct batch *b)
     cli_check(pith_scheduler_create(b->s.engine, &params, &b->scheduler, &err), &err);
 }
 
-/* What is said at the end; returns the exit status. */
+/* Prints the closing line; returns the exit status. */
 static int finish(struct batch *b)
 {
     const char *path = b->o->work.out;
@@ -508,17 +509,19 @@ const struct command command_batch = {
     .summary = "answer a file of requests, all at once",
     .synopsis = "-m MODEL -f REQUESTS.jsonl -o OUT.jsonl",
     .notes =
-        "Both files have the layout of OpenAI's batch files, which docs/batch.md describes:\n"
-        "a request has a custom_id, and its answer comes with that, in any order. A request\n"
-        "that is wrong is answered with an error, and the others go on. Each gets the tokens\n"
-        "that it would get alone. Ctrl-C ends the command; what was written is whole, and\n"
-        "--resume does the rest.\n"
+        "Both files have the layout of OpenAI's batch files, which docs/batch.md describes. A "
+        "request\n"
+        "has a custom_id, and its answer comes with that, in any order. A request that is wrong "
+        "is\n"
+        "answered with an error, and the others go on. Each gets the tokens that it would get "
+        "alone.\n"
+        "Ctrl-C ends the command; what was written is whole, and --resume does the rest.\n"
         "\n"
         "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --kv-memory 1GiB\n"
         "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --resume\n"
         "\n"
         "Exit status: 0 all requests were answered, 1 some failed (the output says why), or the\n"
-        "command did; 2 the command line is wrong; 130 interrupted.",
+        "command did. 2 the command line is wrong; 130 interrupted.",
     .groups = groups,
     .options_size = sizeof(struct batch_options),
     .defaults = defaults,

@@ -1,6 +1,6 @@
 /*
- * batch_answer.h - lines of the output file of a batch (docs/batch.md). What an answer says is
- * src/serve's to know; here it gets a name.
+ * batch_answer.h - lines of the output file of a batch (docs/batch.md). src/serve writes the
+ * answer; here it gets a name.
  */
 #ifndef CLI_BATCH_ANSWER_H
 #define CLI_BATCH_ANSWER_H

@@ -47,9 +47,7 @@ static bool next_line(struct lines *l, const char **line, size_t *len)
 
 static struct lines input_lines(const struct batch_input *in)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* which some editors begin a file with */
-    size_t skip = in->text.len >= 3 && memcmp(in->text.data, mark, 3) == 0 ? 3 : 0;
-    return (struct lines){in->text.data + skip, in->text.data + in->text.len, 0};
+    return (struct lines){in->text.data, in->text.data + in->text.len, 0};
 }
 
 static void fail_as_a_whole(const struct batch_input *in, const struct serve_setup *setup)
@@ -137,7 +135,7 @@ static void mark_done(struct batch_input *in, const char *name, const json_t *li
         item->done = true;
 }
 
-/* Marks what a file has, and returns the bytes of its whole lines. */
+/* Marks the items that a file has, and returns the bytes of its whole lines. */
 static int64_t read_done(const char *path, struct batch_input *in)
 {
     struct cli_text text = cli_read_file(path);
@@ -149,7 +147,8 @@ static int64_t read_done(const char *path, struct batch_input *in)
     while (next_line(&lines, &line, &len)) {
         json_t *json = json_loadb(line, len, JSON_ALLOW_NUL, NULL);
         const char *name = json_string_value(json_object_get(json, "custom_id"));
-        const json_t *number = json_object_get(json, "line"); /* of what has no name of its own */
+        const json_t *number = json_object_get(json, "line"); /* of an item that has no name of its
+                                                                 own */
         if ((name == NULL && !json_is_integer(number)) || json_object_get(json, "response") == NULL)
             cli_fail("--resume: line %lld of \"%s\" is no line of a batch's output",
                      (long long)lines.number, path);

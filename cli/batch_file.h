@@ -1,7 +1,7 @@
 /*
- * batch_file.h - the two files of a batch: requests, read whole and judged before anything is
- * computed, and answers, which come line by line and of which every line is whole whatever happens.
- * Everything here fails with a sentence, so that a verb never sees half.
+ * batch_file.h - the two files of a batch. Requests are read whole and judged before anything is
+ * computed. Answers come line by line, and every line is whole whatever happens. Everything here
+ * fails with a sentence, so that a verb never sees half.
  */
 #ifndef CLI_BATCH_FILE_H
 #define CLI_BATCH_FILE_H
@@ -40,8 +40,9 @@ struct batch_output {
     int error;   /* why a line could not be written; 0: all could */
 };
 
-/* Makes the file, which is empty or not there yet, and is not the input; with resume goes on with
-   one that may be there: items that it has are done, and the rest of a line at its end is dropped.
+/* Makes the file, which is empty or not there yet, and is not the input. With resume it goes on
+   with one that may be there. Items that it has are done, and the rest of a line at its end is
+   dropped.
  */
 void batch_output_open(struct batch_output *out, const char *path, bool resume,
                        struct batch_input *in);

@@ -1,8 +1,8 @@
 /*
  * batch_line.h - one line of a batch: a request in the layout of OpenAI's batch files
- * (docs/batch.md). What is wrong with a line that nobody could answer, because it is no request or
- * has no name, is a failure; of one that has a name, it is the answer that it gets. What a body says
- * is src/serve's to know.
+ * (docs/batch.md). A line that is no request or has no name cannot be answered: its fault is a
+ * failure. Of a line that has a name, the fault is the answer that it gets. src/serve reads the
+ * body.
  */
 #ifndef CLI_BATCH_LINE_H
 #define CLI_BATCH_LINE_H

@@ -15,7 +15,7 @@
 #define AT(member) .offset = offsetof(struct batch_report_options, member)
 const struct option batch_report_option_table[] = {
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
-     .help = "show what is done on standard error"},
+     .help = "show the progress on standard error"},
     {"--quiet", "-q", NULL, OPTION_FLAG, AT(quiet), .help = "print no figures at the end"},
     {"--json", NULL, "FILE", OPTION_TEXT, AT(json), .absent = "",
      .help = "write the figures as JSON; - is standard output"},

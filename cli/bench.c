@@ -9,9 +9,9 @@
  * key and value before it:
  *   seconds >= 2 * weights * n / peak + 2 * (dim_k + dim_v) * heads * layers * pairs / f32 peak
  *   pairs = n * d + n * (n + 1) / 2, fewer where a keep policy's budget is reached
- * where the peak of the first term is that of int8 for quantised weights and of f32 for others; it
- * cannot be faster than reading the weights once per chunk either. Attention over bf16 and coded
- * types can be faster than f32's peak, where the processor has products for it.
+ * The peak of the first term is that of int8 for quantised weights and of f32 for others. It cannot
+ * be faster than reading the weights once per chunk either. Attention over bf16 and coded types can
+ * be faster than f32's peak, where the processor has products for it.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -58,7 +58,7 @@ static const struct option bench_option_table[] = {
      .help = "do not evaluate everything once before, for prompts of minutes",
      .also = "--no-warmup", .negative = "--warmup"},
     {"--output", "-o", "FORMAT", OPTION_CHOICE, AT(format), .choices = formats,
-     .help = "what to print"},
+     .help = "the form of the output"},
     {0},
 };
 #undef AT
@@ -117,8 +117,8 @@ static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_log
     session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
 }
 
-/* What was evicted, or has left a window, does not come back when tokens are forgotten, and recurrent
-   layers may have kept no state there: then all is read again. */
+/* Entries that were evicted, or have left a window, do not come back when tokens are forgotten.
+   Recurrent layers may have kept no state there. Then all is read again. */
 static void go_to_depth(struct bench *b, int32_t depth)
 {
     pith_error err;
@@ -135,8 +135,8 @@ static void go_to_depth(struct bench *b, int32_t depth)
     evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
 }
 
-/* The least entries of a lane while the row's tokens follow: those at its depth, and one more per
-   token until a keep policy's budget is reached. */
+/* The fewest entries of a lane while the row's tokens follow. They are the entries at its depth,
+   and one more per token until a keep policy's budget is reached. */
 static void count_entries(const struct bench *b, struct row *row)
 {
     pith_keep_stats keep;
@@ -211,8 +211,8 @@ static bool is_quantised(const char *type)
     return type[0] != 'F' && type[0] != 'B'; /* F32, F16, BF16 */
 }
 
-/* The embedding is read by row and, where it is not tied, not as a matrix; the output matrix
-   counts for generation, but reads one row of a prompt only. */
+/* The embedding is read by row and, where it is not tied, not as a matrix. The output matrix counts
+   for generation, but reads one row of a prompt only. */
 #define WHOLE_PAGES 64 /* tokens that fill pages of any length */
 
 static void count_work(struct bench *b)
@@ -221,7 +221,7 @@ static void count_work(struct bench *b)
     pith_error err;
     int64_t bytes, state;
     pith_engine_params p = engine_params(&b->options->model, &b->options->memory);
-    p.keep = NULL; /* of what is stored, not of what stays or is read */
+    p.keep = NULL; /* of all that is stored, not of the part that stays or is read */
     p.read = NULL;
     p.recall = NULL;
     p.share = NULL;
@@ -345,7 +345,7 @@ static void print_table(const struct bench *b)
     if (o->keep != NULL)
         printf("keep: %s\n", o->keep);
     if (o->read != NULL)
-        printf("read: %s; bounds are those of reading everything\n", o->read);
+        printf("read: %s; bounds are for reading everything\n", o->read);
     if (o->recall != NULL)
         printf("recall: %s\n", o->recall);
     if (o->share != NULL)
@@ -493,14 +493,17 @@ static int run(void *options)
 
 const struct command command_bench = {
     .name = "bench",
-    .summary = "measure a model's speed beside what the machine could do",
+    .summary = "measure a model's speed beside the machine's bounds",
     .synopsis = "-m MODEL [-p 512] [-n 128] [-d 0,4096]",
-    .notes =
-        "Bounds: generation cannot be faster than reading the weights and the stored keys and\n"
-        "values once per token; a prompt not faster than its multiplications at the measured\n"
-        "peak. The KV memory is as large as the deepest row needs unless -c or --kv-memory\n"
-        "is given. A model that fits the processor's caches can pass the bound of reading, and\n"
-        "attention over bf16, q8_0 or turbo types that of a prompt, which is f32's.",
+    .notes = "Bounds: generation cannot be faster than reading the weights and the stored keys and "
+             "values\n"
+             "once per token. A prompt cannot be faster than its multiplications at the measured "
+             "peak. The\n"
+             "KV memory is as large as the deepest row needs unless -c or --kv-memory is given. A "
+             "model\n"
+             "that fits the processor's caches can pass the bound of reading. Attention over bf16, "
+             "q8_0 or\n"
+             "turbo types can pass a prompt's, which is for f32.",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,

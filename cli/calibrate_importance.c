@@ -17,7 +17,7 @@
 #define RETENTION 0.25 /* of all entries, whose shares over lanes are shown */
 #define SHORTEST 64    /* tokens of a piece from which a file has something to teach */
 #define NAME_CAP 1024
-/* 12 pieces of 400 tokens: R^2 on texts of other kinds is 0.28 after 4 of them, 0.44 after 8 and 0.47
+/* 12 pieces of 400 tokens: R^2 on texts of other kinds is 0.28 after 4 texts, 0.44 after 8 and 0.47
    after 16 (SmolLM2, docs/stats.md). After 4 kvzap answered with wrong digits. */
 #define ENOUGH_TOKENS 4800
 #define ENOUGH_PIECES 5 /* the fifth is the first that is held out */
@@ -168,8 +168,10 @@ void importance_print(const pith_stats *stats)
         return;
     double *share = cli_alloc((size_t)i.n_lane, sizeof(*share));
     pith_stats_get_shares(stats, RETENTION, share);
-    printf("\nImportance of entries (its logarithm: mean and deviation), R^2 on texts that were "
-           "held out, and\nthe share of each KV head's entries that %.0f %% of all lanes' keep\n",
+    printf("\n"
+           "Importance of entries: its logarithm's mean and deviation, and R^2 on held-out texts. "
+           "Then\n"
+           "the share of each KV head's entries that the best %.0f %% of all lanes' entries hold\n",
            100.0 * RETENTION);
     printf("  %-9s  %7s  %5s  %6s%s\n", "", "mean", "dev.", "key",
            i.hidden_r2 != NULL ? "   input" : "");

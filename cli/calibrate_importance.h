@@ -5,7 +5,7 @@
 #include "session.h"
 #include "pith/calibrate.h"
 
-/* What importance is learnt from. */
+/* The texts that importance is learnt from. */
 struct importance_source {
     const struct option_texts *files;
     const struct option_texts *keep; /* policies whose scores are mapped */

@@ -23,8 +23,8 @@ static double resultant(const pith_stats_head *h, int32_t f)
     return h->abs[f] > 0.0f ? hypot((double)h->re[f], (double)h->im[f]) / (double)h->abs[f] : 0.0;
 }
 
-/* What a band is expected to contribute: mean |query| mean |key| (TriAttention, Equation 26), or
-   the first alone where the file does not know the keys. */
+/* A band's expected contribution: mean |query| mean |key| (TriAttention, Equation 26), or the first
+   alone where the file does not know the keys. */
 static double contribution(const pith_stats_head *h, int32_t f)
 {
     return (double)h->abs[f] * (h->key_abs != NULL ? (double)h->key_abs[f] : 1.0);

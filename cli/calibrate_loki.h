@@ -5,7 +5,7 @@
 #include "session.h"
 #include "pith/calibrate.h"
 
-/* What bases are made from. */
+/* The texts that bases are made from. */
 struct loki_source {
     const struct cli_ids *ids;
     const char *text; /* its name */

@@ -191,8 +191,8 @@ static void print_histogram(const struct gathering *g, enum distance d)
     }
 }
 
-/* The distances that only one of a hundred pages with other tokens is below: those of like steps,
-   which are what a threshold must tell from pages that say the same. */
+/* For each distance the value that only one of a hundred pages with other tokens is below. These
+   are pages of like steps, which a threshold must tell from pages that say the same. */
 static void print_suggestion(const struct gathering *g)
 {
     if (g->v[ALIKE][RMS].n < LEAST_PAIRS) {
@@ -217,8 +217,10 @@ static void print(struct gathering *g, const pith_share_stats *t, int32_t n_toke
             if (g->v[k][d].n > 0)
                 qsort(g->v[k][d].at, g->v[k][d].n, sizeof(double), compare);
     for (int d = 0; d < N_DISTANCE; d++) {
-        printf("\n%s: quantiles, and from each value on the share of pages with the same tokens, "
-               "of other pages\nof like steps, and of pages taken by chance\n",
+        printf("\n"
+               "%s: quantiles, and from each value on the share of pages with the same tokens, of "
+               "other\n"
+               "pages of like steps, and of random pages\n",
                distance_names[d]);
         print_quantiles(g, (enum distance)d);
         print_histogram(g, (enum distance)d);

@@ -4,7 +4,7 @@
 
 #include "session.h"
 
-/* What is read. */
+/* The text that is read. */
 struct share_source {
     const struct cli_ids *ids;
     int32_t n_generate; /* tokens that the model writes after them; 0: they are the steps themselves
@@ -16,9 +16,9 @@ struct share_source {
 /* Whether a policy can be calibrated; fails (usage) where not. */
 void share_calibrate_check(const char *share);
 
-/* Compares the pages of all steps, shares none, and prints how far apart they are: those of like
-   steps with the same tokens and with others, and pages taken by chance. memory's share policy is
-   the one whose options count. */
+/* Compares the pages of all steps, shares none, and prints how far apart they are. It tells pages
+   of like steps with the same tokens, such pages with others, and pages at random. memory's share
+   policy is the one whose options count. */
 void share_calibrate(struct session *s, const struct model_options *m,
                      const struct memory_options *memory, const struct share_source *from);
 

@@ -1,7 +1,7 @@
 /*
  * chat.c - `pith chat`: a conversation. The messages are the truth: before each answer they are
- * rendered anew, and the sequence keeps whatever beginning of them it already holds, so a turn
- * costs its own tokens only.
+ * rendered anew. The sequence keeps the beginning that it already holds, so a turn costs its own
+ * tokens only.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "draft.h"
+#include "eval.h"
 #include "line.h"
 #include "picture.h"
 #include "recall.h"
@@ -262,17 +263,15 @@ static void load_snapshot(struct chat *c, const char *path)
     free(kv_path);
 }
 
-/* A byte order mark in front is no JSON. */
 static json_t *read_json(const char *path, json_error_t *json_err)
 {
-    char mark[3];
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
+    pith_error err;
+    char *text;
+    size_t len;
+    if (eval_read_file(path, &text, &len, &err) != PITH_OK)
         return NULL;
-    if (fread(mark, 1, 3, file) != 3 || memcmp(mark, "\xef\xbb\xbf", 3) != 0)
-        rewind(file);
-    json_t *value = json_loadf(file, 0, json_err);
-    fclose(file);
+    json_t *value = json_loadb(text, len, 0, json_err);
+    free(text);
     return value;
 }
 

@@ -1,4 +1,4 @@
-/* command.h - what a verb of `pith` is, and the list of them. One verb, one file. */
+/* command.h - a verb of `pith`, and the list of all verbs. One verb, one file. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -20,8 +20,8 @@ struct command {
     size_t options_size;               /* bytes of the struct that groups fill */
     void (*defaults)(void *options);   /* fills a zeroed struct; NULL: zeros are the defaults */
     int (*run)(void *options);         /* returns the exit status */
-    /* The verbs below this one, ended by NULL; of what stands above, only name, summary and notes
-       then count, and run, which may do without one (its options are NULL). */
+    /* The verbs below this one, ended by NULL. Of the fields above, only name, summary and notes
+       then count, and run, which may be NULL (its options are NULL). */
     const struct command *const *subcommands;
     const struct command_older *older; /* NULL: options do not come before the verb below */
 };
@@ -45,6 +45,9 @@ extern const struct command command_models;
 
 /* All of them, ended by NULL (main.c). */
 extern const struct command *const *const cli_commands;
+
+/* `pith --version`: prints the version, the commit, and what was compiled in (version.c). */
+void version_print(void);
 
 /* A command's options with their defaults; the caller frees. */
 void *command_options(const struct command *c);

@@ -1,7 +1,7 @@
 /*
  * completion.c - `pith completion`: scripts for shells, and what they ask for. A script hands the
- * words of a command line to "pith completion words", which finds what may stand last from the
- * tables of commands, options, policies and storage types. So a script need not know them.
+ * words of a command line to "pith completion words". That finds the words that may stand last,
+ * from the tables of commands, options, policies and storage types. So a script need not know them.
  *
  * The answer's first line says what else the shell may offer: "files", "folders" or "none". Each
  * further line is a word and what it means, with a tab between.
@@ -26,7 +26,7 @@ static const struct option table[] = {
     {"SHELL", NULL, NULL, OPTION_CHOICE, AT(shell), .choices = shells, .required = true,
      .help = "whose script to print; words answers one"},
     {"WORDS", NULL, NULL, OPTION_TEXTS, AT(words), .absent = "",
-     .help = "with words: those of the line behind \"pith\", the last of them to be completed"},
+     .help = "with words: the words of the line behind \"pith\", the last of them to be completed"},
     {0},
 };
 #undef AT
@@ -194,7 +194,7 @@ static void add_types(struct found *f, int before_len)
         add(f, f->word, before_len, type.name, "", type.summary);
 }
 
-/* What an option of this name takes, where more is known of it than its row says. */
+/* The values of an option of this name, where more is known of them than its row says. */
 static const struct {
     const char *option;
     pith_verb verb;
@@ -218,7 +218,7 @@ static void add_value(struct found *f, const struct option *o, int before_len)
         for (int32_t i = 0; pith_chat_template_name(i) != NULL; i++)
             add(f, f->word, before_len, pith_chat_template_name(i), "", "a template");
     for (int i = 0; strcmp(o->name, "--draft") == 0 && drafts[i] != NULL; i++)
-        add(f, f->word, before_len, drafts[i], "", "what drafts tokens");
+        add(f, f->word, before_len, drafts[i], "", "how tokens are drafted");
     if (strcmp(value, "DIR") == 0 || strcmp(value, "FOLDER") == 0)
         f->more = "folders";
     else if (strstr(value, "FILE") != NULL || strcmp(value, "WHAT") == 0 ||

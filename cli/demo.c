@@ -1,8 +1,8 @@
 /*
- * demo.c - `pith demo`: what Pith is for, shown with the model that comes with it. A long text
- * with a fact in it, a question about the fact, the model's answer, whether it is right, how fast
- * it came, and the KV memory that it was found in. Then the same question with a quarter of that
- * memory, and with recall.
+ * demo.c - `pith demo`: what Pith is for, shown with the model that comes with it. It shows a long
+ * text with a fact in it, a question about the fact, the model's answer, and whether it is right.
+ * Beside it stand the speed and the KV memory that the answer was found in. Then the same question
+ * with a quarter of that memory, and with recall.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -135,7 +135,8 @@ static struct span whole_sentence(const struct cli_text *text, struct span s)
 }
 
 /* The fact is the sentence with the longest beginning of the answer, in whole words, that the text
-   has: all of it where one sentence answers, its first step where several must be put together. */
+   has. That is all of the answer where one sentence has it, its first step where several must be
+   put together. */
 static struct span find_fact(const struct story *s)
 {
     struct span fact = {0, 0};
@@ -330,7 +331,7 @@ static void show_result(const struct page *p, const struct session *s, const str
     if (story->fact.end > story->fact.begin)
         marks[n++] =
             (struct picture_mark){fact, count_tokens(s->model, story, story->fact.end), "fact"};
-    /* What recall put in front of the question, counts with it. */
+    /* The text that recall put in front of the question counts with it. */
     int32_t end = r->n_prompt + r->n_cached + r->n_recalled;
     marks[n++] = (struct picture_mark){question, end, "question"};
     marks[n++] = (struct picture_mark){end, INT32_MAX, "answer"};

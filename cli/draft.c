@@ -15,10 +15,9 @@
 
 #define AT(member) .offset = offsetof(struct draft_options, member)
 const struct option draft_option_table[] = {
-    {"--draft", NULL, "WHAT", OPTION_TEXT, AT(what),
-     .help = "what drafts tokens, which changes none: lookup (in the text so far), none, auto"
-             "\n                              (lookup where policies allow it), or the file of a "
-             "smaller model",
+    {"--draft", NULL, "HOW", OPTION_TEXT, AT(what),
+     .help = "how tokens are drafted, which changes no answer: lookup (in the text so far), none, "
+             "auto (lookup where policies allow it), or a model's file",
      .also = "-md --model-draft --spec-draft-model", .env = "LLAMA_ARG_SPEC_DRAFT_MODEL"},
     {"--draft-max", NULL, "N", OPTION_INT, AT(n_max), .min = 1, .max = 63,
      .help = "most tokens of a draft", .also = "--draft-n --spec-draft-n-max",
@@ -34,8 +33,8 @@ void draft_options_default(struct draft_options *o, const char *what)
     *o = (struct draft_options){.what = what, .n_max = p.n_max};
 }
 
-/* Tokens that the session's KV memory would hold without policies: so many the drafting model may
-   come to follow. */
+/* Tokens that the session's KV memory would hold without policies: the drafting model needs no
+   more. */
 static int32_t tokens_of(const struct session *s, int32_t most)
 {
     const int32_t n = 4096;

@@ -14,16 +14,16 @@ extern const struct option draft_option_table[];
 /* what: where --draft does not say. */
 void draft_options_default(struct draft_options *o, const char *what);
 
-/* What the options ask for in a session that was started, valid until it is freed; NULL: nothing is
-   drafted. "auto" is lookup where policies and model allow it. Fails where they do not and drafts
-   were asked for by name. */
+/* Makes the drafts that the options ask for, in a session that was started. They are valid until it
+   is freed; NULL: nothing is drafted. "auto" is lookup where policies and model allow it. Fails
+   where they do not and drafts were asked for by name. */
 const pith_draft_params *draft_start(struct session *s, const struct draft_options *o,
                                      const struct model_options *m);
 
 /* Bytes that the drafting model's conversations take; 0 without one. */
 int64_t draft_memory(const struct session *s);
 
-/* What came of it, of a session in which there were drafts: a line, and members of a report. */
+/* Reports the drafts of a session that had any: a line, and members of a report. */
 void draft_report(const struct session *s, int64_t n_draft, int64_t n_accepted);
 json_t *draft_json(const struct session *s, int64_t n_draft, int64_t n_accepted);
 

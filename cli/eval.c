@@ -1,6 +1,7 @@
 /*
- * eval.c - `pith eval`: what all tasks share. A model is loaded, the task measures, the result goes
- * to standard output as a table, as JSON or as CSV, and to files where asked.
+ * eval.c - `pith eval`: what all tasks share. The common part of all tasks: a model is loaded, the
+ * task measures, and the result is printed. It goes to standard output as a table, as JSON or as
+ * CSV, and to files where asked.
  *
  * Invariant: a result that was measured is printed somewhere, even when its file cannot be written.
  */
@@ -28,7 +29,7 @@ const struct option measure_option_table[] = {
     {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
      .help = "write the rows as CSV; - is standard output"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
-     .help = "show what is being done and the time left on standard error"},
+     .help = "show the progress and the time left on standard error"},
     {0},
 };
 #undef AT
@@ -61,8 +62,8 @@ static bool is_standard(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* Finds out before hours of measuring whether the file can be written. What was in it stays until
-   there is a result; a file that only the question made is removed again. */
+/* Finds out before hours of measuring whether the file can be written. Its content stays until
+   there is a result; a file that only the check made is removed again. */
 static void check_output(const char *option, const char *path)
 {
     if (path == NULL || is_standard(path))
@@ -182,7 +183,7 @@ int eval_command_run_alone(const void *options, measure_fn *measure)
 
 const struct command command_eval = {
     .name = "eval",
-    .summary = "measure what a model keeps of a text under a cache policy",
+    .summary = "measure how well a model knows a text under a cache policy",
     .notes =
         "Every task takes the options of model and cache, and a result is printed as a table, "
         "with\n"

@@ -27,9 +27,8 @@ struct sweep_command {
 #define AT(member) .offset = offsetof(struct sweep_options, member)
 static const struct option sweep_option_table[] = {
     {"FILE", NULL, NULL, OPTION_TEXT, AT(path), .required = true,
-     .help = "what to measure, a JSON file; docs/eval.md describes it"},
-    {"--output", "-o", "FILE", OPTION_TEXT, AT(out),
-     .absent = "what FILE says, or FILE with .jsonl",
+     .help = "a JSON file with the measurements; docs/eval.md describes it"},
+    {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .absent = "as FILE says, or FILE with .jsonl",
      .help = "the results, one line each; those that are there are not measured again"},
     {"--fresh", NULL, NULL, OPTION_FLAG, AT(fresh), .help = "forget the results that are there"},
     {0},
@@ -43,15 +42,14 @@ static const struct option output_option_table[] = {
     {"--csv", NULL, "FILE", OPTION_TEXT, AT(csv), .absent = "",
      .help = "write the table as CSV; - is standard output"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",
-     .help = "show what is being done and the time left on standard error"},
+     .help = "show the progress and the time left on standard error"},
     {0},
 };
 #undef AT
 
 static const struct option_group sweep_groups[] = {
     {"Task", sweep_option_table, offsetof(struct sweep_command, sweep)},
-    {"Model", model_option_table, offsetof(struct eval_options, model),
-     .without = "what FILE says"},
+    {"Model", model_option_table, offsetof(struct eval_options, model), .without = "as FILE says"},
     {"Output", output_option_table, offsetof(struct eval_options, measure)},
     LLAMA_GROUP,
     {0},
@@ -128,7 +126,7 @@ struct report_command {
 #define AT(member) .offset = offsetof(struct report_command, member)
 static const struct option report_option_table[] = {
     {"FILES", NULL, NULL, OPTION_TEXTS, AT(files),
-     .help = "results: what \"pith eval sweep\" wrote, or lines of --json results"},
+     .help = "results of \"pith eval sweep\", or lines of --json results"},
     {"--output", "-o", "FILE", OPTION_TEXT, AT(out), .required = true,
      .help = "the page to write, HTML that needs nothing else"},
     {0},

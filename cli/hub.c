@@ -1,9 +1,9 @@
 /*
  * hub.c - the hub over libcurl and Jansson: the list of a repository's files, and files in pieces.
  *
- * Invariants: redirects are followed here and not by libcurl, so that the token goes to the hub's
- * own host and port alone whatever libcurl's version does. A file is named NAME.SUM.part until all
- * of its bytes are there and their sum is SUM, so nothing else is ever gone on from.
+ * Invariants: redirects are followed here and not by libcurl. So the token goes to the hub's own
+ * host and port alone whatever libcurl's version does. A file is named NAME.SUM.part until all of
+ * its bytes are there and their sum is SUM, so nothing else is ever gone on from.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -102,14 +102,14 @@ static char *escape(const struct hub *hub, const char *path)
 
 /* ---- one request ---- */
 
-typedef bool take_fn(void *user, long status, const char *data, size_t len);
+typedef bool data_fn(void *user, long status, const char *data, size_t len);
 
 struct request {
     struct hub *hub;
     int64_t from; /* first byte that is wanted */
-    take_fn *take;
+    data_fn *on_data;
     void *user;
-    bool stopped; /* take said so */
+    bool stopped; /* on_data said so */
     long status;
     CURLcode code;
     char error[CURL_ERROR_SIZE];
@@ -121,7 +121,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *user)
     curl_easy_getinfo(r->hub->curl, CURLINFO_RESPONSE_CODE, &r->status);
     if (r->status >= 300) /* a page for people */
         return size * n;
-    r->stopped = !r->take(r->user, r->status, data, size * n);
+    r->stopped = !r->on_data(r->user, r->status, data, size * n);
     return r->stopped ? 0 : size * n;
 }
 
@@ -348,7 +348,7 @@ static json_t *get_page(struct hub *hub, const char *url)
 {
     for (int n_try = 0;; n_try++) {
         struct cli_text text = {0};
-        struct request r = {.hub = hub, .take = collect, .user = &text};
+        struct request r = {.hub = hub, .on_data = collect, .user = &text};
         ask(&r, url);
         if (r.code == CURLE_OK && r.status == 200) {
             json_error_t why;
@@ -450,7 +450,7 @@ static bool keep(void *user, long status, const char *data, size_t len)
     return show(d);
 }
 
-/* Takes what an earlier call has left into the sum. */
+/* Adds the bytes of an earlier call to the sum. */
 static void read_part(struct download *d)
 {
     static char block[1 << 16];
@@ -492,7 +492,7 @@ static void check_sum(struct download *d)
     if (d->n != d->file->size)
         cli_fail("%s: %s: more bytes came than the %lld that the hub names; the file was removed",
                  d->repo, d->file->path, (long long)d->file->size);
-    cli_fail("%s: %s: the sum of what came is %s, not %s; the file was removed", d->repo,
+    cli_fail("%s: %s: the sum of the received file is %s, not %s; the file was removed", d->repo,
              d->file->path, digits, d->file->sum);
 }
 
@@ -500,7 +500,7 @@ static void fetch_rest(struct hub *hub, struct download *d, const char *url)
 {
     for (int n_try = 0; d->n < d->file->size;) {
         int64_t before = d->n;
-        struct request r = {.hub = hub, .from = d->n, .take = keep, .user = d};
+        struct request r = {.hub = hub, .from = d->n, .on_data = keep, .user = d};
         d->resumes = d->n > 0;
         ask(&r, url);
         if (d->too_long)

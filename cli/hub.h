@@ -2,8 +2,8 @@
  * hub.h - files of a model hub, over the public HTTP interface of huggingface.co or of a mirror that
  * HF_ENDPOINT names. Everything here fails with a sentence.
  *
- * The token of HF_TOKEN is sent to the hub's own host alone. What it redirects to, which is where
- * the large files lie, does not see it.
+ * The token of HF_TOKEN is sent to the hub's own host alone. Hosts that it redirects to, where the
+ * large files lie, do not see it.
  */
 #ifndef CLI_HUB_H
 #define CLI_HUB_H
@@ -26,8 +26,8 @@ struct hub_list {
 struct hub_list hub_list(const char *repo);
 void hub_list_free(struct hub_list *list);
 
-/* Fetches a file to the path `to`, with a bar. What an earlier call left goes on from where it
-   broke off; the file appears when it is whole and its sum is right. Ctrl-C ends the command. */
+/* Fetches a file to the path `to`, with a bar. A part that an earlier call left is completed. The
+   file appears when it is whole and its sum is right. Ctrl-C ends the command. */
 void hub_fetch(const char *repo, const struct hub_file *file, const char *to);
 
 #endif

@@ -39,7 +39,7 @@ static const struct option table[] = {
     {"--verbose", "-v", NULL, OPTION_FLAG, AT(verbose), .help = "list the tensors too"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {"--memory", NULL, "SIZE", OPTION_BYTES, AT(memory), .min = 1, .max = 0x1p62,
-     .absent = "what is available now", .help = "memory for weights and KV, as 8GiB"},
+     .absent = "the available memory", .help = "memory for weights and KV, as 8GiB"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
      .help = "tokens of a page of KV memory"},
     {0},
@@ -48,7 +48,7 @@ static const struct option table[] = {
 
 static const struct option_group groups[] = {
     {"Model", model_option_table, offsetof(struct options, model)},
-    {"What to tell", table, 0},
+    {"Output", table, 0},
     LLAMA_GROUP,
     {0},
 };
@@ -61,7 +61,7 @@ static void defaults(void *options)
     o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
 }
 
-/* What the costs are worked out for. */
+/* The settings that the costs are computed for. */
 struct kv_plan {
     const struct options *o;
     const pith_model *model;
@@ -71,7 +71,7 @@ struct kv_plan {
     size_t n_type;
     double f16;     /* bytes per token with f16 for both */
     int64_t window; /* the widest of the layers' */
-    int64_t state;  /* bytes of what recurrent layers remember of a sequence */
+    int64_t state;  /* bytes of the state that recurrent layers have of a sequence */
 };
 
 /* The KV memory of a model with one pair of storage types. */
@@ -80,7 +80,7 @@ struct kv_cost {
     int64_t page_bytes; /* of one page of every lane that grows */
     int64_t constant;   /* bytes of the lanes that do not: windows, filled */
     double per_token;   /* bytes, whole pages shared out */
-    double factor;      /* so many times less than f16 for both */
+    double factor;      /* f16 for both takes this many times as much */
     int64_t fits;       /* tokens in the memory that the weights leave */
 };
 
@@ -134,7 +134,7 @@ static int32_t heads_per_kv(const pith_model_info *i)
 
 /* ---- text ---- */
 
-/* What only some layers have. */
+/* The numbers of layers with a property that only some have. */
 struct layer_counts {
     int32_t n_window, window; /* window: the widest */
     int32_t n_unrotated, n_other_base;
@@ -246,7 +246,7 @@ static void print_pairs(const struct kv_plan *plan, enum cell cell)
     }
 }
 
-/* What the rule of keys comes to for this model, and other types at its edges. */
+/* The storage types that the rule of keys chooses for this model, and other types at its edges. */
 static void print_rules(const struct kv_plan *plan)
 {
     int32_t n = heads_per_kv(plan->info);
@@ -277,7 +277,8 @@ static void print_kv(const struct kv_plan *plan)
     if (plan->window > 0)
         printf("Beside that, full windows of f16 take %s.\n",
                cli_bytes(kv_cost(plan, "f16", "f16").constant, bytes));
-    printf("\nSo many times less than f16 for both:\n");
+    printf("\n"
+           "How much smaller than f16 for both:\n");
     print_pairs(plan, CELL_FACTOR);
     printf("\nTokens that fit beside the weights in %s:\n", cli_bytes(plan->memory, bytes));
     print_pairs(plan, CELL_FITS);
@@ -445,7 +446,7 @@ static int run(void *options)
 
 const struct command command_info = {
     .name = "info",
-    .summary = "tell what is in a model file and what its KV memory costs",
+    .summary = "show the content of a model file and the cost of its KV memory",
     .synopsis = "MODEL [-v] [--memory 8GiB]",
     .notes = "The weights are not loaded. Tokens that fit are a whole number of pages.",
     .groups = groups,

@@ -1,7 +1,7 @@
 /*
  * io.c - failures, output, input and signals of the command. It knows no model.
  *
- * Invariant: what a verb printed to standard output has arrived when its exit status is 0.
+ * Invariant: a verb's standard output has arrived when its exit status is 0.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "eval.h"
 
 #define FIRST_READ 65536
 
@@ -40,7 +42,7 @@ static void say(const char *fmt, va_list args)
     fputc('\n', stderr);
 }
 
-/* What the command holds goes back to the system, not through free: nothing runs at exit. */
+/* The system frees the command's memory and files: nothing runs at exit. */
 void cli_exit(int status)
 {
     fflush(NULL);
@@ -137,7 +139,6 @@ bool cli_is_utf8(void)
 
 struct cli_text cli_read_file(const char *path)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* which some editors begin a file with */
     struct cli_text text = {0};
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "rb");
@@ -159,10 +160,7 @@ struct cli_text cli_read_file(const char *path)
         cli_fail("cannot read \"%s\": %s", path, strerror(errno));
     if (!standard)
         fclose(file);
-    if (text.len >= sizeof(mark) - 1 && memcmp(text.data, mark, sizeof(mark) - 1) == 0) {
-        text.len -= sizeof(mark) - 1;
-        memmove(text.data, text.data + sizeof(mark) - 1, text.len);
-    }
+    text.len = eval_drop_mark(text.data, text.len);
     text.data[text.len] = '\0';
     return text;
 }

@@ -17,7 +17,7 @@
 #include "pith/pith.h"
 
 #define EXIT_USAGE 2
-#define EXIT_INTERRUPTED 130 /* 128 + SIGINT, what a shell reports */
+#define EXIT_INTERRUPTED 130 /* 128 + SIGINT, as a shell reports it */
 
 /* The verb that failures name. Borrowed for ever. */
 void cli_set_verb(const char *verb);

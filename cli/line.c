@@ -1,8 +1,8 @@
 /*
  * line.c - lines through libedit, or through getline where standard input is no terminal.
  *
- * While a line is edited the terminal sends Ctrl-C as a character, not as a signal, so that it
- * can give the line up without touching the program's own handling of the signal.
+ * While a line is edited the terminal sends Ctrl-C as a character, not as a signal. So it can give
+ * the line up without touching the program's own handling of the signal.
  */
 #define _GNU_SOURCE /* getline, and libedit's header wants it for its own types */
 

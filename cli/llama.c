@@ -1,11 +1,12 @@
 /*
  * llama.c - the options of llama.cpp's programs that have no field here, so that a line which was
- * written for them runs. Those that name what Pith does otherwise, or not at all, are taken without
- * effect, and one line says so. Those that would change an answer are refused, but for values that
- * come to what happens anyway.
+ * written for them runs. Options for things that Pith does otherwise, or not at all, are taken
+ * without effect, and one line says so. Options that would change an answer are refused, but for
+ * values that ask for the usual behaviour.
  *
- * What both have stands in the tables of options under Pith's names, with llama.cpp's spelling
- * beside it. Those come first, so that a spelling may stand here for the other commands.
+ * Options that both programs have stand in the tables under Pith's names, with llama.cpp's spelling
+ * beside them. Those tables are searched first, so that a spelling may stand here for the other
+ * commands.
  */
 #include "session.h"
 
@@ -138,10 +139,10 @@ const struct option llama_option_table[] = {
           .help = "--no-thinking and requests turn thinking off"),
     LACKS("--chat-template-kwargs", NULL, ENV("CHAT_TEMPLATE_KWARGS"), VALUES("{}"),
           .help = "requests have chat_template_kwargs"),
-    LACKS("--in-prefix", NULL, .help = "--chat-template writes what stands around a message"),
-    LACKS("--in-suffix", NULL, .help = "--chat-template writes what stands around a message"),
+    LACKS("--in-prefix", NULL, .help = "--chat-template writes the text around a message"),
+    LACKS("--in-suffix", NULL, .help = "--chat-template writes the text around a message"),
 
-    /* What it prints. */
+    /* Output. */
     SWITCH("--color", "-co", .also = "--colors"),
     FLAG("--verbose", "-v", .also = "--log-verbose --verbose-prompt"),
     VALUE("--verbosity", "-lv", ENV("LOG_VERBOSITY"), .also = "--log-verbosity"),

@@ -207,8 +207,9 @@ const struct command command_logits = {
     .synopsis = "-m MODEL --ids 1,2,3",
     .notes =
         "No token is added to the ids. JSON: {\"positions\": [{\"pos\": 0, \"top\": [[id, logit],\n"
-        "...], \"hash\": \"...\"}]}; otherwise a line per position: position, hash, id:logit ...\n"
-        "The hash is of the whole row of logits (FNV-1a, 64 bits).",
+        "...], \"hash\": \"...\"}]}. Otherwise a line per position: position, hash, id:logit ... "
+        "The\n"
+        "hash is of the whole row of logits (FNV-1a, 64 bits).",
     .groups = groups,
     .options_size = sizeof(struct options),
     .defaults = defaults,

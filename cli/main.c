@@ -111,7 +111,9 @@ static void print_help(const struct verb *verb)
         return;
     }
     void *options = command_options(c);
-    printf("usage: pith %s %s\n\nTo %s.\n", verb->name, c->synopsis, c->summary);
+    int at = printf("usage: pith %s ", verb->name);
+    help_print_wrapped(c->synopsis, (size_t)at, (size_t)at);
+    printf("\nTo %s.\n", c->summary);
     options_print(c->groups, options);
     if (c->notes != NULL)
         printf("\n%s\n", c->notes);
@@ -153,7 +155,8 @@ static int run_help(int argc, char **argv)
     return EXIT_SUCCESS;
 }
 
-/* What of llama.cpp's was given for nothing, in one line; where output is for programs, none. */
+/* Names the options of llama.cpp that have no effect, in one line. Where output is for programs, it
+   prints none. */
 static void note_taken(const struct command *c, const void *options,
                        const struct option_taken *taken)
 {
@@ -264,7 +267,7 @@ static int dispatch(int argc, char **argv)
     if (is_help(verb))
         return run_help(argc - 2, argv + 2);
     if (strcmp(verb, "--version") == 0 || strcmp(verb, "version") == 0) {
-        printf("pith %s (%s)\n", pith_version(), pith_cpu_level());
+        version_print();
         return EXIT_SUCCESS;
     }
     if (verb[0] == '-')

@@ -37,7 +37,7 @@ struct variables {
     size_t n;
 };
 
-/* Those that the commands of a list have, each once. */
+/* Collects the variables that the commands of a list have, each once. */
 static void collect(const struct command *const *list, struct variables *seen, FILE *out,
                     void (*print)(FILE *out, const struct option *o))
 {
@@ -201,7 +201,7 @@ static void put_option(FILE *out, const struct option_group *g, const struct opt
     fputs(".\n", out);
 }
 
-/* The spellings of a group without fields, those of one kind in one paragraph. */
+/* The spellings of a group without fields, one kind in one paragraph. */
 static void put_taken(FILE *out, const struct option_group *g, bool lacking)
 {
     bool any = false;
@@ -230,7 +230,7 @@ static void put_options(FILE *out, const struct command *c)
             continue;
         fputs("These are taken without effect, which one line says:\n", out);
         put_taken(out, g, false);
-        fputs(".PP\nThese are refused, but for values that come to what happens anyway:\n", out);
+        fputs(".PP\nThese are refused, but for values that ask for the usual behaviour:\n", out);
         put_taken(out, g, true);
     }
     free(values);

@@ -3,11 +3,11 @@
  * the caller, texts and shapes go out.
  *
  * Invariant: what is drawn is what the lanes hold. Positions finer than a pixel share a column
- * whose opacity is the part that is kept, and columns become wider, never rows fewer entries, until
- * the file is small.
+ * whose opacity is the part that is kept. Until the file is small, columns become wider; rows never
+ * lose entries.
  *
  * Colours stand in classes, without variables, so that programs which draw SVG but know little CSS
- * show the light ones. They are those of the report (eval/report_style.c).
+ * show the light ones. They are the report's colours (eval/report_style.c).
  */
 #include "map.h"
 
@@ -53,7 +53,7 @@ struct drawing {
     int32_t n_prompt;       /* positions below are the prompt */
     int32_t first;          /* positions below always stay, because of */
     const char *first_name; /* this option */
-    int32_t window;         /* the last so many always stay */
+    int32_t window;         /* this number of last positions always stays */
     int32_t *positions;     /* [n_token] owned, of one lane */
     uint32_t *row;          /* [n_token] owned, entries per column of one row */
     uint8_t *level;         /* [n_token] owned, of the columns of one row */
@@ -73,7 +73,7 @@ static int32_t count_lane(const struct drawing *d, int32_t layer, int32_t head, 
     return n;
 }
 
-/* What is true of all lanes together. */
+/* Finds the properties that all lanes have in common. */
 static void survey(struct drawing *d)
 {
     d->bin = 1;
@@ -257,7 +257,7 @@ static void begin(const struct drawing *d, double height)
     eval_text_add(t, m->model[0] != '\0' ? ": " : "");
     html_escape(t, m->model);
     eval_text_add(t, "</title>\n<desc id=\"map-desc\">Rows are layers and within them KV heads, "
-                     "from left to right positions of the text; coloured is what is kept. --keep ");
+                     "from left to right positions of the text; kept ones are coloured. --keep ");
     html_escape(t, m->keep != NULL ? m->keep : "none");
     eval_text_add(t, ": ");
     html_escape(t, rules);
@@ -282,7 +282,7 @@ static bool has_parts(const struct drawing *d)
     return d->bin > 1 || d->per_row > 1;
 }
 
-/* What the colours mean, to the right of the title. */
+/* Explains the colours, to the right of the title. */
 static void draw_key(const struct drawing *d)
 {
     static const struct {
@@ -317,7 +317,7 @@ static void draw_edge(const struct drawing *d, const char *class_name, int32_t p
                          x, top, d->bottom, class_name, x, top, d->bottom);
 }
 
-/* What the rules never give up. */
+/* Finds the entries that the rules never evict. */
 static void find_always(struct drawing *d)
 {
     const struct map *m = d->m;

@@ -3,9 +3,9 @@
  * left to right. The drawing needs no script and no other file, and follows the reader's choice of
  * light or dark.
  *
- * What a program can read from it: the paths of row "l3h1" (layer 3, KV head 1) are rectangles in
- * units of positions, "M0 4h4m250 0h36": entries 0 to 3 and 254 to 289 are there. Class k8 is kept
- * whole; k1 .. k7 are columns of several positions of which a part is kept.
+ * A program can read the lanes from it: the paths of row "l3h1" (layer 3, KV head 1) are rectangles
+ * in units of positions. "M0 4h4m250 0h36" says that entries 0 to 3 and 254 to 289 are there. Class
+ * k8 is kept whole; k1 .. k7 are columns of several positions of which a part is kept.
  */
 #ifndef CLI_MAP_H
 #define CLI_MAP_H
@@ -17,7 +17,7 @@
    their number. */
 typedef int32_t map_lane_fn(void *user, int32_t layer, int32_t head, int32_t *positions);
 
-/* What is drawn. Strings are borrowed for the call. */
+/* The picture's input. Strings are borrowed for the call. */
 struct map {
     const char *model;     /* its name; "" for none */
     const char *keep;      /* the policy as it was given; NULL: none */

@@ -1,7 +1,7 @@
 /*
- * models.h - models that were pulled from a hub, and the names by which commands find them. They lie
- * in pith/models below XDG_CACHE_HOME (else ~/.cache): the files of USER/REPO in USER--REPO/, and
- * beside it a small file of JSON for each model, which names them. Everything here fails with a
+ * models.h - models that were pulled from a hub, and the names by which commands find them. They
+ * lie in pith/models below XDG_CACHE_HOME (else ~/.cache), the files of USER/REPO in USER--REPO/.
+ * Beside it each model has a small file of JSON, which names them. Everything here fails with a
  * sentence.
  */
 #ifndef CLI_MODELS_H
@@ -9,7 +9,8 @@
 
 #include "session.h"
 
-/* What -hf and `pith pull` name: "USER/REPO", "USER/REPO:QUANT" or a short name of the table. */
+/* The name that -hf and `pith pull` take: "USER/REPO", "USER/REPO:QUANT" or a short name of the
+   table. */
 struct model_name {
     char repo[200];   /* "USER/REPO" */
     char quant[64];   /* "": Q4_K_M, or the first file where there is none */
@@ -17,7 +18,7 @@ struct model_name {
     const char *nick; /* the short name, constant; NULL: none */
 };
 
-/* Names that are shorter than those of repositories; NULL past the last. */
+/* Short names of repositories; NULL past the last. */
 const char *models_nick(size_t i, const char **repo);
 
 /* Fails (usage) for what is no name. */

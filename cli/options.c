@@ -1,7 +1,6 @@
 /*
- * options.c - the reader of option tables, for command lines and for the environment, and the
- * printer of their help. It knows no command; it writes to the command's struct only, through the
- * offsets of the rows.
+ * options.c - the reader of option tables, for command lines and for the environment. It knows no
+ * command; it writes to the command's struct only, through the offsets of the rows.
  *
  * Invariant: a value is stored only after it was checked, so a command sees valid values only.
  */
@@ -17,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELP_COLUMN 30
 #define WORD_LEN 64   /* of an option as it was typed */
 #define NAMES_MAX 512 /* spellings that a misspelt one is compared with */
 #define GIVEN_MAX 256 /* options of a command line and of the environment */
@@ -410,8 +408,8 @@ static bool is_harmless(const struct option *o, const char *text)
 }
 
 /* An option of llama.cpp's that has no field; text: behind "=", or NULL. */
-static bool take(struct parse *p, const struct option *o, const char *used, const char *text,
-                 int argc, char **argv, int *i)
+static bool parse_llama(struct parse *p, const struct option *o, const char *used, const char *text,
+                        int argc, char **argv, int *i)
 {
     bool has_value =
         o->type == OPTION_TAKEN_VALUE || (o->type == OPTION_LACKING && o->value != NULL);
@@ -452,7 +450,7 @@ static bool parse_option(struct parse *p, int argc, char **argv, int *i)
 
     const char *text = equals != NULL ? equals + 1 : NULL;
     if (!options_has_field(f.option)) {
-        if (!take(p, f.option, used, text, argc, argv, i))
+        if (!parse_llama(p, f.option, used, text, argc, argv, i))
             return false;
         note_taken(p, word);
         return true;
@@ -629,99 +627,4 @@ bool options_flag(const struct option_group *groups, const void *values, const c
 {
     struct found f = find_option(groups, (void *)(uintptr_t)values, name, strlen(name));
     return f.option != NULL && f.option->type == OPTION_FLAG && *(const bool *)f.field;
-}
-
-/* ---- help ---- */
-
-/* The value of a field as text; "" where it has none. */
-static void value_text(const struct option *o, const void *field, char *buf, size_t cap)
-{
-    const struct option_ints *ints = field;
-    const struct option_shares *shares = field;
-    const char *text;
-    buf[0] = '\0';
-    switch (o->type) {
-    case OPTION_INT:
-        snprintf(buf, cap, "%d", *(const int32_t *)field);
-        break;
-    case OPTION_LONG:
-    case OPTION_BYTES:
-        snprintf(buf, cap, "%lld", (long long)*(const int64_t *)field);
-        break;
-    case OPTION_FLOAT:
-        snprintf(buf, cap, "%g", (double)*(const float *)field);
-        break;
-    case OPTION_TEXT:
-    case OPTION_MAYBE:
-    case OPTION_CHOICE:
-        text = *(const char *const *)field;
-        snprintf(buf, cap, "%s", text != NULL ? text : "");
-        break;
-    case OPTION_INTS:
-        for (int32_t i = 0; i < ints->n; i++) {
-            size_t len = strlen(buf);
-            snprintf(buf + len, cap - len, "%s%d", i > 0 ? "," : "", ints->value[i]);
-        }
-        break;
-    case OPTION_SHARES:
-        for (int32_t i = 0; i < shares->n; i++) {
-            size_t len = strlen(buf);
-            snprintf(buf + len, cap - len, "%s%g", i > 0 ? "," : "", 100.0 * shares->value[i]);
-        }
-        break;
-    default:
-        break;
-    }
-}
-
-const char *options_default(const struct option_group *g, const struct option *o,
-                            const void *values, char *buf, size_t cap)
-{
-    char text[160];
-    const char *absent = o->required && g->without != NULL ? g->without : o->absent;
-    buf[0] = '\0';
-    if (absent != NULL) {
-        if (absent[0] != '\0')
-            snprintf(buf, cap, "(default: %s)", absent);
-        return buf;
-    }
-    value_text(o, (const char *)values + g->offset + o->offset, text, sizeof(text));
-    if (text[0] != '\0')
-        snprintf(buf, cap, "(default %s)", text);
-    return buf;
-}
-
-static void print_option(const struct option_group *g, const struct option *o, const void *values)
-{
-    char names[96], otherwise[192];
-    bool maybe = o->type == OPTION_MAYBE;
-    snprintf(names, sizeof(names), "  %s%s%s%s%s%s", o->alias != NULL ? o->alias : "",
-             o->alias != NULL ? ", " : "", o->name,
-             o->value == NULL ? ""
-             : maybe          ? "[="
-                              : " ",
-             o->value != NULL ? o->value : "", maybe ? "]" : "");
-    if (strlen(names) >= HELP_COLUMN)
-        printf("%s\n%*s", names, HELP_COLUMN, "");
-    else
-        printf("%-*s", HELP_COLUMN, names);
-    printf("%s", o->help);
-    if (o->type == OPTION_CHOICE)
-        for (int i = 0; o->choices[i] != NULL; i++)
-            printf("%s%s", i == 0 ? ": " : ", ", o->choices[i]);
-    options_default(g, o, values, otherwise, sizeof(otherwise));
-    printf("%s%s\n", otherwise[0] != '\0' ? " " : "", otherwise);
-}
-
-void options_print(const struct option_group *groups, const void *values)
-{
-    for (const struct option_group *g = groups; g->options != NULL; g++) {
-        putchar('\n');
-        if (g->title != NULL)
-            printf("%s:\n", g->title);
-        if (g->note != NULL)
-            printf("%s\n", g->note);
-        for (const struct option *o = g->options; g->note == NULL && o->name != NULL; o++)
-            print_option(g, o, values);
-    }
 }

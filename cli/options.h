@@ -2,7 +2,7 @@
  * options.h - command lines from tables. One row per option gives its parsing, the check of its
  * value and its line of help, so the three cannot disagree.
  *
- * Options that several commands have are one table, a group; a command names the groups it takes
+ * Options that several commands have are one table, a group. A command names the groups it takes
  * and where in its own struct each group's struct lies.
  */
 #ifndef CLI_OPTIONS_H
@@ -18,22 +18,22 @@ struct option_group {
     const char *note;    /* what help says in place of the rows; NULL: the rows */
 };
 
-/* What went wrong with a command line, one sentence. */
+/* The fault of a command line, one sentence. */
 struct option_error {
     char message[256];
 };
 
-/* What was taken without effect, as it was written: options, and variables of the environment. */
+/* Options and variables of the environment that were taken without effect, as they were written. */
 struct option_taken {
     const char *name[OPTION_TEXTS_MAX];
     int32_t n;
 };
 
-/* Reads argv[0, argc) (without the command's name) into values, which holds the defaults; then for
-   options that are not among them the environment: PITH_NAME for --name, and where that is not set
-   the row's own variable. An empty variable is none. *help is set when --help or -h is met; nothing
-   after it is read, and nothing need be complete. Returns false with a sentence that names the
-   option, or the variable, and the value. */
+/* Reads argv[0, argc) (without the command's name) into values, which holds the defaults. Options
+   that are not among them come from the environment: PITH_NAME for --name, and where that is not
+   set the row's own variable. An empty variable is none. *help is set when --help or -h is met;
+   nothing after it is read, and nothing need be complete. Returns false with a sentence that names
+   the option, or the variable, and the value. */
 bool options_parse(const struct option_group *groups, void *values, int argc, char **argv,
                    bool *help, struct option_taken *taken, struct option_error *err);
 
@@ -62,7 +62,13 @@ bool options_has_word(const char *words, const char *word, size_t len);
 const char *options_default(const struct option_group *g, const struct option *o,
                             const void *values, char *buf, size_t cap);
 
-/* Prints one line per option under its group's title; values holds the defaults. */
+#define HELP_WIDTH 100 /* columns of a line of help, where words allow it */
+
+/* Prints text from column `at` on and breaks it behind spaces and commas; later lines begin at
+   `indent`. Ends the line. */
+void help_print_wrapped(const char *text, size_t at, size_t indent);
+
+/* Prints each option under its group's title; values holds the defaults. */
 void options_print(const struct option_group *groups, const void *values);
 
 /* Parses "512MiB", "1.5G", "4096": KiB, MiB, GiB, TiB are powers of 1024; k, M, G, T, also with B,

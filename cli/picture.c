@@ -1,7 +1,7 @@
 /*
- * picture.c - lanes as rows, pages as cells. What is drawn comes from the public account alone
- * (pith_seq_lane, pith_engine_kv_stats), so the picture is also a check: the lanes' bytes add up
- * to the pool's.
+ * picture.c - lanes as rows, pages as cells. Its data comes from the public account alone
+ * (pith_seq_lane, pith_engine_kv_stats). So the picture is also a check: the lanes' bytes add up to
+ * the pool's.
  */
 #define _POSIX_C_SOURCE 200809L
 

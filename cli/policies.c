@@ -23,14 +23,14 @@ static const struct option table[] = {
      .help = "one policy, with its options, or one storage type"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {"--matrix", NULL, NULL, OPTION_FLAG, AT(matrix),
-     .help = "print what goes with what: every pair, and prefixes, forks, swaps and files"},
+     .help = "print which policies go together: every pair, and prefixes, forks, swaps and files"},
     {0},
 };
 #undef AT
 
 static const struct option_group groups[] = {{NULL, table, 0}, {0}};
 
-/* What the library says of one verb's policies. */
+/* The library's lists of one verb's policies. */
 struct verb {
     pith_verb verb;   /* whose name is the option's and stands in JSON */
     const char *what; /* what is chosen */
@@ -71,27 +71,6 @@ static bool has_params(const struct verb *v, int32_t i, bool shared)
 
 /* ---- text ---- */
 
-void policies_print_wrapped(const char *text, size_t at, size_t indent)
-{
-    while (*text != '\0') {
-        size_t len = strcspn(text, " ,");
-        size_t word = text[len] == ',' ? len + 1 : len;
-        if (at > indent && at + word > POLICIES_WIDTH) {
-            printf("\n%*s", (int)indent, "");
-            at = indent;
-        }
-        printf("%.*s", (int)word, text);
-        at += word;
-        text += word;
-        size_t next = 1 + strcspn(text + (*text == ' '), " ,");
-        if (*text == ' ' && at + next <= POLICIES_WIDTH)
-            putchar(' ');
-        at += *text == ' ';
-        text += *text == ' ';
-    }
-    putchar('\n');
-}
-
 /* "  left   text", the text in its own column. */
 static void print_entry(const char *left, size_t column, const char *text)
 {
@@ -102,10 +81,10 @@ static void print_entry(const char *left, size_t column, const char *text)
         len = 0;
     }
     printf("%*s", (int)(column - len), "");
-    policies_print_wrapped(text, column, column);
+    help_print_wrapped(text, column, column);
 }
 
-/* What help writes for an option without a value: most texts name files. */
+/* The text that help writes for an option without a value: most texts name files. */
 static const char *placeholder(const pith_param_info *p)
 {
     if (strcmp(p->type, "text") != 0)
@@ -137,7 +116,7 @@ static void print_presets(const struct verb *v, const pith_policy_info *policy, 
         snprintf(left, sizeof(left), "%s:%s", policy->name, preset.name);
         print_entry(left, 26, preset.help);
         printf("%*s", 26, "");
-        policies_print_wrapped(preset.options, 26, 26);
+        help_print_wrapped(preset.options, 26, 26);
     }
 }
 
@@ -145,7 +124,7 @@ static void print_policy(const struct verb *v, const pith_policy_info *policy, i
 {
     printf("%s: %s\n", policy->name, policy->summary);
     if (policy->citation[0] != '\0')
-        policies_print_wrapped(policy->citation, 0, 0);
+        help_print_wrapped(policy->citation, 0, 0);
     if (policy->file[0] != '\0')
         printf("It needs %s.\n", policy->file);
     if (policy->n_preset > 0) {
@@ -172,7 +151,7 @@ static void print_all(const struct verb *v)
         print_entry(policy.name, 18, policy.summary);
         if (policy.citation[0] != '\0') {
             printf("%*s", 18, "");
-            policies_print_wrapped(policy.citation, 18, 18);
+            help_print_wrapped(policy.citation, 18, 18);
         }
         for (int32_t j = 0; pith_policy_get_preset(v->verb, i, j, &preset) == PITH_OK; j++) {
             char left[64];
@@ -236,7 +215,7 @@ static void print_bits(int32_t i)
         last = bits;
     }
     printf("%*s", 18, "");
-    policies_print_wrapped(line, 18, 18);
+    help_print_wrapped(line, 18, 18);
 }
 
 static void print_type(int32_t i, const pith_store_info *type, bool citation)
@@ -245,7 +224,7 @@ static void print_type(int32_t i, const pith_store_info *type, bool citation)
     print_bits(i);
     if (citation && type->citation[0] != '\0') {
         printf("%*s", 18, "");
-        policies_print_wrapped(type->citation, 18, 18);
+        help_print_wrapped(type->citation, 18, 18);
     }
 }
 
@@ -256,7 +235,7 @@ static void print_types(void)
            "and of values, as -ctv TYPE[:EDGE=FIRST+LAST]\n\n");
     for (int32_t i = 0; pith_store_type(i, &type) == PITH_OK; i++)
         print_type(i, &type, false);
-    printf("\n\"pith info MODEL\" tells what each pair costs. docs/store.md explains them.\n");
+    printf("\n\"pith info MODEL\" tells the cost of each pair. docs/store.md explains them.\n");
 }
 
 static json_t *json_types(const char *name)
@@ -349,7 +328,7 @@ static int run(void *options)
 
 const struct command command_policies = {
     .name = "policies",
-    .summary = "list what --keep, --read, --recall, --share, -ctk and -ctv take",
+    .summary = "list the policies and types of --keep, --read, --recall, --share, -ctk and -ctv",
     .synopsis = "[NAME] [--json | --matrix]",
     .notes = "  pith policies triattention",
     .groups = groups,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io.h"
+#include "options.h"
 #include "pith/policy.h"
 #include "policies.h"
 
@@ -224,17 +225,20 @@ static void print_table(struct matrix *m, const char *corner, const struct parts
 static void print_head(void)
 {
     printf(
-        "# What goes with what\n\n"
-        "This page is what `pith policies --matrix` prints. A cell is what an engine says of both\n"
-        "together, each with its default options and the file that it needs:\n\n"
+        "# What goes with what\n"
+        "\n"
+        "This page is what `pith policies --matrix` prints. A cell is the engine's answer to both\n"
+        "together, each with its default options and the file that it needs:\n"
+        "\n"
         "- `yes`: both work;\n"
         "- `note N`: they do, and sentence N below is to be known;\n"
-        "- `no N`: they do not, and sentence N says why.\n\n"
+        "- `no N`: they do not, and sentence N says why.\n"
+        "\n"
         "In sentences KEEP, READ and SHARE stand for the policy's name. Other options can change\n"
         "a cell. A pair can be used for what both of its parts can.\n");
 }
 
-/* What default options lack. */
+/* Lists the files that default options lack. */
 static void print_files(void)
 {
     pith_policy_info info;
@@ -251,7 +255,7 @@ static void print_sentences(const struct matrix *m)
     printf("\n## Sentences\n\n");
     for (size_t i = 0; i < m->n_sentence; i++) {
         size_t indent = (size_t)printf("%zu. ", i + 1);
-        policies_print_wrapped(m->sentence[i], indent, indent);
+        help_print_wrapped(m->sentence[i], indent, indent);
     }
 }
 

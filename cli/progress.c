@@ -2,8 +2,8 @@
  * progress.c - the bar. It draws one line from two sources: an operation that knows its fraction,
  * and an engine that reads tokens, within an operation or alone.
  *
- * Invariant: nothing is drawn for what is over within START_S, but for long texts, whose first
- * tokens can take longer than a user waits without a word.
+ * Invariant: nothing is drawn for an operation that ends within START_S. Long texts are the
+ * exception, whose first tokens can take longer than a user waits without a word.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -24,9 +24,9 @@
 #define LONG_TEXT 1024 /* tokens */
 #define SHORT_TEXT 64  /* of which nothing is said, but within an operation */
 #define BAR_LEN 20
-#define RECENT_S 2.0 /* speed that foretells the time left is at least so long's */
+#define RECENT_S 2.0 /* the speed that predicts the time left is of at least this long */
 
-/* What an engine reads. */
+/* The text that an engine reads. */
 struct reading {
     bool on; /* an evaluation is under way */
     int64_t n_read;

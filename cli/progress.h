@@ -1,7 +1,7 @@
 /*
- * progress.h - the bar on standard error: how far a long operation is, how fast it goes, how long it
- * will take. There is one line, drawn over itself, and only where standard error is a terminal or
- * the user asked. Whoever else writes to standard error hides it first (cli_note does).
+ * progress.h - the bar on standard error: how far a long operation is, how fast it goes, how long
+ * it will take. There is one line, drawn over itself, and only where standard error is a terminal
+ * or the user asked. Code that writes to standard error hides it first (cli_note does).
  */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
@@ -19,7 +19,7 @@ struct cli_progress {
     double first;   /* the fraction then */
 };
 
-/* Whether bars are drawn where nobody asked: standard error is a terminal. */
+/* Whether bars are drawn where the user did not ask: standard error is a terminal. */
 bool cli_progress_wanted(void);
 
 /* A pith_progress_fn; user is a struct cli_progress. Returns false after Ctrl-C. */

@@ -29,7 +29,7 @@ static const struct option table[] = {
     {"OUT", NULL, NULL, OPTION_TEXT, AT(out), .required = true,
      .help = "the GGUF file to write; it appears when it is whole"},
     {"TYPE", NULL, NULL, OPTION_CHOICE, AT(type), .choices = types, .required = true,
-     .help = "what to store matrices in"},
+     .help = "the type of the matrices"},
     {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
      .help = "threads that compute"},
     {"--progress", NULL, NULL, OPTION_FLAG, AT(progress), .absent = "on a terminal",

@@ -1,6 +1,6 @@
 /*
- * recall.c - what the commands say of recall, and how a conversation asks for it. What is recalled,
- * and when, is the library's.
+ * recall.c - what the commands say of recall, and how a conversation asks for it. The library
+ * decides which tokens are recalled, and when.
  */
 #include "recall.h"
 #include "pith/policy.h"
@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The most characters that recall of text inserts when nobody says otherwise; no token is less than
-   one. What is longer is left out where it does not fit. */
+/* The default of the most characters that recall of text inserts; no token is less than one. A
+   longer text is left out where it does not fit. */
 #define MOST_TOKENS 8000
 
 bool recall_is_on(const struct session *s)

@@ -26,8 +26,8 @@ json_t *recall_json(const struct session *s, const pith_generate_result *r);
    them. */
 void recall_hint(const struct session *s);
 
-/* What the store has for a user's message that is about to be added to a conversation, NULL where
-   that is nothing; the caller frees with pith_recall_free. */
+/* The text that the store has for a user's message that is about to be added to a conversation,
+   NULL where there is none. The caller frees it with pith_recall_free. */
 char *recall_find(const struct session *s, const char *message, size_t len);
 
 /* The message with that in front of its question, on lines of its own; the caller frees data, which

@@ -107,7 +107,7 @@ static bool print_text(void *user, const char *text, size_t len)
     return cli_write(text, len) && !cli_interrupted();
 }
 
-/* What was given. */
+/* Reads the message that the options give. */
 static struct cli_text read_message(const struct run_options *o)
 {
     struct cli_text text = prompt_read(&o->prompt);
@@ -116,7 +116,7 @@ static struct cli_text read_message(const struct run_options *o)
     return text;
 }
 
-/* A model that was trained on messages answers worse to a text as it is, which nobody notices. */
+/* A model that was trained on messages answers worse to a text as it is, which is easily missed. */
 static void hint_at_chat(const struct run_options *o, const pith_model *model)
 {
     const struct output_options *out = &o->output;
@@ -217,7 +217,8 @@ static struct eval_recorder *start_recorder(const struct run_options *o, const s
     return recorder;
 }
 
-/* What was evaluated when the text ended or Ctrl-C ended it; of nothing there is no file. */
+/* Writes the rows that were evaluated until the text or Ctrl-C ended it; without any there is no
+   file. */
 static void finish_recorder(struct eval_recorder *recorder, const struct session *s)
 {
     pith_error err;
@@ -237,7 +238,8 @@ static int32_t lane_positions(void *user, int32_t layer, int32_t head, int32_t *
     return lane.n_entry;
 }
 
-/* What the sequence holds when the text ended or Ctrl-C ended it; of nothing there is no map. */
+/* Draws the entries that the sequence holds when the text or Ctrl-C ended it; without any there is
+   no map. */
 static void write_map(const struct run_options *o, struct session *s, int32_t n_prompt)
 {
     pith_error err;
@@ -341,7 +343,7 @@ static int run(void *options)
     if (o->output.echo)
         cli_write(shown.data, shown.len);
     int status = generate(o, &s, &ids, &message, recorder);
-    session_note_context(&s, pith_seq_length(s.seq)); /* what a keep policy let it come to */
+    session_note_context(&s, pith_seq_length(s.seq)); /* the length that a keep policy allowed */
     finish_recorder(recorder, &s);
     write_map(o, &s, ids.n);
     free(ids.data);

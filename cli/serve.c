@@ -141,7 +141,7 @@ static const struct option work_table[] = {
      .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
      .env = "LLAMA_ARG_N_PREDICT"},
     {"--no-prefix", NULL, NULL, OPTION_FLAG, AT(no_prefix),
-     .help = "compute every prompt whole, also what another begins with",
+     .help = "compute every prompt whole, also a beginning that others share",
      .also = "--no-cache-prompt", .negative = "--cache-prompt", .env = "!LLAMA_ARG_CACHE_PROMPT"},
     {0},
 };
@@ -183,7 +183,7 @@ static void defaults(void *options)
 
 /* ---- from options to a server ---- */
 
-/* What the server borrows until it ends. */
+/* Objects that the server borrows until it ends. */
 struct owned {
     void *at[OPTION_TEXTS_MAX + 8];
     int n;
@@ -332,7 +332,7 @@ static void warn_open(const struct server_config *config)
         cli_note("warning: --host %s without --api-key lets everybody use the model", config->host);
 }
 
-/* Waits for SIGINT or SIGTERM, which are blocked, at most so many seconds; below 0: without end. */
+/* Waits for SIGINT or SIGTERM, which are blocked, at most `seconds`; below 0: without end. */
 static bool wait_signal(const sigset_t *set, double seconds)
 {
     struct timespec t = {.tv_sec = (time_t)seconds};
@@ -344,7 +344,7 @@ static bool wait_signal(const sigset_t *set, double seconds)
     return got > 0;
 }
 
-/* What runs may end, within the limit; a second signal ends it at once. */
+/* Running requests may end, within the limit; a second signal ends them at once. */
 static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
 {
     double until = clock_s() + limit_s;
@@ -358,8 +358,8 @@ static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
         cli_note("ends %d requests that still run", server_busy(server));
 }
 
-/* Without -c and --kv-memory: what a few requests of the whole context take, or half of the memory
-   that there is. */
+/* Without -c and --kv-memory: a few requests of the whole context, or half of the memory that is
+   available. */
 static void size_memory(const struct session *s, struct serve_options *o)
 {
     pith_error err;
@@ -372,7 +372,8 @@ static void size_memory(const struct session *s, struct serve_options *o)
     o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
 }
 
-/* What a keep policy evicts can come back unless that is declined, or the policies cannot both be. */
+/* Turns recall on for entries that a keep policy evicts, unless it is declined or the policies do
+   not go together. */
 static void recall_by_default(const struct session *s, struct memory_options *o,
                               const struct model_options *m)
 {
@@ -385,7 +386,7 @@ static void recall_by_default(const struct session *s, struct memory_options *o,
     if (pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err) == PITH_OK)
         return;
     o->recall = NULL;
-    cli_note("nothing comes back of what --keep evicts: %s", err.message);
+    cli_note("entries that --keep evicts do not come back: %s", err.message);
 }
 
 static void start_session(struct session *s, struct serve_options *o)
@@ -414,7 +415,8 @@ static int64_t json_most(const struct listen_options *l)
     return l->json_max != 0 ? l->json_max : 4 * l->body_max;
 }
 
-/* What the options come to; *bias is the caller's to free, when the server has ended. */
+/* Makes the configuration that the options ask for; *bias is the caller's to free, when the server
+   has ended. */
 static struct server_config make_config(struct serve_options *o, const struct session *s,
                                         struct owned *owned, pith_logit_bias **bias)
 {
@@ -489,15 +491,15 @@ const struct command command_serve = {
     .synopsis = "[-m MODEL] [--port N] [--kv-memory SIZE] [--keep POLICY]",
     .notes =
         "The APIs of OpenAI, Anthropic and llama-server, which docs/server.md lists. All requests\n"
-        "share one KV memory, and each may take all of it. What does not fit is refused with\n"
-        "numbers, and nothing is cut without being said.\n"
+        "share one KV memory, and each may take all of it. A request that does not fit is refused\n"
+        "with numbers, and nothing is cut without a word.\n"
         "\n"
         "  pith serve -m model.gguf --kv-memory 2GiB\n"
         "  pith serve -m model.gguf --keep triattention:budget=4096 --recall kv:ram=1GiB\n"
         "  curl http://127.0.0.1:8080/v1/chat/completions -d\n"
         "      '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
         "\n"
-        "SIGTERM and Ctrl-C let what runs end (--drain), a second one ends it at once.",
+        "SIGTERM and Ctrl-C let running requests end (--drain); a second one ends them at once.",
     .groups = groups,
     .options_size = sizeof(struct serve_options),
     .defaults = defaults,

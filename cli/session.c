@@ -23,7 +23,6 @@
 
 static const char *const cpu_levels[] = {"scalar", "avx2", "avx512", "amx", "neon", NULL};
 #define KV_TYPES "f32, f16, q8_0, q4_0, turbo4, turbo3, turbo2, bf16"
-#define HELP_LINE "\n                              " /* where texts of help begin */
 static const char *const page_lens[] = {"16", "32", "64", NULL};
 
 #define AT(member) .offset = offsetof(struct model_options, member)
@@ -42,8 +41,8 @@ const struct option model_option_table[] = {
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
      .absent = "the best there is", .help = "kernels to use"},
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
-     .help = "keep the packed weights in a file, beside the model or in DIR, and" HELP_LINE
-             "map it at later starts: a model may then be larger than memory"},
+     .help = "keep the packed weights in a file, beside the model or in DIR, and map it at later "
+             "starts. A model may then be larger than memory"},
     {0},
 };
 #undef AT
@@ -51,16 +50,16 @@ const struct option model_option_table[] = {
 #define AT(member) .offset = offsetof(struct memory_options, member)
 const struct option memory_option_table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .max = INT32_MAX,
-     .absent = "the model's context, or what half of the free memory holds",
+     .absent = "the model's context, or as much as half of the free memory holds",
      .help = "KV memory in tokens", .env = "LLAMA_ARG_CTX_SIZE", .one_of = "KV memory"},
     {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
-     .absent = "what the tokens take",
-     .help = "most bytes of all that grows with conversations, as 512MiB or 2G:" HELP_LINE
-             "pages, recall's tier, tables and what policies remember",
+     .absent = "as the tokens need",
+     .help = "most bytes of all that grows with conversations, as 512MiB or 2G: "
+             "pages, recall's tier, tables and the state of policies",
      .one_of = "KV memory"},
     {"--cache-type-k", "-ctk", "TYPE", OPTION_TEXT, AT(type_k),
-     .help = "storage type of keys: " KV_TYPES "," HELP_LINE
-             "as TYPE[:force][:centre][:EDGE=FIRST+LAST], EDGE for so many layers at both ends",
+     .help = "storage type of keys: " KV_TYPES ", "
+             "as TYPE[:force][:centre][:EDGE=FIRST+LAST], EDGE for the FIRST and LAST layers",
      .env = "LLAMA_ARG_CACHE_TYPE_K"},
     {"--cache-type-v", "-ctv", "TYPE", OPTION_TEXT, AT(type_v),
      .help = "storage type of values, as TYPE[:EDGE=FIRST+LAST]", .env = "LLAMA_ARG_CACHE_TYPE_V"},
@@ -72,9 +71,9 @@ const struct option memory_option_table[] = {
     {"--keep", NULL, "POLICY", OPTION_TEXT, AT(keep), .absent = "none",
      .help = "evict entries, as streaming:budget=1024"},
     {"--read", NULL, "POLICY", OPTION_TEXT, AT(read), .absent = "none",
-     .help = "attend to a part of what is stored, as quoka:budget=1024"},
+     .help = "attend to a part of the stored entries, as quoka:budget=1024"},
     {"--recall", NULL, "FORM", OPTION_TEXT, AT(recall), .absent = "none",
-     .help = "bring back what --keep evicted, as kv:ram=1GiB or text"},
+     .help = "bring back evicted entries, as kv:ram=1GiB or text"},
     {"--share", NULL, "POLICY", OPTION_TEXT, AT(share), .absent = "none",
      .help = "let pages of reasoning that recurs stand for each other, as memshare:step=0.9"},
     {0},
@@ -135,7 +134,7 @@ const struct option prompt_option_table[] = {
     {"--file", "-f", "FILE", OPTION_TEXT, AT(file), .absent = "",
      .help = "read the text from a file; - is standard input", .one_of = "the text"},
     {"--escape", "-e", NULL, OPTION_FLAG, AT(escape),
-     .help = "read \\n, \\t, \\\\, \\xHH in the text as what they stand for",
+     .help = "read \\n, \\t, \\\\, \\xHH in the text as the characters that they stand for",
      .negative = "--no-escape"},
     {"--parse-special", NULL, NULL, OPTION_FLAG, AT(parse_special),
      .help = "read the names of special tokens in the text as those tokens"},
@@ -243,10 +242,9 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     pith_error err;
     int64_t number;
     if (o->keep != NULL && options_parse_long(o->keep, &number))
-        cli_fail_usage(
-            "--keep: %s is no policy: llama.cpp keeps so many tokens of the prompt, which "
-            "here is --keep streaming:sinks=%s",
-            o->keep, o->keep);
+        cli_fail_usage("--keep: %s is no policy: llama.cpp keeps that number of the prompt's "
+                       "tokens, which here is --keep streaming:sinks=%s",
+                       o->keep, o->keep);
     if (pith_store_check(o->type_k, o->type_v, &err) != PITH_OK) /* "type_k: ..." */
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
     if (pith_policy_check(PITH_KEEP, o->keep, &err) != PITH_OK)
@@ -414,11 +412,10 @@ void session_note_context(struct session *s, int64_t n_token)
     if (s->told_context || n_token <= s->info.n_ctx_train || s->info.n_ctx_train <= 0)
         return;
     s->told_context = true;
-    cli_note(
-        "a context of %lld tokens is longer than the %d of the model's training (rope base %g, "
-        "scaling %s): what it makes of later positions is unknown",
-        (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
-        rope_scaling(s, scaling, sizeof(scaling)));
+    cli_note("a context of %lld tokens is longer than the %d of the model's training (rope base "
+             "%g, scaling %s): answers to later positions are unknown",
+             (long long)n_token, s->info.n_ctx_train, (double)s->info.rope_theta,
+             rope_scaling(s, scaling, sizeof(scaling)));
 }
 
 void session_resize(struct session *s, int64_t memory_bytes)

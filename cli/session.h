@@ -114,7 +114,7 @@ struct session {
     const char *read;   /* the same */
     const char *recall; /* the same */
     const char *share;  /* the same */
-    bool told_context;  /* that texts are longer than those of training */
+    bool told_context;  /* that texts are longer than the trained context */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
     int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
@@ -128,12 +128,12 @@ void session_set_level(const struct model_options *o);
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
 void session_load(struct session *s, const struct model_options *o, bool vocab_only);
-/* Makes the engine and an empty sequence. Without -c and --kv-memory the KV memory is that of
-   most_tokens tokens (0: the trained context) under the keep policy, but at most half of what is
-   available. */
+/* Makes the engine and an empty sequence. Without -c and --kv-memory the KV memory holds
+   most_tokens tokens (0: the trained context) under the keep policy. It is at most half of the
+   available memory. */
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
                    int64_t most_tokens);
-/* Says in one line, once, where texts of n_token tokens are longer than those of training. */
+/* Says in one line, once, where texts of n_token tokens are longer than the trained context. */
 void session_note_context(struct session *s, int64_t n_token);
 /* Makes the engine anew, with so much memory for all that grows with its sequences. None but the
    session's own are there. */
@@ -180,8 +180,8 @@ void session_check_template(const pith_model *model, const struct chat_options *
 
 /* ---- reports ---- */
 
-/* Speeds, KV bytes, what keep, read and share policies and recall did and the hash of the last
-   logits on standard error: for people, or as one line of JSON. */
+/* Reports speeds, KV bytes, the work of policies and recall, and the hash of the last logits on
+   standard error. It is for people, or one line of JSON. */
 void session_report(struct session *s, const pith_generate_result *result, bool json);
 /* Says on standard error why a text ended early, where the reason is the KV memory. */
 void session_explain_full(const struct session *s);

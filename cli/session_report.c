@@ -1,6 +1,7 @@
 /*
- * session_report.c - what a session says when its text ends: times, what the KV memory holds, and
- * what policies did beside the full cache; for people or as JSON, on standard error.
+ * session_report.c - the report of a session when its text ends: times, the content of the KV
+ * memory, and the work of policies beside the full cache. It is for people or JSON, on standard
+ * error.
  */
 #include "session.h"
 
@@ -36,7 +37,7 @@ static uint64_t last_hash(const struct session *s)
     return logits != NULL ? pith_logits_hash(logits, s->info.n_vocab) : 0;
 }
 
-/* What rounds did, beside the full cache of as many tokens. */
+/* The work of rounds, beside the full cache of as many tokens. */
 struct account {
     pith_kv_stats kv;
     pith_memory_stats memory;
@@ -108,7 +109,7 @@ static double percent(double part, double whole)
     return whole > 0.0 ? 100.0 * part / whole : 0.0;
 }
 
-/* What only a keep policy makes worth knowing. */
+/* Figures that are worth knowing with a keep policy only. */
 static json_t *keep_json(const struct account *a)
 {
     json_t *o = json_pack("{s:I, s:I, s:i, s:I, s:I}", "keep_live", (json_int_t)a->keep.live,

@@ -1,5 +1,5 @@
 /*
- * share.c - what the commands say of share policies. What is shared is the library's.
+ * share.c - what the commands say of share policies. The library decides which pages are shared.
  */
 #include "share.h"
 #include "pith/policy.h"

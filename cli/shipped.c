@@ -13,8 +13,8 @@
 
 #include "io.h"
 
-/* Seen from the folder of the program: installed (bin/ and share/pith/), in a build folder within
-   the source, and at last where the source was when it was built. */
+/* Seen from the folder of the program: installed (bin/ and share/pith/), or in a build folder
+   within the source. The last is where the source was when it was built. */
 static const char *const places[] = {
     "../share/pith",
     "../../models",
@@ -49,7 +49,7 @@ char *cli_find_shipped(const char *name)
     snprintf(path, 3 * PATH_MAX, "%s/%s", PITH_MODEL_FOLDER, name);
     if (access(path, R_OK) == 0)
         return path;
-    cli_fail("cannot find \"%s\", which comes with Pith: it is neither installed in share/pith nor "
-             "in the models folder of the source; -m, -f and --answer name files of your own",
+    cli_fail("cannot find \"%s\", which comes with Pith, in share/pith or in the source's folder "
+             "models; -m, -f and --answer name files of your own",
              name);
 }

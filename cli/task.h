@@ -1,6 +1,6 @@
 /*
- * task.h - what the tasks of `pith eval` have in common on the command line: the options of model,
- * cache and output, and the way from them to a result that is printed.
+ * task.h - the common part of the tasks of `pith eval` on the command line. It has the options of
+ * model, cache and output, and the way from them to a result that is printed.
  */
 #ifndef CLI_TASK_H
 #define CLI_TASK_H
@@ -28,9 +28,9 @@ struct eval_options {
 
 extern const struct option measure_option_table[];
 
-/* The groups that every task with a model has; they stand in a table of a task whose options
-   begin with a struct eval_options. The size of the KV memory in tokens is not among them: a task
-   knows how many it takes, and -c is what perplexity calls its chunks. */
+/* The groups that every task with a model has; they stand in a table of a task whose options begin
+   with a struct eval_options. The size of the KV memory in tokens is not among them: a task knows
+   how many it takes, and perplexity calls its chunks -c. */
 #define EVAL_MODEL_GROUP                                                                           \
     {                                                                                              \
         "Model", model_option_table, offsetof(struct eval_options, model)                          \
@@ -51,7 +51,7 @@ int eval_command_run(const void *options, measure_fn *measure);
 /* The same for a task that needs no model. */
 int eval_command_run_alone(const void *options, measure_fn *measure);
 
-/* Those that have files of their own. */
+/* The tasks that have files of their own. */
 extern const struct command task_sweep;
 extern const struct command task_report;
 

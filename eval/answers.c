@@ -200,7 +200,7 @@ static struct span braced(const char *open)
     return (struct span){NULL, 0};
 }
 
-/* What the last complete box holds; *begun: there is a box at all. */
+/* The content of the last complete box; *begun: there is a box at all. */
 static struct span last_box(const char *text, bool *begun)
 {
     static const char *const marks[] = {"\\boxed", "\\fbox"};

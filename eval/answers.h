@@ -1,5 +1,5 @@
 /*
- * answers.h - checkers: pure functions of what a model wrote and what it should have written.
+ * answers.h - checkers: pure functions of an answer and the right one.
  *
  * All of them judge the visible answer. Of a reasoning model that is what follows the thinking
  * block; a block that is still open at the end has no answer behind it.
@@ -9,13 +9,13 @@
 
 #include "prompt.h"
 
-/* Returns the part of text behind its last "</think>"; its end, an empty string, when a "<think>"
-   is open at the end; text itself when there is neither. Points into text. */
+/* Returns the part of text behind its last "</think>"; text itself when there is none. When a
+   "<think>" is open at the end, it is the end of text, an empty string. Points into text. */
 const char *eval_visible(const char *text);
 
-/* Returns the part of text behind the last occurrence of question, text itself when it has none:
-   a model that repeats its prompt is judged by what it says afterwards. Space around question does
-   not count; an empty or NULL question occurs nowhere. Points into text. */
+/* Returns the part of text behind the last occurrence of question, text itself when it has none. So
+   a model that repeats its prompt is judged by the text behind that. Space around question does not
+   count; an empty or NULL question occurs nowhere. Points into text. */
 const char *eval_after_echo(const char *text, const char *question);
 
 /* ---- needle (TriAttention V3 report, section 3.3) ---- */
@@ -52,21 +52,21 @@ double eval_share_found(const char *answer, const struct eval_strings *refs);
 
 /* ---- questions ---- */
 
-/* The final answer of a solution: what the last complete \boxed{...} holds, else the number
-   behind the last "####", which a heading is not, else the last number. *out is a string that the
-   caller frees, "" when there is none. question is the problem's text, for eval_after_echo. cut:
-   the generation ran out of tokens, so a number at the very end may be half of one and is not
-   taken. NOMEM. */
+/* The final answer of a solution: the content of the last complete \boxed{...}. Without one it is
+   the number behind the last "####", which a heading is not, else the last number. *out is a string
+   that the caller frees, "" when there is none. question is the problem's text, for
+   eval_after_echo. cut: the generation ran out of tokens, so a number at the very end may be half
+   of one and is not taken. NOMEM. */
 pith_status eval_final_answer(const char *answer, const char *question, bool cut, char **out,
                               pith_error *err);
 
-/* Normalises TeX that prints the same, or means the same number, to one text: spacing, \left and
-   \right, \dfrac and a/b and \frac12, units, degrees, percent and dollar signs, commas in numbers,
-   a leading "x=", a full stop. The caller frees *out. NOMEM. */
+/* Normalises TeX that prints the same, or means the same number, to one text. It covers spacing,
+   \left and \right, \dfrac and a/b and \frac12, units, degrees, percent and dollar signs. Also
+   commas in numbers, a leading "x=" and a full stop. The caller frees *out. NOMEM. */
 pith_status eval_normalise(const char *answer, char **out, pith_error *err);
 
-/* Sets *equal: the same text after eval_normalise, or the same number (18.0 and 18, 0.5 and 1/2),
-   or a list of such; an answer of letters only may differ in case. Nothing equals "". NOMEM. */
+/* Sets *equal: the same text after eval_normalise, the same number (18.0 and 18, 0.5 and 1/2), or a
+   list of such. An answer of letters only may differ in case. Nothing equals "". NOMEM. */
 pith_status eval_answers_equal(const char *a, const char *b, bool *equal, pith_error *err);
 
 #endif

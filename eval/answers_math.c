@@ -1,7 +1,7 @@
 /*
- * answers_math.c - whether two final answers are the same. Answers are short TeX; they are brought
- * to one spelling by passes over the text, each of which is told why it is there, and then compared
- * as text, as numbers, or as lists of such. It is no algebra: x+1 and 1+x differ.
+ * answers_math.c - whether two final answers are the same. Answers are short TeX. They are brought
+ * to one spelling by passes over the text, each of which says why it is there. Then they are
+ * compared as text, as numbers, or as lists of such. It is no algebra: x+1 and 1+x differ.
  *
  * Invariant: a pass only ever shortens a text, or adds braces within the room that was allocated.
  */

@@ -28,16 +28,16 @@ void eval_chunks_free(struct eval_chunks *c);
 /* The tokens of a chunk as the model reads them, [n_ctx]. */
 void eval_chunks_read(const struct eval_chunks *c, int32_t i, int32_t *out);
 
-/* Sets "note" of the summary where something must be said about the run: that nothing was evicted,
-   or nothing before the last token that counts (n_after: tokens that count behind a first round),
-   or that chunks are longer than the model's training. False when out of memory. */
+/* Sets "note" of the summary where the run needs a remark. The reasons are that nothing was
+   evicted, or nothing before the last token that counts (n_after: tokens that count behind a first
+   round). A third is that chunks are longer than the model's training. False when out of memory. */
 bool eval_chunks_note(const struct eval_chunks *c, const struct eval_setup *setup, int64_t evicted,
                       int64_t n_after, json_t *summary);
 
 /* ---- the caches ---- */
 
 /* The params of the full cache that a measured one is compared with: nothing is evicted, its memory
-   fits; storage is of reference_type, or as in measured where that is NULL. */
+   fits. Storage is of reference_type, or as in measured where that is NULL. */
 pith_engine_params eval_full_params(const pith_engine_params *measured, const char *reference_type);
 
 /* ---- figures ---- */

@@ -1,7 +1,7 @@
 /*
- * derivation.c - `pith eval derivation`: sums that a model writes out part by part, each part
- * needing the total of the one before, some of them repetitions of earlier parts. The text is the
- * one that the models of this repository are trained on (scripts/train/reasoning.py).
+ * derivation.c - `pith eval derivation`: sums that a model writes part by part. Each part needs the
+ * total of the one before, and some of them repeat earlier parts. The text is the one that the
+ * models of this repository are trained on (scripts/train/reasoning.py).
  *
  * Invariant: an item depends on the seed, its number of parts and its sample alone.
  */

@@ -1,12 +1,12 @@
 /*
- * divergence.c - how far a cache policy moves what the model expects next: at every position of a
- * text the distribution under the full cache is compared with that under the measured one.
+ * divergence.c - how far a cache policy moves the model's expectations. At every position of a text
+ * the distribution under the full cache is compared with the one under the measured cache.
  *
  *   KL(full || policy) = sum_i p_i (log p_i - log q_i), in nats
  *
- * Both caches read the same few tokens in turn, so that logits of those few are in memory and not
- * those of a whole chunk: with 150,000 tokens in a vocabulary a chunk would take gigabytes. The
- * sums are taken in double, and equal logits give exactly 0.
+ * Both caches read the same few tokens in turn, so that logits of those few are in memory and not a
+ * whole chunk's. With 150,000 tokens in a vocabulary a chunk would take gigabytes. The sums are
+ * taken in double, and equal logits give exactly 0.
  */
 #include "chunks.h"
 #include "pith/inspect.h"
@@ -22,7 +22,7 @@
 #define LOGITS_BYTES ((size_t)64 << 20) /* of the full cache that are held at a time */
 #define MAX_STEP 512                    /* more tokens at once read no faster */
 
-/* What was found at one position. */
+/* The figures of one position. */
 struct found {
     double kl;
     float top1; /* 1 where both would choose the same token */
@@ -230,7 +230,7 @@ static double quantile(const double *sorted, int64_t n, double p)
     return sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]);
 }
 
-/* Woodruff, "Confidence intervals for medians and other position measures", JASA 47 (1952): the
+/* Woodruff, "Confidence intervals for medians and other position measures", JASA 47 (1952). The
    values at the ranks p +- sqrt(p (1 - p) / n) enclose one standard error on either side. */
 static double quantile_se(const double *sorted, int64_t n, double p)
 {

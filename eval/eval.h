@@ -1,8 +1,8 @@
 /*
  * eval.h - the measuring tasks of `pith eval`. Every task takes the same setup and gives the same
- * shape of result, so that one printer, one sweep and one report serve all of them.
+ * shape of result. So one printer, one sweep and one report serve all of them.
  *
- * The tasks stand on the public header alone: what they measure is what a user of the library gets.
+ * The tasks stand on the public header alone, so they measure the library as its users have it.
  */
 #ifndef PI_EVAL_H
 #define PI_EVAL_H
@@ -32,9 +32,9 @@ struct eval_setup {
  *   "task"     name
  *   "model"    general.name
  *   "policy"   the options of the keep policy as given, "full" without any
- *   "read"     those of the read policy; absent without any
- *   "recall"   those of recall; absent without any
- *   "share"    those of the share policy; absent without any
+ *   "read"     the read policy's; absent without any
+ *   "recall"   recall's; absent without any
+ *   "share"    the share policy's; absent without any
  *   "store"    storage types of keys and values, "q8_0/turbo3"; absent where both are f16
  *   "settings" object: what the task was asked, enough to repeat it
  *   "summary"  object: the figures; "score" (0..1, more is better) where the task has one, and
@@ -50,7 +50,7 @@ struct eval_setup {
  *   "columns"  of them those that a table shows; absent: all
  */
 
-/* What recall did for items; sums but for the bytes. */
+/* The work of recall for items; sums but for the bytes. */
 struct eval_recall_cost {
     int64_t recalls; /* passes that chose guests, or texts that were retrieved */
     int64_t stored;  /* entries that the tier held at the end of items, or spans in the store */
@@ -62,7 +62,7 @@ struct eval_recall_cost {
     double seconds;
 };
 
-/* What a share policy did for items; sums. */
+/* The work of a share policy for items; sums. */
 struct eval_share_cost {
     int64_t steps; /* that ended, of which */
     int64_t similar;
@@ -85,7 +85,7 @@ struct eval_answer {
     int64_t evicted;
     int64_t rounds;
     int64_t stored; /* entries of lanes, summed over everything that attended to them, .. */
-    int64_t read;   /* .. and those of them that were read */
+    int64_t read;   /* .. and the entries that were read */
     struct eval_recall_cost recall;
     struct eval_share_cost share;
 };
@@ -102,7 +102,7 @@ struct eval_run; /* run.c */
 pith_status eval_size_memory(const pith_model *model, int32_t n_token, int32_t n_seq,
                              pith_engine_params *params, pith_error *err);
 
-/* n_token: the most tokens one item takes, prompt and answer: KV memory is sized for it unless
+/* n_token: the most tokens one item takes, prompt and answer. KV memory is sized for it unless
    setup->engine says otherwise; 0: it does, or the library chooses. */
 pith_status eval_run_create(const struct eval_setup *setup, int32_t n_token, struct eval_run **out,
                             pith_error *err);
@@ -110,7 +110,7 @@ void eval_run_free(struct eval_run *run); /* NULL is ignored */
 
 /* Tokens of a prompt text, BOS as the model asks. *ids is malloc'ed, the caller frees. With
    setup->chat, text is a user's message and prefix opens the answer, behind an empty thinking block
-   where the template opens one; otherwise prefix follows text directly. prefix may be NULL. */
+   where the template opens one. Otherwise prefix follows text directly. prefix may be NULL. */
 pith_status eval_encode(const struct eval_setup *setup, const char *text, const char *prefix,
                         int32_t **ids, int32_t *n_id, pith_error *err);
 
@@ -119,23 +119,23 @@ pith_status eval_tokenize(const pith_model *model, const char *text, size_t len,
                           int32_t **ids, int32_t *n_id, pith_error *err);
 
 /* Sets *thinks: the model's chat template leaves a thinking block open in front of an answer that
-   has no prefix, so that the answer begins with thoughts and not with the mark of the block. */
+   has no prefix. So the answer begins with thoughts and not with the mark of the block. */
 pith_status eval_thinks(const struct eval_setup *setup, bool *thinks, pith_error *err);
 
 /* Reads the prompt into a fresh sequence and generates at most n_predict tokens, greedily unless
-   sample is given; stops at an end token or at one of stop [n_stop]. message is the user's within
-   the prompt's text, which recall `text` looks for its question in; NULL: there is none. Adds to
-   the run's totals. */
+   sample is given. It stops at an end token or at one of stop [n_stop]. message is the user's
+   within the prompt's text, which recall `text` looks for its question in; NULL: there is none.
+   Adds to the run's totals. */
 pith_status eval_ask(struct eval_run *run, const int32_t *ids, int32_t n_id, const char *message,
                      int32_t n_predict, const pith_sample_params *sample, const char *const *stop,
                      int32_t n_stop, struct eval_answer *out, pith_error *err);
 
-/* What a task that evaluates by itself adds to the run's totals: an answer without a text. */
+/* Adds an answer without a text to the run's totals, for tasks that evaluate by themselves. */
 void eval_run_add(struct eval_run *run, const struct eval_answer *cost);
 pith_engine *eval_run_engine(struct eval_run *run); /* owned by the run */
 
-/* Makes a pith_progress_fn of the setup's callback, for the passes of one item: it repeats what
-   eval_progress said last, so that a long evaluation can be cancelled. user is the run. */
+/* Makes a pith_progress_fn of the setup's callback, for the passes of one item. It repeats the last
+   fraction of eval_progress, so that a long evaluation can be cancelled. user is the run. */
 bool eval_progress_step(void *run, double fraction);
 
 /* Tells the setup's progress callback; CANCELLED when it returned false. */
@@ -143,7 +143,7 @@ pith_status eval_progress(struct eval_run *run, double fraction, pith_error *err
                           ...) __attribute__((format(printf, 4, 5)));
 
 /* A result with "task", "model", "policy", perhaps "read", "recall", "share" and "store",
-   "settings" (stolen), "rows" (stolen) and a "summary" that holds n and the run's totals; the task
+   "settings" (stolen) and "rows" (stolen). Its "summary" holds n and the run's totals; the task
    adds its own figures. NULL when out of memory. */
 json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, json_t *settings,
                     json_t *rows);
@@ -152,7 +152,7 @@ json_t *eval_result(const struct eval_run *run, const char *task, int32_t n, jso
 const char *eval_policy(const pith_engine_params *params);
 /* The options of the read policy as given, NULL without any. */
 const char *eval_read(const pith_engine_params *params);
-/* Those of recall, NULL without any. */
+/* The options of recall, NULL without any. */
 const char *eval_recall(const pith_engine_params *params);
 /* INVALID for recall `text` in a task that asks nothing, whose sentence names the task. */
 pith_status eval_check_recall(const struct eval_setup *setup, const char *task, pith_error *err);
@@ -163,7 +163,7 @@ char *eval_add_budget(const char *options, const char *budget);
 bool eval_is_full(const pith_engine_params *params);  /* nothing is evicted */
 bool eval_is_plain(const pith_engine_params *params); /* and everything is read */
 
-/* Adds to *cost what a sequence says of its policies. */
+/* Adds a sequence's figures of its policies to *cost. */
 void eval_account(const pith_seq *seq, struct eval_answer *cost);
 /* The part of that which a scheduler says of an answer: of a sequence of n_token tokens. */
 void eval_account_policies(const pith_keep_stats *keep, const pith_share_stats *share,
@@ -217,7 +217,7 @@ void eval_text_free(struct eval_text *t);
 /* A copy in well-formed UTF-8: what is none becomes U+FFFD. The caller frees; NULL: no memory. */
 char *eval_utf8(const char *text);
 
-/* A whole file, terminated; the caller frees. IO, NOMEM. */
+/* A whole file without a byte order mark, terminated; the caller frees. IO, NOMEM. */
 pith_status eval_read_file(const char *path, char **text, size_t *len, pith_error *err);
 
 /* Whether a file can be written there, before anything is computed for it: leaves what there is as
@@ -267,8 +267,8 @@ struct eval_stack_params {
     int32_t n_repeat;           /* times that the text is read under each configuration: the least
                                    seconds count */
 };
-/* What storage types, read policy, keep policy and recall of setup->engine do to one text alone and
-   together. Rows: one per configuration, the first the full cache. */
+/* The effects that storage types, read policy, keep policy and recall of setup->engine have on one
+   text, alone and together. Rows: one per configuration, the first the full cache. */
 pith_status eval_stack(const struct eval_setup *setup, const struct eval_stack_params *params,
                        json_t **result, pith_error *err);
 
@@ -293,13 +293,13 @@ struct eval_needle_params {
     enum eval_needle_style style;
     const char *haystack; /* [haystack_len]; NULL: RULER's noise */
     size_t haystack_len;
-    /* Templates: {name}, {word} and {number} stand for what a fact is about and its two parts. With
-       several needles, needle and question must hold {name}, needle also {word} and {number}.
-       NULL: the style's. */
+    /* Templates: {name}, {word} and {number} stand for a fact's subject and its two parts. With
+       several needles, needle and question must hold {name}, needle also {word} and {number}. NULL:
+       the style's. */
     const char *needle; /* sentence */
     const char *question;
     const char *prefix;     /* opening of the answer; "": none */
-    const char *word;       /* the two parts of what must be answered: "PURPLE ELEPHANT" .. */
+    const char *word;       /* the two parts of the answer: "PURPLE ELEPHANT" .. */
     const char *number;     /* .. and "7742"; NULL: the style's, which may be drawn */
     const int32_t *lengths; /* [n_length] tokens of the whole prompt */
     int32_t n_length;
@@ -323,7 +323,7 @@ enum eval_haystack {
 struct eval_ruler_params {
     const char *const *tasks; /* [n_task] names; "all" stands for every one */
     int32_t n_task;
-    const int32_t *lengths; /* [n_length] tokens, those of the answer included */
+    const int32_t *lengths; /* [n_length] tokens, the answer included */
     int32_t n_length;
     int32_t n_sample;            /* per task and length */
     enum eval_haystack haystack; /* TASK: as RULER has it for each task */
@@ -340,7 +340,7 @@ struct eval_recursion_params {
     int32_t max_steps;
     int32_t step_stride;
     int32_t n_sample;  /* per number of steps; of a file at most, 0: all */
-    int32_t n_predict; /* 0, of traces only: what a right trace takes and a quarter more */
+    int32_t n_predict; /* 0, of traces only: a right trace's length and a quarter more */
     bool trace;        /* the trace format that pith-mini is trained on, not the paper's prompt */
 };
 pith_status eval_recursion(const struct eval_setup *setup,
@@ -351,7 +351,7 @@ struct eval_derivation_params {
     const int32_t *parts; /* [n_part] sums of an item, each a row of the result */
     int32_t n_part;
     int32_t n_sample;  /* per number of sums */
-    int32_t n_predict; /* 0: what a right text takes and a quarter more */
+    int32_t n_predict; /* 0: a right text's length and a quarter more */
 };
 pith_status eval_derivation(const struct eval_setup *setup,
                             const struct eval_derivation_params *params, json_t **result,
@@ -359,7 +359,7 @@ pith_status eval_derivation(const struct eval_setup *setup,
 
 /* Whose the answers of `share` are. */
 enum eval_share_answers {
-    EVAL_SHARE_WRITTEN,  /* the model's, judged as those of `derivation` */
+    EVAL_SHARE_WRITTEN,  /* the model's, judged as `derivation` judges them */
     EVAL_SHARE_RIGHT,    /* given: right derivations, token by token */
     EVAL_SHARE_VERBATIM, /* given: steps of which half recur letter by letter */
 };
@@ -368,18 +368,18 @@ struct eval_share_params {
     int32_t n_request; /* submitted at once */
     int32_t n_part;    /* sums of each derivation: steps of an answer */
     int32_t n_example; /* worked derivations that all prompts begin with, the same for all */
-    int32_t n_predict; /* most tokens of an answer; 0: what a right one takes and a quarter more */
+    int32_t n_predict; /* most tokens of an answer; 0: a right one's length and a quarter more */
     double fit;        /* KV memory: the share of the requests that the full cache holds at once */
     enum eval_share_answers answers;
     int32_t n_line; /* of each step of EVAL_SHARE_VERBATIM, about 35 tokens in pith-mini's */
     const char *const *rows; /* [n_row] ways to run them, as share_rows_parse (share.h) reads them;
                                 the first is what the others are compared with */
     int32_t n_row;           /* 0: the usual ones, with policies of setup->engine */
-    int32_t n_repeat;        /* medians are taken of so many rounds over all rows */
+    int32_t n_repeat;        /* medians are taken of n_repeat rounds over all rows */
 };
 /* Many requests in one KV memory that holds a part of them: throughput, memory and accuracy for
-   each way to run them. setup->engine.share adds a row of it, setup->engine.keep takes the place of
-   the usual keep policy; its kv_bytes that of what `fit` comes to. */
+   each way to run them. setup->engine.share adds a row of it, and setup->engine.keep takes the
+   place of the usual keep policy. Its kv_bytes take the place of the size that `fit` gives. */
 pith_status eval_share(const struct eval_setup *setup, const struct eval_share_params *params,
                        json_t **result, pith_error *err);
 
@@ -406,7 +406,7 @@ pith_status eval_questions(const struct eval_setup *setup,
 struct eval_replay_params {
     const char *path; /* a file of docs/record.md */
     /* Tried one after the other: every keep policy with the setup's read policy, then every read
-       policy with the setup's keep policy; without any of either the setup's. */
+       policy with the setup's keep policy. Without any of either they are the setup's. */
     const char *const *policies; /* [n_policy] each as in pith_engine_params.keep */
     int32_t n_policy;
     const char *const *readers; /* [n_reader] each as in pith_engine_params.read */

@@ -1,7 +1,7 @@
 /*
  * facts.c - `pith eval facts`: contexts with questions about them. A context is read under the full
- * cache, the keep policy cuts it once, and each question is asked of a fork of what is left: what
- * a policy keeps is judged apart from how a model reads with a cache that shrinks.
+ * cache, the keep policy cuts it once, and each question is asked of a fork of the rest. So a
+ * policy's choice is judged apart from a model's reading with a cache that shrinks.
  *
  * Invariant: every question of a context sees the same entries and no other question. Answers of
  * one context share its cut, so that the standard error takes contexts, not answers, as
@@ -431,8 +431,8 @@ static pith_status run_context(struct facts_run *r, int32_t index, pith_error *e
 /* ---- the figures ---- */
 
 /* The standard error of the share of right answers, contexts being independent and answers within
-   one not: sqrt(n / (n - 1) * sum (right_i - p n_i)^2) / sum n_i, the ratio estimator's. NAN for
-   one context. */
+   one not. It is the ratio estimator's: sqrt(n / (n - 1) * sum (right_i - p n_i)^2) / sum n_i. NAN
+   for one context. */
 static double clustered_error(const struct share *of, int32_t n, double p, double n_answer)
 {
     double sum = 0.0;

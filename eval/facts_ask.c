@@ -1,6 +1,6 @@
 /*
- * facts_ask.c - `pith eval facts` on texts that are made: one reading of each under the policy's
- * own rounds, and ten questions asked of forks of it, side by side.
+ * facts_ask.c - `pith eval facts` on texts that are made. Each text has one reading under the
+ * policy's own rounds, and ten questions are asked of forks of it, side by side.
  *
  * Invariant: every question finds the sequence as the reading left it and sees no other question.
  * Answers of one text share its reading, so that errors take texts, not answers, as independent.
@@ -30,7 +30,7 @@ struct question {
     struct eval_given given; /* owned */
 };
 
-/* What a question came to under one cache. */
+/* The result of a question under one cache. */
 struct asked {
     bool found;
     double logprob;
@@ -84,8 +84,9 @@ static int32_t common(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n
     return n;
 }
 
-/* Tokens that all prompts of the text have in front, whatever is asked: up to where a text that
-   goes on with a digit parts from them. What joins text and question is read with the question. */
+/* Finds the tokens that all prompts of the text have in front, whatever is asked. They end where a
+   text that goes on with a digit parts from them. The tokens that join text and question are read
+   with the question. */
 static pith_status find_reading(const struct facts_run *r, const struct facts_text *t,
                                 const struct question *q, int32_t *n_read, pith_error *err)
 {
@@ -106,7 +107,7 @@ static pith_status find_reading(const struct facts_run *r, const struct facts_te
 static pith_status encode(const struct facts_run *r, const struct facts_text *t, struct question *q,
                           int32_t *n_read, pith_error *err)
 {
-    const struct facts_drawn *f = &t->facts;
+    const struct facts_picked *f = &t->facts;
     pith_status status = PITH_OK;
     for (int32_t i = 0; i < FACTS_OF_TEXT && status == PITH_OK; i++) {
         struct eval_prompt *p = &q[i].prompt;
@@ -203,7 +204,7 @@ static pith_status read_questions(struct cache *c, const struct question *q, int
     return status;
 }
 
-/* What recall did for a question beyond what it did while the text was read. */
+/* The work of recall for a question, beyond its work while the text was read. */
 static void account_recall(const pith_seq *fork, const pith_recall_stats *before,
                            struct eval_answer *cost)
 {
@@ -227,7 +228,7 @@ static pith_status speak(struct cache *c, const struct question *q, const char *
         status = pith_seq_fork(forks[i], &forks[n + i], err);
         voices[i] =
             (struct eval_voice){.seq = forks[i], .n_predict = n_predict, .wanted = wanted[i]};
-        /* What closes a thinking block is in the prompt already. */
+        /* The end of a thinking block is in the prompt already. */
         voices[n + i] = (struct eval_voice){
             .seq = forks[n + i], .given = g->ids + g->n_quiet, .n_given = g->n_id - g->n_quiet};
     }
@@ -236,8 +237,8 @@ static pith_status speak(struct cache *c, const struct question *q, const char *
     return eval_voices_speak(eval_run_engine(c->run), voices, 2 * n, err);
 }
 
-static pith_status take_answers(const struct eval_voice *voices, int32_t n, struct asked *out,
-                                pith_error *err)
+static pith_status collect_answers(const struct eval_voice *voices, int32_t n, struct asked *out,
+                                   pith_error *err)
 {
     for (int32_t i = 0; i < n; i++) {
         const struct eval_voice *v = &voices[i];
@@ -271,7 +272,7 @@ static pith_status ask_some(struct cache *c, const pith_seq *reading, const stru
     if (status == PITH_OK)
         status = speak(c, q, wanted, n, n_predict, forks, voices, err);
     if (status == PITH_OK)
-        status = take_answers(voices, n, out, err);
+        status = collect_answers(voices, n, out, err);
     cost->prompt_s += read - start;
     cost->generate_s += eval_clock_s() - read;
     for (int32_t i = 0; i < 2 * n; i++) {

@@ -1,6 +1,6 @@
 /*
- * facts_pool.c - facts to hide in texts. Those of the pool are sentences of 8 to 70 tokens about
- * names, numbers, times, places, colours and things, none of which answers another's question.
+ * facts_pool.c - facts to hide in texts. The pool's facts are sentences of 8 to 70 tokens about
+ * names, numbers, times, places, colours and things. None of them answers another's question.
  *
  * Invariant: what is drawn depends on style, seed and index of the text alone.
  */
@@ -42,7 +42,7 @@ static const struct fact pool[] = {
      "colour", "crimson", NULL},
     {"Hotel room 731 is reserved for Yusuf.",
      "For whom is hotel room 731 reserved, as mentioned earlier?", "name", "Yusuf", NULL},
-    /* of middle length: those of the prototype and their like */
+    /* of middle length: the prototype's facts and their like */
     {"The password of the library in Hamburg is silver-92416.",
      "What is the password of the library in Hamburg mentioned earlier?", "password",
      "silver-92416", "92416"},
@@ -156,7 +156,7 @@ _Static_assert(sizeof(pool) / sizeof(pool[0]) % FACTS_OF_TEXT == 0, "a text has 
 
 /* ---- drawing ---- */
 
-static void add_fact(struct facts_drawn *out, const struct fact *f)
+static void add_fact(struct facts_picked *out, const struct fact *f)
 {
     eval_strings_add(&out->sentence, f->sentence);
     eval_strings_printf(&out->question,
@@ -167,7 +167,7 @@ static void add_fact(struct facts_drawn *out, const struct fact *f)
 }
 
 /* Texts of a seed take turns in one order of the pool. */
-static void draw_pool(uint64_t seed, int32_t text, struct facts_drawn *out)
+static void pick_pool(uint64_t seed, int32_t text, struct facts_picked *out)
 {
     int32_t order[sizeof(pool) / sizeof(pool[0])];
     for (int32_t i = 0; i < N_POOL; i++)
@@ -180,7 +180,7 @@ static void draw_pool(uint64_t seed, int32_t text, struct facts_drawn *out)
 }
 
 /* No two facts of a text share a name, an adjective or a thing. */
-static void draw_pith(uint64_t seed, int32_t text, struct facts_drawn *out)
+static void pick_pith(uint64_t seed, int32_t text, struct facts_picked *out)
 {
     struct eval_rng rng = eval_rng_make(seed, 4, (uint64_t)(uint32_t)text);
     struct eval_strings used = {0};
@@ -204,19 +204,19 @@ static void draw_pith(uint64_t seed, int32_t text, struct facts_drawn *out)
     eval_strings_free(&used);
 }
 
-pith_status eval_facts_draw(enum eval_facts_style style, uint64_t seed, int32_t text,
-                            struct facts_drawn *out, pith_error *err)
+pith_status eval_facts_pick(enum eval_facts_style style, uint64_t seed, int32_t text,
+                            struct facts_picked *out, pith_error *err)
 {
-    static void (*const draw[])(uint64_t, int32_t, struct facts_drawn *) = {
-        [EVAL_FACTS_POOL] = draw_pool, [EVAL_FACTS_PITH] = draw_pith};
-    draw[style](seed, text, out);
+    static void (*const pick[])(uint64_t, int32_t, struct facts_picked *) = {
+        [EVAL_FACTS_POOL] = pick_pool, [EVAL_FACTS_PITH] = pick_pith};
+    pick[style](seed, text, out);
     if (out->sentence.failed || out->question.failed || out->prefix.failed || out->answer.failed ||
         out->wanted.failed)
         return eval_fail(err, PITH_NOMEM, "facts: no memory for facts");
     return PITH_OK;
 }
 
-void eval_facts_drawn_free(struct facts_drawn *d)
+void eval_facts_picked_free(struct facts_picked *d)
 {
     eval_strings_free(&d->sentence);
     eval_strings_free(&d->question);

@@ -15,7 +15,7 @@ enum eval_facts_style {
 };
 
 /* The facts of one text. Zero it before use. */
-struct facts_drawn {
+struct facts_picked {
     struct eval_strings sentence; /* [FACTS_OF_TEXT], each */
     struct eval_strings question;
     struct eval_strings prefix; /* opening of the answer; "": none */
@@ -23,10 +23,10 @@ struct facts_drawn {
     struct eval_strings wanted; /* the part of it that an answer must hold */
 };
 
-/* Draws those of text index: no fact twice in a text, and of the pool none twice in as many texts
-   of a seed as it is large. NOMEM. */
-pith_status eval_facts_draw(enum eval_facts_style style, uint64_t seed, int32_t text,
-                            struct facts_drawn *out, pith_error *err);
-void eval_facts_drawn_free(struct facts_drawn *d);
+/* Draws the facts of text index: no fact twice in a text. No fact of the pool comes twice in as
+   many texts of a seed as the pool is large. NOMEM. */
+pith_status eval_facts_pick(enum eval_facts_style style, uint64_t seed, int32_t text,
+                            struct facts_picked *out, pith_error *err);
+void eval_facts_picked_free(struct facts_picked *d);
 
 #endif

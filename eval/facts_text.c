@@ -3,7 +3,7 @@
  * through a counter alone and knows no cache.
  *
  * Invariant: a text depends on style, seed, index and length, besides the haystack and the
- * tokenizer that measures it; texts of one index begin alike at all lengths.
+ * tokenizer that measures it. Texts of one index begin alike at all lengths.
  */
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 void eval_facts_text_free(struct facts_text *t)
 {
-    eval_facts_drawn_free(&t->facts);
+    eval_facts_picked_free(&t->facts);
     eval_text_free(&t->text);
     *t = (struct facts_text){0};
 }
@@ -28,7 +28,7 @@ struct builder {
     size_t start; /* of the haystack in it */
     struct facts_text *out;
     int32_t longest; /* index of the longest question */
-    struct eval_text hay;
+    struct eval_text haystack;
     struct eval_places places;
 };
 
@@ -46,21 +46,21 @@ static int32_t nearest(const struct eval_places *places, double byte)
 static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith_error *err)
 {
     struct builder *b = user;
-    const struct facts_drawn *f = &b->out->facts;
+    const struct facts_picked *f = &b->out->facts;
     struct eval_insert inserts[FACTS_OF_TEXT];
-    pith_status status =
-        eval_hay_make("facts", &b->prose, b->start, size, false, &b->hay, &b->places, err);
+    pith_status status = eval_haystack_make("facts", &b->prose, b->start, size, false, &b->haystack,
+                                            &b->places, err);
     if (status != PITH_OK)
         return status;
-    double len = b->hay.len > 0 ? (double)b->hay.len : 1.0;
+    double len = b->haystack.len > 0 ? (double)b->haystack.len : 1.0;
     for (int32_t i = 0; i < FACTS_OF_TEXT; i++) {
         int32_t place = nearest(&b->places, eval_facts_depth(i) * len);
         inserts[i] = (struct eval_insert){f->sentence.at[i], place};
         b->out->at[i] = (double)b->places.at[place] / len;
     }
     eval_text_clear(&b->out->text);
-    eval_places_insert(b->hay.data != NULL ? b->hay.data : "", b->hay.len, &b->places, inserts,
-                       FACTS_OF_TEXT, &b->out->text, NULL);
+    eval_places_insert(b->haystack.data != NULL ? b->haystack.data : "", b->haystack.len,
+                       &b->places, inserts, FACTS_OF_TEXT, &b->out->text, NULL);
     if (b->out->text.failed)
         return eval_fail(err, PITH_NOMEM, "facts: no memory for a text");
     eval_text_printf(&out->text, "%s%s", b->out->text.data, f->question.at[b->longest]);
@@ -71,7 +71,7 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
 static pith_status find_longest(struct builder *b, const struct eval_counter *counter,
                                 pith_error *err)
 {
-    const struct facts_drawn *f = &b->out->facts;
+    const struct facts_picked *f = &b->out->facts;
     int32_t most = -1;
     for (int32_t i = 0; i < FACTS_OF_TEXT; i++) {
         int32_t n = 0;
@@ -98,15 +98,15 @@ pith_status eval_facts_text_make(const struct eval_facts_texts_params *params, u
         b.prose = eval_prose_noise();
     pith_status status = eval_prose_check("facts", &b.prose, err);
     if (status == PITH_OK)
-        status = eval_facts_draw(params->style, seed, index, &out->facts, err);
+        status = eval_facts_pick(params->style, seed, index, &out->facts, err);
     if (status == PITH_OK)
         status = find_longest(&b, counter, err);
     if (status == PITH_OK) {
-        b.start = eval_prose_draw(&b.prose, &rng);
+        b.start = eval_prose_pick(&b.prose, &rng);
         status = eval_fit("facts", build, &b, 0, INT32_MAX / 2, length, counter, &prompt, err);
     }
     eval_prompt_free(&prompt);
-    eval_text_free(&b.hay);
+    eval_text_free(&b.haystack);
     eval_places_free(&b.places);
     return status;
 }

@@ -29,7 +29,7 @@ int32_t graph_degree(const struct graph *g, int32_t node); /* counts the edges *
 pith_status graph_order(struct graph *g, struct eval_rng *rng, pith_error *err);
 
 /* A depth-first search. A step goes to the first neighbour, in the graph's order, that was not
-   visited, or back when there is none; the step back from the start empties the stack. */
+   visited, or back when there is none. The step back from the start empties the stack. */
 struct graph_search {
     const struct graph *g; /* borrowed; ordered */
     int32_t *stack;        /* [n_stack] the path from the start to here; owned, as all below */

@@ -41,8 +41,8 @@ pith_status eval_prose_check(const char *task, const struct eval_prose *prose, p
     return PITH_OK;
 }
 
-void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
-                     struct eval_text *out)
+void eval_prose_append(const struct eval_prose *prose, size_t start, int32_t n_word, bool squeeze,
+                       struct eval_text *out)
 {
     size_t at = start % prose->len, gap = at;
     bool wrapped = false;
@@ -66,7 +66,7 @@ void eval_prose_take(const struct eval_prose *prose, size_t start, int32_t n_wor
     }
 }
 
-size_t eval_prose_draw(const struct eval_prose *prose, struct eval_rng *rng)
+size_t eval_prose_pick(const struct eval_prose *prose, struct eval_rng *rng)
 {
     if (prose->len > INT32_MAX)
         return 0;
@@ -128,19 +128,19 @@ void eval_places_free(struct eval_places *p)
     *p = (struct eval_places){0};
 }
 
-pith_status eval_hay_make(const char *task, const struct eval_prose *prose, size_t start,
-                          int32_t n_word, bool squeeze, struct eval_text *hay,
-                          struct eval_places *places, pith_error *err)
+pith_status eval_haystack_make(const char *task, const struct eval_prose *prose, size_t start,
+                               int32_t n_word, bool squeeze, struct eval_text *haystack,
+                               struct eval_places *places, pith_error *err)
 {
-    eval_text_clear(hay);
-    eval_prose_take(prose, start, n_word, squeeze, hay);
-    eval_places_find(hay->data != NULL ? hay->data : "", hay->len, places);
-    if (hay->failed || places->failed)
+    eval_text_clear(haystack);
+    eval_prose_append(prose, start, n_word, squeeze, haystack);
+    eval_places_find(haystack->data != NULL ? haystack->data : "", haystack->len, places);
+    if (haystack->failed || places->failed)
         return eval_fail(err, PITH_NOMEM, "%s: no memory for a haystack", task);
     return PITH_OK;
 }
 
-void eval_places_insert(const char *hay, size_t len, const struct eval_places *places,
+void eval_places_insert(const char *haystack, size_t len, const struct eval_places *places,
                         const struct eval_insert *inserts, int32_t n, struct eval_text *out,
                         size_t *offset)
 {
@@ -151,7 +151,7 @@ void eval_places_insert(const char *hay, size_t len, const struct eval_places *p
         if (at > done) {
             if (space)
                 eval_text_add(out, " ");
-            eval_text_add_n(out, hay + done, at - done);
+            eval_text_add_n(out, haystack + done, at - done);
             done = at;
             space = false;
         }
@@ -165,6 +165,6 @@ void eval_places_insert(const char *hay, size_t len, const struct eval_places *p
     if (done < len) {
         if (space)
             eval_text_add(out, " ");
-        eval_text_add_n(out, hay + done, len - done);
+        eval_text_add_n(out, haystack + done, len - done);
     }
 }

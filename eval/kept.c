@@ -2,10 +2,10 @@
  * kept.c - reads a text through a policy and writes down what every lane holds on the way.
  *
  * Rounds depend on the sequence alone, not on how many tokens are evaluated at once: looking more
- * often shows more and changes nothing. Other with policies that tell a token which is evaluated
- * alone, as generated ones are, from those of a prompt (overwrite=on, a sum over steps alone). They
- * see a text as generated where it is read a token at a time, and as turns of a prompt where not:
- * no part of several is then of one token.
+ * often shows more and changes nothing. Policies differ that treat a token which is evaluated
+ * alone, as generated ones are, unlike a prompt's tokens (overwrite=on, a sum over steps alone).
+ * They see a text as generated where it is read a token at a time. Otherwise they see turns of a
+ * prompt: no part of several is then of one token.
  */
 #include "kept.h"
 #include "pith/inspect.h"

@@ -14,7 +14,7 @@ static bool is_blank(const char *text, size_t len)
     return n == len;
 }
 
-pith_status eval_lines_read(const char *text, size_t len, const char *what, eval_line_fn *take,
+pith_status eval_lines_read(const char *text, size_t len, const char *what, eval_line_fn *on_line,
                             void *user, pith_error *err)
 {
     int32_t n_taken = 0, line = 1;
@@ -26,7 +26,7 @@ pith_status eval_lines_read(const char *text, size_t len, const char *what, eval
             json_t *json = json_loadb(text + at, n, 0, &where);
             if (json == NULL)
                 return eval_fail(err, PITH_FORMAT, "%s: line %d: %s", what, (int)line, where.text);
-            pith_status status = take(user, json, line, err);
+            pith_status status = on_line(user, json, line, err);
             json_decref(json);
             if (status != PITH_OK)
                 return status;

@@ -71,7 +71,7 @@ static int compare_descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The mean mass outside the n_kept heaviest keys: no choice of n_kept keys loses less, because a
+/* The mean mass outside the n_kept heaviest keys. No choice of n_kept keys loses less, because a
    key's mean weight does not depend on the others that stay. */
 static double best_mass(const struct lost_job *job, const double *mean, double *sorted)
 {

@@ -1,6 +1,6 @@
 /*
- * lost.h - what attention loses when entries are gone: the reference arithmetic of `replay`, in
- * double, one key after the other, with nothing of the engine's kernels in it.
+ * lost.h - the loss of attention when entries are gone. It is the reference arithmetic of `replay`,
+ * in double, one key after the other, and has nothing of the engine's kernels in it.
  */
 #ifndef PI_EVAL_LOST_H
 #define PI_EVAL_LOST_H
@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 /*
- * One KV head. Keys 0 .. n_read - 1 are those that a policy judged; query t comes t tokens after
- * them and sees the keys 0 .. n_read + t, of which it itself is the last and all from n_read on are
- * there whatever the policy did.
+ * One KV head. A policy judged keys 0 .. n_read - 1. Query t comes t tokens after them and sees the
+ * keys 0 .. n_read + t, of which it itself is the last. All keys from n_read on are there whatever
+ * the policy did.
  */
 struct lost_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k, after rotation */
@@ -31,8 +31,9 @@ struct lost_job {
 };
 
 /*
- * Over the n_query * n_group queries, with w the softmax weights over all keys that a query sees
- * and o = sum w v its output, and o' the output of a softmax over those that are left:
+ * The figures are over the n_query * n_group queries. w are the softmax weights over all keys that
+ * a query sees, and o = sum w v is its output. o' is the output of a softmax over the keys that are
+ * left:
  *
  *   lost mass = sum of w over the evicted keys
  *   output error = |o' - o| / |o|; where |o| is 0, 0 if o' is 0 too and else 1

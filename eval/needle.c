@@ -1,7 +1,7 @@
 /*
- * needle.c - `pith eval needle`: the protocol of the TriAttention V3 report, section 3.3 (a fact in
- * prose, one question, greedy, a strict checker), at any depths and lengths, in tokens where the
- * report counts characters, and with decoys.
+ * needle.c - `pith eval needle`: the protocol of the TriAttention V3 report, section 3.3: a fact in
+ * prose, one question, greedy, a strict checker. It has any depths and lengths, in tokens where the
+ * report counts characters, and decoys.
  *
  * Invariant: a text depends on the seed, its length, depth and repeat alone, besides the haystack
  * and the tokenizer that measures it.
@@ -123,7 +123,7 @@ static void to_upper(char *s)
         *s = *s >= 'a' && *s <= 'z' ? (char)(*s - 'a' + 'A') : *s;
 }
 
-static bool is_drawn(const struct fact *facts, int32_t n, const struct fact *f)
+static bool is_picked(const struct fact *facts, int32_t n, const struct fact *f)
 {
     for (int32_t i = 0; i < n; i++) {
         if (strcmp(facts[i].name, f->name) == 0 || strcmp(facts[i].word, f->word) == 0 ||
@@ -133,7 +133,7 @@ static bool is_drawn(const struct fact *facts, int32_t n, const struct fact *f)
     return false;
 }
 
-static void draw_fact(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *f)
+static void pick_fact(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *f)
 {
     const char *const *adjectives = eval_adjectives.word, *const *things = eval_things.word;
     f->name = eval_names.word[eval_rng_below(rng, eval_names.n)];
@@ -150,15 +150,15 @@ static void draw_fact(const struct eval_needle_params *p, struct eval_rng *rng, 
 }
 
 /* facts[0] is asked about; no two share a name, a word or a number. */
-static void draw_facts(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *facts)
+static void pick_facts(const struct eval_needle_params *p, struct eval_rng *rng, struct fact *facts)
 {
     for (int32_t i = 0; i < p->n_needle;) {
-        draw_fact(p, rng, &facts[i]);
+        pick_fact(p, rng, &facts[i]);
         if (i == 0 && p->word != NULL)
             copy_value(facts[i].word, p->word);
         if (i == 0 && p->number != NULL)
             copy_value(facts[i].number, p->number);
-        i += !is_drawn(facts, i, &facts[i]);
+        i += !is_picked(facts, i, &facts[i]);
     }
 }
 
@@ -193,8 +193,8 @@ struct builder {
     struct eval_text prefix;
     struct fact facts[MAX_NEEDLE];
     int32_t size;              /* words of the last build */
-    struct eval_text hay;      /* its haystack */
-    struct eval_places places; /* in hay */
+    struct eval_text haystack; /* its haystack */
+    struct eval_places places; /* in haystack */
     int32_t place;             /* of the needle in the last build; -1: by bytes */
     size_t offset;             /* of the needle in the last prompt */
 };
@@ -210,8 +210,8 @@ static pith_status start_builder(struct builder *b, pith_error *err)
 {
     struct eval_rng rng = stream(b->item, 1);
     struct eval_prose prose = {b->params->haystack, b->params->haystack_len};
-    draw_facts(b->params, &rng, b->facts);
-    b->start = b->item->repeat > 0 ? eval_prose_draw(&prose, &rng) : 0;
+    pick_facts(b->params, &rng, b->facts);
+    b->start = b->item->repeat > 0 ? eval_prose_pick(&prose, &rng) : 0;
     bool failed = false;
     for (int32_t i = 0; i < b->params->n_needle; i++) {
         fill(&b->sentence[i], b->params->needle, &b->facts[i]);
@@ -237,7 +237,7 @@ static void end_builder(struct builder *b)
         eval_text_free(&b->sentence[i]);
     eval_text_free(&b->question);
     eval_text_free(&b->prefix);
-    eval_text_free(&b->hay);
+    eval_text_free(&b->haystack);
     eval_places_free(&b->places);
 }
 
@@ -264,7 +264,7 @@ static void set_inserts(const struct builder *b, struct eval_insert *inserts)
     struct eval_rng rng = stream(b->item, 2);
     int32_t place = b->place;
     if (place < 0)
-        place = nearest_place(&b->places, b->item->depth * (double)b->hay.len);
+        place = nearest_place(&b->places, b->item->depth * (double)b->haystack.len);
     if (place >= b->places.n) /* words were taken off the end, and its place with them */
         place = b->places.n - 1;
     for (int32_t i = 0; i < b->params->n_needle; i++) {
@@ -283,15 +283,15 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
     struct eval_prose prose = {b->params->haystack, b->params->haystack_len};
     b->size = size;
     pith_status status =
-        eval_hay_make("needle", &prose, b->start, size, false, &b->hay, &b->places, err);
+        eval_haystack_make("needle", &prose, b->start, size, false, &b->haystack, &b->places, err);
     if (status != PITH_OK)
         return status;
 
     struct eval_insert inserts[MAX_NEEDLE];
     size_t offsets[MAX_NEEDLE];
     set_inserts(b, inserts);
-    eval_places_insert(text_or_empty(&b->hay), b->hay.len, &b->places, inserts, b->params->n_needle,
-                       &out->text, offsets);
+    eval_places_insert(text_or_empty(&b->haystack), b->haystack.len, &b->places, inserts,
+                       b->params->n_needle, &out->text, offsets);
     for (int32_t i = 0; i < b->params->n_needle; i++) {
         if (inserts[i].sentence == text_or_empty(&b->sentence[0]))
             b->offset = offsets[i];
@@ -307,15 +307,15 @@ static pith_status build(void *user, int32_t size, struct eval_prompt *out, pith
 /* Tokens of the haystack's first bytes, with whatever every prompt has. */
 static pith_status count_bytes(struct builder *b, size_t bytes, int32_t *n, pith_error *err)
 {
-    char *hay = b->hay.data;
-    if (hay == NULL) {
+    char *haystack = b->haystack.data;
+    if (haystack == NULL) {
         *n = 0;
         return PITH_OK;
     }
-    char kept = hay[bytes];
-    hay[bytes] = '\0';
-    pith_status status = b->counter->count(b->counter->user, hay, NULL, n, err);
-    hay[bytes] = kept;
+    char kept = haystack[bytes];
+    haystack[bytes] = '\0';
+    pith_status status = b->counter->count(b->counter->user, haystack, NULL, n, err);
+    haystack[bytes] = kept;
     return status;
 }
 
@@ -325,7 +325,7 @@ static pith_status find_depth(struct builder *b, int32_t *place, double *at, pit
     int32_t none = 0, all = 0, n = 0;
     pith_status status = count_bytes(b, 0, &none, err);
     if (status == PITH_OK)
-        status = count_bytes(b, b->hay.len, &all, err);
+        status = count_bytes(b, b->haystack.len, &all, err);
     double total = all > none ? all - none : 1.0, best = 2.0;
     int32_t lo = 0,
             hi = b->places.n - 1; /* the first place at or behind the depth is in [lo, hi] */
@@ -347,8 +347,8 @@ static pith_status find_depth(struct builder *b, int32_t *place, double *at, pit
     return status;
 }
 
-/* Fits by bytes, puts the needle where the tokens say, and takes words off the end while that, or
-   the needle's moving, made the text too long. */
+/* Fits by bytes, puts the needle where the tokens say, and takes words off the end while the text
+   is too long. It can become so by the needle, or by moving it. */
 static pith_status fit(struct builder *b, struct needle_text *out, pith_error *err)
 {
     b->place = -1;
@@ -456,7 +456,7 @@ struct needle_run {
     json_t *rows;
 };
 
-/* What one row sums up. */
+/* The sums of one row. */
 struct needle_cell {
     int32_t verdicts[EVAL_N_VERDICT];
     int32_t first; /* of its pairs */
@@ -632,7 +632,7 @@ static pith_status open_runs(struct needle_run *r, int32_t n_token, pith_error *
     return status == PITH_OK ? eval_run_create(&setup, 0, &r->full, err) : status;
 }
 
-/* What the terminal shows. */
+/* The columns that the terminal shows. */
 static json_t *table_columns(bool paired)
 {
     json_t *all = json_pack("[s, s, s, s, s, s, s, s, s, s]", "length", "depth", "n", "at", "pass",

@@ -1,6 +1,6 @@
 /*
- * needle.h - the texts of the needle task: a fact at a given depth of a haystack of a given number
- * of tokens, with others of its form as decoys, and a question about it.
+ * needle.h - the texts of the needle task: a fact at a given depth of a haystack of a given length,
+ * and a question about it. Others of the fact's form are decoys.
  */
 #ifndef PI_EVAL_NEEDLE_H
 #define PI_EVAL_NEEDLE_H
@@ -28,10 +28,10 @@ struct needle_text {
 };
 void eval_needle_text_free(struct needle_text *t);
 
-/* Makes the longest prompt of at most item->length tokens: haystack from its start (repeat 0) or
-   from a sentence that is drawn, cut behind a word; the needle at the end of the sentence nearest
-   to depth, counted in tokens; decoys at ends of sentences that are drawn. INVALID when the length
-   is too small or a parameter is not valid. */
+/* Makes the longest prompt of at most item->length tokens. The haystack begins at its start (repeat
+   0) or at a sentence that is drawn, and is cut behind a word. The needle stands at the end of the
+   sentence nearest to depth, counted in tokens; decoys at ends of sentences that are drawn. INVALID
+   when the length is too small or a parameter is not valid. */
 pith_status eval_needle_make(const struct eval_needle_params *params,
                              const struct needle_item *item, const struct eval_counter *counter,
                              struct needle_text *out, pith_error *err);

@@ -1,8 +1,8 @@
 /*
  * paired.c - figures of answers under the measured cache and under the full one. It knows no task.
  *
- * Invariant: every figure is a ratio of two sums over answers, and its error that of the ratio
- * estimator with groups as the units, so that answers of one text do not count as independent.
+ * Invariant: every figure is a ratio of two sums over answers. Its error is the ratio estimator's
+ * with groups as the units, so that answers of one text do not count as independent.
  */
 #include "paired.h"
 
@@ -33,7 +33,7 @@ void eval_pairs_free(struct eval_pairs *p)
 
 /* ---- ratios of sums ---- */
 
-/* What an answer adds to the two sums of a figure. */
+/* An answer's terms of the two sums of a figure. */
 struct terms {
     double y, x;
 };

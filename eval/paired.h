@@ -1,6 +1,6 @@
 /*
- * paired.h - answers under the measured cache beside those under the full one: the probability of
- * the right answer, and what the measured cache finds of all that the full one finds.
+ * paired.h - answers under the measured cache beside the full cache's. It has the probability of
+ * the right answer, and the share of the full cache's right answers that are found again.
  */
 #ifndef PI_EVAL_PAIRED_H
 #define PI_EVAL_PAIRED_H

@@ -1,8 +1,8 @@
 /*
  * parallel.c - answers to many prompts through a scheduler. It knows no task.
  *
- * Invariant: an answer does not depend on how many are generated at the same time, as the
- * scheduler promises. Only times do: those of an answer in company count its share of them.
+ * Invariant: an answer does not depend on how many are generated at the same time, as the scheduler
+ * promises. Only times do: an answer in company counts its share of the whole time.
  */
 #include "parallel.h"
 #include "pith/scheduler.h"
@@ -19,7 +19,7 @@ struct asking {
     pith_error err;     /* .. its sentence */
 };
 
-/* What a callback gets: an answer's place. */
+/* An answer's place, as a callback gets it. */
 struct place {
     struct asking *asking;
     struct eval_asked *asked;
@@ -93,7 +93,7 @@ static pith_status step_all(struct asking *a, pith_scheduler *scheduler, pith_er
 }
 
 /* The time of all answers is shared out over them: the reading of prompts is part of it. */
-static pith_status take_answers(struct asking *a, struct place *places, pith_error *err)
+static pith_status collect_answers(struct asking *a, struct place *places, pith_error *err)
 {
     double seconds = eval_clock_s() - a->start_s;
     pith_kv_stats kv;
@@ -140,7 +140,7 @@ pith_status eval_prompts_ask(struct eval_run *run, const struct eval_setup *setu
         status = step_all(&a, scheduler, err);
     pith_scheduler_free(scheduler); /* ends what is left, so that nothing calls back later */
     if (status == PITH_OK)
-        status = take_answers(&a, places, err);
+        status = collect_answers(&a, places, err);
     for (int32_t i = 0; i < n; i++)
         eval_text_free(&places[i].text);
     free(places);

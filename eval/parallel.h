@@ -15,10 +15,10 @@ struct eval_asked {
 };
 
 /* Asks all n, n_parallel of them at a time, each as eval_prompt_ask would. Every answer is the one
-   that its prompt gets alone; its seconds are the n-th part of all, and its peak of memory is that
-   of all together. What read and recall policies count is not in it. The run's memory must hold
-   n_parallel items. Adds to the run's totals. UNSUPPORTED for recall of text; otherwise what a
-   scheduler fails with. */
+   that its prompt gets alone. Its seconds are the n-th part of all, and its peak of memory is that
+   of all together. Figures of read and recall policies are not in it. The run's memory must hold
+   n_parallel items. Adds to the run's totals. UNSUPPORTED for recall of text; otherwise the
+   statuses of a scheduler. */
 pith_status eval_prompts_ask(struct eval_run *run, const struct eval_setup *setup,
                              struct eval_asked *asked, int32_t n, int32_t n_parallel,
                              pith_error *err);

@@ -1,10 +1,10 @@
 /*
- * perplexity.c - how well a model foretells a text: the protocol of llama-perplexity, so that
- * figures compare, and beside it the same tokens under the full cache, so that what a policy costs
- * is a difference token by token and not of two figures with errors of their own.
+ * perplexity.c - how well a model predicts a text: the protocol of llama-perplexity, so that
+ * figures compare. Beside it the same tokens are read under the full cache. So a policy's cost is a
+ * difference token by token and not of two figures with errors of their own.
  *
  * Chunks of n_ctx tokens, each a sequence from position 0; the first token gives way to BOS where
- * the model begins texts with it. Those behind the middle are scored (reader.h).
+ * the model begins texts with it. Tokens behind the middle are scored (reader.h).
  */
 #include "reader.h"
 
@@ -104,7 +104,7 @@ static bool add_row(struct task *t, int32_t chunk, int32_t i, const struct eval_
            eval_set(row, "after_diff", eval_number(eval_moments_mean(&after->diff)));
 }
 
-static pith_status take_chunk(struct task *t, int32_t chunk, int32_t i, pith_error *err)
+static pith_status add_chunk(struct task *t, int32_t chunk, int32_t i, pith_error *err)
 {
     struct eval_tally all = {0}, after = {0};
     int32_t from = eval_reader_after(&t->measured, i);
@@ -183,7 +183,7 @@ static pith_status run_group(struct task *t, int32_t chunk, pith_error *err)
     if (status == PITH_OK && t->full != NULL)
         status = eval_reader_read(&t->reference, chunk, n, fraction + share, share, err);
     for (int32_t i = 0; i < n && status == PITH_OK; i++)
-        status = take_chunk(t, chunk + i, i, err);
+        status = add_chunk(t, chunk + i, i, err);
     if (status == PITH_OK)
         eval_run_add(t->run, &t->measured.cost);
     return status;

@@ -14,8 +14,8 @@
 
 /* ---- columns ---- */
 
-/* The keys of all rows in the order in which they appear, or those of a list of texts where there
-   is one: an object with them. NULL: no memory. */
+/* The keys of all rows in the order in which they appear. Where there is a list of texts they are
+   its keys: an object with them. NULL: no memory. */
 static json_t *collect_keys(const json_t *rows, const json_t *wanted)
 {
     json_t *keys = json_object();

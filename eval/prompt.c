@@ -145,8 +145,8 @@ static pith_status measure(const struct fit *f, int32_t size, pith_error *err)
                              err);
 }
 
-/* A size strictly between lo and hi, where a straight line through both reaches n_token; bisection
-   in every third round, so that a bent curve cannot make the search slow. */
+/* A size strictly between lo and hi, where a straight line through both reaches n_token. Every
+   third round is a bisection, so that a bent curve cannot make the search slow. */
 static int32_t guess(int64_t lo, int64_t lo_token, int64_t hi, int64_t hi_token, int64_t n_token,
                      int round)
 {
@@ -157,7 +157,7 @@ static int32_t guess(int64_t lo, int64_t lo_token, int64_t hi, int64_t hi_token,
 }
 
 /* How far to go on from a size that fits: four times as far as before until rise tokens over run
-   sizes foretell the end, then a little beyond it. */
+   sizes predict the end. Then it goes a little beyond that. */
 static int64_t next_step(int64_t step, int64_t run, int64_t rise, int64_t left)
 {
     if (run < 16 || rise < 1)
@@ -178,7 +178,7 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
                          name, (int)n_token, (int)out->n_token);
 
     int64_t lo = min_size, lo_token = out->n_token, hi = lo, hi_token = -1;
-    int64_t base = lo, base_token = lo_token; /* of the slope that foretells where the end is */
+    int64_t base = lo, base_token = lo_token; /* of the slope that predicts the end */
     for (int64_t step = 1; hi < max_size;
          step = next_step(step, lo - base, lo_token - base_token, n_token - lo_token)) {
         hi = lo + step < max_size ? lo + step : max_size;

@@ -1,8 +1,8 @@
 /*
- * prompt.h - what the generators of the tasks make (a prompt, the opening of its answer, what the
- * answer must hold), and how a prompt is fitted to a number of tokens.
+ * prompt.h - the results of the tasks' generators: a prompt, the opening of its answer, and the
+ * words of a right answer. Also how a prompt is fitted to a number of tokens.
  *
- * A generator is a pure function of its parameters, the seed and the index of the item; it learns
+ * A generator is a pure function of its parameters, the seed and the index of the item. It learns
  * the lengths of texts from a counter, so it runs without a model in the tests.
  */
 #ifndef PI_EVAL_PROMPT_H
@@ -58,8 +58,8 @@ typedef pith_status eval_build_fn(void *user, int32_t size, struct eval_prompt *
                                   pith_error *err);
 
 /* Builds the prompt of the largest size in [min_size, max_size] that takes at most n_token tokens
-   and sets out->n_token. INVALID when min_size takes more; name says of what. NOMEM, and what the
-   counter or the builder fails with. */
+   and sets out->n_token. INVALID when min_size takes more; the sentence begins with name. NOMEM,
+   and what the counter or the builder fails with. */
 pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t min_size,
                      int32_t max_size, int32_t n_token, const struct eval_counter *counter,
                      struct eval_prompt *out, pith_error *err);
@@ -85,10 +85,10 @@ pith_status eval_prompt_ask(struct eval_run *run, const struct eval_setup *setup
                             const pith_sample_params *sample, const char *const *stop,
                             int32_t n_stop, struct eval_answer *out, pith_error *err);
 
-/* The tokens of a right answer as the model would go on with it: behind white space, which the
-   opening of the answer or a chat template ends with, as it is, and behind anything else with a
-   space in front. Where eval_thinks, what closes the thinking block comes first and does not count.
-   The caller frees with eval_given_free, also on failure. */
+/* The tokens of a right answer as the model would go on with it. Behind white space, which the
+   opening of the answer or a chat template ends with, it is as it is. Elsewhere it has a space in
+   front. Where eval_thinks, what closes the thinking block comes first and does not count. The
+   caller frees with eval_given_free, also on failure. */
 pith_status eval_prompt_given(const struct eval_setup *setup, const struct eval_prompt *p,
                               const char *answer, struct eval_given *out, pith_error *err);
 
@@ -99,7 +99,7 @@ pith_status eval_prompt_ask_given(struct eval_run *run, const struct eval_setup 
                                   struct eval_answer *out, pith_error *err);
 
 /* Sets *n_predict to the tokens that refs[0], a whole right answer, takes behind the prompt, and a
-   quarter and 8 more: a wrong answer may be a little longer before it comes to its end. */
+   quarter and 8 more. A wrong answer may be a little longer before it comes to its end. */
 pith_status eval_prompt_predict(const struct eval_prompt *p, const struct eval_counter *counter,
                                 int32_t *n_predict, pith_error *err);
 

@@ -1,12 +1,12 @@
 /*
  * questions.c - `pith eval questions`: problems with known answers, each asked several times with
- * sampling; the final answer is taken out of what the model wrote and compared.
+ * sampling. The final answer is taken out of the model's text and compared.
  *
  * The figure is the mean over problems of the share of right answers. Its interval is Wilson's with
- * as many trials as there are problems: draws of one problem are not independent, and a mean of
+ * as many trials as there are problems, since draws of one problem are not independent. A mean of
  * shares varies at most as much as single draws do, so the interval is, if anything, too wide.
  *
- * Invariant: what a draw samples depends on the seed, the problem's place in the file and the draw.
+ * Invariant: the tokens of a draw depend on the seed, the problem's place in the file and the draw.
  */
 #include "questions.h"
 

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What one sequence of a group listens with. */
+/* One sequence of a group, as its callback gets it. */
 struct reader_scorer {
     const int32_t *ids; /* [n_ctx] as in the text */
     double *nll;        /* [n_scored] */
@@ -135,8 +135,8 @@ static pith_status read_batches(struct eval_reader *r, int32_t n, double fractio
     return status;
 }
 
-/* What the policies did to each sequence of the group, and the memory that it took. The chunks of a
-   group grow alike, so that the peak is n times that of one. */
+/* Adds the policies' work for each sequence of the group, and the memory that it took. The chunks
+   of a group grow alike, so that the peak is n times that of one. */
 static void account(struct eval_reader *r, int32_t n)
 {
     pith_keep_stats keep;

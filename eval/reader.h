@@ -56,18 +56,18 @@ pith_status eval_reader_make(const struct eval_chunks *chunks, const pith_model 
 void eval_reader_free(struct eval_reader *r);
 
 /* Reads chunks [chunk, chunk + n), n <= n_seq, each in a sequence of its own from position 0. The
-   group is a share of the task, of which a fraction lies before it. What pith_batch_eval fails
-   with, CANCELLED. */
+   group is a share of the task, of which a fraction lies before it. The statuses of
+   pith_batch_eval, CANCELLED. */
 pith_status eval_reader_read(struct eval_reader *r, int32_t chunk, int32_t n, double fraction,
                              double share, pith_error *err);
 
-/* The first of the scored tokens of sequence i that is behind its first round: whose logits are of
-   a position that the round was before. n_scored where there is none. */
+/* The first of the scored tokens of sequence i that is behind its first round: its logits are of a
+   position behind the round. n_scored where there is none. */
 int32_t eval_reader_after(const struct eval_reader *r, int32_t i);
 
 /* ---- figures ---- */
 
-/* Of a set of tokens: how they were foretold, also by another cache, and the differences. */
+/* Of a set of tokens: how well they were predicted, also by another cache, and the differences. */
 struct eval_tally {
     struct eval_moments nll;
     struct eval_moments full;

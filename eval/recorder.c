@@ -43,7 +43,7 @@ static bool grow_rows(float **rows, int32_t cap, size_t row_len)
     return true;
 }
 
-/* Room for n tokens in every array. What was grown before a failure stays: cap has not moved. */
+/* Room for n tokens in every array. Arrays that grew before a failure stay: cap has not moved. */
 static bool grow(struct eval_recorder *r, int32_t n)
 {
     if (n <= r->cap)

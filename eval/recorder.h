@@ -10,7 +10,7 @@
 struct eval_recorder;
 
 /* Records every token that is evaluated into seq, which must be empty, by the engine's tap, until
-   the recorder is freed; other sequences are left out. path is tried first, so that a run need not
+   the recorder is freed. Other sequences are left out. path is tried first, so that a run need not
    end in "no such folder". seq is borrowed. INVALID, IO, NOMEM. */
 pith_status eval_recorder_create(pith_seq *seq, const char *path, struct eval_recorder **out,
                                  pith_error *err);

@@ -28,7 +28,7 @@ struct recursion_run {
     json_t *rows;
 };
 
-/* What one row sums up. */
+/* The sums of one row. */
 struct cell {
     int32_t n;
     int32_t parsed, node, stack, depth, visited;
@@ -47,7 +47,7 @@ static void item_free(struct item *it)
     eval_prompt_free(&it->prompt);
 }
 
-/* Record number sample of those of a file that ask for so many steps, NULL past the last. */
+/* Record number sample among the file's records of `steps` steps, NULL past the last. */
 static const struct recursion_record *file_record(const struct recursion_file *f, int32_t steps,
                                                   int32_t sample)
 {
@@ -58,7 +58,7 @@ static const struct recursion_record *file_record(const struct recursion_file *f
     return NULL;
 }
 
-/* How many items a row of so many steps has. */
+/* How many items a row of `steps` steps has. */
 static int32_t count_items(const struct recursion_run *r, int32_t steps)
 {
     int32_t most = r->params->n_sample, n = 0;
@@ -85,7 +85,7 @@ static pith_status make_item(const struct recursion_run *r, int32_t steps, int32
     if (r->params->path != NULL)
         it->record = file_record(&r->file, steps, sample);
     else
-        status = eval_paper_draw(seed, steps, sample, &it->drawn, err);
+        status = eval_paper_random(seed, steps, sample, &it->drawn, err);
     if (status != PITH_OK)
         return status;
     eval_paper_prompt(it->record, &it->prompt);

@@ -55,17 +55,17 @@ struct recursion_score {
 #define RECURSION_MAX_STEP (2 * RECURSION_MAX_NODE - 2) /* the last with a node on the stack */
 
 /* Draws a record: a tree, a tree with one to three more edges, or a sparse graph (Watts-Strogatz
-   with 4 neighbours and 0.1 rewired), of as many nodes as leave steps to do, start node 0.
+   with 4 neighbours and 0.1 rewired). It has as many nodes as leave steps to do, and start node 0.
    INVALID for steps beyond 1..RECURSION_MAX_STEP, NOMEM. */
-pith_status eval_paper_draw(uint64_t seed, int32_t steps, int32_t sample,
-                            struct recursion_record *out, pith_error *err);
+pith_status eval_paper_random(uint64_t seed, int32_t steps, int32_t sample,
+                              struct recursion_record *out, pith_error *err);
 
 /* The question. NOMEM shows in the prompt. */
 void eval_paper_prompt(const struct recursion_record *r, struct eval_prompt *out);
 
 /* The answer is JSON, looked for in this order: the whole text, a fenced json block, any fenced
-   block, the first group of braces without inner braces that has current_node in it, what stands
-   between the first and the last brace. */
+   block. Then the first group of braces without inner braces that has current_node in it, and the
+   text from the first to the last brace. */
 void eval_paper_score(const char *answer, const struct recursion_record *r,
                       struct recursion_score *out);
 

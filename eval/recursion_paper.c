@@ -1,9 +1,9 @@
 /*
- * recursion_paper.c - the recursive state query in the paper's form: its records, a generator of
- * records of the same kinds, the question, and the reading of the answer. The rules and the format
- * are the benchmark's, the words of the question are our own.
+ * recursion_paper.c - the recursive state query in the paper's form: its records and a generator of
+ * records of the same kinds. Also the question, and the reading of the answer. The rules and the
+ * format are the benchmark's, the words of the question are our own.
  *
- * Invariant: a record's state is always computed here; what a file says is only compared.
+ * Invariant: a record's state is always computed here; the file's is only compared.
  */
 #include "recursion.h"
 
@@ -237,7 +237,7 @@ void eval_record_file_free(struct recursion_file *f)
 /* ---- records of our own ---- */
 
 /* A tree, uniform among the labelled ones: the tree of a random Pruefer sequence. */
-static pith_status draw_tree(struct graph *g, struct eval_rng *rng, pith_error *err)
+static pith_status random_tree(struct graph *g, struct eval_rng *rng, pith_error *err)
 {
     int32_t n = g->n_node, sequence[RECURSION_MAX_NODE], left[RECURSION_MAX_NODE];
     for (int32_t i = 0; i < n; i++)
@@ -277,7 +277,7 @@ static pith_status add_edges(struct graph *g, int32_t n, struct eval_rng *rng, p
 }
 
 /* A ring in which each node has 4 neighbours, a tenth of the edges with a new end. */
-static pith_status draw_ring(struct graph *g, struct eval_rng *rng, pith_error *err)
+static pith_status random_ring(struct graph *g, struct eval_rng *rng, pith_error *err)
 {
     pith_status status = PITH_OK;
     for (int32_t k = 1; k <= 2; k++) {
@@ -303,19 +303,19 @@ static pith_status is_connected(const struct graph *g, bool *connected, pith_err
     return status;
 }
 
-static pith_status draw_graph(struct graph *g, int32_t n_node, int32_t kind, struct eval_rng *rng,
-                              pith_error *err)
+static pith_status random_graph(struct graph *g, int32_t n_node, int32_t kind, struct eval_rng *rng,
+                                pith_error *err)
 {
     graph_free(g);
     g->n_node = n_node;
-    pith_status status = kind == 2 ? draw_ring(g, rng, err) : draw_tree(g, rng, err);
+    pith_status status = kind == 2 ? random_ring(g, rng, err) : random_tree(g, rng, err);
     if (status == PITH_OK && kind == 1)
         status = add_edges(g, 1 + eval_rng_below(rng, 3), rng, err);
     return status != PITH_OK ? status : graph_order(g, NULL, err);
 }
 
-pith_status eval_paper_draw(uint64_t seed, int32_t steps, int32_t sample,
-                            struct recursion_record *out, pith_error *err)
+pith_status eval_paper_random(uint64_t seed, int32_t steps, int32_t sample,
+                              struct recursion_record *out, pith_error *err)
 {
     if (steps < 1 || steps > RECURSION_MAX_STEP)
         return eval_fail(err, PITH_INVALID, "recursion: steps = %d is not between 1 and %d",
@@ -329,7 +329,7 @@ pith_status eval_paper_draw(uint64_t seed, int32_t steps, int32_t sample,
     bool connected = false;
     pith_status status = PITH_OK;
     while (status == PITH_OK && !connected) {
-        status = draw_graph(&out->graph, n, kind, &rng, err);
+        status = random_graph(&out->graph, n, kind, &rng, err);
         if (status == PITH_OK)
             status = is_connected(&out->graph, &connected, err);
     }

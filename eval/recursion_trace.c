@@ -20,7 +20,7 @@
 /* ---- the graph ---- */
 
 /* A tree in which each node hangs on an earlier one, then up to a quarter more edges. */
-static pith_status draw_graph(struct graph *g, int32_t n, struct eval_rng *rng, pith_error *err)
+static pith_status random_graph(struct graph *g, int32_t n, struct eval_rng *rng, pith_error *err)
 {
     pith_status status = PITH_OK;
     g->n_node = n;
@@ -43,8 +43,8 @@ static const char *name_of(const struct recursion_record *r, int32_t node)
     return eval_names.word[r->label[node]];
 }
 
-static pith_status draw_record(uint64_t seed, int32_t steps, int32_t sample, struct eval_rng *rng,
-                               struct recursion_record *r, pith_error *err)
+static pith_status random_record(uint64_t seed, int32_t steps, int32_t sample, struct eval_rng *rng,
+                                 struct recursion_record *r, pith_error *err)
 {
     if (steps < 1 || steps > TRACE_MAX_STEP)
         return eval_fail(err, PITH_INVALID, "recursion: steps = %d is not between 1 and %d",
@@ -59,7 +59,7 @@ static pith_status draw_record(uint64_t seed, int32_t steps, int32_t sample, str
     for (int32_t i = 0; i < eval_names.n; i++)
         r->label[i] = i;
     eval_rng_shuffle(rng, r->label, (size_t)eval_names.n, sizeof(*r->label));
-    pith_status status = draw_graph(&r->graph, n, rng, err);
+    pith_status status = random_graph(&r->graph, n, rng, err);
     if (status != PITH_OK)
         return status;
     r->start = eval_rng_below(rng, n);
@@ -126,7 +126,7 @@ pith_status eval_trace_make(uint64_t seed, int32_t steps, int32_t sample,
     struct eval_rng rng;
     struct eval_text trace = {0};
     struct graph_search s = {0};
-    pith_status status = draw_record(seed, steps, sample, &rng, record, err);
+    pith_status status = random_record(seed, steps, sample, &rng, record, err);
     if (status == PITH_OK)
         status = graph_search_start(&s, &record->graph, record->start, err);
     if (status == PITH_OK) {
@@ -176,7 +176,7 @@ static bool same_text(struct line a, struct line b)
     return a.at != NULL && b.at != NULL && a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
 }
 
-/* What stands in a line behind mark, up to the next full stop. */
+/* The part of a line behind mark, up to the next full stop. */
 static struct line part_of(struct line l, const char *mark)
 {
     size_t n = strlen(mark);

@@ -1,8 +1,8 @@
 /*
  * replay.c - `replay`: what policies do to recorded tensors, and what attention loses by it. They
- * run in the library's own store (engine/replay.h); the queries that come after a stop are those
- * that a read policy chooses for, and judge what is left, by the reference arithmetic of lost.c on
- * the recorded numbers. It must not choose entries itself.
+ * run in the library's own store (engine/replay.h). The queries that come after a stop are those
+ * that a read policy chooses for. They also judge the rest, by the reference arithmetic of lost.c
+ * on the recorded numbers. It must not choose entries itself.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct totals {
     struct pi_replay_stats stats;
 };
 
-/* What is tried: options of pith_engine_params. */
+/* Options of pith_engine_params that are tried. */
 struct variant {
     const char *keep, *read; /* NULL: none; borrowed */
 };
@@ -334,7 +334,7 @@ static json_t *make_ranges(const struct replay *r, int32_t n_kept)
 }
 
 /* The evicted or unread positions that had the most mass, heaviest first; of equals the older
-   first. n is small, so the next is searched each time. Sets their mean to 0: nobody reads it
+   first. n is small, so the next is searched each time. Sets their mean to 0: it is not read
    afterwards. */
 static json_t *make_missing(struct replay *r, int32_t at)
 {
@@ -486,7 +486,7 @@ static json_t *make_list(const struct replay *r)
     return list;
 }
 
-/* What the policies have in common; of several, the sums and the largest peak. */
+/* The figures that the policies have in common; of several, the sums and the largest peak. */
 static json_t *make_common(const struct replay *r)
 {
     struct pi_replay_stats all = {0};

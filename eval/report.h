@@ -1,13 +1,13 @@
 /*
  * report.h - one HTML page from files of results. The page stands alone: style and drawings are in
- * it, it asks the network for nothing, and it shows everything without its few lines of script.
+ * it, and it asks the network for nothing. It shows everything without its few lines of script.
  */
 #ifndef PI_EVAL_REPORT_H
 #define PI_EVAL_REPORT_H
 
 #include "eval.h"
 
-/* What was met on the way, for the command to tell. */
+/* Notes of the reading, for the command to tell. */
 struct eval_report_notes {
     int32_t n_result;     /* on the page */
     int32_t n_superseded; /* left out: a later line has the same cell and seed */

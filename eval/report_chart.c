@@ -1,8 +1,8 @@
 /*
  * report_chart.c - accuracy against budget, and against what it cost.
  *
- * A policy has one colour and one shape in all charts; lines are named at their ends as well, so
- * no chart is read by colour alone. Every mark leads to its row in the table and tells its figures
+ * A policy has one colour and one shape in all charts. Lines are named at their ends as well, so no
+ * chart is read by colour alone. Every mark leads to its row in the table and tells its figures
  * when pointed at.
  */
 #include "report_chart.h"
@@ -34,7 +34,7 @@ const char *report_name(const struct report *r, int32_t policy, const struct rep
     return buf;
 }
 
-/* ---- what a chart spans ---- */
+/* ---- the span of a chart ---- */
 
 struct span {
     double low, high;
@@ -92,7 +92,7 @@ static const char *figure_share(double value, char *buf)
     return buf;
 }
 
-/* What pointing at a mark tells; the same for every chart. */
+/* The text that pointing at a mark shows; the same for every chart. */
 static void add_title(struct eval_text *t, const struct report *r, const struct report_point *p)
 {
     char name[256], buf[32];

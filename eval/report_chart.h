@@ -9,8 +9,8 @@
 bool report_has_budget(const struct report *r, const struct report_group *g,
                        enum report_budget_kind kind);
 
-/* A group's figure against budgets of one kind: a line with error bars per policy, a dashed line
-   with its interval for each policy without a budget. */
+/* A group's figure against budgets of one kind. Each policy is a line with error bars, and each
+   policy without a budget a dashed line with its interval. */
 void report_budget_chart(struct eval_text *t, const struct report *r, const struct report_group *g,
                          enum report_budget_kind kind);
 
@@ -26,8 +26,8 @@ void report_cost_chart(struct eval_text *t, const struct report *r, const struct
 /* Whether a group's figure is a share, and two policies at least have it, one of them at a budget.
  */
 bool report_has_matrix(const struct report *r, const struct report_group *g);
-/* The score of every policy (down) at every budget (across), in each budget by what the rows of
-   the task differ in: steps, parts, length or task. */
+/* The score of every policy (down) at every budget (across). Each budget has a column for each
+   value in which the rows of the task differ: steps, parts, length or task. */
 void report_matrix(struct eval_text *t, const struct report *r, const struct report_group *g);
 
 /* Whether a point's rows have a length, a depth and a verdict. */

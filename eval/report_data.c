@@ -29,7 +29,7 @@ static const struct report_metric metrics[] = {
 
 /* ---- policies and budgets ---- */
 
-/* What may follow a budget's number, the units of --keep, and what it makes of it. */
+/* The units that may follow a budget's number, as in --keep, and their factors. */
 static const struct unit {
     const char *text;
     enum report_budget_kind kind;
@@ -144,7 +144,7 @@ static const char *or_else(const char *text, const char *otherwise)
     return text != NULL ? text : otherwise;
 }
 
-/* The sweep's hash of what the task was asked, or else what the task says that it was asked. */
+/* The sweep's hash of the task's question, or else the task's own text of it. */
 static char *group_key(const json_t *result, const json_t *cell)
 {
     const char *hash = results_text(cell, "task_hash");
@@ -209,7 +209,7 @@ static int32_t group_of(struct report *r, const json_t *result, const json_t *ce
 
 /* ---- cells ---- */
 
-static void take_seed(struct report_cell *c, const json_t *cell)
+static void read_seed(struct report_cell *c, const json_t *cell)
 {
     const json_t *seed = json_object_get(cell, "seed");
     if (seed == NULL)
@@ -218,7 +218,7 @@ static void take_seed(struct report_cell *c, const json_t *cell)
         snprintf(c->seed, sizeof(c->seed), "%lld", (long long)json_integer_value(seed));
 }
 
-static bool take_cell(struct report *r, const json_t *result, const char *file)
+static bool read_cell(struct report *r, const json_t *result, const char *file)
 {
     char policy[POLICY_MAX];
     const json_t *cell = json_object_get(result, "cell");
@@ -235,7 +235,7 @@ static bool take_cell(struct report *r, const json_t *result, const char *file)
         if (results_text(cell, "budget") != NULL)
             c.budget = report_parse_budget(results_text(cell, "budget"));
     }
-    take_seed(&c, cell);
+    read_seed(&c, cell);
     c.group = group_of(r, result, cell);
     c.policy = policy_of(r, policy);
     if (c.group < 0 || c.policy < 0)
@@ -326,8 +326,8 @@ static double mean_value(const struct mean *m)
 }
 
 /* The interval of the seeds together. A share of n items has Wilson's, which for scores between 0
-   and 1 is as wide or wider than needed; a figure with a standard error has the normal one, errors
-   added as those of independent means. */
+   and 1 is as wide or wider than needed. A figure with a standard error has the normal one, errors
+   added as independent means' errors are. */
 static void judge(const struct report_metric *m, const struct report_cell *cells, int32_t n_cell,
                   struct report_point *p)
 {
@@ -448,14 +448,14 @@ static pith_status read_files(struct report *r, const char *const *paths, int32_
     return PITH_OK;
 }
 
-static pith_status take_cells(struct report *r, const char *const *paths, pith_error *err)
+static pith_status read_cells(struct report *r, const char *const *paths, pith_error *err)
 {
     for (int32_t f = 0; f < r->n_file; f++) {
         size_t i;
         json_t *line;
         json_array_foreach(r->files[f].lines, i, line)
         {
-            if (!take_cell(r, line, paths[f]))
+            if (!read_cell(r, line, paths[f]))
                 return eval_fail(err, PITH_NOMEM, "%s: no memory for result %zu", paths[f], i + 1);
         }
     }
@@ -473,7 +473,7 @@ pith_status report_read(const char *const *paths, int32_t n_path, struct report 
     if (status == PITH_OK)
         status = make_room(&r, n_path, err);
     if (status == PITH_OK)
-        status = take_cells(&r, paths, err);
+        status = read_cells(&r, paths, err);
     if (status != PITH_OK) {
         report_free(&r);
         return status;

@@ -1,6 +1,6 @@
 /*
- * report_data.h - what a report shows, taken from files of results and put in order: groups (one
- * task with its settings on one model), policies, and the points at which they meet.
+ * report_data.h - the data of a report, taken from files of results and put in order. They are
+ * groups (one task with its settings on one model), policies, and the points at which they meet.
  *
  * A figure that the results do not hold is NAN here and a dash on the page; nothing is made up.
  */
@@ -79,7 +79,7 @@ struct report_point {
     double rounds;
     double read_share; /* of the stored entries, those that were read */
     double prompt_s;   /* seconds that a prompt took to read */
-    double recall_s;   /* and of them those of recall; NAN without one */
+    double recall_s;   /* and of them those that recall took; NAN without one */
 };
 
 struct report {
@@ -111,7 +111,7 @@ const struct report_metric *report_metric_of(const json_t *summary);
 void report_measure(const struct report_metric *metric, const struct report_cell *cells, int32_t n,
                     struct report_point *out);
 
-/* What a result says that it was measured under, as eval.h has it; NULL: nothing. */
+/* The options that a result was measured under, as eval.h has them; NULL: nothing. */
 struct report_options {
     const char *keep; /* "full" is nothing, too */
     const char *read;
@@ -120,7 +120,7 @@ struct report_options {
 };
 
 /* Names a result that no sweep wrote: "streaming", "read quoka", "streaming, read quoka, recall
-   kv:block=16, q8_0/turbo3"; without the budget, which is that of the read policy where it names
+   kv:block=16, q8_0/turbo3". The name lacks the budget, which is the read policy's where it names
    one and else the keep policy's. */
 void report_policy_name(const struct report_options *options, char *name, size_t cap,
                         struct report_budget *budget);

@@ -467,13 +467,17 @@ static void add_table(struct eval_text *t, const struct report *r)
            "<th>read</th><th>prompt s</th><th>recall s</th><th></th></tr></thead>\n<tbody>\n");
     for (int32_t i = 0; i < r->n_cell; i++)
         add_row(t, r, i);
-    eval_text_add(t, "</tbody></table></div>\n"
-                     "<p class=\"soft\">KV peak: most bytes of KV memory in use at once. Evicted: "
-                     "entries dropped, summed over layers, heads and texts. Rounds: times that the "
-                     "policy chose what to drop. Read: of the entries that lay in the cache when "
-                     "tokens were evaluated, those that attention read. Prompt: seconds to read "
-                     "the prompt of an item; recall: of them those that it took to remember what "
-                     "was evicted and to choose what comes back.</p>\n</section>\n");
+    eval_text_add(t, "</tbody></table></div> <p class=\"soft\">KV peak: most bytes of KV memory in "
+                     "use at once.\n"
+                     "Evicted: entries dropped, summed over layers, heads and texts. Rounds: times "
+                     "that the policy\n"
+                     "chose what to drop. Read: of the entries that lay in the cache when tokens "
+                     "were evaluated,\n"
+                     "those that attention read. Prompt: seconds to read the prompt of an item. "
+                     "Recall: the part\n"
+                     "of them in which evicted entries were remembered and those that come back "
+                     "were chosen.</p>\n"
+                     "</section>\n");
 }
 
 /* ---- the page ---- */

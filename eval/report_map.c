@@ -156,9 +156,9 @@ void report_grid_map(struct eval_text *t, const struct report *r, const struct r
 #define KEPT_PANEL_MIN 48.0
 #define KEPT_PANEL_MAX 260.0
 #define KEPT_LANES_MAX 4096 /* layers, heads: more is no map */
-#define KEPT_MERGE 0.4      /* pixels: a gap that nobody would see */
+#define KEPT_MERGE 0.4      /* pixels: too narrow a gap to see */
 
-/* What the rows span. */
+/* The spans of the rows. */
 struct kept {
     int32_t n_layer, n_head;
     double n_token; /* at the last record */

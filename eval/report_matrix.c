@@ -1,7 +1,7 @@
 /*
- * report_matrix.c - the score of every policy at every budget in one drawing: a row for each
- * policy, for each budget a block of columns, one for each number of steps, of parts, length or
- * task that was measured. Where many lines of a chart cover each other, figures do not.
+ * report_matrix.c - the score of every policy at every budget in one drawing. There is a row for
+ * each policy, and for each budget a block of columns. A block has one for each measured number of
+ * steps, of parts, length or task. Where many lines of a chart cover each other, figures do not.
  */
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ struct matrix {
     double left; /* where blocks begin */
 };
 
-/* What a row has under a key, as text; false without. */
+/* The value of a row under a key, as text; false without. */
 static bool part_of(const json_t *row, const char *key, char *text, size_t cap)
 {
     const json_t *value = json_object_get(row, key);
@@ -55,7 +55,7 @@ static int32_t find_part(const struct matrix *m, const char *text)
 
 /* Fills the parts by one key, in the order met. False where some row lacks it, or there are too
    many or not even two. */
-static bool take_parts(struct matrix *m, const char *key)
+static bool find_parts(struct matrix *m, const char *key)
 {
     m->n_part = 0;
     for (int32_t i = m->g->first_point; i < m->g->first_point + m->g->n_point; i++)
@@ -84,7 +84,7 @@ static bool before(const struct report_budget *a, const struct report_budget *b)
 }
 
 /* Every budget once: none first, then tokens, shares and bytes, each ascending. */
-static void take_budgets(struct matrix *m)
+static void find_budgets(struct matrix *m)
 {
     for (int32_t i = m->g->first_point; i < m->g->first_point + m->g->n_point; i++) {
         const struct report_budget *b = &m->r->points[i].budget;
@@ -117,9 +117,9 @@ static struct matrix matrix_of(const struct report *r, const struct report_group
 {
     static const char *const keys[] = {"steps", "parts", "length", "task"};
     struct matrix m = {.r = r, .g = g};
-    take_budgets(&m);
+    find_budgets(&m);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && m.key == NULL; i++)
-        if (take_parts(&m, keys[i]) && fits(&m))
+        if (find_parts(&m, keys[i]) && fits(&m))
             m.key = keys[i];
     if (m.key == NULL) {
         m.n_part = 1;

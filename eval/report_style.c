@@ -1,10 +1,10 @@
 /*
  * report_style.c - the style sheet and the script of a report.
  *
- * Colours c0 .. c7 are after Okabe and Ito's palette ("Color Universal Design", 2008), made darker
- * on white and lighter on black until text in them can be read; scores run from orange over light
- * to blue (h0 .. h10), which every common kind of colour blindness tells apart. Nothing depends on
- * them: lines have names, marks have shapes, cells have figures.
+ * Colours c0 .. c7 are after Okabe and Ito's palette ("Color Universal Design", 2008). They are
+ * darker on white and lighter on black until text in them can be read. Scores run from orange over
+ * light to blue (h0 .. h10), which every common kind of colour blindness tells apart. Nothing
+ * depends on them: lines have names, marks have shapes, cells have figures.
  */
 #include "report_style.h"
 

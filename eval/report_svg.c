@@ -2,7 +2,7 @@
  * report_svg.c - strokes of the charts. It knows nothing of results: values and texts in, SVG out.
  *
  * The page is written as XML that is also HTML, so every element is closed and every text escaped
- * here, in one place. Widths of texts are estimated, since no font is at hand: 7.6 pixels per
+ * here, in one place. Widths of texts are estimated, since no font is at hand. 7.6 pixels per
  * character of bold 12-pixel sans serif is above the mean of the usual ones.
  */
 #include "report_svg.h"

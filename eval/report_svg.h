@@ -1,6 +1,6 @@
 /*
- * report_svg.h - the strokes that the charts of a report are drawn with: escaped text, axes with
- * round ticks, markers, labels that keep out of each other's way.
+ * report_svg.h - the strokes that the charts of a report are drawn with. These are escaped text,
+ * axes with round ticks, markers, and labels that keep out of each other's way.
  *
  * Colours are classes of the page's style sheet (report_html.c), so that one drawing serves light
  * and dark pages and paper. Coordinates are SVG's: x to the right, y downwards, in pixels.
@@ -18,8 +18,8 @@
 
 /* ---- text ---- */
 
-/* Adds s with &, <, >, " and ' as entities; what is no UTF-8 (the name of a file, a text that was
-   cut) or no XML character becomes U+FFFD. NULL adds a dash. */
+/* Adds s with &, <, >, " and ' as entities. Bytes that are no UTF-8 (the name of a file, a text
+   that was cut) or no XML character become U+FFFD. NULL adds a dash. */
 void html_escape(struct eval_text *t, const char *s);
 /* The same, at most n characters, the last an ellipsis where more follow. */
 void html_escape_short(struct eval_text *t, const char *s, int32_t n);
@@ -44,7 +44,7 @@ struct svg_scale {
 /* A linear scale from values with round ticks, ends widened to them. low <= high. */
 struct svg_scale svg_scale_linear(double low, double high, double begin, double end);
 /* A scale over positive values, logarithmic where they span more than a factor of 4, with a margin
-   on either side and ticks within: round in powers of ten, or of two and of 1024 for bytes. */
+   on either side. Ticks within are round in powers of ten, or of two and of 1024 for bytes. */
 struct svg_scale svg_scale_positive(double low, double high, double begin, double end, bool bytes);
 double svg_at(const struct svg_scale *s, double value);
 

@@ -1,7 +1,7 @@
 /*
  * results.c - reads files of results, of which the last line may be half written.
  *
- * A file that a sweep was killed over is the usual case, not an error: whole lines are taken, the
+ * A file that a killed sweep left is the usual case, not an error. Whole lines are taken, and the
  * rest is reported to the caller, who decides what to do about it.
  */
 #include "results.h"
@@ -59,7 +59,7 @@ static bool is_blank(const char *text, size_t len)
 }
 
 /* One whole line; false when out of memory. A line that Jansson cannot read is no result. */
-static bool take_line(struct results *r, const char *text, size_t len, int32_t number)
+static bool add_line(struct results *r, const char *text, size_t len, int32_t number)
 {
     json_t *line = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
     if (is_result(line))
@@ -98,7 +98,7 @@ pith_status results_read(const char *path, struct results *out, pith_error *err)
             break;
         }
         size_t line_len = (size_t)(end - (text + at));
-        ok = take_line(&r, text + at, line_len, ++number);
+        ok = add_line(&r, text + at, line_len, ++number);
         at += line_len + 1;
         r.whole_bytes = (int64_t)at;
     }

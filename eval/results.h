@@ -16,14 +16,14 @@ struct results {
     bool cut_is_result;    /* .. that of a result, as far as the line tells */
 };
 
-/* Reads a file. A line counts when it ends with a newline and is an object with the task (a text),
-   the summary (an object) and the rows (a list) that every result has; what a cut line holds is
-   left out. The caller frees with results_free. IO, NOMEM. */
+/* Reads a file. A line counts when it ends with a newline and is an object with the task (text),
+   the summary (object) and the rows (list). Every result has these. A cut line is left out. The
+   caller frees with results_free. IO, NOMEM. */
 pith_status results_read(const char *path, struct results *out, pith_error *err);
 void results_free(struct results *r);
 
-/* Reads a file that is one result over many lines, as --json writes it, in place of what *r holds;
- *r stays as it is when the file is no such thing. IO, NOMEM. */
+/* Reads a file that is one result over many lines, as --json writes it, in place of the content of
+ * *r. r stays as it is when the file is no such thing. IO, NOMEM. */
 pith_status results_read_one(const char *path, struct results *r, pith_error *err);
 
 /* The number at a key; NAN when there is none, or one beyond 1e18 on either side, which no task

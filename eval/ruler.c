@@ -1,6 +1,6 @@
 /*
  * ruler.c - the table of RULER's tasks, the making of their items, and `pith eval ruler`, which
- * asks them. What the tasks are made of stands in ruler_niah.c, ruler_track.c and ruler_count.c.
+ * asks them. ruler_niah.c, ruler_track.c and ruler_count.c make the texts.
  *
  * Invariant: an item depends on seed, task, length and sample alone, besides the texts that are
  * given and the tokenizer that measures them.
@@ -105,7 +105,7 @@ struct ruler_run {
     json_t *rows;
 };
 
-/* What one row sums up. */
+/* The sums of one row. */
 struct ruler_cell {
     double score;
     double n_token;

@@ -1,6 +1,6 @@
 /*
  * ruler.h - the generators of RULER's tasks: retrieval from a haystack, variable tracking, common
- * and frequent words, in the wording and with the sizes of the benchmark and words of our own.
+ * and frequent words. Wording and sizes are the benchmark's, words are our own.
  */
 #ifndef PI_EVAL_RULER_H
 #define PI_EVAL_RULER_H
@@ -14,7 +14,7 @@ struct ruler_task;
 struct ruler_item {
     uint64_t seed;
     int32_t sample;
-    int32_t length; /* tokens, those of the answer included */
+    int32_t length; /* tokens, the answer included */
     enum eval_haystack haystack;
     const char *text; /* [text_len] prose, or NULL: borrowed */
     size_t text_len;
@@ -36,7 +36,7 @@ typedef pith_status ruler_prepare_fn(struct ruler_build *b, const struct eval_co
 struct ruler_task {
     const char *name;
     int32_t n_predict;           /* tokens of the answer */
-    int32_t min_size;            /* of what build makes: lines, words, .. */
+    int32_t min_size;            /* of the units of build: lines, words, .. */
     enum eval_haystack haystack; /* what RULER has; TEXT gives way to NOISE without a text */
     ruler_prepare_fn *prepare;   /* may be NULL */
     eval_build_fn *build;        /* user is a struct ruler_build */
@@ -48,8 +48,8 @@ extern const struct ruler_task eval_ruler_tasks[RULER_N_TASK];
 /* NULL when there is no such task. */
 const struct ruler_task *eval_ruler_find(const char *name);
 
-/* The haystack that an item of the task gets: NOISE, TEXT or NEEDLES; vt has no NEEDLES and takes
-   NOISE, cwe and fwe have none and say TASK. */
+/* The haystack that an item of the task gets: NOISE, TEXT or NEEDLES. vt has no NEEDLES and takes
+   NOISE; cwe and fwe have none and say TASK. */
 enum eval_haystack eval_ruler_haystack(const struct ruler_task *task,
                                        const struct ruler_item *item);
 

@@ -34,7 +34,7 @@ static int32_t most_words(const struct ruler_item *item)
     return N_COMMON + (rest > 0 ? rest / r.other : 0);
 }
 
-/* All words of the lists, and as many invented ones as a list of this length can need, shuffled:
+/* All words of the lists, and as many invented ones as a list of this length can need, shuffled. So
    the common ones are of the same kinds as the others. */
 pith_status eval_prepare_cwe(struct ruler_build *b, const struct eval_counter *counter,
                              pith_error *err)
@@ -114,7 +114,9 @@ pith_status eval_build_cwe(void *user, int32_t size, struct eval_prompt *out, pi
 /* ---- frequent words ---- */
 
 #define CODE_LEN 6
-#define TOKENS_PER_CODE 50 /* the vocabulary has one code word for so many tokens of the length */
+#define TOKENS_PER_CODE                                                                            \
+    50 /* the vocabulary has one code word for every TOKENS_PER_CODE tokens of
+                              the length */
 #define N_FREQUENT 3
 #define ZETA_2 1.6449340668482264 /* the sum of 1/k^2 */
 

@@ -67,7 +67,7 @@ struct pairs {
     int32_t n;
 };
 
-static bool pairs_draw(struct pairs *p, struct eval_rng *rng)
+static bool pairs_pick(struct pairs *p, struct eval_rng *rng)
 {
     p->n = eval_adjectives.n * eval_things.n;
     p->order = malloc((size_t)p->n * sizeof(*p->order));
@@ -93,7 +93,7 @@ static void pair_key(const struct pairs *p, int32_t i, char *buf)
 }
 
 /* A random UUID, version 4. */
-static void draw_uuid(struct eval_rng *rng, char *buf)
+static void pick_uuid(struct eval_rng *rng, char *buf)
 {
     uint64_t a = eval_rng_next(rng), b = eval_rng_next(rng);
     snprintf(buf, VALUE_SIZE,
@@ -101,10 +101,10 @@ static void draw_uuid(struct eval_rng *rng, char *buf)
              (a >> 16) & 0xffff, a & 0xfff, 0x8000 | (b >> 48 & 0x3fff), b & 0xffffffffffff);
 }
 
-static void draw_value(enum niah_type type, struct eval_rng *rng, char *buf)
+static void pick_value(enum niah_type type, struct eval_rng *rng, char *buf)
 {
     if (type == NIAH_UUIDS)
-        draw_uuid(rng, buf);
+        pick_uuid(rng, buf);
     else
         snprintf(buf, VALUE_SIZE, "%d", (int)(1000000 + eval_rng_below(rng, 9000000)));
 }
@@ -115,16 +115,16 @@ struct facts {
     int32_t asked[MAX_FACT]; /* [n_query] indices of keys */
 };
 
-static void draw_facts(const struct niah_kind *k, const struct pairs *pairs, struct eval_rng *rng,
+static void pick_facts(const struct niah_kind *k, const struct pairs *pairs, struct eval_rng *rng,
                        struct facts *f)
 {
     for (int32_t i = 0; i < k->n_key; i++) {
         if (k->key == NIAH_UUIDS)
-            draw_uuid(rng, f->key[i]);
+            pick_uuid(rng, f->key[i]);
         else
             pair_key(pairs, i, f->key[i]);
         for (int32_t j = 0; j < k->n_value; j++)
-            draw_value(k->value, rng, f->value[i][j]);
+            pick_value(k->value, rng, f->value[i][j]);
     }
     int32_t order[MAX_FACT];
     for (int32_t i = 0; i < k->n_key; i++)
@@ -156,11 +156,11 @@ static void add_lines(const struct ruler_build *b, const struct niah_kind *k, bo
             eval_text_printf(out, "%s\n", needle[next]);
         char key[VALUE_SIZE], value[VALUE_SIZE], line[LINE_SIZE] = EVAL_NOISE;
         if (needles && k->key == NIAH_UUIDS)
-            draw_uuid(&fill, key);
+            pick_uuid(&fill, key);
         else
             pair_key(pairs, k->n_key + i, key);
         if (needles) {
-            draw_value(k->value, &fill, value);
+            pick_value(k->value, &fill, value);
             write_needle(k, key, value, line);
         }
         eval_text_printf(out, "%s\n", line);
@@ -173,9 +173,10 @@ static pith_status add_prose(const struct ruler_build *b, int32_t size, char nee
 {
     struct eval_rng rng = eval_ruler_rng(b, RULER_PLACES);
     struct eval_prose prose = {b->item->text, b->item->text_len};
-    struct eval_text hay = {0};
+    struct eval_text haystack = {0};
     struct eval_places places = {0};
-    pith_status status = eval_hay_make(b->task->name, &prose, 0, size, true, &hay, &places, err);
+    pith_status status =
+        eval_haystack_make(b->task->name, &prose, 0, size, true, &haystack, &places, err);
     if (status == PITH_OK) {
         int32_t depth[N_DEPTH];
         for (int32_t i = 0; i < N_DEPTH; i++)
@@ -187,10 +188,10 @@ static pith_status add_prose(const struct ruler_build *b, int32_t size, char nee
             int64_t place = (int64_t)(places.n - 1) * depth[i] / (N_DEPTH - 1);
             inserts[i] = (struct eval_insert){needle[i], (int32_t)place};
         }
-        eval_places_insert(hay.data, hay.len, &places, inserts, n, out, NULL);
+        eval_places_insert(haystack.data, haystack.len, &places, inserts, n, out, NULL);
         eval_text_add(out, "\n");
     }
-    eval_text_free(&hay);
+    eval_text_free(&haystack);
     eval_places_free(&places);
     return status;
 }
@@ -229,9 +230,9 @@ pith_status eval_build_niah(void *user, int32_t size, struct eval_prompt *out, p
     struct eval_rng rng = eval_ruler_rng(b, RULER_FACTS);
     struct pairs pairs;
     struct facts f;
-    if (!pairs_draw(&pairs, &rng))
+    if (!pairs_pick(&pairs, &rng))
         return eval_fail(err, PITH_NOMEM, "%s: no memory for keys", k->name);
-    draw_facts(k, &pairs, &rng, &f);
+    pick_facts(k, &pairs, &rng, &f);
 
     char needle[MAX_FACT][LINE_SIZE];
     int32_t n = 0;

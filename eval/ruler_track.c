@@ -1,12 +1,13 @@
 /*
  * ruler_track.c - RULER's variable tracking: a chain of assignments "VAR B = VAR A " stands in
- * order, far apart, in noise; asked are all the variables that hold the value of the first.
+ * order, far apart, in noise. The question asks for all the variables that hold the value of the
+ * first.
  *
  * One chain of four hops, five variables of five letters. The worked example before it has names of
  * three letters, so that neither can be taken for the other.
  *
  * Departure: the opening of the answer ends with "they are:", without the space that RULER has
- * behind it. Alone, that space is a token that never stands before a word, and the first name would
+ * behind it. Alone, that space is a token that never stands before a word. The first name would
  * have to be spelled in a way that no model has seen.
  *
  * Invariant: the chain does not depend on the size of the haystack.
@@ -32,7 +33,7 @@ struct chain {
     char line[N_VARIABLE][LINE_SIZE];
 };
 
-static void draw_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
+static void pick_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
 {
     for (int32_t i = 0; i < N_VARIABLE;) {
         for (int32_t j = 0; j < name_len; j++)
@@ -50,7 +51,7 @@ static void draw_chain(struct eval_rng *rng, int32_t name_len, struct chain *c)
 }
 
 /* Draws N_VARIABLE distinct numbers below n (n at least as many), in order. */
-static void draw_places(struct eval_rng *rng, int32_t n, int32_t *at)
+static void pick_places(struct eval_rng *rng, int32_t n, int32_t *at)
 {
     for (int32_t i = 0; i < N_VARIABLE;) {
         at[i] = eval_rng_below(rng, n);
@@ -67,7 +68,7 @@ static void add_noise(const struct chain *c, int32_t size, struct eval_rng rng,
                       struct eval_text *out)
 {
     int32_t at[N_VARIABLE], next = 0;
-    draw_places(&rng, size, at);
+    pick_places(&rng, size, at);
     for (int32_t i = 0; i < size; i++) {
         if (next < N_VARIABLE && at[next] == i)
             eval_text_printf(out, "%s\n", c->line[next++]);
@@ -80,9 +81,9 @@ static pith_status add_prose(const struct ruler_item *item, const struct chain *
                              struct eval_rng rng, struct eval_text *out, pith_error *err)
 {
     struct eval_prose prose = {item->text, item->text_len};
-    struct eval_text hay = {0};
+    struct eval_text haystack = {0};
     struct eval_places places = {0};
-    pith_status status = eval_hay_make("vt", &prose, 0, size, true, &hay, &places, err);
+    pith_status status = eval_haystack_make("vt", &prose, 0, size, true, &haystack, &places, err);
     if (status == PITH_OK) {
         struct eval_insert inserts[N_VARIABLE];
         int32_t at[N_VARIABLE];
@@ -91,10 +92,10 @@ static pith_status add_prose(const struct ruler_item *item, const struct chain *
         qsort(at, N_VARIABLE, sizeof(*at), eval_by_size);
         for (int32_t i = 0; i < N_VARIABLE; i++)
             inserts[i] = (struct eval_insert){c->line[i], at[i]};
-        eval_places_insert(hay.data, hay.len, &places, inserts, N_VARIABLE, out, NULL);
+        eval_places_insert(haystack.data, haystack.len, &places, inserts, N_VARIABLE, out, NULL);
         eval_text_add(out, "\n");
     }
-    eval_text_free(&hay);
+    eval_text_free(&haystack);
     eval_places_free(&places);
     return status;
 }
@@ -117,7 +118,7 @@ static pith_status build_example(void *user, int32_t size, struct eval_prompt *o
     (void)err;
     struct eval_rng rng = eval_ruler_rng(user, RULER_EXAMPLE);
     struct chain c;
-    draw_chain(&rng, EXAMPLE_NAME_LEN, &c);
+    pick_chain(&rng, EXAMPLE_NAME_LEN, &c);
     eval_text_add(&out->text, task_text);
     add_noise(&c, size, rng, &out->text);
     add_question(&c, &out->text, &out->text);
@@ -151,7 +152,7 @@ pith_status eval_build_vt(void *user, int32_t size, struct eval_prompt *out, pit
     const struct ruler_build *b = user;
     struct eval_rng rng = eval_ruler_rng(b, RULER_FACTS), places = eval_ruler_rng(b, RULER_PLACES);
     struct chain c;
-    draw_chain(&rng, NAME_LEN, &c);
+    pick_chain(&rng, NAME_LEN, &c);
     if (b->example.len > 0)
         eval_text_add(&out->text, b->example.data);
     eval_text_add(&out->text, task_text);

@@ -2,7 +2,7 @@
  * run.c - the engine of a running task: a prompt in, an answer and its cost out, totals, progress,
  * and the common shape of results. It knows no task.
  *
- * Invariant: every item begins with an empty sequence and leaves no page in use, so no item sees
+ * Invariant: every item begins with an empty sequence and leaves no page in use. So no item sees
  * another and the peak of each is its own.
  */
 #include "voices.h"
@@ -79,7 +79,7 @@ pith_engine *eval_run_engine(struct eval_run *run)
     return run->engine;
 }
 
-static void take_most(int64_t *most, int64_t value)
+static void raise_to(int64_t *most, int64_t value)
 {
     *most = value > *most ? value : *most;
 }
@@ -94,15 +94,15 @@ void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost)
     sum->rounds += cost->rounds;
     sum->stored += cost->stored;
     sum->read += cost->read;
-    take_most(&sum->kv_peak_bytes, cost->kv_peak_bytes);
+    raise_to(&sum->kv_peak_bytes, cost->kv_peak_bytes);
     r->recalls += cost->recall.recalls;
     r->stored += cost->recall.stored;
     r->lost += cost->recall.lost;
     r->guests += cost->recall.guests;
     r->tokens += cost->recall.tokens;
     r->seconds += cost->recall.seconds;
-    take_most(&r->ram_bytes, cost->recall.ram_bytes);
-    take_most(&r->file_bytes, cost->recall.file_bytes);
+    raise_to(&r->ram_bytes, cost->recall.ram_bytes);
+    raise_to(&r->file_bytes, cost->recall.file_bytes);
     s->steps += cost->share.steps;
     s->similar += cost->share.similar;
     s->pages += cost->share.pages;
@@ -278,11 +278,11 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     cost->recall.lost += recall.lost;
     cost->recall.guests += recall.guests;
     cost->recall.seconds += recall.seconds;
-    take_most(&cost->recall.ram_bytes, recall.ram_bytes);
-    take_most(&cost->recall.file_bytes, recall.file_bytes);
+    raise_to(&cost->recall.ram_bytes, recall.ram_bytes);
+    raise_to(&cost->recall.file_bytes, recall.file_bytes);
 }
 
-/* What the sequence and its memory say of the item that was just done. */
+/* Adds the figures of the sequence and its memory for the item that was just done. */
 static void account(struct eval_run *run, const pith_seq *seq, const pith_generate_result *result,
                     struct eval_answer *out)
 {
@@ -294,7 +294,7 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
     out->reason = result->reason;
     out->prompt_s = result->prompt_s;
     out->generate_s = result->generate_s;
-    take_most(&out->kv_peak_bytes, kv.peak_bytes);
+    raise_to(&out->kv_peak_bytes, kv.peak_bytes);
     eval_account(seq, out);
     eval_run_add(run, out);
     if (out->n_prompt + out->n_generated > run->longest)
@@ -374,7 +374,7 @@ static pith_status ask(struct eval_run *run, const int32_t *ids, int32_t n_id,
             status = eval_fail(err, PITH_NOMEM, "no memory for the text of an answer");
     }
     if (status == PITH_OK) {
-        take_most(&answer.kv_peak_bytes, peak);
+        raise_to(&answer.kv_peak_bytes, peak);
         account(run, seq, &result, &answer);
         answer.text = l.text.data;
         answer.len = l.text.len;

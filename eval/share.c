@@ -1,11 +1,11 @@
 /*
  * share.c - `pith eval share`: many requests in one KV memory that holds a part of them, under each
  * way to let it hold more. The rows take turns in every round, so that a slow minute of the machine
- * does not meet one alone, and figures of time are medians over rounds of what a row did against
- * the first in the same round.
+ * does not meet one alone. Figures of time are medians over rounds of a row's time against the
+ * first's in the same round.
  *
- * Invariant: every row answers the same requests in the same KV memory, so that a row differs from
- * the first in what its name says and in nothing else.
+ * Invariant: every row answers the same requests in the same KV memory. So a row differs from the
+ * first by its name's parts and in nothing else.
  */
 #include "share.h"
 
@@ -37,14 +37,14 @@ enum series {
     N_SERIES,
 };
 
-/* What is measured of a row. */
+/* The figures of a row. */
 struct figures {
     double *series; /* [N_SERIES][n_repeat] owned */
     struct share_sums sums;
     pith_scheduler_stats stats;
     int64_t kv_peak_bytes;
     int32_t n_right; /* answers, or forced tokens that the model would have chosen .. */
-    int32_t n_asked; /* .. of so many */
+    int32_t n_asked; /* .. of n_asked */
     double parts;
     int32_t n_same; /* answers that are the first row's, token by token */
     struct eval_moments nll, diff;
@@ -193,7 +193,7 @@ static pith_status judge_written(const struct share_table *t, const struct share
     return PITH_OK;
 }
 
-/* What repeats exactly, and is taken of the first round. */
+/* The figures that repeat exactly, and are taken of the first round. */
 static pith_status judge(struct share_table *t, const struct share_run *run, struct figures *f,
                          pith_error *err)
 {
@@ -217,9 +217,9 @@ static double part_of(double value, double of)
     return of > 0.0 ? value / of : 0.0;
 }
 
-/* The figures of a round; the first row's are those of the same round. */
-static void take_round(struct share_table *t, int32_t row, int32_t repeat,
-                       const struct share_run *run)
+/* The figures of a round, against the first row's of the same round. */
+static void add_round(struct share_table *t, int32_t row, int32_t repeat,
+                      const struct share_run *run)
 {
     int32_t n = t->params->n_repeat;
     double *s = t->figures[row].series, *first = t->figures[0].series;
@@ -273,7 +273,7 @@ static pith_status measure(struct share_table *t, int32_t index, int32_t repeat,
     if (status == PITH_OK && repeat == 0)
         status = judge(t, done, &t->figures[index], err);
     if (status == PITH_OK)
-        take_round(t, index, repeat, done);
+        add_round(t, index, repeat, done);
     share_run_free(&run);
     return status;
 }
@@ -395,7 +395,7 @@ static json_t *make_settings(const struct share_table *t)
         rows);
 }
 
-/* What fits a terminal. */
+/* The columns that fit a terminal. */
 static json_t *shown_columns(void)
 {
     static const char *const shown[] = {

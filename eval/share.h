@@ -33,9 +33,9 @@ pith_status share_items_make(const struct eval_setup *setup, const struct eval_s
                              struct share_items *out, pith_error *err);
 void share_items_free(struct share_items *items);
 
-/* The KV memory that so large a share of the requests takes under the full cache with nothing
-   shared, each with a right answer; at least that of the largest request. What pith_kv_estimate
-   says. */
+/* The KV memory that a share of the requests takes under the full cache with nothing shared, each
+   with a right answer. It is at least that of the largest request. The statuses of
+   pith_kv_estimate. */
 pith_status share_items_memory(const struct share_items *items, const struct eval_setup *setup,
                                int32_t page_len, double fit, int64_t *bytes, pith_error *err);
 
@@ -96,7 +96,7 @@ struct share_run {
 /* Tells how much of the run is done, 0 to 1; false cancels. */
 typedef bool share_progress_fn(void *user, double fraction);
 
-/* Submits all requests and runs them to their end in an engine of its own with so many bytes of KV
+/* Submits all requests and runs them to their end in an engine of its own with kv_bytes bytes of KV
    memory. score: forced tokens are scored. A request that does not end as OK fails the run with its
    sentence. The caller frees, also after a failure. */
 pith_status share_run_make(const struct eval_setup *setup, const struct share_row *row,

@@ -1,9 +1,9 @@
 /*
  * share_items.c - the requests of `pith eval share`: derivations behind a head that all of them
- * have in common, and, where answers are given, what is to be written.
+ * have in common. Where answers are given, it has their texts.
  *
- * Invariant: a request depends on the seed, its number and the number of parts alone, so that every
- * row of the table answers the same ones.
+ * Invariant: a request depends on the seed, its number and the number of parts alone. So every row
+ * of the table answers the same ones.
  */
 #include "share.h"
 
@@ -96,7 +96,7 @@ static pith_status add_head(const struct eval_text *head, struct eval_prompt *p,
 
 /* ---- tokens ---- */
 
-/* Tokens of the prompt, and what a right answer adds to them. */
+/* Tokens of the prompt, and the further tokens of a right answer. */
 static pith_status encode(const struct eval_setup *setup, const struct eval_share_params *params,
                           struct share_item *item, pith_error *err)
 {

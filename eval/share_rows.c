@@ -1,6 +1,6 @@
 /*
- * share_rows.c - reads the rows of `pith eval share`: a row is written as it is shown, parts joined
- * by " + ", so that a table says what to type for each of its lines.
+ * share_rows.c - reads the rows of `pith eval share`. A row is written as it is shown, parts joined
+ * by " + ", so that you can type each line of a table.
  */
 #include "share.h"
 
@@ -32,19 +32,20 @@ static pith_status read_number(const char *row, const char *part, const char *na
 }
 
 /* Whether part is a number of the row, which is then set. */
-static pith_status take_number(struct share_row *r, const char *part, bool *taken, pith_error *err)
+static pith_status read_count_part(struct share_row *r, const char *part, bool *found,
+                                   pith_error *err)
 {
     double value = 0.0;
-    pith_status status = read_number(r->name, part, "page", 16, 64, &value, taken, err);
-    if (*taken && status == PITH_OK)
+    pith_status status = read_number(r->name, part, "page", 16, 64, &value, found, err);
+    if (*found && status == PITH_OK)
         r->page_len = (int32_t)value;
-    if (*taken)
+    if (*found)
         return status;
-    status = read_number(r->name, part, "reserve", 0, 1, &r->reserve, taken, err);
-    if (*taken)
+    status = read_number(r->name, part, "reserve", 0, 1, &r->reserve, found, err);
+    if (*found)
         return status;
-    status = read_number(r->name, part, "step", 1, 8192, &value, taken, err);
-    if (*taken && status == PITH_OK)
+    status = read_number(r->name, part, "step", 1, 8192, &value, found, err);
+    if (*found && status == PITH_OK)
         r->step_tokens = (int32_t)value;
     return status;
 }
@@ -71,8 +72,8 @@ static bool names_keep(const char *part)
     return false;
 }
 
-/* A name that is a policy of both kinds, as random, is first taken for one that shares. */
-static pith_status take_policy(struct share_row *r, const char *part, pith_error *err)
+/* A name that is a policy of both kinds, as random, is first found for one that shares. */
+static pith_status read_policy(struct share_row *r, const char *part, pith_error *err)
 {
     pith_error shares, keeps;
     if (pith_policy_check(PITH_SHARE, part, &shares) == PITH_OK)
@@ -84,9 +85,9 @@ static pith_status take_policy(struct share_row *r, const char *part, pith_error
                      names_keep(part) ? keeps.message : shares.message);
 }
 
-static pith_status take_part(struct share_row *r, const char *part, pith_error *err)
+static pith_status read_part(struct share_row *r, const char *part, pith_error *err)
 {
-    bool taken = false;
+    bool found = false;
     if (part[0] == '\0')
         return eval_fail(err, PITH_INVALID, "share: row \"%.80s\" has an empty part", r->name);
     if (strcmp(part, "none") == 0)
@@ -95,8 +96,8 @@ static pith_status take_part(struct share_row *r, const char *part, pith_error *
         r->prefix = true;
         return PITH_OK;
     }
-    pith_status status = take_number(r, part, &taken, err);
-    return taken || status != PITH_OK ? status : take_policy(r, part, err);
+    pith_status status = read_count_part(r, part, &found, err);
+    return found || status != PITH_OK ? status : read_policy(r, part, err);
 }
 
 /* ---- rows ---- */
@@ -129,7 +130,7 @@ static pith_status parse_row(const char *text, struct share_row *r, pith_error *
         char *end = strstr(part, " + ");
         if (end != NULL)
             *end = '\0';
-        status = take_part(r, part, err);
+        status = read_part(r, part, err);
         part = end != NULL ? end + 3 : NULL;
     }
     free(parts);

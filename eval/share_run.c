@@ -1,6 +1,6 @@
 /*
- * share_run.c - all requests at once through a scheduler, in an engine of its own: what a row of
- * `pith eval share` measures. It steps the scheduler itself and looks at the memory after each
+ * share_run.c - all requests at once through a scheduler, in an engine of its own: the measurement
+ * of one row of `pith eval share`. It steps the scheduler itself and looks at the memory after each
  * step; what that takes counts in no figure.
  */
 #include "share.h"
@@ -25,7 +25,7 @@ struct runner {
     pith_error err;     /* .. its sentence */
 };
 
-/* What a callback gets: a request's place. */
+/* A request's place, as a callback gets it. */
 struct place {
     struct runner *runner;
     int32_t index;

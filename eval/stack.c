@@ -1,10 +1,10 @@
 /*
- * stack.c - `pith eval stack`: what the ways to make a cache cheaper cost and give alone and
- * together, on the same tokens, each against the full cache: the table of the TriAttention V3
+ * stack.c - `pith eval stack`: the costs and gains of the ways to make a cache cheaper, alone and
+ * together, on the same tokens, each against the full cache. It is the table of the TriAttention V3
  * report's section 4.6, with the protocol of perplexity and differences token by token.
  *
  * Invariant: the configurations follow from the engine's options alone, and every one reads every
- * chunk, so that a row differs from the first in its configuration and in nothing else.
+ * chunk. So a row differs from the first in its configuration and in nothing else.
  */
 #include "reader.h"
 #include "pith/policy.h"
@@ -56,7 +56,7 @@ static pith_status no_memory(pith_error *err)
 
 /* ---- configurations ---- */
 
-/* What a configuration takes of the engine's options. */
+/* The parts of the engine's options that a configuration has. */
 enum part { PART_STORE = 1, PART_READ = 2, PART_KEEP = 4, PART_RECALL = 8 };
 #define N_PART 4
 
@@ -176,9 +176,8 @@ static pith_status prepare(struct stack *s, pith_error *err)
 
 /* ---- measuring ---- */
 
-/* The figures of a chunk; those of the full cache are what later ones are compared with. */
-static void take_chunk(struct stack *s, struct config *c, const struct eval_reader *r,
-                       int32_t chunk)
+/* The figures of a chunk; later ones are compared with the full cache's. */
+static void add_chunk(struct stack *s, struct config *c, const struct eval_reader *r, int32_t chunk)
 {
     double *full = s->full + (size_t)chunk * (size_t)r->n_scored;
     int32_t first = r->first_round[0];
@@ -195,7 +194,7 @@ static void take_chunk(struct stack *s, struct config *c, const struct eval_read
 
 /* The whole text under one configuration; figures are taken once, because they repeat exactly. */
 static pith_status read_text(struct stack *s, struct config *c, struct eval_run *run,
-                             struct eval_reader *r, double fraction, double share, bool take,
+                             struct eval_reader *r, double fraction, double share, bool counts,
                              pith_error *err)
 {
     pith_status status = eval_reader_make(&s->chunks, s->setup->model, eval_run_engine(run), run,
@@ -204,8 +203,8 @@ static pith_status read_text(struct stack *s, struct config *c, struct eval_run 
     for (int32_t i = 0; i < s->chunks.n_chunk && status == PITH_OK; i++) {
         status = eval_reader_read(r, i, 1, fraction + i * part, part, err);
         seconds += r->cost.prompt_s;
-        if (status == PITH_OK && take)
-            take_chunk(s, c, r, i);
+        if (status == PITH_OK && counts)
+            add_chunk(s, c, r, i);
     }
     c->seconds = fmin(seconds, c->seconds);
     c->cpu_s = fmin(eval_cpu_s() - start, c->cpu_s);
@@ -323,7 +322,7 @@ static json_t *make_note(const struct stack *s)
     return value;
 }
 
-/* What fits a terminal. */
+/* The columns that fit a terminal. */
 static json_t *shown_columns(const struct stack *s)
 {
     static const char *const shown[] = {

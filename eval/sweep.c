@@ -1,7 +1,7 @@
 /*
  * sweep.c - runs the cells of a plan that have no result yet, and makes the table of all of them.
  *
- * A cell is known by its hash alone, so results stay good whatever is renamed or put in another
+ * A cell is known by its hash alone. So results stay good whatever is renamed or put in another
  * order, and a changed setting runs anew beside them. The model is loaded only when something is
  * left to run.
  */
@@ -65,8 +65,8 @@ static void add_seconds(struct seconds *s, double seconds)
     s->n++;
 }
 
-/* Foresees the time of all cells: each takes the mean of those of its task, or of all, that are
-   known. Once per cell, because a cell tells its progress very often. */
+/* Predicts the time of all cells: each takes the mean of the known cells of its task, or of all.
+   Once per cell, because a cell tells its progress very often. */
 static pith_status foresee(struct sweep *s, pith_error *err)
 {
     struct seconds all = {0}, *of_task = calloc((size_t)s->plan.n_task, sizeof(*of_task));
@@ -173,7 +173,7 @@ static pith_status prepare(struct sweep *s, pith_error *err)
 
 /* ---- one cell ---- */
 
-/* What the engine was made with, defaults included. */
+/* The engine's settings, defaults included. */
 static json_t *describe_engine(const pith_engine_params *p)
 {
     json_t *engine = json_pack("{s:s, s:s, s:i, s:i}", "type_k", p->type_k, "type_v", p->type_v,

@@ -1,5 +1,5 @@
 /*
- * sweep.h - policies x budgets x tasks from one small file, each combination measured once and
+ * sweep.h - policies x budgets x tasks from one small file. Each combination is measured once and
  * written down as soon as it is done, so that a sweep goes on where it stopped. docs/eval.md
  * describes the file.
  */
@@ -24,12 +24,13 @@ struct eval_sweep_params {
 };
 
 /* Runs the cells whose results are not there yet. *result has the shape of a task's. Rows, one per
-   cell: task, policy, budget, seed (where there are several), score (or measure and value, where
-   the tasks measure different things), n (items), kv_bytes (peak), tokens_per_s, evicted, rounds,
-   read_share (where a policy reads a part); null where there is no figure. Summary: n (cells), done
-   (before), run, failed, note. A cell that fails is noted and left for the next time. The caller
-   frees with json_decref. IO, FORMAT, INVALID (also results that are none and would be lost), BUSY
-   (another sweep writes the same results), NOMEM, CANCELLED (what is done stays done). */
+   cell: task, policy, budget, seed (where there are several), score and n (items). Where the tasks
+   measure different things, measure and value take the place of score. Then kv_bytes (peak),
+   tokens_per_s, evicted, rounds, read_share (where a policy reads a part); null where there is no
+   figure. Summary: n (cells), done (before), run, failed, note. A cell that fails is noted and left
+   for the next time. The caller frees with json_decref. IO, FORMAT. INVALID (also a file of other
+   content, which would be lost). BUSY (another sweep writes the same results). NOMEM. CANCELLED
+   (finished cells stay). */
 pith_status eval_sweep(const struct eval_sweep_params *params, json_t **result, pith_error *err);
 
 #endif

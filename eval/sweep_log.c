@@ -2,8 +2,8 @@
  * sweep_log.c - appends lines to the results of a sweep, each on the disk before the next.
  *
  * Invariant: the file holds whole lines, but for the moment of a write. A write that fails
- * half-way, on a full disk say, is taken back; one that was cut by the end of the process is cut
- * off by the next sweep.
+ * half-way, on a full disk say, is taken back. The next sweep cuts off a line that the end of the
+ * process left.
  */
 #define _DEFAULT_SOURCE /* flock: a lock that reading the file does not lose, as POSIX's does */
 #define _POSIX_C_SOURCE 200809L

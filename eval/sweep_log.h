@@ -1,6 +1,6 @@
 /*
- * sweep_log.h - the file that a sweep appends its results to. What is in it survives whatever
- * happens to the sweep: a line is on the disk before the next cell begins.
+ * sweep_log.h - the file that a sweep appends its results to. Its lines survive whatever happens to
+ * the sweep: a line is on the disk before the next cell begins.
  */
 #ifndef PI_EVAL_SWEEP_LOG_H
 #define PI_EVAL_SWEEP_LOG_H

@@ -2,9 +2,9 @@
  * sweep_plan.c - from a small JSON file to the list of cells.
  *
  * All of it is checked before anything runs, and every sentence begins with the file's name. The
- * hash of a cell covers what its result depends on (the model's bytes, the task with the bytes of
- * its files, policy, budget, seed, engine settings, version), so that a changed setting is another
- * cell and a renamed or moved file is not.
+ * hash of a cell covers all that its result depends on. That is the model's bytes, the task with
+ * the bytes of its files, policy, budget, seed, engine settings and version. So a changed setting
+ * is another cell, and a renamed or moved file is not.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -22,7 +22,7 @@
 
 struct reader {
     struct sweep_plan *plan;
-    uint64_t hash; /* of what all cells share */
+    uint64_t hash; /* of the settings that all cells share */
     pith_engine_params engine;
 };
 
@@ -73,8 +73,8 @@ static bool set_engine(const struct engine_setting *s, const json_t *value, pith
     return true;
 }
 
-/* Takes the engine's settings out of an object into *p and into record; its other keys may only be
-   those of `others`, which end with NULL. */
+/* Takes the engine's settings out of an object into *p and into record. Its other keys may only be
+   the names of `others`, which end with NULL. */
 static pith_status read_engine(const char *what, const json_t *object, const char *const *others,
                                pith_engine_params *p, json_t *record, pith_error *err)
 {

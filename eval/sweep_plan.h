@@ -1,6 +1,6 @@
 /*
- * sweep_plan.h - a sweep as its file asks for it: every combination of task, seed, policy and
- * budget as one cell with a name for people and a hash of all that decides its result.
+ * sweep_plan.h - a sweep as its file asks for it. Every combination of task, seed, policy and
+ * budget is one cell with a name for people and a hash of all that decides its result.
  */
 #ifndef PI_EVAL_SWEEP_PLAN_H
 #define PI_EVAL_SWEEP_PLAN_H
@@ -12,7 +12,7 @@
 
 struct sweep_task {
     const struct eval_task *kind;
-    char *name; /* owned; differs from those of the other tasks */
+    char *name; /* owned; no other task has it */
     struct sweep_args args;
     char hash[SWEEP_HASH_SIZE]; /* of the options and the files that they name */
 };

@@ -48,12 +48,12 @@ uint64_t eval_rng_next(struct eval_rng *rng)
 int32_t eval_rng_below(struct eval_rng *rng, int32_t n)
 {
     uint64_t range = n > 0 ? (uint64_t)n : 1;
-    uint64_t uneven = (UINT64_MAX % range + 1) % range; /* 2^64 mod range */
-    uint64_t draw;
+    uint64_t n_left_over = (UINT64_MAX % range + 1) % range; /* 2^64 mod range */
+    uint64_t number;
     do
-        draw = eval_rng_next(rng);
-    while (draw < uneven); /* what is left is a multiple of range */
-    return (int32_t)(draw % range);
+        number = eval_rng_next(rng);
+    while (number < n_left_over); /* what is left is a multiple of range */
+    return (int32_t)(number % range);
 }
 
 double eval_rng_unit(struct eval_rng *rng)
@@ -176,6 +176,14 @@ char *eval_utf8(const char *text)
 
 /* ---- files ---- */
 
+size_t eval_drop_mark(char *text, size_t len)
+{
+    if (len < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0)
+        return len;
+    memmove(text, text + 3, len - 3);
+    return len - 3;
+}
+
 static pith_status read_all(FILE *file, const char *path, struct eval_text *t, pith_error *err)
 {
     for (;;) {
@@ -190,9 +198,7 @@ static pith_status read_all(FILE *file, const char *path, struct eval_text *t, p
     }
     if (ferror(file))
         return eval_fail(err, PITH_IO, "cannot read \"%s\": %s", path, strerror(errno));
-    size_t mark = t->len >= 3 && memcmp(t->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    t->len -= mark; /* a byte order mark is no text */
-    memmove(t->data, t->data + mark, t->len);
+    t->len = eval_drop_mark(t->data, t->len);
     t->data[t->len] = '\0';
     return PITH_OK;
 }

@@ -1,9 +1,9 @@
 /*
  * voices.c - continuations of sequences, many side by side. It knows neither prompts nor tasks.
  *
- * Invariant: every token is evaluated alone, as generation does it, so that rounds, recall and
- * read policies see a given answer as they would see the same answer generated; and since results
- * do not depend on company, voices in one batch say what each would say by itself.
+ * Invariant: every token is evaluated alone, as generation does it. So rounds, recall and read
+ * policies see a given answer as they would see the same answer generated. Since results do not
+ * depend on company, voices in one batch say the same as each by itself.
  */
 #include "voices.h"
 
@@ -66,8 +66,8 @@ static pith_status add_bytes(struct eval_voice *v, const pith_model *model, int3
 }
 
 /* Takes the next token from the logits: of a given text the text's. */
-static pith_status take(struct eval_voice *v, const pith_model *model, int32_t n_vocab, int32_t *id,
-                        pith_error *err)
+static pith_status say_next(struct eval_voice *v, const pith_model *model, int32_t n_vocab,
+                            int32_t *id, pith_error *err)
 {
     const float *logits = pith_seq_logits(v->seq);
     pith_status finite = pith_logits_check(model, logits, err);
@@ -127,7 +127,7 @@ static pith_status step(pith_engine *engine, struct eval_voice *voices, int32_t 
         struct eval_voice *v = &voices[i];
         if (v->ended)
             continue;
-        pith_status status = take(v, model, info.n_vocab, &ids[n_item], err);
+        pith_status status = say_next(v, model, info.n_vocab, &ids[n_item], err);
         if (status != PITH_OK)
             return status;
         if (v->ended)

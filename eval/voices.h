@@ -1,6 +1,6 @@
 /*
- * voices.h - continuations of sequences, many side by side: a text that is given and whose
- * probability is wanted, or the likeliest tokens one after the other.
+ * voices.h - continuations of sequences, many side by side. Each is a given text whose probability
+ * is wanted, or the likeliest tokens one after the other.
  */
 #ifndef PI_EVAL_VOICES_H
 #define PI_EVAL_VOICES_H
@@ -12,7 +12,7 @@ struct eval_voice {
     pith_seq *seq;        /* borrowed; its last token's logits are there */
     const int32_t *given; /* [n_given] what is said; NULL: the likeliest tokens */
     int32_t n_given;
-    int32_t n_quiet;    /* so many of given open the answer and do not count */
+    int32_t n_quiet;    /* this number of given tokens opens the answer and does not count */
     int32_t n_predict;  /* most of the likeliest tokens */
     const char *wanted; /* the likeliest tokens end where this stands in their text, in whatever
                            case; NULL: they do not */
@@ -24,8 +24,8 @@ struct eval_voice {
     bool ended;
 };
 
-/* Says all of them, token by token and all in one batch, each token as a generated one. What one
-   says depends on no other. Where the KV memory or the context ends, the voice does, too. */
+/* Says all of them, token by token and all in one batch, each token as a generated one. No voice
+   depends on another. Where the KV memory or the context ends, the voice does, too. */
 pith_status eval_voices_speak(pith_engine *engine, struct eval_voice *voices, int32_t n,
                               pith_error *err);
 void eval_voice_free(struct eval_voice *v);

@@ -166,8 +166,8 @@ static bool weigh(struct exchange *ex, const char *data, size_t len)
     int64_t weight = body_weight_most(&ex->weight);
     if (weight > most) {
         serve_fault_set(&ex->fault, MHD_HTTP_CONTENT_TOO_LARGE, "invalid_request_error", NULL,
-                        "the body has so many values that its JSON takes more than %lld bytes of "
-                        "memory, which is the most",
+                        "the values of the body take more than %lld bytes of memory as JSON, which "
+                        "is the limit",
                         most);
         return false;
     }

@@ -166,7 +166,7 @@ TEST(bench_and_policies_take_share)
     said_free(&s);
     s = command(NULL, "policies", "memshare", NULL);
     expect_word(s.out, "across=no");
-    expect_word(s.out, "one user's text then");
+    expect_word(s.out, "One user's text");
     said_free(&s);
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every `pith` command that README.md, docs/ and models/README.md show.
+"""Runs every `pith` command that README.md, CONTRIBUTING.md, docs/ and models/README.md show.
 
 usage: test_docs_commands.py PITH SOURCE [WORD]
 
@@ -264,7 +264,7 @@ def unlisted(source):
 def main():
     pith, source = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]).resolve()
     only = sys.argv[3] if len(sys.argv) > 3 else ""
-    pages = [source / "README.md", *sorted((source / "docs").glob("*.md")),
+    pages = [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md")),
              source / "models/README.md"]
     n_run, bad, slow = 0, 0, []
     with tempfile.TemporaryDirectory() as path:

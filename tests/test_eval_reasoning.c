@@ -129,7 +129,7 @@ TEST(drawn_records_are_right)
         for (int32_t sample = 0; sample < 6; sample++) {
             struct recursion_record r = {0};
             pith_error err;
-            assert_int_equal(eval_paper_draw(1, steps, sample, &r, &err), PITH_OK);
+            assert_int_equal(eval_paper_random(1, steps, sample, &r, &err), PITH_OK);
             assert_in_range(r.graph.n_node, RECURSION_MIN_NODE, RECURSION_MAX_NODE);
             assert_true(r.graph.n_edge >= r.graph.n_node - 1);
             assert_true(r.n_stack > 0 && r.stack[0] == 0);
@@ -148,7 +148,7 @@ TEST(drawn_records_are_right)
     }
     struct recursion_record r = {0};
     pith_error err;
-    assert_int_equal(eval_paper_draw(1, RECURSION_MAX_STEP + 1, 0, &r, &err), PITH_INVALID);
+    assert_int_equal(eval_paper_random(1, RECURSION_MAX_STEP + 1, 0, &r, &err), PITH_INVALID);
     eval_record_free(&r);
 }
 

@@ -129,14 +129,14 @@ TEST(prose_wraps_and_keeps_space)
 {
     struct eval_prose prose = {"one  two\nthree ", 15};
     struct eval_text t = {0};
-    eval_prose_take(&prose, 0, 5, false, &t);
+    eval_prose_append(&prose, 0, 5, false, &t);
     assert_string_equal(t.data, "one  two\nthree one  two");
     eval_text_clear(&t);
-    eval_prose_take(&prose, 5, 4, true, &t);
+    eval_prose_append(&prose, 5, 4, true, &t);
     assert_string_equal(t.data, "two three one two");
     eval_text_clear(&t);
     struct eval_prose tight = {"a b", 3};
-    eval_prose_take(&tight, 0, 4, false, &t);
+    eval_prose_append(&tight, 0, 4, false, &t);
     assert_string_equal(t.data, "a b a b");
     eval_text_free(&t);
     pith_error err;

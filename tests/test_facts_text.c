@@ -42,13 +42,13 @@ static void must(pith_status status, const pith_error *err)
 /* Four texts of a seed have all 40 facts, and no sentence answers the question of another. */
 TEST(four_texts_of_a_seed_have_all_facts)
 {
-    struct facts_drawn all[4];
+    struct facts_picked all[4];
     pith_error err;
     memset(all, 0, sizeof(all));
     for (int32_t i = 0; i < 4; i++)
-        must(eval_facts_draw(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
+        must(eval_facts_pick(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
     for (int32_t i = 0; i < 40; i++) {
-        const struct facts_drawn *a = &all[i / 10];
+        const struct facts_picked *a = &all[i / 10];
         const char *wanted = a->wanted.at[i % 10];
         assert_true(eval_contains(a->sentence.at[i % 10], wanted));
         assert_true(eval_contains(a->answer.at[i % 10], wanted));
@@ -59,7 +59,7 @@ TEST(four_texts_of_a_seed_have_all_facts)
                 fail_msg("\"%s\" is in \"%s\"", wanted, all[j / 10].sentence.at[j % 10]);
     }
     for (int32_t i = 0; i < 4; i++)
-        eval_facts_drawn_free(&all[i]);
+        eval_facts_picked_free(&all[i]);
 }
 
 /* ---- texts ---- */

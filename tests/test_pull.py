@@ -195,7 +195,7 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.read(), WEIGHTS)
 
     def test_wrong_sums(self):
-        for wrong, word in (("sum", "the sum of what came is"), ("long", "more bytes came")):
+        for wrong, word in (("sum", "the sum of the received file is"), ("long", "more bytes came")):
             self.hub.wrong = {wrong: True}
             said = self.run_pith("pull", REPO, status=1).stderr
             self.assertIn(word, said)

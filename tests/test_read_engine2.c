@@ -184,7 +184,7 @@ TEST(failing_memory_opens_nothing)
         pi_mem_fail_at(0, false);
         assert_true(status != PITH_OK);
         if (status == PITH_INVALID) /* the share of the variance was not known at first */
-            expect(status, &err, PITH_INVALID, "could not be read then");
+            expect(status, &err, PITH_INVALID, "was unreadable then");
         else
             expect(status, &err, PITH_NOMEM, "no memory");
         for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++)

@@ -179,21 +179,21 @@ TEST(weights_sum_to_one)
 static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bool tight)
 {
     const struct recall_shelf *shelf = &r->tier->shelf[lane];
-    struct kv_seq *desk = r->tier->work->desk[shelf->kind].kv;
+    struct kv_seq *staging = r->tier->work->staging[shelf->kind].kv;
     uint8_t *buffer = test_malloc(RECALL_HEAD_SIZE + shelf->page_bytes);
     struct recall_head head;
     float got[RECALL_PAGE_LEN];
     for (int32_t p = 0; p < shelf->n_fresh; p++) {
         float promise = r->tier->work->promise[p], best = 0.0f;
         assert_true(recall_file_read(r->tier, shelf, p, true, &head, buffer));
-        kv_lane_put_page(desk, 0, 0, buffer + RECALL_HEAD_SIZE, head.n);
-        recall_scorer_run(s, desk, false, got);
+        kv_lane_put_page(staging, 0, 0, buffer + RECALL_HEAD_SIZE, head.n);
+        recall_scorer_run(s, staging, false, got);
         for (int32_t e = 0; e < head.n; e++)
             best = fmaxf(best, got[e]);
         assert_true(promise < FLT_MAX && best <= promise * 1.0001f);
         assert_true(!tight || promise <= best * 1.02f);
-        expect_scores(s, r->store->row[lane].kv, desk, got);
-        kv_lane_clear(desk, 0, 0);
+        expect_scores(s, r->store->row[lane].kv, staging, got);
+        kv_lane_clear(staging, 0, 0);
     }
     test_free(buffer);
 }

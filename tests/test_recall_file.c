@@ -123,13 +123,13 @@ TEST_WITH(rig_make_path, rig_remove_path, promises_are_kept)
         recall_scorer_promise(&s, shelf);
         assert_true(shelf->n_fresh >= 8);
         for (int32_t p = 0; p < shelf->n_fresh; p++) {
-            struct kv_seq *desk = r.tier->work->desk[0].kv;
+            struct kv_seq *staging = r.tier->work->staging[0].kv;
             assert_true(recall_file_read(r.tier, shelf, p, true, &head, buffer));
-            kv_lane_put_page(desk, 0, 0, buffer + RECALL_HEAD_SIZE, head.n);
-            recall_scorer_run(&s, desk, false, value);
+            kv_lane_put_page(staging, 0, 0, buffer + RECALL_HEAD_SIZE, head.n);
+            recall_scorer_run(&s, staging, false, value);
             for (int32_t e = 0; e < head.n; e++)
                 assert_true(value[e] <= r.tier->work->promise[p] + 1e-4f);
-            kv_lane_clear(desk, 0, 0);
+            kv_lane_clear(staging, 0, 0);
         }
         rig_free(&r);
     }

@@ -220,7 +220,7 @@ TEST(goes_back_to_kept_states)
     expect(pith_seq_truncate(seq, KEPT - 1, &err), &err, PITH_UNSUPPORTED,
            "(0 can be gone back to)");
     expect(pith_seq_truncate(seq, KEPT + 5, &err), &err, PITH_UNSUPPORTED,
-           "n_token: 85: the recurrent layers have kept no state there, so that tokens from 80 on");
+           "n_token: 85: the recurrent layers have kept no state there, so tokens from 80 on");
     assert_int_equal(pith_seq_length(seq), N_TOKEN);
     assert_true(hash_of(seq) == wanted);
     for (int i = 0; i < 2; i++) { /* the state is still kept */

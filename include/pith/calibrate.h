@@ -14,9 +14,9 @@ extern "C" {
 /* ---- calibration -------------------------------------------------------------------------- */
 
 /*
- * Statistics of a model's queries before rotation, which the TriAttention policies predict
- * attention from: per layer, query head and rotated pair (band) the mean as a complex number and
- * the mean modulus. docs/stats.md describes them and the files.
+ * Statistics of a model's queries before rotation, from which the TriAttention policies predict
+ * attention. They are per layer, query head and rotated pair (band): the mean as a complex number
+ * and the mean modulus. docs/stats.md describes them and the files.
  */
 
 typedef struct pith_stats pith_stats;
@@ -47,8 +47,8 @@ typedef struct pith_calibrate_params {
     const pith_range *ranges; /* [n_range] for PITH_SELECT_RANGES, ascending, apart */
     int32_t n_range;
     int32_t n_generate; /* tokens that follow each piece for PITH_SELECT_GENERATED. Default 512 */
-    int32_t n_ctx;      /* the text is read in pieces of at most so many tokens, each from position
-                           0; 0: the model's trained context (default) */
+    int32_t n_ctx;      /* the text is read in pieces of at most n_ctx tokens, each from position 0;
+                           0: the model's trained context (default) */
     int32_t n_centre;   /* centres per head. Default 1: the mean alone */
     int32_t n_sample;   /* queries of each head that centres are found from. Default 8192 */
     uint64_t seed;      /* of the centres. Default 0 */
@@ -66,15 +66,15 @@ PITH_API void pith_calibrate_params_default(pith_calibrate_params *out);
    of the heads whose centres are found: half of the whole each. The engine should hold all tokens
    of a piece: one with a keep or a read policy is refused. The same tokens and params give the same
    bits for any chunk and number of threads. INVALID (a parameter out of range, named; a selection
-   without tokens, or with fewer than centres), FORMAT (queries that are all zero or no numbers),
+   with fewer tokens than centres, or none). FORMAT (queries that are all zero or no numbers).
    KV_FULL, CANCELLED, NOMEM. */
 PITH_API pith_status pith_calibrate(pith_engine *engine, const int32_t *tokens, int32_t n_token,
                                     const pith_calibrate_params *params, pith_stats **out,
                                     pith_error *err);
 
-/* Reads statistics: Pith's format, or TRIA 1 and 2. IO, FORMAT (damaged, or no statistics: a
-   sentence with the value), UNSUPPORTED (a later version; a PyTorch file, which a script of the
-   repository converts: the sentence names it), NOMEM. */
+/* Reads statistics: Pith's format, or TRIA 1 and 2. IO. FORMAT (damaged, or no statistics: a
+   sentence with the value). UNSUPPORTED (a later version; a PyTorch file: the sentence names the
+   script that converts it). NOMEM. */
 PITH_API pith_status pith_stats_load(const char *path, pith_stats **out, pith_error *err);
 
 /* Writes Pith's format; the file appears whole or not at all. IO, NOMEM. */
@@ -127,15 +127,15 @@ PITH_API pith_status pith_stats_get_head(const pith_stats *stats, int32_t layer,
                                          pith_stats_head *out);
 
 /* The logit that a head's mean query expects of its mean key, for each distance: the curve of
-   attention against distance (TriAttention, Equation 4), without the attention scale but with what
-   rotation multiplies queries and keys by (YaRN). out [n]. INVALID for another model, UNSUPPORTED
-   for statistics without keys, NOT_FOUND. */
+   attention against distance (TriAttention, Equation 4). The attention scale is left out. Factors
+   that rotation multiplies queries and keys by (YaRN) are in. out [n]. INVALID for another model,
+   UNSUPPORTED for statistics without keys, NOT_FOUND. */
 PITH_API pith_status pith_stats_curve(const pith_stats *stats, const pith_model *model,
                                       int32_t layer, int32_t head, const double *distance,
                                       int32_t n, double *out, pith_error *err);
 
 /* How well these curves tell the logits of a text: per head the mean over queries of Pearson's
-   correlation between curve and logits at distances 1, 2, 3, ... that grow by half each time
+   correlation between curve and logits. The distances are 1, 2, 3, ... that grow by half each time
    (Equations 24 and 25). The tokens must fit in the engine. out [n_layer][n_head]. As
    pith_calibrate. */
 PITH_API pith_status pith_stats_reconstruct(const pith_stats *stats, pith_engine *engine,
@@ -147,7 +147,7 @@ PITH_API pith_status pith_stats_reconstruct(const pith_stats *stats, pith_engine
  * model is made to repeat, as a part of statistics. docs/stats.md says what is learnt.
  */
 
-/* A piece of text as tokens, without what a model wants before a text. */
+/* A piece of text as tokens, without the tokens that a model wants before a text. */
 typedef struct pith_importance_text {
     const int32_t *tokens; /* [n_token] */
     int32_t n_token;
@@ -171,11 +171,10 @@ typedef struct pith_importance_params {
 PITH_API void pith_importance_params_default(pith_importance_params *out);
 
 /* Gathers statistics of the texts' queries, as pith_calibrate, and learns the importance of their
-   entries. Every fifth text is held out to measure how well it is predicted. The engine is one
-   without policies and holds twice the longest text and some tokens around it; its tap is taken
-   over and is unset afterwards. The same texts give the same bits for any chunk and number of
-   threads. As pith_calibrate; the statuses of policies and their engines; UNSUPPORTED without a
-   tokenizer. */
+   entries. Every fifth text is held out to measure how well it is predicted. The engine has no
+   policies and holds twice the longest text and some tokens around it. Its tap is taken over and is
+   unset afterwards. The same texts give the same bits for any chunk and number of threads. As
+   pith_calibrate; the statuses of policies and their engines; UNSUPPORTED without a tokenizer. */
 PITH_API pith_status pith_calibrate_importance(pith_engine *engine,
                                                const pith_importance_params *params,
                                                pith_stats **out, pith_error *err);
@@ -231,7 +230,7 @@ typedef enum pith_projection_keys {
 
 typedef struct pith_projection_params {
     pith_projection_keys keys; /* default PITH_KEYS_ROTATED */
-    int32_t n_ctx;    /* the text is read in pieces of at most so many tokens, each from position 0;
+    int32_t n_ctx;    /* the text is read in pieces of at most n_ctx tokens, each from position 0;
                          0: the model's trained context (default) */
     const char *text; /* what the tokens are, for the file; may be NULL */
     pith_progress_fn *progress;
@@ -265,7 +264,7 @@ PITH_API pith_status pith_projection_check(const pith_projection *projection,
 /* Pointers are owned by the projection. */
 typedef struct pith_projection_info {
     const char *model; /* its name, "" where it has none */
-    const char *text;  /* what was read, "" where nobody said */
+    const char *text;  /* the name of the text that was read, "" where the file has none */
     uint64_t fingerprint;
     int64_t n_token; /* read */
     pith_projection_keys keys;
@@ -279,7 +278,7 @@ PITH_API void pith_projection_get_info(const pith_projection *projection,
                                        pith_projection_info *out);
 
 /* The fewest dimensions in which the keys of a layer and KV head have the share (0 to 1) of their
-   variance; layer or head -1: the most of any. 0 where there is no such layer or head. */
+   variance. With layer or head -1 it is the most of any. 0 where there is no such layer or head. */
 PITH_API int32_t pith_projection_rank(const pith_projection *projection, int32_t layer,
                                       int32_t head, double share);
 

@@ -1,6 +1,6 @@
 /*
  * inspect.h - looking inside: a file's metadata and tensors (and their conversion), the model's
- * attention, the machine's bounds, what a lane holds, and the rows that a pass computes.
+ * attention, the machine's bounds. Also the entries of a lane, and the rows that a pass computes.
  */
 #ifndef PITH_INSPECT_H
 #define PITH_INSPECT_H
@@ -13,7 +13,7 @@ extern "C" {
 
 /* ---- machine ------------------------------------------------------------------------------ */
 
-/* What this machine can do, measured: the bounds that speeds are judged against. */
+/* The bounds that speeds are judged against, measured on this machine. */
 typedef struct pith_machine {
     double read_bytes_per_s; /* streaming read of a buffer far larger than the caches */
     double copy_bytes_per_s; /* memcpy of its one half to the other, bytes read plus written */
@@ -29,8 +29,8 @@ PITH_API pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, p
 /* ---- model -------------------------------------------------------------------------------- */
 
 /* How queries and keys meet: logit = attn_scale * q . k, both rotated by their positions. Pair i of
-   a head at position p is turned by the angle p * freq[i] and multiplied by magnitude; dimensions
-   2 * n_pair and above are left alone. All zero for a vocab_only load whose file says no shape. */
+   a head at position p is turned by the angle p * freq[i] and multiplied by magnitude. Dimensions 2
+   * n_pair and above are left alone. All zero for a vocab_only load whose file says no shape. */
 typedef struct pith_attention_info {
     const double *freq; /* [n_pair] radians per position, scaling included; owned by the model */
     int32_t n_pair;
@@ -44,7 +44,7 @@ typedef struct pith_attention_info {
 
 PITH_API void pith_model_get_attention(const pith_model *model, pith_attention_info *out);
 
-/* What a layer differs from others in. */
+/* The properties in which layers of a model differ. */
 typedef struct pith_layer_info {
     int32_t lanes;  /* its number among the layers with attention, which have lanes; -1: none */
     int32_t window; /* tokens that a token sees, itself included; 0: all before it */
@@ -56,17 +56,18 @@ typedef struct pith_layer_info {
 /* RANGE when there is no such layer, or the file of a vocab_only load says no shape. */
 PITH_API pith_status pith_model_layer(const pith_model *model, int32_t layer, pith_layer_info *out);
 
-/* INTERNAL, with the reason, when one of a row's logits [n_vocab] is NaN or infinite: the first
-   weight of the model's file that is, which takes as long as reading the file, or that none is. */
+/* INTERNAL, with the reason, when one of a row's logits [n_vocab] is NaN or infinite. The reason is
+   the first such weight in the model's file, or that no weight is. The search takes as long as
+   reading the file. */
 PITH_API pith_status pith_logits_check(const pith_model *model, const float *logits,
                                        pith_error *err);
 
 /* Metadata of the file, in file order. */
 PITH_API int64_t pith_model_meta_count(const pith_model *model);
 
-/* Writes "value" as text (arrays abridged) into buf, always terminated when cap > 0, and points
-   *key and *type ("u32", "string", "string[151936]" is written by the caller from type) to strings
-   owned by the model. key and type may be NULL. RANGE when i is out of range. */
+/* Writes "value" as text (arrays abridged) into buf, always terminated when cap > 0. Points *key
+   and *type ("u32", "string", "string[151936]" is written by the caller from type) to strings owned
+   by the model. key and type may be NULL. RANGE when i is out of range. */
 PITH_API pith_status pith_model_meta(const pith_model *model, int64_t i, const char **key,
                                      const char **type, char *buf, size_t cap);
 
@@ -82,22 +83,22 @@ typedef struct pith_tensor_info {
 /* Tensor number i, from 0; NOT_FOUND when i is out of range. */
 PITH_API pith_status pith_model_tensor(const pith_model *model, int64_t i, pith_tensor_info *out);
 
-/* Rewrites a GGUF file with its matrices in another type: "F32", "F16", "BF16", "Q8_0", "Q4_0",
-   "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K" or the mix "Q4_K_M". Vectors
-   and norms stay as they are; a matrix whose row length does not fit the type falls back to one
-   that does, which the log says. The bytes do not depend on n_thread (0: all processors).
-   out_path is written beside and renamed at the end, so a failure leaves no half file. progress
-   may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a tensor
-   of a type that Pith does not know), NOMEM, CANCELLED. */
+/* Rewrites a GGUF file with its matrices in another type. The types are "F32", "F16", "BF16",
+   "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K" and "Q6_K", and the mix
+   "Q4_K_M". Vectors and norms stay as they are. A matrix whose row length does not fit the type
+   falls back to one that does, which the log says. The bytes do not depend on n_thread (0: all
+   processors). out_path is written beside and renamed at the end, so a failure leaves no half file.
+   progress may be NULL. IO, FORMAT, INVALID (unknown type, the output is the input), UNSUPPORTED (a
+   tensor of a type that Pith does not know), NOMEM, CANCELLED. */
 PITH_API pith_status pith_quantize(const char *in_path, const char *out_path, const char *type,
                                    int32_t n_thread, pith_progress_fn *progress, void *user,
                                    pith_error *err);
 
 /* ---- KV memory ---------------------------------------------------------------------------- */
 
-/* What one lane (the cache of one layer and KV head) holds. positions receives at most cap of the
-   stored positions, in slot order, and may be NULL when cap is 0: ascending, but in a lane that was
-   overwritten. INVALID. */
+/* The length and the budget of one lane, the cache of one layer and KV head. positions receives at
+   most cap of the stored positions, in slot order, and may be NULL when cap is 0. They ascend, but
+   in a lane that was overwritten. INVALID. */
 typedef struct pith_lane_info {
     int32_t n_entry;
     int32_t n_page;
@@ -109,8 +110,8 @@ PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t h
 
 /* ---- evaluation --------------------------------------------------------------------------- */
 
-/* What one pass computed in one layer for the tokens of one sequence, before its keys and values
-   are stored: rows of heads, every pointer valid during the call only. */
+/* The rows of heads that one pass computed in one layer for the tokens of one sequence. Their keys
+   and values are not stored yet. Every pointer is valid during the call only. */
 typedef struct pith_tap_rows {
     const pith_seq *seq; /* its length is that before the evaluation */
     int32_t layer;
@@ -129,9 +130,9 @@ typedef struct pith_tap_rows {
 typedef bool pith_tap_fn(void *user, const pith_tap_rows *rows);
 
 /* From now on fn sees every layer of every evaluation: in a pass layers ascend, and within a layer
-   the items of the batch. Each token is seen once per layer, however the batch is cut into passes
-   (of an evaluation that fails, what was seen no longer counts), and nothing that is computed
-   changes. NULL ends it. Without a tap there is no cost; with one, the memory of `chunk` rows of
+   the items of the batch. Each token is seen once per layer, however the batch is cut into passes,
+   and nothing that is computed changes. Of an evaluation that fails, rows that were seen no longer
+   count. NULL ends it. Without a tap there is no cost; with one, the memory of `chunk` rows of
    queries and a copy of them. INVALID; NOMEM leaves what was set. */
 PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, void *user,
                                          pith_error *err);

@@ -1,8 +1,9 @@
 /*
  * pith.h - models, engines, sequences and generation: what every program needs of Pith, a
- * language-model inference engine whose KV cache is a managed memory. Beside it policy.h lists what
- * can be done with that memory, scheduler.h runs many requests, calibrate.h gathers what policies
- * learn of a model, inspect.h looks inside, and grammar.h holds answers to a grammar or a schema.
+ * language-model inference engine whose KV cache is a managed memory. Beside it policy.h lists the
+ * policies of that memory, scheduler.h runs many requests, and calibrate.h gathers statistics that
+ * policies need of a model. inspect.h looks inside, and grammar.h holds answers to a grammar or a
+ * schema.
  *
  * Three nouns:
  *   pith_model   the weights and the tokenizer of one GGUF file. Immutable after load: any number
@@ -69,7 +70,7 @@ typedef enum pith_status {
 #undef XX
 } pith_status;
 
-/* What went wrong, in the caller's storage. message is always terminated. */
+/* The reason of a failure, in the caller's storage. message is always terminated. */
 typedef struct pith_error {
     pith_status status;
     char message[256];
@@ -117,11 +118,12 @@ typedef struct pith_model_params {
     int32_t n_thread;           /* threads that prepare weights; 0: all processors (default) */
     pith_progress_fn *progress; /* may be NULL; called on the loading thread */
     void *progress_user;
-    int32_t n_ctx; /* positions that texts will have at most; 0: those of training (default). Models
-                      with rotary factors for short and for long contexts (longrope) use those of
-                      this length for every text, and nothing else looks at it */
+    int32_t n_ctx; /* positions that texts will have at most; 0: the model's trained context
+                      (default). Models with rotary factors for short and for long contexts
+                      (longrope) use the factors of this length for every text. Nothing else looks
+                      at it */
     const char *cache_weights; /* a folder where packed weights are kept between loads, in the file
-                                  NAME.packed for a model NAME; "": the model's own folder; NULL
+                                  NAME.packed for a model NAME. "": the model's own folder. NULL
                                   (default): they are packed into memory by each load */
     uint32_t reserved[4];
 } pith_model_params;
@@ -131,13 +133,11 @@ PITH_API void pith_model_params_default(pith_model_params *out);
 /* Loads a GGUF file. Every size and offset in the file is checked before use. The weights are
    repacked once for the processor's kernels, so one copy of them is in memory. The rows of an
    embedding that is not the output matrix stay in the file, which must not change while the model
-   is loaded. params may be NULL.
-   With cache_weights the packed weights are a file's mapping, which processes share and which the
-   system may drop and read again, so that a model may be larger than memory. A file that was not
-   made from this model is made anew; where that fails, a line of the log says why and the weights
-   are packed into memory.
-   IO, FORMAT (damaged file), UNSUPPORTED (architecture, tensor type or tokenizer that Pith does
-   not run), NOMEM, CANCELLED. */
+   is loaded. params may be NULL. With cache_weights the packed weights are a file's mapping.
+   Processes share it, and the system may drop its pages and read them again, so a model may be
+   larger than memory. A file that was not made from this model is made anew. Where that fails, a
+   line of the log says why and the weights are packed into memory. IO, FORMAT (damaged file),
+   UNSUPPORTED (architecture, tensor type or tokenizer that Pith does not run), NOMEM, CANCELLED. */
 PITH_API pith_status pith_model_load(const char *path, const pith_model_params *params,
                                      pith_model **out, pith_error *err);
 
@@ -226,15 +226,16 @@ PITH_API bool pith_token_is_end(const pith_model *model, int32_t id);
 PITH_API int32_t pith_token_bos(const pith_model *model);
 PITH_API int32_t pith_token_eos(const pith_model *model);
 
-/* The tokens that stand around a gap in a text (fill in the middle): before what precedes it, before
-   what follows it, and where the gap's text begins; before the name of a repository, and before that
-   of another file. */
+/* The tokens that stand around a gap in a text (fill in the middle). They mark the text before the
+   gap, the text behind it, and where the gap's text begins. Two more stand before the name of a
+   repository and before the name of another file. */
 typedef struct pith_gap_tokens {
     int32_t prefix, suffix, middle, repo, file; /* -1: the model has none */
 } pith_gap_tokens;
 
-/* Those that the model's file names (tokenizer.ggml.fim_pre_token_id and its like), else those of
-   the names that published models use. False where prefix, suffix or middle is missing. */
+/* The tokens that the model's file names (tokenizer.ggml.fim_pre_token_id and its like). Where it
+   names none, they are found by the names that published models use. False where prefix, suffix or
+   middle is missing. */
 PITH_API bool pith_model_gap_tokens(const pith_model *model, pith_gap_tokens *out);
 
 /* ---- chat --------------------------------------------------------------------------------- */
@@ -267,13 +268,13 @@ typedef struct pith_chat_params {
     const pith_message *messages; /* [n_message] of plain text; contents are a user's */
     int32_t n_message;
     const char *json; /* instead of messages, JSON as chat clients send it: an object with the array
-                         "messages" and, as the template knows them, "tools", "documents",
+                         "messages". As the template knows them, it also has "tools", "documents",
                          "enable_thinking"...: each key is a variable of the template */
     size_t json_len;
-    uint32_t flags; /* PITH_CHAT_ values */
-    int64_t now;    /* what a template's clock says, seconds since 1970 in the user's time zone. 0
-                       (default): it has none; a template that insists is told 26 July 2024, so
-                       that the same messages are the same prompt on any day */
+    uint32_t flags;      /* PITH_CHAT_ values */
+    int64_t now;         /* the time of a template's clock, in seconds since 1970 in the user's time
+                       zone. 0 (default): it has none. A template that insists is told 26 July 2024,
+                       so that the same messages are the same prompt on any day */
     const char *opening; /* [opening_len] what the answer begins with, a user's text behind the
                             opening of the answer; NULL (default): nothing */
     size_t opening_len;
@@ -284,9 +285,9 @@ PITH_API void pith_chat_params_default(pith_chat_params *out);
 
 /* Renders a conversation. params is needed during the call only. A BOS that the template starts
    with is left out where PITH_TOKENIZE_BOS adds one. INVALID: the conversation is not well-formed,
-   the template refuses it (the message is then the template's own), or it takes too much (steps,
-   depth, bytes: docs/templates.md). UNSUPPORTED: the model has no template, or one that is not
-   understood. NOMEM. Thread-safe. */
+   or the template refuses it (the message is then the template's own). Also where it takes too much
+   (steps, depth, bytes: docs/templates.md). UNSUPPORTED: the model has no template, or one that is
+   not understood. NOMEM. Thread-safe. */
 PITH_API pith_status pith_prompt_create(const pith_model *model, const pith_chat_params *params,
                                         pith_prompt **out, pith_error *err);
 
@@ -302,9 +303,9 @@ PITH_API bool pith_prompt_piece(const pith_prompt *prompt, int32_t i, size_t *fr
                                 bool *from_user);
 
 /* Tokenizes the prompt as pith_tokenize does the whole text, but for special tokens (with
-   PITH_TOKENIZE_SPECIAL): those are read in what the template wrote; what looks like one in a
-   user's text is text. (Tokens that a vocabulary calls user-defined are read everywhere.) model is
-   the one that the prompt was made with. */
+   PITH_TOKENIZE_SPECIAL). These are read in the template's own text. In a user's text their names
+   are plain text. (Tokens that a vocabulary calls user-defined are read everywhere.) model is the
+   one that the prompt was made with. */
 PITH_API pith_status pith_prompt_tokenize(const pith_model *model, const pith_prompt *prompt,
                                           uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                                           pith_error *err);
@@ -320,11 +321,11 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
 
 /* ---- engine ------------------------------------------------------------------------------- */
 
-/* Threads: the one that calls a function computes, and helpers of the library take part. All callers
-   of a process share the helpers. There are never more than the process may use processors, by its
-   mask and by the limits of its control groups; n_thread above that changes nothing. Helpers are
-   made when first wanted, take no signals, sleep when idle, and end at exit or when the library is
-   unloaded. A child of fork makes its own. */
+/* Threads: the one that calls a function computes, and helpers of the library take part. All
+   callers of a process share the helpers. Their number never exceeds the processors that the
+   process may use, by its mask and by the limits of its control groups. n_thread above that changes
+   nothing. Helpers are made when first wanted, take no signals, sleep when idle, and end at exit or
+   when the library is unloaded. A child of fork makes its own. */
 
 typedef struct pith_engine pith_engine;
 
@@ -343,9 +344,9 @@ typedef struct pith_engine_params {
     int32_t chunk;      /* most tokens of one pass (default 512) */
     const char *type_k; /* "f32", "f16" (default), "bf16", "q8_0", "q4_0", "turbo4", "turbo3" or
                            "turbo2"; with other types in the first and last layers as
-                           "turbo2:q8_0=2+2". "q8_0:centre" takes off what a lane's keys have in
-                           common; with it go neither policies nor pith_seq_save. docs/store.md
-                           describes them */
+                           "turbo2:q8_0=2+2". "q8_0:centre" takes off the part that a lane's keys
+                           have in common. It goes with neither policies nor pith_seq_save.
+                           docs/store.md describes them */
     const char *type_v; /* the same, without centre */
     const char *keep;   /* which entries stay: "NAME:key=value,..."; NULL (default) or "none": all.
                            With a policy and neither kv_bytes nor kv_tokens, the KV memory is what
@@ -354,10 +355,10 @@ typedef struct pith_engine_params {
                            "none": all that are stored */
     const char *recall; /* how evicted tokens come back: "kv:key=value,..." or "text:..."; NULL
                            (default) or "none": they do not. docs/recall.md describes both */
-    const char *share;  /* which pages of what was generated may stand for others:
+    const char *share;  /* which pages of generated tokens may stand for others:
                            "NAME:key=value,..."; NULL (default) or "none": none */
     pith_advance_fn *on_advance; /* called on the evaluating thread for each evaluation that has
-                                    more tokens than sequences; NULL (default): nobody asks */
+                                    more tokens than sequences; NULL (default): not called */
     void *advance_user;
     int64_t memory_bytes; /* budget in bytes of all that grows with conversations: pages, recall's
                              tier, tables, marks and what policies remember. Pages and the tier get
@@ -369,12 +370,11 @@ typedef struct pith_engine_params {
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
-/* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown.
-   The strings of params are not needed afterwards.
-   INVALID (a value out of range, a policy or option that there is not, policies that do not go
-   together, a budget below what is protected), IO (recall's file), UNSUPPORTED (a storage type that
-   does not fit the head size, a vocab_only model, a share policy for a model without tokenizer),
-   NOMEM. */
+/* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown. The
+   strings of params are not needed afterwards. INVALID: a value out of range, a policy or option
+   that there is not, or policies that do not go together. Also a budget below the entries that are
+   protected. IO: recall's file. UNSUPPORTED: a storage type that does not fit the head size, a
+   vocab_only model, or a share policy for a model without tokenizer. NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
 
@@ -384,15 +384,15 @@ PITH_API void pith_engine_free(pith_engine *engine);
 /* The model that the engine was made over. */
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
-/* Bytes of KV memory that n_token tokens of one sequence take with these params (whole pages; the
-   most they take on the way, where a keep policy evicts, recall's guests and stretches that a
-   share policy keeps apart there included, and the state of recurrent layers, which 0 tokens
-   take, too), for planning before anything is allocated. INVALID, UNSUPPORTED. */
+/* Bytes of KV memory that n_token tokens of one sequence take with these params, for planning
+   before anything is allocated. They count whole pages, and with a keep policy the most pages that
+   are held on the way. Recall's guests are in them, stretches that a share policy keeps apart, and
+   the state of recurrent layers, which 0 tokens take, too. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
                                       int64_t n_token, int64_t *bytes, pith_error *err);
 
-/* The same with all that comes beside pages: bytes that memory_bytes must be at least, so that
-   nothing of n_token tokens of one sequence is lost. INVALID, UNSUPPORTED. */
+/* The same with all that comes beside pages. With memory_bytes of at least that, nothing of n_token
+   tokens of one sequence is lost. INVALID, UNSUPPORTED. */
 PITH_API pith_status pith_memory_estimate(const pith_model *model, const pith_engine_params *params,
                                           int64_t n_token, int64_t *bytes, pith_error *err);
 
@@ -405,8 +405,8 @@ typedef struct pith_kv_stats {
                                sees, once per page; the rest is slots without entry and alignment */
     int64_t shared_bytes;   /* of used: pages that more than one page table entry points to */
     int64_t saved_bytes;    /* what they would cost more if each entry had a page of its own */
-    int64_t table_bytes;    /* page tables, lane heads, the pool's lists and what a keep policy
-                               remembers of sequences, beside the pool */
+    int64_t table_bytes;    /* page tables, lane heads, the pool's lists and the state that a keep
+                               policy has of sequences, beside the pool */
     int64_t page_bytes;     /* one page; with different types in some layers, the largest */
     int64_t n_page;         /* in use, and of that size as many as there is room for */
     int64_t n_page_used;
@@ -418,7 +418,7 @@ typedef struct pith_kv_stats {
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
 
 /* Where the memory goes that grows with conversations: parts in bytes, which sum to total_bytes.
-   What an engine takes once (weights, buffers of a pass) is in none of them. */
+   Memory that an engine takes once (weights, buffers of a pass) is in none of them. */
 typedef struct pith_memory_stats {
     int64_t budget_bytes; /* pith_engine_params.memory_bytes; 0: only pages and the tier have one */
     int64_t total_bytes;
@@ -457,30 +457,31 @@ PITH_API void pith_seq_free(pith_seq *seq);
 /* Makes a copy that shares every page; pages are copied when one side writes to them. NOMEM. */
 PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_error *err);
 
-/* Forgets all tokens at positions >= n_token and gives their pages back. What a keep policy has
-   evicted below n_token stays away, so the sequence may then remember less than one that was
-   evaluated to n_token; pith_seq_sync does not build on such a rest. Recall forgets what is at or
-   above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token is
-   negative or beyond the sequence; KV_FULL when a policy overwrote entries in pages that a fork
-   shares, and none is free to copy one to; UNSUPPORTED where layers with a window no longer hold
-   what a token at n_token would see, or recurrent layers keep no state of n_token tokens: the
-   sentence says how far back it can go. The sequence is then unchanged. */
+/* Forgets all tokens at positions >= n_token and gives their pages back. Entries that a keep policy
+   has evicted below n_token stay away. So the sequence may then remember less than one that was
+   evaluated to n_token, and pith_seq_sync does not build on such a rest. Recall forgets what is at
+   or above n_token, too, and its guests where the tokens that chose them go. INVALID when n_token
+   is negative or beyond the sequence. KV_FULL when a policy overwrote entries in pages that a fork
+   shares, and none is free to copy one to. UNSUPPORTED where layers with a window no longer hold
+   the entries that a token at n_token would see. Likewise where recurrent layers keep no state of
+   n_token tokens. The sentence says how far back it can go. The sequence is then unchanged. */
 PITH_API pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err);
 
 /* Says that the first n_token positions are the prompt, whose entries a keep policy with the option
    pin-prompt never evicts; 0 takes it back. pith_generate marks the first prompt that it reads, or
-   one that it reads in the place of that; forgetting a part of the prompt takes the mark back, a
+   one that it reads in the place of that. Forgetting a part of the prompt takes the mark back. A
    fork keeps it, and so does a file for an engine with the same policy that pins. Mark before the
    positions are evaluated: what was evicted stays away. INVALID when n_token is negative, or when
-   the policy's budget does not hold so many pinned entries, with the numbers. */
+   the policy's budget does not hold that number of pinned entries, with the numbers. */
 PITH_API pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err);
 
-/* Gives a sequence without tokens a budget of its own, in the unit of the engine's keep policy: "256"
-   entries of a lane or "25%" of the tokens. "none": nothing is evicted, and the sequence computes
-   what that of an engine without the policy does. NULL: the engine's. A fork has it, too; a file does
-   not. More memory than the engine has is refused when the tokens come, as always. INVALID: the text,
-   the unit (a size such as 64MiB is never a sequence's own), a budget that the policy cannot work
-   with, or a sequence that has tokens; UNSUPPORTED: with a share policy. */
+/* Gives a sequence without tokens a budget of its own, in the unit of the engine's keep policy.
+   That is "256" entries of a lane or "25%" of the tokens. "none": nothing is evicted, and the
+   sequence computes what that of an engine without the policy does. NULL: the engine's. A fork has
+   it, too; a file does not. More memory than the engine has is refused when the tokens come, as
+   always. INVALID: the text, the unit (a size such as 64MiB is never a sequence's own), or a budget
+   that the policy cannot work with. Also a sequence that has tokens. UNSUPPORTED: with a share
+   policy. */
 PITH_API pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *err);
 
 /* The engine that the sequence belongs to. */
@@ -496,19 +497,19 @@ PITH_API const int32_t *pith_seq_tokens(const pith_seq *seq);
    changes; NULL when there are none. */
 PITH_API const float *pith_seq_logits(const pith_seq *seq);
 
-/* Writes the sequence (tokens, positions, pages as stored, what the keep policy remembers of it) to
-   a versioned, checksummed file; the file appears whole or not at all. IO, NOMEM. */
+/* Writes the sequence to a versioned, checksummed file: tokens, positions, pages as stored, and the
+   keep policy's state. The file appears whole or not at all. IO, NOMEM. */
 PITH_API pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err);
 
-/* Reads such a file into a new sequence, which goes on as the one that was saved would have, bit
-   for bit, where the keep policy and all its options are the same. The engine must have the same
-   model shape, page length and storage types; its keep policy may be another: then what the one in
-   the file remembered is left out, the engine's begins with entries that it knows nothing of, and
-   a lane that holds budget + slack entries or more has its round at the beginning of the next
-   evaluation. What recall has of the sequence is not in the file: nothing comes back of what was
-   evicted before. Its read policy may be another, too; that tokens read a part is in their entries
-   and not said in the file. IO, FORMAT (damaged), UNSUPPORTED (a later version of the format),
-   INVALID (other model or types, named with both values), KV_FULL, NOMEM; nothing has changed then.
+/* Reads such a file into a new sequence. Where the keep policy and all its options are the same, it
+   goes on as the saved one would have, bit for bit. The engine must have the same model shape, page
+   length and storage types; its keep policy may be another. Then the saved policy's state is left
+   out, and the engine's policy begins with entries that it has not seen before. A lane that holds
+   budget + slack entries or more has its round at the beginning of the next evaluation. Recall's
+   entries and texts are not in the file: nothing that was evicted before comes back. Its read
+   policy may be another, too; that tokens read a part is in their entries and not said in the file.
+   IO, FORMAT (damaged), UNSUPPORTED (a later version of the format), INVALID (other model or types,
+   named with both values), KV_FULL, NOMEM; nothing has changed then.
  */
 PITH_API pith_status pith_seq_load(pith_engine *engine, const char *path, pith_seq **out,
                                    pith_error *err);
@@ -537,16 +538,15 @@ typedef struct pith_batch_item {
                        of entries waits for its end. 0: the item is whole, or the last part */
 } pith_batch_item;
 
-/* Appends the tokens of every item (distinct sequences of this engine) in passes of at most
-   `chunk` tokens. Results do not depend on the company in the batch, the chunk or the threads.
-   On failure every sequence of the batch is as it was before the call; but where a keep policy had
-   evicted entries in this call, which only CANCELLED can follow, the sequence holds the tokens of
-   the passes that were done, without logits; and where recall had chosen guests in this call and
-   nothing was evicted, it has none.
-   With a keep policy the memory for at most budget + slack entries per lane must be free, however
-   many tokens follow; rounds over pages that are shared with a fork may copy them.
-   INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT, CANCELLED (progress,
-   on_logits or the engine's on_advance returned false), NOMEM. */
+/* Appends the tokens of every item (distinct sequences of this engine) in passes of at most `chunk`
+   tokens. Results do not depend on the company in the batch, the chunk or the threads. On failure
+   every sequence of the batch is as it was before the call, but for two cases. Where a keep policy
+   had evicted entries in this call, only CANCELLED can follow. Then the sequence holds the tokens
+   of the passes that were done, without logits. Where recall had chosen guests in this call and
+   nothing was evicted, it has none. With a keep policy the memory for at most budget + slack
+   entries per lane must be free, however many tokens follow. Rounds over pages that are shared with
+   a fork may copy them. INVALID (token id out of range, a sequence twice), KV_FULL, CONTEXT,
+   CANCELLED (progress, on_logits or the engine's on_advance returned false), NOMEM. */
 PITH_API pith_status pith_batch_eval(pith_engine *engine, const pith_batch_item *items,
                                      int32_t n_item, pith_progress_fn *progress, void *user,
                                      pith_error *err);
@@ -555,23 +555,23 @@ PITH_API pith_status pith_batch_eval(pith_engine *engine, const pith_batch_item 
 PITH_API pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_error *err);
 
-/* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates and evaluates
-   only the rest (at least the last token, so that logits are there). The result is that of a fresh
-   sequence: where truncating would leave gaps of evicted entries, only what lies before the first
-   gap is kept, of an engine with a read policy only tokens that no evaluation reads in part, of one
-   with a share policy those before the first that it shares, and of a model with recurrent layers
-   those up to a state that was kept. As pith_batch_eval. */
+/* Makes the sequence hold exactly these tokens: keeps the common prefix, truncates, and evaluates
+   only the rest. That is at least the last token, so that logits are there. The result is that of a
+   fresh sequence. Where truncating would leave gaps of evicted entries, only the tokens before the
+   first gap are kept. With a read policy only tokens that no evaluation reads in part are kept.
+   With a share policy only the tokens before the first shared one are. A model with recurrent
+   layers keeps those up to a state that was kept. As pith_batch_eval. */
 PITH_API pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
                                    pith_progress_fn *progress, void *user, pith_error *err);
 
-/* What the model makes of a text as one vector, out [n_embd], of length 1: the hidden states after
-   the last norm, of which the last token's, the first's or the mean is taken, as the file's key
-   ARCH.pooling_type says (3, 2, 1); the last token's where it says nothing. The tokens are read in
-   a sequence of their own, which must fit in the engine and is gone afterwards; those that the
-   model wants around a text are the caller's (PITH_TOKENIZE_BOS). The same bits for any chunk and
-   number of threads. INVALID (no tokens, an id out of range, an engine with a keep or read policy),
-   CONTEXT, UNSUPPORTED (another pooling, or a model whose tokens see those behind them), FORMAT
-   (such a key of another type), KV_FULL, CANCELLED (the tap returned false), NOMEM. */
+/* The model's vector for a text, out [n_embd], of length 1, from the hidden states after the last
+   norm. It is the last token's, the first's or the mean, as the file's key ARCH.pooling_type says
+   (3, 2, 1). Without the key it is the last token's. The tokens are read in a sequence of their
+   own, which must fit in the engine and is gone afterwards. The caller adds the tokens that the
+   model wants around a text (PITH_TOKENIZE_BOS). The same bits for any chunk and number of threads.
+   INVALID: no tokens, an id out of range, or an engine with a keep or read policy. UNSUPPORTED:
+   another pooling, or a model whose tokens see those behind them. FORMAT: such a key of another
+   type. CANCELLED: the tap returned false. CONTEXT, KV_FULL, NOMEM. */
 PITH_API pith_status pith_embed(pith_engine *engine, const int32_t *tokens, int32_t n_token,
                                 float *out, pith_error *err);
 
@@ -615,8 +615,8 @@ PITH_API void pith_sampler_free(pith_sampler *sampler);
 /* Chooses a token from logits [n_vocab]; ties go to the lower id. -1: the grammar allows none. */
 PITH_API int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits);
 
-/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. What comes
-   behind the first call of pith_sampler_sample is the answer, which the grammar follows. */
+/* Tells the sampler of a token that was taken, prompt or generated, for the penalties. Tokens
+   behind the first call of pith_sampler_sample are the answer, which the grammar follows. */
 PITH_API void pith_sampler_accept(pith_sampler *sampler, int32_t token);
 
 /* A token, and how likely it was to be drawn. */
@@ -625,8 +625,9 @@ typedef struct pith_chance {
     float p; /* above 0, up to 1 */
 } pith_chance;
 
-/* What the last choice was drawn from, after all steps: 0 for a token that could not be drawn. A
-   greedy choice, and a token that was accepted without a choice, had the chance 1. */
+/* The chance of a token in the distribution that the last choice was drawn from: 0 for a token that
+   could not be drawn. A greedy choice, and a token that was accepted without a choice, had the
+   chance 1. */
 PITH_API float pith_sampler_chance(const pith_sampler *sampler, int32_t token);
 /* The likeliest of those tokens, best first, of equals the lower id. Returns how many of at most cap
    were written. */
@@ -636,13 +637,14 @@ PITH_API int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, i
 
 /*
  * Speculation that changes nothing. Tokens are drafted cheaply, and one pass computes the logits of
- * all of them. Each is compared with what is chosen from the row before it, by the same sampler in
- * the same state; from the first that differs on they are forgotten. As the bits of a row do not
- * depend on what it is computed with, tokens, text and the bits of logits are those without drafts.
+ * all of them. Each is compared with the token that the same sampler in the same state chooses from
+ * the row before it. From the first that differs on they are forgotten. The bits of a row do not
+ * depend on the other rows of its pass. So tokens, text and the bits of logits are those without
+ * drafts.
  *
- * What a draft is worth is measured: how many tokens came true, and what a pass of several rows
- * takes beside one of a single row. Where that does not pay nothing is drafted, and it is tried
- * again rarely. Figures decide whether something is drafted, never which token is chosen.
+ * The worth of drafts is measured: how many tokens came true, and the time of a pass of several
+ * rows beside that of one row. Where that does not pay nothing is drafted, and it is tried again
+ * rarely. Figures decide whether something is drafted, never which token is chosen.
  */
 typedef struct pith_draft_params {
     bool lookup;         /* drafts what followed the same words in the prompt or in the text so far
@@ -669,7 +671,7 @@ PITH_API pith_status pith_draft_check(const pith_engine *engine, const pith_draf
 typedef struct pith_generate_params {
     int32_t n_predict; /* most tokens; -1: until the end token or the budget. Default -1 */
     pith_sample_params sample;
-    const char *const *stop; /* [n_stop] strings that end the text and are not part of it; the name
+    const char *const *stop; /* [n_stop] strings that end the text and are not part of it. The name
                                 of a special token that is not printed ends it at that token */
     int32_t n_stop;
     const size_t *stop_len;     /* [n_stop] their bytes; NULL (default): each ends with its zero */
@@ -681,9 +683,9 @@ typedef struct pith_generate_params {
                              text, or all of that text. NULL (default): nothing is recalled within a
                              prompt */
     size_t message_len;   /* bytes of it */
-    const char *recalled; /* what pith_seq_recall_text found, as it stands in the prompt's text: it
-                             and what follows are kept until the answer ends, as far as the budget
-                             holds them. NULL (default): nothing was put in */
+    const char *recalled; /* the text that pith_seq_recall_text found, as it stands in the prompt.
+                             It and all behind it are kept until the answer ends, as far as the
+                             budget holds them. NULL (default): nothing was put in */
     const pith_draft_params *draft; /* NULL (default): nothing is drafted. While a tap listens
                                        nothing is, either. The scheduler has its own */
     bool keep_read; /* a prompt that is cancelled leaves the tokens that were read in the sequence,
@@ -720,22 +722,22 @@ typedef struct pith_generate_result {
 
 /* Makes the sequence hold the prompt (pith_seq_sync), then samples tokens and hands their text to
    on_text (may be NULL). Afterwards the sequence holds the prompt and the generated tokens but the
-   last, whose logits nobody asked for; pith_seq_logits is the row that the last was chosen from.
-   A character that the last token leaves unfinished is not printed. params and result may be NULL.
+   last, whose logits were not needed. pith_seq_logits is the row that the last was chosen from. A
+   character that the last token leaves unfinished is not printed. params and result may be NULL.
 
    With params->message in an engine with recall `text`, a prompt that outgrows the keep budget is
-   recalled in the same turn: its tokens are evaluated up to the question (pith_recall_place of the
-   message), what pith_seq_recall_text finds for it is read there as plain text, and then the
-   question and what follows it, all of which stay until the answer ends or is longer than the keep
-   budget holds beside it. The sequence then holds these tokens, too, and where this fails, those
-   before the question. Where nothing was evicted until then, nothing is found, or the prompt's text
-   does not hold the message's, the prompt is read as it is; likewise where the message ends the
-   prompt, so that no template follows it, and neither a label nor a question mark asks. For a
-   conversation, which keeps its messages, put what is found into the message before the prompt is
-   rendered, as `pith chat` does, name it in params->recalled, and leave params->message NULL.
+   recalled in the same turn. Its tokens are evaluated up to the question (pith_recall_place of the
+   message). There the text that pith_seq_recall_text finds is read as plain text, and then the
+   question and all behind it. These stay until the answer ends or is longer than the keep budget
+   holds beside them. The sequence then holds these tokens, too, and where this fails, those before
+   the question. The prompt is read as it is where nothing was evicted until then, nothing is found,
+   or its text does not hold the message's. Likewise where the message ends the prompt, so that no
+   template follows it, and neither a label nor a question mark asks. For a conversation, which
+   keeps its messages, put the text that is found into the message before the prompt is rendered, as
+   `pith chat` does. Name it in params->recalled, and leave params->message NULL.
 
    As pith_batch_eval, also INVALID for a parameter out of range (named), and the statuses of
-   pith_draft_check; running out of KV memory while generating is no failure but PITH_STOP_FULL. */
+   pith_draft_check. Running out of KV memory while generating is no failure but PITH_STOP_FULL. */
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);

@@ -1,8 +1,8 @@
 /*
- * policy.h - what Pith can do with a KV cache: which entries stay (keep), which ones attention
- * looks at (read), how evicted ones come back (recall), which pages stand for others (share), and
- * the types that keys and values are stored in. It lists them, checks their options, and says what
- * they did to a sequence. The options themselves are strings of pith_engine_params.
+ * policy.h - the policies of a KV cache: which entries stay (keep), which ones attention looks at
+ * (read), how evicted ones come back (recall). Also which pages stand for others (share), and the
+ * types that keys and values are stored in. It lists them, checks their options, and says what they
+ * did to a sequence. The options themselves are strings of pith_engine_params.
  */
 #ifndef PITH_POLICY_H
 #define PITH_POLICY_H
@@ -15,8 +15,8 @@ extern "C" {
 
 /* ---- listing ------------------------------------------------------------------------------ */
 
-/* What a policy decides: which entries stay, which ones attention looks at, how evicted ones come
-   back, and which pages stand for others. */
+/* The verb of a policy: it decides which entries stay, which ones attention looks at, how evicted
+   ones come back or which pages are shared. */
 typedef enum pith_verb { PITH_KEEP, PITH_READ, PITH_RECALL, PITH_SHARE } pith_verb;
 
 #define PITH_N_VERB 4
@@ -33,9 +33,9 @@ typedef struct pith_policy_info {
 
 typedef struct pith_param_info {
     const char *key;
-    const char *type; /* "count": a whole number; "budget": also a share (50%) or bytes (64MiB);
-                         "real": a number; "choice": one of the words that help lists; "text": a
-                         name without comma, at most 255 bytes; "size": bytes (64MiB) */
+    const char *type; /* "count": a whole number. "budget": also a share (50%) or bytes (64MiB).
+                         "real": a number. "choice": one of the words that help lists. "text": a
+                         name without comma, at most 255 bytes. "size": bytes (64MiB) */
     const char *help;
     char fallback[32]; /* the value when the option is not given */
     int64_t min;       /* of whole numbers: min <= value <= max; of "real", in thousandths; of
@@ -72,14 +72,14 @@ PITH_API pith_status pith_policy_get_preset(pith_verb verb, int32_t i, int32_t j
    is a model. That a budget in bytes is enough shows only with one. INVALID. */
 PITH_API pith_status pith_policy_check(pith_verb verb, const char *text, pith_error *err);
 
-/* The name nearest to a misspelt word, for "did you mean": at most a third of the word is wrong, or
+/* The name nearest to a misspelt word, for "did you mean". At most a third of the word is wrong, or
    the word is the beginning of one name alone. NULL where none is near. names [n], which may hold
    NULL, are borrowed for the call; what comes back is one of them. */
 PITH_API const char *pith_nearest(const char *word, const char *const *names, size_t n);
 
 /* ---- what goes together ------------------------------------------------------------------- */
 
-/* What sequences are used for, in an engine and its scheduler. */
+/* The uses of sequences, in an engine and its scheduler. */
 typedef enum pith_use {
     PITH_USE_EVALUATE, /* they are read and generated, which all others include */
     PITH_USE_PREFIX,   /* a scheduler begins one with pages that others have read */
@@ -103,36 +103,35 @@ PITH_API pith_status pith_policies_fit(const pith_engine_params *params, pith_us
 
 /*
  * A keep policy evicts entries of a sequence, so that a lane holds at most a budget. When a lane
- * holds budget + slack entries, a round brings it back to the budget: the entries that the policy
- * thinks least of go, whole pages return to the pool, and what stays keeps its position.
- * docs/policies.md describes the rules and the policies.
+ * holds budget + slack entries, a round brings it back to the budget: the entries that score lowest
+ * go. Whole pages return to the pool, and the other entries keep their positions. docs/policies.md
+ * describes the rules and the policies.
  *
- * What is promised: a lane that grows holds at most budget + slack entries at any time, fewer than
- * that when an evaluation returns, and at most the budget right after a round. Rounds come at
+ * The promise: a lane that grows holds at most budget + slack entries at any time. It holds fewer
+ * than that when an evaluation returns, and at most the budget right after a round. Rounds come at
  * numbers of tokens that depend on the sequence alone, so results depend neither on the chunk nor
- * on threads or company; a sequence that never comes to a round is bit for bit that of the full
+ * on threads or company. A sequence that never comes to a round is bit for bit that of the full
  * cache.
  *
- * With the option overwrite=on an evaluation of one token is a step: in a lane that holds its
- * budget the token takes the place of the entry that the last step's attention made least of, so
- * that no page is taken or given back however many steps follow. Longer evaluations have rounds,
- * and one at their end where the budget is reached: how tokens are cut into evaluations matters
- * then.
+ * With the option overwrite=on an evaluation of one token is a step. In a lane that holds its
+ * budget the token takes the place of the entry that the last step's attention scored lowest. So no
+ * page is taken or given back however many steps follow. Longer evaluations have rounds, and one at
+ * their end where the budget is reached: how tokens are cut into evaluations matters then.
  */
 
-/* What the options of a keep policy come to, those of its defaults and its preset included. */
+/* The options of a keep policy as values, with its defaults and its preset filled in. */
 typedef struct pith_keep_rules {
     const char *policy;      /* constant strings; NULL: the full cache, and the numbers are 0 */
     const char *granularity; /* "all", "head", "layer", "layer-head"; "" for the full cache */
     int32_t slack;
     int32_t prefix; /* positions below this always stay */
-    int32_t sinks;  /* so many of a lane's oldest entries always stay */
-    int32_t window; /* the last so many positions always stay; of a budget that is a share or a
+    int32_t sinks;  /* this number of a lane's oldest entries always stays */
+    int32_t window; /* this number of last positions always stays; of a budget that is a share or a
                        size, without its recent part */
     int32_t segments;
     bool pin_prompt;  /* positions that are marked as the prompt always stay, where .. */
     bool overwrite;   /* a token that is evaluated alone takes an entry's place in a full lane */
-    int32_t pin_most; /* .. they are at most so many: half of the budget. INT32_MAX where that is a
+    int32_t pin_most; /* .. the limit of their number: half of the budget. INT32_MAX where that is a
                          share or a size */
     const char *budget_unit; /* "entries", "share" or "bytes"; "" for the full cache */
     double budget;           /* entries of a lane, a share of the tokens (0.25), or bytes */
@@ -146,46 +145,46 @@ PITH_API pith_status pith_keep_get_rules(const char *keep, pith_keep_rules *out,
 /* ---- read policies ------------------------------------------------------------------------ */
 
 /*
- * A read policy evicts nothing: each chunk of a prompt, and each token that is evaluated alone,
- * attends to a part of what is stored, which the policy chooses anew for every layer, KV head and
- * chunk, and to the chunk's own tokens. docs/read.md describes the rules and the policies.
+ * A read policy evicts nothing. Each chunk of a prompt, and each token that is evaluated alone,
+ * attends to a part of the stored entries and to the chunk itself. The policy chooses that part
+ * anew for every layer, KV head and chunk. docs/read.md describes the rules and the policies.
  *
- * What is promised: with a budget of at least the stored entries the results are bit for bit those
- * of full attention. Chunks are counted from the first token of an evaluation, and from the last
- * keep round in it, so results depend neither on the engine's chunk, which must be at least the
- * policy's, nor on threads or company; how a text is cut into evaluations matters. What a policy
- * keeps beside entries to choose by is a part of pages and counted with them.
+ * The promise: with a budget of at least the stored entries the results are full attention's, bit
+ * for bit. Chunks are counted from the first token of an evaluation, and from the last keep round
+ * in it. The engine's chunk must be at least the policy's. So results depend neither on it nor on
+ * threads or company; how a text is cut into evaluations matters. Data that a policy keeps beside
+ * entries to choose by is a part of pages and counted with them.
  */
 
 /* ---- recall ------------------------------------------------------------------------------- */
 
 /*
  * Recall needs a keep policy, and brings back what that evicted. `kv` keeps evicted entries in a
- * second tier, host memory and then a file, and lets the queries of a turn's last tokens choose
- * which of them attention reads again, at their own positions: as guests, within the keep budget.
- * `text` writes evicted spans as text to a store that a new turn's question searches.
- * docs/recall.md describes both.
+ * second tier, host memory and then a file. The queries of a turn's last tokens choose which of
+ * them attention reads again, at their own positions: as guests, within the keep budget. `text`
+ * writes evicted spans as text to a store that a new turn's question searches. docs/recall.md
+ * describes both.
  *
- * What is promised of `kv`: a lane's entries and guests together are within the keep budget that
- * was asked for (and its slack between rounds), of which guests take a share; only where a budget
- * that is a share of the tokens comes to less than the policy protects are guests on top of that.
- * Guests are chosen anew by the last tokens of each evaluation of several (the option last), and
- * with every=N by each Nth token that is evaluated alone; a keep round that would fall among tokens
+ * The promise of `kv`: a lane's entries and guests together are within the keep budget that was
+ * asked for (and its slack between rounds). Guests take a share of it. A budget that is a share of
+ * the tokens can come to less than the policy protects; only then are guests on top of it. Guests
+ * are chosen anew by the last tokens of each evaluation of several (the option last). With every=N
+ * each Nth token that is evaluated alone chooses, too. A keep round that would fall among tokens
  * that choose together comes before them. So results depend neither on the chunk, nor on threads or
- * company; how a text is cut into evaluations matters. While nothing was evicted the bits are those
- * of the full cache.
+ * company; how a text is cut into evaluations matters. Until entries are evicted the bits are the
+ * full cache's.
  */
 
 /* ---- share -------------------------------------------------------------------------------- */
 
 /*
  * A share policy lets one page of the KV memory stand in several places of a sequence. Tokens that
- * are evaluated alone form steps, which end at a blank line; when one ends, its pages are compared
- * with those of earlier steps of like words, and where two are near enough, the later one is given
+ * are evaluated alone form steps, which end at a blank line. When one ends, its pages are compared
+ * with the pages of earlier steps of like words. Where two are near enough, the later one is given
  * back and the earlier one read in its place. docs/share.md describes the policies and the options.
  *
- * What is promised: what a sequence shares depends on its own tokens alone, neither on chunk and
- * threads nor on company, but where the option across=yes lets it use other sequences' pages. A
+ * The promise: the pages that a sequence shares depend on its own tokens alone, neither on chunk
+ * and threads nor on company. Only the option across=yes lets it use other sequences' pages. A
  * sequence never takes more pages than without a policy, and one that shares nothing is as without.
  * Any later write to a shared page copies it first. Files (pith_seq_save) hold what is shared, and
  * not which steps there were.
@@ -230,7 +229,7 @@ typedef struct pith_store_info {
 /* Storage type i of those that there are, the largest first. NOT_FOUND past the last. */
 PITH_API pith_status pith_store_type(int32_t i, pith_store_info *out);
 
-/* Bits of a value of type i in a head of head_dim dimensions, scales included; 0 where the type
+/* Bits of a value of type i in a head of head_dim dimensions, scales included. 0 where the type
    cannot store such a head, or there is no such type. */
 PITH_API double pith_store_bits(int32_t i, int32_t head_dim);
 
@@ -238,15 +237,15 @@ PITH_API double pith_store_bits(int32_t i, int32_t head_dim);
    NULL. INVALID. */
 PITH_API pith_status pith_store_check(const char *type_k, const char *type_v, pith_error *err);
 
-/* Where so many query heads share a KV head, errors of its keys add up in all of them: q8_0 takes
-   the place of a rotated type of K that was not forced ("turbo3:force"). */
+/* Where PITH_SHARED_KEYS or more query heads share a KV head, errors of its keys add up in all of
+   them. Then q8_0 takes the place of a rotated type of K that was not forced ("turbo3:force"). */
 #define PITH_SHARED_KEYS 6
 
 /* ---- what policies did to a sequence ------------------------------------------------------ */
 
-/* What keep rounds did to the tokens that a sequence holds. A fork goes on counting from its
-   origin's numbers, a loaded sequence from zero; forgetting so much that every token left has all
-   its entries (pith_seq_truncate, pith_seq_sync) returns to zero. */
+/* The rounds and evictions of the tokens that a sequence holds. A fork goes on counting from its
+   origin's numbers, a loaded sequence from zero. The numbers return to zero when every token left
+   has all its entries again (pith_seq_truncate, pith_seq_sync). */
 typedef struct pith_keep_stats {
     int64_t rounds;
     int64_t evicted;        /* entries, over all lanes */
@@ -260,7 +259,8 @@ typedef struct pith_keep_stats {
     int32_t first_overwrite_at; /* tokens in the sequence when a token first took the place of an
                                    entry (the option overwrite); -1: none did */
     int64_t overwritten;        /* of evicted: entries whose place a token took */
-    int32_t n_lane;             /* all, or with a keep policy those of layers without a window */
+    int32_t n_lane;             /* all, or with a keep policy the lanes of layers without a
+                                   window */
     uint32_t reserved;
     int64_t remembered_bytes; /* what policies and recall remember of the sequence beside entries:
                                  its share of policy_bytes of pith_memory_stats */
@@ -268,9 +268,9 @@ typedef struct pith_keep_stats {
 
 PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
 
-/* What a read policy did for the tokens that the sequence holds, over all layers, KV heads and
-   chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is left that
-   read a part returns to zero. */
+/* The entries that were read and not read for the tokens that the sequence holds, over all layers,
+   KV heads and chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is
+   left that read a part returns to zero. */
 typedef struct pith_read_stats {
     int64_t chunks; /* chunks times lanes, generated tokens included */
     int64_t sparse; /* of them: those that read a part */
@@ -282,7 +282,8 @@ typedef struct pith_read_stats {
 
 PITH_API void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out);
 
-/* What recall holds of a sequence and did for it. Entries are counted over all lanes. */
+/* The entries that recall holds of a sequence, and its work for it. Entries are counted over all
+   lanes. */
 typedef struct pith_recall_stats {
     int64_t recalls;   /* passes that chose guests, or texts that were retrieved */
     int64_t stored;    /* evicted entries in the tier; spans of text in the store */
@@ -298,7 +299,7 @@ typedef struct pith_recall_stats {
 
 PITH_API void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out);
 
-/* What a share policy did for the tokens that a sequence holds. Forks and files as for
+/* The pages that are shared among the tokens that a sequence holds. Forks and files as for
    pith_keep_stats. */
 typedef struct pith_share_stats {
     int64_t steps_closed;
@@ -317,33 +318,34 @@ typedef struct pith_share_stats {
 PITH_API void pith_seq_share_stats(const pith_seq *seq, pith_share_stats *out);
 
 /* Runs a round of the keep policy now, whatever the slack: every lane that holds more than its
-   budget is brought to it. With a slack that the sequence never reaches, rounds come only here, so
-   that a text can be read under the full cache and be cut once. Logits stay those that were
-   computed; where there is no policy, or no lane above its budget, nothing happens. INVALID (the
-   budget does not hold the pinned prompt), KV_FULL (pages that a fork shares are copied, and there
-   is no room for the copies), NOMEM leave the sequence as it was. */
+   budget is brought to it. With a slack that the sequence never reaches, rounds come only here. So
+   a text can be read under the full cache and be cut once. Logits stay those that were computed;
+   where there is no policy, or no lane above its budget, nothing happens. INVALID: the budget does
+   not hold the pinned prompt. KV_FULL: pages that a fork shares are copied, and there is no room
+   for the copies. After these and NOMEM the sequence is as it was. */
 PITH_API pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err);
 
-/* With recall `text`: the part of a user's message that is searched for. What follows the last
-   "question:" in any case, where that is near the end; else all of a short message; of a longer one
-   the last sentences that ask for something (a question mark, or a word such as "tell"), with what
-   follows them, or the first ones where those open the message; else the last sentence. It begins
-   and ends without white space. docs/recall.md has the rules. */
+/* With recall `text`: the part of a user's message that is searched for. It is the text behind the
+   last "question:" in any case, where that is near the end. Else it is all of a short message. Of a
+   longer one it is the last sentences that ask (a question mark, or a word such as "tell"), with
+   the text behind them. Where such sentences open the message it is the first ones, and else the
+   last sentence. It begins and ends without white space. docs/recall.md has the rules. */
 PITH_API void pith_recall_question(const char *message, size_t len, const char **out,
                                    size_t *out_len);
 
-/* The byte of the message in front of which what is found belongs: where that question begins, its
-   label and the beginning of that line included, or the message's end where the question opens it.
+/* The byte of the message in front of which the found text belongs. That is where the question
+   begins, its label and the beginning of that line included. Where the question opens the message
+   it is the message's end.
  */
 PITH_API size_t pith_recall_place(const char *message, size_t len);
 
 /* With recall `text`: the text to put into the user's message that asks, at pith_recall_place: a
-   heading and the sentences found, lines of their own. No more than the keep budget can hold until
-   the question is answered; runs a keep round first where a lane is over its budget, so that what
-   would go next is found, too. *text is allocated, terminated and freed by pith_recall_free; NULL
-   where nothing is found, nothing was evicted, or there is no such recall. Failures of the store
-   are no errors: they are said once, and nothing is found. NOMEM, and INVALID as
-   pith_seq_keep_round. */
+   heading and the sentences found, lines of their own. It is no more than the keep budget can hold
+   until the question is answered. A keep round runs first where a lane is over its budget, so that
+   entries that would go next are found, too. *text is allocated, terminated and freed by
+   pith_recall_free; NULL where nothing is found, nothing was evicted, or there is no such recall.
+   Failures of the store are no errors: they are said once, and nothing is found. NOMEM, and INVALID
+   as pith_seq_keep_round. */
 PITH_API pith_status pith_seq_recall_text(pith_seq *seq, const char *question, size_t len,
                                           char **text, pith_error *err);
 PITH_API void pith_recall_free(char *text);

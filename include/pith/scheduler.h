@@ -15,25 +15,26 @@ extern "C" {
 /*
  * A scheduler runs many requests in one engine and one KV budget: continuous batching. In each step
  * every running request generates a token, and what is left of the step's tokens reads prompts in
- * chunks. A request is admitted when the memory that it will take is set aside: under a keep policy
- * all of it, which is constant, so that nothing is ever preempted; without one a share of what it
- * may still grow by (`reserve`). Where memory runs out all the same, cached prefixes go first, and
- * then the request that was admitted last waits: what it holds is computed again later, or, where a
- * policy had altered it, kept in host memory meanwhile.
+ * chunks. A request is admitted when the memory that it will take is set aside. Under a keep policy
+ * that is all of it, which is constant, so that nothing is ever preempted. Without one it is a
+ * share of the memory by which it may still grow (`reserve`). Where memory runs out all the same,
+ * cached prefixes go first, and then the request that was admitted last waits. Its entries are
+ * computed again later, or, where a policy had altered them, kept in host memory meanwhile.
  *
- * Prefixes of prompts that requests have in common are computed once: full pages are found again by
- * a hash of all tokens before them, while somebody uses them and until the memory is needed.
+ * Prefixes of prompts that requests have in common are computed once. Full pages are found again by
+ * a hash of all tokens before them, while a sequence uses them and until the memory is needed.
  *
  * A request may have its conversation kept (PITH_SLOT_ANY), or name a slot for it. When its answer
- * ends, its sequence stays parked, and the next request whose prompt begins with its tokens goes on
- * from it: each turn is read once. Parked memory is a part of the one budget. Where somebody else
- * needs it, unused cached prefixes go first, and then what was used longest ago: a prefix can be had
- * again from its tokens alone, while what a keep policy or recall knows of a session can not.
+ * ends, its sequence stays parked. The next request whose prompt begins with its tokens goes on
+ * from it: each turn is read once. Parked memory is a part of the one budget. Where another request
+ * needs it, unused cached prefixes go first, and then the conversation that was used longest ago. A
+ * prefix can be had again from its tokens alone; the state that a keep policy or recall has of a
+ * session can not.
  *
- * What is promised: each request gets the tokens that it would get alone, whatever the company and
- * the order, and ends in a defined state. One thread at a time runs steps and owns the engine,
- * whose other sequences must not be evaluated by others meanwhile; submit, cancel and wait may be
- * called from any thread.
+ * The promise: each request gets the tokens that it would get alone, whatever the company and the
+ * order, and ends in a defined state. One thread at a time runs steps and owns the engine. No other
+ * thread may evaluate the engine's other sequences meanwhile. Any thread may call submit, cancel
+ * and wait.
  */
 typedef struct pith_scheduler pith_scheduler;
 
@@ -41,11 +42,11 @@ typedef struct pith_scheduler_params {
     int32_t n_seq;       /* most answers that run at the same time (default 256) */
     int32_t n_queue;     /* most requests that wait; further ones are refused (default 1024) */
     int32_t step_tokens; /* most tokens of a step; 0 (default): the engine's chunk while nothing is
-                            generated, and 128 otherwise. Who generates has a token in any case,
-                            and where the cut of a prompt matters (a read policy, recall, a keep
-                            policy that overwrites) the first of a step is read whole */
-    double reserve;      /* 0 to 1: the share of what a request may still grow by that is set aside
-                            when it is admitted; below 0 (default): 1 under a keep policy, else 0.5
+                            generated, and 128 otherwise. A request that generates has a token in
+                            any case. Where the cut of a prompt matters (a read policy, recall, a
+                            keep policy that overwrites) the first of a step is read whole */
+    double reserve;      /* 0 to 1: the share of a request's possible growth that is set aside when
+                            it is admitted. Below 0 (default): 1 under a keep policy, else 0.5
                           */
     double watermark;    /* 0 to 1: the share of the KV memory that admitting leaves free (default
                             0.01); a request that would run alone ignores it */
@@ -63,7 +64,7 @@ typedef struct pith_scheduler_params {
                             many as there is memory for */
     const pith_draft_params *draft; /* copied; NULL (default): nothing is drafted. Drafts are a part
                                        of steps in which no prompt is read, at most four answers run
-                                       and nobody waits for memory. Rows of logits are kept for
+                                       and no request waits for memory. Rows of logits are kept for
                                        n_max + 4 tokens, in memory of the scheduler's own */
     uint32_t reserved[5];
 } pith_scheduler_params;
@@ -100,8 +101,8 @@ typedef enum pith_reuse {
     PITH_REUSE_DIFFERS, /* the conversation's tokens are others from `differs_at` on */
     PITH_REUSE_DROPPED, /* the conversation was dropped for others' memory */
     PITH_REUSE_SALT,    /* what its slot holds was parked under another cache_salt */
-    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there;
-                           or it cannot be pinned or shown any more as the request wants it */
+    PITH_REUSE_POLICY, /* it differs from `differs_at` on, and a policy allows no way back to there.
+                           Or it can no longer be pinned or shown as the request wants it */
     PITH_REUSE_OFF,    /* its slot is -1: no parked conversation was looked for */
 } pith_reuse;
 
@@ -136,7 +137,7 @@ typedef struct pith_answer_result {
     int32_t slot;        /* where its conversation stays; -1: nowhere */
     int32_t n_from_park; /* of n_cached: tokens of a parked conversation, not of a prefix */
     int64_t n_evicted;   /* of keep.evicted: entries that went since the request began */
-    int32_t n_predict; /* the most tokens that it could get: those of its parameters, or fewer where
+    int32_t n_predict;  /* the most tokens that it could get: its parameter's number, or fewer where
                           no more had room; -1: no number was given */
     int64_t held_bytes; /* of pages at its end, those that others hold, too, included */
     int64_t full_bytes; /* that its tokens would take without any policy */
@@ -154,26 +155,26 @@ typedef struct pith_request {
                               the seed of answer i is that of params plus i */
     int32_t priority;      /* higher ones are admitted first and put back last. Default 0 */
     double deadline_s;     /* seconds from submission in which it is to end; 0 (default): none */
-    const int32_t *forced; /* [n_forced] copied: the first tokens of every answer, which are taken
-                              in the place of what would be sampled and count as that (stop strings,
-                              end tokens, n_predict); NULL: none */
+    const int32_t *forced; /* [n_forced] copied: the first tokens of every answer, in the place of
+                              sampled ones. They count as such (stop strings, end tokens,
+                              n_predict); NULL: none */
     int32_t n_forced;
     pith_answer_token_fn *on_token; /* may be NULL */
     pith_answer_done_fn *on_done;   /* called once for each answer; may be NULL */
     void *user;
     /* Where the sequence stays when its answer ends. PITH_SLOT_ANY: in a place of its own. 0 and
        above: in this slot, in which one request at a time runs, while further ones wait for it;
-       n_answer is 1. With both, it goes on from the parked conversation that has most of the prompt:
-       all of its tokens where the prompt begins with them, or, where forgetting is exact, those that
-       both have. Among equals the slot's own counts, then `session`'s, then the one that was used
-       last. An answer that was cancelled is parked, too, if its sequence is what a fresh one of its
-       tokens would be; one that failed is not. -1 (default): it is not parked, and goes on from
+       n_answer is 1. With both, it goes on from the parked conversation that has most of the
+       prompt. That is all of its tokens where the prompt begins with them, or, where forgetting is
+       exact, those that both have. Among equals the slot's own counts, then `session`'s, then the
+       one that was used last. A cancelled answer is parked, too, if its sequence is that of a fresh
+       one of its tokens. A failed one is not. -1 (default): it is not parked, and goes on from
        none */
     int32_t slot;
     int32_t n_pin; /* under a keep policy with pin-prompt: the first n_pin tokens are never evicted,
-                      in the place of the whole prompt. In a slot they are those of the session, so
-                      that its memory stays constant. 0 (default): the prompt, in a slot that of the
-                      first request */
+                      in the place of the whole prompt. In a slot these are the session's first
+                      tokens, so that its memory stays constant. 0 (default): the prompt, in a slot
+                      that of the first request */
     uint64_t cache_salt; /* what is cached is found only by requests of the same salt, so that
                             others learn nothing from times. Default 0 */
     pith_prompt_logits_fn *on_prompt; /* shows logits of the prompt; may be NULL */
@@ -181,8 +182,8 @@ typedef struct pith_request {
                                          default 0 */
     uint64_t session; /* stands for the name of a conversation, which is preferred among those that
                          have as much of the prompt; default 0: none */
-    const char *budget; /* of its sequence, as pith_seq_set_budget. What was kept under another
-                           budget is not reused. NULL (default): the engine's */
+    const char *budget; /* of its sequence, as pith_seq_set_budget. Entries that were kept under
+                           another budget are not reused. NULL (default): the engine's */
     uint32_t reserved[4];
 } pith_request;
 
@@ -198,17 +199,18 @@ PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_sched
    prefixes. NULL is ignored. */
 PITH_API void pith_scheduler_free(pith_scheduler *scheduler);
 
-/* Queues a request, whose id is above those before. BUSY (the queue is full), KV_FULL (the prompt
-   can never fit, with the numbers), CONTEXT (the prompt is
-   longer than the model's trained context, which that of a slot under a keep policy may be),
-   INVALID (a parameter, named; a prompt that is to be pinned, or n_pin tokens, that a keep policy's
-   budget does not hold), CANCELLED (the scheduler is being freed), NOMEM. Thread-safe. */
+/* Queues a request, whose id is above those before. BUSY: the queue is full. KV_FULL: the prompt
+   can never fit, with the numbers. CONTEXT: the prompt is longer than the model's trained context;
+   that of a slot under a keep policy may be. INVALID: a parameter, named; or pinned tokens (the
+   prompt, or n_pin) that a keep policy's budget does not hold. CANCELLED: the scheduler is being
+   freed. NOMEM. Thread-safe. */
 PITH_API pith_status pith_scheduler_submit(pith_scheduler *scheduler, const pith_request *request,
                                            int64_t *id, pith_error *err);
 
-/* The most tokens, prompt and answer together, that a request can come to have: what the memory
-   holds alone and, where no policy evicts, the model's trained context. n_predict is a ceiling: an
-   answer that would go beyond ends there, as one of its length. Thread-safe. */
+/* The most tokens, prompt and answer together, that a request can come to have: the tokens that the
+   memory holds for it alone. Where no policy evicts, the model's trained context is a limit, too.
+   n_predict is a ceiling: an answer that would go beyond ends there, as one of its length.
+   Thread-safe. */
 PITH_API int32_t pith_scheduler_room(const pith_scheduler *scheduler, const pith_request *request);
 
 /* Ends a request's answers at the next step, wherever it is: NOT_FOUND when it has ended already. A
@@ -224,7 +226,7 @@ PITH_API pith_status pith_scheduler_step(pith_scheduler *scheduler, bool *idle, 
 /* Steps until there is nothing to do. */
 PITH_API pith_status pith_scheduler_run(pith_scheduler *scheduler, pith_error *err);
 
-/* Waits until there is something to do, at most so many seconds; true: there is. Thread-safe. */
+/* Waits until there is something to do, at most `seconds`; true: there is. Thread-safe. */
 PITH_API bool pith_scheduler_wait(pith_scheduler *scheduler, double seconds);
 
 /* ---- what is there -------------------------------------------------------------------------- */
@@ -238,13 +240,12 @@ typedef enum pith_item_state {
 } pith_item_state;
 
 typedef struct pith_scheduler_item {
-    int64_t
-        id; /* of the request; of what is parked, that of the one that was answered last, 0 after
+    int64_t id; /* of the request; of a parked conversation, the id of its last answer, 0 after
                    pith_scheduler_slot_restore */
     int32_t answer;
     int32_t slot; /* -1: none */
     pith_item_state state;
-    int32_t n_prompt; /* tokens of the prompt; of what is parked, of the last one */
+    int32_t n_prompt; /* tokens of the prompt; of a parked conversation, of its last prompt */
     int32_t n_done;   /* tokens that its sequence holds: of n_prompt while it reads */
     int32_t n_generated;
     int32_t n_cached;
@@ -263,14 +264,14 @@ typedef bool pith_scheduler_item_fn(void *user, const pith_scheduler_item *item)
 PITH_API void pith_scheduler_each(pith_scheduler *scheduler, pith_scheduler_item_fn *fn,
                                   void *user);
 
-/* What is parked in a slot to a file and back (pith_seq_save, pith_seq_load), or away. *n_token
-   (may be NULL) receives its tokens. On the thread that steps, between steps. A restored sequence
-   takes the place of what the slot held, and belongs to requests of cache_salt; unused cached
-   prefixes and then what is parked make room for it. Of a conversation that has a place of its own,
-   `slot` is the place that pith_scheduler_each shows; restoring wants a slot that requests may name.
-   INVALID (a slot that there is not), NOT_FOUND
-   (nothing is parked in it), BUSY (a request runs in it; or a step is running), and the statuses
-   of pith_seq_save and pith_seq_load. */
+/* Writes the conversation that is parked in a slot to a file, reads it back (pith_seq_save,
+   pith_seq_load), or erases it. *n_token (may be NULL) receives its tokens. On the thread that
+   steps, between steps. A restored sequence takes the place of the slot's conversation, and belongs
+   to requests of cache_salt. Unused cached prefixes and then parked conversations make room for it.
+   Of a conversation that has a place of its own, `slot` is the place that pith_scheduler_each
+   shows; restoring wants a slot that requests may name. INVALID (a slot that there is not),
+   NOT_FOUND (nothing is parked in it), BUSY (a request runs in it; or a step is running). Also the
+   statuses of pith_seq_save and pith_seq_load. */
 PITH_API pith_status pith_scheduler_slot_save(pith_scheduler *scheduler, int32_t slot,
                                               const char *path, int32_t *n_token, pith_error *err);
 PITH_API pith_status pith_scheduler_slot_restore(pith_scheduler *scheduler, int32_t slot,
@@ -297,7 +298,7 @@ typedef struct pith_scheduler_stats {
     int64_t preempted_recompute;
     int64_t preempted_swap;
     int64_t prefix_pages;    /* in the cache now, each in all lanes */
-    int64_t prefix_bytes;    /* of them, that nobody else uses */
+    int64_t prefix_bytes;    /* of them, that no sequence uses */
     int64_t prefix_dropped;  /* pages that made room */
     int64_t swapped_bytes;   /* in host memory now */
     int32_t n_parked;        /* conversations that are parked now */
@@ -321,7 +322,7 @@ typedef struct pith_scheduler_stats {
     uint32_t reserved[3];
 } pith_scheduler_stats;
 
-/* Thread-safe; the numbers are those of the last step's end. */
+/* Thread-safe; the numbers are as of the last step's end. */
 PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
 
 #ifdef __cplusplus

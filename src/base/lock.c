@@ -1,6 +1,6 @@
 /*
- * lock.c - the lock over POSIX threads. Invariant: times are those of the monotonic clock, so that
- * setting the machine's clock wakes nobody.
+ * lock.c - the lock over POSIX threads. Invariant: times are of the monotonic clock, so that
+ * setting the machine's clock wakes no thread.
  */
 #define _GNU_SOURCE
 #include "base/lock.h"

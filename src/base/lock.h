@@ -1,6 +1,6 @@
 /*
  * lock.h - what threads hand each other goes through a lock: one mutex, and a way to wait until
- * what it guards has changed. Nobody calls back to a user while holding it.
+ * what it guards has changed. No thread calls back to a user while holding it.
  */
 #ifndef PI_LOCK_H
 #define PI_LOCK_H
@@ -16,7 +16,7 @@ struct pi_lock {
 
 /* NOMEM: the system has no more of them. */
 pith_status pi_lock_init(struct pi_lock *lock, pith_error *err);
-void pi_lock_destroy(struct pi_lock *lock); /* nobody holds it or waits */
+void pi_lock_destroy(struct pi_lock *lock); /* no thread holds it or waits */
 
 void pi_lock_take(struct pi_lock *lock);
 void pi_lock_give(struct pi_lock *lock);

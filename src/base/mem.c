@@ -4,7 +4,7 @@
  * blocks that are alive.
  *
  * A large block comes from calloc, which knows that fresh memory of the system is zero and does not
- * touch it: of the buffers of a pass a short text uses little.
+ * touch it. A short text uses little of the buffers of a pass.
  */
 #define _GNU_SOURCE
 #include <stdatomic.h>

@@ -44,9 +44,9 @@ static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t si
     return part;
 }
 
-/* size zeroed bytes straight from the system, which gives memory for what is touched alone, in its
-   small pages: whoever maps much and uses little pays for little. Not a pi_mem_alloc block: free
-   with pi_mem_unmap. */
+/* size zeroed bytes straight from the system, which gives memory only for bytes that are touched,
+   in its small pages. So a large map that is little used costs little. Not a pi_mem_alloc block:
+   free with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);
 /* The same of a block that will be touched whole, as weights are: in huge pages where the system
    has them and rounding is small. */

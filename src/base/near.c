@@ -7,9 +7,9 @@
 
 #define NAME_LEN_MAX 40 /* longer words are not compared */
 
-/* Of the first n bytes of a from b, and in *beginning from the beginning of b that is nearest: edit
-   distance with swaps of neighbours (optimal string alignment: Boytsov, "Indexing methods for
-   approximate dictionary searching", 2011, section 2.1). */
+/* The edit distance of the first n bytes of a from b, and in *beginning from the beginning of b
+   that is nearest. Neighbours may be swapped (optimal string alignment: Boytsov, "Indexing methods
+   for approximate dictionary searching", 2011, section 2.1). */
 static size_t distance(const char *a, size_t n, const char *b, size_t *beginning)
 {
     size_t row[3][NAME_LEN_MAX + 1];
@@ -40,8 +40,8 @@ static size_t distance(const char *a, size_t n, const char *b, size_t *beginning
     return row[n % 3][m];
 }
 
-/* Where a name is near as a whole, the nearest; else the only one that the word begins: for words of
-   three letters or more, with one of them wrong from four on. */
+/* Where a name is near as a whole, the nearest; else the only one that the word begins. The word
+   then has three letters or more, and from four on one of them may be wrong. */
 const char *pi_nearest(const char *word, size_t len, const char *const *names, size_t n)
 {
     const char *best = NULL, *begun = NULL;

@@ -1,7 +1,7 @@
 /*
  * number.c - numbers in text. It owns no memory and knows no locale: strtod reads "0.5" as 0 in a
- * process whose decimal point is a comma. Invariant: digits are collected in an integer and scaled
- * by one multiplication or division where that is exact (Clinger, "How to read floating point
+ * process whose decimal point is a comma. Invariant: digits are collected in an integer and scaled.
+ * That is one multiplication or division where it is exact (Clinger, "How to read floating point
  * numbers accurately", 1990).
  */
 #include "base/number.h"
@@ -15,7 +15,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* What has been read of a number. */
+/* The part of a number that was read. */
 struct digits {
     uint64_t value; /* of those that count */
     int32_t n;      /* how many these are, leading zeros left out */

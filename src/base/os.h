@@ -21,7 +21,7 @@ void pi_file_unmap(struct pi_file *file);
 /* Gives the pages of a range of the mapping back to the system; reading them again reads the file.
  */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
-/* Copies a range of the file into memory, past the mapping: a system call of many pages costs less
+/* Copies a range of the file into memory, past the mapping. A system call of many pages costs less
    than their faults, and none of them is the process's afterwards. IO: the reason alone. */
 pith_status pi_file_read(const struct pi_file *file, size_t offset, void *data, size_t size,
                          pith_error *err);
@@ -34,7 +34,7 @@ void pi_file_huge(const struct pi_file *file, size_t offset, size_t size);
 /* Says that nothing beside what is touched in a range of the mapping need be read. */
 void pi_file_random(const struct pi_file *file, size_t offset, size_t size);
 
-/* Lets the system forget what it holds of a file, which is on disk: it is read again as it is used, in
+/* Lets the system forget its copy of a file, which is on disk. It is read again as it is used, in
    huge pages where a mapping asks for them. Pages that were written are small. */
 void pi_file_forget(const char *path);
 
@@ -47,8 +47,8 @@ bool pi_file_exists(const char *path);
 /* True when both paths name one existing file, through links too. */
 bool pi_file_same(const char *a, const char *b);
 
-/* A file that appears under its name only when it is whole: written beside it as path.tmp-PID-N, N
-   another number for each file of the process. */
+/* A file that appears under its name only when it is whole. It is written beside it as
+   path.tmp-PID-N, N another number for each file of the process. */
 struct pi_new_file {
     FILE *stream;
     char *path;     /* owned */
@@ -65,7 +65,7 @@ pith_status pi_new_file_write(struct pi_new_file *file, const void *data, size_t
    pi_new_file_write does not write. */
 pith_status pi_new_file_write_at(const struct pi_new_file *file, size_t offset, const void *data,
                                  size_t size, pith_error *err);
-/* Makes it that long: what nobody wrote reads as zeros. IO. */
+/* Makes it that long: bytes that were not written read as zeros. IO. */
 pith_status pi_new_file_resize(const struct pi_new_file *file, size_t size, pith_error *err);
 /* Flushes, syncs and renames; on failure the temporary file is removed and the old one stays. */
 pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
@@ -73,12 +73,12 @@ pith_status pi_new_file_commit(struct pi_new_file *file, pith_error *err);
 void pi_new_file_discard(struct pi_new_file *file);
 /* All of it in one call: the file has these bytes, or is as it was. */
 pith_status pi_new_file_save(const char *path, const void *data, size_t size, pith_error *err);
-/* Fails with a sentence about what a file holds, behind the end of its path. */
+/* Fails with a sentence about a file's content, behind the end of its path. */
 pith_status pi_file_fail(const char *path, pith_status status, const pith_error *why,
                          pith_error *err);
 
-/* A file that is read and written at offsets, by several threads at the same time, and by nobody
-   but who opened it. Zero it before pi_disk_open. */
+/* A file that is read and written at offsets, by several threads at the same time, and by no other
+   process. Zero it before pi_disk_open. */
 struct pi_disk {
     bool open;
     int fd;       /* valid when open */

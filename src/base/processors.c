@@ -1,6 +1,7 @@
 /*
  * processors.c - processors by the mask of the process and by the limits of control groups, of
- * version 2 (cpu.max) and 1 (cpu.cfs_quota_us). It keeps nothing. What cannot be read is no limit.
+ * version 2 (cpu.max) and 1 (cpu.cfs_quota_us). It keeps nothing. A limit that cannot be read is
+ * none.
  */
 #define _GNU_SOURCE
 #include "base/processors.h"
@@ -26,7 +27,7 @@ static bool read_line(const char *root, const char *middle, const char *path, co
     return ok;
 }
 
-/* Microseconds that a group may compute in each so many; false: no limit stands there. */
+/* Microseconds that a group may compute in each period; false: no limit stands there. */
 static bool read_quota(const char *root, const char *path, bool v2, int64_t *quota, int64_t *period)
 {
     char line[64], *end = line;

@@ -4,12 +4,13 @@
 
 #include "base/base.h"
 
-/* Processors that the process may use at the same time, at least 1: those it may run on, or fewer
-   where its control groups give it less time (a container with a limit, CPUQuota= of systemd). */
+/* Processors that the process may use at the same time, at least 1. They are the ones it may run
+   on. There are fewer where its control groups give it less time (a container with a limit,
+   CPUQuota= of systemd). */
 int32_t pi_processors(void);
 
-/* What control groups give, rounded to whole processors; INT32_MAX: no limit. root is where their
-   file system is mounted, self the list of the groups of a process. */
+/* The limit of control groups, rounded to whole processors; INT32_MAX: no limit. root is where
+   their file system is mounted, self the list of the groups of a process. */
 int32_t pi_processors_of_groups(const char *root, const char *self);
 
 #endif

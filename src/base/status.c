@@ -1,6 +1,6 @@
 /*
- * status.c - statuses as text, the one place where an error message is made, and the log line.
- * It knows nothing of what failed.
+ * status.c - statuses as text, the one place where an error message is made, and the log line. It
+ * knows nothing of causes.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,7 +34,10 @@ const char *pith_status_text(pith_status status)
     return "an unknown status";
 }
 
-const char *pith_version(void) { return PITH_VERSION; }
+const char *pith_version(void)
+{
+    return PITH_VERSION;
+}
 
 pith_status pi_fail(pith_error *err, pith_status status, const char *fmt, ...)
 {

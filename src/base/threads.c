@@ -1,14 +1,14 @@
 /*
  * threads.c - the parallel loops and the helpers, which are the threads that take part in them
  * beside the caller. All callers of the process share the helpers. They are made when a loop first
- * wants them, sleep when there is nothing to do, and end with the process or when the library is
- * unloaded.
+ * wants them, and sleep when there is nothing to do. They end with the process or when the library
+ * is unloaded.
  *
- * A caller takes helpers that are free, asks each into its loop, works itself, takes back what
- * nobody has begun, and waits for those who have begun. So a helper that the system does not run
- * holds up nobody, unless it lost its processor in the middle of a piece. A helper that costs more
- * time by that than it saves rests for a while: beside other busy processes a loop is then as fast
- * as with one thread.
+ * A caller takes helpers that are free, asks each into its loop, and works itself. It takes back
+ * pieces that are not begun, and waits for helpers that have begun. So a helper that the system
+ * does not run holds up no caller, unless it lost its processor in the middle of a piece. A helper
+ * that costs more time by that than it saves rests for a while. So beside other busy processes a
+ * loop is as fast as with one thread.
  *
  * Owners: while a helper is taken, its fields belong to the caller that took it, but for those that
  * the helper itself writes. The fields' order in memory is that of `task`.
@@ -40,14 +40,16 @@
 #define OFF_NS (100 * MICROSECOND)
 #define CALM_NS (10 * MILLISECOND) /* no looking for so long after that */
 
-/* A helper's credit is the time that it has saved, less the time that its callers have waited for it
-   or done alone because it did not come. Below zero it rests. */
+/* A helper's credit is the time that it has saved. The time is taken off that its callers have
+   waited for it or worked alone because it did not come. Below zero it rests. */
 #define CREDIT_MAX (16 * MILLISECOND)
 #define CREDIT_BACK (1 * MILLISECOND) /* at first and after a rest */
 #define REST_MIN (10 * MILLISECOND)
 #define REST_MAX (2000 * MILLISECOND)
-#define REST_PER_WAIT 48 /* a rest is at least so many times the wait that led to it */
-#define GAIN_PER_WAIT 8  /* but not where so many times of it were saved since the last rest */
+#define REST_PER_WAIT 48 /* a rest is at least this many times the wait that led to it */
+#define GAIN_PER_WAIT                                                                              \
+    8 /* but there is none where this many times of it were saved since the last
+                            rest */
 #define RETRY_NS (1000 * MILLISECOND) /* where the system gave no thread */
 /* Work that takes less is taken to be done in one go; reading a thread's time costs most of a
    microsecond. */
@@ -55,7 +57,7 @@
 
 /* ---- pieces ---- */
 
-/* Pieces [begin, end) that nobody has taken yet: begin in the lower half, so that both change at
+/* Pieces [begin, end) that no thread has taken yet: begin in the lower half, so that both change at
    once. */
 struct span {
     _Alignas(PI_APART) _Atomic uint64_t pieces;
@@ -64,7 +66,7 @@ struct span {
 struct loop {
     pi_job_fn *fn;
     void *ctx;
-    int64_t n, n_piece; /* n items in so many pieces */
+    int64_t n, n_piece; /* n items in n_piece pieces */
     int64_t start_ns;
     int32_t n_span;
     struct span spans[MAX_SPAN];
@@ -91,7 +93,7 @@ static int64_t take(struct span *span, bool first)
 }
 
 /* Neighbours go to one thread, one after the other: what it asked memory for behind an item belongs
-   to the next. Who has done his own takes from the ends of what others have. */
+   to the next. A thread that has done its own takes from the ends of the others' pieces. */
 static void work(struct loop *loop, int32_t thread)
 {
     for (int32_t i = 0; i < loop->n_span; i++) {
@@ -104,8 +106,8 @@ static void work(struct loop *loop, int32_t thread)
 
 /* ---- helpers ---- */
 
-/* What a helper's task is beside a loop. A loop's address is even: it stands for being asked, the
-   address and BEGUN for working. */
+/* The state of a helper's task beside a loop. A loop's address is even: it stands for being asked,
+   the address and BEGUN for working. */
 enum { FREE = 0, BEGUN = 1, TAKEN = 2, ENDED = 4 };
 
 struct helper {
@@ -344,7 +346,7 @@ static int32_t take_helpers(int32_t n, int64_t now, struct helper **list)
     return n_taken;
 }
 
-/* What it has brought in a loop. */
+/* Books the time that it has saved in a loop. */
 static void settle(struct helper *h, int64_t saved, int64_t waited, int64_t now)
 {
     h->credit = pi_min(h->credit + saved - waited, CREDIT_MAX);

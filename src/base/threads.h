@@ -1,8 +1,8 @@
 /*
  * threads.h - parallel loops. Bodies write disjoint ranges, so results never depend on the number
- * of threads or on who took which item. The calling thread does what nobody else has begun, so a
- * loop never waits for a thread that the system does not run. Loops may stand inside of loops, and
- * any number of threads may run loops at the same time.
+ * of threads or on who took which item. The calling thread does the items that no helper has begun,
+ * so a loop never waits for a thread that the system does not run. Loops may stand inside of loops,
+ * and any number of threads may run loops at the same time.
  */
 #ifndef PI_THREADS_H
 #define PI_THREADS_H
@@ -19,8 +19,8 @@ typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);
    memory. A thread may get several ranges. */
 void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
-/* Hands out items one by one, neighbours to one thread until that has done its share, and then what
-   others have left, from the end: items of unequal cost. */
+/* Hands out items one by one, neighbours to one thread until that has done its share. Then it takes
+   items that others have left, from the end: items are of unequal cost. */
 void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
 /* Processors this process may use, at least 1, as they were when somebody first asked. No loop has

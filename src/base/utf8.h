@@ -13,7 +13,7 @@ static inline bool pi_is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* What stands at the start of some bytes. */
+/* The character at the start of some bytes. */
 struct pi_utf8_char {
     uint8_t len; /* bytes of the character, or of the ill-formed part; at least 1 */
     bool valid;

@@ -21,7 +21,7 @@ void pi_wait_sleep(_Atomic uint32_t *word, uint32_t value);
    gone in the meantime. */
 void pi_wait_wake(_Atomic uint32_t *word);
 
-/* In a process that fork has made, where nobody else waits. */
+/* In a process that fork has made, where no other thread waits. */
 void pi_wait_forked(void);
 
 #endif

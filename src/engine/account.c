@@ -80,7 +80,7 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
     if (budget < least)
         return pi_fail(err, PITH_INVALID,
                        "memory_bytes: %lld bytes are less than the %lld that one token takes: %lld "
-                       "of pages, %lld of recall's tier, %lld of tables and what policies remember",
+                       "of pages, %lld of recall's tier, %lld of tables and policies",
                        (long long)budget, (long long)least, (long long)pi_account_pages(a, 1),
                        (long long)pi_verbs_tier_at(a, 1), (long long)beside_at(a, 1));
     int32_t n = (int32_t)pi_max(1, most_tokens(a, budget, pi_account_whole));

@@ -61,12 +61,11 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
-        return pi_fail(
-            err, PITH_UNSUPPORTED,
-            "type_k: \"%.64s\": %d query heads share a KV head, so that K should be q8_0, "
-            "which cannot store a head size of %d; \"%s:force\" takes %s all the same",
-            params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k, kv_type_name(g->type_k),
-            kv_type_name(g->type_k));
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "type_k: \"%.64s\": %d query heads share a KV head, so K should be q8_0, "
+                       "which cannot store heads of %d; \"%s:force\" takes %s anyway",
+                       params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k,
+                       kv_type_name(g->type_k), kv_type_name(g->type_k));
     if (kv_type_is_rotated(g->type_k))
         g->type_k = KV_TYPE_Q8_0;
     if (kv_type_is_rotated(g->edge_k.type))
@@ -407,8 +406,8 @@ static pith_status check_reach(const struct pith_seq *seq, int32_t n_token, pith
         return PITH_OK;
     if (kv_cache_geometry(seq->engine->kv)->state_bytes > 0)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "n_token: %d: the recurrent layers have kept no state there, so that tokens "
-                       "from %d on must be read again (%d can be gone back to)",
+                       "n_token: %d: the recurrent layers have kept no state there, so tokens from "
+                       "%d on must be read again (%d can be gone back to)",
                        n_token, reach, reach);
     return pi_fail(err, PITH_UNSUPPORTED,
                    "n_token: %d: layers with a window have forgotten what token %d sees, so "

@@ -55,7 +55,7 @@ pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, 
     }
     if (head->layout != PI_SAVED_LAYOUT)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: layout %u of what a keep policy remembers; this build reads %d", path,
+                       "%s: layout %u of a keep policy's state; this build reads %d", path,
                        head->layout, PI_SAVED_LAYOUT);
     uint64_t tokens = (uint64_t)head->n_token * sizeof(int32_t), aims = pi_saved_aims_bytes(g);
     uint64_t n_entry = pi_saved_entries(kv, g), mark_size = n_entry * sizeof(float);

@@ -239,7 +239,7 @@ static void take_part(struct pith_engine *e, const pith_batch_item *item,
                       struct pi_item_state *state, struct pi_item_plan *plan)
 {
     struct pith_seq *seq = item->seq;
-    int32_t n_lane = e->traits.overwrites ? keep_count_aims(e->keep.handle, seq->memory.kv) : 0;
+    int32_t n_lane = e->traits.overwrites ? keep_count_victims(e->keep.handle, seq->memory.kv) : 0;
     if (plan->index == 0)
         e->keep.n_step = 0;
     e->keep.step_of[plan->index] = is_step(e, item) ? e->keep.n_step++ : -1;

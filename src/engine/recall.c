@@ -168,7 +168,7 @@ static pith_status start_seq(struct pith_seq *seq, pith_error *err)
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
     r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
     if (r->seconds == NULL || r->found == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for what a sequence recalls");
+        return pi_fail(err, PITH_NOMEM, "no memory for the recall of a sequence");
     return recall_store_create(e->recall.tier, &r->store, err);
 }
 
@@ -305,7 +305,7 @@ static bool holds_any(const struct pith_seq *seq)
 {
     struct recall_counts counts;
     recall_store_count(seq->recall.store, &counts);
-    return counts.n_stored > 0 || keep_count_aims(seq->engine->keep.handle, seq->memory.kv) > 0;
+    return counts.n_stored > 0 || keep_count_victims(seq->engine->keep.handle, seq->memory.kv) > 0;
 }
 
 /* The first token of an item's that recalls; an item of several tokens. Of a part of a prompt it

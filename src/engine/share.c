@@ -56,7 +56,7 @@ static pith_status load_steps(struct pith_seq *seq, struct pi_saved *saved, cons
     (void)path;
     (void)err;
     if (seq->n_token > 0)
-        share_seq_set_foreign(seq->share);
+        share_seq_set_loaded(seq->share);
     return PITH_OK;
 }
 

@@ -25,11 +25,10 @@ static void say_clipped(const pith_batch_item *item, const struct pi_pass_item *
     e->told_clipped = true;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     enum kv_type type = value ? kv_layer_type_v(g, layer) : kv_layer_type_k(g, layer);
-    pi_log(
-        PITH_LOG_WARN,
-        "kv: layer %d: a %s is no number or more than %s holds, and the nearest number is stored "
-        "in its place; bf16 and f32 hold more",
-        layer, value ? "value" : "key", kv_type_name(type));
+    pi_log(PITH_LOG_WARN,
+           "kv: layer %d: a %s is no number or more than %s holds; the nearest number is stored "
+           "instead; bf16 and f32 hold more",
+           layer, value ? "value" : "key", kv_type_name(type));
 }
 
 const struct seq_hooks pi_store_hooks = {

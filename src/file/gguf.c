@@ -2,7 +2,7 @@
  * gguf.c - reads GGUF files, versions 2 and 3 (https://github.com/ggml-org/ggml/blob/master/docs/
  * gguf.md): a pure function of (bytes, length). It knows the sizes of weight types from their table
  * and nothing of models or tokenizers. Invariants: no byte is read before its place was checked
- * against the length; no count sizes an allocation before the bytes left could hold that many; each
+ * against the length. No count sizes an allocation before the bytes left could hold that many. Each
  * refusal is one sentence that names the field and its value.
  */
 #include <inttypes.h>
@@ -373,7 +373,7 @@ static int compare_offsets(const void *a, const void *b)
                                   : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Refuses tensors that share bytes: reading them would be harmless, but no writer makes such a
+/* Refuses tensors that share bytes. Reading them would be harmless, but no writer makes such a
    file, and a damaged offset would otherwise pass for a model. */
 static pith_status check_overlap(struct reader *r, const struct pi_gguf *g)
 {

@@ -1,6 +1,6 @@
 /*
  * gguf.h - GGUF files, versions 2 and 3, little-endian. Reading is a pure function of (bytes,
- * length): every count, offset, string and size is checked against the length before it is used,
+ * length). Every count, offset, string and size is checked against the length before it is used,
  * and the result points into the bytes. Writing streams.
  */
 #ifndef PI_GGUF_H

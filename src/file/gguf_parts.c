@@ -15,7 +15,7 @@
 #define KEY_TENSORS "split.tensors.count"
 #define END_LEN 40 /* room for "-00001-of-00003.gguf" */
 
-/* What a file says of its place. */
+/* The place of a file among the parts of a model. */
 struct place {
     uint32_t no;    /* from 0 on */
     uint32_t count; /* 0 or 1: it is whole */
@@ -51,7 +51,7 @@ static pith_status path_of(const char *first, const struct place *place, uint32_
     end_len = strlen(end);
     if (len < end_len || strcmp(first + len - end_len, end) != 0)
         return pi_fail(err, PITH_FORMAT,
-                       "%s: %s is %u, but the name does not end in %s, from which those of the "
+                       "%s: %s is %u, but the name does not end in %s, from which the names of the "
                        "other parts follow",
                        first, KEY_COUNT, place->count, end);
     *out = pi_mem_alloc(PI_MEM_OTHER, len + 1);

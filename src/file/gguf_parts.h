@@ -14,7 +14,7 @@ struct pi_gguf_parts {
     size_t size; /* bytes of all */
 };
 
-/* Maps and parses the file at path and, where it is the first of several, the others; g has the
+/* Maps and parses the file at path and, where it is the first of several, the others. g has the
    metadata of the first and the tensors of all. IO, FORMAT (also: parts that do not belong
    together), NOMEM. On failure both are empty. Free g first. */
 pith_status pi_gguf_open(const char *path, struct pi_gguf *g, struct pi_gguf_parts *parts,

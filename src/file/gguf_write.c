@@ -1,6 +1,6 @@
 /*
  * gguf_write.c - writes GGUF files, version 3, little-endian. Metadata and tensor heads are encoded
- * as they are added; the tensors' data then streams behind them, so that no tensor needs to be in
+ * as they are added. The tensors' data then streams behind them, so that no tensor needs to be in
  * memory. It knows nothing of weight types: the caller says how many bytes a tensor has. Invariant:
  * head and info always hold whole entries, so a failed addition changes nothing.
  */

@@ -1,9 +1,9 @@
 /*
  * quantize.c - pith_quantize: a GGUF file with its matrices in another weight type. It decides
- * which tensor gets which type, then streams: a slab of weights is decoded to f32 and encoded again
- * by all threads, written, and its source given back. Invariants: memory does not grow with the
- * model; the bytes written do not depend on the number of threads (every piece is encoded on its
- * own); the new file appears whole or not at all.
+ * which tensor gets which type, then streams. All threads decode a slab of weights to f32 and
+ * encode it again; it is written, and its source given back. Invariants: memory does not grow with
+ * the model. The bytes written do not depend on the number of threads (every piece is encoded on
+ * its own). The new file appears whole or not at all.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -26,8 +26,8 @@
 /* general.quantization_version: the layout of the block types, unchanged since 2023. */
 #define QUANTIZATION_VERSION 2
 
-/* What a type name asks for. file_type is the number that llama.cpp gives to a file of that type
-   (general.file_type). */
+/* The types that a type name asks for. file_type is the number that llama.cpp gives to a file of
+   that type (general.file_type). */
 static const struct target {
     const char *name;
     enum pi_dtype type;
@@ -297,7 +297,7 @@ static pith_status report(struct quantizer *q, size_t size)
     return PITH_OK;
 }
 
-/* What is no number is named, not copied: whoever runs the model would get nothing of it. */
+/* A weight that is no number is named, not copied: a model with it is of no use. */
 static pith_status check_slab(const struct quantizer *q, const struct pi_gguf_tensor *t,
                               const struct slab *s, int64_t first)
 {

@@ -1,8 +1,8 @@
 /*
- * safetensors.c - the format of safetensors files: 8 bytes little-endian length N of the header, N
- * bytes of JSON (an object, padded with spaces), then the data of all arrays without a gap. The
- * header maps names to {"dtype", "shape", "data_offsets": [begin, end)} with offsets from the first
- * byte of the data, and "__metadata__" to an object of texts.
+ * safetensors.c - the format of safetensors files. They have 8 bytes little-endian length N of the
+ * header and N bytes of JSON (an object, padded with spaces). Then the data of all arrays follows
+ * without a gap. The header maps names to {"dtype", "shape", "data_offsets": [begin, end)} with
+ * offsets from the first byte of the data. "__metadata__" is mapped to an object of texts.
  *
  * It must not know what the arrays mean. The parser is a pure function of its bytes; it trusts
  * nothing, and Jansson, which bounds its own depth, reads the JSON.

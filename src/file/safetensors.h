@@ -1,6 +1,6 @@
 /*
- * safetensors.h - named arrays of numbers in one file, in the format that PyTorch users know: 8
- * bytes length, a JSON header, the arrays one after the other. What is read is checked in full
+ * safetensors.h - named arrays of numbers in one file, in the format that PyTorch users know. It
+ * has 8 bytes length, a JSON header, and the arrays one after the other. A file is checked in full
  * before any of it is used.
  */
 #ifndef PI_SAFETENSORS_H
@@ -47,7 +47,8 @@ struct safetensors_pair {
     const char *value;
 };
 
-/* What a file says. The arrays point into the caller's bytes, names and texts into *this. */
+/* A file's arrays and texts. The arrays point into the caller's bytes, names and texts into
+   *this. */
 struct safetensors {
     struct safetensor *tensor; /* [n_tensor] in the order of their names; owned */
     size_t n_tensor;
@@ -57,11 +58,11 @@ struct safetensors {
 };
 
 /*
- * Reads data [size]; path stands in messages. Every dtype, shape and offset is checked: arrays lie
- * within the file, do not overlap, leave no byte unused, and are as long as their shape says; so
- * does every reader of the format demand. data is borrowed until safetensors_free.
- * FORMAT (one sentence names the array and the value), UNSUPPORTED (a dtype or number of dimensions
- * that the format may have but this reader has not), NOMEM; *out is empty then.
+ * Reads data [size]; path stands in messages. Every dtype, shape and offset is checked, as every
+ * reader of the format must do. Arrays lie within the file, do not overlap, leave no byte unused,
+ * and are as long as their shape says. data is borrowed until safetensors_free. FORMAT (one
+ * sentence names the array and the value). UNSUPPORTED (a dtype or number of dimensions that the
+ * format may have but this reader has not). NOMEM. *out is empty then.
  */
 pith_status safetensors_parse(const char *path, const uint8_t *data, size_t size,
                               struct safetensors *out, pith_error *err);
@@ -82,9 +83,9 @@ bool safetensor_read_f64(const struct safetensor *t, int64_t begin, int64_t n, d
 /*
  * Writes a file that safetensors_parse reads; the arrays follow in the given order, the first at a
  * multiple of 8 bytes. The host must be little-endian. The file is written beside path and renamed
- * when it is whole, so a failure leaves no half file and an old one as it was. Names and texts are
- * UTF-8; no name twice. INVALID (a name twice or not UTF-8, a size that is not the shape's), IO (a
- * path that is no regular file, a full disk), NOMEM.
+ * when it is whole. So a failure leaves no half file and an old one as it was. Names and texts are
+ * UTF-8; no name twice. INVALID (a name twice or not UTF-8, a size that is not the shape's). IO (a
+ * path that is no regular file, a full disk). NOMEM.
  */
 pith_status safetensors_write(const char *path, const struct safetensor *tensor, size_t n_tensor,
                               const struct safetensors_pair *meta, size_t n_meta, pith_error *err);

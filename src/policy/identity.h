@@ -1,6 +1,6 @@
 /*
- * identity.h - whose a file is that was made for a model: what identifies the model, and names in
- * files that others wrote, made fit to be shown.
+ * identity.h - the fields that identify the model of a file, and names in files that others wrote,
+ * made fit to be shown.
  */
 #ifndef PI_POLICY_IDENTITY_H
 #define PI_POLICY_IDENTITY_H

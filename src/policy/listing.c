@@ -1,6 +1,6 @@
 /*
- * listing.c - the policies of every verb and their options as the public header shows them, and
- * whether two structs that a table filled say the same. It reads no text.
+ * listing.c - the policies of every verb and their options as the public header shows them. Also
+ * whether two structs that a table filled are equal. It reads no text.
  */
 #include "base/near.h"
 #include "policy/policy.h"

@@ -1,6 +1,6 @@
 /*
- * options.c - "NAME:key=value,..." to checked values. It knows no verb, rule or policy by name:
- * what a key means stands in its row. A pure function of the text.
+ * options.c - "NAME:key=value,..." to checked values. It knows no verb, rule or policy by name: the
+ * meaning of a key stands in its row. A pure function of the text.
  */
 #include <stdio.h>
 
@@ -31,7 +31,7 @@ static struct piece next_piece(const char **rest, char end)
 
 /* ---- names ---- */
 
-/* What a sentence lists, and among which the word that was meant is looked for. */
+/* The names that a sentence lists, and among which the nearest is looked for. */
 struct names {
     const char *name[64];
     size_t n;
@@ -132,7 +132,7 @@ static pith_status set_count(const char *verb, const struct policy_param *param,
     return PITH_OK;
 }
 
-/* Units end in B, so that nobody takes "4k" for tokens. */
+/* Units end in B, so that "4k" is not read as tokens. */
 static const struct {
     const char *name;
     int64_t bytes;

@@ -1,7 +1,7 @@
 /*
  * policy.h - what the five verbs share: the shape of a model as a policy sees it, and options,
  * "NAME:key=value,...". A verb has rules (options that each of its policies has) and policies with
- * options of their own; both are rows of a table, which says how a text becomes a field of a
+ * options of their own. Both are rows of a table, which says how a text becomes a field of a
  * struct.
  */
 #ifndef PI_POLICY_H
@@ -18,14 +18,14 @@ struct policy_model {
                              read KV head h */
     float scale;          /* multiplies q.k */
     const struct pi_rope *rope; /* frequencies with the model's scaling, pairing, 2 * n_pair rotated
-                  dimensions; NULL where keys were not rotated or nobody knows how */
+                  dimensions; NULL where keys were not rotated or it is not known how */
     const struct pi_rope *const *lane_rope; /* [n_layer] where layers rotate otherwise, with as many
                                                pairs in the same pairing; NULL: all as rope */
     const struct pith_model *model; /* for a fingerprint; NULL where there are only tensors */
     const struct pith_stats *stats; /* of the rule stats=FILE, of these lanes; NULL: none */
 };
 
-/* How a layer's keys are rotated; NULL: nobody knows. */
+/* How a layer's keys are rotated; NULL: not known. */
 static inline const struct pi_rope *policy_rope(const struct policy_model *m, int32_t layer)
 {
     return m->lane_rope != NULL ? m->lane_rope[layer] : m->rope;
@@ -92,9 +92,9 @@ void policy_param_fallback(const char *defaults, const struct policy_param *para
 /* Whether two structs that a table filled say the same. */
 bool policy_fields_same(const struct policy_param *params, const void *a, const void *b);
 
-/* What a text "NAME" or "NAME:options" names, where name_at(i) is the name of policy i and NULL
-   past the last: *index, -1 for NULL and "none", and *options, NULL where there are none. INVALID
-   with a sentence that lists the names. */
+/* Finds the policy of a text "NAME" or "NAME:options", where name_at(i) is the name of policy i and
+   NULL past the last. *index is -1 for NULL and "none"; *options is NULL where there are none.
+   INVALID with a sentence that lists the names. */
 pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
                         int32_t *index, const char **options, pith_error *err);
 
@@ -108,7 +108,7 @@ struct policy_listed {
     const char *file; /* the option that it cannot do without; NULL: none */
 };
 
-/* What listing and checking know of a verb. */
+/* The tables of a verb that listing and checking need. */
 struct policy_verb {
     bool (*at)(int32_t i, struct policy_listed *out); /* false past the last */
     pith_status (*check)(const char *text, pith_error *err);

@@ -14,8 +14,8 @@
  * twice, or one that a snapshot has in it already, changes nothing. It never changes the engine.
  *
  * Routes of the page: GET /props, GET /kv, GET /kv/events ("data: <document>\n\n", the first a
- * snapshot), POST /kv/cancel?id=N (pith_scheduler_cancel), POST /kv/follow?id=N&answer=N
- * (serve_view_follow; without id: whatever runs), POST /v1/chat/completions, POST /v1/completions.
+ * snapshot), POST /kv/cancel?id=N (pith_scheduler_cancel). Also POST /kv/follow?id=N&answer=N
+ * (serve_view_follow; without id: any that runs), POST /v1/chat/completions, POST /v1/completions.
  */
 #ifndef PI_SERVE_VIEW_H
 #define PI_SERVE_VIEW_H

@@ -1,8 +1,8 @@
 /*
  * dtype.c - the table of weight types, and the plain ones: floats and blocks of 32. The layouts are
- * those of GGUF files; decoding is exact (one multiplication and at most one addition per weight),
- * encoding is the formats' own recipe, so that the bytes equal those of other writers. It knows
- * nothing of files or kernels.
+ * the ones of GGUF files. Decoding is exact: one multiplication and at most one addition per
+ * weight. Encoding is the formats' own recipe, so that the bytes equal other writers' bytes. It
+ * knows nothing of files or kernels.
  */
 #include <math.h>
 #include <strings.h>

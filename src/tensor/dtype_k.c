@@ -1,6 +1,6 @@
 /*
  * dtype_k.c - the K types Q2_K to Q6_K. Every super-block passes through one unpacked form (levels,
- * small scales, small minimums), so that the bit layouts stand in pairs of pack and unpack and the
+ * small scales, small minimums). So the bit layouts stand in pairs of pack and unpack and the
  * search for good scales is written once. Invariant: decode(unpack(pack(b))) is exact, and the
  * arithmetic is that of the format: x = (d * scale) * level - (dmin * min).
  */
@@ -123,9 +123,9 @@ static void take_high_bits(const int *level, int bit, uint8_t *high)
             high[i] |= (uint8_t)((level[32 * c + i] >> bit & 1) << c);
 }
 
-/* Eight scales and eight minimums of 6 bits in 12 bytes: the first four of each in the low bits of
-   bytes 0-3 and 4-7; of the others the low halves share bytes 8-11 and the two high bits sit on top
-   of bytes 0-3 and 4-7. */
+/* Eight scales and eight minimums of 6 bits in 12 bytes. The first four of each are in the low bits
+   of bytes 0-3 and 4-7. The low halves of the others share bytes 8-11, and the two high bits sit on
+   top of bytes 0-3 and 4-7. */
 static void unpack_scales_min(const uint8_t *s, int *scale, int *min)
 {
     for (int j = 0; j < 4; j++) {
@@ -145,8 +145,8 @@ static void pack_scales_min(const int *scale, const int *min, uint8_t *s)
     }
 }
 
-/* Sixteen scales of 6 bits, stored plus 32: low halves in bytes 0-7 (scale j and j + 8 share one),
-   the two high bits of scale j in byte 8 + j % 4. */
+/* Sixteen scales of 6 bits, stored plus 32. Low halves are in bytes 0-7 (scale j and j + 8 share
+   one), the two high bits of scale j in byte 8 + j % 4. */
 static void unpack_scales_q3(const uint8_t *s, int *scale)
 {
     for (int j = 0; j < 16; j++) {
@@ -166,7 +166,7 @@ static void pack_scales_q3(const int *scale, uint8_t *s)
     }
 }
 
-/* Six bits: byte 64 h + 32 (c % 2) + i of low holds weights 128 h + 32 c + i for c and c + 2; the
+/* Six bits. Byte 64 h + 32 (c % 2) + i of low holds weights 128 h + 32 c + i for c and c + 2. The
    two high bits of weight 128 h + 32 c + i are bits 2 c of byte 32 h + i of high. */
 static void unpack_six(const struct block_q6_k *b, int *level)
 {
@@ -303,9 +303,9 @@ static float block_rms(const float *x)
     return sqrtf(sum / PI_K_LEN);
 }
 
-/* The scale s >= 0 and minimum m >= 0 that make sum w (s q - m - x)^2 small over levels q in
-   [0, max]. For each trial scale the levels are rounded and s and m follow by weighted least
-   squares; at that optimum the error is sum w x^2 - gain, so the largest gain wins. */
+/* The scale s >= 0 and minimum m >= 0 that make sum w (s q - m - x)^2 small over levels q in [0,
+   max]. For each trial scale the levels are rounded and s and m follow by weighted least squares.
+   At that optimum the error is sum w x^2 - gain, so the largest gain wins. */
 static float fit_with_min(const float *x, const float *w, int n, int max, float *min)
 {
     float lo = 0.0f, hi = x[0], sw = 0.0f, swx = 0.0f;
@@ -347,9 +347,9 @@ static float fit_with_min(const float *x, const float *w, int n, int max, float 
     return best_scale;
 }
 
-/* The scale s, of either sign, that makes sum w (s q - x)^2 small over levels q in
-   [-half, half - 1]: the weight of largest magnitude goes near -half. The error at the
-   least-squares s is sum w x^2 - (sum w q x)^2 / sum w q^2. */
+/* The scale s, of either sign, that makes sum w (s q - x)^2 small over levels q in [-half, half -
+   1]. The weight of largest magnitude goes near -half. The error at the least-squares s is sum w
+   x^2 - (sum w q x)^2 / sum w q^2. */
 static float fit_around_zero(const float *x, const float *w, int n, int half)
 {
     float extreme = 0.0f, best_scale = 0.0f, best_gain = -1.0f;

@@ -1,6 +1,6 @@
 /*
- * dtype_k.h - rows of the K types: super-blocks of 256 weights in groups of 16 or 32, each group
- * with its own scale (and minimum), themselves stored in few bits. Entered through dtype.h's table.
+ * dtype_k.h - rows of the K types: super-blocks of 256 weights in groups of 16 or 32. Each group
+ * has its own scale (and minimum), stored in few bits. Entered through dtype.h's table.
  */
 #ifndef PI_DTYPE_K_H
 #define PI_DTYPE_K_H

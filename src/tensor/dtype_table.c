@@ -1,7 +1,8 @@
 /*
- * dtype_table.c - weight types whose codes of 4 bits stand for numbers of a table: IQ4_NL, IQ4_XS and
- * MXFP4 (Open Compute Project, Microscaling Formats 1.0: numbers of 4 bits, a power of two for 32 of
- * them). In every 16 bytes the low nibbles are the first 16 weights, the high ones the second.
+ * dtype_table.c - weight types whose codes of 4 bits stand for numbers of a table: IQ4_NL, IQ4_XS
+ * and MXFP4. (Open Compute Project, Microscaling Formats 1.0: numbers of 4 bits, a power of two for
+ * 32 of them.) In every 16 bytes the low nibbles are the first 16 weights, the high ones the
+ * second.
  */
 #include "tensor/dtype_table.h"
 

@@ -42,8 +42,8 @@ static void set(struct jinja_heap *h, struct jinja_value dict, const char *name,
         jinja_dict_set(h, dict.u.dict, key, value);
 }
 
-/* Templates build special tokens of roles, so those that are words of the trade are no user's text:
-   as any other text they could say nothing else. */
+/* Templates build special tokens of roles. Roles that are words of the trade are therefore no
+   user's text: they could say nothing else. */
 static struct jinja_value role_value(struct jinja_heap *h, struct jinja_value role)
 {
     static const char *const known[] = {"system",    "developer", "user",
@@ -163,7 +163,7 @@ static pith_status append_text(struct jinja_text *text, const char *more, pith_e
 }
 
 /* Where a template of a thinking model has no switch, an empty block of thoughts stands behind the
-   opening of the answer, or closes the block that the template opened. */
+   opening of the answer. Or it closes the block that the template opened. */
 static pith_status close_thoughts(const struct pi_chat_template *t, struct jinja_text *text,
                                   pith_error *err)
 {

@@ -1,6 +1,6 @@
 /*
  * chat.h - conversations to prompts: a chat template with the variables that templates expect. The
- * templates that come along are Jinja as those of models are.
+ * built-in templates are Jinja, as those in models are.
  */
 #ifndef PI_CHAT_H
 #define PI_CHAT_H
@@ -30,7 +30,7 @@ void pi_chat_template_free(struct pi_chat_template *t);
 
 /* ---- prompts ---- */
 
-/* What is to be rendered: a JSON text, or where it is NULL messages. */
+/* A conversation: a JSON text, or where it is NULL messages. */
 struct pi_chat {
     const pith_message *messages; /* [n_message] */
     int32_t n_message;

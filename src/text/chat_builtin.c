@@ -1,7 +1,7 @@
 /*
  * chat_builtin.c - templates that come along, for files that carry none or whose user names one.
- * They follow those that the models' authors published, for messages without tools; BOS is left out
- * where a template starts with it, because the tokenizer adds it where the model wants one.
+ * They follow the ones that the models' authors published, for messages without tools. BOS is left
+ * out where a template starts with it, because the tokenizer adds it where the model wants one.
  */
 #include "text/chat.h"
 
@@ -32,8 +32,8 @@
 
 #define AFTER_THOUGHTS "m.content.split('</think>')[-1]"
 
-/* Qwen3: thoughts are shown behind the last question only, by the last message in any case. What a
-   tool answered is no question, though it comes as the user's message. */
+/* Qwen3: thoughts are shown behind the last question only, by the last message in any case. A
+   tool's answer is no question, though it comes as the user's message. */
 #define QWEN3                                                                                      \
     "{% set ns = namespace(last=messages|length) %}" EACH                                          \
     "{% if m.role == 'user' and not (m.content.startswith('<tool_response>') and "                 \

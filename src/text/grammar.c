@@ -33,7 +33,7 @@ struct pith_grammar {
 struct pith_grammar_state {
     struct pith_grammar *g; /* borrowed until the state is freed */
     uint32_t set;
-    uint32_t *stack; /* [cap] frames of what follows, owned */
+    uint32_t *stack; /* [cap] frames to return to, owned */
     uint32_t n_stack, cap;
     bool can_end, must_end; /* of set and stack */
     bool is_free;           /* awaits a trigger */
@@ -167,8 +167,8 @@ static pith_status grow_stack(struct pith_grammar_state *s, uint32_t n, pith_err
 }
 
 /* Takes a set and what is left of the stack as the text's place. The grammar is locked. */
-static pith_status place(struct pith_grammar_state *s, uint32_t set, uint32_t n_stack,
-                         pith_error *err)
+static pith_status move_to(struct pith_grammar_state *s, uint32_t set, uint32_t n_stack,
+                           pith_error *err)
 {
     struct grammar_machine *m = &s->g->machine;
     uint32_t n = GRAMMAR_MOVE_MAX;
@@ -188,7 +188,7 @@ static pith_status place(struct pith_grammar_state *s, uint32_t set, uint32_t n_
 
 static pith_status begin(struct pith_grammar_state *s, pith_error *err)
 {
-    return place(s, grammar_begin(&s->g->machine), 0, err);
+    return move_to(s, grammar_begin(&s->g->machine), 0, err);
 }
 
 /* Few bytes; the stack above what is left is not touched before all of them are taken. */
@@ -208,7 +208,7 @@ static pith_status advance(struct pith_grammar_state *s, const char *bytes, size
             return pi_fail(err, PITH_INVALID, "grammar: byte 0x%02x is not allowed here",
                            (uint8_t)bytes[i]);
     }
-    return place(s, set, n_stack, err);
+    return move_to(s, set, n_stack, err);
 }
 
 /* ---- triggers ---- */
@@ -264,7 +264,7 @@ static pith_status take(struct pith_grammar_state *s, const char *bytes, size_t 
     return PITH_OK;
 }
 
-/* What a state must have back where bytes were not taken. */
+/* The parts of a state that come back where bytes were not taken. */
 struct before {
     struct pith_grammar_state state;
     uint32_t *stack;
@@ -429,7 +429,7 @@ bool pith_grammar_state_must_end(const pith_grammar_state *state)
     return state->has_ended || (!state->is_free && state->must_end);
 }
 
-/* ---- what a sampler asks ---- */
+/* ---- questions of a sampler ---- */
 
 int32_t pi_grammar_n_vocab(const pith_grammar *g)
 {

@@ -1,6 +1,6 @@
 /*
- * grammar.h - inside the library: texts to trees of expressions, and what a sampler asks of a
- * grammar's state beyond pith/grammar.h.
+ * grammar.h - inside the library: texts to trees of expressions. Beyond pith/grammar.h it has the
+ * questions that a sampler asks of a grammar's state.
  *
  *   grammar_gbnf.c     GBNF -> tree               grammar_expr.c     expressions of a tree
  *   grammar_schema.c   JSON schema -> tree        grammar_compile.c  tree -> program
@@ -28,7 +28,7 @@ pith_status pi_grammar_create(const struct pi_vocab *vocab, struct grammar_tree 
                               const pith_grammar_params *params, pith_grammar **out,
                               pith_error *err);
 
-/* ---- what a sampler asks ---- */
+/* ---- questions of a sampler ---- */
 
 int32_t pi_grammar_n_vocab(const pith_grammar *g);
 /* Whether a trigger is awaited; and then, whether a token may be taken. */

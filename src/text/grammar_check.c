@@ -1,8 +1,7 @@
 /*
- * grammar_check.c - what a compiled grammar must satisfy before anybody runs it: no rule begins
- * with itself, and from wherever a text gets to it can end. Nodes from which nothing ends are cut
- * off. Rules get a rank by which of them begin with which, and bytes that no edge tells apart one
- * class.
+ * grammar_check.c - the conditions of a compiled grammar: no rule begins with itself, and from
+ * every node that a text gets to it can end. Nodes from which nothing ends are cut off. Rules get a
+ * rank by which of them begin with which, and bytes that no edge tells apart one class.
  */
 #include "base/mem.h"
 #include "text/grammar_program.h"
@@ -29,8 +28,8 @@ static bool node_ends(const struct grammar_program *p, uint32_t i, const uint8_t
     }
 }
 
-/* Least fixed point. Nodes come behind what follows them but for loops, so a few rounds do, unless
-   rules call each other in long chains: rounds are counted as the heap's steps. */
+/* Least fixed point. Nodes come behind their followers but for loops, so a few rounds do, unless
+   rules call each other in long chains. Rounds are counted as the heap's steps. */
 static pith_status find_ends(struct grammar_tree *t, const struct grammar_program *p, uint8_t *ends,
                              uint8_t *rule, bool empty, pith_error *err)
 {

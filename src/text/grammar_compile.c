@@ -1,7 +1,7 @@
 /*
  * grammar_compile.c - expressions to nodes. Each expression is compiled from its end: compile(e,
- * next) gives the node where e begins if next is what follows it, so tails that are the same are
- * shared, and a list of n optional parts takes O(n) nodes.
+ * next) gives the node where e begins if next follows it. So tails that are the same are shared,
+ * and a list of n optional parts takes O(n) nodes.
  *
  * Invariant: bytes on a path from a rule's start to its end are whole UTF-8 characters wherever the
  * expression was of characters. Depth is the heap's to bound.
@@ -183,7 +183,7 @@ static bool is_small(grammar_expr *e, int32_t *left)
     return *left > 0;
 }
 
-/* What is repeated often is a rule of its own. */
+/* An expression that is repeated often becomes a rule of its own. */
 static grammar_expr *shared(struct compiler *c, grammar_expr *e, int32_t copies)
 {
     int32_t left = SMALL_NODES + 1;
@@ -217,7 +217,7 @@ static uint32_t compile_times(struct compiler *c, grammar_expr *x, int32_t min, 
     return at;
 }
 
-/* Parts in order, none or any of the optional ones, with something between those that are there:
+/* Parts in order, none or any of the optional ones, with something between those that are there.
    first is where the rest begins if nothing was there yet, later if something was. */
 static uint32_t compile_list(struct compiler *c, grammar_expr *e, uint32_t next)
 {

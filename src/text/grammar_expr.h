@@ -1,5 +1,5 @@
 /*
- * grammar_expr.h - what a grammar's text or a schema is read into: rules, each an expression over
+ * grammar_expr.h - a grammar's text or a schema in memory: rules, each an expression over
  * characters. Expressions stand in one heap that keeps the first failure; after one, all functions
  * give something harmless.
  */

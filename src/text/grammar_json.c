@@ -1,7 +1,7 @@
 /*
  * grammar_json.c - JSON's own grammar: any value, strings, and values that are given. Numbers have
- * at most 16 digits in front of the point, 16 behind it and 2 in the exponent, so that a model
- * cannot write digits for ever and every reader has a number for them.
+ * at most 16 digits in front of the point, 16 behind it and 2 in the exponent. So a model cannot
+ * write digits for ever and every reader has a number for them.
  */
 #include "base/utf8.h"
 #include "text/grammar_schema.h"

@@ -253,8 +253,8 @@ static void found(struct grammar_machine *m, uint32_t node, uint32_t frame)
         m->found[m->n_found++] = (struct grammar_thread){node, frame};
 }
 
-/* A call waits until all calls of its rule at this place are known. What follows a rule that may be
-   empty is followed at once, so that no call comes too late. */
+/* A call waits until all calls of its rule at this place are known. Behind a rule that may be empty
+   the walk goes on at once, so that no call comes too late. */
 static void add_call(struct grammar_machine *m, const struct grammar_node *n, uint32_t frame)
 {
     if (!reserve(m, (void **)&m->call, m->n_call, &m->cap_call, sizeof(*m->call)))
@@ -273,7 +273,7 @@ static void return_by(struct grammar_machine *m, uint32_t frame)
         add_todo(m, m->way[f.first + i].ret, m->way[f.first + i].parent);
 }
 
-/* What a node leads to without a byte. */
+/* Adds the nodes that a node leads to without a byte. */
 static void follow(struct grammar_machine *m, uint32_t node, uint32_t frame)
 {
     const struct grammar_node *n = &m->p->node[node];
@@ -402,7 +402,7 @@ static bool grow_sets(struct grammar_machine *m)
     return true;
 }
 
-/* The number of the set of what was found. */
+/* The number of the set of the threads that were found. */
 static uint32_t finish_set(struct grammar_machine *m)
 {
     if (m->status != PITH_OK)

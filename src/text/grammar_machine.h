@@ -1,17 +1,17 @@
 /*
  * grammar_machine.h - runs a program: sets of threads, made when a text first gets there and kept.
  *
- * A thread is a node and a frame: the ways to go on where its rule ends, each a node to return to
- * and the frame that counts there. All calls of a rule at one place of the text share a frame
- * (a graph-structured stack: Tomita, "An efficient augmented-context-free parsing algorithm", 1987),
- * so that ambiguous grammars take a polynomial of the text's length, not an exponential. Frames stand
- * on a floor that a set does not know: what is below is the text's own stack. So a set, what bytes
- * make of it and which tokens may follow depend on nothing below the floor, and the same set serves
- * wherever its part of the grammar was called from.
+ * A thread is a node and a frame. A frame holds the ways to go on where its rule ends: each is a
+ * node to return to and the frame that counts there. All calls of a rule at one place of the text
+ * share a frame. (The frames are a graph-structured stack: Tomita, "An efficient
+ * augmented-context-free parsing algorithm", 1987.) So ambiguous grammars take a polynomial of the
+ * text's length, not an exponential. Frames stand on a floor that a set does not know: what is
+ * below is the text's own stack. So a set, its steps by bytes and its mask of tokens depend on
+ * nothing below the floor. The same set serves wherever its part of the grammar was called from.
  *
  * A set "leaves" when one of its threads has returned through the floor. grammar_join then puts the
- * top of the text's stack into the set. grammar_settle does the opposite: where all threads end with
- * the same ways, these move to the text's stack as one frame, so that sets stay small and few.
+ * top of the text's stack into the set. grammar_settle does the opposite. Where all threads end
+ * with the same ways, these move to the text's stack as one frame, so that sets stay small and few.
  *
  * Nothing here is thread-safe; the grammar holds a lock.
  */
@@ -73,7 +73,7 @@ struct grammar_exit {
     uint32_t set;
 };
 
-/* Tokens that may follow: of a set, or of what is behind exits of another entry. */
+/* Tokens that may follow a set, or the exits of another entry. */
 struct grammar_entry {
     uint64_t *bits; /* [n_word], owned; NULL: few */
     int32_t *few;   /* [n_few], owned */
@@ -130,7 +130,7 @@ void grammar_machine_free(struct grammar_machine *m);
 
 /* The set of a text's beginning. DEAD after a failure, as all of these. */
 uint32_t grammar_begin(struct grammar_machine *m);
-/* What a byte makes of a set. */
+/* The set behind a byte. */
 uint32_t grammar_step_slow(struct grammar_machine *m, uint32_t set, uint32_t class_of);
 static inline uint32_t grammar_step(struct grammar_machine *m, uint32_t set, uint8_t byte)
 {

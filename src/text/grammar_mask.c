@@ -1,12 +1,12 @@
 /*
  * grammar_mask.c - which tokens may follow: walks the tree of the vocabulary's bytes with sets of
- * threads. What was found of a set is kept as an entry. Where a token leaves the set's floor the
- * entry has an exit; what is behind exits depends on where the text returns to, and is an entry of
- * its own, kept by (entry, return). So a text's mask is the union of a few kept entries.
+ * threads. The result for a set is kept as an entry. Where a token leaves the set's floor the entry
+ * has an exit. Tokens behind exits depend on where the text returns to, and are an entry of their
+ * own, kept by (entry, return). So a text's mask is the union of a few kept entries.
  *
  * Plain characters (vocab_tree.h) that all make the same set of a set, as within JSON's strings,
- * are not walked: tokens of at most as many of them as may follow are allowed together, and of the
- * others only what is behind such characters is walked, from the set that they make.
+ * are not walked. Tokens of at most as many of them as may follow are allowed together. Of the
+ * other tokens only the part behind such characters is walked, from the set that they make.
  */
 #include "base/mem.h"
 #include "text/grammar_machine.h"

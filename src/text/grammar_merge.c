@@ -1,6 +1,7 @@
 /*
- * grammar_merge.c - what keywords of a schema say together: $ref is replaced by what it points to,
- * allOf is merged into one schema, and two schemas can be told apart. It makes no expressions.
+ * grammar_merge.c - the keywords of a schema together. $ref is replaced by the schema that it
+ * points to, allOf is merged into one schema, and two schemas can be told apart. It makes no
+ * expressions.
  *
  * Invariant: a merged schema allows no text that one of the two forbids. Where that cannot be had,
  * it is refused.
@@ -121,8 +122,8 @@ uint32_t schema_types(struct schema_reader *r, struct jinja_value schema)
     return types;
 }
 
-/* The names of a set, as schemas have them: numbers are integers and fractions, so fractions alone,
-   which no schema can name, are no set that two of them have in common. */
+/* The names of a set, as schemas have them: numbers are integers and fractions. No schema can name
+   fractions alone, so they are no set that two of them have in common. */
 static struct jinja_value type_list(struct schema_reader *r, uint32_t types)
 {
     struct jinja_value list = jinja_list_new(r->h, JINJA_LIST, PI_LEN(type_names));
@@ -323,7 +324,7 @@ static const struct {
     {"enum", in_both},          {"required", in_any},    {"anyOf", product},
 };
 
-/* What says nothing of a text. */
+/* Keywords that do not restrict a text. */
 static const char *const notes[] = {
     "title",   "description", "default", "examples",    "example",         "$comment",
     "$schema", "$id",         "id",      "deprecated",  "readOnly",        "writeOnly",

@@ -1,10 +1,11 @@
 /*
- * grammar_number.c - numbers between two bounds as expressions. Bounds are decimals, not doubles:
- * digits are compared with the bounds' digits from the left, and as long as the digits so far are
- * those of a bound the bound counts ("tight").
+ * grammar_number.c - numbers between two bounds as expressions. Bounds are decimals, not doubles.
+ * Digits are compared with the bounds' digits from the left. As long as the digits so far are a
+ * bound's, the bound counts ("tight").
  *
- * Invariant: a number has at most 16 digits in front of the point and so few behind it that two
- * different ones are different doubles, too: what is above a bound stays above it for a reader.
+ * Invariant: a number has at most 16 digits in front of the point. Its digits behind it are few
+ * enough that two different numbers are different doubles, too. So a number above a bound stays
+ * above it for a reader.
  */
 #include "text/grammar_schema.h"
 
@@ -57,7 +58,7 @@ static int digit_of(const char *digits, size_t i, size_t len)
 
 /* ---- behind the point ---- */
 
-/* What may follow i digits behind the point; tight where they are those of a bound so far. */
+/* The digits that may follow i digits behind the point; tight where these are a bound's so far. */
 static grammar_expr *fraction(struct bounds *b, size_t i, bool lo, bool hi)
 {
     struct grammar_tree *t = b->t;
@@ -104,7 +105,7 @@ static grammar_expr *behind_whole(struct bounds *b, bool lo, bool hi)
 
 /* ---- in front of it ---- */
 
-/* What may follow i of n_whole digits. */
+/* The digits that may follow i of n_whole digits. */
 static grammar_expr *whole(struct bounds *b, size_t i, bool lo, bool hi)
 {
     struct grammar_tree *t = b->t;

@@ -31,8 +31,9 @@ static grammar_expr *plain_chars(struct schema_reader *r)
     return grammar_repeat(r->t, c, 0, -1);
 }
 
-/* What may follow `at` bytes that keys [n] have in common, such that the whole is none of them. A
-   beginning of a key that no byte more of ASCII tells apart is cut at its first other byte. */
+/* The texts that may follow `at` bytes that keys [n] have in common, such that the whole is none of
+   them. A beginning of a key that no byte more of ASCII tells apart is cut at its first other
+   byte. */
 static grammar_expr *other_keys(struct schema_reader *r, const struct jinja_str **key, size_t n,
                                 size_t at)
 {

@@ -37,9 +37,9 @@ struct grammar_program {
     uint8_t byte_of[256];  /* [n_class] some byte of a class */
 };
 
-/* Compiles the tree's rules. What can never end is cut off. INVALID: a rule begins with itself, or
-   nothing that the root allows ever ends; UNSUPPORTED: too large; NOMEM. The caller frees, also
-   after a failure. */
+/* Compiles the tree's rules. Rules that can never end are cut off. INVALID: a rule begins with
+   itself, or nothing that the root allows ever ends; UNSUPPORTED: too large; NOMEM. The caller
+   frees, also after a failure. */
 pith_status grammar_compile(struct grammar_tree *tree, struct grammar_program *out,
                             pith_error *err);
 void grammar_program_free(struct grammar_program *p);

@@ -1,6 +1,6 @@
 /*
  * grammar_regex.c - regular expressions of schemas (ECMA 262, the part that JSON Schema recommends)
- * as the inside of JSON strings: a character that JSON escapes is written as its escape.
+ * as the inside of JSON strings. A character that JSON escapes is written as its escape.
  * Look-around, back references, word boundaries and anchors within the expression are refused.
  *
  * A pattern without ^ or $ is found anywhere in a string, so any characters may stand around it.
@@ -320,8 +320,8 @@ static bool fits(struct schema_lengths len, struct schema_lengths want)
     return len.min >= want.min && (want.max < 0 || (len.max >= 0 && len.max <= want.max));
 }
 
-/* Where the only part whose length varies is a repetition of single characters, its bounds can be
-   made those of the string. */
+/* Where the only part whose length varies is a repetition of single characters, its bounds can
+   become the string's. */
 static void fit(struct regex *x, struct pieces *s)
 {
     struct schema_lengths len = total(s);

@@ -13,7 +13,7 @@
 
 /* ---- keywords ---- */
 
-/* What changes which texts are allowed, and is not understood. */
+/* Keywords that change which texts are allowed, and are not understood. */
 static const char *const refused[] = {
     "not",
     "if",
@@ -101,7 +101,7 @@ static bool decimal(struct schema_reader *r, const char *keyword, struct jinja_v
             snprintf(out, size, "%.*s", (int)v.u.s->len, v.u.s->data);
         else
             schema_fail(r, PITH_UNSUPPORTED, keyword,
-                        "a number of so many digits is not supported");
+                        "a number of this many digits is not supported");
         return v.u.s->len < size;
     }
     if (!jinja_is_number(v) || v.kind == JINJA_BOOL) {
@@ -216,8 +216,8 @@ grammar_expr *schema_number(struct schema_reader *r, struct jinja_value schema, 
 
 /* ---- strings ---- */
 
-/* A pattern. Where it cannot be read, a format beside it that is known stands for it: who writes both
-   means the same by them, and a pattern with look-ahead is how some say it. */
+/* A pattern. Where it cannot be read, a known format beside it stands for it. A schema that has
+   both means the same by them, and a pattern with look-ahead is a usual way to write it. */
 static grammar_expr *pattern_expr(struct schema_reader *r, const struct jinja_str *pattern,
                                   const char *format, struct schema_lengths want)
 {
@@ -296,7 +296,7 @@ static bool is_allowed(struct schema_reader *r, struct jinja_value schema, struc
     if (type == SCHEMA_STRING && schema_get(r, schema, "pattern") == NULL) {
         int64_t max = schema_count(r, schema, "maxLength", -1);
         return characters(v) >= schema_count(r, schema, "minLength", 0) &&
-               (max < 0 || characters(v) <= max); /* a format says nothing of what is listed */
+               (max < 0 || characters(v) <= max); /* a format does not restrict a list's texts */
     }
     if ((type & (SCHEMA_INTEGER | SCHEMA_FRACTION)) != 0 &&
         schema_get(r, schema, "multipleOf") == NULL)
@@ -389,7 +389,7 @@ static grammar_expr *of_types(struct schema_reader *r, struct jinja_value schema
     return grammar_alt(t, &list);
 }
 
-/* The rule of what a $ref points to. */
+/* The rule of the schema that a $ref points to. */
 static grammar_expr *ref_expr(struct schema_reader *r, struct jinja_value ref)
 {
     const struct jinja_value *target = schema_target(r, ref);

@@ -30,7 +30,7 @@ struct schema_reader {
     struct jinja_value doc;
     char path[128]; /* terminated, "#/properties/a" */
     size_t path_len;
-    struct schema_ref *ref; /* [n_ref] rules of what $ref points to */
+    struct schema_ref *ref; /* [n_ref] rules of the schemas that $ref points to */
     size_t n_ref, cap_ref;
     grammar_expr *space;                                  /* between JSON's parts */
     uint32_t any, object, array, string, number, integer; /* rules; UINT32_MAX: not made yet */
@@ -59,7 +59,7 @@ bool schema_is_false(const struct jinja_value *v);
 
 /* Without $ref and allOf; true is {}. False: the schema false. */
 bool schema_resolve(struct schema_reader *r, struct jinja_value schema, struct jinja_value *out);
-/* What satisfies both, of which each is resolved. */
+/* Makes the schema of texts that satisfy both, of which each is resolved. */
 bool schema_merge(struct schema_reader *r, struct jinja_value a, struct jinja_value b,
                   struct jinja_value *out);
 /* A schema without a keyword. */

@@ -15,7 +15,7 @@ pith_status jinja_template_parse(const char *text, size_t len, struct jinja_temp
                                  pith_error *err);
 void jinja_template_free(struct jinja_template *t);
 
-/* What was rendered: bytes, and of each whether a user wrote it. */
+/* A rendered text: bytes, and of each whether a user wrote it. */
 struct jinja_text {
     char *data;    /* [len], terminated; owned */
     uint8_t *user; /* [len], 1: a user's; NULL: all as from_user; owned */

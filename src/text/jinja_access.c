@@ -1,6 +1,6 @@
 /*
- * jinja_access.c - a.b and a[b]: items, methods, and what a loop tells of itself. What is not there
- * is undefined, which is an error only where it is used.
+ * jinja_access.c - a.b and a[b]: items, methods, and the properties of a loop. A missing item is
+ * undefined, which is an error only where it is used.
  */
 #include "text/jinja_run.h"
 
@@ -68,7 +68,7 @@ static bool method_attr(struct jinja_run *r, struct jinja_value of, const struct
     return method != NULL;
 }
 
-/* What an object has by name, apart from items. */
+/* The value that an object has by name, apart from items. */
 static bool own_attr(struct jinja_run *r, struct jinja_value of, const struct jinja_str *name,
                      struct jinja_value *out)
 {

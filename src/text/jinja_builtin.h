@@ -66,8 +66,8 @@ extern const struct jinja_builtin jinja_loop_methods[];
 
 /* ---- helpers of rows ---- */
 
-/* An argument as whole number or text; a failure where it is of another kind, the fallback where
-   it is not given (or, for text, None). what: "indent: width". */
+/* An argument as whole number or text; a failure where it is of another kind. The fallback where it
+   is not given (or, for text, None). what: "indent: width". */
 int64_t jinja_arg_int(struct jinja_run *r, struct jinja_value arg, int64_t fallback,
                       const char *what);
 const struct jinja_str *jinja_arg_str(struct jinja_run *r, struct jinja_value arg,

@@ -173,7 +173,7 @@ struct jinja_value jinja_call(struct jinja_run *r, struct jinja_value callee,
     }
 }
 
-/* Who calls the clock without asking gets what the caller has for that. */
+/* A call of the clock that was not asked for first gets the caller's value for that. */
 static struct jinja_value find_clock(struct jinja_run *r, const struct jinja_node *node,
                                      struct jinja_value callee)
 {

@@ -1,6 +1,6 @@
 /*
  * jinja_exec.c - runs statements: output, branches, loops, assignments, macros. A block that has
- * variables of its own gets a scope; names are looked up from the innermost scope outwards, and in
+ * variables of its own gets a scope. Names are looked up from the innermost scope outwards, and in
  * macros from where the macro was made.
  */
 #include "text/jinja_run.h"
@@ -156,7 +156,7 @@ static void exec_for(struct jinja_run *r, const struct jinja_node *node)
         run_loop(r, node, over, r->scope, 0);
 }
 
-/* What was written apart; output goes on where it did. */
+/* The text that was written apart; output goes on where it did. */
 static const struct jinja_str *end_text(struct jinja_run *r, struct jinja_buf *b,
                                         struct jinja_buf *back)
 {
@@ -248,7 +248,7 @@ static void refuse_rest(struct jinja_run *r, const struct jinja_node *node,
                    len, node->name->data, left->n_place);
 }
 
-/* What no parameter took: for the names that the body uses, or too much. */
+/* The arguments that no parameter took: for the names that the body uses, or too many. */
 static void bind_rest(struct jinja_run *r, const struct jinja_macro *macro, struct jinja_args *left)
 {
     const struct jinja_node *node = macro->node;

@@ -82,7 +82,7 @@ const struct jinja_str *jinja_expect_name(struct jinja_parser *p)
 struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_node_kind kind)
 {
     struct jinja_node *node = jinja_alloc(p->h, 1, sizeof(*node));
-    if (node == NULL) { /* what is written to it nobody reads */
+    if (node == NULL) { /* its content is never read */
         p->spare = (struct jinja_node){0};
         return &p->spare;
     }
@@ -220,7 +220,7 @@ static struct jinja_node *parse_arg(struct jinja_parser *p)
     return arg;
 }
 
-/* Behind the opening bracket. Those by place come first, then named ones, then **. */
+/* Behind the opening bracket. Positional ones come first, then named ones, then **. */
 static struct jinja_node *parse_args(struct jinja_parser *p)
 {
     struct jinja_node *first = NULL, **tail = &first;
@@ -236,7 +236,7 @@ static struct jinja_node *parse_args(struct jinja_parser *p)
                      : arg->op == '*'               ? 2
                      : arg->name != NULL            ? 1
                                                     : 0;
-        /* What jinja2 refuses: two of a star, and by place behind anything else. */
+        /* As jinja2 refuses: two of a star, and a positional one behind anything else. */
         if (stage == 3 || (is == 0 && stage > 0) || (is == 2 && stage == 2))
             jinja_syntax(p, "an argument stands in the wrong place");
         stage = is == 1 && stage == 2 ? 2 : is;

@@ -1,6 +1,6 @@
 /*
- * jinja_filters.c - filters of single values: text, numbers, JSON. Those of lists and dicts are in
- * jinja_lists.c. Each is a row of the table at the end.
+ * jinja_filters.c - filters of single values: text, numbers, JSON. Filters of lists and dicts are
+ * in jinja_lists.c. Each is a row of the table at the end.
  */
 #include <math.h>
 #include <stdio.h>
@@ -102,7 +102,7 @@ static struct jinja_value filter_format(JINJA_ROW)
     return jinja_of(jinja_percent(r, jinja_to_str(r->h, self), values));
 }
 
-/* What stands in front of indented lines: a text, or so many spaces. */
+/* The text in front of indented lines: a text, or a number of spaces. */
 static const struct jinja_str *indention(struct jinja_run *r, struct jinja_value width)
 {
     if (width.kind == JINJA_STR)
@@ -191,7 +191,7 @@ static struct jinja_value filter_length(JINJA_ROW)
 
 /* ---- numbers ---- */
 
-/* What Python's float() reads; false: it is no number. */
+/* Reads a number as Python's float() does; false: it is no number. */
 static bool read_float(struct jinja_run *r, const struct jinja_str *s, double *out)
 {
     s = jinja_strip(r->h, s, NULL, true, true);
@@ -214,7 +214,7 @@ static bool read_float(struct jinja_run *r, const struct jinja_str *s, double *o
     return true;
 }
 
-/* What Python's int(text, base) reads. */
+/* Reads a number as Python's int(text, base) does. */
 static bool read_int(struct jinja_run *r, const struct jinja_str *s, int64_t base, int64_t *out)
 {
     s = jinja_strip(r->h, s, NULL, true, true);

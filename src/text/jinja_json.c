@@ -1,7 +1,7 @@
 /*
  * jinja_json.c - JSON text to values of a template. The reader is our own because the core links no
- * JSON library, and because whole numbers of any size, the order of keys and the marks of users'
- * text must come through. It is strict (RFC 8259), and its depth is the heap's.
+ * JSON library. Whole numbers of any size, the order of keys and the marks of users' text must come
+ * through, too. It is strict (RFC 8259), and its depth is the heap's.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /*
  * jinja_lex.c - a template's text as tokens. White space around tags is decided here, as jinja2
- * does with trim_blocks and lstrip_blocks: the line end behind a tag goes, and what stands in front
+ * does with trim_blocks and lstrip_blocks. The line end behind a tag goes, and the blanks in front
  * of a tag that begins its line.
  */
 #include "base/utf8.h"

@@ -1,6 +1,6 @@
 /*
- * jinja_lists.c - filters of lists and dicts. Those that are generators in jinja2 give values that
- * are read once and have no length, as there.
+ * jinja_lists.c - filters of lists and dicts. Filters that are generators in jinja2 give values
+ * that are read once and have no length, as there.
  */
 #include "text/jinja_run.h"
 
@@ -19,7 +19,7 @@ static const struct jinja_list *items_of(struct jinja_run *r, struct jinja_value
 
 /* ---- order ---- */
 
-/* What an item is sorted by: itself or an attribute, strings in lower case unless told. */
+/* The key by which an item is sorted: itself or an attribute, strings in lower case unless told. */
 static struct jinja_value sort_key(struct jinja_run *r, struct jinja_value item,
                                    struct jinja_value attribute, bool case_sensitive)
 {

@@ -1,7 +1,7 @@
 /*
  * jinja_methods.c - methods of strings, dicts, lists and loops, as Python's where templates call
- * them. Those that change a list or dict are not here: the sandbox that transformers runs templates
- * in refuses them.
+ * them. Methods that change a list or dict are not here: the sandbox that transformers runs
+ * templates in refuses them.
  */
 #include "base/utf8.h"
 #include "text/jinja_run.h"
@@ -234,7 +234,7 @@ static struct jinja_value str_count(JINJA_ROW)
     return jinja_int(n);
 }
 
-/* ---- kinds of characters: those of ASCII, and letters that have two cases ---- */
+/* ---- kinds of characters: ASCII's, and letters that have two cases ---- */
 
 enum class { DIGIT = 1, ALPHA = 2, SPACE = 4, UPPER = 8, LOWER = 16 };
 

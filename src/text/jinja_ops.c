@@ -1,7 +1,7 @@
 /*
- * jinja_ops.c - operators of templates, as Python's: whole numbers divide towards minus infinity,
- * strings and lists add and repeat, and strings that are marked as safe escape what joins them.
- * Whole numbers have 64 bits; beyond them is a failure.
+ * jinja_ops.c - operators of templates, as Python's. Whole numbers divide towards minus infinity,
+ * and strings and lists add and repeat. Strings that are marked as safe escape the texts that join
+ * them. Whole numbers have 64 bits; beyond them is a failure.
  */
 #include <math.h>
 

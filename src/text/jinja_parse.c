@@ -146,7 +146,7 @@ static struct jinja_node *parse_signature(struct jinja_parser *p)
     return first;
 }
 
-/* The body of what is called: its loops and special names are its own. */
+/* The body of a macro or call: its loops and special names are its own. */
 static void parse_macro_body(struct jinja_parser *p, struct jinja_node *node, const char *end)
 {
     uint8_t uses = p->uses;
@@ -189,7 +189,7 @@ static struct jinja_node *parse_filter(struct jinja_parser *p)
     return node;
 }
 
-/* Marks what a model said, for training; its text is printed. */
+/* Marks a text as the model's, for training; the text is printed. */
 static struct jinja_node *parse_generation(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node_new(p, JINJA_N_SCOPE);

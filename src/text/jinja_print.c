@@ -66,8 +66,8 @@ void jinja_print_float(double f, char *out)
 
 /* ---- repr ---- */
 
-/* What Python calls printable, nearly: controls, separators, format characters and private use are
-   not. */
+/* Whether Python calls it printable, nearly: controls, separators, format characters and private
+   use are not. */
 static bool printable(uint32_t c)
 {
     static const uint32_t ranges[][2] = {

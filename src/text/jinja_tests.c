@@ -71,7 +71,7 @@ static struct jinja_value is_mapping(JINJA_ROW)
     return jinja_bool(self.kind == JINJA_DICT);
 }
 
-/* What has a length and items by index or key; what is undefined has both, empty. */
+/* Whether it has a length and items by index or key; an undefined value has both, empty. */
 static struct jinja_value is_sequence(JINJA_ROW)
 {
     JINJA_UNUSED;

@@ -85,7 +85,7 @@ enum jinja_node_kind {
     JINJA_N_NS_ATTR, /* a target: name of namespace, value: attribute */
 };
 
-/* What in a macro's body is referred to. */
+/* The special names that a macro's body refers to. */
 enum { JINJA_USES_VARARGS = 1, JINJA_USES_KWARGS = 2, JINJA_USES_CALLER = 4 };
 
 struct jinja_node {

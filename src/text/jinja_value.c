@@ -1,6 +1,6 @@
 /*
- * jinja_value.c - the heap of a run, lists, dicts, and what values are to each other: equal, less,
- * true, of what length. It knows nothing of templates. After a failure everything here is a no-op.
+ * jinja_value.c - the heap of a run, lists, dicts, and the relations of values: equal, less, true,
+ * their length. It knows nothing of templates. After a failure everything here is a no-op.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -461,7 +461,7 @@ static void add_chars(struct jinja_heap *h, const struct jinja_str *s, struct ji
     }
 }
 
-/* What a generator has left, which it has no more. */
+/* The rest of a generator, which is empty afterwards. */
 static struct jinja_value drain(struct jinja_heap *h, struct jinja_list *from)
 {
     struct jinja_list *left = jinja_alloc(h, 1, sizeof(*left));

@@ -3,8 +3,8 @@
  * run's values stand in one heap, which is freed whole. The heap also counts steps and depth and
  * keeps the first failure: a function that fails says so there and returns something harmless.
  *
- * A string knows of each of its bytes whether a user wrote it. What is cut from it, joined with
- * it or mapped over it keeps these marks.
+ * A string knows of each of its bytes whether a user wrote it. Texts that are cut from it, joined
+ * with it or mapped over it keep these marks.
  */
 #ifndef PI_JINJA_VALUE_H
 #define PI_JINJA_VALUE_H
@@ -99,7 +99,7 @@ struct jinja_builtin;
 struct jinja_value {
     uint8_t kind;    /* enum jinja_kind */
     uint8_t missing; /* UNDEFINED: enum jinja_missing */
-    uint8_t owner;   /* UNDEFINED: enum jinja_kind of what lacks it */
+    uint8_t owner;   /* UNDEFINED: enum jinja_kind of the value that lacks it */
     uint32_t as;     /* FLOAT: 1 + the index of how it was written, where it prints as that; 0 */
     union {
         bool b;
@@ -199,8 +199,8 @@ static inline bool jinja_str_user(const struct jinja_str *s, size_t i)
 /* The first place at or behind from where part stands, SIZE_MAX: none. */
 size_t jinja_str_find(struct jinja_heap *h, const struct jinja_str *s, const struct jinja_str *part,
                       size_t from);
-/* White space as Unicode has it: how many of the bytes are left in front of what ends the text, and
-   how many stand at its beginning. */
+/* White space as Unicode has it: how many bytes are left without the white space at the end, and
+   how many stand before the text. */
 size_t jinja_space_end(const char *data, size_t len);
 size_t jinja_space_begin(const char *data, size_t len);
 /* Characters, and the bytes in front of character i. */
@@ -241,13 +241,13 @@ struct jinja_value *jinja_dict_find(struct jinja_heap *h, const struct jinja_dic
                                     const char *key);
 struct jinja_value jinja_pair_new(struct jinja_heap *h, struct jinja_value a, struct jinja_value b);
 
-/* What the type is called in messages: "dict". */
+/* The name of the type in messages: "dict". */
 const char *jinja_type(struct jinja_value v);
 bool jinja_truth(struct jinja_value v);
 bool jinja_equal(struct jinja_heap *h, struct jinja_value a, struct jinja_value b);
 /* Below, at or above 0; a failure where the kinds have no order. */
 int jinja_order(struct jinja_heap *h, struct jinja_value a, struct jinja_value b);
-/* The items of what can be iterated over, as a list to be read only; a failure otherwise. */
+/* The items of an iterable value, as a list to be read only; a failure otherwise. */
 struct jinja_value jinja_items(struct jinja_heap *h, struct jinja_value v);
 /* False: it has none. */
 bool jinja_length(struct jinja_value v, size_t *out);

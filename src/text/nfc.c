@@ -199,8 +199,8 @@ static pith_status reserve_part(struct pi_nfc *nfc, size_t n, size_t len, pith_e
     return PITH_OK;
 }
 
-/* The end of what a part is: the next starter that never changes, bytes that are no character, or
-   the end of the text. */
+/* The end of a part: the next starter that never changes, bytes that are no character, or the end
+   of the text. */
 static size_t part_end(const char *text, size_t len, size_t at)
 {
     for (bool first = true; at < len; first = false) {

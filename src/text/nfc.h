@@ -9,7 +9,7 @@
 
 struct pi_nfc_char;
 
-/* What composing writes to, kept between calls. Zero it before the first. */
+/* The buffers of composing, kept between calls. Zero it before the first. */
 struct pi_nfc {
     char *out; /* owned */
     size_t out_cap;

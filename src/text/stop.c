@@ -2,7 +2,7 @@
  * stop.c - stop strings in a stream. It knows text only: no tokens, no model.
  *
  * Invariant: between calls, held is the longest end of the text so far that a stop string begins
- * with, so it is shorter than the longest of them.
+ * with. So it is shorter than the longest of them.
  */
 #include "base/mem.h"
 #include "text/stop.h"

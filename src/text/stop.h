@@ -1,8 +1,8 @@
 /*
- * stop.h - a stream of text that ends at the first of some strings. What a later piece might turn
- * into one of them is held back, so the strings are found across any split of the text.
+ * stop.h - a stream of text that ends at the first of some strings. An end that a later piece might
+ * turn into one of them is held back. So the strings are found across any split of the text.
  *
- * The match that is complete first ends the text, of several that end together the longest: the
+ * The match that is complete first ends the text, of several that end together the longest. The
  * result depends on the text alone, not on how it was split.
  */
 #ifndef PI_STOP_H

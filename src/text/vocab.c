@@ -1,7 +1,7 @@
 /*
- * vocab.c - the operations of a vocabulary: text to ids, ids to bytes, and what a token is. Nothing
- * here changes the vocabulary, so any number of threads may use one; the state of a call lives in
- * its session.
+ * vocab.c - the operations of a vocabulary: text to ids, ids to bytes, and the kinds of tokens.
+ * Nothing here changes the vocabulary, so any number of threads may use one; the state of a call
+ * lives in its session.
  */
 #include "base/utf8.h"
 #include "text/vocab_internal.h"

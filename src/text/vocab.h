@@ -29,14 +29,14 @@ pith_status pi_vocab_check_same(const struct pi_vocab *a, const struct pi_vocab 
                                 pith_error *err);
 
 /* As pith_tokenize. Bytes that are no well-formed UTF-8 keep apart from the text around them and
-   become the tokens of their bytes, so they come back as they were. Of special tokens that overlap
+   become the tokens of their bytes. So they come back as they were. Of special tokens that overlap
    in the text the leftmost is read, of those that start together the longest. A literal U+2581 is a
    space to SentencePiece. */
 pith_status pi_vocab_tokenize(const struct pi_vocab *vocab, const char *text, size_t text_len,
                               uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                               pith_error *err);
-/* The same, for a text of which marks [text_len] tell what a user wrote (1): there, control tokens
-   are text. marks NULL: nowhere. */
+/* The same, for a text whose marks [text_len] say which bytes a user wrote (1): there, control
+   tokens are text. marks NULL: nowhere. */
 pith_status pi_vocab_tokenize_marked(const struct pi_vocab *vocab, const char *text,
                                      size_t text_len, const uint8_t *marks, uint32_t flags,
                                      int32_t *out, int32_t cap, int32_t *n_id, pith_error *err);

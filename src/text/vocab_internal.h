@@ -21,7 +21,7 @@
 
 enum pi_vocab_type { PI_VOCAB_NONE, PI_VOCAB_BPE, PI_VOCAB_SPM };
 
-/* What a token is; none of the bits is a normal token. */
+/* The kinds of a token; none of the bits is a normal token. */
 enum pi_token_attr {
     PI_TOKEN_CONTROL = 1, /* has no bytes unless special ones are asked for */
     PI_TOKEN_UNKNOWN = 2, /* the same */
@@ -56,7 +56,7 @@ struct pi_merge {
 };
 
 /* A node of the trie of special tokens. Children are a list through next; 0 is none (the root is
-   node 0 and nobody's child). */
+   node 0 and no node's child). */
 struct pi_trie_node {
     uint32_t child, next;
     int32_t id; /* -1: no token ends here */
@@ -143,7 +143,7 @@ bool pi_bpe_decode(const char *text, size_t len, char *out, size_t *out_len);
 
 /* ---- pre-tokenizer ---- */
 
-/* What a "tokenizer.ggml.pre" stands for. */
+/* The traits of a "tokenizer.ggml.pre". */
 struct pi_pre_traits {
     bool ignore_merges;
     bool add_bos;  /* unless the file says otherwise */

@@ -18,9 +18,9 @@ struct known_text {
 
 #define STOP (PI_TOKEN_CONTROL | PI_TOKEN_END)
 
-/* Files seldom name every token that ends a turn, and some give such tokens a wrong type. The
-   texts are those that published models use. The last group is for filling in the middle: a model
-   that writes the name of another file or repository has left the text it was asked for. */
+/* Files seldom name every token that ends a turn, and some give such tokens a wrong type. The texts
+   are those that published models use. The last group is for filling in the middle: a model that
+   writes the name of another file or repository has left its task. */
 static const struct known_text known_texts[] = {
     {"<|eot_id|>", STOP}, /* Llama 3 */
     {"<|eom_id|>", STOP},
@@ -312,7 +312,7 @@ static pith_status read_tokens(struct pi_vocab *v, const struct pi_gguf *g, int3
     for (int32_t id = 0; id < v->n_token; id++)
         add_token(v, id, pi_gguf_item_str(tokens, (uint64_t)id));
     PI_TRY(index_keys(v, err));
-    /* What the text says about a token comes after the index: it does not change how text merges.
+    /* Rules about a token come after the index: they do not change how text merges.
      */
     for (int32_t id = 0; id < v->n_token; id++)
         v->attr[id] |= known_attr(pi_gguf_item_str(tokens, (uint64_t)id));

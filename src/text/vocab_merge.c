@@ -1,10 +1,10 @@
 /*
  * vocab_merge.c - one word to ids: the cache of words met before, and the merging of neighbours,
- * best pair first, with a heap, so that a word of n symbols costs n log n steps however long it is.
- * It does not know what makes a pair better than another: vocab_bpe.c and vocab_spm.c do.
+ * best pair first. A heap keeps a word of n symbols at n log n steps however long it is. It does
+ * not know what makes a pair better than another: vocab_bpe.c and vocab_spm.c do.
  *
- * Invariant: symbols that are alive form a list in text order; a heap entry is out of date when
- * one of its symbols was merged away or has grown, which its length tells.
+ * Invariant: symbols that are alive form a list in text order. A heap entry is out of date when one
+ * of its symbols was merged away or has grown, which its length tells.
  */
 #include "base/mem.h"
 #include "text/vocab_internal.h"
@@ -88,7 +88,7 @@ static void merge(struct pi_session *s, const char *word, size_t n_symbol)
 }
 
 /* Each merge takes one entry off the heap and puts at most two on, and there are fewer merges than
-   symbols: 2 * n_symbol entries always suffice. */
+   symbols. So 2 * n_symbol entries always suffice. */
 static pith_status reserve(struct pi_session *s, size_t n_symbol, pith_error *err)
 {
     if (n_symbol <= s->symbol_cap)

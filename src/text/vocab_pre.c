@@ -2,9 +2,9 @@
  * vocab_pre.c - pre-tokenizers: the patterns that cut text into words before byte pairs are merged,
  * as the authors of each tokenizer published them, run by PCRE2. It knows nothing of tokens.
  *
- * A pre-tokenizer is one to six patterns. The first cuts the text into its matches and what lies
- * between them; each of these pieces is cut again by the next pattern, which sees that piece alone:
- * an end of a piece is an end of text to it. What the last pattern leaves are the words.
+ * A pre-tokenizer is one to six patterns. The first cuts the text into its matches and the texts
+ * between them. Each of these pieces is cut again by the next pattern, which sees that piece alone.
+ * An end of a piece is an end of text to it. The pieces of the last pattern are the words.
  *
  * Departure from the published text: \s is spelled out as the white space of Unicode, because
  * PCRE2's own also has U+180E.
@@ -28,8 +28,8 @@ struct pi_pre {
 
 /* White space, to stand inside brackets. */
 #define S "\\x{9}-\\x{d}\\x{85}\\p{Z}"
-/* Everything else about white space that most patterns end with: line ends with what is in front
-   of them, then all but the last space in front of a word, then what is left. */
+/* The rest of the white space that most patterns end with. It is line ends with the blanks in front
+   of them, then all but the last space before a word, then any other blanks. */
 #define TAIL "|[" S "]*[\\r\\n]+|[" S "]+(?![^" S "])|[" S "]+"
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define LETTERS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"

@@ -1,7 +1,7 @@
 /*
- * vocab_spm.c - SentencePiece: symbols are characters, a pair merges when its text is a token, the
- * higher score first, and what is no token falls back to bytes. Spaces are U+2581 in such a
- * vocabulary; here they are spaces, on both sides.
+ * vocab_spm.c - SentencePiece. Symbols are characters, and a pair merges when its text is a token,
+ * the higher score first. A symbol that is no token falls back to bytes. Spaces are U+2581 in such
+ * a vocabulary; here they are spaces, on both sides.
  */
 #include "base/mem.h"
 #include "base/utf8.h"

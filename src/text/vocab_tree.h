@@ -1,11 +1,11 @@
 /*
- * vocab_tree.h - the tokens of a vocabulary as a tree of their bytes, so that whoever asks which
- * tokens may follow looks at each beginning that tokens share once.
+ * vocab_tree.h - the tokens of a vocabulary as a tree of their bytes. A search for the tokens that
+ * may follow then looks at each beginning that tokens share once.
  *
  * Nodes stand in preorder: what is below node i is i + 1 to end[i] - 1. Some characters are plain:
  * most grammars treat them alike (no control characters, no quote, no backslash). So the tree has
- * parts: tokens of plain characters only, the others, and the others once more, by how many plain
- * characters they begin with and without these.
+ * parts: tokens of plain characters only, and the others. The others stand in it once more, by how
+ * many plain characters they begin with and without these.
  */
 #ifndef PI_VOCAB_TREE_H
 #define PI_VOCAB_TREE_H
@@ -34,8 +34,8 @@ struct vocab_tree {
     uint8_t *byte;      /* [n_node] */
     uint32_t *end;      /* [n_node] */
     uint32_t *first;    /* [n_node + 1]: token[first[i]] up to first[i + 1] end at node i */
-    int32_t *token;     /* ids; those of MIXED stand there twice */
-    uint64_t *plain;    /* [PLAIN_MAX + 1][n_word] PLAIN tokens of at most so many characters */
+    int32_t *token;     /* ids; tokens of MIXED stand there twice */
+    uint64_t *plain;    /* [PLAIN_MAX + 1][n_word] PLAIN tokens of at most that many characters */
     struct vocab_tree_part part[VOCAB_TREE_PARTS];
 };
 

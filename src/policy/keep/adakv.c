@@ -25,13 +25,14 @@ static double allot_floor(const void *params)
 static const struct policy_param own_params[] = {
     SNAPKV_PARAMS,
     {"floor", POLICY_TYPE_REAL, offsetof(struct params, floor), 0, 1000, "0.2",
-     "part of an even share of the layer's budget that each KV head is sure of", NULL},
+     "the least part of an even share that each head gets: 1 is even, 0 leaves all to the scores",
+     NULL},
     {0},
 };
 
 const struct keep_policy keep_adakv = {
     .name = "adakv",
-    .summary = "SnapKV's score, and a layer's budget for the KV heads that have use for it",
+    .summary = "the same as snapkv, with a budget per layer that its KV heads share by score",
     .citation = "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation "
                 "for Efficient LLM Inference, 2024, arXiv 2407.11550",
     .defaults = "window=32,pool=max,kernel=7",

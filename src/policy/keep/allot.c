@@ -1,7 +1,8 @@
 /*
- * allot.c - lanes share a budget by what their entries score, those of a layer (policies with
- * allot_floor) or all (granularity=global): how many each keeps, and the pages that such lanes can
- * take together. It knows no policy by name and decides nothing about when (budget.c).
+ * allot.c - lanes share a budget by the scores of their entries, within a layer (policies with
+ * allot_floor) or over all lanes (granularity=global). It finds how many entries each keeps, and
+ * the pages that such lanes can take together. It knows no policy by name and decides nothing about
+ * when (budget.c).
  *
  * Feng, Lv, Cao, Xie, Zhou, "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for
  * Efficient LLM Inference", 2024 (arXiv 2407.11550), section 3.3 and Algorithm 2: of the entries of
@@ -9,14 +10,14 @@
  *
  *   c_h (1 - floor) + [floor N / H]       [x]: rounded down
  *
- * of its own. The authors round this number for each lane, so that the sum may miss N by a few;
- * here the sum is exact: rounded down first, the rest goes one by one to the lane that is furthest
- * below its number and has entries left. Of equal scores at the border each lane gets its share.
- * Where all lanes share, floor is 0 unless the policy has one, and of equal scores the older goes
- * first, then that of the lower layer and head.
+ * of its own. The authors round this number for each lane, so that the sum may miss N by a few.
+ * Here the sum is exact: numbers are rounded down first. The rest goes one by one to the lane that
+ * is furthest below its number and has entries left. Of equal scores at the border each lane gets
+ * its share. Where all lanes share, floor is 0 unless the policy has one. Of equal scores the older
+ * goes first, then the one of the lower layer and head.
  *
- * Invariant: lanes differ in length, their sum does not. It is at most H times what a lane of the
- * mean budget may hold, and every lane leaves at most one page unfilled, so that the pages are
+ * Invariant: lanes differ in length, their sum does not. It is at most H times the most entries of
+ * a lane of the mean budget, and every lane leaves at most one page unfilled. So the pages are
  * bounded whatever the scores.
  */
 #include "policy/keep/positions.h"
@@ -34,8 +35,8 @@ bool keep_config_allots(const struct keep_config *c)
     return keep_config_is_global(c) || (c->policy != NULL && c->policy->allot_floor != NULL);
 }
 
-/* Scores of one lane say nothing about those of another, unless the policy says that they do or a
-   map makes them comparable. Which maps a file has is known when it is read (keep_create). */
+/* Scores of one lane say nothing about another lane's, unless the policy says that they do or a map
+   makes them comparable. Which maps a file has is known when it is read (keep_create). */
 static pith_status check_global(const struct keep_config *c, pith_error *err)
 {
     const struct keep_policy *p = c->policy;
@@ -79,7 +80,7 @@ pith_status keep_allot_check(const struct keep_config *c, pith_error *err)
 
 /* ---- how many of which lane ---- */
 
-/* The entries of a set that may go: those of its positions within the span, which lie together. */
+/* Finds the entries of a set that may go: the positions within the span, which lie together. */
 static void find_span(struct keep_set *set)
 {
     set->first = keep_first_from(set->pos, set->n, set->span.lo);
@@ -87,13 +88,13 @@ static void find_span(struct keep_set *set)
     set->n_may_go = (int32_t)pi_max(0, last - set->first);
 }
 
-/* What entries are compared by: their score, or, of those of one score, their age. */
+/* Entries are compared by their score, or, where the score is one, by their age. */
 struct order {
     bool by_age;
     uint32_t rank; /* with by_age: of those that are compared */
 };
 
-/* Entry i of those of a set that may go, as a number; false: it is not compared. */
+/* Entry i of a set's entries that may go, as a number; false: it is not compared. */
 static inline bool key_of(const struct order *o, const struct keep_set *set, int32_t i,
                           uint32_t *key)
 {
@@ -102,8 +103,8 @@ static inline bool key_of(const struct order *o, const struct keep_set *set, int
     return !o->by_age || rank == o->rank;
 }
 
-/* The k-th highest key among those of all sets, 1 <= k <= their number, eleven bits at a time from
-   the top; *n_tie receives how many of those that equal it are among the k highest. */
+/* The k-th highest key of all sets, 1 <= k <= the number of keys, eleven bits at a time from the
+   top. *n_tie receives how many equal keys are among the k highest. */
 static uint32_t find_border(const struct order *o, const struct keep_set *set, int32_t n_set,
                             int64_t k, int64_t *n_tie)
 {
@@ -163,7 +164,7 @@ static void share_ties(struct keep_set *set, int32_t n_set, int64_t n_tie, int64
         }
 }
 
-/* Or the older go first, of one age those of the first sets. */
+/* Or the older go first, and of one age the entries of the first sets. */
 static void age_ties(struct keep_set *set, int32_t n_set, int64_t n_tie, uint32_t rank)
 {
     const struct order o = {true, rank};

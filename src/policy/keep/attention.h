@@ -1,7 +1,6 @@
 /*
- * attention.h - what the policies that watch attention share: the option that says what the query
- * heads of a KV head make of an entry together, and the one that leaves prompts out. Internal to
- * keep/.
+ * attention.h - the common options of policies that watch attention. One combines the query heads
+ * of a KV head, and the other leaves prompts out. Internal to keep/.
  *
  * Marks belong to a KV head and an entry, never to a query head: K and V are not expanded. With one
  * query head per KV head, which most of the authors' codes are written for, all three ways are one.
@@ -21,15 +20,12 @@ extern const char *const keep_switch_words[]; /* off, on */
 #define KEEP_GROUP_PARAM(type, fallback)                                                           \
     {                                                                                              \
         "group", POLICY_TYPE_CHOICE, offsetof(type, group), 0, 0, fallback,                        \
-            "the weights of the query heads that share a KV head become their mean, max or sum",   \
-            keep_group_words                                                                       \
+            "the query heads of a KV head count by their mean, max or sum", keep_group_words       \
     }
 #define KEEP_PROMPT_PARAM(type, fallback)                                                          \
     {                                                                                              \
         "prompt", POLICY_TYPE_CHOICE, offsetof(type, prompt), 0, 0, fallback,                      \
-            "whether the queries of tokens that are evaluated together count, or only those of "   \
-            "tokens that are evaluated alone: on or off",                                          \
-            keep_switch_words                                                                      \
+            "off: only queries of tokens that are evaluated alone count", keep_switch_words        \
     }
 
 /* The need that belongs to the value of such a key. */

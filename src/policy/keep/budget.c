@@ -1,11 +1,11 @@
 /*
- * budget.c - when a round runs, and the memory that it takes. What an entry is worth is the
- * policy's opinion, which entries go is round.c's, and only kv/ changes the cache.
+ * budget.c - when a round runs, and the memory that it takes. The policy scores entries, round.c
+ * chooses which ones go, and only kv/ changes the cache.
  *
- * Invariant: a lane never holds more than budget + slack entries (where rounds wait for a batch,
- * not more than a batch above that), and after a round none holds more than its budget. When a
- * round is due depends on the number of tokens, the lanes' lengths and whether they have an aim
- * (steps.c) alone: not on chunks, threads or other sequences.
+ * Invariant: a lane never holds more than budget + slack entries, and after a round none holds more
+ * than its budget. Where rounds wait for a batch, a lane may hold a batch more. The time of a round
+ * depends on the number of tokens, the lanes' lengths and whether a victim is chosen (steps.c)
+ * alone. It depends neither on chunks, nor on threads or other sequences.
  */
 #include "base/mem.h"
 #include "policy/keep/rounds.h"
@@ -158,7 +158,7 @@ static void place_set(struct keep_set *set, size_t n, uint8_t *base, size_t *use
 
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. Sets of lanes
    that share a budget are packed in turn at every round: one may be as long as all. */
-static size_t place(struct keep *k, const struct room *room, uint8_t *base)
+static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
 {
     size_t used = 0, n = (size_t)room->cap, n_set = (size_t)room->cap_set;
     for (int32_t h = 0; h < k->model.g.n_head; h++) {
@@ -190,10 +190,10 @@ static bool grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t c
     if (p->scratch_size != NULL)
         grown.scratch_size =
             pi_align(p->scratch_size(&k->config.params, &k->model, k->data, cap), 64);
-    uint8_t *block = pi_mem_alloc(PI_MEM_SCRATCH, place(k, &grown, NULL));
+    uint8_t *block = pi_mem_alloc(PI_MEM_SCRATCH, lay_out(k, &grown, NULL));
     if (block == NULL) {
         /* The old arrays, where there were any, at their old places. */
-        place(k, &old, k->block);
+        lay_out(k, &old, k->block);
         return false;
     }
     pi_mem_free(k->block);
@@ -202,7 +202,7 @@ static bool grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t c
     k->cap_set = grown.cap_set;
     k->cap_all = grown.cap_all;
     k->scratch_size = grown.scratch_size;
-    place(k, &grown, block);
+    lay_out(k, &grown, block);
     return true;
 }
 
@@ -286,8 +286,8 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
     return left;
 }
 
-/* Whether some lane holds the budget of the token behind the next n, if these come without a round:
-   then that token has no place in it. */
+/* Whether some lane holds the budget of the token behind the next n, if these come without a round.
+   Then that token has no place in it. */
 static bool is_full(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n)
 {
     struct keep_point end = later(at, (int64_t)n + 1);
@@ -305,8 +305,8 @@ int32_t keep_room(const struct keep *k, const struct kv_seq *kv, struct keep_poi
 
 bool keep_due(const struct keep *k, const struct kv_seq *kv, struct keep_point at, int32_t n_left)
 {
-    /* A round that waits for a batch runs before its first token: at the end of an evaluation
-       nobody knows whether there will be one. */
+    /* A round that waits for a batch runs before its first token. At the end of an evaluation it is
+       not known whether there will be one. */
     if (k->config.rules.batch > 0 && n_left == 0)
         return false;
     if (keep_overwrites(k) && n_left == 0 && is_full(k, kv, at, 0))
@@ -314,7 +314,7 @@ bool keep_due(const struct keep *k, const struct kv_seq *kv, struct keep_point a
     return room(k, kv, at, 1) == 0;
 }
 
-/* A lane with an aim has its budget also where that was lowered since (a prompt that is pinned no
+/* A lane with a chosen victim has its budget also where that was lowered since (a prompt that is pinned no
    longer). */
 bool keep_step_due(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
 {
@@ -472,8 +472,9 @@ int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head)
     return n;
 }
 
-/* A page that the lane's first entries take for themselves when a round closes the gap behind them:
-   at the first round, and where other entries are the first since a prompt was marked. */
+/* A page that the lane's first entries take for themselves when a round closes the gap behind them.
+   That happens at the first round, and where other entries are the first since a prompt was
+   marked. */
 static int32_t to_split(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head,
                         struct keep_point at)
 {
@@ -565,8 +566,8 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
     return PITH_OK;
 }
 
-/* Bytes of pages that lanes which share a budget with a layer's lack: what they take until the next
-   round, or at most after it, whatever it leaves to which of them. */
+/* Bytes of pages that lanes which share a budget with a layer's lack. They are the pages until the
+   next round, or at most after it, whatever it leaves to which of them. */
 static int64_t allotted_lacks(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                               struct keep_point at, int32_t n)
 {

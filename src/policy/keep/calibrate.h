@@ -1,6 +1,6 @@
 /*
- * calibrate.h - gathers calibration statistics from what a pass computed. Who evaluates which
- * tokens is engine/calibrate.c's business.
+ * calibrate.h - gathers calibration statistics from the rows of a pass. engine/calibrate.c decides
+ * which tokens are evaluated.
  */
 #ifndef PI_KEEP_CALIBRATE_H
 #define PI_KEEP_CALIBRATE_H
@@ -32,9 +32,9 @@ struct calibration_search {
     void *progress_user;
 };
 
-/* What was added, as statistics: checked, without names of model and text. FORMAT when nothing was
-   added, a query is no number, or no query is anything but zero; CANCELLED when progress says so;
-   NOMEM. */
+/* The statistics of the rows that were added: checked, without names of model and text. FORMAT when
+   nothing was added, a query is no number, or no query is anything but zero; CANCELLED when
+   progress says so; NOMEM. */
 pith_status calibration_finish(const struct calibration *c, const struct calibration_search *how,
                                struct pith_stats **out, pith_error *err);
 

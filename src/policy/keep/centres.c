@@ -23,7 +23,7 @@ struct work {
     int32_t *owner;  /* [n] */
 };
 
-static size_t place(size_t *at, size_t n, size_t size)
+static size_t reserve(size_t *at, size_t n, size_t size)
 {
     size_t begin = *at;
     *at += pi_align(n * size, 64);
@@ -34,11 +34,11 @@ static size_t place(size_t *at, size_t n, size_t size)
 static size_t lay_out(struct work *w, uint8_t *block)
 {
     size_t at = 0, n = (size_t)w->n, dim = (size_t)w->dim, k = (size_t)w->k;
-    size_t sum = place(&at, k * dim, sizeof(*w->sum));
-    size_t nearest = place(&at, n, sizeof(*w->nearest));
-    size_t centre = place(&at, k * dim, sizeof(*w->centre));
-    size_t distance = place(&at, k, sizeof(*w->distance));
-    size_t count = place(&at, k, sizeof(*w->count));
+    size_t sum = reserve(&at, k * dim, sizeof(*w->sum));
+    size_t nearest = reserve(&at, n, sizeof(*w->nearest));
+    size_t centre = reserve(&at, k * dim, sizeof(*w->centre));
+    size_t distance = reserve(&at, k, sizeof(*w->distance));
+    size_t count = reserve(&at, k, sizeof(*w->count));
     if (block != NULL) {
         w->sum = (double *)(void *)(block + sum);
         w->nearest = (double *)(void *)(block + nearest);

@@ -8,8 +8,8 @@
 
 #define GONE UINT32_MAX /* no number has this rank */
 
-/* The k-th lowest of n ranks (k >= 1), found byte by byte from the top; *n_tie receives how many of
-   those that equal it are among the k lowest. */
+/* The k-th lowest of n ranks (k >= 1), found byte by byte from the top. *n_tie receives how many
+   equal ranks are among the k lowest. */
 static uint32_t find_rank(const uint32_t *rank, int32_t n, int32_t k, int32_t *n_tie)
 {
     uint32_t found = 0, known = 0; /* bits of the answer so far, and which they are */
@@ -40,9 +40,9 @@ static void drop_lowest(uint32_t *rank, int32_t n, int32_t k)
             rank[i] = GONE;
 }
 
-/* Quotas of triattention-v3 (docs/policies.md): the span's positions fall into parts of equal
-   length, part of position p = (p - lo) * segments / (hi - lo), and a part that holds n of all
-   n_all entries loses n * n_evict / n_all of them, both rounded down. In whole numbers, where the
+/* Quotas of triattention-v3 (docs/policies.md). The span's positions fall into parts of equal
+   length, part of position p = (p - lo) * segments / (hi - lo). A part that holds n of all n_all
+   entries loses n * n_evict / n_all of them, both rounded down. In whole numbers, where the
    authors' code rounds to f32: a quotient that is a whole number stays one. Returns how many went.
  */
 static int32_t drop_quotas(const int32_t *pos, uint32_t *rank, int32_t n, struct keep_span span,

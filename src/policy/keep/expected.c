@@ -2,8 +2,8 @@
  * expected.c - the attention that queries to come are expected to give. Alessio Devoto, Maximilian
  * Jeblick, Simon Jegou, "Expected Attention: KV Cache Compression by Estimating Attention from
  * Future Queries Distribution", 2025 (arXiv 2510.00636); ExpectedAttentionPress in NVIDIA's
- * kvpress. Queries before rotation are taken to be Gaussian with the mean mu and the covariance S
- * of those of the text so far (the first `skip` tokens left out), and R is the mean of the
+ * kvpress. Queries before rotation are taken to be Gaussian. Their mean is mu and their covariance
+ * S, both of the text's queries so far (the first `skip` tokens left out). R is the mean of the
  * rotations to the next F = `future` positions, which is no rotation itself:
  *
  *   R = (1 / F) sum of R_p, p = n .. n + F - 1,   mu' = R mu,   S' = R S R^T
@@ -17,7 +17,7 @@
  * Departures. kvpress computes the queries again from the layer's inputs, once, after the prompt;
  * here they are added as the model makes them. scripts/golden/expected.py --kvpress finds the same
  * scores in both. Sums are floats, centred on the first query that counts, because a query's mean
- * can be many times its deviation; they are added token by token, so that they do not depend on how
+ * can be many times its deviation. They are added token by token, so that they do not depend on how
  * a text is cut.
  */
 #include <float.h>
@@ -108,8 +108,8 @@ static uint32_t needs(const void *params)
     return KEEP_NEED_ROWS;
 }
 
-/* s[j] += (q[i] - first[i]) (q[j] - first[j]) for j >= i of `BLOCK` queries, one after the other:
-   the additions of any cut of the tokens, in a quarter of the runs over s. */
+/* s[j] += (q[i] - first[i]) (q[j] - first[j]) for j >= i of `BLOCK` queries, one after the other.
+   These are the additions of any cut of the tokens, in a quarter of the runs over s. */
 static void add_block(const struct sums *h, const float *q, size_t stride, int32_t dim)
 {
     const float *restrict a = q, *restrict b = q + stride, *restrict c = q + 2 * stride,
@@ -187,7 +187,7 @@ static void pair_at(const struct pi_rope *rope, int32_t f, int32_t *a, int32_t *
     *b = rope->adjacent ? 2 * f + 1 : rope->n_pair + f;
 }
 
-/* turn [n_pair][2]: mean of (cos, sin) of angles freq p, p = n .. n + F - 1, that is (cos, sin) of
+/* turn [n_pair][2]: mean of (cos, sin) of angles freq p, p = n .. n + F - 1. That is (cos, sin) of
    the angle in the middle, freq (n + (F - 1) / 2), times sin(F freq / 2) / (F sin(freq / 2)). */
 static void mean_rotation(const struct pi_rope *rope, int32_t n, int32_t n_future, double *turn)
 {
@@ -213,8 +213,8 @@ static void turn_vector(const struct pi_rope *rope, const double *turn, float *x
     }
 }
 
-/* mu [dim] and S [dim][dim] of a head before rotation: those of x, as S does not change when all
-   queries are moved. */
+/* mu [dim] and S [dim][dim] of a head before rotation. S is that of x, as it does not change when
+   all queries are moved. */
 static void take_moments(const struct sums *h, int64_t count, int32_t dim, float *mu, float *cov)
 {
     double n = (double)count;
@@ -244,7 +244,7 @@ struct work {
     bool *counts; /* [n] entries that the softmax is over */
 };
 
-static size_t place(const struct policy_model *m, int32_t n, void *base, struct work *w)
+static size_t lay_out(const struct policy_model *m, int32_t n, void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)m->g.dim_k, len = (size_t)m->g.page_len;
     w->turn = pi_mem_part(base, &used, 2 * (size_t)m->rope->n_pair, sizeof(double));
@@ -265,7 +265,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     struct work w;
     (void)params;
     (void)data;
-    return place(model, n, NULL, &w);
+    return lay_out(model, n, NULL, &w);
 }
 
 /* mu' and S' of a query head. */
@@ -347,7 +347,7 @@ static void take_norms(const struct keep_view *view, const struct keep_lane *lan
     }
 }
 
-/* What is no number is as low as can be, and what is beyond floats their largest. */
+/* A value that is no number becomes the lowest, and one beyond floats their largest. */
 static float finite(double x)
 {
     return x > -FLT_MAX ? (float)(x < FLT_MAX ? x : FLT_MAX) : -FLT_MAX;
@@ -395,7 +395,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     const struct params *p = params;
     const struct policy_model *m = view->model;
     struct work w;
-    place(m, lane->n, lane->scratch, &w);
+    lay_out(m, lane->n, lane->scratch, &w);
     mean_rotation(policy_rope(m, lane->layer), view->n_token, p->future, w.turn);
     take_counts(lane, w.counts);
     if (p->vnorm)
@@ -421,8 +421,8 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     *out = NULL;
     if (model->rope == NULL)
         return pi_fail(err, PITH_INVALID,
-                       "expected: nobody says how the keys were rotated, so that no attention can "
-                       "be predicted");
+                       "expected: it is not known how the keys were rotated, so that no attention "
+                       "can be predicted");
     return PITH_OK;
 }
 
@@ -432,18 +432,19 @@ static const char *const score_words[] = {"share", "log", "logit", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"future", POLICY_TYPE_COUNT, AT(future), 1, 1 << 20, "512",
-     "positions after the text that queries are expected at", NULL},
+     "positions after the text at which queries are expected", NULL},
     {"skip", POLICY_TYPE_COUNT, AT(skip), 0, 1 << 20, "4",
-     "the first so many tokens' queries do not count", NULL},
+     "queries of this many first tokens do not count", NULL},
     {"covariance", POLICY_TYPE_CHOICE, AT(covariance), 0, 0, "on",
-     "whether queries spread around their mean", switch_words},
+     "off: queries are their mean alone, without a spread", switch_words},
     {"vnorm", POLICY_TYPE_CHOICE, AT(vnorm), 0, 0, "on",
-     "whether attention is multiplied with the length of the value", switch_words},
+     "off: attention without the size of the value", switch_words},
     {"epsilon", POLICY_TYPE_REAL, AT(epsilon), 0, 1000, "0",
-     "added to every entry's attention, so that values count where there is none", NULL},
+     "added to the attention, so that values count where there is none", NULL},
     {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "log",
-     "the share of the attention in its lane (the paper's), its log, or its logit, which other "
-     "entries do not change",
+     "share: the share of a lane's attention, as above. log: its logarithm, which orders a lane "
+     "alike and can be mapped to importance. logit: without the softmax's sum, so that a score "
+     "does not depend on the other entries",
      score_words},
     {0},
 };
@@ -451,8 +452,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_expected = {
     .name = "expected",
-    .summary = "the attention that queries to come are expected to give, times the size of the "
-               "value",
+    .summary = "entries that future queries are expected to attend to",
     .citation = "Devoto, Jeblick, Jegou, Expected Attention: KV Cache Compression by Estimating "
                 "Attention from Future Queries Distribution, 2025, arXiv 2510.00636",
     .defaults = "sinks=4",

@@ -2,8 +2,8 @@
  * h2o.c - heavy hitters: the entries that got most attention so far, and the most recent ones.
  * Zhenyu Zhang, Ying Sheng, Tianyi Zhou, Tianlong Chen, Lianmin Zheng, Ruisi Cai, Zhao Song,
  * Yuandong Tian, Christopher Re, Clark Barrett, Zhangyang Wang, Beidi Chen, "H2O: Heavy-Hitter
- * Oracle for Efficient Generative Inference of Large Language Models", NeurIPS 2023,
- * arXiv 2306.14048, Algorithm 1; the authors' code adds up every row of the prompt, so that early
+ * Oracle for Efficient Generative Inference of Large Language Models", NeurIPS 2023, arXiv
+ * 2306.14048, Algorithm 1. The authors' code adds up every row of the prompt, so that early
  * entries, which more rows see, are favoured.
  *
  *   score(i) = sum over queries t of alpha_ti         average=on: divided by the number of queries
@@ -12,11 +12,11 @@
  * with alpha the softmax over what was live then. Half of the budget is recent: the rule `recent`.
  * The authors' code is written for one query head per KV head; `group` says what several do.
  *
- * Sums are floats. After n queries a sum is off by at most n * 2^-24 of itself: where each of them
- * gives the entry less than 2^-25 of what it has, which is then lost, 3 % after a million; where
- * rounding goes both ways, about sqrt(n) * 2^-24, 6e-5. So entries change places only where their
- * sums are that close, and in every run alike. What is large beside the others, and so most likely
- * to stand still, is not what the choice is between.
+ * Sums are floats. After n queries a sum is off by at most n * 2^-24 of itself. That is where each
+ * query gives the entry less than 2^-25 of its sum, which is then lost: 3 % after a million. Where
+ * rounding goes both ways it is about sqrt(n) * 2^-24, 6e-5. So entries change places only where
+ * their sums are that close, and in every run alike. A sum that is large beside the others, and so
+ * most likely to stand still, is not near the border of the choice.
  */
 #include "policy/keep/attention.h"
 
@@ -83,7 +83,7 @@ static void score(const void *params, const struct keep_view *view, const struct
 static const struct policy_param own_params[] = {
     KEEP_GROUP_PARAM(struct params, "mean"),
     {"average", POLICY_TYPE_CHOICE, offsetof(struct params, average), 0, 0, "off",
-     "whether an entry's attention is divided by the number of queries that saw it: off or on",
+     "on: attention per query that saw the entry, as kvpress's ObservedAttention",
      keep_switch_words},
     KEEP_PROMPT_PARAM(struct params, "on"),
     {0},
@@ -91,7 +91,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_h2o = {
     .name = "h2o",
-    .summary = "the entries that got most attention so far, and the most recent ones",
+    .summary = "entries that got most attention so far, and recent entries",
     .citation = "Zhang, Sheng, Zhou, Chen, Zheng, Cai, Song, Tian, Re, Barrett, Wang, Chen, H2O: "
                 "Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models, "
                 "NeurIPS 2023, arXiv 2306.14048",

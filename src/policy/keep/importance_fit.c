@@ -4,7 +4,7 @@
  *
  *     w = (Z'Z + alpha I)^-1 Z'y,   b = mean y - w . mean z
  *
- * Invariant: every sum is taken in the order of samples by whoever owns its row, so that neither
+ * Invariant: every sum is taken in the order of samples by the thread that owns its row. So neither
  * chunks nor threads change a bit.
  */
 #include "policy/keep/importance_fit.h"

@@ -16,8 +16,8 @@ struct importance_prompt {
     int32_t n_middle;
 };
 
-/* Of a model without a chat template that Pith knows: nothing but what the model wants before a
-   text, and the same sentence as plain text. UNSUPPORTED without a tokenizer; NOMEM. */
+/* For a model without a chat template that Pith knows, it is the tokens that the model wants before
+   a text, and the sentence itself. UNSUPPORTED without a tokenizer; NOMEM. */
 pith_status importance_prompt_create(const struct pith_model *model, struct importance_prompt *out,
                                      pith_error *err);
 void importance_prompt_free(struct importance_prompt *p);

@@ -103,7 +103,7 @@ struct work {
     void *scratch;
 };
 
-static size_t place(const struct importance_score *s, uint8_t *base, struct work *w)
+static size_t lay_out(const struct importance_score *s, uint8_t *base, struct work *w)
 {
     size_t used = 0, n = (size_t)s->longest;
     w->pos = pi_mem_part(base, &used, n, sizeof(*w->pos));
@@ -130,7 +130,7 @@ static pith_status open_policy(struct importance_score *s, const char *text, con
         PI_TRY(p->open(&s->config.params, m, &s->data, err));
     if (p->scratch_size != NULL)
         s->scratch_size = p->scratch_size(&s->config.params, m, s->data, s->longest);
-    s->thread_size = pi_align(place(s, NULL, &w), PI_APART);
+    s->thread_size = pi_align(lay_out(s, NULL, &w), PI_APART);
     s->block = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->n_thread, s->thread_size);
     s->line =
         pi_mem_alloc_n(PI_MEM_OTHER, (size_t)m->g.n_layer * (size_t)m->g.n_head, sizeof(*s->line));
@@ -219,7 +219,7 @@ static void score_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct keep_policy *p = s->config.policy;
     int32_t n_head = s->model.g.n_head, n = j->view.n_token;
     struct work w;
-    place(s, s->block + (size_t)thread * s->thread_size, &w);
+    lay_out(s, s->block + (size_t)thread * s->thread_size, &w);
     for (int32_t i = 0; i < n; i++) {
         w.pos[i] = i;
         w.evictable[i] = i >= j->may_lo && i < j->may_hi;

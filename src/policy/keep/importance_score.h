@@ -1,6 +1,6 @@
 /*
  * importance_score.h - the scores of any keep policy as a round would take them after a text, with
- * nothing evicted, and the affine map from them to the importance of entries, lane by lane.
+ * nothing evicted. Also the affine map from them to the importance of entries, lane by lane.
  */
 #ifndef PI_KEEP_IMPORTANCE_SCORE_H
 #define PI_KEEP_IMPORTANCE_SCORE_H
@@ -15,8 +15,8 @@ struct importance_score;
  */
 pith_status importance_score_check(const char *text, pith_error *err);
 
-/* text: "NAME" or "NAME:options" without a budget. Where the text does not say otherwise,
-   stats=stats_path (NULL: none) and, of a policy that has it, z=off, so that scores are not
+/* text: "NAME" or "NAME:options" without a budget. Where the text does not say otherwise, it has
+   stats=stats_path (NULL: none). A policy with the option z gets z=off, so that scores are not
    standardised within a lane. Each lane is scored for itself, whatever granularity is given.
    longest: tokens of a text and what is before it, at most; the budget is above it. The statuses of
    keep_config_parse, keep_config_fit and the policy's open; INVALID for none. */
@@ -30,8 +30,8 @@ const char *importance_score_text(const struct importance_score *s);
 /* Whether entries are all that it looks at: it need not see the pass, and has no state. */
 bool importance_score_is_alone(const struct importance_score *s);
 
-/* Scores every lane of a sequence in which nothing was evicted, after n_token tokens, and adds what
-   it says of positions [begin, end) that a round could evict. y[lane * y_stride + i] is the target
+/* Scores every lane of a sequence in which nothing was evicted, after n_token tokens. Adds the
+   scores of positions [begin, end) that a round could evict. y[lane * y_stride + i] is the target
    of position begin + i. state: the sequence's block, or NULL. */
 void importance_score_add(struct importance_score *s, const struct kv_seq *kv,
                           const int32_t *tokens, int32_t n_token, void *state, int32_t begin,

@@ -1,8 +1,8 @@
 /*
  * importance_sums.c - features of entries and layers, their means and deviations, and the sums of
- * their ridges: one for each lane's keys, one for each layer's input with all of its lanes as
- * targets. It must not know which texts are read. Invariant: tokens are added in order by whoever
- * owns a sum, so that chunks and threads change no bit.
+ * their ridges. There is one ridge for each lane's keys, and one for each layer's input with all of
+ * its lanes as targets. It must not know which texts are read. Invariant: tokens are added in order
+ * by the thread that owns a sum, so that chunks and threads change no bit.
  */
 #include "policy/keep/importance_sums.h"
 
@@ -12,7 +12,7 @@
 #include "base/threads.h"
 #include "policy/keep/importance_fit.h"
 
-/* What a group of features is measured by and clipped to. */
+/* The factors that standardise a group of features, and the bounds that clip it. */
 struct scale {
     int32_t n;
     double *sum;    /* [n_group][n] */
@@ -130,7 +130,7 @@ void importance_sums_free(struct importance_sums *s)
     pi_mem_free(s);
 }
 
-/* ---- what a call works on ---- */
+/* ---- the arguments of a call ---- */
 
 struct job {
     struct importance_sums *s;
@@ -337,8 +337,8 @@ struct solution {
     float *r2;     /* [n_target] */
 };
 
-/* Of standardised features into those of what they were: w_f factor_f, and the intercept less their
-   means' part. */
+/* Turns weights of standardised features into weights of the raw ones: w_f factor_f, and the
+   intercept less their means' part. */
 static void unscale(const struct solution *q, const double *w, float *out)
 {
     size_t n = (size_t)q->scale->n, at = q->group * n;

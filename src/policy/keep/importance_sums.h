@@ -1,6 +1,6 @@
 /*
- * importance_sums.h - learns to predict the importance of entries from what a pass shows of them
- * when it writes them: features of a model's keys, and its layers' inputs. Texts are read twice:
+ * importance_sums.h - learns to predict the importance of entries from the rows of a pass that
+ * writes them. Features are of a model's keys, and of its layers' inputs. Texts are read twice:
  * once to measure the features, once to add them, clipped and standardised, to the sums of a ridge.
  */
 #ifndef PI_KEEP_IMPORTANCE_SUMS_H

@@ -1,8 +1,8 @@
 /*
- * importance_target.c - gathers what importance_target.h defines: the largest weight over |h| per
- * query head and entry while queries attend, |Wo_h v| per query head and entry while keys are read.
- * It must not know what text is read, nor who runs the pass. Invariant: a maximum has no order, so
- * that targets depend neither on chunks nor on threads.
+ * importance_target.c - gathers the targets that importance_target.h defines. They are the largest
+ * weight over |h| per query head and entry while queries attend, and |Wo_h v| per query head and
+ * entry. It must not know what text is read, nor who runs the pass. Invariant: a maximum has no
+ * order, so that targets depend neither on chunks nor on threads.
  */
 #include "policy/keep/importance_target.h"
 

@@ -1,6 +1,6 @@
 /*
- * importance_target.h - how important the entries of a text are for repeating it, from what a pass
- * shows while a model reads the text and then the text again.
+ * importance_target.h - how important the entries of a text are for repeating it. It is measured in
+ * a pass while a model reads the text and then the text again.
  *
  * KVzip (Kim et al., arXiv 2505.23416) takes the largest weight that a query j of the repeated text
  * gives to entry i in some query head h of its KV head's group; KVzip+, the target of KVzap (arXiv
@@ -17,7 +17,7 @@
 
 #include "model/forward.h"
 
-#define IMPORTANCE_LEAST 1e-12 /* what nobody looks at counts as this much */
+#define IMPORTANCE_LEAST 1e-12 /* an entry that gets no attention counts as this much */
 
 /* G_h of every layer and query head, made once for a model. */
 struct importance_gram;

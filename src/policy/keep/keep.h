@@ -1,7 +1,7 @@
 /*
- * keep.h - which entries stay. A policy has an opinion, one number per live entry; the rules, the
- * same for every policy (budget.c), say how many entries go, when, and which never do. Only kv/
- * changes the cache.
+ * keep.h - which entries stay. A policy gives each live entry a score. The rules, the same for
+ * every policy (budget.c), say how many entries go, when, and which never do. Only kv/ changes the
+ * cache.
  *
  * A new policy is one file with one const struct keep_policy and one line in policies.c.
  */
@@ -11,7 +11,7 @@
 #include "model/forward.h"
 #include "policy/policy.h"
 
-/* ---- what a policy sees ---- */
+/* ---- the view of a policy ---- */
 
 /* A sequence at the moment of a round. Everything in it is read-only but the state. */
 struct keep_view {
@@ -19,7 +19,7 @@ struct keep_view {
     const int32_t *tokens; /* [n_token] */
     int32_t n_token;       /* the next token gets this position */
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
-    int32_t pinned;        /* the first position of what is pinned (keep_pinnable); 0: nothing is */
+    int32_t pinned;        /* the first pinned position (keep_pinnable); 0: nothing is */
     double scale;          /* as in keep_point */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     const struct policy_model *model;
@@ -39,7 +39,7 @@ struct keep_lane {
     void *scratch; /* [scratch_size] of this call alone, aligned for any type, contents arbitrary */
 };
 
-/* Stored entries next to each other: those of one page. A lane is its runs, one after the other. */
+/* Stored entries next to each other, on one page. A lane is its runs, one after the other. */
 struct keep_run {
     int32_t slot; /* of the first */
     int32_t n;    /* entries, at most page_len */
@@ -49,7 +49,7 @@ struct keep_run {
 struct keep_run keep_run_at(const struct keep_view *view, const struct keep_lane *lane, int32_t i);
 
 /* The keys of run i as attention sees them, from any storage type, decoded to f32 with entries side
-   by side: key[d * page_len + j] is dimension d of entry slot + j. key holds dim_k * page_len
+   by side. key[d * page_len + j] is dimension d of entry slot + j. key holds dim_k * page_len
    floats; columns from n on are finite. Keys of a page that is read at other positions than it was
    written at are rotated there. */
 void keep_run_keys(const struct keep_view *view, const struct keep_lane *lane, int32_t i,
@@ -65,8 +65,8 @@ float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int
 /* With KEEP_NEED_VALUE_NORM: the L1 norms of their values as they are stored, bf16 [length]. */
 const uint16_t *keep_norms(const struct keep_view *view, int32_t layer, int32_t head);
 
-/* The last queries of a sequence, of every layer and query head, after rope: what a policy whose
-   state begins with them recomputes attention from (queries.c). */
+/* The last queries of a sequence, of every layer and query head, after rope. A policy whose state
+   begins with them recomputes attention from them (queries.c). */
 
 /* Bytes of the last n_query queries at the beginning of a policy's state, a multiple of 64. */
 size_t keep_queries_size(const struct policy_model *model, int32_t n_query);
@@ -78,22 +78,23 @@ void keep_queries_observe(const struct keep_view *view, int32_t n_query,
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
 /* Bytes of scratch of keep_queries_weights for n_query queries and a lane of n entries. */
 size_t keep_queries_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
-/* What the last count queries of the lane's group give to each of its entries: *weight
-   [count][n_group][*stride], a part of scratch, the oldest query first. Softmax over what a query
-   sees, or with logits true the scaled logits, -INFINITY for what it does not. */
+/* The weights that the last count queries of the lane's group give to each of its entries: *weight
+   [count][n_group][*stride]. They are a part of scratch, the oldest query first. They are a softmax
+   over the entries that a query sees. With logits true they are the scaled logits, -INFINITY for
+   entries that it does not see. */
 void keep_queries_weights(const struct keep_view *view, const struct keep_lane *lane,
                           int32_t n_query, bool logits, void *scratch, const float **weight,
                           size_t *stride);
 
 /* ---- policies ---- */
 
-/* What a policy wants to be shown, as bits. */
+/* The data that a policy needs, as bits. */
 enum keep_need {
-    KEEP_NEED_ROWS = 1 << 0,   /* observe: what each layer computed for the tokens of a pass */
-    KEEP_NEED_PLACES = 1 << 1, /* distances are those of places within the lane: entries that always
-                                  stay because they are the first are read as if they stood right
-                                  before the oldest of the others */
-    KEEP_NEED_WEIGHTS = 1 << 2,      /* attended: what every token's queries gave to each entry */
+    KEEP_NEED_ROWS = 1 << 0,    /* observe: what each layer computed for the tokens of a pass */
+    KEEP_NEED_PLACES = 1 << 1,  /* distances are between places within the lane: the first entries,
+                                  which always stay, are read as if they stood right before the
+                                  others */
+    KEEP_NEED_WEIGHTS = 1 << 2, /* attended: what every token's queries gave to each entry */
     KEEP_NEED_STEP_WEIGHTS = 1 << 3, /* attended: the same, of evaluations of a single token only */
     KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
     KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
@@ -105,13 +106,13 @@ enum keep_need {
                                          input, after its norm, at their query */
 };
 
-/* What a query group of one KV head gave to each entry of the lane, the token's own included, right
-   after its attention. */
+/* The attention that a query group of one KV head gave to each entry of the lane, the token's own
+   included, right after its attention. */
 struct keep_attention {
     int32_t layer;
     int32_t head; /* KV head */
-    int32_t n;    /* entries that the token may see: the lane's first, behind which stand only those
-                     of later tokens of its pass */
+    int32_t n;    /* entries that the token may see: the lane's first. Behind them stand only
+                     entries of later tokens of its pass */
     int32_t pos;  /* of the token */
     int32_t n_group;
     const float *weight; /* [n_group][stride] softmax weights, 0 for what is not visible */
@@ -125,12 +126,12 @@ struct keep_attention {
     const float *sum; /* [n_group]: weight = exp(logit - max) / sum */
     bool add;         /* for step: scores are added to what out has (step_adds) */
     void *scratch;    /* [step_scratch] for step: of this call alone, aligned for any type */
-    float *log_scale; /* for step: its scores are out * exp(*log_scale), where it writes one: where
-                         numbers of several KV heads that are to be combined are beyond what a float
-                         holds. A policy's options say whether it does, nothing else */
+    float *log_scale; /* for step: its scores are out * exp(*log_scale), where it writes one. That
+                         is for scores of several KV heads that are to be combined and are beyond
+                         floats. A policy's options say whether it does, nothing else */
 };
 
-/* What the queries of a repeated text gave to the entries of one lane at most. */
+/* The largest weights that the queries of a repeated text gave to the entries of one lane. */
 struct keep_repeat {
     int32_t layer;
     int32_t head; /* KV head */
@@ -157,8 +158,8 @@ struct keep_policy {
     size_t params_size;                /* of the struct that they fill; at most KEEP_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
     const char *file;                    /* the option that it cannot do without; NULL: none */
-    /* What the policy's own options mean beside the rules, once all of them were read. NULL: that
-       depends on no rule. */
+    /* Sets the policy's own options by the rules, once all of them were read. NULL: that depends on
+       no rule. */
     void (*settle)(void *params, const struct keep_rules *rules);
     /* Whether scores of different lanes can be compared as they are; NULL: never. Others need a map
        in the statistics for granularity=global. */
@@ -174,10 +175,10 @@ struct keep_policy {
        share of the tokens; INVALID, with the numbers. NULL: with any that the rules allow. */
     pith_status (*check)(const void *params, const struct keep_rules *rules, int32_t n_budget,
                          pith_error *err);
-    /* Bytes of state of one sequence, 0 unless it needs KEEP_NEED_ROWS to fill it: flat, without pointers, zero in a new sequence, copied by a
-       fork, saved and loaded (pith_seq_save), as before where an evaluation fails. A policy with
-       state makes a sequence start anew where one without would go on from a shorter prefix
-       (pith_seq_sync). */
+    /* Bytes of state of one sequence, 0 unless it needs KEEP_NEED_ROWS to fill it. The state is
+       flat, without pointers, zero in a new sequence, copied by a fork, saved and loaded
+       (pith_seq_save). Where an evaluation fails it is as before. A policy with state makes a
+       sequence start anew where one without would go on from a shorter prefix (pith_seq_sync). */
     size_t (*state_size)(const void *params, const struct policy_model *model, const void *data);
     /* Whether a block of state_size bytes, from a file, can be a state. NULL: the policy makes do
        with any bytes. */
@@ -187,7 +188,7 @@ struct keep_policy {
     size_t (*scratch_size)(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
     /* With KEEP_NEED_ROWS: called for every layer of every pass, layers in order, each token once,
-       before its entries are stored. view->n_token is the position of the first row. What it adds
+       before its entries are stored. view->n_token is the position of the first row. Its additions
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
@@ -195,26 +196,26 @@ struct keep_policy {
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
     /* With KEEP_NEED_WRITTEN: called for every layer, KV head and pass right after the entries of a
-       sequence's tokens were stored. KV heads are served at the same time by several threads: it
-       writes to the marks of those entries alone, and what it writes of one must not depend on the
+       sequence's tokens were stored. KV heads are served at the same time by several threads. It
+       writes to the marks of those entries alone, and the mark of one must not depend on the
        others. view->n_token is the position of the first. Entries that come another way (from a
        file, a replay) are not shown, and have marks of 0. */
     void (*written)(const void *params, const struct keep_view *view,
                     const struct pi_pass_written *w);
-    /* With KEEP_NEED_REPEAT: called for every layer and KV head, several at the same time; writes to
-       the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and never
-       afterwards: entries whose first mark is 0 are what is repeated next. */
+    /* With KEEP_NEED_REPEAT: called for every layer and KV head, several at the same time; writes
+       to the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and
+       never afterwards. So entries whose first mark is 0 are repeated next. */
     void (*repeated)(const void *params, const struct keep_view *view, const struct keep_repeat *r);
     /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
-       those of one lane in the order of tokens. KV heads are served at the same time by several
-       threads: it writes to the marks of that lane, and to such parts of view->state as belong to
+       within one lane in the order of tokens. KV heads are served at the same time by several
+       threads. It writes to the marks of that lane, and to the parts of view->state that belong to
        it alone. view->n_token is the token's position + 1. */
     void (*attended)(const void *params, const struct keep_view *view,
                      const struct keep_attention *a);
     /* Scores of a lane for the rule overwrite=on (rules.c): out[i], [a->n], how much entry i
-       deserves to stay, right after the attention of a token that was evaluated alone, and after
-       attended. Higher = keep; never NaN, and not negative where it sets *a->log_scale. Writes to
-       out, a->scratch and *a->log_scale alone. NULL: the policy cannot overwrite. */
+       deserves to stay. Called right after the attention of a token that was evaluated alone, and
+       after attended. Higher = keep; never NaN, and not negative where it sets *a->log_scale.
+       Writes to out, a->scratch and *a->log_scale alone. NULL: the policy cannot overwrite. */
     void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out);
     /* Whether step heeds a->add; else that is never set. */
@@ -225,16 +226,16 @@ struct keep_policy {
     /* Called once before the scores of a round; may change view->state. */
     void (*begin)(const void *params, const struct keep_view *view);
     /* Whether nothing is known of a layer (statistics without it), asked after begin; NULL: never.
-       Its lanes are not scored and have no say where several keep the same positions; where nobody
-       has one the oldest go. */
+       Its lanes are not scored and do not vote where several keep the same positions. Where no lane
+       votes the oldest go. */
     bool (*silent)(const void *params, const struct keep_view *view, int32_t layer);
     /* out[i], [lane->n]: how much entry i deserves to stay, higher = keep; never NaN. Pure: the
        same view gives the same numbers. Lanes are scored at the same time by several threads, so
        that it writes to out and lane->scratch alone. */
     void (*score)(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out);
-    /* Where the KV heads of a layer share its budget by their scores (allot.c): the part of an even
-       share that each is sure of, 0..1. NULL: each lane has its own budget. */
+    /* Where the KV heads of a layer share its budget by their scores (allot.c): the least part of
+       an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);
 };
 
@@ -333,9 +334,9 @@ struct keep_config {
 };
 
 /* "NAME" or "NAME:key=value,..." or "NAME:PRESET,key=value,..."; NULL and "none" are the full
-   cache. INVALID with a sentence that lists what there is: an unknown policy, preset or key, a
-   value that cannot be read or is out of range, rules that contradict each other, a budget in
-   tokens that is smaller than what is protected. */
+   cache. INVALID, with a sentence that lists the choices: an unknown policy, preset or key, or a
+   value that is unreadable or out of range. Also rules that contradict each other, or a budget in
+   tokens that is smaller than the protected entries. */
 pith_status keep_config_parse(const char *text, struct keep_config *out, pith_error *err);
 
 /* The same for a policy that is given and options without its name; NULL or "": all defaults. */
@@ -349,22 +350,24 @@ bool keep_config_same(const struct keep_config *a, const struct keep_config *b);
 /* Sets rules.pin_least by the budget, which fitting does, too; g NULL: before that. */
 void keep_config_limit_pins(struct keep_config *c, const struct kv_geometry *g);
 
-/* What the options mean for lanes of this shape: a budget in bytes, its split over layers and heads
+/* Fits the options to lanes of this shape: a budget in bytes, its split over layers and heads
    (reads the file that it is in). INVALID, with the numbers: bytes that hold no more than the
-   slack, a lane's budget that is less than what is protected, a split for another shape. IO. */
+   slack, or a lane's budget that is less than the protected entries. Also a split for another
+   shape. IO. */
 pith_status keep_config_fit(struct keep_config *config, const struct kv_geometry *g,
                             pith_error *err);
 
 /* The last positions of a lane with a budget of n_budget entries that are protected. */
 int32_t keep_window_at(const struct keep_rules *rules, int32_t n_budget);
 
-/* The last positions that are protected in a round that leaves n_budget entries: the window, and
-   all from the pinned position on for as long as the budget holds them beside the first entries. */
+/* The last positions that are protected in a round that leaves n_budget entries. They are the
+   window, and all from the pinned position on for as long as the budget holds them beside the first
+   entries. */
 int32_t keep_protected_at(const struct keep_rules *rules, int32_t n_budget,
                           const struct keep_view *view);
 
-/* The longest prompt that is pinned: half of the smallest budget of a lane, or what its window leaves
-   where that is less; scale as in keep_point. INT32_MAX where the budget is a share. */
+/* The longest prompt that is pinned: half of the smallest budget of a lane, or the budget without
+   its window where that is less. scale as in keep_point. INT32_MAX where the budget is a share. */
 int32_t keep_pin_most(const struct keep_rules *rules, double scale);
 
 /* The first positions that are pinned as the prompt: n_prompt, or 0 where they are not. */
@@ -384,8 +387,8 @@ pith_status keep_rules_agree(const struct keep_rules *rules, pith_error *err);
  */
 pith_status keep_overwrite_check(const struct keep_config *config, pith_error *err);
 
-/* Whether lanes share a budget by their scores, those of a layer or all: then the budget of one
-   lane is the mean of theirs, which the sum of their entries keeps to. */
+/* Whether lanes share a budget by their scores, within a layer or all. Then the budget of one lane
+   is the mean of theirs, which the sum of their entries keeps to. */
 bool keep_config_allots(const struct keep_config *config);
 /* Whether all of them do. */
 bool keep_config_is_global(const struct keep_config *config);
@@ -403,7 +406,7 @@ int64_t keep_allot_pages(const struct kv_geometry *g, int32_t n_lane, int64_t n_
 pith_status keep_split_calibrated(struct keep_config *config, const struct kv_geometry *g,
                                   pith_error *err);
 
-/* Whether the policy wants distances to be those of places within the lane (KEEP_NEED_PLACES). */
+/* Whether the policy wants distances between places within the lane (KEEP_NEED_PLACES). */
 bool keep_config_places(const struct keep_config *config);
 
 /* Fills weight [n], their mean 1, from "even", "pyramid:BETA" ("pyramidkv:BETA"), numbers "1/2/1",
@@ -426,8 +429,8 @@ struct keep_point {
 int32_t keep_budget_at(const struct keep_config *config, int32_t n_token);
 int32_t keep_own_budget(const struct keep_config *config, struct keep_point at);
 
-/* Reads a sequence's own budget, in the unit of `whole`, the budget of the options with what recall
-   takes of it: *scale is that of keep_point. "none" has no budget. INVALID: the text, another unit,
+/* Reads a sequence's own budget, in the unit of `whole`, the budget of the options with recall's
+   part of it. *scale is that of keep_point. "none" has no budget. INVALID: the text, another unit,
    or a budget that the policy or its rules cannot work with. */
 pith_status keep_read_scale(const struct keep_config *config, const struct policy_budget *whole,
                             const struct kv_geometry *g, const char *text, double *scale,
@@ -437,8 +440,8 @@ pith_status keep_read_scale(const struct keep_config *config, const struct polic
 int32_t keep_lane_budget_at(const struct keep_config *config, int32_t layer, int32_t head,
                             struct keep_point at);
 
-/* Positions at the end of a sequence that every lane's budget holds beside the first entries that
-   are protected, and one that may go: so many can be pinned. */
+/* Positions at the end of a sequence that can be pinned. Every lane's budget holds them beside the
+   first entries that are protected, and one that may go. */
 int32_t keep_pinnable(const struct keep_config *config, const struct kv_geometry *g,
                       struct keep_point at);
 
@@ -447,7 +450,7 @@ int32_t keep_pinnable(const struct keep_config *config, const struct kv_geometry
 int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
-   pinned prompt, and with rounds=prompt-end all of them one prompt; config was fitted. */
+   pinned prompt. With rounds=prompt-end all of them are one prompt. config was fitted. */
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
                       int32_t n_token);
 
@@ -457,7 +460,7 @@ int64_t keep_bytes_to(const struct keep_config *config, const struct kv_geometry
                       struct keep_point to);
 
 /* Tells the lanes of a sequence how many entries they will come to hold (kv_lane_expect), where the
-   budget is a number; config was fitted. What allotment takes from one lane and gives to another is
+   budget is a number; config was fitted. Entries that allotment moves from one lane to another are
    not foreseen. */
 void keep_expect(const struct keep_config *config, const struct kv_geometry *g, double scale,
                  struct kv_seq *kv);
@@ -470,13 +473,13 @@ struct keep_span {
 
 /* The slots that stay of n entries at ascending positions, all but n_evict of those in the span,
    ascending in slots; returns their number. The lowest scores go, of equals the older first. With
-   segments the span is cut into so many parts of equal length; of each part goes its share of
-   n_evict, rounded down, and then the lowest of what is left (docs/policies.md). rank [n] is
+   segments the span is cut into that many parts of equal length. Of each part goes its share of
+   n_evict, rounded down, and then the lowest of the rest (docs/policies.md). rank [n] is
    scratch. */
 int32_t keep_choose(const int32_t *pos, const float *score, int32_t n, struct keep_span span,
                     int32_t segments, int32_t n_evict, uint32_t *rank, int32_t *slots);
 
-/* What rounds did to a sequence. */
+/* The work of rounds for a sequence. */
 struct keep_tally {
     int64_t n_round;
     int64_t n_evicted;     /* entries, over all lanes */
@@ -514,9 +517,9 @@ int32_t keep_n_mark(const struct keep *keep);
 /* Whether full lanes are overwritten (rule overwrite). */
 bool keep_overwrites(const struct keep *keep);
 
-/* Whether an evaluation of n_token tokens has no round before its end: with rounds=prompt-end those
-   of several. Then keep_room and keep_due are not asked about it; a round runs when its last token
-   is in, if keep_over_budget says so. */
+/* Whether an evaluation of n_token tokens has no round before its end: with rounds=prompt-end
+   evaluations of several tokens have none. Then keep_room and keep_due are not asked about it; a
+   round runs when its last token is in, if keep_over_budget says so. */
 bool keep_waits(const struct keep *keep, int32_t n_token);
 
 /* INVALID, with the numbers, when the prompt is pinned and some lane's budget does not hold it.
@@ -524,14 +527,14 @@ bool keep_waits(const struct keep *keep, int32_t n_token);
 pith_status keep_check_prompt(const struct keep *keep, struct keep_point at, pith_error *err);
 
 /* With overwrite=on an evaluation of a single token is a step, one of more is part of a prompt. A
-   prompt has rounds as ever, and another behind its last token where a lane holds its budget then;
-   a step has one before it where a lane that holds its budget does not know whom to overwrite.
-   These rounds leave a lane one entry less than its budget. The functions below take an evaluation
-   of one token for a step; keep_room and keep_due are asked about prompts alone, and keep_step_due
-   about steps. */
+   prompt has rounds as ever, and another behind its last token where a lane holds its budget then.
+   A step has one before it where a lane that holds its budget has no chosen victim. These rounds
+   leave a lane one entry less than its budget. The functions below take an evaluation of one token
+   for a step; keep_room and keep_due are asked about prompts alone, and keep_step_due about
+   steps. */
 
 /* How many of the next `most` tokens can be appended to a sequence until a round is due: 0 when one
-   is due now. It depends on the tokens' number and the lanes' lengths alone, so a sequence has its
+   is due now. It depends on the tokens' number and the lanes' lengths alone. So a sequence has its
    rounds at the same tokens however its evaluation is cut. */
 int32_t keep_room(const struct keep *keep, const struct kv_seq *kv, struct keep_point at,
                   int32_t most);
@@ -552,18 +555,18 @@ int64_t keep_longest(const struct keep *keep, const struct kv_seq *kv, struct ke
 pith_status keep_prepare(struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n,
                          pith_error *err);
 
-/* Bytes of pages that must be free, beyond those that the lanes hold and have reserved, so that n
-   more tokens with all their rounds can be appended, whatever the policy chooses. It charges the
+/* Bytes of pages that must be free, beyond the ones that the lanes hold and have reserved. With
+   them n more tokens with all their rounds succeed, whatever the policy chooses. It charges the
    pages that the sequence shares (kv_seq_charge_copies): the counts of several sequences add up,
    and kv_seq_clear_charges ends them. */
 int64_t keep_lacks(const struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n);
 
-/* Whether some lane holds more than its budget, so that a round is worth while; with overwrite=on
-   also where one holds its budget and does not know whom to overwrite. */
+/* Whether some lane holds more than its budget, so that a round is worth while. With overwrite=on
+   also where one holds its budget and has no chosen victim. */
 bool keep_over_budget(const struct keep *keep, const struct kv_seq *kv, struct keep_point at);
 
-/* Makes sure that a round now, which nothing is due for, can run: scratch, and pages for copies of
-   what the sequence shares. INVALID as keep_check_prompt; NOMEM, KV_FULL leave what was. */
+/* Makes sure that a round now, before it is due, can run: scratch, and pages for copies of shared
+   ones. INVALID as keep_check_prompt; NOMEM, KV_FULL leave what was. */
 pith_status keep_prepare_round(struct keep *keep, struct kv_seq *kv, struct keep_point at,
                                pith_error *err);
 
@@ -573,33 +576,33 @@ pith_status keep_prepare_round(struct keep *keep, struct kv_seq *kv, struct keep
    sequence that comes from a file. */
 bool keep_lanes_agree(const struct keep *keep, const struct kv_seq *kv);
 
-/* Rows of scores for n_item steps in one pass, of lanes of at most `longest` entries; uneven: where
+/* Rows of scores for n_item steps in one pass, of lanes of at most `longest` entries; lanes_differ: where
    some sequence's lanes do not agree. NOMEM leaves what was. */
-pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longest, bool uneven,
-                               pith_error *err);
+pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longest,
+                               bool lanes_differ, pith_error *err);
 
-/* Shows the policy what a token's queries gave to a lane, where it needs it; of a step (the item-th
-   of its pass; -1: no step) its scores are taken. One thread for each lane, and of it the tokens in
-   order; thread is below the number that keep_create was told. view as for keep_round, with the
-   token counted; what a has for step is filled in here. */
+/* Shows the policy the attention of a token's queries in a lane, where it needs it. Of a step (the
+   item-th of its pass; -1: no step) it takes the scores. One thread for each lane, and of it the
+   tokens in order; thread is below the number that keep_create was told. view as for keep_round,
+   with the token counted; the fields of a for step are filled in here. */
 void keep_attended(const struct keep *keep, const struct keep_view *view, struct keep_attention *a,
                    int32_t item, int32_t thread);
 
-/* After keep_attended for all KV heads of a layer: chooses what the next step overwrites in each
-   lane that holds its budget, and aims there (kv_seq_aim). uneven: keep_lanes_agree does not hold.
-   Different items at the same time. */
+/* After keep_attended for all KV heads of a layer: chooses the entry that the next step overwrites
+   in each lane that holds its budget. It sets that as the lane's victim (kv_seq_aim). lanes_differ:
+   keep_lanes_agree does not hold. Different items at the same time. */
 void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
-                         int32_t layer, int32_t item, bool uneven);
+                         int32_t layer, int32_t item, bool lanes_differ);
 
 /* Lanes whose next entry overwrites one. */
-int32_t keep_count_aims(const struct keep *keep, const struct kv_seq *kv);
+int32_t keep_count_victims(const struct keep *keep, const struct kv_seq *kv);
 
 /* Adds the entries that a token overwrote in n_lane lanes of a sequence of n_token tokens. */
 void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_token);
 
 /* ---- rounds ---- */
 
-/* Shows the policy what a pass computed; only where it needs it. view as for keep_round. */
+/* Shows the policy the rows of a pass; only where it needs them. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
 
@@ -626,11 +629,12 @@ int32_t keep_position(const struct keep *keep, const struct kv_seq *kv, int32_t 
 /* Drops every entry of a token at or above n_token (kv_seq_truncate). keep NULL: the full cache. */
 void keep_truncate(struct keep *keep, struct kv_seq *kv, int32_t n_token);
 
-/* Whoever wants to see what rounds evict. */
+/* A function that is told which entries rounds evict. */
 struct keep_witness {
     void *user;
-    /* Called before a lane of kv loses all entries but those at slots [n_kept], ascending;
-       different lanes at the same time, thread is below the number that keep_create was told. */
+    /* Called before a lane of kv loses all entries but those at slots [n_kept], ascending.
+       Different lanes come at the same time; thread is below the number that keep_create was
+       told. */
     void (*dropped)(void *user, const struct kv_seq *kv, int32_t layer, int32_t head,
                     const int32_t *slots, int32_t n_kept, int32_t thread);
 };
@@ -640,8 +644,8 @@ void keep_set_witness(struct keep *keep, const struct keep_witness *witness);
 
 /* One round: brings every lane that holds more than its budget to the budget, with overwrite=on to
    one entry less, and gives whole pages back. Lanes that keep the same positions are brought to one
-   set of them, also where they held different ones before. What keep_lacks asked for is free, so
-   that it succeeds. Of the view, model and data are filled in here. Adds to *tally. */
+   set of them, also where they held different ones before. The memory that keep_lacks asked for is
+   free, so that it succeeds. Of the view, model and data are filled in here. Adds to *tally. */
 pith_status keep_round(struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
                        struct keep_tally *tally, pith_error *err);
 

@@ -4,7 +4,7 @@
  * Environments", 2025 (arXiv 2504.15364): no query is looked at; a key that points where all do is
  * the one to lose. KeyDiffPress in NVIDIA's kvpress.
  *
- * The paper evicts after blocks of 128 tokens, which is the default slack of the rules; the anchor
+ * The paper evicts after blocks of 128 tokens, which is the default slack of the rules. The anchor
  * is taken over all entries that are live then, protected ones included.
  */
 #include <math.h>
@@ -21,7 +21,7 @@ struct work {
     float *key;    /* [dim_k][page_len] */
 };
 
-static struct work place(const struct kv_geometry *g, float *base)
+static struct work lay_out(const struct kv_geometry *g, float *base)
 {
     size_t dim = (size_t)g->dim_k, len = (size_t)g->page_len;
     return (struct work){base, base + dim, base + dim + len, base + dim + 2 * len};
@@ -76,7 +76,7 @@ static void score(const void *params, const struct keep_view *view, const struct
 {
     const struct kv_geometry *g = &view->model->g;
     int32_t n_run = kv_lane_runs(view->kv, lane->layer, lane->head);
-    struct work w = place(g, lane->scratch);
+    struct work w = lay_out(g, lane->scratch);
     float length = 0.0f;
     (void)params;
     make_anchor(&w, view, lane, n_run);
@@ -103,7 +103,7 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 const struct keep_policy keep_keydiff = {
     .name = "keydiff",
-    .summary = "the keys least like the mean key",
+    .summary = "keys least like the mean key",
     .citation = "Park et al., KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM "
                 "Inference in Resource-Constrained Environments, 2025, arXiv 2504.15364",
     .scratch_size = scratch_size,

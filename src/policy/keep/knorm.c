@@ -43,7 +43,7 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 const struct keep_policy keep_knorm = {
     .name = "knorm",
-    .summary = "the keys of smallest norm",
+    .summary = "keys of smallest norm",
     .citation = "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache "
                 "Compression, EMNLP 2024, arXiv 2406.11430",
     .scratch_size = scratch_size,

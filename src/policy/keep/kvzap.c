@@ -11,13 +11,13 @@
  * form)
  *
  * The score is the entry's mark, written with it, so that a round reads marks and nothing else. A
- * mark of 0 says that the policy was not shown the entry when it was written (a sequence that was
- * saved under other options, a replay). Such an entry is scored by its stored key and value,
- * whatever `features` says; they have what their storage type left of them.
+ * mark of 0 says that the policy was not shown the entry when it was written. That is so in a
+ * replay, and in a sequence that was saved under other options. Such an entry is scored by its
+ * stored key and value, whatever `features` says; they have what their storage type left of them.
  *
- * Departures. The paper drops what scores below a threshold when it leaves the window, so that the
- * text decides how much stays; here the budget does, and scores say which. Its other form, a
- * network with a hidden layer, is left out.
+ * Departures. The paper drops entries that score below a threshold when they leave the window, so
+ * that the text decides how many stay. Here the budget decides that, and scores say which. Its
+ * other form, a network with a hidden layer, is left out.
  */
 #include <float.h>
 #include <math.h>
@@ -157,7 +157,7 @@ struct work {
     float *cs;     /* [n_pair][2] */
 };
 
-static size_t place(const struct policy_model *m, void *base, struct work *w)
+static size_t lay_out(const struct policy_model *m, void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)m->g.dim_k, len = (size_t)m->g.page_len;
     w->keys = pi_mem_part(base, &used, dim * len, sizeof(float));
@@ -174,7 +174,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     (void)params;
     (void)data;
     (void)n;
-    return place(model, NULL, &w);
+    return lay_out(model, NULL, &w);
 }
 
 static bool any_unknown(const float *mark, int32_t n)
@@ -185,7 +185,7 @@ static bool any_unknown(const float *mark, int32_t n)
     return false;
 }
 
-/* Scores what nobody has seen written in a run. */
+/* Scores entries of a run that were written unseen. */
 static void score_run(const struct keep_view *view, const struct keep_lane *lane, int32_t index,
                       const struct lane_model *m, struct work *w, float *out)
 {
@@ -217,7 +217,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     memcpy(out, keep_marks(view, lane->layer, lane->head, 0), (size_t)lane->n * sizeof(*out));
     if (!any_unknown(out, lane->n))
         return;
-    place(view->model, lane->scratch, &w);
+    lay_out(view->model, lane->scratch, &w);
     for (int32_t r = 0; r < n_run; r++)
         score_run(view, lane, r, &m, &w, out);
 }
@@ -267,8 +267,8 @@ static const char *const features_words[] = {"key", "hidden", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
-     "what an entry is judged by: its key before rotation and both lengths (key), or the input of "
-     "its layer (hidden)",
+     "key: an entry is scored by its key before rotation and both lengths, with dim_k + 3 weights "
+     "per lane. hidden: by the layer's input, with n_embd + 1 weights",
      features_words},
     {0},
 };
@@ -276,7 +276,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_kvzap = {
     .name = "kvzap",
-    .summary = "the entries whose importance, predicted when they are written, is greatest",
+    .summary = "entries of greatest predicted importance, ranked over all lanes",
     .citation = "Jegou, Jeblick, KVzap: Fast, Adaptive, and Faithful KV Cache Pruning, 2026, "
                 "arXiv 2601.07891",
     .defaults = "sinks=4,window=128,recent=0.5,granularity=global",

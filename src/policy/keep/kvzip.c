@@ -10,13 +10,13 @@
  *
  * x_j: the layer's input after its norm at query j; Wo_h: head h's part of the output projection.
  * The engine runs the repetition (repeat.c) when a prompt is in, before its round; the score is the
- * entry's mark. An entry that is repeated once more keeps the greater score. One that nobody has
- * judged, a generated token's, has a mark of 0 and stays until a prompt ends again, as long as
- * there are others.
+ * entry's mark. An entry that is repeated once more keeps the greater score. An entry that was
+ * never scored, a generated token's, has a mark of 0. It stays until a prompt ends again, as long
+ * as there are others.
  *
  * Departures. The authors look at a part of 2,048 tokens with a softmax over that part, the sinks
- * and the repetition; here it is over everything, and every part has a say on every entry. They
- * have logarithms nowhere, which changes no order.
+ * and the repetition. Here it is over everything, and every part scores every entry. They have
+ * logarithms nowhere, which changes no order.
  */
 #include <float.h>
 #include <math.h>
@@ -97,7 +97,7 @@ static void repeated(const void *params, const struct keep_view *view, const str
             double most =
                 most_of(view, r, i, r->scratch + (size_t)j * (size_t)view->model->g.dim_v);
             float x = (float)log(most > IMPORTANCE_LEAST ? most : IMPORTANCE_LEAST);
-            x = x != 0.0f ? x : -FLT_MIN; /* 0 is what nobody has judged */
+            x = x != 0.0f ? x : -FLT_MIN; /* 0 means not scored yet */
             mark[i] = mark[i] == 0.0f || x > mark[i] ? x : mark[i];
         }
     }
@@ -116,16 +116,15 @@ static const char *const score_words[] = {"attention", "plus", NULL};
 
 static const struct policy_param own_params[] = {
     {"score", POLICY_TYPE_CHOICE, offsetof(struct params, score), 0, 0, "attention",
-     "the largest attention while the text is repeated (KVzip), or that times what the value adds "
-     "to the layer's output, over the length of its input (plus: KVzip+)",
+     "attention: the largest attention while the prompt is repeated (KVzip). plus: the same, "
+     "weighted by the value's effect on the layer's output (KVzip+)",
      score_words},
     {0},
 };
 
 const struct keep_policy keep_kvzip = {
     .name = "kvzip",
-    .summary = "the entries that the model looks at when it repeats the text, which it does once a "
-               "prompt is in",
+    .summary = "entries that the model looks at when it repeats the prompt",
     .citation = "Kim, Kim, Kwon, Lee, Yun, Song, KVzip: Query-Agnostic KV Cache Compression with "
                 "Context Reconstruction, NeurIPS 2025, arXiv 2505.23416",
     .defaults = "sinks=4,window=128,rounds=prompt-end,granularity=global",

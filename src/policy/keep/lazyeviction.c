@@ -2,22 +2,22 @@
  * lazyeviction.c - entries whose attention comes back: how long ago an entry was last of use,
  * against how long it was of no use before. Haoyue Zhang et al., "LazyEviction: Lagged KV Eviction
  * with Attention Pattern Observation for Efficient Long Reasoning", 2025, arXiv 2506.15969. Every W
- * steps (the rules slack and window), with t the step of the last query, TS(i) the last step with
- * alpha_i >= threshold and MRI(i) the largest gap between two such steps,
+ * steps (the rules slack and window) entries are scored. t is the step of the last query, TS(i) the
+ * last step with alpha_i >= threshold, and MRI(i) the largest gap between two such steps:
  *
  *   score=code    score(i) = 2 / (1 + exp(1 + (t - TS) / (MRI + 1e-5)))
  *                            + (MRI = 0 ? 0 : 2 / (1 + exp(MRI - 1)))
  *   score=notes   score(i) = 2 sigmoid(-(t - TS) / MRI) + 2 sigmoid(-1 / MRI)
  *
- * The first is the authors' code, whose second term prefers small MRI; the second stands in notes
+ * The first is the authors' code, whose second term prefers small MRI. The second stands in notes
  * on the paper and prefers large ones, as its prose does. At MRI = 0 both of its terms are 0, their
  * limits. An entry begins with TS one step before the first query that it is shown to and MRI 0.
  *
- * The code has TS and MRI for every query head, as it expands K and V. Here they are the KV head's:
+ * The code has TS and MRI for every query head, as it expands K and V. Here they are the KV head's.
  * `group` makes one weight of a group's, and with max an entry was of use when any of its heads
- * made use of it. TS is then the latest of theirs, and MRI never above the largest of theirs: a gap
- * of all heads lies within one of the head that ends it. The code keeps both in the type of its
- * weights, of which f16 knows no odd steps above 2,048; here they are floats, exact below 2^24
+ * made use of it. TS is then the latest of theirs, and MRI never above the largest of theirs. A gap
+ * of all heads lies within a gap of the head that ends it. The code keeps both in the type of its
+ * weights, of which f16 knows no odd steps above 2,048. Here they are floats, exact below 2^24
  * tokens.
  */
 #include <math.h>
@@ -81,8 +81,8 @@ static double worth(int32_t how, double ago, double mri)
     return mri > 0.0 ? 2.0 * sigmoid(-ago / mri) + 2.0 * sigmoid(-1.0 / mri) : 0.0;
 }
 
-/* What was not shown to any query yet, in a prompt that does not count, is taken for an entry that
-   its own token has just made use of: TS = t, MRI = 1. */
+/* An entry that no query saw yet, in a prompt that does not count, is taken for one that its own
+   token has just used. TS is then t, and MRI is 1. */
 static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out)
 {
@@ -100,9 +100,11 @@ static const char *const score_words[] = {[SCORE_CODE] = "code", [SCORE_NOTES] =
 
 static const struct policy_param own_params[] = {
     {"threshold", POLICY_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
-     "the attention from which on a query makes use of an entry", NULL},
+     "the weight from which on a query makes use of an entry", NULL},
     {"score", POLICY_TYPE_CHOICE, offsetof(struct params, score), 0, 0, "code",
-     "the formula of the authors' code, or that of notes on the paper", score_words},
+     "code: the formula of the authors' code. notes: a formula of notes on the paper, which "
+     "prefers long waits where the code prefers short ones",
+     score_words},
     KEEP_GROUP_PARAM(struct params, "max"),
     KEEP_PROMPT_PARAM(struct params, "off"),
     {0},
@@ -117,7 +119,7 @@ static const struct policy_preset presets[] = {
 
 const struct keep_policy keep_lazyeviction = {
     .name = "lazyeviction",
-    .summary = "entries that are due to be of use again, by the gaps in their attention",
+    .summary = "entries whose attention is due to recur",
     .citation = "Zhang et al., LazyEviction: Lagged KV Eviction with Attention Pattern Observation "
                 "for Efficient Long Reasoning, 2025, arXiv 2506.15969",
     .defaults = "window=175,slack=175",

@@ -8,22 +8,22 @@
  *                 ~= alpha_hi v_i                                   with the softmax's sum as it
  * was
  *
- * and as alpha_hi >= 0, the L1 norm of the second is a product of two numbers that are there
- * already, the weight and a norm that is computed once, when the entry is written, and rounded to
- * 8 bits (bf16, in which all is in the authors' code):
+ * As alpha_hi >= 0, the L1 norm of the second is a product of two numbers: the weight, and the norm
+ * of the value. The norm is computed once, when the entry is written, and rounded to 8 bits (bf16,
+ * in which all is in the authors' code):
  *
  *   score(i) = mean over query heads h of alpha_hi * ||v_i||_1      score=l1
  *   score(i) = mean over h of alpha_hi / (1 - alpha_hi) * ||v_i - o_h||_2        score=exact
  *
- * The victim is the lowest over all heads of a layer (granularity=layer, the authors' code) or of a
- * KV head, and is overwritten by the next token. normalise=off weighs with exp(x_hi), x_hi the
- * logit, in the place of alpha_hi, which is the quantity that the paper's kernel sums up before it
- * divides: heads with a large sum decide then. Logits may be of any size: what is handed on is
- * relative to the largest sum of the group, whose logarithm goes with it.
+ * The lowest score over all heads of a layer (granularity=layer, the authors' code) or of a KV head
+ * is overwritten by the next token. normalise=off weighs with exp(x_hi), x_hi the logit, in the
+ * place of alpha_hi. The paper's kernel sums that up before it divides; heads with a large sum
+ * decide then. Logits may be of any size: what is handed on is relative to the largest sum of the
+ * group, whose logarithm goes with it.
  *
- * Prompts that fill the budget are cut by what their last queries look at (snapkv.h), in the form
- * of the authors' code: softmax over the keys before the last 32 alone, summed over queries and
- * heads, averaged over 5 neighbours.
+ * Prompts that fill the budget are cut by the attention of their last queries (snapkv.h), in the
+ * form of the authors' code. That is softmax over the keys before the last 32 alone, summed over
+ * queries and heads, averaged over 5 neighbours.
  */
 #include <float.h>
 #include <math.h>
@@ -60,8 +60,9 @@ static size_t step_scratch(const void *params, const struct policy_model *model,
     return (size_t)model->g.dim_v * (size_t)model->g.page_len * sizeof(float);
 }
 
-/* Factors of the weights: 1 / n_group, and with normalise=off times the head's sum of exponentials,
-   Z_h = exp(max_h) sum_h, relative to the largest of the group, whose logarithm is their scale. */
+/* Factors of the weights: 1 / n_group. With normalise=off they are multiplied by the head's sum of
+   exponentials, Z_h = exp(max_h) sum_h. That is relative to the largest of the group, whose
+   logarithm is their scale. */
 static void fill_factors(const struct keep_attention *a, bool normalise, float *factor)
 {
     float largest = -INFINITY, part = 1.0f / (float)a->n_group;
@@ -78,8 +79,8 @@ static void fill_factors(const struct keep_attention *a, bool normalise, float *
     }
 }
 
-/* An entry that has all of a head's attention is what the head's output is: without it nothing is
-   known of what would be left, so that it stays. */
+/* An entry that has all of a head's attention is the head's whole output. The output without it is
+   unknown, so it stays. */
 static float exact_loss(float alpha, const float *v, const float *o, int32_t dim)
 {
     float rest = 1.0f - alpha;
@@ -109,7 +110,7 @@ static void step_exact(const struct keep_view *view, const struct keep_attention
     }
 }
 
-/* What weights lack to be finished goes into the factors of the heads: rows are read once. */
+/* Factors that the weights still lack go into the factors of the heads: rows are read once. */
 static void step_l1(const struct keep_attention *a, bool normalise, const uint16_t *norm,
                     float *out)
 {
@@ -171,8 +172,8 @@ static void score(const void *params, const struct keep_view *view, const struct
 }
 
 /* The last positions of the prompt always stay, something must be chosen from what is before them,
-   and one place is for the next token. A share is not asked about: while it is less, all that it
-   holds are of the last positions, of which, as equals, the older go. */
+   and one place is for the next token. A share is not checked. While it is less, all that it holds
+   are of the last positions, of which, as equals, the older go. */
 static pith_status check(const void *params, const struct keep_rules *rules, int32_t n_budget,
                          pith_error *err)
 {
@@ -194,30 +195,28 @@ static const char *const score_words[] = {[SCORE_L1] = "l1", [SCORE_EXACT] = "ex
 #define AT(member) .offset = offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "l1",
-     "what an entry is worth: l1, its weight times the L1 norm of its value, or exact, the change "
-     "of "
-     "the output without it, which reads every value once more",
+     "l1: the weight times the L1 norm of the value. exact: alpha / (1 - alpha) x ||v - o||, the "
+     "L2 norm of the real change; reads every value once more",
      score_words},
     {"normalise", POLICY_TYPE_CHOICE, AT(normalise), 0, 0, "on",
-     "whether l1 takes the softmax weight (on) or its exponential before the division, so that "
-     "query "
-     "heads with large sums decide (off)",
+     "off: exp(logit) in the place of alpha, the paper's un-normalised quantity; heads with large "
+     "sums decide",
      switch_words},
     {"newest", POLICY_TYPE_CHOICE, AT(newest), 0, 0, "off",
-     "whether the entry that was just written is protected from being the next to go: off or on",
-     switch_words},
+     "on: the entry just written is not the next to go", switch_words},
     {"prompt-window", POLICY_TYPE_COUNT, AT(form.n_query), 1, 4096, "32",
-     "the last queries of a prompt that fills the budget: they choose what stays of the rest",
+     "the last queries of a prompt that fills the budget; by their attention the rest is cut, and "
+     "their positions stay",
      NULL},
     {"kernel", POLICY_TYPE_COUNT, AT(form.kernel), 1, 4095, "5",
-     "neighbours that their choice is averaged over (1: none)", NULL},
+     "neighbours that this attention is averaged over; 1: none", NULL},
     {0},
 };
 #undef AT
 
 const struct keep_policy keep_longflow = {
     .name = "longflow",
-    .summary = "what the newest query would miss most; each token takes the place of the lowest",
+    .summary = "entries that the newest query would miss most",
     .citation = "Su, Tian, Qiao, Zhou, Li, Zhang, LongFlow: Efficient KV Cache Compression for "
                 "Reasoning Models; code yisunlp/LongFLow",
     .defaults = "overwrite=on,granularity=layer",

@@ -18,8 +18,8 @@ static inline int32_t keep_first_from(const int32_t *pos, int32_t n, int32_t at)
     return low;
 }
 
-/* Shell's sort: pages that others wrote can make positions fall, which is rare and nearly sorted,
-   and overwriting leaves them in any order: after a prompt that follows steps. */
+/* Shell's sort. Positions that fall are rare and nearly sorted in pages that others wrote.
+   Overwriting leaves them in any order: after a prompt that follows steps. */
 static inline void keep_sort_positions(int32_t *pos, int32_t n)
 {
     for (int32_t gap = n / 2; gap > 0; gap /= 2)

@@ -1,13 +1,13 @@
 /*
- * queries.c - the last queries of a sequence, of every layer and query head, after rope: a ring at
- * the beginning of a policy's state, and the attention that they give to a lane's entries. It knows
- * no policy, and no arithmetic: that is kv_attend's, the same as in the pass.
+ * queries.c - the last queries of a sequence, of every layer and query head, after rope. They are a
+ * ring at the beginning of a policy's state. Also the attention that they give to a lane's entries.
+ * It knows no policy, and no arithmetic: that is kv_attend's, the same as in the pass.
  *
- * Invariant: place p % n of a layer's ring holds the query of position p, and says so. What was
- * forgotten (truncated, or rolled back) may still lie there, at positions that the sequence has not
- * reached again; each is overwritten before it is: so a query counts when its place says the
- * position that it should hold, and nothing must be cleared. Bits depend on the tokens alone, not
- * on how they are cut into passes.
+ * Invariant: place p % n of a layer's ring holds the query of position p, and says so. Queries that
+ * were forgotten (truncated, or rolled back) may still lie there, at positions that the sequence
+ * has not reached again. Each is overwritten before it is. So a query counts when its place says
+ * the position that it should hold, and nothing must be cleared. Bits depend on the tokens alone,
+ * not on how they are cut into passes.
  */
 #include "policy/keep/keep.h"
 

@@ -12,9 +12,9 @@
  *
  * The prompt stays (the rule pin-prompt), and pages of 16 positions are counted from its end. A
  * round drops one page (slack=16): its entries have one score, of equal pages the older goes. The
- * authors' code was not to be found: the threshold and the half are unverified, and where the paper
- * scores a page by a key that stands for it, this takes the exact weights that attention computed,
- * of which a page has its highest. Stamps are floats, exact below 2^24 tokens.
+ * authors' code was not to be found: the threshold and the half are unverified. The paper scores a
+ * page by a key that stands for it. This takes the exact weights that attention computed, of which
+ * a page has its highest. Stamps are floats, exact below 2^24 tokens.
  */
 #include "policy/keep/attention.h"
 
@@ -65,7 +65,7 @@ static void stamp_above(const struct params *p, const struct keep_attention *a,
     }
 }
 
-/* Finds the pages' highest weights, those of the prompt left out, and returns the pages' number. */
+/* Finds the pages' highest weights, the prompt's left out, and returns the pages' number. */
 static int32_t find_pages(const struct params *p, const struct keep_view *view,
                           const struct keep_attention *a, float *highest)
 {
@@ -89,7 +89,7 @@ static int32_t find_pages(const struct params *p, const struct keep_view *view,
     return n_page;
 }
 
-/* The k-th highest of the numbers >= 0 among n, byte by byte from the top: floats that are not
+/* The k-th highest of the numbers >= 0 among n, byte by byte from the top. Floats that are not
    negative are in the order of their bits. At least k of them are there. */
 static float find_highest(const float *x, int32_t n, int32_t k)
 {
@@ -165,14 +165,15 @@ static const char *const looks_words[] = {
 
 static const struct policy_param own_params[] = {
     {"looks", POLICY_TYPE_CHOICE, offsetof(struct params, looks), 0, 0, "threshold",
-     "what a query looks at: entries from a threshold of attention on, or the pages at the top",
+     "threshold: a query looks at entries that it gives threshold or more. top: at the best pages "
+     "behind the prompt",
      looks_words},
     {"threshold", POLICY_TYPE_REAL, offsetof(struct params, threshold), 0, 1000, "1e-4",
-     "that threshold (unverified)", NULL},
+     "the weight from which on a query looks at an entry; unverified", NULL},
     {"top", POLICY_TYPE_REAL, offsetof(struct params, top), 0, 1000, "0.5",
-     "the part of the pages that is at the top (unverified)", NULL},
+     "the part of the pages that a query looks at under looks=top; unverified", NULL},
     {"page", POLICY_TYPE_COUNT, offsetof(struct params, page), 1, 65536, "16",
-     "positions of a page, which stays or goes as a whole where the slack is as long", NULL},
+     "positions of a page", NULL},
     KEEP_GROUP_PARAM(struct params, "max"),
     KEEP_PROMPT_PARAM(struct params, "off"),
     {0},
@@ -180,7 +181,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_raas = {
     .name = "raas",
-    .summary = "the prompt, and the pages that a query looked at last",
+    .summary = "the prompt, and pages that a query attended to last",
     .citation = "Hu, Huang, Wang, Li, Hu, Liu, Chen, Xie, Shan, RaaS: Reasoning-Aware Attention "
                 "Sparsity for Efficient LLM Reasoning, Findings of ACL 2025, arXiv 2502.11147",
     .defaults = "pin-prompt=on,slack=16",

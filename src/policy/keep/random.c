@@ -1,7 +1,7 @@
 /*
- * random.c - entries by lot: what keeping anything at all is worth, the line that an opinion has to
- * beat. The lot of an entry is a hash of its place, so that it is the same in every round, however
- * tokens are cut into passes, and in a fork.
+ * random.c - entries at random: the line that every other policy has to beat. The random number of
+ * an entry is a hash of its place. So it is the same in every round, however tokens are cut into
+ * passes, and in a fork.
  */
 #include "policy/keep/keep.h"
 
@@ -11,7 +11,7 @@ struct random_params {
 
 static const struct policy_param params_table[] = {
     {"seed", POLICY_TYPE_COUNT, offsetof(struct random_params, seed), 0, KEEP_COUNT_MAX, "0",
-     "another seed draws other lots", NULL},
+     "seed of the random scores", NULL},
     {0},
 };
 
@@ -45,7 +45,7 @@ static bool comparable(const void *params)
 
 const struct keep_policy keep_random = {
     .name = "random",
-    .summary = "entries drawn by lot, a control",
+    .summary = "entries drawn at random, a control",
     .citation = "",
     .params = params_table,
     .params_size = sizeof(struct random_params),

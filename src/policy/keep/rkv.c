@@ -9,14 +9,14 @@
  *   redundancy(j) = softmax over all n entries of  (1 / n) sum over i != j of cos(k_i, k_j)
  *   score(i)      = lambda importance(i) - (1 - lambda) redundancy(i)
  *
- * where of the cosines of each key i the last one above `threshold` counts as 0 (similar=last), so
- * that of a group that says the same the youngest is not counted redundant. In the authors' code a
- * key without any finds the first column instead, whose cosine is lost (quirk=on). The paper says
+ * Of the cosines of each key i the last one above `threshold` counts as 0 (similar=last). So of a
+ * group that says the same the youngest is not counted redundant. In the authors' code a key
+ * without any finds the first column instead, whose cosine is lost (quirk=on). The paper says
  * lambda = 0.1, the code's class has 0.07.
  *
  * The sum of a column is a dot product with the sum of all unit keys. The last similar key of each
  * is searched from the youngest backwards, a block of keys against blocks of rows, until all rows
- * have theirs: n^2 cosines at worst, none of which is stored.
+ * have theirs. That is n^2 cosines at worst, none of which is stored.
  *
  * Departures: rounds that come while a prompt is read; keys that have no length count as unlike
  * all others.
@@ -61,8 +61,8 @@ struct work {
     void *queries;   /* of keep_queries_weights */
 };
 
-static size_t place(const struct params *p, const struct policy_model *m, int32_t n_entry,
-                    void *base, struct work *w)
+static size_t lay_out(const struct params *p, const struct policy_model *m, int32_t n_entry,
+                      void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)m->g.dim_k, n = (size_t)n_entry;
     w->unit = pi_mem_part(base, &used, pi_align(n, BLOCK) * dim, sizeof(float));
@@ -149,8 +149,8 @@ static void take_cosines(const struct kv_geometry *g, const int32_t *rows, int32
     pi_kernels()->attend.logits_decoded(&page, &job);
 }
 
-/* Takes the last cosine above the threshold of row i among those of a block off its column; false:
-   there is none. */
+/* Takes the last cosine above the threshold of row i off its column, within a block; false: there
+   is none. */
 static bool drop_last(const struct params *p, int32_t i, const float *cosine, int32_t first,
                       int32_t n, double *mean)
 {
@@ -257,7 +257,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     struct work w;
     (void)data;
-    return place(params, model, n, NULL, &w);
+    return lay_out(params, model, n, NULL, &w);
 }
 
 static void observe(const void *params, const struct keep_view *view,
@@ -279,7 +279,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     const struct params *p = params;
     struct work w;
     int32_t n = 0;
-    place(p, view->model, lane->n, lane->scratch, &w);
+    lay_out(p, view->model, lane->n, lane->scratch, &w);
     policy_pool_order(lane->pos, lane->n, w.order);
     for (int32_t i = 0; i < lane->n; i++)
         w.place[w.order[i]] = i;
@@ -299,17 +299,18 @@ static const char *const switch_words[] = {"off", "on", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"queries", POLICY_TYPE_COUNT, AT(n_query), 1, 4096, "8",
-     "the last queries, by whose logits entries before them are scored", NULL},
+     "the last queries; entries at their positions go last", NULL},
     {"kernel", POLICY_TYPE_COUNT, AT(kernel), 1, 4095, "7",
-     "entries whose largest importance each gets (1: its own)", NULL},
+     "neighbours of which the largest importance counts; 1: none", NULL},
     {"lambda", POLICY_TYPE_REAL, AT(lambda), 0, 1000, "0.1",
-     "weight of importance against redundancy (the class in the authors' code: 0.07)", NULL},
+     "weight of importance (the paper and the README; the class in the code has 0.07)", NULL},
     {"similar", POLICY_TYPE_CHOICE, AT(similar), 0, 0, "last",
-     "of each key's similar ones the last is not counted (last), or all are (off)", similar_words},
+     "each key's last similar one is not counted; off: all are", similar_words},
     {"threshold", POLICY_TYPE_REAL, AT(threshold), 0, 1000, "0.5",
      "the cosine above which keys are similar", NULL},
     {"quirk", POLICY_TYPE_CHOICE, AT(quirk), 0, 0, "on",
-     "as in the authors' code, a key without a similar one is not counted for the first",
+     "on: as in the authors' code, a key that has no similar one does not count its cosine with "
+     "the oldest entry",
      switch_words},
     {0},
 };
@@ -317,7 +318,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_rkv = {
     .name = "rkv",
-    .summary = "what the last queries look at, less what other keys say too",
+    .summary = "entries that the last queries attend to and other keys do not repeat",
     .citation = "Cai et al., R-KV: Redundancy-aware KV Cache Compression for Reasoning Models, "
                 "2025, arXiv 2505.24133",
     .defaults = "window=8,slack=128",

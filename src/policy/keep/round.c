@@ -1,7 +1,7 @@
 /*
  * round.c - one round: every lane that is over its budget is brought to it. Lanes that keep the
- * same positions form a set; their scores are combined position by position, one choice is made,
- * and every lane of the set drops what it has of the rest. It decides nothing about when
+ * same positions form a set. Their scores are combined position by position, one choice is made,
+ * and every lane of the set drops its entries at the other positions. It decides nothing about when
  * (budget.c), and only kv/ changes the cache.
  *
  * Invariant: what is dropped depends on the entries alone. Lanes are scored by several threads,
@@ -43,7 +43,7 @@ static int32_t find(const int32_t *pos, int32_t n, int32_t at)
     return i < n && pos[i] == at ? i : -1;
 }
 
-/* Adds n positions to those of the set. */
+/* Adds n positions to the set's. */
 static void merge(const struct keep *k, struct keep_set *set, int32_t *pos, int32_t n)
 {
     int32_t n_merged = 0;
@@ -77,9 +77,9 @@ static bool is_large(const struct keep *k, int64_t n)
     return n * k->model.g.dim_k >= PARALLEL_MIN;
 }
 
-/* Compares lanes of the stage that begins at the round's layer with the first of their set, which
-   is that of its first layer and of the head that has the set's number; where all lanes share a
-   budget each is a set. */
+/* Compares lanes of the stage that begins at the round's layer with the first lane of their set.
+   That is the lane of its first layer and of the head that has the set's number. Where all lanes
+   share a budget each is a set. */
 static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
@@ -113,8 +113,8 @@ static void add_lane(const struct round *r, struct keep_set *set, bool first, in
     }
 }
 
-/* What may go: neither the oldest entries that are protected nor the last positions, and nothing
-   that is pinned. */
+/* The entries that may go: neither the oldest entries that are protected nor the last positions,
+   and nothing that is pinned. */
 static struct keep_span span_of(const struct keep_rules *rules, const struct keep_set *set,
                                 const struct keep_view *view, int32_t budget)
 {
@@ -214,8 +214,8 @@ static void mark_evictable(const struct keep_set *set, const int32_t *pos, struc
     }
 }
 
-/* Makes a lane's scores comparable with those of others: slope * score + intercept, which is about
-   the logarithm of its importance. */
+/* Makes a lane's scores comparable with other lanes': slope * score + intercept, which is about the
+   logarithm of its importance. */
 static void calibrate(const struct stats_map *map, size_t number, const bool *evictable, int32_t n,
                       float *score)
 {
@@ -258,8 +258,8 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Combines a lane's scores into those of a set whose lanes agree: what may go lies next to each
-   other, and as many lanes have had a say in each of it. */
+/* Combines a lane's scores into the scores of a set whose lanes agree. Entries that may go lie next
+   to each other, and as many lanes have scored each of them. */
 static void fold_agreeing(struct keep_set *set, const struct keep_part *part, bool mean)
 {
     int32_t lo = keep_first_from(set->pos, set->n, set->span.lo);
@@ -298,7 +298,7 @@ static void fold(const struct keep *k, struct keep_set *set, const struct keep_p
 }
 
 /* Sums become means. Infinities of both signs have none: such an entry is like any other. So are
-   those that nobody has an opinion on; calibrated, they are like the mean of their lane. */
+   entries that no lane scored; calibrated, they are like the mean of their lane. */
 static void finish_scores(const struct keep *k, int32_t s)
 {
     struct keep_set *set = &k->set[s];
@@ -342,7 +342,7 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 
 /* ---- choosing and dropping ---- */
 
-/* What stays of the sets [begin, end). */
+/* Chooses the entries that stay of the sets [begin, end). */
 static void choose(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
@@ -358,8 +358,8 @@ static void choose(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Where distances are those of places within the lane: lets the first entries, which always stay,
-   be read as if they stood right before the oldest of the others that stay. pos [n] of the lane. */
+/* Where distances are between places within the lane: reads the first entries, which always stay,
+   as if they stood right before the others. pos [n] of the lane. */
 static pith_status close_gap(struct round *r, const struct kv_cut *cut, const int32_t *pos,
                              int32_t n, int32_t lo, pith_error *err)
 {
@@ -405,7 +405,7 @@ static void show_cuts(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Drops what a lane of a set whose lanes differ has of the rest. */
+/* Drops a lane's entries at the other positions, in a set whose lanes differ. */
 static pith_status drop_some(struct round *r, int32_t layer, int32_t head, pith_error *err)
 {
     struct keep_set *set = &r->k->set[keep_set_of(r->k, layer, head)];
@@ -504,8 +504,8 @@ int32_t keep_position(const struct keep *k, const struct kv_seq *kv, int32_t lay
     return kv_lane_pos(kv, layer, head, slot);
 }
 
-/* What was shifted goes back to its own positions, loses what is to go, and is shifted by the gap
-   that is left then, which may be one before the next token. */
+/* Shifted entries go back to their own positions, lose the ones that are to go, and are shifted by
+   the gap that is left then. That may be one before the next token. */
 void keep_truncate(struct keep *k, struct kv_seq *kv, int32_t n_token)
 {
     int32_t n_lane = 0;

@@ -44,20 +44,20 @@ struct keep_combined {
     uint8_t room[PI_APART - sizeof(int32_t)];
 };
 
-/* What the steps of a pass are chosen by, one layer at a time (steps.c). */
+/* Scratch for the choices of a pass's steps, one layer at a time (steps.c). */
 struct keep_steps {
     void *block; /* owned; the arrays below */
     int32_t n_item;
-    int32_t cap; /* entries of a lane that there is memory for */
-    bool uneven; /* there is memory for lanes that do not agree */
+    int32_t cap;       /* entries of a lane that there is memory for */
+    bool lanes_differ; /* there is memory for lanes that do not agree */
     size_t scratch_size;
     float *score;                   /* [n_item][n_head][cap] of the running layer */
     struct keep_combined *combined; /* [n_item] */
     float *log_scale;               /* [n_item][n_head, PI_APART bytes apart] */
     int32_t *pos;                   /* [n_item][cap] of one lane */
-    int32_t *all;     /* [n_item][n_head * cap] positions that some lane has; uneven only */
-    float *all_score; /* [n_item][n_head * cap] combined; uneven only */
-    int32_t *n_of;    /* [n_item][n_head * cap] lanes whose scores are in it; uneven only */
+    int32_t *all;     /* [n_item][n_head * cap] positions that some lane has; lanes_differ only */
+    float *all_score; /* [n_item][n_head * cap] combined; lanes_differ only */
+    int32_t *n_of;    /* [n_item][n_head * cap] lanes whose scores are in it; lanes_differ only */
     uint8_t *scratch; /* [n_thread][scratch_size] of calls to the policy */
 };
 
@@ -76,7 +76,7 @@ struct keep {
     int64_t cap_all;             /* where all lanes share a budget: entries of all sets together */
     struct pith_stats *stats;    /* of the rule, owned; NULL: none */
     const struct stats_map *map; /* of the policy, where scores of lanes are compared; NULL: none */
-    struct keep_set *set;        /* [keep_n_set] those of the running stage, owned */
+    struct keep_set *set;        /* [keep_n_set] sets of the running stage, owned */
     struct keep_part *part;      /* [n_head] owned */
     struct kv_cut *cut;          /* [n_layer * n_head] what stays of the stage's lanes, owned */
     bool *agrees; /* [n_layer * n_head] the stage's lanes that hold what the first of their
@@ -88,7 +88,7 @@ struct keep {
     int32_t *merged;  /* [cap_set] */
     uint8_t *scratch; /* [n_scorer][scratch_size] */
     struct keep_steps steps;
-    struct keep_witness witness; /* dropped NULL: nobody */
+    struct keep_witness witness; /* dropped NULL: none */
 };
 
 /* The view with what the policy is to see of the engine. */
@@ -151,8 +151,8 @@ static inline int32_t keep_stage_layers(const struct keep *k)
 /* Entries of a lane that are read elsewhere than they were written: its first ones, or 0. */
 int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head);
 
-/* allot.c. budget of each of the sets whose lanes share one, a lane each, gathered and scored:
-   their sum is total, or all that they hold and what is protected. */
+/* allot.c. Sets the budget of each of the sets whose lanes share one, a lane each, gathered and
+   scored. Their sum is total, or all entries that they hold and the protected ones. */
 void keep_allot(const struct keep_config *config, struct keep_set *set, int32_t n_set,
                 int64_t total);
 /* Entries of the lanes that share a budget with a layer's. */

@@ -1,7 +1,7 @@
 /*
- * rules.c - what the rules that every keep policy shares mean in numbers: the table of their
- * options, what contradicts what, and how many entries a lane may hold. Pure functions of the
- * options; when a round runs is budget.c's, which entries go is choose.c's and round.c's.
+ * rules.c - the rules of every keep policy as numbers: the table of their options, their
+ * contradictions, and how many entries a lane may hold. Pure functions of the options; when a round
+ * runs is budget.c's, which entries go is choose.c's and round.c's.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,56 +24,55 @@ static const char *const combine_words[] = {[KEEP_MEAN] = "mean", [KEEP_MAX] = "
 #define AT(member) .offset = offsetof(struct keep_rules, member)
 const struct policy_param keep_rule_params[] = {
     {"budget", POLICY_TYPE_BUDGET, AT(budget), 1, KEEP_COUNT_MAX, "1024",
-     "entries of a lane after a round, their share of the tokens so far (50%), or the size of the "
-     "sequence's pages (64MiB)",
+     "entries that a round leaves in a lane: a number (512), a share of the tokens (50%), or the "
+     "size of all pages (64MiB)",
      NULL},
     {"slack", POLICY_TYPE_COUNT, AT(slack), 1, KEEP_COUNT_MAX, "128",
-     "entries above the budget at which a round runs: they are what it drops", NULL},
+     "a round comes when a lane holds budget + slack entries. Small: smooth memory, many rounds. "
+     "Large: few rounds, more memory. At least 1",
+     NULL},
     {"prefix", POLICY_TYPE_COUNT, AT(prefix), 0, KEEP_COUNT_MAX, "0",
-     "positions at the beginning whose entries always stay", NULL},
+     "entries at positions below this always stay", NULL},
     {"sinks", POLICY_TYPE_COUNT, AT(sinks), 0, KEEP_COUNT_MAX, "0",
-     "oldest entries of a lane that always stay", NULL},
+     "this many of a lane's oldest entries always stay", NULL},
     {"window", POLICY_TYPE_COUNT, AT(window), 0, KEEP_COUNT_MAX, "0",
-     "positions at the end whose entries always stay", NULL},
+     "entries at this many last positions always stay", NULL},
     {"recent", POLICY_TYPE_REAL, AT(recent), 0, 900, "0",
-     "part of a lane's budget that is such a window, where that is more (0.5: half of it)", NULL},
+     "a window of this part of the lane's budget (0.5: half), where that is more", NULL},
     {"pin-prompt", POLICY_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
-     "the entries of the prompt always stay, where they are at most half of the budget: off or on",
+     "on: the entries of the prompt always stay, where they are at most half of the budget",
      switch_words},
     {"segments", POLICY_TYPE_COUNT, AT(segments), 0, 4096, "0",
-     "parts of equal length of what may go; each loses its share of what goes (0: no parts)", NULL},
+     "the entries that may go are cut into this many parts of equal length, and each loses its "
+     "share; 0: no parts",
+     NULL},
     {"granularity", POLICY_TYPE_CHOICE, AT(granularity), 0, 0, "layer-head",
-     "lanes that keep the same positions: all, head (those of a KV head in every layer), layer, or "
-     "layer-head (each for itself); global: each for itself, and all share one budget by score",
+     "which lanes keep the same positions: all, head (a KV head in every layer), layer, or "
+     "layer-head (each for itself). global: each for itself, and all lanes share one budget by "
+     "score",
      granularity_words},
     {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "mean",
-     "the score of several lanes that keep the same positions: mean or max", combine_words},
+     "the score of lanes that keep the same positions: mean or max", combine_words},
     {"batch", POLICY_TYPE_COUNT, AT(batch), 0, KEEP_COUNT_MAX, "0",
-     "rounds only before tokens whose number is a multiple of this, where a lane holds more than "
-     "budget + slack (0: as soon as it holds as many)",
-     NULL},
+     "rounds only before tokens whose number is a multiple of this; 0: before any", NULL},
     {"rounds", POLICY_TYPE_CHOICE, AT(rounds), 0, 0, "stream",
-     "rounds while a prompt is read (stream), or one when its last token is in (prompt-end), which "
-     "takes the memory of the whole prompt",
+     "stream: rounds while a prompt is read. prompt-end: none then, and one after its last token",
      rounds_words},
     {"overwrite", POLICY_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
-     "whether a token that is evaluated alone takes the place of the entry of lowest score in a "
-     "lane "
-     "that holds its budget: off or on",
+     "on: in a full lane, a token that is evaluated alone replaces the entry of lowest score",
      switch_words},
     {"layers", POLICY_TYPE_TEXT, AT(layers), 0, 0, "even",
-     "how the layers share the budget: even, pyramid:BETA, pyramidkv:BETA (of what is beyond the "
-     "window), numbers like 2/1/1, or a file of them",
+     "how the layers share the budget: even, pyramid:BETA, pyramidkv:BETA, numbers like 2/1/1, or "
+     "a file of them",
      NULL},
-    {"heads", POLICY_TYPE_TEXT, AT(heads), 0, 0, "even", "the same for the KV heads of each layer",
-     NULL},
+    {"heads", POLICY_TYPE_TEXT, AT(heads), 0, 0, "even",
+     "how the KV heads of a layer share its budget, likewise", NULL},
     {"split", POLICY_TYPE_TEXT, AT(split), 0, 0, "even",
-     "how all lanes share the budget: even, or calibrated:RETENTION, by what importance in stats "
-     "leaves to each at that share of the entries (calibrated: at the budget's, or 25%)",
+     "how all lanes share the budget: even. calibrated, calibrated:10%: each lane has a share of "
+     "its own, from statistics",
      NULL},
     {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
-     "statistics of pith calibrate: query centres for triattention (without them it gathers them "
-     "while the model runs), weights of kvzap, maps of scores, shares of lanes",
+     "a file of pith calibrate: query centres, weights of kvzap, maps of scores, shares of lanes",
      NULL},
     {0},
 };
@@ -155,9 +154,9 @@ pith_status keep_rules_check(const struct keep_rules *r, int32_t n_budget, int32
     return PITH_OK;
 }
 
-/* A share of the tokens leaves what may go at least as much room as what is protected: with less it
-   would drop all of a short text that is not protected. A part of the budget (recent) grows with
-   it. */
+/* A share of the tokens leaves at least as much room to entries that may go as to protected ones.
+   With less it would drop all of a short text that is not protected. A part of the budget (recent)
+   grows with it. */
 static int64_t least_share(const struct keep_rules *r, int32_t n_pinned)
 {
     return pi_max(2 * (count_first(r, n_pinned) + r->window), least_budget(r, n_pinned));
@@ -252,8 +251,8 @@ int32_t keep_budget_at(const struct keep_config *c, int32_t n_token)
     return keep_own_budget(c, (struct keep_point){.n_token = n_token});
 }
 
-/* What a lane of a budget ever holds. Where rounds wait for a multiple of `batch` tokens, as many
-   as that can follow a moment at which it was just not due. */
+/* The most entries that a lane of a budget ever holds. Where rounds wait for a multiple of `batch`
+   tokens, as many as that can follow a moment at which it was just not due. */
 static int64_t most_of(const struct keep_config *c, int64_t n_budget, int32_t n_token)
 {
     return pi_min(n_token, n_budget + c->rules.slack + c->rules.batch);
@@ -272,7 +271,7 @@ bool keep_config_places(const struct keep_config *c)
            (c->policy->needs(&c->params) & KEEP_NEED_PLACES) != 0;
 }
 
-/* The entries that fill the pages which such a lane ever holds: the first entries have pages of
+/* The entries that fill the pages which such a lane ever holds. The first entries have pages of
    their own once a round came, which is a page more. */
 static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *g, int64_t n_budget,
                          int32_t n_token)
@@ -362,7 +361,7 @@ void keep_expect(const struct keep_config *c, const struct kv_geometry *g, doubl
         for (int32_t h = 0; h < g->n_head; h++) {
             int32_t n = keep_lane_budget_at(c, l, h, (struct keep_point){.scale = scale});
             int64_t most = c->rules.overwrite ? n : filled_by(c, g, n, INT32_MAX);
-            kv_lane_expect(kv, l, h, isinf(scale) ? 0 : most); /* 0: nobody knows */
+            kv_lane_expect(kv, l, h, isinf(scale) ? 0 : most); /* 0: not known */
         }
 }
 
@@ -441,11 +440,11 @@ pith_status keep_overwrite_check(const struct keep_config *c, pith_error *err)
             "keep: overwrite: on: lanes that share one budget by score are never full by "
             "themselves (overwrite=off, or split=calibrated with layer-head)");
     if (r->granularity != KEEP_LAYER && r->granularity != KEEP_LAYER_HEAD)
-        return pi_fail(err, PITH_INVALID,
-                       "keep: overwrite: on: an entry is overwritten in one layer at a time, so "
-                       "that with granularity %s layers cannot keep the same positions (layer, "
-                       "layer-head)",
-                       granularity_words[r->granularity]);
+        return pi_fail(
+            err, PITH_INVALID,
+            "keep: overwrite: on: an entry is overwritten in one layer at a time, so with "
+            "granularity %s layers cannot keep the same positions (layer, layer-head)",
+            granularity_words[r->granularity]);
     if (r->batch > 0)
         return pi_fail(err, PITH_INVALID,
                        "keep: batch: %d: rounds that wait leave no place for what overwrites",
@@ -466,7 +465,7 @@ pith_status keep_config_check(const struct keep_config *c, int32_t n_budget, pit
 }
 
 /* Where layers have pages of several sizes, more entries than an even split holds can lie in the
-   small ones: at most what the smallest would hold. 0 where all are alike. */
+   small ones. That is at most as many as the smallest would hold. 0 where all are alike. */
 static int64_t most_of_cheap(const struct kv_geometry *g, int64_t bytes)
 {
     int64_t page = (int64_t)kv_page_bytes(g), n_lane = (int64_t)g->n_layer * g->n_head;

@@ -1,6 +1,6 @@
 /*
- * saved.c - what a policy remembers of a sequence, in a file: whether the options there are those
- * of an engine, and whether bytes can be a state. It knows no files.
+ * saved.c - a policy's state of a sequence, in a file. It checks whether the options there are the
+ * engine's, and whether bytes can be a state. It knows no files.
  */
 #include "policy/keep/rounds.h"
 

@@ -1,6 +1,6 @@
 /*
- * scissorhands.c - the persistence of importance: an entry that queries of late had no use for will
- * not be of use to the next. Zichang Liu, Aditya Desai, Fangshuo Liao, Weitao Wang, Victor Xie,
+ * scissorhands.c - the persistence of importance: an entry that late queries ignored will not
+ * be of use to the next. Zichang Liu, Aditya Desai, Fangshuo Liao, Weitao Wang, Victor Xie,
  * Zhaozhuo Xu, Anastasios Kyrillidis, Anshumali Shrivastava, "Scissorhands: Exploiting the
  * Persistence of Importance Hypothesis for LLM KV Cache Compression at Test Time", NeurIPS 2023,
  * arXiv 2305.17118, Algorithm 2.
@@ -14,9 +14,9 @@
  * 10, and that a full buffer loses half (slack = budget) are unverified. The paper knows one query
  * head per KV head: `group`. Many counts are equal, and of equals the older go first.
  *
- * What is stored: one bit for each of the last w queries of each entry, in marks: bit t mod w says
- * that query t had no use for it. When a round will come is not known beforehand, so nothing less
- * gives the exact count over the last w; a query changes one word per entry, and a round counts
+ * An entry's marks hold one bit for each of the last w queries. Bit t mod w says that query t gave
+ * it less than an even share. The time of the next round is not known beforehand, so nothing less
+ * gives the exact count over the last w. A query changes one word per entry, and a round counts
  * bits. At w = 400 that is 13 words per entry, a tenth of f16 keys and values of 128 dimensions.
  */
 #include "policy/keep/attention.h"
@@ -121,10 +121,10 @@ static const char *const count_words[] = {[COUNT_LOW] = "low", [COUNT_SUM] = "su
 
 static const struct policy_param own_params[] = {
     {"history", POLICY_TYPE_COUNT, offsetof(struct params, history), 1, 4096, "400",
-     "the last queries that are counted (unverified)", NULL},
+     "the last queries that count; unverified", NULL},
     {"count", POLICY_TYPE_CHOICE, offsetof(struct params, count), 0, 0, "low",
-     "low: how many of them gave an entry less than an even share; sum: how much attention it got "
-     "since the prompt's last so many tokens",
+     "low: how many of the last queries gave an entry less than an even share. sum: the sum of "
+     "attention since the prompt's last history tokens, which VATP's authors compare with",
      count_words},
     KEEP_GROUP_PARAM(struct params, "mean"),
     {0},
@@ -132,7 +132,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_scissorhands = {
     .name = "scissorhands",
-    .summary = "the entries that fewest of the last queries had no use for",
+    .summary = "entries that few of the last queries ignored",
     .citation = "Liu, Desai, Liao, Wang, Xie, Xu, Kyrillidis, Shrivastava, Scissorhands: "
                 "Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression "
                 "at Test Time, NeurIPS 2023, arXiv 2305.17118",

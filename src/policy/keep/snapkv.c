@@ -11,7 +11,7 @@
  * out, as the authors' avg_pool1d and max_pool1d do.
  *
  * Departures. The authors cut once, after the prompt; here every round does, by the last W queries
- * of then. They keep a set per query head, which multiplies the KV heads; here the query heads of a
+ * of then. They keep a set per query head, which multiplies the KV heads. Here the query heads of a
  * KV head decide together before pooling (group=mean: Ada-KV's and KVCache-Factory's form for
  * grouped queries). softmax=before is the form of LongFlow's code, which leaves the window out of
  * the softmax; it takes group=sum with it.
@@ -34,8 +34,8 @@ struct work {
     void *queries;  /* of keep_queries_weights */
 };
 
-static size_t place(const struct snapkv_form *form, const struct policy_model *model, int32_t n,
-                    void *base, struct work *w)
+static size_t lay_out(const struct snapkv_form *form, const struct policy_model *model, int32_t n,
+                      void *base, struct work *w)
 {
     size_t used = 0, count = (size_t)n;
     w->vote = pi_mem_part(base, &used, count, sizeof(float));
@@ -51,7 +51,7 @@ size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_
                             int32_t n)
 {
     struct work w;
-    return place(form, model, n, NULL, &w);
+    return lay_out(form, model, n, NULL, &w);
 }
 
 /* vote(i) += alpha_i, a row that softmax has been over all keys of. */
@@ -117,7 +117,7 @@ void snapkv_score(const struct snapkv_form *form, const struct keep_view *view,
 {
     struct work w;
     int32_t n_before = 0;
-    place(form, view->model, lane->n, scratch, &w);
+    lay_out(form, view->model, lane->n, scratch, &w);
     policy_pool_order(lane->pos, lane->n, w.order);
     while (n_before < lane->n && lane->pos[w.order[n_before]] < view->n_token - form->n_query)
         n_before++;
@@ -180,7 +180,7 @@ static const struct policy_param own_params[] = {SNAPKV_PARAMS, {0}};
 
 const struct keep_policy keep_snapkv = {
     .name = "snapkv",
-    .summary = "what the last queries look at, pooled over neighbours",
+    .summary = "entries that the last queries attend to",
     .citation = "Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, NeurIPS "
                 "2024, arXiv 2404.14469",
     .defaults = "window=32",

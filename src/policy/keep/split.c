@@ -129,8 +129,8 @@ static pith_status read_retention(const struct keep_rules *r, double *out, pith_
     return PITH_OK;
 }
 
-/* What every lane holds before shares count: what is protected and a little, and as much as the
-   policy can work with. */
+/* The entries that every lane holds before shares count: the protected ones and a few, and as many
+   as the policy can work with. */
 static int32_t least_of_lane(const struct keep_config *c)
 {
     const struct keep_rules *r = &c->rules;

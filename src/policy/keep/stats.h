@@ -136,9 +136,9 @@ pith_status stats_new(struct pith_stats **out, pith_error *err);
 /* Checks the counts against the limits. FORMAT names the field and the value. */
 pith_status stats_check_shape(const struct pith_stats *s, pith_error *err);
 
-/* Everything that statistics of any origin must be: finite, some layer present, |mean| <= mean of
-   |.| in every band (to the rounding of single precision), so that R is in [0, 1], the shares of
-   the centres of a head 1 together. Marks layers whose rows are all zero as absent (count 0).
+/* Checks statistics of any origin. They are finite, some layer is present, and |mean| <= mean of
+   |.| in every band (to the rounding of single precision). So R is in [0, 1]. The shares of the
+   centres of a head are 1 together. Marks layers whose rows are all zero as absent (count 0).
    FORMAT with layer, head, band and value. */
 pith_status stats_check(struct pith_stats *s, pith_error *err);
 
@@ -168,8 +168,9 @@ pith_status stats_importance_create(const struct stats_importance *shape,
                                     struct stats_importance **out, pith_error *err);
 void stats_importance_free(struct stats_importance *m);
 
-/* Counts and numbers: within the limits, those of s, finite, quantiles ascending, low <= high, no
-   negative deviation or slope, names of maps apart. FORMAT with lane and value. */
+/* Checks counts and numbers: within the limits of their own and of s, finite, quantiles ascending,
+   low <= high. No deviation or slope is negative, and names of maps differ. FORMAT with lane and
+   value. */
 pith_status stats_importance_check(const struct stats_importance *m, const struct pith_stats *s,
                                    pith_error *err);
 
@@ -197,8 +198,8 @@ void stats_lane_shares(const struct stats_importance *m, double retention, doubl
 /* ---- what statistics say ---- */
 
 /* The logit that a mean query expects of a mean key at a distance (Equation 4), without the model's
-   attention scale: sum over f of |q_f| |k_f| cos(freq_f distance + arg q_f - arg k_f), and the dot
-   product of the dimensions that are not rotated. */
+   attention scale. It is the sum over f of |q_f| |k_f| cos(freq_f distance + arg q_f - arg k_f),
+   and the dot product of the unrotated dimensions. */
 double stats_predict(const struct stats_row *q, const struct stats_row *k, const double *freq,
                      int32_t n_pair, int32_t n_flat, double distance);
 

@@ -2,8 +2,8 @@
  * stats_file.c - Pith's own file of calibration statistics, versions 1 and 2; docs/stats.md
  * describes the bytes. Version 2 is version 1 with a section of importance behind it
  * (stats_importance.c), and is written only where there is one. put_header and get_header, put_body
- * and get_body take the parts in the same order. Invariant: what is read was checked for size and
- * checksum before anything is allocated for its parts, and what is written is read back as it was.
+ * and get_body take the parts in the same order. Invariant: size and checksum of a file are checked
+ * before anything is allocated for its parts, and a written file reads back as it was.
  */
 #include "base/cursor.h"
 #include "base/mem.h"
@@ -38,7 +38,7 @@ static void get_doubles(struct pi_cursor *c, double *x, size_t n)
 
 /* ---- sizes ---- */
 
-/* Bytes of the whole file without importance; the counts are within the limits of stats_check_shape
+/* Bytes of the whole file without importance. The counts are within the limits of stats_check_shape
    and the texts within STATS_MAX_TEXT, so that nothing overflows 64 bits. */
 static uint64_t file_size(const struct pith_stats *s, bool has_freq, bool has_k, uint64_t n_model,
                           uint64_t n_text)
@@ -192,7 +192,8 @@ static pith_status get_header(struct pi_cursor *c, size_t size, struct pith_stat
     return check_field("bytes of the text's name", h->n_text, STATS_MAX_TEXT, err);
 }
 
-/* The header's counts as those of *s, within the limits and right for the size of the file. */
+/* Takes the header's counts as those that *s has, within the limits and right for the size of the
+   file. */
 static pith_status take_counts(struct pith_stats *s, struct header *h, pith_error *err)
 {
     int32_t *to[] = {&s->n_layer, &s->n_head,   &s->n_head_kv, &s->n_pair,

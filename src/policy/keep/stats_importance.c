@@ -325,8 +325,8 @@ double stats_importance_predict(const float *weight, const float *low, const flo
     return sum;
 }
 
-/* How far the tails beyond the outer quantiles reach, over which their half of a step is spread:
-   far enough that a double tells its ends apart. */
+/* How far the tails beyond the outer quantiles reach, over which their half of a step is spread. It
+   is far enough that a double tells its ends apart. */
 static double tail_of(const struct stats_importance *m, int32_t lane, double quantile)
 {
     return (double)m->deviation[lane] + 1e-3 * (1.0 + fabs(quantile));

@@ -1,13 +1,13 @@
 /*
  * stats_tria.c - the TRIA format, versions 1 and 2, that a port of TriAttention to llama.cpp
  * calibrates into. Little-endian: a header of 64 bytes, in version 2 a budget scale per layer, then
- * per layer and query head four arrays of n_pair floats: real and imaginary means, mean moduli, and
- * R or something else. Layers without attention are all zero.
+ * per layer and query head four arrays of n_pair floats. They are real and imaginary means, mean
+ * moduli, and R or something else. Layers without attention are all zero.
  *
- * What must not be believed, because files are wrong about it: the rotary base (10000 for models of
- * 1000000), the KV heads where a converter did not know them, and the fourth array, which one tool
- * fills with R and another with mean modulus - modulus of the mean. Frequencies come from the
- * model, R is computed.
+ * Some fields are not believed, because files are wrong about them. These are the rotary base
+ * (10000 for models of 1000000), and the KV heads where a converter did not know them. The third is
+ * the fourth array, which one tool fills with R and another with mean modulus - modulus of the
+ * mean. Frequencies come from the model, R is computed.
  */
 #include "policy/keep/stats.h"
 

@@ -1,12 +1,14 @@
 /*
- * steps.c - overwriting: a lane that holds its budget takes the token of a step in the place of the
- * entry that the last step's attention made least of. It hands the weights of a pass to the policy,
- * takes its scores, combines those of lanes that keep the same positions, and aims (kv_seq_aim).
- * When a round comes before is budget.c's; only kv/ changes the cache.
+ * steps.c - overwriting: a lane that holds its budget takes the token of a step in the place of an
+ * entry. That is the entry that the last step's attention scored lowest. It hands the weights of a
+ * pass to the policy, takes its scores, and combines the scores of lanes that keep the same
+ * positions. Then it sets each lane's victim (kv_seq_aim). When a round comes before is budget.c's;
+ * only kv/ changes the cache.
  *
  * Invariant: what is chosen depends on the scores and positions of the layer's lanes alone. KV
- * heads are scored by several threads, and combined in their order: at once, where the policy can
- * and all before are, while the sum is in the cache, and else when the layer is done.
+ * heads are scored by several threads, and combined in their order. That is done at once, while the
+ * sum is in the cache, where the policy can and all heads before are done. Else it is done when the
+ * layer is.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -26,10 +28,10 @@ static size_t scales_stride(const struct keep *k)
 }
 
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
-static size_t place(const struct keep *k, struct keep_steps *s, uint8_t *base)
+static size_t lay_out(const struct keep *k, struct keep_steps *s, uint8_t *base)
 {
     size_t used = 0, n_item = (size_t)s->n_item, n_head = (size_t)k->model.g.n_head;
-    size_t n = n_item * (size_t)s->cap, n_all = s->uneven ? n * n_head : 0;
+    size_t n = n_item * (size_t)s->cap, n_all = s->lanes_differ ? n * n_head : 0;
     s->score = pi_mem_part(base, &used, n * n_head, sizeof(*s->score));
     s->combined = pi_mem_part(base, &used, n_item, sizeof(*s->combined));
     s->log_scale = pi_mem_part(base, &used, n_item * scales_stride(k), sizeof(*s->log_scale));
@@ -48,21 +50,21 @@ static void combine_none(const struct keep_steps *s)
         atomic_init(&s->combined[i].n_head, 0);
 }
 
-pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, bool uneven,
+pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, bool lanes_differ,
                                pith_error *err)
 {
     const struct keep_policy *p = k->config.policy;
     struct keep_steps *s = &k->steps, grown = *s;
     size_t n;
     combine_none(s);
-    if (n_item <= s->n_item && longest <= s->cap && (s->uneven || !uneven))
+    if (n_item <= s->n_item && longest <= s->cap && (s->lanes_differ || !lanes_differ))
         return PITH_OK;
     /* More than asked: a lane that is not full grows with every step. */
     int64_t cap = pi_max(longest, s->cap);
     cap = cap > s->cap ? pi_ceil_div(cap + cap / 2, 64) * 64 : cap;
     grown.n_item = (int32_t)pi_max(n_item, s->n_item);
     grown.cap = (int32_t)pi_min(cap, INT32_MAX / 64 * 64);
-    grown.uneven = s->uneven || uneven;
+    grown.lanes_differ = s->lanes_differ || lanes_differ;
     grown.scratch_size = 0;
     if (p->step_scratch != NULL)
         grown.scratch_size =
@@ -70,13 +72,13 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     uint8_t *block = NULL;
     if (longest <= grown.cap && pi_mul_size((size_t)grown.n_item * (size_t)k->model.g.n_head,
                                             (size_t)grown.cap * 4 * sizeof(float), &n))
-        block = pi_mem_alloc(PI_MEM_SCRATCH, place(k, &grown, NULL));
+        block = pi_mem_alloc(PI_MEM_SCRATCH, lay_out(k, &grown, NULL));
     if (block == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the scores of %d steps over %lld entries",
                        n_item, (long long)longest);
     pi_mem_free(s->block);
     grown.block = block;
-    place(k, &grown, block);
+    lay_out(k, &grown, block);
     *s = grown;
     combine_none(s);
     return PITH_OK;
@@ -96,12 +98,12 @@ static float *log_scales_of(const struct keep *k, int32_t item)
 
 /* ---- scores ---- */
 
-/* Whether a step's scores can be added to those of the KV heads before: where all have one victim,
-   and hold the same entries slot by slot. */
+/* Whether a step's scores can be added to the scores of the KV heads before. That is where all have
+   one victim, and hold the same entries slot by slot. */
 static bool adds_at_once(const struct keep *k)
 {
     return k->config.policy->step_adds && k->config.rules.granularity != KEEP_LAYER_HEAD &&
-           k->config.rules.combine == KEEP_MEAN && !k->steps.uneven;
+           k->config.rules.combine == KEEP_MEAN && !k->steps.lanes_differ;
 }
 
 /* The scores of a step in a lane, into its row, or, if its turn has come, into the first one's.
@@ -139,8 +141,8 @@ void keep_attended(const struct keep *k, const struct keep_view *view, struct ke
     take_scores(k, &whole, a, item);
 }
 
-/* Multiplies n scores by exp(scale - largest), which is at most 1. INFINITY, of what is to stay
-   whatever the others are, remains. */
+/* Multiplies n scores by exp(scale - largest), which is at most 1. INFINITY, the score of entries
+   that stay whatever the others are, remains. */
 static void bring_to(float *score, int32_t n, float scale, float largest)
 {
     float x = scale - largest;
@@ -165,7 +167,7 @@ static void bring_to_one_scale(const struct keep *k, const struct kv_seq *kv, in
 
 /* ---- what may go ---- */
 
-/* The positions of a lane's entries; -1, which is never chosen, for those that cannot be
+/* The positions of a lane's entries. It is -1, which is never chosen, for entries that cannot be
    overwritten, because they are read elsewhere than they were written. */
 static void read_positions(const struct kv_seq *kv, int32_t layer, int32_t head, int32_t *pos)
 {
@@ -235,8 +237,8 @@ static int32_t choose(const struct keep *k, const struct keep_view *view, const 
     return pi_kernels()->vec.lowest(score, pos, n, span.lo, span.hi);
 }
 
-/* The same for the entries of a lane by a shorter way, which reads no positions: the lowest score
-   of all, where it is one alone and that entry may go. -1 where it takes the long way to say. */
+/* The same for the entries of a lane by a shorter way, which reads no positions. It is the lowest
+   score of all, where one entry alone has it and may go. -1 where it takes the long way to say. */
 static int32_t choose_at_once(const struct keep *k, const struct kv_seq *kv,
                               const struct keep_view *view, int32_t layer, int32_t head,
                               const float *score, int32_t n, int32_t budget)
@@ -318,10 +320,10 @@ static int32_t sort_unique(int32_t *x, int32_t n)
     return n_left;
 }
 
-/* The lanes of a layer that are to keep the same positions and do not yet: those of a file that was
-   saved under other rules. Every position that some lane has is scored by the lanes that have it,
-   and goes from all of them. */
-struct uneven {
+/* The lanes of a layer that are to keep the same positions and do not yet, since a file was saved
+   under other rules. Every position that some lane has is scored by the lanes that have it, and
+   goes from all of them. */
+struct differing {
     int32_t n;    /* positions */
     int32_t *all; /* [n] ascending */
     float *score; /* [n] */
@@ -330,12 +332,12 @@ struct uneven {
 };
 
 static void gather(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t item,
-                   struct uneven *u)
+                   struct differing *u)
 {
     size_t cap = (size_t)k->steps.cap, row = (size_t)item * (size_t)k->model.g.n_head * cap;
     bool mean = k->config.rules.combine == KEEP_MEAN;
-    *u = (struct uneven){0, k->steps.all + row, k->steps.all_score + row, k->steps.n_of + row,
-                         k->steps.pos + (size_t)item * cap};
+    *u = (struct differing){0, k->steps.all + row, k->steps.all_score + row, k->steps.n_of + row,
+                            k->steps.pos + (size_t)item * cap};
     for (int32_t h = 0; h < k->model.g.n_head; h++) {
         read_positions(kv, layer, h, u->all + u->n);
         u->n += kv_lane_len(kv, layer, h);
@@ -364,7 +366,7 @@ static void gather(const struct keep *k, const struct kv_seq *kv, int32_t layer,
 static void choose_uneven(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                           int32_t layer, int32_t item)
 {
-    struct uneven u;
+    struct differing u;
     int32_t budget = next_budget(k, view, layer, 0), longest = 0;
     for (int32_t h = 0; h < k->model.g.n_head; h++)
         longest = (int32_t)pi_max(longest, kv_lane_len(kv, layer, h));
@@ -384,11 +386,11 @@ static void choose_uneven(const struct keep *k, struct kv_seq *kv, const struct 
 }
 
 void keep_choose_victims(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
-                         int32_t layer, int32_t item, bool uneven)
+                         int32_t layer, int32_t item, bool lanes_differ)
 {
     if (k->config.rules.granularity == KEEP_LAYER_HEAD)
         choose_alone(k, kv, view, layer, item);
-    else if (uneven)
+    else if (lanes_differ)
         choose_uneven(k, kv, view, layer, item);
     else
         choose_together(k, kv, view, layer, item);
@@ -396,7 +398,7 @@ void keep_choose_victims(const struct keep *k, struct kv_seq *kv, const struct k
 
 /* ---- the account ---- */
 
-int32_t keep_count_aims(const struct keep *k, const struct kv_seq *kv)
+int32_t keep_count_victims(const struct keep *k, const struct kv_seq *kv)
 {
     int32_t n = 0;
     for (int32_t l = 0; keep_overwrites(k) && l < k->model.g.n_layer; l++)

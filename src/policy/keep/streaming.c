@@ -5,10 +5,10 @@
  *
  * The paper counts positions within the cache, so that distances never exceed its size:
  * positions=cache. It rotates keys anew for that; here a stored key is never rotated again. Only
- * differences of positions count, and the window and the next token keep theirs, so that it is
- * enough to read the sinks as if they stood right before the window: the same angles, at the cost
- * of one turned query. With positions=true, the default, a distance means the same with and without
- * eviction, and the one to the sinks grows beyond what a model was trained for.
+ * differences of positions count, and the window and the next token keep theirs. So it is enough to
+ * read the sinks as if they stood right before the window. The angles are the same, at the cost of
+ * one turned query. With positions=true, the default, a distance means the same with and without
+ * eviction. The distance to the sinks grows beyond the model's training.
  */
 #include "policy/keep/keep.h"
 
@@ -22,7 +22,8 @@ static const char *const positions_words[] = {"true", "cache", NULL};
 
 static const struct policy_param params_table[] = {
     {"positions", POLICY_TYPE_CHOICE, offsetof(struct streaming_params, positions), 0, 0, "true",
-     "distances are those of the text (true), or of places within the cache", positions_words},
+     "true: distances are between positions of the text. cache: between places within the cache",
+     positions_words},
     {0},
 };
 

@@ -5,11 +5,11 @@
  *
  *   score(i) = mean over all query heads of the layer of alpha_hi
  *
- * one set for all KV heads of a layer (granularity=layer,combine=mean), one entry out for each that
- * comes in (overwrite=on), nothing protected, and the new entry competes.
+ * One set serves all KV heads of a layer (granularity=layer,combine=mean), and one entry goes for
+ * each that comes in (overwrite=on). Nothing is protected, and the new entry competes.
  *
- * Departures. The authors' code cuts a prompt once, at its end; here rounds keep it within budget +
- * slack while it is read, each by the last query of then.
+ * Departures. The authors' code cuts a prompt once, at its end. Here rounds keep it within budget +
+ * slack while it is read, each by the last query at that time.
  */
 #include "policy/keep/keep.h"
 
@@ -79,7 +79,7 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 const struct keep_policy keep_tova = {
     .name = "tova",
-    .summary = "what the newest query looks at, one entry out for each that comes in",
+    .summary = "entries that the newest query attends to",
     .citation = "Oren et al., Transformers are Multi-State RNNs, EMNLP 2024, arXiv 2401.06104",
     .defaults = "granularity=layer,combine=mean,overwrite=on",
     .needs = needs,

@@ -17,7 +17,7 @@
 
 #define BLOCK 8         /* rows that are scored over keys decoded once */
 #define TURN_LOW 256    /* positions whose angles are in a table */
-#define EMA 0.1         /* weight of what is new, where self-calibration goes on */
+#define EMA 0.1         /* weight of new queries, where self-calibration goes on */
 #define EMA_QUERIES 128 /* that a centre must have got to move: rounds can come token by token */
 
 enum { CENTRES_FILE, CENTRES_MEAN, CENTRES_RANDOM_PHASE };
@@ -53,7 +53,7 @@ struct data {
     const struct pith_stats *stats; /* NULL: self-calibration */
     const float *q;                 /* of stats, or turned */
     const float *centre;            /* likewise; NULL: the mean alone */
-    float *turned;                  /* owned; NULL: nothing is */
+    float *random;                  /* owned; NULL: nothing is */
     float *turn; /* owned; [2][n_pair][TURN_LOW] cosines and sines of positions below TURN_LOW; NULL
                     where keys have their own distances */
     int32_t n_flat; /* of the rows */
@@ -66,7 +66,7 @@ static void close_data(void *data)
     struct data *d = data;
     if (d == NULL)
         return;
-    pi_mem_free(d->turned);
+    pi_mem_free(d->random);
     pi_mem_free(d->turn);
     triattention_plans_free(&d->plans);
     pi_mem_free(d);
@@ -89,15 +89,15 @@ static pith_status turn_phases(struct data *d, const struct params *p, pith_erro
     const struct pith_stats *s = d->stats;
     size_t n_lane = (size_t)s->n_layer * (size_t)s->n_head, len = stats_row_len(s);
     size_t n_centre = s->centre != NULL ? n_lane * (size_t)s->n_centre : 0;
-    d->turned = pi_mem_alloc_n(PI_MEM_TABLE, (n_lane + n_centre) * len, sizeof(float));
-    if (d->turned == NULL)
+    d->random = pi_mem_alloc_n(PI_MEM_TABLE, (n_lane + n_centre) * len, sizeof(float));
+    if (d->random == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a policy");
-    d->q = d->turned;
-    triattention_random_phase(s, s->q, n_lane, (uint64_t)p->seed, d->turned);
+    d->q = d->random;
+    triattention_random_phase(s, s->q, n_lane, (uint64_t)p->seed, d->random);
     if (n_centre == 0)
         return PITH_OK;
-    d->centre = d->turned + n_lane * len;
-    triattention_random_phase(s, s->centre, n_centre, (uint64_t)p->seed, d->turned + n_lane * len);
+    d->centre = d->random + n_lane * len;
+    triattention_random_phase(s, s->centre, n_centre, (uint64_t)p->seed, d->random + n_lane * len);
     return PITH_OK;
 }
 
@@ -154,8 +154,8 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     const struct params *p = params;
     if (model->rope == NULL)
         return pi_fail(err, PITH_INVALID,
-                       "triattention: nobody says how the keys were rotated, so that no attention "
-                       "can be predicted");
+                       "triattention: it is not known how the keys were rotated, so that no "
+                       "attention can be predicted");
     struct data *d = pi_mem_alloc(PI_MEM_TABLE, sizeof(*d));
     if (d == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a policy");
@@ -308,11 +308,11 @@ struct work {
     float *raw;  /* [BLOCK][n] */
 };
 
-static size_t place(const struct data *d, int32_t n, float *base, struct work *w)
+static size_t lay_out(const struct data *d, int32_t n, float *base, struct work *w)
 {
     size_t len = (size_t)d->model.g.page_len, dim = (size_t)d->model.g.dim_k;
     size_t n_pair = (size_t)d->model.rope->n_pair;
-    size_t n_query = (size_t)triattention_plan_queries(&d->plans.turned), at = 0;
+    size_t n_query = (size_t)triattention_plan_queries(&d->plans.rotated), at = 0;
     size_t size[] = {dim * len,      n_query * len, BLOCK * n_query * dim,
                      BLOCK * n_pair, row_len(d),    BLOCK * (size_t)n,
                      2 * n_pair};
@@ -331,7 +331,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     struct work w;
     (void)params;
     (void)model;
-    return place(data, n, NULL, &w) * sizeof(float);
+    return lay_out(data, n, NULL, &w) * sizeof(float);
 }
 
 static struct stats_row parts_of(const struct data *d, const float *row)
@@ -411,7 +411,7 @@ static void score_pages(const struct keep_view *view, const struct keep_lane *la
     for (int32_t r = 0; r < n_run; r++) {
         struct keep_run run = keep_run_at(view, lane, r);
         keep_run_keys(view, lane, r, w->key);
-        if (d->turn != NULL && plan == &d->plans.turned)
+        if (d->turn != NULL && plan == &d->plans.rotated)
             turn_back(d, lane->pos + run.slot, run.n, w->key, w->high);
         keys.n = run.n;
         triattention_score(plan, queries, &keys, w->raw + run.slot, (size_t)lane->n, w->line);
@@ -427,7 +427,7 @@ static void score_block(const struct keep_view *view, const struct keep_lane *la
     score_pages(view, lane, queries, w);
     for (int32_t b = 0; b < queries->n; b++) {
         float *raw = w->raw + (size_t)b * (size_t)lane->n;
-        if (!d->plans.turned.form.no_z)
+        if (!d->plans.rotated.form.no_z)
             triattention_standardise(raw, lane->evictable, lane->n);
         if (first && b == 0)
             memcpy(out, raw, (size_t)lane->n * sizeof(*out));
@@ -456,7 +456,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     const struct data *d = view->data;
     struct work w;
     bool scored = false;
-    place(d, lane->n, lane->scratch, &w);
+    lay_out(d, lane->n, lane->scratch, &w);
     struct triattention_queries queries = {.w = w.w, .e = w.e};
     for (int32_t i = 0; i < d->n_row; i++) {
         const float *row = row_at(p, view, lane, i, w.mean);
@@ -491,42 +491,49 @@ static const char *const calibrate_words[] = {"frozen", "adaptive", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"centres", POLICY_TYPE_CHOICE, AT(centres), 0, 0, "file",
-     "all centres that the file has, only the mean, or the control random-phase: their moduli "
-     "with directions drawn from the seed",
+     "file: all centres of the file. mean: their mean. random-phase: a control, with directions "
+     "drawn from the seed",
      centres_words},
-    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, INT32_MAX, "0", "of the random phases", NULL},
+    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, INT32_MAX, "0", "seed of random phases", NULL},
     {"offset-max", POLICY_TYPE_COUNT, AT(offset_max), 1, 1 << 30, "65536",
-     "the largest future distance that counts", NULL},
+     "the largest future distance", NULL},
     {"offsets", POLICY_TYPE_CHOICE, AT(offsets), 0, 0, "geometric",
-     "future distances: powers of two (geometric), or as many evenly spaced (linear)",
+     "future distances: powers of two (geometric), or as many evenly spaced from 1 to the largest "
+     "(linear)",
      offsets_words},
-    {"over", POLICY_TYPE_CHOICE, AT(over), 0, 0, "mean", "future distances count by mean or max",
+    {"over", POLICY_TYPE_CHOICE, AT(over), 0, 0, "mean",
+     "distances count by mean, or by max, which takes one synthetic query per distance",
      over_words},
-    {"trig", POLICY_TYPE_CHOICE, AT(trig), 0, 0, "on", "the term of directions and distances",
+    {"trig", POLICY_TYPE_CHOICE, AT(trig), 0, 0, "on",
+     "off: without the first sum, of directions and distances", switch_words},
+    {"norm", POLICY_TYPE_CHOICE, AT(norm), 0, 0, "on",
+     "off: without the second sum, of the keys' moduli", switch_words},
+    {"r", POLICY_TYPE_CHOICE, AT(r), 0, 0, "on",
+     "off: the second sum with a_f, as if no band's queries had a direction (Equation 7)",
      switch_words},
-    {"norm", POLICY_TYPE_CHOICE, AT(norm), 0, 0, "on", "the term of the keys' moduli",
+    {"z", POLICY_TYPE_CHOICE, AT(z), 0, 0, "on",
+     "off: scores of a head are not standardised; heads of long queries and keys then decide",
      switch_words},
-    {"r", POLICY_TYPE_CHOICE, AT(r), 0, 0, "on", "that term is weighted with 1 - R", switch_words},
-    {"z", POLICY_TYPE_CHOICE, AT(z), 0, 0, "on", "scores of a head are standardised", switch_words},
     {"flat", POLICY_TYPE_CHOICE, AT(flat), 0, 0, "auto",
-     "dimensions that are not rotated: their dot product with the centre counts too (auto: where "
-     "the statistics have them)",
+     "dimensions that are not rotated count where statistics have them; on demands them, off "
+     "leaves them out",
      flat_words},
     {"group", POLICY_TYPE_CHOICE, AT(group), 0, 0, "max",
-     "query heads of a KV head: the best score counts (max), or their centres are one (mean)",
+     "max: the best score of a KV head's query heads counts. mean: they have one centre, the mean "
+     "of theirs",
      group_words},
     {"sign", POLICY_TYPE_CHOICE, AT(sign), 0, 0, "keep",
-     "what is predicted most attention: keep it, or evict it first as the fork does", sign_words},
+     "evict: the keys of most predicted attention go first", sign_words},
     {"score-layers", POLICY_TYPE_COUNT, AT(n_layer), 0, 1 << 20, "0",
-     "only the first so many layers have a say (0: all)", NULL},
+     "only this many first layers score; 0: all", NULL},
     {"distance", POLICY_TYPE_COUNT, AT(distance), 0, 1 << 30, "0",
-     "every key counts as if it were so far from the next token, so that its score never changes "
-     "(0: each its own distance)",
+     "every key counts as if it stood this many positions back, so that its score never changes; "
+     "0: its own distance",
      NULL},
     {"warmup", POLICY_TYPE_COUNT, AT(warmup), 1, 1 << 24, "1024",
-     "queries that self-calibration gathers", NULL},
+     "queries per layer that are gathered where there is no file", NULL},
     {"calibrate", POLICY_TYPE_CHOICE, AT(calibrate), 0, 0, "frozen",
-     "after the warm-up the centres stay (frozen), or follow the text (adaptive)", calibrate_words},
+     "after the warm-up the centres stay (frozen) or follow the text (adaptive)", calibrate_words},
     {0},
 };
 #undef AT
@@ -560,7 +567,7 @@ static void settle(void *params, const struct keep_rules *rules)
 
 const struct keep_policy keep_triattention = {
     .name = "triattention",
-    .summary = "the keys that the queries' centre predicts attention for",
+    .summary = "keys that the mean query predicts attention for",
     .citation = "Mao et al., TriAttention: Efficient Long Reasoning with Trigonometric KV "
                 "Compression, 2026",
     .defaults = "pin-prompt=on,granularity=head,combine=mean",

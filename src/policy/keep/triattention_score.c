@@ -1,7 +1,7 @@
 /*
  * triattention_score.c - the arithmetic of triattention_score.h. It knows neither caches nor
  * policies. Invariant: a key's score is summed over its own dimensions in one order (cpu/vec.h),
- * keys stand side by side, and nothing is fused, so that every vector width gives the same bits.
+ * keys stand side by side, and nothing is fused. So every vector width gives the same bits.
  */
 #include "policy/keep/triattention_score.h"
 
@@ -85,14 +85,14 @@ pith_status triattention_plans_make(const struct policy_model *m,
                                     const struct triattention_form *form,
                                     struct triattention_plans *out, pith_error *err)
 {
-    const struct triattention_rope turned = triattention_rope_of(m->rope, m->g.dim_k);
-    const struct triattention_rope still = triattention_rope_of(other_rope(m), m->g.dim_k);
-    size_t len = triattention_plan_len(&turned, form);
+    const struct triattention_rope rotated = triattention_rope_of(m->rope, m->g.dim_k);
+    const struct triattention_rope unrotated = triattention_rope_of(other_rope(m), m->g.dim_k);
+    size_t len = triattention_plan_len(&rotated, form);
     out->g = pi_mem_alloc_n(PI_MEM_TABLE, 2 * len, sizeof(*out->g));
     if (out->g == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the scores of a policy");
-    triattention_plan_make(&out->turned, &turned, form, out->g);
-    triattention_plan_make(&out->still, &still, form, out->g + len);
+    triattention_plan_make(&out->rotated, &rotated, form, out->g);
+    triattention_plan_make(&out->unrotated, &unrotated, form, out->g + len);
     return PITH_OK;
 }
 
@@ -105,7 +105,7 @@ void triattention_plans_free(struct triattention_plans *plans)
 const struct triattention_plan *triattention_plan_of(const struct triattention_plans *plans,
                                                      const struct policy_model *m, int32_t layer)
 {
-    return policy_rope(m, layer) == m->rope ? &plans->turned : &plans->still;
+    return policy_rope(m, layer) == m->rope ? &plans->rotated : &plans->unrotated;
 }
 
 int32_t triattention_plan_queries(const struct triattention_plan *plan)
@@ -183,7 +183,7 @@ void triattention_score(const struct triattention_plan *plan,
         pi_kernels()->vec.score(&s);
         return;
     }
-    /* The second sum depends on no distance: a row's queries share its weights, and the greatest of
+    /* The second sum depends on no distance. A row's queries share its weights, and the greatest of
        their sums is the greatest first sum plus it. */
     s.n_query = n_w;
     s.e_stride = 0;
@@ -201,12 +201,12 @@ void triattention_score(const struct triattention_plan *plan,
 
 /* ---- scores of several heads ---- */
 
-/* The first of those from i on that may not go (`is` false) or may, or n. */
-static int32_t next_that(const bool *may, int32_t i, int32_t n, bool is)
+/* The first index from i on where may[] is `value`, or n; may NULL: all may. */
+static int32_t find_next(const bool *may, int32_t i, int32_t n, bool value)
 {
     if (may == NULL || i == n)
-        return is ? i : n;
-    const bool *at = memchr(may + i, is, (size_t)(n - i));
+        return value ? i : n;
+    const bool *at = memchr(may + i, value, (size_t)(n - i));
     return at != NULL ? (int32_t)(at - may) : n;
 }
 
@@ -217,8 +217,8 @@ static double sum_of(const float *x, const bool *may, int32_t n, double mean, bo
 {
     double sum = 0.0;
     *count = 0;
-    for (int32_t i = next_that(may, 0, n, true), end; i < n; i = next_that(may, end, n, true)) {
-        end = next_that(may, i, n, false);
+    for (int32_t i = find_next(may, 0, n, true), end; i < n; i = find_next(may, end, n, true)) {
+        end = find_next(may, i, n, false);
         sum += pi_kernels()->vec.sum(x + i, end - i, mean, square);
         *count += end - i;
     }
@@ -236,7 +236,7 @@ void triattention_standardise(float *x, const bool *may, int32_t n)
     bool number = isfinite(mean) && isfinite(std);
     for (int32_t i = 0, end; i < n; i = end) {
         bool goes = number && (may == NULL || may[i]);
-        end = number ? next_that(may, i, n, !goes) : n;
+        end = number ? find_next(may, i, n, !goes) : n;
         if (goes)
             pi_kernels()->vec.standardise(x + i, end - i, mean, scale);
         else

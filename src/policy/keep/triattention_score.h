@@ -3,15 +3,15 @@
  * queries before rotation: Mao et al., TriAttention, Equations 6 to 13, in folded form. Pure
  * functions of numbers; the policies are triattention.c's.
  *
- * Of a head with mean query z_f and mean modulus a_f per band, for a key K stored after rotation
- * (K_f = k_f exp(i omega_f p)) when t0 tokens are there, and future distances d in D:
+ * A head has the mean query z_f and the mean modulus a_f per band. A key K is stored after rotation
+ * (K_f = k_f exp(i omega_f p)) when t0 tokens are there. For future distances d in D:
  *
  *     S = mean over D of sum_f |z_f| |k_f| cos(omega_f (t0 - p + d) + arg z_f - arg k_f)
  *         + sum_f (a_f - |z_f|) |k_f|
  *
- * The first sum is one dot product: with G_f = mean over D of exp(i omega_f d), which the model
- * decides, and w_f = z_f G_f exp(i omega_f t0), it is sum_f Re w_f Re K_f + Im w_f Im K_f. So a
- * head is one synthetic query w, which lies like a key, and one weight e_f per band:
+ * The first sum is one dot product. The model decides G_f = mean over D of exp(i omega_f d). With
+ * w_f = z_f G_f exp(i omega_f t0) the sum is sum_f Re w_f Re K_f + Im w_f Im K_f. So a head is one
+ * synthetic query w, which lies like a key, and one weight e_f per band:
  *
  *     S = w . K + sum_f e_f |K_f|
  *
@@ -39,7 +39,7 @@ struct triattention_rope {
 struct pi_rope;
 struct triattention_rope triattention_rope_of(const struct pi_rope *rope, int32_t dim);
 
-/* What the score is made of; all zero but offset_max is the paper's. */
+/* The terms of the score; all zero but offset_max is the paper's. */
 struct triattention_form {
     int32_t offset_max; /* largest future distance */
     bool linear;        /* distances evenly spaced instead of powers of two */
@@ -94,7 +94,7 @@ void triattention_plan_make(struct triattention_plan *plan, const struct triatte
 /* The plans of a model's lanes: of those whose keys are rotated, and of those whose keys are not, for
    which no distance counts. */
 struct triattention_plans {
-    struct triattention_plan turned, still;
+    struct triattention_plan rotated, unrotated;
     double *g; /* of both; owned */
 };
 
@@ -135,8 +135,8 @@ void triattention_standardise(float *x, const bool *may, int32_t n);
 /* z[i] = max(z[i], x[i]). */
 void triattention_take_max(float *z, const float *x, int32_t n);
 
-/* A copy of n_row rows with every band's mean turned by an angle of its own, drawn from seed, and a
-   sign drawn for every dimension that is not rotated: the moduli and R stay, the directions mean
+/* A copy of n_row rows with every band's mean turned by an angle of its own, drawn from seed. A
+   sign is drawn for every dimension that is not rotated. The moduli and R stay, the directions mean
    nothing. The control that a claim about directions must beat. out may be the rows. */
 void triattention_random_phase(const struct pith_stats *s, const float *rows, size_t n_row,
                                uint64_t seed, float *out);

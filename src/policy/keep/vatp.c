@@ -1,16 +1,17 @@
 /*
- * vatp.c - value-aware token pruning: the attention that an entry got so far, times the size of
- * what it adds. Zhiyu Guo, Hidetaka Kamigaito, Taro Watanabe, "Attention Score is Not All You Need
- * for Token Importance Indicator in KV Cache Reduction: Value Also Matters", EMNLP 2024,
- * arXiv 2406.12335, with H2O as what it is applied to (the authors' --h2o --apval).
+ * vatp.c - value-aware token pruning: the attention that an entry got so far, times the norm of its
+ * value. Zhiyu Guo, Hidetaka Kamigaito, Taro Watanabe, "Attention Score is Not All You Need for
+ * Token Importance Indicator in KV Cache Reduction: Value Also Matters", EMNLP 2024, arXiv
+ * 2406.12335, with H2O as what it is applied to (the authors' --h2o --apval).
  *
  *   score(i) = (sum over queries t of alpha_ti) * |v_i|_1
  *
  * The authors' code adds alpha * |v_i|_1 query by query, which is the same: the norm is the entry's
  * own. It is that of the value as it is stored, so that it belongs to what attention adds up, and
  * rounded to 8 bits. The first 20 tokens always stay (the code sets their scores to the largest
- * float at the end of the prompt): their values are small, their attention is not, and without it
- * they would go. Half of the budget is recent, as in the README's run. What floats lose: h2o.c.
+ * float at the end of the prompt). Their values are small, their attention is not, and without this
+ * rule they would go. Half of the budget is recent, as in the README's run. h2o.c says how floats
+ * round.
  */
 #include <float.h>
 
@@ -82,7 +83,7 @@ static const struct policy_param own_params[] = {
 
 const struct keep_policy keep_vatp = {
     .name = "vatp",
-    .summary = "the most attention so far times the size of the value, and the most recent entries",
+    .summary = "the same as h2o, weighted by the size of the value",
     .citation = "Guo, Kamigaito, Watanabe, Attention Score is Not All You Need for Token "
                 "Importance Indicator in KV Cache Reduction: Value Also Matters, EMNLP 2024, "
                 "arXiv 2406.12335",

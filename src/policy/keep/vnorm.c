@@ -51,13 +51,13 @@ static const char *const norm_words[] = {"l2", "l1", NULL};
 
 static const struct policy_param own_params[] = {
     {"norm", POLICY_TYPE_CHOICE, offsetof(struct params, norm), 0, 0, "l2",
-     "the norm of a value: l2, the root of its squares, or l1, the sum of its moduli", norm_words},
+     "l2: the root of the sum of squares. l1: the sum of moduli", norm_words},
     {0},
 };
 
 const struct keep_policy keep_vnorm = {
     .name = "vnorm",
-    .summary = "the values of largest norm",
+    .summary = "values of largest norm",
     .citation = "a control; Guo et al., Attention Score is Not All You Need for Token Importance "
                 "Indicator in KV Cache Reduction, EMNLP 2024, arXiv 2406.12335, multiply by it",
     .params = own_params,

@@ -1,6 +1,6 @@
 /*
- * choose.c - which entries are read, given their scores, and one choice out of those of several
- * heads. It knows no lane and no policy. Pure functions of numbers.
+ * choose.c - which entries are read, given their scores, and one choice out of several heads'
+ * choices. It knows no lane and no policy. Pure functions of numbers.
  */
 #include "policy/read/reading.h"
 
@@ -32,7 +32,7 @@ size_t read_union_size(int32_t n_most)
     return size;
 }
 
-/* Adds a position to a set of a size that is a power of two and larger than what it comes to hold;
+/* Adds a position to a set. Its size is a power of two and larger than the number of positions;
    false: it was there. */
 static bool set_add(int32_t *set, size_t size, int32_t pos)
 {

@@ -1,6 +1,6 @@
 /*
- * eigen.c - Jacobi's method: rotations in planes (p, q), each of which makes a[p][q] zero, row by
- * row over all planes until nothing is left beside the diagonal. Golub and Van Loan, "Matrix
+ * eigen.c - Jacobi's method: rotations in planes (p, q), each of which makes a[p][q] zero. It goes
+ * row by row over all planes until nothing is left beside the diagonal. Golub and Van Loan, "Matrix
  * Computations", section 8.5: with theta = (a[q][q] - a[p][p]) / (2 a[p][q])
  *
  *   t = sign(theta) / (|theta| + sqrt(theta^2 + 1)),  c = 1 / sqrt(t^2 + 1),  s = t c

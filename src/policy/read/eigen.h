@@ -5,8 +5,8 @@
 #include "base/base.h"
 
 /* a [n][n], symmetric and finite, becomes diagonal but for rounding. value [n], descending, of
-   equal ones in the order in which the diagonal has them; row i of vector [n][n] is the eigenvector
-   of value[i], of length 1, its entry of largest magnitude (of equal ones the first) positive. n
+   equal ones in the order in which the diagonal has them. Row i of vector [n][n] is the eigenvector
+   of value[i], of length 1. Its entry of largest magnitude (of equal ones the first) is positive. n
    >= 1. The same matrix gives the same bits. */
 void eigen_symmetric(double *a, int32_t n, double *value, double *vector);
 

@@ -31,7 +31,7 @@ struct work {
     void *score;    /* of kv_score */
 };
 
-static size_t place(const struct kv_geometry *g, int32_t n, void *base, struct work *w)
+static size_t lay_out(const struct kv_geometry *g, int32_t n, void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)g->dim_k, page = (size_t)g->page_len;
     w->anchor = pi_mem_part(base, &used, dim, sizeof(float));
@@ -50,7 +50,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     struct work w;
     (void)params;
     (void)n_tok;
-    return place(&model->g, n, NULL, &w);
+    return lay_out(&model->g, n, NULL, &w);
 }
 
 static float inverse_root(float square)
@@ -140,7 +140,7 @@ static void score(const void *params, const struct read_view *view, const struct
     const struct policy_model *m = view->model;
     struct work w;
     (void)params;
-    place(&m->g, c->n, c->scratch, &w);
+    lay_out(&m->g, c->n, c->scratch, &w);
     make_anchor(view, c, &w);
     struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, w.anchor, 1, c->n, out);
     kv_score(&job, w.score);
@@ -153,7 +153,7 @@ static void score(const void *params, const struct read_view *view, const struct
 
 const struct read_policy read_keydiff = {
     .name = "keydiff",
-    .summary = "the keys least like the mean key",
+    .summary = "keys least like the mean key",
     .citation = "Park et al., KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM "
                 "Inference in Resource-Constrained Environments, 2025, arXiv 2504.15364",
     .scratch_size = scratch_size,

@@ -7,7 +7,7 @@
  *
  *   m      = floor(K (1 - r))
  *   recent = the last K - m - S entries, none where that is below 0
- *   middle = of what is left, each query head's m best by q.k; the first of all heads, the second
+ *   middle = of the rest, each query head's m best by q.k; the first of all heads, the second
  *            of all heads, ..., what is there already left out, until there are m
  *   read   = sinks, middle and recent, in every KV head
  *
@@ -15,7 +15,7 @@
  *
  * Departures. K counts entries of earlier tokens, the token's own comes on top (theirs is one of
  * the recent ones). Entries that the rule `recent` keeps count as recent ones here. Where sinks and
- * recent ones leave less than m, the middle is what is left. Prompts are dense (phase=decode); in a
+ * recent ones leave less than m, the middle is what is left. Prompts are dense (phase=decode). In a
  * chunk each query head's queries are averaged, as QuoKA's comparison did, by their logits or with
  * rank=softmax by their weights.
  */
@@ -40,7 +40,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     return used;
 }
 
-/* The recent entries that are taken beside those of the rule. */
+/* The recent entries that are taken beside the rule's. */
 static int32_t recent_at(const struct params *p, const struct read_rules *rules, int32_t n_choose)
 {
     int32_t budget = n_choose + rules->sinks + rules->recent;
@@ -50,7 +50,7 @@ static int32_t recent_at(const struct params *p, const struct read_rules *rules,
 }
 
 /* A row for each query head. Recent entries are above all others in every row, so that they are the
-   first that each head names, and the middle is what is left of the number to be chosen. */
+   first that each head names. The middle is the rest of the number to be chosen. */
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out)
 {
@@ -78,9 +78,9 @@ static void score(const void *params, const struct read_view *view, const struct
 static const struct policy_param own_params[] = {
     RELAY_PARAMS,
     {"share", POLICY_TYPE_REAL, offsetof(struct params, share), 0, 1000, "0.25",
-     "the part of the budget that the most recent entries get, sinks included", NULL},
+     "the part of the budget for recent entries, sinks included", NULL},
     {"rank", POLICY_TYPE_CHOICE, offsetof(struct params, rank), 0, 0, "logits",
-     "what is averaged over the queries of a chunk: logits or their softmax", read_rank_words},
+     "the queries of a chunk average logits, or their softmax", read_rank_words},
     {0},
 };
 

@@ -13,12 +13,12 @@
  * the authors; k is 25% of what there is, the authors having 12.5, 25 and 50. Instead of 1 /
  * sqrt(d) any factor gives the same order.
  *
- * Departures. The authors choose for every query head and every query; here the query heads of a KV
- * head and the queries of a chunk choose together, by the mean of their scores (their sum over the
- * group, in the same order), which is the score of their mean; or by the mean of what softmax makes
- * of them (rank=softmax), which is not. With a share of the variance the
- * authors take one r for each layer, here the largest of them serves all. They store K in the basis
- * P and nothing beside it, where k P_r is a part of the key; here K stays as the model made it.
+ * Departures. The authors choose for every query head and every query. Here the query heads of a KV
+ * head and the queries of a chunk choose together, by the mean of their scores. That is the score
+ * of their mean. (It is their sum over the group, in the same order.) With rank=softmax they choose
+ * by the mean of their softmax weights, which is not. With a share of the variance the authors take
+ * one r for each layer, here the largest of them serves all. They store K in the basis P and
+ * nothing beside it, where k P_r is a part of the key. Here K stays as the model made it.
  */
 #include "base/mem.h"
 #include "policy/identity.h"
@@ -67,7 +67,7 @@ static int32_t count_dims(const struct params *p, const struct pith_projection *
     return (int32_t)pi_min(n, dim_k);
 }
 
-/* What a share of the variance comes to stands in the file. Where that cannot be read, open says
+/* The dimensions of a share of the variance stand in the file. Where that cannot be read, open says
    so. */
 static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_t *dim)
 {
@@ -109,11 +109,10 @@ static pith_status open_data(const void *params, const struct policy_model *mode
             projection_check_fits(projection, g->n_layer, g->n_head, g->dim_k,
                                   model->model != NULL ? policy_fingerprint(model->model) : 0, err);
     if (status == PITH_OK && count_dims(p, projection, g->dim_k) != g->index_dim)
-        status =
-            pi_fail(err, PITH_INVALID,
-                    "read: loki: r: the file asks for %d dimensions, and for %d when the cache "
-                    "was laid out: it could not be read then, or was another",
-                    count_dims(p, projection, g->dim_k), g->index_dim);
+        status = pi_fail(err, PITH_INVALID,
+                         "read: loki: r: the file asks for %d dimensions, and for %d when the "
+                         "cache was laid out: it was unreadable then, or was another",
+                         count_dims(p, projection, g->dim_k), g->index_dim);
     if (status == PITH_OK && (d->matrix = take_matrix(projection, g)) == NULL)
         status =
             pi_fail(err, PITH_NOMEM, "no memory for a projection to %d dimensions", g->index_dim);
@@ -170,11 +169,11 @@ static const struct policy_param own_params[] = {
     {"projection", POLICY_TYPE_TEXT, offsetof(struct params, projection), 0, 0, "",
      "the file that pith calibrate loki wrote for the model", NULL},
     {"r", POLICY_TYPE_BUDGET, offsetof(struct params, n_dim), 1, 8192, "64",
-     "dimensions of a key that are scored, all where a head has no more; or the share of the "
-     "variance that they are to have (90%)",
+     "dimensions that are scored, all where a head has no more. Or the share of the variance that "
+     "they have (90%), by the lane that needs most",
      NULL},
     {"rank", POLICY_TYPE_CHOICE, offsetof(struct params, rank), 0, 0, "logits",
-     "what the queries of a chunk and the heads of a group add up: logits or their softmax",
+     "the queries of a chunk and the heads of a group add up logits, or their softmax",
      read_rank_words},
     {0},
 };
@@ -186,7 +185,7 @@ static const struct policy_preset presets[] = {
 
 const struct read_policy read_loki = {
     .name = "loki",
-    .summary = "keys in the few dimensions in which they vary most",
+    .summary = "keys in the few dimensions in which they vary",
     .citation = "Singhania et al., Loki: Low-rank Keys for Efficient Sparse Attention, NeurIPS "
                 "2024, arXiv 2406.02542",
     .defaults = "budget=25%,gate=1",

@@ -3,9 +3,9 @@
  *
  *   m = (1/n) sum x,  C = (1/n) sum x x^T - m m^T
  *
- * and the basis is C's eigenvectors, those of largest eigenvalue first (Singhania et al., Loki;
- * hpcgroup/loki, pca_analysis/pca.py). Sums are double, so that a million tokens lose
- * nothing. m is not kept: it moves all scores of a query alike.
+ * The basis is C's eigenvectors, the one of largest eigenvalue first (Singhania et al., Loki;
+ * hpcgroup/loki, pca_analysis/pca.py). Sums are double, so that a million tokens lose nothing. m is
+ * not kept: it moves all scores of a query alike.
  */
 #include "policy/read/loki_fit.h"
 
@@ -82,7 +82,7 @@ static void add_key(const float *x, int32_t dim, double *sum, double *product)
     }
 }
 
-/* KV heads [begin, end): tokens in order, whoever has the head. */
+/* KV heads [begin, end): tokens in order, whichever thread has the head. */
 static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct addition *a = ctx;

@@ -1,6 +1,6 @@
 /*
- * loki_fit.h - finds Loki's bases from what a pass computed. Who evaluates which tokens is
- * engine/project.c's business.
+ * loki_fit.h - finds Loki's bases from the keys of a pass. engine/project.c decides which tokens
+ * are evaluated.
  */
 #ifndef PI_READ_LOKI_FIT_H
 #define PI_READ_LOKI_FIT_H
@@ -23,9 +23,9 @@ void loki_fit_free(struct loki_fit *f);
  */
 void loki_fit_add(struct loki_fit *f, const pith_tap_rows *rows);
 
-/* The bases of what was added, checked, with the names of model and text (NULL: ""). progress (may
-   be NULL) gets the share of the heads that are done. FORMAT where a key was no number; CANCELLED
-   when progress says so; NOMEM. */
+/* The bases of the keys that were added, checked, with the names of model and text (NULL: "").
+   progress (may be NULL) gets the share of the heads that are done. FORMAT where a key was no
+   number; CANCELLED when progress says so; NOMEM. */
 pith_status loki_fit_finish(const struct loki_fit *f, const char *text, pith_progress_fn *progress,
                             void *user, struct pith_projection **out, pith_error *err);
 

@@ -1,7 +1,7 @@
 /*
- * projection.h - the bases that Loki scores keys in: of every layer and KV head the eigenvectors of
- * the covariance of its keys, those of largest eigenvalue first. In memory, checked, and as files
- * (docs/projection.md). The reader is a pure function of (bytes, length).
+ * projection.h - the bases that Loki scores keys in. For every layer and KV head they are the
+ * eigenvectors of the covariance of its keys, the one of largest eigenvalue first. In memory,
+ * checked, and as files (docs/projection.md). The reader is a pure function of (bytes, length).
  */
 #ifndef PI_READ_PROJECTION_H
 #define PI_READ_PROJECTION_H
@@ -47,9 +47,9 @@ pith_status projection_new(const struct pith_projection *shape, const char *mode
 /* Checks the counts against the limits. FORMAT names the field and the value. */
 pith_status projection_check_shape(const struct pith_projection *p, pith_error *err);
 
-/* Everything that bases of any origin must be: eigenvalues finite, not below 0 and descending,
-   vectors finite, of length 1 and at right angles to each other (to 1e-3), so that all of them
-   together change no dot product. FORMAT with layer, head and value. */
+/* Checks bases of any origin. Eigenvalues are finite, not below 0 and descending. Vectors are
+   finite, of length 1 and at right angles to each other (to 1e-3), so that all of them together
+   change no dot product. FORMAT with layer, head and value. */
 pith_status projection_check(const struct pith_projection *p, pith_error *err);
 
 /* The same checks as pith_projection_check on a shape, where there may be no model (0: no

@@ -1,7 +1,7 @@
 /*
  * projection_file.c - Pith's file of Loki's bases, version 1; docs/projection.md describes the
- * bytes. Invariant: what is read was checked for size and checksum before anything is allocated for
- * its parts, and what is written is read back as it was.
+ * bytes. Invariant: size and checksum of a file are checked before anything is allocated for its
+ * parts, and a written file reads back as it was.
  */
 #include "base/cursor.h"
 #include "base/mem.h"

@@ -7,17 +7,18 @@
  *   score(page) = sum over d of max(q_d m_d, q_d M_d) >= q.k for every key in it
  *
  * The pages of highest score are read, and the last page always while it is not full; the first two
- * layers read everything. The bounds of a full page lie beside it (KV_INDEX_BOUNDS), those of the
- * others are taken from their entries.
+ * layers read everything. The bounds of a full page lie beside it (KV_INDEX_BOUNDS); the bounds of
+ * other pages are taken from their entries.
  *
- * The authors' pages have 16 entries, and so have the cache's unless the engine says otherwise:
- * bounds over 64 keys are so loose that the right page is missed more often than not.
+ * The authors' pages have 16 entries, and so have the cache's unless the engine says otherwise.
+ * Bounds over 64 keys are so loose that the right page is missed more often than not.
  *
- * Departures. They choose per query head of models with as many KV heads; here the heads of a group
- * are averaged (heads=max: the largest bound, which is still a bound of every head's q.k), and the
- * queries of a chunk with them. All entries of a page have one score, and of equal scores the lower slots are read: whole pages,
- * and where the budget does not end with one, the first entries of the next best, which the authors
- * leave out. They leave prompts dense (phase=decode, the default).
+ * Departures. They choose per query head of models with as many KV heads. Here the heads of a group
+ * are averaged, and the queries of a chunk with them. heads=max takes the largest bound, which is
+ * still a bound of every head's q.k. All entries of a page have one score, and of equal scores the
+ * lower slots are read. So whole pages are read. Where the budget does not end with one, so are the
+ * first entries of the next best, which the authors leave out. They leave prompts dense
+ * (phase=decode, the default).
  */
 #include <math.h>
 
@@ -36,7 +37,7 @@ struct work {
     void *score; /* of kv_score */
 };
 
-static size_t place(const struct policy_model *model, int32_t n_tok, void *base, struct work *w)
+static size_t lay_out(const struct policy_model *model, int32_t n_tok, void *base, struct work *w)
 {
     size_t used = 0, n_q = (size_t)n_tok * (size_t)model->n_group;
     w->q = pi_mem_part(base, &used, n_q * (size_t)model->g.dim_k, sizeof(float));
@@ -50,7 +51,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     struct work w;
     (void)params;
     (void)n;
-    return place(model, n_tok, NULL, &w);
+    return lay_out(model, n_tok, NULL, &w);
 }
 
 static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_t *dim)
@@ -80,7 +81,7 @@ static void score(const void *params, const struct read_view *view, const struct
     const struct params *p = params;
     size_t row = (size_t)c->n_group * (size_t)view->model->g.dim_k;
     struct work w;
-    place(view->model, c->n_tok, c->scratch, &w);
+    lay_out(view->model, c->n_tok, c->scratch, &w);
     for (int32_t t = 0; t < c->n_tok; t++)
         memcpy(w.q + (size_t)t * row, c->q + (size_t)t * c->q_stride, row * sizeof(float));
     struct kv_score_job job =
@@ -96,8 +97,8 @@ static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "
 
 static const struct policy_param own_params[] = {
     {"heads", POLICY_TYPE_CHOICE, offsetof(struct params, heads), 0, 0, "mean",
-     "what the queries of a KV head's group make of a page: the mean of their bounds or the "
-     "largest",
+     "the query heads of a KV head score a page by the mean of their bounds, or by the largest "
+     "(max)",
      heads_words},
     {0},
 };

@@ -15,19 +15,19 @@
  *   score(t) = max_j qbar[j].k[t] / |k[t]|
  *
  * A token that is evaluated alone has one query and skips the first half. The mean over heads
- * before the product is the mean of the heads' scores after it, both being linear; the division by
+ * before the product is the mean of the heads' scores after it, both being linear. The division by
  * |k|, the same for all j, comes after the maximum and is a number that is stored beside the key.
  *
  * Which queries of the heads share an index j the paper leaves open. pair=rank reads the algorithm
- * as it stands: the least similar query of every head, then the second, whatever tokens they are
- * of, in the order of (s, c) ascending. pair=token and pair=none are ours: tokens that the heads
- * choose together, by the sum of their s; and no averaging of queries at all, each head scoring by
- * its own, max first and then the mean over heads, for G times the work. score=dot (queries and
- * keys as they are) and aggregate=mean are the paper's ablations (appendix I). index=int8 scores by
- * 8-bit codes of the unit keys, a fourth or half of the keys' bytes; ours.
+ * as it stands. It takes the least similar query of every head, then the second, whatever tokens
+ * they are of, in the order of (s, c) ascending. pair=token and pair=none are ours. With token the
+ * heads choose tokens together, by the sum of their s. With none no queries are averaged: each head
+ * scores by its own, max first and then the mean over heads, for G times the work. score=dot
+ * (queries and keys as they are) and aggregate=mean are the paper's ablations (appendix I).
+ * index=int8 scores by 8-bit codes of the unit keys, a fourth or half of the keys' bytes; ours.
  *
  * A vector of zeros, and one whose squared length is beyond the range of f32, counts as the zero
- * vector and is similar to nothing (ours; the paper divides by zero there).
+ * vector and is similar to nothing. (That is ours; the paper divides by zero there.)
  */
 #include <float.h>
 #include <math.h>
@@ -59,8 +59,8 @@ static int32_t sets_of(const struct quoka_form *form, const struct policy_model 
     return form->pair == QUOKA_NONE ? model->n_group : 1;
 }
 
-static size_t place(const struct quoka_form *form, const struct policy_model *model, int32_t n_tok,
-                    void *base, struct choice *w)
+static size_t lay_out(const struct quoka_form *form, const struct policy_model *model,
+                      int32_t n_tok, void *base, struct choice *w)
 {
     size_t used = 0, dim = (size_t)model->g.dim_k, group = (size_t)model->n_group;
     size_t n = (size_t)count_of(form, n_tok), n_set = (size_t)sets_of(form, model);
@@ -76,7 +76,7 @@ size_t quoka_queries_scratch(const struct quoka_form *form, const struct policy_
                              int32_t n_tok)
 {
     struct choice w;
-    return place(form, model, n_tok, NULL, &w);
+    return lay_out(form, model, n_tok, NULL, &w);
 }
 
 /* 1 / sqrt(square); 0 for a length that is 0 or beyond the range. */
@@ -195,7 +195,7 @@ void quoka_queries_make(const struct quoka_form *form, const struct policy_model
     int32_t n = count_of(form, n_tok), n_set = sets_of(form, model);
     size_t len = (size_t)n_set * (size_t)n * (size_t)dim;
     struct choice w;
-    place(form, model, n_tok, scratch, &w);
+    lay_out(form, model, n_tok, scratch, &w);
     for (int32_t g = 0; g < n_group; g++) {
         const float *q = c->q + (size_t)g * (size_t)dim;
         size_t row = (size_t)g * (size_t)n_tok;
@@ -305,23 +305,27 @@ static const char *const index_words[] = {[QUOKA_NORM] = "norm", [QUOKA_INT8] = 
 
 static const struct policy_param own_params[] = {
     {"queries", POLICY_TYPE_COUNT, offsetof(struct quoka_form, n_query), 1, 4096, "16",
-     "queries of a chunk and query head that choose, those least like their mean", NULL},
+     "queries of a chunk and query head that choose, the ones least like their mean", NULL},
     {"pair", POLICY_TYPE_CHOICE, offsetof(struct quoka_form, pair), 0, 0, "rank",
-     "queries of a KV head's query heads that are averaged: of the same rank, of the same token, "
-     "or none",
+     "rank: queries of one rank are averaged over heads, the least similar of every head first "
+     "(the algorithm). token: the heads choose tokens together, by the sum of their cosines "
+     "(ours). none: each head scores by its own N, and scores are averaged (ours; G times the "
+     "work)",
      pair_words},
     {"score", POLICY_TYPE_CHOICE, offsetof(struct quoka_form, score), 0, 0, "cosine",
      "cosine, or dot: queries and keys with their lengths", score_words},
     {"aggregate", POLICY_TYPE_CHOICE, offsetof(struct quoka_form, aggregate), 0, 0, "max",
      "the scores of several queries become their max or mean", aggregate_words},
     {"index", POLICY_TYPE_CHOICE, offsetof(struct quoka_form, index), 0, 0, "norm",
-     "norm: keys as stored, and 1 / |k|; int8: a copy of the unit keys in 8 bits", index_words},
+     "beside the keys: norm, 1/|k|, 4 bytes per entry. int8: the unit key in 8 bits, d + 4 bytes, "
+     "which alone is read to score (ours)",
+     index_words},
     {0},
 };
 
 const struct read_policy read_quoka = {
     .name = "quoka",
-    .summary = "the keys that the chunk's most unusual queries point to",
+    .summary = "keys that the chunk's most unusual queries point to",
     .citation = "Jones et al., QuoKA: Query-oriented KV selection for Efficient LLM Prefill",
     .params = own_params,
     .params_size = sizeof(struct quoka_form),

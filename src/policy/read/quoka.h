@@ -21,7 +21,8 @@ struct quoka_form {
     int32_t index;     /* enum quoka_index: what is scored with QUOKA_COSINE */
 };
 
-/* What the queries of a chunk and a KV head become. Parts of the scratch that it was made in. */
+/* The queries of a chunk and a KV head, prepared for scoring. Parts of the scratch that it was made
+   in. */
 struct quoka_queries {
     int32_t n_set;       /* 1; one for each query head with QUOKA_NONE */
     int32_t n;           /* of each set: the smaller of N_Q and the chunk's tokens */

@@ -1,6 +1,6 @@
 /*
- * read.h - which stored entries attention looks at. Nothing is evicted: for each chunk of a prompt,
- * and for each generated token, a policy gives every entry of a lane one number, the best of them
+ * read.h - which stored entries attention looks at. Nothing is evicted. For each chunk of a prompt,
+ * and for each generated token, a policy gives every entry of a lane one number. The best of them
  * are read together with the chunk's own entries, and the rest is left alone until the next chunk.
  * The rules, the same for every policy (rules.c), say how many, when, and which are always read.
  *
@@ -12,7 +12,7 @@
 #include "model/forward.h"
 #include "policy/policy.h"
 
-/* ---- what a policy sees ---- */
+/* ---- the view of a policy ---- */
 
 struct read_rules;
 
@@ -43,7 +43,7 @@ struct read_chunk {
 
 /* ---- policies ---- */
 
-/* What a layer does. */
+/* The role of a layer. */
 enum read_role {
     READ_OWN,    /* chooses for itself */
     READ_DENSE,  /* reads everything */
@@ -61,7 +61,7 @@ struct read_policy {
     const struct policy_param *params; /* keys of its own; NULL: none */
     size_t params_size;                /* of the struct that they fill; at most READ_PARAMS_SIZE */
     const struct policy_preset *presets; /* NULL: none */
-    const char *file; /* the option that it cannot do without; NULL: none */
+    const char *file;                    /* the option that it cannot do without; NULL: none */
     int32_t page_len; /* entries of the pages that it is made for; 0: pages do not matter to it */
     /* Loads what all sequences of an engine read (a projection), once. *data is the policy's, freed
        by close; on failure there is nothing to close. Any status, with a sentence. */
@@ -71,7 +71,7 @@ struct read_policy {
     /* Whether the options can work with the rules and this shape; INVALID, with the numbers. */
     pith_status (*check)(const void *params, const struct read_rules *rules,
                          const struct kv_geometry *g, pith_error *err);
-    /* What pages are to hold beside entries, a set of kv_index; *dim is kv_geometry.index_dim.
+    /* The data that pages hold beside entries, a set of kv_index; *dim is kv_geometry.index_dim.
        NULL: nothing. */
     uint32_t (*index)(const void *params, const struct kv_geometry *g, int32_t *dim);
     /* With KV_INDEX_PROJ: kv_cache_set_projection's matrices, which live until close. */
@@ -79,7 +79,7 @@ struct read_policy {
     /* NULL: READ_OWN throughout. */
     enum read_role (*role)(const void *params, const struct policy_model *model, int32_t layer);
     /* Bytes of scratch for lanes of up to n entries, the chunk's own and later ones included, and
-       chunks of up to n_tok tokens; it falls with neither. NULL: none. */
+       chunks of up to n_tok tokens. It falls with neither. NULL: none. */
     size_t (*scratch_size)(const void *params, const struct policy_model *model, int32_t n,
                            int32_t n_tok);
     /* out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
@@ -88,8 +88,8 @@ struct read_policy {
     void (*score)(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out);
     /* With READ_SOURCE: one set for all KV heads of a layer. score then fills n_group rows, one for
-       each query head, out [n_group][n]; of every query head's best c->n_choose in the order of
-       their scores, the first of all heads, then the second of all heads, ... are taken until there
+       each query head, out [n_group][n]. Every query head's best c->n_choose stand in the order of
+       their scores. The first of all heads, then the second of all heads, ... are taken until there
        are c->n_choose different ones. */
     bool unites;
     /* After the choice of a READ_OWN layer, slots [n_slot] ascending, without the chunk's own:
@@ -97,7 +97,7 @@ struct read_policy {
     void (*chosen)(const void *params, const struct read_view *view, const struct read_chunk *c,
                    const int32_t *slots, int32_t n_slot);
     /* After the attention over a choice of a READ_OWN layer: output (t, g) at out + t * out_stride
-       + g * dim_v. What is in c->scratch is arbitrary. */
+       + g * dim_v. The content of c->scratch is arbitrary. */
     void (*adjust)(const void *params, const struct read_view *view, const struct read_chunk *c,
                    float *out, size_t out_stride);
 };
@@ -126,13 +126,13 @@ struct read_rules {
     struct policy_budget budget; /* entries of a lane that are read beside the chunk's own: tokens,
                                     or a share of the entries of earlier tokens; never bytes */
     int32_t chunk;               /* most tokens of a prompt that choose together */
-    int32_t sinks;        /* so many of a lane's first entries are always read; in the budget */
-    int32_t recent;       /* so many of its last, before the chunk's own, likewise */
-    int32_t tail;         /* the last so many tokens of a prompt read everything */
-    int32_t dense_layers; /* so many first layers read everything */
-    double gate;          /* a lane is read whole up to gate * budget entries; at least 1, or 0: what
+    int32_t sinks;        /* number of a lane's first entries that are always read; in the budget */
+    int32_t recent;       /* number of its last, before the chunk's own, likewise */
+    int32_t tail;         /* number of a prompt's last tokens that read everything */
+    int32_t dense_layers; /* number of first layers that read everything */
+    double gate;   /* a lane is read whole up to gate * budget entries; at least 1, or 0: what
                              measurements say (rules.c) */
-    int32_t phase;        /* enum read_phase: what reads a part */
+    int32_t phase; /* enum read_phase: what reads a part */
 };
 
 extern const struct policy_param read_rule_params[];
@@ -166,14 +166,15 @@ int32_t read_budget_for(const struct read_rules *rules, int32_t n, int32_t n_tok
 /* The same of a chunk of several tokens. */
 int32_t read_budget_at(const struct read_rules *rules, int32_t n);
 
-/* The slots that are read of n: the first `sinks` and last `recent`, which count, and of the others
-   those of highest score, n_read in all, ascending. scratch [kv_top_scratch_bytes(n)]. */
+/* The slots that are read of n. They are the first `sinks` and last `recent`, which count, and of
+   the others the ones of highest score, n_read in all, ascending. scratch
+   [kv_top_scratch_bytes(n)]. */
 void read_choose(const struct read_rules *rules, const float *score, int32_t n, int32_t n_read,
                  int32_t *slots, void *scratch);
 
 /* ---- reading ---- */
 
-/* What was read of what was there, over all layers, KV heads and chunks: numbers of entries. */
+/* The entries that were there and that were read, over all layers, KV heads and chunks. */
 struct read_tally {
     int64_t n_chunk;  /* chunks times lanes */
     int64_t n_sparse; /* of them: those that read a part */
@@ -197,17 +198,17 @@ const struct read_config *read_get_config(const struct read *read);
 /* NULL without KV_INDEX_PROJ. */
 const float *read_projection(const struct read *read);
 
-/* What pi_pass_set_reader is to be given. It lives as long as read. */
+/* The reader for pi_pass_set_reader. It lives as long as read. */
 void read_reader(struct read *read, struct pi_pass_reader *out);
 
 /* Tokens at the beginning of an evaluation of n_token tokens that are read in chunks, the others
-   reading everything: a step is an evaluation of one token, a prompt one of more. */
+   reading everything. A step is an evaluation of one token, a prompt one of more. */
 int32_t read_tokens(const struct read *read, int32_t n_token);
 
-/* Of `most` tokens that a pass has room for, how many of an item's next left tokens it takes, of
-   which the first left_read are read in chunks: chunks are never cut by a pass, so that what is
-   read depends on the evaluation alone. May be 0. until: tokens to the item's next keep round,
-   where a chunk ends, too; at least 1. */
+/* Of `most` tokens that a pass has room for, how many of an item's next left tokens it takes. The
+   first left_read of them are read in chunks. Chunks are never cut by a pass, so that the entries
+   that are read depend on the evaluation alone. May be 0. until: tokens to the item's next keep
+   round, where a chunk ends, too; at least 1. */
 int32_t read_take(const struct read *read, int32_t most, int32_t left, int32_t left_read,
                   int32_t until);
 
@@ -221,9 +222,10 @@ int64_t read_most(const struct read *read, int64_t longest);
    given it. */
 void read_add_tally(struct read *read, const struct pi_pass_item *item, struct read_tally *tally);
 
-/* Of the first `same` tokens of a sequence, how many a fresh one that is evaluated to n_token
-   tokens at once is sure to have the same entries of, and goes on from with the same chunks: those
-   that are read whole in any evaluation, cut where a chunk ends. tally is the sequence's. */
+/* Of the first `same` tokens of a sequence, how many can be kept. A fresh sequence that is
+   evaluated to n_token tokens at once must have the same entries of them, and go on with the same
+   chunks. They are the tokens that are read whole in any evaluation, cut where a chunk ends. tally
+   is the sequence's. */
 int32_t read_reusable(const struct read *read, const struct read_tally *tally, int32_t same,
                       int32_t n_token);
 

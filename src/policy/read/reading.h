@@ -20,9 +20,9 @@ int32_t read_whole_up_to(const struct read_rules *rules);
 
 /* ---- choose.c ---- */
 
-/* Of the lists best[h], [n_best[h]], first all firsts in the order of h, then all seconds, ...
-   until there are n_most different positions (>= 0), in that order in out; returns how many there
-   are. set [read_union_size(n_most)] is scratch. */
+/* Of the lists best[h], [n_best[h]], takes first all firsts in the order of h, then all seconds,
+   and so on. It stops at n_most different positions (>= 0), in that order in out. Returns how many
+   there are. set [read_union_size(n_most)] is scratch. */
 int32_t read_unite(const int32_t *const *best, const int32_t *n_best, int32_t n_head,
                    int32_t n_most, int32_t *out, int32_t *set);
 size_t read_union_size(int32_t n_most);

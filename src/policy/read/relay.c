@@ -1,7 +1,7 @@
 /*
- * relay.c - which layer chooses for which. It scores nothing: what a layer chooses by is the
- * policies' business. Invariant: where relay_check accepted, some layer reuses, and each that does
- * has one before it that chooses.
+ * relay.c - which layer chooses for which. It scores nothing: the policies score entries.
+ * Invariant: where relay_check accepted, some layer reuses, and each that does has one before it
+ * that chooses.
  */
 #include "policy/read/relay.h"
 

@@ -1,7 +1,7 @@
 /*
  * relay.h - layers that read what another chose: the order of layers that TidalDecode and
- * LessIsMore share. A few first layers read everything; one layer reads everything and chooses, the
- * layers behind it read what it chose, and farther on one more chooses anew.
+ * LessIsMore share. A few first layers read everything. One layer reads everything and chooses, the
+ * layers behind it read its choice, and farther on one more chooses anew.
  */
 #ifndef PI_READ_RELAY_H
 #define PI_READ_RELAY_H
@@ -25,12 +25,10 @@ pith_status relay_check(const void *params, const struct read_rules *rules,
 /* clang-format off */
 #define RELAY_PARAMS                                                                               \
     {"source", POLICY_TYPE_COUNT, offsetof(struct relay_form, source), 0, 4095, "2",               \
-     "the layer that reads everything and chooses first; those before it read everything, too, "   \
-     "those behind it what it chose; a model of 3 layers or less wants it lower", NULL},           \
+     "the layer that chooses first; layers before it read everything. A model of 3 layers or "     \
+     "fewer wants it lower", NULL},                                                                \
     {"reselect", POLICY_TYPE_COUNT, offsetof(struct relay_form, reselect), 0, 4096, "0",           \
-     "the layer that chooses anew; 0: 13 in 32 layers as the authors have it, scaled to the "      \
-     "model's, but with a layer on either side that reuses; from the model's layers on: none",     \
-     NULL}
+     "the layer that chooses anew; 0: as the authors have it, scaled to the model", NULL}
 /* clang-format on */
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * rules.c - what the rules that every read policy shares mean in numbers: the table of their
- * options, what contradicts what, how many entries are read of how many, and how tokens are cut
- * into chunks. Pure functions of the options; which entries are read is choose.c's.
+ * rules.c - the rules of every read policy as numbers: the table of their options, their
+ * contradictions, and how many entries are read. Also how tokens are cut into chunks. Pure
+ * functions of the options; which entries are read is choose.c's.
  */
 #include "policy/read/reading.h"
 
@@ -10,9 +10,9 @@
 
 /* Lengths, in budgets, at which choosing begins to pay. A chunk of many tokens gains from the first
    entries that it leaves out. A single token looks at every key to choose, and then at scattered
-   entries, where reading all is a stream: with 8 KV heads of 128 in f16 and a budget of 1024 the
-   two take the same time at 4 to 12 times the budget, by index and by where the lanes lie
-   (bench/bench_read.c, decode; docs/read.md). */
+   entries, where reading all is a stream. With 8 KV heads of 128 in f16 and a budget of 1024 both
+   take the same time at 4 to 12 times the budget. That depends on the index and on where the lanes
+   lie (bench/bench_read.c, decode; docs/read.md). */
 #define CHUNK_GATE 1.25
 #define STEP_GATE 6.0
 
@@ -26,23 +26,25 @@ static const char *const phase_words[] = {
 #define AT(member) .offset = offsetof(struct read_rules, member)
 const struct policy_param read_rule_params[] = {
     {"budget", POLICY_TYPE_BUDGET, AT(budget), 1, COUNT_MAX, "1024",
-     "entries of a lane that a chunk reads beside its own, or their share of those of earlier "
-     "tokens (25%)",
+     "entries of a lane that a chunk reads beside its own: a number (512), or a share of the "
+     "earlier entries (25%)",
      NULL},
     {"chunk", POLICY_TYPE_COUNT, AT(chunk), 1, CHUNK_MAX, "128",
      "most tokens of a prompt that choose together", NULL},
     {"sinks", POLICY_TYPE_COUNT, AT(sinks), 0, COUNT_MAX, "0",
-     "first entries of a lane that are always read; they count", NULL},
+     "this many of a lane's first entries are always read; they count", NULL},
     {"recent", POLICY_TYPE_COUNT, AT(recent), 0, COUNT_MAX, "0",
-     "last entries before a chunk's own that are always read; they count", NULL},
+     "this many of a lane's last entries before the chunk's own are always read; they count", NULL},
     {"tail", POLICY_TYPE_COUNT, AT(tail), 0, COUNT_MAX, "0",
-     "last tokens of a prompt that read everything", NULL},
+     "this many last tokens of a prompt read everything", NULL},
     {"dense-layers", POLICY_TYPE_COUNT, AT(dense_layers), 0, COUNT_MAX, "0",
-     "first layers that read everything", NULL},
+     "this many first layers read everything", NULL},
     {"gate", POLICY_TYPE_REAL, AT(gate), 0, 1000000000, "0",
-     "a lane of up to so many times the budget is read whole (0: 1.25, by a single token 6)", NULL},
+     "a lane of up to this many times the budget is read whole, at least 1; 0: 1.25, and 6 by a "
+     "single token",
+     NULL},
     {"phase", POLICY_TYPE_CHOICE, AT(phase), 0, 0, "both",
-     "who reads a part: prompt (evaluations of several tokens), decode (of one), or both",
+     "which tokens read a part: prompt (evaluations of several tokens), decode (of one), or both",
      phase_words},
     {0},
 };
@@ -53,8 +55,8 @@ pith_status read_rules_check(const struct read_rules *r, pith_error *err)
     int64_t always = (int64_t)r->sinks + r->recent;
     if (r->budget.unit == POLICY_UNIT_BYTES)
         return pi_fail(err, PITH_INVALID,
-                       "read: budget: %lld bytes: nothing is stored or freed by reading, so that a "
-                       "budget is a number of entries (1024) or a share of them (25%%)",
+                       "read: budget: %lld bytes: reading stores and frees nothing, so a budget is "
+                       "a number of entries (1024) or a share of them (25%%)",
                        (long long)r->budget.value);
     if (r->budget.unit == POLICY_UNIT_TOKENS && r->budget.value < always)
         return pi_fail(err, PITH_INVALID,

@@ -2,8 +2,8 @@
  * run.c - reading during a pass: asks the policy for scores, lets choose.c choose, carries what
  * some layers choose to those behind them, and counts. It knows no policy and no engine.
  *
- * Invariant: what a chunk reads in a lane depends on the lane and the chunk's queries alone. Every
- * (chunk, KV head) has a record of its own, which one thread at a time writes.
+ * Invariant: the entries that a chunk reads in a lane depend on the lane and the chunk's queries
+ * alone. Every (chunk, KV head) has a record of its own, which one thread at a time writes.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,8 @@
 #include "base/os.h"
 #include "policy/read/reading.h"
 
-/* What a chunk reads in the lanes of one KV head, in the running layer and over the pass. */
+/* The entries that a chunk reads in the lanes of one KV head, in the running layer and over the
+   pass. */
 struct unit {
     const float *q; /* of the running layer, as the pass gave it */
     size_t q_stride;
@@ -52,7 +53,7 @@ struct read {
     struct unit *unit;                   /* [cap_chunk][n_head] */
     float *beside;                       /* [cap_chunk][n_head][chunk][n_group] */
     int32_t *kept;     /* [cap_chunk][n_head][most] positions that a source chose, ascending; NULL
-                          without roles. Where heads unite those of all are at the first */
+                          without roles. Where heads unite, the first has the entries of all */
     int32_t *best;     /* [cap_chunk][n_head][n_group][most] where heads unite: each query head's
                           positions in the order of their scores; else NULL */
     struct work *work; /* [n_thread] */
@@ -92,8 +93,8 @@ static void place_work(const struct read *read, int32_t longest, int32_t most, u
 }
 
 /* The same for everything; returns the bytes. */
-static size_t place(struct read *read, int32_t n_chunk, int32_t longest, int32_t most,
-                    uint8_t *base)
+static size_t lay_out(struct read *read, int32_t n_chunk, int32_t longest, int32_t most,
+                      uint8_t *base)
 {
     const struct read_policy *p = read->config.policy;
     size_t n_unit = (size_t)n_chunk * (size_t)read->model.g.n_head, used = 0;
@@ -132,7 +133,7 @@ pith_status read_reserve(struct read *read, int32_t n_chunk, int64_t longest, pi
     n = pi_min(n, INT32_MAX);
     n_chunk = (int32_t)pi_max(n_chunk, read->cap_chunk);
     int32_t most = most_of(&read->config.rules, n);
-    size_t size = place(read, n_chunk, (int32_t)n, most, NULL);
+    size_t size = lay_out(read, n_chunk, (int32_t)n, most, NULL);
     uint8_t *block = pi_mem_alloc(PI_MEM_SCRATCH, size);
     if (block == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for reading %d chunks over %lld entries",
@@ -142,7 +143,7 @@ pith_status read_reserve(struct read *read, int32_t n_chunk, int64_t longest, pi
     read->cap_chunk = n_chunk;
     read->longest = n;
     read->most = most;
-    place(read, n_chunk, (int32_t)n, most, block);
+    lay_out(read, n_chunk, (int32_t)n, most, block);
     return PITH_OK;
 }
 
@@ -399,8 +400,8 @@ static void unite_choices(void *user, const struct pi_pass_chunk *c, int32_t thr
 
 /* ---- the reader ---- */
 
-/* Slots of the lane up to the chunk's last token; *n receives those of earlier tokens. False where
-   the chunk's own are not the others: its first token took the place of an older entry
+/* Slots of the lane up to the chunk's last token; *n receives the slots of earlier tokens. False
+   where the chunk's own are not the others: its first token took the place of an older entry
    (kv_seq_aim). */
 static bool count_earlier(const struct pi_pass_chunk *c, int32_t head, int32_t *n)
 {

@@ -13,9 +13,9 @@
  * weigh=logits leaves the softmax out. Both means are then linear in the queries, so that their
  * mean is multiplied with every key once, to the same scores but for rounding.
  *
- * What the method was published as, a share of all rows of a prompt at once and as many columns as
- * hold 95 % of their weights beside a local window, has no fixed budget and needs the whole prompt
- * before it begins; it is not here.
+ * The method was published as a share of all rows of a prompt at once. It takes as many columns as
+ * hold 95 % of their weights beside a local window. That has no fixed budget and needs the whole
+ * prompt before it begins; it is not here.
  */
 #include "base/mem.h"
 #include "cpu/kernels.h"
@@ -28,8 +28,8 @@ struct params {
     int32_t weigh;   /* enum weigh */
 };
 
-/* Rows of weights that are there at the same time: enough to make the decoding of a page small
-   beside the work on it, few enough for lanes of any length. */
+/* Rows of weights that are there at the same time. They are enough to make the decoding of a page
+   small beside the work on it, and few enough for lanes of any length. */
 #define ROWS 32
 
 /* A call's scratch. */
@@ -46,8 +46,8 @@ static int32_t block_of(const struct params *p, const struct policy_model *model
 }
 
 /* For lanes of len entries, the chunk's own and later ones included. */
-static size_t place(const struct params *p, const struct policy_model *model, size_t len,
-                    void *base, struct work *w)
+static size_t lay_out(const struct params *p, const struct policy_model *model, size_t len,
+                      void *base, struct work *w)
 {
     size_t used = 0, dim = (size_t)model->g.dim_k;
     int32_t n_row = block_of(p, model) * model->n_group;
@@ -67,7 +67,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     struct work w;
     (void)n_tok;
-    return place(params, model, (size_t)n, NULL, &w);
+    return lay_out(params, model, (size_t)n, NULL, &w);
 }
 
 /* The token of sampled query j of n. */
@@ -81,9 +81,9 @@ static const float *query_of(const struct read_chunk *c, int32_t token)
     return c->q + (size_t)token * c->q_stride;
 }
 
-/* Adds the weights of sampled queries j0 .. j0 + count - 1 of n to out. Their rows are those of one
-   token's heads to kv_attend, at the last position before the chunk, so that each sees the keys
-   before the chunk and no others. */
+/* Adds the weights of sampled queries j0 .. j0 + count - 1 of n to out. To kv_attend their rows are
+   one token's heads, at the last position before the chunk. So each sees the keys before the chunk
+   and no others. */
 static void add_block(const struct read_view *view, const struct read_chunk *c, int32_t j0,
                       int32_t count, int32_t n, size_t stride, struct work *w, float *out)
 {
@@ -116,7 +116,7 @@ static void score_weights(const struct params *p, const struct read_view *view,
     size_t len = (size_t)kv_lane_len(view->kv, c->layer, c->head);
     int32_t block = block_of(p, view->model);
     struct work w;
-    place(p, view->model, len, c->scratch, &w);
+    lay_out(p, view->model, len, c->scratch, &w);
     memset(out, 0, (size_t)c->n * sizeof(*out));
     for (int32_t j = 0; j < n; j += block)
         add_block(view, c, j, (int32_t)pi_min(block, n - j), n, pi_align(len, 16), &w, out);
@@ -130,7 +130,7 @@ static void score_logits(const struct params *p, const struct read_view *view,
     const struct policy_model *m = view->model;
     int32_t dim = m->g.dim_k;
     struct work w;
-    place(p, m, 0, c->scratch, &w);
+    lay_out(p, m, 0, c->scratch, &w);
     memset(w.q, 0, (size_t)dim * sizeof(*w.q));
     for (int32_t j = 0; j < n; j++)
         for (int32_t g = 0; g < c->n_group; g++) {
@@ -163,13 +163,15 @@ static const struct policy_param own_params[] = {
     {"queries", POLICY_TYPE_COUNT, offsetof(struct params, n_query), 1, 4096, "16",
      "queries of a chunk that are sampled, evenly spread", NULL},
     {"weigh", POLICY_TYPE_CHOICE, offsetof(struct params, weigh), 0, 0, "softmax",
-     "what is averaged: softmax weights over the keys before the chunk, or logits", weigh_words},
+     "softmax: averages weights over the keys before the chunk. logits: averages logits instead, "
+     "which one product with the mean query gives",
+     weigh_words},
     {0},
 };
 
 const struct read_policy read_sampleattention = {
     .name = "sampleattention",
-    .summary = "the keys that a sample of the chunk's queries attends to",
+    .summary = "keys that a sample of the queries attends to",
     .citation = "Zhu et al., SampleAttention: Near-Lossless Acceleration of Long Context LLM "
                 "Inference with Adaptive Structured Sparse Attention, 2024, arXiv 2406.15486",
     .params = own_params,

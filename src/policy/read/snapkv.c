@@ -13,8 +13,8 @@
  *
  * Departures. The method evicts, once, after the prompt; here nothing goes, and every chunk chooses
  * anew. The average over heads, which kvpress takes after pooling, and the one over neighbours are
- * linear and change places; pool=max, which the authors used on long texts, pools what the group
- * decides together. policy/keep/snapkv.c is the method as it evicts.
+ * linear and change places. pool=max, which the authors used on long texts, pools the group's
+ * common scores. policy/keep/snapkv.c is the method as it evicts.
  */
 #include "base/mem.h"
 #include "cpu/kernels.h"
@@ -27,8 +27,8 @@ struct params {
     int32_t kernel;
 };
 
-/* Rows of weights that are there at the same time: enough to make the decoding of a page small
-   beside the work on it, few enough for lanes of any length. */
+/* Rows of weights that are there at the same time. They are enough to make the decoding of a page
+   small beside the work on it, and few enough for lanes of any length. */
 #define ROWS 32
 
 /* A call's scratch. */
@@ -49,8 +49,8 @@ static int32_t block_of(const struct params *p, const struct policy_model *model
 }
 
 /* For lanes of len entries, the chunk's own and later ones included. */
-static size_t place(const struct params *p, const struct policy_model *model, size_t len,
-                    void *base, struct work *w)
+static size_t lay_out(const struct params *p, const struct policy_model *model, size_t len,
+                      void *base, struct work *w)
 {
     size_t used = 0;
     int32_t n_row = block_of(p, model) * model->n_group;
@@ -69,7 +69,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     struct work w;
     (void)n_tok;
-    return place(params, model, (size_t)n, NULL, &w);
+    return lay_out(params, model, (size_t)n, NULL, &w);
 }
 
 /* w->vote [n_vote] of the chunk's tokens from t0 on, as a sum. */
@@ -110,7 +110,7 @@ static void score(const void *params, const struct read_view *view, const struct
     int32_t n_vote = c->n + t0; /* keys before the queries' own */
     float n_row = (float)(n_query * c->n_group);
     struct work w;
-    place(p, view->model, len, c->scratch, &w);
+    lay_out(p, view->model, len, c->scratch, &w);
     take_votes(p, view, c, t0, n_vote, pi_align(len, 16), &w);
     kv_lane_positions(view->kv, c->layer, c->head, w.pos, n_vote);
     policy_pool_order(w.pos, n_vote, w.order);
@@ -127,17 +127,17 @@ static const char *const pool_words[] = {
 
 static const struct policy_param own_params[] = {
     {"queries", POLICY_TYPE_COUNT, offsetof(struct params, n_query), 1, 4096, "64",
-     "the chunk's last queries, by whose attention keys are chosen", NULL},
+     "the chunk's last queries, by whose attention keys are chosen; all where it has fewer", NULL},
     {"pool", POLICY_TYPE_CHOICE, offsetof(struct params, pool), 0, 0, "avg",
-     "neighbours share their scores: avg (zeros beyond the ends) or max", pool_words},
+     "avg: the mean, with zeros beyond the ends. max: the largest", pool_words},
     {"kernel", POLICY_TYPE_COUNT, offsetof(struct params, kernel), 1, 4095, "5",
-     "entries that are pooled (1: none)", NULL},
+     "neighbours in the order of the text that are pooled; 1: none", NULL},
     {0},
 };
 
 const struct read_policy read_snapkv = {
     .name = "snapkv",
-    .summary = "the keys that the chunk's last queries attend to, pooled over neighbours",
+    .summary = "keys that the last queries attend to, pooled",
     .citation = "Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, NeurIPS "
                 "2024, arXiv 2404.14469",
     .params = own_params,

@@ -16,12 +16,12 @@
  * Instead of 1 / sqrt(d) the model's own scale is taken, which is the same but where a model has
  * another. k = 64 and local_k = 16 are the code's, r = 32 that of its CPU port, both of which leave
  * prompts dense. columns=on keeps K a second time with its dimensions apart, as the authors do, so
- * that r of d dimensions are read; without it the scores are about the same and all of K is read.
+ * that r of d dimensions are read. Without it the scores are about the same and all of K is read.
  *
  * Departures. The token's own key always is read and comes on top of k. Over a chunk, which the
- * authors do not know, scores are the mean over its queries, each with its own dimensions; as that
- * mean is linear in logits, one vector makes it, while rank=softmax goes through the lane once for
- * each query. Values are corrected where a token is alone (n_tok = 1), not in chunks: QuoKA's
+ * authors do not know, scores are the mean over its queries, each with its own dimensions. That
+ * mean is linear in logits, so one vector makes it; rank=softmax goes through the lane once for
+ * each query. Values are corrected where a token is alone (n_tok = 1), not in chunks. QuoKA's
  * comparison has no correction, and a_h would be needed of every query.
  */
 #include <math.h>
@@ -52,8 +52,8 @@ struct work {
     void *score;   /* of kv_score */
 };
 
-static size_t place(const struct policy_model *model, int32_t n, int32_t n_tok, void *base,
-                    struct work *w)
+static size_t lay_out(const struct policy_model *model, int32_t n, int32_t n_tok, void *base,
+                      struct work *w)
 {
     size_t used = 0, dim = (size_t)model->g.dim_k, n_group = (size_t)model->n_group;
     w->weight = pi_mem_part(base, &used, n_group * ((size_t)n + (size_t)n_tok), sizeof(float));
@@ -73,7 +73,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     struct work w;
     (void)params;
-    return place(model, n, n_tok, NULL, &w);
+    return lay_out(model, n, n_tok, NULL, &w);
 }
 
 static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_t *dim)
@@ -107,7 +107,7 @@ static int32_t choose_dims(const struct params *p, const struct read_chunk *c, i
 }
 
 /* Adds query head g's part of token t, in the n dimensions of w->dims alone and with its
-   temperature, to w->q: what gives l_h with a key. */
+   temperature, to w->q. The product with a key is l_h. */
 static void add_query(const struct read_chunk *c, const struct policy_model *model, int32_t t,
                       int32_t g, int32_t n, struct work *w)
 {
@@ -206,7 +206,7 @@ static void score(const void *params, const struct read_view *view, const struct
 {
     const struct params *p = params;
     struct work w;
-    place(view->model, c->n, c->n_tok, c->scratch, &w);
+    lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     if (p->mean == ON && c->n_tok == 1)
         score_token(p, view, c, &w, out);
     else if (p->rank == READ_RANK_SOFTMAX)
@@ -225,7 +225,7 @@ static void chosen(const void *params, const struct read_view *view, const struc
     struct work w;
     if (p->mean != ON || c->n_tok != 1)
         return;
-    place(view->model, c->n, c->n_tok, c->scratch, &w);
+    lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     for (int32_t g = 0; g < c->n_group; g++) {
         const float *row = w.weight + (size_t)g * ((size_t)c->n + 1);
         double read = (double)row[c->n];
@@ -244,7 +244,7 @@ static void adjust(const void *params, const struct read_view *view, const struc
     (void)out_stride;
     if (p->mean != ON || c->n_tok != 1)
         return;
-    place(view->model, c->n, c->n_tok, c->scratch, &w);
+    lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     kv_lane_value_sum(view->kv, c->layer, c->head, n, w.value);
     for (int32_t g = 0; g < c->n_group; g++) {
         float *row = out + (size_t)g * (size_t)dim, a = c->beside[g];
@@ -258,15 +258,18 @@ static const char *const switch_words[] = {[OFF] = "off", [ON] = "on", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"r", POLICY_TYPE_COUNT, AT(n_dim), 1, 8192, "32",
-     "dimensions that approximate a logit; all where a head has no more", NULL},
+     "dimensions that approximate a logit; a head with fewer takes all", NULL},
     {"rank", POLICY_TYPE_CHOICE, AT(rank), 0, 0, "logits",
-     "what the query heads of a KV head add up: logits (the authors' code) or softmax (the paper)",
+     "the heads of a group add up logits, as the authors' code, or softmax of them, as the paper",
      read_rank_words},
     {"mean", POLICY_TYPE_CHOICE, AT(mean), 0, 0, "on",
-     "on: the mean of all values stands in for those that are not read, for a token alone",
+     "on: the mean of all values stands in for the unread ones, for a token that is alone; in "
+     "chunks there is none",
      switch_words},
     {"columns", POLICY_TYPE_CHOICE, AT(columns), 0, 0, "on",
-     "on: K is stored a second time, by dimensions, so that r of them are read", switch_words},
+     "on: K is stored a second time, dimension by dimension, so that r of d are read. off: all of "
+     "K is read",
+     switch_words},
     {0},
 };
 #undef AT
@@ -280,7 +283,7 @@ static const struct policy_preset presets[] = {
 
 const struct read_policy read_sparq = {
     .name = "sparq",
-    .summary = "logits from the dimensions in which the query is large",
+    .summary = "keys by the dimensions in which the query is large",
     .citation =
         "Ribar et al., SparQ Attention: Bandwidth-Efficient LLM Inference, ICML 2024, arXiv "
         "2312.04985",

@@ -9,11 +9,11 @@
  *   layers 3 ..    read those positions
  *   layer 13 of 32 (9 in other scripts) reads everything and chooses anew, for those behind it
  *
- * What a choosing layer pays is dense attention; the reusing ones score nothing at all.
+ * A choosing layer costs dense attention; the reusing ones score nothing at all.
  *
  * Departures. The authors choose per query head, which would gather a KV head's entries once for
- * each of its query heads; here the query heads of a KV head choose together, by the mean of their
- * q.k, or by the largest with heads=max. They leave prompts dense (phase=decode, the default); in a
+ * each of its query heads. Here the query heads of a KV head choose together, by the mean of their
+ * q.k, or by the largest with heads=max. They leave prompts dense (phase=decode, the default). In a
  * chunk the queries are averaged, as QuoKA's comparison did, by their logits or with rank=softmax
  * by their weights. Of a layer's lane those positions are read that it still has, where a keep
  * policy evicts by layer.
@@ -37,8 +37,8 @@ struct work {
     float *head; /* [n] of one query head */
 };
 
-static size_t place(const struct policy_model *model, int32_t n, int32_t n_tok, void *base,
-                    struct work *w)
+static size_t lay_out(const struct policy_model *model, int32_t n, int32_t n_tok, void *base,
+                      struct work *w)
 {
     size_t used = 0;
     read_soft_place(model, n, n_tok, base, &used, &w->soft);
@@ -51,10 +51,10 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     struct work w;
     (void)params;
-    return place(model, n, n_tok, NULL, &w);
+    return lay_out(model, n, n_tok, NULL, &w);
 }
 
-/* What query heads [g0, g0 + n_g) make of the entries together, out [c->n]. */
+/* The scores of query heads [g0, g0 + n_g) for the entries together, out [c->n]. */
 static void score_heads(const struct params *p, const struct read_view *view,
                         const struct read_chunk *c, int32_t g0, int32_t n_g, struct work *w,
                         float *out)
@@ -74,7 +74,7 @@ static void score(const void *params, const struct read_view *view, const struct
 {
     const struct params *p = params;
     struct work w;
-    place(view->model, c->n, c->n_tok, c->scratch, &w);
+    lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     score_heads(p, view, c, 0, p->heads == HEADS_MAX ? 1 : c->n_group, &w, out);
     for (int32_t g = 1; p->heads == HEADS_MAX && g < c->n_group; g++) {
         score_heads(p, view, c, g, 1, &w, w.head);
@@ -87,11 +87,10 @@ static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "
 static const struct policy_param own_params[] = {
     RELAY_PARAMS,
     {"heads", POLICY_TYPE_CHOICE, offsetof(struct params, heads), 0, 0, "mean",
-     "what the query heads of a KV head make of a key: the mean of q.k or the largest",
+     "the query heads of a KV head score a key by the mean of their q.k, or by the largest (max)",
      heads_words},
     {"rank", POLICY_TYPE_CHOICE, offsetof(struct params, rank), 0, 0, "logits",
-     "what is averaged over the queries of a chunk and the heads of a group: logits or their "
-     "softmax",
+     "the queries of a chunk and the heads of a group average logits, or their softmax",
      read_rank_words},
     {0},
 };
@@ -104,7 +103,7 @@ static const struct policy_preset presets[] = {
 
 const struct read_policy read_tidaldecode = {
     .name = "tidaldecode",
-    .summary = "what one layer chose, in the layers behind it",
+    .summary = "entries that one layer chose, in the layers behind it",
     .citation = "Yang et al., TidalDecode: Fast and Accurate LLM Decoding with Position Persistent "
                 "Sparse Attention, ICLR 2025, arXiv 2410.05076",
     .defaults = "budget=256,gate=1,phase=decode",

@@ -1,7 +1,7 @@
 /*
- * together.c - the mean of a chunk's queries, the job that scores a lane by it, and the mean of the
- * weights that each would give alone. It knows no policy. Sums go in the order of the tokens, so
- * that they depend on the chunk alone.
+ * together.c - the mean of a chunk's queries and the job that scores a lane by it. Also the mean of
+ * the weights that each query would give alone. It knows no policy. Sums go in the order of the
+ * tokens, so that they depend on the chunk alone.
  */
 #include "policy/read/together.h"
 

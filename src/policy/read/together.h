@@ -1,5 +1,5 @@
 /*
- * together.h - what a chunk's queries make of a key together. A mean of dot products is the dot
+ * together.h - the common score of a chunk's queries for a key. A mean of dot products is the dot
  * product of the mean, so that methods which average logits score every key once, whatever the
  * chunk. A mean of softmax weights is none, and goes through the lane for every query.
  */
@@ -8,8 +8,8 @@
 
 #include "policy/read/read.h"
 
-/* out [dim] = the mean of the chunk's queries of query heads [g0, g0 + n_g) of the group, tokens in
-   order and heads in order within a token. */
+/* out [dim] = the mean of the chunk's queries of query heads [g0, g0 + n_g) of the group. Tokens
+   are in order, and heads in order within a token. */
 void read_mean_query(const struct read_chunk *c, int32_t dim, int32_t g0, int32_t n_g, float *out);
 
 /* A job that scores the lane's first n slots by n_q queries, q [n_q][dim_k], into out. */
@@ -17,8 +17,8 @@ struct kv_score_job read_score_job(const struct read_view *view, const struct re
                                    enum kv_score_kind kind, const float *q, int32_t n_q, int32_t n,
                                    float *out);
 
-/* The methods that were made for one query say how to score by it, not what several queries do
-   together: the mean of their logits, or that of their softmax weights. */
+/* The methods that were made for one query say how to score by it, not how several queries score
+   together. It is by the mean of their logits, or by that of their softmax weights. */
 enum read_rank { READ_RANK_LOGITS, READ_RANK_SOFTMAX };
 extern const char *const read_rank_words[];
 
@@ -37,13 +37,14 @@ void read_soft_place(const struct policy_model *model, int32_t n, int32_t n_tok,
                      size_t *used, struct read_soft *soft);
 
 /* out [c->n] = the mean over the chunk's tokens and query heads [g0, g0 + n_g) of the softmax of
-   scale * score, of a kind that takes a query as it is, each over what its query sees. */
+   scale * score. Each softmax is over the entries that its query sees. The kind of score takes a
+   query as it is. */
 void read_mean_weights(const struct read_view *view, const struct read_chunk *c,
                        enum kv_score_kind kind, int32_t g0, int32_t n_g, struct read_soft *soft,
                        float *out);
 
-/* Scores as policies may give them: what is no number, or beyond the largest, which sums of keys
-   near the largest float can come to, is as finite as it can be. */
+/* Makes scores finite: values that are no number, and values beyond the largest float, which sums
+   of keys near it can be. */
 void read_clean(float *score, int32_t n);
 
 #endif

@@ -1,8 +1,7 @@
 /*
- * options.c - what the options of recall mean for memory: the part of the keep budget that guests
- * take, so that what lanes and guests hold together is what was asked for. Pure functions of the
- * options. Invariant: whole budget = keep's + guests', lane by lane, but where share_at has guests
- * on top.
+ * options.c - the options of recall as memory: the part of the keep budget that guests take. Lanes
+ * and guests together hold the budget that was asked for. Pure functions of the options. Invariant:
+ * whole budget = keep's + guests', lane by lane, but where share_at has guests on top.
  */
 #include "policy/recall/recall.h"
 
@@ -86,8 +85,8 @@ pith_status recall_config_fit(struct recall_config *c, const struct kv_geometry 
     return PITH_OK;
 }
 
-/* Of a budget that is a share of the tokens: what guests get where the kept budget is more than its
-   share, because twice what is protected is. Then guests come on top of it. */
+/* With a budget that is a share of the tokens a lane can keep more than its share, because twice
+   the protected entries are more. Its guests then come on top: this is their number. */
 static int32_t share_at(const struct policy_budget *whole, const struct policy_budget *left,
                         int32_t kept, int32_t n_token)
 {
@@ -130,8 +129,9 @@ int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config 
 
 /* ---- the tier ---- */
 
-/* The types of `packed`. Of the models that were measured (docs/recall.md) keys of 4 bits find what
-   exact ones find, and values may have half of that: an answer is read from several of them. */
+/* The types of `packed`. In the models that were measured (docs/recall.md) keys of 4 bits find the
+   same entries as exact ones. Values may have half of that: an answer is read from several of
+   them. */
 #define PACKED_KEYS KV_TYPE_TURBO4
 #define PACKED_SHARED KV_TYPE_Q4_0 /* of keys that PITH_SHARED_KEYS heads share */
 #define PACKED_VALUES KV_TYPE_TURBO2

@@ -1,6 +1,6 @@
 /*
- * policies.c - the table of recall's forms, their options, and the public listing. What an option
- * does is the business of whoever reads it; here stands only what a text can say.
+ * policies.c - the table of recall's forms, their options, and the public listing. The code that
+ * reads an option knows what it does; here stand only the values that a text can have.
  */
 #include "policy/recall/recall.h"
 
@@ -36,50 +36,51 @@ static const char *const ram_words[] = {"auto", NULL};
 #define AT(member) .offset = offsetof(struct recall_kv_options, member)
 static const struct policy_param kv_params[] = {
     {"ram", POLICY_TYPE_SIZE, AT(ram), 0, SIZE_MAX_MEBIBYTES, "auto",
-     "host memory for what was evicted of all sequences (auto: what the KV memory's tokens take)",
+     "host memory for the evicted entries of all sequences; auto: as much as the tokens of the KV "
+     "memory take",
      ram_words},
     {"file", POLICY_TYPE_TEXT, AT(file), 0, 0, "",
-     "a file for what does not fit there (none: it is lost)", NULL},
-    {"size", POLICY_TYPE_SIZE, AT(size), 0, SIZE_MAX_MEBIBYTES, "4GiB", "most bytes of that file",
+     "a file behind it, for entries that memory has no room for. Without one they are lost, and "
+     "counted",
      NULL},
+    {"size", POLICY_TYPE_SIZE, AT(size), 0, SIZE_MAX_MEBIBYTES, "4GiB",
+     "the most that the file takes", NULL},
     {"type", POLICY_TYPE_CHOICE, AT(type), 0, 0, "packed",
-     "how evicted entries are kept: packed (in few bits), stored (exactly as they were), f32, f16, "
-     "q8_0, q4_0, turbo4, turbo3, turbo2 or bf16",
-     type_words},
+     "how entries are kept: packed, stored, as they were (exact), or a storage type", type_words},
     {"values", POLICY_TYPE_CHOICE, AT(values), 0, 0, "same",
-     "how their values are kept: same (as type says), or another storage type", value_words},
+     "how values are kept: same, as type says, or a storage type", value_words},
     {"take", POLICY_TYPE_BUDGET, AT(take), 1, COUNT_MAX, "25%",
-     "what comes back at most: a share of the keep budget (25%), or entries of a lane; it is taken "
-     "out of that budget",
+     "the most that comes back, taken out of the keep budget: a share of it, or a number of "
+     "entries of a lane",
      NULL},
     {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "attention",
-     "what evicted entries are judged by: attention (the weight that the queries would give them), "
-     "quoka (their likeness to the queries), bounds (the most that a page can give) or "
-     "triattention",
+     "how evicted entries are scored: attention (the queries' weights), quoka (likeness to them), "
+     "bounds (a page's best) or triattention",
      score_words},
     {"combine", POLICY_TYPE_CHOICE, AT(combine), 0, 0, "max",
-     "what score=attention makes of several queries: the largest weight that one of them gives an "
-     "entry (max), or all that they give it (sum)",
+     "with score=attention: an entry gets the largest weight of a query (max), or their sum",
      combine_words},
     {"queries", POLICY_TYPE_COUNT, AT(queries), 1, 4096, "32",
-     "queries of a recall and query head that quoka takes, those least like the others", NULL},
+     "queries of a head that quoka asks with at most: by default all of them", NULL},
     {"fade", POLICY_TYPE_COUNT, AT(fade), 0, 1024, "6",
-     "positions behind an entry over which its claim on bringing neighbours halves, with "
-     "score=attention (0: blocks)",
+     "an entry claims its neighbours with its weight, halved over this many positions behind it "
+     "and over half as many before it (score=attention; 0: blocks)",
      NULL},
     {"block", POLICY_TYPE_COUNT, AT(block), 1, 1024, "24",
-     "evicted entries next to each other that come back together, with other scores or fade=0",
+     "with other scores or fade=0 an entry brings this many positions: a quarter before it and the "
+     "rest behind",
      NULL},
     {"last", POLICY_TYPE_COUNT, AT(last), 1, PASS_MAX, "32",
-     "last tokens of an evaluation of several, whose queries choose what comes back", NULL},
+     "this many last tokens of an evaluation ask. Fewer is sharper for a short question", NULL},
     {"ask", POLICY_TYPE_REAL, AT(ask), 0, 1000, "0.3",
-     "share of its weight that evicted entries would get in a lane, at which a token evaluated "
-     "alone asks there (0: never)",
+     "a generated token chooses anew in a lane where evicted entries would get this share of its "
+     "weight; 0: never",
      NULL},
     {"every", POLICY_TYPE_COUNT, AT(every), 0, COUNT_MAX, "0",
-     "tokens evaluated alone from one recall to the next (0: such tokens recall nothing)", NULL},
+     "generated tokens from one recall to the next, which replaces all guests; 0: no such recall",
+     NULL},
     {"stats", POLICY_TYPE_TEXT, AT(stats), 0, 0, "",
-     "statistics of the model's queries for score=triattention", NULL},
+     "statistics of the model's queries, required by score=triattention", NULL},
     {0},
 };
 #undef AT
@@ -89,26 +90,28 @@ static const struct policy_param kv_params[] = {
 #define AT(member) .offset = offsetof(struct recall_text_options, member)
 static const struct policy_param text_params[] = {
     {"db", POLICY_TYPE_TEXT, AT(db), 0, 0, "",
-     "SQLite file with the evicted text (none: in memory, gone with the engine)", NULL},
+     "the SQLite file; without one the store is in memory and gone with the engine", NULL},
     {"session", POLICY_TYPE_TEXT, AT(session), 0, 0, "",
-     "name of a session that all sequences share (none: each has its own)", NULL},
-    {"url", POLICY_TYPE_TEXT, AT(url), 0, 0, "",
-     "an outside store with longctx-svc's endpoints, in place of the file", NULL},
-    {"embed", POLICY_TYPE_TEXT, AT(embed), 0, 0, "",
-     "GGUF embedding model whose vectors are compared beside the words", NULL},
-    {"alpha", POLICY_TYPE_REAL, AT(alpha), 0, 1000, "0.5",
-     "share of the vectors' similarity in a score, with embed", NULL},
-    {"top", POLICY_TYPE_COUNT, AT(top), 1, 64, "32", "most spans that are searched for sentences",
+     "a name: all sequences of the engine share the session, which stays in the store. Without one "
+     "each sequence has its own, which ends with it",
      NULL},
-    {"floor", POLICY_TYPE_REAL, AT(floor), 0, 1000, "0.2", "least score of a span", NULL},
+    {"url", POLICY_TYPE_TEXT, AT(url), 0, 0, "",
+     "an outside store with longctx-svc's endpoints, in place of a file", NULL},
+    {"embed", POLICY_TYPE_TEXT, AT(embed), 0, 0, "",
+     "a GGUF embedding model, whose vectors are compared beside the words", NULL},
+    {"alpha", POLICY_TYPE_REAL, AT(alpha), 0, 1000, "0.5",
+     "the share of the vectors' likeness in a score", NULL},
+    {"top", POLICY_TYPE_COUNT, AT(top), 1, 64, "32",
+     "spans that are searched for sentences at most", NULL},
+    {"floor", POLICY_TYPE_REAL, AT(floor), 0, 1000, "0.2", "least score of a span, 0 to 1", NULL},
     {"chars", POLICY_TYPE_COUNT, AT(chars), 1, 1 << 20, "8000", "most characters that are inserted",
      NULL},
     {"bleed", POLICY_TYPE_COUNT, AT(bleed), 0, 4096, "32",
-     "tokens that a run of evicted ones is widened by on both sides", NULL},
+     "tokens by which a stretch of evicted ones is widened on both sides", NULL},
     {"lost", POLICY_TYPE_REAL, AT(lost), 1, 1000, "0.5",
-     "share of the lanes that must have lost a token, for it to be evicted", NULL},
+     "share of the lanes that must have lost a token for it to count as evicted", NULL},
     {"ttl", POLICY_TYPE_COUNT, AT(ttl), 0, COUNT_MAX, "1800",
-     "seconds that a session lives without use (0: for ever)", NULL},
+     "seconds that a session lives without use; 0: for ever", NULL},
     {0},
 };
 #undef AT

@@ -1,20 +1,20 @@
 /*
- * recall.h - what was evicted comes back when a query needs it. Two forms: `kv` puts evicted
- * entries into a second tier (host memory, then a file) and reads the best of them again at their
- * own positions, exactly; `text` writes evicted spans as text and inserts what a new turn's
- * question finds as a message. Neither changes what keep decides.
+ * recall.h - what was evicted comes back when a query needs it. There are two forms. `kv` puts
+ * evicted entries into a second tier (host memory, then a file) and reads the best of them again at
+ * their own positions, exactly. `text` writes evicted spans as text and inserts those that a new
+ * turn's question finds as a message. Neither changes what keep decides.
  *
- * Entries that came back are guests: they stand in lanes of their own, a second kv_seq of the
+ * Entries that came back are guests. They stand in lanes of their own, a second kv_seq of the
  * engine's cache, which attention reads before the sequence's lanes (kv_attend_job.guests). They
  * are replaced whole by the next recall. Their share of memory is taken out of the keep budget, so
- * that both together hold what was asked for (but for short texts: recall_take_at), and keep's
- * rounds, marks and victims know nothing of them.
+ * that both together hold that budget (but for short texts: recall_take_at). Keep's rounds, marks
+ * and victims know nothing of them.
  *
  * A recall comes with an evaluation of several tokens (a turn), for which its last `last` tokens
- * are a pass of their own: layer by layer, after these queries are there and before they attend,
- * each lane's guests are chosen by them. Their queries choose again after a round that comes
- * before the next recall. A token that is evaluated alone chooses where it misses something (ask),
- * with every=N each Nth in every lane.
+ * are a pass of their own. Layer by layer, after these queries are there and before they attend,
+ * they choose each lane's guests. Their queries choose again after a round that comes before the
+ * next recall. A token that is evaluated alone chooses where it misses something (ask), with
+ * every=N each Nth in every lane.
  */
 #ifndef PI_RECALL_H
 #define PI_RECALL_H
@@ -33,7 +33,7 @@ enum recall_score {
     RECALL_TRIATTENTION, /* the folded TriAttention score at the next position (needs statistics) */
 };
 
-/* What several queries make of an entry, with RECALL_ATTENTION. */
+/* How the scores of several queries for an entry are combined, with RECALL_ATTENTION. */
 enum recall_combine {
     RECALL_MAX, /* the most that one of them gives it */
     RECALL_SUM,
@@ -100,8 +100,8 @@ pith_status recall_config_fit(struct recall_config *c, const struct kv_geometry 
                               struct keep_config *keep, pith_error *err);
 
 /* The most guests of a lane: what the lane's budget was lowered by; of a budget in bytes whole
-   pages of that. Where a budget that is a share of the tokens comes to less than what is protected,
-   what is protected stays and the guests have their share on top of it. c and keep were fitted
+   pages of that. Where a budget that is a share of the tokens comes to less than the protected
+   entries, these stay. The guests then have their share on top of it. c and keep were fitted
    together, c is of `kv`. */
 int32_t recall_take_at(const struct recall_config *c, const struct keep_config *keep,
                        const struct kv_geometry *g, int32_t layer, int32_t head,
@@ -127,9 +127,9 @@ int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geom
 struct recall_tier;  /* an engine's */
 struct recall_store; /* what was evicted of one sequence */
 
-/* INVALID, FORMAT and UNSUPPORTED (the file is something else), those of the statistics, NOMEM,
-   each a sentence. Where the system does not give the file (no directory, no right, a full disk)
-   the tier has none; where it fails later nothing more is written there. Either is said once
+/* INVALID, FORMAT and UNSUPPORTED (the file is something else), the statuses of the statistics,
+   NOMEM, each a sentence. Where the system does not give the file (no directory, no right, a full
+   disk) the tier has none. Where it fails later nothing more is written there. Either is said once
    (pi_log), and what is lost is counted. */
 pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
                                int32_t n_thread, struct recall_tier **out, pith_error *err);
@@ -145,8 +145,8 @@ pith_status recall_store_fork(const struct recall_store *store, struct recall_st
 void recall_store_truncate(struct recall_store *store, int32_t n_token);
 
 /* Before a lane of kv loses all entries but those at slots [n_kept], ascending: takes copies of the
-   others, as stored or in the tier's type. Nothing fails: what has no room pushes out what came
-   first, to the file or for good, and is counted. Different lanes at the same time. */
+   others. They are as stored or in the tier's type. Nothing fails: what has no room pushes out what
+   came first, to the file or for good, and is counted. Different lanes at the same time. */
 void recall_store_remember(struct recall_store *store, const struct kv_seq *kv, int32_t layer,
                            int32_t head, const int32_t *kept, int32_t n_kept);
 /* The same of one entry that is about to be overwritten. */
@@ -168,8 +168,8 @@ struct recall_query {
     const struct kv_seq *own; /* whose lane the queries read; of RECALL_ATTENTION */
 };
 
-/* Empties the lane of guests and fills it with at most n_most of the store's entries, those that
-   the queries want most, ascending by position; guests has the room (kv_lane_clear,
+/* Empties the lane of guests and fills it with at most n_most of the store's entries, ascending by
+   position. They are the ones that the queries want most; guests has the room (kv_lane_clear,
    kv_seq_reserve). Depends on what was stored and the queries alone. Different lanes at the same
    time. Returns the number of guests. */
 int32_t recall_store_choose(struct recall_store *store, const struct recall_query *query,

@@ -1,9 +1,9 @@
 /*
  * text.c - recall as text: keeps a store in step with what lanes have lost, and asks it. The spans
- * of a sequence follow from what is evicted alone (text_spans.h), so an update is the difference
- * between the spans there should be and those that were stored. Invariant: `stored` is what the
- * store has of the sequence's timeline, blank spans aside, as long as there is no problem; a fork
- * or a loaded sequence begins with nothing stored and catches up.
+ * of a sequence follow from the evicted entries alone (text_spans.h). So an update is the
+ * difference between the spans there should be and the stored ones. Invariant: `stored` are the
+ * spans that the store has of the sequence's timeline, blank ones aside, as long as there is no
+ * problem. A fork or a loaded sequence begins with nothing stored and catches up.
  */
 #include "policy/recall/text.h"
 

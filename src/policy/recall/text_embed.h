@@ -1,6 +1,6 @@
 /*
- * text_embed.h - what recall of text needs of an embedding model: texts to vectors. Whoever sets
- * recall up makes one (engine/text_embed.c), as it takes an engine.
+ * text_embed.h - what recall of text needs of an embedding model: texts to vectors. The engine
+ * makes one for recall (engine/text_embed.c), as it takes an engine.
  */
 #ifndef PI_RECALL_TEXT_EMBED_H
 #define PI_RECALL_TEXT_EMBED_H

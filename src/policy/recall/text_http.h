@@ -10,8 +10,8 @@
  *
  * The service embeds, ranks and forgets idle sessions by its own rules; it never forgets a span
  * when asked. Redirects are not followed and no proxy is used: text goes to the host that was
- * named, or nowhere. Failures: IO (no connection, the time is up, a status other than 200) and
- * FORMAT (an answer that is not that JSON), each a sentence with the URL; NOMEM.
+ * named, or nowhere. Failures, each a sentence with the URL: IO (no connection, the time is up, a
+ * status other than 200), FORMAT (an answer of another form). NOMEM.
  */
 #ifndef PI_RECALL_TEXT_HTTP_H
 #define PI_RECALL_TEXT_HTTP_H
@@ -29,8 +29,8 @@ pith_status text_http_open(const char *url, int32_t timeout_ms, struct text_http
                            pith_error *err);
 void text_http_close(struct text_http *http); /* NULL is ignored */
 
-/* Adds spans to a session, at most TEXT_HTTP_CHUNKS in a request, which the service has to embed in
-   time; nothing is sent where n is 0. */
+/* Adds spans to a session, at most TEXT_HTTP_CHUNKS in a request, since the service has to embed
+   them in time. Nothing is sent where n is 0. */
 #define TEXT_HTTP_CHUNKS 64
 pith_status text_http_write(struct text_http *http, const char *session,
                             const struct text_hit *hits, int32_t n, pith_error *err);

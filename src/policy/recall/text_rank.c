@@ -1,7 +1,7 @@
 /*
- * text_rank.c - words and scores. The rules are those of longctx-svc 0.3.1 (words of [a-z0-9], BM25
- * brought to 0..1, cosine and words fused), but that letters outside of ASCII count as letters
- * here: with them left out, most languages would have no words.
+ * text_rank.c - words and scores. The rules are longctx-svc 0.3.1's (words of [a-z0-9], BM25
+ * brought to 0..1, cosine and words fused), but letters outside of ASCII count as letters here.
+ * With them left out, most languages would have no words.
  */
 #include "policy/recall/text_rank.h"
 

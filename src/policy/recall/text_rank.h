@@ -27,14 +27,14 @@ struct text_hits {
 pith_status text_hits_add(struct text_hits *hits, struct text_hit hit, pith_error *err);
 void text_hits_free(struct text_hits *hits);
 
-/* The words of a text, each followed by a space, terminated: runs of [a-z0-9] after making letters
-   small, to which letters outside of ASCII belong as they are; characters of scripts written
-   without spaces are words of their own. Nothing in it means anything to a query language. A pi_mem
-   block that the caller frees; NULL: no memory. */
+/* The words of a text, each followed by a space, terminated. They are runs of [a-z0-9] after making
+   letters small, to which letters outside of ASCII belong as they are. Characters of scripts
+   written without spaces are words of their own. Nothing in it means anything to a query language.
+   A pi_mem block that the caller frees; NULL: no memory. */
 char *text_words(const char *text, size_t len);
 
-/* An expression of FTS5 that finds what has any of the text's words, at most TEXT_QUERY_WORDS
-   different ones, the first that come; "" where it has none. As text_words. */
+/* An expression of FTS5 that finds texts with any of the text's words. It has at most
+   TEXT_QUERY_WORDS different ones, the first that come; "" where it has none. As text_words. */
 #define TEXT_QUERY_WORDS 256
 char *text_query(const char *text, size_t len);
 
@@ -48,7 +48,7 @@ struct text_score {
     double score;  /* what they come to */
 };
 
-/* What decides who is found. */
+/* The settings that decide which spans are found. */
 struct text_ranking {
     bool embedded; /* cosines are there */
     double alpha;  /* the cosine's share */
@@ -56,11 +56,11 @@ struct text_ranking {
     int32_t top;
 };
 
-/* Scores the n spans that a session has (all of them, matched or not), puts those that are found in
+/* Scores the n spans that a session has (all of them, matched or not). It puts the found ones in
    front, best first, and returns their number. With b' = (b - min) / (max - min) over the session's
    BM25:
      embedded:  alpha * cosine + (1 - alpha) * b', or the cosine alone where max = min
-     else:      b' of what matched, 1 where max = min
+     else:      b' where a word matched, 1 where max = min
    At least the floor, at most top; equal scores in order of first, then id. */
 int32_t text_rank(struct text_score *spans, int32_t n, const struct text_ranking *ranking);
 

@@ -1,5 +1,5 @@
 /*
- * text_sentences.c - sentences by their marks and lines. No rule is right for all texts; these are
+ * text_sentences.c - sentences by their marks and lines. No rule is right for all texts. These are
  * made so that a question stands alone and a fact stays whole, in prose, dialogue and code. Where a
  * sentence is cut in two all the same, what is taken of it takes its neighbours along.
  */

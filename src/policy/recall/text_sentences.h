@@ -15,13 +15,14 @@ struct text_sentence {
     bool demands; /* it begins with a word that asks for something: "tell", "which" */
 };
 
-/* What has no end after so many bytes (code, tables) is cut there, at the end of a word. */
+/* A sentence without an end after this many bytes (code, tables) is cut there, at the end of a
+   word. */
 #define TEXT_SENTENCE_BYTES 640
 
 /* The first sentence at or behind byte *at of text [len], and *at behind it; false: there is none.
-   A sentence ends with the marks of many scripts (. ! ? and those of Chinese, Arabic, Hindi), at a
-   blank line, and where a line ends unless the next goes on in small letters. A full stop behind
-   an initial or a title ("Dr.") or before a small letter ends nothing. */
+   A sentence ends with the marks of many scripts (. ! ? and marks of Chinese, Arabic, Hindi), at a
+   blank line, and where a line ends unless the next goes on in small letters. A full stop behind an
+   initial or a title ("Dr.") or before a small letter ends nothing. */
 bool text_sentence_next(const char *text, size_t len, size_t *at, struct text_sentence *out);
 
 /* Where the question in a sentence begins: a text that breaks off without a mark in front of it is

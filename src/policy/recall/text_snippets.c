@@ -1,7 +1,7 @@
 /*
  * text_snippets.c - the sentences of spans that answer a question. Spans overlap (bleed) and begin
- * and end inside of sentences, so that the same sentence comes from several, whole and in parts:
- * one of them is taken.
+ * and end inside of sentences. So the same sentence comes from several, whole and in parts: one of
+ * them is taken.
  *
  * Invariant: what is inserted depends on the hits and the question alone, and never has more than
  * the characters that were allowed.
@@ -20,7 +20,7 @@
 #define WORTH 0.5           /* of the best sentence's score: what is less is not taken */
 #define COVERED 0.2         /* of the weight of a question's words, which something must have */
 #define ASKED_WORDS 6       /* words that a question has at most beside its wording */
-#define RARE 8              /* a word is rare that is in no more than one of so many sentences .. */
+#define RARE 8              /* a word is rare that is in no more than one of RARE sentences .. */
 #define RARE_SENTENCES 2    /* .. or in so few */
 #define NEIGHBOUR_SHARE 0.5 /* of the weight of words that only a neighbour has */
 #define NEIGHBOUR_CHARS 300 /* a longer neighbour is no context */
@@ -251,7 +251,7 @@ static double weigh_question(const struct picker *p)
     return sum;
 }
 
-/* Whether a sentence has a word that few have, and enough of what is asked for. */
+/* Whether a sentence has a word that few have, and enough of the question's words. */
 static bool is_worth(const struct picker *p, int32_t i)
 {
     const struct sentence *s = &p->sentence[i];
@@ -343,7 +343,7 @@ static void cut_around(const struct picker *p, struct sentence *s, int32_t chars
         first = s->begin;
         last = s->begin;
     }
-    /* What is asked for mostly follows the words of the question: two thirds of the room behind. */
+    /* The answer mostly follows the words of the question: two thirds of the room behind. */
     int64_t room = (int64_t)chars - count_chars(text + first, last - first);
     size_t begin = first, end = last;
     for (int64_t n = room / 3; n > 0 && begin > s->begin; n--)

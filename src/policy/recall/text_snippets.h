@@ -1,6 +1,7 @@
 /*
- * text_snippets.h - what is inserted of the spans that were found: the sentences around the words
- * of a question, several short ones rather than one long span. Pure functions: they know no store.
+ * text_snippets.h - the text that is inserted from the spans that were found. It is the sentences
+ * around the words of a question, several short ones rather than one long span. Pure functions:
+ * they know no store.
  */
 #ifndef PI_RECALL_TEXT_SNIPPETS_H
 #define PI_RECALL_TEXT_SNIPPETS_H
@@ -10,13 +11,14 @@
 struct text_wish {
     const char *question; /* [len] UTF-8 */
     size_t len;
-    double meaning; /* 0: words alone decide, and what shares no rare word with the question is not
-                       inserted; else the part of a hit's own score, which knows more than words */
+    double meaning; /* 0: words alone decide, and a span that shares no rare word with the question
+                       is not inserted. Else the part of a hit's own score, which knows more than
+                       words */
     int32_t chars;  /* most characters (code points) of the text */
 };
 
-/* The text to insert: a heading and the best sentences of the hits, each with its neighbours where
-   there is room, in the order of their tokens; parts that do not follow each other stand on lines
+/* The text to insert: a heading and the best sentences of the hits, in the order of their tokens.
+   Each has its neighbours where there is room. Parts that do not follow each other stand on lines
    of their own. Words of a question weigh the more the fewer sentences have them. A sentence that
    has no room is cut around the words. *text: a pi_mem block that the caller frees, NULL where
    nothing is worth it; *n_part the parts in it. NOMEM. */

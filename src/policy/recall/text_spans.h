@@ -29,27 +29,27 @@ void text_spans_free(struct text_spans *spans);
 int64_t text_missing(const struct kv_seq *kv, const struct kv_geometry *g, int32_t n_token);
 
 /* gone[p] = 1 where at least the share `lost` of the lanes, and at least one, has no entry that was
-   written at position p, else 0, for p < n_token. O(entries). NOMEM. */
+   written at position p. Else it is 0, for p < n_token. O(entries). NOMEM. */
 pith_status text_evicted(const struct kv_seq *kv, const struct kv_geometry *g, int32_t n_token,
                          double lost, uint8_t *gone, pith_error *err);
 
 #define TEXT_PIECE 128 /* evicted tokens in one span at most, where a run of them is longer */
 
-/* The spans of what is gone: each run is widened by `bleed` tokens on both sides, within the
-   tokens, and runs whose widened ranges meet are one. What would be longer than TEXT_PIECE + 2 *
-   bleed is cut, because a question needs one place and a message holds few characters: at multiples
-   of TEXT_PIECE, each piece with its own bleed, so that a run that grows changes its ends alone.
-   NOMEM. */
+/* The spans of the positions that are gone. Each run is widened by `bleed` tokens on both sides,
+   within the tokens, and runs whose widened ranges meet are one. A span that would be longer than
+   TEXT_PIECE + 2 * bleed is cut, because a question needs one place and a message holds few
+   characters. It is cut at multiples of TEXT_PIECE, each piece with its own bleed, so that a run
+   that grows changes its ends alone. NOMEM. */
 pith_status text_cut(const uint8_t *gone, int32_t n_token, int32_t bleed, struct text_spans *out,
                      pith_error *err);
 
-/* What a has and b has not, both ascending. NOMEM. */
+/* The spans that a has and b has not, both ascending. NOMEM. */
 pith_status text_spans_minus(const struct text_spans *a, const struct text_spans *b,
                              struct text_spans *out, pith_error *err);
 
-/* The text of tokens, control tokens left out: well-formed UTF-8 without control characters but
-   line ends and tabs, and without blanks at its ends; parts of characters at the ends are dropped.
-   "" where nothing is left. A pi_mem block that the caller frees. NOMEM, INTERNAL. */
+/* The text of tokens, control tokens left out. It is well-formed UTF-8 without control characters
+   but line ends and tabs, and without blanks at its ends. Parts of characters at the ends are
+   dropped. "" where nothing is left. A pi_mem block that the caller frees. NOMEM, INTERNAL. */
 pith_status text_of_tokens(const struct pith_model *model, const int32_t *tokens, int32_t n,
                            char **out, pith_error *err);
 

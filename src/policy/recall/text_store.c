@@ -1,6 +1,6 @@
 /*
  * text_store.c - the database. A session's words are a table of FTS5 of its own, because BM25
- * counts over a table: in a common one the spans of one session would change the ranks of another.
+ * counts over a table. In a common one the spans of one session would change the ranks of another.
  * Invariant: a row of `span` and the row of its session's word table with the same rowid come and
  * go together.
  *
@@ -29,7 +29,7 @@ struct text_store {
 
 /* ---- SQLite ---- */
 
-/* What the last call on the database said, as a status. */
+/* The failure of the last call on the database, as a status. */
 static pith_status fail(const struct text_store *s, pith_error *err)
 {
     int code = sqlite3_errcode(s->db);
@@ -149,7 +149,7 @@ static pith_status drop_session(const struct text_store *s, int64_t id, pith_err
     return run_for(s, "DELETE FROM session WHERE id=%lld", id, err);
 }
 
-/* Deletes what nobody used for too long, within a transaction. */
+/* Deletes sessions that were not used for too long, within a transaction. */
 static pith_status drop_idle(const struct text_store *s, int64_t now, pith_error *err)
 {
     while (s->ttl > 0) {
@@ -176,8 +176,8 @@ static pith_status open_all(struct text_store *s, int32_t wait_ms, int64_t now, 
     if (sqlite3_open_v2(*s->path != '\0' ? s->path : ":memory:", &s->db, flags, NULL) != SQLITE_OK)
         return s->db != NULL ? fail(s, err) : pi_fail(err, PITH_NOMEM, "no memory for a database");
     sqlite3_busy_timeout(s->db, wait_ms);
-    /* Whatever a file's schema says, only what is written here runs; what is deleted is
-       overwritten, as it is somebody's conversation. */
+    /* Only the statements that are written here run, even where a file's schema has others. Deleted
+       rows are overwritten, as they are a person's conversation. */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, (int *)NULL);
     PI_TRY(run(s,
                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA secure_delete=ON;"
@@ -266,7 +266,7 @@ static pith_status make_session(const struct text_store *s, const char *name, in
                    err);
 }
 
-/* What guards a text against being another's, or damaged. */
+/* The sum that guards a text against being another's, or damaged. */
 static int64_t sum_of(const char *session, int32_t first, int32_t last, const char *text)
 {
     struct pi_sum hash;
@@ -280,8 +280,8 @@ static int64_t sum_of(const char *session, int32_t first, int32_t last, const ch
 
 /* ---- changing ---- */
 
-/* Deletes what a statement over span with the values (session, first, last, text or timeline)
-   selects, and its words. */
+/* Deletes the spans that a statement with the values (session, first, last, text or timeline)
+   selects, and their words. */
 static pith_status delete_spans(const struct text_store *s, int64_t session, const char *where,
                                 struct text_span span, const char *text, const char *timeline,
                                 pith_error *err)
@@ -461,7 +461,7 @@ static pith_status list_scores(const struct text_store *s, int64_t session, stru
     return status;
 }
 
-/* BM25 of what the words match. */
+/* BM25 of the texts that the words match. */
 static pith_status score_words(const struct text_store *s, int64_t session, const char *query,
                                struct scores *scores, pith_error *err)
 {

@@ -1,11 +1,11 @@
 /*
- * text_store.h - spans of text in a SQLite database: sessions, their spans, an index of the words
- * of each session (FTS5), and vectors where there is an embedding model. Every change is one
+ * text_store.h - spans of text in a SQLite database. It has sessions, their spans, an index of the
+ * words of each session (FTS5), and vectors where there is an embedding model. Every change is one
  * transaction: all of it is there afterwards, or nothing, also when the process is killed.
  *
- * Times are seconds since 1970, given by the caller. Statuses of failures: BUSY (another process
- * has the database locked), FORMAT (not a database of Pith's, or damaged), IO, NOMEM; the sentence
- * names the file and what SQLite says.
+ * Times are seconds since 1970, given by the caller. Failures: BUSY (another process has the
+ * database locked), FORMAT (not a database of Pith's, or damaged), IO, NOMEM. The sentence names
+ * the file and SQLite's reason.
  */
 #ifndef PI_RECALL_TEXT_STORE_H
 #define PI_RECALL_TEXT_STORE_H
@@ -16,9 +16,9 @@
 
 struct text_store;
 
-/* Opens or makes the database at path, "" for one in memory, and deletes sessions that were not
-   used for ttl seconds (0: never), which the other calls do, too. wait_ms: how long a lock of
-   another process is waited for. */
+/* Opens or makes the database at path, "" for one in memory. Deletes sessions that were not used
+   for ttl seconds (0: never), which the other calls do, too. wait_ms: how long a lock of another
+   process is waited for. */
 pith_status text_store_open(const char *path, int64_t ttl, int32_t wait_ms, int64_t now,
                             struct text_store **out, pith_error *err);
 void text_store_close(struct text_store *store); /* NULL is ignored */
@@ -26,7 +26,7 @@ void text_store_close(struct text_store *store); /* NULL is ignored */
  */
 int64_t text_store_bytes(const struct text_store *store);
 
-/* What changes in a session. */
+/* The changes of a session. */
 struct text_change {
     const char *session;  /* is made when it is not there */
     const char *timeline; /* whose spans these are: ranges of several sequences in one session name
@@ -37,10 +37,10 @@ struct text_change {
     int32_t n_drop;
 };
 
-/* Drops and then adds. Where another timeline of the session has a span with the same range or a
-   wider one, and the same text in it, nothing is added; a span of another timeline in a narrower
-   range whose text lies in an added one goes: an earlier process read the same conversation.
-   *n_written receives the spans that were added. */
+/* Drops and then adds. Nothing is added where another timeline of the session has a span with the
+   same range or a wider one, and the same text. A span of another timeline in a narrower range
+   whose text lies in an added one goes: an earlier process read the same conversation. *n_written
+   receives the spans that were added. */
 pith_status text_store_change(struct text_store *store, const struct text_change *change,
                               int64_t now, int32_t *n_written, pith_error *err);
 

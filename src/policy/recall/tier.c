@@ -1,8 +1,8 @@
 /*
  * tier.c - the second tier: what it is made of, and the stores of sequences. Lanes are
  * tier_shelf.c's, what comes back is tier_choose.c's. Invariant: pages in memory never take more
- * than the budget, the file never grows beyond its own, and after a tier and its stores are made
- * nothing that happens to them can fail.
+ * than the budget, and the file never grows beyond its own. After a tier and its stores are made no
+ * operation on them can fail.
  */
 #include "policy/recall/tier.h"
 
@@ -62,8 +62,8 @@ static int64_t shelf_bytes(const struct recall_tier *tier, const struct recall_s
     return tier->n_page * (int64_t)shelf->page_bytes;
 }
 
-/* All shelves lie in one mapping, their lists in front of their pages: of small shelves each would
-   else be rounded up to the system's pages by itself. */
+/* All shelves lie in one mapping, their lists in front of their pages. Small shelves by themselves
+   would each be rounded up to the system's pages. */
 static pith_status map_shelves(struct recall_tier *tier, size_t *lists, pith_error *err)
 {
     size_t list, pool, pools = 0;
@@ -102,7 +102,8 @@ static pith_status make_shelves(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
-/* What memory knows of the file: parts of one mapping, which costs what is used of it. */
+/* The places of the file's pages in memory: parts of one mapping, of which only used pages cost
+   memory. */
 static size_t place_places(struct recall_tier *tier, uint8_t *base)
 {
     size_t used = 0, n = (size_t)tier->n_place, dim = (size_t)tier->model.g.dim_k;
@@ -132,11 +133,12 @@ static pith_status make_desks(struct recall_tier *tier, pith_error *err)
 {
     for (int32_t t = 0; t < (tier->n_place > 0 ? tier->n_thread : 0); t++)
         for (int32_t k = 0; k < tier->n_kind; k++) {
-            struct recall_desk *desk = &tier->work[t].desk[k];
+            struct recall_staging *staging = &tier->work[t].staging[k];
             int64_t page = (int64_t)kv_page_bytes(&tier->kind[k]);
-            PI_TRY(kv_cache_create(&tier->kind[k], RECALL_DESK_LEN * page, &desk->cache, err));
-            PI_TRY(kv_seq_create(desk->cache, &desk->kv, err));
-            PI_TRY(kv_seq_reserve(desk->kv, RECALL_DESK_LEN * RECALL_PAGE_LEN, err));
+            PI_TRY(
+                kv_cache_create(&tier->kind[k], RECALL_STAGING_LEN * page, &staging->cache, err));
+            PI_TRY(kv_seq_create(staging->cache, &staging->kv, err));
+            PI_TRY(kv_seq_reserve(staging->kv, RECALL_STAGING_LEN * RECALL_PAGE_LEN, err));
         }
     return PITH_OK;
 }
@@ -162,7 +164,7 @@ pith_status recall_tier_create(const struct recall_kv_options *o, const struct p
     tier->model = *model;
     tier->n_thread = n_thread;
     tier->n_shelf = (int32_t)n_shelf;
-    atomic_init(&tier->file.closed, false);
+    atomic_init(&tier->file.failed, false);
     atomic_init(&tier->file.read_spoke, false);
     tier->shelf = pi_mem_alloc_n(PI_MEM_TABLE, n_shelf, sizeof(*tier->shelf));
     tier->work = pi_mem_alloc_n(PI_MEM_TABLE, (size_t)n_thread, sizeof(*tier->work));
@@ -184,8 +186,8 @@ void recall_tier_free(struct recall_tier *tier)
     assert(tier->first == NULL);
     for (int32_t t = 0; tier->work != NULL && t < tier->n_thread; t++) {
         for (int32_t k = 0; k < RECALL_KINDS; k++) {
-            kv_seq_free(tier->work[t].desk[k].kv);
-            kv_cache_free(tier->work[t].desk[k].cache);
+            kv_seq_free(tier->work[t].staging[k].kv);
+            kv_cache_free(tier->work[t].staging[k].cache);
         }
         pi_mem_unmap(PI_MEM_SCRATCH, tier->work[t].block, tier->work[t].block_size);
     }
@@ -285,7 +287,7 @@ void recall_store_free(struct recall_store *store)
     pi_mem_free(store);
 }
 
-/* The list stands with the newest first, and a row without a sequence is no row: so it is filled
+/* The list stands with the newest first, and a row without a sequence is no row. So it is filled
    before anything else happens to the tier. */
 static pith_status fork_row(const struct recall_tier *tier, struct recall_shelf *shelf,
                             const struct recall_row *from, struct recall_row *to, pith_error *err)

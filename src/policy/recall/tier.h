@@ -3,11 +3,11 @@
  * file behind them, and what scores entries.
  *
  * The tier has a shelf for every lane (layer and KV head) of the model, all with the same number of
- * pages of 64 entries: a kv_cache of one lane, and as many places for pages in the file. A store
- * has a row on each shelf: a kv_seq of what was evicted, in the order of eviction, and the pages of
- * it that went to the file. So whatever is done to a lane touches its shelf alone, lanes need no
- * locks, and what is pushed out does not depend on threads: it is the oldest page of the lane, of
- * all stores.
+ * pages of 64 entries. A shelf is a kv_cache of one lane, and as many places for pages in the file.
+ * A store has a row on each shelf: a kv_seq of evicted entries, in the order of eviction, and its
+ * pages in the file. So an operation on a lane touches its shelf alone and lanes need no locks. The
+ * page that is pushed out does not depend on threads. It is the oldest page of the lane, of all
+ * stores.
  *
  * Rows that were forked share pages, in memory as in the file. Both are pushed out by all rows at
  * once, which see the oldest page of the shelf first.
@@ -24,7 +24,7 @@
 #include "policy/recall/recall.h"
 
 enum {
-    RECALL_DESK_LEN = 8,         /* pages of the file that are scored together */
+    RECALL_STAGING_LEN = 8,      /* pages of the file that are scored together */
     RECALL_FILE_MOST = 1 << 10,  /* pages of the file that a recall of one lane reads, at most */
     RECALL_FILE_LEAST = 32,      /* that it may read, however few guests there are, in each round:
                                     bounds of 64 keys are loose, these cost half a millisecond */
@@ -49,7 +49,7 @@ enum {
 
 /* Whose file it is, and where its places are. */
 struct recall_file_shape {
-    uint64_t fingerprint; /* of the model; 0: nobody knows */
+    uint64_t fingerprint; /* of the model; 0: not known */
     int32_t n_layer;
     int32_t n_head;
     int32_t dim_k;
@@ -67,7 +67,7 @@ uint32_t recall_file_place_size(const uint8_t *bytes, int32_t layer);
 #define RECALL_FILE_LAYER_MAX 4096 /* layers of a file */
 #define RECALL_FILE_HEADER_MAX (RECALL_FILE_HEADER + 4 * RECALL_FILE_LAYER_MAX + 8)
 
-/* What stands before a page. */
+/* The head before a page. */
 struct recall_head {
     int32_t lane; /* layer * n_head + head */
     int32_t n;    /* entries */
@@ -88,7 +88,7 @@ struct recall_file {
     struct pi_disk disk;
     bool own; /* the header is this tier's */
     char path[POLICY_TEXT_SIZE];
-    atomic_bool closed;     /* nothing more is written: a write failed */
+    atomic_bool failed;     /* nothing more is written: a write failed */
     atomic_bool read_spoke; /* a page that could not be read was told of */
 };
 
@@ -96,9 +96,9 @@ struct recall_tier;
 struct recall_shelf;
 
 /* Opens the file, or makes it, and places the shelves in it. A file of the same model is used
-   again, what is in it is dropped; where the system refuses (no directory, no right, a full disk)
+   again, and its content is dropped. Where the system refuses (no directory, no right, a full disk)
    the tier has no file, which a warning says. INVALID: another model's file, a file of something
-   else, a file in use, or a size that holds no page of every lane; UNSUPPORTED: another version. */
+   else, a file in use, or a size that holds no page of every lane. UNSUPPORTED: another version. */
 pith_status recall_file_open(struct recall_tier *tier, pith_error *err);
 void recall_file_close(struct recall_tier *tier);
 /* Writes a page to a place, its head last. False: it failed; the first time a warning says why, and
@@ -148,7 +148,7 @@ struct recall_row {
 struct recall_shelf {
     int32_t number; /* layer * n_head + head */
     int32_t layer;
-    int32_t kind;           /* which desk pages of the file are read to */
+    int32_t kind;           /* which staging lane pages of the file are read to */
     bool centres;           /* keys are stored less a constant of their row (recall_row_add) */
     struct kv_cache *cache; /* one lane; owned */
     int32_t n_page;         /* of the cache */
@@ -178,8 +178,8 @@ struct recall_store {
 };
 
 /* Takes copies of entries of a lane, slots [n] ascending, none of them read at a delta. Where the
-   shelf centres, keys are stored less the mean of the lane's keys at the row's first entry. What
-   keys have in common takes no part of the few bits then. Each logit of the row is lower by the
+   shelf centres, keys are stored less the mean of the lane's keys at the row's first entry. The
+   common part of the keys takes none of the few bits then. Each logit of the row is lower by the
    same number, which scores add again. */
 void recall_row_add(struct recall_store *store, int32_t shelf, const struct kv_seq *from,
                     int32_t layer, int32_t head, const int32_t *slots, int32_t n);
@@ -190,22 +190,22 @@ struct recall_ref *recall_row_ref(const struct recall_shelf *shelf, struct recal
                                   int32_t i);
 /* Takes pages out of the row whose n became 0, and what they held out of its count. */
 void recall_row_sweep(struct recall_shelf *shelf, struct recall_row *row);
-/* What is taken off the row's keys [dim_k]; NULL: nothing. */
+/* The vector that is taken off the row's keys [dim_k]; NULL: nothing. */
 const float *recall_row_centre(const struct recall_row *row);
 void recall_row_free(struct recall_shelf *shelf, struct recall_row *row);
 
 /* ---- scores (tier_score.c) ---- */
 
-/* A page of the file is read back to a desk: a lane like a shelf's. */
-struct recall_desk {
+/* Pages of the file are read back to a staging lane, which is like a shelf's. */
+struct recall_staging {
     struct kv_cache *cache;
-    struct kv_seq *kv; /* RECALL_DESK_LEN pages are reserved */
+    struct kv_seq *kv; /* RECALL_STAGING_LEN pages are reserved */
 };
 
-/* A thread's working memory. All but the desks are parts of one mapping. */
+/* A thread's working memory. All but the staging lanes are parts of one mapping. */
 struct recall_work {
-    struct recall_desk desk[RECALL_KINDS]; /* [n_kind] where there is a file */
-    uint8_t *block;                        /* mapped; NULL before the first reserve */
+    struct recall_staging staging[RECALL_KINDS]; /* [n_kind] where there is a file */
+    uint8_t *block;                              /* mapped; NULL before the first reserve */
     size_t block_size;
 
     /* Scores. */
@@ -248,7 +248,7 @@ struct recall_work {
     uint8_t *buffer; /* of recall_file_read */
 };
 
-/* What makes TriAttention scores; all zero without. */
+/* The data of TriAttention's scores; all zero without. */
 struct recall_stats {
     struct pith_stats *stats;
     struct triattention_plans plans;
@@ -279,13 +279,13 @@ struct recall_scorer {
 void recall_scorer_start(const struct recall_tier *tier, const struct recall_query *query,
                          struct recall_work *w, struct recall_scorer *out);
 /* Scores of all entries of a lane, out [its length], never NaN. first: the row in memory, which
-   comes before all desks and sets the measure that scores of statistics are compared by. */
+   comes before all staging lanes and sets the measure that scores of statistics are compared by. */
 void recall_scorer_run(struct recall_scorer *s, const struct kv_seq *kv, bool first, float *out);
 /* Fills w->promise for the places of the shelf. */
 void recall_scorer_promise(struct recall_scorer *s, const struct recall_shelf *shelf);
 
-/* What each page in the file may score by n vectors at most, out [places up to a multiple of 16]:
-   the largest of the vectors' products with anything between its bounds. */
+/* The bound of each page in the file for its score by n vectors, out [places up to a multiple of
+   16]. It is the largest of the vectors' products with anything between its bounds. */
 void recall_score_bounds(const struct recall_scorer *s, const struct recall_shelf *shelf,
                          const float *vector, int32_t n, float *out);
 
@@ -296,7 +296,7 @@ void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, b
                        float *out);
 void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *shelf);
 
-/* Bytes that the threads' working memory takes for the longest row that there is; a row's scores
+/* Bytes that the threads' working memory takes for the longest row that there is. A row's scores
    lie side by side, however many there is room for. */
 int64_t recall_work_bytes(const struct recall_tier *tier);
 

@@ -1,17 +1,18 @@
 /*
- * tier_attend.c - the score `attention`: the weight that the queries of a recall would give to each
- * stored entry if all of them were read, beside the lane's own. So a query that finds what it looks
- * for among the lane's own entries asks for nothing, and one that misses something asks for that
- * with all its weight. It moves nothing and decides nothing.
+ * tier_attend.c - the score `attention`. It is the weight that the queries of a recall would give
+ * to each stored entry if all were read, beside the lane's own. So a query that finds its match
+ * among the lane's own entries asks for nothing. One that misses something asks for that with all
+ * its weight. It moves nothing and decides nothing.
  *
- * With x(r, i) the scaled logit of row r (a query head of a token) and entry i, over the entries
- * that are in memory and the lane's own,
+ * x(r, i) is the scaled logit of row r (a query head of a token) and entry i. Over the entries that
+ * are in memory and the lane's own,
  *
  *     M(r) = max x(r, .)    L(r) = sum exp(x(r, .) - M(r))
  *     score(i) = sum over r of exp(x(r, i) - M(r)) / L(r)
  *
- * rows in ascending order. Pages of the file have no part in M and L: their entries are compared
- * with those in memory, and score more than 1 where they are larger. Invariant: as tier_score.c's.
+ * rows in ascending order. Pages of the file have no part in M and L. Their entries are compared
+ * with entries in memory, and score more than 1 where they are larger. Invariant: as
+ * tier_score.c's.
  */
 #include <float.h>
 #include <math.h>
@@ -115,7 +116,7 @@ static void take_own(const struct recall_scorer *s, int32_t t0, int32_t n_tok)
     }
 }
 
-/* The same of what is in memory, row r of the tile that begins at row `first`. */
+/* The same of entries in memory, row r of the tile that begins at row `first`. */
 static void take_stored(const struct recall_scorer *s, size_t first, size_t r)
 {
     double *max = &s->w->row_max[first + r], *sum = &s->w->row_sum[first + r];
@@ -124,7 +125,7 @@ static void take_stored(const struct recall_scorer *s, size_t first, size_t r)
     *max = both;
 }
 
-/* What a row gives to each entry, added to what the rows before it gave. */
+/* The weights that a row gives to each entry, added to the weights of the rows before it. */
 static void add_row(int32_t combine, const float *weight, float factor, int32_t n, float *out)
 {
     if (combine == RECALL_SUM) {
@@ -199,7 +200,7 @@ static double weight_of(const struct recall_work *w, size_t r, double most)
     return (double)w->tile_sum[r] * exp(max - most);
 }
 
-/* Guests are copies of what is stored: what they get is no longer missed. */
+/* Guests are copies of stored entries: the attention that they get is no longer missed. */
 float recall_store_missed(const struct recall_store *store, const struct recall_query *query,
                           const struct kv_seq *guests, int32_t thread)
 {

@@ -1,25 +1,25 @@
 /*
  * tier_choose.c - what comes back to a lane. Every entry in memory is scored, and those pages of
- * the file that can hold something better; a good entry brings its neighbours, since what a
- * question asks for mostly follows the words that it repeats. Formally, with p the position and s
- * the score of an entry, weights (RECALL_ATTENTION) fade with the distance, half as far before the
- * entry as behind it, so that a strong match brings many neighbours and a weak one few:
+ * the file that can hold something better. A good entry brings its neighbours, since an answer
+ * mostly follows the words that its question repeats. Formally, p is the position and s the score
+ * of an entry. Weights (RECALL_ATTENTION) fade with the distance, half as far before the entry as
+ * behind it. So a strong match brings many neighbours and a weak one few:
  *
  *     reach(i) = max over j of s(j) 2^(-d / fade),  d = p(i) - p(j) behind, 2 (p(j) - p(i)) before
  *
- * Scores of other kinds have no zero to fade to (and fade=0 turns it off): an entry brings a block,
- * a quarter of it before the entry and the rest behind it:
+ * Scores of other kinds have no zero to fade to (and fade=0 turns it off). There an entry brings a
+ * block, a quarter of it before the entry and the rest behind it:
  *
  *     reach(i) = max { s(j) : p(j) - block / 4 <= p(i) < p(j) - block / 4 + block }
  *
- * The entries of largest reach come back, of equal reach those of lower positions.
+ * The entries of largest reach come back, of equal reach the lower positions.
  *
- * Pages of the file are read where their promise, the bound of their scores or the score of an
- * entry whose block they have a part in, is above the least reach that would come back without
- * them: as many as guests could fill, or RECALL_FILE_LEAST, and then, for blocks that only begin in
- * those, as many again.
+ * A page of the file is read where its promise is above the least reach that would come back
+ * without it. The promise is the bound of its scores, or the score of an entry whose block it has a
+ * part in. As many pages are read as guests could fill, or RECALL_FILE_LEAST. Blocks that only
+ * begin in those can need as many again.
  *
- * Invariant: the choice follows from what is stored and the queries, whoever makes it.
+ * Invariant: the choice follows from the stored entries and the queries, whichever thread makes it.
  */
 #include <float.h>
 #include <math.h>
@@ -30,7 +30,7 @@ enum {
     MATCHES = 64, /* best entries whose blocks ask for pages of the file */
     DIGIT = 11,   /* bits of a position that a sort counts at a time */
     BINS = 1 << DIGIT,
-    FADE_BEFORE = 2, /* weights fade so many times as fast before an entry */
+    FADE_BEFORE = 2, /* weights fade this many times as fast before an entry */
 };
 
 /* ---- scratch ---- */
@@ -39,7 +39,7 @@ enum {
 static int32_t most_entries(const struct recall_tier *tier)
 {
     int64_t n_page = tier->n_page + pi_min(tier->n_place, RECALL_FILE_MOST);
-    return (int32_t)pi_max(n_page, RECALL_DESK_LEN) * RECALL_PAGE_LEN;
+    return (int32_t)pi_max(n_page, RECALL_STAGING_LEN) * RECALL_PAGE_LEN;
 }
 
 static size_t place_work(const struct recall_tier *tier, int32_t n_tok, int32_t n_entry,
@@ -150,8 +150,8 @@ static void sort_digit(const uint64_t *from, uint64_t *to, int32_t n, int32_t sh
         to[count[(from[i] >> shift) & (BINS - 1)]++] = from[i];
 }
 
-/* w->order: the entries that there are, by position. Those in memory come in ascending runs, mostly
-   several. */
+/* w->order: the entries that there are, by position. The entries in memory come in ascending runs,
+   mostly several. */
 static void put_in_order(struct choice *c)
 {
     struct recall_work *w = c->w;
@@ -240,7 +240,7 @@ static int32_t choose_best(struct choice *c)
 
 /* ---- pages of the file ---- */
 
-/* What a page must promise to be read: more than the least that comes back as it is. */
+/* The promise that a page must have to be read: more than the least that comes back as it is. */
 static float least_reach(struct choice *c)
 {
     float least = FLT_MAX;
@@ -284,22 +284,22 @@ static void lose(struct choice *c, struct recall_ref *ref)
     ref->n = 0;
 }
 
-/* Reads a page of the row to the desk, behind those that lie there. */
+/* Reads a page of the row to the staging lane, behind the pages that lie there. */
 static bool fetch(struct choice *c, const struct recall_ref *ref, struct recall_head *head)
 {
     struct recall_work *w = c->w;
     if (!recall_file_read(c->tier, c->shelf, ref->place, true, head, w->buffer))
         return false;
-    kv_lane_put_page(w->desk[c->shelf->kind].kv, 0, 0, w->buffer + RECALL_HEAD_SIZE, ref->seen);
+    kv_lane_put_page(w->staging[c->shelf->kind].kv, 0, 0, w->buffer + RECALL_HEAD_SIZE, ref->seen);
     return true;
 }
 
-/* Scores what lies on the desk: the pages from number `begin` on that were read. */
+/* Scores the entries in the staging lane: the pages from number `begin` on that were read. */
 static void score_desk(struct choice *c, int32_t begin)
 {
     struct recall_work *w = c->w;
     const float *x = w->reach;
-    recall_scorer_run(&c->scorer, w->desk[c->shelf->kind].kv, false, w->reach);
+    recall_scorer_run(&c->scorer, w->staging[c->shelf->kind].kv, false, w->reach);
     for (int32_t j = begin; j < w->n_page; j++) {
         const struct recall_ref *ref = recall_row_ref(c->shelf, c->row, w->page[j]);
         int32_t at = c->n_memory + j * RECALL_PAGE_LEN;
@@ -310,7 +310,7 @@ static void score_desk(struct choice *c, int32_t begin)
         }
         x += ref->seen;
     }
-    kv_lane_clear(w->desk[c->shelf->kind].kv, 0, 0);
+    kv_lane_clear(w->staging[c->shelf->kind].kv, 0, 0);
 }
 
 /* Reads and scores the best n of the pages that promise something. */
@@ -329,7 +329,7 @@ static void read_pages(struct choice *c, int32_t n)
         }
         memcpy(w->pos + numbers(c), head.pos, sizeof(head.pos));
         w->page[w->n_page++] = w->chosen[i];
-        if (w->n_page - begin == RECALL_DESK_LEN) {
+        if (w->n_page - begin == RECALL_STAGING_LEN) {
             score_desk(c, begin);
             begin = w->n_page;
         }
@@ -360,7 +360,7 @@ static bool fill_from_file(struct choice *c, const struct recall_query *query,
                            struct kv_seq *guests, int32_t j)
 {
     struct recall_work *w = c->w;
-    struct kv_seq *desk = w->desk[c->shelf->kind].kv;
+    struct kv_seq *staging = w->staging[c->shelf->kind].kv;
     const int32_t *to = w->wait + c->n_memory + (size_t)j * RECALL_PAGE_LEN;
     struct recall_head head;
     int32_t n = 0;
@@ -370,7 +370,7 @@ static bool fill_from_file(struct choice *c, const struct recall_query *query,
         return true;
     if (!fetch(c, recall_row_ref(c->shelf, c->row, w->page[j]), &head))
         return false;
-    struct kv_copy copy = {.from = desk,
+    struct kv_copy copy = {.from = staging,
                            .to = guests,
                            .to_layer = query->layer,
                            .to_head = query->head,
@@ -378,7 +378,7 @@ static bool fill_from_file(struct choice *c, const struct recall_query *query,
     for (int32_t e = 0; e < RECALL_PAGE_LEN; e++)
         if (to[e] >= 0)
             kv_lane_fill(&copy, e, to[e]);
-    kv_lane_clear(desk, 0, 0);
+    kv_lane_clear(staging, 0, 0);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /*
  * tier_file.c - the file behind the tier's memory, version 1; docs/recall-file.md describes the
  * bytes. It knows places and pages, not whose they are. Invariant: whenever the process ends, the
- * file opens again: its header is written before any page, a page before its head, and a head says
+ * file opens again. Its header is written before any page, a page before its head, and a head says
  * by checksums whether both are whole.
  */
 #include "base/cursor.h"
@@ -35,7 +35,7 @@ static pith_status get_count(struct pi_cursor *c, const char *field, int32_t max
     return PITH_OK;
 }
 
-/* What every version has. */
+/* The fields that every version has. */
 static pith_status check_beginning(const uint8_t *bytes, size_t size, pith_error *err)
 {
     uint32_t order;
@@ -217,7 +217,7 @@ static void look_through(const struct recall_file *file, const struct recall_fil
     }
 }
 
-/* Checks what an existing file is, before it is written over. */
+/* Checks an existing file before it is written over. */
 static pith_status check_old(const struct recall_tier *tier, pith_error *err)
 {
     const struct recall_file *file = &tier->file;
@@ -313,7 +313,7 @@ pith_status recall_file_open(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
-/* What is left of the run is of no use to anyone: its room is given back. */
+/* The content of the run is of no use afterwards: its room is given back. */
 void recall_file_close(struct recall_tier *tier)
 {
     struct recall_file *file = &tier->file;
@@ -349,7 +349,7 @@ bool recall_file_write(struct recall_tier *tier, const struct recall_shelf *shel
         pi_disk_write(&file->disk, offset + RECALL_HEAD_SIZE, page, shelf->page_bytes, &why);
     if (status == PITH_OK)
         status = pi_disk_write(&file->disk, offset, bytes, sizeof(bytes), &why);
-    if (status != PITH_OK && !atomic_exchange(&file->closed, true))
+    if (status != PITH_OK && !atomic_exchange(&file->failed, true))
         pi_log(PITH_LOG_WARN, "recall: %s: %s: what memory has no room for is lost from now on",
                file->path, why.message);
     return status == PITH_OK;

@@ -1,8 +1,8 @@
 /*
- * tier_score.c - what the queries of a recall think of stored entries, exactly for those that are
- * in memory, and as a bound for the pages that are in the file. It moves nothing and decides
- * nothing. Invariant: a score depends on the entry, the queries and, with statistics, on the scores
- * of the row in memory; never on the thread.
+ * tier_score.c - scores of stored entries by the queries of a recall. They are exact for entries in
+ * memory, and bounds for pages in the file. It moves nothing and decides nothing. Invariant: a
+ * score depends on the entry, the queries and, with statistics, on the scores of the row in memory;
+ * never on the thread.
  */
 #include <float.h>
 #include <math.h>
@@ -26,7 +26,7 @@ pith_status recall_score_open(struct recall_tier *tier, pith_error *err)
         return pi_fail(err, PITH_INVALID, "recall: score=triattention wants stats=FILE");
     if (m->rope == NULL)
         return pi_fail(err, PITH_INVALID,
-                       "recall: score=triattention: nobody says how the keys were rotated");
+                       "recall: score=triattention: it is not known how the keys were rotated");
     PI_TRY(pith_stats_load(tier->o.stats, &stats->stats, err));
     PI_TRY(stats_check_lanes(stats->stats, m, "recall: ", err));
     const struct triattention_form form = {.offset_max = OFFSET_MAX,
@@ -202,7 +202,8 @@ void recall_scorer_run(struct recall_scorer *s, const struct kv_seq *kv, bool fi
 
 /* ---- bounds ---- */
 
-/* The half float at x or next to it, below or above. What has no room becomes the largest. */
+/* The half float at x or next to it, below or above. A value beyond the range becomes the
+   largest. */
 static uint16_t half_outwards(float x, bool below)
 {
     uint16_t h = pi_f16_from_f32(fminf(fmaxf(x, -65504.0f), 65504.0f));
@@ -281,12 +282,12 @@ static double largest_square(const uint16_t *least, const uint16_t *most)
     return fmax(a * a, b * b);
 }
 
-/* The most that a row's second term can be: the weights are >= 0, and the modulus of a band is at
+/* The most that a row's second term can be. The weights are >= 0, and the modulus of a band is at
    most that of the corner that lies farthest out. */
 static double most_moduli(const struct recall_scorer *s, const struct recall_shelf *shelf,
                           int32_t place, int32_t row)
 {
-    const struct triattention_rope *rope = &s->tier->stats.plans.turned.rope;
+    const struct triattention_rope *rope = &s->tier->stats.plans.rotated.rope;
     const uint16_t *least = shelf->bounds + (size_t)place * 2 * (size_t)rope->dim;
     const uint16_t *most = least + rope->dim;
     const float *e = s->w->e + (size_t)row * (size_t)rope->n_pair;

@@ -1,8 +1,8 @@
 /*
- * tier_shelf.c - one lane of the tier: entries come in at the end of a row, and where there is no
- * page left the oldest of all rows goes to the file, or out of it. It asks nothing about what
- * entries are worth. Invariant: a row's pages ascend by their stamps, first those in the file, then
- * those in memory, and pages that several rows share stand first in all of them at the same time.
+ * tier_shelf.c - one lane of the tier. Entries come in at the end of a row. Where there is no page
+ * left the oldest of all rows goes to the file, or out of it. It asks nothing about what entries
+ * are worth. Invariant: a row's pages ascend by their stamps, first the pages in the file, then the
+ * pages in memory. Pages that several rows share stand first in all of them at the same time.
  */
 #include <math.h>
 
@@ -100,7 +100,7 @@ static int32_t write_page(struct recall_tier *tier, struct recall_shelf *shelf,
                           const struct recall_store *store, const struct kv_seq *kv, uint64_t stamp,
                           int32_t n)
 {
-    if (shelf->n_place == 0 || atomic_load(&tier->file.closed))
+    if (shelf->n_place == 0 || atomic_load(&tier->file.failed))
         return -1;
     int32_t place = take_place(tier, shelf), dim = tier->model.g.dim_k;
     struct recall_place *known = &shelf->place[place];

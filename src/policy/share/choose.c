@@ -1,8 +1,9 @@
 /*
- * choose.c - what stands for what: of the steps before a closed one those of like words (MemShare,
- * Algorithm 1, stage 1), laid over it where most tokens are the same, and of their pages those that
- * are near (stage 2), as far as they follow each other and places come free; or, as a control,
- * pages taken by chance. Invariant: the choice depends on the tokens and pages of the steps alone.
+ * choose.c - which pages stand for which. Of the steps before a closed one, steps of like words
+ * (MemShare, Algorithm 1, stage 1) are laid over it where most tokens agree. Of their pages the
+ * near ones (stage 2) are shared, as far as they follow each other and places come free. As a
+ * control, pages are taken at random instead. Invariant: the choice depends on the tokens and pages
+ * of the steps alone.
  */
 #include <math.h>
 
@@ -93,7 +94,8 @@ static const struct share_step *step_of(const struct candidate *c)
 
 #define SHIFT_MAX 16 /* how far apart in their steps entries may lie that are compared */
 
-/* How many tokens of a step, from its place `begin` on, are those of another from `from` on. */
+/* How many tokens of a step, from its place `begin` on, equal the tokens of another from `from`
+   on. */
 static int32_t count_same(const struct share_seq *seq, const struct share_step *step, int32_t begin,
                           const struct candidate *c, int32_t from, int32_t n)
 {
@@ -105,8 +107,8 @@ static int32_t count_same(const struct share_seq *seq, const struct share_step *
     return same;
 }
 
-/* By how much a step lies later than a candidate where most of their tokens are the same, of equals
-   the least, forward first; returns how many are. */
+/* By how much a step lies later than a candidate where most of their tokens are the same. Of equals
+   it is the least, forward first. Returns how many are the same. */
 static int32_t find_shift(const struct share_seq *seq, const struct share_step *step,
                           const struct candidate *c, int32_t *shift)
 {
@@ -125,8 +127,8 @@ static int32_t find_shift(const struct share_seq *seq, const struct share_step *
     return most;
 }
 
-/* What of run i of a candidate's first lane could stand in a step, which lies `shift` later: from
-   its first entry on, as that begins a page. False: nothing of it. */
+/* The part of run i of a candidate's first lane that could stand in a step, which lies `shift`
+   later. It goes from its first entry on, as that begins a page. False: nothing of it. */
 static bool block_of(const struct share_seq *seq, const struct share_step *step,
                      const struct candidate *c, int32_t i, int32_t shift, struct share_block *out)
 {
@@ -170,7 +172,8 @@ static int32_t add_blocks(const struct share_seq *seq, const struct share_step *
 
 static struct share_place place_at(const struct share_seq *seq, int32_t pos, int32_t n)
 {
-    return (struct share_place){.kv = seq->kv, .pos = pos, .n = n, .uneven = seq->uneven};
+    return (struct share_place){
+        .kv = seq->kv, .pos = pos, .n = n, .lanes_differ = seq->lanes_differ};
 }
 
 static double distance_of(const struct share *s, const struct share_distance *d)
@@ -186,7 +189,7 @@ static bool is_near(const struct share *s, const struct share_distance *d, doubl
            (o->form == SHARE_PAPER || d->relative < loose * o->relative);
 }
 
-/* A closed step's blocks, which are compared by whoever is free. */
+/* A closed step's blocks, which any free thread compares. */
 struct compare_job {
     const struct share_seq *seq;
     const struct share_step *step;
@@ -287,7 +290,8 @@ static int32_t begin_of(const struct share_block *block, const struct stretch *x
     return block[x->first].begin;
 }
 
-/* Whether a stretch pays: half a page comes free at least, and half of what is read elsewhere. */
+/* Whether a stretch pays: half a page comes free at least, and half of the entries that are read
+   elsewhere. */
 static bool pays(const struct share *s, const struct stretch *x)
 {
     return 2 * x->gain >= s->g.page_len && 2 * x->gain >= x->n;
@@ -308,8 +312,8 @@ static void offer(const struct share *s, const struct share_layout *layout,
         *best = x;
 }
 
-/* Offers all stretches that begin with a block: up to the end of each that follows, and up to the
-   last place before that where a page ends. */
+/* Offers all stretches that begin with a block. They go up to the end of each that follows, and up
+   to the last place before that where a page ends. */
 static void offer_from(const struct share *s, const struct share_layout *layout,
                        const struct share_block *block, int32_t n_block, int32_t first,
                        struct stretch *best)
@@ -366,7 +370,7 @@ static bool share_stretch(struct share_seq *seq, struct share_step *step,
     return true;
 }
 
-/* What overlaps a stretch is offered no more. */
+/* Blocks that overlap a stretch are offered no more. */
 static void forget_blocks(struct share_block *block, int32_t n, const struct stretch *x)
 {
     int32_t begin = begin_of(block, x), end = begin + x->n;
@@ -433,8 +437,8 @@ static bool fits(const struct share *s, const struct share_page *page,
     return s->config.options.mode == SHARE_LITERAL ? from->n == page->n : from->n >= page->n;
 }
 
-/* Page number `take` of those before a step that could stand for one of its own, if there are so
-   many: `out`, of candidate c; returns how many there are. */
+/* Page number `take` of the pages before a step that could stand for one of its own, if there are
+   that many. It is `out`, of candidate c. Returns how many there are. */
 static int32_t find_any(struct share_seq *seq, const struct share_step *step,
                         const struct share_page *page, int32_t take, struct candidate *c,
                         struct share_page *out)

@@ -1,7 +1,7 @@
 /*
- * distance.c - how far apart two pages are: sums of squares of a lane, and what the lanes of all
- * layers come to, as MemShare writes it and without the model's shape in it. It knows numbers
- * alone, no lanes. Invariant: the order of every sum is fixed.
+ * distance.c - how far apart two pages are: sums of squares of a lane, and their total over the
+ * lanes of all layers. The total is as MemShare writes it, or without the model's shape in it. It
+ * knows numbers alone, no lanes. Invariant: the order of every sum is fixed.
  */
 #include <math.h>
 
@@ -76,9 +76,9 @@ static void add_values(const struct kv_geometry *g, const float *a, const float 
     }
 }
 
-/* Keys are compared as they were before rotation: what turned both by the same angle changes no
-   difference, so that one of them is turned by the difference of positions, and what YaRN
-   multiplied both by is divided out. */
+/* Keys are compared as they were before rotation. An angle that turned both changes no difference,
+   so that one of them is turned by the difference of positions. A factor that YaRN multiplied both
+   by is divided out. */
 void share_lane_sums(const struct kv_geometry *g, const struct share_rows *a,
                      const struct share_rows *b, int32_t n, const struct share_turn *turn,
                      float *work, struct share_sums *out)
@@ -99,10 +99,11 @@ void share_lane_sums(const struct kv_geometry *g, const struct share_rows *a,
 
 /* ---- all layers ---- */
 
-/* MemShare, Algorithm 1, stage 2, where d is the entries of a page and h the KV heads:
-   D = (1 / N) sum over N layers of (||K1 - K2|| + ||V1 - V2||) / (2 d h), norms over the layer's
-   whole page. Without the shape: the root mean square of an element in its place,
-   RMS(x) = ||x|| / sqrt(d h dim), and half the sum for K and V. */
+/* MemShare, Algorithm 1, stage 2:
+     D = (1 / N) sum over N layers of (||K1 - K2|| + ||V1 - V2||) / (2 d h)
+   with d the entries of a page and h the KV heads; norms are over the layer's whole page. Without
+   the shape it is the root mean square of an element in its place, RMS(x) = ||x|| / sqrt(d h dim).
+   It is half the sum for K and V. */
 void share_total_add(struct share_total *t, const struct kv_geometry *g,
                      const struct share_sums *lane, int32_t n)
 {

@@ -1,7 +1,7 @@
 /*
- * internal.h - the parts of a share policy, for the files of share/: where steps end (steps.c), how
- * far apart two pages are (distance.c), where stretches lie (pages.c), what stands for what
- * (choose.c), and what a sequence remembers (share.c).
+ * internal.h - the parts of a share policy, for the files of share/. They are where steps end
+ * (steps.c), how far apart two pages are (distance.c) and where stretches lie (pages.c). Then which
+ * pages stand for which (choose.c), and the state of a sequence (share.c).
  */
 #ifndef PI_SHARE_INTERNAL_H
 #define PI_SHARE_INTERNAL_H
@@ -13,7 +13,7 @@
 
 /* ---- steps.c: where steps end, and which are alike ---- */
 
-/* What a token's text means for blank lines, as bits. */
+/* The role of a token's text in blank lines, as bits. */
 enum share_flag {
     SHARE_BLANK = 1 << 0,  /* it has one: "\n\n" */
     SHARE_BEGINS = 1 << 1, /* it begins with a line feed */
@@ -23,7 +23,7 @@ enum share_flag {
 
 /* The flags of a text. */
 uint8_t share_text_flags(const char *text, size_t len);
-/* Those of all tokens of a model, [n_vocab], a pi_mem block. NOMEM. */
+/* The flags of all tokens of a model, [n_vocab], a pi_mem block. NOMEM. */
 pith_status share_vocab_flags(const struct pith_model *model, uint8_t **out, pith_error *err);
 /* Whether the last of tokens [n], which follow each other, completes a blank line. */
 bool share_ends_step(const uint8_t *flags, const int32_t *tokens, int32_t n);
@@ -64,7 +64,7 @@ struct share_rows {
 /* How keys of `a` are turned before they are compared. */
 struct share_turn {
     const struct pi_rope *rope;
-    const float *cs; /* [n_pair][2] cosine and sine of what they are turned by */
+    const float *cs; /* [n_pair][2] cosine and sine of the angles that they are turned by */
 };
 
 /* Of the first n entries of two pages; turn NULL: keys as they are. keys of a, turned, are left in
@@ -84,7 +84,7 @@ struct share_total {
 /* Adds a layer of n_head lanes. */
 void share_total_add(struct share_total *t, const struct kv_geometry *g,
                      const struct share_sums *lane, int32_t n);
-/* What it comes to for n_layer layers, those that were not added counting as equal. */
+/* The distance for n_layer layers, those that were not added counting as equal. */
 double share_total_paper(const struct share_total *t, int32_t n_layer);
 double share_total_rms(const struct share_total *t, int32_t n_layer);
 double share_total_relative(const struct share_total *t);
@@ -121,8 +121,8 @@ struct share_seq {
     int32_t begin;  /* of the running step; SHARE_NO_STEP: none runs */
     int32_t n_seen; /* tokens that were noted */
     int32_t first_change;
-    bool uneven; /* lanes may differ in their pages: there was a round, or it was loaded */
-    bool began;  /* the last share_seq_begin began a step */
+    bool lanes_differ; /* lanes may differ in their pages: there was a round, or it was loaded */
+    bool began;        /* the last share_seq_begin began a step */
 
     struct share_step *step; /* [cap_step] */
     int32_t n_step, cap_step;
@@ -145,7 +145,8 @@ struct share_distance {
 struct share_block {
     int32_t from;  /* number of the step among those that it is compared with */
     int32_t at;    /* position of its first entry */
-    int32_t begin; /* of what it is compared with, from the closed step's first token on */
+    int32_t begin; /* of the place that it is compared with, from the closed step's first token
+                      on */
     int32_t n;
     bool compared;
     bool near;
@@ -159,7 +160,7 @@ struct share_page {
     int32_t n;  /* entries */
 };
 
-/* What a thread compares with. */
+/* The buffers in which a thread compares. */
 struct share_scratch {
     float *work;             /* [5][work_row] keys and values of pages */
     float *cs;               /* [n_pair][2] of keys that are turned by cs_delta positions */
@@ -191,7 +192,7 @@ struct share {
 };
 
 /* Table entries of a lane that sharing may add for a step of n tokens, and blocks of another that
-   it is compared with: twice its pages, and some. */
+   it is compared with. They are twice its pages, and some. */
 static inline int32_t share_runs_at(const struct share *s, int32_t n)
 {
     return 2 * (n / s->g.page_len) + 8;
@@ -215,12 +216,12 @@ struct share_place {
     const struct kv_seq *kv;
     int32_t pos; /* of its first entry */
     int32_t n;
-    bool uneven;            /* of the sequence */
+    bool lanes_differ;      /* of the sequence */
     struct share_spot spot; /* in the first lane */
 };
 
-/* The pages of the first lane that lie in positions begin .. end - 1, take no more entries, and
-   nothing else is read in the place of, at most cap. */
+/* The pages of the first lane that lie in positions begin .. end - 1, take no more entries, and are
+   read themselves. They are at most cap. */
 int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end,
                            struct share_page *out, int32_t cap);
 /* The first run of the first lane that begins at a position or behind it. */
@@ -229,7 +230,7 @@ int32_t share_run_from(const struct kv_seq *kv, int32_t pos);
 /* Finds it in the first lane; false: not all of its positions are there. */
 bool share_place_find(struct share_place *p);
 
-/* How far apart two places of at most a page are; compares the last layers first, and no others
+/* How far apart two places of at most a page are. It compares the last layers first, and no others
    once the configured distance comes to limit. False: some lane does not have them, or reads parts
    of them differently. Threads may compare at the same time, each with a scratch of its own. */
 bool share_compare(const struct share *s, struct share_scratch *scratch,
@@ -250,13 +251,13 @@ struct share_layout {
 /* Of a lane, as it is now, in the share's memory. False: it is not there whole, or has too many. */
 bool share_layout_find(struct share *s, const struct share_place *step, int32_t layer, int32_t head,
                        struct share_layout *out);
-/* How many places come free, those in the lane's last page included, when others stand for n
-   entries from `begin` on; negative: more are taken, or it cannot be. */
+/* How many places come free, the ones in the lane's last page included, when others stand for n
+   entries from `begin` on. Negative: more are taken, or it cannot be. */
 int32_t share_gain(const struct share_layout *layout, int32_t begin, int32_t n);
 
-/* Lets place b of a sequence stand for place a of kv in all lanes, as the mode says; both lie in
-   steps, and b begins a page. False: some lane does not have them so, or would take more than it
-   does, or there would be more stretches than memory is set aside for. */
+/* Lets place b of a sequence stand for place a of kv in all lanes, as the mode says. Both lie in
+   steps, and b begins a page. False: some lane does not have them so, or would take more memory
+   than it does. Also where there would be more stretches than memory is set aside for. */
 bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *step,
                  const struct share_place *a, const struct share_place *b);
 

@@ -1,8 +1,8 @@
 /*
- * pages.c - stretches of a step in the lanes of a sequence: where they lie, how far apart two of
- * them are, how many places come free when one stands for the other, and one standing for the other
- * in all lanes or in none. It knows no steps. Invariant: what is compared and what is shared are
- * entries at consecutive positions, the same in every lane.
+ * pages.c - stretches of a step in the lanes of a sequence: where they lie, and how far apart two
+ * of them are. Also how many places come free when one stands for the other. It also lets one stand
+ * for the other in all lanes or in none. It knows no steps. Invariant: what is compared and what is
+ * shared are entries at consecutive positions, the same in every lane.
  */
 #include <math.h>
 
@@ -88,7 +88,7 @@ static bool spot_of(const struct share_place *p, int32_t layer, int32_t head,
                     struct share_spot *out)
 {
     *out = p->spot;
-    return !p->uneven || find_spot(p, layer, head, out);
+    return !p->lanes_differ || find_spot(p, layer, head, out);
 }
 
 int32_t share_pages_inside(const struct kv_seq *kv, int32_t begin, int32_t end,
@@ -156,7 +156,7 @@ static bool compare_layer(const struct share *s, struct share_scratch *scratch,
 }
 
 /* Keys, which are rotated for where they were written, are turned on by delta positions. Pages of
-   one step lie equally far from those of another. */
+   one step lie equally far from the pages of another. */
 static struct share_turn turn_by(const struct share *s, struct share_scratch *scratch,
                                  int32_t delta)
 {
@@ -274,8 +274,8 @@ static bool can_apply(struct share *s, const struct share_place *step, const str
     if (s->config.evicts &&
         kv_lane_breaks(a->kv, layer, head) + breaks > 2 * s->config.options.runs)
         return false;
-    return !step->uneven || (share_layout_find(s, step, layer, head, &layout) &&
-                             share_gain(&layout, a->pos - step->pos, a->n) >= 0);
+    return !step->lanes_differ || (share_layout_find(s, step, layer, head, &layout) &&
+                                   share_gain(&layout, a->pos - step->pos, a->n) >= 0);
 }
 
 static pith_status apply(const struct share *s, struct kv_seq *kv, const struct share_place *a,

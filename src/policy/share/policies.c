@@ -1,7 +1,7 @@
 /*
  * policies.c - the table of share policies, their options and what these mean for memory, and the
- * public listing. What an option does is the business of whoever reads it; here stands what a text
- * can say and what cannot work together.
+ * public listing. The code that reads an option knows what it does. Here stand the values that a
+ * text can have, and the options that do not go together.
  */
 #include "policy/share/share.h"
 
@@ -18,53 +18,59 @@ static const char *const yes_words[] = {"no", "yes", NULL};
 
 #define AT(member) .offset = offsetof(struct share_options, member)
 
-/* What both policies have. */
+/* The options that both policies have. */
 #define MODE_PARAM                                                                                 \
     {                                                                                              \
         "mode", POLICY_TYPE_CHOICE, AT(mode), 0, 0, "positional",                                  \
-            "how what is shared is read: positional (at the positions of the page that went) or "  \
-            "literal (the paper's: where it was written, counting for both)",                      \
+            "how a shared page is read: positional, at the positions of the page that went, or "   \
+            "literal, the paper's, where it was written",                                          \
             mode_words                                                                             \
     }
 #define RUNS_PARAM                                                                                 \
     {                                                                                              \
         "runs", POLICY_TYPE_COUNT, AT(runs), 1, RUNS_MAX, "2",                                     \
-            "with --keep: most stretches of a lane that are read elsewhere, which packing leaves " \
-            "apart and memory is set aside for",                                                   \
+            "with --keep: most stretches of a lane that are read elsewhere; packing leaves them "  \
+            "apart, and memory is set aside for that",                                             \
             NULL                                                                                   \
     }
 
 static const struct policy_param memshare_params[] = {
     {"step", POLICY_TYPE_REAL, AT(step), 0, 1000, "0.8",
-     "steps are alike where the cosine of their bags of tokens is above this, to thousandths",
+     "reasoning steps are alike where the cosine of their bags of tokens is above this, to "
+     "thousandths",
      NULL},
     {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "0.15",
-     "pages stand for each other where their distance is below this; of form=paper the paper has "
-     "0.8",
+     "pages stand for each other where their distance is below this. The right value depends on "
+     "the model",
      NULL},
     {"relative", POLICY_TYPE_REAL, AT(relative), 0, 2000, "0.5",
-     "and with form=rms their difference is below this part of what they hold", NULL},
+     "with form=rms: and where their difference is below this part of their size (0: equal, about "
+     "1.4: unrelated)",
+     NULL},
     {"form", POLICY_TYPE_CHOICE, AT(form), 0, 0, "rms",
-     "the distance of two pages: rms (of an element of K and V) or paper (as MemShare writes it, "
-     "which depends on the model's shape)",
+     "the distance of two pages: rms, of an element of K and V, or paper, as the paper writes it",
      form_words},
     MODE_PARAM,
     {"candidates", POLICY_TYPE_COUNT, AT(candidates), 1, SHARE_CANDIDATES_MAX, "8",
-     "most similar steps that a step is compared with", NULL},
+     "most similar reasoning steps that a step is compared with", NULL},
     {"across", POLICY_TYPE_CHOICE, AT(across), 0, 0, "no",
-     "yes: other sequences' steps are candidates, too; one user's text then shows in what another "
-     "is answered, and answers depend on company",
+     "yes: steps of other sequences are candidates, too. One user's text then shows in another's "
+     "answer, and answers depend on company",
      yes_words},
     RUNS_PARAM,
     {"loose", POLICY_TYPE_REAL, AT(loose), 1000, 100000, "1.5",
-     "factor of block and relative where memory runs out", NULL},
+     "factor of block and relative where a scheduler runs out of memory and may look again "
+     "(pressure)",
+     NULL},
     {0},
 };
 
 static const struct policy_param random_params[] = {
     {"share", POLICY_TYPE_REAL, AT(share), 0, 1000, "0.2",
-     "part of the pages of steps that are shared, each with one taken by chance", NULL},
-    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, SEED_MAX, "0", "of the chance", NULL},
+     "the probability that a page of a reasoning step is shared, with a random page of an earlier "
+     "one",
+     NULL},
+    {"seed", POLICY_TYPE_COUNT, AT(seed), 0, SEED_MAX, "0", "seed of the random pages", NULL},
     MODE_PARAM,
     RUNS_PARAM,
     {0},
@@ -90,10 +96,13 @@ static const struct policy {
     const struct policy_param *params;
     pith_status (*check)(const struct share_options *o, pith_error *err); /* NULL: nothing */
 } policies[] = {
-    {"memshare", "pages of a step stand for those of an earlier step that says about the same",
+    {"memshare",
+     "pages of a step stand for pages of an earlier step of like words and near keys and values",
      "MemShare: Memory Efficient Inference for Large Reasoning Models through KV Cache Reuse",
      SHARE_MEMSHARE, memshare_params, check_memshare},
-    {"random", "as many pages as it is told, with pages taken by chance: a control",
+    {"random",
+     "each page of a step stands for a random one of an earlier step, with a probability: a "
+     "control",
      "MemShare's control", SHARE_RANDOM, random_params, NULL},
 };
 
@@ -163,7 +172,7 @@ int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g
 {
     if (c->kind == SHARE_NONE || n_entry >= n_token)
         return 0;
-    /* A sequence takes no more pages than without a policy, until a round packs it: that leaves a
+    /* A sequence takes no more pages than without a policy, until a round packs it. That leaves a
        page's places apart at either end of a stretch that is read elsewhere. */
     int64_t n_page = 2 * (int64_t)c->options.runs;
     int64_t bytes = 0;

@@ -1,10 +1,10 @@
 /*
- * share.c - what a share policy remembers: of an engine the scratch of comparing, of a sequence its
+ * share.c - the state of a share policy: of an engine the scratch of comparing, of a sequence its
  * steps. It says when steps begin and end; what stands for what is choose.c's.
  *
- * A step ends at the first blank line after as many tokens as a page holds, so that what is shorter
- * is a part of the step that follows. Invariant: nothing fails in note, whose memory begin
- * reserved; and all of it depends on the sequence's own tokens and evaluations.
+ * A step ends at the first blank line after as many tokens as a page holds. So a shorter one is a
+ * part of the step that follows. Invariant: nothing fails in note, whose memory begin reserved; and
+ * all of it depends on the sequence's own tokens and evaluations.
  */
 #include "base/mem.h"
 #include "base/os.h"
@@ -51,7 +51,7 @@ pith_status share_create(const struct share_config *c, const struct policy_model
             "share: the model has no tokenizer, and so no steps that end at blank lines");
     if (model->rope == NULL)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "share: nobody knows how keys are rotated, so that none can be read at "
+                       "share: it is not known how keys are rotated, so that none can be read at "
                        "another position");
     struct share *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s == NULL)
@@ -211,7 +211,7 @@ pith_status share_seq_fork(const struct share_seq *from, const pith_seq *owner, 
     seq->begin = from->begin;
     seq->n_seen = from->n_seen;
     seq->first_change = from->first_change;
-    seq->uneven = from->uneven;
+    seq->lanes_differ = from->lanes_differ;
     seq->seconds = from->seconds;
     *out = seq;
     return PITH_OK;
@@ -243,7 +243,7 @@ void share_seq_truncate(struct share_seq *seq, int32_t n_token)
         seq->first_change = INT32_MAX;
     if (n_token == 0) {
         reset(seq);
-        seq->uneven = false;
+        seq->lanes_differ = false;
         seq->seconds = 0.0;
     }
 }
@@ -259,12 +259,12 @@ void share_seq_note_round(struct share_seq *seq)
 {
     for (int32_t i = seq->n_step; i > 0 && !seq->step[i - 1].gone; i--)
         seq->step[i - 1].gone = true;
-    seq->uneven = true;
+    seq->lanes_differ = true;
 }
 
-void share_seq_set_foreign(struct share_seq *seq)
+void share_seq_set_loaded(struct share_seq *seq)
 {
-    seq->uneven = true;
+    seq->lanes_differ = true;
     seq->first_change = 0;
 }
 

@@ -1,8 +1,8 @@
 /*
  * share.h - several places of a sequence, or several sequences, read one page. A share policy works
- * on what a sequence generates: tokens form steps, a closed step is compared with earlier ones, and
- * pages that are near enough stand for each other. prefix.h has the other form, exact reuse of
- * prefixes across requests, which needs no policy. Only kv/ changes the cache.
+ * on the tokens that a sequence generates. Tokens form steps, a closed step is compared with
+ * earlier ones, and pages that are near enough stand for each other. prefix.h has the other form,
+ * exact reuse of prefixes across requests, which needs no policy. Only kv/ changes the cache.
  */
 #ifndef PI_SHARE_H
 #define PI_SHARE_H
@@ -59,8 +59,8 @@ pith_status share_config_parse(const char *text, struct share_config *out, pith_
 pith_status share_config_fit(struct share_config *c, const struct keep_config *keep,
                              const struct recall_config *recall, pith_error *err);
 
-/* What a sequence's pages can take, beyond what its entries fill, because rounds pack shared
-   stretches apart: bytes, for n_token tokens of which lanes hold at most n_entry. */
+/* Bytes of pages that a sequence can take, beyond its entries, because rounds pack shared stretches
+   apart. It is for n_token tokens of which lanes hold at most n_entry. */
 int64_t share_bytes_at(const struct share_config *c, const struct kv_geometry *g, int32_t n_token,
                        int32_t n_entry);
 
@@ -70,12 +70,12 @@ struct share;     /* an engine's */
 struct share_seq; /* a sequence's steps */
 
 /* UNSUPPORTED (a model without tokenizer, which has no steps; a rotation that deltas cannot
-   express), NOMEM. What model points to is borrowed until share_free. */
+   express), NOMEM. Objects that model points to are borrowed until share_free. */
 pith_status share_create(const struct share_config *c, const struct policy_model *model,
                          int32_t n_thread, struct share **out, pith_error *err);
 void share_free(struct share *share); /* every share_seq is freed before; NULL is ignored */
 
-/* owner: shown to whoever listens. */
+/* owner: shown to a listener. */
 pith_status share_seq_create(struct share *share, const pith_seq *owner, struct share_seq **out,
                              pith_error *err);
 void share_seq_free(struct share_seq *seq);
@@ -107,11 +107,11 @@ void share_seq_note(struct share_seq *seq, struct kv_seq *kv, const int32_t *tok
    that came free. */
 int64_t share_seq_scan(struct share_seq *seq, struct kv_seq *kv);
 
-/* A sequence that keeps no more than so many tokens is as if it shared nothing; INT32_MAX where
-   nothing has happened. */
+/* A sequence that keeps no more than this number of tokens is as if it shared nothing; INT32_MAX
+   where nothing has happened. */
 int32_t share_seq_first_change(const struct share_seq *seq);
-/* Nobody knows what the tokens that are there share: they come from a file. */
-void share_seq_set_foreign(struct share_seq *seq);
+/* The tokens of the sequence may share pages in unknown ways: they come from a file. */
+void share_seq_set_loaded(struct share_seq *seq);
 
 /* After a keep round: lanes were packed, so that steps whose pages are gone are no candidates. */
 void share_seq_note_round(struct share_seq *seq);

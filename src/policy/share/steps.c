@@ -1,5 +1,5 @@
 /*
- * steps.c - where a step of reasoning ends, and which steps say about the same: a blank line ends
+ * steps.c - where a step of reasoning ends, and which steps say about the same. A blank line ends
  * one, and two are alike by the cosine of their bags of tokens (MemShare, Algorithm 1, stage 1). It
  * knows tokens alone, no pages. Pure functions but for the table of a vocabulary.
  */

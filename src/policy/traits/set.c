@@ -28,7 +28,7 @@ int32_t policy_set_page_len(const struct policy_set *set)
                                                                       : PAGE_LEN;
 }
 
-/* The weights that a keep policy is shown would be those of what was read. */
+/* The weights that a keep policy is shown would be weights of the read entries only. */
 static pith_status check_read(const struct policy_set *set, pith_error *err)
 {
     const struct read_config *read = &set->read;
@@ -57,8 +57,8 @@ const char *policy_set_verb(const struct policy_set *set)
                                              : NULL;
 }
 
-/* Who looks at keys would see them without their centre, and who reads a page at other positions
-   turns queries, whose products with the centre are then others. */
+/* A policy that looks at keys would see them without their centre. One that reads a page at other
+   positions turns queries, whose products with the centre are then others. */
 static pith_status check_centre(const struct policy_set *set, pith_error *err)
 {
     const char *verb = policy_set_verb(set);

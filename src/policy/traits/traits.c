@@ -26,10 +26,11 @@ static struct engine_traits list_policies(const struct policy_set *set)
     return t;
 }
 
-/* Chunks that choose together end where a round comes, which nobody knows before. Rounds that wait
-   for a prompt's end depend on what is evaluated together, and so does what a prompt's end
-   overwrites. Weights of steps are gathered token by token, steps are what a share policy compares,
-   and read policies and recall treat a token that is evaluated alone unlike those of a prompt. */
+/* Chunks that choose together end where a round comes, whose time is not known before. Rounds that
+   wait for a prompt's end depend on the tokens that are evaluated together, and so do the entries
+   that a prompt's end overwrites. Weights of steps are gathered token by token, and a share policy
+   compares steps. Read policies and recall treat a token that is evaluated alone unlike a
+   prompt's. */
 struct engine_traits engine_traits_compute(const struct policy_set *set)
 {
     struct engine_traits t = list_policies(set);
@@ -40,8 +41,8 @@ struct engine_traits engine_traits_compute(const struct policy_set *set)
     t.counts_steps = !t.cuts_prompts || t.shares || t.reads_parts || t.recalls_kv ||
                      (t.needs & KEEP_NEED_STEP_WEIGHTS) != 0;
     t.takes_prefixes = engine_traits_check(&t, PITH_USE_PREFIX, NULL) == PITH_OK;
-    /* What a sequence with a share policy generates stays its own, so that what it shares depends
-       on nobody who holds its pages. */
+    /* Tokens that a sequence with a share policy generates stay its own. So the pages that it
+       shares do not depend on other holders of its pages. */
     if (t.takes_prefixes)
         t.publishes = t.shares ? ENGINE_PUBLISHES_PROMPTS : ENGINE_PUBLISHES_ALL;
     t.hides = t.evicts ? "keep" : t.reads_parts ? "read" : NULL;

@@ -21,7 +21,7 @@ struct policy_set {
     struct kv_type_choice k; /* what was asked for keys */
 };
 
-/* What params say of policies. INVALID, in one sentence. */
+/* Reads the policies of params. INVALID, in one sentence. */
 pith_status policy_set_parse(const pith_engine_params *params, struct policy_set *out,
                              pith_error *err);
 
@@ -35,19 +35,19 @@ pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_e
 /* The first verb that has a policy, as options name it; NULL: none has. */
 const char *policy_set_verb(const struct policy_set *set);
 
-/* What a text means as a sequence's own budget: keep_point's scale. Statuses of keep_read_scale;
+/* Reads a text as a sequence's own budget: keep_point's scale. Statuses of keep_read_scale;
    UNSUPPORTED: with a share policy. */
 pith_status policy_set_read_scale(const struct policy_set *set, const struct kv_geometry *lanes,
                                   const char *text, double *scale, pith_error *err);
 
 /* Bytes of KV memory that one sequence takes at most while it grows to to.n_token tokens, guests
-   and the ends of steps included; to.n_prompt as for keep_bytes_to. */
+   and the ends of steps included. to.n_prompt is as for keep_bytes_to. */
 int64_t policy_set_bytes(const struct policy_set *set, const struct kv_geometry *g,
                          struct keep_point to);
 
 /* ---- what follows from them ---- */
 
-/* What a sequence may give to the cache of prefixes. */
+/* The pages that a sequence may give to the cache of prefixes. */
 enum engine_publishes {
     ENGINE_PUBLISHES_NOTHING,
     ENGINE_PUBLISHES_PROMPTS, /* not what it generated */
@@ -62,7 +62,7 @@ struct engine_traits {
     bool recalls_text; /* recall as text */
     bool shares;       /* a share policy */
     bool full;         /* none of them */
-    bool centred;      /* keys are stored less what those of a lane have in common */
+    bool centred;      /* keys are stored less the common part of a lane's keys */
     bool coarse_keys;  /* of few bits, which some models store in q8_0 instead */
     const char *keep;  /* the keep policy's name; NULL: there is none */
 
@@ -76,7 +76,7 @@ struct engine_traits {
     /* ---- what follows ---- */
     /* The policy remembers more of a sequence than the entries that are there. */
     bool remembers;
-    /* What a sequence takes is bounded whatever it generates, and rounds copy what it shares. */
+    /* A sequence's memory is bounded whatever it generates, and rounds copy shared pages. */
     bool bounded;
     /* A prompt may be read in several evaluations, and leave the tokens as they would be. Where
        steps count, none of them may be of a single token. */
@@ -97,7 +97,7 @@ struct engine_traits engine_traits_compute(const struct policy_set *set);
 /* Whether sequences may be used so. UNSUPPORTED with why not, in one sentence. */
 pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pith_error *err);
 
-/* What to know of a use that there is: one sentence, or none. */
+/* A remark on a use that there is: one sentence, or none. */
 void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error *out);
 
 /* Why a sequence is not swapped while it has guests of recall. */
