@@ -168,6 +168,7 @@ static void help_of(const char *task, char *text, size_t cap)
         snprintf(text + len, cap - len, "%s%.*s", len > 0 ? ", " : "", (int)strcspn(name + 2, " "),
                  name + 2);
     }
+    said_free(&said);
     for (char *c = text; *c != '\0'; c++)
         *c = *c == '-' ? '_' : *c;
 }
