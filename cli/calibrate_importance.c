@@ -1,7 +1,7 @@
 /*
- * calibrate_importance.c - `pith calibrate importance`: cuts texts into pieces, lets the model
- * repeat them, writes what their entries were worth into statistics, and prints how well that is
- * predicted, layer by layer.
+ * calibrate_importance.c - `pith calibrate importance`: cuts texts into pieces and lets the model
+ * repeat them. It writes into statistics how important their entries were, and prints how well that
+ * is predicted, layer by layer.
  */
 #define _POSIX_C_SOURCE 200809L
 

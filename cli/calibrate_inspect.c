@@ -1,7 +1,7 @@
 /*
- * calibrate_inspect.c - `pith calibrate inspect`: draws what is in a file of statistics: how
- * narrow the queries of each head are, which bands they lie in, and the attention against distance
- * that they predict. With a text it compares those curves with the model's logits.
+ * calibrate_inspect.c - `pith calibrate inspect`: draws a file of statistics. It shows how narrow
+ * the queries of each head are, which bands they lie in, and the attention against distance that
+ * they predict. With a text it compares those curves with the model's logits.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
- * calibrate_loki.c - `pith calibrate loki`: finds the bases of a model's keys, which the read
- * policy Loki scores them in, and draws what is in a file of them: in how many dimensions the keys
- * of each layer have most of their variance.
+ * calibrate_loki.c - `pith calibrate loki`: finds the bases of a model's keys, in which the read
+ * policy Loki scores them. It also draws a file of bases: in how many dimensions the keys of each
+ * layer have most of their variance.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
- * calibrate_share.c - `pith calibrate share`: how far apart the pages of a model's steps are, as
- * histograms of each distance: of pages that hold the same tokens, of other pages of like steps,
- * and of pages taken by chance. Nothing is shared meanwhile, so that what is compared is the
+ * calibrate_share.c - `pith calibrate share`: how far apart the pages of a model's steps are. It
+ * prints histograms of each distance, of pages that hold the same tokens, of other pages of like
+ * steps, and of pages taken by chance. Nothing is shared meanwhile, so that the pages are the
  * model's own.
  *
  * The text is run twice, over two engines: the policy compares like steps, and the control that

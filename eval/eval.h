@@ -228,6 +228,9 @@ pith_status eval_check_file(const char *path, pith_error *err);
    device. IO names the path and the reason, NOMEM. */
 pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err);
 
+/* Takes a byte order mark, which some editors write, off the start of text [len]; the length left. */
+size_t eval_drop_mark(char *text, size_t len);
+
 /* Mean and half width of the 95 % interval (Wilson's for a share of successes). */
 struct eval_interval {
     double mean, low, high;

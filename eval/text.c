@@ -220,7 +220,7 @@ pith_status eval_read_file(const char *path, char **text, size_t *len, pith_erro
     return PITH_OK;
 }
 
-/* What the path leads to is no regular file: a rename would put one in its place. */
+/* The path leads to no regular file: a rename would put one in its place. */
 static bool is_device(const char *path)
 {
     struct stat s;

@@ -13,8 +13,8 @@ struct pi_question {
     size_t len;
 };
 
-/* The byte of text [len] in front of which recalled text for a message in it is read, and 0
-   where it holds no such message. That is the beginning of its question (pith_recall_question),
+/* The byte of text [len] in front of which recalled text for a message in it is read. It is 0
+   where the text holds no such message. That is the beginning of its question (pith_recall_question),
    at its last occurrence, with a label "question:" and the beginning of that line. It is the end
    of the message where the question opens it. Where nothing follows the message, no template
    marks it as a user's, and it may be a text to be continued. It then has a question only where

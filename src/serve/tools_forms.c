@@ -1,7 +1,7 @@
 /*
- * tools_forms.c - how families of models write calls and reasoning. It has the table of forms, the
- * parts of a template's text that tell them apart, and the markers that are control tokens of a
- * model. A new family is one line of each table.
+ * tools_forms.c - how families of models write calls and reasoning. One table has the forms, one
+ * the parts of a template's text that tell them apart, and one the markers that are control tokens.
+ * A new family is one line of each table.
  */
 #include "serve/tools_parser.h"
 

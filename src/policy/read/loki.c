@@ -9,9 +9,9 @@
  *
  * and the keys of highest score are read, in all their dimensions. P is found once for a model
  * (`pith calibrate loki`, loki_fit.c); the r numbers k P_r of every key are stored beside it
- * (KV_INDEX_PROJ). r = 64 is what QuoKA's comparison has, and 16 to 64 or a share of the variance
- * the authors; k is 25% of what there is, the authors having 12.5, 25 and 50. Instead of 1 /
- * sqrt(d) any factor gives the same order.
+ * (KV_INDEX_PROJ). r = 64 is the number of QuoKA's comparison, and 16 to 64 or a share of the
+ * variance the authors'. k is 25% of the entries, the authors having 12.5, 25 and 50. Instead of 1
+ * / sqrt(d) any factor gives the same order.
  *
  * Departures. The authors choose for every query head and every query. Here the query heads of a KV
  * head and the queries of a chunk choose together, by the mean of their scores. That is the score
