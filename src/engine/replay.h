@@ -28,8 +28,8 @@ struct pi_replay_shape {
 };
 
 /* keep and read are the option texts of pith_engine_params; NULL is the full cache, of which
-   everything is read. INVALID, NOMEM, the statuses of a read policy that opens files, and
-   UNSUPPORTED for a policy that learns from queries while it runs: they are not replayed. */
+   everything is read. INVALID, NOMEM, and the statuses of a read policy that opens files.
+   UNSUPPORTED: the policy learns from queries while it runs, and those are not replayed. */
 PITH_API pith_status pi_replay_create(const struct pi_replay_shape *shape, const char *keep,
                                       const char *read, struct pi_replay **out, pith_error *err);
 PITH_API void pi_replay_free(struct pi_replay *r); /* NULL is ignored */
