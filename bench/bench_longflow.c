@@ -25,7 +25,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "cpu/kernels.h"
-#include "policy/keep/keep.h"
+#include "policy/keep/rules/keep.h"
 #include "rig.h"
 
 /* Several times the caches, and more than a share of the last one of big servers: half of 128 MB

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "rig.h"
-#include "policy/keep/stats.h"
+#include "policy/keep/stats/stats.h"
 
 static void fill_rows(struct pith_stats *s)
 {

@@ -6,7 +6,7 @@
 #define CLI_BATCH_ANSWER_H
 
 #include "batch_line.h"
-#include "serve/reply.h"
+#include "serve/api/reply.h"
 
 /* 32 digits made of the request's name and the line's number, into buf [33]; returns buf. */
 const char *batch_answer_id(const char *custom_id, int64_t number, char *buf);

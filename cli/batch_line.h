@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 #include "serve/json.h"
-#include "serve/request.h"
+#include "serve/api/request.h"
 
 /* Zero it before use. Everything it points to is its own, freed by batch_line_free. */
 struct batch_line {

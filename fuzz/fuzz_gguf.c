@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "file/gguf.h"
 #include "model/load.h"
-#include "text/vocab.h"
+#include "text/vocab/vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "text/jinja.h"
-#include "text/jinja_json.h"
+#include "text/template/jinja.h"
+#include "text/value/jinja_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,5 +1,5 @@
 /*
- * fuzz_request.c - the body of a request (serve/request.h), on any bytes: the first says which API,
+ * fuzz_request.c - the body of a request (serve/api/request.h), on any bytes: the first says which API,
  * the rest is JSON. Answered by a few tokens and streamed, so that the replies are run as well. A
  * finding is a sanitizer's report, a leak, a refusal without a sentence or with one of several lines,
  * or a request beyond what it may ask for.
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/reply.h"
+#include "serve/api/reply.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -4,7 +4,7 @@
  * a text that ended and is not JSON.
  */
 #include "fuzz/grammar_walk.h"
-#include "text/jinja_json.h"
+#include "text/value/jinja_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "file/sum.h"
-#include "policy/keep/stats.h"
+#include "policy/keep/stats/stats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/tools.h"
-#include "serve/tools_json.h"
+#include "serve/tools/tools.h"
+#include "serve/tools/tools_json.h"
 
 struct told {
     char *text; /* [len] what was told, kinds and indices between */

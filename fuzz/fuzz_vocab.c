@@ -8,8 +8,8 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/chat.h"
-#include "text/vocab.h"
+#include "text/template/chat.h"
+#include "text/vocab/vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

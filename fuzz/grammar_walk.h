@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "base/utf8.h"
-#include "text/grammar.h"
-#include "text/vocab_internal.h"
+#include "text/grammar/grammar.h"
+#include "text/vocab/vocab_internal.h"
 
 #define WALK_MOST 60 /* tokens of a text */
 

@@ -19,6 +19,10 @@ FLOORS = (
     "src/base",
     "src/tensor",
     "src/file",
+    "src/text/value",
+    "src/text/vocab",
+    "src/text/template",
+    "src/text/grammar",
     "src/text",
     "src/cpu",
     "src/device",
@@ -27,13 +31,20 @@ FLOORS = (
     "src/device/checked",
     "src/model",
     "src/policy",
-    "src/policy/keep",
+    "src/policy/keep/stats",
+    "src/policy/keep/rules",
+    "src/policy/keep/learn",
+    "src/policy/keep/methods",
     "src/policy/read",
     "src/policy/recall",
     "src/policy/share",
     "src/policy/traits",
     "src/engine",
     "src/serve",
+    "src/serve/tools",
+    "src/serve/scheduler",
+    "src/serve/api",
+    "src/serve/view",
     "eval",
     "server",
     "cli",
@@ -43,8 +54,8 @@ FLOORS = (
 ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.
-    "server": ("src/serve/json.h", "src/serve/request.h", "src/serve/reply.h", "src/serve/view.h"),
-    "cli": ("src/serve/json.h", "src/serve/request.h", "src/serve/reply.h"),
+    "server": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h", "src/serve/view/view.h"),
+    "cli": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h"),
 }
 
 # (file, what it reaches for): why.

@@ -18,7 +18,7 @@ if [ -z "${KEEP:-}" ]; then
     if [ ! -e "$stats" ]; then
         echo "demo-real.sh: learning which entries matter, once, in a minute or two" >&2
         cat docs/eval.md docs/scheduler.md docs/batch.md >"$work/prose"
-        cat src/policy/keep/*.c >"$work/code"
+        cat src/policy/keep/*/*.c >"$work/code"
         "$PITH" calibrate importance -m "$file" -f "$work/prose" -f "$work/code" --pieces 4 -c 400 \
             -t "$THREADS" -o "$stats"
     fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/nfc_table.h: what composing a text (Unicode's form NFC) needs to know.
+"""Writes src/text/vocab/nfc_table.h: what composing a text (Unicode's form NFC) needs to know.
 
-    python3 scripts/nfc.py > src/text/nfc_table.h
+    python3 scripts/nfc.py > src/text/vocab/nfc_table.h
 
 The source is Python's unicodedata. Characters that later versions of Unicode add are left as they
 are; those of earlier versions never change (Unicode's stability policy).

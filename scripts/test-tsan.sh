@@ -23,7 +23,7 @@ if [ $# = 0 ]; then
     cmake --build "$build" -j "$(nproc)" --target pith-cli
     for test in test_server test_server_streams test_server_tls; do
         echo "test-tsan.sh: $test"
-        python3 -B "tests/$test.py" "$build/cli/pith" models/pith-mini.gguf
+        python3 -B "tests/server/$test.py" "$build/cli/pith" models/pith-mini.gguf
     done
     echo "test-tsan.sh: test-faults.py"
     python3 -B scripts/test-faults.py --requests 300 --slack 2000 --part storm --part users \

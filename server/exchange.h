@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "serve/reply.h"
+#include "serve/api/reply.h"
 #include "weigh.h"
 
 struct MHD_Connection;

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "http.h"
-#include "serve/view.h"
+#include "serve/view/view.h"
 #include "state.h"
 
 #define LAST_WORDS_S 1.0 /* in which clients that are cut off are told so */

@@ -12,7 +12,7 @@
 #include "exchange.h"
 #include "links.h"
 #include "queue.h"
-#include "serve/request.h"
+#include "serve/api/request.h"
 #include "server.h"
 
 #define SERVER_N_WORKER 2

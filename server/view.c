@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "routes.h"
-#include "serve/view.h"
+#include "serve/view/view.h"
 #include "state.h"
 
 #define EVERY_S 0.2

@@ -3,7 +3,7 @@
 
     scripts/docs/families.py [BUILD]
 
-The models are those of tests/test_families.c with 24 layers, heads of 64 and pith-mini's tokenizer.
+The models are those of tests/model/test_families.c with 24 layers, heads of 64 and pith-mini's tokenizer.
 A cell is what `pith run` says of 334 tokens of prompt and 24 more under the policy, with a budget of
 96 entries: yes, or the number of the sentence that refuses it. Policies with the same cells share a
 row. BUILD is build. Standard library only.
@@ -25,7 +25,7 @@ HEADS = {"": "head_dim=64", "phi3": "width=256 heads=4 kv_heads=2 head_dim=64",
 
 
 def families(root):
-    with open(os.path.join(root, "tests", "test_families.c")) as file:
+    with open(os.path.join(root, "tests", "model", "test_families.c")) as file:
         table = file.read().split("families[] = {")[1].split("};")[0]
     joined = re.sub(r'"\s*\n\s*"', "", table)
     return re.findall(r'"(arch=[^"]+)"', joined)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/answers-{nano,mini}.jsonl: what llama.cpp answers, greedily and with F32
-weights, to 50 prompts for each of the models that ship; tests/test_answers.c asks Pith the same.
+weights, to 50 prompts for each of the models that ship; tests/eval/test_answers.c asks Pith the same.
 
     scripts/golden/answers.py LLAMA_CPP_DIR [--pith build/cli/pith] [--text FILE] [--label TEXT]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/dtype.txt: blocks of every weight type and the floats that llama.cpp's numpy
-reference decodes from them, and floats with the bytes that it encodes them to. tests/test_dtype.c
+reference decodes from them, and floats with the bytes that it encodes them to. tests/file/test_dtype.c
 asks for the same bits.
 
     scripts/golden/dtype.py GGUF_PY_DIR

@@ -3,7 +3,7 @@
 and the scores that Expected Attention (arXiv 2510.00636) gives the entries, by the formulas of
 ExpectedAttentionPress in NVIDIA's kvpress, in double precision and with whole matrices: every
 rotation to the next positions is a matrix, their mean is applied to the mean and the covariance of
-the queries. tests/test_keep_expected.c compares.
+the queries. tests/policy/keep/test_keep_expected.c compares.
 
     scripts/golden/expected.py
     scripts/golden/expected.py --kvpress    # compares the shares with the press itself instead

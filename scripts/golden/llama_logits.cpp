@@ -67,7 +67,7 @@ static void evaluate(llama_context *context, const llama_token *ids, size_t n, l
     llama_batch_free(batch);
 }
 
-// Bits j of splitmix64's output number i + 1 are the signs of projection j; tests/test_logits.c
+// Bits j of splitmix64's output number i + 1 are the signs of projection j; tests/model/test_logits.c
 // computes the same.
 static uint64_t signs_of(uint64_t i)
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/logits.txt: logits of llama.cpp for models of every architecture and weight
-type, which tests/test_logits.c makes again, byte for byte, and compares with Pith's.
+type, which tests/model/test_logits.c makes again, byte for byte, and compares with Pith's.
 
     scripts/golden/logits.py LLAMA_CPP_DIR [--group GROUP] [--label TEXT] [--build DIR] [--data DIR]
                              [--only NAME]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which tests/test_eval.c
+"""Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which tests/eval/test_eval.c
 compares with those of Pith.
 
     scripts/golden/perplexity.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]

@@ -7,7 +7,7 @@ questions about them for `pith eval facts`, and token files for `pith calibrate 
 writes facts-8.jsonl and facts-24.jsonl (512 tokens with the questions), and for each of mix, needle
 and dfs NAME.tokens (40 texts of 512 tokens) and NAME-answers.ranges, the positions whose next token
 is an answer. --mix gives the shares of needle, dfs, chain and copy in mix. --language prints the
-successors of the filler words instead, the table in tests/test_prototype.c. Needs numpy. Its
+successors of the filler words instead, the table in tests/policy/test_prototype.c. Needs numpy. Its
 RandomState gives the same numbers in every version.
 
 The vocabulary has 512 ids and no texts: 0-31 marks, 32-47 numbers modulo 16, 64-127 nodes of a

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/real.txt: what llama.cpp writes, greedily, with SmolLM2-135M-Instruct, which
-tests/test_real.c compares with Pith's text.
+tests/engine/test_real.c compares with Pith's text.
 
     scripts/golden/real.py LLAMA_CPP_DIR MODELS_DIR [--pith build/cli/pith] [--label TEXT]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/replay.safetensors, small random tensors in the layout of docs/record.md, and
 tests/golden/replay.json, what attention loses on them when `--keep streaming` evicts, computed with
-numpy in float64. tests/test_replay.c compares `pith eval replay` with it.
+numpy in float64. tests/engine/test_replay.c compares `pith eval replay` with it.
 
     scripts/golden/replay.py
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/story.txt: what llama.cpp tells, greedily, from stories260K, which
-tests/test_stories.c compares with Pith's story.
+tests/eval/test_stories.c compares with Pith's story.
 
     scripts/golden/story.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]
 """

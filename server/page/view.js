@@ -1,6 +1,6 @@
 /*
  * view.js - what the server says of the KV memory: documents are read into S, which draw.js draws.
- * docs/page.md describes them; src/serve/view_json.c writes them.
+ * docs/page.md describes them; src/serve/view/view_json.c writes them.
  */
 "use strict";
 

@@ -1,9 +1,9 @@
 /*
  * calibrate.c - evaluates a text for its statistics: which tokens, in which sequences, and whose
- * queries count. The sums are policy/keep/calibrate.c's. Invariant: the engine's tap is unset and
+ * queries count. The sums are policy/keep/learn/calibrate.c's. Invariant: the engine's tap is unset and
  * its sequences are gone afterwards, however it ends.
  */
-#include "policy/keep/calibrate.h"
+#include "policy/keep/learn/calibrate.h"
 
 #include <math.h>
 

@@ -1,9 +1,9 @@
 /*
  * calibrate_importance.c - makes a model repeat texts and learns from it how important entries are.
  * Each text is read twice. With its repetition it gives the targets
- * (policy/keep/importance_target.c), the centres of its queries (policy/keep/calibrate.c) and the
- * measures of features. Alone it gives the sums of the fit (policy/keep/importance_sums.c) and the
- * scores of policies that look at entries alone (policy/keep/importance_score.c). Other policies
+ * (policy/keep/learn/importance_target.c), the centres of its queries (policy/keep/learn/calibrate.c) and the
+ * measures of features. Alone it gives the sums of the fit (policy/keep/learn/importance_sums.c) and the
+ * scores of policies that look at entries alone (policy/keep/learn/importance_score.c). Other policies
  * read it in engines of their own. Invariant: the engine's pass has neither tap nor watch
  * afterwards, however it ends.
  */
@@ -12,11 +12,11 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "policy/keep/calibrate.h"
-#include "policy/keep/importance_prompt.h"
-#include "policy/keep/importance_score.h"
-#include "policy/keep/importance_sums.h"
-#include "policy/keep/importance_target.h"
+#include "policy/keep/learn/calibrate.h"
+#include "policy/keep/learn/importance_prompt.h"
+#include "policy/keep/learn/importance_score.h"
+#include "policy/keep/learn/importance_sums.h"
+#include "policy/keep/learn/importance_target.h"
 
 #define N_QUANTILE 64
 #define HELD_EVERY 5 /* text 4, 9, 14, ...: what R^2 is measured on */

@@ -16,7 +16,7 @@
 #include "base/threads.h"
 #include "engine/engine.h"
 #include "kv/kv.h"
-#include "policy/keep/importance_prompt.h"
+#include "policy/keep/learn/importance_prompt.h"
 
 #define LEAD 8 /* tokens of the part before */
 

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "policy/keep/keep.h"
+#include "policy/keep/rules/keep.h"
 #include "policy/read/read.h"
 
 struct pi_replay {

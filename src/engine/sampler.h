@@ -2,7 +2,7 @@
 #ifndef PI_SAMPLER_H
 #define PI_SAMPLER_H
 
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 /* The prompt is over, though no token was sampled yet. */
 void pi_sampler_answers(pith_sampler *sampler);

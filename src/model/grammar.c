@@ -2,7 +2,7 @@
  * grammar.c - grammars for a model's vocabulary: reads a text into a tree and compiles that. What a
  * grammar is and does stands in text/, which knows no models.
  */
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 #include "model/model.h"
 

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "model/load.h"
 #include "model/plan.h"
-#include "text/chat.h"
+#include "text/template/chat.h"
 #include "pith/inspect.h"
 
 void pith_model_params_default(pith_model_params *out)

@@ -10,8 +10,8 @@
 #include "file/gguf_parts.h"
 #include "model/block.h"
 #include "tensor/rope.h"
-#include "text/chat.h"
-#include "text/vocab.h"
+#include "text/template/chat.h"
+#include "text/vocab/vocab.h"
 
 /* Of multi-head latent attention (latent.c): what a lane holds is one vector for all heads, whose
    values are a part of it. hp's dim_k, dim_v and n_head_kv are the lane's: n_rot + n_rank, n_rank,

@@ -9,7 +9,7 @@
  * Departures. The method evicts block by block; here nothing goes, and every chunk chooses anew
  * among all keys. The norms are taken on the way to the anchor, so that nothing is stored for them.
  * A key of zeros, and one whose squared length is beyond the range of f32, has no direction and
- * scores 0. policy/keep/keydiff.c is the method as it evicts.
+ * scores 0. policy/keep/methods/keydiff.c is the method as it evicts.
  */
 #include <float.h>
 #include <math.h>

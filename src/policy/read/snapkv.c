@@ -14,7 +14,7 @@
  * Departures. The method evicts, once, after the prompt; here nothing goes, and every chunk chooses
  * anew. The average over heads, which kvpress takes after pooling, and the one over neighbours are
  * linear and change places. pool=max, which the authors used on long texts, pools the group's
- * common scores. policy/keep/snapkv.c is the method as it evicts.
+ * common scores. policy/keep/methods/snapkv.c is the method as it evicts.
  */
 #include "base/mem.h"
 #include "cpu/kernels.h"

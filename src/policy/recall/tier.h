@@ -19,7 +19,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "policy/keep/triattention_score.h"
+#include "policy/keep/methods/triattention_score.h"
 #include "policy/read/quoka.h"
 #include "policy/recall/recall.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 #include "cpu/kernels.h"
-#include "policy/keep/stats.h"
+#include "policy/keep/stats/stats.h"
 #include "policy/recall/tier.h"
 
 #define OFFSET_MAX 65536 /* of the folded score: the paper's, and keep's default */

@@ -1,0 +1,106 @@
+/*
+ * h2o.c - heavy hitters: the entries that got most attention so far, and the most recent ones.
+ * Zhenyu Zhang, Ying Sheng, Tianyi Zhou, Tianlong Chen, Lianmin Zheng, Ruisi Cai, Zhao Song,
+ * Yuandong Tian, Christopher Re, Clark Barrett, Zhangyang Wang, Beidi Chen, "H2O: Heavy-Hitter
+ * Oracle for Efficient Generative Inference of Large Language Models", NeurIPS 2023, arXiv
+ * 2306.14048, Algorithm 1. The authors' code adds up every row of the prompt, so that early
+ * entries, which more rows see, are favoured.
+ *
+ *   score(i) = sum over queries t of alpha_ti         average=on: divided by the number of queries
+ *                                                     that saw i (ObservedAttention of kvpress)
+ *
+ * with alpha the softmax over what was live then. Half of the budget is recent: the rule `recent`.
+ * The authors' code is written for one query head per KV head; `group` says what several do.
+ *
+ * Sums are floats. After n queries a sum is off by at most n * 2^-24 of itself. That is where each
+ * query gives the entry less than 2^-25 of its sum, which is then lost: 3 % after a million. Where
+ * rounding goes both ways it is about sqrt(n) * 2^-24, 6e-5. So entries change places only where
+ * their sums are that close, and in every run alike. A sum that is large beside the others, and so
+ * most likely to stand still, is not near the border of the choice.
+ */
+#include "policy/keep/rules/attention.h"
+
+struct params {
+    int32_t group;
+    int32_t average;
+    int32_t prompt;
+};
+
+enum { MARK_SUM, MARK_SEEN }; /* the second where the average is wanted */
+
+static uint32_t needs(const void *params)
+{
+    return keep_prompt_need(((const struct params *)params)->prompt);
+}
+
+static int32_t n_mark(const void *params)
+{
+    return ((const struct params *)params)->average ? 2 : 1;
+}
+
+static void attended(const void *params, const struct keep_view *view,
+                     const struct keep_attention *a)
+{
+    const struct params *p = params;
+    float *restrict sum = keep_marks(view, a->layer, a->head, MARK_SUM);
+    float weight[KEEP_GROUP_BLOCK];
+    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
+        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
+        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
+        for (int32_t i = 0; i < n; i++)
+            sum[begin + i] += weight[i];
+    }
+    if (!p->average)
+        return;
+    float *restrict seen = keep_marks(view, a->layer, a->head, MARK_SEEN); /* exact below 2^24 */
+    for (int32_t i = 0; i < a->n; i++)
+        seen[i] += 1.0f;
+}
+
+static void worth(const struct params *p, const struct keep_view *view, int32_t layer, int32_t head,
+                  int32_t n, float *restrict out)
+{
+    memcpy(out, keep_marks(view, layer, head, MARK_SUM), (size_t)n * sizeof(*out));
+    if (!p->average)
+        return;
+    const float *restrict seen = keep_marks(view, layer, head, MARK_SEEN);
+    for (int32_t i = 0; i < n; i++)
+        out[i] /= seen[i] > 1.0f ? seen[i] : 1.0f; /* none has seen it: a sum of 0 */
+}
+
+static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,
+                 float *out)
+{
+    worth(params, view, a->layer, a->head, a->n, out);
+}
+
+static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
+                  float *out)
+{
+    worth(params, view, lane->layer, lane->head, lane->n, out);
+}
+
+static const struct policy_param own_params[] = {
+    KEEP_GROUP_PARAM(struct params, "mean"),
+    {"average", POLICY_TYPE_CHOICE, offsetof(struct params, average), 0, 0, "off",
+     "on: attention per query that saw the entry, as kvpress's ObservedAttention",
+     keep_switch_words},
+    KEEP_PROMPT_PARAM(struct params, "on"),
+    {0},
+};
+
+const struct keep_policy keep_h2o = {
+    .name = "h2o",
+    .summary = "entries that got most attention so far, and recent entries",
+    .citation = "Zhang, Sheng, Zhou, Chen, Zheng, Cai, Song, Tian, Re, Barrett, Wang, Chen, H2O: "
+                "Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models, "
+                "NeurIPS 2023, arXiv 2306.14048",
+    .defaults = "recent=0.5,overwrite=on",
+    .params = own_params,
+    .params_size = sizeof(struct params),
+    .needs = needs,
+    .n_mark = n_mark,
+    .attended = attended,
+    .step = step,
+    .score = score,
+};

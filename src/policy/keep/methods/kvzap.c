@@ -1,0 +1,293 @@
+/*
+ * kvzap.c - how important an entry is, predicted when it is written. Simon Jegou, Maximilian
+ * Jeblick, "KVzap: Fast, Adaptive, and Faithful KV Cache Pruning", 2026 (arXiv 2601.07891):
+ * a small model learns the logarithm of KVzip+'s score, which takes a second pass over the text,
+ * from what the layer computes for the token anyway. The statistics file has the models, one per
+ * lane, linear, with every feature clipped to the range it was fitted in (pith calibrate
+ * importance, docs/stats.md):
+ *
+ *   features=key      score = w . [k before rotation, |k|, |v|] + b
+ *   features=hidden   score = w . h + b, h the layer's input after its norm (the paper's linear
+ * form)
+ *
+ * The score is the entry's mark, written with it, so that a round reads marks and nothing else. A
+ * mark of 0 says that the policy was not shown the entry when it was written. That is so in a
+ * replay, and in a sequence that was saved under other options. Such an entry is scored by its
+ * stored key and value, whatever `features` says; they have what their storage type left of them.
+ *
+ * Departures. The paper drops entries that score below a threshold when they leave the window, so
+ * that the text decides how many stay. Here the budget decides that, and scores say which. Its
+ * other form, a network with a hidden layer, is left out.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "base/mem.h"
+#include "model/model.h"
+#include "policy/keep/rules/keep.h"
+#include "policy/keep/stats/stats.h"
+
+#define LANES 16 /* partial sums of a product with h */
+
+enum { FEATURES_KEY, FEATURES_HIDDEN };
+
+struct params {
+    int32_t features;
+};
+
+/* ---- predictions ---- */
+
+/* The models of a lane. */
+struct lane_model {
+    const float *weight; /* [n + 1] */
+    const float *low;    /* [n] */
+    const float *high;   /* [n] */
+    int32_t n;
+};
+
+static struct lane_model key_model(const struct policy_model *model, int32_t layer, int32_t head)
+{
+    const struct stats_importance *m = model->stats->importance;
+    size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head, n = (size_t)m->n_feature;
+    return (struct lane_model){m->key_weight + lane * (n + 1), m->key_low + lane * n,
+                               m->key_high + lane * n, m->n_feature};
+}
+
+static struct lane_model hidden_model(const struct policy_model *model, int32_t layer, int32_t head)
+{
+    const struct stats_importance *m = model->stats->importance;
+    size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head, n = (size_t)m->n_embd;
+    return (struct lane_model){m->hidden_weight + lane * (n + 1), m->hidden_low + (size_t)layer * n,
+                               m->hidden_high + (size_t)layer * n, m->n_embd};
+}
+
+static double length_of(const float *x, int32_t n)
+{
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+/* A sum that may be no number as a mark: finite, and not 0. */
+static float mark_of(double sum)
+{
+    float x = sum > -FLT_MAX ? (float)(sum < FLT_MAX ? sum : FLT_MAX) : -FLT_MAX;
+    return x != 0.0f ? x : FLT_MIN;
+}
+
+static double term(const struct lane_model *m, int32_t i, double x)
+{
+    double low = (double)m->low[i], high = (double)m->high[i];
+    x = x < low ? low : x > high ? high : x;
+    return (double)m->weight[i] * x;
+}
+
+/* stats_importance_predict of a key before rotation and a value. */
+static float predict_key(const struct lane_model *m, const float *k, const float *v, int32_t dim_v)
+{
+    int32_t dim = m->n - 2;
+    double sum = (double)m->weight[m->n];
+    for (int32_t i = 0; i < dim; i++)
+        sum += term(m, i, (double)k[i]);
+    sum += term(m, dim, (double)(float)length_of(k, dim));
+    sum += term(m, dim + 1, (double)(float)length_of(v, dim_v));
+    return mark_of(sum);
+}
+
+/* The same of h, in sixteen partial sums, part j of h[j], h[j + 16], ..., whose halves are added.
+ */
+static float predict_hidden(const struct lane_model *m, const float *restrict h)
+{
+    const float *restrict w = m->weight, *restrict low = m->low, *restrict high = m->high;
+    float sum[LANES] = {0};
+    int32_t i = 0;
+    for (; i + LANES <= m->n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++) {
+            float x = h[i + j] > low[i + j] ? h[i + j] : low[i + j];
+            x = x < high[i + j] ? x : high[i + j];
+            sum[j] += w[i + j] * x;
+        }
+    for (int32_t j = 0; i + j < m->n; j++) {
+        float x = h[i + j] > low[i + j] ? h[i + j] : low[i + j];
+        sum[j] += w[i + j] * (x < high[i + j] ? x : high[i + j]);
+    }
+    for (int32_t half = LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            sum[j] += sum[j + half];
+    return mark_of((double)sum[0] + (double)w[m->n]);
+}
+
+/* ---- members ---- */
+
+static uint32_t needs(const void *params)
+{
+    (void)params;
+    return KEEP_NEED_WRITTEN;
+}
+
+static int32_t n_mark(const void *params)
+{
+    (void)params;
+    return 1;
+}
+
+static void written(const void *params, const struct keep_view *view,
+                    const struct pi_pass_written *w)
+{
+    const struct params *p = params;
+    float *mark = keep_marks(view, w->layer, w->head, 0);
+    bool hidden = p->features == FEATURES_HIDDEN;
+    struct lane_model m = hidden ? hidden_model(view->model, w->layer, w->head)
+                                 : key_model(view->model, w->layer, w->head);
+    for (int32_t t = 0; t < w->item->n_tok; t++) {
+        size_t row = (size_t)t;
+        float x = hidden ? predict_hidden(&m, w->h + row * (size_t)m.n)
+                         : predict_key(&m, w->k + row * w->k_stride, w->v + row * w->v_stride,
+                                       view->model->g.dim_v);
+        mark[pi_pass_written_slot(w, t)] = x;
+    }
+}
+
+/* A call's scratch. */
+struct work {
+    float *keys;   /* [dim_k][page_len] of a run */
+    float *values; /* [page_len][dim_v] */
+    float *key;    /* [dim_k] */
+    float *cs;     /* [n_pair][2] */
+};
+
+static size_t lay_out(const struct policy_model *m, void *base, struct work *w)
+{
+    size_t used = 0, dim = (size_t)m->g.dim_k, len = (size_t)m->g.page_len;
+    w->keys = pi_mem_part(base, &used, dim * len, sizeof(float));
+    w->values = pi_mem_part(base, &used, (size_t)m->g.dim_v * len, sizeof(float));
+    w->key = pi_mem_part(base, &used, dim, sizeof(float));
+    w->cs = pi_mem_part(base, &used, 2 * (size_t)m->rope->n_pair, sizeof(float));
+    return used;
+}
+
+static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
+                           int32_t n)
+{
+    struct work w;
+    (void)params;
+    (void)data;
+    (void)n;
+    return lay_out(model, NULL, &w);
+}
+
+static bool any_unknown(const float *mark, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (mark[i] == 0.0f)
+            return true;
+    return false;
+}
+
+/* Scores entries of a run that were written unseen. */
+static void score_run(const struct keep_view *view, const struct keep_lane *lane, int32_t index,
+                      const struct lane_model *m, struct work *w, float *out)
+{
+    const struct kv_geometry *g = &view->model->g;
+    const struct pi_rope *rope = policy_rope(view->model, lane->layer);
+    struct keep_run run = keep_run_at(view, lane, index);
+    if (!any_unknown(out + run.slot, run.n))
+        return;
+    keep_run_keys(view, lane, index, w->keys);
+    keep_run_values(view, lane, index, w->values);
+    for (int32_t j = 0; j < run.n; j++) {
+        int32_t slot = run.slot + j;
+        if (out[slot] != 0.0f)
+            continue;
+        for (int32_t d = 0; d < g->dim_k; d++)
+            w->key[d] = w->keys[(size_t)d * (size_t)g->page_len + (size_t)j];
+        pi_rope_turn_back(rope, lane->pos[slot], w->key, g->dim_k, w->cs, w->key);
+        out[slot] = predict_key(m, w->key, w->values + (size_t)j * (size_t)g->dim_v, g->dim_v);
+    }
+}
+
+static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
+                  float *out)
+{
+    int32_t n_run = kv_lane_runs(view->kv, lane->layer, lane->head);
+    struct lane_model m = key_model(view->model, lane->layer, lane->head);
+    struct work w;
+    (void)params;
+    memcpy(out, keep_marks(view, lane->layer, lane->head, 0), (size_t)lane->n * sizeof(*out));
+    if (!any_unknown(out, lane->n))
+        return;
+    lay_out(view->model, lane->scratch, &w);
+    for (int32_t r = 0; r < n_run; r++)
+        score_run(view, lane, r, &m, &w, out);
+}
+
+/* ---- statistics ---- */
+
+/* Whether the statistics, which are of the cache's lanes, have what the options want. Nothing else
+   is shared. */
+static pith_status open_data(const void *params, const struct policy_model *model, void **out,
+                             pith_error *err)
+{
+    const struct kv_geometry *g = &model->g;
+    bool hidden = ((const struct params *)params)->features == FEATURES_HIDDEN;
+    *out = NULL;
+    if (model->stats == NULL || model->stats->importance == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: stats: %s: importance is predicted by weights that pith calibrate "
+                       "importance writes",
+                       model->stats == NULL ? "no file is given" : "the file has no importance");
+    const struct stats_importance *m = model->stats->importance;
+    if (m->n_lane != g->n_layer * g->n_head || m->n_feature != g->dim_k + 2)
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: stats: the importance is of %d lanes and keys of %d dimensions; the "
+                       "cache has %d and %d",
+                       m->n_lane, m->n_feature - 2, g->n_layer * g->n_head, g->dim_k);
+    if (hidden && m->n_embd == 0)
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: features=hidden: the statistics have weights for keys alone");
+    if (hidden && model->model != NULL && m->n_embd != model->model->hp.n_embd)
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: features=hidden: the statistics are of inputs of %d dimensions; the "
+                       "model's have %d",
+                       m->n_embd, model->model->hp.n_embd);
+    return PITH_OK;
+}
+
+static bool comparable(const void *params)
+{
+    (void)params;
+    return true;
+}
+
+/* ---- the options ---- */
+
+static const char *const features_words[] = {"key", "hidden", NULL};
+
+#define AT(member) offsetof(struct params, member)
+static const struct policy_param own_params[] = {
+    {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
+     "key: an entry is scored by its key before rotation and both lengths, with dim_k + 3 weights "
+     "per lane. hidden: by the layer's input, with n_embd + 1 weights",
+     features_words},
+    {0},
+};
+#undef AT
+
+const struct keep_policy keep_kvzap = {
+    .name = "kvzap",
+    .summary = "entries of greatest predicted importance, ranked over all lanes",
+    .citation = "Jegou, Jeblick, KVzap: Fast, Adaptive, and Faithful KV Cache Pruning, 2026, "
+                "arXiv 2601.07891",
+    .defaults = "sinks=4,window=128,recent=0.5,granularity=global",
+    .params = own_params,
+    .params_size = sizeof(struct params),
+    .file = "stats=FILE, which pith calibrate importance writes",
+    .comparable = comparable,
+    .open = open_data,
+    .needs = needs,
+    .n_mark = n_mark,
+    .scratch_size = scratch_size,
+    .written = written,
+    .score = score,
+};

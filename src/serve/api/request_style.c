@@ -1,0 +1,66 @@
+/*
+ * request_style.c - how the model of a chat writes calls and thoughts, by its template. It knows
+ * the tokens that must be shown for that, and has words for a template that knows no tools.
+ */
+#include "serve/api/request_body.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/template/chat.h"
+
+static const char *template_of(const struct serve_setup *setup)
+{
+    const char *text = setup->template_name != NULL   ? pi_chat_text(setup->template_name)
+                       : setup->template_text != NULL ? setup->template_text
+                                                      : pith_chat_template(setup->model);
+    return text != NULL ? text : "";
+}
+
+/* Puts text behind the system message, or makes one of it. */
+static void add_to_system(struct serve_reader *rd, const char *text)
+{
+    json_t *list = json_object_get(rd->r->source.chat, "messages"),
+           *first = json_array_get(list, 0);
+    const json_t *content = json_object_get(first, "content");
+    json_t *whole;
+    if (request_is(json_object_get(first, "role"), "system") && json_is_string(content)) {
+        size_t len = json_string_length(content), n = strlen(text);
+        char *both = request_alloc(rd, len + n + 2, 1);
+        if (both == NULL)
+            return;
+        memcpy(both, json_string_value(content), len);
+        memcpy(both + len, "\n\n", 2);
+        memcpy(both + len + 2, text, n);
+        whole = json_stringn(both, len + n + 2);
+        request_set(rd, first, "content", request_need(rd, whole));
+        return;
+    }
+    whole = request_need(rd, json_pack("{s:s, s:s}", "role", "system", "content", text));
+    if (whole != NULL && json_array_insert_new(list, 0, whole) != 0)
+        request_no_memory(rd);
+}
+
+static void explain_tools(struct serve_reader *rd)
+{
+    pith_error err;
+    char *text = NULL;
+    pith_status status =
+        serve_tools_instructions(rd->r->calls.tools, &rd->r->source.numbers, &text, &err);
+    if (status == PITH_OK)
+        add_to_system(rd, text);
+    else
+        serve_fault_status(rd->fault, status, err.message, 0, 0);
+    pi_mem_free(text);
+}
+
+void request_find_style(struct serve_reader *rd)
+{
+    struct serve_request *r = rd->r;
+    const char *text = template_of(rd->setup);
+    serve_tools_style_detect(text, strlen(text), &r->calls.style);
+    r->params.special =
+        r->params.special || serve_tools_style_special(&r->calls.style, rd->setup->model);
+    if (r->calls.tools != NULL && r->calls.style.form == SERVE_TOOLS_GENERIC)
+        explain_tools(rd);
+}
