@@ -479,7 +479,7 @@ struct pi_device {
 /* This machine's processor. */
 extern struct pi_device pi_device_cpu;
 /* For tests: its memory is not where its addresses say, so that whoever reads one as a pointer
-   crashes; it runs the scalar kernels, in another order where that is free. */
+   crashes; it computes in another order where that is free. */
 extern struct pi_device pi_device_checked;
 
 /* The device of what is made without one: the processor, unless a test has chosen another. */

@@ -1,16 +1,22 @@
 /*
- * device_choice.c - the device of a test program's engines and stores: that which the variable
- * PITH_TEST_DEVICE names, before main. Part of every test.
+ * device_choice.c - the device of a test program's engines and stores, and its kernels: those that
+ * the variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name, before main. Part of every test.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/device.h"
+#include "pith/pith.h"
 
 __attribute__((constructor)) static void choose(void)
 {
-    const char *name = getenv("PITH_TEST_DEVICE");
+    const char *name = getenv("PITH_TEST_DEVICE"), *level = getenv("PITH_TEST_LEVEL");
+    pith_error err;
+    if (level != NULL && pith_cpu_level_set(level, &err) != PITH_OK) {
+        fprintf(stderr, "PITH_TEST_LEVEL: %s\n", err.message);
+        exit(1);
+    }
     if (name == NULL)
         return;
     if (strcmp(name, "checked") != 0) {

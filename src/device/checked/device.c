@@ -2,7 +2,8 @@
  * device.c - a device for tests, which proves that nothing reaches around the table. Its memory is
  * the process's, but no address of it can be read or written by the host: a bit is set in each that
  * pointers do not have, so that whoever takes one for a pointer crashes. Weights are copies. It runs
- * the scalar kernels on one thread, and loops whose order is free from their ends.
+ * on one thread, and loops whose order is free from their ends. Tests choose the scalar kernels for
+ * it where that does not take too long.
  */
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
@@ -97,9 +98,7 @@ static struct pi_at pack_vector(struct pi_device *d, const float *x, size_t n)
 
 static struct pi_stream *open_stream(struct pi_device *d, const struct pi_stream_shape *shape)
 {
-    static struct pi_kernels scalar;
-    pi_kernels_fill(PI_CPU_SCALAR, &scalar);
-    return cpu_stream_make(d, shape, &scalar, true);
+    return cpu_stream_make(d, shape, pi_kernels(), true);
 }
 
 struct pi_device pi_device_checked = {
