@@ -397,11 +397,12 @@ async def quiet(server, prefixes):
     def idle(m):
         held = m["pith_prefix_bytes"] + m["pith_parked_bytes"]
         return m["pith_requests_waiting"] == 0 and m["pith_answers_running"] == 0 and \
-            m["pith_swapped_bytes"] == 0 and m["pith_kv_used_bytes"] == held
+            (m["pith_swapped_bytes"] > 0) == (m["pith_parked_swapped"] > 0) and \
+            m["pith_kv_used_bytes"] == held
     await server.until("idle, and pages in use are prefixes and slots", idle)
     for slot in (await ask(server.port, "GET", "/slots")).json():
         await ask(server.port, "POST", f"/slots/{slot['id']}?action=erase", b"")
-    m = await server.until("slots are empty", lambda m: idle(m) and m["pith_parked_bytes"] == 0)
+    m = await server.until("slots are empty", lambda m: idle(m) and m["pith_parked_slots"] == 0)
     if not prefixes and m["pith_kv_used_bytes"] != 0:
         raise Wrong(f"{m['pith_kv_used_bytes']:.0f} bytes of pages are still in use")
     return m
