@@ -5,6 +5,8 @@ ARCHITECTURE.md must show the same one. The folders of ONLY may include from src
 stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks at
 which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
 inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
+Headers do not include each other in a circle, and files of two folders do not either: a file here is
+NAME.c and NAME.h together. Within a folder files may share an internal header.
 
     scripts/check_layers.py
 """
@@ -147,6 +149,47 @@ def check_devices(texts):
                 yield name, word, f"uses {word}: it computes by the operations of device.h"
 
 
+def circles(graph):
+    """The strongly connected parts of a graph that have more than one member (Tarjan)."""
+    number, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == number[node]:
+            part = stack[stack.index(node):]
+            del stack[stack.index(node):]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def check_circles(texts):
+    headers, files = {}, {}
+    for path, text in texts.items():
+        name = path.relative_to(ROOT).as_posix()
+        targets = {target for target in (resolve(path, header) for header in INCLUDE.findall(text))
+                   if target is not None}
+        if name.endswith(".h"):
+            headers[name] = sorted(targets)
+        files.setdefault(name[:-2], set()).update(target[:-2] for target in targets
+                                                  if target[:-2] != name[:-2])
+    for part in circles(headers):
+        yield part[0], "circle", f"is in a circle of headers: {', '.join(part)}"
+    for part in circles({name: sorted(others) for name, others in files.items()}):
+        if len({name.rsplit("/", 1)[0] for name in part}) > 1:
+            yield part[0], "circle", f"is in a circle of files: {', '.join(part)}"
+
+
 def check_drawing():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     found = re.search(r"^## Floors.*?\n\n(.*?)\n\n", text, re.M | re.S)
@@ -157,7 +200,7 @@ def check_drawing():
 
 def main():
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-    found = [*check_includes(texts), *check_uses(texts), *check_looks(texts),
+    found = [*check_includes(texts), *check_uses(texts), *check_looks(texts), *check_circles(texts),
              *check_devices(texts), *check_drawing()]
     for name, target, what in found:
         if (name, target) not in EXCEPTIONS:
