@@ -199,7 +199,7 @@ def main():
     count = "--count" in arguments
     root = Path(__file__).resolve().parent.parent
     pages = [Path(a) for a in arguments if a != "--count"] or [
-        *(root / name for name in PAGES), *sorted((root / "docs").glob("*.md")),
+        *(root / name for name in PAGES), *sorted((root / "docs").rglob("*.md")),
         *(root / name for name in CLEAN)]
     bad = False
     for page in [file for page in pages for file in expand(page)]:

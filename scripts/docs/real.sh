@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures the table of docs/real.md: real models x tasks x policies x budgets, while the prompt
+# Measures the tables of docs/real/tables.md: real models x tasks x policies x budgets, while the prompt
 # streams in and at its end, each lane for itself and all of them ranked together.
 #   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.test.raw, which

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures the table "At 32,768 tokens" of docs/real.md: seed 004's setting, in which a prompt fills
+# Measures the table "At 32,768 tokens" of docs/real/long.md: seed 004's setting, in which a prompt fills
 # the model's whole context, with storage, keep and recall alone and stacked.
 #   scripts/docs/real_long.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures the tables "Reading a part" of docs/real.md: facts that a model finds in 4,096 tokens, and
+# Measures the tables "Reading a part" of docs/real/read.md: facts that a model finds in 4,096 tokens, and
 # what it scores in RULER, while a read policy lets it attend to a part of them.
 #   scripts/docs/real_read.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # Each cell is one JSON file, OUT/read/MODEL.TASK-LENGTH.POLICY.BUDGET.json, written when it is

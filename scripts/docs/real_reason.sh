@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures the table "Long generation" of docs/real.md: problems that a model solves step by step
+# Measures the table "Long generation" of docs/real/generation.md: problems that a model solves step by step
 # while a keep policy holds its cache to a number of entries.
 #   scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,

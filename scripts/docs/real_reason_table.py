@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table "Long generation" of docs/real.md from the cells of scripts/docs/real_reason.sh.
+"""Prints the table "Long generation" of docs/real/generation.md from the cells of scripts/docs/real_reason.sh.
 
     scripts/docs/real_reason_table.py OUT
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tables of docs/real.md from the cells that scripts/docs/real.sh measured.
+"""Prints the tables of docs/real/tables.md from the cells that scripts/docs/real.sh measured.
 
     scripts/docs/real_table.py OUT
 
@@ -143,7 +143,7 @@ def main():
                 if key[:2] == (model, task) and key[2] != "full"}
         budgets = [b for b in BUDGETS if any(key[1] == b for key in mine)]
         line = f"The full cache: {summary(full, task.split('-')[0])}."
-        print(f"\n### {model}: {task}\n\n{textwrap.fill(line, 100)}\n")
+        print(f"\n## {model}: {task}\n\n{textwrap.fill(line, 100)}\n")
         print("| policy | rounds | ranking |" + "".join(f" {b} % |" for b in budgets))
         print("|---|---|---|" + "---|" * len(budgets))
         for policy, rounds, ranking in sorted({(k[0], k[2], k[3]) for k in mine}):

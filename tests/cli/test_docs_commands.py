@@ -264,8 +264,8 @@ def unlisted(source):
 def main():
     pith, source = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]).resolve()
     only = sys.argv[3] if len(sys.argv) > 3 else ""
-    pages = [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").glob("*.md")),
-             source / "models/README.md"]
+    pages = [source / "README.md", source / "CONTRIBUTING.md", source / "models/README.md",
+             *sorted((source / "docs").rglob("*.md"))]
     n_run, bad, slow = 0, 0, []
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(pith, source, Path(path))
