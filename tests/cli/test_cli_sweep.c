@@ -171,6 +171,7 @@ static void help_of(const char *task, char *text, size_t cap)
     said_free(&said);
     for (char *c = text; *c != '\0'; c++)
         *c = *c == '-' ? '_' : *c;
+    said_free(&said);
 }
 
 /* A task has the same options in a sweep and as a command. */
