@@ -63,7 +63,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "type_k: \"%.64s\": %d query heads share a KV head, so K should be q8_0, "
-                       "which cannot store heads of %d; \"%s:force\" takes %s anyway",
+                       "which cannot store a head size of %d; \"%s:force\" takes %s",
                        params->type_k, hp->n_head / hp->n_head_kv, hp->dim_k,
                        kv_type_name(g->type_k), kv_type_name(g->type_k));
     if (kv_type_is_rotated(g->type_k))
