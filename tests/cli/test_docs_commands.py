@@ -38,7 +38,7 @@ SMALL = {
     "demo": ["-t", "1"],
     "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
     "tokenize": [], "info": [], "quantize": [], "policies": [], "help": [], "completion": [],
-    "logits": ["-t", "1"],
+    "logits": ["-t", "1"], "--version": [],
     "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
     "calibrate loki": ["-t", "1"], "calibrate share": ["-t", "1"], "calibrate inspect": ["-t", "1"],
     "serve": ["--port", "0", "-t", "1", "--host", "127.0.0.1"],

@@ -167,7 +167,7 @@ static void score(const void *params, const struct read_view *view, const struct
 
 static const struct policy_param own_params[] = {
     {"projection", POLICY_TYPE_TEXT, offsetof(struct params, projection), 0, 0, "",
-     "the file that pith calibrate loki wrote for the model", NULL},
+     "the file of bases that pith calibrate loki wrote for this model", NULL},
     {"r", POLICY_TYPE_BUDGET, offsetof(struct params, n_dim), 1, 8192, "64",
      "dimensions that are scored, all where a head has no more. Or the share of the variance that "
      "they have (90%), by the lane that needs most",
