@@ -6,7 +6,11 @@
  * are states. Invariant: what a block holds is full, and counts as used but for no lane.
  */
 #include "kv/block.h"
-#include "kv/store.h"
+#include "base/mem.h"
+#include "kv/lane.h"
+#include "kv/lane_internal.h"
+#include "kv/pool_internal.h"
+#include "kv/seq_internal.h"
 
 #define NOT_HELD (-1) /* the page of a lane with a window */
 

@@ -3,7 +3,13 @@
  * that are emptied and filled again. It knows neither why they go nor who wants them. Invariant: an
  * entry that is copied keeps its position, and where both lanes store it alike its bytes.
  */
-#include "kv/store.h"
+#include "kv/copy.h"
+#include "device/device.h"
+#include "kv/lane_internal.h"
+#include "kv/marks_internal.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/read_internal.h"
 
 /* ---- emptying ---- */
 

@@ -3,7 +3,8 @@
  * shared by fewer, without them. It marks pages in the pool's scratch of counts, which is zero
  * between two counts, so every sequence that was counted is uncounted before anything else looks.
  */
-#include "kv/store.h"
+#include "kv/count.h"
+#include "kv/state_internal.h"
 
 int64_t kv_seq_count_bytes(struct kv_seq *seq)
 {

@@ -3,8 +3,13 @@
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
  * with the table, and positions ascend within every page of a lane that is not unordered.
  */
+#include "kv/lane.h"
 #include "base/threads.h"
-#include "kv/store.h"
+#include "device/device.h"
+#include "kv/lane_internal.h"
+#include "kv/marks_internal.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
 
 /* ---- the table ---- */
 

@@ -2,7 +2,8 @@
  * listing.c - the storage types as the public header shows them: names, what they are, what they
  * cost. How they are coded is the codecs' business.
  */
-#include "kv/kv.h"
+#include "kv/geometry.h"
+#include "kv/type.h"
 #include "pith/policy.h"
 
 static const char turboquant[] =

@@ -6,7 +6,9 @@
  * marks of slots at and beyond a lane's length are arbitrary, an entry's are set when it is
  * written.
  */
-#include "kv/store.h"
+#include "kv/marks.h"
+#include "device/device.h"
+#include "kv/marks_internal.h"
 
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm)
 {

@@ -1,7 +1,8 @@
 /*
  * page.c - pages that the host moves and copies as they are: positions here, the rest on the device.
  */
-#include "kv/store.h"
+#include "kv/page.h"
+#include "device/device.h"
 
 static size_t pos_bytes(const struct kv_class *kind)
 {

@@ -3,7 +3,12 @@
  * attended to, scored. The device does it. Invariant: the runs of a lane, one after the other, are
  * its slots.
  */
-#include "kv/store.h"
+#include "kv/read.h"
+#include "device/device.h"
+#include "kv/attend.h"
+#include "kv/lane_internal.h"
+#include "kv/read_internal.h"
+#include "kv/score.h"
 
 int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head)
 {

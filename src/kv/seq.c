@@ -5,7 +5,14 @@
  */
 #include <stdatomic.h>
 
-#include "kv/store.h"
+#include "kv/seq.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "kv/lane_internal.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/seq_internal.h"
+#include "kv/window_internal.h"
 
 /* ---- making and freeing ---- */
 

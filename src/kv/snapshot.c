@@ -3,9 +3,16 @@
  * adds (tokens) is bytes to it. Invariant: a file appears whole or not at all, and a load that
  * fails has changed nothing, not even the account's peak.
  */
+#include "kv/snapshot.h"
+#include "base/mem.h"
 #include "base/os.h"
 #include "file/sum.h"
-#include "kv/snapshot.h"
+#include "kv/lane_internal.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/save.h"
+#include "kv/seq.h"
+#include "kv/seq_internal.h"
 
 _Static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&
                    KV_TYPE_TURBO4 == 4 && KV_TYPE_TURBO3 == 5 && KV_TYPE_TURBO2 == 6 &&

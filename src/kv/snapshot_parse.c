@@ -5,6 +5,7 @@
  */
 #include "file/sum.h"
 #include "kv/snapshot.h"
+#include "kv/type_internal.h"
 
 /* ---- numbers ---- */
 

@@ -4,7 +4,11 @@
  * stays where it is, and of the one that it ends in moves to the front. Invariant: a lane holds no
  * more pages than before, but references, and where one cannot be done nothing has changed.
  */
-#include "kv/store.h"
+#include "kv/span.h"
+#include "kv/lane_internal.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/seq_internal.h"
 
 /* What goes of a lane's pages. */
 struct span {

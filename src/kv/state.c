@@ -6,7 +6,11 @@
  * Invariants: a state is only written to where its page's reference count is 1. Kept states ascend
  * and lie at positions before or at the sequence's own.
  */
-#include "kv/store.h"
+#include "kv/state.h"
+#include "device/device.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/state_internal.h"
 
 /* ---- pages ---- */
 

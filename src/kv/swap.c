@@ -3,7 +3,12 @@
  * index included; tables, marks and lane heads change hands. It decides nothing about who has to
  * wait. Invariant: either the sequence holds all of it or the swapped block does.
  */
-#include "kv/store.h"
+#include "kv/swap.h"
+#include "base/mem.h"
+#include "kv/page.h"
+#include "kv/pool_internal.h"
+#include "kv/seq.h"
+#include "kv/seq_internal.h"
 
 struct kv_swapped {
     struct kv_cache *cache;

@@ -9,10 +9,10 @@
  */
 #include <math.h>
 
+#include "kv/top.h"
 #include "base/half.h"
 #include "base/mem.h"
 #include "cpu/kernels.h"
-#include "kv/kv.h"
 
 enum {
     BINS = 2048,

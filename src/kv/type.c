@@ -4,9 +4,11 @@
  */
 #include <stdio.h>
 
+#include "kv/type.h"
 #include "base/near.h"
 #include "cpu/kernels.h"
-#include "kv/store.h"
+#include "kv/geometry.h"
+#include "kv/type_internal.h"
 
 #define Q8_BLOCK 32
 

@@ -10,7 +10,12 @@
  *
  *   pages <= 1 + floor((W - 1 + S + P - 2) / P)
  */
-#include "kv/store.h"
+#include "kv/window.h"
+#include "kv/lane_internal.h"
+#include "kv/marks_internal.h"
+#include "kv/pool_internal.h"
+#include "kv/seq.h"
+#include "kv/window_internal.h"
 
 int32_t kv_window_pages(const struct kv_geometry *g, int32_t window)
 {

@@ -1,5 +1,5 @@
 /*
- * pages.h - bytes of pages on the processor (kv/store.h has their layout), for the files of
+ * pages.h - bytes of pages on the processor (kv/class.h has their layout), for the files of
  * device/cpu/ alone: entries in a page and back, the index, attention and scores over pages.
  */
 #ifndef PI_DEVICE_PAGES_H
@@ -7,7 +7,7 @@
 
 #include "cpu/attend.h"
 #include "device/cpu/ptr.h"
-#include "kv/store.h"
+#include "kv/internal.h"
 
 static inline uint8_t *kv_page_at(const struct kv_class *kind, int32_t page)
 {

@@ -1,0 +1,54 @@
+/*
+ * marks_internal.h - where marks lie and how they follow their entries.
+ */
+#ifndef PI_KV_MARKS_INTERNAL_H
+#define PI_KV_MARKS_INTERNAL_H
+
+#include "kv/store.h"
+
+/* Bytes beside an entry. */
+static inline size_t kv_mark_bytes(const struct kv_cache *cache)
+{
+    return (size_t)cache->n_mark * sizeof(float) + (cache->value_norm ? sizeof(uint16_t) : 0);
+}
+
+/* Mark i of the slots of lane number l. */
+static inline float *kv_marks_at(const struct kv_seq *seq, size_t l, int32_t i)
+{
+    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
+    float *first = (float *)(void *)seq->marks;
+    return first + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
+}
+
+/* The norms of the values of its slots. */
+static inline uint16_t *kv_norms_at(const struct kv_seq *seq, size_t l)
+{
+    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
+    float *behind = kv_marks_at(seq, (size_t)kv_lane_count(seq->cache), 0);
+    return (uint16_t *)(void *)behind + l * row;
+}
+
+/* An entry's marks, and the norm of its value. The bytes of a sequence's with room for cap
+   table entries; false: too many. */
+bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
+/* Copies the marks of all entries into the block of another sequence, or one with more room. */
+void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
+/* Sets the marks of slots slot .. slot + n to 0, not the norms. */
+void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n);
+/* Sets the marks of slots slot .. slot + n as those of entries that are new, whose values were
+   written to places entry .. entry + n of a page. */
+void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                    const struct kv_page_ref *ref, int32_t entry, int32_t n);
+/* The same for every entry of a lane. */
+void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane);
+/* Packs the marks of the given slots, n of them, ascending, into the first ones. */
+void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+                   int32_t n);
+/* Moves the marks of n slots next to each other. */
+void kv_marks_move(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to, int32_t from,
+                   int32_t n);
+/* The same to the lane of that layer and head of another sequence, or of the same. */
+void kv_marks_share(const struct kv_seq *seq, const struct kv_lane *lane, int32_t to,
+                    const struct kv_seq *from_seq, int32_t from, int32_t n);
+
+#endif

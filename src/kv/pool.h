@@ -1,0 +1,45 @@
+/*
+ * pool.h - a cache: pools of pages under one budget of bytes.
+ */
+#ifndef PI_KV_POOL_H
+#define PI_KV_POOL_H
+
+#include "base/base.h"
+#include "kv/geometry.h"
+
+struct kv_cache;
+
+/* The bytes of pages in use never exceed budget_bytes; where all pages are of one size, the budget
+   is what whole pages take of it. INVALID, with the numbers, when not one token fits in every lane
+   or when the budget is more than can be addressed; NOMEM. */
+pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
+                            struct kv_cache **out, pith_error *err);
+void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
+/* Many small caches in one mapping of somebody else's: the bytes that a cache of pages of one form
+   takes there for its lists and for its pages, multiples of 64, and such a cache in zeroed bytes,
+   borrowed until it is freed. The statuses of kv_cache_create. */
+pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes, size_t *lists,
+                           size_t *pool, pith_error *err);
+pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes, uint8_t *lists,
+                               uint8_t *pool, struct kv_cache **out, pith_error *err);
+
+/* Gives the memory of pages that nobody uses back to the system. */
+void kv_cache_give_back(struct kv_cache *cache);
+const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
+int64_t kv_cache_free_bytes(const struct kv_cache *cache);
+void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
+void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
+
+/* Where the memory of a cache goes, in bytes. */
+struct kv_parts {
+    int64_t held;   /* pages in use, but for states */
+    int64_t states; /* of recurrent layers, kept ones included */
+    int64_t idle;   /* free pages that were used, and whose memory waits for the next ones */
+    int64_t tables; /* lists, lane heads and page tables */
+    int64_t marks;  /* floats beside entries */
+    int64_t aside;  /* of sequences that were swapped out, in host memory */
+};
+
+void kv_cache_parts(const struct kv_cache *cache, struct kv_parts *out);
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * score.h - scores of every entry of a lane by a few vectors, with K streamed once.
+ */
+#ifndef PI_KV_SCORE_H
+#define PI_KV_SCORE_H
+
+#include "base/base.h"
+#include "kv/geometry.h"
+#include "tensor/rope.h"
+
+struct kv_seq;
+
+enum kv_score_kind {
+    KV_SCORE_DOT,    /* q.k, with the keys as stored */
+    KV_SCORE_COSINE, /* q.k / |k|, 0 for a key of zeros; needs KV_INDEX_NORM */
+    KV_SCORE_UNIT8,  /* about the same, from int8 codes of q and of k / |k|; needs KV_INDEX_UNIT8 */
+    KV_SCORE_COLUMNS, /* the sum of q[d] * k[d] over the dimensions that `dims` lists;
+                         KV_INDEX_COLUMNS reads those alone, as f16, without it all of K is read */
+    KV_SCORE_PROJ,    /* (q's matrix product).(k's, as f16); needs KV_INDEX_PROJ */
+    KV_SCORE_BOUNDS,  /* the most that q.k can be for any key between the dimensions' bounds of the
+                         entry's page; where the page is not full, or n ends in it, between those of
+                         the entries before; KV_INDEX_BOUNDS spares reading full pages */
+};
+
+/* How the scores of several vectors become one: the largest, or their mean. Of all kinds but bounds
+   the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
+enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
+
+struct kv_score_job {
+    const struct kv_seq *seq;
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t n;    /* the lane's first n slots are scored; at most its length */
+    enum kv_score_kind kind;
+    enum kv_score_reduce reduce;
+    const float *q;      /* [n_q][dim_k], after rope */
+    int32_t n_q;         /* 1 or more */
+    const int32_t *dims; /* [n_dim] ascending, of KV_SCORE_COLUMNS */
+    int32_t n_dim;
+    const struct pi_rope *rope; /* rotates q for pages with a delta; may be NULL without any */
+    float *out;                 /* [n] */
+};
+
+/* Bytes of scratch of one call. */
+size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q);
+/* out[s] for every slot s < n. Every level of the processor gives the same bits (cpu/score.h has
+   the arithmetic), and a slot's score depends on its entry (its page for bounds) and on q alone. */
+void kv_score(const struct kv_score_job *job, void *scratch);
+
+#endif

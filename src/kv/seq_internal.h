@@ -1,0 +1,20 @@
+/*
+ * seq_internal.h - tables of a sequence.
+ */
+#ifndef PI_KV_SEQ_INTERNAL_H
+#define PI_KV_SEQ_INTERNAL_H
+
+#include "kv/marks_internal.h"
+#include "kv/store.h"
+
+/* Bytes of the tables and marks of a sequence with room for cap table entries in every lane. */
+static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
+{
+    int64_t marks = (int64_t)cache->g.page_len * (int64_t)kv_mark_bytes(cache);
+    return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks);
+}
+
+/* Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
+bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
+
+#endif

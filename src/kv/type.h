@@ -1,0 +1,69 @@
+/*
+ * type.h - the storage types of keys and values: their names, their options, how many bits they take.
+ * docs/store.md has the formats.
+ */
+#ifndef PI_KV_TYPE_H
+#define PI_KV_TYPE_H
+
+#include "base/base.h"
+
+struct kv_geometry;
+
+/* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
+   that of the bits that a value takes, but for the last one, which came later: files have the
+   numbers. Those of the turbo types are rotated before they are coded
+   (wht.h), and stay so in the page; what functions here return is turned back. */
+enum kv_type {
+    KV_TYPE_F32,
+    KV_TYPE_F16,
+    KV_TYPE_Q8_0,
+    KV_TYPE_Q4_0,
+    KV_TYPE_TURBO4,
+    KV_TYPE_TURBO3,
+    KV_TYPE_TURBO2,
+    KV_TYPE_BF16,
+    KV_N_TYPE
+};
+
+/* The first `first` and the last `last` layers, which store another type than the others. */
+struct kv_edge {
+    enum kv_type type;
+    int32_t first;
+    int32_t last; /* both 0: there are none */
+};
+
+/* KV_N_TYPE for an unknown name. */
+enum kv_type kv_type_find(const char *name);
+const char *kv_type_name(enum kv_type type);
+
+/* What a geometry's field for K or V is given as: TYPE[:EDGE=FIRST+LAST], that is another type in
+   so many layers at both ends, and for K also ":force" and ":centre" behind TYPE, in this order,
+   which engines look at. */
+struct kv_type_choice {
+    enum kv_type type;
+    struct kv_edge edge;
+    bool force;
+    bool centre;
+};
+
+/* The value of a field; NULL is f16. INVALID, one sentence that names the field and the value. */
+pith_status kv_type_read(const char *field, const char *text, struct kv_type_choice *out,
+                         pith_error *err);
+/* The types of a geometry from the values of type_k and type_v; *k: the choice of K, whose force
+   and centre V's must not have. INVALID, as above. */
+pith_status kv_geometry_read_types(struct kv_geometry *g, const char *type_k, const char *type_v,
+                                   struct kv_type_choice *k, pith_error *err);
+
+bool kv_type_is_rotated(enum kv_type type);
+/* Dimensions that share a scale in a head of a size: 32 of q8_0 and q4_0, of the turbo types the
+   largest power of two that divides the head size, 128 at most; 1 where there are no scales. 0 for
+   a head size that the type cannot store. */
+int32_t kv_type_group(enum kv_type type, int32_t dim);
+/* Bits of a value in a head of a size that the type stores, scales included. */
+double kv_type_bits(enum kv_type type, int32_t dim);
+
+/* Replaces a query by what of it keys of a type meet there: rounded where they are bf16, what its
+   codes stand for where they are q8_0. */
+void kv_query_met(enum kv_type type, float *q, int32_t dim);
+
+#endif
