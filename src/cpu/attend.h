@@ -4,7 +4,7 @@
  * kv/attend.c walks a lane page by page with these kernels.
  *
  * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/store.h draws: K [page_len][dim_k] or side by side, V [page_len][v_pitch], q8_0 as codes with
+ * kv/class.h draws: K [page_len][dim_k] or side by side, V [page_len][v_pitch], q8_0 as codes with
  * one f16 scale per 32 dimensions of an entry. Types of 4, 3 and 2 bits hold codes and one f16
  * scale per group of dimensions; what a code stands for says a table of the page. Parts may start
  * anywhere that suits their type. Entries beyond n hold finite values, which are read and

@@ -10,10 +10,10 @@
 
 struct kv_seq;
 
-/* Weights of rows as their pass wrote them: part j is the slots before end[j] that are of no
-   earlier part, and there row r's softmax weight is what is stored times factor[j * n_row + r]. The
-   last part ends where the lane does. A part is a page; the rows of a lane of more pages than there
-   is room for are finished, in one part, whose factors are 1. */
+/* Weights of rows as their pass wrote them. Part j is the slots before end[j] that are in no
+   earlier part. There the softmax weight of row r is the stored number times factor[j * n_row + r].
+   The last part ends where the lane does. A part is a page. If the lane has more pages than there
+   is room for, the rows are finished, in one part, with factors 1. */
 struct kv_weight_parts {
     int32_t room;  /* parts that end and factor hold, at least 1; the caller's */
     int32_t n;     /* set by the call, as are the others: 0 for a lane without entries */
@@ -22,13 +22,13 @@ struct kv_weight_parts {
     float *factor; /* [room][n_tok * n_group] */
 };
 
-/* The logits and the weights of one attention call, for whoever asks: NULL is not wanted. Weights
-   have the guarantees of the output: bits that depend only on what the query sees and where; and
-   they leave the output's bits alone. */
+/* The logits and the weights of one attention call; NULL: not wanted. Weights have the guarantees
+   of the output: their bits depend only on the entries that the query sees and on their slots. They
+   leave the output's bits alone. */
 struct kv_attend_tap {
     float *logits; /* [n_tok][n_group][row_stride] scaled logits q.k, -INFINITY where not visible */
-    float *weight; /* [n_tok][n_group][row_stride] softmax of the logits over what the query sees, 0
-                      where it does not and from the lane's length to the next multiple of 16
+    float *weight; /* [n_tok][n_group][row_stride] softmax of the logits over the entries that the
+                      query sees, else 0. Also 0 from the lane's length to the next multiple of 16
                       (attend.c has the arithmetic) */
     size_t row_stride; /* at least the lane's length; for weights its next multiple of 16 */
     struct kv_weight_parts *parts; /* where weights are wanted in parts, which spares another pass
@@ -41,11 +41,11 @@ struct kv_attend_tap {
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
 struct kv_attend_job {
     const struct kv_seq *seq;
-    const struct kv_seq *guests; /* its entries of the same layer and head are read before those of
-                                    seq, as if they were the lane's first: whole, also where slots
-                                    lists what is read of seq. NULL: none. The tap shows those of
-                                    seq alone, whose weights then sum to less than 1; the guests are
-                                    in its max and sum */
+    const struct kv_seq *guests; /* its entries of the same layer and head are read before the
+                                    entries of seq, as if they were the lane's first. All are read,
+                                    also if slots lists entries of seq. NULL: none. The tap shows
+                                    the entries of seq alone, whose weights then sum to less than 1;
+                                    the guests are in its max and sum */
     int32_t layer;
     int32_t head; /* KV head */
     int32_t n_tok;
@@ -74,19 +74,19 @@ struct kv_attend_job {
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */
 size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row);
 
-/* Exact softmax attention over the lane, but that for values of a rotated type a weight below
-   PI_ATTEND_SMALL of what its row has summed up so far counts as nothing. Each query's bits depend
-   only on the entries it sees and on their slots, not on n_tok: a prompt read in chunks of any size
-   gives the same output. */
+/* Exact softmax attention over the lane, with one exception. For values of a rotated type, a weight
+   below PI_ATTEND_SMALL of the sum of its row so far counts as 0. The bits of a query depend only
+   on the entries that it sees and on their slots, not on n_tok. So a prompt gives the same output
+   in chunks of any size. */
 void kv_attend(const struct kv_attend_job *job, void *scratch);
 
 /* Tokens of queries that one call should take at least to run at full speed, given n_group. */
 int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group);
 
-/* The calls of a layer, in the order in which they had better be begun: `job` fills call number
-   `turn` of unit i, from 0 on, and says false when there are no more. Calls of a unit come in order
-   and on one thread, those of different units at the same time; thread is below the stream's. Their
-   queries and outputs are on the device. */
+/* The calls of a layer, in the best order to begin them. `job` fills call number `turn` of unit i,
+   from 0 on, and returns false when there are no more. Calls of a unit come in order and on one
+   thread. Different units run at the same time; thread is below the stream's. Their queries and
+   outputs are on the device. */
 struct kv_attend_list {
     void *ctx;
     int64_t n;    /* units */

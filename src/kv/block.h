@@ -10,33 +10,33 @@
 struct kv_cache;
 struct kv_seq;
 
-/* The pages of run `index` in all lanes of a sequence, kept whatever becomes of it: blocks of a
-   cache of prefixes. Every lane's run there is a full page without delta that counts once, and no
-   lane was overwritten. Blocks are dropped before the cache is freed. */
+/* The pages of run `index` in all lanes of a sequence. Every lane's run there is a full page
+   without delta that counts once, and no lane was overwritten. Blocks are dropped before the cache
+   is freed. */
 struct kv_block;
 /* INVALID, NOMEM. */
 pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_block **out,
                           pith_error *err);
 void kv_block_drop(struct kv_cache *cache, struct kv_block *block); /* NULL is ignored */
-/* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_held_bytes. A
-   state that a sequence keeps is free then. */
+/* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_held_bytes.
+   A state that a sequence keeps is free then. */
 bool kv_block_is_alone(const struct kv_cache *cache, const struct kv_block *block);
 int64_t kv_block_bytes(const struct kv_cache *cache); /* of the pages of any block */
 /* Of its pages and its state. */
 int64_t kv_block_held_bytes(const struct kv_cache *cache, const struct kv_block *block);
-/* Holds the state after n_token tokens, where the sequence has one and the block lies there; a block
-   has one at most. Whether a sequence can begin with blocks of which this is the last. */
+/* Holds the state after n_token tokens, where the sequence has one and the block lies there; a
+   block has one at most. Whether a sequence can begin with blocks of which this is the last. */
 void kv_block_hold_state(const struct kv_seq *seq, int32_t n_token, struct kv_block *block);
 bool kv_block_ends(const struct kv_cache *cache, const struct kv_block *block);
-/* Appends blocks, of ascending positions, to every lane of a sequence, whose lanes hold full pages
-   of earlier positions only and reserve none: counts go up, nothing is copied. With states the
-   sequence is empty, and its own is the last one's. INVALID, NOMEM leave it as it was. */
+/* Appends blocks, of ascending positions, to every lane of a sequence. Its lanes hold full pages of
+   earlier positions only, and reserve none. Counts go up, nothing is copied. With states the
+   sequence is empty, and takes the state of the last block. INVALID, NOMEM leave it as it was. */
 pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blocks, int32_t n,
                                  pith_error *err);
 
 /* ---- windows: kv_block_hold holds the pages of the other lanes alone, since a window may have
-   dropped its own. A sequence can begin with blocks if the last kv_block_reach of them have pages of
-   windows: its queries see no more. ---- */
+   dropped its own. A sequence can begin with blocks if the last kv_block_reach of them have pages
+   of windows: its queries see no more. ---- */
 
 /* Pages that a window sees beside the one that is written next, from a page's beginning on. */
 static inline int32_t kv_window_reach(const struct kv_geometry *g, int32_t window)
@@ -52,7 +52,8 @@ bool kv_block_hold_windows(const struct kv_seq *seq, int32_t index, struct kv_bl
 void kv_block_drop_windows(struct kv_cache *cache, struct kv_block *block);
 /* True without windows. */
 bool kv_block_has_windows(const struct kv_cache *cache, const struct kv_block *block);
-/* Whether it has some and nobody else has one of them: dropping them frees kv_block_window_bytes. */
+/* Whether it has such pages, and no sequence or other block has one of them: dropping them frees
+   kv_block_window_bytes. */
 bool kv_block_windows_are_alone(const struct kv_cache *cache, const struct kv_block *block);
 int64_t kv_block_window_bytes(const struct kv_cache *cache);
 

@@ -11,11 +11,11 @@ struct kv_codec;
 
 /*
  * A page holds P = page_len entries of one layer and KV head. Values are stored entry by entry.
- * Keys are, too, where the geometry has an index (kv.h): one key is then read at the cost of the
- * lines it lies in, and kernels put keys side by side on their way into registers (cpu/attend.h).
- * Without, they are stored side by side, in elements of 4 bytes, or 2 where a plane's values have 2
- * bytes or less than 2 bits: a value of f32, f16 or bf16, four codes of q8_0, 8 codes of 4 bits, 16
- * of 2 bits or 1 bit.
+ * Keys are, too, if the geometry has an index (index.h). One key is then a few lines of memory, and
+ * kernels put keys side by side on their way into registers (cpu/attend.h). Without an index keys
+ * lie side by side, in elements of 4 bytes. Elements have 2 bytes if a plane's values have 2 bytes
+ * or less than 2 bits. An element is a value of f32, f16 or bf16, four codes of q8_0, or 8, 16 or
+ * 16 codes of 4, 2 or 1 bits.
  *
  *                   K entry by entry, or side by side            V
  *   f32, f16, bf16  [P][dim] or [dim][P]                         [P][dim]
@@ -30,11 +30,11 @@ struct kv_codec;
  * Positions int32 [P] lie apart, in an array of all pages of a class (kv_class.pos): what only asks
  * where entries stand reads no page.
  *
- * Where values are parts of keys (kv_geometry.v_in_k), keys are stored entry by entry and V has no
- * bytes: a value is that stretch of its key's row, with K's distance from one row to the next.
+ * If values are parts of keys (kv_geometry.v_in_k), keys are stored entry by entry and V has no
+ * bytes. A value is a stretch of its key's row, with K's distance from one row to the next.
  *
  * A stored value of q8_0 is scale * code, of the types of fewer bits scale * table[code], rounded
- * once, with the scale of its group of dimensions (kv_type_group). Codes are packed little end
+ * once. The scale is that of its group of dimensions (kv_type_group). Codes are packed little end
  * first (cpu/attend.h).
  *
  * Every part starts at a multiple of 64 bytes. Entries fill a page from its first slot on, in
@@ -65,7 +65,7 @@ struct kv_page_layout {
     size_t stride; /* bytes from one page to the next, a multiple of 64 */
     size_t bytes;  /* that a page is charged: these, and its positions */
     size_t entry;  /* bytes of one entry in all parts and its position, without padding */
-    size_t whole;  /* bytes beyond those of its entries that a full page has, without padding */
+    size_t whole;  /* bytes of a full page beside its entries, without padding */
 };
 
 /* A plane of keys or values: rows of an entry each, cut into elements where they lie side by side.
@@ -89,10 +89,10 @@ struct kv_part {
 };
 
 /*
- * Pages of one size and form, those of all layers with a pair of types: a pool of their own in
- * address space, of as many pages as the whole budget pays for. Page numbers count within it.
- * Memory is given to pages as they are touched, and taken from free ones again where all classes
- * together would hold more than the budget (pool.c).
+ * Pages of one size and form, for all layers with the same pair of types. They have a pool of their
+ * own in address space, of as many pages as the whole budget pays for. Page numbers count within
+ * it. Pages get memory as they are touched. Free ones lose it again if all classes together would
+ * hold more than the budget (pool.c).
  */
 struct kv_class {
     enum kv_type type_k;
@@ -135,7 +135,7 @@ void kv_class_make(const struct kv_geometry *g, enum kv_type type_k, enum kv_typ
                    struct kv_class *out);
 /* The forms of all layers, in the order in which they come first; returns their number. */
 int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLASS_MAX]);
-/* That of a layer among them. */
+/* The one of a layer among them. */
 const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_geometry *g,
                                    int32_t layer);
 

@@ -20,16 +20,16 @@ struct kv_copy {
                            differently: else bytes would be codes of other keys */
 };
 
-/* Appends copies of entries, in the order of slots [n], to a lane that has room for them: at their
-   own positions, which need not ascend (the lane is then as one that was overwritten), as stored
-   where both lanes store keys or values alike, else decoded and stored anew. Their marks begin at
-   0. The entries are read at no delta. The table of references is not touched: copies to different
-   lanes may be made at the same time. */
+/* Appends copies of entries, in the order of slots [n], to a lane that has room for them. They keep
+   their positions, which need not ascend: the lane then counts as overwritten. If both lanes store
+   keys or values alike, their bytes are copied; else they are decoded and stored anew. Their marks
+   begin at 0. The entries are read at no delta. The table of references is not touched: copies to
+   different lanes may be made at the same time. */
 void kv_seq_copy(const struct kv_copy *c, const int32_t *slots, int32_t n);
 
-/* The same in three steps, where entries come from several places: makes the lane n entries longer,
-   for which there is room; fills each of those; and, from a slot on, makes what follows from all of
-   them. In between nobody else looks at the lane. */
+/* The same in three steps, for entries from several places. The first makes the lane n entries
+   longer, for which there is room. The second fills each entry. The third finishes all entries from
+   a slot on: the index of full pages, marks, norms and order. The lane is not read in between. */
 void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
 void kv_lane_fill(const struct kv_copy *c, int32_t from_slot, int32_t to_slot);
 void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
@@ -39,13 +39,13 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
    them may be cleared while others are. */
 void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head);
 
-/* The number of the page of run i, the same in all lanes that share it, and a copy of all that the
-   page holds, kv_layer_page_bytes bytes. */
+/* The number of the page of run i, the same in all lanes that share it. A copy of all bytes of the
+   page, kv_layer_page_bytes of them. */
 int32_t kv_lane_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
 void kv_lane_get_page(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                       uint8_t *out);
 /* Appends a page with such bytes, of which the first n entries count, to a lane that has a page
-   reserved for it. The bytes come from a lane of the same geometry, and nobody checks them. */
+   reserved for it. The bytes come from a lane of the same geometry, and are not checked. */
 void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uint8_t *data,
                       int32_t n);
 /* Forgets the entries of the first run, and gives its page back. */

@@ -8,9 +8,9 @@
 
 struct kv_seq;
 
-/* Bytes of the sequence's pages, but for those that were counted already: a series of calls over
-   several sequences counts each page once, until kv_seq_uncount was called for each of them. In
-   between nothing but kv_lane functions. */
+/* Bytes of the sequence's pages that were not counted yet. A series of calls over several sequences
+   counts each page once. Call kv_seq_uncount for each sequence at the end, and only kv_lane
+   functions in between. */
 int64_t kv_seq_count_bytes(struct kv_seq *seq);
 void kv_seq_uncount(struct kv_seq *seq);
 

@@ -1,5 +1,6 @@
 /*
- * geometry.h - what a cache stores: its lanes, their types and windows, and the bytes that these take.
+ * geometry.h - the shape of a cache: its lanes, their types and windows, and the bytes of their
+ * pages.
  */
 #ifndef PI_KV_GEOMETRY_H
 #define PI_KV_GEOMETRY_H
@@ -22,9 +23,9 @@ struct kv_geometry {
     int32_t index_dim; /* of KV_INDEX_PROJ, at most dim_k; else 0 */
     struct kv_edge edge_k;
     struct kv_edge edge_v;
-    const int32_t *window; /* [n_layer] a query sees its own position and the window - 1 before it,
-                              0: all before it, in layers before those with a window; borrowed for
-                              as long as there is a cache; NULL: no layer has a window */
+    const int32_t *window; /* [n_layer] a query sees its own position and the window - 1 before it.
+                              0: it sees all before it; such layers come before those with a window.
+                              NULL: no layer has a window. Borrowed as long as there is a cache */
     int32_t step_len;      /* where there are windows: most entries that are appended to a lane from
                               one kv_seq_slide to the next */
     size_t state_bytes; /* of a sequence's state (state.c), which layers without lanes have in the
@@ -47,10 +48,10 @@ struct kv_geometry kv_full_lanes(const struct kv_geometry *g);
 enum kv_type kv_layer_type_k(const struct kv_geometry *g, int32_t layer);
 enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer);
 
-/* UNSUPPORTED with a sentence when the geometry cannot be stored (q8_0 and q4_0 need a head size
-   that is a multiple of 32, the turbo types one of 16; where values are parts of keys, both types
-   are one, of which no group holds dimensions of both), INVALID for a page length other than 16,
-   32, 64. */
+/* UNSUPPORTED with a sentence if the geometry cannot be stored. q8_0 and q4_0 need a head size that
+   is a multiple of 32, the turbo types a multiple of 16. If values are parts of keys, both types
+   are the same, and no group holds dimensions of both. INVALID for a page length other than 16, 32,
+   64. */
 pith_status kv_geometry_check(const struct kv_geometry *g, pith_error *err);
 
 /* Bytes of a page of a layer's lanes, and of the largest of all. */

@@ -1,6 +1,6 @@
 /*
  * index.c - where a page has the parts beside its entries that those read who score without reading
- * all of K (kv.h, enum kv_index). A device makes them.
+ * all of K (index.h). A device makes them.
  */
 #include "kv/index.h"
 #include "kv/index_internal.h"

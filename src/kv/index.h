@@ -8,9 +8,9 @@
 
 struct kv_cache;
 
-/* What a page holds beside its entries for those who score them without reading all of K (index.c):
-   parts whose bytes are a page's, each a function of the keys or values as they are stored, and so
-   the same however an entry came to where it is. */
+/* Parts of a page beside its entries, for policies that score without reading all of K (index.c).
+   Their bytes are bytes of the page. Each part is a function of the stored keys or values: it does
+   not depend on how an entry came to its place. */
 enum kv_index {
     KV_INDEX_NORM = 1 << 0,      /* 1 / |k| of every entry, f32; 0 for a key of zeros */
     KV_INDEX_UNIT8 = 1 << 1,     /* k / |k| of every entry as int8 codes with one f32 scale */
@@ -18,9 +18,10 @@ enum kv_index {
     KV_INDEX_PROJ = 1 << 3,      /* every key times its lane's matrix, index_dim f16 values */
     KV_INDEX_BOUNDS = 1 << 4,    /* of a full page: each dimension's least and largest value, f32 */
     KV_INDEX_VALUE_SUM = 1 << 5, /* of a full page: the sum of its values, f32 */
-    KV_INDEX_ROWS = 1 << 6, /* nothing but the keys entry by entry, as with any other part: a key is
-                   then a few lines of memory, for whoever scores and picks single ones.
-                   Without index they lie side by side, which reading all is faster by */
+    KV_INDEX_ROWS =
+        1 << 6, /* no part, but keys entry by entry, as with any other part. Reading single
+                               keys is then fast, since each is a few lines of memory. Without an
+                               index keys lie side by side, and reading all is faster */
 };
 
 /* The matrices of KV_INDEX_PROJ, [n_layer][n_head][index_dim][dim_k], borrowed until the cache is

@@ -1,6 +1,6 @@
 /*
- * internal.h - the list of what is inside of the store, for the files of devices and for tests. Files
- * of kv/ include the headers that they use.
+ * internal.h - the list of the headers inside of the store, for devices and tests. Files of kv/
+ * include the headers that they use.
  */
 #ifndef PI_KV_INTERNAL_H
 #define PI_KV_INTERNAL_H

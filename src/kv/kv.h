@@ -1,7 +1,7 @@
 /*
- * kv.h - the KV store: pools of pages, lanes that point into them, and attention over a lane. This is
- * the list of its headers, for files outside of kv/. ARCHITECTURE.md, "The store", defines page and
- * lane. Only files of kv/ change the cache.
+ * kv.h - the KV store: pools of pages, lanes that point into them, and attention over a lane. This
+ * is the list of its headers, for files outside of kv/. ARCHITECTURE.md, "The store", defines page
+ * and lane. Only files of kv/ change the cache.
  *
  * Owner: the thread that runs the engine. Append and attend on different lanes may run at the same
  * time; everything else may not.

@@ -13,17 +13,17 @@ int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many entries the last page takes before another one is needed; 0 where it takes none. */
 int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head);
-/* How many pages more than its entries fill a lane can come to hold, whatever is kept of it and
-   appended or overwritten: the places that packing closes no gap over (kv_seq_compact), and a last
-   page with a delta or one that counts more than once, which takes no new entries. What closed
-   pages leave free is not among it: packing fills it, and until then kv_lane_lacks tells what more
-   entries take. 0 for a lane that shares nothing at other positions and folded none. */
+/* How many pages more than its entries fill a lane can come to hold, whatever is kept, appended or
+   overwritten. It counts the gaps that packing leaves (kv_seq_compact). It counts a last page with
+   a delta, or one that counts more than once, since they take no new entries. It does not count the
+   free places of closed pages (span.h): packing fills them, and kv_lane_lacks counts them until
+   then. 0 for a lane that shares nothing at other positions and folded nothing. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- positions ---- */
 
-/* Position of a slot, its page's delta included. Positions ascend with slots but where pages were
-   shared at other positions and in lanes that were overwritten (kv_seq_aim). */
+/* Position of a slot, its page's delta included. Positions ascend with slots, except where pages
+   were shared at other positions and in overwritten lanes (kv_seq_aim). */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 /* Whether the lane was overwritten, so that its positions may fall from slot to slot. */
 bool kv_lane_unordered(const struct kv_seq *seq, int32_t layer, int32_t head);
@@ -43,17 +43,17 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- changes ---- */
 
-/* Keeps the entries at the given slots (ascending, n of them) of one lane, in their order, and
-   gives back all pages that hold no entry then, reserved ones too. Pages are packed without gaps
-   but where the delta changes or, after sharing, positions fall; in a lane that was overwritten,
-   where they fall anyway, only where the delta changes; and but before and after a page that counts
-   more than once and of which every entry is kept. Shared pages are copied before
-   they change, which takes a free page for each. INVALID (slots not ascending or out of range),
-   KV_FULL: lane unchanged. */
+/* Keeps the entries at the given slots (n, ascending) of one lane, in their order. Gives back all
+   pages that hold no entry then, reserved ones too.
+   Pages are packed without gaps except where the delta changes, and, after sharing, where positions
+   fall. In an overwritten lane positions fall anyway, and only the delta matters. A page that
+   counts more than once, and of which every entry is kept, stays apart. Shared pages are copied
+   before they change, which takes a free page for each.
+   INVALID (slots not ascending or out of range), KV_FULL: lane unchanged. */
 pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, const int32_t *slots,
                            int32_t n, pith_error *err);
 
-/* What is to stay of a lane. */
+/* The entries of a lane that stay. */
 struct kv_cut {
     int32_t layer;
     int32_t head;
@@ -61,20 +61,19 @@ struct kv_cut {
     int32_t n;
 };
 
-/* The same for n_cut different lanes, which are packed by at most n_thread threads at the same
-   time; which pages come free does not depend on them. INVALID, KV_FULL: no lane has changed. */
+/* The same for n_cut different lanes, which at most n_thread threads pack at the same time. The
+   same pages come free for any number of threads. INVALID, KV_FULL: no lane has changed. */
 pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, int32_t n_cut,
                                  int32_t n_thread, pith_error *err);
 
-/* Lets a lane's entries before a slot, which begins a page or is the lane's end, be read as if
-   written delta positions later than they were, whatever they are read at now. They must stay in
-   order and below the entries that follow, but in a lane that was overwritten. Nothing is copied.
-   */
+/* Reads a lane's entries before a slot as if written delta positions later than they were, whatever
+   delta they had. The slot begins a page or is the lane's end. The entries must stay in order and
+   below those that follow, except in an overwritten lane. Nothing is copied. */
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta);
 
-/* Lets a slot of a lane, 0 <= slot <= length, begin a page. Where it does not yet, that takes one
-   page, and another where the slot's page is shared, and kv_seq_reserve_table had room for one.
-   KV_FULL leaves the lane as it was. */
+/* Lets a slot of a lane, 0 <= slot <= length, begin a page. If it does not yet, that takes one
+   page, and another if the slot's page is shared; kv_seq_reserve_table made room for one table
+   entry. KV_FULL leaves the lane as it was. */
 pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                          pith_error *err);
 

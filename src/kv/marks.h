@@ -9,20 +9,20 @@
 struct kv_cache;
 struct kv_seq;
 
-/* Every entry of the sequences that are made from now on has n_mark floats beside it, its marks: 0
-   when it is appended, changed by whoever asked for them, and they stay with the entry wherever it
-   is packed to, until it is dropped or overwritten; a fork gets a copy, and so does a sequence that
-   shares another's entries, while a snapshot has none: after a load they are 0. With value_norm
-   the L1 norm of its value stands beside them, set on the way in, also by a load, and never
-   changed: of the value as it is stored, summed over the dimensions in ascending order, rounded to
-   bf16, since steps read it at every token. Their bytes count as those of page tables.
-   No sequence exists yet. */
+/* From now on every entry of a new sequence has n_mark floats beside it, its marks. They are 0 when
+   the entry is appended, and the caller may change them. They follow the entry until it is dropped
+   or overwritten. A fork, and a sequence that shares entries, get copies. A snapshot has none:
+   after a load they are 0.
+   With value_norm the L1 norm of the entry's value stands beside them. Appending and loading set
+   it, and it never changes. It is the norm of the value as it is stored, summed in ascending order
+   of dimensions. It is rounded to bf16, since steps read it at every token.
+   The bytes of both count with page tables. No sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
 
-/* Mark i of every slot, [length]; kv_cache_set_marks. Whoever has the lane may write. Valid until
-   the sequence gets more room (reserve, fork, load) or the lane's slots change. */
+/* Mark i of every slot, [length]; kv_cache_set_marks. The thread that has the lane may write. Valid
+   until the sequence gets more room (reserve, fork, load) or the lane's slots change. */
 float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
-/* The norms of the values of every slot, bf16 [length], likewise; nobody writes. */
+/* The norms of the values of every slot, bf16 [length], likewise; read only. */
 const uint16_t *kv_lane_norms(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 #endif

@@ -35,8 +35,8 @@ bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
 void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
 /* Sets the marks of slots slot .. slot + n to 0, not the norms. */
 void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n);
-/* Sets the marks of slots slot .. slot + n as those of entries that are new, whose values were
-   written to places entry .. entry + n of a page. */
+/* Sets the marks of slots slot .. slot + n to 0, whose entries are new, and their norms. The values
+   were written to places entry .. entry + n of a page. */
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
                     const struct kv_page_ref *ref, int32_t entry, int32_t n);
 /* The same for every entry of a lane. */

@@ -15,15 +15,15 @@ struct kv_cache;
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
-/* Many small caches in one mapping of somebody else's: the bytes that a cache of pages of one form
-   takes there for its lists and for its pages, multiples of 64, and such a cache in zeroed bytes,
-   borrowed until it is freed. The statuses of kv_cache_create. */
+/* Many small caches in one mapping of the caller. The first gives the bytes of a cache of pages of
+   one form, for its lists and for its pages: multiples of 64. The second makes such a cache in
+   zeroed bytes, which are borrowed until it is freed. The statuses of kv_cache_create. */
 pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes, size_t *lists,
                            size_t *pool, pith_error *err);
 pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes, uint8_t *lists,
                                uint8_t *pool, struct kv_cache **out, pith_error *err);
 
-/* Gives the memory of pages that nobody uses back to the system. */
+/* Gives the memory of free pages back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);

@@ -7,9 +7,9 @@
 #include "kv/state_internal.h"
 #include "kv/store.h"
 
-/* Takes a free page of a class, with one reference, as entry n of a table: if it can be the
-   one behind that of entry n - 1, or else the first of a run of pages, >= 1, that the table had
-   better have side by side from here on. -1 when the budget has no bytes left for it. */
+/* Takes a free page of a class, with one reference, as entry n of a table. It is the one behind the
+   page of entry n - 1 if that is free. Else it begins a run of pages, >= 1, that the table should
+   have side by side from here on. -1 if the budget has no bytes left for it. */
 int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind,
                      const struct kv_page_ref *table, int32_t n, int32_t run);
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
@@ -25,10 +25,10 @@ void kv_page_release(struct kv_cache *cache, const struct kv_class *kind, int32_
 void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct kv_page_ref *ref);
 
 /* Whether one more holder of a page that is to write to it has to copy it: all do but the last.
-   What was charged is noted in n_entry, which the caller clears. */
+   n_entry notes the charge; the caller clears it. */
 bool kv_page_charge(const struct kv_class *kind, int32_t page);
 
-/* Bytes that the budget has left; those of kept states, which give way, are among them. */
+/* Bytes that the budget has left. Kept states give way, so their bytes are among them. */
 static inline int64_t kv_free_bytes(const struct kv_cache *cache)
 {
     int64_t kept = cache->state != NULL ? kv_state_kept_bytes(cache) : 0;

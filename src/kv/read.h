@@ -17,20 +17,20 @@ struct kv_run {
     int32_t slot;  /* of its first entry */
     int32_t n;     /* entries, 1..page_len */
     int32_t delta; /* read as if written that many positions later */
-    int32_t count; /* each is read as if it stood there so many times */
+    int32_t count; /* each is read as if it stood there this many times */
 };
 
 int32_t kv_lane_runs(const struct kv_seq *seq, int32_t layer, int32_t head);
 struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
 /* The stored keys of run i decoded to f32 with entries side by side, out [dim_k][page_len], and its
-   values, out [page_len][dim_v], bit for bit those of kv_lane_key and kv_lane_value; entries beyond
-   the run are finite. */
+   values, out [page_len][dim_v]. Bit for bit the results of kv_lane_key and kv_lane_value; entries
+   beyond the run are finite. */
 void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out);
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
 
-/* The sum of the values of the lane's first n slots, out [dim_v], page after page and within a page
-   slot after slot; with KV_INDEX_VALUE_SUM full pages are not read. */
+/* The sum of the values of the lane's first n slots, out [dim_v], in the order of pages, and of
+   slots within a page. With KV_INDEX_VALUE_SUM full pages are not read. */
 void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n,
                        float *out);
 

@@ -15,7 +15,7 @@ struct kv_place {
     int32_t slot; /* in the page */
 };
 
-/* That of a slot of a lane. */
+/* The place of a slot of a lane. */
 struct kv_place kv_place_of(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot);
 
 static inline const struct kv_part *kv_place_part(const struct kv_place *p, enum kv_side side)

@@ -18,8 +18,8 @@ enum kv_score_kind {
                          KV_INDEX_COLUMNS reads those alone, as f16, without it all of K is read */
     KV_SCORE_PROJ,    /* (q's matrix product).(k's, as f16); needs KV_INDEX_PROJ */
     KV_SCORE_BOUNDS,  /* the most that q.k can be for any key between the dimensions' bounds of the
-                         entry's page; where the page is not full, or n ends in it, between those of
-                         the entries before; KV_INDEX_BOUNDS spares reading full pages */
+                         entry's page. If the page is not full, or n ends in it: between the bounds
+                         of its first entries. KV_INDEX_BOUNDS spares reading full pages */
 };
 
 /* How the scores of several vectors become one: the largest, or their mean. Of all kinds but bounds
@@ -44,7 +44,8 @@ struct kv_score_job {
 /* Bytes of scratch of one call. */
 size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q);
 /* out[s] for every slot s < n. Every level of the processor gives the same bits (cpu/score.h has
-   the arithmetic), and a slot's score depends on its entry (its page for bounds) and on q alone. */
+   the arithmetic). The score of a slot depends on q and its entry alone; for bounds, on q and its
+   page. */
 void kv_score(const struct kv_score_job *job, void *scratch);
 
 #endif

@@ -13,24 +13,25 @@ struct kv_seq;
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
-/* Shares every page that holds entries. What seq had reserved is not to be counted on afterwards:
-   its tail page is shared now, reserve again. Aims are copied, so that both go on alike. NOMEM. */
+/* Shares every page that holds entries. The reservations of seq no longer count, since its tail
+   page is shared now: reserve again. Aims are copied, so that both go on alike. NOMEM. */
 pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_error *err);
 const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq); /* its cache's */
 
 /* ---- room ---- */
 
-/* Makes room so that n more entries can be appended to every lane: pages, and pages of its own for
-   those that it writes to, the last one and the one that an aim points into. The first entry of a
-   lane with an aim takes no room: where the aim is forgotten before, reserve again. INVALID for a
-   negative n. KV_FULL or NOMEM leaves everything as it was. */
+/* Makes room so that n more entries can be appended to every lane. The lane gets pages, and copies
+   of shared ones that it writes to: the last one and the one that its aim points into. The first
+   entry of a lane with an aim takes no room; if the aim is forgotten before, reserve again. INVALID
+   for a negative n. KV_FULL or NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
-/* Makes room for n[layer * n_head + head] entries in every lane that is emptied before: pages of
-   its own. What the lanes hold stays. KV_FULL, NOMEM leave everything as it was. */
+/* Makes room for n[layer * n_head + head] entries in every lane, in pages of its own: the caller
+   empties the lanes before it appends. Their entries stay until then. KV_FULL, NOMEM leave
+   everything as it was. */
 pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_error *err);
-/* A lane that is expected to hold n entries one day has pages for them side by side kept free as
-   long as there are others: what lies in order is read faster. 0: nobody knows, as at first. Takes
-   no memory, and a fork expects what its original does. */
+/* Tells that a lane will hold n entries one day. Pages side by side are then kept free for it as
+   long as there are others, because memory in order is read faster. 0: not known, as at first.
+   Takes no memory, and a fork inherits it. */
 void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n);
 /* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
@@ -42,35 +43,36 @@ int64_t kv_seq_held_bytes(const struct kv_seq *seq);
 /* Bytes that pages can still be taken for. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);
 
-/* A plan over compactions and reservations asks these two beforehand. With them, later reservations of
-   n entries in all need no memory but pages. */
+/* ---- room for a plan of compactions and reservations: after these two, later reservations of n
+   entries in all need no memory but pages ---- */
 
 /* Room for n more entries in every lane's page table, also with compactions between, no pages.
    NOMEM leaves all as it was. */
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
-/* Pages that one lane takes to grow by n entries, beyond those that it has reserved, when nobody
-   shares its last page. */
+/* Pages that one lane takes to grow by n entries, beyond its reserved ones, if its last page is not
+   shared. */
 int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);
 /* The most bytes that copies of shared pages can take when compacting, appending and overwriting.
-   Each holder of a page may need one, but the last: a series of calls over several sequences
-   charges a page no more often, until kv_seq_clear_charges was called for each of them. In between
-   nothing but kv_lane functions. */
+   Each holder of a page but the last may need one. A series of calls over several sequences charges
+   a page no more often than that. Call kv_seq_clear_charges for each sequence at the end, and only
+   kv_lane functions in between. */
 int64_t kv_seq_charge_copies(struct kv_seq *seq);
 void kv_seq_clear_charges(struct kv_seq *seq);
 
 /* ---- entries in ---- */
 
-/* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first to where the lane is
-   aimed at; room was reserved, and pos0 is above the position of the lane's last entry, in a lane
-   that was overwritten above all. Values beyond the range of the storage type are stored as its
-   largest finite ones, NaN as 0.
-   k: [n] rows of dim_k floats, k_stride floats apart, after rope; v alike, not looked at where
+/* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first one where the lane is
+   aimed at. Room was reserved. pos0 is above the position of the last entry, in an overwritten lane
+   above all positions. Values beyond the range of the storage type are stored as its largest finite
+   ones, NaN as 0.
+   k: [n] rows of dim_k floats, k_stride floats apart, after rope. v likewise; it is not read if
    values are parts of keys. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride);
 
-/* The same for many lanes, in two steps, with rows on the device: the first makes places for the
-   entries in the tables, the device's append writes them there. In between nobody looks. */
+/* The same for many lanes, in two steps, with rows on the device. The first step makes places for
+   the entries in the tables, and the device's append writes them there. The lanes are not read in
+   between. */
 struct kv_append {
     struct kv_seq *seq;
     int32_t layer;
@@ -92,29 +94,29 @@ struct kv_append {
 
 void kv_append_place(struct kv_append *jobs, int32_t n);
 
-/* Lets the next entry that is appended to a lane take the place of the one at a slot, 0 <= slot <
-   length, instead of going to the end (-1, and what a new lane has): nothing else moves, the lane
-   does not grow, and its positions ascend no longer, until a compaction or a truncation leaves them
-   in order. One append of n entries overwrites one and adds n - 1. An append, a compaction and a
-   truncation that drops an entry of the lane forget the aim; so do a shift, a shared
-   stretch and a folded one that its entry is touched by. A page that others point to is copied by
-   the next kv_seq_reserve; kv_seq_charge_copies counts it. Not for the entries of a page with a
-   delta, nor of one that counts more than once: kv_lane_can_aim. */
+/* Lets the next entry that is appended to a lane overwrite the one at a slot, 0 <= slot < length.
+   -1: it goes to the end, as in a new lane. Nothing else moves, and the lane does not grow. One
+   append of n entries overwrites one and adds n - 1. Positions no longer ascend until a compaction
+   or a truncation leaves them in order.
+   The aim is forgotten by an append, a compaction, and a truncation that drops an entry of the
+   lane. A shift, a shared stretch and a folded one forget it if they touch its entry. The next
+   kv_seq_reserve copies the page if it is shared, and kv_seq_charge_copies counts that. Entries of
+   a page with a delta, or that counts more than once, cannot be aimed at: kv_lane_can_aim. */
 void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
 bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
-/* Whether something was appended that is NaN or more than its storage type holds: the nearest number
+/* Whether a number was appended that is NaN or more than its storage type holds: the nearest number
    is stored. *layer and *value tell the first. */
 bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value);
 
 /* ---- entries out ---- */
 
-/* Drops every entry at a position >= pos from every lane, wherever it lies, and gives back all
-   pages that hold no entry then, reserved ones too. Where the cache has states there is one after
-   pos tokens (kv_seq_state_reach). Nothing is copied: a lane sees less of a shared
-   page, which kv_seq_reserve copies before it is written to. Only in a lane that was overwritten
-   gaps within a page are closed, which copies a shared one; where no page is free for that the
-   entries of the page behind the first gap go, too. */
+/* Drops every entry at a position >= pos from every lane, and gives back all pages that hold no
+   entry then, reserved ones too. If the cache has states, there is one after pos tokens
+   (kv_seq_state_reach). Nothing is copied: a lane sees less of a shared page, which kv_seq_reserve
+   copies before it is written to.
+   An overwritten lane differs: gaps within its pages are closed, which copies a shared page. If no
+   page is free for the copy, the entries of the page behind the first gap go, too. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 /* The bytes that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */
 int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos);

@@ -1,6 +1,6 @@
 /*
  * snapshot.h - snapshots as bytes: the numbers of the format (docs/snapshot.md), the parser, and
- * loading from memory, for the file functions of kv.h and for the fuzz target.
+ * loading from memory. save.h has the functions of files.
  */
 #ifndef PI_KV_SNAPSHOT_H
 #define PI_KV_SNAPSHOT_H
@@ -32,11 +32,11 @@ enum {
 size_t kv_snapshot_header_size(uint32_t version);
 /* The shape as the file has it: n_layer, n_head, dim_k, dim_v, page_len, type_k, type_v. */
 void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD]);
-/* What version 5 adds: type, first and last of K's edge and of V's, and the groups of type_k,
-   type_v and the edges' types (kv_type_group), 0 where there is no edge. */
+/* The fields that version 5 adds: type, first and last of K's edge and of V's. Then the groups of
+   type_k, type_v and the edges' types (kv_type_group), 0 where there is no edge. */
 void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_EDGE]);
 
-/* What a snapshot says; points into the bytes that were parsed. */
+/* The contents of a snapshot; points into the bytes that were parsed. */
 struct kv_snapshot {
     struct kv_geometry g;
     struct kv_class kind[KV_CLASS_MAX]; /* pages of its layers, with keys entry by entry */
@@ -59,14 +59,14 @@ struct kv_snapshot {
 pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t size,
                               struct kv_snapshot *out, pith_error *err);
 
-/* What is said of lane number l. */
+/* Lane number l in it. */
 struct kv_snapshot_lane {
     uint32_t n; /* table entries */
     bool unordered;
 };
 struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l);
 
-/* What is said of table entry number i. */
+/* Table entry number i in it. */
 struct kv_snapshot_ref {
     int32_t page;
     int32_t delta;

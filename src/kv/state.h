@@ -9,13 +9,11 @@
 
 struct kv_seq;
 
-/* ---- states: what layers without lanes remember, of all tokens up to one position (state.c) ----
-
-   A state is one block of floats, state_bytes of them, all 0 before the first token. Its bytes
-   count in the budget as pages do. Where a cache has states kv_seq_reserve makes room for the
-   sequence's own, which a fork shares until it is written to. Beside it a sequence may keep states
-   of earlier positions, which it can be truncated to. They take only what is free, and count as
-   free: whoever needs that gets it. */
+/* A state is one block of floats, state_bytes of them, all 0 before the first token. Its bytes
+   count in the budget as pages do. kv_seq_reserve makes room for the sequence's own state, which a
+   fork shares until it is written to. Beside it a sequence may keep states of earlier positions,
+   which it can be truncated to. Kept states take free bytes alone, and count as free: they give way
+   to pages. */
 
 /* The most that are kept of a sequence. */
 enum { KV_STATES_KEPT = 3 };
@@ -25,7 +23,8 @@ struct pi_at kv_seq_state(const struct kv_seq *seq);
 /* The same to the host and back, state_bytes of it. */
 void kv_seq_read_state(const struct kv_seq *seq, void *out);
 void kv_seq_write_state(const struct kv_seq *seq, const void *state);
-/* It is now that after n_token tokens. Nothing where the cache has no states. */
+/* Notes that the state is now the one after n_token tokens. Does nothing if the cache has no
+   states. */
 void kv_seq_note_state(struct kv_seq *seq, int32_t n_token);
 /* Keeps a copy of the state where there is room. The one that is missed least gives way where there
    are as many as there may be. */

@@ -21,7 +21,7 @@ void kv_state_forget_kept(struct kv_seq *seq);
 bool kv_state_save(const struct kv_seq *seq, uint8_t *out);
 /* Makes the state of a fresh sequence that after n_token tokens; there is room. */
 void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token);
-/* Forgets kept states that nobody else has until so many bytes are unused. */
+/* Forgets kept states that are not shared until that many bytes are unused. */
 void kv_state_give_way(struct kv_cache *cache, int64_t bytes);
 /* As kv_seq_truncate. */
 void kv_state_truncate(struct kv_seq *seq, int32_t n_token);
@@ -29,7 +29,7 @@ void kv_state_truncate(struct kv_seq *seq, int32_t n_token);
 void kv_state_adopt(struct kv_seq *seq, int32_t page, int32_t n_token);
 /* The page of a state after n_token tokens; -1: there is none. */
 int32_t kv_state_find(const struct kv_seq *seq, int32_t n_token);
-/* Bytes of the kept states that nobody else has. */
+/* Bytes of the kept states that are not shared. */
 int64_t kv_state_kept_bytes(const struct kv_cache *cache);
 /* Bytes of a sequence's own state, unless its page is marked in n_entry, which it is then; and
    unmarks it. */

@@ -1,5 +1,5 @@
 /*
- * store.h - the inside of the store: what a cache, a sequence and a lane are.
+ * store.h - the structs of the store: cache, sequence, lane, table entry, state and block.
  */
 #ifndef PI_KV_STORE_H
 #define PI_KV_STORE_H
@@ -12,16 +12,16 @@
 /*
  * n is the table entry's own: two lanes that share a page may see different numbers of its entries.
  * Entries of different deltas cannot live in one page, because their keys were rotated at other
- * positions than they are read at, nor can those that count differently; a page may have been
- * closed early, and what others stand for begins and ends within pages (span.c). So a page before
- * the last may hold fewer than P entries.
+ * positions than they are read at. Nor can entries that count differently. A page may have been
+ * closed early, and shared stretches begin and end within pages (span.c). So a page before the last
+ * may hold fewer than P entries.
  */
 struct kv_page_ref {
     int32_t page;  /* index into the class's pool */
     int32_t delta; /* the entries are read as if written that many positions later */
-    uint16_t more; /* and as if each stood there so many times more than once (kv_seq_fold_span) */
+    uint16_t more; /* and as if each stood there 1 + more times (kv_seq_fold_span) */
     uint8_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
-    bool closed;   /* takes no more entries though it has room for some (kv_seq_share_span) */
+    bool closed;   /* takes no more entries though it has room for some (span.h) */
 };
 
 enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
@@ -40,7 +40,7 @@ struct kv_lane {
                        between pages of one delta; else they ascend in every page */
     int32_t top;    /* the largest position, delta included, of an unordered lane */
     int32_t aim;    /* 1 + the slot that the next entry overwrites; 0: none */
-    int32_t most;   /* pages that it is expected to hold one day; 0: nobody knows */
+    int32_t most;   /* pages that it is expected to hold one day; 0: not known */
     int32_t window; /* the layer's; such a lane is never unordered */
 };
 
@@ -60,7 +60,7 @@ struct kv_cache {
     int64_t used;            /* of pages that are taken, at most the budget */
     int64_t peak;            /* the most they were */
     int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
-    int64_t aside_bytes;     /* of what was swapped out */
+    int64_t aside_bytes;     /* of contents that are swapped out */
     bool borrowed;           /* the pools' memory is somebody else's (kv_cache_create_in) */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */

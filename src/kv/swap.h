@@ -1,5 +1,5 @@
 /*
- * swap.h - what a sequence holds, in host memory instead of pages, and back.
+ * swap.h - the contents of a sequence, moved to host memory and back.
  */
 #ifndef PI_KV_SWAP_H
 #define PI_KV_SWAP_H
@@ -8,15 +8,15 @@
 
 struct kv_seq;
 
-/* What a sequence holds, in host memory instead of pages. */
+/* The contents of a sequence, in host memory instead of pages. */
 struct kv_swapped;
 /* Empties the sequence, and gives its pages back, reserved ones too. A page that stands in several
    places of it is taken once, and will be again; what other sequences share is copied. NOMEM leaves
    it as it was. */
 pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err);
-/* Puts it back into the sequence that it came from, to which nothing was done in between, bit for
-   bit (marks, aims, closed pages and counts too), and frees `swapped`. Takes no memory but pages;
-   KV_FULL leaves both as they were. */
+/* Puts the contents back into the sequence that they came from, bit for bit, and frees `swapped`.
+   Marks, aims, closed pages and counts come back, too. The sequence was not touched in between.
+   Takes no memory but pages; KV_FULL leaves both as they were. */
 pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *swapped, pith_error *err);
 void kv_swapped_free(struct kv_swapped *swapped); /* before the cache is; NULL is ignored */
 /* Page tables and marks aside, which the cache's statistics go on to count. */

@@ -1,6 +1,6 @@
 /*
- * type.h - the storage types of keys and values: their names, their options, how many bits they take.
- * docs/store.md has the formats.
+ * type.h - the storage types of keys and values: their names, their options, how many bits they
+ * take. docs/store.md has the formats.
  */
 #ifndef PI_KV_TYPE_H
 #define PI_KV_TYPE_H
@@ -9,10 +9,9 @@
 
 struct kv_geometry;
 
-/* How keys or values are stored (codec.c, coded.c; docs/store.md has the formats). The order is
-   that of the bits that a value takes, but for the last one, which came later: files have the
-   numbers. Those of the turbo types are rotated before they are coded
-   (wht.h), and stay so in the page; what functions here return is turned back. */
+/* How keys or values are stored. The order is by bits of a value, except for the last one, which
+   came later: files have the numbers. Values of the turbo types are rotated before they are coded
+   (wht.h), and stay so in the page. Functions that return values turn them back. */
 enum kv_type {
     KV_TYPE_F32,
     KV_TYPE_F16,
@@ -36,9 +35,9 @@ struct kv_edge {
 enum kv_type kv_type_find(const char *name);
 const char *kv_type_name(enum kv_type type);
 
-/* What a geometry's field for K or V is given as: TYPE[:EDGE=FIRST+LAST], that is another type in
-   so many layers at both ends, and for K also ":force" and ":centre" behind TYPE, in this order,
-   which engines look at. */
+/* The text of a geometry's option for K or V: TYPE[:EDGE=FIRST+LAST]. EDGE is another type, for the
+   first FIRST and the last LAST layers. For K ":force" and ":centre" may follow TYPE, in this
+   order; engines look at them. */
 struct kv_type_choice {
     enum kv_type type;
     struct kv_edge edge;
@@ -55,15 +54,15 @@ pith_status kv_geometry_read_types(struct kv_geometry *g, const char *type_k, co
                                    struct kv_type_choice *k, pith_error *err);
 
 bool kv_type_is_rotated(enum kv_type type);
-/* Dimensions that share a scale in a head of a size: 32 of q8_0 and q4_0, of the turbo types the
-   largest power of two that divides the head size, 128 at most; 1 where there are no scales. 0 for
-   a head size that the type cannot store. */
+/* Dimensions that share a scale in a head of a size: 32 for q8_0 and q4_0. For the turbo types it
+   is the largest power of two that divides the head size, 128 at most. 1 for types without scales.
+   0 for a head size that the type cannot store. */
 int32_t kv_type_group(enum kv_type type, int32_t dim);
 /* Bits of a value in a head of a size that the type stores, scales included. */
 double kv_type_bits(enum kv_type type, int32_t dim);
 
-/* Replaces a query by what of it keys of a type meet there: rounded where they are bf16, what its
-   codes stand for where they are q8_0. */
+/* Rounds a query as the kernels do where it meets keys of a type: to bf16 for bf16, and to its
+   codes' values for q8_0. */
 void kv_query_met(enum kv_type type, float *q, int32_t dim);
 
 #endif

@@ -65,7 +65,7 @@ struct pi_pass_watch {
     /* Called for every layer and watched item when all of the item's lanes in the layer have been
        shown, different items at the same time. */
     void (*finished)(void *user, const struct pi_pass_item *item, int32_t layer);
-    bool parts; /* weights come in parts (kv.h) */
+    bool parts; /* weights come in parts (kv/attend.h) */
 };
 
 /* Tokens of an item that read the same entries in one lane. */

@@ -1,6 +1,6 @@
 /*
  * index.c - the parts of a page beside its entries that those read who score without reading all of
- * K (kv.h, enum kv_index). It knows no lanes and nothing of what the parts are for. Invariant: a
+ * K (kv/index.h). It knows no lanes and nothing of what the parts are for. Invariant: a
  * part is a function of the keys or values as the page stores them, so that it is the same whether
  * an entry was appended, moved, copied or loaded. What belongs to an entry is right for every entry
  * of a page, what belongs to the page for every page with page_len entries.
