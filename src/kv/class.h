@@ -14,8 +14,8 @@ struct kv_codec;
  * Keys are, too, if the geometry has an index (index.h). One key is then a few lines of memory, and
  * kernels put keys side by side on their way into registers (cpu/attend.h). Without an index keys
  * lie side by side, in elements of 4 bytes. Elements have 2 bytes if a plane's values have 2 bytes
- * or less than 2 bits. An element is a value of f32, f16 or bf16, four codes of q8_0, or 8, 16 or
- * 16 codes of 4, 2 or 1 bits.
+ * or less than 2 bits. An element is a value of f32, f16 or bf16, or four codes of q8_0. It is 8
+ * codes of 4 bits, or 16 of 2 bits or 1 bit.
  *
  *                   K entry by entry, or side by side            V
  *   f32, f16, bf16  [P][dim] or [dim][P]                         [P][dim]

@@ -16,8 +16,9 @@ int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many pages more than its entries fill a lane can come to hold, whatever is kept, appended or
    overwritten. It counts the gaps that packing leaves (kv_seq_compact). It counts a last page with
    a delta, or one that counts more than once, since they take no new entries. It does not count the
-   free places of closed pages (span.h): packing fills them, and kv_lane_lacks counts them until
-   then. 0 for a lane that shares nothing at other positions and folded nothing. */
+   free places of closed pages (span.h): packing fills them, and until then kv_lane_lacks tells how
+   many pages more entries take. 0 for a lane that shares nothing at other positions and folded
+   nothing. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- positions ---- */

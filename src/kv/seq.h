@@ -115,7 +115,7 @@ bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
    entry then, reserved ones too. If the cache has states, there is one after pos tokens
    (kv_seq_state_reach). Nothing is copied: a lane sees less of a shared page, which kv_seq_reserve
    copies before it is written to.
-   An overwritten lane differs: gaps within its pages are closed, which copies a shared page. If no
+   An overwritten lane differs: gaps within its pages are filled, which copies a shared page. If no
    page is free for the copy, the entries of the page behind the first gap go, too. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 /* The bytes that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */

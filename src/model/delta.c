@@ -8,8 +8,8 @@
  *   S *= decay, S += k (beta (v - S^T k))^T, o = S^T q / sqrt(dim)
  *   out = Wo (RMS(o) silu(z))
  *
- * What it remembers of a sequence is its state (kv/state.h): for each of the model's layers of this kind
- * the inputs of the last n_conv - 1 tokens, [n_conv - 1][channels], and the heads' matrices,
+ * What it remembers of a sequence is its state (kv/state.h): for each of the model's layers of this
+ * kind the inputs of the last n_conv - 1 tokens, [n_conv - 1][channels], and the heads' matrices,
  * [n_value][dim of a value / 16, rounded up][dim of a key][16] (cpu/vec.h).
  */
 #include "model/delta.h"
