@@ -1,6 +1,6 @@
 /*
  * geometry.c - what a cache can store, the classes of its pages, and the bytes that they take. It
- * knows no pool. Invariant: kv_geometry_check accepts a geometry only if its sizes fit their types.
+ * knows no pool. Invariant: layers with the same pair of types have pages of one class.
  */
 #include "kv/geometry.h"
 #include "device/device.h"
