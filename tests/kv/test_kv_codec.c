@@ -12,7 +12,7 @@
 
 #define MAX_ROW 260 /* head size and stride */
 
-/* Where store.h says that value (entry, dimension) lies, read without the codec. */
+/* Where kv/class.h says that value (entry, dimension) lies, read without the codec. */
 static float stored_value(const struct kv_cache *cache, const uint8_t *page, bool is_k, int32_t s,
                           int32_t d)
 {
