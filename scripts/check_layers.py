@@ -6,7 +6,8 @@ stands there: what they need else, pith.h is missing. Outside of src/policy/ no 
 which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
 inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
 Headers do not include each other in a circle, and files of two folders do not either: a file here is
-NAME.c and NAME.h together. Within a folder files may share an internal header.
+NAME.c and NAME.h together. Within a folder files may share an internal header, NAME_internal.h,
+which no other folder includes but src/device/, whose code works on the store's pages.
 
     scripts/check_layers.py
 """
@@ -137,6 +138,16 @@ def check_looks(texts):
                 yield name, look, f"looks at {look}: engine_traits says which policies there are"
 
 
+def check_internal(texts):
+    for path, text in texts.items():
+        name = path.relative_to(ROOT).as_posix()
+        for target in (resolve(path, header) for header in INCLUDE.findall(text)):
+            folder, _, file = (target or "").rpartition("/")
+            inside = file.endswith("_internal.h") or file == "internal.h"
+            if inside and not name.startswith((folder + "/", "src/device/")):
+                yield name, target, f"includes {target}, which is inside of {folder}/"
+
+
 def check_devices(texts):
     for path, text in texts.items():
         name = path.relative_to(ROOT).as_posix()
@@ -201,7 +212,7 @@ def check_drawing():
 def main():
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
     found = [*check_includes(texts), *check_uses(texts), *check_looks(texts), *check_circles(texts),
-             *check_devices(texts), *check_drawing()]
+             *check_internal(texts), *check_devices(texts), *check_drawing()]
     for name, target, what in found:
         if (name, target) not in EXCEPTIONS:
             print(f"check_layers.py: {name} {what}", file=sys.stderr)
