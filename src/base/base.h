@@ -28,14 +28,29 @@
 
 /* Fills *err (may be NULL) with status and the formatted sentence, and returns status. */
 pith_status pi_fail(pith_error *err, pith_status status, const char *fmt, ...) PI_PRINTF(3, 4);
+/* INVALID, with the field and the value, unless min <= value <= max. */
+pith_status pi_check_range(const char *field, int64_t value, int64_t min, int64_t max,
+                           pith_error *err);
 
 /* One log line, "key=value ...", to the callback that pith_log_set installed. */
 void pi_log(pith_log_level level, const char *fmt, ...) PI_PRINTF(2, 3);
 
-static inline int64_t pi_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t pi_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t pi_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline size_t pi_align(size_t n, size_t a) { return (n + a - 1) / a * a; }
+static inline int64_t pi_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t pi_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t pi_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline size_t pi_align(size_t n, size_t a)
+{
+    return (n + a - 1) / a * a;
+}
 
 /* *out = a * b; returns false on overflow. */
 static inline bool pi_mul_size(size_t a, size_t b, size_t *out)

@@ -51,6 +51,15 @@ pith_status pi_fail(pith_error *err, pith_status status, const char *fmt, ...)
     return status;
 }
 
+pith_status pi_check_range(const char *field, int64_t value, int64_t min, int64_t max,
+                           pith_error *err)
+{
+    if (value < min || value > max)
+        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
+                       (long long)min, (long long)max);
+    return PITH_OK;
+}
+
 void pith_log_set(pith_log_fn *fn, void *user)
 {
     log_fn = fn;

@@ -1,7 +1,7 @@
 /*
  * device.h - where a model's numbers are: one table of operations on memory that belongs to a
- * device, which the host need not be able to see. Passes (model/) and the store (kv/) compute by these
- * alone. device/cpu/ is the table of this machine's processor, device/checked/ one for tests.
+ * device, which the host need not be able to see. Passes (model/) and the store (kv/) compute by
+ * these alone. device/cpu/ is the table of this machine's processor, device/checked/ one for tests.
  *
  * An address of a device is no pointer: the host adds to it and hands it to operations. What these
  * get as a pointer is host memory, which they read or write before they return. Device memory may

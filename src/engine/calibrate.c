@@ -1,7 +1,7 @@
 /*
  * calibrate.c - evaluates a text for its statistics: which tokens, in which sequences, and whose
- * queries count. The sums are policy/keep/learn/calibrate.c's. Invariant: the engine's tap is unset and
- * its sequences are gone afterwards, however it ends.
+ * queries count. The sums are policy/keep/learn/calibrate.c's. Invariant: the engine's tap is unset
+ * and its sequences are gone afterwards, however it ends.
  */
 #include "policy/keep/learn/calibrate.h"
 
@@ -79,23 +79,14 @@ static int64_t count_selected(const pith_calibrate_params *p, int32_t n_token, i
 
 /* ---- checks ---- */
 
-static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
-                               pith_error *err)
-{
-    if (value < min || value > max)
-        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
-                       (long long)min, (long long)max);
-    return PITH_OK;
-}
-
 static pith_status check_params(const pith_calibrate_params *p, pith_error *err)
 {
-    PI_TRY(check_range("select", p->select, PITH_SELECT_ALL, PITH_SELECT_RANGES, err));
-    PI_TRY(check_range("n_centre", p->n_centre, 1, STATS_MAX_CENTRE, err));
-    PI_TRY(check_range("n_sample", p->n_sample, p->n_centre, 1 << 24, err));
-    PI_TRY(check_range("n_generate", p->n_generate, 1, 1 << 24, err));
-    PI_TRY(check_range("n_ctx", p->n_ctx, 0, INT32_MAX, err));
-    PI_TRY(check_range("n_range", p->n_range, 0, STATS_MAX_RANGE, err));
+    PI_TRY(pi_check_range("select", p->select, PITH_SELECT_ALL, PITH_SELECT_RANGES, err));
+    PI_TRY(pi_check_range("n_centre", p->n_centre, 1, STATS_MAX_CENTRE, err));
+    PI_TRY(pi_check_range("n_sample", p->n_sample, p->n_centre, 1 << 24, err));
+    PI_TRY(pi_check_range("n_generate", p->n_generate, 1, 1 << 24, err));
+    PI_TRY(pi_check_range("n_ctx", p->n_ctx, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_range", p->n_range, 0, STATS_MAX_RANGE, err));
     if (p->select == PITH_SELECT_RANGES && p->n_range > 0 && p->ranges == NULL)
         return pi_fail(err, PITH_INVALID, "ranges: NULL, and n_range says %d", p->n_range);
     for (int32_t i = 0; p->select == PITH_SELECT_RANGES && i < p->n_range; i++)

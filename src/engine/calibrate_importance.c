@@ -1,11 +1,11 @@
 /*
  * calibrate_importance.c - makes a model repeat texts and learns from it how important entries are.
  * Each text is read twice. With its repetition it gives the targets
- * (policy/keep/learn/importance_target.c), the centres of its queries (policy/keep/learn/calibrate.c) and the
- * measures of features. Alone it gives the sums of the fit (policy/keep/learn/importance_sums.c) and the
- * scores of policies that look at entries alone (policy/keep/learn/importance_score.c). Other policies
- * read it in engines of their own. Invariant: the engine's pass has neither tap nor watch
- * afterwards, however it ends.
+ * (policy/keep/learn/importance_target.c), the centres of its queries
+ * (policy/keep/learn/calibrate.c) and the measures of features. Alone it gives the sums of the fit
+ * (policy/keep/learn/importance_sums.c) and the scores of policies that look at entries alone
+ * (policy/keep/learn/importance_score.c). Other policies read it in engines of their own.
+ * Invariant: the engine's pass has neither tap nor watch afterwards, however it ends.
  */
 #include <math.h>
 #include <stdlib.h>

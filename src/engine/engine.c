@@ -29,15 +29,6 @@ struct plan {
     struct pi_account account;
 };
 
-static pith_status check_range(const char *field, int64_t value, int64_t min, int64_t max,
-                               pith_error *err)
-{
-    if (value < min || value > max)
-        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
-                       (long long)min, (long long)max);
-    return PITH_OK;
-}
-
 /* Values that are parts of keys are stored as these are, where that is what was asked for. */
 static void follow_keys(const struct kv_geometry *given, struct kv_geometry *g)
 {
@@ -108,11 +99,11 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         params = &defaults;
     if (hp->n_layer == 0)
         return pi_fail(err, PITH_UNSUPPORTED, "the model's file says no shape that Pith can run");
-    PI_TRY(check_range("n_thread", params->n_thread, 0, MAX_THREAD, err));
-    PI_TRY(check_range("chunk", params->chunk, 1, MAX_CHUNK, err));
-    PI_TRY(check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
-    PI_TRY(check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
-    PI_TRY(check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
+    PI_TRY(pi_check_range("n_thread", params->n_thread, 0, MAX_THREAD, err));
+    PI_TRY(pi_check_range("chunk", params->chunk, 1, MAX_CHUNK, err));
+    PI_TRY(pi_check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
+    PI_TRY(pi_check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
     *out = (struct plan){
         .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
@@ -145,7 +136,7 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
 {
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
-    PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
     *bytes = pi_account_pages(&plan.account, (int32_t)n_token);
     return PITH_OK;
 }
@@ -155,7 +146,7 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
 {
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
-    PI_TRY(check_range("n_token", n_token, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
     *bytes = pi_account_whole(&plan.account, (int32_t)n_token);
     return PITH_OK;
 }

@@ -10,42 +10,20 @@
 
 /* ---- memory ---- */
 
-/* NULL: none. */
-static struct pi_at hide(const void *p)
+/* None stays none. */
+static struct pi_at hide(struct pi_at at)
 {
-    return (struct pi_at){p != NULL ? (uintptr_t)p | PI_AT_HIDDEN : 0};
+    return (struct pi_at){pi_at_some(at) ? at.at | PI_AT_HIDDEN : 0};
 }
 
 static struct pi_at alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
 {
-    void *block = pi_mem_alloc(tag, size);
-    atomic_fetch_add(&d->bytes, (int64_t)pi_mem_size(block));
-    return hide(block);
-}
-
-static void free_block(struct pi_device *d, struct pi_at at)
-{
-    atomic_fetch_sub(&d->bytes, (int64_t)pi_mem_size(pi_cpu_ptr(at)));
-    pi_mem_free(pi_cpu_ptr(at));
+    return hide(cpu_alloc(d, tag, size));
 }
 
 static struct pi_at map(struct pi_device *d, enum pi_mem_tag tag, size_t size)
 {
-    void *block = pi_mem_map(tag, size);
-    atomic_fetch_add(&d->bytes, block != NULL ? (int64_t)size : 0);
-    return hide(block);
-}
-
-static void unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size)
-{
-    atomic_fetch_sub(&d->bytes, pi_at_some(at) ? (int64_t)size : 0);
-    pi_mem_unmap(tag, pi_cpu_ptr(at), size);
-}
-
-static void drop(struct pi_device *d, struct pi_at at, size_t size)
-{
-    (void)d;
-    pi_mem_drop(pi_cpu_ptr(at), size);
+    return hide(cpu_map(d, tag, size));
 }
 
 static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
@@ -105,17 +83,14 @@ struct pi_device pi_device_checked = {
     .name = "checked device",
     .in_host = false,
     .alloc = alloc,
-    .free = free_block,
     .map = map,
-    .unmap = unmap,
-    .drop = drop,
     .lend = lend,
     .lend_out = lend_out,
     .upload = upload,
     .download = download,
     .pack = pack,
     .pack_vector = pack_vector,
-    .unpack = free_block,
+    .unpack = cpu_free,
     .open = open_stream,
     CPU_OPERATIONS,
 };

@@ -1,8 +1,8 @@
 /*
  * columns.c - keys of a page that lie side by side: writing and reading rows, moving entries as
  * stored. A column is an entry, and a row holds the same element of all entries: a value of f16,
- * bf16 or f32, or some codes (kv/class.h). So writing a key is a transposition, done in tiles that stay
- * in the first level of cache. It knows no lanes and no counts.
+ * bf16 or f32, or some codes (kv/class.h). So writing a key is a transposition, done in tiles that
+ * stay in the first level of cache. It knows no lanes and no counts.
  */
 #include "cpu/kernels.h"
 #include "device/cpu/pages.h"

@@ -53,6 +53,12 @@ cpu_rows_fn cpu_latent_low_rows, cpu_latent_in_rows, cpu_latent_query_rows, cpu_
 
 /* ---- the table's ---- */
 
+struct pi_at cpu_alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size);
+void cpu_free(struct pi_device *d, struct pi_at at);
+struct pi_at cpu_map(struct pi_device *d, enum pi_mem_tag tag, size_t size);
+void cpu_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
+void cpu_drop(struct pi_device *d, struct pi_at at, size_t size);
+
 void cpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
               int64_t work);
 void cpu_product(struct pi_stream *s, const struct pi_product *p);

@@ -12,33 +12,33 @@ static struct pi_at at_of(const void *p)
     return (struct pi_at){(uintptr_t)p};
 }
 
-static struct pi_at alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
+struct pi_at cpu_alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
 {
     void *block = pi_mem_alloc(tag, size);
     atomic_fetch_add(&d->bytes, (int64_t)pi_mem_size(block));
     return at_of(block);
 }
 
-static void free_block(struct pi_device *d, struct pi_at at)
+void cpu_free(struct pi_device *d, struct pi_at at)
 {
     atomic_fetch_sub(&d->bytes, (int64_t)pi_mem_size(pi_cpu_ptr(at)));
     pi_mem_free(pi_cpu_ptr(at));
 }
 
-static struct pi_at map(struct pi_device *d, enum pi_mem_tag tag, size_t size)
+struct pi_at cpu_map(struct pi_device *d, enum pi_mem_tag tag, size_t size)
 {
     void *block = pi_mem_map(tag, size);
     atomic_fetch_add(&d->bytes, block != NULL ? (int64_t)size : 0);
     return at_of(block);
 }
 
-static void unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size)
+void cpu_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size)
 {
     atomic_fetch_sub(&d->bytes, pi_at_some(at) ? (int64_t)size : 0);
     pi_mem_unmap(tag, pi_cpu_ptr(at), size);
 }
 
-static void drop(struct pi_device *d, struct pi_at at, size_t size)
+void cpu_drop(struct pi_device *d, struct pi_at at, size_t size)
 {
     (void)d;
     pi_mem_drop(pi_cpu_ptr(at), size);
@@ -106,11 +106,8 @@ static struct pi_stream *open_stream(struct pi_device *d, const struct pi_stream
 struct pi_device pi_device_cpu = {
     .name = "cpu",
     .in_host = true,
-    .alloc = alloc,
-    .free = free_block,
-    .map = map,
-    .unmap = unmap,
-    .drop = drop,
+    .alloc = cpu_alloc,
+    .map = cpu_map,
     .lend = lend,
     .lend_out = lend_out,
     .upload = upload,

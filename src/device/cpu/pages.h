@@ -242,7 +242,8 @@ void cpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, i
 
 /* The operations that do not depend on where addresses are. */
 #define CPU_OPERATIONS                                                                             \
-    .close = cpu_stream_free, .wait = cpu_wait, .rows = cpu_rows, .product = cpu_product,          \
+    .free = cpu_free, .unmap = cpu_unmap, .drop = cpu_drop, .close = cpu_stream_free,              \
+    .wait = cpu_wait, .rows = cpu_rows, .product = cpu_product,                                    \
     .product_heads = cpu_product_heads, .product_experts = cpu_product_experts,                    \
     .moe_sort = cpu_moe_sort, .delta_conv = cpu_delta_conv, .delta_turn = cpu_delta_turn,          \
     .attend_scratch = cpu_attend_scratch, .score_scratch = cpu_score_scratch,                      \

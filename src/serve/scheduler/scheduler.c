@@ -40,24 +40,15 @@ void pith_request_default(pith_request *out)
     *out = (pith_request){.n_answer = 1, .slot = -1};
 }
 
-static pith_status check_count(const char *field, int64_t value, int64_t min, int64_t max,
-                               pith_error *err)
-{
-    if (value < min || value > max)
-        return pi_fail(err, PITH_INVALID, "%s: %lld is not in %lld..%lld", field, (long long)value,
-                       (long long)min, (long long)max);
-    return PITH_OK;
-}
-
 /* Each comparison is written so that NaN fails it. */
 static pith_status check_params(const pith_scheduler_params *p, pith_error *err)
 {
-    PI_TRY(check_count("n_seq", p->n_seq, 1, MAX_SEQ, err));
-    PI_TRY(check_count("n_queue", p->n_queue, 1, MAX_QUEUE, err));
-    PI_TRY(check_count("step_tokens", p->step_tokens, 0, INT32_MAX, err));
-    PI_TRY(check_count("swap_bytes", p->swap_bytes, 0, INT64_MAX, err));
-    PI_TRY(check_count("max_preempt", p->max_preempt, 0, INT32_MAX, err));
-    PI_TRY(check_count("n_slot", p->n_slot, 0, MAX_SLOT, err));
+    PI_TRY(pi_check_range("n_seq", p->n_seq, 1, MAX_SEQ, err));
+    PI_TRY(pi_check_range("n_queue", p->n_queue, 1, MAX_QUEUE, err));
+    PI_TRY(pi_check_range("step_tokens", p->step_tokens, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("swap_bytes", p->swap_bytes, 0, INT64_MAX, err));
+    PI_TRY(pi_check_range("max_preempt", p->max_preempt, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_slot", p->n_slot, 0, MAX_SLOT, err));
     if (!(p->reserve <= 1.0))
         return pi_fail(err, PITH_INVALID, "reserve: %g is above 1", p->reserve);
     if (!(p->watermark >= 0.0 && p->watermark <= 1.0))
@@ -231,19 +222,19 @@ static pith_status check_prompt(const struct pith_scheduler *s, const pith_reque
                        "n_prompt: %d tokens are more than the model's context of %d", q->n_prompt,
                        hp->n_ctx_train);
     PI_TRY(check_ids("prompt", q->prompt, q->n_prompt, hp->n_vocab, err));
-    PI_TRY(check_count("n_pin", q->n_pin, 0, q->n_prompt, err));
+    PI_TRY(pi_check_range("n_pin", q->n_pin, 0, q->n_prompt, err));
     return keep_check_prompt(s->engine->keep.handle, at, err);
 }
 
 static pith_status check_slot(const struct pith_scheduler *s, const pith_request *q,
                               pith_error *err)
 {
-    PI_TRY(check_count("slot", q->slot, PITH_SLOT_ANY, s->params.n_slot - 1, err));
+    PI_TRY(pi_check_range("slot", q->slot, PITH_SLOT_ANY, s->params.n_slot - 1, err));
     if (q->slot >= 0 && q->n_answer != 1)
         return pi_fail(err, PITH_INVALID, "n_answer: %d answers cannot be parked in one slot",
                        q->n_answer);
     if (q->on_prompt != NULL)
-        PI_TRY(check_count("prompt_from", q->prompt_from, 0, q->n_prompt, err));
+        PI_TRY(pi_check_range("prompt_from", q->prompt_from, 0, q->n_prompt, err));
     return PITH_OK;
 }
 
@@ -252,14 +243,14 @@ static pith_status check_request(const struct pith_scheduler *s, const pith_requ
 {
     struct pi_output out;
     PI_TRY(check_prompt(s, q, err));
-    PI_TRY(check_count("n_answer", q->n_answer, 1, s->params.n_seq, err));
+    PI_TRY(pi_check_range("n_answer", q->n_answer, 1, s->params.n_seq, err));
     PI_TRY(check_slot(s, q, err));
-    PI_TRY(check_count("n_predict", p->n_predict, -1, INT32_MAX, err));
-    PI_TRY(check_count("n_forced", q->n_forced, 0, INT32_MAX - q->n_prompt, err));
+    PI_TRY(pi_check_range("n_predict", p->n_predict, -1, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_forced", q->n_forced, 0, INT32_MAX - q->n_prompt, err));
     if (q->n_forced > 0 && q->forced == NULL)
         return pi_fail(err, PITH_INVALID, "n_forced: %d tokens without a list", q->n_forced);
     PI_TRY(check_ids("forced", q->forced, q->n_forced, s->engine->model->hp.n_vocab, err));
-    PI_TRY(check_count("n_stop", p->n_stop, 0, INT32_MAX, err));
+    PI_TRY(pi_check_range("n_stop", p->n_stop, 0, INT32_MAX, err));
     if (!(q->deadline_s >= 0.0))
         return pi_fail(err, PITH_INVALID, "deadline_s: %g is not 0 or more", q->deadline_s);
     if (p->n_stop > 0 && p->stop == NULL)
