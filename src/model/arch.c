@@ -27,32 +27,32 @@ void pi_arch_list(char *out, size_t cap)
 }
 
 const struct pi_tensor_spec pi_spec_attention[PI_SPEC_ATTENTION_LEN] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, false),
-    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, false),
-    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, false),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
-    PI_SPEC_VECTOR(bo, "attn_output.bias", PI_DIM_EMBD, false),
+    PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(attn.wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(attn.bq, "attn_q.bias", PI_DIM_Q, false),
+    PI_SPEC_VECTOR(attn.bk, "attn_k.bias", PI_DIM_K, false),
+    PI_SPEC_VECTOR(attn.bv, "attn_v.bias", PI_DIM_V, false),
+    PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn.bo, "attn_output.bias", PI_DIM_EMBD, false),
 };
 
 const struct pi_tensor_spec pi_spec_normed_attention[PI_SPEC_NORMED_ATTENTION_LEN] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, true),
-    PI_SPEC_VECTOR(k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, true),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(attn.wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(attn.q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, true),
+    PI_SPEC_VECTOR(attn.k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, true),
+    PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
 };
 
 const struct pi_tensor_spec pi_spec_ffn[PI_SPEC_FFN_LEN] = {
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+    PI_SPEC_VECTOR(ffn.norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(ffn.gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
 };
 
 /* ---- a layer's list of blocks ---- */

@@ -101,13 +101,13 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
 
 /* The matrices of all experts, and of the expert that takes every token. */
 #define PI_SPEC_ALL_EXPERTS                                                                        \
-    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),                  \
-        PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),                  \
-        PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT)
+    PI_SPEC_EXPERTS(moe.gate, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),                     \
+        PI_SPEC_EXPERTS(moe.up, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),                     \
+        PI_SPEC_EXPERTS(moe.down, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT)
 #define PI_SPEC_SHARED_EXPERT                                                                      \
-    PI_SPEC_MATRIX(w_gate_shared, "ffn_gate_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),                \
-        PI_SPEC_MATRIX(w_up_shared, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),                \
-        PI_SPEC_MATRIX(w_down_shared, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED)
+    PI_SPEC_MATRIX(moe.shared_gate, "ffn_gate_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),              \
+        PI_SPEC_MATRIX(moe.shared_up, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),              \
+        PI_SPEC_MATRIX(moe.shared_down, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED)
 
 /* A part with its array of tensors; attention without norms of heads, whose biases are optional,
    attention with them and without biases, and the feed-forward that most families have. */

@@ -5,22 +5,24 @@
 #include "model/latent.h"
 
 static const struct pi_tensor_spec attention[] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_QUERIES_ONCE, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_query_a, "attn_q_a", PI_DIM_LOW, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(query_a_norm, "attn_q_a_norm.weight", PI_DIM_LOW, true),
-    PI_SPEC_MATRIX(w_query_b, "attn_q_b", PI_DIM_QUERIES, PI_DIM_LOW),
-    PI_SPEC_MATRIX(w_latent, "attn_kv_a_mqa", PI_DIM_LATENT, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(latent_norm, "attn_kv_a_norm.weight", PI_DIM_RANK, true),
-    PI_SPEC_SLABS(w_absorb, "attn_k_b.weight", PI_DIM_RANK, PI_DIM_HEAD_KEY, true, PI_DIM_HEADS),
-    PI_SPEC_SLABS(w_expand, "attn_v_b.weight", PI_DIM_HEAD_OUT, PI_DIM_RANK, true, PI_DIM_HEADS),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_OUTS),
+    PI_SPEC_VECTOR(latent.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(latent.query, "attn_q", PI_DIM_QUERIES_ONCE, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(latent.query_a, "attn_q_a", PI_DIM_LOW, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(latent.query_a_norm, "attn_q_a_norm.weight", PI_DIM_LOW, true),
+    PI_SPEC_MATRIX(latent.query_b, "attn_q_b", PI_DIM_QUERIES, PI_DIM_LOW),
+    PI_SPEC_MATRIX(latent.compress, "attn_kv_a_mqa", PI_DIM_LATENT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(latent.compress_norm, "attn_kv_a_norm.weight", PI_DIM_RANK, true),
+    PI_SPEC_SLABS(latent.absorb, "attn_k_b.weight", PI_DIM_RANK, PI_DIM_HEAD_KEY, true,
+                  PI_DIM_HEADS),
+    PI_SPEC_SLABS(latent.expand, "attn_v_b.weight", PI_DIM_HEAD_OUT, PI_DIM_RANK, true,
+                  PI_DIM_HEADS),
+    PI_SPEC_MATRIX(latent.out, "attn_output", PI_DIM_EMBD, PI_DIM_OUTS),
 };
 
 static const struct pi_tensor_spec experts[] = {
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(b_choice, "exp_probs_b.bias", PI_DIM_EXPERT, false),
+    PI_SPEC_VECTOR(moe.norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(moe.router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(moe.choice_bias, "exp_probs_b.bias", PI_DIM_EXPERT, false),
     PI_SPEC_ALL_EXPERTS,
     PI_SPEC_SHARED_EXPERT,
 };

@@ -6,30 +6,30 @@
 #include "model/arch.h"
 
 static const struct pi_tensor_spec attention[] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, false),
-    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, false),
-    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, false),
-    PI_SPEC_VECTOR(q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, false),
-    PI_SPEC_VECTOR(k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, false),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(attn.wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(attn.bq, "attn_q.bias", PI_DIM_Q, false),
+    PI_SPEC_VECTOR(attn.bk, "attn_k.bias", PI_DIM_K, false),
+    PI_SPEC_VECTOR(attn.bv, "attn_v.bias", PI_DIM_V, false),
+    PI_SPEC_VECTOR(attn.q_norm, "attn_q_norm.weight", PI_DIM_HEAD_K, false),
+    PI_SPEC_VECTOR(attn.k_norm, "attn_k_norm.weight", PI_DIM_HEAD_K, false),
+    PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
 };
 
 /* What other families call ffn_norm has the name of a norm behind attention. */
 static const struct pi_tensor_spec ffn[] = {
-    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+    PI_SPEC_VECTOR(ffn.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(ffn.gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
 };
 
 static const struct pi_tensor_spec experts[] = {
-    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(b_choice, "exp_probs_b.bias", PI_DIM_EXPERT, true),
+    PI_SPEC_VECTOR(moe.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(moe.router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(moe.choice_bias, "exp_probs_b.bias", PI_DIM_EXPERT, true),
     PI_SPEC_ALL_EXPERTS,
     PI_SPEC_SHARED_EXPERT,
 };

@@ -8,29 +8,29 @@
 #define WINDOW_EVERY 2 /* the last of so many layers sees everything */
 
 static const struct pi_tensor_spec attention[] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(bq, "attn_q.bias", PI_DIM_Q, false),
-    PI_SPEC_VECTOR(bk, "attn_k.bias", PI_DIM_K, false),
-    PI_SPEC_VECTOR(bv, "attn_v.bias", PI_DIM_V, false),
-    PI_SPEC_VECTOR(sinks, "attn_sinks.weight", PI_DIM_HEADS, true),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
-    PI_SPEC_VECTOR(bo, "attn_output.bias", PI_DIM_EMBD, true),
+    PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(attn.wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(attn.bq, "attn_q.bias", PI_DIM_Q, false),
+    PI_SPEC_VECTOR(attn.bk, "attn_k.bias", PI_DIM_K, false),
+    PI_SPEC_VECTOR(attn.bv, "attn_v.bias", PI_DIM_V, false),
+    PI_SPEC_VECTOR(attn.sinks, "attn_sinks.weight", PI_DIM_HEADS, true),
+    PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn.bo, "attn_output.bias", PI_DIM_EMBD, true),
 };
 
 /* What other families call ffn_norm has the name of a norm behind attention. */
 static const struct pi_tensor_spec experts[] = {
-    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_VECTOR(b_router, "ffn_gate_inp.bias", PI_DIM_EXPERT, true),
-    PI_SPEC_EXPERTS(w_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS_BIAS(b_gate_exps, "ffn_gate_exps", PI_DIM_FF_EXPERT),
-    PI_SPEC_EXPERTS(w_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
-    PI_SPEC_EXPERTS_BIAS(b_up_exps, "ffn_up_exps", PI_DIM_FF_EXPERT),
-    PI_SPEC_EXPERTS(w_down_exps, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
-    PI_SPEC_EXPERTS_BIAS(b_down_exps, "ffn_down_exps", PI_DIM_EMBD),
+    PI_SPEC_VECTOR(moe.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(moe.router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(moe.router_bias, "ffn_gate_inp.bias", PI_DIM_EXPERT, true),
+    PI_SPEC_EXPERTS(moe.gate, "ffn_gate_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS_BIAS(moe.gate_bias, "ffn_gate_exps", PI_DIM_FF_EXPERT),
+    PI_SPEC_EXPERTS(moe.up, "ffn_up_exps", PI_DIM_FF_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_EXPERTS_BIAS(moe.up_bias, "ffn_up_exps", PI_DIM_FF_EXPERT),
+    PI_SPEC_EXPERTS(moe.down, "ffn_down_exps", PI_DIM_EMBD, PI_DIM_FF_EXPERT),
+    PI_SPEC_EXPERTS_BIAS(moe.down_bias, "ffn_down_exps", PI_DIM_EMBD),
 };
 
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),

@@ -7,17 +7,17 @@
 
 static const struct pi_tensor_spec delta[] = {
     PI_SPEC_DELTA,
-    PI_SPEC_MATRIX(w_mix, "attn_qkv", PI_DIM_MIX, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_z, "attn_gate", PI_DIM_VALUES, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_beta, "ssm_beta", PI_DIM_VALUE_HEADS, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_alpha, "ssm_alpha", PI_DIM_VALUE_HEADS, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(delta.mix, "attn_qkv", PI_DIM_MIX, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(delta.z, "attn_gate", PI_DIM_VALUES, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(delta.beta, "ssm_beta", PI_DIM_VALUE_HEADS, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(delta.alpha, "ssm_alpha", PI_DIM_VALUE_HEADS, PI_DIM_EMBD),
 };
 
 static const struct pi_tensor_spec ffn[] = {
-    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+    PI_SPEC_VECTOR(ffn.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(ffn.gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
 };
 
 static const struct pi_arch_part parts[] = {

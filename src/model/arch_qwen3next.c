@@ -9,10 +9,10 @@
 
 static const struct pi_tensor_spec delta[] = {
     PI_SPEC_DELTA,
-    PI_SPEC_SLABS(w_mix, "attn_qkv.weight", PI_DIM_MIX, PI_DIM_EMBD, false, PI_DIM_NONE),
-    PI_SPEC_SLABS(w_z, "attn_gate.weight", PI_DIM_VALUES, PI_DIM_EMBD, false, PI_DIM_NONE),
-    PI_SPEC_SLABS(w_mix_z, "ssm_in.weight", PI_DIM_MIX_VALUES, PI_DIM_EMBD, false, PI_DIM_NONE),
-    PI_SPEC_MATRIX(w_beta_alpha, "ssm_ba", PI_DIM_2_VALUE_HEADS, PI_DIM_EMBD),
+    PI_SPEC_SLABS(delta.mix, "attn_qkv.weight", PI_DIM_MIX, PI_DIM_EMBD, false, PI_DIM_NONE),
+    PI_SPEC_SLABS(delta.z, "attn_gate.weight", PI_DIM_VALUES, PI_DIM_EMBD, false, PI_DIM_NONE),
+    PI_SPEC_SLABS(delta.mix_z, "ssm_in.weight", PI_DIM_MIX_VALUES, PI_DIM_EMBD, false, PI_DIM_NONE),
+    PI_SPEC_MATRIX(delta.beta_alpha, "ssm_ba", PI_DIM_2_VALUE_HEADS, PI_DIM_EMBD),
 };
 
 static const struct pi_arch_part parts[] = {

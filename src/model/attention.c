@@ -6,11 +6,12 @@
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 {
-    out->norm = layer->attn_norm;
-    out->bias = layer->bo;
-    out->post_norm = layer->attn_post_norm;
-    out->reads_int8 = pi_matrix_reads_int8(&layer->wq) || pi_matrix_reads_int8(&layer->wk) ||
-                      pi_matrix_reads_int8(&layer->wv);
+    out->norm = layer->attn.norm;
+    out->bias = layer->attn.bo;
+    out->post_norm = layer->attn.post_norm;
+    out->reads_int8 = pi_matrix_reads_int8(&layer->attn.wq) ||
+                      pi_matrix_reads_int8(&layer->attn.wk) ||
+                      pi_matrix_reads_int8(&layer->attn.wv);
 }
 
 /* ---- scratch ---- */
@@ -45,43 +46,43 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 static void place(struct pi_pass *pass, struct pi_at memory)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    pass->q = pi_pass_take(pass, &memory, len_q(hp));
-    pass->k = pi_pass_take(pass, &memory, len_k(hp));
-    pass->v = pi_pass_take(pass, &memory, len_v(hp));
-    pass->att = pi_pass_take(pass, &memory, len_out(hp));
-    pass->q_gate = hp->attn_gated ? memory : (struct pi_at){0};
+    pass->rows.q = pi_pass_take(pass, &memory, len_q(hp));
+    pass->rows.k = pi_pass_take(pass, &memory, len_k(hp));
+    pass->rows.v = pi_pass_take(pass, &memory, len_v(hp));
+    pass->rows.att = pi_pass_take(pass, &memory, len_out(hp));
+    pass->rows.q_gate = hp->attn_gated ? memory : (struct pi_at){0};
 }
 
 /* ---- the block ---- */
 
 struct pi_at pi_pass_turns(const struct pi_pass *pass)
 {
-    const struct pi_rope *rope = pass->layer->rope;
+    const struct pi_rope *rope = pass->now.layer->rope;
     if (rope == NULL)
         return (struct pi_at){0};
-    return rope == &pass->model->rope_local ? pass->rope_local_cs : pass->rope_cs;
+    return rope == &pass->model->rope_local ? pass->rows.local_cs : pass->rows.cs;
 }
 
 void pi_pass_call_tap(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const float *h = pi_pass_look(pass, pass->h, (size_t)hp->n_embd, PI_ROOM_H);
-    const float *q_pre = pi_pass_look(pass, pass->q_pre, len_q(hp), PI_ROOM_Q_PRE);
-    const float *q = pi_pass_look(pass, pass->q, len_q(hp), PI_ROOM_Q);
-    const float *k = pi_pass_look(pass, pass->k, len_k(hp), PI_ROOM_K);
-    const float *v = pi_pass_look(pass, pass->v, len_v(hp), PI_ROOM_V);
-    for (int32_t i = 0; i < pass->n_item; i++) {
-        size_t row = (size_t)pass->row0[i];
+    const float *h = pi_pass_look(pass, pass->rows.h, (size_t)hp->n_embd, PI_ROOM_H);
+    const float *q_pre = pi_pass_look(pass, pass->rows.q_pre, len_q(hp), PI_ROOM_Q_PRE);
+    const float *q = pi_pass_look(pass, pass->rows.q, len_q(hp), PI_ROOM_Q);
+    const float *k = pi_pass_look(pass, pass->rows.k, len_k(hp), PI_ROOM_K);
+    const float *v = pi_pass_look(pass, pass->rows.v, len_v(hp), PI_ROOM_V);
+    for (int32_t i = 0; i < pass->now.n_item; i++) {
+        size_t row = (size_t)pass->ids.row0[i];
         struct pi_pass_tap_rows rows = {
-            .item = &pass->items[i],
-            .layer = pass->layer->kv_layer,
+            .item = &pass->now.items[i],
+            .layer = pass->now.layer->kv_layer,
             .h = h + row * (size_t)hp->n_embd,
             .q_pre = q_pre + row * len_q(hp),
             .q = q + row * len_q(hp),
             .k = k + row * len_k(hp),
             .v = v + row * len_v(hp),
         };
-        pass->tap(pass->tap_user, &rows);
+        pass->tap.fn(pass->tap.user, &rows);
     }
 }
 
@@ -89,30 +90,30 @@ void pi_pass_call_tap(struct pi_pass *pass)
 static void enter(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer *layer = pass->layer;
+    const struct pi_layer *layer = pass->now.layer;
     const struct pi_qkv_rows rows = {
-        .q = pass->q,
-        .k = pass->k,
-        .v = pass->v,
-        .q_gate = pass->q_gate,
-        .q_pre = pass->q_pre,
-        .k_pre = pass->k_pre,
-        .bq = pi_pass_vector(pass, layer->bq),
-        .bk = pi_pass_vector(pass, layer->bk),
-        .bv = pi_pass_vector(pass, layer->bv),
-        .q_norm = pi_pass_vector(pass, layer->q_norm),
-        .k_norm = pi_pass_vector(pass, layer->k_norm),
+        .q = pass->rows.q,
+        .k = pass->rows.k,
+        .v = pass->rows.v,
+        .q_gate = pass->rows.q_gate,
+        .q_pre = pass->rows.q_pre,
+        .k_pre = pass->rows.k_pre,
+        .bq = pi_pass_vector(pass, layer->attn.bq),
+        .bk = pi_pass_vector(pass, layer->attn.bk),
+        .bv = pi_pass_vector(pass, layer->attn.bv),
+        .q_norm = pi_pass_vector(pass, layer->attn.q_norm),
+        .k_norm = pi_pass_vector(pass, layer->attn.k_norm),
         .cs = pi_pass_turns(pass),
         .rope = layer->rope,
-        .pos = pass->pos,
+        .pos = pass->ids.pos,
         .temp = pi_pass_temperature(pass),
         .n_head = hp->n_head,
         .n_head_kv = hp->n_head_kv,
         .dim_k = hp->dim_k,
-        .n_v = layer->wv.n_row,
+        .n_v = layer->attn.wv.n_row,
         .eps = hp->rms_eps,
     };
-    pi_pass_rows(pass, PI_ROWS_QKV, &rows, layer->wq.n_row + layer->wk.n_row);
+    pi_pass_rows(pass, PI_ROWS_QKV, &rows, layer->attn.wq.n_row + layer->attn.wk.n_row);
 }
 
 /* The gate of the output, and its int8 copy. */
@@ -120,10 +121,10 @@ static void leave(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     const struct pi_out_rows rows = {
-        .x = pass->att,
-        .q_gate = pass->q_gate,
-        .act = pi_pass_act(pass, &pass->w->wo),
-        .n = pass->layer->wo.n_col,
+        .x = pass->rows.att,
+        .q_gate = pass->rows.q_gate,
+        .act = pi_pass_act(pass, &pass->now.w->attn.wo),
+        .n = pass->now.layer->attn.wo.n_col,
         .n_head = hp->n_head,
         .dim = hp->dim_k,
     };
@@ -133,18 +134,19 @@ static void leave(struct pi_pass *pass)
 
 static void run(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
-    struct pi_at q = pi_at_some(pass->q_gate) ? pass->q_gate : pass->q;
-    pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_weight *const[]){&w->wq, &w->wk, &w->wv},
-                    (const struct pi_at[]){q, pass->k, pass->v}, 3);
+    const struct pi_placed_layer *w = pass->now.w;
+    struct pi_at q = pi_at_some(pass->rows.q_gate) ? pass->rows.q_gate : pass->rows.q;
+    pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->attn.wq, &w->attn.wk, &w->attn.wv},
+                    (const struct pi_at[]){q, pass->rows.k, pass->rows.v}, 3);
     enter(pass);
-    if (pass->tap != NULL)
+    if (pass->tap.fn != NULL)
         pi_pass_call_tap(pass);
     pi_pass_attention_run(pass);
     leave(pass);
-    pi_pass_product(pass, pass->att, pass->n_tok, (const struct pi_weight *const[]){&w->wo},
-                    (const struct pi_at[]){pass->h}, 1);
+    pi_pass_product(pass, pass->rows.att, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->attn.wo},
+                    (const struct pi_at[]){pass->rows.h}, 1);
 }
 
 const struct pi_block pi_block_attention = {
@@ -160,19 +162,19 @@ const struct pi_block pi_block_attention = {
 pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)
 {
     bool ok = true;
-    if (fn != NULL && !pi_at_some(pass->q_pre)) {
+    if (fn != NULL && !pi_at_some(pass->rows.q_pre)) {
         struct pi_at rows =
-            pi_pass_place(pass, pass->max_tok, len_q(&pass->model->hp), sizeof(float), &ok);
+            pi_pass_place(pass, pass->plan.max_tok, len_q(&pass->model->hp), sizeof(float), &ok);
         if (!ok)
             return pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
-                           pass->max_tok);
-        pass->q_pre = rows;
+                           pass->plan.max_tok);
+        pass->rows.q_pre = rows;
     }
     if (fn == NULL) {
-        pass->device->free(pass->device, pass->q_pre);
-        pass->q_pre = (struct pi_at){0};
+        pass->device->free(pass->device, pass->rows.q_pre);
+        pass->rows.q_pre = (struct pi_at){0};
     }
-    pass->tap = fn;
-    pass->tap_user = user;
+    pass->tap.fn = fn;
+    pass->tap.user = user;
     return PITH_OK;
 }

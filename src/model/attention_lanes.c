@@ -18,7 +18,7 @@
 /* Threads for a loop over lanes of the host's own, of policies. */
 static int32_t threads_for(const struct pi_pass *pass, int64_t work)
 {
-    return work < MIN_WORK ? 1 : (int32_t)pi_min(pass->n_thread, pi_thread_count());
+    return work < MIN_WORK ? 1 : (int32_t)pi_min(pass->plan.n_thread, pi_thread_count());
 }
 
 /* ---- append ---- */
@@ -26,7 +26,7 @@ static int32_t threads_for(const struct pi_pass *pass, int64_t work)
 /* Whether the running layer's entries are a policy's: what a window holds, it leaves alone. */
 static bool is_governed(const struct pi_pass *pass)
 {
-    return pass->layer->window == 0;
+    return pass->now.layer->window == 0;
 }
 
 /* The rows that a writer sees. */
@@ -43,11 +43,11 @@ static void show_written(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct pi_hparams *hp = &pass->model->hp;
     (void)thread;
     for (int64_t at = begin; at < end; at++) {
-        const struct kv_append *done = &pass->append[at];
+        const struct kv_append *done = &pass->lanes.append[at];
         int32_t i = (int32_t)(at / hp->n_head_kv);
-        size_t row = (size_t)pass->row0[i];
+        size_t row = (size_t)pass->ids.row0[i];
         struct pi_pass_written w = {
-            .item = &pass->items[i],
+            .item = &pass->now.items[i],
             .layer = done->layer,
             .head = done->head,
             .slot = done->slot,
@@ -67,10 +67,11 @@ static void take_centre_off(const struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
-    if (!pi_at_some(pass->centre))
+    if (!pi_at_some(pass->lanes.centre))
         return;
     const struct pi_centre_rows rows = {
-        pass->k, pi_at_item(pass->centre, (size_t)pass->layer->kv_layer * n), (int32_t)n};
+        pass->rows.k, pi_at_item(pass->lanes.centre, (size_t)pass->now.layer->kv_layer * n),
+        (int32_t)n};
     pi_pass_rows(pass, PI_ROWS_CENTRE, &rows, rows.n);
 }
 
@@ -80,33 +81,34 @@ static void append(struct pi_pass *pass)
     size_t dim_k = (size_t)hp->dim_k, dim_v = (size_t)hp->dim_v, n_head = (size_t)hp->n_head_kv;
     int32_t n = 0;
     take_centre_off(pass);
-    for (int32_t i = 0; i < pass->n_item; i++)
+    for (int32_t i = 0; i < pass->now.n_item; i++)
         for (size_t h = 0; h < n_head; h++) {
-            size_t row = (size_t)pass->row0[i] * n_head + h;
-            pass->append[n++] = (struct kv_append){
-                .seq = pass->items[i].kv,
-                .layer = pass->layer->kv_layer,
+            size_t row = (size_t)pass->ids.row0[i] * n_head + h;
+            pass->lanes.append[n++] = (struct kv_append){
+                .seq = pass->now.items[i].kv,
+                .layer = pass->now.layer->kv_layer,
                 .head = (int32_t)h,
-                .pos0 = pass->items[i].pos0,
-                .n = pass->items[i].n_tok,
-                .k = pi_at_item(pass->k, row * dim_k),
+                .pos0 = pass->now.items[i].pos0,
+                .n = pass->now.items[i].n_tok,
+                .k = pi_at_item(pass->rows.k, row * dim_k),
                 .k_stride = n_head * dim_k,
-                .v = pi_at_item(pass->v, row * dim_v),
+                .v = pi_at_item(pass->rows.v, row * dim_v),
                 .v_stride = n_head * dim_v,
             };
         }
-    kv_append_place(pass->append, n);
-    pass->device->append(pass->stream, pass->append, n);
+    kv_append_place(pass->lanes.append, n);
+    pass->device->append(pass->stream, pass->lanes.append, n);
     if (pass->writer.written == NULL || !is_governed(pass))
         return;
     const struct written_rows rows = {
         .pass = pass,
-        .k = pi_pass_look(pass, pass->k_pre, n_head * dim_k, PI_ROOM_K_PRE),
-        .v = pi_pass_look(pass, pass->v, n_head * dim_v, PI_ROOM_V),
-        .h = pi_pass_look(pass, pass->h, (size_t)hp->n_embd, PI_ROOM_H),
+        .k = pi_pass_look(pass, pass->rows.k_pre, n_head * dim_k, PI_ROOM_K_PRE),
+        .v = pi_pass_look(pass, pass->rows.v, n_head * dim_v, PI_ROOM_V),
+        .h = pi_pass_look(pass, pass->rows.h, (size_t)hp->n_embd, PI_ROOM_H),
     };
-    pi_parallel_ranges(threads_for(pass, pass->n_tok * (int64_t)(n_head * (dim_k + dim_v)) * 64), n,
-                       show_written, (void *)&rows);
+    pi_parallel_ranges(
+        threads_for(pass, pass->now.n_tok * (int64_t)(n_head * (dim_k + dim_v)) * 64), n,
+        show_written, (void *)&rows);
 }
 
 /* ---- what comes back ---- */
@@ -129,9 +131,9 @@ static void recall_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     for (int64_t at = begin; at < end; at++) {
         int32_t i = pass->recalling.items[at / hp->n_head_kv], head = (int32_t)(at % hp->n_head_kv);
         const float *q =
-            loop->q + (size_t)pass->row0[i] * q_stride + (size_t)head * n_group * dim_k;
-        pass->recalling.fn.choose(pass->recalling.fn.user, &pass->items[i], pass->layer->kv_layer,
-                                  head, q, q_stride, thread);
+            loop->q + (size_t)pass->ids.row0[i] * q_stride + (size_t)head * n_group * dim_k;
+        pass->recalling.fn.choose(pass->recalling.fn.user, &pass->now.items[i],
+                                  pass->now.layer->kv_layer, head, q, q_stride, thread);
     }
 }
 
@@ -170,7 +172,7 @@ static void select_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
         int32_t index = pass->reading.n_chunk - 1 - (int32_t)(at / n_head),
                 head = (int32_t)(at % n_head);
         const struct pi_pass_chunk *c = &pass->reading.chunk[index];
-        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        size_t row = (size_t)(pass->ids.row0[c->item - pass->now.items] + c->t0);
         pass->reading.n_slot[unit_of(pass, index, head)] = pass->reading.fn.select(
             pass->reading.fn.user, c, head,
             loop->q + row * q_stride + (size_t)head * (size_t)n_group * (size_t)hp->dim_k, q_stride,
@@ -195,7 +197,7 @@ static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread
     for (int64_t at = begin; at < end; at++) {
         int32_t index = (int32_t)(at / n_head), head = (int32_t)(at % n_head);
         const struct pi_pass_chunk *c = &pass->reading.chunk[index];
-        size_t row = (size_t)(pass->row0[c->item - pass->items] + c->t0);
+        size_t row = (size_t)(pass->ids.row0[c->item - pass->now.items] + c->t0);
         if (pass->reading.n_slot[at] >= 0)
             pass->reading.fn.attended(pass->reading.fn.user, c, head,
                                       loop->out + row * stride +
@@ -209,10 +211,10 @@ static void attended_items(void *ctx, int64_t begin, int64_t end, int32_t thread
 /* The segment whose tiles include tile: the last with tile0 <= tile. */
 static int32_t segment_of_tile(const struct pi_pass *pass, int32_t tile)
 {
-    int32_t lo = 0, hi = pass->n_segment - 1;
+    int32_t lo = 0, hi = pass->lanes.n_segment - 1;
     while (lo < hi) {
         int32_t mid = (lo + hi + 1) / 2;
-        if (pass->tile0[mid] <= tile)
+        if (pass->lanes.tile0[mid] <= tile)
             lo = mid;
         else
             hi = mid - 1;
@@ -227,25 +229,27 @@ static struct kv_attend_job job_of(const struct pi_pass *pass, int32_t i, int32_
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t n_group = hp->n_head / hp->n_head_kv;
     size_t q_stride = (size_t)hp->n_head * hp->dim_k, out_stride = (size_t)hp->n_head * hp->dim_v;
-    size_t row = (size_t)(pass->row0[i] + t);
+    size_t row = (size_t)(pass->ids.row0[i] + t);
     return (struct kv_attend_job){
-        .seq = pass->items[i].kv,
-        .guests = pass->items[i].guests,
-        .layer = pass->layer->kv_layer,
+        .seq = pass->now.items[i].kv,
+        .guests = pass->now.items[i].guests,
+        .layer = pass->now.layer->kv_layer,
         .head = head,
         .n_tok = n_tok,
         .n_group = n_group,
-        .pos0 = pass->items[i].pos0 + t,
-        .q_at = pi_at_item(pass->q, row * q_stride + (size_t)head * (size_t)(n_group * hp->dim_k)),
+        .pos0 = pass->now.items[i].pos0 + t,
+        .q_at =
+            pi_at_item(pass->rows.q, row * q_stride + (size_t)head * (size_t)(n_group * hp->dim_k)),
         .q_stride = q_stride,
         .scale = hp->attn_scale,
         .cap = hp->attn_cap,
-        .out_at =
-            pi_at_item(pass->att, row * out_stride + (size_t)head * (size_t)(n_group * hp->dim_v)),
+        .out_at = pi_at_item(pass->rows.att,
+                             row * out_stride + (size_t)head * (size_t)(n_group * hp->dim_v)),
         .out_stride = out_stride,
-        .rope = pass->layer->rope,
-        .sink =
-            pass->layer->sinks != NULL ? pass->layer->sinks + (size_t)head * (size_t)n_group : NULL,
+        .rope = pass->now.layer->rope,
+        .sink = pass->now.layer->attn.sinks != NULL
+                    ? pass->now.layer->attn.sinks + (size_t)head * (size_t)n_group
+                    : NULL,
     };
 }
 
@@ -273,7 +277,7 @@ static const float *look_at_tile(const struct pi_pass *pass, const struct kv_att
 static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
                       const struct kv_attend_job *job, int32_t thread)
 {
-    const struct pi_pass_item *item = &pass->items[i];
+    const struct pi_pass_item *item = &pass->now.items[i];
     const struct kv_attend_tap *tap = job->tap;
     const float *out = look_at_tile(pass, job, thread);
     size_t n_head = (size_t)pass->model->hp.n_head_kv, n_group = (size_t)job->n_group;
@@ -292,7 +296,8 @@ static void show_tile(const struct pi_pass *pass, int32_t i, int32_t t0,
             .head = job->head,
             .t = t,
             .n = n,
-            .slot = t == 0 ? pass->append[(size_t)i * n_head + (size_t)job->head].slot : n - 1,
+            .slot =
+                t == 0 ? pass->lanes.append[(size_t)i * n_head + (size_t)job->head].slot : n - 1,
             .weight = tap->weight + row * tap->row_stride,
             .stride = tap->row_stride,
             .parts = tap->parts == NULL ? NULL : &parts,
@@ -326,11 +331,12 @@ static void place_tap(const struct pi_pass *pass, int32_t thread, struct pi_pass
 static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, int32_t part,
                          int32_t thread, struct kv_attend_job *out)
 {
-    int32_t t = part * pass->watching.tile, n_tok = pass->items[i].n_tok;
+    int32_t t = part * pass->watching.tile, n_tok = pass->now.items[i].n_tok;
     if (t >= n_tok)
         return false;
-    assert(!is_governed(pass) || (size_t)kv_lane_len(pass->items[i].kv, pass->layer->kv_layer,
-                                                     head) <= pass->watching.stride);
+    assert(!is_governed(pass) ||
+           (size_t)kv_lane_len(pass->now.items[i].kv, pass->now.layer->kv_layer, head) <=
+               pass->watching.stride);
     *out = job_of(pass, i, head, t, (int32_t)pi_min(pass->watching.tile, n_tok - t));
     if (is_governed(pass)) {
         place_tap(pass, thread, &pass->watching.taps[thread]);
@@ -351,17 +357,18 @@ static bool watched_tile(const struct pi_pass *pass, int32_t i, int32_t head, in
    call gathers the entries anew; everything is decoded anew by each call, which costs less. */
 static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
 {
-    int64_t n_call = (int64_t)pass->n_thread * (sparse ? 1 : PARTS_PER_THREAD);
+    int64_t n_call = (int64_t)pass->plan.n_thread * (sparse ? 1 : PARTS_PER_THREAD);
     int64_t n_part =
         pi_ceil_div(n_call, (int64_t)pass->reading.n_chunk * pass->model->hp.n_head_kv);
-    return (int32_t)pi_max(pass->tile, pi_min(pi_ceil_div(n_tok, n_part), pass->reading.part_most));
+    return (int32_t)pi_max(pass->plan.tile,
+                           pi_min(pi_ceil_div(n_tok, n_part), pass->reading.part_most));
 }
 
 /* Of the query heads of a call's group the part of that many: a query's bits depend on no other. */
 static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int32_t part)
 {
-    int32_t begin = job->n_group * part / pass->n_part;
-    int32_t end = job->n_group * (part + 1) / pass->n_part;
+    int32_t begin = job->n_group * part / pass->lanes.n_part;
+    int32_t end = job->n_group * (part + 1) / pass->lanes.n_part;
     job->q_at = pi_at_item(job->q_at, (size_t)begin * (size_t)pass->model->hp.dim_k);
     job->out_at = pi_at_item(job->out_at, (size_t)begin * (size_t)pass->model->hp.dim_v);
     job->sink = job->sink != NULL ? job->sink + begin : NULL;
@@ -372,14 +379,14 @@ static void take_part(const struct pi_pass *pass, struct kv_attend_job *job, int
 static bool tile_job(const struct pi_pass *pass, int32_t tile, int32_t head, int32_t part,
                      struct kv_attend_job *job)
 {
-    int32_t i = segment_of_tile(pass, tile), n_tok = pass->tile, n_slot = -1;
-    const struct pi_pass_segment *s = &pass->segment[i];
+    int32_t i = segment_of_tile(pass, tile), n_tok = pass->plan.tile, n_slot = -1;
+    const struct pi_pass_segment *s = &pass->lanes.segment[i];
     if (s->chunk >= 0) {
         if (is_governed(pass))
             n_slot = pass->reading.n_slot[unit_of(pass, s->chunk, head)];
         n_tok = part_of(pass, s->n_tok, n_slot >= 0);
     }
-    int64_t t = (int64_t)(tile - pass->tile0[i]) * n_tok;
+    int64_t t = (int64_t)(tile - pass->lanes.tile0[i]) * n_tok;
     if (t >= s->n_tok)
         return false;
     *job = job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
@@ -399,9 +406,9 @@ struct attend_unit {
 static struct attend_unit unit_at(const struct pi_pass *pass, int64_t at)
 {
     int32_t n_head = pass->model->hp.n_head_kv;
-    int64_t lane = at / pass->n_part;
+    int64_t lane = at / pass->lanes.n_part;
     return (struct attend_unit){(int32_t)(lane / n_head), (int32_t)(lane % n_head),
-                                (int32_t)(at % pass->n_part)};
+                                (int32_t)(at % pass->lanes.n_part)};
 }
 
 /* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
@@ -410,7 +417,7 @@ static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread, struct
 {
     const struct pi_pass *pass = ctx;
     struct attend_unit u = unit_at(pass, at);
-    int32_t n_tile = pass->tile0[pass->n_segment];
+    int32_t n_tile = pass->lanes.tile0[pass->lanes.n_segment];
     if (u.rank >= pass->watching.n)
         return turn == 0 &&
                tile_job(pass, n_tile - 1 - (u.rank - pass->watching.n), u.head, u.part, out);
@@ -432,8 +439,9 @@ static void finish_watched(void *ctx, int64_t begin, int64_t end, int32_t thread
     struct pi_pass *pass = ctx;
     (void)thread;
     for (int64_t at = begin; at < end; at++)
-        pass->watching.fn.finished(pass->watching.fn.user, &pass->items[pass->watching.items[at]],
-                                   pass->layer->kv_layer);
+        pass->watching.fn.finished(pass->watching.fn.user,
+                                   &pass->now.items[pass->watching.items[at]],
+                                   pass->now.layer->kv_layer);
 }
 
 /* ---- the layer's attention ---- */
@@ -444,14 +452,15 @@ static void count_work(const struct pi_pass *pass, int64_t *attend, int64_t *sel
 {
     const struct pi_hparams *hp = &pass->model->hp;
     int64_t n_key = 0, n_scored = 0;
-    for (int32_t i = 0; i < pass->n_item; i++)
+    for (int32_t i = 0; i < pass->now.n_item; i++)
         for (int32_t h = 0; h < hp->n_head_kv; h++)
-            n_key += (int64_t)pass->items[i].n_tok *
-                     kv_lane_len(pass->items[i].kv, pass->layer->kv_layer, h);
+            n_key += (int64_t)pass->now.items[i].n_tok *
+                     kv_lane_len(pass->now.items[i].kv, pass->now.layer->kv_layer, h);
     for (int32_t i = 0; i < pass->reading.n_chunk; i++)
-        n_scored += kv_lane_len(pass->reading.chunk[i].item->kv, pass->layer->kv_layer, 0);
+        n_scored += kv_lane_len(pass->reading.chunk[i].item->kv, pass->now.layer->kv_layer, 0);
     int64_t n_group = hp->n_head / hp->n_head_kv;
-    *attend = (n_key + (int64_t)pass->n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
+    *attend =
+        (n_key + (int64_t)pass->now.n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
     *select = n_scored * hp->n_head * hp->dim_k;
 }
 
@@ -462,30 +471,30 @@ static int32_t count_parts(const struct pi_pass *pass)
 {
     int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;
     int64_t all = 0, longest = 0;
-    bool uneven = pass->geometry.v_in_k > 0;
-    for (int32_t i = 0; i < pass->n_segment && pass->n_thread > 1; i++) {
-        const struct pi_pass_segment *s = &pass->segment[i];
+    bool uneven = pass->plan.geometry.v_in_k > 0;
+    for (int32_t i = 0; i < pass->lanes.n_segment && pass->plan.n_thread > 1; i++) {
+        const struct pi_pass_segment *s = &pass->lanes.segment[i];
         int64_t most = 0, sum = 0;
         for (int32_t h = 0; h < n_head; h++) {
-            int64_t len = kv_lane_len(pass->items[s->item].kv, pass->layer->kv_layer, h);
+            int64_t len = kv_lane_len(pass->now.items[s->item].kv, pass->now.layer->kv_layer, h);
             most = pi_max(most, len);
             sum += len;
         }
         uneven = uneven || most * n_head > sum + sum / 4;
-        longest = pi_max(longest, most * pi_min(s->n_tok, pass->tile));
+        longest = pi_max(longest, most * pi_min(s->n_tok, pass->plan.tile));
         all += sum * s->n_tok;
     }
-    bool waits = uneven && longest * pass->n_thread > all + all / 4;
+    bool waits = uneven && longest * pass->plan.n_thread > all + all / 4;
     bool apart = pass->reading.n_chunk == 0 && pass->watching.n == 0;
-    return waits && apart ? (int32_t)pi_min(pass->n_thread, n_group) : 1;
+    return waits && apart ? (int32_t)pi_min(pass->plan.n_thread, n_group) : 1;
 }
 
 static void attend(struct pi_pass *pass, int64_t work)
 {
     const struct kv_attend_list list = {
         .ctx = pass,
-        .n = ((int64_t)pass->tile0[pass->n_segment] + pass->watching.n) *
-             pass->model->hp.n_head_kv * pass->n_part,
+        .n = ((int64_t)pass->lanes.tile0[pass->lanes.n_segment] + pass->watching.n) *
+             pass->model->hp.n_head_kv * pass->lanes.n_part,
         .work = work,
         .job = next_job,
         .done = pass->watching.n > 0 ? job_done : NULL,
@@ -499,7 +508,7 @@ static void select_all(struct pi_pass *pass, int64_t n_unit, int64_t work)
     const struct pi_hparams *hp = &pass->model->hp;
     struct lane_loop loop = {.pass = pass};
     int32_t n_thread = threads_for(pass, work);
-    loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
+    loop.q = pi_pass_look(pass, pass->rows.q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
     pi_parallel_items(n_thread, n_unit, select_items, &loop);
     if (pass->reading.fn.selected != NULL)
         pi_parallel_items(n_thread, pass->reading.n_chunk, selected_items, pass);
@@ -511,18 +520,18 @@ static void show_attended(struct pi_pass *pass, int64_t n_unit, int64_t work)
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)(hp->n_head * hp->dim_v);
     struct lane_loop loop = {.pass = pass};
-    loop.out = pi_pass_look(pass, pass->att, n, PI_ROOM_ATT);
+    loop.out = pi_pass_look(pass, pass->rows.att, n, PI_ROOM_ATT);
     pi_parallel_items(threads_for(pass, work), n_unit, attended_items, &loop);
-    pass->device->upload(pass->stream, loop.out, (size_t)pass->n_tok * n * sizeof(float),
-                         pass->att);
+    pass->device->upload(pass->stream, loop.out, (size_t)pass->now.n_tok * n * sizeof(float),
+                         pass->rows.att);
 }
 
 static void recall(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     struct lane_loop loop = {.pass = pass};
-    loop.q = pi_pass_look(pass, pass->q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
-    pi_parallel_items(pass->n_thread, (int64_t)pass->recalling.n * hp->n_head_kv, recall_items,
+    loop.q = pi_pass_look(pass, pass->rows.q, (size_t)(hp->n_head * hp->dim_k), PI_ROOM_Q);
+    pi_parallel_items(pass->plan.n_thread, (int64_t)pass->recalling.n * hp->n_head_kv, recall_items,
                       &loop);
 }
 
@@ -535,10 +544,10 @@ void pi_pass_attention_run(struct pi_pass *pass)
         recall(pass);
     count_work(pass, &attend_work, &select_work);
     for (int32_t i = 0; i < pass->reading.n_chunk; i++)
-        pass->reading.chunk[i].layer = pass->layer->kv_layer;
+        pass->reading.chunk[i].layer = pass->now.layer->kv_layer;
     if (n_unit > 0)
         select_all(pass, n_unit, select_work);
-    pass->n_part = count_parts(pass);
+    pass->lanes.n_part = count_parts(pass);
     attend(pass, attend_work);
     if (n_unit > 0 && pass->reading.fn.attended != NULL)
         show_attended(pass, n_unit, select_work);
@@ -552,15 +561,15 @@ void pi_pass_attention_run(struct pi_pass *pass)
 static void add_segment(struct pi_pass *pass, int32_t item, int32_t t0, int32_t n_tok,
                         int32_t chunk)
 {
-    int32_t i = pass->n_segment++;
-    pass->segment[i] = (struct pi_pass_segment){item, t0, n_tok, chunk};
-    pass->tile0[i + 1] = pass->tile0[i] + (int32_t)pi_ceil_div(n_tok, pass->tile);
+    int32_t i = pass->lanes.n_segment++;
+    pass->lanes.segment[i] = (struct pi_pass_segment){item, t0, n_tok, chunk};
+    pass->lanes.tile0[i + 1] = pass->lanes.tile0[i] + (int32_t)pi_ceil_div(n_tok, pass->plan.tile);
 }
 
 /* The reader's chunks of an item; returns the tokens in them. */
 static int32_t add_chunks(struct pi_pass *pass, int32_t i)
 {
-    const struct pi_pass_item *item = &pass->items[i];
+    const struct pi_pass_item *item = &pass->now.items[i];
     int32_t n_read = has_reader(pass) ? item->n_read : 0;
     assert(n_read <= item->n_tok);
     for (int32_t t = 0; t < n_read; t += pass->reading.fn.chunk) {
@@ -577,13 +586,13 @@ static int32_t add_chunks(struct pi_pass *pass, int32_t i)
 /* A watched item has no segment: its tokens attend in order. */
 void pi_pass_attention_lay_out(struct pi_pass *pass)
 {
-    pass->tile0[0] = 0;
-    pass->n_segment = 0;
+    pass->lanes.tile0[0] = 0;
+    pass->lanes.n_segment = 0;
     pass->watching.n = 0;
     pass->reading.n_chunk = 0;
     pass->recalling.n = 0;
-    for (int32_t i = 0; i < pass->n_item; i++) {
-        const struct pi_pass_item *item = &pass->items[i];
+    for (int32_t i = 0; i < pass->now.n_item; i++) {
+        const struct pi_pass_item *item = &pass->now.items[i];
         if (item->recall && pass->recalling.fn.choose != NULL)
             pass->recalling.items[pass->recalling.n++] = i;
         if (item->watched && pass->watching.fn.attended != NULL) {
@@ -602,25 +611,27 @@ void pi_pass_attention_lay_out(struct pi_pass *pass)
 size_t pi_pass_attention_plan(struct pi_pass *pass)
 {
     int32_t n_group = pass->model->hp.n_head / pass->model->hp.n_head_kv;
-    pass->tile = (int32_t)pi_min(kv_attend_tile(&pass->geometry, n_group), pass->max_tok);
-    return kv_attend_scratch_bytes(&pass->geometry, pass->tile * n_group);
+    pass->plan.tile =
+        (int32_t)pi_min(kv_attend_tile(&pass->plan.geometry, n_group), pass->plan.max_tok);
+    return kv_attend_scratch_bytes(&pass->plan.geometry, pass->plan.tile * n_group);
 }
 
 bool pi_pass_attention_alloc(struct pi_pass *pass)
 {
     bool ok = true;
-    pass->segment = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->segment), &ok);
-    pass->tile0 = pi_pass_alloc(pass->max_tok + 1, 1, sizeof(*pass->tile0), &ok);
-    pass->recalling.items = pi_pass_alloc(pass->max_tok, 1, sizeof(*pass->recalling.items), &ok);
-    pass->append =
-        pi_pass_alloc(pass->max_tok, (size_t)pass->model->hp.n_head_kv, sizeof(*pass->append), &ok);
+    pass->lanes.segment = pi_pass_alloc(pass->plan.max_tok, 1, sizeof(*pass->lanes.segment), &ok);
+    pass->lanes.tile0 = pi_pass_alloc(pass->plan.max_tok + 1, 1, sizeof(*pass->lanes.tile0), &ok);
+    pass->recalling.items =
+        pi_pass_alloc(pass->plan.max_tok, 1, sizeof(*pass->recalling.items), &ok);
+    pass->lanes.append = pi_pass_alloc(pass->plan.max_tok, (size_t)pass->model->hp.n_head_kv,
+                                       sizeof(*pass->lanes.append), &ok);
     return ok;
 }
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->segment,       pass->tile0,          pass->watching.items,
-                           pass->append,        pass->reading.chunk,  pass->watching.rows,
+    void *const parts[] = {pass->lanes.segment, pass->lanes.tile0,    pass->watching.items,
+                           pass->lanes.append,  pass->reading.chunk,  pass->watching.rows,
                            pass->watching.taps, pass->reading.slots,  pass->reading.n_slot,
                            pass->watching.out,  pass->recalling.items};
     for (size_t i = 0; i < PI_LEN(parts); i++)
@@ -639,20 +650,21 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
     const struct pi_hparams *hp = &pass->model->hp;
     bool ok = true;
     int32_t tile = (int32_t)pi_max(1, WATCH_ROWS / (hp->n_head / hp->n_head_kv));
-    pass->watching.tile = (int32_t)pi_min(tile, pass->tile);
+    pass->watching.tile = (int32_t)pi_min(tile, pass->plan.tile);
     if (watch != NULL && pass->watching.items == NULL) {
-        int32_t *watched = pi_pass_alloc(pass->max_tok, 1, sizeof(int32_t), &ok);
-        struct pi_pass_watched_rows *rows = pi_pass_alloc(pass->n_thread, 1, sizeof(*rows), &ok);
+        int32_t *watched = pi_pass_alloc(pass->plan.max_tok, 1, sizeof(int32_t), &ok);
+        struct pi_pass_watched_rows *rows =
+            pi_pass_alloc(pass->plan.n_thread, 1, sizeof(*rows), &ok);
         float *out = NULL;
         if (!pass->device->in_host)
-            out = pi_pass_alloc(pass->n_thread * pass->watching.tile,
+            out = pi_pass_alloc(pass->plan.n_thread * pass->watching.tile,
                                 (size_t)(hp->n_head * hp->dim_v), sizeof(*out), &ok);
         if (!ok) {
             pi_mem_free(watched);
             pi_mem_free(rows);
             pi_mem_free(out);
             return pi_fail(err, PITH_NOMEM, "no memory for what is watched of %d tokens",
-                           pass->max_tok);
+                           pass->plan.max_tok);
         }
         pass->watching.items = watched;
         pass->watching.taps = rows;
@@ -674,7 +686,7 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     float *rows = NULL;
     if (pi_mul_size((size_t)n_row + 1, (size_t)stride * 2 + 16, &len) &&
         pi_mul_size(len, sizeof(*rows), &len))
-        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->n_thread,
+        rows = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)pass->plan.n_thread,
                               watch_len((size_t)n_row, (size_t)stride) * sizeof(*rows));
     if (rows == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for attention weights over %lld entries",
@@ -702,10 +714,10 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
         return PITH_OK;
     }
     int32_t n_group = hp->n_head / hp->n_head_kv;
-    int32_t most = (int32_t)pi_max(pass->tile, PART_ROWS / n_group);
-    most = (int32_t)pi_max(pass->tile, pi_min(most, reader->chunk));
-    size_t size = kv_attend_scratch_bytes(&pass->geometry, most * n_group);
-    if (size > pass->attend_size && pi_pass_open_stream(pass, size, NULL) != PITH_OK)
+    int32_t most = (int32_t)pi_max(pass->plan.tile, PART_ROWS / n_group);
+    most = (int32_t)pi_max(pass->plan.tile, pi_min(most, reader->chunk));
+    size_t size = kv_attend_scratch_bytes(&pass->plan.geometry, most * n_group);
+    if (size > pass->plan.attend_size && pi_pass_open_stream(pass, size, NULL) != PITH_OK)
         return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
                        reader->chunk);
     pass->reading.fn = *reader;
@@ -751,16 +763,18 @@ pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer
 {
     const struct pi_hparams *hp = &pass->model->hp;
     bool ok = true;
-    if (writer != NULL && !pi_at_some(pass->k_pre)) {
-        struct pi_at rows = pi_pass_place(
-            pass, pass->max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k, sizeof(float), &ok);
+    if (writer != NULL && !pi_at_some(pass->rows.k_pre)) {
+        struct pi_at rows =
+            pi_pass_place(pass, pass->plan.max_tok, (size_t)hp->n_head_kv * (size_t)hp->dim_k,
+                          sizeof(float), &ok);
         if (!ok)
-            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->max_tok);
-        pass->k_pre = rows;
+            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens",
+                           pass->plan.max_tok);
+        pass->rows.k_pre = rows;
     }
     if (writer == NULL) {
-        pass->device->free(pass->device, pass->k_pre);
-        pass->k_pre = (struct pi_at){0};
+        pass->device->free(pass->device, pass->rows.k_pre);
+        pass->rows.k_pre = (struct pi_at){0};
     }
     pass->writer = writer != NULL ? *writer : (struct pi_pass_writer){0};
     return PITH_OK;

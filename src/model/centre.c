@@ -45,7 +45,7 @@ pith_status pi_centre_create(const struct pith_model *model, float **out, pith_e
     size_t n_k = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
     for (int32_t i = 0; i < hp->n_layer_kv; i++) {
         const struct pi_layer *layer = pi_model_kv_layer(model, i);
-        if (layer->bk == NULL || layer->k_norm != NULL || layer->rope != &model->rope)
+        if (layer->attn.bk == NULL || layer->attn.k_norm != NULL || layer->rope != &model->rope)
             return pi_fail(err, PITH_UNSUPPORTED,
                            "type_k: centre takes the mean of the rotated key bias off keys, and "
                            "the keys of the model's layer %d have no bias behind their norm",
@@ -62,7 +62,7 @@ pith_status pi_centre_create(const struct pith_model *model, float **out, pith_e
     for (int32_t l = 0; l < hp->n_layer_kv; l++)
         for (int32_t h = 0; h < hp->n_head_kv; h++) {
             size_t at = (size_t)h * (size_t)hp->dim_k;
-            turn_head(&model->rope, pi_model_kv_layer(model, l)->bk + at, turn, hp->dim_k,
+            turn_head(&model->rope, pi_model_kv_layer(model, l)->attn.bk + at, turn, hp->dim_k,
                       centre + (size_t)l * n_k + at);
         }
     pi_mem_free(turn);

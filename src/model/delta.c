@@ -19,11 +19,12 @@
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 {
-    const struct pi_matrix *in[] = {&layer->w_mix,  &layer->w_z,     &layer->w_mix_z,
-                                    &layer->w_beta, &layer->w_alpha, &layer->w_beta_alpha};
-    out->norm = layer->attn_norm;
+    const struct pi_matrix *in[] = {&layer->delta.mix,   &layer->delta.z,
+                                    &layer->delta.mix_z, &layer->delta.beta,
+                                    &layer->delta.alpha, &layer->delta.beta_alpha};
+    out->norm = layer->delta.norm;
     out->bias = NULL;
-    out->post_norm = layer->attn_post_norm;
+    out->post_norm = NULL;
     out->reads_int8 = false;
     for (size_t i = 0; i < PI_LEN(in); i++)
         out->reads_int8 = out->reads_int8 || (in[i]->data != NULL && pi_matrix_reads_int8(in[i]));
@@ -77,7 +78,7 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 static void place(struct pi_pass *pass, struct pi_at memory)
 {
     const struct pi_delta_shape *s = &pass->model->hp.delta;
-    struct pi_delta_parts *d = &pass->delta;
+    struct pi_delta_parts *d = &pass->delta.parts;
     d->u = pi_pass_take(pass, &memory, channels(s));
     d->z = pi_pass_take(pass, &memory, value_len(s));
     d->c = pi_pass_take(pass, &memory, channels(s) + value_len(s));
@@ -91,22 +92,23 @@ static void place(struct pi_pass *pass, struct pi_at memory)
 
 static void project(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
-    struct pi_delta_parts *d = &pass->delta;
-    if (pi_at_some(w->w_mix_z.data))
-        pi_pass_product(pass, pass->h, pass->n_tok, (const struct pi_weight *const[]){&w->w_mix_z},
+    const struct pi_placed_layer *w = pass->now.w;
+    struct pi_delta_parts *d = &pass->delta.parts;
+    if (pi_at_some(w->delta.mix_z.data))
+        pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                        (const struct pi_weight *const[]){&w->delta.mix_z},
                         (const struct pi_at[]){d->c}, 1);
     else
-        pi_pass_product(pass, pass->h, pass->n_tok,
-                        (const struct pi_weight *const[]){&w->w_mix, &w->w_z},
+        pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                        (const struct pi_weight *const[]){&w->delta.mix, &w->delta.z},
                         (const struct pi_at[]){d->u, d->z}, 2);
-    if (pi_at_some(w->w_beta_alpha.data))
-        pi_pass_product(pass, pass->h, pass->n_tok,
-                        (const struct pi_weight *const[]){&w->w_beta_alpha},
+    if (pi_at_some(w->delta.beta_alpha.data))
+        pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                        (const struct pi_weight *const[]){&w->delta.beta_alpha},
                         (const struct pi_at[]){d->beta_alpha}, 1);
     else
-        pi_pass_product(pass, pass->h, pass->n_tok,
-                        (const struct pi_weight *const[]){&w->w_beta, &w->w_alpha},
+        pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                        (const struct pi_weight *const[]){&w->delta.beta, &w->delta.alpha},
                         (const struct pi_at[]){d->beta, d->decay}, 2);
 }
 
@@ -114,14 +116,14 @@ static void project(struct pi_pass *pass)
 static void list_items(struct pi_pass *pass)
 {
     const struct pi_delta_shape *s = &pass->model->hp.delta;
-    for (int32_t i = 0; i < pass->n_item; i++) {
-        struct pi_at past = pi_at_item(kv_seq_state(pass->items[i].kv),
-                                       (size_t)pass->layer->delta_layer * layer_len(s));
-        pass->delta_item[i] = (struct pi_delta_item){
+    for (int32_t i = 0; i < pass->now.n_item; i++) {
+        struct pi_at past = pi_at_item(kv_seq_state(pass->now.items[i].kv),
+                                       (size_t)pass->now.layer->delta_layer * layer_len(s));
+        pass->delta.item[i] = (struct pi_delta_item){
             .past = past,
             .matrix = pi_at_item(past, pi_align((size_t)(s->n_conv - 1) * channels(s), BLOCK)),
-            .row0 = pass->row0[i],
-            .n_tok = pass->items[i].n_tok,
+            .row0 = pass->ids.row0[i],
+            .n_tok = pass->now.items[i].n_tok,
         };
     }
 }
@@ -130,30 +132,30 @@ static void run(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     const struct pi_delta_shape *s = &hp->delta;
-    const struct pi_layer *layer = pass->layer;
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_layer *layer = pass->now.layer;
+    const struct pi_placed_layer *w = pass->now.w;
     const struct pi_delta_rows rows = {
         .shape = *s,
-        .parts = pass->delta,
-        .mixed = pi_at_some(w->w_mix_z.data),
-        .mixed_gates = pi_at_some(w->w_beta_alpha.data),
-        .dt = pi_pass_vector(pass, layer->delta_dt),
-        .a = pi_pass_vector(pass, layer->delta_a),
-        .norm = pi_pass_vector(pass, layer->delta_norm),
-        .act = pi_pass_act(pass, &w->w_delta_out),
+        .parts = pass->delta.parts,
+        .mixed = pi_at_some(w->delta.mix_z.data),
+        .mixed_gates = pi_at_some(w->delta.beta_alpha.data),
+        .dt = pi_pass_vector(pass, layer->delta.dt),
+        .a = pi_pass_vector(pass, layer->delta.a),
+        .norm = pi_pass_vector(pass, layer->delta.head_norm),
+        .act = pi_pass_act(pass, &w->delta.out),
         .eps = hp->rms_eps,
     };
     project(pass);
     list_items(pass);
     pi_pass_rows(pass, PI_ROWS_DELTA_IN, &rows, s->n_value);
-    pass->device->delta_conv(pass->stream, &rows, pi_pass_vector(pass, layer->delta_conv),
-                             pass->delta_item, pass->n_item);
+    pass->device->delta_conv(pass->stream, &rows, pi_pass_vector(pass, layer->delta.conv),
+                             pass->delta.item, pass->now.n_item);
     pi_pass_rows(pass, PI_ROWS_DELTA_UNIT, &rows, (int64_t)key_len(s) / 8);
-    pass->device->delta_turn(pass->stream, &rows, pass->delta_item, pass->n_item);
+    pass->device->delta_turn(pass->stream, &rows, pass->delta.item, pass->now.n_item);
     pi_pass_rows(pass, PI_ROWS_DELTA_OUT, &rows, (int64_t)value_len(s));
-    pi_pass_product(pass, pass->delta.z, pass->n_tok,
-                    (const struct pi_weight *const[]){&w->w_delta_out},
-                    (const struct pi_at[]){pass->h}, 1);
+    pi_pass_product(pass, pass->delta.parts.z, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->delta.out},
+                    (const struct pi_at[]){pass->rows.h}, 1);
 }
 
 const struct pi_block pi_block_delta = {

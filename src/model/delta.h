@@ -9,13 +9,13 @@
 
 /* The tensors of the block but for the projections, which families store differently. */
 #define PI_SPEC_DELTA                                                                              \
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),                              \
-        PI_SPEC_SLABS(delta_conv, "ssm_conv1d.weight", PI_DIM_CONV, PI_DIM_NONE, true,             \
+    PI_SPEC_VECTOR(delta.norm, "attn_norm.weight", PI_DIM_EMBD, true),                             \
+        PI_SPEC_SLABS(delta.conv, "ssm_conv1d.weight", PI_DIM_CONV, PI_DIM_NONE, true,             \
                       PI_DIM_MIX),                                                                 \
-        PI_SPEC_VECTOR(delta_dt, "ssm_dt.bias", PI_DIM_VALUE_HEADS, true),                         \
-        PI_SPEC_VECTOR(delta_a, "ssm_a", PI_DIM_VALUE_HEADS, true),                                \
-        PI_SPEC_VECTOR(delta_norm, "ssm_norm.weight", PI_DIM_DELTA, true),                         \
-        PI_SPEC_MATRIX(w_delta_out, "ssm_out", PI_DIM_EMBD, PI_DIM_VALUES)
+        PI_SPEC_VECTOR(delta.dt, "ssm_dt.bias", PI_DIM_VALUE_HEADS, true),                         \
+        PI_SPEC_VECTOR(delta.a, "ssm_a", PI_DIM_VALUE_HEADS, true),                                \
+        PI_SPEC_VECTOR(delta.head_norm, "ssm_norm.weight", PI_DIM_DELTA, true),                    \
+        PI_SPEC_MATRIX(delta.out, "ssm_out", PI_DIM_EMBD, PI_DIM_VALUES)
 
 /* Experts, of which one takes every token. */
 #define PI_SPEC_DELTA_EXPERTS_LEN 9

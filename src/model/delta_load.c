@@ -12,10 +12,10 @@
 #define MAX_DIM 1024
 
 const struct pi_tensor_spec pi_spec_delta_experts[PI_SPEC_DELTA_EXPERTS_LEN] = {
-    PI_SPEC_VECTOR(ffn_norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
+    PI_SPEC_VECTOR(moe.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(moe.router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),
     PI_SPEC_ALL_EXPERTS,
-    PI_SPEC_VECTOR(shared_gate, "ffn_gate_inp_shexp.weight", PI_DIM_EMBD, true),
+    PI_SPEC_VECTOR(moe.shared_weight, "ffn_gate_inp_shexp.weight", PI_DIM_EMBD, true),
     PI_SPEC_SHARED_EXPERT,
 };
 

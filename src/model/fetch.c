@@ -17,7 +17,7 @@ static void want(const struct pith_model *m, const struct pi_matrix *w, int32_t 
 
 void pi_pass_fetch_experts(const struct pi_pass *pass)
 {
-    const struct pi_layer *layer = pass->layer;
+    const struct pi_layer *layer = pass->now.layer;
     const struct pith_model *m = pass->model;
     int32_t room[PI_MOE_MAX_EXPERT + 1];
     size_t n_expert = (size_t)m->hp.moe.n_expert;
@@ -26,8 +26,8 @@ void pi_pass_fetch_experts(const struct pi_pass *pass)
     const int32_t *busy = pass->device->download(pass->stream, pass->moe.places.busy,
                                                  (n_expert + 1) * sizeof(*room), room);
     for (int32_t i = 0; i < busy[n_expert]; i++) { /* n_busy stands behind busy */
-        want(m, &layer->w_gate_exps, busy[i]);
-        want(m, &layer->w_up_exps, busy[i]);
-        want(m, &layer->w_down_exps, busy[i]);
+        want(m, &layer->moe.gate, busy[i]);
+        want(m, &layer->moe.up, busy[i]);
+        want(m, &layer->moe.down, busy[i]);
     }
 }

@@ -5,10 +5,11 @@
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 {
-    out->norm = layer->ffn_norm;
+    out->norm = layer->ffn.norm;
     out->bias = NULL;
-    out->post_norm = layer->ffn_post_norm;
-    out->reads_int8 = pi_matrix_reads_int8(&layer->w_gate) || pi_matrix_reads_int8(&layer->w_up);
+    out->post_norm = layer->ffn.post_norm;
+    out->reads_int8 =
+        pi_matrix_reads_int8(&layer->ffn.gate) || pi_matrix_reads_int8(&layer->ffn.up);
 }
 
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
@@ -19,26 +20,27 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 static void place(struct pi_pass *pass, struct pi_at memory)
 {
     size_t n = (size_t)pass->model->hp.n_ff;
-    pass->gate = pi_pass_take(pass, &memory, n);
-    pass->up = pi_pass_take(pass, &memory, n);
+    pass->ffn.gate = pi_pass_take(pass, &memory, n);
+    pass->ffn.up = pi_pass_take(pass, &memory, n);
 }
 
 static void run(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_placed_layer *w = pass->now.w;
     const struct pi_gate_rows rows = {
-        .gate = pass->gate,
-        .up = pass->up,
-        .act = pi_pass_act(pass, &w->w_down),
+        .gate = pass->ffn.gate,
+        .up = pass->ffn.up,
+        .act = pi_pass_act(pass, &w->ffn.down),
         .fn = pass->model->hp.gelu ? PI_GATE_GELU : PI_GATE_SILU,
         .n = pass->model->hp.n_ff,
     };
-    pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_weight *const[]){&w->w_gate, &w->w_up},
-                    (const struct pi_at[]){pass->gate, pass->up}, 2);
+    pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->ffn.gate, &w->ffn.up},
+                    (const struct pi_at[]){pass->ffn.gate, pass->ffn.up}, 2);
     pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
-    pi_pass_product(pass, pass->gate, pass->n_tok, (const struct pi_weight *const[]){&w->w_down},
-                    (const struct pi_at[]){pass->h}, 1);
+    pi_pass_product(pass, pass->ffn.gate, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->ffn.down},
+                    (const struct pi_at[]){pass->rows.h}, 1);
 }
 
 const struct pi_block pi_block_ffn = {

@@ -15,8 +15,9 @@ static const struct pi_at none;
 static void go_on(struct pi_pass *pass, const struct pi_layer_block *to)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer_block *from = pass->to;
-    struct pi_between_rows rows = {.x = pass->x, .h = pass->h, .n = hp->n_embd, .eps = hp->rms_eps};
+    const struct pi_layer_block *from = pass->now.block;
+    struct pi_between_rows rows = {
+        .x = pass->rows.x, .h = pass->rows.h, .n = hp->n_embd, .eps = hp->rms_eps};
     if (from != NULL) {
         rows.leave = true;
         rows.bias = pi_pass_vector(pass, from->bias);
@@ -24,9 +25,9 @@ static void go_on(struct pi_pass *pass, const struct pi_layer_block *to)
     }
     if (to != NULL) {
         rows.norm = pi_pass_vector(pass, to->norm);
-        rows.act = to->reads_int8 ? pass->act : (struct pi_int8){none, none, none};
+        rows.act = to->reads_int8 ? pass->rows.act : (struct pi_int8){none, none, none};
     }
-    pass->to = to;
+    pass->now.block = to;
     pi_pass_rows(pass, PI_ROWS_BETWEEN, &rows, hp->n_embd);
 }
 
@@ -34,19 +35,19 @@ static void go_on(struct pi_pass *pass, const struct pi_layer_block *to)
 static void lay_out(struct pi_pass *pass)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < pass->n_item; i++) {
-        const struct pi_pass_item *item = &pass->items[i];
-        pass->row0[i] = n;
+    for (int32_t i = 0; i < pass->now.n_item; i++) {
+        const struct pi_pass_item *item = &pass->now.items[i];
+        pass->ids.row0[i] = n;
         for (int32_t t = 0; t < item->n_tok; t++, n++) {
-            pass->token_of[n] = item->tokens[t];
-            pass->pos_of[n] = item->pos0 + t;
+            pass->ids.token_of[n] = item->tokens[t];
+            pass->ids.pos_of[n] = item->pos0 + t;
         }
     }
-    pass->n_tok = n;
-    assert(n <= pass->max_tok);
+    pass->now.n_tok = n;
+    assert(n <= pass->plan.max_tok);
     size_t size = (size_t)n * sizeof(int32_t);
-    pass->device->upload(pass->stream, pass->token_of, size, pass->token);
-    pass->device->upload(pass->stream, pass->pos_of, size, pass->pos);
+    pass->device->upload(pass->stream, pass->ids.token_of, size, pass->ids.token);
+    pass->device->upload(pass->stream, pass->ids.pos_of, size, pass->ids.pos);
     pi_pass_attention_lay_out(pass);
 }
 
@@ -56,20 +57,20 @@ static void embed(struct pi_pass *pass)
     const struct pi_embed_rows rows = {
         .embd = pass->placed.embd,
         .file = m->embd_rows,
-        .token = pass->token,
-        .pos = pass->pos,
+        .token = pass->ids.token,
+        .pos = pass->ids.pos,
         .scale = m->hp.embd_scale,
         .rope = {&m->rope, m->rope_local.n_pair > 0 ? &m->rope_local : NULL},
-        .x = pass->x,
-        .cs = {pass->rope_cs, pass->rope_local_cs},
+        .x = pass->rows.x,
+        .cs = {pass->rows.cs, pass->rows.local_cs},
     };
     pi_pass_rows(pass, PI_ROWS_EMBED, &rows, m->hp.n_embd);
 }
 
 void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user)
 {
-    pass->ask = fn;
-    pass->ask_user = user;
+    pass->ask.fn = fn;
+    pass->ask.user = user;
 }
 
 static int32_t count_blocks(const struct pith_model *m)
@@ -84,19 +85,19 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
 {
     const struct pith_model *m = pass->model;
     int32_t n_done = 0, n_block = count_blocks(m);
-    pass->items = items;
-    pass->n_item = n_item;
-    pass->to = NULL;
+    pass->now.items = items;
+    pass->now.n_item = n_item;
+    pass->now.block = NULL;
     lay_out(pass);
     embed(pass);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        pass->layer = &m->layer[l];
-        pass->w = &pass->placed.layer[l];
-        for (int32_t i = 0; i < pass->layer->n_block; i++, n_done++) {
-            if (pass->ask != NULL && !pass->ask(pass->ask_user, n_done, n_block))
+        pass->now.layer = &m->layer[l];
+        pass->now.w = &pass->placed.layer[l];
+        for (int32_t i = 0; i < pass->now.layer->n_block; i++, n_done++) {
+            if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, n_done, n_block))
                 return false;
-            go_on(pass, &pass->layer->block[i]);
-            pass->to->block->run(pass);
+            go_on(pass, &pass->now.layer->block[i]);
+            pass->now.block->block->run(pass);
         }
     }
     go_on(pass, NULL);
@@ -108,15 +109,15 @@ static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const str
 {
     const struct pi_hparams *hp = &pass->model->hp;
     const struct pi_pick_rows args = {
-        .x = pass->x,
-        .index = pass->index,
+        .x = pass->rows.x,
+        .index = pass->ids.index,
         .norm = pi_pass_vector(pass, pass->model->output_norm),
-        .out = pass->h,
+        .out = pass->rows.h,
         .act = *act,
         .n = hp->n_embd,
         .eps = hp->rms_eps,
     };
-    pass->device->upload(pass->stream, rows, (size_t)n * sizeof(*rows), pass->index);
+    pass->device->upload(pass->stream, rows, (size_t)n * sizeof(*rows), pass->ids.index);
     pass->device->rows(pass->stream, PI_ROWS_PICK, &args, n, hp->n_embd);
 }
 
@@ -125,7 +126,7 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     const struct pi_int8 unread = {none, none, none};
     size_t size = (size_t)n * (size_t)pass->model->hp.n_embd * sizeof(*out);
     pick(pass, rows, n, &unread);
-    const void *from = pass->device->download(pass->stream, pass->h, size, out);
+    const void *from = pass->device->download(pass->stream, pass->rows.h, size, out);
     if (from != out)
         memcpy(out, from, size);
 }
@@ -137,9 +138,9 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
     struct pi_weight w = pass->placed.output;
     const struct pi_cap_rows cap = {out, hp->logit_cap, hp->n_vocab};
     int64_t work_per_row = 16 * (int64_t)hp->n_vocab;
-    if (pass->n_logit > 0)
-        w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->n_logit, PI_GROUP));
-    pi_pass_product(pass, pass->h, n, (const struct pi_weight *const[]){&w},
+    if (pass->plan.n_logit > 0)
+        w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->plan.n_logit, PI_GROUP));
+    pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
                     (const struct pi_at[]){out}, 1);
     if (hp->logit_cap > 0)
         pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);
@@ -151,14 +152,14 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed.output);
     pick(pass, rows, n, &act);
-    struct pi_at to = pass->device->lend_out(pass->device, out, pass->logits);
+    struct pi_at to = pass->device->lend_out(pass->device, out, pass->rows.logits);
     make_logits(pass, n, to);
     pass->device->download(pass->stream, to, (size_t)n * row, out);
 }
 
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
 {
-    pass->n_logit = n;
+    pass->plan.n_logit = n;
 }
 
 /* ---- scratch ---- */
@@ -181,7 +182,7 @@ static void place_blocks(struct pi_pass *pass)
     const struct pith_model *m = pass->model;
     for (int32_t l = 0; l < m->hp.n_layer; l++)
         for (int32_t i = 0; i < m->layer[l].n_block; i++)
-            m->layer[l].block[i].block->place(pass, pass->block);
+            m->layer[l].block[i].block->place(pass, pass->rows.block);
 }
 
 static bool alloc_rows(struct pi_pass *pass, const struct pi_block_scratch *most)
@@ -189,26 +190,26 @@ static bool alloc_rows(struct pi_pass *pass, const struct pi_block_scratch *most
     const struct pith_model *m = pass->model;
     size_t n_block = (size_t)pi_ceil_div((int64_t)most->widest, PI_ACT_BLOCK);
     size_t cs_size = 2 * sizeof(float), n_local = (size_t)m->rope_local.n_pair;
-    int32_t n = pass->max_tok;
+    int32_t n = pass->plan.max_tok;
     bool ok = true;
 
-    pass->x = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
-    pass->h = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
-    pass->block = pi_pass_place(pass, n, most->row, sizeof(float), &ok);
-    pass->act.q = pi_pass_place(pass, n, n_block, PI_ACT_BLOCK, &ok);
-    pass->act.scale = pi_pass_place(pass, n, n_block, sizeof(float), &ok);
-    pass->act.sum16 = pi_pass_place(pass, n, n_block, 2 * sizeof(int16_t), &ok);
-    pass->rope_cs = pi_pass_place(pass, n, (size_t)m->rope.n_pair, cs_size, &ok);
+    pass->rows.x = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
+    pass->rows.h = pi_pass_place(pass, n, (size_t)m->hp.n_embd, sizeof(float), &ok);
+    pass->rows.block = pi_pass_place(pass, n, most->row, sizeof(float), &ok);
+    pass->rows.act.q = pi_pass_place(pass, n, n_block, PI_ACT_BLOCK, &ok);
+    pass->rows.act.scale = pi_pass_place(pass, n, n_block, sizeof(float), &ok);
+    pass->rows.act.sum16 = pi_pass_place(pass, n, n_block, 2 * sizeof(int16_t), &ok);
+    pass->rows.cs = pi_pass_place(pass, n, (size_t)m->rope.n_pair, cs_size, &ok);
     if (n_local > 0)
-        pass->rope_local_cs = pi_pass_place(pass, n, n_local, cs_size, &ok);
-    pass->token = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
-    pass->pos = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
-    pass->index = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
-    pass->token_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
-    pass->pos_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
-    pass->row0 = pi_pass_alloc(n + 1, 1, sizeof(int32_t), &ok);
+        pass->rows.local_cs = pi_pass_place(pass, n, n_local, cs_size, &ok);
+    pass->ids.token = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
+    pass->ids.pos = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
+    pass->ids.index = pi_pass_place(pass, n, 1, sizeof(int32_t), &ok);
+    pass->ids.token_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->ids.pos_of = pi_pass_alloc(n, 1, sizeof(int32_t), &ok);
+    pass->ids.row0 = pi_pass_alloc(n + 1, 1, sizeof(int32_t), &ok);
     if (m->hp.delta.n_layer > 0)
-        pass->delta_item = pi_pass_alloc(n, 1, sizeof(*pass->delta_item), &ok);
+        pass->delta.item = pi_pass_alloc(n, 1, sizeof(*pass->delta.item), &ok);
     if (!ok || !pi_pass_attention_alloc(pass))
         return false;
     place_blocks(pass);
@@ -233,8 +234,9 @@ static bool alloc_rooms(struct pi_pass *pass)
     if (pass->device->in_host)
         return true;
     for (int i = 0; i < PI_N_ROOM; i++)
-        pass->room[i] = pi_pass_alloc(pass->max_tok, len[i], sizeof(float), &ok);
-    pass->logits = pi_pass_place(pass, pass->max_tok, (size_t)hp->n_vocab, sizeof(float), &ok);
+        pass->rows.room[i] = pi_pass_alloc(pass->plan.max_tok, len[i], sizeof(float), &ok);
+    pass->rows.logits =
+        pi_pass_place(pass, pass->plan.max_tok, (size_t)hp->n_vocab, sizeof(float), &ok);
     return ok;
 }
 
@@ -242,13 +244,14 @@ pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_e
 {
     struct pi_device *d = pass->device;
     const struct pi_stream_shape shape = {
-        .n_thread = pass->n_thread, .widest = pass->widest, .attend_size = attend_size};
+        .n_thread = pass->plan.n_thread, .widest = pass->plan.widest, .attend_size = attend_size};
     struct pi_stream *stream = d->open(d, &shape);
     if (stream == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", pass->max_tok);
+        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens",
+                       pass->plan.max_tok);
     d->close(pass->stream);
     pass->stream = stream;
-    pass->attend_size = attend_size;
+    pass->plan.attend_size = attend_size;
     return PITH_OK;
 }
 
@@ -260,11 +263,11 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
     if (pass == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a pass");
     pass->model = model;
-    pass->geometry = *geometry;
+    pass->plan.geometry = *geometry;
     pass->device = kv_geometry_device(geometry);
-    pass->max_tok = max_tok;
-    pass->n_thread = n_thread;
-    pass->widest = most.widest;
+    pass->plan.max_tok = max_tok;
+    pass->plan.n_thread = n_thread;
+    pass->plan.widest = most.widest;
     pith_status status = pi_pass_open_stream(pass, pi_pass_attention_plan(pass), err);
     if (status == PITH_OK && (!alloc_rows(pass, &most) || !alloc_rooms(pass)))
         status = pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
@@ -283,17 +286,18 @@ void pi_pass_free(struct pi_pass *pass)
     if (pass == NULL)
         return;
     struct pi_device *d = pass->device;
-    const struct pi_at placed[] = {
-        pass->x,       pass->h,     pass->block,  pass->act.q,  pass->act.scale,
-        pass->rope_cs, pass->token, pass->pos,    pass->index,  pass->act.sum16,
-        pass->q_pre,   pass->k_pre, pass->centre, pass->logits, pass->rope_local_cs};
-    void *const parts[] = {pass->token_of, pass->pos_of, pass->row0, pass->delta_item};
+    const struct pi_at placed[] = {pass->rows.x,         pass->rows.h,         pass->rows.block,
+                                   pass->rows.act.q,     pass->rows.act.scale, pass->rows.cs,
+                                   pass->ids.token,      pass->ids.pos,        pass->ids.index,
+                                   pass->rows.act.sum16, pass->rows.q_pre,     pass->rows.k_pre,
+                                   pass->lanes.centre,   pass->rows.logits,    pass->rows.local_cs};
+    void *const parts[] = {pass->ids.token_of, pass->ids.pos_of, pass->ids.row0, pass->delta.item};
     for (size_t i = 0; i < PI_LEN(placed); i++)
         d->free(d, placed[i]);
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
     for (int i = 0; i < PI_N_ROOM; i++)
-        pi_mem_free(pass->room[i]);
+        pi_mem_free(pass->rows.room[i]);
     pi_pass_attention_free(pass);
     pi_placed_free(&pass->placed);
     d->close(pass->stream);
@@ -307,10 +311,10 @@ pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err)
     float *centre = NULL;
     bool ok = true;
     PI_TRY(pi_centre_create(pass->model, &centre, err));
-    pass->centre = pi_pass_place(pass, hp->n_layer_kv, n_k, sizeof(float), &ok);
+    pass->lanes.centre = pi_pass_place(pass, hp->n_layer_kv, n_k, sizeof(float), &ok);
     if (ok)
         pass->device->upload(pass->stream, centre, (size_t)hp->n_layer_kv * n_k * sizeof(float),
-                             pass->centre);
+                             pass->lanes.centre);
     pi_mem_free(centre);
     return ok ? PITH_OK
               : pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer_kv);

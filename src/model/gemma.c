@@ -6,11 +6,11 @@
 #include "model/gemma.h"
 
 const struct pi_tensor_spec pi_spec_gemma_ffn[PI_SPEC_GEMMA_FFN_LEN] = {
-    PI_SPEC_VECTOR(ffn_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(w_gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(w_down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
-    PI_SPEC_VECTOR(ffn_post_norm, "post_ffw_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_VECTOR(ffn.norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(ffn.gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.up, "ffn_up", PI_DIM_FF, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(ffn.down, "ffn_down", PI_DIM_EMBD, PI_DIM_FF),
+    PI_SPEC_VECTOR(ffn.post_norm, "post_ffw_norm.weight", PI_DIM_EMBD, true),
 };
 
 void pi_gemma_set(struct pi_hparams *hp, int32_t layers_27b)

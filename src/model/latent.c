@@ -15,11 +15,12 @@
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 {
-    const struct pi_matrix *query = layer->w_query_a.data != NULL ? &layer->w_query_a : &layer->wq;
-    out->norm = layer->attn_norm;
+    const struct pi_matrix *query =
+        layer->latent.query_a.data != NULL ? &layer->latent.query_a : &layer->latent.query;
+    out->norm = layer->latent.norm;
     out->bias = NULL;
     out->post_norm = NULL;
-    out->reads_int8 = pi_matrix_reads_int8(query) || pi_matrix_reads_int8(&layer->w_latent);
+    out->reads_int8 = pi_matrix_reads_int8(query) || pi_matrix_reads_int8(&layer->latent.compress);
 }
 
 /* ---- scratch ---- */
@@ -64,10 +65,10 @@ static void place(struct pi_pass *pass, struct pi_at memory)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     struct pi_pass_latent *l = &pass->latent;
-    pass->q = pi_pass_take(pass, &memory, len_q(hp));
-    pass->k = pi_pass_take(pass, &memory, (size_t)hp->dim_k);
-    pass->v = pi_pass_take(pass, &memory, (size_t)hp->dim_v);
-    pass->att = pi_pass_take(pass, &memory, len_att(hp));
+    pass->rows.q = pi_pass_take(pass, &memory, len_q(hp));
+    pass->rows.k = pi_pass_take(pass, &memory, (size_t)hp->dim_k);
+    pass->rows.v = pi_pass_take(pass, &memory, (size_t)hp->dim_v);
+    pass->rows.att = pi_pass_take(pass, &memory, len_att(hp));
     l->head = pi_pass_take(pass, &memory, len_head(hp));
     l->raw = pi_pass_take(pass, &memory, (size_t)hp->dim_k);
     l->low = memory;
@@ -77,25 +78,25 @@ static void place(struct pi_pass *pass, struct pi_at memory)
 static struct pi_latent_rows rows_of(const struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_layer *layer = pass->layer;
+    const struct pi_layer *layer = pass->now.layer;
     return (struct pi_latent_rows){
         .low = pass->latent.low,
-        .query_a_norm = pi_pass_vector(pass, layer->query_a_norm),
+        .query_a_norm = pi_pass_vector(pass, layer->latent.query_a_norm),
         .raw = pass->latent.raw,
-        .latent_norm = pi_pass_vector(pass, layer->latent_norm),
-        .k = pass->k,
-        .v = pass->v,
+        .latent_norm = pi_pass_vector(pass, layer->latent.compress_norm),
+        .k = pass->rows.k,
+        .v = pass->rows.v,
         .head = pass->latent.head,
-        .att = pass->att,
-        .q = pass->q,
-        .q_pre = pass->q_pre,
-        .k_pre = pass->k_pre,
-        .wants_v = pi_at_some(pass->k_pre) || pass->tap != NULL,
-        .cs = pass->rope_cs,
-        .pos = pass->pos,
+        .att = pass->rows.att,
+        .q = pass->rows.q,
+        .q_pre = pass->rows.q_pre,
+        .k_pre = pass->rows.k_pre,
+        .wants_v = pi_at_some(pass->rows.k_pre) || pass->tap.fn != NULL,
+        .cs = pass->rows.cs,
+        .pos = pass->ids.pos,
         .rope = layer->rope,
         .temp = pi_pass_temperature(pass),
-        .n_tok = pass->n_tok,
+        .n_tok = pass->now.n_tok,
         .n_head = hp->n_head,
         .n_query = hp->latent.n_query,
         .dim_key = hp->latent.dim_key,
@@ -111,31 +112,33 @@ static struct pi_latent_rows rows_of(const struct pi_pass *pass)
 static void make_queries(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_placed_layer *w = pass->now.w;
     struct pi_pass_latent *l = &pass->latent;
     struct pi_latent_rows rows = rows_of(pass);
-    bool low = pi_at_some(w->w_query_a.data);
-    pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_weight *const[]){low ? &w->w_query_a : &w->wq, &w->w_latent},
+    bool low = pi_at_some(w->latent.query_a.data);
+    pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                    (const struct pi_weight *const[]){low ? &w->latent.query_a : &w->latent.query,
+                                                      &w->latent.compress},
                     (const struct pi_at[]){low ? l->low : l->head, l->raw}, 2);
     if (low) {
-        rows.act = pi_pass_act(pass, &w->w_query_b);
+        rows.act = pi_pass_act(pass, &w->latent.query_b);
         pi_pass_rows(pass, PI_ROWS_LATENT_LOW, &rows, hp->latent.n_query);
-        pi_pass_product(pass, l->low, pass->n_tok, (const struct pi_weight *const[]){&w->w_query_b},
+        pi_pass_product(pass, l->low, pass->now.n_tok,
+                        (const struct pi_weight *const[]){&w->latent.query_b},
                         (const struct pi_at[]){l->head}, 1);
     }
-    rows.act = pi_pass_act(pass, &w->w_absorb);
+    rows.act = pi_pass_act(pass, &w->latent.absorb);
     pi_pass_rows(pass, PI_ROWS_LATENT_IN, &rows, (int64_t)len_head(hp));
-    const struct pi_product_heads absorb = {.x = pass->att,
-                                            .act = pass->act,
-                                            .n_tok = pass->n_tok,
+    const struct pi_product_heads absorb = {.x = pass->rows.att,
+                                            .act = pass->rows.act,
+                                            .n_tok = pass->now.n_tok,
                                             .n_head = hp->n_head,
-                                            .w = &w->w_absorb,
-                                            .out = pi_at_item(pass->q, (size_t)hp->n_rot),
+                                            .w = &w->latent.absorb,
+                                            .out = pi_at_item(pass->rows.q, (size_t)hp->n_rot),
                                             .stride = len_q(hp),
                                             .step = (size_t)hp->dim_k};
     pass->device->product_heads(pass->stream, &absorb);
-    if (pi_at_some(pass->q_pre) || hp->temp_scale != 0.0f)
+    if (pi_at_some(pass->rows.q_pre) || hp->temp_scale != 0.0f)
         pi_pass_rows(pass, PI_ROWS_LATENT_QUERY, &rows, (int64_t)len_q(hp));
 }
 
@@ -144,25 +147,27 @@ static void make_queries(struct pi_pass *pass)
 static void leave(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_placed_layer *w = pass->now.w;
     size_t dim_out = (size_t)hp->latent.dim_out;
     struct pi_latent_rows rows = rows_of(pass);
-    rows.act = pi_pass_act(pass, &w->w_expand);
+    rows.act = pi_pass_act(pass, &w->latent.expand);
     pi_pass_rows(pass, PI_ROWS_LATENT_GATHER, &rows, (int64_t)hp->n_head * hp->dim_v);
-    const struct pi_product_heads expand = {.x = pass->q,
-                                            .act = pass->act,
-                                            .n_tok = pass->n_tok,
+    const struct pi_product_heads expand = {.x = pass->rows.q,
+                                            .act = pass->rows.act,
+                                            .n_tok = pass->now.n_tok,
                                             .n_head = hp->n_head,
-                                            .w = &w->w_expand,
+                                            .w = &w->latent.expand,
                                             .out = pass->latent.head,
                                             .stride = (size_t)hp->n_head * dim_out,
                                             .step = dim_out};
     pass->device->product_heads(pass->stream, &expand);
-    const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->wo), w->wo.n_col};
+    const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->latent.out),
+                                         w->latent.out.n_col};
     if (pi_at_some(out.act.q))
         pi_pass_rows(pass, PI_ROWS_QUANTIZE, &out, out.n);
-    pi_pass_product(pass, pass->latent.head, pass->n_tok, (const struct pi_weight *const[]){&w->wo},
-                    (const struct pi_at[]){pass->h}, 1);
+    pi_pass_product(pass, pass->latent.head, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->latent.out},
+                    (const struct pi_at[]){pass->rows.h}, 1);
 }
 
 /* ---- the block ---- */
@@ -170,7 +175,7 @@ static void leave(struct pi_pass *pass)
 static void run(struct pi_pass *pass)
 {
     make_queries(pass);
-    if (pass->tap != NULL)
+    if (pass->tap.fn != NULL)
         pi_pass_call_tap(pass);
     pi_pass_attention_run(pass);
     leave(pass);

@@ -5,11 +5,9 @@
 #ifndef PI_MODEL_H
 #define PI_MODEL_H
 
-#include "cpu/matmul.h"
 #include "device/device.h"
 #include "file/gguf_parts.h"
-#include "model/block.h"
-#include "tensor/rope.h"
+#include "model/layer.h"
 #include "text/template/chat.h"
 #include "text/vocab/vocab.h"
 
@@ -48,63 +46,6 @@ struct pi_hparams {
     float temp_scale; /* queries at p times 1 + temp_scale * ln(floor(p / temp_len) + 1); 0: none */
     int32_t temp_len;
     bool gelu; /* the feed-forward's gate is a GELU, not a SiLU */
-};
-
-/* What runs in a layer, what it differs from others in, and the weights of all blocks. Vectors are
-   NULL, matrices have data NULL, where the layer has none. */
-struct pi_layer {
-    struct pi_layer_block block[PI_LAYER_BLOCKS]; /* [n_block] in the order in which they run */
-    int32_t n_block;
-    int32_t kv_layer; /* its number among layers with attention: the KV store's, where those with a
-                         window come last; -1: it has none */
-    int32_t window;   /* tokens that a token sees, itself included; 0: all before it */
-    const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
-
-    float *attn_norm;        /* [n_embd] */
-    struct pi_matrix wq;     /* [n_head * dim_k][n_embd]; where attention is gated twice the rows */
-    struct pi_matrix wk;     /* [n_head_kv * dim_k][n_embd] */
-    struct pi_matrix wv;     /* [n_head_kv * dim_v][n_embd] */
-    float *bq, *bk, *bv;     /* [rows of the matrix] */
-    float *q_norm, *k_norm;  /* [dim_k], one for all heads */
-    struct pi_matrix wo;     /* [n_embd][n_head * dim_v] */
-    float *bo;               /* [n_embd] */
-    float *sinks;            /* [n_head] logits beside those of entries (kv_attend_job) */
-    float *attn_post_norm;   /* [n_embd] of the block's output */
-    float *ffn_norm;         /* [n_embd] */
-    struct pi_matrix w_gate; /* [n_ff][n_embd] */
-    struct pi_matrix w_up;   /* [n_ff][n_embd] */
-    struct pi_matrix w_down; /* [n_embd][n_ff] */
-    float *ffn_post_norm;    /* [n_embd] */
-
-    struct pi_matrix w_query_a; /* [n_query][n_embd]; no data: wq makes queries at once */
-    float *query_a_norm;        /* [n_query] */
-    struct pi_matrix w_query_b; /* [n_head * (dim_key + n_rot)][n_query]; wq is as high */
-    struct pi_matrix w_latent;  /* [n_rank + n_rot][n_embd] the compressed vector, then its key */
-    float *latent_norm;         /* [n_rank] */
-    struct pi_matrix w_absorb;  /* n_head slabs [n_rank][dim_key] */
-    struct pi_matrix w_expand;  /* n_head slabs [dim_out][n_rank] */
-
-    int32_t delta_layer;      /* its number among those with a delta net */
-    struct pi_matrix w_mix;   /* [mix][n_embd] queries, keys, values: dim * (2 n_key + n_value) */
-    struct pi_matrix w_z;     /* [dim * n_value][n_embd] the gate of the output */
-    struct pi_matrix w_mix_z; /* the rows of both, a key head at a time, in their place */
-    struct pi_matrix w_beta;  /* [n_value][n_embd] */
-    struct pi_matrix w_alpha; /* [n_value][n_embd] */
-    struct pi_matrix w_beta_alpha; /* the rows of both, a key head at a time, in their place */
-    float *delta_conv;             /* [mix][n_conv] */
-    float *delta_dt, *delta_a;     /* [n_value] */
-    float *delta_norm;             /* [dim] of a head's output */
-    struct pi_matrix w_delta_out;  /* [n_embd][dim * n_value] */
-    struct pi_matrix w_router;     /* [n_expert][n_embd] */
-    float *b_router;               /* [n_expert] */
-    float *b_choice;               /* [n_expert] counts in choosing alone */
-    struct pi_matrix w_gate_exps, w_up_exps;     /* n_expert slabs [n_ff][n_embd] */
-    struct pi_matrix w_down_exps;                /* n_expert slabs [n_embd][n_ff] */
-    float *b_gate_exps, *b_up_exps;              /* [n_expert][n_ff] */
-    float *b_down_exps;                          /* [n_expert][n_embd] */
-    struct pi_matrix w_gate_shared, w_up_shared; /* [n_ff_shared][n_embd] */
-    struct pi_matrix w_down_shared;              /* [n_embd][n_ff_shared] */
-    float *shared_gate; /* [n_embd] of the shared expert's own weight; NULL: that is 1 */
 };
 
 struct pith_model {

@@ -17,14 +17,14 @@ static const struct pi_moe_rule *rule_of(const struct pi_pass *pass)
 
 static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 {
-    out->norm = layer->ffn_norm;
+    out->norm = layer->moe.norm;
     out->bias = NULL;
-    out->post_norm = layer->ffn_post_norm;
+    out->post_norm = NULL;
     out->reads_int8 =
-        pi_matrix_reads_int8(&layer->w_router) || pi_matrix_reads_int8(&layer->w_gate_exps) ||
-        pi_matrix_reads_int8(&layer->w_up_exps) ||
-        (layer->w_gate_shared.data != NULL && (pi_matrix_reads_int8(&layer->w_gate_shared) ||
-                                               pi_matrix_reads_int8(&layer->w_up_shared)));
+        pi_matrix_reads_int8(&layer->moe.router) || pi_matrix_reads_int8(&layer->moe.gate) ||
+        pi_matrix_reads_int8(&layer->moe.up) ||
+        (layer->moe.shared_gate.data != NULL && (pi_matrix_reads_int8(&layer->moe.shared_gate) ||
+                                                 pi_matrix_reads_int8(&layer->moe.shared_up)));
 }
 
 /* ---- scratch ---- */
@@ -78,7 +78,7 @@ static void place(struct pi_pass *pass, struct pi_at memory)
     const struct pi_moe_rule *rule = rule_of(pass);
     struct pi_pass_moe *m = &pass->moe;
     struct pi_moe_places *p = &m->places;
-    size_t part[N_PART], n_tok = (size_t)pass->max_tok, n_row = n_tok * (size_t)rule->n_used;
+    size_t part[N_PART], n_tok = (size_t)pass->plan.max_tok, n_row = n_tok * (size_t)rule->n_used;
     size_t n_expert = (size_t)rule->n_expert;
     struct pi_at at[N_PART];
     count_parts(&pass->model->hp, part);
@@ -106,22 +106,22 @@ static void place(struct pi_pass *pass, struct pi_at memory)
 
 static void choose(struct pi_pass *pass)
 {
-    const struct pi_layer *layer = pass->layer;
+    const struct pi_layer *layer = pass->now.layer;
     const struct pi_moe_rule *rule = rule_of(pass);
     const struct pi_moe_choose_rows rows = {
         .rule = *rule,
         .places = pass->moe.places,
         .logit = pass->moe.logit,
         .rank = pass->moe.rank,
-        .b_router = pi_pass_vector(pass, layer->b_router),
-        .b_choice = pi_pass_vector(pass, layer->b_choice),
-        .h = pass->h,
-        .shared_gate = pi_pass_vector(pass, layer->shared_gate),
+        .b_router = pi_pass_vector(pass, layer->moe.router_bias),
+        .b_choice = pi_pass_vector(pass, layer->moe.choice_bias),
+        .h = pass->rows.h,
+        .shared_gate = pi_pass_vector(pass, layer->moe.shared_weight),
         .shared_weight = pass->moe.shared_weight,
         .n_embd = pass->model->hp.n_embd,
     };
     pi_pass_rows(pass, PI_ROWS_MOE_CHOOSE, &rows, rule->n_expert);
-    pass->device->moe_sort(pass->stream, rule, &pass->moe.places, pass->n_tok);
+    pass->device->moe_sort(pass->stream, rule, &pass->moe.places, pass->now.n_tok);
     pi_pass_fetch_experts(pass);
 }
 
@@ -131,21 +131,21 @@ static void choose(struct pi_pass *pass)
 static void expert_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args,
                         int64_t work)
 {
-    pass->device->rows(pass->stream, body, args, (int64_t)pass->n_tok * rule_of(pass)->n_used,
+    pass->device->rows(pass->stream, body, args, (int64_t)pass->now.n_tok * rule_of(pass)->n_used,
                        work);
 }
 
 static void gather(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
-    bool gate_int8 = pi_weight_reads_int8(&w->w_gate_exps);
-    bool up_int8 = pi_weight_reads_int8(&w->w_up_exps);
+    const struct pi_placed_layer *w = pass->now.w;
+    bool gate_int8 = pi_weight_reads_int8(&w->moe.gate);
+    bool up_int8 = pi_weight_reads_int8(&w->moe.up);
     struct pi_moe_gather_rows rows = {
-        .places = pass->moe.places, .h = pass->h, .n = pass->model->hp.n_embd};
+        .places = pass->moe.places, .h = pass->rows.h, .n = pass->model->hp.n_embd};
     if (!gate_int8 || !up_int8)
         rows.x = pass->moe.x;
     if (gate_int8 || up_int8) {
-        rows.from = pass->act;
+        rows.from = pass->rows.act;
         rows.act = pass->moe.act;
     }
     expert_rows(pass, PI_ROWS_MOE_GATHER, &rows, rows.n);
@@ -157,7 +157,7 @@ static void multiply(struct pi_pass *pass, struct pi_at x, const struct pi_weigh
     struct pi_product_experts p = {.places = pass->moe.places,
                                    .x = x,
                                    .act = pass->moe.act,
-                                   .n_row = pass->n_tok * rule_of(pass)->n_used,
+                                   .n_row = pass->now.n_tok * rule_of(pass)->n_used,
                                    .n = n,
                                    .n_expert = rule_of(pass)->n_expert};
     for (int32_t i = 0; i < n; i++) {
@@ -169,8 +169,8 @@ static void multiply(struct pi_pass *pass, struct pi_at x, const struct pi_weigh
 
 static void run_experts(struct pi_pass *pass)
 {
-    const struct pi_layer *layer = pass->layer;
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_layer *layer = pass->now.layer;
+    const struct pi_placed_layer *w = pass->now.w;
     const struct pi_moe_rule *rule = rule_of(pass);
     struct pi_pass_moe *m = &pass->moe;
     const struct pi_int8 unread = {.q = {0}};
@@ -178,17 +178,17 @@ static void run_experts(struct pi_pass *pass)
         .places = m->places,
         .gate = m->gate,
         .up = m->up,
-        .b_gate = pi_pass_vector(pass, layer->b_gate_exps),
-        .b_up = pi_pass_vector(pass, layer->b_up_exps),
-        .act = pi_weight_reads_int8(&w->w_down_exps) ? m->act : unread,
+        .b_gate = pi_pass_vector(pass, layer->moe.gate_bias),
+        .b_up = pi_pass_vector(pass, layer->moe.up_bias),
+        .act = pi_weight_reads_int8(&w->moe.down) ? m->act : unread,
         .fn = rule->act,
         .n = rule->n_ff,
     };
     gather(pass);
-    multiply(pass, m->x, (const struct pi_weight *const[]){&w->w_gate_exps, &w->w_up_exps},
+    multiply(pass, m->x, (const struct pi_weight *const[]){&w->moe.gate, &w->moe.up},
              (const struct pi_at[]){m->gate, m->up}, 2);
     expert_rows(pass, PI_ROWS_MOE_HIDDEN, &rows, (int64_t)rule->n_ff * 40);
-    multiply(pass, m->gate, (const struct pi_weight *const[]){&w->w_down_exps},
+    multiply(pass, m->gate, (const struct pi_weight *const[]){&w->moe.down},
              (const struct pi_at[]){m->x}, 1);
 }
 
@@ -197,53 +197,54 @@ static void run_experts(struct pi_pass *pass)
 /* From the stream, which still has its int8 copy, to shared_gate. */
 static void enter_shared(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
-    pi_pass_product(pass, pass->h, pass->n_tok,
-                    (const struct pi_weight *const[]){&w->w_gate_shared, &w->w_up_shared},
+    const struct pi_placed_layer *w = pass->now.w;
+    pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->moe.shared_gate, &w->moe.shared_up},
                     (const struct pi_at[]){pass->moe.shared_gate, pass->moe.shared_up}, 2);
 }
 
 /* To h, whose rows nobody reads any more. */
 static void leave_shared(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
+    const struct pi_placed_layer *w = pass->now.w;
     const struct pi_gate_rows rows = {
         .gate = pass->moe.shared_gate,
         .up = pass->moe.shared_up,
-        .act = pi_pass_act(pass, &w->w_down_shared),
+        .act = pi_pass_act(pass, &w->moe.shared_down),
         .fn = rule_of(pass)->act == PI_MOE_OAI ? PI_GATE_OAI : PI_GATE_SILU,
         .n = rule_of(pass)->n_ff_shared,
     };
     pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
-    pi_pass_product(pass, pass->moe.shared_gate, pass->n_tok,
-                    (const struct pi_weight *const[]){&w->w_down_shared},
-                    (const struct pi_at[]){pass->h}, 1);
+    pi_pass_product(pass, pass->moe.shared_gate, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->moe.shared_down},
+                    (const struct pi_at[]){pass->rows.h}, 1);
 }
 
 /* ---- the block ---- */
 
 static void add_up(struct pi_pass *pass, bool shared)
 {
-    const struct pi_layer *layer = pass->layer;
+    const struct pi_layer *layer = pass->now.layer;
     struct pi_moe_sum_rows rows = {
         .places = pass->moe.places,
         .x = pass->moe.x,
-        .h = pass->h,
-        .b_down = pi_pass_vector(pass, layer->b_down_exps),
+        .h = pass->rows.h,
+        .b_down = pi_pass_vector(pass, layer->moe.down_bias),
         .shared = shared,
         .n = pass->model->hp.n_embd,
         .n_used = rule_of(pass)->n_used,
     };
-    if (layer->shared_gate != NULL)
+    if (layer->moe.shared_weight != NULL)
         rows.shared_weight = pass->moe.shared_weight;
     pi_pass_rows(pass, PI_ROWS_MOE_SUM, &rows, rows.n);
 }
 
 static void run(struct pi_pass *pass)
 {
-    const struct pi_placed_layer *w = pass->w;
-    bool shared = pi_at_some(w->w_gate_shared.data);
-    pi_pass_product(pass, pass->h, pass->n_tok, (const struct pi_weight *const[]){&w->w_router},
+    const struct pi_placed_layer *w = pass->now.w;
+    bool shared = pi_at_some(w->moe.shared_gate.data);
+    pi_pass_product(pass, pass->rows.h, pass->now.n_tok,
+                    (const struct pi_weight *const[]){&w->moe.router},
                     (const struct pi_at[]){pass->moe.logit}, 1);
     if (shared)
         enter_shared(pass);

@@ -86,71 +86,99 @@ struct pi_pass_recalling {
     int32_t n;
 };
 
-struct pi_pass {
-    const struct pith_model *model;
-    struct pi_device *device;
-    struct pi_placed placed;     /* the model's weights there */
-    struct pi_stream *stream;    /* of the pass, with room for calls of attention of */
-    size_t attend_size;          /* so many bytes of scratch */
-    size_t widest;               /* values of the widest input of a product */
+/* What is fixed when the pass is created; a reader and a limit change the last two. */
+struct pi_pass_plan {
     struct kv_geometry geometry; /* of the cache */
     int32_t max_tok;
     int32_t n_thread;
-    int32_t tile; /* query tokens of one attention call */
+    int32_t tile;       /* query tokens of one attention call */
+    size_t widest;      /* values of the widest input of a product */
+    size_t attend_size; /* bytes of the stream's scratch for calls of attention */
+    int32_t n_logit;    /* logits of a row that are made, pi_pass_limit_logits; 0: all */
+};
 
-    const struct pi_pass_item *items; /* of the running pass; borrowed */
+/* The running pass, and where it is. */
+struct pi_pass_now {
+    const struct pi_pass_item *items; /* borrowed */
     int32_t n_item;
     int32_t n_tok;
-    const struct pi_layer *layer;    /* the running layer */
-    const struct pi_placed_layer *w; /* its matrices */
-    const struct pi_layer_block *to; /* the block that runs; NULL: none does */
+    const struct pi_layer *layer;
+    const struct pi_placed_layer *w;    /* the layer's matrices */
+    const struct pi_layer_block *block; /* NULL: none runs */
+};
 
-    struct pi_at x;      /* [max_tok][n_embd] the residual stream */
-    struct pi_at h;      /* [max_tok][n_embd] normed input of a block, then its output */
-    struct pi_at q;      /* [max_tok][n_head][dim_k] */
-    struct pi_at k;      /* [max_tok][n_head_kv][dim_k] */
-    struct pi_at v;      /* [max_tok][n_head_kv][dim_v] */
-    int32_t n_logit;     /* of a row that are made; 0: all */
-    struct pi_at logits; /* [max_tok][n_vocab]; none where the device writes to the host's */
-    struct pi_at centre; /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); none: 0 */
-    struct pi_at att;    /* [max_tok][n_head][dim_v] */
-    struct pi_at q_gate; /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
-    struct pi_at gate;   /* [max_tok][n_ff] */
-    struct pi_at up;     /* [max_tok][n_ff] */
-    struct pi_pass_moe moe;
-    struct pi_delta_parts delta;
-    struct pi_delta_item *delta_item; /* [max_tok] of the running layer; NULL: the model has none */
-    struct pi_pass_latent latent;
-    struct pi_at block;  /* [max_tok][the most of all blocks] owns q..latent, a block's at a time */
-    struct pi_at q_pre;  /* [max_tok][n_head][dim_k] queries before rope; none without a tap */
-    struct pi_at k_pre;  /* [max_tok][n_head_kv][dim_k] keys before rope; none without a writer */
-    pi_pass_tap_fn *tap; /* NULL: nobody listens */
-    void *tap_user;
-    pi_pass_ask_fn *ask; /* NULL: nobody is asked */
-    void *ask_user;
+/* Rows of numbers. Only the last are on the host. */
+struct pi_pass_buffers {
+    struct pi_at x;        /* [max_tok][n_embd] the residual stream */
+    struct pi_at h;        /* [max_tok][n_embd] normed input of a block, then its output */
+    struct pi_int8 act;    /* [max_tok] of the widest input */
+    struct pi_at block;    /* [max_tok][the most of all blocks] a block at a time has its rows here:
+                               q, k, v, att, q_gate, and those of the other blocks */
+    struct pi_at q;        /* [max_tok][n_head][dim_k] */
+    struct pi_at k;        /* [max_tok][n_head_kv][dim_k] */
+    struct pi_at v;        /* [max_tok][n_head_kv][dim_v] */
+    struct pi_at att;      /* [max_tok][n_head][dim_v] */
+    struct pi_at q_gate;   /* [max_tok][n_head][2][dim_k] of gated attention: query and gate */
+    struct pi_at q_pre;    /* [max_tok][n_head][dim_k] queries before rope; none without a tap */
+    struct pi_at k_pre;    /* [max_tok][n_head_kv][dim_k] keys before rope; none without a writer */
+    struct pi_at cs;       /* [max_tok][n_pair][2] cosines and sines of the positions */
+    struct pi_at local_cs; /* the same of model->rope_local; none: there is none */
+    struct pi_at logits;   /* [max_tok][n_vocab]; none where the device writes to the host's */
+    float *room[PI_N_ROOM]; /* [max_tok] rows; NULL where the host looks into the device */
+};
 
-    struct pi_int8 act; /* [max_tok] of the widest input */
+/* Which tokens a pass has. The first three are on the device, the others on the host. */
+struct pi_pass_ids {
+    struct pi_at token; /* int32_t [max_tok] ids */
+    struct pi_at pos;   /* int32_t [max_tok] */
+    struct pi_at index; /* int32_t [max_tok] rows that are picked */
+    int32_t *token_of;  /* [max_tok] */
+    int32_t *pos_of;    /* [max_tok] */
+    int32_t *row0;      /* [max_tok + 1] first row of an item */
+};
 
-    struct pi_at rope_cs;       /* [max_tok][n_pair][2] */
-    struct pi_at rope_local_cs; /* the same of model->rope_local; none: there is none */
-    struct pi_at token;         /* int32_t [max_tok] ids */
-    struct pi_at pos;           /* int32_t [max_tok] */
-    struct pi_at index;         /* int32_t [max_tok] rows that are picked */
-    int32_t *token_of;          /* [max_tok] the host's, as the next two */
-    int32_t *pos_of;            /* [max_tok] */
-    int32_t *row0;              /* [max_tok + 1] first row of an item */
-    float *room[PI_N_ROOM];     /* [max_tok] rows; NULL where the host looks into the device */
-
+/* Attention over the lanes (attention_lanes.c). */
+struct pi_pass_lanes {
+    struct pi_at centre;      /* [kv_layer][n_head_kv][dim_k] of stored keys (centre.h); none: 0 */
     struct kv_append *append; /* [max_tok][n_head_kv] of the running layer */
-
     struct pi_pass_segment *segment; /* [max_tok] */
     int32_t n_segment;
     int32_t *tile0; /* [max_tok + 1] first attention tile of a segment */
+    int32_t n_part; /* calls that share the query heads of a group in the running layer */
+};
 
-    int32_t
-        n_part; /* of the query heads of a group in the running layer's attention, a call each */
+struct pi_pass_ffn {
+    struct pi_at gate, up; /* [max_tok][n_ff] */
+};
 
-    struct pi_pass_writer writer; /* written NULL: nobody looks */
+struct pi_pass_delta {
+    struct pi_delta_parts parts;
+    struct pi_delta_item *item; /* [max_tok] of the running layer; NULL: the model has none */
+};
+
+struct pi_pass {
+    const struct pith_model *model;
+    struct pi_device *device;
+    struct pi_stream *stream;
+    struct pi_placed placed; /* the model's weights on the device */
+    struct pi_pass_plan plan;
+    struct pi_pass_now now;
+    struct pi_pass_buffers rows;
+    struct pi_pass_ids ids;
+    struct pi_pass_lanes lanes;
+    struct pi_pass_ffn ffn;
+    struct pi_pass_moe moe;
+    struct pi_pass_delta delta;
+    struct pi_pass_latent latent;
+    struct {
+        pi_pass_tap_fn *fn; /* NULL: there is none */
+        void *user;
+    } tap;
+    struct {
+        pi_pass_ask_fn *fn; /* NULL: nothing stops a pass */
+        void *user;
+    } ask;
+    struct pi_pass_writer writer; /* written NULL: there is none */
     struct pi_pass_watching watching;
     struct pi_pass_reading reading;
     struct pi_pass_recalling recalling;

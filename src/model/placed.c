@@ -14,14 +14,46 @@ static bool place(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab
     return w->data == NULL || pi_at_some(out->data);
 }
 
+/* Where each matrix of a layer stands, in the model and here, and how many slabs it has. */
+enum slabs { ONE, HEADS, EXPERTS };
+static const struct entry {
+    size_t matrix, weight;
+    enum slabs slabs;
+} entries[] = {
+#define ENTRY(field, slabs)                                                                        \
+    {                                                                                              \
+        offsetof(struct pi_layer, field), offsetof(struct pi_placed_layer, field), slabs           \
+    }
+    ENTRY(attn.wq, ONE),         ENTRY(attn.wk, ONE),          ENTRY(attn.wv, ONE),
+    ENTRY(attn.wo, ONE),         ENTRY(ffn.gate, ONE),         ENTRY(ffn.up, ONE),
+    ENTRY(ffn.down, ONE),        ENTRY(latent.query, ONE),     ENTRY(latent.query_a, ONE),
+    ENTRY(latent.query_b, ONE),  ENTRY(latent.compress, ONE),  ENTRY(latent.absorb, HEADS),
+    ENTRY(latent.expand, HEADS), ENTRY(latent.out, ONE),       ENTRY(delta.mix, ONE),
+    ENTRY(delta.z, ONE),         ENTRY(delta.mix_z, ONE),      ENTRY(delta.beta, ONE),
+    ENTRY(delta.alpha, ONE),     ENTRY(delta.beta_alpha, ONE), ENTRY(delta.out, ONE),
+    ENTRY(moe.router, ONE),      ENTRY(moe.gate, EXPERTS),     ENTRY(moe.up, EXPERTS),
+    ENTRY(moe.down, EXPERTS),    ENTRY(moe.shared_gate, ONE),  ENTRY(moe.shared_up, ONE),
+    ENTRY(moe.shared_down, ONE),
+#undef ENTRY
+};
+
+_Static_assert(sizeof(struct pi_placed_layer) == PI_LEN(entries) * sizeof(struct pi_weight),
+               "every matrix of a layer has an entry");
+
+static struct pi_weight *weight_of(struct pi_placed_layer *layer, const struct entry *e)
+{
+    return (struct pi_weight *)(void *)((char *)layer + e->weight);
+}
+
 static bool place_layer(struct pi_device *d, const struct pi_hparams *hp,
                         const struct pi_layer *layer, struct pi_placed_layer *out)
 {
+    const int32_t n_slab[] = {[ONE] = 1, [HEADS] = hp->n_head, [EXPERTS] = hp->moe.n_expert};
     bool ok = true;
-    (void)hp;
-#define PLACE(name, n_slab) ok = ok && place(d, &layer->name, n_slab, &out->name);
-    PI_LAYER_MATRICES(PLACE)
-#undef PLACE
+    for (size_t i = 0; ok && i < PI_LEN(entries); i++) {
+        const void *w = (const char *)layer + entries[i].matrix;
+        ok = place(d, w, n_slab[entries[i].slabs], weight_of(out, &entries[i]));
+    }
     return ok;
 }
 
@@ -53,11 +85,9 @@ pith_status pi_placed_make(const struct pith_model *model, struct pi_device *dev
 void pi_placed_free(struct pi_placed *placed)
 {
     struct pi_device *d = placed->device;
-    for (int32_t l = 0; placed->layer != NULL && l < placed->model->hp.n_layer; l++) {
-#define FORGET(name, n_slab) d->unpack(d, placed->layer[l].name.data);
-        PI_LAYER_MATRICES(FORGET)
-#undef FORGET
-    }
+    for (int32_t l = 0; placed->layer != NULL && l < placed->model->hp.n_layer; l++)
+        for (size_t i = 0; i < PI_LEN(entries); i++)
+            d->unpack(d, weight_of(&placed->layer[l], &entries[i])->data);
     if (d != NULL) {
         if (placed->embd.data.at != placed->output.data.at)
             d->unpack(d, placed->embd.data);

@@ -7,40 +7,23 @@
 #include "device/device.h"
 #include "model/model.h"
 
-/* The matrices of a layer, and how many of them lie one behind the other. */
-#define PI_LAYER_MATRICES(X)                                                                       \
-    X(wq, 1)                                                                                       \
-    X(wk, 1)                                                                                       \
-    X(wv, 1)                                                                                       \
-    X(wo, 1)                                                                                       \
-    X(w_gate, 1)                                                                                   \
-    X(w_up, 1)                                                                                     \
-    X(w_down, 1)                                                                                   \
-    X(w_query_a, 1)                                                                                \
-    X(w_query_b, 1)                                                                                \
-    X(w_latent, 1)                                                                                 \
-    X(w_absorb, hp->n_head)                                                                        \
-    X(w_expand, hp->n_head)                                                                        \
-    X(w_mix, 1)                                                                                    \
-    X(w_z, 1)                                                                                      \
-    X(w_mix_z, 1)                                                                                  \
-    X(w_beta, 1)                                                                                   \
-    X(w_alpha, 1)                                                                                  \
-    X(w_beta_alpha, 1)                                                                             \
-    X(w_delta_out, 1)                                                                              \
-    X(w_router, 1)                                                                                 \
-    X(w_gate_exps, hp->moe.n_expert)                                                               \
-    X(w_up_exps, hp->moe.n_expert)                                                                 \
-    X(w_down_exps, hp->moe.n_expert)                                                               \
-    X(w_gate_shared, 1)                                                                            \
-    X(w_up_shared, 1)                                                                              \
-    X(w_down_shared, 1)
-
-/* Named as in pi_layer, which has their shapes. */
+/* The matrices of a layer, named as in pi_layer, which has their shapes. */
 struct pi_placed_layer {
-#define PI_PLACED_FIELD(name, n_slab) struct pi_weight name;
-    PI_LAYER_MATRICES(PI_PLACED_FIELD)
-#undef PI_PLACED_FIELD
+    struct {
+        struct pi_weight wq, wk, wv, wo;
+    } attn;
+    struct {
+        struct pi_weight gate, up, down;
+    } ffn;
+    struct {
+        struct pi_weight query, query_a, query_b, compress, absorb, expand, out;
+    } latent;
+    struct {
+        struct pi_weight mix, z, mix_z, beta, alpha, beta_alpha, out;
+    } delta;
+    struct {
+        struct pi_weight router, gate, up, down, shared_gate, shared_up, shared_down;
+    } moe;
 };
 
 struct pi_placed {

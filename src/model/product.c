@@ -7,13 +7,13 @@
 void pi_pass_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args, int64_t n)
 {
     const int64_t work_per_float = 40; /* norms, exponentials and rounding take many operations */
-    pass->device->rows(pass->stream, body, args, pass->n_tok, n * work_per_float);
+    pass->device->rows(pass->stream, body, args, pass->now.n_tok, n * work_per_float);
 }
 
 void pi_pass_product(const struct pi_pass *pass, struct pi_at x, int32_t n_tok,
                      const struct pi_weight *const *w, const struct pi_at *out, int32_t n)
 {
-    struct pi_product p = {.x = x, .act = pass->act, .n_tok = n_tok, .n = n};
+    struct pi_product p = {.x = x, .act = pass->rows.act, .n_tok = n_tok, .n = n};
     for (int32_t i = 0; i < n; i++) {
         p.w[i] = w[i];
         p.out[i] = out[i];
@@ -24,7 +24,7 @@ void pi_pass_product(const struct pi_pass *pass, struct pi_at x, int32_t n_tok,
 struct pi_int8 pi_pass_act(const struct pi_pass *pass, const struct pi_weight *w)
 {
     const struct pi_int8 unread = {.q = {0}};
-    return pi_weight_reads_int8(w) ? pass->act : unread;
+    return pi_weight_reads_int8(w) ? pass->rows.act : unread;
 }
 
 struct pi_temperature pi_pass_temperature(const struct pi_pass *pass)
@@ -63,12 +63,12 @@ struct pi_at pi_pass_place(const struct pi_pass *pass, int32_t n_row, size_t row
 struct pi_at pi_pass_take(const struct pi_pass *pass, struct pi_at *memory, size_t n)
 {
     struct pi_at part = *memory;
-    *memory = pi_at_item(*memory, (size_t)pass->max_tok * n);
+    *memory = pi_at_item(*memory, (size_t)pass->plan.max_tok * n);
     return part;
 }
 
 float *pi_pass_look(const struct pi_pass *pass, struct pi_at rows, size_t n, enum pi_pass_room room)
 {
-    size_t size = (size_t)pass->n_tok * n * sizeof(float);
-    return pass->device->download(pass->stream, rows, size, pass->room[room]);
+    size_t size = (size_t)pass->now.n_tok * n * sizeof(float);
+    return pass->device->download(pass->stream, rows, size, pass->rows.room[room]);
 }

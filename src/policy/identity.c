@@ -40,10 +40,10 @@ uint64_t policy_fingerprint(const struct pith_model *m)
         pi_sum_add(&hash, m->rope_local.freq, (size_t)m->rope_local.n_pair * sizeof(double));
     for (int32_t l = 0; m->layer != NULL && l < hp->n_layer; l++) {
         const struct pi_layer *layer = &m->layer[l];
-        add_vector(&hash, layer->attn_norm, hp->n_embd);
-        add_vector(&hash, layer->ffn_norm, hp->n_embd);
-        add_vector(&hash, layer->q_norm, hp->dim_k);
-        add_vector(&hash, layer->k_norm, hp->dim_k);
+        for (int32_t i = 0; i < layer->n_block; i++)
+            add_vector(&hash, layer->block[i].norm, hp->n_embd);
+        add_vector(&hash, layer->attn.q_norm, hp->dim_k);
+        add_vector(&hash, layer->attn.k_norm, hp->dim_k);
     }
     uint64_t value = pi_sum_value(&hash);
     return value != 0 ? value : 1;

@@ -39,7 +39,7 @@ TEST(centre_is_the_mean)
         for (int32_t h = 0; h < hp->n_head_kv; h++) {
             memset(sum, 0, sizeof(sum));
             for (int32_t p = 0; p < PI_CENTRE_POSITIONS; p++) {
-                memcpy(x, model->layer[l].bk + h * hp->dim_k, (size_t)hp->dim_k * sizeof(*x));
+                memcpy(x, model->layer[l].attn.bk + h * hp->dim_k, (size_t)hp->dim_k * sizeof(*x));
                 pi_rope_fill(&model->rope, p, cs);
                 pi_kernels()->vec.rope(x, cs, model->rope.n_pair, model->rope.adjacent);
                 for (int32_t d = 0; d < hp->dim_k; d++)

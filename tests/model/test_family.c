@@ -24,13 +24,13 @@
 /* ---- the family ---- */
 
 static const struct pi_tensor_spec attention[] = {
-    PI_SPEC_VECTOR(attn_norm, "attn_norm.weight", PI_DIM_EMBD, true),
-    PI_SPEC_MATRIX(wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
-    PI_SPEC_MATRIX(wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
+    PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_MATRIX(attn.wq, "attn_q", PI_DIM_Q, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wk, "attn_k", PI_DIM_K, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wv, "attn_v", PI_DIM_V, PI_DIM_EMBD),
+    PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
     /* The maker has no post norm; any vector of that length is one. */
-    PI_SPEC_VECTOR(attn_post_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
+    PI_SPEC_VECTOR(attn.post_norm, "ffn_norm.weight", PI_DIM_EMBD, true),
 };
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
                                             PI_ARCH_FFN};
@@ -128,18 +128,18 @@ static void add_attention(const struct pi_layer *layer, double *x)
     double *k = q + N_TOKEN * n_q, *v = k + N_TOKEN * n_kv, *o = v + N_TOKEN * n_kv;
     double *a = o + N_TOKEN * n_q;
     for (int32_t t = 0; t < N_TOKEN; t++) {
-        norm(layer->attn_norm, x + t * n, n, a);
-        multiply(&layer->wq, a, q + t * n_q);
-        multiply(&layer->wk, a, k + t * n_kv);
-        multiply(&layer->wv, a, v + t * n_kv);
+        norm(layer->attn.norm, x + t * n, n, a);
+        multiply(&layer->attn.wq, a, q + t * n_q);
+        multiply(&layer->attn.wk, a, k + t * n_kv);
+        multiply(&layer->attn.wv, a, v + t * n_kv);
         for (int32_t h = 0; h < hp->n_head; h++)
             rotate(layer->rope, t, q + t * n_q + h * hp->dim_k);
         for (int32_t h = 0; h < hp->n_head_kv; h++)
             rotate(layer->rope, t, k + t * n_kv + h * hp->dim_k);
         for (int32_t h = 0; h < hp->n_head; h++)
             attend_naive(layer, t, h, q + t * n_q, k, v, o + t * n_q);
-        multiply(&layer->wo, o + t * n_q, a);
-        norm(layer->attn_post_norm, a, n, a + n);
+        multiply(&layer->attn.wo, o + t * n_q, a);
+        norm(layer->attn.post_norm, a, n, a + n);
         for (int32_t i = 0; i < n; i++)
             x[t * n + i] += a[n + i];
     }
@@ -153,12 +153,12 @@ static void add_ffn(const struct pi_layer *layer, double *x)
     double *gate = calloc((size_t)(2 * hp->n_ff + n), sizeof(*gate)), *up = gate + hp->n_ff;
     double *a = up + hp->n_ff;
     for (int32_t t = 0; t < N_TOKEN; t++) {
-        norm(layer->ffn_norm, x + t * n, n, a);
-        multiply(&layer->w_gate, a, gate);
-        multiply(&layer->w_up, a, up);
+        norm(layer->ffn.norm, x + t * n, n, a);
+        multiply(&layer->ffn.gate, a, gate);
+        multiply(&layer->ffn.up, a, up);
         for (int32_t i = 0; i < hp->n_ff; i++)
             gate[i] *= up[i] / (1 + exp(-gate[i]));
-        multiply(&layer->w_down, gate, a);
+        multiply(&layer->ffn.down, gate, a);
         for (int32_t i = 0; i < n; i++)
             x[t * n + i] += a[i];
     }
@@ -286,7 +286,7 @@ TEST(layers_are_what_the_family_says)
     assert_int_equal(model->hp.n_layer, 4);
     assert_int_equal(model->hp.n_layer_kv, N_KV_LAYER);
     assert_int_equal(model->layer[1].n_block, 1);
-    assert_null(model->layer[1].w_gate.data);
+    assert_null(model->layer[1].ffn.gate.data);
     assert_int_equal(model->layer[1].kv_layer, 2);
     assert_int_equal(model->layer[2].kv_layer, 1);
     assert_int_equal(model->hp.n_layer_full, 2);

@@ -317,7 +317,7 @@ TEST(statistics_are_of_the_heads_queries)
 /* |Wo_h E_h v| in double, matrix by matrix. */
 static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
 {
-    struct pi_matrix expand = pi_matrix_slab(&w->w_expand, head);
+    struct pi_matrix expand = pi_matrix_slab(&w->latent.expand, head);
     float row[HEADS * VALUE > RANK ? HEADS * VALUE : RANK];
     double own[VALUE], square = 0;
     for (int32_t i = 0; i < VALUE; i++) {
@@ -326,9 +326,9 @@ static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
         for (int32_t r = 0; r < RANK; r++)
             own[i] += (double)row[r] * (double)v[r];
     }
-    for (int32_t o = 0; o < w->wo.n_row; o++) {
+    for (int32_t o = 0; o < w->latent.out.n_row; o++) {
         double sum = 0;
-        pi_matmul_unpack_row(&w->wo, o, row);
+        pi_matmul_unpack_row(&w->latent.out, o, row);
         for (int32_t i = 0; i < VALUE; i++)
             sum += (double)row[head * VALUE + i] * own[i];
         square += sum * sum;

@@ -54,11 +54,11 @@ TEST(the_rule_of_the_router_has_a_preset)
     pith_error err;
     check(pith_model_load(changed(NEW, &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.gating, PI_MOE_SOFTMAX);
-    assert_null(m->layer[1].b_choice);
+    assert_null(m->layer[1].moe.choice_bias);
     pith_model_free(m);
     check(pith_model_load(changed(NEW " gating=2", &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.gating, PI_MOE_SIGMOID);
-    assert_non_null(m->layer[1].b_choice);
+    assert_non_null(m->layer[1].moe.choice_bias);
     pith_model_free(m);
 }
 

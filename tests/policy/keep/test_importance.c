@@ -144,7 +144,7 @@ static double wo_norm(int32_t layer, int32_t head, const float *v)
     float row[512];
     double sum = 0.0;
     for (int32_t i = 0; i < m->hp.n_embd; i++) {
-        pi_matmul_unpack_row(&m->layer[layer].wo, i, row);
+        pi_matmul_unpack_row(&m->layer[layer].attn.wo, i, row);
         sum += pow(dot(row + head * m->hp.dim_v, v, m->hp.dim_v), 2.0);
     }
     return sqrt(sum);

@@ -45,7 +45,7 @@ static void add_row(const struct importance_gram *gram, const float *row, double
 static void take_expand(const struct importance_gram *gram, int32_t l)
 {
     const struct pi_hparams *hp = &gram->model->hp;
-    const struct pi_matrix *w = &pi_model_kv_layer(gram->model, l)->w_expand;
+    const struct pi_matrix *w = &pi_model_kv_layer(gram->model, l)->latent.expand;
     size_t n = (size_t)gram->dim * (size_t)hp->dim_v;
     float *out = gram->expand + (size_t)l * (size_t)hp->n_head * n;
     for (int32_t h = 0; h < hp->n_head; h++, out += n) {
@@ -63,9 +63,11 @@ static void gram_layers(void *ctx, int64_t begin, int64_t end, int32_t thread)
     double *sum = job->sum + (size_t)thread * n;
     float *row = job->row + (size_t)thread * n_col;
     for (int64_t l = begin; l < end; l++) {
+        const struct pi_layer *layer = pi_model_kv_layer(job->gram->model, (int32_t)l);
+        const struct pi_matrix *wo = hp->latent.n_rank > 0 ? &layer->latent.out : &layer->attn.wo;
         memset(sum, 0, n * sizeof(*sum));
         for (int32_t r = 0; r < hp->n_embd; r++) {
-            pi_matmul_unpack_row(&pi_model_kv_layer(job->gram->model, (int32_t)l)->wo, r, row);
+            pi_matmul_unpack_row(wo, r, row);
             add_row(job->gram, row, sum);
         }
         if (job->gram->expand != NULL)
