@@ -1,7 +1,7 @@
 /*
  * bench_draft.c - how much time drafts save, and a check that they change no text. Each prompt, a
  * file, is read once as a user's message. Then forks of that sequence generate in four ways by
- * turns: without drafts, drafted from the text so far (lookup), by a smaller model, or by both. The
+ * turns: without drafts, with lookup in the text so far, with a smaller model, and with both. The
  * time is the processor time of the generation alone. It includes all work for drafts, also that
  * the smaller model has to read the prompt.
  *
@@ -10,8 +10,8 @@
  * drafts wherever possible. It serves many comparisons, not timing.
  *
  * Before the texts it prints the time of a pass of several rows relative to one row at that depth.
- * If a pass takes c times as long as one row and gives a tokens, the largest possible gain is a /
- * c.
+ * If a pass takes c times as long as one row and gives a tokens, the largest possible gain is
+ * a / c.
  *
  * usage: bench_draft -m MODEL [options] FILE...; see --help
  */
