@@ -1,7 +1,7 @@
 /*
  * bench_draft.c - how much time drafts save, and a check that they change no text. Each prompt, a
- * file, is read once as a user's message. Then forks of that sequence generate in four ways by
- * turns: without drafts, with lookup in the text so far, with a smaller model, and with both. The
+ * file, is read once as a user's message. Then forks of that sequence generate by turns:
+ * without drafts, with lookup in the text so far, with a smaller model, and with both. The
  * time is the processor time of the generation alone. It includes all work for drafts, also that
  * the smaller model has to read the prompt.
  *
