@@ -1,7 +1,7 @@
 /*
- * bench_attend.c - attention over lanes beside its bounds: generation against the bandwidth of
- * memory, reading prompts against the peak of fused multiply-adds, both measured by the same
- * program.
+ * bench_attend.c - attention over lanes beside its bounds, both measured by the same program.
+ * Generation is bound by the bandwidth of memory, reading prompts by the peak of fused
+ * multiply-adds.
  *
  *   decode   one token's query group per lane over lanes that together exceed the caches; bytes are
  *            those of the keys, values and scales that the calls read

@@ -1,16 +1,17 @@
 /*
- * bench_draft.c - what drafts are worth, and that they change nothing. Each prompt, a file, is read
- * once as a user's message. Then forks of that sequence generate by turns without drafts, with those
- * of the text so far (lookup), with those of a smaller model, and with both. Counted is the
- * processor time of the generation alone, which includes all that a draft takes: also that the
- * smaller model has to read the prompt.
+ * bench_draft.c - how much time drafts save, and a check that they change no text. Each prompt, a
+ * file, is read once as a user's message. Then forks of that sequence generate by turns:
+ * without drafts, with lookup in the text so far, with a smaller model, and with both. The
+ * time is the processor time of the generation alone. It includes all work for drafts, also that
+ * the smaller model has to read the prompt.
  *
  * Every text is compared with the one without drafts, token by token and by the hash of its last
- * logits. --vary takes another seed and temperature in every round, and drafts wherever it can in
- * every second one: that is for many comparisons, not for times.
+ * logits. --vary takes another seed and temperature in every round, and in every second round
+ * drafts wherever possible. It serves many comparisons, not timing.
  *
- * Before the texts, what a pass of several rows takes beside one of one row at that depth. With a
- * tokens a pass that took c times one row's time, the most that can be gained is a / c.
+ * Before the texts it prints the time of a pass of several rows relative to one row at that depth.
+ * If a pass takes c times as long as one row and gives a tokens, the largest possible gain is
+ * a / c.
  *
  * usage: bench_draft -m MODEL [options] FILE...; see --help
  */
@@ -61,7 +62,7 @@ struct text {
     uint64_t hash;
 };
 
-/* What a way's rounds gave. */
+/* The results of one way's rounds. */
 struct result {
     struct samples seconds;
     struct samples ratio; /* to the same round without drafts */

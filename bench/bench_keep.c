@@ -1,14 +1,14 @@
 /*
- * bench_keep.c - what a keep policy costs and what it gives, beside the bounds: `triattention:v3`
- * with statistics, on any model.
+ * bench_keep.c - the costs and gains of a keep policy, beside the bounds: `triattention:v3` with
+ * statistics, on any model.
  *
  *   prefill   the share of keep rounds in reading a prompt at budget=90%. Every round runs on a
- * cache filled with random entries (keep_fill.h) and is timed; passes of 512 tokens are timed at
- * five depths and interpolated in between: the time of a pass is a constant and a part in
- * proportion to its depth. --whole reads the prompt for real instead. decode    one sequence at a
- * depth, full against a budget, in turns; the share of rounds in it fixed     as many sequences as
- * fit in a KV memory of fixed size, decoded in one batch memory    resident set and pages in use,
- * full against the budget
+ *             cache filled with random entries (keep_fill.h) and is timed. Passes of 512 tokens are
+ *             timed at five depths, and the time of the others is interpolated: a constant plus a
+ *             part in proportion to the depth. --whole reads the whole prompt instead.
+ *   decode    one sequence at a depth, full against a budget, in turns; the share of rounds in it
+ *   fixed     as many sequences as fit in a KV memory of fixed size, decoded in one batch
+ *   memory    resident set and pages in use, full against the budget
  *
  * Bounds. A round reads the keys of its lanes, and reads and writes every entry that moves:
  *     seconds >= keys / read bandwidth + (moved bytes, read and written) / copy bandwidth
@@ -226,8 +226,8 @@ static int64_t bytes_of_one(const struct bench *b, const char *budget, const cha
     return bytes;
 }
 
-/* An engine and an empty sequence that can grow to n_token tokens; with fixed, as many as fit in so
-   many bytes. */
+/* An engine and an empty sequence that can grow to n_token tokens. With fixed, as many sequences as
+   fit in a KV memory of that size in bytes. */
 static void side_open(struct side *s, struct bench *b, const char *budget, const char *type,
                       int32_t n_token, int64_t fixed)
 {
@@ -277,7 +277,7 @@ static double keep_seconds(const struct side *s)
     return seconds;
 }
 
-/* Seconds that a round of the size of those of the filling takes at least. */
+/* The least time in seconds that a round as large as the filling's rounds takes. */
 static double round_bound(const struct side *s)
 {
     const pith_machine *m = &s->b->machine;
@@ -331,7 +331,7 @@ static struct turn side_decode(struct side *s)
     return t;
 }
 
-/* What one turn of each says. */
+/* Adds the measurements of one turn of each side. */
 static void add_turns(struct side *full, struct side *kept, const char *what, const char *goal)
 {
     struct bench *b = full->b;

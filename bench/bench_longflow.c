@@ -1,6 +1,7 @@
 /*
- * bench_longflow.c - what choosing a victim adds to attention: LongFlow's fused step, through the
- * calls that the engine makes, between attention alone and two passes over the same entries.
+ * bench_longflow.c - the time that choosing a victim adds to attention. It runs LongFlow's fused
+ * step through the calls that the engine makes, between attention alone and two passes over the
+ * same entries.
  *
  *   plain  kv_attend of one token's query group over every lane
  *   fused  the same with its weights handed on, the policy's step, and for each layer the choice:
@@ -11,9 +12,9 @@
  *          so that what is slow about it is the second reading
  *
  * on lanes that together exceed the caches, and on one that stays in them. The three take turns
- * over all lanes; of each layer's lanes the median over turns counts, and their sum is the time: a
- * layer takes less than a millisecond, in which mostly nobody else needs the processor. Bytes are
- * those that plain must read; the bound is the bandwidth of memory, measured by the same program.
+ * over all lanes. The time is the sum over the layers of the median over turns: a layer takes less
+ * than a millisecond, which other processes seldom interrupt. Bytes are the bytes that plain must
+ * read; the bound is the bandwidth of memory, measured by the same program.
  *
  * usage: bench_longflow [options]; see --help
  */
@@ -64,7 +65,7 @@ static const struct option option_table[] = {
     {0},
 };
 
-/* What one thread works in. */
+/* The buffers of one thread. */
 struct worker {
     void *scratch; /* of kv_attend */
     float *out;    /* [n_group][dim] */
@@ -371,7 +372,7 @@ static struct figures measure(struct bench *b, int32_t n_round)
     return f;
 }
 
-/* Those that were furthest from the goals, and how many rows met both. */
+/* The rows furthest from the goals, and how many rows met both goals. */
 struct summary {
     double most_to_plain;
     double least_to_two;

@@ -1,8 +1,8 @@
 /*
- * bench_matmul.c - products with packed weights beside their bounds: one token against the
- * bandwidth of memory, a prompt against the peak of the processor's dot products, both measured by
- * the same program. Weights are larger than the caches and are read as a pass reads them: in chunks
- * of groups that threads take from a common loop.
+ * bench_matmul.c - products with packed weights beside their bounds, both measured by the same
+ * program. One token is bound by the bandwidth of memory, a prompt by the peak of the processor's
+ * dot products. Weights are larger than the caches and are read as a pass reads them: in chunks of
+ * groups that threads take from a common loop.
  *
  * usage: bench_matmul [options]; see --help
  */

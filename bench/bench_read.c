@@ -1,7 +1,7 @@
 /*
- * bench_read.c - what reading a part of the cache costs and gives in one layer, against full
- * attention by the same kernel with the same threads, on random lanes (read_store.h): the worst
- * case for a gather, because what is chosen lies scattered.
+ * bench_read.c - the costs and gains of reading a part of the cache in one layer. Full attention by
+ * the same kernel with the same threads is the comparison. Lanes are random (read_store.h), so
+ * chosen entries are scattered: the worst case for a gather.
  *
  *   chunk    128 tokens behind T entries under QuoKA, for a budget in entries and one in shares;
  *            its parts apart; full attention beside the measured peak of multiply-adds
@@ -12,10 +12,11 @@
  *            their int8 copies; and a chunk by both
  *   methods  a chunk under every read policy, the mean over the layers of the whole model
  *
- * The parts of a chunk: `select` (queries; quoka.h) and `score` (kv_score) and `top` (read_choose)
- * by themselves, `attend` full attention over as many entries as were chosen, and `gather` what
- * attention over the chosen ones takes longer. They run beside the chunk that counts, which goes
- * through the engine's own reader. All of it takes turns in every round; medians over the rounds.
+ * The parts of a chunk are timed by themselves: `select` (queries; quoka.h), `score` (kv_score) and
+ * `top` (read_choose). `attend` is full attention over as many entries as were chosen, and `gather`
+ * the additional time of attention over the chosen ones. They run beside the chunk that counts,
+ * which goes through the engine's own reader. All of it takes turns in every round; medians over
+ * the rounds.
  *
  * usage: bench_read [options]; see --help
  */
@@ -145,7 +146,7 @@ static void step_top(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 /* ---- chunks of a prompt ---- */
 
-/* What was measured behind some entries. */
+/* The measurements at one depth. */
 struct point {
     struct place p;
     int32_t n_read; /* that the rules choose; p.n: everything is read */
@@ -242,7 +243,7 @@ static double dense_flop(int32_t n)
     return 2.0 * 2.0 * SHAPE_DIM * SHAPE_HEADS * SHAPE_GROUP * pairs;
 }
 
-/* What the issue wants of a budget of 1,024 entries; NAN elsewhere. */
+/* The goal for a budget of 1,024 entries; NAN elsewhere. */
 static double goal_of(const char *table, int32_t n)
 {
     static const struct {
@@ -565,7 +566,7 @@ static void method_turn(struct method *m)
     }
 }
 
-/* What one layer takes, the mean over the model's. */
+/* The time of one layer, the mean over the model's layers. */
 static void method_print(const struct options *o, struct method *m)
 {
     int32_t n = m->p.n, n_read = read_budget_at(&m->side.config.rules, n);

@@ -1,7 +1,7 @@
 /*
- * bench_score.c - the TriAttention score beside its bound: keys that are scored per second, and the
- * bytes of keys that they are, against the bandwidth of memory measured by the same program. Lanes
- * together exceed the caches and are scored one after the other, as a round does.
+ * bench_score.c - the TriAttention score beside its bound: keys scored per second, and their bytes
+ * against the bandwidth of memory, measured by the same program. Lanes together exceed the caches
+ * and are scored one after the other, as a round does.
  *
  * usage: bench_score [options]; see --help
  */
@@ -138,8 +138,8 @@ static void score_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Keys per second, every lane at its fastest of several rounds: a lane takes a millisecond, in
-   which nobody else needs the processor, a round does not. */
+/* Keys per second, every lane at its fastest of several rounds. A lane takes a millisecond, which
+   other processes seldom interrupt; they do interrupt a round. */
 static double keys_per_s(struct bench *b, int32_t n_thread)
 {
     int64_t n_lane = (int64_t)b->model.g.n_layer * N_HEAD;

@@ -12,8 +12,8 @@
  *   share   what MemShare's comparing takes of the time of N sequences whose answers are given:
  * steps of which half recur letter by letter. Needs a model with a tokenizer
  *
- * Everything takes turns in every round, a ratio is of the same round, and medians over rounds are
- * printed, so that a machine with other work on it disturbs both sides alike.
+ * Everything takes turns in every round, ratios compare times of the same round, and the program
+ * prints medians over rounds. So other work on the machine disturbs both sides alike.
  *
  * usage: bench_share [options] MODEL.gguf; see --help
  */
@@ -33,8 +33,8 @@ enum {
     MAX_TEXT = 1 << 16,
 };
 
-/* Random weights make no page like another; with open thresholds every pair is compared in all
-   layers, which is the most that comparing takes, and pages are shared. */
+/* Random weights make no two pages alike. Open thresholds make the policy compare every pair in all
+   layers, which is the longest that comparing takes, and share pages. */
 #define SHARE "memshare:step=0.8,block=100,relative=2"
 
 struct options {

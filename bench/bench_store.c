@@ -1,17 +1,17 @@
 /*
- * bench_store.c - what attention costs over each pair of storage types, against f16 for both with
- * the same threads: one layer of 8 KV heads, one token's query group behind T entries, and a
- * prompt's chunk of 128 tokens.
+ * bench_store.c - the time of attention over each pair of storage types, against f16 for both with
+ * the same threads. It measures one layer of 8 KV heads: one token's query group behind T entries,
+ * and a prompt's chunk of 128 tokens.
  *
  *   flat     random queries and keys whose weights are all much the same: every value counts
  *   peaked   the same with logits that spread so far that most weights are small: of values whose
  *            type is rotated those are not decoded (cpu/attend.h: drop)
  *   prompt   the chunk, flat
  *
- * All pairs take turns in every round, and a ratio is the median over the rounds of f16's time
- * divided by a pair's in the same round, so that a machine with other work on it disturbs both
- * alike; --best compares the best rounds, where that is not enough. Beside it stand the bytes that
- * a pair reads, and the time that the measured bandwidth of memory takes for them.
+ * All pairs take turns in every round. A ratio divides f16's time by a pair's time in the same
+ * round, so that other work disturbs both alike. The program prints the median over the rounds.
+ * Where that is not enough, --best compares the best rounds. Beside it stand the bytes that a pair
+ * reads, and the time that the measured bandwidth of memory takes for them.
  *
  * usage: bench_store [options]; see --help
  */
@@ -59,7 +59,7 @@ static const struct option option_table[] = {
     {0},
 };
 
-/* The cache of one pair, and what a call takes. */
+/* The cache of one pair, and the buffers of a call. */
 struct side {
     struct kv_geometry g;
     struct kv_cache *cache;

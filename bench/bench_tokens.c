@@ -1,10 +1,11 @@
 /*
  * bench_tokens.c - tokens per second of the full cache and of keep policies in a KV memory of one
- * size, each with as many sequences as fit: the throughput experiment of LongFlow (section 4.4),
- * whose sequences are prompt : output : budget = 512 : 16,000 : 3,200 tokens.
+ * size, each with as many sequences as fit. This is the throughput experiment of LongFlow (section
+ * 4.4), whose sequences are prompt : output : budget = 512 : 16,000 : 3,200 tokens.
  *
- * Nobody waits for 16,000 tokens: caches are filled with random entries (keep_fill.h) to where they
- * stand then, and steps are taken there through pith_batch_eval, one token of every sequence each.
+ * Generating 16,000 tokens would take too long. So caches are filled with random entries
+ * (keep_fill.h) to the depth that they would have then. There it takes steps through
+ * pith_batch_eval, one token of every sequence each.
  *   full         steps at the first, middle and last depth of the output; a step takes a constant
  *                and a part in proportion to its entries, so that the mean over all depths is that
  *                of a straight line through the three
@@ -42,8 +43,8 @@
 #define N_QUERY 64 /* that a round finds remembered: no policy's defaults ask for more */
 #define MAX_DEPTH 3
 #define N_READ 4 /* readings of memory before a turn */
-/* Of as many bytes as a step of a full memory reads, so that a large last cache holds as much of
-   one as of the other, up to this. */
+/* The largest buffer to read. It has as many bytes as a step of a full memory reads, up to this. So
+   a large last-level cache holds the same part of both. */
 #define READ_MOST ((int64_t)4 << 30)
 
 struct options {
@@ -74,7 +75,7 @@ static const struct option option_table[] = {
     {0},
 };
 
-/* What is compared. */
+/* One side of the comparison. */
 struct entrant {
     const char *name; /* "full", or the policy */
     bool stats;
@@ -93,7 +94,7 @@ static const struct entrant entrants[] = {
 
 #define N_ENTRANT PI_LEN(entrants)
 
-/* What an entrant's turns gave. */
+/* The results of one entrant's turns. */
 struct result {
     int32_t n_seq;
     double entries; /* of a sequence's lanes in a step, the mean */
@@ -186,8 +187,8 @@ static void side_close(struct side *s)
     pith_engine_free(s->engine);
 }
 
-/* The queries of the last tokens, as passes would have shown them to the policy: a round then
-   scores with as many as it does in a real sequence. */
+/* Shows the policy the queries of the last tokens, as passes do. So a round scores with as many
+   queries as in a real sequence. */
 static void remember_queries(const struct side *s, struct pith_seq *seq)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
@@ -356,8 +357,8 @@ static void print_csv(const struct bench *b)
 
 static void print_head(const struct bench *b)
 {
-    printf("%s, %d layers, %.0f MiB of weights, f16 KV memory of %.0f MiB: %.1f times the weights; "
-           "prompt %d, output %d, budget %d\n%d threads, read %.1f GB/s, int8 %.0f GOP/s, medians "
+    printf("%s, %d layers, %.0f MiB of weights, f16 KV memory of %.0f MiB: %.1f times the weights. "
+           "Prompt %d, output %d, budget %d.\n%d threads, read %.1f GB/s, int8 %.0f GOP/s, medians "
            "of %d turns of %d steps\n\n",
            b->info.file_type, b->info.n_layer, b->weight_bytes * 0x1p-20,
            (double)b->kv_bytes * 0x1p-20, (double)b->kv_bytes / b->weight_bytes, b->o.prompt,

@@ -1,7 +1,7 @@
 /*
  * keep_fill.c - see keep_fill.h. It does with a sequence what engine/eval.c does between passes:
  * room until the next round, append, round. Invariant: after fill_to the sequence is as after an
- * evaluation of as many tokens, but for what the entries hold and that it has no logits.
+ * evaluation of as many tokens, except that its entries are random and it has no logits.
  */
 #include "keep_fill.h"
 

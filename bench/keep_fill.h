@@ -1,8 +1,8 @@
 /*
- * keep_fill.h - sequences at a depth without the passes that lead there: random keys and values are
- * appended to every lane, and every keep round that is due on the way runs as in the engine. What a
- * round or a token costs at a depth depends on how many entries there are, not on what they hold,
- * so that a cache which takes minutes to evaluate can be measured after seconds.
+ * keep_fill.h - fills a sequence to a depth without passes. It appends random keys and values to
+ * every lane and runs every keep round that is due on the way, as the engine does. The cost of a
+ * round or a token at a depth depends on the number of entries, not on their contents. So a cache
+ * that takes minutes to evaluate can be measured after seconds.
  */
 #ifndef BENCH_KEEP_FILL_H
 #define BENCH_KEEP_FILL_H
@@ -11,8 +11,8 @@
 
 #define FILL_NOISE (1 << 20) /* random numbers of a fill */
 
-/* What the keep rounds on the way did. Bytes are those of the stored keys that were scored, and of
-   the keys, values and positions that changed their slot, counted once read and once written. */
+/* Totals of the keep rounds on the way. Bytes count the stored keys that were scored. They count
+   the keys, values and positions that changed their slot twice: once read, once written. */
 struct fill_rounds {
     int64_t n;
     double seconds;
@@ -36,8 +36,8 @@ void fill_close(struct fill *f);
 pith_status fill_to(struct fill *f, struct pith_seq *seq, int32_t n_token,
                     struct fill_rounds *rounds, pith_error *err);
 
-/* Appends n tokens to the sequence, whatever its policy: none must come to be due for a round on
-   the way. What a policy remembers of tokens (marks, queries) is that of tokens nobody looked at.
+/* Appends n tokens to the sequence under any policy, if no round becomes due on the way. The
+   policy's records of these tokens (marks, queries) are as for tokens that no query attended to.
    INVALID where a round would be due; KV_FULL, NOMEM. */
 pith_status fill_without_rounds(struct fill *f, struct pith_seq *seq, int32_t n, pith_error *err);
 

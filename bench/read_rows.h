@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Seconds of a chunk: full attention; choosing; attending to what was chosen; queries, scores and
-   the choice by themselves; full attention over as many entries as were chosen. */
+/* Seconds of a chunk: full attention; choosing; attending to the chosen entries. Then queries,
+   scores and the choice by themselves, and full attention over as many entries as were chosen. */
 enum figure { DENSE, CHOOSE, ATTEND, SELECT, SCORE, TOP, ALONE, N_FIGURE };
 
 /* NAN: does not apply. */
@@ -24,7 +24,7 @@ struct row {
     double peak;    /* share of the machine's peak that full attention reaches */
     double share;   /* of the entries that were read */
     double index;   /* bytes beside keys and values, in percent of them */
-    double overlap; /* of the chosen entries, with those of exact scores */
+    double overlap; /* share of the chosen entries that exact scores choose too */
 };
 
 /* A row in which nothing applies yet. table is borrowed. */

@@ -1,7 +1,7 @@
 /*
  * read_store.c - random lanes, and a read policy on them through pi_pass_reader, as a pass calls
- * it: all KV heads select, then what joins them, then tiles of queries attend. It times and knows
- * no policy.
+ * it. All KV heads select, then the common step runs, then tiles of queries attend. It times and
+ * knows no policy.
  */
 #define _POSIX_C_SOURCE 200809L
 

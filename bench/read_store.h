@@ -1,7 +1,7 @@
 /*
- * read_store.h - what bench_read measures: lanes of random entries and queries in the shape of
- * Qwen3-4B's attention (32 query heads, 8 KV heads, head size 128), and a read policy at work on
- * them through the calls that a pass makes.
+ * read_store.h - the subject of bench_read: lanes of random entries and queries in the shape of
+ * Qwen3-4B's attention (32 query heads, 8 KV heads, head size 128). A read policy works on them
+ * through the calls that a pass makes.
  */
 #ifndef BENCH_READ_STORE_H
 #define BENCH_READ_STORE_H
@@ -52,7 +52,7 @@ struct spent {
     double attend; /* over what was chosen, with what is done to the outputs afterwards */
 };
 
-/* Whatever cannot be had ends the program with a sentence. */
+/* If it cannot open the side, the program ends with a sentence. */
 void side_open(struct side *s, const char *read, int32_t n_layer, int32_t longest,
                int32_t n_thread);
 void side_close(struct side *s);
@@ -66,9 +66,9 @@ void store_close(struct store *st);
 struct kv_seq *store_cut(const struct store *st, int32_t n);
 
 /* Seconds of full attention of p's tokens in all KV heads of its layer, in the tiles of tokens that
-   a pass makes of it; whole: in those that it makes of a chunk which reads a part, mostly one. */
+   a pass uses. With whole it uses the tiles of a chunk that reads a part: mostly one. */
 double store_dense(struct store *st, const struct place *p, bool whole);
-/* What the side's policy makes of it. */
+/* The same under the side's policy. */
 struct spent store_read(struct store *st, struct side *s, const struct place *p);
 
 /* Runs fn for every KV head on the store's threads; seconds. */

@@ -1,6 +1,6 @@
 /*
  * rig.h - the common part of the benchmark programs: options by a table (eval/option.h), failures
- * that end the program with a sentence, medians, random lanes, and the machine's bounds.
+ * that end the program with a sentence, medians, random lanes and bounds.
  */
 #ifndef BENCH_RIG_H
 #define BENCH_RIG_H

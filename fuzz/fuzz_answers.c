@@ -1,8 +1,9 @@
 /*
- * fuzz_answers.c - what `pith eval` reads of a model and of files of questions, on any bytes: the
- * extractor and the comparison of final answers, the checkers of needles, searches and derivations,
- * the files of records and of problems. A finding is a sanitizer's report, a leak, a refusal
- * without a sentence, an answer that is not itself, or a score out of its range.
+ * fuzz_answers.c - `pith eval`'s readers of answers and of files of questions, on any bytes. It
+ * runs the extractor and the comparison of final answers, the checkers of needles, searches and
+ * derivations, and the readers of records and problems. A finding is a sanitizer's report, a leak
+ * or a refusal without a sentence. So is an answer that does not equal itself, or a score out of
+ * its range.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * fuzz_gbnf.c - any text as a grammar in GBNF, and a text chosen under its masks. A finding is a
- * sanitizer's report, a leak, a refusal without a sentence, a mask without a token, or a token of a
- * mask that is not taken.
+ * sanitizer's report, a leak or a refusal without a sentence. So is a mask without a token, or a
+ * token of a mask that the grammar refuses.
  */
 #include "fuzz/grammar_walk.h"
 

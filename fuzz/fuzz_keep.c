@@ -16,14 +16,14 @@ static void require(bool holds)
         abort();
 }
 
-/* Entries that a budget must have a place for: the first, the window, which can be a part of the
-   budget itself, and with overwriting the one that goes. */
+/* The number of entries that a budget must hold: the first ones, the window, and with overwriting
+   the entry to be replaced. The window can be a part of the budget itself. */
 static int64_t protects(const struct keep_rules *r, int32_t budget)
 {
     return pi_max(r->prefix, r->sinks) + (int64_t)keep_window_at(r, budget) + r->overwrite;
 }
 
-/* Whoever is overwritten was chosen in its own layer, by a score for steps, and at once. */
+/* Overwriting needs a choice per layer, by a score for steps, and without a delay. */
 static void check_overwrite(const struct keep_config *c)
 {
     const struct keep_rules *r = &c->rules;
@@ -32,9 +32,9 @@ static void check_overwrite(const struct keep_config *c)
                               (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
 }
 
-/* A lane's budget holds what is protected, or all tokens where they are fewer. Its mean is never
-   passed by more than the slack, nor, where rounds wait for a multiple of `batch` tokens, by more
-   than both, unless rounds wait for the prompt's end. */
+/* A lane's budget holds what is protected, or all tokens where they are fewer. Its mean exceeds the
+   budget by at most the slack, and where rounds wait for a multiple of `batch` tokens, by at most
+   both. Rounds that wait for the prompt's end have no such limit. */
 static void check_rules(const struct keep_config *c, const struct kv_geometry *g)
 {
     const struct keep_rules *r = &c->rules;
@@ -80,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(pith_policy_check(PITH_KEEP, text, NULL) == status);
     if (status == PITH_OK)
         status = keep_config_fit(&c, &g, &err);
-    /* What is no way to share a budget is the name of a file, which is not there. */
+    /* A value that names no way to share a budget is read as the name of a file, which does not
+       exist. */
     require(status == PITH_OK ||
             ((status == PITH_INVALID || status == PITH_IO) && err.message[0] != '\0'));
     if (status == PITH_OK && c.policy != NULL)

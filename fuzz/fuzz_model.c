@@ -1,6 +1,6 @@
 /*
  * fuzz_model.c - pith_model_load on any bytes, through a file in memory: the shape, the tensors and
- * their packing, the vocabulary; then a few tokens of what was loaded.
+ * their packing, the vocabulary. A model that loads evaluates a few tokens.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

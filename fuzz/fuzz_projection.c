@@ -1,7 +1,8 @@
 /*
  * fuzz_projection.c - the reader of Loki's bases on any bytes, as they are and with size and
- * checksum made right. A finding is a sanitizer's report, a leak, a refusal without a sentence, or
- * accepted bases that are not what projection.h promises or are not written as they were read.
+ * checksum made right. A finding is a sanitizer's report, a leak or a refusal without a sentence.
+ * So are accepted bases that break projection.h's promises or are written differently from the
+ * input.
  */
 #include <math.h>
 #include <stdlib.h>

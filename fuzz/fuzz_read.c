@@ -16,8 +16,8 @@ static void require(bool holds)
         abort();
 }
 
-/* What is read of n entries is at least what always is, and at most n; a lane that is said to be
-   read whole in any case is. */
+/* For n entries a policy reads at least the entries that it always reads, and at most n. Where the
+   rules say that it reads a lane whole, it does. */
 static void check_budget(const struct read_rules *r, int32_t n)
 {
     int64_t always = (int64_t)r->sinks + r->recent;

@@ -1,8 +1,8 @@
 /*
  * fuzz_recall.c - the readers of the file of recall's second tier, of its header and of the heads
- * of pages, on any bytes, as they are and with checksums made right. A finding is a sanitizer's
- * report, a refusal without a sentence, or something accepted that is not what tier.h promises or
- * is not read again as it was written.
+ * of pages. They read any bytes, as they are and with correct checksums. A finding is a sanitizer's
+ * report or a refusal without a sentence. So is accepted input that breaks tier.h's promises or is
+ * not read again as it was written.
  */
 #include <stdlib.h>
 

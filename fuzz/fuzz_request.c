@@ -1,8 +1,8 @@
 /*
- * fuzz_request.c - the body of a request (serve/api/request.h), on any bytes: the first says which API,
- * the rest is JSON. Answered by a few tokens and streamed, so that the replies are run as well. A
- * finding is a sanitizer's report, a leak, a refusal without a sentence or with one of several lines,
- * or a request beyond what it may ask for.
+ * fuzz_request.c - the body of a request (serve/api/request.h), on any bytes: the first byte
+ * chooses the API, the rest is JSON. The request is answered by a few tokens and streamed, so that
+ * the replies are run as well. A finding is a sanitizer's report, a leak, or a refusal that is not
+ * one sentence on one line. So is a request that exceeds its limits.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -56,7 +56,7 @@ static void parse(const uint8_t *data, size_t size)
     safetensors_free(&st);
 }
 
-/* What a checked record promises: rows of every token, positions that ascend. */
+/* Checks the promises of a record: rows of every token, ascending positions. */
 static void open_record(const uint8_t *data, size_t size)
 {
     struct eval_record record;

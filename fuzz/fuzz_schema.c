@@ -1,7 +1,7 @@
 /*
- * fuzz_schema.c - any text as a JSON schema, and texts chosen under its masks, which must be JSON. A
- * finding is a sanitizer's report, a leak, a refusal without a sentence, a mask without a token, or
- * a text that ended and is not JSON.
+ * fuzz_schema.c - any text as a JSON schema, and texts chosen under its masks, which must be JSON.
+ * A finding is a sanitizer's report, a leak or a refusal without a sentence. So is a mask without a
+ * token, or a complete text that is not JSON.
  */
 #include "fuzz/grammar_walk.h"
 #include "text/value/jinja_json.h"

@@ -1,8 +1,8 @@
 /*
  * fuzz_snapshot.c - the snapshot reader on any bytes, as they are and with size and checksum made
- * right, and the store's operations on what it accepts. A finding is a sanitizer's report, a leak,
- * a refusal without a sentence, or a byte of the account that differs after a sequence came and
- * went.
+ * right, and the store's operations on what it accepts. A finding is a sanitizer's report, a leak
+ * or a refusal without a sentence. So is an account that differs after a sequence was restored and
+ * freed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static void use(struct kv_seq *seq)
     kv_seq_free(fork);
 }
 
-/* What the engine reads in the caller's bytes; every byte of every part is looked at. */
+/* The parts that the engine reads in the caller's bytes. It looks at every byte of every part. */
 static void read_rest(const struct kv_seq *seq, const struct kv_geometry *g, const uint8_t *extra,
                       size_t size)
 {

@@ -1,8 +1,8 @@
 /*
  * fuzz_stats.c - the readers of calibration statistics on any bytes: Pith's own format, as it is
- * and with size and checksum made right, and TRIA. A finding is a sanitizer's report, a leak, a
- * refusal without a sentence, or accepted statistics that are not what stats.h promises or are not
- * written as they were read.
+ * and with size and checksum made right, and TRIA. A finding is a sanitizer's report, a leak or a
+ * refusal without a sentence. So are accepted statistics that break stats.h's promises or are
+ * written differently from the input.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * fuzz_tools.c - answers of any bytes, in every form, in any pieces: what is told is the same as for
- * the text in one piece; calls begin once and end once; arguments of a complete call are one JSON
- * object; what no tools are given for comes back as content and reasoning.
+ * fuzz_tools.c - answers of any bytes, in every form, in any pieces. The events are the same as for
+ * the text in one piece. Calls begin once and end once, and arguments of a complete call are one
+ * JSON object. Without tools, all text is content and reasoning.
  *
  * Input: form, options, a seed for the pieces, then the answer.
  */
@@ -65,7 +65,7 @@ static void on_event(void *user, const struct serve_tools_event *e)
     } else {
         require(told->open && e->index == told->n_call - 1);
         told->open = false;
-        require(e->complete || told->cut || told->sure); /* nobody holds half a call */
+        require(e->complete || told->cut || told->sure); /* no incomplete call */
         if (e->complete)
             require(tools_json_is_object(told->args, told->n_args));
     }

@@ -59,8 +59,8 @@ static void check_back(const struct pi_vocab *v, const int32_t *ids, int32_t n)
 
 static void tokenize(const struct pi_vocab *v, const char *text, size_t len)
 {
-    /* A byte is at most one id; BOS and EOS come on top. SentencePiece adds a space in front of
-       what follows a special token, and a composed text has at most three times the bytes. */
+    /* A byte is at most one id; BOS and EOS come on top. SentencePiece adds a space after a special
+       token, and a composed text has at most three times the bytes. */
     int32_t cap = 3 * (int32_t)len + 4, n = 0;
     int32_t *ids = malloc((size_t)cap * sizeof(*ids));
     for (uint32_t flags = 0; flags < 4; flags++) {

@@ -1,26 +1,27 @@
 /*
  * attend.h - attention of query rows over one page of entries at a time. A row is one query head of
- * one token; rows that share a KV head are served together, so that a page is read once for all.
- * kv/attend.c walks a lane page by page with these kernels.
+ * one token. Rows that share a KV head are computed together, so that a page is read once for all
+ * of them. kv/attend.c walks a lane page by page with these kernels.
  *
- * A page holds page_len entries (16, 32 or 64), of which the first n are in use, in the layout that
- * kv/class.h draws: K [page_len][dim_k] or side by side, V [page_len][v_pitch], q8_0 as codes with
- * one f16 scale per 32 dimensions of an entry. Types of 4, 3 and 2 bits hold codes and one f16
- * scale per group of dimensions; what a code stands for says a table of the page. Parts may start
- * anywhere that suits their type. Entries beyond n hold finite values, which are read and
- * multiplied by zero.
+ * A page holds page_len entries (16, 32 or 64), and the first n are in use. kv/class.h draws its
+ * layout: K [page_len][dim_k] or transposed, V [page_len][v_pitch]. q8_0 is codes with one f16
+ * scale per 32 dimensions of an entry. Types of 4, 3 and 2 bits hold codes and one f16 scale per
+ * group of dimensions. A table of the page gives each code's value. K, V, scales and tables may
+ * start at any address that suits their type. Entries beyond n hold finite values, which are read
+ * and multiplied by zero.
  *
- * A logit is a sum over the dimensions in ascending order, and a lane of a register forms it alone,
- * beside those of other entries. So kernels put keys side by side on their way, where they are not
- * stored so: those of few rows as they go, once; for many rows decode_k leaves a page of keys side
- * by side in f32, once for all, which has kernels of its own (logits_decoded). Values need no such
- * thing: there the lanes are dimensions, as they are stored.
+ * A logit is a sum over the dimensions in ascending order. A lane of a register computes it alone,
+ * and the other lanes compute the logits of other entries. So kernels need keys transposed: the
+ * entries of one dimension side by side. Where a page stores them otherwise, a kernel for few rows
+ * transposes keys while it reads them. For many rows, decode_k writes a transposed page of f32
+ * once, and logits_decoded reads it. Values need no transposition: there the lanes are dimensions,
+ * as they are stored.
  *
  * The arithmetic is fixed, for every level and every path, so that all give the same bits. fma is
  * the fused multiply-add, other operators round to f32. A stored value is exact in f32: f16 and
- * bf16 widen, and the product of an f16 scale and a code has at most 18 significant bits. Of the
- * types with a table it is scale * table[code], rounded once. For row r and the slots s of a page,
- * in the order of the lane's pages:
+ * bf16 widen. The product of an f16 scale and a code has at most 18 significant bits. Of the types
+ * with a table it is scale * table[code], rounded once. For row r and the slots s of a page, in the
+ * order of the lane's pages:
  *
  *   x[s]  = clamp(scale * (acc = fma(k[d][s], q[d], acc), d ascending, from 0))
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
@@ -35,11 +36,11 @@
  *   l'    = fma(l, c, sum)
  *   o[d]  = fma(v[s][d], p[s], o[d]), s ascending, from o[d] * c
  *
- * with m = -INFINITY, l = 0, o = 0 before the first page, or m = sink, l = 1 where a row has a sink,
- * a logit that no entry has. Slots that are not visible add an exact
- * nothing (up to the sign of a zero in o, which the caller's last step removes), so pages without a
- * visible slot may be skipped, and the bits of a row do not depend on the rows beside it or on
- * entries that it does not see. Values must stay below FLT_MAX divided by the entries of a lane.
+ * Before the first page m = -INFINITY, l = 0 and o = 0. A row with a sink, which is a logit without
+ * an entry, starts from m = sink and l = 1. Invisible slots add an exact zero, so pages without a
+ * visible slot may be skipped. (The sign of a zero in o may change; the caller's last step removes
+ * it.) The bits of a row depend neither on the rows beside it nor on entries that it does not see.
+ * Values must stay below FLT_MAX divided by the entries of a lane.
  *
  * Where keys are q8_0, queries are codes, too. A block of 32 dimensions of a query has codes and a
  * scale u, as vec.h's quantize makes them. The sum of a block's products of codes is exact, in 32
@@ -48,17 +49,16 @@
  *   x[s]  = clamp(scale * (acc = fma(dot[b], scale_k[b][s] * u[b], acc), b ascending, from 0))
  *   dot[b] = sum of code_k[d][s] * code_q[d] over the dimensions d of block b
  *
- * Where the caller wants it (drop), weights that are small beside what their row has summed up
- * count as nothing for the values: p[s] < PI_ATTEND_SMALL * l' becomes 0 in x, after the sum and
- * the tap had it. That, too, is each row's own affair. Entries of coded values that no row of a
- * call needs then are not decoded.
+ * Where the caller asks for it (drop), values ignore small weights: p[s] < PI_ATTEND_SMALL * l'
+ * becomes 0 in x. The sum and the tap use the weight before that. Each row is treated by itself
+ * here, too. Entries of coded values that no row of a call needs then are not decoded.
  *
- * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included).
- * E(0) = 1 exactly, so a row that sees one entry returns its value, unless that is rounded.
+ * E(x) is expf.h's exponential for x >= -87 and 0 below (-INFINITY included). E(0) = 1 exactly, so
+ * a row that sees one entry returns its value, unless that is rounded.
  *
- * Values of codes whose entries have one group each (v_group == dim_v == v_pitch) may be rounded:
- * scale and weight become one number in bf16, and so do the table's numbers. Attention of
- * several rows over codes is bound by its products, not by the bytes, and processors that multiply
+ * Coded values may be rounded where each entry has one group (v_group == dim_v == v_pitch). Scale
+ * and weight then become one number in bf16, and the table's numbers become bf16, too. Attention of
+ * several rows over codes is bound by its products, not by the bytes. Processors that multiply
  * pairs of bf16 add two entries at once. An entry changes by less than 2^-7 of it, where coding has
  * changed it by a tenth and more (docs/store.md has what is measured). Outputs over the same
  * entries in other pages differ by as much, since weights are relative to the maximum so far.
@@ -70,18 +70,18 @@
  *             from c == 1 ? o[d] : Z(o[d] * c, PI_ATTEND_ROUNDED_LEAST_SUM)
  *
  * The instructions for pairs (AVX512-BF16's vdpbf16ps: two products, the sum rounded after each)
- * take subnormal numbers for zero. There are none: numbers of a table are 0 or at least 2^-20, so
- * what they are rounded to is a multiple of 2^-27, a weight one of 2^-87 and a product one of
- * 2^-114; a rescaled sum is 0 or a multiple of 2^-123. Sums of multiples of 2^-123 are such, and
- * rounding, which keeps to larger steps or none, leaves them so: 0, or above 2^-126.
+ * take subnormal numbers for zero. No number is subnormal here. Numbers of a table are 0 or at
+ * least 2^-20, so their rounded values are multiples of 2^-27. A weight is a multiple of 2^-87 and
+ * a product one of 2^-114. A rescaled sum is 0 or a multiple of 2^-123. Sums of multiples of 2^-123
+ * are multiples of it, and rounding keeps them so: a sum is 0 or above 2^-126.
  *
- * Where keys or values are bf16, what they meet is rounded to bf16, too, so that both products of
- * attention come in pairs. The caller rounds queries: q = B(Z(q, PI_ATTEND_BF16_LEAST)), to the
- * largest finite number instead of infinity (pi_attend_bf16). Values have the formulas above with a
- * scale of 1, the stored value in the place of the table's number, and PI_ATTEND_BF16_LEAST in that
- * of PI_ATTEND_ROUNDED_LEAST; every slot is read. Here, too, no sum is subnormal. A stored number is
- * 0 or at least PI_ATTEND_BF16_STORED, and so a multiple of 2^-47. A query's number or a weight is
- * one of 2^-67, and a product one of 2^-114.
+ * Where keys or values are bf16, queries and weights are rounded to bf16 as well, so that both
+ * products of attention come in pairs. The caller rounds queries: q = B(Z(q,
+ * PI_ATTEND_BF16_LEAST)), to the largest finite number instead of infinity (pi_attend_bf16). Values
+ * of bf16 use the formulas above with a scale of 1, the stored value for the table's number, and
+ * PI_ATTEND_BF16_LEAST for PI_ATTEND_ROUNDED_LEAST. Every slot is read. Here, too, no sum is
+ * subnormal. A stored number is 0 or at least PI_ATTEND_BF16_STORED, and so a multiple of 2^-47. A
+ * query's number or a weight is one of 2^-67, and a product one of 2^-114.
  */
 #ifndef PI_ATTEND_H
 #define PI_ATTEND_H
@@ -98,9 +98,9 @@
 #define PI_ATTEND_ROUNDED_DIM 128             /* most dimensions of rounded values */
 #define PI_ATTEND_BF16_LEAST 0x1p-60f         /* what meets bf16 is 0 below it, */
 #define PI_ATTEND_BF16_STORED 0x1p-40f        /* and what is stored below that */
-#define PI_ATTEND_CODES 16 /* of a table; those of fewer bits repeat themselves in it */
+#define PI_ATTEND_CODES 16 /* of a table; a table of fewer bits is repeated until it is full */
 
-/* What a call hands out beside its result. A page's slots begin at the pointers. */
+/* Optional results of a call. A page's slots begin at the pointers. */
 struct pi_attend_tap {
     float *logits; /* row r's visible x, and -INFINITY for the others: n floats; NULL: not wanted */
     float *weight; /* row r's p, 0 where nothing is visible: n floats and those up to the next
@@ -120,10 +120,11 @@ static inline uint16_t pi_attend_bf16(float x, float least)
 }
 
 /*
- * Codes are packed little end first: those of 4 bits in nibbles, the lower one first, of 2 bits
- * from the lowest two of a byte on. Those of 3 bits have their lower two so, and their third as bit
- * d % 8 of byte d / 8 of a plane of its own, the high one. Head sizes of these types are multiples
- * of 16, and so are groups, powers of two that divide the head size.
+ * Codes are packed little end first. Codes of 4 bits lie in nibbles, the lower one first; codes of
+ * 2 bits from the lowest two bits of a byte on. Codes of 3 bits have their lower two bits in the
+ * same order. Their third bits form a second plane, bit d % 8 of byte d / 8 for dimension d. Head
+ * sizes of these types are multiples of 16, and so are groups, powers of two that divide the head
+ * size.
  */
 enum pi_attend_type {
     PI_ATTEND_F32,
@@ -143,10 +144,10 @@ static inline int32_t pi_attend_code_bits(enum pi_attend_type type)
 }
 
 struct pi_attend_page {
-    const void *k;      /* [page_len][dim_k] values or codes; with columns [dim_k][page_len], of
-                           q8_0 [dim_k / 4][page_len][4], of CODE4 [dim_k / 8][page_len][4], of
-                           CODE3 and CODE2 [dim_k / 16][page_len][4]; what logits_decoded reads
-                           is f32 [dim_k][page_len], and logits_paired pairs */
+    const void *k;      /* [page_len][dim_k] values or codes. With columns: [dim_k][page_len], q8_0
+                           [dim_k / 4][page_len][4], CODE4 [dim_k / 8][page_len][4], CODE3 and CODE2
+                           [dim_k / 16][page_len][4]. For logits_decoded: f32 [dim_k][page_len]; for
+                           logits_paired: pairs */
     const void *k_high; /* CODE3: [page_len][dim_k / 8], with columns [dim_k / 16][page_len][2] */
     const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
                                 only, and of codes with k_group in the place of 32 */
@@ -165,8 +166,8 @@ struct pi_attend_page {
     int32_t dim_v;
     int32_t v_pitch; /* dimensions from one entry's values to the next one's: dim_v, or where they
                         are parts of keys dim_k */
-    ptrdiff_t next;  /* bytes from this page to one that is read later, which kernels ask the memory
-                       for while they read this one, but for values of f32; 0 at the end */
+    ptrdiff_t next;  /* bytes from this page to a later one, whose lines kernels prefetch while they
+                        read this one (not values of f32); 0 at the end */
     bool far; /* of f16, bf16 and q8_0 they ask for it into the second level of cache, not into the
                        first */
 };
@@ -190,8 +191,8 @@ struct pi_attend_rows {
     float *max;           /* [n_row] m */
     float *sum;           /* [n_row] l */
     float *rescale;       /* [n_row] c */
-    uint64_t need; /* slots, bit s for slot s < n, that values of codes reads: all, or what drop
-                      returned, x being 0 in the others; other types read all */
+    uint64_t need; /* bit s for each slot s < n that values of codes reads: all slots, or the result
+                      of drop (x is 0 in the others). Other types read all */
     float *o;      /* [n_row] rows, o_stride floats apart */
     size_t o_stride;
 };
@@ -217,8 +218,8 @@ struct pi_attend_kernels {
     /* The same with rounded values; bf16, of which these are the only ones, and codes. */
     void (*values_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page,
                                              const struct pi_attend_rows *rows);
-    /* What is left of that for values[PI_ATTEND_F32] on what decode_rounded made of V: x becomes w,
-       o is rescaled, and rescale becomes 1. At most PI_ATTEND_ROWS rows. Pages without v_table
+    /* The other half of that, for values[PI_ATTEND_F32] on the output of decode_rounded: x becomes
+       w, o is rescaled, and rescale becomes 1. At most PI_ATTEND_ROWS rows. Pages without v_table
        are bf16. */
     void (*round_weights)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
     /* All page_len entries of K as f32 and side by side, out [dim_k][page_len]. */
@@ -230,15 +231,16 @@ struct pi_attend_kernels {
     /* The numbers of V's codes as rounded values have them, without scales, as f32, out
        [page_len][dim_v]; of bf16 the same as decode_v. */
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
-    /* Keys of bf16 and rounded values in pairs, for many rows: two numbers in 32 bits, the first in
-       the high half; NULL where the processor does not multiply such. Then logits_decoded,
-       round_weights and values[PI_ATTEND_F32] on what was decoded give the same bits. */
+    /* Keys of bf16 and rounded values as pairs, for many rows. A pair is two numbers in 32 bits,
+       the first in the high half. NULL where the processor cannot multiply pairs. Then
+       logits_decoded, round_weights and values[PI_ATTEND_F32] on decoded pages give the same bits.
+     */
 
     /* All of K, out [(dim_k + 1) / 2][page_len] pairs of dimensions; a last one's second is 0. */
     void (*pair_k)(const struct pi_attend_page *page, uint32_t *out);
     /* All of V of bf16, out [page_len / 2][dim_v] pairs of entries. */
     void (*pair_v)(const struct pi_attend_page *page, uint32_t *out);
-    /* The same of what decode_rounded made of V's codes, in its place. */
+    /* The same for the output of decode_rounded, in place. */
     void (*pair_rounded)(const struct pi_attend_page *page, uint32_t *v);
     /* x from q_pair and K as pair_k leaves it. At most PI_ATTEND_ROWS rows. */
     void (*logits_paired)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);

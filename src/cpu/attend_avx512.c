@@ -49,7 +49,7 @@ static inline vec vec_bf16(vec x)
     return _mm512_castsi512_ps(_mm512_and_si512(b, _mm512_set1_epi32((int32_t)0xffff0000u)));
 }
 
-/* Steps 1, 2 and 4 are those of the usual head sizes. A masked load touches no byte behind the last
+/* The usual head sizes have steps of 1, 2 and 4. A masked load touches no byte behind the last
    value. */
 static inline vec vec_load_f16_step(const uint16_t *p, int32_t step)
 {

@@ -1,13 +1,13 @@
 /*
- * attend_avx512_bf16.c - rounded values (attend.h) where the processor multiplies pairs of bf16:
- * one instruction adds two entries to a register of sums, and one look-up finds the numbers of
- * both. It overwrites what attend_avx512.c has for them and must not know anything else of
- * attention. Invariant: the bits of attend.h.
+ * attend_avx512_bf16.c - rounded values (attend.h) on processors that multiply pairs of bf16. One
+ * instruction adds two entries to a register of sums, and one look-up finds the numbers of both. It
+ * replaces attend_avx512.c's functions for them and must not know anything else of attention.
+ * Invariant: the bits of attend.h.
  *
- * A lane of 32 bits holds an entry of an even slot in its high half and the next one in its low
- * half: vdpbf16ps adds the product of the high halves first and rounds after each, so that entries
- * come in ascending order. Of a pair either both entries are read or none; the weight of one that
- * nobody needs is 0.
+ * A lane of 32 bits holds the entry of an even slot in its high half and the next entry in its low
+ * half. vdpbf16ps adds the product of the high halves first and rounds after each product, so
+ * entries are added in ascending order. The kernel reads both entries of a pair or neither; an
+ * unneeded entry has weight 0.
  */
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx512.h"
@@ -30,8 +30,9 @@ struct pairs {
 
 /* ---- pairs -------------------------------------------------------------------------------- */
 
-/* Where the words of a register of pairs come from, when entries have n_word words each, a power of
-   two: word 2 i + 1 of a pair is word i of its first entry, word 2 i that of the second. */
+/* Source positions of the words in a register of pairs; entries have n_word words each, a power of
+   two. Word 2 i + 1 of a pair is word i of its first entry, and word 2 i is word i of the second.
+ */
 TILE __m512i zip_order(int32_t n_word)
 {
     const __m512i to = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17,
@@ -59,8 +60,8 @@ TILE void zip_long(const uint8_t *from, ptrdiff_t next, uint32_t need, uint16_t 
     }
 }
 
-/* Puts n_entry entries of n_word words each, an even number, in pairs, and asks for the lines of a
-   later page beside those that it reads. */
+/* Interleaves n_entry entries (an even number) of n_word words each into pairs. It also prefetches
+   the same lines of a later page. */
 TILE void zip(const uint8_t *from, ptrdiff_t next, int32_t n_word, int32_t n_entry, uint32_t need,
               uint16_t *to)
 {
@@ -114,9 +115,9 @@ TILE void pairs_weights(const struct pi_attend_page *page, const struct pi_atten
 /* ---- numbers ------------------------------------------------------------------------------ */
 
 /*
- * 16 dimensions of an entry are 2 words of 8 codes, or 4 of 4. Broadcasting those of a pair leaves
- * every other lane, or every fourth, with the same word, so that this is the order in which lanes
- * stand for dimensions: lane l has code l / 2 of word l % 2, or code l / 4 of word l % 4.
+ * 16 dimensions of an entry are 2 words of 8 codes, or 4 of 4. A broadcast of these words repeats a
+ * word in every second or fourth lane. So lane l holds code l / 2 of word l % 2, or code l / 4 of
+ * word l % 4. The function returns that order.
  */
 TILE __m512i lane_dims(const enum pi_attend_type type)
 {
@@ -133,7 +134,7 @@ TILE __m512i dim_lanes(const enum pi_attend_type type)
                : _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
-/* What the words of a lane are shifted by, and the numbers of a table, twice. */
+/* The shift of each lane's words, and the numbers of a table, twice. */
 struct decoder {
     __m512i by;
     __m512i third_by;
@@ -183,9 +184,9 @@ TILE __m512 rescaled(const float *o, float c)
     return _mm512_maskz_mov_ps(at_least(x, least), x);
 }
 
-/* All rows times n_vec vectors of dimensions from d0 on. The numbers of a pair are found while
-   those of the one before are multiplied, and at last once more: what comes first waits for
-   nothing, and there is no branch. */
+/* All rows times n_vec vectors of dimensions from d0 on. The look-up of a pair runs beside the
+   multiplication of the pair before it. The loop does one look-up too many at the end, so that it
+   has no branch. */
 TILE void tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                const struct pairs *pairs, int32_t d0)

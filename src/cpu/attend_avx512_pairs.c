@@ -1,14 +1,13 @@
 /*
- * attend_avx512_pairs.c - attention of many rows over keys of bf16 and rounded values (attend.h)
- * where the processor multiplies pairs of bf16: one instruction adds two dimensions of keys, or two
- * entries' values, to a register of sums. It must not know anything else of attention. Invariant:
- * the bits of attend.h.
+ * attend_avx512_pairs.c - attention of many rows over keys of bf16 and rounded values (attend.h) on
+ * processors that multiply pairs of bf16. One instruction adds two dimensions of keys, or the
+ * values of two entries, to a register of sums. It must not know anything else of attention.
+ * Invariant: the bits of attend.h.
  *
- * A pair is 32 bits with the first number in the high half: vdpbf16ps adds the product of the high
- * halves first and rounds after each. Keys lie side by side, two dimensions to a pair, and values
- * entry by entry, two entries to a pair. Both are put in pairs once for all rows of a call. Where
- * there is no second dimension it is 0, which adds nothing; a second entry that is not in use has a
- * weight of 0.
+ * A pair is 32 bits with the first number in the high half. vdpbf16ps adds the product of the high
+ * halves first and rounds after each product. Keys lie side by side, two dimensions to a pair, and
+ * values entry by entry, two entries to a pair. Both are put in pairs once for all rows of a call.
+ * A missing second dimension is 0, which adds nothing; an unused second entry has a weight of 0.
  */
 #include "cpu/kernels.h"
 #include "cpu/lanes_avx512.h"
@@ -54,8 +53,8 @@ TILE void zip(const uint16_t *a, const uint16_t *b, int32_t n, uint32_t *out)
                              _mm512_permutex2var_epi16(x, upper, y));
 }
 
-/* Keys that lie entry by entry: pairs as they are stored, the first number in the low half, are put
-   side by side and then turned. */
+/* Keys that are stored entry by entry. The stored pairs, which have the first number in the low
+   half, are transposed, and then their halves are exchanged. */
 static void pair_key_rows(const struct pi_attend_page *page, uint32_t *out)
 {
     const int32_t len = page->page_len, dim = page->dim_k, n_pair = dim / 2;
@@ -158,7 +157,7 @@ struct weights {
     _Alignas(64) uint32_t of[PI_ATTEND_ROWS][PAIRS];
 };
 
-/* Sixteen weights; those of codes have their entries' scales in them. */
+/* Sixteen weights; weights of coded values include the entries' scales. */
 TILE __m512 weights_load(const struct pi_attend_page *page, const float *x, int32_t s,
                          const bool coded)
 {
@@ -200,7 +199,8 @@ TILE void sums_rescale(const struct pi_attend_page *page, const struct pi_attend
     }
 }
 
-/* All rows times the dimensions from d0 on: n_vec registers, or a part of one, those of a mask. */
+/* All rows times the dimensions from d0 on: n_vec registers, or with `part` the dimensions of a
+   mask. */
 TILE void values_tile(const int32_t n_row, const int32_t n_vec, const bool part, __mmask16 there,
                       const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                       const struct weights *weights, int32_t d0)

@@ -1,5 +1,5 @@
 /*
- * attend_coded.h - logits of keys of q8_0, whose codes meet those of the queries in whole numbers
+ * attend_coded.h - logits of q8_0 keys: integer products of the keys' codes and the queries' codes
  * (attend.h). Written once for every vector level; a part of attend_tile.h, whose operations it
  * uses.
  */

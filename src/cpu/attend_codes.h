@@ -1,7 +1,7 @@
 /*
- * attend_codes.h - keys and values of 4, 3 and 2 bits: what attend_tile.h does with wider types,
- * written once for every vector level; a part of that header, whose operations it uses. A code
- * becomes a number by a look-up in registers and never goes to memory. A level defines
+ * attend_codes.h - keys and values of 4, 3 and 2 bits, as attend_tile.h has wider types. Written
+ * once for every vector level; a part of that header, whose operations it uses. A code becomes a
+ * number by a look-up in registers and never goes to memory. A level defines
  *
  *   ivec                    VEC integers of 32 bits
  *   struct table            the numbers of a type's codes
@@ -30,8 +30,8 @@ TILE int32_t word_len(enum pi_attend_type type)
 
 /* ---- keys --------------------------------------------------------------------------------- */
 
-/* Dimensions of keys side by side. Those of their words and halves that come next, in a page that
-   is read later, lie `next` bytes from them. */
+/* Dimensions of keys side by side. The words and halves to prefetch, in a page that is read later,
+   lie `next` bytes behind them. */
 struct code_keys {
     const uint8_t *low; /* words, [n_dim / word_len] rows */
     size_t low_pitch;   /* bytes from one row to the next */
@@ -275,8 +275,9 @@ ONCE void code_scales_load(const struct pi_attend_page *page, int32_t block, int
             vec_store(to->of[b] + s, vec_load_f16_step(page->v_scale + s * step + block + b, step));
 }
 
-/* What scales multiply in a tile of values: the table, once for all, where an entry has one in the
-   tile; else each number: the product is the same. With rounded values the weights have them. */
+/* The numbers that scales multiply in a tile of values. Where an entry has one scale in the tile,
+   they multiply the table once; otherwise each number. The product is the same. With rounded values
+   the weights include the scales. */
 enum code_scaled { CODE_TABLE, CODE_NUMBERS, CODE_WEIGHTS };
 
 /* All rows times n_vec vectors of dimensions from d0 on, for the slots that somebody needs. */
@@ -350,7 +351,7 @@ TILE void code_values_rows(const enum pi_attend_type type, const int32_t n_row,
         code_values_tile(type, n_row, 1, CODE_TABLE, page, rows, i * VEC);
 }
 
-/* Weights, table and sums have become those of rounded values. */
+/* Call it after weights, table and sums have been rounded (attend_rounded.h). */
 TILE void code_rounded_rows(const enum pi_attend_type type, const int32_t n_row,
                             const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {

@@ -1,7 +1,7 @@
 /*
- * attend_keys.h - keys side by side on their way into registers: from pages that store them entry
- * by entry, some dimensions at a time, or as they are stored. Written once for every vector level;
- * a part of attend_tile.h, whose operations it uses.
+ * attend_keys.h - loads keys, transposed, into registers. It transposes pages that store keys entry
+ * by entry, some dimensions at a time, and reads columns as they are stored. Written once for every
+ * vector level; a part of attend_tile.h, whose operations it uses.
  */
 #ifndef PI_ATTEND_KEYS_H
 #define PI_ATTEND_KEYS_H
@@ -47,8 +47,8 @@ ONCE void scales_load(const uint16_t *from, int32_t step, int32_t n, int32_t n_b
             vec_store(to->of[b] + s, vec_load_f16_step(from + s * step + b, step));
 }
 
-/* Keys are put side by side in elements: a value, or of q8_0 a word of four codes, which kernels
-   take apart as they read it. So nothing smaller than two bytes has to be sorted. */
+/* Transposition moves elements: a value, or for q8_0 a word of four codes, which kernels split as
+   they read it. So no element is smaller than two bytes. */
 TILE int32_t element_len(enum pi_attend_type type)
 {
     return type == PI_ATTEND_Q8_0 ? 4 : 1;
@@ -64,8 +64,8 @@ struct keys {
     const uint8_t *at; /* [n_dim / element_len] rows of elements, pitch bytes apart */
     size_t pitch;
     const struct scales *scales; /* of the slots and up to two blocks, q8_0 only */
-    const uint16_t *scale_at;    /* or those of columns as they are stored, [dim / 32][scale_pitch];
-                                    NULL: not these */
+    const uint16_t *scale_at;    /* or the stored scales of columns, [dim / 32][scale_pitch]; NULL:
+                                    not columns */
     int32_t scale_pitch;
     int32_t d0;
     int32_t n_dim;
@@ -83,8 +83,8 @@ TILE vec scale_of(const struct keys *keys, int32_t block, int32_t s)
     return vec_load_f16(keys->scale_at + block * keys->scale_pitch + s);
 }
 
-/* Dimension i of VEC elements; the scale of q8_0 is 2^-24 of the stored one, which undoes the 2^24
-   of its codes, so that the product is that of scale and code, as exact as they are. */
+/* Dimension i of VEC elements. Codes of q8_0 are loaded as multiples of 2^24, so their scale is
+   2^-24 of the stored one. The product of scale and code is therefore exact. */
 TILE vec load_keys(enum pi_attend_type type, const uint8_t *at, int32_t i, vec scale)
 {
     return type == PI_ATTEND_Q8_0 ? vec_mul(scale, vec_load_code(at, i)) : load_values(type, at);

@@ -1,7 +1,7 @@
 /*
  * attend_rounded.h - rounded values (attend.h) for every vector level: weights with their scales,
- * sums and the table; values of bf16. A part of attend_tile.h, whose tiles do the rest, as do those
- * of attend_codes.h.
+ * sums and the table; values of bf16. A part of attend_tile.h; the tiles of that header and of
+ * attend_codes.h do the rest.
  */
 #ifndef PI_ATTEND_ROUNDED_H
 #define PI_ATTEND_ROUNDED_H

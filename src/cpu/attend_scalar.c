@@ -60,7 +60,7 @@ static float coded_key_at(enum pi_attend_type type, const struct pi_attend_page 
     return pi_f32_from_f16(page->k_scale[d / group * len + s]) * page->k_table[code];
 }
 
-/* What a value's code stands for, but for the scale. */
+/* The number that a value's code stands for, before the scale. */
 static float value_number_at(enum pi_attend_type type, const struct pi_attend_page *page, size_t s,
                              size_t d)
 {

@@ -1,7 +1,7 @@
 /*
  * attend_tile.h - the body of every vector level of attend.h, written once. A level's file defines
  * the type `vec` of VEC floats, the type `vmask` and the operations listed below, and includes this
- * header; it is not for anybody else. The order of operations follows the reference exactly.
+ * header. No other file includes it. The order of operations follows the reference exactly.
  *
  *   vec_zero() vec_set1(f) vec_load(p) vec_store(p, v) vec_add vec_sub vec_mul vec_fma(a, b, c)
  *   vec_clamp(v)           attend.h's clamp
@@ -42,8 +42,9 @@
 
 #include "cpu/attend_transpose.h"
 
-/* Beside step i of n: asks for those of the lines that are its part, or, not far, beside the first
-   step for all. Far lines are apart so; one after the other they are slower (kernels.c). */
+/* Prefetches at step i of n: with far, this step's share of the lines; without it, all lines at the
+   first step. Far prefetches are spread over the steps; issued together they are slower
+   (kernels.c). */
 TILE void prefetch_beside(const uint8_t *at, const int32_t size, const bool far, const int32_t i,
                           const int32_t n)
 {
@@ -56,9 +57,9 @@ TILE void prefetch_beside(const uint8_t *at, const int32_t size, const bool far,
             line_prefetch_far(at + l * 64);
 }
 
-/* How far before they are read far lines are brought from the second level to the first. Without
-   it the same loop over keys in f16 was 7 % slower in one program than in the next, by which
-   registers it used; q8_0, bound by its arithmetic, gains nothing. */
+/* How many bytes before their use lines move from the second cache level to the first. Without it,
+   the loop over f16 keys was 7 % slower in some programs, depending on the registers that the
+   compiler chose. q8_0 is bound by its arithmetic and gains nothing. */
 #define SOON_BYTES 1024
 
 /* Beside the first half of n steps: brings lines of the page that is read, where it is far. */
@@ -323,8 +324,8 @@ static void softmax_few(const struct pi_attend_rows *rows, int32_t n_vec, float 
     }
 }
 
-/* The largest logits of many rows, which are [16] and at least those so far, and what stands for
-   them in differences: logits are not below -FLT_MAX where they count. */
+/* The largest logits of many rows, max [16], at least the maxima so far. base is the number to
+   subtract from logits, which are not below -FLT_MAX where they count. */
 TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max, float *base)
 {
     vec top[16];
@@ -343,9 +344,9 @@ TILE void rows_max(const struct pi_attend_rows *rows, int32_t n_vec, float *max,
     }
 }
 
-/* Many rows: the steps on one number per row are taken for all at once. The rescale is computed
-   throughout: E(0) = 1 where the maximum stays, and 0 instead of 1, times zeros, for a row that has
-   seen nothing yet. */
+/* Many rows: the steps on one number per row are taken for all at once. The rescale is computed for
+   every row. E(0) = 1 is exact where the maximum stays. A row that has seen no entry gets 0 instead
+   of 1, which multiplies zeros. */
 static void softmax_many(const struct pi_attend_rows *rows, int32_t n_vec, float *weight,
                          size_t stride)
 {
@@ -388,8 +389,8 @@ static void softmax(const struct pi_attend_page *page, const struct pi_attend_ro
         softmax_many(rows, page_vecs(page), weight, stride);
 }
 
-/* Slots beyond n have weights of 0, if any: they are not below the bound when that is 0, and then
-   they are not above 0. */
+/* Slots beyond n have weights of 0, if any. With a bound of 0 they are not below it, and then the
+   test for weights above 0 excludes them. */
 static uint64_t drop(const struct pi_attend_page *page, const struct pi_attend_rows *rows)
 {
     uint64_t need = 0;
@@ -426,10 +427,11 @@ static void decay(float *x, int32_t n, float max, float factor)
 /* ---- values ------------------------------------------------------------------------------- */
 
 /* Rows r0.. times the dimensions from d0 on: n_vec vectors, or with part > 0 the part < VEC
-   dimensions that are left over (n_vec is 1). Of a later page it asks for the values that lie alike
-   there, or, far, for as many bytes in their order: Intel's second level fetches the neighbour of
-   what it is asked for as well, so that a first tile that asks for every other line would have all
-   fetched, and the next one nothing. f32 pages are mostly decoded ones, in the caches already. */
+   dimensions that are left over (n_vec is 1). It also prefetches values of a later page: the same
+   values there, or with far an equal share of the page in its own order. Intel's second level
+   fetches pairs of neighbouring lines. If the first tile prefetched every other line, it would
+   fetch all of them and leave none to the next tile. f32 pages are mostly decoded ones, in the
+   caches already. */
 TILE void values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                       const bool far, const struct pi_attend_page *page,
                       const struct pi_attend_rows *rows, int32_t r0, int32_t d0, const int32_t part)
@@ -509,7 +511,7 @@ TILE void values_rows(const enum pi_attend_type type, const int32_t n_row, const
 
 /* ---- one function per type and height ----------------------------------------------------- */
 
-/* What is done with rows r0..: logits of keys side by side (keys != NULL), or values. */
+/* The work of a tile on rows r0..: logits of transposed keys (keys != NULL), or values. */
 TILE void tile_rows(const enum pi_attend_type type, const int32_t n_row,
                     const struct pi_attend_page *page, const struct keys *keys,
                     const struct pi_attend_rows *rows, int32_t r0)
@@ -644,7 +646,7 @@ static void prefetch_near(const void *at, size_t size)
 
 #include "cpu/attend_codes.h"
 
-/* Decoding values of f32 stays the reference's: nobody needs a copy. */
+/* Decoding f32 values keeps the scalar function: they need no decoding. */
 static void attend_init(struct pi_attend_kernels *k)
 {
     codes_init(k);

@@ -1,7 +1,7 @@
 /*
- * attend_transpose.h - keys from the order of a page, one entry after the other, to entries side by
- * side, as the sums of a register's lanes want them. Written once for every vector level; a part of
- * attend_tile.h, and of attend_avx512_pairs.c. A level defines
+ * attend_transpose.h - transposes keys, from one entry after the other, as pages store them, to
+ * entries side by side, as the lanes of a register need them. Written once for every vector level;
+ * a part of attend_tile.h, and of attend_avx512_pairs.c. A level defines
  *
  *   LANES                    16-byte lanes of a register: 1, 2 or 4
  *   bits                     such a register
@@ -13,11 +13,11 @@
  *   bits_store(p, x, n)      the first n lanes
  *   line_prefetch(p)         brings a line to the first level of cache, _far to the second
  *
- * A lane is a row of N = 16 / size elements. N registers, the rows of which follow each other, hold
- * an N x N matrix in each of their lanes, and log2(N) rounds, in each of which registers i and
- * i + N / 2 are zipped to registers 2 * i and 2 * i + 1, transpose them all: element j of N rows is
- * then in register j. Two lanes next to each other began as 32 bytes of the same row, so that the
- * even lanes hold elements 0.. of their rows, the odd ones elements N.. .
+ * A lane is a row of N = 16 / size elements. N consecutive registers hold an N x N matrix in each
+ * of their lanes. A round zips registers i and i + N / 2 to registers 2 * i and 2 * i + 1. log2(N)
+ * rounds transpose all the matrices: register j then holds element j of N rows. Two neighbouring
+ * lanes began as 32 bytes of the same row. So even lanes hold elements 0.. of their rows and odd
+ * lanes elements N.. .
  */
 #ifndef PI_ATTEND_TRANSPOSE_H
 #define PI_ATTEND_TRANSPOSE_H
@@ -34,16 +34,16 @@ TILE void prefetch_lines(const uint8_t *at, size_t size, bool far)
             line_prefetch(at + i);
 }
 
-/* Keeps a compiler from finding out how far apart pointers are: it would hold each of their sums in
-   a register, of which there are too few. */
+/* Hides the distance between pointers from the compiler. Otherwise it would keep every sum of them
+   in a register, and there are too few registers. */
 #define OPAQUE(p) __asm__("" : "+r"(p))
 
 /* Elements that a unit takes of a row, and rows of a whole unit. */
 #define UNIT_LEN(size) (16 / (size) * (LANES > 1 ? 2 : 1))
 #define UNIT_ROWS(size) (LANES * 16 / (size))
 
-/* Bytes that a transposition asks the memory for, for each element that it reads; as many are left
-   to those who read what it wrote, so that there are requests to serve throughout. */
+/* Bytes that a transposition prefetches for each element that it reads. The kernels that read its
+   output prefetch the rest, so that the memory is busy throughout. */
 #define ASKED(size) ((size) / 2)
 
 /* Loads rows in, in + in_row, ... into N registers and transposes their lanes. */
@@ -91,8 +91,8 @@ TILE void transpose_unit(const int32_t size, const int32_t n_group, const uint8_
 }
 
 /* As many rows, from row `first` on, as go into units of n_group groups; returns the first row that
-   is left. A last unit of a row goes back over elements that were done. What is asked for (far:
-   into the second level of cache) lies from *next on, which moves on. */
+   is left. A last unit of a row goes back over elements that were done. Prefetched lines begin at
+   *next, which advances; far: into the second level of cache. */
 TILE int32_t transpose_units(const int32_t size, const int32_t n_group, const uint8_t *in,
                              size_t in_row, uint8_t *out, size_t out_row, int32_t first,
                              int32_t n_row, int32_t n_dim, const uint8_t **next, bool far)
@@ -110,7 +110,7 @@ TILE int32_t transpose_units(const int32_t size, const int32_t n_group, const ui
 }
 
 /* out[d][r] = in[r][d] for r < n_row, a multiple of 16, and d < n_dim, elements of `size` bytes;
-   rows are in_row and out_row bytes apart. What is asked for lies from `next` on. */
+   rows are in_row and out_row bytes apart. Prefetched lines begin at `next`. */
 TILE void transpose(const int32_t size, const uint8_t *in, size_t in_row, uint8_t *out,
                     size_t out_row, int32_t n_row, int32_t n_dim, const uint8_t *next, bool far)
 {

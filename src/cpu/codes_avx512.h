@@ -58,14 +58,14 @@ CODES ivec ivec_right(ivec a, const int32_t n)
                     : _mm512_srli_epi32(a, 4);
 }
 
-/* Bit by bit: what b has where the mask is set, else what a has. */
+/* Selects each bit from b where the mask is set, otherwise from a. */
 CODES ivec ivec_third(ivec a, ivec b)
 {
     return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32(4), 0xd8);
 }
 
-/* Shifts by lane and logic have units of their own beside those of products, which vpmultishiftqb,
-   the other way to take codes out of a word, keeps from multiplying. */
+/* Shifts by lane and logic run on other execution units than products. vpmultishiftqb could also
+   split a word into codes, but it would take the units of products. */
 CODES __m512i spread_4(const uint8_t *p)
 {
     int32_t x;

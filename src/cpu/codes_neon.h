@@ -38,7 +38,7 @@ CODES struct table table_mul(enum pi_attend_type type, struct table t, vec scale
     return t;
 }
 
-/* Looks up bytes: those of code c are 4 * c and the three that follow. */
+/* A look-up of bytes: code c has bytes 4 * c to 4 * c + 3. */
 CODES vec table_at(enum pi_attend_type type, const struct table *t, ivec i)
 {
     const uint32_t mask = type == PI_ATTEND_CODE4 ? 15 : type == PI_ATTEND_CODE3 ? 7 : 3;

@@ -1,14 +1,14 @@
 /*
- * expf.h - one exponential for all kernels, the same bits at every level: each step is a fused or a
- * plain operation in a fixed order, so it may be taken 1, 4, 8 or 16 at a time. For x in
- * [PI_EXP_MIN, PI_EXP_MAX], with an error below 1.5 units in the last place:
+ * expf.h - one exponential for all kernels, with the same bits at every level. Each step is a fused
+ * or a plain operation in a fixed order. So kernels may compute 1, 4, 8 or 16 values at a time. For
+ * x in [PI_EXP_MIN, PI_EXP_MAX], with an error below 1.5 units in the last place:
  *
  *   t = fma(x, 1/ln 2, 1.5 * 2^23), n = t - 1.5 * 2^23        (rounds x / ln 2 to nearest even)
  *   r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x)), |r| <= ln 2 / 2
  *   y = 1 + r + r^2 (C2 + C3 r + ... + C6 r^4) by Horner's rule, each step an fma
  *   exp(x) = y * 2^n, by adding n to the exponent's bits
  *
- * C2..C6 minimise the relative error of y with C0 = C1 = 1 (5e-9, by Lawson's iteration); LN2_HIGH
+ * C2..C6 minimise the relative error of y with C0 = C1 = 1 (5e-9, by Lawson's iteration). LN2_HIGH
  * has 15 bits, so that n * LN2_HIGH is exact. exp(0) = 1 exactly.
  */
 #ifndef PI_EXPF_H

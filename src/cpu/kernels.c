@@ -95,7 +95,7 @@ static bool has_avx512(void)
            has_all(f.leaf7_ecx, bit_AVX512VNNI | bit_AVX512VBMI);
 }
 
-/* What two files take beyond that. */
+/* The additional feature that two files need. */
 static bool has_avx512_bf16(void)
 {
     const uint32_t bf16 = 1u << 5;
@@ -117,15 +117,15 @@ static bool has_amx(void)
 
 #define FAMILY_ZEN_4 0x19 /* which is Zen 3's, too, but that has no AVX-512 */
 
-/* Whether kernels ask memory for lines into the second level of cache, one by one beside the
-   arithmetic (attend.h, matmul.h: far). Intel's first level waits for at most 10 to 16 lines,
-   whoever asked for them, its second for up to 48: attention over f16 in memory was faster by 10 %
-   so on an Emerald Rapids. The second level also fetches the neighbour of a line by itself, and who
-   asks for that one right after the first is in its way: on a Granite Rapids attention gains 12 %
-   where they are apart, and products with one token 6 % (Q8_0 in memory) to 50 % (Q6_K in the last
-   level). On a Zen 4 products gain as much: of one token 46 % (Q4_K), 35 % (Q6_K), 13 % (Q8_0), of
-   four 39 to 75 %, and generation behind 8,192 entries 4 %. Others keep to the first level,
-   which was chosen on a Zen 5. */
+/* Whether kernels prefetch lines into the second level of cache, one by one beside the arithmetic
+   (attend.h, matmul.h: far). Intel's first level has at most 10 to 16 outstanding lines, its second
+   up to 48. On an Emerald Rapids this made attention over f16 in memory 10 % faster. The second
+   level also fetches the neighbour of each line by itself, so prefetching that neighbour right
+   after the line costs time. On a Granite Rapids, spreading the prefetches gains 12 % in attention.
+   Products with one token gain 6 % (Q8_0 in memory) to 50 % (Q6_K in the last level). On a Zen 4,
+   products of one token gain 46 % (Q4_K), 35 % (Q6_K) and 13 % (Q8_0), and products of four 39 to
+   75 %. Generation after 8,192 entries gains 4 %. Other processors prefetch into the first level,
+   which was faster on a Zen 5. */
 static bool asks_far(void)
 {
     uint32_t a, b, c, d, max;

@@ -82,9 +82,9 @@ static inline void line_prefetch_far(const void *p)
     __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 
-/* Sixteen registers are folded to their maxima four times, each time two into one: of elements two
-   apart in a group of four, then one apart, then of groups one apart, then two. Lane i of what is
-   left stands for register i. */
+/* Reduces sixteen registers to their maxima in four rounds, each of which merges two registers into
+   one. The rounds combine elements two apart in a group of four, then one apart, then groups one
+   apart, then two apart. Lane i of the result is the maximum of register i. */
 TILE __m512 fold_max(const __m512 *r)
 {
     __m512 x[4];

@@ -57,8 +57,8 @@ static void read_far(void *ctx, int64_t begin, int64_t end, int32_t thread)
     read_ahead((const uint64_t *)(const void *)m->buffer, begin, end, true);
 }
 
-/* The faster of the two: into the first level Intel's processors read 34 GB/s in one run and 22 in
-   the next, by what nobody has found out; AMD's are slower into the second. */
+/* The faster of two ways to read. Reading into the first level, Intel's processors gave 34 GB/s in
+   one run and 22 in the next, for an unknown reason. AMD's are slower into the second. */
 double pi_machine_read(const void *buffer, size_t size, int32_t n_thread)
 {
     struct measure m = {.buffer = (uint8_t *)(uintptr_t)buffer};

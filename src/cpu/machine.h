@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of a buffer that is read from memory. Of the last cache of a server, which a virtual machine has
-   among many, a part does not count: 128 MiB were read twice as fast as memory is on one with
-   480 MiB. */
+/* The size of a buffer that does not stay in the caches. A virtual machine may see a large
+   last-level cache that it shares with others. With a cache of 480 MiB, 128 MiB were read twice as
+   fast as memory. */
 #define PI_MACHINE_BYTES ((size_t)512 << 20)
 
 /* Bytes per second at which n_thread threads read the buffer once; size is a multiple of 64. */

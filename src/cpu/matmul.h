@@ -2,9 +2,9 @@
  * matmul.h - weight matrices packed for the processor, and their product with activations.
  *
  * A matrix has n_row output features and n_col input features. Packing interleaves groups of
- * PI_GROUP rows, so that one register holds the same input position of 16 rows: products need no
- * sum across a register, every output is accumulated over the input in ascending order, and so the
- * same bits come out whatever the number of tokens multiplied together.
+ * PI_GROUP rows, so that one register holds the same input position of 16 rows. Products need no
+ * sum across a register, and every output is accumulated over the input in ascending order. So the
+ * bits do not depend on the number of tokens multiplied together.
  */
 #ifndef PI_MATMUL_H
 #define PI_MATMUL_H
@@ -75,7 +75,7 @@ typedef void pi_matmul_fn(const struct pi_matrix *w, const struct pi_act *a, int
 enum { PI_MATMUL_N_TYPE = 16 };
 
 /* Runs n_step steps of the level's widest int8 dot product (or f32 fused multiply-add) on registers
-   alone and returns the operations done, multiplications and additions both counted: the peak that
+   alone. Returns the operations done, where a multiplication and an addition are two: the peak that
    pith_machine_measure reports. */
 typedef int64_t pi_probe_fn(int64_t n_step);
 
@@ -110,8 +110,9 @@ uint64_t pi_matmul_layout_sum(void);
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
 
 /*
- * A thread's scratch: a fixed part (a panel of decoded weights, sums of activations, the rows of a
- * group that is not full; see matmul_blocked.h) and a part that grows with the columns.
+ * A thread's scratch has a fixed part and a part that grows with the columns. The fixed part holds
+ * a panel of decoded weights, sums of activations and the rows of a partial group
+ * (matmul_blocked.h).
  */
 #define PI_MATMUL_SCRATCH_FIXED (128 * 1024)
 #define PI_MATMUL_SCRATCH_PER_COL 8

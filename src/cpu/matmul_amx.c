@@ -1,16 +1,17 @@
 /*
- * matmul_amx.c - products with quantised weights on AMX-INT8: 16 tokens times the 16 rows of a
- * group in one instruction, whose operand is the packed form as it is. The sums of a block of
- * columns go through memory to AVX-512, which scales and adds them. It must not know the loops
- * around tiles (matmul_blocked.h) nor the bits of any type (matmul_quant.h). Invariant: the
- * arithmetic is exactly matmul.h's.
+ * matmul_amx.c - products with quantised weights on AMX-INT8. One instruction multiplies 16 tokens
+ * by the 16 rows of a group, and the packed form is its operand. The sums of a block of columns go
+ * through memory to AVX-512, which scales and adds them. It must not know the loops around tiles
+ * (matmul_blocked.h) nor the bits of any type (matmul_quant.h). Invariant: the arithmetic is
+ * exactly matmul.h's.
  *
- * Tiles have a shape, set once for a product, since setting it takes as long as ten products of
- * tiles: as many rows of activations as there are tokens, at most 16. Of more tokens the last 16
- * make the last tile, so that some are multiplied twice and their sums not looked at again.
+ * The shape of the tiles is set once for a product, since setting it takes as long as ten products
+ * of tiles. A tile has as many rows of activations as there are tokens, at most 16. With more
+ * tokens the last tile holds the last 16; it repeats some tokens of the tile before, whose sums are
+ * ignored.
  *
- * While tiles are in use the processor does one operation of 512 bits per cycle in the place of two
- * (seen on Granite Rapids), so that scaling and adding, two operations per sum, take as long as the
+ * While tiles are in use, the processor does one 512-bit operation per cycle instead of two (seen
+ * on Granite Rapids). Scaling and adding are two operations per sum, so they take as long as the
  * products.
  */
 #include "cpu/kernels.h"
@@ -27,7 +28,7 @@ enum { TILE_TOK = 16 };
 /* Tile registers by what they hold: sums of four products, activations of two, codes of two. */
 enum { TILE_ACT = 4, TILE_CODE = 6, N_TILE = 8 };
 
-/* What ldtilecfg reads. */
+/* The operand of ldtilecfg. */
 struct tile_shapes {
     uint8_t palette;
     uint8_t start_row;
@@ -70,10 +71,10 @@ static void tiles_end(void)
 /* ---- many tokens -------------------------------------------------------------------------- */
 
 /*
- * Sums are counted from SUM_START, which is f32's 1.5 * 2^23 when its bits are read as a float:
- * with a sum below 2^22 in magnitude the bits are those of START + sum. Then, START * s being exact
- * for scales of up to 22 bits (the types' have 19), one fma(bits, s, -START * s) rounds as
- * (float)sum * s does. A zero may have the other sign, which no accumulator, begun at +0, shows.
+ * Sums start from SUM_START. Read as a float, its bits are 1.5 * 2^23, and with a sum below 2^22 in
+ * magnitude they are START + sum. START * s is exact for scales of up to 22 bits (the types have
+ * 19). So one fma(bits, s, -START * s) rounds as (float)sum * s does. A zero may have the other
+ * sign, which no accumulator, begun at +0, shows.
  */
 #define SUM_START 0x4b400000
 #define START 12582912.0f
@@ -177,7 +178,8 @@ PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t end, in
     }
 }
 
-/* What a block's sums are multiplied by: scales and minimums of its rows, of all or of halves. */
+/* The factors of a block's sums: scales and minimums of its rows, for the whole block or for its
+   halves. */
 struct block_scales {
     __m512 scale[2], min[2];
     __m512 neg_start; /* -START * scale[0] */
@@ -196,8 +198,8 @@ PI_INLINE struct block_scales scales_of(const float *scale, const float *min, in
     return s;
 }
 
-/* What a block gives for token t, before the activations' scale. x_sum has the sums of activations,
-   of halves stride apart, where there are minimums. */
+/* A block's term for token t, before the activations' scale. x_sum has the sums of activations, of
+   halves stride apart, where there are minimums. */
 PI_INLINE __m512 block_term(const struct block_scales *s, const struct block_sums *sums, int32_t t,
                             int32_t n_half, bool has_min, const float *x_sum, int32_t stride)
 {
@@ -297,8 +299,8 @@ static void tile_16_min(const struct pi_tile *p) { tile_of(p, 16, true); }
 /* ---- few tokens --------------------------------------------------------------------------- */
 
 /*
- * A group's codes are decoded CODES_AHEAD blocks before tiles load them: a tile cannot take what
- * still waits to be written to the cache, and would wait for it.
+ * A group's codes are decoded CODES_AHEAD blocks before tiles load them: a tile would wait for
+ * codes that are not yet in the cache.
  */
 enum { CODES_AHEAD = 2, N_ROOM = 4 };
 
@@ -326,8 +328,8 @@ PI_INLINE void few_products(const struct shape *s, const struct pi_tile *p, int3
     }
 }
 
-/* Adds what block `at` gives: to the tokens, and to rows past the last one what nobody reads.
-   Tokens are the steps of ask. */
+/* Adds the terms of block `at` to the tokens, and to unused rows past the last token. Tokens are
+   the steps of ask. */
 PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t at,
                        const float *scale, const float *min, const struct block_sums *sums,
                        struct pi_ask ask, __m512 acc[TILE_TOK])

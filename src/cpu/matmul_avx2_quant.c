@@ -1,6 +1,6 @@
 /*
  * matmul_avx2_quant.c - products with quantised weights on AVX2. The 32-bit lanes of two registers
- * are the 16 rows of a group; pairs of columns are multiplied into 16 bits and summed there as long
+ * are the 16 rows of a group. Pairs of columns are multiplied into 16 bits and summed there as long
  * as the type's codes cannot overflow. It must not know the loops around tiles (matmul_blocked.h)
  * nor the bits of any type (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
  */
@@ -117,7 +117,7 @@ PI_INLINE lanes four(const int8_t *q)
 }
 
 /* Products of codes and activations, added in pairs to 16 bits. They cannot overflow: unsigned
-   codes are below 64; those of 8 bits give at most 2 * 128 * 127 < 2^15. */
+   codes are below 64, and codes of 8 bits give at most 2 * 128 * 127 < 2^15. */
 PI_INLINE lanes pairs(lanes code, lanes q, int32_t max_code)
 {
     if (max_code < 128)
@@ -264,7 +264,7 @@ PI_INLINE void tile_enter(const struct pi_tile *p, const struct shape s)
         tile_tokens(p, s, 4);
 }
 
-/* Types that differ in their bits only share a tile: those of a panel count. */
+/* Types whose panels have the same layout share a tile. */
 /* clang-format off */
 static void tile_8(const struct pi_tile *p) { tile_enter(p, shape_q8_0); }
 static void tile_4(const struct pi_tile *p) { tile_enter(p, shape_q4_0); }

@@ -54,8 +54,8 @@ PI_INLINE lanes lanes_with_high(lanes code, lanes x, int32_t n, int mask)
     return _mm512_ternarylogic_epi32(code, high, bytes(mask), 0xf8); /* a | (b & c) */
 }
 
-/* For each byte of the result, a field of 8 bits is cut out of the 64 bits of two rows so that the
-   column's bit comes to lie at bit 4; the constant has the places of columns 0..3, less 4. */
+/* Each byte of the result is a field of 8 bits, cut out of the 64 bits of two rows. The column's
+   bit becomes bit 4 of the field. The constant holds the bit positions of columns 0..3, less 4. */
 PI_INLINE lanes lanes_with_bits(lanes code, lanes x, int32_t i)
 {
     lanes cut = _mm512_add_epi8(_mm512_set1_epi64(0x1f1e1d1c3f3e3d3cll), bytes(4 * i));
@@ -132,7 +132,7 @@ PI_INLINE lanes dot(const struct shape *s, const lanes code[8], int32_t begin, i
 #include "cpu/matmul_quant.h"
 
 /* The types of a file that has a tile_* of each kind and QUANT_KERNELS(name, tile, zero code), in
-   the order of pi_matmul_index; the float types before have none. */
+   the order of pi_matmul_index. The float types, which come first, have none. */
 #define QUANT_TABLE                                                                                \
     {                                                                                              \
         [3] = QUANT_KERNELS(q8_0, tile_32_zero, 128), [4] = QUANT_KERNELS(q4_0, tile_32_zero, 8),  \

@@ -1,8 +1,9 @@
 /*
  * matmul_avx512_quant.c - products with quantised weights on AVX-512 with VNNI. The 32-bit lanes of
- * a register are the 16 rows of a group; codes are unsigned bytes, multiplied by four activations
- * that are broadcast to all lanes. It must not know the loops around tiles (matmul_blocked.h) nor
- * the bits of any type (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
+ * a register are the 16 rows of a group. Codes are unsigned bytes; a product multiplies them by
+ * four activations that are broadcast to all lanes. It must not know the loops around tiles
+ * (matmul_blocked.h) nor the bits of any type (matmul_quant.h). Invariant: the arithmetic is
+ * exactly matmul.h's.
  */
 #include <immintrin.h>
 
@@ -16,7 +17,7 @@ enum { FEW_PART = 8, CODES_IN_PLACE = true, SIGNED_PANELS = false, DOT_ASKS = tr
 #define TILE_TOK 6 /* 2 groups x 6 tokens: 12 integer and 12 float accumulators of 32 registers */
 #define TILE_TOK_16 4 /* with two scales per 32 columns: 8 of each, and 8 terms */
 
-/* What the product of a token and a scale's columns starts from. */
+/* The initial value of the product of a token and a scale's columns. */
 PI_INLINE __m512i dot_start(const int32_t *aux, bool has_min)
 {
     return has_min ? _mm512_setzero_si512() : _mm512_set1_epi32(*aux);
@@ -44,7 +45,7 @@ PI_INLINE void tile_dots(const struct pi_tile *p, int32_t block, int32_t word_be
     }
 }
 
-/* What the columns before have added up. */
+/* The sums of earlier columns. */
 PI_INLINE __m512 tile_start(const struct pi_tile *p, int32_t t, int32_t g)
 {
     return p->first ? _mm512_setzero_ps()

@@ -1,11 +1,11 @@
 /*
- * matmul_blocked.h - the loops around a level's products. It decides which tokens, columns and
- * groups meet, so that decoded weights stay in the first cache and activations in the second; it
- * must not know any instruction or the bits of any weight type. Each level's file includes it once:
- * the functions are static so that the compiler builds them with that level's flags.
+ * matmul_blocked.h - the loops around a level's products. It orders tokens, columns and groups so
+ * that decoded weights stay in the first cache and activations in the second. It must not know any
+ * instruction or the bits of any weight type. Each level's file includes it once: the functions are
+ * static so that the compiler builds them with that level's flags.
  *
- * Few tokens: every group is read once, from end to end, and decoded in registers.
- * Many tokens, for each slab of tokens and columns that fits the second cache:
+ * Few tokens: every group is read once, from end to end, and decoded in registers. Many tokens, for
+ * each slab of tokens and columns that fits the second cache:
  *     for each few groups, for each block of at most PI_BLOCK_COL columns:
  *         decode the groups' columns into panels (codes of a byte, f32 scales)
  *         for each tile of a few tokens: multiply, the accumulators in registers
@@ -17,11 +17,13 @@
 
 #include "cpu/matmul_layout.h"
 
-#define PI_BLOCK_COL 512             /* columns of a panel: 8 KiB of codes per group */
-#define PI_SLAB_BYTES (256 * 1024)   /* activations that stay in the second cache */
-#define PI_SLAB_TOK 512              /* tokens of a slab */
-#define PI_FEW_TOK_MAX 24            /* at most so many tokens are multiplied without panels, */
-#define PI_FEW_PART_MAX 16           /* at most so many in one run over a group */
+#define PI_BLOCK_COL 512           /* columns of a panel: 8 KiB of codes per group */
+#define PI_SLAB_BYTES (256 * 1024) /* activations that stay in the second cache */
+#define PI_SLAB_TOK 512            /* tokens of a slab */
+#define PI_FEW_TOK_MAX                                                                             \
+    24                               /* at most this number of tokens is multiplied without panels,
+                                      */
+#define PI_FEW_PART_MAX 16           /* at most this number in one run over a group */
 #define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
 #define PI_WORD_BYTES (4 * PI_GROUP) /* four columns of a group's codes */
 #define PI_CODE_BYTES (PI_ACT_BLOCK * PI_GROUP) /* codes of 32 columns of a group */
@@ -34,10 +36,10 @@ struct pi_panel {
 };
 
 /*
- * One product of a tile: n_group panels times n_tok tokens over n_block blocks of 32 columns.
- * aux has one number per token and scale: for types with minimums the sum of q as f32, for the
- * others -zero * sum of q as int32, with the zero of pi_quant_kernels: what a product of unsigned
- * codes starts from.
+ * One product of a tile: n_group panels times n_tok tokens over n_block blocks of 32 columns. aux
+ * has one number per token and scale. For types with minimums it is the sum of q as f32. For the
+ * others it is -zero * sum of q as int32, with the zero of pi_quant_kernels: a product of unsigned
+ * codes starts from it.
  */
 struct pi_tile {
     int32_t n_tok;
@@ -56,8 +58,9 @@ struct pi_tile {
     bool far; /* as of pi_act, for few tokens alone */
 };
 
-/* n lines of memory that a product asks for into the second level of cache: line i beside step
-   i * n_step / n, so that they are apart. One after the other they are slower (kernels.c). */
+/* n lines of memory that a product prefetches into the second level of cache. It prefetches line i
+   at step i * n_step / n, so that they are spread over the steps. Issued together they are slower
+   (kernels.c). */
 struct pi_ask {
     const char *at;
     int32_t n;
@@ -72,11 +75,11 @@ typedef void pi_decode_fn(const struct pi_matrix *w, const uint8_t *group, int32
 
 typedef void pi_tile_fn(const struct pi_tile *tile);
 
-/* A few tokens times one group, all columns, without panels: what pi_tile says of q, x_scale, aux
-   and out holds with one group and as the first block. n_tok is at most few_part. */
+/* A few tokens times one group, all columns, without panels. q, x_scale, aux and out are as in
+   pi_tile, with one group and as the first block. n_tok is at most few_part. */
 typedef void pi_few_fn(const struct pi_matrix *w, const uint8_t *group, const struct pi_tile *tile);
 
-/* What a level has for one quantised type. */
+/* A level's functions for one quantised type. */
 struct pi_quant_kernels {
     pi_decode_fn *decode;
     pi_tile_fn *tile;
@@ -150,7 +153,7 @@ static void aux_row(const struct pi_matmul_layout *layout, int32_t zero, const i
 
 _Static_assert(PI_FEW_TOK_MAX * 4 / 16 <= PI_MATMUL_SCRATCH_PER_COL, "sums of few tokens must fit");
 
-/* A few tokens times one group, in parts of nearly equal size: the group comes from memory for the
+/* A few tokens times one group, in parts of nearly equal size. The group comes from memory for the
    first part and from the caches for the others. */
 static void few_group(const struct pi_quant_kernels *k, const struct pi_matrix *w, int32_t g,
                       const struct pi_tile *all)

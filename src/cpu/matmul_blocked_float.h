@@ -44,8 +44,8 @@ struct pi_float_blocked {
     int32_t col_begin, n_col;
 };
 
-/* The columns from c on of groups [g, g + n) and, as what lies ahead, the block that follows them:
-   of the same groups or, at the slab's end, the first of the groups behind. */
+/* The columns from c on of groups [g, g + n), and the block to prefetch. That is the next block of
+   the same groups or, at the slab's end, the first block of the next groups. */
 static void float_columns(const struct pi_float_blocked *m, int32_t g, int32_t n, int32_t c,
                           struct pi_float_tile *tile)
 {

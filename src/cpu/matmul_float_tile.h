@@ -1,8 +1,8 @@
 /*
- * matmul_float_tile.h - a level's products with float weights: the tiles, whose accumulators stay in
- * registers, and the functions of the three types. A level includes its lanes (vec, vec_fma, ..),
- * says how many floats a register holds and how many groups it has room for beside six tokens, and
- * how a register of weights of each type is loaded. The loops around tiles are
+ * matmul_float_tile.h - a level's products with float weights: the tiles, whose accumulators stay
+ * in registers, and the functions of the three types. A level includes its lanes (vec, vec_fma, ..)
+ * and defines how many floats a register holds and how many groups fit beside six tokens. It also
+ * defines how a register of weights of each type is loaded. The loops around tiles are
  * matmul_blocked_float.h's.
  *
  *   #define VEC_LEN 8        floats of a register

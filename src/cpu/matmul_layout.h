@@ -1,20 +1,22 @@
 /*
- * matmul_layout.h - the packed form of a weight matrix, shared by the matmul_* files and nobody
- * else.
+ * matmul_layout.h - the packed form of a weight matrix, for the matmul_* files only.
  *
- * A packed group holds 16 rows in exactly the bytes of the file's format, so packing is nothing but
- * a transposition of 32-bit words:
+ * A packed group holds 16 rows in exactly the bytes of the file's format, so packing only
+ * transposes 32-bit words:
  *
  *   quantised types   A block of the file is its payload (codes, high bits, small scales) and one
- * or two f16. The group is  words [n_block][payload_words][16 rows] of 32 bits, followed by  halves
- * [n_block][n_half][16 rows]  of f16, or for MXFP4 by bytes [n_block][16 rows]. float types       [n_col][16 rows] of the float type.
+ *                     or two f16. The group is
+ *                         words  [n_block][payload_words][16 rows] of 32 bits, followed by
+ *                         halves [n_block][n_half][16 rows] of f16, or for MXFP4 by
+ *                         bytes  [n_block][16 rows]
+ *   float types       [n_col][16 rows] of the float type
  *
  * A word of four one-byte codes, 16 times over, is one register of AVX-512 whose 32-bit lanes are
- * the rows: the operand of an int8 dot product. Bits inside a word keep the file's meaning; `flip`
- * is xored into the payload, which turns Q8_0's signed codes into codes with zero point 128. The
- * group is padded with zeros to a multiple of 64 bytes.
+ * the rows. It is the operand of an int8 dot product. The bits of a word are as in the file. But
+ * `flip` is xored into the payload, which turns Q8_0's signed codes into codes with zero point 128.
+ * The group is padded with zeros to a multiple of 64 bytes.
  *
- * Every quantised type means, with per-row scale and minimum over `sub_len` columns,
+ * In every quantised type, with a scale and a minimum per row and `sub_len` columns,
  *   weight = scale * (code - zero) + minimum          (minimum only where has_min)
  * and scale and minimum, products of an f16 and an integer below 2^8, are exact in f32.
  */
@@ -24,10 +26,10 @@
 #include "cpu/matmul.h"
 
 /*
- * Kernels are written once, as functions of counts that become constants when the compiler puts
- * them into their callers: PI_INLINE functions always are, and a loop under PI_UNROLL is written
- * out, so that arrays of registers are registers. The two compilers disagree about the pragma's
- * meaning where the number is not the loop's own.
+ * Kernels are functions of counts, written once, and PI_INLINE makes the compiler inline them, so
+ * that the counts become constants. A loop under PI_UNROLL is unrolled, so that arrays of registers
+ * stay in registers. GCC and Clang give the pragma different meanings where the number is not the
+ * loop's own.
  */
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__) && !defined(PI_FEW_COPIES)
 /* unrolled.h says why. A file with few copies says so before it includes this. */
@@ -56,7 +58,8 @@ struct pi_matmul_layout {
     int32_t
         half_offset[2]; /* of d, then of the minimum's factor or, of IQ4_XS, of bits of scales */
     int32_t
-        n_half; /* 0: a byte at half_offset[0] in their place, of the power of two that a scale is */
+        n_half; /* 0: a byte at half_offset[0] in their place, of the power of two that a scale
+                   is */
     uint32_t flip;
     int32_t sub_len; /* weights that share a scale: 16 or 32 */
     int32_t zero;    /* the code of weight 0 */

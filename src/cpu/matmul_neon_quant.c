@@ -1,8 +1,8 @@
 /*
  * matmul_neon_quant.c - products with quantised weights on NEON with the dot product instructions
- * of Armv8.2. The 32-bit lanes of four registers are the 16 rows of a group; codes are signed
- * bytes, multiplied by four activations that the instruction picks out of a register of sixteen. It
- * must not know the loops around tiles (matmul_blocked.h) nor the bits of any type
+ * of Armv8.2. The 32-bit lanes of four registers are the 16 rows of a group. Codes are signed
+ * bytes; an instruction multiplies them by four activations that it selects from a register of
+ * sixteen. It must not know the loops around tiles (matmul_blocked.h) nor the bits of any type
  * (matmul_quant.h). Invariant: the arithmetic is exactly matmul.h's.
  */
 #include <arm_neon.h>

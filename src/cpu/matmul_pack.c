@@ -290,7 +290,7 @@ uint64_t pi_matmul_layout_sum(void)
 
 /* ---- one row's block ---------------------------------------------------------------------- */
 
-/* The payload of a block and the formulas are those of ggml's reference formats; see dtype_k.c. */
+/* The payload of a block and the formulas follow ggml's reference formats; see dtype_k.c. */
 
 static void code_q8_0(const uint8_t *payload, uint8_t *code)
 {

@@ -1,8 +1,8 @@
 /*
- * matmul_quant.h - what the levels share of products with quantised weights: the bits of every
- * packed type, the decoding of panels, and products of a few tokens. All of it is written in
- * `lanes`, a register of 32-bit lanes that are rows of a group, so that a level brings only its
- * instructions; a level's file includes it once, after defining
+ * matmul_quant.h - the part of products with quantised weights that all levels share. It has the
+ * bits of every packed type, the decoding of panels, and products of a few tokens. All of it is
+ * written in `lanes`, a register of 32-bit lanes that are rows of a group. A level brings only its
+ * instructions: its file includes this header once, after defining
  *
  *   lanes, flanes                 the registers, of integers and of f32
  *   N_PART                        registers that hold 16 rows
@@ -26,7 +26,7 @@
  *                                 codes [begin, end) of 8 times q, four columns each; code i is
  *                                 step i of ask
  *
- * The bits are those that matmul_pack.c's functions for one row describe.
+ * matmul_pack.c's functions for one row describe the bits.
  */
 #ifndef PI_MATMUL_QUANT_H
 #define PI_MATMUL_QUANT_H
@@ -37,8 +37,8 @@
 #define PREFETCH_BYTES 8192 /* between words that are read and words that are asked for */
 
 /*
- * A type as constants. On a block of a group, codes gives the 8 registers of the columns
- * [32 sub, 32 sub + 32) of one part of the rows, scales the block's scales and minimums, each
+ * A type as constants. For a block of a group, codes gives the 8 registers of the columns [32 sub,
+ * 32 sub + 32) of one part of the rows. scales gives the block's scales and minimums, each
  * [block_len / sub_len][PI_GROUP].
  */
 typedef void codes_fn(const uint8_t *words, int32_t sub, int32_t part, lanes code[8]);
@@ -154,8 +154,8 @@ PI_INLINE void codes_q3_k(const uint8_t *words, int32_t sub, int32_t part, lanes
     }
 }
 
-/* 12 bytes: the low nibbles of scales 0..7 and 8..15, then the high 2 bits of scales 4 j + i at bit
-   2 j of byte i. */
+/* 12 bytes: first the low nibbles of scales 0..7 and 8..15, then the high bits. Byte i has the 2
+   high bits of scale 4 j + i from bit 2 j on. */
 PI_INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     (void)min;
@@ -171,8 +171,8 @@ PI_INLINE void scales_q3_k(const uint8_t *words, const uint16_t *halves, float *
     }
 }
 
-/* 12 bytes: scales 0..3 and minimums 0..3 in the low 6 bits of the first eight, those of 4..7 in
-   the nibbles of the last four and the high 2 bits of the first eight. */
+/* 12 bytes. Scales 0..3 and minimums 0..3 are the low 6 bits of the first eight. Scales and
+   minimums 4..7 are nibbles of the last four and the high 2 bits of the first eight. */
 PI_INLINE void scales_q45_k(const uint8_t *words, const uint16_t *halves, float *scale, float *min)
 {
     for (int32_t p = 0; p < N_PART; p++) {
@@ -342,8 +342,8 @@ PI_INLINE flanes few_dot(const struct shape *s, lanes sum, const int32_t *aux)
     return flanes_int(s->has_min ? sum : lanes_plus(sum, *aux));
 }
 
-/* What 32 columns give for one token, before the activations' scale, from the sums of their
-   products: all in `first`, or those of the halves. */
+/* The term of 32 columns for one token, before the activations' scale. The sums of their products
+   are all in `first`, or one half in `first` and one in `second`. */
 PI_INLINE flanes few_term(const struct shape *s, lanes first, lanes second, const float *scale,
                           const float *min, const int32_t *aux)
 {
@@ -379,8 +379,8 @@ PI_INLINE struct pi_ask few_ask_beside(const struct shape *s, const char *ahead,
     return (struct pi_ask){ahead, (few_bytes(s) + 63) / 64, first, n};
 }
 
-/* pi_few_fn of a shape and a number of tokens. Lines are asked for: of the words some distance
-   ahead, at once or, far, beside the products, of the halves those of the next group. */
+/* pi_few_fn of a shape and a number of tokens. It prefetches words some distance ahead, at once or,
+   with far, beside the products, and the halves of the next group. */
 PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_t *group,
                    const struct pi_tile *p, const int32_t n_tok)
 {

@@ -15,11 +15,12 @@ struct pi_move_part {
     size_t n;
 };
 
-/* A matrix that is moved to; of every row r, for every part:
+/* The matrix to move to. For every row r and every part:
        to[r * row_size + to_at + i] = from[r * row_size + from_at + i],  0 <= i < n
    No two parts are moved to the same byte, and to_at ascends from part to part. Parts may come from
-   the matrix itself, in ascending order and from no lower than they go to: the next of them begins
-   at or behind from_at + n. Any other matrix does not overlap it. No other byte is written to. */
+   the same matrix, in ascending order, from no lower place than they go to. The next such part then
+   begins at or after from_at + n. Any other matrix does not overlap it. No other byte is written
+   to. */
 struct pi_move {
     uint8_t *to;                     /* [n_row][row_size], any alignment */
     const struct pi_move_part *part; /* [n_part] */

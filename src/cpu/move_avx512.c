@@ -1,7 +1,7 @@
 /*
- * move_avx512.c - moving columns with AVX-512: every 64 bytes of a row are put together in a
- * register, a masked load for each part that reaches into them, and stored once. What a mask leaves
- * out is not touched, so a load may begin before its matrix or end behind it.
+ * move_avx512.c - moving columns with AVX-512. A register collects 64 bytes of a row, with a masked
+ * load for each part that reaches into them, and is stored once. Masked bytes are not accessed, so
+ * a load may begin before its matrix or end after it.
  */
 #include <immintrin.h>
 

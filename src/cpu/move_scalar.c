@@ -1,11 +1,11 @@
 /*
- * move_scalar.c - moving columns in plain C: part by part, so that the number of bytes, the same in
- * every row, is looked at once and not for every row.
+ * move_scalar.c - moving columns in plain C, part by part. A part has the same number of bytes in
+ * every row, so the code looks at that number once.
  */
 #include "cpu/kernels.h"
 
-/* Copies n bytes, size..2 * size of them, of every row; a row is read as a whole before it is
-   written to, because both places may overlap. */
+/* Copies n bytes, size..2 * size of them, of every row. It reads all of a row's part before it
+   writes, because both places may overlap. */
 #define MOVE_ENDS(size)                                                                            \
     for (int32_t r = 0; r < n_row; r++, to += row_size, from += row_size) {                        \
         uint8_t first[size], last[size];                                                           \

@@ -1,7 +1,7 @@
 /*
- * score.h - scoring keys: the largest of what a few vectors make of each key. Keys lie one after
- * the other, as pages have them, and are read once however many vectors there are; of a key there
- * is never more than one number in memory. kv/score.c walks a lane with these kernels.
+ * score.h - scoring keys: the largest product of each key with a few vectors. Keys lie one after
+ * the other, as in pages. Each key is read once for all vectors, and only one number per key is
+ * written to memory. kv/score.c walks a lane with these kernels.
  *
  * The arithmetic is fixed, so that all levels give the same bits. fma is the fused multiply-add,
  * other operators round to f32, and a stored value is exact in f32 (attend.h). For n_q vectors q[j]

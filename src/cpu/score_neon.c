@@ -1,7 +1,7 @@
 /*
  * score_neon.c - scoring keys with registers of 4 floats. Dot products and columns are
- * score_tile.h's; codes are multiplied by the dot product of signed bytes, which those of keys
- * become when their highest bit is turned.
+ * score_tile.h's. Codes use the dot product of signed bytes, for which the highest bit of each
+ * key's code is flipped.
  */
 #include "cpu/codes_neon.h"
 #include "cpu/kernels.h"

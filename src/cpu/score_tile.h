@@ -115,8 +115,8 @@ TILE void load_rest(enum pi_attend_type type, struct row row, int32_t d, int32_t
 
 /* ---- few vectors, along the key ----------------------------------------------------------- */
 
-/* Products of n_key keys, 16 dimensions side by side each, with those of a vector. Lines from
-   `next` on are asked for a few at a time, as many as these keys have; NULL: none. */
+/* Products of n_key keys with a vector, 16 dimensions of each side by side. Lines from `next` on
+   are prefetched a few at a time, as many as these keys have; NULL: none. */
 TILE void few_sums(const enum pi_attend_type type, const int32_t n_key, const struct row *key,
                    int32_t dim, const float *q, const uint8_t *next, vec acc[FEW_KEYS][NV])
 {
@@ -245,8 +245,8 @@ TILE void many_step(const float *k, const float *q, int32_t d, vec acc[GROUP][NV
     }
 }
 
-/* The same for n dimensions, of type as they are stored. Lines from `next` on are asked for one by
-   one: as many as these keys have, and not so many at once that the memory would stall. */
+/* The same for n dimensions, of type as they are stored. It prefetches as many lines from `next` on
+   as these keys have, one by one: many at once would stall the memory. */
 TILE void many_tile(const enum pi_attend_type type, const float *k, const float *q, int32_t n,
                     const uint8_t *next, vec acc[GROUP][NV])
 {

@@ -16,7 +16,8 @@
 #define TILE static inline __attribute__((always_inline))
 #endif
 
-/* What many tiles call before their loops: inlined, its code would be compiled for each of them. */
+/* For functions that many tiles call before their loops: inlined, the code would be compiled for
+   each tile. */
 #define ONCE static __attribute__((noinline))
 
 /* Before loops over the rows and registers of a tile, which have constant ends and must disappear,

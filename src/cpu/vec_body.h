@@ -404,8 +404,8 @@ TILE float vec_in_range(float x, int32_t age, int32_t lo, int32_t hi)
     return ((age >= lo) & (age < hi)) ? y : INFINITY;
 }
 
-/* Three passes over what is in the first cache, each of which is a few instructions of a register:
-   the lowest x, the lowest age that has it, and where that is. */
+/* Three short passes over data in the first cache: the lowest x, the lowest age among its entries,
+   and the index of that entry. */
 static int32_t vec_lowest(const float *x, const int32_t *age, int32_t n, int32_t lo, int32_t hi)
 {
     float least[VEC_LANES];
@@ -455,8 +455,8 @@ static int32_t vec_lowest(const float *x, const int32_t *age, int32_t n, int32_t
     return i;
 }
 
-/* Numbers from 0 on, the infinite one included, are in the order of their bits, above which those
-   of all others lie; and of whole numbers compilers find extremes in any order. */
+/* The bits of floats from 0 to infinity, read as integers, have the order of the floats; all other
+   floats have higher bits. Compilers vectorise extremes of integers in any order. */
 static inline uint32_t vec_bits(const float *x)
 {
     uint32_t bits;
@@ -536,8 +536,9 @@ static void vec_signs(const float *restrict x, int32_t n, const uint32_t *bits, 
     }
 }
 
-/* Neighbours become sum and difference, which go to the halves: so after each round the elements
-   that meet next are neighbours again, and after the last all are back in their places. */
+/* Each round writes sums of neighbours to the first half and differences to the second. So the
+   elements that meet in the next round are neighbours again, and the last round restores the order.
+ */
 static void vec_butterflies(const float *restrict x, int32_t n, float *restrict out)
 {
     for (int32_t i = 0; i < n / 2; i++) {

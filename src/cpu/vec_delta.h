@@ -53,8 +53,8 @@ static void vec_conv(const struct pi_vec_conv *p)
 
 /* ---- the state ---- */
 
-/* What a token adds to a block's columns, and what it reads, from their sums over rows; n of the
-   columns are there. */
+/* A token's addition to a block's columns, and its output, from their sums over rows; n of the
+   columns are used. */
 TILE void vec_delta_turn(const struct pi_vec_delta *p, int32_t t, int32_t column, const float *by_k,
                          const float *by_q, float *d)
 {
@@ -75,7 +75,8 @@ TILE void vec_delta_turn(const struct pi_vec_delta *p, int32_t t, int32_t column
 
 #define VEC_LANE for (int32_t l = 0; l < VEC_STATE; l++)
 
-/* A row of a block: what a token adds to it, where `turn` says so, then what the next one reads. */
+/* A row of a block: with `turn` it adds the token's change, then it accumulates the next token's
+   sums. */
 TILE void vec_delta_row(float *x, const bool turn, float decay, float by, const float *d, float k,
                         float q, float *by_k, float *by_q)
 {
@@ -122,8 +123,8 @@ TILE void vec_delta_rows(const struct pi_vec_delta *p, float *state, const int32
     }
 }
 
-/* All tokens over blocks `block` .. block + n_block of the state, n_block 1, 2 or 4. The last one's
-   sums are taken once more for nobody, which costs less than another loop. */
+/* All tokens over blocks `block` .. block + n_block of the state, n_block 1, 2 or 4. The loop
+   computes the sums once more after the last token, unused: that costs less than another loop. */
 TILE void vec_delta_tile(const struct pi_vec_delta *p, int32_t block, const int32_t n_block)
 {
     float *state = p->state + (size_t)(block * VEC_STATE) * (size_t)p->dim;

@@ -1,7 +1,7 @@
 /*
- * test_threads.c - parallel loops do each item once, whoever takes part: any counts, loops inside
- * of loops, many callers, helpers that the system does not run, a child of fork. What control
- * groups give is read from made-up folders. For scripts/test-tsan.sh, too.
+ * test_threads.c - parallel loops process each item once on any number of threads. Cases: any
+ * counts, nested loops, many callers, helpers that do not get to run, a child of fork. The limits
+ * of control groups are read from made-up folders. For scripts/test-tsan.sh, too.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,7 +38,7 @@ static void nap(int64_t ns)
     nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 
-/* What happened to each item. Items are written by one thread each, or a sanitizer says so. */
+/* Records of each item. Items are written by one thread each, or a sanitizer says so. */
 struct seen {
     int n_thread;
     int64_t nap_ns; /* of each item */

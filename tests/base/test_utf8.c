@@ -1,6 +1,6 @@
 /*
  * test_utf8.c - characters in bytes and the stream: every code point, every cut, and ill-formed
- * bytes replaced as the Unicode standard shows (section 3.9, tables 3-8 to 3-11).
+ * bytes. These are replaced as the Unicode standard shows (section 3.9, tables 3-8 to 3-11).
  */
 #include <string.h>
 
@@ -57,7 +57,7 @@ TEST(replaces_as_the_standard_shows_at_every_cut)
     }
 }
 
-/* Whatever has been written so far is whole characters, after every single byte. */
+/* After every single byte, the output consists of whole characters. */
 TEST(never_gives_half_a_character)
 {
     uint64_t rng = 1;

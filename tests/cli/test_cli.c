@@ -558,7 +558,7 @@ TEST(info_counts_parameters_and_memory)
     said_free(&s);
 }
 
-/* What only some layers have, and what windows take beside what grows. */
+/* Features of some layers only, and windows beside the memory that grows. */
 TEST(info_tells_layers_apart)
 {
     char path[128];
@@ -591,7 +591,7 @@ TEST(info_tells_layers_apart)
     said_free(&s);
 }
 
-/* What recurrent layers take once, beside what the other ones take per token. */
+/* The fixed bytes of recurrent layers, beside the bytes per token of the others. */
 TEST(info_tells_the_bytes_of_states)
 {
     char path[128];

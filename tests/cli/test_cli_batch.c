@@ -1,6 +1,7 @@
 /*
- * `pith batch` as its users meet it: each request gets what it gets alone, from `pith run` or from
- * the library, whatever its kind and company; and the figures at the end.
+ * `pith batch` on the command line. Each request gets the same answer as alone, from `pith run` or
+ * from the library, for every kind of request and any other requests beside it. Also the figures at
+ * the end.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -15,7 +16,7 @@ TEST_GROUP(folder_make, folder_remove);
 
 /* ---- what each gets alone ---- */
 
-/* What `pith run` prints with these memory options. */
+/* The output of `pith run` with these memory options. */
 static struct said run_alone(const struct plain *p, const char *const *memory)
 {
     const char *words[WORDS] = {"run",     "-m", MODEL,        "-t",     "1",     "-q", "-p",
@@ -367,8 +368,8 @@ TEST(logprobs_are_those_of_the_logits)
     json_t *body = chat_body("Maria", 10);
     json_object_set_new(body, "logprobs", json_true());
     json_object_set_new(body, "top_logprobs", json_integer(4));
-    /* a bias that changes nothing, as it is the same for all that matter: probabilities are those
-       of the model, before it */
+    /* a bias that is the same for all likely tokens and so changes no choice: probabilities are the
+       model's, before the bias */
     add_line(file, "chat", "/v1/chat/completions", body);
     add_line(file, "text", "/v1/completions",
              json_pack("{s:s, s:i, s:s, s:i}", "prompt", text, "logprobs", 2, "stop", " lantern",

@@ -56,7 +56,7 @@ static struct said end_early(const char *in, const char *out, int signal_number)
     return said;
 }
 
-/* What one run would have written is what the file has after the second one. */
+/* The file after the second run equals the output of one uninterrupted run. */
 static void expect_rest(const char *in, const char *out, const json_t *whole)
 {
     struct said s = batch(in, out, (const char *const[]){"--resume", "--seqs", "2", NULL});

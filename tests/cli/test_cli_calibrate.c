@@ -181,7 +181,8 @@ TEST(selects_tokens_by_ranges)
     said_free(&s);
 }
 
-/* Token ids are read as they are: those of the text give its statistics, and ranges count them. */
+/* Token ids are read unchanged: they give the same statistics as their text, and ranges count
+   them. */
 TEST(reads_token_ids_as_they_are)
 {
     char text[128], ids[128], path[128], other[128];

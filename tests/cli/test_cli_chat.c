@@ -26,8 +26,8 @@ TEST_GROUP(folder_make, folder_remove);
 
 /* ---- through a pipe ---- */
 
-/* The answers of a conversation are those that `run` gives to the same prompts rendered whole: what
-   the sequence kept from turn to turn changed nothing. */
+/* The answers of a conversation equal the answers of `run` to the same prompts rendered whole. So
+   the entries kept from turn to turn changed nothing. */
 TEST(turns_equal_whole_prompts)
 {
     char prompt[1024], expected[1024];
@@ -151,8 +151,8 @@ static void terminal_open(struct terminal *t, const char *const *words)
         for (int i = 0; i < 3; i++)
             dup2(slave, i);
         setenv("TERM", "vt100", 1);
-        /* libedit never frees the name and help of a function that is added to it (wcsdup); the
-           conversations through pipes look for leaks of our own. */
+        /* libedit never frees the name and help of an added function (wcsdup). The conversations
+           through pipes look for our own leaks. */
         setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
         execv(PITH_COMMAND, argv);
         _exit(127);

@@ -1,6 +1,6 @@
 /*
- * test_cli_draft.c - `--draft` on the command line: texts and hashes are those without, whoever
- * drafts; what is reported; and what is refused, which `auto` is not.
+ * test_cli_draft.c - `--draft` on the command line. Texts and hashes are the same with and without
+ * drafts, from every source. Also the report, and refusals; `auto` is never refused.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -37,7 +37,7 @@ static json_int_t count_of(const json_t *o, const char *key)
     return json_integer_value(value);
 }
 
-/* Without drafts, and with those of the text and of a model, which is the same. */
+/* Without drafts, with drafts from the text, and with drafts from the same model. */
 TEST(drafts_change_no_text)
 {
     static const char *const temperatures[] = {"0", "0.8"};

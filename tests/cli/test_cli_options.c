@@ -1,6 +1,6 @@
 /*
- * Options beside the command line: the environment, and lines that were written for llama.cpp. What
- * acts is seen in the text that a model writes and in what is refused.
+ * Options beside the command line: the environment, and lines that were written for llama.cpp. The
+ * tests see the effect of an option in the text that a model writes and in refusals.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -41,7 +41,7 @@ static struct said command_under(const struct variables *v, const char *const *w
 
 /* ---- the environment ---- */
 
-/* What a variable says is what the option says, and the command line is stronger. */
+/* A variable has the effect of its option, and the command line overrides it. */
 TEST(variables_are_options)
 {
     static const struct {
@@ -72,7 +72,8 @@ TEST(variables_are_options)
         {{{"PITH_FILE=/no/file", "LLAMA_ARG_MODEL=/no/model"}},
          {ON_MODEL, "-q", "-n", "3"},
          {ON_MODEL, "-q", "-n", "3"}},
-        /* What goes with --chat means nothing without it; other names mean nothing at all. */
+        /* Variables that belong to --chat have no effect without it, and unknown names have none at
+           all. */
         {{{"PITH_SYSTEM=Be brief.", "LLAMA_ARG_CHAT_TEMPLATE=chatml", "PITH_NOTHING=7"}},
          {ON_MODEL, "-q", "-n", "3"},
          {ON_MODEL, "-q", "-n", "3"}},
@@ -220,7 +221,7 @@ TEST(lines_for_llama_cpp_run_as_they_are)
     said_free(&s);
 }
 
-/* What would change an answer is refused, with what there is instead. */
+/* Options that would change an answer are refused, and the message names an alternative. */
 TEST(what_is_lacking_is_refused)
 {
     static const struct {
@@ -297,7 +298,7 @@ TEST(every_command_takes_the_loading_options)
     }
 }
 
-/* What a sweep loads by itself is loaded as the command line says. */
+/* A sweep loads models as the command line says. */
 TEST(sweep_maps_weights)
 {
     char plan[128], out[128], folder[128], option[160], packed[192];

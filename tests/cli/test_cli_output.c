@@ -1,6 +1,6 @@
 /*
- * What becomes of the output of `pith`: the demo as it is read through a pipe, a disk that is full,
- * a reader that goes away, Ctrl-C.
+ * The output of `pith` in difficult places: the demo through a pipe, a full disk, a reader that
+ * goes away, Ctrl-C.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -48,8 +48,8 @@ TEST(the_demo_loses_the_fact_and_recalls_it)
     expect_word(s.out, "Right.");
     expect_word(s.out, "layer 2 head 0");
     expect_word(s.out, " = the pool's ");
-    /* A quarter of the pages, where the fact is gone, until recall brings it back. What recall keeps
-       counts, too. */
+    /* A quarter of the pages, where the fact is gone, until recall brings it back. The memory of
+       recall counts, too. */
     double full = demo_size(s.out, "full cache", "MiB", "Right: plain book.") * 1024;
     double quarter = demo_size(s.out, "a quarter", "KiB", "Wrong: ");
     double recalled = demo_size(s.out, "with recall", "KiB", "Right: plain book.");

@@ -1,7 +1,7 @@
 /*
- * `--recall` on the command line: what `pith run` tells of both forms, compared with a sequence
- * that the library makes from the same text; that a fact that was evicted is found again in the
- * same turn; what a conversation puts in front of a message; and what is refused.
+ * `--recall` on the command line. The report of `pith run` for both forms is compared with a
+ * sequence that the library makes from the same text. An evicted fact is found again in the same
+ * turn. Also the text that a conversation puts before a message, and refusals.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -302,7 +302,7 @@ static void expect_message(const json_t *list, size_t i, const char *role, const
     expect_word(json_string_value(json_object_get(m, "content")), word);
 }
 
-/* Whatever the template, what is found stands in the user's message, in front of its question. */
+/* Under every template, recalled text stands in the user's message, before its question. */
 TEST(finds_stand_in_front_of_the_users_question)
 {
     static const char *const templates[] = {"chatml", "mistral-v3"};

@@ -1,7 +1,6 @@
 /*
- * `pith run --record` and `pith eval replay` as their users meet them: the file of one is read by
- * the other, recording changes nothing that is said, and what cannot be written or read is one
- * sentence.
+ * `pith run --record` and `pith eval replay` on the command line. One reads the file of the other,
+ * recording changes no output, and a failure to write or read is one sentence.
  */
 #define _POSIX_C_SOURCE 200809L
 

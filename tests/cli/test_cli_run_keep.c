@@ -1,7 +1,7 @@
 /*
- * What `pith run` tells of a keep policy: the figures at the end and the map of `--map`, both
- * compared with a sequence that the library makes from the same text; and what becomes of the map's
- * file when something fails.
+ * The report of `pith run` on a keep policy: the figures at the end and the map of `--map`. Both
+ * are compared with a sequence that the library makes from the same text. Also the map's file after
+ * a failure.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -275,7 +275,7 @@ TEST(maps_a_prompt_without_an_answer)
     said_free(&s);
 }
 
-/* Ctrl-C ends the text; the map is of what there is. */
+/* Ctrl-C ends the text; the map shows the text so far. */
 TEST(maps_an_interrupted_run)
 {
     char path[128], buf[4096];

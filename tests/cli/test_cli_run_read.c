@@ -1,6 +1,6 @@
 /*
- * `--read` on the command line: what `pith run` tells of it, compared with a sequence that the
- * library makes from the same text; that `pith bench` takes it; and what is refused.
+ * `--read` on the command line. The report of `pith run` is compared with a sequence that the
+ * library makes from the same text. Also `pith bench` with this option, and refusals.
  */
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /*
- * test_cli_share.c - `--share` on the command line: what `pith run` and `pith eval` tell of it,
- * compared with a sequence of the library; what `pith calibrate share` finds; that a derivation
- * with parts that recur keeps its answer; and what is refused.
+ * test_cli_share.c - `--share` on the command line. The reports of `pith run` and `pith eval` are
+ * compared with a sequence of the library. Also the result of `pith calibrate share`, a derivation
+ * with recurring parts that keeps its answer, and refusals.
  */
 #define _POSIX_C_SOURCE 200809L
 

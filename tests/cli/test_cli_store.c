@@ -1,7 +1,6 @@
 /*
- * `-ctk` and `-ctv` on the command line: every pair of types does what the library does with the
- * same words, `pith info` tells what each costs, and what is no type is refused before a model is
- * read.
+ * `-ctk` and `-ctv` on the command line. Every pair of types gives the library's result, `pith
+ * info` lists the cost of each, and an unknown type is refused before a model is read.
  */
 #include <jansson.h>
 #include <math.h>
@@ -23,7 +22,7 @@ static const char *const types[] = {"f32",    "f16",    "q8_0",   "q4_0",
                                     "turbo4", "turbo3", "turbo2", "bf16"};
 #define N_TYPE (sizeof(types) / sizeof(types[0]))
 
-/* What else the options take. */
+/* Other texts that the options accept. */
 static const char *const texts[][2] = {
     {"turbo3:force", "turbo3"},
     {"q8_0", "turbo2:q8_0=1+1"},

@@ -135,7 +135,7 @@ TEST(fails_with_one_sentence)
     said_free(&said);
 }
 
-/* What a failed sweep lists behind "only ", in text of cap bytes: "a, b, c". */
+/* The list after "only " in the message of a failed sweep, as text of cap bytes: "a, b, c". */
 static void list_of(const char *tasks, char *text, size_t cap)
 {
     char sweep[128], json[512];

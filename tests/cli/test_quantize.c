@@ -1,7 +1,7 @@
 /*
  * test_quantize.c - pith_quantize from end to end on a small file made here: every type, the mix
- * and the fallbacks, the metadata, and what may go wrong on the way: cancelling, no memory, a full
- * disk. After each failure the folder must hold what it held before.
+ * and the fallbacks, and the metadata. Also failures on the way: cancelling, no memory, a full
+ * disk. After each failure the folder must be as before.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -243,8 +243,8 @@ TEST(metadata_is_kept)
     close_result(&r);
 }
 
-/* Of 8 layers the mix gives more bits to the first, the last, and those two after a multiple of
-   three behind the first: 3 and 6. */
+/* Of 8 layers the mix gives more bits to the first and the last. It also gives more to layers 3 and
+   6, the second after each multiple of three counted from the first. */
 TEST(the_mix_gives_some_layers_more_bits)
 {
     static const bool more[N_LAYER] = {true, false, false, true, false, false, true, true};

@@ -1,8 +1,7 @@
 /*
- * test_attend.c - attention over lanes against a reference in double precision, every processor
- * level against scalar bit for bit, and what must not change a row's bits: the chunk it is read in,
- * the rows beside it, entries that it does not see. One file, because every lane that is made here
- * passes all the checks.
+ * test_attend.c - attention over lanes against a reference in double precision, and every processor
+ * level against scalar bit for bit. A row's bits depend neither on the chunk and the rows beside it
+ * nor on invisible entries. One file, because every lane that is made here passes all the checks.
  */
 #include "attend_check.h"
 #include "kv_by_page.h"
@@ -82,11 +81,10 @@ static void reference(const struct fixture *f, double *out)
     test_free(pos);
 }
 
-/* Values lie in [-1, 1]. Logits err by about dim * 2^-24 * their terms (below 4 / sqrt(dim)), the
-   output by that and by some 2^-24 for each addition, where small weights are dropped by as much as
-   they are of the sum, and where values are rounded by what that may change. Queries that are turned
-   before they become codes have others: each number is off by up to 4 / 254, a logit by 0.005 in the
-   mean. */
+/* Values lie in [-1, 1]. Logits err by about dim * 2^-24 * their terms (below 4 / sqrt(dim)). The
+   output errs by that and by some 2^-24 for each addition. Dropped small weights and rounded values
+   add their own errors. Queries that are rotated before coding have other codes. Each number is off
+   by up to 4 / 254, and a logit by 0.005 in the mean. */
 static void assert_near_reference(const struct fixture *f, double tolerance)
 {
     double *want = test_calloc(out_len(f) + 1, sizeof(double));
@@ -113,7 +111,7 @@ static void attend_weights(const struct fixture *f, int32_t t, int32_t n, float 
     attend(f, t, n, out, &tap);
 }
 
-/* The same from weights in parts, of which there is room for so many. */
+/* The same from weights in parts, with room for `room` parts. */
 static void attend_parts(const struct fixture *f, int32_t t, int32_t n, int32_t room, float *out,
                          float *weight, size_t stride)
 {
@@ -149,8 +147,8 @@ static void assert_same_weights(const struct fixture *f, const float *a, const f
     assert_same_bits(a, b, (size_t)(f->n_tok * f->n_group) * weight_stride(f), what);
 }
 
-/* Weights in parts are those of the same products, unless the row's maximum moved so often that
-   stretches of it were joined: then they are off by a rounding or two for each. */
+/* Weights in parts equal the weights of the same products, unless the row's maximum moved often.
+   Then stretches were joined, and weights are off by a rounding or two for each. */
 static void assert_near_weights(const struct fixture *f, const float *a, const float *b)
 {
     enum { STRETCHES = 32 };
@@ -203,8 +201,8 @@ static void assert_weights_agree(struct fixture *f, uint64_t *rng, float *weight
     test_free(out);
 }
 
-/* Weights against the softmax of the logits in double precision. A weight is a product of an
-   exponential or a few, each off by an ulp or two and by the rounding of the difference in it. */
+/* Weights against the softmax of the logits in double precision. A weight is a product of one or
+   more exponentials. Each is off by an ulp or two and by the rounding of its argument. */
 static void assert_weights(struct fixture *f, uint64_t *rng)
 {
     size_t stride = weight_stride(f), n_row = (size_t)(f->n_tok * f->n_group);
@@ -308,8 +306,8 @@ TEST(agrees_with_doubles_for_every_head_size)
         }
 }
 
-/* A page of keys put side by side, at every level, is the keys one by one: all types, lengths of a
-   page and tails of a head size, pages that are full and that are not. */
+/* Transposed keys give the same logits as keys entry by entry, at every level. All types, page
+   lengths and tails of a head size, full and partial pages. */
 TEST(agrees_with_doubles_on_keys_side_by_side)
 {
     uint64_t rng = 14;
@@ -387,7 +385,7 @@ TEST(agrees_with_doubles_on_a_long_lane)
     }
 }
 
-/* A query's bits are the same whether later entries exist or not, and whoever is in its batch. */
+/* A query's bits depend neither on later entries nor on the other queries of its batch. */
 TEST(later_entries_do_not_matter)
 {
     uint64_t rng = 4;
@@ -433,7 +431,7 @@ static void append_rotated(struct kv_seq *seq, const struct pi_rope *rope, int32
     test_free(row);
 }
 
-/* Pages 1, 2 and 4 of a lane are replaced by pages of another lane that hold the same text 1000,
+/* Pages 1, 2 and 4 of a lane are replaced by pages of another lane. They hold the same text 1000,
    1000 and 37 positions earlier. */
 static void check_delta(bool adjacent, int32_t n_pair, enum kv_type type, double tolerance)
 {
@@ -553,8 +551,8 @@ TEST(shows_the_logits_that_it_used)
     }
 }
 
-/* Logits that rise from entry to entry: the maximum moves at every page, of which there are several
-   times as many as a row has stretches of one maximum. */
+/* Logits that rise from entry to entry: the maximum moves at every page. There are several times as
+   many pages as a row has stretches of one maximum. */
 TEST(follows_a_maximum_that_rises_with_every_entry)
 {
     uint64_t rng = 13;

@@ -1,7 +1,7 @@
 /*
- * test_attend_codes.c - attention over codes of 4, 3 and 2 bits: the kernels on pages that are made
- * here bit by bit, against what the codes stand for and every processor level against scalar; and
- * lanes of the types that are coded so, in the manner of test_attend.c.
+ * test_attend_codes.c - attention over codes of 4, 3 and 2 bits. The kernels run on pages that are
+ * made here bit by bit, against the numbers of the codes, and every processor level against scalar.
+ * Lanes of these types are tested as in test_attend.c.
  */
 #include "attend_check.h"
 #include "rounded.h"
@@ -13,7 +13,7 @@ static const enum pi_attend_type types[N_TYPE] = {PI_ATTEND_CODE4, PI_ATTEND_COD
                                                   PI_ATTEND_CODE2};
 static const int32_t dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 320, 400, 512};
 
-/* What is coded: every part is a block of its own, of its exact size, for sanitizers. */
+/* The coded parts. Every part is a block of its own, of its exact size, for sanitizers. */
 struct coded {
     enum pi_attend_type type;
     int32_t dim;
@@ -226,7 +226,7 @@ static void check_call(const struct call *c, const struct pi_attend_kernels *cpu
     assert_same_bits(a.sum, b.sum, (size_t)c->rows.n_row, "sums");
     assert_true(a.rows.need == b.rows.need);
     assert_same_bits(o, plain, n_o, "outputs");
-    /* And the outputs are those of the values as f32 under the same weights. */
+    /* The outputs equal the outputs of the values as f32 under the same weights. */
     float *v = test_calloc((size_t)(c->page.page_len * c->page.dim_v), sizeof(float));
     struct pi_attend_page page = c->page;
     scalar->decode_v[c->v.type](&page, v);
@@ -303,7 +303,7 @@ TEST(kernels_agree_with_what_codes_stand_for)
     }
 }
 
-/* Groups that are shorter than they could be, as those of 32 dimensions. */
+/* Groups of fewer dimensions than a head has, such as 32. */
 TEST(kernels_read_groups_of_any_length)
 {
     uint64_t rng = 2;
@@ -360,8 +360,8 @@ static void rounded_by(const struct call *c, const struct pi_attend_kernels *cpu
     test_free(v);
 }
 
-/* |outputs - exact ones| is at most an entry's error, 2^-7 of it and a little more, and that of the
-   sums; what counts as nothing is below either bound. */
+/* The error of outputs is at most 2^-7 of an entry and a little more, plus the error of the sums.
+   Weights that count as zero are below either bound. */
 static void check_rounded_near(const struct call *c, const float *out)
 {
     for (int32_t r = 0; r < c->rows.n_row; r++)
@@ -421,8 +421,9 @@ static void weights_fill(struct call *c, uint64_t *rng)
     }
 }
 
-/* Numbers near what a processor takes for zero, and near what the rules make zero: weights, scales,
-   the table, sums, and sums that cancel. Sums are what earlier pages could have left: multiples of
+/* Numbers near the least normal number, and near the bounds below which the rules give zero:
+   weights, scales, the table, sums, and sums that cancel. Sums are what earlier pages could have
+   left: multiples of
    2^-123. */
 static void nasty_fill(struct call *c, uint64_t *rng)
 {
@@ -453,8 +454,8 @@ static void nasty_fill(struct call *c, uint64_t *rng)
     }
 }
 
-/* Every type, size of a head, height of a call and length of a page: the same bits by all levels
-   and both ways, near the exact outputs. */
+/* Every type, head size, number of rows and page length. All levels and both ways give the same
+   bits, near the exact outputs. */
 TEST(rounded_weights_give_the_same_bits_at_every_level)
 {
     static const int32_t sizes[] = {16, 32, 64, 128};
@@ -472,8 +473,8 @@ TEST(rounded_weights_give_the_same_bits_at_every_level)
     }
 }
 
-/* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least:
-   whatever a processor does below them would show. */
+/* Pairs of products that nearly cancel each other and the sum, at all magnitudes down to the least.
+   A processor that treats small numbers as zero would fail. */
 TEST(rounded_weights_keep_small_sums)
 {
     uint64_t rng = 5;
@@ -503,7 +504,7 @@ TEST(rounded_weights_keep_small_sums)
 
 /* ---- scores ---- */
 
-/* Few vectors and many, of every type, against the sums of what the codes stand for. */
+/* Few vectors and many, of every type, against the sums of the codes' numbers. */
 static void check_scores(const struct coded *c, int32_t n_q, const struct pi_score_kernels *cpu,
                          const struct pi_score_kernels *scalar, uint64_t *rng)
 {
@@ -556,8 +557,8 @@ TEST(scores_agree_with_what_codes_stand_for)
 
 /* ---- lanes ---- */
 
-/* Logits that spread far: most weights are small. Whatever is dropped for it depends on a query
-   alone, and the weights that a tap sees are those of the same keys with other values. */
+/* Logits that spread far: most weights are small. The weights that are dropped depend on a query
+   alone. The weights that a tap sees do not depend on the values. */
 static void check_peaked(enum kv_type type_v, int32_t n_tok, int32_t n_group, uint64_t seed)
 {
     enum { N = 700, DIM = 64 };
@@ -619,9 +620,9 @@ static void append_normal(struct kv_seq *seq, uint64_t *rng, int32_t n, float *v
 }
 
 /*
- * What rounding adds to the error of an output, beside what coding costs: |o - o'|^2 / |o|^2 over
- * all rows, o from the values as they were, o' from those that are stored and from those as they
- * are rounded. Random queries see all entries of a lane, spread flatly or peaked.
+ * The error that rounding adds to an output, beside the error of coding: |o - o'|^2 / |o|^2 over
+ * all rows. o is from the original values, o' from the stored values and from the rounded ones.
+ * Random queries see all entries of a lane, spread flatly or peaked.
  */
 static void check_rounded_error(enum kv_type type_v, float sharpness, uint64_t *rng)
 {

@@ -1,6 +1,6 @@
 /*
- * test_attend_edges.c - attention where its numbers are extreme: logits beyond a float, one entry
- * or none that a query sees, negative zeros, and the exponential over all of its range.
+ * test_attend_edges.c - attention with extreme numbers: logits beyond a float, queries that see one
+ * entry or none, negative zeros, and the exponential over all of its range.
  */
 #include "attend_check.h"
 #include "rounded.h"
@@ -51,9 +51,9 @@ static float *spread_rows(uint64_t *rng, size_t n, int32_t least, int32_t most)
     return x;
 }
 
-/* Numbers whose products and sums would be subnormal, which instructions for pairs take for zero:
-   those of bf16 never are. Keys, queries and values from far below what is stored to large ones,
-   beside each other or all small, and weights that are nearly 0. */
+/* Products and sums that would be subnormal, which instructions for pairs treat as zero: with bf16
+   they never are. Keys, queries and values from far below the stored range to large ones, mixed or
+   all small, and weights that are nearly 0. */
 TEST(bf16_keeps_small_numbers)
 {
     static const int32_t spans[][2] = {{-150, -30}, {-150, 60}, {-62, -38}, {-45, -20}, {-3, 90}};
@@ -114,8 +114,8 @@ TEST(single_entry_is_exact)
     }
 }
 
-/* A product that rounds to a negative zero keeps its sign until something is added, even nothing:
-   whether later slots are skipped or added as nothing must not show. */
+/* A product that rounds to a negative zero keeps its sign until something is added, even a zero.
+   The result must be the same whether later slots are skipped or added as zeros. */
 TEST(negative_zero_keeps_its_sign)
 {
     const float zero = 0.0f, k[6] = {0, -1, 0, 0, 0, 0}, v[6] = {0, -1e-45f, 1, 1, 1, 1};

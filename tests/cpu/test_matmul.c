@@ -1,7 +1,7 @@
 /*
- * test_matmul.c - packed weights give back what the file's format means; the scalar products agree
- * with sums in double; every level gives the scalar products' bits, for every type, over all tails,
- * and writes nothing else.
+ * test_matmul.c - packed weights decode to the numbers of the file's format, and the scalar
+ * products agree with sums in double. Every level gives the scalar products' bits, for every type,
+ * over all tails, and writes nothing else.
  */
 #include <math.h>
 
@@ -196,7 +196,7 @@ TEST(packing_is_lossless)
 
 /* ---- the reference ------------------------------------------------------------------------ */
 
-/* The scalar product against a sum in double of the decoded weights; the bound is that of a sum of
+/* The scalar product against a sum in double of the decoded weights. The bound is that for a sum of
    n_col products rounded one by one. */
 static void check_scalar(enum pi_dtype type, int32_t n_col, bool extreme)
 {

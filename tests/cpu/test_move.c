@@ -1,5 +1,5 @@
-/* Moving columns: every level against bytes that are copied one by one, for rows of any size, parts
-   of any size, from the matrix itself and from others, at unaligned starts. */
+/* Moving columns: every level against bytes that are copied one by one. Rows and parts have any
+   size, come from the matrix itself and from others, and start unaligned. */
 #include <string.h>
 
 #include "testing.h"
@@ -66,7 +66,7 @@ static struct pi_move *point(struct case_ *c)
     return &c->move;
 }
 
-/* What the contract says, all of it read before any of it is written. */
+/* The contract's result: it reads everything before it writes anything. */
 static void move_slowly(const struct case_ *before, struct case_ *c)
 {
     for (int32_t i = 0; i < c->move.n_part; i++) {

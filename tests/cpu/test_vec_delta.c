@@ -1,6 +1,6 @@
 /*
- * test_vec_delta.c - the kernels of a delta net: every level gives the scalar one's bits, for all
- * sizes, in one piece and in parts, and what their formulas give in double.
+ * test_vec_delta.c - the kernels of a delta net. Every level gives the scalar kernel's bits, for
+ * all sizes, in one piece and in parts, and the results agree with the formulas in double.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * Devices: every operation is there, memory goes in and out, rows and products give the same bits on
- * both, and so does an engine, whose files either device reads. Of the checked device: whoever takes
- * one of its addresses for a pointer crashes.
+ * Devices: every operation is there, memory can be written and read, and rows and products give the
+ * same bits on both. So does an engine, and either device reads its files. On the checked device,
+ * code that uses a device address as a pointer crashes.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -67,7 +67,7 @@ TEST(memory_goes_in_and_out)
     }
 }
 
-/* What a process that reads a byte there ends with; 0: it could. */
+/* The status of a process that reads a byte there; 0: it could. */
 static int status_of_reading(struct pi_at at)
 {
     int status = 0;

@@ -1,7 +1,7 @@
 /*
- * test_account.c - the account of the memory that grows with conversations: its parts sum to what
- * the process grew by, as the system counts it, a budget for everything holds everything, and what
- * cannot be held is refused.
+ * test_account.c - the account of the memory that grows with conversations. Its parts sum to the
+ * growth of the process, as the system counts it. A budget for everything holds everything, and
+ * requests beyond the budget are refused.
  */
 #include "keep_engine.h"
 
@@ -136,7 +136,7 @@ TEST(grows_as_it_says_with_text)
     assert_true(check_growth("streaming:budget=25%", "text").text_bytes > 0);
 }
 
-/* What evicted entries and lanes hold together of the full cache's bytes. */
+/* The bytes of evicted entries and lanes together, relative to the full cache. */
 TEST(lanes_and_tier_hold_less_than_half)
 {
     pith_engine_params p = params_of("streaming:budget=25%", "kv"), full = params_of(NULL, NULL);

@@ -133,8 +133,9 @@ static uint64_t stop_and_go_on(const struct setting *s, int32_t held, int32_t st
     return hash;
 }
 
-/* Stopped in every pass and at many of its blocks it is as stopped behind the pass before, which
-   pith_progress_fn does; in the first pass, and where nothing was evicted, as a fresh one. */
+/* Stopping in any pass, at many of its blocks, leaves the state after the pass before, where
+   pith_progress_fn stops. In the first pass, and where nothing was evicted, it leaves the state of
+   a fresh sequence. */
 static void check_setting(const struct setting *s, int32_t held, int32_t step)
 {
     uint64_t after[N_TOKEN + 1] = {0};

@@ -1,8 +1,7 @@
 /*
- * test_draft.c - drafts change nothing: over policies, storage types, temperatures, seeds, grammars,
- * ends, borders of pages and budgets, and lengths of memory, a text with drafts is the one without,
- * to the bit, and so is the memory that it leaves behind. Where there is no way back drafts are
- * refused.
+ * test_draft.c - drafts change nothing: text and memory after it are the same to the bit with and
+ * without drafts. Cases: policies, storage types, temperatures, seeds, grammars, ends, borders of
+ * pages and budgets, and lengths of memory. Drafts are refused where passes cannot be undone.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -129,7 +128,7 @@ TEST(drafts_change_no_text_under_types_and_policies)
     assert_true(n_draft > n_accepted && n_accepted > 500);
 }
 
-/* Whatever a choice depends on, row by row. */
+/* Everything that a choice depends on, row by row. */
 TEST(drafts_change_no_text_under_grammars_stops_and_biases)
 {
     static const char gbnf[] =
@@ -354,8 +353,8 @@ TEST(refuses_bad_parameters)
     pith_engine_free(e);
 }
 
-/* A drafting model with a few tokens more drafts, with many more it has another vocabulary. What it
-   says is random: little comes true. */
+/* A drafting model with a few more tokens can draft; one with many more has another vocabulary. Its
+   drafts are random, so few are accepted. */
 TEST(another_model_drafts_and_another_vocabulary_is_refused)
 {
     static const int32_t more[] = {40, 300};
@@ -391,7 +390,7 @@ TEST(another_model_drafts_and_another_vocabulary_is_refused)
     pith_engine_free(e);
 }
 
-/* Who listens to what is computed hears each token once: nothing is drafted. */
+/* A tap hears each computed token once: nothing is drafted. */
 TEST(a_tap_hears_each_token_once)
 {
     int n = 0;

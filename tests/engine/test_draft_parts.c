@@ -1,7 +1,7 @@
 /*
- * test_draft_parts.c - what drafts are made of, without a model: the index of a text against a plain
- * search, drafts behind a text's end, edits that are followed; and the gauge against the formula in
- * draft_gauge.h, when it stops, and when it tries again.
+ * test_draft_parts.c - the parts of drafting, without a model. The index of a text is compared with
+ * a plain search, with drafts at a text's end and copies with edits. The gauge is compared with the
+ * formula in draft_gauge.h: when it stops, and when it tries again.
  */
 #include <math.h>
 
@@ -33,8 +33,8 @@ static int32_t longest_match(const int32_t *tokens, int32_t n)
     return longest;
 }
 
-/* Where an n-gram occurs so rarely that all its places are looked at, the longest match is found,
-   and the draft is what stands behind it. */
+/* Where an n-gram is rare, all its places are compared. The longest match is found, and the draft
+   is the text after it. */
 TEST(finds_the_longest_match_of_rare_ngrams)
 {
     static int32_t tokens[N];
@@ -79,8 +79,8 @@ TEST(continues_a_periodic_text)
     draft_lookup_free(&l);
 }
 
-/* A copy in which a word was replaced by one of another length: behind it the source goes on, though
-   what is there occurs at other places, too. */
+/* A copy in which a word was replaced by one of another length. After it the draft follows the
+   source, although the same text occurs at other places, too. */
 TEST(follows_a_copy_behind_an_edit)
 {
     static int32_t tokens[N];

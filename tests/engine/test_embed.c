@@ -1,9 +1,9 @@
 /*
- * pith_embed: a text as one vector. The vector is compared with what the same text's logits say: in
- * a model whose output matrix W is F32, logits are W h for the normed hidden state h, so W times
- * the vector must point where the logits of the pooled token point, or their sum for a mean. Also:
- * the same bits for any chunk, threads and company, what is refused, and memory that runs out.
- * And the vectors of texts in the store of recall.
+ * pith_embed: a text as one vector. The vector is compared with logits of the same text. In a model
+ * whose output matrix W is F32, logits are W h for the normed hidden state h. So W times the vector
+ * must have the direction of the pooled token's logits, or of their sum for a mean. Also: the same
+ * bits for any chunk, threads and other sequences, refusals, and memory that runs out. And the
+ * vectors of texts in the store of recall.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -205,7 +205,7 @@ TEST(chunks_and_threads_change_no_bit)
                 assert_memory_equal(vector, reference, sizeof(vector));
             embed(e, N_TOKEN, vector); /* and again */
             assert_memory_equal(vector, reference, sizeof(vector));
-            /* Who was there is not disturbed, and no page is left. */
+            /* Other sequences are unchanged, and no page is left. */
             assert_true(pith_logits_hash(pith_seq_logits(other), N_VOCAB) == before);
             assert_int_equal(pith_seq_length(other), 40);
             pith_kv_stats stats;
@@ -405,7 +405,7 @@ TEST(recall_ranks_texts_by_words_and_vectors)
     check(text_store_change(s, &c, 1000, &n, &err), &err);
     check_fused(s, e);
     text_store_close(s);
-    /* Vectors are in the file; those of another model are not taken for this one's. */
+    /* The file holds the vectors; another model does not use them. */
     assert_int_equal(count_rows(path, "SELECT count(*) FROM span WHERE length(vector) = 256"),
                      PI_LEN(texts));
     check(text_store_open(path, 0, 50, 1000, &s, &err), &err);

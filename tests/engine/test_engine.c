@@ -1,7 +1,6 @@
 /*
- * The engine on the model of the repository: whatever the chunk, the threads, the company in the
- * batch, the processor level or the history of the sequence, the same tokens give the same bits;
- * and whatever fails, nothing is lost and nothing leaks.
+ * The engine on the repository's model. The same tokens give the same bits for any chunk, threads,
+ * batch, processor level and history of the sequence. A failure loses nothing and leaks nothing.
  */
 #define _POSIX_C_SOURCE 200809L
 

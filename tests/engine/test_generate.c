@@ -1,6 +1,6 @@
 /*
- * The loop from prompt to text, on the model of the repository: what is handed out is the text of
- * the tokens, cut where it should be, and the sequence afterwards holds what pith.h says.
+ * The loop from prompt to text, on the repository's model. The output is the text of the tokens,
+ * cut at the right place. Afterwards the sequence is as pith.h says.
  */
 #include <math.h>
 #include <string.h>
@@ -149,7 +149,8 @@ TEST(the_text_stays_in_the_grammar)
     pith_grammar_free(g);
 }
 
-/* What bias forbids and the grammar asks for is a failure, and not a free token. */
+/* If bias forbids every token that the grammar allows, generation fails. It does not choose another
+   token. */
 TEST(a_grammar_without_a_token_is_a_failure)
 {
     static const char gbnf[] = "root ::= \"\\x01\"";
@@ -407,7 +408,7 @@ static bool remembers(const char *keep, bool fact_first)
     return strstr(o.text, "copper lantern") != NULL;
 }
 
-/* What a keep policy holds is answered, and what it has evicted is not. */
+/* Facts that a keep policy holds are answered, and evicted ones are not. */
 TEST(facts_stay_or_go_with_the_policy)
 {
     assert_true(remembers(NULL, true));

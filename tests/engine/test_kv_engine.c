@@ -1,7 +1,7 @@
 /*
- * test_kv_engine.c - storage types in an engine: which ones it takes where many query heads share a
- * KV head, and that every pair of them, also of layers that differ, gives the same logits in any
- * chunk, within its budget of bytes, with a keep policy and after a file.
+ * test_kv_engine.c - storage types in an engine: the types it accepts where many query heads share
+ * a KV head. Every pair of types, also with layers that differ, gives the same logits in any chunk
+ * and within its budget of bytes. So it does with a keep policy and after a file.
  */
 #include <unistd.h>
 

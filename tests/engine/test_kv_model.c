@@ -13,7 +13,7 @@ static uint64_t below(struct world *w, uint64_t n)
     return rng_below(&w->rng, n);
 }
 
-/* What an operation returned is what was foretold. */
+/* The status of an operation is the expected one. */
 static bool went(struct world *w, enum op op, pith_status got, pith_status want)
 {
     if (got != want)
@@ -128,7 +128,7 @@ static void op_compact(struct world *w, struct pair *p)
         assert_true(to[l].n_page <= apart + (pi_max(0, n - apart) + P - 1) / P);
     }
     pith_status want = copies > model_free_bytes(w) ? PITH_KV_FULL : PITH_OK;
-    assert_true(copies <= kv_seq_charge_copies(p->seq)); /* what a plan sets aside */
+    assert_true(copies <= kv_seq_charge_copies(p->seq)); /* pages that a plan sets aside */
     kv_seq_clear_charges(p->seq);
     if (!went(w, OP_COMPACT, kv_seq_compact_lanes(p->seq, cut, n_cut, 1, NULL), want))
         return;
@@ -162,7 +162,7 @@ struct stretch {
     int32_t slot, n;
     int32_t first, head; /* page of the first, and entries before it there */
     int32_t last, gone;  /* page behind it, and those that go there */
-    int32_t from, index; /* slot and page of what stands there, */
+    int32_t from, index; /* slot and page of its first entry, */
     int32_t n_from;      /* pages */
 };
 
@@ -191,7 +191,7 @@ static void draw_stretch(struct world *w, const struct lane *m, const struct lan
     s->from += below(w, 20) == 0;
 }
 
-/* What goes; false: there is no such stretch. */
+/* Chooses the stretch to evict; false: there is none. */
 static bool place_stretch(const struct lane *m, struct stretch *s)
 {
     if (s->n < 1 || s->slot + s->n > m->len)
@@ -262,7 +262,7 @@ static void op_span(struct world *w, struct pair *p, const struct pair *other)
     draw_stretch(w, m, q, &s);
     bool valid = place_stretch(m, &s), there = place_from(q, &s);
     bool before = p != other || s.from + s.n <= s.slot;
-    if (valid && there && below(w, 4)) /* at the position of what goes */
+    if (valid && there && below(w, 4)) /* at the position of the stretch */
         delta = m->entry[s.slot].pos + m->page[s.first].delta - q->entry[s.from].pos -
                 q->page[s.index].delta;
     bool fits = true;

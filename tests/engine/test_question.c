@@ -1,7 +1,7 @@
 /*
- * What of a message asks, and where recall goes in a prompt: the byte and the token in front of its
- * question, for texts with and without a label, lines and a template around them; and that tokens
- * on both sides stay.
+ * The question in a message, and the place of recall in a prompt: the byte and the token before the
+ * question. Texts are with and without a label, lines and a template around them. The tokens on
+ * both sides stay the same.
  */
 #include <string.h>
 
@@ -59,7 +59,7 @@ TEST(takes_a_short_message_whole)
                     "Thanks. And the code word? Just say it.");
 }
 
-/* What asks at the end of a long message: filler before it has no part in it. */
+/* The question at the end of a long message does not include the filler before it. */
 TEST(finds_what_asks_at_the_end)
 {
     expect_behind("What is the code word?", "What is the code word?");

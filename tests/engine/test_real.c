@@ -1,7 +1,7 @@
 /*
- * test_real.c - a real pretrained model, SmolLM2-135M-Instruct, where PITH_MODELS names a folder
- * that has it: it loads, writes what llama.cpp writes (golden/real.txt, made by
- * scripts/golden/real.py), and finds facts of a text under the full cache and under a budget.
+ * test_real.c - a real pretrained model, SmolLM2-135M-Instruct, from the folder that PITH_MODELS
+ * names. It loads and writes the text of llama.cpp (golden/real.txt, made by
+ * scripts/golden/real.py). It finds facts of a text under the full cache and under a budget.
  */
 #define _POSIX_C_SOURCE 200809L
 

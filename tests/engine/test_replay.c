@@ -1,6 +1,6 @@
 /*
- * Replay: the loss of attention by hand and against numpy, the policy the very one of the engine,
- * and everything that can be wrong with a file or an argument in a sentence.
+ * Replay: the loss of attention by hand and against numpy, and the engine's own policy. Every fault
+ * of a file or an argument is one sentence.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,8 +38,8 @@ static double number(const json_t *object, const char *key)
 
 /* ---- the arithmetic ---- */
 
-/* One query head of size 1 and two of value size: keys with logits ln 1, ln 2, ln 4, ln 1, so the
-   weights are 1/8, 2/8, 4/8, 1/8. Key 2 is gone: what is left is 1/4, 2/4, 1/4. */
+/* One query head of size 1, and values of size 2. Keys have logits ln 1, ln 2, ln 4, ln 1, so the
+   weights are 1/8, 2/8, 4/8, 1/8. Without key 2 the weights are 1/4, 2/4, 1/4. */
 TEST(loss_is_that_computed_by_hand)
 {
     const float q[] = {2.0f};
@@ -77,8 +77,8 @@ TEST(loss_is_that_computed_by_hand)
     expect_near("most error", lost.error_max, lost.error, 1e-15);
 }
 
-/* All that was read is gone, two queries of two heads: the first query has only its own key left,
-   and the second its own and the first's. Logits far apart must not vanish in the sum. */
+/* Every entry is evicted. There are two queries of two heads: the first query has only its own key
+   left, and the second its own and the first's. Logits far apart must not vanish in the sum. */
 TEST(losing_everything_costs_everything)
 {
     static const float q[] = {1000, 0, -1000, 0}; /* [2][2][1] */
@@ -254,7 +254,7 @@ TEST(without_an_eviction_nothing_is_lost)
     }
 }
 
-/* The summary is the mean of its rows, and the counters are those of the rounds. */
+/* The summary is the mean of its rows, and the counters match the rounds. */
 TEST(the_summary_is_the_mean_of_its_rows)
 {
     static const int32_t at[] = {20, 53};

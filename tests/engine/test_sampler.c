@@ -141,8 +141,8 @@ static void compare_chances(pith_sampler *s, const struct choice *expected, int3
     assert_int_equal(pith_sampler_chances(s, top, 0), 0);
 }
 
-/* Draws often and compares with the definition: nothing outside of it, and chi-square within
-   five standard deviations (variance 2 per degree of freedom) of its mean. */
+/* Samples often and compares with the definition. No token outside of it is drawn, and chi-square
+   is within five standard deviations (variance 2 per degree of freedom) of its mean. */
 static void compare(const float *logits, int32_t n, const int32_t *history, int32_t n_history,
                     const pith_sample_params *p)
 {

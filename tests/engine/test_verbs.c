@@ -87,7 +87,7 @@ TEST(an_engine_that_cannot_be_made_leaves_nothing)
     }
 }
 
-/* What was to be forked goes on as if nothing had been tried. */
+/* After the failure, the sequence to be forked goes on as if nothing had been tried. */
 TEST(a_sequence_or_fork_that_cannot_be_made_leaves_nothing)
 {
     for (size_t c = 0; c < PI_LEN(combos); c++) {

@@ -355,7 +355,8 @@ TEST(a_cancelled_run_tells_how_far_it_was)
     expect_near(stopper.fraction, 0.25, 0.0);
     assert_int_equal(eval_ask(run, ids, n, NULL, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
     assert_null(answer.text);
-    assert_string_equal(stopper.what, "1 of 4"); /* what an item's passes repeat */
+    assert_string_equal(stopper.what, "1 of 4"); /* share of tokens in an item's passes that repeat
+                                                    others */
     stopper.left = 3;                            /* now within the answer */
     assert_int_equal(eval_ask(run, ids, n, NULL, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
     assert_int_equal(eval_progress(run, 0.5, &err, "the end"), PITH_CANCELLED);

@@ -128,7 +128,7 @@ TEST(recursion_runs_on_the_model)
     pith_model_free(model);
 }
 
-/* What is asked for may be no UTF-8, and may be beyond the model and beyond all numbers. */
+/* Arguments that are not UTF-8, beyond the model, or beyond all numbers. */
 TEST(needle_refuses_settings_beyond_the_model)
 {
     pith_model *model = load_model();
@@ -171,8 +171,9 @@ TEST(needle_refuses_settings_beyond_the_model)
     pith_model_free(model);
 }
 
-/* A template that opens the thinking block itself: the answer has no "<think>" of its own, and one
-   that never comes to "</think>" is no answer all the same. An opening of the answer closes it. */
+/* A template that opens the thinking block itself: the answer has no "<think>" of its own. An
+   answer that never comes to "</think>" is no answer here either. An opening of the answer closes
+   it. */
 TEST(an_answer_closes_the_thought_that_a_template_opens)
 {
     char path[] = "/tmp/pith-thinking-XXXXXX";

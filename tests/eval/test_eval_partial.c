@@ -1,7 +1,7 @@
 /*
  * test_eval_partial.c - models that rotate a part of each head (rope.dimension_count below the head
- * size): what the positions turn, calibration, keep policies, storage types and recall on random
- * weights, measured as on any other model.
+ * size). Positions, calibration, keep policies, storage types and recall work on random weights as
+ * on any other model.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -200,8 +200,8 @@ static json_t *stack(const struct eval_setup *setup, const char *budget)
     return result;
 }
 
-/* Every policy that needs no file: a budget that is never reached changes no bit of any token's
-   nll, a small one evicts and leaves numbers. */
+/* Every policy that needs no file. A budget that is never reached changes no bit of any token's
+   nll; a small one evicts, and the results are finite. */
 TEST(every_keep_policy_runs_on_them)
 {
     pith_policy_info info;
@@ -228,7 +228,8 @@ TEST(every_keep_policy_runs_on_them)
     assert_true(n >= 16);
 }
 
-/* Statistics of the rotated pairs and of what is not rotated; V3 with them, over every type. */
+/* Statistics of the rotated pairs and of the unrotated dimensions; V3 with them, over every
+   type. */
 TEST(statistics_are_of_rotated_pairs)
 {
     char keep[256];
@@ -300,8 +301,8 @@ static double most_apart(const pith_model *model, const float *a, const float *b
     return most;
 }
 
-/* A text is cut to half when it has been read; the turn behind it reads all that was evicted again,
-   at its own positions, and finds the full cache but for the order of sums. */
+/* A text is cut to half when it has been read. The next turn reads all evicted tokens again, at
+   their own positions. The result equals the full cache except for the order of sums. */
 TEST(recall_brings_all_entries_back)
 {
     for (int k = 0; k < N_KIND; k++) {

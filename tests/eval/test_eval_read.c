@@ -1,6 +1,6 @@
 /*
- * test_eval_read.c - read policies in what measures: every task takes one and says how much was
- * read, a sweep puts its budgets into it, a report names it, and a replay shows what it chooses,
+ * test_eval_read.c - read policies in the measuring commands. Every task accepts one and says how
+ * much was read, a sweep varies its budgets, and a report names it. A replay shows its choice,
  * which is compared with the formula of QuoKA in double precision.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -331,8 +331,9 @@ static double length_of(const double *x, int32_t n)
     return sqrt(sum);
 }
 
-/* Algorithm 1 of QuoKA for a chunk of no more queries than are kept: the mean of the group's unit
-   queries of each token, the cosine-like product with every key, the largest over the tokens. */
+/* Algorithm 1 of QuoKA for a chunk of no more queries than are kept. For each token it takes the
+   mean of the group's unit queries and its cosine-like product with every key. It keeps the largest
+   over the tokens. */
 static void score_by_hand(const struct eval_record *rec, int32_t layer, int32_t head, double *score)
 {
     int32_t dim = rec->dim_k, group = rec->n_head / rec->n_head_kv;
@@ -395,7 +396,8 @@ TEST(replay_chooses_by_quokas_formula)
     eval_record_close(&rec);
 }
 
-/* What is read is of what is kept, and a budget that is never reached is the keep policy alone. */
+/* A read policy chooses among the kept entries. With a budget that is never reached, the result is
+   that of the keep policy alone. */
 TEST(replay_reads_of_what_is_kept)
 {
     const char *keep = "streaming:budget=24,slack=2,sinks=2";

@@ -1,5 +1,5 @@
-/* The reasoning tasks of `pith eval`: recursion, derivation, questions. What a generator writes is
-   worked out again here, by other means. */
+/* The reasoning tasks of `pith eval`: recursion, derivation, questions. The answers of the
+   generators are computed again here by other means. */
 #include "testing.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /*
- * test_eval_recall.c - recall in what measures: every task takes one or says why not, a sweep has
- * it as a dimension and knows its results again, tables and reports name it and show its seconds.
+ * test_eval_recall.c - recall in the measuring commands. Every task accepts it or says why not, and
+ * a sweep has it as a dimension and finds its old results. Tables and reports name it and show its
+ * seconds.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -230,7 +231,7 @@ TEST(every_task_runs_with_recall_of_entries)
 
 #define LONGER "{\"task\": \"needle\", \"style\": \"pith\", \"lengths\": [384], \"needles\": 3}"
 
-/* Those that ask put text into their prompts. */
+/* Tasks with questions put text into their prompts. */
 TEST(tasks_that_ask_run_with_recall_of_text)
 {
     static const char recall[] = "text:floor=0,bleed=4";
@@ -339,7 +340,7 @@ TEST(the_stack_has_rows_with_recall)
         assert_true((number(row, "recall_seconds") > 0) == (i >= 3));
         assert_true((number(row, "evicted") > 0) == (i >= 2));
     }
-    /* What comes back is within the budget: the same pages or fewer, and another text. */
+    /* Restored entries are within the budget: the same pages or fewer, and another text. */
     assert_true(number(json_array_get(rows, 3), "diff") != number(json_array_get(rows, 2), "diff"));
     eval_print_table(result, &table);
     assert_non_null(strstr(table.data, "recall_seconds"));

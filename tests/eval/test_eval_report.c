@@ -145,7 +145,7 @@ static void check_entity(const char *at)
     fail_msg("no entity: %.20s", at);
 }
 
-/* What XML asks for beyond the encoding. */
+/* XML's rules beyond the encoding. */
 static void check_well_formed(const struct eval_text *page)
 {
     static const char doctype[] = "<!DOCTYPE html>\n";
@@ -315,7 +315,8 @@ TEST(seeds_are_one_point)
     report_free(&r);
 }
 
-/* What differs in its settings is another chart, what differs in its seed is not. */
+/* Rows that differ in their settings go to different charts; rows that differ in their seed do
+   not. */
 TEST(settings_make_groups_and_seeds_do_not)
 {
     struct line lines[] = {usual[0], usual[1], usual[0], usual[4]};

@@ -1,7 +1,7 @@
 /*
- * test_eval_share.c - the table of many requests in one KV memory: what rows and requests are made
- * of, the arithmetic between its columns, that a row's figures are those of its requests alone
- * where nothing may change them, and that it repeats.
+ * test_eval_share.c - the table of many requests in one KV memory: how rows and requests are made,
+ * and the arithmetic between columns. Where nothing may change them, a row's figures equal the sums
+ * over its requests alone. The table repeats.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -291,7 +291,7 @@ TEST(memory_is_counted_from_pages)
     assert_int_equal(bytes, sum / 2);
     check(share_items_memory(&items, &setup, 16, 0.01, &bytes, &err), &err);
     assert_int_equal(bytes, most);   /* the largest request must fit */
-    setup.engine.share = "memshare"; /* of a row, and not of what the memory is measured by */
+    setup.engine.share = "memshare"; /* of a row; the memory is measured without it */
     check(share_items_memory(&items, &setup, 16, 0.5, &bytes, &err), &err);
     assert_int_equal(bytes, sum / 2);
     share_items_free(&items);
@@ -336,7 +336,7 @@ static const char *const all_rows[] = {"none", "prefix", LOOSE, "random",
                                        "prefix + " LOOSE " + streaming:budget=96"};
 #define N_ROW 5
 
-/* What repeats exactly, of a row. */
+/* The columns of a row that repeat exactly. */
 static const char *const exact[] = {"affected",      "peak_running", "kv_peak_bytes", "preempted",
                                     "cached_tokens", "evicted",      "steps_closed",  "accuracy",
                                     "pages_shared",  "same",         "steps_compared"};

@@ -1,7 +1,7 @@
 /*
- * test_eval_stack.c - the table of everything that makes a cache cheaper: which configurations
- * there are, that each row is what perplexity measures of it alone, its bytes counted from pages,
- * and what a table, CSV and a report make of it.
+ * test_eval_stack.c - the table of everything that makes a cache cheaper: its configurations, each
+ * row against perplexity measured alone, and its bytes counted from pages. Also its output as a
+ * table, as CSV and in a report.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -235,7 +235,7 @@ TEST(each_row_is_what_perplexity_measures)
     json_decref(result);
 }
 
-/* Whole pages of the full cache, and of what a budget leaves. */
+/* Whole pages of the full cache, and of a cache within a budget. */
 TEST(counts_bytes_in_whole_pages)
 {
     static const char *const budgets[] = {"48"};

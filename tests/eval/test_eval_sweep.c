@@ -37,7 +37,7 @@ static void put(const char *path, const char *text, size_t len)
 
 /* ---- running ---- */
 
-/* What a sweep said, and when it is to be stopped. */
+/* The notes of a sweep, and the point at which it is to be stopped. */
 struct watch {
     char notes[4096];
     int32_t stop_at; /* the cell, counted from 1, at which progress says no; 0: none */
@@ -268,7 +268,7 @@ TEST(leaves_strange_lines)
     free(text);
 }
 
-/* What a cell's result depends on runs it anew, what it does not leaves it. */
+/* A change of a setting that a cell's result depends on runs the cell anew; any other leaves it. */
 TEST(runs_a_cell_anew_when_its_settings_change)
 {
     static const char *const same[] = {
@@ -384,7 +384,7 @@ TEST(ignores_seeds_where_nothing_is_drawn)
     }
 }
 
-/* Whoever names the wrong file keeps it. */
+/* A sweep leaves a file that is not its own unchanged. */
 TEST(other_files_are_left_alone)
 {
     static const char *const texts[] = {"notes without a newline", "{\n  \"model\": \"x\"\n}",
@@ -673,8 +673,8 @@ TEST(streaming_keeps_sinks_and_the_end)
     json_decref(table);
 }
 
-/* A policy that overwrites holds its budget at every token that is read alone, and one less behind
-   a turn of a prompt; what is left over, a token, belongs to the last. Its slots are in no order.
+/* A policy that overwrites holds its budget after every token that is read alone, and one less
+   after a turn of a prompt. The remaining token belongs to the last. Its slots are in no order.
  */
 TEST(overwriting_holds_the_budget_at_every_token)
 {

@@ -1,6 +1,6 @@
-/* The haystacks of `pith eval`, needle and RULER: every prompt is read again here, by other means
-   than those that wrote it, and must have the one answer that it is said to have. One file,
-   though a long one: both stand on the same counter of tokens and the same prose. */
+/* The haystacks of `pith eval`, needle and RULER. Every prompt is read again here by other means
+   than it was written, and must have the one answer that it claims. One file, though a long one:
+   both use the same counter of tokens and the same prose. */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 
@@ -283,8 +283,8 @@ static pith_status count_with_edge(void *user, const char *text, const char *pre
     return status;
 }
 
-/* The depth in tokens puts the needle behind the last sentence; that makes the text too long, and
-   the words that are taken off take the end of that sentence with them. */
+/* The depth in tokens puts the needle after the last sentence, which makes the text too long. Words
+   are then taken off the end of that sentence. */
 TEST(a_needle_moves_back_when_its_place_goes_away)
 {
     struct eval_counter edge = {count_with_edge, NULL};
@@ -349,7 +349,7 @@ TEST(needle_refuses_lengths_and_words_that_do_not_fit)
     assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
     eval_needle_text_free(&t);
     p = needle_params(EVAL_NEEDLE_PAPER, "one\0two");
-    p.haystack_len = 7; /* behind a zero byte nobody would read the question */
+    p.haystack_len = 7; /* a zero byte would hide the question */
     assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "zero byte"));
     eval_needle_text_free(&t);

@@ -1,6 +1,6 @@
 /*
- * test_facts.c - `pith eval facts`: its files, one sentence for each thing that can be wrong with
- * them, and the task on the small model of the repository, where what a cut leaves is known.
+ * test_facts.c - `pith eval facts`: its files, and one sentence for each fault in them. It runs the
+ * task on the repository's small model, where the entries that a cut leaves are known.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -170,8 +170,8 @@ TEST(the_full_cache_finds_everything)
     json_decref(result);
 }
 
-/* The end of a text is known and its start is not: one round per context, none in between, and the
-   questions see the same cut. */
+/* The model knows the end of a text but not its start. There is one round per context and none in
+   between, and the questions see the same cut. */
 TEST(streaming_finds_the_end_alone)
 {
     json_t *result = measure("streaming:sinks=1,budget=40", 0);

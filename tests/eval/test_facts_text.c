@@ -1,6 +1,6 @@
 /*
- * test_facts_text.c - texts with ten facts: the pool, where facts stand, what a seed says; and the
- * task on the small model of the repository, where questions must not see each other.
+ * test_facts_text.c - texts with ten facts: the pool, the places of facts, the effect of a seed. It
+ * runs the task on the repository's small model, where a question must not affect another.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -179,7 +179,7 @@ static double figure(const json_t *result, const char *key)
     return json_number_value(value);
 }
 
-/* The model of the repository finds most of what its own form says. */
+/* The repository's model finds most facts that are in the form of its training data. */
 TEST(the_full_cache_finds_most_facts)
 {
     struct eval_setup setup = setup_of(NULL);
@@ -222,8 +222,8 @@ static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int
     return given.logprob;
 }
 
-/* The tokens of a row are what was asked: evaluated anew they say the same of the answer, and those
-   of the reading are one text's, whatever was asked. */
+/* The tokens of a row, evaluated anew, give the same answer probabilities. The tokens of the
+   reading are the same for all questions. */
 TEST(the_tokens_of_a_row_say_the_same_again)
 {
     struct eval_setup setup = setup_of(NULL);
@@ -268,9 +268,10 @@ TEST(a_budget_that_holds_all_is_the_full_cache)
     json_decref(result);
 }
 
-/* What a question comes to depends on no other, nor on chunk and threads: given memory has the
-   questions asked one by one, no memory given side by side. */
-/* The second tier is large enough: what it has no room for is lost by age, whoever wrote it. */
+/* The result of a question depends neither on other questions nor on chunk and threads. With a
+   memory limit, questions run one by one; without one, side by side. */
+/* The second tier is large enough. If it were full, it would drop the oldest entries of any
+   sequence. */
 TEST(company_changes_no_figure)
 {
     static const char *const policies[][3] = {
@@ -301,7 +302,7 @@ TEST(company_changes_no_figure)
     }
 }
 
-/* What stays is what the policy's own rounds leave, and facts that went are not found. */
+/* The policy's own rounds decide which entries stay, and evicted facts are not found. */
 TEST(streaming_loses_the_facts_that_it_evicts)
 {
     struct eval_setup setup = setup_of("streaming:sinks=4,budget=100,slack=16");

@@ -1,6 +1,6 @@
 /*
- * test_map.c - the drawing of which positions were kept: what the rows say is what the lanes hold,
- * in files of a bounded size, for any shape and any name; a file is written whole or not at all.
+ * test_map.c - the drawing of kept positions. Its rows show the positions of the lanes, in files of
+ * a bounded size, for any shape and any name. A file is written whole or not at all.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L

@@ -1,7 +1,7 @@
 /*
  * test_perplexity.c - perplexity and divergence: the final estimates of llama-perplexity
- * (golden/perplexity.txt, made by scripts/golden/perplexity.py), and every figure against a plain
- * computation that reads one token after the other.
+ * (golden/perplexity.txt, made by scripts/golden/perplexity.py). Every figure is compared with a
+ * plain computation that reads one token after the other.
  */
 #include <math.h>
 #include <string.h>
@@ -178,7 +178,7 @@ TEST(agrees_with_llama_perplexity)
         n_compared++;
     }
     fclose(golden);
-    assert_true(n_compared >= 2); /* those of the model and the text of the repository */
+    assert_true(n_compared >= 2); /* the ones for the repository's model and text */
     if (lacks[0] != '\0')
         test_data(lacks);
 }
@@ -255,7 +255,7 @@ TEST(agrees_with_reading_token_by_token)
     json_decref(result);
 }
 
-/* Whatever is read at once and side by side: the same bits. */
+/* The bits do not depend on how many tokens and sequences run at once. */
 TEST(batches_change_no_bit)
 {
     static const int32_t batches[] = {1, 7, 64, 96, 192, 200, 10000};

@@ -1,7 +1,7 @@
 /*
- * Safetensors files and recorded tensors: what is written is read back; each way in which a file
- * can be wrong has its sentence; a recording of a run is what the model worked on, changes nothing,
- * and leaves no half file behind.
+ * Safetensors files and recorded tensors. Files are read back as they were written, and each fault
+ * of a file has its sentence. A recording holds the tensors that the model computed; it changes
+ * nothing and leaves no partial file behind.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -108,7 +108,7 @@ static void check_rotation(const struct eval_record *rec, const float *q_pre, co
     assert_true(turned > 1.0);
 }
 
-/* What the lanes hold is what was recorded, in the storage type. */
+/* The entries of the lanes equal the recorded ones, in the storage type. */
 static void check_stored(const struct eval_record *rec, const pith_seq *seq, int32_t layer,
                          const float *k, const float *v)
 {
@@ -232,7 +232,7 @@ TEST(recorded_rows_give_the_engines_attention)
     pith_engine_free(e);
 }
 
-/* Whatever the chunk, and with or without a recorder: the same logits, and the same file. */
+/* The logits and the file are the same for any chunk, and the logits also without a recorder. */
 TEST(recording_changes_nothing)
 {
     static const int32_t chunks[] = {512, 1, 9};

@@ -1,6 +1,6 @@
 /*
- * test_voices.c - the probability of a given answer and the figures of pairs: against logits that
- * are computed here through pith.h alone, on the small model of the repository.
+ * test_voices.c - the probability of a given answer and the figures of pairs. They are compared
+ * with logits that are computed here through pith.h alone, on the repository's small model.
  */
 #include <math.h>
 #include <needle.h>
@@ -159,7 +159,7 @@ TEST(probabilities_are_those_evaluated_here)
     }
 }
 
-/* The answer, its cost and the verdict are those of a run without a probability. */
+/* The answer, its cost and the verdict are the same as in a run without a probability. */
 TEST(a_probability_changes_no_answer)
 {
     static const char *const policies[][2] = {

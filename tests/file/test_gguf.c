@@ -1,7 +1,7 @@
 /*
- * test_gguf.c - GGUF files that are right: versions 2 and 3, every value type, look-up and typed
- * reads, the writer's round trip; and 2,000 damaged copies of a right one, which must load or be
- * refused with a sentence, but never crash. Files with one known mistake are in test_gguf_bad.c.
+ * test_gguf.c - correct GGUF files: versions 2 and 3, every value type, look-up and typed reads,
+ * the writer's round trip. Also 2,000 damaged copies, which must load or be refused with a
+ * sentence, but never crash. Files with one known mistake are in test_gguf_bad.c.
  */
 #include <math.h>
 

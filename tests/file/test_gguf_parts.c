@@ -18,7 +18,7 @@
 static struct pi_file whole_file;
 static struct pi_gguf whole;
 
-/* What a part says of itself. */
+/* The keys of a part that describe the split. */
 struct claim {
     uint32_t no, count, n_tensor; /* n_tensor 0: does not say */
     int64_t first, last;          /* tensors of the whole file */

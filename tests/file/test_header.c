@@ -1,6 +1,6 @@
 /*
- * The public headers, as the strictest C99 and C++ programs see it: this one file is compiled in both
- * languages with -pedantic and -Werror, and it uses the header's types the way a caller does.
+ * The public headers under the strictest C99 and C++ settings. This one file is compiled in both
+ * languages with -pedantic and -Werror, and it uses the header's types as a caller does.
  */
 #include "pith/pith.h"
 #include "pith/pith.h" /* twice does no harm */

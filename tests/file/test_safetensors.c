@@ -1,6 +1,6 @@
 /*
- * Safetensors files: what is written is read back, whatever the type; each way in which a file can
- * be wrong has its sentence; a file that cannot be written leaves nothing behind.
+ * Safetensors files: every type is read back as it was written. Each fault of a file has its
+ * sentence, and a file that cannot be written leaves nothing behind.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -436,8 +436,8 @@ static int32_t highest_page(const struct kv_seq *seq)
     return highest;
 }
 
-/* Lanes that grow in turn have their pages side by side all the same, in runs that are as long as
-   the lane was, and so not much more of the pool is touched than is in use. */
+/* Lanes that grow in turn still have their pages side by side, in runs as long as the lane was. So
+   the touched part of the pool is not much more than the used part. */
 TEST(pages_of_a_lane_lie_side_by_side)
 {
     enum { N_SEQ = 3, N_PAGE = 64, P = 16, N_LANE = N_LAYER * N_HEAD };
@@ -471,8 +471,8 @@ TEST(pages_of_a_lane_lie_side_by_side)
     kv_cache_free(cache);
 }
 
-/* Where it is known how long lanes get, the pages of each lie in one run, also in a pool that they
-   fill to the last page; a lane that is longer all the same takes what there is. */
+/* Where the length of lanes is known, each lane's pages lie in one run, even in a pool that they
+   fill to the last page. A longer lane takes any free pages. */
 TEST(expected_pages_lie_side_by_side)
 {
     enum { N_SEQ = 3, N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };
@@ -504,7 +504,7 @@ TEST(expected_pages_lie_side_by_side)
     kv_cache_free(cache);
 }
 
-/* What is left to a lane is no loss: a pool gives its last page to whoever asks. */
+/* Pages reserved for a lane's growth are not lost: any lane gets the last page of a pool. */
 TEST(runs_give_way)
 {
     enum { N_PAGE = 21, P = 16, N_LANE = N_LAYER * N_HEAD };

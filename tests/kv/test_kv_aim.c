@@ -1,6 +1,6 @@
 /*
- * test_kv_aim.c - overwriting an entry of a lane: which slot, what pages it takes, what truncating,
- * saving and loading make of such a lane, and attention over it.
+ * test_kv_aim.c - overwriting an entry of a lane: the slot, the pages it takes, and truncating,
+ * saving, loading and attending to such a lane.
  */
 #include "base/mem.h"
 #include "base/os.h"
@@ -73,8 +73,8 @@ TEST(the_next_token_takes_the_aimed_slot)
     kv_cache_free(cache);
 }
 
-/* An aimed lane whose pages are full takes no page for the next token; one that is shared takes a
-   copy of the page it is aimed at, and its other holder sees what it saw. */
+/* An overwriting lane whose pages are full takes no page for the next token. A shared one takes a
+   copy of the page it overwrites, and the other holder's entries stay the same. */
 TEST(an_aimed_lane_takes_no_page_and_copies_a_shared_one)
 {
     struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
@@ -225,8 +225,8 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* An overwritten lane against the same entries in order, and a prompt at once against token by
-   token: the former to rounding, the latter bit for bit. Entry pos[s] has slot at[s]. */
+/* Checks an overwritten lane against the same entries in order, to rounding. Checks a prompt at
+   once against token by token, bit for bit. Entry pos[s] has slot at[s]. */
 static void check_attention(const struct kv_seq *seq, const struct kv_seq *sorted,
                             const int32_t *pos, const int32_t *at, int32_t len, int32_t pos0)
 {

@@ -1,7 +1,7 @@
 /*
  * test_kv_block.c - pages that stay though no sequence has them, and sequences that wait in host
- * memory: who may have what, what it counts as, every allocation failing. The story of references
- * is the specification's (memshare.json, refcount_cow_trace).
+ * memory. It checks who may have them, how the account counts them, and every allocation failing.
+ * The order of references is the specification's (memshare.json, refcount_cow_trace).
  */
 #include "kv_by_page.h"
 #include "kv_check.h"
@@ -313,7 +313,7 @@ TEST(a_swapped_sequence_comes_back_bit_for_bit)
     kv_cache_free(twin);
 }
 
-/* What a fork, a block and another sequence have of it stays; each allocation fails once. */
+/* Pages that a fork, a block or another sequence holds stay; each allocation fails once. */
 TEST(what_others_share_stays_in_the_pool)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);

@@ -152,7 +152,7 @@ TEST(codes_are_right_bit_by_bit)
     }
 }
 
-/* What is lost by storing: half a step of the type's grid. */
+/* The error of storing: half a step of the type's grid. */
 TEST(codec_errors_are_bounded)
 {
     uint64_t rng = 6;
@@ -170,8 +170,8 @@ TEST(codec_errors_are_bounded)
             kv_page_write_values(cache, cache->kind, kv_page_at(cache->kind, 0), 3, 1, row, 32);
             kv_page_read_value(cache, cache->kind, kv_page_at(cache->kind, 0), 3, got);
             for (int d = 0; d < 32; d++) {
-                /* q8_0: half a step, and the scale's rounding to f16 times up to 127 steps; q4_0:
-                   likewise, but that a step of one end is missing */
+                /* q8_0: half a step, and the scale's rounding to f16 times up to 127 steps. q4_0:
+                   likewise, plus a step that is missing at one end */
                 float bound = type == KV_TYPE_F32    ? 0.0f
                               : type == KV_TYPE_F16  ? 0x1p-11f * fabsf(row[d]) + 0x1p-25f
                               : type == KV_TYPE_Q8_0 ? max / 254.0f + max * 0x1p-11f

@@ -1,14 +1,14 @@
 /*
- * test_kv_gather.c - attention over some of a lane's entries. Whatever the lane is like, the output
- * has the bits of a lane that holds nothing else, in pages of 64; of all entries, those of the lane
- * itself. Every storage type, few rows and many, every processor level, taps.
+ * test_kv_gather.c - attention over some of a lane's entries. For any lane, the output has the bits
+ * of a lane that holds only these entries, in pages of 64. For all entries, it has the bits of the
+ * lane itself. Every storage type, few rows and many, every processor level, taps.
  */
 #include "attend_check.h"
 #include "kv_by_page.h"
 
 enum { N_ENTRY = 300, MOST_ROWS = 60 };
 
-/* What a call gives. */
+/* The results of a call. */
 struct result {
     float *out;    /* [n_row][dim_v] */
     float *logits; /* [n_row][stride] */

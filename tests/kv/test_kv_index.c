@@ -257,7 +257,7 @@ static void do_reload(struct zoo *z, struct kv_seq **seq)
     *seq = loaded;
 }
 
-/* Some entries are those of another sequence, wherever they begin and end in pages. */
+/* Some entries are shared with another sequence and begin and end anywhere in pages. */
 static void do_share(struct zoo *z, struct kv_seq *seq, const struct kv_seq *from)
 {
     int32_t l = (int32_t)rng_below(&z->rng, N_LANE), layer = l / N_HEAD, head = l % N_HEAD;

@@ -1,7 +1,7 @@
 /*
  * test_kv_latent.c - lanes whose values are parts of their keys, beside lanes that store the same
- * values once more: attention, scores, norms, sums and copies have the same bits at every level of
- * the processor, and the bytes are those of the keys alone.
+ * values again. Attention, scores, norms, sums and copies have the same bits at every processor
+ * level. The bytes are the keys' alone.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -13,8 +13,8 @@
 
 TEST_GROUP(make_folder, remove_folder);
 
-/* Keys of 160 dimensions, of which the last 96 are the value: groups of the turbo types are 32 long
-   in both, so that a lane which stores values codes them alike. */
+/* Keys of 160 dimensions; the last 96 are the value. The groups of the turbo types are 32 long in
+   both, so a lane that stores values codes them in the same way. */
 #define DIM_K 160
 #define V_FROM 64
 #define DIM_V (DIM_K - V_FROM)

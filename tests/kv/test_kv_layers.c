@@ -1,7 +1,7 @@
 /*
- * test_kv_layers.c - layers of their own storage types: which types a text asks for, several
- * classes of pages under one budget of bytes, what is given back to the system, snapshots, byte
- * budgets of a keep policy.
+ * test_kv_layers.c - layers with their own storage types. It checks the types that a text names,
+ * several classes of pages under one budget of bytes, and memory given back to the system. Also
+ * snapshots and byte budgets of a keep policy.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -169,8 +169,9 @@ static int64_t resident(const struct kv_cache *cache)
     return bytes;
 }
 
-/* Lanes of the first layers grow as far as the budget goes, lose all, then those of the last ones
-   do, over and over: what one class no longer holds the system has back when another needs it. */
+/* Lanes of the first layers grow to the budget's limit and lose all entries, then lanes of the last
+   layers do, over and over. When one class needs memory, the other has given its unused memory back
+   to the system. */
 TEST(memory_is_given_back)
 {
     struct kv_geometry g = mixed;
@@ -204,8 +205,8 @@ TEST(memory_is_given_back)
 
 /* ---- account ---- */
 
-/* Lanes of unlike lengths, forks and cuts: the account is exact after every step, a step that does
-   not fit says so and changes nothing, one that fits succeeds. */
+/* Lanes of different lengths, forks and cuts. The account is exact after every step. A step that
+   does not fit says so and changes nothing; one that fits succeeds. */
 TEST(the_account_holds_through_random_steps)
 {
     struct kv_cache *cache = kv_check_cache(&mixed, 90);

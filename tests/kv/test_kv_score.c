@@ -1,7 +1,7 @@
 /*
- * test_kv_score.c - scores of a lane's entries: every kind against a reference in double precision,
- * every processor level against scalar bit for bit, over all storage types, deltas, pages that are
- * not full, few vectors and many.
+ * test_kv_score.c - scores of a lane's entries. Every kind is compared with a reference in double
+ * precision, and every processor level with scalar bit for bit. Cases: all storage types, deltas,
+ * partial pages, few vectors and many.
  */
 #include "attend_check.h"
 #include "base/half.h"

@@ -1,8 +1,8 @@
 /*
- * test_kv_share.c - pages that stand in more than one place: a last one that takes no more entries,
- * a table entry that points at another page, one page that counts for two, and what attention makes
- * of it; what is refused is test_kv_span.c's. Numbers of the specification's vectors
- * (memshare.json) stand where they are used.
+ * test_kv_share.c - pages in more than one place. A last page takes no more entries, a table entry
+ * points at another page, and one page counts for two. Also attention over such lanes; refusals are
+ * in test_kv_span.c. Numbers of the specification's vectors (memshare.json) stand where they are
+ * used.
  */
 #include "attend_check.h"
 #include "kv/snapshot.h"
@@ -11,8 +11,8 @@
 
 /* ---- closing ---- */
 
-/* Whatever makes room, appends and tells of it agrees that a closed page takes nothing. Here one is
-   closed by a fork's that stands for it. */
+/* All functions that make room, append or report room agree that a closed page takes nothing. Here
+   a page is closed because a fork's page replaces it. */
 TEST(a_closed_page_takes_nothing)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 40);
@@ -62,7 +62,7 @@ TEST(a_reservation_for_an_open_page_is_none_for_a_closed_one)
     kv_cache_free(cache);
 }
 
-/* What opens a page again: losing an entry, packing, a new entry in an old one's place. */
+/* Losing an entry, packing, or overwriting an old entry opens a page again. */
 TEST(truncating_and_compacting_open_a_closed_page)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 60);
@@ -236,8 +236,8 @@ TEST(refuses_counts_beyond_16_bits)
     kv_cache_free(cache);
 }
 
-/* Packing: a page that stays whole goes on counting, in a page of its own; what is left of another
-   counts once and joins its neighbours. */
+/* Packing: a page that stays whole keeps its count, in a page of its own. The remaining entries of
+   another page count once and join their neighbours. */
 TEST(compacting_keeps_whole_pages_and_their_counts)
 {
     struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
@@ -344,7 +344,7 @@ static void assert_near(const float *a, const float *b, size_t n, double toleran
                      (double)b[i]);
 }
 
-/* What attention over a sequence gives, with the taps' rows; guests may be NULL. */
+/* The result of attention over a sequence, with the taps' rows; guests may be NULL. */
 static void attend_twin(const struct twins *t, const struct kv_seq *seq,
                         const struct kv_seq *guests, float *out, struct kv_attend_tap *tap)
 {
@@ -367,8 +367,8 @@ static void attend_twin(const struct twins *t, const struct kv_seq *seq,
     test_free(scratch);
 }
 
-/* Logits, weights, maxima and sums: those of the folded lane are those of the copies together. A
-   weight may be of parts that were dropped as too small (kv_attend). */
+/* Logits, weights, maxima and sums of the folded lane equal the sums over the copies. A weight may
+   be of parts that were dropped as too small (kv_attend). */
 static void check_taps(const struct twins *t)
 {
     size_t n_row = (size_t)(t->f.n_tok * t->f.n_group), stride = 80, n = n_row * stride;
@@ -397,8 +397,8 @@ static void check_taps(const struct twins *t)
     test_free(out);
 }
 
-/* The folded lane gives what the one with duplicates does, to rounding: where both are the
-   sequence's own, guests of another, and some entries that are listed. */
+/* The folded lane gives the result of the lane with duplicates, to rounding. Cases: both sequences
+   are the same, guests are of another, some entries are listed. */
 static void check_twins(struct twins *t, uint64_t *rng, double tolerance)
 {
     float *want = test_calloc(out_len(&t->f), sizeof(float));
@@ -416,7 +416,7 @@ static void check_twins(struct twins *t, uint64_t *rng, double tolerance)
     test_free(want);
 }
 
-/* Every storage type, one row, a group, and so many that pages are decoded. */
+/* Every storage type, one row, a group, and enough rows that pages are decoded. */
 TEST(folding_attends_as_duplicates_do)
 {
     static const int32_t calls[][3] = {{1, 1, 73}, {1, 5, 73}, {3, 4, 60}, {40, 3, 40}};
@@ -551,8 +551,8 @@ TEST(the_error_stays_below_the_published_bound)
     kv_cache_free(cache);
 }
 
-/* memshare.json, rope_delta_query: a key that was written at 37 and is read at 117, by a query at
-   200; and where it is read where it was written. */
+/* memshare.json, rope_delta_query: a key that was written at 37 and is read at 117 by a query at
+   200. Also a key that is read where it was written. */
 TEST(a_shifted_query_is_that_of_the_vector)
 {
     static const struct {

@@ -1,7 +1,7 @@
 /*
- * test_kv_span.c - stretches of a lane that others stand for, wherever they begin and end in pages:
- * what is left of those pages, what cannot be done, each with its sentence, and that forgetting a
- * stretch takes it back.
+ * test_kv_span.c - stretches of a lane that other entries replace, beginning and ending anywhere in
+ * pages. It checks the remaining entries of those pages, a sentence for each refusal, and that
+ * forgetting a stretch takes the replacement back.
  */
 #include "base/mem.h"
 #include "kv_pages.h"
@@ -162,7 +162,7 @@ TEST(refuses_bad_origins)
     kv_cache_free(apart);
 }
 
-/* What counts more than once neither goes nor stands elsewhere. */
+/* Entries that count more than once can be neither evicted nor replaced. */
 TEST(refuses_what_is_counted_already)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);

@@ -1,7 +1,7 @@
 /*
- * test_kv_threads.c - what kv.h lets several threads do at once gives what one does: packing lanes,
- * appending to different lanes, attending to them while pages are shared, folded and closed. For
- * scripts/test-tsan.sh, too.
+ * test_kv_threads.c - operations that kv.h allows in several threads at once give the results of
+ * one thread. These are packing lanes, appending to different lanes, and attending to them while
+ * pages are shared, folded and closed. For scripts/test-tsan.sh, too.
  */
 #include "base/threads.h"
 #include "kv_by_page.h"

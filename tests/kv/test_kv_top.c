@@ -85,7 +85,7 @@ static float draw(int kind, int32_t i, int32_t n, uint64_t *rng)
         return ldexpf(rng_float(rng), (int)rng_below(rng, 200) - 100);
     case 6: /* falling */
         return -(float)i;
-    default: /* what a sample at even distances meets is highest there, and nowhere else */
+    default: /* the highest scores are at the places that a sample at even distances reads */
         return (int64_t)i * 1024 / n != (int64_t)(i + 1) * 1024 / n ? 9.0f : rng_float(rng);
     }
 }

@@ -1,6 +1,7 @@
 /*
- * test_kv_turbo.c - the storage types of few bits: the rotation, the tables, the spec's vectors,
- * what coding costs at every head size, and that no byte of a page makes reading go astray.
+ * test_kv_turbo.c - the storage types of few bits: the rotation, the tables, the specification's
+ * vectors, and the error of coding at every head size. No byte of a page makes reading leave its
+ * memory.
  */
 #include <jansson.h>
 #include <math.h>
@@ -117,8 +118,8 @@ static double share_below(double x)
     return 0.5 * erfc(-x / sqrt(2.0));
 }
 
-/* Each centroid is the mean of N(0, 1) over its cell, the midpoints to its neighbours being the
-   bounds: what Lloyd-Max is the fixed point of. Fewer codes repeat themselves. */
+/* Each centroid is the mean of N(0, 1) over its cell, whose bounds are the midpoints to its
+   neighbours: the fixed point of Lloyd-Max. A table of fewer codes is repeated. */
 TEST(tables_are_lloyd_max)
 {
     for (size_t t = 0; t < PI_LEN(turbo); t++)
@@ -313,9 +314,9 @@ TEST(distortions_are_those_of_the_specification)
     }
 }
 
-/* What searching leaves of the error, within 3 % of figures of numpy in double (4,000 vectors, the
-   same five stretches); q8_0's is the spec's. Other head sizes lie near what their groups' tables
-   cost. */
+/* The error after the search, within 3 % of figures from numpy in double (4,000 vectors, the same
+   five stretches). The figure of q8_0 is the specification's. Other head sizes lie near the error
+   of their groups' tables. */
 TEST(distortions_are_those_of_doubles)
 {
     static const struct {
@@ -342,8 +343,8 @@ TEST(distortions_are_those_of_doubles)
     }
 }
 
-/* Of every group: its direction is no worse than with the spec's codes, its product with what it
-   stands for is that one's square, and its scale is finite. */
+/* Checks every group. Its direction is no worse than with the specification's codes. Its product
+   with the decoded group is the decoded group's square, and its scale is finite. */
 TEST(encoding_is_fitted)
 {
     uint64_t rng = 13;
@@ -372,8 +373,8 @@ TEST(encoding_is_fitted)
     assert_true(better > n / 2);
 }
 
-/* What one dimension holds alone costs no more than a Gaussian row: that is what the rotation is
-   for. Its length is kept. */
+/* A row with one nonzero dimension has no larger error than a Gaussian row, because of the
+   rotation. Its length is kept. */
 TEST(one_dimension_alone_costs_no_more)
 {
     for (size_t t = 0; t < PI_LEN(turbo); t++)
@@ -446,7 +447,7 @@ TEST(rows_and_columns_hold_the_same_entries)
         }
 }
 
-/* Whatever bytes a page has, reading stays within it, and where scales are finite so are values. */
+/* For any bytes in a page, reading stays within it, and finite scales give finite values. */
 TEST(any_bytes_are_read_within_the_page)
 {
     static const int32_t dims[] = {64, 80, 96, 128, 192, 256};

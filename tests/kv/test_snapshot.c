@@ -1,6 +1,6 @@
 /*
- * test_snapshot.c - snapshots: what is loaded equals what was saved, whatever the lanes went
- * through; no damaged, foreign or forged file gets past the reader, and no failure leaves a trace.
+ * test_snapshot.c - snapshots: a loaded sequence equals the saved one, for lanes with any history.
+ * The reader refuses every damaged, foreign or forged file, and a failure leaves no trace.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,8 +38,9 @@ static void scratch_path(char *path, size_t size, const char *name)
     snprintf(path, size, "%s/%s", scratch_dir(), name);
 }
 
-/* Two sequences that met everything: *a shares pages with the other, was compacted in one lane,
-   reads pages at a delta in another, one page twice; a third lane is empty, and pages are reserved.
+/* Two sequences with every special case. *a shares pages with the other, was compacted in one lane,
+   and reads pages at a delta in another, one page twice. A third lane is empty, and pages are
+   reserved.
  */
 static void make_pair(struct kv_cache *cache, struct kv_seq **a, struct kv_seq **b)
 {
@@ -216,8 +217,8 @@ TEST(file_holds_no_more_than_the_sequence)
 
 /* ---- files that must be refused ---- */
 
-/* Loads the bytes into the cache; when that fails, asserts that the cache is as it was, else that
-   the account is right and that the sequence can be worked with. */
+/* Loads the bytes into the cache. After a failure it asserts that the cache is unchanged, otherwise
+   that the account is right and that the sequence works. */
 static pith_status try_load(struct kv_cache *cache, const uint8_t *bytes, size_t size,
                             pith_error *err)
 {
@@ -380,7 +381,7 @@ TEST(each_forged_number_has_its_sentence)
     free(good);
 }
 
-/* The same of what version 6 adds. */
+/* The same for the fields that version 6 adds. */
 TEST(each_forged_count_has_its_sentence)
 {
     size_t size;
@@ -456,8 +457,8 @@ static size_t mutate(uint8_t *bytes, size_t size, uint64_t *rng)
     }
 }
 
-/* A thousand damaged files, none of which may load; then a thousand whose size and checksum are
-   made right again, which may load only as a sound sequence. */
+/* A thousand damaged files, none of which may load. Then a thousand with correct size and checksum,
+   which may load only as a sound sequence. */
 static void check_mutations(bool counts)
 {
     size_t size;
@@ -543,8 +544,8 @@ static int count_files(const char *path)
     return n;
 }
 
-/* A limit on the size of files stands in for a full disk: at every size the old file stays, whole,
-   and nothing else is left in the directory. */
+/* A limit on the size of files simulates a full disk. At every size the old file stays whole, and
+   nothing else is left in the directory. */
 TEST(a_full_disk_leaves_the_old_file)
 {
     char path[128];

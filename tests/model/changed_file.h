@@ -1,6 +1,6 @@
 /*
- * changed_file.h - files of model_maker.h in which one key or tensor is another, for tests of what
- * loading says. For one file of a test program.
+ * changed_file.h - files of model_maker.h with one key or tensor changed, for tests of loading and
+ * its errors. For one file of a test program.
  */
 #ifndef PI_TEST_CHANGED_FILE_H
 #define PI_TEST_CHANGED_FILE_H
@@ -13,7 +13,7 @@
 #include "model_maker.h"
 #include "tensor/dtype_table.h"
 
-/* What a file says otherwise than the maker's. */
+/* The difference between a file and the maker's file. */
 struct change {
     const char *drop; /* key or tensor, or a pattern of names as for file names */
     const char *drop_too;

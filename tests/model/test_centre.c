@@ -1,6 +1,6 @@
 /*
- * test_centre.c - keys that are stored less their lane's centre: the centre is the mean of the
- * rotated bias, the model's expectations stay what they were, and what cannot go with it is
+ * test_centre.c - keys that are stored relative to their lane's centre. The centre is the mean of
+ * the rotated bias, the model's expectations stay the same, and settings that exclude it are
  * refused.
  */
 #include "model/centre.h"

@@ -1,8 +1,8 @@
 /*
- * test_families.c - what every family promises, on small random models: the logits of a text are the
- * same bits for any chunks, threads and company, after a fork, a file, a swap and a way back, and
- * behind a prefix that another request computed. Keep policies hold their budgets, and chunks change
- * no bit of any storage type. A family is one line of the table.
+ * test_families.c - the promises of every family, on small random models. The logits of a text have
+ * the same bits for any chunks, threads and other sequences. So they have after a fork, a file, a
+ * swap or a truncation, and after a prefix that another request computed. Keep policies hold their
+ * budgets, and chunks change no bit of any storage type. A family is one line of the table.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -21,7 +21,7 @@ TEST_GROUP(make_folder, remove_folder);
 #define N_PREDICT 6
 #define PAGE_LEN 16
 
-/* Those of today come first. Windows are shorter than the text. */
+/* The oldest families come first. Windows are shorter than the text. */
 static const char *const families[] = {
     "arch=llama layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
     "arch=qwen2 layers=2 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
@@ -70,7 +70,8 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     params.page_len = PAGE_LEN;
     check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
     params.kv_bytes *= 8;
-    /* kept states give way where it is short */ /* windows are shorter than the text: four texts are not one of four */
+    /* kept states give way where it is short */ /* windows are shorter than the text: four texts
+                                                    are not one of four */
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }
@@ -291,7 +292,7 @@ static void prefixes(void)
     pith_engine_free(e);
 }
 
-/* What a request gets behind another one under a keep policy, with prefixes or without. */
+/* The answer to a request after another one under a keep policy, with prefixes or without. */
 static void ask_under_keep(bool no_prefix, struct order *out)
 {
     pith_engine_params params;
@@ -336,8 +337,8 @@ static void prefixes_under_keep(void)
 
 /* ---- drafts ---- */
 
-/* From the text, most of which do not come true, and from the model itself, which do where it takes
-   the likeliest: windows, borders of pages and everything else as without. */
+/* Drafts from the text, which are mostly rejected, and from the model itself, which it accepts
+   where it takes the likeliest token. Windows, borders of pages and all else as without drafts. */
 static void drafts(void)
 {
     int64_t n_draft = 0, n_accepted = 0;
@@ -416,7 +417,7 @@ static void budgets(void)
 
 /* ---- weights that a file keeps ---- */
 
-/* Made by the first, mapped by the second, the same bits as those of memory. */
+/* The first engine writes the file, the second maps it, and the bits equal those from memory. */
 static void kept_weights(void)
 {
     pith_model *in_memory = model;

@@ -1,8 +1,8 @@
 /*
- * test_family.c - a made-up family in one file: a layer with a window, a rotation of its own and no
- * feed-forward, a layer without rotation, and one without attention. The logits are those of a plain
- * reference, however the tokens come; lanes with a window hold what a later token sees, in whole
- * pages, and go on past many windows. Policies work on the other lanes.
+ * test_family.c - a made-up family in one file. One layer has a window, a rotation of its own and
+ * no feed-forward, one has no rotation, and one has no attention. The logits equal a plain
+ * reference for any split of the tokens. Lanes with a window hold the entries that a later token
+ * sees, in whole pages, and continue past many windows. Policies work on the other lanes.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -103,7 +103,7 @@ static double dot(const double *a, const double *b, int32_t n)
     return sum;
 }
 
-/* What head h of token t makes of the keys and values of its window. */
+/* The output of head h of token t over the keys and values of its window. */
 static void attend_naive(const struct pi_layer *layer, int32_t t, int32_t h, const double *q,
                          const double *k, const double *v, double *out)
 {
@@ -387,7 +387,7 @@ TEST(lanes_hold_the_window)
     }
 }
 
-/* What lies within the window can be taken back, anything else is read again. */
+/* A truncation within the window keeps the entries; a longer one reads the text again. */
 TEST(goes_back_within_the_window)
 {
     pith_engine *e = engine_make(32, "f16", 0);
@@ -655,7 +655,7 @@ TEST(a_budget_in_bytes_counts_windows)
            "keep: a budget of 16384 bytes is not more than");
 }
 
-/* Those that read a part read all of a window, and all of everything where the budget is large. */
+/* Read policies read all of a window, and every lane whole where the budget is large. */
 TEST(read_policies_leave_windows_alone)
 {
     const char *const reads[] = {"quoka:queries=2,chunk=8", "keydiff:chunk=8", "snapkv:chunk=8",
@@ -695,7 +695,7 @@ TEST(recall_brings_back_to_lanes_without_a_window)
     pith_engine_free(e);
 }
 
-/* Layers that do not rotate their keys are those of statistics, too; windows are not. */
+/* Layers that do not rotate their keys have statistics, too; windows do not. */
 TEST(statistics_are_of_lanes_without_a_window)
 {
     pith_calibrate_params params;

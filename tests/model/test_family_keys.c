@@ -1,6 +1,7 @@
 /*
- * test_family_keys.c - what files of single families say wrongly, each in one sentence; and what a
- * right one's layers are like. The models are small and random, with a word that spoils one thing.
+ * test_family_keys.c - wrong values in files of single families, each refused with one sentence,
+ * and the layers of a correct file. The models are small and random, with a word that breaks one
+ * thing.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -84,7 +85,7 @@ TEST(layers_are_told_as_they_are)
     pith_model_free(model);
 }
 
-/* The factors are those of the context that was asked for. */
+/* The factors match the context that the caller asked for. */
 TEST(the_context_chooses_rope_factors)
 {
     pith_model_params params;

@@ -1,7 +1,7 @@
 /*
- * test_latent.c - files of families with multi-head latent attention: an older file, whose keys and
- * values of heads come from one matrix, gives the bits of a newer one with the same weights; what a
- * lane holds, and what taps are shown of it; blocks behind the layers change nothing.
+ * test_latent.c - files of families with multi-head latent attention. An older file, in which one
+ * matrix holds the heads' keys and values, gives the bits of a newer one with the same weights. It
+ * checks a lane's entries and its taps, and that blocks after the layers change nothing.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -225,8 +225,8 @@ TEST(a_layer_has_one_lane_of_one_vector)
     pith_model_free(m);
 }
 
-/* What the tap sees of a row: the key before rotation makes the same scores with the query before
-   it, at one position. */
+/* Checks the tap's row: with the query before rotation, the key before rotation gives the same
+   scores, at one position. */
 struct seen {
     int32_t n;
 };
@@ -380,7 +380,7 @@ static const char *const keeps[] = {"streaming",
 static const char *const reads[] = {"quoka",       "sampleattention", "sparq",  "lessismore",
                                     "tidaldecode", "quest",           "snapkv", "keydiff"};
 
-/* The last logits under a policy with so many entries. */
+/* The last logits under a policy with `budget` entries. */
 static uint64_t hash_under(const pith_model *m, const char *keep, const char *read, int32_t budget)
 {
     pith_engine_params params;

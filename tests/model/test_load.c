@@ -1,7 +1,7 @@
 /*
- * test_load.c - pith_model_load on a small network made here: whole, with one mistake at a time in
- * its metadata or tensors (each has its own sentence), damaged at random, and with every allocation
- * failing in turn. Mistakes of the container itself are in test_gguf_bad.c.
+ * test_load.c - pith_model_load on a small network made here: whole, damaged at random, and with
+ * every allocation failing in turn. Also with one mistake at a time in its metadata or tensors,
+ * each with its own sentence. Mistakes of the container itself are in test_gguf_bad.c.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -17,7 +17,7 @@
 
 /* ---- the file ---- */
 
-/* What differs from a right file. Zero: nothing. */
+/* The difference from a correct file. Zero: nothing. */
 struct mistake {
     const char *drop;   /* the key or tensor of this name is left out */
     const char *key;    /* this key has another value, */
@@ -28,7 +28,7 @@ struct mistake {
     uint64_t ne[2];     /* other dimensions, 0: as it should, */
     uint32_t dtype;     /* and another type */
     bool fused;         /* q, k, v are one tensor, and gate and up are (no mistake) */
-    bool huge;          /* there are two more, of 2^62 weights each of a type that nobody knows */
+    bool huge;          /* there are two more, of 2^62 weights each, of an unknown type */
 };
 
 struct counts {
@@ -233,8 +233,7 @@ TEST(whole_tensors_are_their_rows)
     assert_true(hash_of_weights(&(struct mistake){.fused = true}) == apart);
 }
 
-/* The size of what is stored in an unknown way is not known either, so that any number of weights
-   fits into a file. */
+/* The size of weights of an unknown type is unknown, so a file may claim any number of them. */
 TEST(refuses_weights_beyond_counting)
 {
     static struct bytes b;

@@ -1,6 +1,6 @@
 /*
- * test_load_latent.c - files of families with multi-head latent attention: the scale of scores that
- * their keys make, and a sentence for each key and tensor that does not fit.
+ * test_load_latent.c - files of families with multi-head latent attention: the scale of their
+ * scores, and a sentence for each key and tensor that does not fit.
  */
 #define _POSIX_C_SOURCE 200809L
 

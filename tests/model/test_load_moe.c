@@ -1,6 +1,6 @@
 /*
- * test_load_moe.c - files of families with experts: what an absent key stands for, and a sentence for
- * each key and tensor that does not fit.
+ * test_load_moe.c - files of families with experts: the default of an absent key, and a sentence
+ * for each key and tensor that does not fit.
  */
 #define _POSIX_C_SOURCE 200809L
 

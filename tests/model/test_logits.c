@@ -13,8 +13,8 @@
  *           as far from exact on average over a case, five times that average in a row, and from
  *           llama.cpp as far as both distances together explain, at most 5e-3.
  *   bound   what a case names, where llama.cpp's own arithmetic is coarser (GELU by a table of F16)
- * The normalised mean squared error, which sees scales too, may be 1e-6 or four times as much.
- * From the tolerance of a row follows that of a single logit: an error vector of that angle, spread
+ * The normalised mean squared error, which sees scales too, may be 1e-6 or four times as much. The
+ * tolerance of a single logit follows from that of a row. An error vector of that angle, spread
  * evenly, is rms * sqrt(2 * (1 - cosine)) per logit; six times that is allowed. Logits that differ
  * by more than twice this allowance must stand in the same order.
  */

@@ -1,6 +1,6 @@
 /*
  * test_prompt.c - pith_prompt: conversations as messages and as JSON in a model's own template, the
- * pieces of a prompt, and its tokens, in which what a user typed is never a special token.
+ * pieces of a prompt, and its tokens. A user's text never gives a special token.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -136,8 +136,8 @@ static int32_t count_bos(const pith_model *model, const char *json, uint32_t fla
     return found;
 }
 
-/* A template of the caller's, and the beginning of an answer, which is a user's text whatever stands
-   before it: the template's alone, a user's alone, or both. */
+/* A template of the caller's, and the beginning of an answer. That beginning is a user's text after
+   any template text: the template's alone, a user's alone, or both. */
 TEST(a_beginning_of_the_answer_is_the_users)
 {
     static const char *const templates[] = {"[A]", "{{ messages[0].content }}",

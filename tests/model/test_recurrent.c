@@ -1,7 +1,7 @@
 /*
- * test_recurrent.c - recurrent layers: their keys and tensors, what `info` says of them, and their
- * state as a part of the KV memory: going back, the budget to a byte, kept states giving way,
- * files. That results are the same however they are computed is test_families.c's.
+ * test_recurrent.c - recurrent layers: their keys and tensors, their lines in `info`, and their
+ * state as a part of the KV memory. Cases: truncation, the budget to a byte, kept states giving
+ * way, files. test_families.c checks that results are the same in every way of computing them.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -55,7 +55,7 @@ static void write_file(const char *path, const uint8_t *bytes, size_t size)
     fclose(file);
 }
 
-/* What follows a name in a file. */
+/* The bytes after a name in a file. */
 static uint8_t *find(uint8_t *bytes, size_t size, const char *name)
 {
     size_t len = strlen(name);
@@ -189,7 +189,7 @@ static pith_engine *engine_make(int64_t kv_bytes)
     return e;
 }
 
-/* Every counter against the tables. An engine has tables beside those of its cache. */
+/* Every counter against the tables. An engine has tables beside the ones of its cache. */
 static void check_account(const pith_engine *e)
 {
     pith_kv_stats stats;
@@ -240,7 +240,7 @@ TEST(goes_back_to_kept_states)
     pith_engine_free(e);
 }
 
-/* What was kept of a long text lies the denser the nearer it is to its end. */
+/* States of a long text are kept denser towards its end. */
 TEST(keeps_states_denser_towards_the_end)
 {
     pith_engine *e = engine_make(8 * estimate(N_TOKEN));
@@ -287,7 +287,8 @@ TEST(holds_the_budget_to_a_byte)
     }
 }
 
-/* Kept states are had by whoever needs their bytes, and forks have states of their own. */
+/* Kept states give their bytes to any sequence that needs them, and forks have states of their
+   own. */
 TEST(kept_states_give_way)
 {
     int64_t whole = estimate(N_TOKEN);

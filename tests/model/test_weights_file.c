@@ -1,8 +1,8 @@
 /*
- * test_weights_file.c - packed weights that a file keeps: the same logits with it and without for all
- * weight types, one file for any threads, files that do not fit (each with its sentence, none of them
- * used), folders where there can be none, and pages that the system took away. Families are in
- * test_families.c.
+ * test_weights_file.c - packed weights in a file: the same logits with it and without for all
+ * weight types, and one file for any threads. Files that do not fit are refused with a sentence
+ * each and not used. Also folders without write access, and pages that the system took away.
+ * Families are in test_families.c.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -65,7 +65,7 @@ static int32_t cut(const char *line, char cells[N_CELL][64])
 
 /* ---- options ---- */
 
-/* What makes a policy act on short texts, beside what all of its verb get. */
+/* Options that make a policy act on short texts, beside the options of its verb. */
 static const char *const more[][3] = {
     {"keep", "adakv", "budget=64,slack=8,window=8,queries=8"},
     {"keep", "snapkv", "budget=64,slack=8,window=8,queries=8"},
@@ -107,7 +107,7 @@ static void option(pith_verb verb, const char *name, char *out, size_t cap)
         }
 }
 
-/* What a cell is about. */
+/* The policies and results of a cell. */
 struct cell {
     char text[4][160]; /* by verb */
     const char *value[4];
@@ -198,7 +198,7 @@ static int32_t next_of(const pith_seq *seq)
     return pith_seq_length(seq) % 8 >= 6 ? line_end : best;
 }
 
-/* Tokens [from, to) of what the sequence says. */
+/* Tokens [from, to) of the sequence's output. */
 static void say(pith_seq *seq, int32_t from, int32_t to, int32_t *said)
 {
     pith_error err;
@@ -353,7 +353,7 @@ static void save_and_load(const struct cell *c, pith_engine *e)
     pith_engine_free(other);
 }
 
-/* What it says at random, with drafts of all lengths and without. */
+/* Random tokens, with drafts of all lengths and without. */
 static void draft_tokens(const struct cell *c, pith_engine *e)
 {
     static struct told plain, drafted;
@@ -387,7 +387,7 @@ static void expect_refusal(const struct cell *c, pith_status status, const pith_
                  expected->message);
 }
 
-/* What the page refuses: by the engine, by the scheduler, or by the use itself. */
+/* The refusals that the page lists: by the engine, by the scheduler, or by the use itself. */
 static void refuse(const struct cell *c, pith_engine *e, const pith_error *expected)
 {
     pith_scheduler *s = NULL;
@@ -490,7 +490,7 @@ TEST(other_verbs_allow_the_uses_that_the_page_says)
 
 /* ---- before and after ---- */
 
-/* What the page says of pairs: they can be used for what both parts can. */
+/* The page's rule for pairs: a pair allows the uses that both parts allow. */
 TEST(pairs_allow_the_uses_that_the_page_says)
 {
     pith_policy_info keep, other;

@@ -1,8 +1,8 @@
 /*
  * test_prototype.c - an independent check of the whole path, from a text through calibration,
- * rounds and cuts to answers: on a small model whose accuracies under each policy were measured
- * with another implementation, ours finds the same, the zero included (docs/prototype.md has all of
- * the table; scripts/golden/prototype.py says what the texts are).
+ * rounds and cuts to answers. On a small model, another implementation measured the accuracy under
+ * each policy. This test finds the same accuracies, the zero included (docs/prototype.md has the
+ * whole table; scripts/golden/prototype.py describes the texts).
  *
  * The model is shared data; without it the tests skip.
  */
@@ -260,8 +260,8 @@ static void expect_within(const char *what, double value, double low, double hig
 }
 
 /* Bounds: the figures of the other implementation (full 1.000, streaming .440, random .372, knorm
-   .339, vnorm .997, triattention .000 and .982 at half the entries), with more than the 1.96
-   standard errors that 16 contexts leave. */
+   .339, vnorm .997, triattention .000 and .982 at half the entries). The tolerance is above the
+   1.96 standard errors of 16 contexts. */
 TEST(half_the_entries_score_as_another_implementation_says)
 {
     pith_model *model;

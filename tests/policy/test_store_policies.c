@@ -1,8 +1,8 @@
 /*
- * test_store_policies.c - every policy over every storage type: on small models with random weights
- * rounds happen, budgets are kept to the entry, parts are read, and the same bits come out for any
- * chunk and number of threads; and what a keep policy thinks of packed entries is what it thinks of
- * the numbers that they decode to.
+ * test_store_policies.c - every policy over every storage type. On small models with random
+ * weights, rounds happen, budgets hold to the entry, and policies read parts. The bits are the same
+ * for any chunk and number of threads. A keep policy scores packed entries like the numbers that
+ * they decode to.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -152,8 +152,8 @@ static int32_t lane_len(const pith_seq *seq, int32_t layer, int32_t head)
     return lane.n_entry;
 }
 
-/* Of each layer: before a round no more than the budgets and the slack; after it the budgets, to
-   the entry, but for the place that overwriting leaves free. */
+/* In each layer: before a round no more than the budgets and the slack. After it exactly the
+   budgets, less the place that overwriting leaves free. */
 static void check_budgets(pith_seq *seq, const char *text)
 {
     const struct keep_config *c = &seq->engine->keep.handle->config;
@@ -399,7 +399,7 @@ static int32_t check_scores(int32_t dim, enum kv_type type_k, enum kv_type type_
             fail_msg("%s over %s, %s of %d: scores differ by %g, of %g", policy->name,
                      type_names[type_k], type_names[type_v], dim, (double)most_of(a, b),
                      (double)size);
-        /* The comparison sees what a few bits do to a key. */
+        /* The comparison detects the error of a few bits in a key. */
         bool directions = policy == &keep_keydiff || policy == &keep_triattention;
         if (pith_store_bits((int32_t)type_k, dim) < 8.0 && directions)
             assert_true(most_of(a, c) > 3e-3f);

@@ -129,7 +129,7 @@ TEST(refuses_pairs_that_exclude_each_other)
     }
 }
 
-/* What a policy keeps beside entries is filled by what it needs: known before it is opened. */
+/* A policy's state is filled by the inputs that it needs, which are known before it is opened. */
 TEST(state_is_foreseen)
 {
     pith_policy_info policy;

@@ -1,7 +1,7 @@
 /*
- * prefix_rig.h - what the tests of the cache of prefixes share: a KV cache with one, and sequences
- * whose entries are made from the tokens before them, as in a model. For one file of a test
- * program.
+ * prefix_rig.h - the common part of the tests of the cache of prefixes. It has a KV cache with one,
+ * and sequences whose entries depend on the tokens before them, as in a model. For one file of a
+ * test program.
  */
 #ifndef PI_TEST_PREFIX_RIG_H
 #define PI_TEST_PREFIX_RIG_H
@@ -52,7 +52,7 @@ static inline int64_t used(const struct rig *r)
     return stats.used_bytes;
 }
 
-/* What the rows at a position are made from: all tokens up to there, as in a model. */
+/* The rows at a position depend on all tokens up to there, as in a model. */
 static inline uint64_t row_key(const int32_t *tokens, int32_t n)
 {
     uint64_t key = 1;

@@ -6,8 +6,8 @@
 
 /* ---- hashes ---- */
 
-/* tests/vectors/memshare.json, hash_chain: blocks of four tokens; its root is the hash of a number
-   and the block size, that is of one "token" behind a "parent". */
+/* tests/vectors/memshare.json, hash_chain: blocks of four tokens. Its root is the hash of a number
+   and the block size, as of one "token" after a "parent". */
 TEST(hashes_are_those_of_the_vectors)
 {
     static const struct {
@@ -65,7 +65,7 @@ TEST(a_collision_of_hashes_finds_no_other_text)
     check_text(seq_b, b, 2 * LEN);
     kv_seq_free(seq_a);
     kv_seq_free(seq_b);
-    /* What shares a bucket and a hash goes one by one. */
+    /* Blocks that share a bucket and a hash are freed one by one. */
     assert_int_equal(prefix_reclaim(r.cache, kv_block_bytes(r.kv)), kv_block_bytes(r.kv));
     assert_int_equal(rig_find(r.cache, b, 3 * LEN), 2 * LEN);
     assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 4 * kv_block_bytes(r.kv));

@@ -130,7 +130,7 @@ static void plain_text(struct plain *m, int32_t *tokens)
         tokens[i] = i % LEN == (i / LEN * 5) % LEN ? (int32_t)rng_below(&m->rng, 3) : i;
 }
 
-/* Another text behind what a sequence holds. */
+/* Another text after the sequence's tokens. */
 static void new_rest(struct plain *m, struct plain_seq *p)
 {
     int32_t text[MODEL_TEXT];

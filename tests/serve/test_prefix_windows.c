@@ -1,7 +1,7 @@
 /*
- * test_prefix_windows.c - prefixes where some lanes have windows: texts go on behind a page whose
- * publisher still had what windows see there, and nowhere else; the windows' pages are given up
- * before others, also where a sequence uses the rest; no byte is lost or counted twice.
+ * test_prefix_windows.c - prefixes where some lanes have windows. A text can reuse a page only if
+ * its publisher still had the entries that windows see there. The windows' pages are given up
+ * before others, even where a sequence uses the rest. No byte is lost or counted twice.
  */
 #include "kv/block.h"
 #include "prefix_rig.h"
@@ -110,7 +110,7 @@ TEST(gives_up_windows_first)
     assert_int_equal(prefix_unused_bytes(r.cache), 4 * full);
     assert_int_equal(used(&r), 4 * full);
 
-    /* Who reads it again brings the windows back. */
+    /* A sequence that reads it again brings the windows back. */
     seq = read_text(r.kv, 4 * LEN);
     assert_int_equal(prefix_publish(r.cache, 0, text, 4 * LEN, seq), 4 * LEN);
     kv_seq_free(seq);

@@ -1,6 +1,7 @@
 /*
- * Replies of the APIs, from tokens that the test makes up: a golden document and a golden stream of
- * each, the same text in both, errors before and after the first event, and log probabilities.
+ * Replies of the APIs, from tokens that the test makes up. There are a golden document and a golden
+ * stream of each, with the same text in both. Also errors before and after the first event, and log
+ * probabilities.
  */
 #include <jansson.h>
 #include <math.h>
@@ -218,8 +219,8 @@ TEST(several_prompts_and_answers_keep_their_order)
 
 /* ---- the others ---- */
 
-/* An answer that the memory or the context cut says so, and its first token is no step of its own:
-   a speed of one token is none. */
+/* An answer that the memory or the context cut says so. Its first token is no step, so an answer of
+   one token has no speed. */
 TEST(a_cut_answer_says_so)
 {
     static const struct {
@@ -572,7 +573,7 @@ TEST(anthropics_errors_have_their_types)
 
 #define TOOLS_OF_MESSAGES "\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]"
 
-/* What a client of chats holds: content, then the calls. */
+/* The state of a chat client: content, then the calls. */
 static void add_chat(const json_t *part, char *content, char *calls)
 {
     size_t i;
@@ -643,8 +644,7 @@ static json_t *next_event(const char **at)
     return json_loadb(from + 6, (size_t)(*at - from - 6), JSON_ALLOW_NUL, NULL);
 }
 
-/* What is put together of a stream is what the document says, for calls that are whole, broken, cut
-   and followed by text. */
+/* A stream adds up to the document, for calls that are whole, broken, cut and followed by text. */
 TEST(a_stream_adds_up_to_the_document)
 {
     static const char *const texts[] = {
@@ -755,7 +755,7 @@ static float *make_row(int32_t id, double p)
     return row;
 }
 
-/* What lm-eval asks for: the prompt's tokens with the answer's. */
+/* The request of lm-eval: the prompt's tokens with the answer's. */
 TEST(echoes_the_prompts_tokens_with_log_probabilities)
 {
     struct run run;

@@ -92,7 +92,7 @@ static pith_generate_params params_of(struct serve_request *r, int32_t i)
 
 /* ---- fields ---- */
 
-/* What asks for nothing is taken: clients send their defaults. */
+/* Fields that ask for nothing are accepted: clients send their defaults. */
 TEST(accepts_fields_that_ask_for_nothing)
 {
     serve_request_free(read_good(
@@ -339,7 +339,8 @@ TEST(special_tokens_that_a_user_types_stay_text)
     }
 }
 
-/* Tokens that a policy pins: those that are named, or in a slot what stands before the first word. */
+/* Tokens that a policy pins: those that are named, or in a slot what stands before the first
+   word. */
 TEST(pins_what_is_named_or_stands_first)
 {
 #define TALK "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"
@@ -370,7 +371,7 @@ TEST(pins_what_is_named_or_stands_first)
         assert_true(q.n_pin < n_alone); /* no word of the user's is in it */
         serve_request_free(r);
     }
-    setup.pins = false; /* nobody asks */
+    setup.pins = false; /* no field asks for it */
     pith_generate_params params;
     pith_request q;
     struct serve_request *r = read_good(SERVE_CHAT, "{" TALK_HI ",\"id_slot\":1}");
@@ -425,7 +426,7 @@ TEST(tells_of_tools_where_the_template_does_not)
     setup.template_text = old;
 }
 
-/* ---- what an answer must look like ---- */
+/* ---- the form of an answer ---- */
 
 TEST(makes_grammars_of_formats)
 {
@@ -577,7 +578,7 @@ TEST(refuses_a_prompt_beyond_the_context)
     setup.n_ctx = 0;
 }
 
-/* What clients of other engines send, each with what comes of it. */
+/* Requests that clients of other engines send, each with its result. */
 TEST(accepts_what_clients_send)
 {
     size_t len;

@@ -1,6 +1,6 @@
 /*
- * The scheduler as a caller sees it: what each request gets is what it gets alone, what ends how,
- * what is refused, and what callbacks may do.
+ * The scheduler as a caller sees it. Each request gets the answer that it gets alone. Also the ends
+ * of requests, refusals, and the calls allowed in callbacks.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
@@ -526,7 +526,7 @@ TEST(waits_for_work_and_no_longer)
 
 /* ---- memory of the process ---- */
 
-/* A step in which nobody comes or goes allocates nothing. */
+/* A step in which no request comes or goes allocates nothing. */
 TEST(a_steady_step_allocates_nothing)
 {
     static struct ask asks[8];

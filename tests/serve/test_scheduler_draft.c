@@ -1,6 +1,6 @@
 /*
- * test_scheduler_draft.c - drafts in a scheduler: what each request gets is what it gets alone, with
- * company that comes and goes, in slots, in little memory, under a keep policy, whoever drafts.
+ * test_scheduler_draft.c - drafts in a scheduler. Each request gets the answer that it gets alone.
+ * Cases: other requests, slots, little memory, a keep policy, every source of drafts.
  */
 #include "testing.h"
 

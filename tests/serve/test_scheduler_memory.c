@@ -1,6 +1,6 @@
 /*
- * The scheduler where memory is short: the traces of the specification, a plain model of what it
- * does step by step, requests that are put back, and ends when nothing gives way.
+ * The scheduler where memory is short: the traces of the specification, and a plain model of its
+ * steps. Also requests that are put back, and the end of a request when no other gives way.
  */
 #include "testing.h"
 
@@ -16,11 +16,11 @@ TEST_GROUP(setup, model_free);
 /* ---- a plain model ---- */
 
 /*
- * What the scheduler does with reserve=0, no watermark, no cache of prefixes and equal priorities,
- * counted in blocks: running requests first, generated tokens before prompts, each in the order of
- * admission; where blocks are missing the last admitted goes back to the front of the queue, and
- * the step is planned anew; then, if nobody did, who waits is admitted in order while all that is
- * known of it fits beside what is still to be read.
+ * The scheduler with reserve=0, no watermark, no cache of prefixes and equal priorities, counted in
+ * blocks. Running requests come first, generated tokens before prompts, each in the order of
+ * admission. Where blocks are missing, the last admitted request goes back to the front of the
+ * queue, and the step is planned anew. If none went back, waiting requests are admitted in order. A
+ * request is admitted while all its known tokens fit beside the tokens still to be read.
  */
 #define REQUEST_MAX 24
 
@@ -153,9 +153,9 @@ static void sim_finish(struct sim *m)
 
 /* ---- the traces ---- */
 
-/* tests/vectors/memshare.json, scheduler_trace and scheduler_trace_roomy: tokens of a, b and c in
-   each step, who was put back (-1: nobody), who were admitted, who ended (bits), blocks free
-   afterwards. */
+/* tests/vectors/memshare.json, scheduler_trace and scheduler_trace_roomy. A step has the tokens of
+   a, b and c and the request that was put back (-1: none). It also has the admitted and the ended
+   requests (bits), and the free blocks afterwards. */
 struct trace_step {
     int32_t take[3];
     int32_t preempted;
@@ -409,7 +409,7 @@ TEST(without_host_memory_an_answer_ends_early)
     free_both(s, e);
 }
 
-/* Nobody gives way to the last: it ends where it would end alone. */
+/* No request gives way to the last one: it ends where it would end alone. */
 TEST(the_last_request_ends_where_it_would_alone)
 {
     static struct ask asks[3];
@@ -429,7 +429,7 @@ TEST(the_last_request_ends_where_it_would_alone)
 }
 
 /* A budget that is a share of the tokens is no constant: early rounds and looser scans are tried
-   first. Who comes when decides then what is kept, and every end is defined. */
+   first. The order of arrivals then decides which entries are kept, and every end is defined. */
 TEST(early_rounds_come_before_putting_back)
 {
     static struct ask asks[N_ASK];
@@ -492,8 +492,8 @@ TEST(looser_sharing_comes_before_putting_back)
 
 /* ---- what is set aside ---- */
 
-/* With all of its growth set aside nobody is put back: full caches, and budgets whose prompts begin
-   alike, so that rounds copy what the cache of prefixes has. Forks included. */
+/* With all growth set aside no request is put back. Cases: full caches, and budgets whose prompts
+   begin alike, so that rounds copy the pages of the cache of prefixes. Forks included. */
 TEST(with_all_growth_set_aside_none_is_put_back)
 {
     static const char *const keeps[] = {NULL, "knorm:budget=48,slack=16,window=4",
@@ -569,10 +569,10 @@ TEST(prefixes_are_found_and_dropped_for_room)
     pith_kv_stats kv;
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(t.cached_tokens, 128);
-    assert_int_equal(t.prefix_bytes, kv.used_bytes); /* nobody runs */
+    assert_int_equal(t.prefix_bytes, kv.used_bytes); /* no request runs */
     assert_int_equal(t.prefix_dropped, 0);
 
-    /* What nobody uses makes room. */
+    /* Unused blocks make room. */
     ask_init(&asks[0], 100, 300, 100, 0.0f);
     ask_init(&asks[1], 101, 310, 90, 0.0f);
     ask_init(&asks[2], 102, 320, 80, 0.0f);
@@ -587,8 +587,8 @@ TEST(prefixes_are_found_and_dropped_for_room)
     free_both(s, e);
 }
 
-/* Memory that other sequences of the engine hold is not the scheduler's: who does not fit beside it
-   even alone fails when it is its turn. */
+/* The scheduler cannot take memory that other sequences of the engine hold. A request that does not
+   fit beside it even alone fails when it is its turn. */
 TEST(memory_of_others_is_not_the_schedulers)
 {
     static struct ask asks[2];

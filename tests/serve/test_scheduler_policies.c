@@ -1,7 +1,7 @@
 /*
- * The scheduler under every keep policy, read policies, recall and storage types: requests in
- * company, read in parts where that is allowed, and put back again and again at random, get the
- * tokens and the bits that they get alone.
+ * The scheduler under every keep policy, read policies, recall and storage types. Requests run
+ * beside others, read parts where that is allowed, and are put back again and again at random. They
+ * get the tokens and the bits that they get alone.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
@@ -241,8 +241,8 @@ TEST(recall_answers_as_alone)
     }
 }
 
-/* A prompt that begins in the cache of prefixes is answered as one that is read from its start, also
-   where all but the tokens that recall together are there, and where rounds come in it. */
+/* A prompt that begins in the cache of prefixes gets the answer of one that is read from its start.
+   Cases: only the tokens that recall together are missing, and rounds come in it. */
 TEST(recall_behind_a_found_prefix_answers_as_alone)
 {
     static struct ask asks[3];
@@ -294,8 +294,8 @@ TEST(share_policies_answer_as_alone)
     n_bias = 0;
 }
 
-/* Under a keep policy what each takes is set aside in full: with room for two nobody waits who was
-   admitted, however long the others become. */
+/* Under a keep policy the memory of each request is set aside in full. With room for two no
+   admitted request waits, however long the others become. */
 TEST(a_constant_budget_lets_no_request_wait)
 {
     static const struct setting c = {.keep = "knorm:budget=48,slack=16,window=4"};

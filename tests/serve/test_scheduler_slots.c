@@ -1,9 +1,9 @@
 /*
- * The scheduler's slots: conversations over several turns get the tokens and the bits of one long
- * pith_generate, under policies that evict, remember and recall, too; what is parked gives way to
- * whoever needs the memory, goes to a file and back, and is nobody's of another salt. And what else
- * a server asks of it: logits of a prompt, pins of a session, and prompts that are stopped on their
- * way.
+ * The scheduler's slots. Conversations over several turns get the tokens and the bits of one long
+ * pith_generate, also under policies that evict, keep state or recall. A parked slot gives its
+ * memory to any request that needs it, goes to a file and back, and is not found under another
+ * salt. Also a server's other calls: logits of a prompt, pins of a session, and prompts that are
+ * stopped on their way.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <unistd.h>
@@ -59,7 +59,7 @@ static pith_engine *engine_of(const char *keep, const char *recall, const char *
 
 /* ---- conversations ---- */
 
-/* What has been said, and what the next turn adds to it. */
+/* The tokens so far, and the next turn. */
 struct talk {
     int32_t token[1024];
     int32_t n;
@@ -219,7 +219,7 @@ static bool note_state(void *user, const pith_scheduler_item *item)
     return true;
 }
 
-/* The second of a slot waits for the first, and nobody waits with it. */
+/* The second request of a slot waits for the first, and no other waits with it. */
 TEST(the_second_of_a_slot_waits_for_the_first)
 {
     static struct talk talk;
@@ -277,7 +277,8 @@ static const pith_answer_result *run_turn(pith_scheduler *s, struct ask *ask, co
     return &ask->answer[0].result;
 }
 
-/* What was parked longest ago goes, and no more than is needed; the account is the pool's. */
+/* The slot parked longest ago goes first, and no more than is needed; the account equals the
+   pool's. */
 TEST(what_was_parked_longest_ago_goes_first)
 {
     static struct talk talk[4];
@@ -318,7 +319,7 @@ TEST(what_was_parked_longest_ago_goes_first)
     pith_engine_free(lone);
 }
 
-/* Four conversations in a memory for three: what was used longest ago goes to host memory, and is
+/* Four conversations in a memory for three. The one used longest ago goes to host memory, and is
    dropped where there is no room for it either. All go on as they would alone. */
 static void park_beside_host(const char *keep, int32_t kv_tokens, int64_t n_host)
 {
@@ -380,8 +381,8 @@ TEST(parked_conversations_wait_in_host_memory)
     }
 }
 
-/* What is in host memory can be cut without a policy, saved and erased, and makes room for answers
-   that are preempted. */
+/* A slot in host memory can be cut without a policy, saved and erased, and makes room for preempted
+   answers. */
 TEST(what_waits_in_host_memory_is_cut_saved_and_erased)
 {
     static struct talk talk[2];
@@ -471,8 +472,8 @@ TEST(a_slot_goes_to_a_file_and_back)
     }
 }
 
-/* What came from a file cannot be computed again: put back while its prompt is read, it goes to host
-   memory, and reads on from there. */
+/* A slot from a file cannot be computed again. When it is put back while its prompt is read, it
+   goes to host memory, and reads on from there. */
 TEST(what_came_from_a_file_is_swapped_and_reads_on)
 {
     static struct talk talk;
@@ -514,7 +515,7 @@ TEST(what_came_from_a_file_is_swapped_and_reads_on)
     pith_engine_free(lone);
 }
 
-/* Neither slots nor prefixes of another salt are found, and those of one's own are. */
+/* Slots and prefixes are found under their own salt and not under another. */
 TEST(slots_of_another_salt_are_not_found)
 {
     static struct ask ask;
@@ -673,8 +674,8 @@ static bool count_passes(void *user, const pith_tap_rows *rows)
     return true;
 }
 
-/* A prompt ends with the pass in which it was cancelled, and what its slot held is there for the
-   next, though a read policy has seen some of it. */
+/* A cancelled prompt ends with its pass. The slot's earlier entries are there for the next prompt,
+   even if a read policy has seen some of the cancelled one. */
 TEST(a_cancelled_prompt_leaves_the_slot_usable)
 {
     static struct talk talk;
@@ -796,7 +797,7 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
         pith_scheduler_stats t = stats_of_scheduler(s);
         w.n_swapped += t.n_parked_swapped;
         assert_true(t.n_parked_swapped <= t.n_parked);
-        if (!any) { /* nobody shares anything here */
+        if (!any) { /* no sequence shares a page here */
             assert_int_equal(t.parked_bytes, held[1]);
             assert_int_equal(used_bytes_of(e), held[0] + held[1]);
         }

@@ -1,7 +1,7 @@
 /*
- * The scheduler between threads: a thousand requests of random lengths, priorities, deadlines and
- * forks from several threads, cancelled at random, in a pool that is too small for a tenth of them.
- * Each answer ends exactly once and in a defined state, and nothing is left. And with every
+ * The scheduler between threads. A thousand requests of random lengths, priorities, deadlines and
+ * forks come from several threads and are cancelled at random. The pool is too small for a tenth of
+ * them. Each answer ends exactly once and in a defined state, and nothing is left. And with every
  * allocation failing in turn. scripts/test-tsan.sh runs it under ThreadSanitizer.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -377,8 +377,8 @@ TEST(failing_memory_ends_requests_once)
 
 /* ---- sessions ---- */
 
-/* Under a keep policy the turns of a slot go on past the context that the model was trained for, in
-   the memory of the first. */
+/* Under a keep policy the turns of a slot go on past the model's trained context, in the memory of
+   the first turn. */
 TEST(a_session_goes_on_past_the_trained_context)
 {
     static int32_t said[700];

@@ -1,10 +1,10 @@
 /*
- * test_tools.c - answers told apart into content, reasoning and calls: of each form texts and what
- * they say, each of them fed whole, byte by byte, and split at every place.
+ * test_tools.c - answers split into content, reasoning and calls. Each form has texts with their
+ * expected events, fed whole, byte by byte, and split at every place.
  *
- * What was told is written as one line: "t:" content, "r:" reasoning, "c0:name" a call, "a0:"
- * arguments, "e0" its end ("e0?" where the answer was cut); parts of a kind that follow each other
- * are joined. Of what was no call nothing is told but its text.
+ * The events are written as one line: "t:" content, "r:" reasoning, "c0:name" a call, "a0:"
+ * arguments, "e0" its end ("e0? where the answer was cut); parts of a kind that follow each other
+ * are joined. If a call turns out to be none, its text is the only event.
  */
 #include <jansson.h>
 

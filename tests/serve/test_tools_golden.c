@@ -1,7 +1,7 @@
 /*
- * test_tools_golden.c - what chat templates of real models write for an answer with calls
- * (tests/golden/tools.jsonl, scripts/golden/tools.py) is read back as the same answer; and where
- * the templates are there, each is found to be of the form that the golden file says.
+ * test_tools_golden.c - the output of real models' chat templates for an answer with calls
+ * (tests/golden/tools.jsonl, scripts/golden/tools.py) is read back as the same answer. Where the
+ * templates are there, each has the form that the golden file names.
  */
 #include <jansson.h>
 

@@ -1,7 +1,7 @@
 /*
- * test_view.c - what watchers are told is what the lanes hold: snapshots against pith_seq_lane,
- * deltas against snapshots, the log against the policies' counts; and while nobody watches nothing
- * is gathered.
+ * test_view.c - watchers see the state of the lanes: snapshots against pith_seq_lane, deltas
+ * against snapshots, the log against the policies' counts. While no one watches, nothing is
+ * gathered.
  */
 #include <stdlib.h>
 
@@ -360,7 +360,7 @@ TEST(follows_one_sequence_at_a_time)
     close_stage(&s);
 }
 
-/* Of one conversation: its request, and when that is gone nobody else's. */
+/* A watcher of one conversation sees its request, and after it ends no other. */
 TEST(follows_only_the_conversation_that_was_asked_for)
 {
     static struct stage s;

@@ -1,6 +1,6 @@
 /*
- * The weight of bodies against what is allocated for their values, counted: never less, and not many
- * times more.
+ * The weight of bodies against what is allocated for their values, counted: never less, and not
+ * many times more.
  */
 #include <jansson.h>
 #include <malloc.h>
@@ -111,7 +111,7 @@ TEST(weighs_keys_that_differ)
     free(text);
 }
 
-/* What is no JSON weighs what it would take up to there. */
+/* Broken JSON has the weight of its part before the error. */
 TEST(weighs_what_is_no_json)
 {
     struct body_weight w = {0};

@@ -1,7 +1,7 @@
 /*
- * view_record.c - runs a model under a keep policy and writes what its watchers would be sent, one
- * JSON object a line: {"view": document} as the live page gets it, {"say": text} when the answer
- * grew by it. test_page.py plays them to a browser.
+ * view_record.c - runs a model under a keep policy and writes the messages for its watchers, one
+ * JSON object a line. {"view": document} is the live page's document, and {"say": text} a piece of
+ * the answer. test_page.py plays them to a browser.
  *
  * usage: view_record MODEL KEEP PROMPT_FILE N_PREDICT KV_TOKENS   record
  *        view_record --time MODEL KEEP N_TOKEN                     times of a snapshot and a delta

@@ -27,7 +27,8 @@ TEST(the_binary_holds_the_page_byte_for_byte)
     }
 }
 
-/* What the page names, it has; and its policy allows files of the server alone, nothing inline. */
+/* Every file that the page names exists. Its policy allows only files of the server, nothing
+   inline. */
 TEST(the_page_names_files_of_its_own_alone)
 {
     const char *html = page_files[0].data;

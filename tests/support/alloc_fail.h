@@ -1,7 +1,8 @@
 /*
- * alloc_fail.h - makes the n-th allocation of the code under test fail, where that calls malloc
- * itself: the program is linked with --wrap for malloc, calloc and realloc (tests/CMakeLists.txt),
- * and Jansson is told to use the same. The library's own allocations have pi_mem_fail_at.
+ * alloc_fail.h - makes the n-th allocation of the code under test fail, where that code calls
+ * malloc itself. The program is linked with --wrap for malloc, calloc and realloc
+ * (tests/CMakeLists.txt), and Jansson uses the same functions. The library's own allocations have
+ * pi_mem_fail_at.
  */
 #ifndef ALLOC_FAIL_H
 #define ALLOC_FAIL_H

@@ -1,7 +1,7 @@
 /*
- * attend_check.h - what the tests of attention share: a lane with queries, attention over it, and
- * that every processor level gives scalar's bits in chunks of any size. For one file of a test
- * program.
+ * attend_check.h - the common part of the tests of attention: a lane with queries, and attention
+ * over it. It checks that every processor level gives scalar's bits in chunks of any size. For one
+ * file of a test program.
  */
 #ifndef PI_TEST_ATTEND_CHECK_H
 #define PI_TEST_ATTEND_CHECK_H

@@ -1,6 +1,6 @@
 /*
- * draft_rig.h - one text generated with and without drafts, and what has to be the same: tokens,
- * text, the end, the logits' bits, the memory, and what the sequence computes afterwards.
+ * draft_rig.h - one text generated with and without drafts, and a check that both are the same. It
+ * compares tokens, text, the end, the logits' bits, the memory, and the sequence's later results.
  */
 #ifndef PI_TEST_DRAFT_RIG_H
 #define PI_TEST_DRAFT_RIG_H

@@ -1,7 +1,8 @@
 /*
- * keep_engine.h - keep policies in an engine: the small model of the repository, engines with a
- * policy and pages of 16 entries, and sequences of random tokens whose logits are hashed. For one
- * file of a test program, which loads the model in its group's setup and frees it in its teardown.
+ * keep_engine.h - keep policies in an engine: the repository's small model, and engines with a
+ * policy and pages of 16 entries. Sequences have random tokens, and their logits are hashed. For
+ * one file of a test program, which loads the model in its group's setup and frees it in its
+ * teardown.
  */
 #ifndef PI_TEST_KEEP_ENGINE_H
 #define PI_TEST_KEEP_ENGINE_H

@@ -18,8 +18,8 @@ static inline struct kv_run page_find(const struct kv_seq *seq, int32_t layer, i
     return (struct kv_run){.slot = i < 0 ? -1 : kv_lane_len(seq, layer, head)};
 }
 
-/* Lets the entries from page from_index of another sequence on, or of the same one before, stand
-   where those of page `index` do. */
+/* Replaces the entries of page `index` by entries from page from_index on, of another sequence or
+   earlier in the same one. */
 static inline pith_status page_share(struct kv_seq *seq, int32_t layer, int32_t head, int32_t index,
                                      const struct kv_seq *from_seq, int32_t from_index,
                                      int32_t delta, pith_error *err)
@@ -50,8 +50,8 @@ static inline pith_status page_move(struct kv_seq *seq, int32_t layer, int32_t h
     return status;
 }
 
-/* Ends the last page of every lane in the same way: the next entry that is appended begins another
-   page, however many the last one could still take. */
+/* Closes the last page of every lane: the next entry begins another page, even if the last one has
+   room. */
 static inline void pages_close(struct kv_seq *seq)
 {
     const struct kv_geometry *g = &seq->cache->g;

@@ -51,7 +51,7 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         assert_int_equal(lane->top, top);
 }
 
-/* References of tables, those of blocks, and visible entries per page of a class. */
+/* References from tables and from blocks, and visible entries, for each page of a class. */
 struct count {
     int32_t n_ref;
     int32_t n_held;
@@ -147,7 +147,7 @@ static int64_t sum_of_entry_bytes(const struct kv_geometry *g, const struct kv_c
     return bytes;
 }
 
-/* What a full page has beyond its entries. */
+/* The bytes of a full page beside its entries. */
 static int64_t sum_of_page_bytes(const struct kv_geometry *g)
 {
     int64_t bytes = (g->index & KV_INDEX_BOUNDS) != 0 ? 8 * g->dim_k : 0;
@@ -343,8 +343,8 @@ static void store_block(enum kv_type type, const float *row, float *out)
     }
 }
 
-/* A group of a turbo type; the transform and the centroids are the library's, which test_kv_turbo
-   checks, and so are the sums that choose a stretch, which test_vec checks. */
+/* Stores a group of a turbo type. The transform and the centroids are the library's, which
+   test_kv_turbo checks. So are the sums that choose a stretch, which test_vec checks. */
 static void store_group(enum kv_type type, const float *row, int32_t group, float *out)
 {
     static const float stretch[] = {1.0f, 0.8f, 0.9f, 1.1f, 1.2f};

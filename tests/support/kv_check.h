@@ -1,6 +1,7 @@
 /*
- * kv_check.h - what the tests of the KV store share: the account recomputed from nothing but the
- * page tables, a digest of everything a failure must leave alone, rows of numbers by seed.
+ * kv_check.h - the common part of the tests of the KV store. It has the account recomputed from the
+ * page tables alone, and a digest of everything that a failure must leave alone. It also has rows
+ * of numbers by seed.
  */
 #ifndef KV_CHECK_H
 #define KV_CHECK_H
@@ -13,7 +14,7 @@ struct kv_cache *kv_check_cache(const struct kv_geometry *g, int32_t n_page);
 /* The pages of that size that are free. */
 int32_t kv_check_free(const struct kv_cache *cache);
 
-/* What a row of n floats is after it was stored and read: the storage types, written down again. */
+/* A row of n floats after it was stored and read: a second implementation of the storage types. */
 void kv_check_stored(enum kv_type type, const float *row, int32_t n, float *out);
 
 /* Asserts that every counter of the cache and its statistics agree with the tables of its

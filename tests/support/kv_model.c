@@ -164,8 +164,8 @@ static int32_t find_below(const struct lane *m, const struct ref *ref, int32_t f
     return prefix;
 }
 
-/* What stays of a page of an overwritten lane may have gaps, and closing them is writing; where no
-   page is free for that, what follows the first gap goes, too. */
+/* The rest of a page of an overwritten lane may have gaps, and closing them writes to the page.
+   Where no page is free for that, the entries after the first gap go, too. */
 void model_truncate(struct world *w, int32_t l, struct lane *m, int32_t pos)
 {
     struct ref old[MOST_PAGE];
@@ -196,9 +196,9 @@ void model_truncate(struct world *w, int32_t l, struct lane *m, int32_t pos)
 
 /* ---- packing ---- */
 
-/* Where kept slots go: page after page, a new one where the last is full, another delta begins, the
-   position falls in a lane that has not been overwritten, and around a page that counts more than
-   once of which nothing is lost. */
+/* Places for kept slots, page after page. A new page begins where the last is full, and where the
+   delta changes. One begins where the position falls in a lane that has not been overwritten. It
+   also begins around a page that counts more than once and loses nothing. */
 void model_pack(const struct lane *m, const int32_t *slots, int32_t n, struct packed *out)
 {
     int32_t source = -1, entry, more = 0;

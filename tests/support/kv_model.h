@@ -1,7 +1,7 @@
 /*
- * kv_model.h - a model of the KV store that shares nothing: a lane is a list of entries that are
- * its own, and what it points to is only numbered, so that the pages in use, what is shared and
- * when memory runs out can be foretold. For one geometry of a few small lanes.
+ * kv_model.h - a model of the KV store without shared memory. A lane is a list of its own entries,
+ * and the pages that it points to are only numbers. So it can predict the pages in use, the shared
+ * pages and when memory runs out. For one geometry of a few small lanes.
  */
 #ifndef KV_MODEL_H
 #define KV_MODEL_H
@@ -134,10 +134,10 @@ void model_apply(struct world *w, int32_t l, struct lane *m, const int32_t *slot
 
 /* The key and the value of an entry, exact in f16. */
 void model_numbers(uint32_t id, float *key, float *value);
-/* Asserts that a sequence's tables are those of the model. */
+/* Asserts that a sequence's tables equal the model's. */
 void model_check_tables(const struct pair *p);
-/* That everything is: entries, marks, which pages are the same, what is used, shared, saved and
-   live; and that the store's counters agree with its own tables. */
+/* Asserts the same of everything: entries, marks, which pages are the same, and the used, shared,
+   saved and live counts. The store's counters must also agree with its own tables. */
 void model_check(const struct world *w);
 
 #endif

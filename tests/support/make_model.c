@@ -1,6 +1,6 @@
 /*
- * make_model.c - writes a model with random weights: make_model OUT.gguf KEY=VALUE...
- * The keys are those of struct model_spec in model_maker.h.
+ * make_model.c - writes a model with random weights: make_model OUT.gguf KEY=VALUE... struct
+ * model_spec in model_maker.h lists the keys.
  */
 #include <stdio.h>
 

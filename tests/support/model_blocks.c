@@ -1,8 +1,8 @@
 /*
  * model_blocks.c - random blocks. The quants of a block are random bits, which every reader of the
- * type must decode alike; only the f16 scales are chosen, so that the weights have mean 0 and the
- * wanted standard deviation. No library function that rounds differently from machine to machine
- * decides a byte: only +, *, / and sqrt of doubles, and the exact conversions of base/half.h.
+ * type must decode alike. Only the f16 scales are chosen, so that the weights have mean 0 and the
+ * wanted standard deviation. All bytes come from operations that round alike on every machine: +,
+ * *, / and sqrt of doubles, and the exact conversions of base/half.h.
  */
 #include <math.h>
 

@@ -1,10 +1,10 @@
 /*
  * model_maker.c - the tensors and metadata of a random model, in the order of a real file.
  *
- * A matrix of n_col input features has weights of standard deviation gain / sqrt(n_col), so that an
+ * A matrix of n_col input features has weights of standard deviation gain / sqrt(n_col). So an
  * input of variance 1 gives an output of variance gain^2. Every tensor has its own stream of random
- * numbers, named by the seed and the tensor, so that a tensor's bytes do not depend on what else
- * the file holds.
+ * numbers, named by the seed and the tensor. So a tensor's bytes do not depend on the other tensors
+ * of the file.
  */
 #include <math.h>
 #include <stdio.h>
@@ -207,8 +207,9 @@ static void write_data(struct maker *m, void *data, size_t size)
     pi_mem_free(data);
 }
 
-/* The weight type of a matrix. Q4_K_M is llama.cpp's mix: Q6_K for the output matrix and, in the
-   first and last eighth of the layers and every third between, for v and down; Q4_K elsewhere. */
+/* The weight type of a matrix. Q4_K_M is llama.cpp's mix. It has Q6_K for the output matrix. It has
+   Q6_K for v and down in the first and last eighth of the layers and every third between. The rest
+   is Q4_K. */
 static const char *type_of(const struct model_spec *s, const char *name, int32_t layer)
 {
     if (strcmp(name, "ffn_gate_inp") == 0) /* no quantiser touches routers */
@@ -312,9 +313,9 @@ static int32_t rot_of(const struct model_spec *s)
     return s->rot > 0 ? s->rot : s->head_dim;
 }
 
-/* What rope_freqs.weight holds in Llama 3.1 and later: divisors of the rotary frequencies
-   (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor,
-   those below a quarter of it are kept, and between them the frequency is interpolated. */
+/* The values of rope_freqs.weight in Llama 3.1 and later: divisors of the rotary frequencies
+   (transformers' rope_type "llama3"). Wavelengths beyond ctx_orig are stretched by the factor.
+   Wavelengths below a quarter of it are kept, and between them the frequency is interpolated. */
 static void rope_factors(struct maker *m)
 {
     const struct model_spec *s = m->spec;
@@ -479,7 +480,7 @@ static pith_status add_scaling(struct maker *m)
     return PITH_OK;
 }
 
-/* What the file of an embedding model says. */
+/* The keys of an embedding model. */
 static pith_status add_embedding(struct maker *m)
 {
     if (m->spec->pooling > 0)
@@ -500,8 +501,8 @@ static bool writes(const struct maker *m, const char *name)
     return true;
 }
 
-/* An array of the vocabulary with as many items as the model has tokens: those behind the file's
-   are names that no text has, or zeros. */
+/* An array of the vocabulary with as many items as the model has tokens. Items after the file's own
+   are names that occur in no text, or zeros. */
 static pith_status add_padded(struct maker *m, const struct pi_gguf_kv *kv)
 {
     size_t n_more = (size_t)m->spec->vocab - kv->n_item, item = kv->size / kv->n_item;

@@ -1,11 +1,11 @@
 /*
- * model_maker.h - GGUF models with random weights, for tests and benchmarks: any shape of
- * any family, any weight type, the same bytes on every machine. Quantised
- * weights are written as random blocks with chosen scales, so nothing is ever quantised and the
- * files are made as fast as they can be written.
+ * model_maker.h - GGUF models with random weights, for tests and benchmarks: any shape of any
+ * family, any weight type, the same bytes on every machine. Quantised weights are written as random
+ * blocks with chosen scales. So nothing is ever quantised, and the files are made as fast as they
+ * can be written.
  *
- * The weights are scaled so that a pass looks like one of a trained model: activations stay of
- * order one, attention scores spread by two to three units, logits by about three.
+ * The weights are scaled so that a pass resembles a trained model's. Activations stay of order one,
+ * attention scores spread by two to three units, logits by about three.
  */
 #ifndef MODEL_MAKER_H
 #define MODEL_MAKER_H

@@ -73,7 +73,7 @@ static pith_status gemma_keys(struct maker *m)
     return number_key(m, "final_logit_softcapping", "final_cap");
 }
 
-/* Norms of what blocks add. */
+/* Norms after attention and feed-forward. */
 static void gemma_layer(struct maker *m, int32_t l)
 {
     maker_attention(m, l);

@@ -14,7 +14,7 @@
 
 struct maker; /* a file that is being written */
 
-/* A word that a group's families know beside those of struct model_spec. */
+/* A word of a group's families, beside the words of struct model_spec. */
 struct maker_word {
     const char *key;
     double preset, low, high;
@@ -46,7 +46,7 @@ extern const struct maker_group maker_latent;
 
 const struct model_spec *maker_spec(const struct maker *m);
 int32_t maker_rot(const struct maker *m); /* rotated dimensions of a head */
-/* What the spec says, or the preset. */
+/* The spec's value, or the default. */
 double maker_number(const struct maker *m, const char *word);
 int32_t maker_count(const struct maker *m, const char *word);
 
@@ -73,7 +73,7 @@ void maker_vector(struct maker *m, const char *name, int32_t layer, int32_t n, d
 /* The same, [n_slab][n]. */
 void maker_vectors(struct maker *m, const char *name, int32_t layer, int32_t n_slab, int32_t n,
                    double mean, double std);
-/* Those that Llama's layers have in common with most: norm, q, k, v, output; the feed-forward. */
+/* The tensors that most families share with Llama: norm, q, k, v, output; the feed-forward. */
 void maker_attention(struct maker *m, int32_t l);
 void maker_ffn(struct maker *m, int32_t l);
 

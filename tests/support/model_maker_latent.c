@@ -1,6 +1,6 @@
 /*
  * model_maker_latent.c - families with multi-head latent attention: their tensors and keys. The
- * words head_dim and rot are those of a head's key as it is before compression.
+ * words head_dim and rot describe a head's key before compression.
  */
 #include "model_maker_family.h"
 

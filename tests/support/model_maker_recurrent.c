@@ -1,9 +1,10 @@
 /*
- * model_maker_recurrent.c - families with gated delta nets: layers without attention but for every
- * few, and attention with a gate.
+ * model_maker_recurrent.c - families with gated delta nets: most layers have no attention, and
+ * every few layers one has attention with a gate.
  *
- * Words: delta_keys and delta_values are heads, delta_dim a head's size, taps those of the
- * convolution; legacy=1 writes Qwen3-Next's older tensors. interval is that of layers with attention; listed=1 names them in an array.
+ * Words: delta_keys and delta_values are numbers of heads, delta_dim a head's size, taps the length
+ * of the convolution; legacy=1 writes Qwen3-Next's older tensors. interval is the distance of
+ * layers with attention; listed=1 names them in an array.
  */
 #include <string.h>
 
@@ -41,7 +42,7 @@ static pith_status delta_keys(struct maker *m)
     return maker_key_bools(m, "attention.recurrent_layers", list, maker_spec(m)->layers);
 }
 
-/* Those of families with experts (model_maker_experts.c). */
+/* The keys of families with experts (model_maker_experts.c). */
 static pith_status moe_keys(struct maker *m)
 {
     PI_TRY(maker_key_count(m, "expert_count", maker_count(m, "experts")));
@@ -88,7 +89,7 @@ static void gated_attention(struct maker *m, int32_t l)
     maker_matrix(m, "attn_output", l, s->width, n_q, 1);
 }
 
-/* What delta nets have but for their projections. */
+/* The tensors of a delta net except its projections. */
 static void delta_rest(struct maker *m, int32_t l)
 {
     int32_t n_key = maker_count(m, "delta_keys"), n_value = maker_count(m, "delta_values");
@@ -126,7 +127,7 @@ static void qwen3next_delta(struct maker *m, int32_t l)
     delta_rest(m, l);
 }
 
-/* Routers as long as those of model_maker_experts.c. */
+/* Routers as long as in model_maker_experts.c. */
 static void moe_tensors(struct maker *m, int32_t l)
 {
     const struct model_spec *s = maker_spec(m);

@@ -1,7 +1,7 @@
 /*
- * read_check.h - what the tests of the read policies share: problems (a chunk's queries, the keys
- * and values before it and its own) from numbers or from the vectors of their specification, the
- * lanes that hold them, and a policy's scores, choice and outputs there.
+ * read_check.h - the common part of the tests of read policies. A problem is a chunk's queries, the
+ * keys and values before it and its own, from numbers or from the vectors of their specification.
+ * It has the lanes that hold a problem, and a policy's scores, choice and outputs there.
  */
 #ifndef READ_CHECK_H
 #define READ_CHECK_H
@@ -61,7 +61,7 @@ struct read_world {
 void read_world_open(struct read_world *w, const struct read_problem *p,
                      const struct read_policy *policy, const char *options, enum kv_type type);
 void read_world_close(struct read_world *w);
-/* What the policy is given of a KV head. */
+/* The policy's input for a KV head. */
 struct read_chunk read_world_chunk(const struct read_world *w, int32_t head);
 /* out [n]: the scores of a KV head's entries. */
 void read_world_score(const struct read_world *w, int32_t head, float *out);

@@ -1,7 +1,6 @@
 /*
- * recall_rig.h - what the tests of recall's second tier share: a cache with a sequence of random
- * entries, a tier with a store of it, a list of what was evicted, and the comparison of guests with
- * that list.
+ * recall_rig.h - the common part of the tests of recall's second tier: a cache with a sequence of
+ * random entries, and a tier with its store. It compares guests with a list of evicted entries.
  */
 #ifndef RECALL_RIG_H
 #define RECALL_RIG_H
@@ -64,9 +63,9 @@ void rig_recall(struct rig *r, const float *q, int32_t n_tok, int32_t n_most, in
 /* Asserts that the guests of a lane ascend, were evicted, and are bit for bit what they were. */
 void rig_check_guests(const struct rig *r, int32_t lane);
 bool rig_has_guest(const struct rig *r, int32_t lane, int32_t pos);
-/* Plants a key that one token of the question looks for, the score being o's, at a position of 2000
-   that come and go 250 at a time, and asserts that it comes back with what follows it, however few
-   come back. */
+/* Plants a key that one token of the question looks for, with the score of o. It is among 2000
+   positions that come and go 250 at a time. Asserts that it comes back with the following entries,
+   however few come back. */
 void rig_check_needle(const struct kv_geometry *g, struct recall_kv_options o, rig_keep *keep,
                       int32_t depth);
 /* Entries of all lanes that were evicted. */

@@ -1,6 +1,6 @@
 /*
- * rounded.h - how far outputs of attention may be from those of other arithmetic, or of the same
- * entries in other pages, where values are rounded (cpu/attend.h).
+ * rounded.h - the tolerance for outputs of attention where values are rounded (cpu/attend.h). It
+ * covers other arithmetic, and the same entries in other pages.
  */
 #ifndef PI_TEST_ROUNDED_H
 #define PI_TEST_ROUNDED_H
@@ -9,9 +9,9 @@
 
 #include "device/cpu/pages.h"
 
-/* For values in [-1, 1]. Of bf16 a weight changes by 2^-9 of it at most. Of codes a coordinate of an
-   entry changes by less than 2^-7 of it, and by less than a third of that in the mean; after they
-   are turned back each is a sum of all, with either sign.
+/* For values in [-1, 1]. With bf16 a weight changes by at most 2^-9 of itself. With codes a
+   coordinate of an entry changes by less than 2^-7 of itself, and by less than a third of that in
+   the mean. After the inverse rotation each coordinate is a sum of all, with either sign.
  */
 static inline double rounded_error(enum kv_type type_v, int32_t dim_v)
 {

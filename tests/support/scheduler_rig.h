@@ -1,8 +1,8 @@
 /*
- * scheduler_rig.h - requests for a scheduler whose answers are written down, and the same prompts
- * generated alone to compare with: tokens one by one, text, and the bits of the logits that each
- * token was chosen from. For one file of a test program, which loads the model in its group's setup
- * and frees it in its teardown.
+ * scheduler_rig.h - requests for a scheduler with recorded answers, and the same prompts generated
+ * alone for comparison. Both record tokens one by one, text, and the bits of the logits behind each
+ * token. For one file of a test program, which loads the model in its group's setup and frees it in
+ * its teardown.
  */
 #ifndef PI_TEST_SCHEDULER_RIG_H
 #define PI_TEST_SCHEDULER_RIG_H
@@ -13,7 +13,7 @@
 #define ANSWER_MAX 192
 #define TEXT_MAX 2048
 
-/* What an answer came to. */
+/* The result of an answer. */
 struct heard {
     int32_t token[ANSWER_MAX];
     uint64_t hash[ANSWER_MAX]; /* of the logits */

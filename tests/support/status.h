@@ -1,5 +1,5 @@
 /*
- * status.h - what a call returned, as a test expects it.
+ * status.h - assertions on the status of a call.
  */
 #ifndef PI_TEST_STATUS_H
 #define PI_TEST_STATUS_H

@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Fails the test unless the text is one element of XML: names balanced, values quoted, no attribute
-   or id twice, entities known, no control characters, valid UTF-8. */
+/* Fails the test unless the text is one element of XML. Names must be balanced, values quoted,
+   attributes and ids unique, and entities known. There must be no control characters, and UTF-8
+   must be valid. */
 void svg_check(const char *svg, size_t len);
 
 /* One rectangle of a row. */

@@ -1,6 +1,6 @@
 /*
- * testing.c - main() of the test programs: runs their tests, or lists them. What fails, what is
- * skipped and in which order things run is cmocka's; exit status 77 is ours.
+ * testing.c - main() of the test programs: runs their tests, or lists them. CMocka decides
+ * failures, skips and the order of tests; exit status 77 is ours.
  */
 #define _POSIX_C_SOURCE 200809L
 

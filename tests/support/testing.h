@@ -14,18 +14,19 @@
 
 #include <cmocka.h>
 
-/* Of rounds that are alike in kind a build with sanitizers, which takes five to ten times as long,
-   runs one of so many, every other build all of them. The number has no divisor in common with what
-   rounds go through in turn. */
+/* The stride of loops over similar rounds. A build with sanitizers, which takes five to ten times
+   as long, runs one round of TEST_STRIDE, every other build all of them. The number has no divisor
+   in common with the periods of the rounds. */
 #ifdef __SANITIZE_ADDRESS__
 #define TEST_STRIDE 5
 #else
 #define TEST_STRIDE 1
 #endif
 
-/* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence: what it checks.
-   It registers itself, with a constructor function, which GCC and Clang know. main() is testing.c's.
-   It runs the tests of a program in the order of the file, or those whose names fit a pattern. */
+/* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence: what it
+   checks. It registers itself, with a constructor function, which GCC and Clang know. main() is
+   testing.c's. It runs the tests of a program in the order of the file, or those whose names fit a
+   pattern. */
 struct test {
     const char *name;
     int line;
@@ -46,8 +47,8 @@ void testing_add(struct test *test);
     }                                                                                              \
     static void test_##name(void)
 
-/* What all tests of a program share: runs before the first and behind the last of them. A program
-   has one such line at most. */
+/* The common fixture of all tests of a program: runs before the first and after the last of them. A
+   program has one such line at most. */
 #define TEST_GROUP(set_up, tear_down) const struct test_group test_group = {set_up, tear_down}
 struct test_group {
     void (*set_up)(void), (*tear_down)(void);
@@ -55,8 +56,8 @@ struct test_group {
 extern const struct test_group test_group __attribute__((weak));
 
 /* Ends the running test as skipped, and prints why. A program whose tests were all skipped exits
-   with 77. Of what a command of ours would fetch, the reason ends with "; to fetch it: COMMAND":
-   scripts/test.sh counts these. */
+   with 77. If a script of ours can fetch the missing data, the reason ends with "; to fetch it:
+   COMMAND": scripts/test.sh counts these. */
 _Noreturn void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The path of a file of test data, such as "tokenizer/ggml-vocab-gpt-2.gguf", or NULL. It lies in
@@ -67,8 +68,8 @@ const char *test_data_find(const char *name);
 /* The same of a file that the running test cannot do without. */
 const char *test_data(const char *name);
 
-/* A real pretrained model in the folder that PITH_MODELS names, or in build-models, which
-   scripts/models.sh fills, where it has this name; without it the running test is skipped. */
+/* A real pretrained model of this name, in the folder that PITH_MODELS names or in build-models,
+   which scripts/models.sh fills. Without it the running test is skipped. */
 const char *test_model_file(const char *name, const char *file);
 
 /* splitmix64: the same numbers on every machine. */

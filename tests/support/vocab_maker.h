@@ -20,7 +20,7 @@ struct made_token {
     float score;
 };
 
-/* What a file is made from; tests may change it before vocab_write. */
+/* The contents of a file; tests may change it before vocab_write. */
 struct made_vocab {
     const char *model; /* "gpt2", "llama" */
     const char *pre;   /* NULL: absent */

@@ -6,8 +6,8 @@
 
 #include "testing.h"
 
-/* What is put in takes a multiple of 32 bytes, so that the tensors stay aligned: blanks follow the
-   template. */
+/* The replaced text takes a multiple of 32 bytes, so that the tensors stay aligned: blanks follow
+   the template. */
 static inline void write_with_template(const char *model, const char *path, const char *template)
 {
     static const char key[] = "tokenizer.chat_template";

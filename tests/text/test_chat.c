@@ -80,7 +80,7 @@ TEST(prompts_are_those_of_published_templates)
     assert_true(n_case > 200);
 }
 
-/* What the golden templates have no switch for. */
+/* A model without a switch for thinking, which the golden templates do not cover. */
 TEST(no_thinking_closes_the_thought_in_the_prompt)
 {
     const pith_message ask = {"user", "Hi"};

@@ -1,6 +1,6 @@
 /*
- * test_grammar.c - grammars in GBNF: what is read, what is refused, masks against tokens tried one
- * by one, triggers, failures of memory, and the sampler that follows a grammar.
+ * test_grammar.c - grammars in GBNF: accepted and refused texts, masks against tokens tried one by
+ * one, triggers, failures of memory, and the sampler that follows a grammar.
  */
 #include <math.h>
 #include <pthread.h>
@@ -220,7 +220,7 @@ TEST(triggers_may_stand_anywhere_in_the_text)
     assert_string_equal(err.message, "n_trigger_first: 3 is not between 0 and 2");
 }
 
-/* What the sampler takes under a grammar, from logits that want something else. */
+/* The sampler's choice under a grammar, from logits that prefer other tokens. */
 TEST(the_sampler_stays_in_the_grammar)
 {
     float logits[400];

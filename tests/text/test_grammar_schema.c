@@ -1,6 +1,6 @@
 /*
- * test_grammar_schema.c - JSON schemas: for each keyword texts that are allowed and texts that are
- * not, and the sentences of what is refused. scripts/golden/grammar.py compares with jsonschema.
+ * test_grammar_schema.c - JSON schemas: for each keyword the allowed and the forbidden texts, and
+ * the sentences of refusals. scripts/golden/grammar.py compares with jsonschema.
  */
 #include <string.h>
 

@@ -85,7 +85,7 @@ static void describe(const struct jinja_template *t, const struct chats *chats, 
         jinja_text_free(&text);
         return;
     }
-    /* Our own sentences begin alike; what a template raises is its own. */
+    /* Our own sentences begin with this prefix; the message of a template's raise does not. */
     if (strncmp(err->message, "chat template: ", 15) == 0) {
         strcpy(out, "!");
         return;

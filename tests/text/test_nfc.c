@@ -1,7 +1,7 @@
 /*
- * test_nfc.c - composed texts: every character in several surroundings and many texts against
- * another library (golden file, see scripts/golden/nfc.py); composed texts come back as they are;
- * bytes that are no text; hostile lengths; memory that runs out.
+ * test_nfc.c - composed texts. Every character in several surroundings and many texts are compared
+ * with another library (golden file, see scripts/golden/nfc.py). Composed texts come back
+ * unchanged. Also bytes that are not UTF-8, hostile lengths, and memory that runs out.
  */
 #include <string.h>
 

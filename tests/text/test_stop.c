@@ -1,5 +1,5 @@
 /*
- * Stop strings in a stream, against a search in the whole text: wherever the text is cut into
+ * Stop strings in a stream, against a search in the whole text. However the text is cut into
  * pieces, the same part of it comes out, and never a byte that may belong to a stop string.
  */
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * test_vocab.c - text to ids and back: against slow reference algorithms on made vocabularies,
- * against the reference ids of real ones (shared data), and the rules for special tokens, spaces
- * and ends.
+ * test_vocab.c - text to ids and back. It is compared with slow reference algorithms on made
+ * vocabularies, and with the reference ids of real ones (shared data). Also the rules for special
+ * tokens, spaces and ends.
  */
 #include <string.h>
 
@@ -207,8 +207,8 @@ TEST(splits_words_and_merges)
     pi_vocab_free(v);
 }
 
-/* Of two tokens with one text the first is found, also by the merges, which are looked for at the token
-   behind that of the merge before. */
+/* Of two tokens with one text the first is found. Merges find it, too: they look it up from the
+   token of the merge before. */
 TEST(of_twin_tokens_the_first_is_found)
 {
     static struct made_vocab m;
@@ -240,8 +240,8 @@ TEST(words_that_are_tokens_stay_whole)
     pi_vocab_free(v);
 }
 
-/* Bytes that have no token are left out before merging, as Hugging Face's tokenizers do: their
-   neighbours may merge, and no unknown token stands there, even where the file names one. */
+/* Bytes that have no token are left out before merging, as Hugging Face's tokenizers do. Their
+   neighbours may merge, and there is no unknown token, even where the file names one. */
 TEST(leaves_out_bytes_without_a_token)
 {
     static struct made_vocab m;
@@ -265,7 +265,7 @@ TEST(leaves_out_bytes_without_a_token)
     pi_vocab_free(v);
 }
 
-/* What SentencePiece has no token for is unknown, once for a run of it. */
+/* Text without a SentencePiece token is unknown, once for a run of it. */
 TEST(a_run_without_tokens_is_unknown_once)
 {
     static struct made_vocab m;
@@ -306,7 +306,7 @@ TEST(composes_texts_where_the_tokenizer_does)
             EXPECT(v, &m, plain, 0, "\xc3\x83", "\xc2\xa5"); /* the bytes of U+00E5 */
         assert_int_equal(tokenize(v, "<e\xcc\x81>", 5, PITH_TOKENIZE_SPECIAL, ids), 1);
         assert_int_equal(tokenize(v, "<e\xcc\x81>", 5, 0, ids), nfc ? 4 : 5);
-        /* What a user wrote is composed, too, and is no control token. */
+        /* A user's text is composed, too, and gives no control token. */
         int32_t n = 0;
         static const uint8_t user[5] = {1, 1, 1, 1, 1};
         assert_int_equal(pi_vocab_tokenize_marked(v, "<e\xcc\x81>", 5, user, PITH_TOKENIZE_SPECIAL,
@@ -484,7 +484,7 @@ TEST(ends_of_messages_are_no_text)
     EXPECT(v, &m, "<|end|>", PITH_TOKENIZE_SPECIAL, "<|end|>");
     int32_t ids[16], n;
     assert_int_equal(pi_vocab_tokenize(v, "<|end|>", 7, 0, ids, 16, &n, NULL), PITH_OK);
-    assert_int_not_equal(n, 1); /* what a user writes is text */
+    assert_int_not_equal(n, 1); /* a user's text gives no special token */
     pi_vocab_free(v);
 }
 
@@ -548,8 +548,8 @@ TEST(spm_marks_spaces)
     pi_vocab_free(v);
 }
 
-/* Any bytes come back, composed where the vocabulary wants that; the pieces of a stream are the same
-   text with U+FFFD for what is no text. */
+/* Any bytes come back, composed where the vocabulary wants that. The pieces of a stream are the
+   same text with U+FFFD for invalid bytes. */
 static void round_trip(const struct pi_vocab *v, uint64_t *rng)
 {
     char text[200], back[800], streamed[2048], whole[2048];

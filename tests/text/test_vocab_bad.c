@@ -1,6 +1,6 @@
 /*
- * test_vocab_bad.c - what a vocabulary refuses, each in its own sentence; long words in bounded
- * time; allocation failures one by one; two threads on one vocabulary.
+ * test_vocab_bad.c - the refusals of a vocabulary, each with its own sentence. Also long words in
+ * bounded time, allocation failures one by one, and two threads on one vocabulary.
  */
 #include <pthread.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * test_vocab_pre.c - pre-tokenizers: words equal to what another engine makes of the published
- * patterns (golden file, see scripts/golden/pre.py), bytes that are no text, and linear time on
- * inputs that patterns like to choke on.
+ * test_vocab_pre.c - pre-tokenizers. Words equal the result of another engine on the published
+ * patterns (golden file, see scripts/golden/pre.py). Also invalid bytes, and linear time on inputs
+ * that are slow for such patterns.
  */
 #include <string.h>
 

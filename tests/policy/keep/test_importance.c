@@ -1,7 +1,7 @@
 /*
- * Importance of entries: the ridge against what can be written down; targets and a policy's map
- * against attention recomputed in plain C on the model in the repository; the same bits for any
- * chunk and number of threads; what cannot be; memory that is not there.
+ * Importance of entries: the ridge against exact solutions, and targets and a policy's map against
+ * attention recomputed in plain C on the repository's model. Also the same bits for any chunk and
+ * number of threads, refusals, and failing memory.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -29,7 +29,7 @@ TEST_GROUP(setup, model_free);
 
 /* ---- the ridge ---- */
 
-/* y = 2 a - b + 3 without a penalty, and what a penalty makes of one feature. */
+/* y = 2 a - b + 3 without a penalty, and the effect of a penalty on one feature. */
 TEST(ridge_solves_what_can_be_written_down)
 {
     enum { N = 50 };
@@ -105,7 +105,7 @@ static pith_stats *calibrate(const pith_importance_params *p, int32_t chunk, int
     return s;
 }
 
-/* What a layer of a sequence is made of. */
+/* The data of a layer of a sequence. */
 struct rows {
     int32_t layer;
     float h[256][512];
@@ -173,8 +173,8 @@ static double target_of(const struct rows *r, int32_t head, int32_t i, int32_t q
     return log(most);
 }
 
-/* One text read and repeated by hand: mean, deviation and extremes of the targets of each lane of a
-   layer, and the line from knorm's scores, which are the negative norms of keys. */
+/* A text is read and repeated by hand. It gives mean, deviation and extremes of the targets of each
+   lane of a layer, and the line from knorm's scores. These are the negative norms of keys. */
 TEST(targets_are_those_of_a_text_read_twice)
 {
     static struct rows rows;
@@ -384,8 +384,8 @@ TEST(failing_memory_loses_nothing)
 
 /* ---- windows ---- */
 
-/* What a window's lane shows is as long as the window, and belongs to no lane of the statistics. The
-   model has the repository's tokenizer. */
+/* The data of a window's lane is as long as the window, and belongs to no lane of the statistics.
+   The model has the repository's tokenizer. */
 TEST(windows_belong_to_no_lane_of_the_statistics)
 {
     const char *path = "test_importance_windows.gguf";

@@ -1,7 +1,7 @@
 /*
- * Keep policies in the engine, on the model of the repository: which positions stay at which token,
- * the same bits however the evaluation is cut, memory that falls and is enough, and what is left
- * when something ends an evaluation half-way.
+ * Keep policies in the engine, on the repository's model: the positions that stay at each token,
+ * and the same bits for any split of evaluations. Also that memory falls and suffices, and the
+ * state after an evaluation that ends half-way.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,7 +15,7 @@
 #define N_TOKEN 400
 #define MAX_LANE 64
 
-/* What most tests run: rounds at 96, 128, 160, ... tokens. */
+/* The policy of most tests: rounds at 96, 128, 160, ... tokens. */
 #define POLICY "streaming:budget=64,slack=32"
 #define BUDGET 64
 #define SLACK 32
@@ -434,8 +434,8 @@ TEST(survives_every_failing_allocation)
 
 /* ---- going back ---- */
 
-/* Where entries were overwritten, what is forgotten lies in any slot, so that pages which a fork
-   shares must be copied: with none free nothing is forgotten. */
+/* Where entries were overwritten, tokens to forget lie in any slot, so pages that a fork shares
+   must be copied. Without a free page nothing is forgotten. */
 TEST(truncating_may_need_pages)
 {
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 48); /* 3 pages of every lane */
@@ -478,7 +478,7 @@ TEST(truncating_and_syncing_go_on_alike)
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 300);
 
-    /* What was evicted stays away: the sinks, a gap, and what is left of the window. */
+    /* Evicted entries stay away: the sinks, a gap, and the rest of the window. */
     int32_t n = entries_at(300) - 20;
     check(pith_seq_truncate(seq, 280, &err), &err);
     assert_int_equal(stats_of(seq).longest, n);
@@ -490,7 +490,7 @@ TEST(truncating_and_syncing_go_on_alike)
     eval(seq, SINKS, 300);
     assert_true(hash_of(seq) == reference[299]);
 
-    /* A sync gives what a fresh sequence gives, from wherever it comes. */
+    /* A sync gives the result of a fresh sequence, from any length. */
     static const int32_t lengths[] = {299, 250, 300, 301, 96, 95, 94, 130, 4, 3, 399, 1, 200};
     for (size_t i = 0; i < PI_LEN(lengths); i++) {
         check(pith_seq_sync(seq, tokens, lengths[i], NULL, NULL, &err), &err);
@@ -506,7 +506,7 @@ TEST(truncating_and_syncing_go_on_alike)
     check(pith_seq_sync(seq, tokens, 200, NULL, NULL, &err), &err);
     assert_true(hash_of(seq) == reference[199]);
 
-    /* What generation says of it. */
+    /* The counts in the result of generation. */
     pith_generate_params params;
     pith_generate_result result;
     pith_generate_params_default(&params);

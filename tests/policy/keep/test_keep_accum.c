@@ -1,7 +1,7 @@
 /*
  * The policies that add attention up as it is computed (h2o, vatp, scissorhands, raas,
- * lazyeviction), each called on a lane that is made by hand: the vectors of the authors' formulas,
- * and numbers computed again in the plainest way, with every row remembered. On a model:
+ * lazyeviction), each called on a lane that is made by hand. They are compared with the vectors of
+ * the authors' formulas, and with a plain computation that stores every row. On a model:
  * test_keep_accum_model.c.
  */
 #include <math.h>
@@ -23,7 +23,7 @@ struct hand {
     struct keep_config config;
     struct policy_model model;
     struct keep_view view;
-    int32_t pos[MAX_LEN]; /* of what the lane holds */
+    int32_t pos[MAX_LEN]; /* of the lane's entries */
     int32_t n;
 };
 
@@ -208,7 +208,8 @@ static void replay(const struct keep_policy *policy, const char *options, int32_
     drop(&t);
 }
 
-/* tests/vectors/longflow.json, "h2o" and "vatp" (FMInference/H2O utils_real_drop, guozhiyu/vatp). */
+/* tests/vectors/longflow.json, "h2o" and "vatp" (FMInference/H2O utils_real_drop,
+   guozhiyu/vatp). */
 TEST(h2o_and_vatp_score_as_their_authors_do)
 {
     static const struct vector h2o = {
@@ -229,8 +230,8 @@ TEST(h2o_and_vatp_score_as_their_authors_do)
 
 /* ---- h2o ---- */
 
-/* Three query heads share a KV head, over several blocks of entries, prompts in chunks whose later
-   tokens are not visible yet, and an entry that goes. */
+/* Three query heads share a KV head, over several blocks of entries. Prompts come in chunks whose
+   later tokens are not visible yet, and an entry is evicted. */
 TEST(h2o_adds_the_rows_of_a_group)
 {
     enum { N = 300, G = 3, STRIDE = 304 };
@@ -273,8 +274,8 @@ TEST(h2o_adds_the_rows_of_a_group)
     }
 }
 
-/* A sum of a million small weights is that of the same in double to 3 %, as h2o.c says, and the
-   order of two entries that differ by 1 % is theirs. */
+/* A sum of a million small weights equals the sum in double to 3 %, as h2o.c says. Two entries that
+   differ by 1 % keep their order. */
 TEST(h2o_adds_a_million_small_weights)
 {
     enum { N_QUERY = 1000000 };
@@ -571,7 +572,8 @@ TEST(lazyeviction_remembers_the_longest_gap)
     check_gaps("threshold=0.02,group=sum", 2, false);
 }
 
-/* What was shown to no query yet is worth as much as what its own token has just made use of. */
+/* An entry that no query has seen yet counts as much as one that its own token has just attended
+   to. */
 TEST(lazyeviction_spares_what_no_query_saw)
 {
     float got[2], weight[16] = {1.0f};
@@ -603,7 +605,7 @@ TEST(reads_their_options)
            "38 entries is smaller than the 39");
     expect(keep_config_parse("vatp:budget=39", &c, &err), &err, PITH_INVALID, "none to overwrite");
     check(keep_config_parse("vatp:budget=39,overwrite=off", &c, &err), &err);
-    /* A share is never below twice what is protected, of what there is. */
+    /* A share is never below twice the protected entries, as far as there are that many. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
     check(keep_config_fit(
               &c,

@@ -1,9 +1,9 @@
 /*
- * The policies that add attention up as it is computed, on a model: the same bits and the same
- * marks for any chunk, any number of threads and any company, in prompts and in steps; the full
- * cache where a budget is never reached; forks; prompts of any length in the memory that the policy
- * asks for; and what a cancelled evaluation leaves. What a policy makes of weights:
- * test_keep_accum.c.
+ * The policies that add attention up as it is computed, on a model. Bits and marks are the same for
+ * any chunk, number of threads and other sequences, in prompts and in steps. A budget that is never
+ * reached gives the full cache. Also forks, prompts of any length in the memory that the policy
+ * asks for, and the state after a cancelled evaluation. test_keep_accum.c tests the policies' use
+ * of weights.
  */
 #include <math.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static const char *const forms[] = {
 };
 #define N_FORM PI_LEN(forms)
 
-/* What one call evaluates: a prompt, steps, another prompt, steps. */
+/* The lengths of the calls: a prompt, steps, another prompt, steps. */
 static int32_t length_of_call(int32_t n_done)
 {
     int32_t length = n_done == 0 ? 60 : n_done == 100 ? 26 : 1;
@@ -219,8 +219,8 @@ TEST(a_budget_that_is_never_reached_is_the_full_cache)
     }
 }
 
-/* Nothing is lost: each query's weights sum to 1, so that those of all entries sum to the number of
-   queries; of those of steps alone, to the number of steps. */
+/* Nothing is lost: each query's weights sum to 1. So the weights of all entries sum to the number
+   of queries, and with steps alone to the number of steps. */
 TEST(all_weights_are_seen)
 {
     for (int32_t steps = 0; steps < 2; steps++) {
@@ -276,7 +276,7 @@ TEST(a_fork_goes_on_to_the_same_bits)
 
 /* ---- prompts of any length ---- */
 
-/* Five steps behind a prompt, in a pool of what the policy asks for. */
+/* Five steps after a prompt, in a pool of the size that the policy asks for. */
 static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
 {
     pith_error err;
@@ -338,8 +338,8 @@ static void expect_unchanged(const pith_seq *seq, const char *form, uint64_t mar
         fail_msg("%s: a cancelled evaluation changed marks", form);
 }
 
-/* A cancelled evaluation changed the marks of entries that were there before; where nothing was
-   evicted they are as they were, and the sequence goes on to the same bits. */
+/* A cancelled evaluation changed the marks of older entries. Where nothing was evicted, the marks
+   are restored, and the sequence goes on to the same bits. */
 TEST(a_cancelled_evaluation_restores_the_marks)
 {
     for (size_t f = 0; f < N_FORM; f++) {
@@ -386,7 +386,7 @@ TEST(a_cancelled_evaluation_restores_the_marks)
 
 /* ---- what stays ---- */
 
-/* Where nobody looks at anything, raas drops whole pages behind the prompt, the oldest first. */
+/* Where no query attends to an entry, raas drops whole pages after the prompt, the oldest first. */
 TEST(raas_drops_the_oldest_pages_behind_the_prompt)
 {
     enum { PROMPT = 35, BUDGET = 70 };

@@ -1,7 +1,8 @@
 /*
- * KV heads that share their layer's budget by score: how it is shared, against numbers worked out
- * by hand and the rule written down again; that budgets and pages hold through random histories of
- * growing, rounds, forks and truncations in a pool that is often full; and Ada-KV on a model.
+ * KV heads that share their layer's budget by score. Shares are compared with numbers worked out by
+ * hand and with a second implementation of the rule. Budgets and pages hold through random
+ * histories of growing, rounds, forks and truncations in a pool that is often full. Also Ada-KV on
+ * a model.
  */
 #include <math.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static const struct policy_param share_table[] = {
     {0},
 };
 
-/* Heads 0 and 1 think more of what they have than the others, differently in each layer. */
+/* Heads 0 and 1 score their entries higher than the others do, differently in each layer. */
 static float opinion(int32_t layer, int32_t head, int32_t pos)
 {
     uint64_t key = (uint64_t)pos * 64 + (uint64_t)layer * 8 + (uint64_t)head;
@@ -118,7 +119,7 @@ TEST(shares_a_budget_as_adakv_does)
     expect_shares(&l, "", N_HEAD, 80, (const int32_t[]){20, 20, 20, 20});
     expect_shares(&l, "", N_HEAD, 1000, (const int32_t[]){20, 20, 20, 20});
     expect_shares(&l, "", N_HEAD, 0, (const int32_t[]){0, 0, 0, 0});
-    /* What always stays is counted first: 3 in each lane. */
+    /* Entries that always stay are counted first: 3 in each lane. */
     layer_make(&l, (const int32_t[]){20, 20, 20, 20}, 3);
     expect_shares(&l, "", N_HEAD, 42, (const int32_t[]){11, 11, 10, 10});
     /* A lane with few entries keeps them, and what it does not need goes to the others. */
@@ -147,8 +148,8 @@ static float border_of(const struct layer *l, const int32_t *n, int32_t n_sink, 
     return all[k - 1];
 }
 
-/* For any scores and lengths: the sum is exact, no lane keeps more than it has or less than the
-   floor, and without a floor the best stay. */
+/* For any scores and lengths the sum is exact, and no lane keeps more than its entries or less than
+   the floor. Without a floor the best entries stay. */
 TEST(shares_are_exact_for_any_scores)
 {
     static struct layer l;
@@ -493,8 +494,8 @@ static uint64_t hash_of(const pith_seq *seq)
     return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
 }
 
-/* The pool of one sequence holds a text that is many times as long; the same bits for any chunk,
-   any threads, token by token, and with another sequence beside it. */
+/* The pool of one sequence holds a text that is many times as long. The bits are the same for any
+   chunk, any threads, token by token, and with another sequence beside it. */
 TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
 {
     for (size_t f = 0; f < PI_LEN(forms); f++) {
@@ -524,8 +525,8 @@ TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
     }
 }
 
-/* The same pool takes a prompt that is cut at its end: no lane holds more pages then than before,
-   however the lanes of a layer share. */
+/* The same pool takes a prompt that is cut at its end. No lane then holds more pages than before,
+   for any shares of a layer's lanes. */
 TEST_WITH(load_model, free_model, a_prompt_that_is_cut_at_its_end_fits_the_pool)
 {
     static const char *const keeps[] = {

@@ -1,4 +1,4 @@
-/* test_keep_describe.c - what a program is told that the options of a keep policy come to. */
+/* test_keep_describe.c - the public description of a keep policy's options. */
 #include <string.h>
 
 #include "pith/policy.h"

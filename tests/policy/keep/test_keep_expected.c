@@ -1,7 +1,7 @@
 /*
  * test_keep_expected.c - Expected Attention against scores of whole matrices in double precision
- * (scripts/golden/expected.py): shares, their logarithms and logits, for any cut of the text, over
- * lanes from several pages; and the sums, which do not depend on the cut, bit by bit.
+ * (scripts/golden/expected.py). It compares shares, their logarithms and logits for any split of
+ * the text, over lanes from several pages. Sums must not depend on the split, bit by bit.
  */
 #include <float.h>
 #include <math.h>

@@ -1,8 +1,7 @@
 /*
  * test_keep_forms.c - every policy, and forms of it that are computed otherwise, on a model and
- * under every granularity: the same bits for any chunk and number of threads, those of the full
- * cache where the budget is never reached, and what was evicted is to attention as if it were
- * masked.
+ * under every granularity. Bits are the same for any chunk and number of threads, and equal the
+ * full cache where the budget is never reached. Attention treats evicted entries as masked.
  */
 #include <math.h>
 #include <string.h>
@@ -157,8 +156,8 @@ static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
     return hash_of(seq);
 }
 
-/* What a policy saw of a cancelled evaluation, of one token or more, is as if it had never been;
-   and where nobody can cancel, nothing is copied for the way back. */
+/* A cancelled evaluation of one or more tokens leaves no trace in the policy. Where nothing can
+   cancel, no state is copied. */
 TEST(a_cancelled_evaluation_leaves_no_trace)
 {
     enum { BEGIN = 40 }; /* the first round of the smallest lane of a pyramid is at 57 */

@@ -1,7 +1,7 @@
 /*
- * One budget that all lanes share by score, over a cache without a model: which entries go, against
- * a sort of all of them; that entries and bytes hold through random histories of growing, rounds,
- * forks and truncations in a pool that is often full; and what is refused.
+ * One budget that all lanes share by score, over a cache without a model. The evicted entries are
+ * compared with a sort of all entries. Entries and bytes hold through random histories of growing,
+ * rounds, forks and truncations in a pool that is often full. Also refusals.
  */
 #include <string.h>
 
@@ -104,7 +104,7 @@ static int by_worth(const void *a, const void *b)
     return x->pos != y->pos ? (x->pos < y->pos ? -1 : 1) : x->lane - y->lane;
 }
 
-/* What lanes hold: a bit for each position. */
+/* The positions of the lanes: a bit for each. */
 struct held {
     bool at[N_LANE][MAX_LEN];
 };
@@ -307,8 +307,8 @@ TEST(counts_bytes_of_all_lanes)
     assert_int_equal(keep_most_at(&c, 5000), 5000);
 }
 
-/* The first round of a share left nothing between the prefix and the window: at 384 tokens half of
-   them is less than what is protected. */
+/* The first round of a share left nothing between the prefix and the window: half of 384 tokens is
+   less than the protected entries. */
 TEST(a_share_is_at_least_twice_what_is_protected)
 {
     struct keep_config c = config_of(&keep_random, "budget=50%,prefix=128,window=128");

@@ -1,8 +1,9 @@
 /*
  * The rules that reach across lanes, on a model: one budget for all, shares of lanes by
- * calibration, and rounds that wait for a prompt's end. The same bits for any chunk, threads and
- * company, after forks, in files and from a scheduler that never holds more than it said; the bits
- * of full attention where the budget holds everything. Statistics are made up.
+ * calibration, and rounds that wait for a prompt. Bits are the same for any chunk, threads and
+ * other sequences, after forks, in files and from a scheduler. They equal full attention where the
+ * budget holds everything. The scheduler never holds more pages than it announced. Statistics are
+ * made up.
  */
 #include <unistd.h>
 
@@ -94,7 +95,7 @@ static int32_t lane_len(const pith_seq *seq, int32_t i)
     return lane.n_entry;
 }
 
-/* What all lanes hold, as a number. */
+/* The positions of all lanes, as a number. */
 static uint64_t positions_of(const pith_seq *seq)
 {
     uint64_t sum = 0;
@@ -361,8 +362,8 @@ TEST(forks_and_files_go_on_alike)
     unlink(path);
 }
 
-/* Several requests in a memory that holds few: nothing is put back, the pool is never too small,
-   and each answer is that of its request alone. */
+/* Several requests in a memory that holds few. No request is put back, the pool is never too small,
+   and each answer equals that of its request alone. */
 TEST(several_requests_get_what_each_gets_alone)
 {
     static const char *const served[] = {

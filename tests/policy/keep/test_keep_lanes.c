@@ -1,7 +1,6 @@
 /*
- * Keep rounds over lanes as sharing can make them, which the engine alone does not yet: pages read
- * at other positions, positions that fall or stand twice; and lanes that are packed at the same
- * time.
+ * Keep rounds over lanes that sharing can make, but the engine alone cannot: pages read at other
+ * positions, and positions that fall or occur twice. Also lanes that are packed at the same time.
  */
 #include <math.h>
 #include <string.h>
@@ -323,8 +322,8 @@ TEST(splitting_changes_nothing_but_where_pages_begin)
 
 /* ---- memory where pages cannot be joined ---- */
 
-/* A first page that is read 50 positions later and loses entries stays a page of its own, so that
-   the lane comes to hold one more than its entries fill: known before, or refused. */
+/* A first page that is read 50 positions later and loses entries stays a page of its own. So the
+   lane holds one page more than its entries fill, which is planned before or refused. */
 TEST(breaks_are_counted)
 {
     for (int32_t extra = 0; extra < 2; extra++) {

@@ -1,7 +1,8 @@
 /*
- * A budget of a sequence's own (pith_seq_set_budget, pith_request.budget): beside others in one
- * memory it gets the tokens and bits of an engine that has this budget for all, or no policy at
- * all. It is refused where the memory is too small, and what was kept under another is not reused.
+ * A budget of a sequence's own (pith_seq_set_budget, pith_request.budget). Beside others in one
+ * memory, the sequence gets the tokens and bits of an engine with this budget for all. Without a
+ * budget it gets those of no policy. It is refused where the memory is too small, and entries kept
+ * under another budget are not reused.
  */
 #include "testing.h"
 
@@ -36,7 +37,7 @@ static pith_engine *engine_of(const char *keep, const char *recall, const char *
     return e;
 }
 
-/* What an engine with the budget for all says to the prompt from a place on. */
+/* The answer of an engine with the budget for all, to the prompt from a place on. */
 static void alone_with(const char *keep, const char *recall, int32_t from, struct heard *out)
 {
     struct ask ask;

@@ -1,8 +1,8 @@
 /*
- * streaming:positions=cache, where distances are those of places within the cache: that attention
- * is the paper's, with keys and query rotated by their places; the same bits however an evaluation
- * is cut; and that the sinks, which are read elsewhere than they were written, get through
- * forgetting, forks, files and small pools.
+ * streaming:positions=cache, where distances are those between places within the cache. Attention
+ * is the paper's, with keys and query rotated by their places, and has the same bits for any split
+ * of an evaluation. The sinks are read at other places than they were written. They survive
+ * truncation, forks, files and small pools.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -308,8 +308,8 @@ static bool watch_bytes(void *user, pith_seq *seq, int32_t pos, const float *log
     return true;
 }
 
-/* The pool that the policy asks for is enough for any text, with a page less it is refused; sizes
-   in bytes hold at all times. */
+/* The pool that the policy asks for is enough for any text, and one with a page less is refused.
+   Sizes in bytes hold at all times. */
 TEST(the_pool_that_it_asks_for_is_enough)
 {
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
@@ -406,8 +406,8 @@ TEST(a_late_prompt_splits_the_sinks_off_or_changes_nothing)
     }
 }
 
-/* Recorded keys and values, without a model: no more tokens than fit, rounds with a page to spare
-   for the sinks, and the positions of the text. */
+/* Recorded keys and values, without a model: no more tokens than fit, rounds with a spare page for
+   the sinks, and the text's positions. */
 TEST(replays_without_a_model)
 {
     static float rows[BUDGET + SLACK][8];

@@ -1,6 +1,6 @@
 /*
- * What the control policies think of entries, against vectors of the authors' formulas; what a
- * policy is told and asked; and the pinned prompt.
+ * The scores of the control policies, against vectors of the authors' formulas. Also the calls of a
+ * policy and their arguments, and the pinned prompt.
  */
 #include <math.h>
 #include <string.h>
@@ -89,8 +89,8 @@ TEST(scores_as_their_authors_do)
     expect_scores(&keep_vnorm, keys_a, 6, vnorm);
 }
 
-/* The same from every storage type, over several pages, to what the type keeps of a key. What is
-   stored of a rotated type is longer than the key by the cosine: 6 % in turbo2. */
+/* The same for every storage type, over several pages, to the precision of the type. The stored key
+   of a rotated type is longer than the key by the cosine: 6 % in turbo2. */
 TEST(scores_follow_every_storage_type)
 {
     enum { N = 100, WIDE = 64 };
@@ -160,7 +160,7 @@ TEST(random_lots_are_even_and_stay)
     assert_true(other[0] != first[1000]);
 }
 
-/* ---- what a policy is told ---- */
+/* ---- the arguments of a policy ---- */
 
 struct seen_params {
     double level;

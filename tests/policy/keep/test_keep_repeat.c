@@ -1,8 +1,8 @@
 /*
- * test_keep_repeat.c - kvzip on a model: its marks are what importance_target.c gathers when the
- * text and its repetition are read in one go; the same bits for any chunk, any number of threads
- * and any company; texts of several parts, and of several prompts; forks; the full cache where a
- * budget is never reached; the memory that it asks for; and that nobody else sees the repetition.
+ * test_keep_repeat.c - kvzip on a model. Its marks equal the sums of importance_target.c over the
+ * text and its repetition in one pass. Bits are the same for any chunk, any number of threads and
+ * any other sequences. Also texts of several parts and prompts, forks, the full cache where a
+ * budget is never reached, and the memory that it asks for. Only the policy sees the repetition.
  */
 #include <float.h>
 #include <math.h>
@@ -184,7 +184,7 @@ TEST(company_changes_no_bit)
     }
 }
 
-/* A fork of what was judged goes on alike, also over another prompt. */
+/* A fork of a scored sequence goes on in the same way, also over another prompt. */
 TEST(a_fork_goes_on_alike)
 {
     for (size_t f = 0; f < N_FORM; f++) {

@@ -1,7 +1,7 @@
 /*
- * test_keep_round.c - rounds that the caller asks for: they are those that the rules would run,
- * they come only when asked for where the slack is never reached, and one that has no memory
- * changes nothing. And that the control `vnorm` keeps what the values say.
+ * test_keep_round.c - rounds that the caller asks for. They are the rounds that the rules would
+ * run, and without slack to reach they come only when asked for. A round without memory changes
+ * nothing. Also the control `vnorm`, which keeps entries by their values.
  */
 #include <math.h>
 #include <string.h>

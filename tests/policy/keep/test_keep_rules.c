@@ -1,7 +1,7 @@
 /*
- * The options of keep policies, and the rules over a cache without a model: who goes, when, and
- * that what was counted before a batch is enough for all of its rounds, shared pages included. The
- * rules are written down again here, entry by entry, and random histories are compared.
+ * The options of keep policies, and the rules over a cache without a model: which entries go, and
+ * when. The pages counted before a batch are enough for all of its rounds, shared pages included. A
+ * second implementation of the rules, entry by entry, is compared with them on random histories.
  */
 #include <string.h>
 
@@ -272,7 +272,7 @@ TEST(budgets_follow_the_number_of_tokens)
     c = config_of(&keep_streaming, "budget=100%,slack=1");
     assert_int_equal(keep_most_at(&c, 12345), 12345);
 
-    /* Bytes are those of the pages at budget + slack. */
+    /* Bytes are the bytes of the pages at budget + slack. */
     int64_t page = (int64_t)kv_page_bytes(&shape) * N_LANE;
     char text[64];
     snprintf(text, sizeof(text), "slack=20,budget=%lldB", (long long)(5 * page + page - 1));
@@ -365,7 +365,8 @@ static bool expect_token(struct history *h)
     return due;
 }
 
-/* What always stays at the beginning is read right before the rest; the rest where it was. */
+/* The entries that always stay at the beginning are read right before the rest, which is read where
+   it was. */
 static void check_places(const struct history *h, int32_t lane)
 {
     const struct keep_rules *r = &world.config.rules;

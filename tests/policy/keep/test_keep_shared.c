@@ -1,8 +1,8 @@
 /*
- * The rules that reach across lanes: sets of lanes that keep the same positions, segments, a pinned
- * prompt, budgets that layers and heads share, rounds that wait for a batch. Vectors are those of
- * the authors' code where it was run or traced; the rest is compared with the rules written down
- * again, position by position.
+ * The rules that reach across lanes: sets of lanes that keep the same positions, segments, and a
+ * pinned prompt. Also budgets that layers and heads share, and rounds that wait for a batch.
+ * Vectors come from the authors' code where it was run or traced. The rest is compared with a
+ * second implementation of the rules, position by position.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -253,8 +253,8 @@ TEST(selects_as_the_authors_do_in_each_mode)
          {{0, 1, 2, 3, 5}, {0, 1, 4, 7, 8}, {0, 1, 2, 3, 5}, {0, 1, 4, 7, 8}}},
         {"granularity=layer-head",
          {{0, 1, 2, 5, 7}, {0, 1, 4, 7, 8}, {0, 1, 2, 3, 5}, {0, 1, 2, 6, 8}}},
-        /* The authors' "union": an entry among the best by maximum is among the best of the head
-           that it has its maximum from, so that the union of the heads' choices adds nothing. */
+        /* The authors' "union". An entry among the best by maximum is among the best of the head
+           that gives the maximum. So the union of the heads' choices adds nothing. */
         {"granularity=all,combine=max",
          {{0, 1, 2, 5, 8}, {0, 1, 2, 5, 8}, {0, 1, 2, 5, 8}, {0, 1, 2, 5, 8}}},
     };
@@ -362,8 +362,8 @@ TEST(rounds_with_slack_are_those_of_the_paper)
         assert_int_equal(at[i], 20 + 4 * i);
         assert_int_equal(dropped[i], 4);
     }
-    /* Where the authors' code cuts the prompt's end off, it is not pinned: above half of the budget,
-       and where the window leaves no room. */
+    /* Where the authors' code cuts the prompt's end off, it is not pinned: above half of the
+       budget, and where the window leaves no room. */
     struct keep_config config;
     pith_error err;
     struct keep *keep =
@@ -489,7 +489,7 @@ static void expect_set(struct history *h, int32_t set, int32_t budget)
             h->has[l][p] = h->has[l][p] && in[p];
 }
 
-/* What a round leaves, whether or not the lanes of a set agreed before. */
+/* The entries after a round, whether or not the lanes of a set agreed before. */
 static void expect_round(struct history *h)
 {
     for (int32_t l = 0; l < N_LANE; l++)

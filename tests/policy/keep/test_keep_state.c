@@ -1,8 +1,8 @@
 /*
- * A keep policy that remembers something of each sequence, in the engine: self-calibrating
- * TriAttention, whose centres change with every token until its warm-up is over. What it remembers
- * must depend on the tokens alone: not on chunks, threads, company, forks, or an evaluation that
- * was cancelled, refused or forgotten.
+ * A keep policy with a state per sequence, in the engine: self-calibrating TriAttention, whose
+ * centres change with every token until its warm-up is over. The state must depend on the tokens
+ * alone. Chunks, threads, other sequences, forks, and cancelled, refused or truncated evaluations
+ * must not change it.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -162,8 +162,8 @@ static bool stop_late(void *user, double fraction)
     return fraction < *(const double *)user;
 }
 
-/* What a cancelled pass showed the policy is forgotten with it; after a round it stays with the
-   tokens. Either way the sequence goes on to the same bits. */
+/* The policy forgets what it saw in a cancelled pass; after a round it stays with the tokens.
+   Either way the sequence goes on to the same bits. */
 TEST(a_cancelled_pass_is_forgotten)
 {
     for (size_t p = 0; p < N_POLICY; p++) {
@@ -198,7 +198,7 @@ TEST(a_cancelled_pass_is_forgotten)
     }
 }
 
-/* A batch that is refused for its memory has taught nobody anything. */
+/* A batch that is refused for its memory changes no policy's state. */
 TEST(a_refused_batch_teaches_nothing)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, FIRST_ROUND + 2 * PAGE_LEN);
@@ -222,7 +222,7 @@ TEST(a_refused_batch_teaches_nothing)
 
 /* ---- going back ---- */
 
-/* A sync gives what a fresh sequence gives, and leaves what one would have learned. */
+/* A sync gives the result of a fresh sequence, and leaves the same state. */
 TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t lengths[] = {229, 60, 61, 88, 1, 200};
@@ -404,7 +404,7 @@ TEST(another_policy_learns_anew_from_a_file)
     pith_seq_free(b);
     pith_seq_free(a);
 
-    /* What was read without the policy, it has learned nothing from. */
+    /* Tokens that were read without the policy have not changed its state. */
     a = seq_make(full);
     eval(a, 0, 100);
     check(pith_seq_save(a, file_path(), &err), &err);

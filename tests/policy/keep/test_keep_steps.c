@@ -1,8 +1,8 @@
 /*
- * Overwriting in the engine: a lane that holds its budget takes each token of a step in the place
- * of one entry. What is promised: B entries at every step and no byte more or less once a lane is
- * full, the same tokens for any chunk, threads, company and fork, a way back wherever nothing was
- * overwritten, and bit for bit the full cache where the budget is never reached.
+ * Overwriting in the engine: a lane that holds its budget stores each token of a step in the place
+ * of one entry. It promises B entries at every step, and no byte more or less once a lane is full.
+ * Tokens are the same for any chunk, threads, other sequences and fork. Truncation works wherever
+ * nothing was overwritten. The bits equal the full cache where the budget is never reached.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -50,7 +50,7 @@ static void expect_lanes(const pith_seq *seq, int32_t n)
         assert_int_equal(lane_len(seq, i / info.n_head_kv, i % info.n_head_kv), n);
 }
 
-/* What is gone and what is there are all entries that ever were. */
+/* Evicted entries and held entries sum to all entries. */
 static void expect_account(const pith_seq *seq)
 {
     pith_keep_stats s;
@@ -162,7 +162,7 @@ TEST(a_budget_of_one_holds_one_entry)
     }
 }
 
-/* A pool of what is said beforehand holds any number of steps, and nothing moves in it. */
+/* A pool of the announced size holds any number of steps, and nothing moves in it. */
 TEST(the_pool_holds_any_number_of_steps)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
@@ -197,7 +197,7 @@ TEST(the_pool_holds_any_number_of_steps)
     }
 }
 
-/* What the rules protect is never overwritten. */
+/* Protected entries are never overwritten. */
 TEST(what_is_protected_is_never_overwritten)
 {
     pith_engine *e = engine_make(
@@ -362,7 +362,8 @@ static bool stop(void *user, double fraction)
     return --*(int32_t *)user > 0;
 }
 
-/* What was not begun, and what overwrote nothing, is as it was; a token that took a place stays. */
+/* Tokens that were not begun, or that overwrote nothing, are undone; a token that overwrote an
+   entry stays. */
 TEST(a_cancelled_step_leaves_what_was)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
@@ -456,8 +457,8 @@ TEST(failing_allocations_change_nothing)
     }
 }
 
-/* A fork's step copies the pages that it writes to: where none is free it is refused, and both
-   sides know still what they would have overwritten. */
+/* A fork's step copies the pages that it writes to. Where none is free the step is refused, and
+   both sides keep their choice of the next entry to overwrite. */
 TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
@@ -487,7 +488,7 @@ TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
 
 /* ---- going back and on ---- */
 
-/* A sync gives what a fresh sequence gives; a chat goes on from its end. */
+/* A sync gives the result of a fresh sequence; a chat goes on from its end. */
 TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
@@ -584,8 +585,8 @@ TEST(a_round_that_is_asked_for_changes_nothing)
 
 /* ---- files ---- */
 
-/* What the lanes of a layer hold is no more than the budget together, and the same where they did
-   when they were loaded. */
+/* The lanes of a layer together hold no more than the budget. They hold the same positions if they
+   did when they were loaded. */
 static void expect_one_set(const pith_seq *seq, int32_t layer, bool same)
 {
     int32_t pos[TOKENS_MAX], n_of[TOKENS_MAX] = {0}, n_all = 0, n_common = 0;
@@ -604,9 +605,9 @@ static void expect_one_set(const pith_seq *seq, int32_t layer, bool same)
         assert_int_equal(n_common, BUDGET);
 }
 
-/* A sequence that was saved without a policy, or with lanes that hold other positions than their
-   neighbours, is brought to the budget before the next step, and its layers to one set. One that
-   overwrites goes on from its file as if it had never been saved. */
+/* A sequence was saved without a policy, or its lanes hold different positions. It is cut to the
+   budget before the next step, and each layer to one set. A sequence that overwrites goes on from
+   its file as if it had never been saved. */
 TEST(goes_on_from_files_of_other_policies)
 {
     static const char *const savers[] = {NULL, "knorm:budget=30,slack=8", "knorm:budget=70"};

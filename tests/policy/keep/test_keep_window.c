@@ -1,8 +1,8 @@
 /*
- * Policies that score by the attention of the last queries: SnapKV, TOVA and R-KV against vectors
- * of the authors' formulas (computed in double precision), the ring of queries for any cut of a
- * text, what it recomputes against a softmax in double, pooling, and R-KV's search for similar keys
- * against the whole matrix.
+ * Policies that score by the attention of the last queries: SnapKV, TOVA and R-KV. They are
+ * compared with vectors of the authors' formulas, computed in double precision. The ring of queries
+ * is tested for any split of a text, and its attention against a softmax in double. Also pooling,
+ * and R-KV's search for similar keys against the whole matrix.
  */
 #include <float.h>
 #include <math.h>
@@ -180,8 +180,8 @@ static const float snap_queries[4][2][DIM] = {
     {{1.375f, 2.0f, -1.25f, 1.125f}, {2.0f, 0.5f, -1.5f, 2.0f}},
 };
 
-/* What FasterDecoding/SnapKV keeps per head, the mean over a group as AdaKV and KVCache-Factory
-   take it, and the form in yisunlp/LongFLow. */
+/* The choice of FasterDecoding/SnapKV per head, the mean over a group as in AdaKV and
+   KVCache-Factory, and the form in yisunlp/LongFlow. */
 TEST(snapkv_scores_as_its_authors_do)
 {
     static const double avg[2][8] = {{0.1819246224, 0.221352539, 0.1902970618, 0.3881815464,
@@ -460,7 +460,7 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
         assert_memory_equal(a.state, b.state, size);
         check_weights(&a, n_query, n_query);
 
-        /* What was forgotten does not count; what is read again does. */
+        /* Forgotten tokens do not count; tokens that are read again do. */
         int32_t back = n_query / 3;
         kv_seq_truncate(a.kv, N_TOKEN - back);
         a.n = N_TOKEN - back;
@@ -476,8 +476,8 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
     }
 }
 
-/* A lane whose entries were cut and of which some were overwritten: queries see by position, and
-   scores are pooled in the order of the text. */
+/* A lane with cut and overwritten entries: queries see by position, and scores are pooled in the
+   order of the text. */
 TEST(entries_out_of_order_score_by_position)
 {
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};

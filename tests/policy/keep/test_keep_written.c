@@ -1,9 +1,9 @@
 /*
- * test_keep_written.c - policies that judge entries when they are written, or by sums over the
- * queries, on a model: marks are what the statistics predict from the layer's input or the key and
- * the value; the same bits for any chunk, any number of threads and any company; the full cache
- * where a budget is never reached; forks; a file, after which stored keys are judged; overwritten
- * entries; and statistics that do not fit.
+ * test_keep_written.c - policies that score entries when they are written, or by sums over the
+ * queries, on a model. Marks equal the statistics' prediction from the layer's input or the key and
+ * the value. Bits are the same for any chunk, number of threads and other sequences, and equal the
+ * full cache where a budget is never reached. Also forks, overwritten entries, and statistics that
+ * do not fit. After a file, stored keys are scored.
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 
@@ -125,7 +125,7 @@ static const char *const forms[] = {
 
 /* ---- marks ---- */
 
-/* What a pass wrote, by the tap. */
+/* The entries that a pass wrote, by the tap. */
 struct seen {
     float *h; /* [n_layer][N_TOKEN][n_embd] */
     float *k; /* [n_layer][N_TOKEN][n_head_kv][dim_k] after rope */

@@ -1,11 +1,11 @@
 /*
- * LongFlow on lanes of numbers: the published method's six steps (victims, scores, in every form),
- * logits of any size, and thousands of random steps beside a reference that reads the lanes entry
- * by entry in double.
+ * LongFlow on lanes of numbers: the published method's six steps (victims, scores, in every form)
+ * and logits of any size. Thousands of random steps run beside a reference that reads the lanes
+ * entry by entry in double.
  *
- * Vectors: made with float64 from the authors' code (yisunlp/LongFLow at 89a68d3, models/ours.py,
- * triton_kernel/attention_new.py) and the formulas of longflow.c; inputs lie on a grid of 1/8, so
- * that they are exact in every type.
+ * The vectors were made with float64 from the authors' code (yisunlp/LongFLow at 89a68d3,
+ * models/ours.py, triton_kernel/attention_new.py) and the formulas of longflow.c. Inputs lie on a
+ * grid of 1/8, so that they are exact in every type.
  */
 #include <float.h>
 #include <math.h>
@@ -87,8 +87,8 @@ static void finish_weights(struct world *w, const struct kv_attend_tap *tap, int
     }
 }
 
-/* Attention of one token in one lane, shown to the policy: of every other token in parts,
-   for all of which there is not always room. */
+/* Attention of one token in one lane, shown to the policy. Every second token comes in parts, and
+   there is not always room for all of them. */
 static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, const float *q)
 {
     float max[16], sum[16];
@@ -134,7 +134,7 @@ static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, c
     finish_weights(w, &tap, a.n);
 }
 
-/* What the running layer's last lane scored. */
+/* The scores of the running layer's last lane. */
 static const float *scores(const struct world *w, int32_t head)
 {
     return w->keep->steps.score + (size_t)head * (size_t)w->keep->steps.cap;
@@ -640,8 +640,7 @@ static int32_t step_in_order(struct world *w, const int32_t *order, int32_t slot
     return kv_lane_aim(w->kv, 0, 0);
 }
 
-/* Whoever is first, the same sum comes out, to the bit; and a pass that was given up leaves
-   nothing. */
+/* The sum has the same bits for any order of heads, and a pass that was given up leaves nothing. */
 TEST(heads_in_any_order_give_the_same_bits)
 {
     static const char *const options[] = {
@@ -708,7 +707,7 @@ TEST(reads_its_options)
     check(keep_config_parse("longflow:budget=64,overwrite=off,granularity=all", &c, &err), &err);
 }
 
-/* What overwriting goes together with, of any policy. */
+/* Settings that overwriting can be combined with, for any policy. */
 TEST(says_what_overwriting_goes_with)
 {
     pith_error err;

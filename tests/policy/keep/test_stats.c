@@ -1,7 +1,7 @@
 /*
- * Calibration: the vectors of its specification; statistics of the model in
- * the repository, computed by hand, the same however the text is cut, and of the tokens that are
- * selected; what cannot be; centres. Files are test_stats_files.c's.
+ * Calibration: the vectors of its specification, and statistics of the repository's model. They are
+ * computed by hand, are the same for any split of the text, and cover the selected tokens. Also
+ * refusals and centres. test_stats_files.c tests files.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -448,7 +448,7 @@ TEST(counts_the_selected_tokens)
     pith_stats_free(s);
 }
 
-/* What cannot be calibrated, in a sentence that names it. */
+/* Arguments that cannot be calibrated are refused with a sentence that names them. */
 TEST(refuses_what_cannot_be_calibrated)
 {
     pith_calibrate_params p;
@@ -499,7 +499,7 @@ TEST(refuses_what_cannot_be_calibrated)
     pith_engine_free(e);
 }
 
-/* What is generated is what a text of prompt and answer shows at the answer's tokens. */
+/* Generated tokens give the statistics of a text of prompt and answer at the answer's tokens. */
 TEST(generated_tokens_count_as_those_of_a_text)
 {
     enum { N_PROMPT = 60, N_ANSWER = 20 };

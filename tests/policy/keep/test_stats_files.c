@@ -1,7 +1,7 @@
 /*
- * Files of calibration statistics: the vector of the TRIA format and the published files; each
- * format read back, or refused with a sentence that names what is wrong; disks that are full and
- * memory that is not there.
+ * Files of calibration statistics: the vector of the TRIA format and the published files. Each
+ * format is read back, or refused with a sentence that names the fault. Also full disks and failing
+ * memory.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -161,8 +161,8 @@ static void fill_rows(float *rows, size_t n_row, size_t n_pair, size_t n_flat, u
     }
 }
 
-/* Statistics of everything that there can be: 2 layers, of which the second has none, 4 query and
-   2 KV heads, 3 bands, 2 dimensions that are not rotated, 3 centres, 2 ranges. */
+/* Statistics with every feature. There are 2 layers, of which the second has none, 4 query and 2 KV
+   heads, and 3 bands. There are 2 unrotated dimensions, 3 centres and 2 ranges. */
 static struct pith_stats *make_stats(void)
 {
     enum { LAYERS = 2, HEADS = 4, HEADS_KV = 2, PAIRS = 3, FLAT = 2, CENTRES = 3 };
@@ -308,7 +308,7 @@ static void folder_path(const char *folder, const char *name, char *path, size_t
     assert_true((size_t)snprintf(path, cap, "%s/%s", folder, name) < cap);
 }
 
-/* What cannot be written whole leaves the file that was there, and nothing else. */
+/* If a file cannot be written whole, the old file stays, and nothing else. */
 TEST(a_full_disk_leaves_the_old_file)
 {
     char folder[] = "/tmp/pith-stats-XXXXXX", path[64], text[64];

@@ -1,7 +1,7 @@
 /*
- * Importance in calibration statistics: its section of the file read back, or refused with a
- * sentence; files without it as they were; shares of lanes, whose mean is exact and which never
- * fall; predictions that clip.
+ * Importance in calibration statistics. Its section of the file is read back, or refused with a
+ * sentence; files without it are unchanged. Shares of lanes have an exact mean and never fall;
+ * predictions clip.
  */
 #include <math.h>
 #include <string.h>

@@ -541,8 +541,8 @@ TEST(q8_0_codes_are_those_of_the_fork)
 
 /* ---- the formula itself ---- */
 
-/* Equation 11 term by term, in double, from keys before rotation: at positions up to a million the
-   phases must be as good as near 0. */
+/* Equation 11 term by term, in double, from keys before rotation. At positions up to a million the
+   phases must be as exact as near 0. */
 static double naive(const struct problem *p, const double *k, double pos, double t0,
                     const int32_t *offset, int32_t n, bool max)
 {

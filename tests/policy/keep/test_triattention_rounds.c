@@ -1,8 +1,8 @@
 /*
- * TriAttention as a policy. In an engine: rounds that depend neither on how an evaluation is cut
- * nor on the processor's level and what keys are stored as, the authors' triggers, presets,
- * self-calibration. Over a cache without a model: what moves centres, who has a say, dimensions
- * that are not rotated, and what is refused.
+ * TriAttention as a policy. In an engine: rounds that do not depend on the split of an evaluation,
+ * the processor's level or the storage of keys. Also the authors' triggers, presets,
+ * self-calibration. Over a cache without a model: the changes of centres, the layers that score,
+ * dimensions that are not rotated, and refusals.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -170,7 +170,7 @@ TEST(chunks_and_threads_change_no_round)
     assert_memory_equal(&whole[0], &parts, sizeof(parts));
 }
 
-/* Whatever keys are stored as, every level of the processor keeps the same entries. */
+/* For every storage type of keys, every level of the processor keeps the same entries. */
 TEST(every_level_keeps_the_same_entries)
 {
     static const char *const types[] = {"f32", "f16", "q8_0"};
@@ -196,8 +196,8 @@ TEST(every_level_keeps_the_same_entries)
     }
 }
 
-/* What is gathered while the model runs is what a calibration of the same tokens gives: of the
-   warm-up where that is over, and of all so far where a round comes before. */
+/* Statistics gathered while the model runs equal a calibration of the same tokens. They cover the
+   warm-up once that is over, and all tokens so far where a round comes before. */
 TEST(self_calibration_gathers_what_a_calibration_does)
 {
     static struct outcome self, file, longer;
@@ -242,7 +242,8 @@ TEST(a_fork_goes_on_with_what_was_gathered)
     pith_engine_free(e);
 }
 
-/* The fork's sign turns the order around: what one keeps of what may go, the other drops. */
+/* The fork's sign reverses the order: among the entries that may go, one keeps those that the other
+   drops. */
 TEST(the_forks_sign_turns_the_order_around)
 {
     static struct outcome keep, evict;
@@ -538,7 +539,7 @@ TEST(layers_without_queries_say_nothing)
     bare_close(&b);
 }
 
-/* What the lanes of the second layer keep, of a set of both. */
+/* The positions that the second layer's lanes keep, of a set of both layers. */
 static void kept_of(const char *options, int32_t *pos)
 {
     struct bare b;
@@ -557,8 +558,8 @@ static void kept_of(const char *options, int32_t *pos)
     bare_close(&b);
 }
 
-/* Half of the z-scores of the layer that has a say are negative: with a 0 of the other in their
-   place the maximum would not tell them apart. */
+/* Half of the z-scores of the scoring layer are negative. With zeros from the other layer, the
+   maximum would not tell them apart. */
 TEST(silent_layers_have_no_say)
 {
     int32_t mean[20], max[20], both[20];

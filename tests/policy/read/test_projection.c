@@ -1,6 +1,6 @@
 /*
- * Loki's bases: eigenvectors of symmetric matrices; the file, whole and damaged; what is found from
- * the keys of a model, beside a covariance that the test takes itself.
+ * Loki's bases: eigenvectors of symmetric matrices, and the file, whole and damaged. The bases of a
+ * model's keys are compared with a covariance that the test computes itself.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -17,7 +17,7 @@
 
 #define MAX_DIM 48
 
-/* Asserts that vectors and values are those of the matrix. */
+/* Asserts that vectors and values are the eigenvectors and eigenvalues of the matrix. */
 static void check_eigen(const double *a, int32_t n)
 {
     double work[MAX_DIM * MAX_DIM], value[MAX_DIM], vector[MAX_DIM * MAX_DIM], size = 1e-300;
@@ -148,7 +148,7 @@ TEST(a_file_comes_back_as_it_was)
     pith_projection_free(again);
 }
 
-/* What is wrong with a field is said with its name and its value. */
+/* The sentence about a wrong field has the field's name and value. */
 TEST(a_damaged_field_is_named)
 {
     static const struct {

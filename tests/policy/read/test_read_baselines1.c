@@ -1,7 +1,7 @@
 /*
- * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification; their
- * formulas in double; lanes whose entries were moved in position or overwritten; the same scores at
- * every level of the processor.
+ * SampleAttention, SnapKV and KeyDiff as read policies: the vectors of their specification, and
+ * their formulas in double. Also lanes whose entries were moved in position or overwritten, and the
+ * same scores at every processor level.
  */
 #include <math.h>
 #include <string.h>
@@ -239,8 +239,8 @@ static void rotate(const struct pi_rope *rope, int32_t by, float *k)
 #define SHIFT (-7)
 #define GAP 9 /* positions between the entries that are shifted and the others */
 
-/* Entries before slot 48 at positions from 0, the others and the chunk GAP positions behind, in the
-   lanes of a world that has them otherwise. */
+/* Puts the entries before slot 48 at positions from 0, and the others and the chunk GAP positions
+   later. The lanes of the world have other positions. */
 static void refill(struct read_world *w, bool shifted)
 {
     const struct read_problem *p = w->problem;
@@ -329,7 +329,7 @@ TEST(overwritten_entries_are_neighbours_by_position)
     }
 }
 
-/* What comes behind the chunk in the same pass is not seen. */
+/* A chunk does not see the tokens after it in the same pass. */
 TEST(does_not_see_behind_the_chunk)
 {
     uint64_t rng = 24;

@@ -2,8 +2,8 @@
  * SparQ, Loki and Quest as read policies: published steps on small lanes, and their formulas in
  * double on lanes of every storage type.
  *
- * Vectors: made with float64 from the formulas and code that the policies' files name, for the last
- * query of a chunk of six over ten keys and its own.
+ * The vectors were made with float64 from the formulas and code that the policies' files name. They
+ * are for the last query of a chunk of six over ten keys and its own.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -460,8 +460,8 @@ TEST(loki_takes_shares_of_the_variance)
 
 /* ---- Quest ---- */
 
-/* No query's product with a key passes the score of the key's page; a page has one score; the last
-   page is read while it has room. */
+/* No query's product with a key exceeds the score of the key's page. A page has one score, and the
+   last page is read while it has room. */
 TEST(quest_bounds_every_product)
 {
     uint64_t rng = 8;

@@ -1,8 +1,8 @@
 /*
- * Reading a part, in the engine: chunks that no pass, thread or company moves, also beside keep
- * policies of every kind; phases and the tail; what is counted; what is refused; and what
- * cancelling, forking, forgetting and files leave. What policies choose: test_read_quoka.c and the
- * others; roles of layers: test_read_roles.c.
+ * Reading a part, in the engine: chunks that do not depend on passes, threads or other sequences,
+ * also beside keep policies of every kind. Also phases and the tail, counters, refusals, and the
+ * state after cancelling, forking, truncating and files. test_read_quoka.c and the others test the
+ * policies' choices, and test_read_roles.c the roles of layers.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -232,7 +232,7 @@ TEST(phases_say_when_to_read_a_part)
     pith_engine_free(e);
 }
 
-/* What is counted, to the entry. */
+/* The counters are exact to the entry. */
 TEST(counts_what_was_read_to_the_entry)
 {
     enum { CHUNK = 32, N = 250, TAIL = 9 };
@@ -407,7 +407,7 @@ TEST(a_fork_goes_on_alike)
     }
 }
 
-/* Syncing to other tokens gives what a fresh sequence would, and keeps what it can. */
+/* Syncing to other tokens gives the result of a fresh sequence, and keeps as much as possible. */
 TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const struct {
@@ -417,7 +417,7 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
         {QUOKA, NULL, 300, 200, 32}, /* 40 are read whole, in chunks of 32 */
         {"quoka:budget=100,chunk=32", NULL, 300, 200, 96},
         {"quoka:budget=100,chunk=32", NULL, 300, 50, 32},
-        {"quoka:budget=400,chunk=32", NULL, 300, 203, 203}, /* nobody reads a part */
+        {"quoka:budget=400,chunk=32", NULL, 300, 203, 203}, /* no chunk reads a part */
         {"quoka:budget=25%,gate=1,chunk=32", NULL, 300, 200, 0},
         {QUOKA ",tail=100", NULL, 250, 240, 32},
         {QUOKA ",phase=decode", NULL, 300, 203, 203},
@@ -436,14 +436,14 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
         check(pith_seq_sync(a, ids, n, NULL, NULL, &err), &err);
         eval_ids(fresh, ids, 0, n);
         if (hash_of(a) != hash_of(fresh))
-            fail_msg("%s, case %zu: not what a fresh sequence gives", cases[i].read, i);
+            fail_msg("%s, case %zu: differs from a fresh sequence", cases[i].read, i);
         pith_seq_free(a);
         pith_seq_free(fresh);
         pith_engine_free(e);
     }
 }
 
-/* What steps read in part is forgotten, what they read whole before is not. */
+/* A truncation drops steps that read a part; it keeps earlier ones that read everything. */
 TEST(forgets_steps_that_read_a_part)
 {
     pith_error err;

@@ -1,7 +1,7 @@
 /*
- * SparQ, Loki, LessIsMore, TidalDecode and Quest in an engine: a budget that is never reached is
- * the full cache bit for bit, a smaller one reads less, and what comes out depends on the tokens
- * alone, not on threads, passes or company.
+ * SparQ, Loki, LessIsMore, TidalDecode and Quest in an engine. A budget that is never reached is
+ * the full cache bit for bit, and a smaller one reads less. The output depends on the tokens alone,
+ * not on threads, passes or other sequences.
  */
 #define _POSIX_C_SOURCE 200809L
 

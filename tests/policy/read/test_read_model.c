@@ -1,7 +1,7 @@
 /*
- * test_read_model.c - QuoKA, SampleAttention, SnapKV and KeyDiff on a model: the same bits for any
- * pass, number of threads and company; those of the full cache where the budget is never reached;
- * and a part that is read where it is.
+ * test_read_model.c - QuoKA, SampleAttention, SnapKV and KeyDiff on a model. Bits are the same for
+ * any pass, number of threads and other sequences, and equal the full cache where the budget is
+ * never reached. A smaller budget reads a part.
  */
 #include "testing.h"
 
@@ -41,8 +41,8 @@ static pith_engine *engine_of(const char *read, const char *type, int32_t chunk,
     return e;
 }
 
-/* Hashes of the logits after each token: of a prompt in one evaluation and of tokens one by one,
-   beside another sequence where company says so. Returns how many chunks read a part. */
+/* Hashes of the logits after each token, of a prompt in one evaluation and of tokens one by one.
+   With company another sequence runs beside it. Returns how many chunks read a part. */
 static int64_t hashes_of(pith_engine *e, bool company, uint64_t *hashes)
 {
     pith_seq *seq = seq_make(e), *other = seq_make(e);

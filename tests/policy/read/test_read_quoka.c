@@ -1,7 +1,7 @@
 /*
- * QuoKA: every vector of its specification; its forms against their formulas
- * in double; what must not change a choice; the same scores at every level of the processor; and
- * the theorem that the method is argued from. The policy in an engine is in test_read_model.c.
+ * QuoKA: every vector of its specification, and its forms against their formulas in double. Also
+ * changes that must not change a choice, the same scores at every processor level, and the theorem
+ * on which the method rests. The policy in an engine is in test_read_model.c.
  */
 #include <math.h>
 
@@ -197,7 +197,7 @@ TEST(budgets_in_percent_are_those_of_the_vectors)
     assert_int_equal(json_array_size(rows), 8);
 }
 
-/* What the vectors say that mistakes would choose is what the paper's ablations choose. */
+/* For the mistakes that the vectors list, the paper's ablations make the listed choice. */
 TEST(ablations_choose_as_the_vectors_say)
 {
     static const struct {
@@ -500,8 +500,8 @@ TEST(of_equal_queries_the_first_are_kept)
     read_problem_free(&p);
 }
 
-/* A budget that all entries are within chooses nothing, so that everything is read as ever (whole
-   engines with such a budget: test_read_model.c); and everything chosen is everything read. */
+/* A budget that covers all entries chooses nothing, so everything is read (whole engines with such
+   a budget: test_read_model.c). Choosing everything reads everything, too. */
 TEST(a_budget_of_all_is_dense)
 {
     uint64_t rng = 15;
@@ -532,8 +532,8 @@ TEST(a_budget_of_all_is_dense)
     }
 }
 
-/* Numbers beyond the range of the formulas give scores all the same: zeros, and keys and queries
-   whose squares, or products, are more than a float can hold. */
+/* Numbers beyond the range of the formulas still give scores: zeros, and keys and queries whose
+   squares or products overflow a float. */
 TEST(extreme_keys_and_queries_give_numbers)
 {
     static const float sizes[] = {0.0f, 1e-30f, 1e25f, 3e38f};
@@ -606,10 +606,9 @@ TEST(every_level_gives_the_same_choice)
  *   cos(M, q) <= alpha beta + sqrt((1 - alpha^2) (1 - beta^2)) <= 1 + alpha beta - (alpha^2 +
  * beta^2) / 2
  *
- * the right side being the paper's (section 3.1, appendix D), of which the middle is the tight
- * form: a query that a key is close to while it is far from the mean is far from the mean. alpha
- * and beta are the store's cosines. In a plane, where k lies between M and q, the middle is
- * reached.
+ * The right side is the paper's (section 3.1, appendix D), and the middle is its tight form. If a
+ * query is close to a key that is far from the mean, the query is far from the mean. alpha and beta
+ * are the store's cosines. In a plane, where k lies between M and q, the middle is reached.
  */
 TEST(the_theorem_of_the_paper_holds)
 {

@@ -1,9 +1,9 @@
 /*
- * LessIsMore and TidalDecode: which layer reads what another chose, on lanes of several layers that
- * are read as a pass does, beside a reference.
+ * LessIsMore and TidalDecode: the layers that reuse another layer's choice, on lanes of several
+ * layers that are read as in a pass, beside a reference.
  *
- * The vector: made with float64 from the formulas and code that lessismore.c names, for the last
- * query of a chunk of six over ten keys and its own.
+ * The vector was made with float64 from the formulas and code that lessismore.c names. It is for
+ * the last query of a chunk of six over ten keys and its own.
  */
 #include <math.h>
 #include <string.h>
@@ -88,7 +88,8 @@ static void layers_fill(struct layers *w, int32_t pos0, int32_t n, const float *
     test_free(random);
 }
 
-/* What every lane reads for the last n_tok tokens, by q [n_tok][n_head * n_group][dim]. */
+/* The entries that every lane reads for the last n_tok tokens, by q [n_tok][n_head *
+   n_group][dim]. */
 static void layers_select(struct layers *w, int32_t n_tok, const float *q)
 {
     const struct kv_geometry *g = &w->model.g;
@@ -271,8 +272,8 @@ TEST(refuses_layers_that_cannot_relay)
     }
 }
 
-/* What a layer's query head makes of a lane's first n keys: the mean over n_tok queries of q.k, or
-   of its softmax over what the query sees. */
+/* The score of a layer's query head for a lane's first n keys. It is the mean over n_tok queries of
+   q.k, or of its softmax over the entries that the query sees. */
 static void score_head(const struct layers *w, int32_t layer, int32_t head, int32_t i,
                        const float *q, int32_t n_tok, int32_t n, bool softmax, double *score)
 {
@@ -361,7 +362,7 @@ TEST(tidaldecode_reuses_a_layers_choice)
     }
 }
 
-/* A lane that has lost some of what was chosen reads what it still has. */
+/* A lane that has lost some of the chosen entries reads the remaining ones. */
 TEST(tidaldecode_reads_lanes_that_lost_entries)
 {
     enum { N = 200, DIM = 8, BUDGET = 30 };

@@ -1,6 +1,6 @@
 /*
- * Layers that choose for others, and one choice of all heads: what a reader selects on a pass, in
- * whole lanes and in lanes that lost entries, by a policy whose scores a test can compute anew.
+ * Layers that choose for others, and one choice of all heads. A reader selects on a pass, in whole
+ * lanes and in lanes that lost entries, by a policy whose scores a test can compute anew.
  */
 #include "testing.h"
 
@@ -253,8 +253,8 @@ static void source_choice(const struct world *w, const struct read_policy *polic
     assert_int_equal(n_chosen, n_choose);
 }
 
-/* What the last layer read in a pass of tokens [begin, end), after which nothing has changed.
-   Returns how many chunks read a part of a lane there. */
+/* The entries that the last layer read in a pass of tokens [begin, end), after which nothing has
+   changed. Returns how many chunks read a part of a lane there. */
 static int32_t expect_followed(const struct world *w, const struct read_policy *policy,
                                int32_t begin, int32_t end)
 {
@@ -316,7 +316,7 @@ static void check_following(const struct read_policy *policy, const char *option
     run(w, 97, 98, 1);
     memset(w->seen, 0, sizeof(w->seen));
     thin(w);
-    run(w, 112, 150, 38); /* positions leave a gap, which nobody minds */
+    run(w, 112, 150, 38); /* positions leave a gap, which changes nothing */
     assert_int_equal(expect_followed(w, policy, 112, 150), 3 * w->n_head);
     world_close(w);
 }
@@ -341,8 +341,7 @@ static void copy_logits(struct world *w, int32_t row, float *out)
     pi_pass_logits(w->pass, &row, 1, out);
 }
 
-/* chosen and adjust see the same lane of the same layer, and nobody else's, on any number of
-   threads. */
+/* chosen and adjust see the same lane of the same layer and no other, on any number of threads. */
 TEST(chosen_and_adjust_see_the_same_lane)
 {
     pith_model_info info;

@@ -1,7 +1,7 @@
 /*
- * The rules that read policies share: what their options say and refuse, how many entries are read
- * of how many, which of them given scores, how an evaluation falls into chunks and passes, and one
- * choice out of those of several heads.
+ * The rules that read policies share: their options and refusals, how many entries are read of how
+ * many, and which ones for given scores. Also the split of an evaluation into chunks and passes,
+ * and one choice out of several heads' choices.
  */
 #include "testing.h"
 
@@ -138,7 +138,7 @@ TEST(refuses_wrong_options_with_a_sentence)
     }
 }
 
-/* Names are those of the table, and the public functions list them. */
+/* Names come from the table, and the public functions list them. */
 TEST(names_are_those_of_the_table)
 {
     struct read_config c = {.policy = &policy};
@@ -291,8 +291,8 @@ TEST(phases_say_which_tokens_read_a_part)
 /* ---- passes ---- */
 
 /* Cuts an evaluation of n tokens, of which the first n_read are read, into passes of random room
-   between keep rounds that are due at every token of rounds; out[i]: whether a chunk or what is
-   read whole begins at token i (1, 2). Returns the passes. */
+   between keep rounds. Rounds are due at every token of rounds. out[i] says whether a chunk (1) or
+   a part that is read whole (2) begins at token i. Returns the passes. */
 static int32_t cut(const struct read_rules *r, int32_t n, int32_t n_read, const int32_t *rounds,
                    int32_t max_room, uint64_t *rng, uint8_t *out)
 {

@@ -1,8 +1,8 @@
 /*
- * test_recall_attend.c - recall's score `attention`, computed again in double from the entries that
- * the store and the lane hold: the weight that the queries would give to each; what pages of the
- * file are promised; that a needle comes back from memory and from the file, and one that the lane
- * has asks for nothing; the same guests whoever chooses them.
+ * test_recall_attend.c - recall's score `attention`, computed again in double from the entries of
+ * the store and the lane: the weight that the queries would give to each. Also the bounds of the
+ * file's pages. A needle comes back from memory and from the file; one that the lane still has
+ * brings nothing back. The guests are the same for every way to choose them.
  */
 #define _DEFAULT_SOURCE /* mkstemp */
 #include <float.h>
@@ -84,8 +84,8 @@ static void expect_scores(const struct recall_scorer *scorer, const struct kv_se
             fail_msg("entry %d, %d tokens: %g is not %g", s, query->n_tok, (double)got[s], want[s]);
 }
 
-/* What a lane of the tests is asked by: the last n_tok of the sequence's tokens, the lane's own
-   entries of which are causal. */
+/* The queries of a lane in the tests: the last n_tok of the sequence's tokens, with causal
+   attention to the lane's own entries. */
 static struct recall_query query_of(const struct rig *r, int32_t lane, const float *q,
                                     int32_t n_tok, bool own)
 {
@@ -141,8 +141,8 @@ TEST(scores_are_weights)
     }
 }
 
-/* Beside the lane's own entries, scores are what is missing: those of all that is stored and what
-   the own would get together make one for each row. */
+/* Scores complement the lane's own weights: in each row, the scores of all stored entries and the
+   lane's own weights sum to one. */
 TEST(weights_sum_to_one)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
@@ -174,8 +174,8 @@ TEST(weights_sum_to_one)
 
 /* ---- the file ---- */
 
-/* Reads every page of a shelf: its entries score what the formula says, and never more than was
-   promised of it; where bounds are tight, not much less. */
+/* Reads every page of a shelf. Its entries score as the formula says, and never above the page's
+   bound; where bounds are tight, not much below. */
 static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bool tight)
 {
     const struct recall_shelf *shelf = &r->tier->shelf[lane];
@@ -296,7 +296,7 @@ static void append_biased(struct rig *r, int32_t n)
         }
 }
 
-/* The mean square of what guests' keys differ by from what was evicted. */
+/* The mean square of the difference between guests' keys and the evicted keys. */
 static double key_error(const struct rig *r, int32_t lane)
 {
     int32_t layer = lane / RIG_HEADS, head = lane % RIG_HEADS;
@@ -351,8 +351,8 @@ static double score_error(struct rig *r, const struct recall_scorer *s, const fl
     return error / best;
 }
 
-/* Keys of 4 bits keep what they differ by, however large what they have in common is, in memory and
-   in the file, in a fork too; scores and promises are of whole keys. */
+/* Keys of 4 bits keep their differences, however large their common part is, in memory, in the file
+   and in a fork. Scores and bounds are for whole keys. */
 static void check_centre(bool in_file)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
@@ -483,8 +483,8 @@ TEST(what_the_lane_has_is_not_asked_for)
     rig_free(&r);
 }
 
-/* Random keys, of which those at every 30th position are a little what all rows look for, and one
-   is what a single row looks for. */
+/* Random keys. All rows weakly match the keys at every 30th position, and a single row matches one
+   key strongly. */
 static void append_for_all_and_one(struct rig *r, const float *all, const float *one, int32_t at)
 {
     pith_error err;
@@ -500,8 +500,8 @@ static void append_for_all_and_one(struct rig *r, const float *all, const float 
         }
 }
 
-/* What one query wants with all its weight comes back before what each wants a little: the sum of
-   many small weights is larger, and hides it. */
+/* An entry that one query wants with all its weight comes back before entries that each want a
+   little. A sum of many small weights would be larger and hide it. */
 static bool finds_what_one_wants(int32_t combine)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);
@@ -619,7 +619,7 @@ TEST(missed_is_what_the_evicted_would_get)
     rig_free(&r);
 }
 
-/* ---- whoever chooses ---- */
+/* ---- every way to choose ---- */
 
 struct job {
     struct rig *r;

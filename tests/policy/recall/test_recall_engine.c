@@ -1,7 +1,7 @@
 /*
- * test_recall_engine.c - recall `kv` in an engine: with nothing evicted the bits of the full cache,
- * with everything back its logits, the same bits for any chunk, number of threads and company, the
- * budget kept to, and forks, truncation and stopped evaluations.
+ * test_recall_engine.c - recall `kv` in an engine. With nothing evicted it gives the bits of the
+ * full cache, and with everything back its logits. Bits are the same for any chunk, number of
+ * threads and other sequences. Also the budget, forks, truncation and stopped evaluations.
  */
 #include <math.h>
 
@@ -121,7 +121,7 @@ TEST(chunks_threads_and_company_change_no_bit)
         for (int32_t i = 0; i < N_TOKEN; i++)
             if (a[i] != b[i] || a[i] != c[i])
                 fail_msg("%s: position %d differs", forms[f].keep, i);
-        /* What came back changes what is computed. */
+        /* Restored entries change the result. */
         hashes_of(engine_of(forms[f].keep, forms[f].read, NULL, forms[f].type, 512, 1, n), false,
                   b);
         assert_memory_not_equal(a, b, sizeof(a));
@@ -159,8 +159,8 @@ static double distance(const float *a, const float *b)
     return sqrt(sum / norm);
 }
 
-/* A text is read under the full cache and cut once; a turn that gets back all that was cut is
-   computed as if nothing had been, but for the order of sums. Steps after it, too. */
+/* A text is read under the full cache and cut once. A turn that gets all evicted entries back
+   computes the same result, except for the order of sums. Steps after it, too. */
 TEST(everything_back_is_full)
 {
     static const char *const keeps[] = {
@@ -207,8 +207,8 @@ TEST(everything_back_is_full)
     }
 }
 
-/* What asked last asks again after a round that comes later: nothing is evicted when the prompt
-   ends, and a step's round takes most of it. */
+/* The last queries ask again after a later round: nothing is evicted when the prompt ends, and a
+   step's round evicts most of it. */
 TEST(what_asked_last_asks_again_after_a_round)
 {
     pith_engine *e = engine_of("random:budget=420,slack=136", NULL,
@@ -402,7 +402,7 @@ TEST(truncating_forgets_guests_and_brings_entries_back)
     pith_engine_free(e);
 }
 
-/* A sync gives what a fresh sequence has, whatever the sequence held. */
+/* A sync gives the state of a fresh sequence, from any contents. */
 TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t ends[] = {20, 50, 59, 60, 75, 90, 100, 149, 150, 151};

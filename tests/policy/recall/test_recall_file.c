@@ -1,7 +1,7 @@
 /*
- * test_recall_file.c - the second tier's file: what memory has no room for goes there and comes
- * back as it was, within its budget; full disks, lost directories, torn and foreign files, killed
- * processes.
+ * test_recall_file.c - the second tier's file. Entries that memory cannot hold go to the file and
+ * come back unchanged, within its budget. Also full disks, lost directories, torn and foreign
+ * files, and killed processes.
  */
 #define _DEFAULT_SOURCE /* kill, truncate, usleep, RLIMIT_FSIZE */
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
  * The outside store against a server with the endpoints of longctx-svc (recall_server.py): the
- * exact bodies of requests, what comes back, and servers that fail, hang, redirect or answer
- * something else, each of which is one sentence.
+ * exact bodies of requests, and the answers. Servers that fail, hang, redirect or answer something
+ * else give one sentence each.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -241,7 +241,7 @@ TEST_WITH(NULL, stop, gives_up_when_the_server_hangs)
 TEST_WITH(NULL, stop, tells_that_no_server_is_there)
 {
     start("");
-    stop(); /* nobody listens at its port now */
+    stop(); /* no server listens at its port now */
     struct text_http *http = open_http(url, 5000);
     expect_all(http, PITH_IO, "127.0.0.1");
     text_http_close(http);

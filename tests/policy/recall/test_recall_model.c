@@ -1,7 +1,7 @@
 /*
- * test_recall_model.c - the small model of the repository loses facts under a tenth of its cache,
- * and recall brings them back: from the beginning, the middle and the end of a text of 1,200 words,
- * in one turn and in two.
+ * test_recall_model.c - the repository's small model loses facts under a tenth of its cache, and
+ * recall brings them back. They come from the beginning, the middle and the end of a text of 1,200
+ * words, in one turn and in two.
  */
 #include <string.h>
 
@@ -215,8 +215,8 @@ static void expect_held(const pith_seq *seq, int32_t first, int32_t last, const 
         }
 }
 
-/* What was put in front of the question of one turn, "" for nothing. Rounds that come while that,
-   the question and the answer are read leave all of it, and the budget is kept. */
+/* The text put before the question of one turn, "" for none. Rounds during this text, the question
+   and the answer keep all of it, within the budget. */
 static const char *put_in(const char *keep, const char *question)
 {
     static char prompt[65536], said[8192];
@@ -255,7 +255,7 @@ static const char *put_in(const char *keep, const char *question)
     return said;
 }
 
-/* What is protected leaves room for more or less: what is put in has that room, whatever it is. */
+/* Protected entries leave more or less room. The inserted text gets room in every case. */
 TEST(leaves_room_for_what_is_put_in)
 {
     static const char *const keeps[] = {

@@ -1,6 +1,6 @@
 /*
- * test_recall_options.c - what the options of recall say: the listing, what is refused and with
- * which sentence, the guests' share of every kind of budget, and the question of a message.
+ * test_recall_options.c - the options of recall: the listing, each refusal and its sentence, the
+ * guests' share of every kind of budget, and the question of a message.
  */
 #include <string.h>
 

@@ -1,8 +1,7 @@
 /*
- * Recall as text, from lanes to the message: which tokens count as evicted, what the store then
- * has, forks, forgetting, sessions with and without a name, stores that fail while a run goes on,
- * and the small model of the repository, whose evicted fact is found whatever the chunk and the
- * threads.
+ * Recall as text, from lanes to the message: evicted tokens, the spans in the store, forks,
+ * truncation, and sessions with and without a name. Also stores that fail during a run. The
+ * repository's small model finds an evicted fact for any chunk and threads.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -49,7 +48,7 @@ static struct recall_text_seq *make_state(struct recall_text *t)
     return s;
 }
 
-/* "A..B A..B" of what the store has. */
+/* The spans of the store as "A..B A..B". */
 static const char *listed(struct recall_text_seq *s)
 {
     static char text[1024];
@@ -143,7 +142,7 @@ TEST(tells_which_tokens_count_as_evicted)
     expect_gone(kv, 20, 0.5, "......xx..x.........");
     expect_gone(kv, 20, 0.51, "..........x.........");
     expect_gone(kv, 20, 1, "..........x.........");
-    /* Entries that are read elsewhere are still those of their tokens. */
+    /* Entries that are read at other positions still belong to their tokens. */
     for (int32_t lane = 0; lane < LAYERS * HEADS; lane++) {
         int32_t layer = lane / HEADS, head = lane % HEADS;
         assert_int_equal(kv_seq_reserve_table(kv, 16, NULL), PITH_OK);

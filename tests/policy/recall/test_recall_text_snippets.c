@@ -1,7 +1,7 @@
 /*
- * What is inserted of the spans that a question finds: sentences around its words, whole where
- * there is room and cut around them where not, in the order of the text, each once, and nothing
- * where no rare word matches.
+ * The text inserted from spans that a question finds: sentences around its words, whole where there
+ * is room and cut around them where not. They are in the order of the text, each once; without a
+ * match of a rare word there is no text.
  */
 #include <string.h>
 
@@ -20,7 +20,7 @@
 
 static int32_t n_part;
 
-/* What the spans [n] give, in a buffer that the next call uses again; "" for nothing. */
+/* The snippets of the spans [n], in a buffer that the next call overwrites; "" for none. */
 static const char *snippets(const char *const *spans, int32_t n, const char *question,
                             int32_t chars, double meaning)
 {

@@ -1,6 +1,6 @@
 /*
- * The pure parts of recall as text: the spans that evicted tokens make, against what every list of
- * spans promises; cleaned text; words, ranks, and the message.
+ * The pure parts of recall as text: the spans of evicted tokens, and the promises of every list of
+ * spans. Also cleaned text, words, ranks, and the message.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -46,7 +46,7 @@ TEST(cuts_spans_around_what_is_gone)
     expect_cut("..xx..x.............", 0, "2..4 6..7");
 }
 
-/* What every list of spans promises, for random evictions. */
+/* Checks the promises of every list of spans, for random evictions. */
 static void check_spans(const uint8_t *gone, int32_t n, int32_t bleed, const struct text_spans *s)
 {
     static uint8_t near[N_MOST], inside[N_MOST];

@@ -1,8 +1,8 @@
 /*
- * The store of recall as text: sessions that are strictly separate, BM25 against its formula
- * written down again, spans that grow, time to live, and everything that can be wrong with a file:
- * killed writers, locks, missing folders, other files, damage, a full disk. And the pure parts
- * below it: words, ranks, the message.
+ * The store of recall as text: sessions that are strictly separate, BM25 against a second
+ * implementation, spans that grow, and time to live. Also every fault of a file: killed writers,
+ * locks, missing folders, other files, damage, a full disk. It also tests the pure parts below it:
+ * words, ranks, the message.
  */
 #define _GNU_SOURCE
 
@@ -66,7 +66,7 @@ static struct text_hits find(struct text_store *s, const char *session, const ch
     return find_at(s, session, question, &ten, NOW);
 }
 
-/* The first tokens of what is found, in order, as text. */
+/* Asserts the first tokens of the found spans, in order, as text. */
 static void expect_found(struct text_store *s, const char *session, const char *question,
                          const char *wanted)
 {
@@ -497,8 +497,8 @@ TEST(refuses_files_of_others)
     expect_open(in_folder("later.db"), PITH_UNSUPPORTED, "version 2");
 }
 
-/* Any page of the file overwritten: it opens or not, and whatever is asked then says what is wrong
-   or answers; what it answers is what was written. */
+/* Any page of the file is overwritten. The file opens or not. Each question then gives an error or
+   a correct answer. */
 TEST(damaged_files_answer_right_or_not_at_all)
 {
     const char *path = in_folder("damaged.db"), *copy = in_folder("copy.db");

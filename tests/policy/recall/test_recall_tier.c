@@ -278,7 +278,7 @@ TEST(memory_is_kept_to_and_losses_are_counted)
     for (int32_t l = 0; l < RIG_LANES; l++) {
         rig_check_guests(&r, l);
         assert_true(n_guest[l] <= 3 * RECALL_PAGE_LEN);
-        /* What was evicted first is lost: of the first rounds nothing is left. */
+        /* The oldest evicted entries are lost: none of the first rounds' entries is left. */
         assert_true(kv_lane_pos(r.guests, l / RIG_HEADS, l % RIG_HEADS, 0) > 300);
     }
     rig_free(&r);
@@ -342,7 +342,7 @@ TEST(forks_go_their_own_ways)
                      kv_lane_page(fork->row[0].kv, 0, 0, 0));
     assert_int_not_equal(kv_lane_page(r.store->row[0].kv, 0, 0, 2),
                          kv_lane_page(fork->row[0].kv, 0, 0, 2));
-    /* The fork's answers are those of before. */
+    /* The fork gives the same answers as before. */
     struct recall_store *own = r.store;
     r.store = fork;
     rig_recall(&r, q, 1, 400, n_guest);
@@ -493,7 +493,7 @@ static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* A digest of all guests, after rounds and recalls by so many threads. */
+/* A digest of all guests, after rounds and recalls with n_thread threads. */
 static uint64_t run_with_threads(int32_t n_thread)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);

@@ -1,6 +1,6 @@
 /*
- * share_rig.h - for tests of share policies in an engine: the small model of the repository, a text
- * of steps of which some recur, and sequences that read it one token at a time. A test program
+ * share_rig.h - for tests of share policies in an engine: the repository's small model, and a text
+ * of steps of which some recur. Sequences read the text one token at a time. A test program
  * includes it once.
  */
 #ifndef SHARE_RIG_H

@@ -1,7 +1,7 @@
 /*
- * test_share.c - share policies in an engine: what can be asked for and what is refused, that
- * nothing shared is nothing changed, and that what is shared depends on the sequence alone: on no
- * thread, chunk or company, and through forks, forgetting and failures.
+ * test_share.c - share policies in an engine: options and refusals. Without sharing nothing
+ * changes. The shared pages depend on the sequence alone: not on threads, chunks or other
+ * sequences, nor on forks, truncation and failures.
  */
 #include "share_rig.h"
 
@@ -55,7 +55,7 @@ TEST(reads_options_and_refuses_bad_ones)
     refuse("memshare", "knorm:budget=64", "text", "recall text");
 }
 
-/* Pages of 16 where nobody says, and of what was asked for where somebody does. */
+/* Pages hold 16 entries by default, and otherwise the number that the options name. */
 TEST(pages_hold_16_unless_told)
 {
     pith_engine_params p = params_of("memshare");
@@ -105,7 +105,8 @@ TEST(sharing_nothing_changes_no_bit)
 
 /* ---- shared ---- */
 
-/* What lanes hold: all positions, where they are read at those of the pages that went. */
+/* The entries of the lanes: all positions; a replaced page is read at the position of the page that
+   it replaces. */
 static void check_lanes(const pith_seq *seq, bool literal)
 {
     pith_share_stats t = stats_of(seq);

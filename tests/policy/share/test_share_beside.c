@@ -1,7 +1,7 @@
 /*
- * test_share_beside.c - share policies beside the other verbs: every storage type, files, read and
- * keep policies (TriAttention among them) within the memory that was planned, recall; and that a
- * page which stands for an equal one changes attention by rounding only.
+ * test_share_beside.c - share policies beside the other verbs: every storage type, files, recall,
+ * and read and keep policies (TriAttention among them) within the planned memory. A page that
+ * replaces an equal one changes attention by rounding only.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -207,7 +207,7 @@ TEST(a_file_holds_shared_pages)
         check(pith_seq_eval(seq, ids, 30, &err), &err);
         check(pith_seq_eval(loaded, ids, 30, &err), &err);
         assert_true(hash_of(seq) == hash_of(loaded));
-        /* It shares what it reads from now on; nobody knows what the file's tokens did. */
+        /* It shares the pages it reads from now on; the steps of the file's tokens are unknown. */
         for (int32_t i = ends[0]; i < ends[5]; i++)
             check(pith_seq_eval(loaded, &ids[i], 1, &err), &err);
         assert_true(stats_of(loaded).pages_shared > 0);
@@ -335,7 +335,7 @@ TEST(a_budget_that_is_never_reached_changes_nothing)
     pith_engine_free(b);
 }
 
-/* What recall brings back are guests, which nothing is shared with. */
+/* Recalled entries are guests, which share no pages. */
 TEST(guests_are_not_shared)
 {
     pith_engine_params p = params_of(LAX);

@@ -72,7 +72,8 @@ static void read_step(struct few *f, const double distance[2])
     }
 }
 
-/* Distances of the pages of three steps from those of a fourth, and which step's stand there. */
+/* Distances between the pages of three steps and the pages of a fourth, and the step whose pages
+   replace them. */
 static const struct {
     double distance[N_EARLIER][2];
     int32_t stands[2]; /* -1: none */

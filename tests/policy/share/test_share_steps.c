@@ -1,7 +1,7 @@
 /*
- * test_share_steps.c - where steps end, which are alike, and how far apart pages are: the numbers
- * of the MemShare vectors (steps, cosines, distances, early ends, pages inside steps), which were
- * computed in double precision from Algorithm 1 of the paper.
+ * test_share_steps.c - the ends of steps, the similarity of steps, and the distance of pages.
+ * Numbers are those in the MemShare vectors (steps, cosines, distances, early ends, pages inside
+ * steps), computed in double precision from Algorithm 1 of the paper.
  */
 #include <math.h>
 #include <string.h>
@@ -175,8 +175,8 @@ TEST(distances_are_those_of_the_vectors)
     near_to(share_total_paper(&first, 2), 0.9639134338419212);
 }
 
-/* Fewer entries than a page has, and dimensions that are not rotated, or rotated in either pairing:
-   what was rotated to two places is as far apart as before. */
+/* Partial pages, dimensions that are not rotated, and both pairings of rotation: rotating to two
+   positions leaves the distance unchanged. */
 TEST(rotation_changes_no_distance)
 {
     enum { DIM = 10, P = 16, N = 11 };
