@@ -6,7 +6,7 @@ stands there: what they need else, pith.h is missing. Outside of src/policy/ no 
 which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
 inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
 SEEN says which headers of a room a higher folder may see: policies know a model's shape, not its
-weights.
+weights, and the command knows lines of a batch, not bodies of requests.
 Headers do not include each other in a circle, and files of two folders do not either: a file here is
 NAME.c and NAME.h together. Within a folder files may share an internal header, NAME_internal.h,
 which no other folder includes but src/device/, whose code works on the store's pages.
@@ -49,6 +49,7 @@ FLOORS = (
     "src/serve/tools",
     "src/serve/scheduler",
     "src/serve/api",
+    "src/serve/batch",
     "src/serve/view",
     "eval",
     "server",
@@ -60,12 +61,13 @@ ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.
     "server": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h", "src/serve/view/view.h"),
-    "cli": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h"),
+    "cli": ("src/serve/batch/batch.h",),
 }
 
 # (folder, a room below it): what of the room the folder may see, at once or by way of a header.
 SEEN = {
     ("src/policy", "src/model"): ("src/model/shape.h", "src/model/forward.h"),
+    ("cli", "src/serve"): ("src/serve/batch/batch.h",),
 }
 
 # (file, what it reaches for): why.
