@@ -40,7 +40,7 @@ pith_status random_stats_write(const pith_model *model, char *path, size_t cap, 
     s->n_head = info.n_head;
     s->n_head_kv = info.n_head_kv;
     s->n_pair = info.n_rot / 2;
-    s->fingerprint = policy_fingerprint(model);
+    s->fingerprint = pi_model_fingerprint(model);
     pith_status status = stats_alloc(s, false, false, err);
     if (status == PITH_OK) {
         fill_rows(s);

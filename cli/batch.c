@@ -14,7 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "batch_answer.h"
 #include "batch_file.h"
 #include "batch_report.h"
 #include "command.h"
@@ -146,7 +145,7 @@ static void defaults(void *options)
 struct batch {
     const struct batch_options *o;
     struct session s;
-    struct serve_setup setup;
+    struct serve_batch_setup setup;
     struct cli_text template; /* of --chat-template-file */
     struct batch_input in;
     struct batch_output out;
@@ -168,12 +167,8 @@ struct part {
 /* A request, from its submission to its line. */
 struct job {
     struct batch *batch;
-    struct batch_line line;
-    int64_t number;
-    bool nameless;             /* the line is no request, or has another's name */
-    struct serve_reply *reply; /* NULL: it is refused */
-    struct serve_bytes bytes;  /* the document, once the reply is finished */
-    struct part *part;         /* [n_part] */
+    struct serve_batch_line *line;
+    struct part *part; /* [n_part] */
     int32_t n_part;
     int32_t n_submitted;
     int32_t n_pending; /* answers that were submitted and have not ended */
@@ -181,41 +176,17 @@ struct job {
 
 static void job_free(struct job *job)
 {
-    serve_reply_free(job->reply);
-    serve_bytes_free(&job->bytes);
     free(job->part);
-    batch_line_free(&job->line);
+    serve_batch_free(job->line);
     free(job);
 }
 
-/* Notes why a request fails; what else of it runs is not needed any more. */
-static void job_fail(struct job *job, const struct serve_fault *fault)
+/* The request failed: what else of it runs is not needed any more. */
+static void job_fail(struct job *job)
 {
-    if (job->line.fault.code != 0)
-        return;
-    job->line.fault = *fault;
     for (int32_t i = 0; i < job->n_submitted && !job->batch->stopping; i++)
         pith_scheduler_cancel(job->batch->scheduler, job->part[i].id);
     job->n_submitted = job->n_part;
-}
-
-/* Writes the line of a request that waits for nothing any more, and frees it. */
-static void job_end(struct job *job)
-{
-    struct batch *b = job->batch;
-    const struct batch_line *l = &job->line;
-    b->stopping = b->stopping || cli_interrupted(); /* what was cancelled has no answer */
-    if (!b->stopping) {
-        bool ok = l->fault.code == 0;
-        json_t *line =
-            ok ? batch_answer_line(l->custom_id, job->number, job->bytes.data, job->bytes.len)
-            : job->nameless ? batch_wrong_line(l->custom_id, job->number, &l->fault)
-                            : batch_fault_line(l->custom_id, job->number, &l->fault);
-        b->stopping = !batch_output_add(&b->out, line);
-        if (!b->stopping)
-            *(ok ? &b->report.n_answered : &b->report.n_failed) += 1;
-    }
-    job_free(job);
 }
 
 static void need_memory(bool ok)
@@ -224,11 +195,25 @@ static void need_memory(bool ok)
         cli_fail("no memory for a line of the output");
 }
 
+/* Writes the line of a request that waits for nothing any more, and frees it. */
+static void job_end(struct job *job)
+{
+    struct batch *b = job->batch;
+    b->stopping = b->stopping || cli_interrupted(); /* what was cancelled has no answer */
+    if (!b->stopping) {
+        json_t *line = serve_batch_answer(job->line);
+        need_memory(line != NULL);
+        b->stopping = !batch_output_add(&b->out, line);
+        if (!b->stopping)
+            *(serve_batch_failed(job->line) ? &b->report.n_failed : &b->report.n_answered) += 1;
+    }
+    job_free(job);
+}
+
 static bool on_token(void *user, const pith_answer_token *token)
 {
     const struct part *part = user;
-    struct job *job = part->job;
-    need_memory(serve_reply_token(job->reply, part->index, token, &job->bytes));
+    need_memory(serve_batch_token(part->job->line, part->index, token));
     return true;
 }
 
@@ -236,11 +221,12 @@ static void on_done(void *user, const pith_answer_result *result)
 {
     const struct part *part = user;
     struct job *job = part->job;
-    need_memory(serve_reply_done(job->reply, part->index, result, &job->bytes));
+    bool failed = serve_batch_failed(job->line);
+    need_memory(serve_batch_done(job->line, part->index, result));
     batch_report_add(&job->batch->report, result);
     job->n_pending--;
-    if (serve_reply_fault(job->reply)->code != 0)
-        job_fail(job, serve_reply_fault(job->reply));
+    if (!failed && serve_batch_failed(job->line))
+        job_fail(job);
     if (job->n_pending == 0 && job->n_submitted == job->n_part && job != job->batch->next)
         job_end(job);
 }
@@ -249,11 +235,8 @@ static void on_done(void *user, const pith_answer_result *result)
 
 static void make_parts(struct job *job)
 {
-    char id[33];
-    batch_answer_id(job->line.custom_id, job->number, id);
-    need_memory(serve_reply_create(job->line.request, (int64_t)time(NULL), id, &job->reply) ==
-                PITH_OK);
-    job->n_part = serve_request_count(job->line.request);
+    need_memory(serve_batch_open(job->line, (int64_t)time(NULL)));
+    job->n_part = serve_batch_n_prompt(job->line);
     job->part = cli_alloc((size_t)job->n_part, sizeof(*job->part));
     for (int32_t i = 0; i < job->n_part; i++)
         job->part[i] = (struct part){.job = job, .index = i};
@@ -274,26 +257,15 @@ static uint64_t any_seed(int64_t number)
 static struct job *job_make(struct batch *b, const struct batch_item *item)
 {
     pith_error err;
-    char name[BATCH_SHOW];
     struct job *job = cli_alloc(1, sizeof(*job));
-    struct serve_fault *fault = &job->line.fault;
     job->batch = b;
-    job->number = item->number;
-    job->nameless = item->wrong || item->twin > 0;
-    b->setup.any_seed = any_seed(item->number);
-    pith_status status = batch_line_parse(item->at, item->len, &b->setup, &job->line, &err);
-    if (status == PITH_FORMAT && item->wrong)
-        serve_fault_set(fault, 400, "invalid_request_error", NULL, "%s", err.message);
-    else
+    pith_status status = serve_batch_read(item->at, item->len, item->number, &b->setup,
+                                          any_seed(item->number), &job->line, &err);
+    if (status != PITH_FORMAT) /* which its line of the output tells */
         cli_check(status, &err);
-    if (item->twin > 0) {
-        const char *id = job->line.custom_id;
-        *fault = (struct serve_fault){0};
-        serve_fault_set(fault, 400, "invalid_request_error", "custom_id",
-                        "custom_id \"%s\" is that of line %lld, too",
-                        batch_show_text(id, strlen(id), name), (long long)item->twin);
-    }
-    if (job->line.fault.code == 0)
+    if (item->twin > 0)
+        serve_batch_refuse_twin(job->line, item->twin);
+    if (!serve_batch_failed(job->line))
         make_parts(job);
     return job;
 }
@@ -304,12 +276,11 @@ static struct job *job_make(struct batch *b, const struct batch_item *item)
 static bool submit(struct batch *b, struct job *job)
 {
     pith_error err;
-    struct serve_fault fault = {0};
-    while (job->n_submitted < job->n_part && job->line.fault.code == 0) {
+    while (job->n_submitted < job->n_part && !serve_batch_failed(job->line)) {
         struct part *part = &job->part[job->n_submitted];
         pith_generate_params params;
         pith_request request;
-        serve_request_get(job->line.request, part->index, &params, &request);
+        serve_batch_get(job->line, part->index, &params, &request);
         request.on_token = on_token;
         request.on_done = on_done;
         request.user = part;
@@ -317,9 +288,9 @@ static bool submit(struct batch *b, struct job *job)
         if (status == PITH_BUSY)
             return false;
         if (status != PITH_OK) {
-            serve_fault_status(&fault, status, err.message, request.n_prompt,
-                               pith_scheduler_room(b->scheduler, &request));
-            job_fail(job, &fault);
+            serve_batch_fail(job->line, status, err.message, request.n_prompt,
+                             pith_scheduler_room(b->scheduler, &request));
+            job_fail(job);
         } else {
             job->n_submitted++;
             job->n_pending += request.n_answer;
@@ -414,15 +385,13 @@ static pith_scheduler_params scheduler_params(const struct schedule_options *o)
 }
 
 /* The settings that requests have in common; biases are the caller's to free. */
-static struct serve_setup make_setup(const struct batch_options *o, pith_logit_bias **bias)
+static struct serve_batch_setup make_setup(const struct batch_options *o, pith_logit_bias **bias)
 {
-    struct serve_setup setup;
-    serve_setup_default(&setup);
+    struct serve_batch_setup setup = {0};
+    pith_generate_params_default(&setup.params);
     setup.template_name = o->chat.template_name;
     setup.system = o->chat.system;
     setup.no_thinking = o->chat.no_thinking;
-    setup.no_stream = true;
-    setup.no_timings = true;
     setup.no_bos = o->work.no_bos;
     setup.plain_prompts = o->work.plain;
     setup.params.n_predict = o->work.n_predict;

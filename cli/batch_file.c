@@ -50,40 +50,45 @@ static struct lines input_lines(const struct batch_input *in)
     return (struct lines){in->text.data, in->text.data + in->text.len, 0};
 }
 
-static void fail_as_a_whole(const struct batch_input *in, const struct serve_setup *setup)
+static void fail_as_a_whole(const struct batch_input *in, const struct serve_batch_setup *setup)
 {
     pith_error err;
-    struct batch_line line;
+    struct serve_batch_line *line;
     const struct batch_item *item = &in->item[0];
-    if (batch_line_parse(item->at, item->len, setup, &line, &err) != PITH_OK)
+    if (serve_batch_read(item->at, item->len, item->number, setup, 0, &line, &err) != PITH_OK)
         cli_fail("%s, line %lld: %s", in->path, (long long)item->number, err.message);
+}
+
+static void note_name(struct batch_input *in, struct batch_item *item, const char *name)
+{
+    const json_t *first = json_object_get(in->names, name);
+    if (first != NULL)
+        item->twin = in->item[json_integer_value(first)].number;
+    else if (json_object_set_new(in->names, name, json_integer((json_int_t)in->n - 1)) != 0)
+        cli_fail("no memory for the names of %zu requests", in->n);
 }
 
 /* Judges a line and remembers its name; false: it is no request. */
 static bool add_item(struct batch_input *in, struct batch_item *item,
-                     const struct serve_setup *setup)
+                     const struct serve_batch_setup *setup)
 {
     pith_error err;
-    struct batch_line line;
-    pith_status status = batch_line_parse(item->at, item->len, setup, &line, &err);
+    struct serve_batch_line *line;
+    pith_status status = serve_batch_read(item->at, item->len, item->number, setup, 0, &line, &err);
     in->n++;
     item->wrong = status == PITH_FORMAT;
-    if (item->wrong)
-        return false;
-    cli_check(status, &err);
-    const json_t *first = json_object_get(in->names, line.custom_id);
-    item->twin = first != NULL ? in->item[json_integer_value(first)].number : 0;
-    if (first == NULL &&
-        json_object_set_new(in->names, line.custom_id, json_integer((json_int_t)in->n - 1)) != 0)
-        cli_fail("no memory for the names of %zu requests", in->n);
-    item->chat = line.api == SERVE_CHAT;
-    if (line.fault.code == 0 && first == NULL)
-        item->n_answer = serve_request_answers(line.request);
-    batch_line_free(&line);
-    return true;
+    if (!item->wrong) {
+        cli_check(status, &err);
+        note_name(in, item, serve_batch_name(line));
+        item->chat = serve_batch_is_chat(line);
+        item->n_answer = item->twin == 0 ? serve_batch_n_answer(line) : 0;
+    }
+    serve_batch_free(line);
+    return !item->wrong;
 }
 
-void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup)
+void batch_input_read(struct batch_input *in, const char *path,
+                      const struct serve_batch_setup *setup)
 {
     const char *line;
     size_t len, n = 0;

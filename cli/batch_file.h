@@ -6,8 +6,8 @@
 #ifndef CLI_BATCH_FILE_H
 #define CLI_BATCH_FILE_H
 
-#include "batch_line.h"
 #include "io.h"
+#include "serve/batch/batch.h"
 
 struct batch_item {
     const char *at; /* [len] the line */
@@ -30,7 +30,8 @@ struct batch_input {
 
 /* A line that is wrong, that is no request or has another's custom_id is an item all the same. Fails
    where no line is a request: then it is another file that was meant. */
-void batch_input_read(struct batch_input *in, const char *path, const struct serve_setup *setup);
+void batch_input_read(struct batch_input *in, const char *path,
+                      const struct serve_batch_setup *setup);
 void batch_input_free(struct batch_input *in);
 
 struct batch_output {

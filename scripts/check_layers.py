@@ -5,6 +5,8 @@ ARCHITECTURE.md must show the same one. The folders of ONLY may include from src
 stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks at
 which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
 inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
+SEEN says which headers of a room a higher folder may see: policies know a model's shape, not its
+weights, and the command knows lines of a batch, not bodies of requests.
 Headers do not include each other in a circle, and files of two folders do not either: a file here is
 NAME.c and NAME.h together. Within a folder files may share an internal header, NAME_internal.h,
 which no other folder includes but src/device/, whose code works on the store's pages.
@@ -47,6 +49,7 @@ FLOORS = (
     "src/serve/tools",
     "src/serve/scheduler",
     "src/serve/api",
+    "src/serve/batch",
     "src/serve/view",
     "eval",
     "server",
@@ -58,7 +61,13 @@ ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.
     "server": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h", "src/serve/view/view.h"),
-    "cli": ("src/serve/json.h", "src/serve/api/request.h", "src/serve/api/reply.h"),
+    "cli": ("src/serve/batch/batch.h",),
+}
+
+# (folder, a room below it): what of the room the folder may see, at once or by way of a header.
+SEEN = {
+    ("src/policy", "src/model"): ("src/model/shape.h", "src/model/forward.h"),
+    ("cli", "src/serve"): ("src/serve/batch/batch.h",),
 }
 
 # (file, what it reaches for): why.
@@ -109,6 +118,23 @@ def check_includes(texts):
                 yield name, target, f"includes {target}, which is above it"
             elif target.startswith("src/") and target not in ONLY.get(top, (target,)):
                 yield name, target, f"includes {target}, which is inside the library"
+
+
+def check_seen(texts):
+    targets = {path.relative_to(ROOT).as_posix():
+               {resolve(path, header) for header in INCLUDE.findall(text)} - {None}
+               for path, text in texts.items()}
+    for (folder, room), shown in SEEN.items():
+        todo = [name for name in targets if name.startswith(folder + "/")]
+        seen = set(todo)
+        while todo:
+            name = todo.pop()
+            for target in sorted(targets.get(name, ())):
+                if target.startswith(room + "/") and target not in shown:
+                    yield name, target, f"shows {folder}/ {target}, which is inside of {room}/"
+                elif target not in seen:
+                    seen.add(target)
+                    todo.append(target)
 
 
 def check_uses(texts):
@@ -211,8 +237,8 @@ def check_drawing():
 
 def main():
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-    found = [*check_includes(texts), *check_uses(texts), *check_looks(texts), *check_circles(texts),
-             *check_internal(texts), *check_devices(texts), *check_drawing()]
+    found = [*check_includes(texts), *check_seen(texts), *check_uses(texts), *check_looks(texts),
+             *check_circles(texts), *check_internal(texts), *check_devices(texts), *check_drawing()]
     for name, target, what in found:
         if (name, target) not in EXCEPTIONS:
             print(f"check_layers.py: {name} {what}", file=sys.stderr)

@@ -64,7 +64,7 @@ static pith_status open_all(struct embedder *e, const char *path, int32_t n_thre
     PI_TRY(pith_model_load(path, &model_params, &e->model, err));
     e->most = (int32_t)pi_min(PI_TEXT_EMBED_TOKENS, e->model->hp.n_ctx_train);
     e->face.dim = e->model->hp.n_embd;
-    e->face.maker = policy_fingerprint(e->model);
+    e->face.maker = pi_model_fingerprint(e->model);
     pith_engine_params_default(&params);
     params.n_thread = n_thread;
     params.kv_tokens = e->most;

@@ -6,7 +6,7 @@
 #define PI_FORWARD_H
 
 #include "kv/kv.h"
-#include "model/model.h"
+#include "model/shape.h"
 
 /* Tokens of one sequence in a pass. Room for them was reserved in kv. */
 struct pi_pass_item {

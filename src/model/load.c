@@ -175,29 +175,6 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
     return list_kv_layers(model, err);
 }
 
-const struct pi_rope *pi_model_rope(const struct pith_model *m)
-{
-    for (int32_t l = 0; m->layer != NULL && l < m->hp.n_layer_full; l++)
-        if (m->kv_rope[l] != &m->rope_none)
-            return m->kv_rope[l];
-    return &m->rope;
-}
-
-pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err)
-{
-    if (m->layer != NULL && m->hp.n_layer_full == 0)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: all %d layers with attention see a window, which policies leave alone",
-                       field, m->hp.n_layer_kv);
-    for (int32_t l = 0; m->layer != NULL && l < m->hp.n_layer_full; l++)
-        if (m->kv_rope[l] != pi_model_rope(m) && m->kv_rope[l] != &m->rope_none)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: the model's layer %d has a rotation of its own, which policies and "
-                           "statistics do not know",
-                           field, m->kv_layer[l]);
-    return PITH_OK;
-}
-
 /* ---- tensors ---- */
 
 #define VECTOR_ALIGN 16  /* floats of a cache line */

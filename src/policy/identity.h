@@ -1,15 +1,10 @@
 /*
- * identity.h - the fields that identify the model of a file, and names in files that others wrote,
- * made fit to be shown.
+ * identity.h - names in files that others wrote, made fit to be shown.
  */
 #ifndef PI_POLICY_IDENTITY_H
 #define PI_POLICY_IDENTITY_H
 
-#include "model/model.h"
-
-/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
-   quantising leaves alone. Never 0. */
-uint64_t policy_fingerprint(const struct pith_model *model);
+#include <stddef.h>
 
 /* A copy of a name of n bytes for people to read: control characters become '?', so that a file
    cannot steer a terminal. A pi_mem block that the caller frees; NULL: no memory. */

@@ -8,7 +8,7 @@
 #define PI_POLICY_H
 
 #include "kv/kv.h"
-#include "model/model.h"
+#include "model/shape.h"
 #include "pith/calibrate.h"
 
 /* The shape that a policy works on. Read-only, borrowed until the engine is freed. */

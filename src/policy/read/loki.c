@@ -44,9 +44,8 @@ static pith_status check(const void *params, const struct read_rules *rules,
     (void)rules;
     (void)g;
     if (p->projection[0] == '\0')
-        return pi_fail(
-            err, PITH_INVALID,
-            "read: loki: projection=FILE is wanted, which pith calibrate loki writes");
+        return pi_fail(err, PITH_INVALID,
+                       "read: loki: projection=FILE is wanted, which pith calibrate loki writes");
     if (p->n_dim.unit == POLICY_UNIT_BYTES)
         return pi_fail(err, PITH_INVALID,
                        "read: loki: r: %lld bytes is no number of dimensions (64) or share of the "
@@ -105,9 +104,9 @@ static pith_status open_data(const void *params, const struct policy_model *mode
         return pi_fail(err, PITH_NOMEM, "no memory for a projection");
     pith_status status = pith_projection_load(p->projection, &projection, err);
     if (status == PITH_OK)
-        status =
-            projection_check_fits(projection, g->n_layer, g->n_head, g->dim_k,
-                                  model->model != NULL ? policy_fingerprint(model->model) : 0, err);
+        status = projection_check_fits(
+            projection, g->n_layer, g->n_head, g->dim_k,
+            model->model != NULL ? pi_model_fingerprint(model->model) : 0, err);
     if (status == PITH_OK && count_dims(p, projection, g->dim_k) != g->index_dim)
         status = pi_fail(err, PITH_INVALID,
                          "read: loki: r: the file asks for %d dimensions, and for %d when the "

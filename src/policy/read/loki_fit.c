@@ -18,6 +18,7 @@
 
 struct loki_fit {
     const struct pith_model *model; /* borrowed */
+    const struct pi_hparams *hp;    /* the model's */
     pith_projection_keys keys;
     int32_t n_thread;
     int64_t n_token; /* added, in the last layer */
@@ -30,13 +31,14 @@ struct loki_fit {
 pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys keys,
                             int32_t n_thread, struct loki_fit **out, pith_error *err)
 {
-    const struct pi_hparams *hp = &model->hp;
+    const struct pi_hparams *hp = pi_model_hparams(model);
     size_t n_lane = (size_t)hp->n_layer_full * (size_t)hp->n_head_kv, dim = (size_t)hp->dim_k;
-    size_t thread = (size_t)n_thread, n_pair = (size_t)model->rope.n_pair;
+    size_t thread = (size_t)n_thread, n_pair = (size_t)pi_model_rope(model)->n_pair;
     PI_TRY(pi_model_check_full(model, "calibrate", err));
     struct loki_fit *f = pi_mem_alloc(PI_MEM_OTHER, sizeof(*f));
     if (f != NULL) {
         f->model = model;
+        f->hp = hp;
         f->keys = keys;
         f->n_thread = n_thread;
         f->sum = pi_mem_alloc_n(PI_MEM_OTHER, n_lane * dim, sizeof(*f->sum));
@@ -87,7 +89,7 @@ static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct addition *a = ctx;
     const struct pi_rope *rope = pi_model_kv_rope(a->f->model, a->rows->layer);
-    int32_t n_head = a->f->model->hp.n_head_kv, dim = a->f->model->hp.dim_k;
+    int32_t n_head = a->f->hp->n_head_kv, dim = a->f->hp->dim_k;
     float *plain = a->f->plain + (size_t)thread * (size_t)dim;
     float *turn = a->f->turn + (size_t)thread * 2 * (size_t)rope->n_pair;
     for (int64_t h = begin; h < end; h++) {
@@ -106,10 +108,10 @@ static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 void loki_fit_add(struct loki_fit *f, const pith_tap_rows *rows)
 {
     struct addition a = {f, rows};
-    if (rows->layer >= f->model->hp.n_layer_full)
+    if (rows->layer >= f->hp->n_layer_full)
         return;
-    pi_parallel_items(f->n_thread, f->model->hp.n_head_kv, add_heads, &a);
-    if (rows->layer == f->model->hp.n_layer_full - 1)
+    pi_parallel_items(f->n_thread, f->hp->n_head_kv, add_heads, &a);
+    if (rows->layer == f->hp->n_layer_full - 1)
         f->n_token += rows->n_token;
 }
 
@@ -127,7 +129,7 @@ struct search {
    little off 0, which check_values would not have. */
 static void covariance(const struct loki_fit *f, size_t lane, double *out)
 {
-    size_t dim = (size_t)f->model->hp.dim_k;
+    size_t dim = (size_t)f->hp->dim_k;
     const double *sum = f->sum + lane * dim, *product = f->product + lane * dim * dim;
     double n = (double)f->n_token;
     for (size_t i = 0; i < dim; i++)
@@ -173,7 +175,7 @@ static pith_status search_all(struct search *w, pith_progress_fn *progress, void
 
 static pith_status check_sums(const struct loki_fit *f, pith_error *err)
 {
-    const struct pi_hparams *hp = &f->model->hp;
+    const struct pi_hparams *hp = f->hp;
     size_t dim = (size_t)hp->dim_k;
     for (size_t lane = 0; lane < (size_t)hp->n_layer_full * (size_t)hp->n_head_kv; lane++)
         for (size_t i = 0; i < dim; i++)
@@ -186,18 +188,18 @@ static pith_status check_sums(const struct loki_fit *f, pith_error *err)
 pith_status loki_fit_finish(const struct loki_fit *f, const char *text, pith_progress_fn *progress,
                             void *user, struct pith_projection **out, pith_error *err)
 {
-    const struct pi_hparams *hp = &f->model->hp;
+    const struct pi_hparams *hp = f->hp;
     struct pith_projection shape = {.n_layer = hp->n_layer_full,
                                     .n_head = hp->n_head_kv,
                                     .dim = hp->dim_k,
                                     .keys = f->keys,
-                                    .fingerprint = policy_fingerprint(f->model),
+                                    .fingerprint = pi_model_fingerprint(f->model),
                                     .n_token = f->n_token};
     struct search w = {.f = f};
     size_t size = (size_t)hp->dim_k * (2 * (size_t)hp->dim_k + 1);
     PI_TRY(check_sums(f, err));
     PI_TRY(projection_check_shape(&shape, err));
-    PI_TRY(projection_new(&shape, f->model->name, text, &w.p, err));
+    PI_TRY(projection_new(&shape, pi_model_name(f->model), text, &w.p, err));
     w.scratch = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)f->n_thread * size, sizeof(double));
     pith_status status =
         w.scratch != NULL

@@ -5,7 +5,7 @@
 #ifndef PI_READ_LOKI_FIT_H
 #define PI_READ_LOKI_FIT_H
 
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/read/projection.h"
 #include "pith/calibrate.h"
 #include "pith/inspect.h"

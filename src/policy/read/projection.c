@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "policy/identity.h"
-#include "model/model.h"
+#include "model/shape.h"
 
 /* As much lengths and angles may be off: files hold single precision. */
 #define TOLERANCE 1e-3f
@@ -166,8 +166,9 @@ pith_status pith_projection_check(const pith_projection *p, const pith_model *m,
     if (p == NULL || m == NULL)
         return pi_fail(err, PITH_INVALID,
                        "pith_projection_check: projection and model must not be NULL");
-    return projection_check_fits(p, m->hp.n_layer_full, m->hp.n_head_kv, m->hp.dim_k,
-                                 policy_fingerprint(m), err);
+    const struct pi_hparams *hp = pi_model_hparams(m);
+    return projection_check_fits(p, hp->n_layer_full, hp->n_head_kv, hp->dim_k,
+                                 pi_model_fingerprint(m), err);
 }
 
 /* ---- how many dimensions matter ---- */

@@ -103,8 +103,8 @@ pith_status recall_text_open(const struct recall_text_options *o, const struct p
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     t->o = *o;
     t->model = model;
-    t->shape =
-        (struct kv_geometry){.n_layer = model->hp.n_layer_full, .n_head = model->hp.n_head_kv};
+    const struct pi_hparams *hp = pi_model_hparams(model);
+    t->shape = (struct kv_geometry){.n_layer = hp->n_layer_full, .n_head = hp->n_head_kv};
     pith_status status = open_all(t, open_embed, n_thread, err);
     if (status != PITH_OK) {
         recall_text_close(t);

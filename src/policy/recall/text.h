@@ -18,7 +18,7 @@
 #define PI_RECALL_TEXT_H
 
 #include "kv/kv.h"
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/recall/recall.h"
 #include "policy/recall/text_embed.h"
 #include "policy/recall/text_rank.h"

@@ -6,7 +6,7 @@
 #define PI_RECALL_TEXT_SPANS_H
 
 #include "kv/kv.h"
-#include "model/model.h"
+#include "model/shape.h"
 
 /* Tokens [first, last) of a sequence. */
 struct text_span {

@@ -173,7 +173,7 @@ static struct recall_file_shape shape_of(const struct recall_tier *tier)
 {
     const struct policy_model *m = &tier->model;
     return (struct recall_file_shape){
-        .fingerprint = m->model != NULL ? policy_fingerprint(m->model) : 0,
+        .fingerprint = m->model != NULL ? pi_model_fingerprint(m->model) : 0,
         .n_layer = m->g.n_layer,
         .n_head = m->g.n_head,
         .dim_k = m->g.dim_k,

@@ -42,10 +42,17 @@ static void free_scratch(struct share *s)
     pi_mem_free(s->scratch);
 }
 
+static bool has_tokenizer(const struct pith_model *model)
+{
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    return strcmp(info.tokenizer, "none") != 0;
+}
+
 pith_status share_create(const struct share_config *c, const struct policy_model *model,
                          int32_t n_thread, struct share **out, pith_error *err)
 {
-    if (model->model == NULL || strcmp(pi_vocab_kind(model->model->vocab), "none") == 0)
+    if (model->model == NULL || !has_tokenizer(model->model))
         return pi_fail(
             err, PITH_UNSUPPORTED,
             "share: the model has no tokenizer, and so no steps that end at blank lines");
@@ -63,7 +70,7 @@ pith_status share_create(const struct share_config *c, const struct policy_model
     s->n_thread = n_thread;
     pith_status status = share_vocab_flags(model->model, &s->flags, err);
     if (status == PITH_OK)
-        status = alloc_scratch(s, model->model->hp.n_vocab, err);
+        status = alloc_scratch(s, pi_model_hparams(model->model)->n_vocab, err);
     if (status != PITH_OK) {
         share_free(s);
         return status;

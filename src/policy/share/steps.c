@@ -26,7 +26,7 @@ uint8_t share_text_flags(const char *text, size_t len)
 pith_status share_vocab_flags(const struct pith_model *model, uint8_t **out, pith_error *err)
 {
     size_t cap = 64, len = 0;
-    int32_t n = model->hp.n_vocab;
+    int32_t n = pi_model_hparams(model)->n_vocab;
     char *text = pi_mem_alloc(PI_MEM_OTHER, cap);
     uint8_t *flags = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n, 1);
     if (text == NULL || flags == NULL)

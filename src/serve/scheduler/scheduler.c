@@ -68,7 +68,7 @@ static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
         return PITH_OK;
     snprintf(salt, sizeof(salt),
              "model=%016llx,%dx%d,k=%s:%s=%d+%d,v=%s:%s=%d+%d,page=%d,index=%u:%d",
-             (unsigned long long)policy_fingerprint(s->engine->model), g->n_layer, g->n_head,
+             (unsigned long long)pi_model_fingerprint(s->engine->model), g->n_layer, g->n_head,
              kv_type_name(g->type_k), kv_type_name(g->edge_k.type), g->edge_k.first, g->edge_k.last,
              kv_type_name(g->type_v), kv_type_name(g->edge_v.type), g->edge_v.first, g->edge_v.last,
              g->page_len, g->index, g->index_dim);

@@ -13,6 +13,7 @@
 
 struct calibration {
     const struct pith_model *model; /* borrowed */
+    const struct pi_hparams *hp;    /* the model's */
     const struct pi_rope *rope;     /* the model's */
     int32_t n_flat;
     int32_t n_centre;
@@ -35,7 +36,7 @@ static size_t row_len(const struct calibration *c)
 pith_status calibration_create(const struct pith_model *model, int32_t n_centre, int32_t n_sample,
                                int64_t n_select, struct calibration **out, pith_error *err)
 {
-    const struct pi_hparams *hp = &model->hp;
+    const struct pi_hparams *hp = pi_model_hparams(model);
     PI_TRY(pi_model_check_full(model, "calibrate", err));
     struct calibration *c = pi_mem_alloc(PI_MEM_OTHER, sizeof(*c));
     size_t n_layer = (size_t)hp->n_layer_full, n_head = (size_t)hp->n_head,
@@ -43,6 +44,7 @@ pith_status calibration_create(const struct pith_model *model, int32_t n_centre,
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a calibration");
     c->model = model;
+    c->hp = hp;
     c->rope = pi_model_rope(model);
     c->n_flat = hp->dim_k - 2 * c->rope->n_pair;
     c->n_centre = n_centre;
@@ -92,7 +94,7 @@ static bool is_sample(int64_t i, int64_t n, int64_t m, int64_t n_taken)
 
 static void take_sample(struct calibration *c, int32_t layer, const float *q)
 {
-    const struct pi_hparams *hp = &c->model->hp;
+    const struct pi_hparams *hp = c->hp;
     size_t dim = (size_t)hp->dim_k, n_sample = (size_t)c->n_sample;
     for (size_t h = 0; h < (size_t)hp->n_head; h++) {
         size_t lane = (size_t)layer * (size_t)hp->n_head + h;
@@ -104,7 +106,7 @@ static void take_sample(struct calibration *c, int32_t layer, const float *q)
 
 void calibration_add(struct calibration *c, const pith_tap_rows *rows, const uint8_t *select)
 {
-    const struct pi_hparams *hp = &c->model->hp;
+    const struct pi_hparams *hp = c->hp;
     size_t dim = (size_t)hp->dim_k, n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
     size_t row = row_len(c);
     if (rows->layer >= hp->n_layer_full)
@@ -155,7 +157,7 @@ static void fill_centres(const struct search *w, size_t lane, int32_t n, const i
                          double *sum)
 {
     const struct calibration *c = w->c;
-    size_t row = row_len(c), dim = (size_t)c->model->hp.dim_k, k = (size_t)c->n_centre;
+    size_t row = row_len(c), dim = (size_t)c->hp->dim_k, k = (size_t)c->n_centre;
     const float *x = c->sample + lane * (size_t)c->n_sample * dim;
     for (size_t j = 0; j < k; j++) {
         int64_t count = 0;
@@ -177,9 +179,9 @@ static void search_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
     uint8_t *scratch = w->scratch + (size_t)thread * w->scratch_size;
     int32_t *owner = (int32_t *)(void *)(scratch + w->owner_at);
     double *sum = (double *)(void *)(scratch + w->sum_at);
-    int32_t dim = c->model->hp.dim_k;
+    int32_t dim = c->hp->dim_k;
     for (int64_t lane = w->first + begin; lane < w->first + end; lane++) {
-        int32_t n = c->n_taken[lane / c->model->hp.n_head];
+        int32_t n = c->n_taken[lane / c->hp->n_head];
         if (n == 0)
             continue;
         centres_find(c->sample + (size_t)lane * (size_t)c->n_sample * (size_t)dim, n, dim,
@@ -208,7 +210,7 @@ static pith_status find_centres(const struct calibration *c, const struct calibr
                                 struct pith_stats *s, pith_error *err)
 {
     struct search w = {.c = c, .s = s, .seed = how->seed};
-    w.owner_at = pi_align(centres_scratch(c->n_sample, c->model->hp.dim_k, c->n_centre), 64);
+    w.owner_at = pi_align(centres_scratch(c->n_sample, c->hp->dim_k, c->n_centre), 64);
     w.sum_at = w.owner_at + pi_align((size_t)c->n_sample * sizeof(int32_t), 64);
     w.scratch_size = w.sum_at + pi_align(row_len(c) * sizeof(double), 64);
     w.scratch = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)how->n_thread, w.scratch_size);
@@ -222,7 +224,7 @@ static pith_status find_centres(const struct calibration *c, const struct calibr
 static pith_status fill(const struct calibration *c, const struct calibration_search *how,
                         struct pith_stats *s, pith_error *err)
 {
-    const struct pi_hparams *hp = &c->model->hp;
+    const struct pi_hparams *hp = c->hp;
     size_t row = row_len(c), n_head = (size_t)hp->n_head, n_kv = (size_t)hp->n_head_kv;
     s->n_layer = hp->n_layer_full;
     s->n_head = hp->n_head;
@@ -232,7 +234,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
     s->n_centre = c->n_centre;
     s->pairing = c->rope->adjacent ? PITH_PAIRING_ADJACENT : PITH_PAIRING_HALF;
     s->magnitude = c->rope->magnitude;
-    s->fingerprint = policy_fingerprint(c->model);
+    s->fingerprint = pi_model_fingerprint(c->model);
     s->format = "pith 1";
     PI_TRY(stats_check_shape(s, err));
     PI_TRY(stats_alloc(s, true, true, err));

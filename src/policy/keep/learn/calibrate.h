@@ -5,7 +5,7 @@
 #ifndef PI_KEEP_CALIBRATE_H
 #define PI_KEEP_CALIBRATE_H
 
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/keep/stats/stats.h"
 #include "pith/calibrate.h"
 #include "pith/inspect.h"

@@ -6,7 +6,7 @@
 #ifndef PI_KEEP_IMPORTANCE_PROMPT_H
 #define PI_KEEP_IMPORTANCE_PROMPT_H
 
-#include "model/model.h"
+#include "model/shape.h"
 
 /* Before the text, and between the text and its repetition. */
 struct importance_prompt {

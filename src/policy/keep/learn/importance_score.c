@@ -6,6 +6,7 @@
 #include "policy/keep/learn/importance_score.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/mem.h"
 #include "base/threads.h"

@@ -25,6 +25,7 @@ struct scale {
 
 struct importance_sums {
     const struct pith_model *model; /* borrowed */
+    const struct pi_hparams *hp;    /* the model's */
     int32_t n_thread;
     int64_t count;           /* tokens measured */
     struct scale key;        /* of a lane */
@@ -40,7 +41,8 @@ struct importance_sums {
 void importance_key_features(const struct pith_model *model, int32_t layer, int32_t pos,
                              const float *k, const float *v, float *cs, float *out)
 {
-    int32_t dim_k = model->hp.dim_k, dim_v = model->hp.dim_v;
+    const struct pi_hparams *hp = pi_model_hparams(model);
+    int32_t dim_k = hp->dim_k, dim_v = hp->dim_v;
     double kk = 0.0, vv = 0.0;
     pi_rope_turn_back(pi_model_kv_rope(model, layer), pos, k, dim_k, cs, out);
     for (int32_t i = 0; i < dim_k; i++)
@@ -73,9 +75,14 @@ static void free_scale(struct scale *s)
         pi_mem_free(parts[i]);
 }
 
+static size_t turn_len(const struct importance_sums *s)
+{
+    return 2 * ((size_t)pi_model_rope(s->model)->n_pair + 1);
+}
+
 static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
 {
-    const struct pi_hparams *hp = &s->model->hp;
+    const struct pi_hparams *hp = s->hp;
     size_t n_kv = (size_t)hp->n_head_kv, n_layer = (size_t)hp->n_layer_full,
            n_tok = (size_t)max_tok;
     int32_t n = hp->dim_k + IMPORTANCE_KEY_EXTRA, n_embd = hidden ? hp->n_embd : 0;
@@ -90,8 +97,7 @@ static bool alloc_all(struct importance_sums *s, bool hidden, int32_t max_tok)
         ok = ok && s->key_block[i] != NULL && s->hidden_block[i] != NULL;
     }
     s->feature = pi_mem_alloc_n(PI_MEM_OTHER, n_kv * n_tok, (size_t)n * sizeof(float));
-    s->turn =
-        pi_mem_alloc_n(PI_MEM_OTHER, n_kv, 2 * ((size_t)s->model->rope.n_pair + 1) * sizeof(float));
+    s->turn = pi_mem_alloc_n(PI_MEM_OTHER, n_kv, turn_len(s) * sizeof(float));
     s->z = pi_mem_alloc_n(PI_MEM_OTHER, n_tok, n_z * sizeof(double));
     return ok && s->feature != NULL && s->turn != NULL && s->z != NULL;
 }
@@ -103,12 +109,14 @@ pith_status importance_sums_create(const struct pith_model *model, bool hidden, 
     struct importance_sums *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s != NULL) {
         s->model = model;
+        s->hp = pi_model_hparams(model);
         s->n_thread = n_thread;
     }
     if (s == NULL || !alloc_all(s, hidden, max_tok)) {
         importance_sums_free(s);
         return pi_fail(err, PITH_NOMEM, "no memory for the sums of %d layers' features%s",
-                       model->hp.n_layer_full, hidden ? ", of their inputs, too" : "");
+                       pi_model_hparams(model)->n_layer_full,
+                       hidden ? ", of their inputs, too" : "");
     }
     *out = s;
     return PITH_OK;
@@ -156,9 +164,9 @@ static bool begin_job(struct importance_sums *s, const struct pi_pass_tap_rows *
 static float *fill_features(const struct job *j, int32_t head)
 {
     const struct importance_sums *s = j->s;
-    const struct pi_hparams *hp = &s->model->hp;
+    const struct pi_hparams *hp = s->hp;
     size_t n = (size_t)s->key.n, n_kv = (size_t)hp->n_head_kv;
-    float *turn = s->turn + (size_t)head * 2 * ((size_t)s->model->rope.n_pair + 1);
+    float *turn = s->turn + (size_t)head * turn_len(s);
     float *out = s->feature + (size_t)head * (size_t)j->n * n;
     for (size_t i = 0; i < (size_t)j->n; i++) {
         size_t row = ((size_t)j->t0 + i) * n_kv + (size_t)head;
@@ -171,7 +179,7 @@ static float *fill_features(const struct job *j, int32_t head)
 
 static const float *hidden_rows(const struct job *j)
 {
-    return j->rows->h + (size_t)j->t0 * (size_t)j->s->model->hp.n_embd;
+    return j->rows->h + (size_t)j->t0 * (size_t)j->s->hp->n_embd;
 }
 
 /* ---- measuring ---- */
@@ -191,7 +199,7 @@ static void measure(const struct scale *s, size_t group, const float *x, int32_t
 static void measure_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct job *j = ctx;
-    size_t first = (size_t)j->rows->layer * (size_t)j->s->model->hp.n_head_kv;
+    size_t first = (size_t)j->rows->layer * (size_t)j->s->hp->n_head_kv;
     (void)thread;
     for (int32_t h = (int32_t)begin; h < (int32_t)end; h++)
         measure(&j->s->key, first + (size_t)h, fill_features(j, h), j->n);
@@ -201,9 +209,9 @@ void importance_sums_measure(struct importance_sums *s, const struct pi_pass_tap
                              int32_t begin, int32_t end)
 {
     struct job j;
-    if (rows->layer >= s->model->hp.n_layer_full || !begin_job(s, rows, begin, end, &j))
+    if (rows->layer >= s->hp->n_layer_full || !begin_job(s, rows, begin, end, &j))
         return;
-    pi_parallel_items(s->n_thread, s->model->hp.n_head_kv, measure_heads, &j);
+    pi_parallel_items(s->n_thread, s->hp->n_head_kv, measure_heads, &j);
     if (s->hidden.n > 0)
         measure(&s->hidden, (size_t)rows->layer, hidden_rows(&j), j.n);
     if (rows->layer == 0)
@@ -226,8 +234,8 @@ static void bound(struct scale *s, size_t n_group, int64_t count)
 
 void importance_sums_bound(struct importance_sums *s)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer_full;
-    bound(&s->key, n_layer * (size_t)s->model->hp.n_head_kv, s->count);
+    size_t n_layer = (size_t)s->hp->n_layer_full;
+    bound(&s->key, n_layer * (size_t)s->hp->n_head_kv, s->count);
     bound(&s->hidden, n_layer, s->count);
 }
 
@@ -255,7 +263,7 @@ static struct ridge key_ridge(const struct importance_sums *s, int held, size_t 
 
 static struct ridge hidden_ridge(const struct importance_sums *s, int held, size_t layer)
 {
-    int32_t n_kv = s->model->hp.n_head_kv;
+    int32_t n_kv = s->hp->n_head_kv;
     struct ridge r =
         ridge_at(s->hidden.n, n_kv, s->hidden_block[held] + layer * ridge_len(s->hidden.n, n_kv));
     r.count = s->n_added[held];
@@ -266,7 +274,7 @@ static void add_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct job *j = ctx;
     const struct importance_sums *s = j->s;
-    size_t first = (size_t)j->rows->layer * (size_t)s->model->hp.n_head_kv;
+    size_t first = (size_t)j->rows->layer * (size_t)s->hp->n_head_kv;
     (void)thread;
     for (int32_t h = (int32_t)begin; h < (int32_t)end; h++) {
         double *z = s->z + (size_t)h * (size_t)j->n * (size_t)s->key.n;
@@ -312,16 +320,16 @@ void importance_sums_add(struct importance_sums *s, const struct pi_pass_tap_row
                          int32_t begin, int32_t end, const float *y, size_t y_stride, bool held)
 {
     struct job j;
-    if (rows->layer >= s->model->hp.n_layer_full || !begin_job(s, rows, begin, end, &j))
+    if (rows->layer >= s->hp->n_layer_full || !begin_job(s, rows, begin, end, &j))
         return;
     j.held = held;
     j.y_stride = y_stride;
-    j.y = y + (size_t)rows->layer * (size_t)s->model->hp.n_head_kv * y_stride +
+    j.y = y + (size_t)rows->layer * (size_t)s->hp->n_head_kv * y_stride +
           (rows->item->pos0 + j.t0 - begin);
-    pi_parallel_items(s->n_thread, s->model->hp.n_head_kv, add_heads, &j);
+    pi_parallel_items(s->n_thread, s->hp->n_head_kv, add_heads, &j);
     if (s->hidden.n > 0)
         add_hidden(&j);
-    if (rows->layer == s->model->hp.n_layer_full - 1)
+    if (rows->layer == s->hp->n_layer_full - 1)
         s->n_added[held] += j.n;
 }
 
@@ -378,7 +386,7 @@ static void fit_layers(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct fit_job *j = ctx;
     struct importance_sums *s = j->s;
     struct stats_importance *m = j->out;
-    size_t n_kv = (size_t)s->model->hp.n_head_kv, n = (size_t)s->key.n;
+    size_t n_kv = (size_t)s->hp->n_head_kv, n = (size_t)s->key.n;
     double *work = j->work + (size_t)thread * j->work_len;
     for (size_t l = (size_t)begin; l < (size_t)end; l++) {
         for (size_t lane = l * n_kv; lane < (l + 1) * n_kv; lane++) {
@@ -413,7 +421,7 @@ static size_t work_len(int32_t n, int32_t n_target)
 pith_status importance_sums_fit(struct importance_sums *s, struct stats_importance *out,
                                 pith_error *err)
 {
-    size_t n_layer = (size_t)s->model->hp.n_layer_full, n_kv = (size_t)s->model->hp.n_head_kv;
+    size_t n_layer = (size_t)s->hp->n_layer_full, n_kv = (size_t)s->hp->n_head_kv;
     struct fit_job j = {.s = s, .out = out};
     j.work_len = work_len(s->key.n, 1);
     if (s->hidden.n > 0 && work_len(s->hidden.n, (int32_t)n_kv) > j.work_len)

@@ -14,7 +14,7 @@
 /* ---- the gram matrices ---- */
 
 struct importance_gram {
-    const struct pith_model *model; /* borrowed */
+    const struct pi_hparams *hp; /* the model's, borrowed */
     int32_t dim; /* of a head's value where Wo meets it: dim_v, but with latent attention */
     float *g;    /* [n_layer][n_head][dim][dim] symmetric */
     float
@@ -22,6 +22,7 @@ struct importance_gram {
 };
 
 struct gram_job {
+    const struct pith_model *model;
     struct importance_gram *gram;
     double *sum; /* [n_thread][n_head][dim][dim] */
     float *row;  /* [n_thread][n_head * dim] */
@@ -31,7 +32,7 @@ struct gram_job {
 static void add_row(const struct importance_gram *gram, const float *row, double *sum)
 {
     size_t n = (size_t)gram->dim;
-    for (size_t h = 0; h < (size_t)gram->model->hp.n_head; h++) {
+    for (size_t h = 0; h < (size_t)gram->hp->n_head; h++) {
         const float *w = row + h * n;
         for (size_t i = 0; i < n; i++) {
             double *out = sum + (h * n + i) * n;
@@ -42,45 +43,41 @@ static void add_row(const struct importance_gram *gram, const float *row, double
 }
 
 /* Latent attention: the matrices that make heads' values of a lane's. */
-static void take_expand(const struct importance_gram *gram, int32_t l)
+static void take_expand(const struct gram_job *job, int32_t l)
 {
-    const struct pi_hparams *hp = &gram->model->hp;
-    const struct pi_matrix *w = &pi_model_kv_layer(gram->model, l)->latent.expand;
+    const struct importance_gram *gram = job->gram;
+    const struct pi_hparams *hp = gram->hp;
     size_t n = (size_t)gram->dim * (size_t)hp->dim_v;
     float *out = gram->expand + (size_t)l * (size_t)hp->n_head * n;
-    for (int32_t h = 0; h < hp->n_head; h++, out += n) {
-        struct pi_matrix slab = pi_matrix_slab(w, h);
+    for (int32_t h = 0; h < hp->n_head; h++, out += n)
         for (int32_t r = 0; r < gram->dim; r++)
-            pi_matmul_unpack_row(&slab, r, out + (size_t)r * (size_t)hp->dim_v);
-    }
+            pi_model_expand_row(job->model, l, h, r, out + (size_t)r * (size_t)hp->dim_v);
 }
 
 static void gram_layers(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct gram_job *job = ctx;
-    const struct pi_hparams *hp = &job->gram->model->hp;
+    const struct pi_hparams *hp = job->gram->hp;
     size_t n_col = (size_t)hp->n_head * (size_t)job->gram->dim, n = n_col * (size_t)job->gram->dim;
     double *sum = job->sum + (size_t)thread * n;
     float *row = job->row + (size_t)thread * n_col;
     for (int64_t l = begin; l < end; l++) {
-        const struct pi_layer *layer = pi_model_kv_layer(job->gram->model, (int32_t)l);
-        const struct pi_matrix *wo = hp->latent.n_rank > 0 ? &layer->latent.out : &layer->attn.wo;
         memset(sum, 0, n * sizeof(*sum));
         for (int32_t r = 0; r < hp->n_embd; r++) {
-            pi_matmul_unpack_row(wo, r, row);
+            pi_model_output_row(job->model, (int32_t)l, r, row);
             add_row(job->gram, row, sum);
         }
         if (job->gram->expand != NULL)
-            take_expand(job->gram, (int32_t)l);
+            take_expand(job, (int32_t)l);
         for (size_t i = 0; i < n; i++)
             job->gram->g[(size_t)l * n + i] = (float)sum[i];
     }
 }
 
-/* Of a gram whose model and dim are set; false: no memory. */
+/* Of a gram whose hp and dim are set; false: no memory. */
 static bool gram_alloc(struct importance_gram *gram)
 {
-    const struct pi_hparams *hp = &gram->model->hp;
+    const struct pi_hparams *hp = gram->hp;
     size_t n = (size_t)hp->n_layer_full * (size_t)hp->n_head, dim = (size_t)gram->dim;
     gram->g = pi_mem_alloc_n(PI_MEM_OTHER, n, dim * dim * sizeof(*gram->g));
     if (hp->latent.n_rank > 0)
@@ -92,16 +89,16 @@ static bool gram_alloc(struct importance_gram *gram)
 pith_status importance_gram_create(const struct pith_model *model, int32_t n_thread,
                                    struct importance_gram **out, pith_error *err)
 {
-    const struct pi_hparams *hp = &model->hp;
+    const struct pi_hparams *hp = pi_model_hparams(model);
     int32_t dim = hp->latent.n_rank > 0 ? hp->latent.dim_out : hp->dim_v;
     size_t n_col = (size_t)hp->n_head * (size_t)dim, n = n_col * (size_t)dim;
     struct importance_gram *gram = pi_mem_alloc(PI_MEM_OTHER, sizeof(*gram));
-    struct gram_job job = {.gram = gram};
+    struct gram_job job = {.model = model, .gram = gram};
     job.sum = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n * sizeof(*job.sum));
     job.row = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_thread, n_col * sizeof(*job.row));
     bool ok = gram != NULL && job.sum != NULL && job.row != NULL;
     if (gram != NULL) {
-        gram->model = model;
+        gram->hp = hp;
         gram->dim = dim;
         ok = ok && gram_alloc(gram);
     }
@@ -134,7 +131,7 @@ void importance_gram_free(struct importance_gram *gram)
 static const float *expand_value(const struct importance_gram *gram, size_t head, const float *v,
                                  float *out)
 {
-    size_t n = (size_t)gram->model->hp.dim_v;
+    size_t n = (size_t)gram->hp->dim_v;
     const float *w = gram->expand + head * (size_t)gram->dim * n;
     for (int32_t i = 0; i < gram->dim; i++, w += n) {
         float sum = 0;
@@ -149,7 +146,7 @@ double importance_norm(const struct importance_gram *gram, int32_t layer, int32_
                        const float *v)
 {
     size_t n = (size_t)gram->dim;
-    size_t at = (size_t)layer * (size_t)gram->model->hp.n_head + (size_t)head;
+    size_t at = (size_t)layer * (size_t)gram->hp->n_head + (size_t)head;
     const float *g = gram->g + at * n * n;
     float own[MOST_DIM];
     double sum = 0.0;
@@ -170,7 +167,7 @@ double importance_norm(const struct importance_gram *gram, int32_t layer, int32_
 /* ---- a sequence ---- */
 
 struct importance_target {
-    const struct pith_model *model;     /* borrowed */
+    const struct pi_hparams *hp;        /* the model's, borrowed */
     const struct importance_gram *gram; /* borrowed; NULL: weights alone */
     struct importance_span span;
     size_t n_key;
@@ -184,12 +181,13 @@ pith_status importance_target_create(const struct pith_model *model,
                                      const struct importance_span *span,
                                      struct importance_target **out, pith_error *err)
 {
-    size_t n_head = (size_t)model->hp.n_layer_full * (size_t)model->hp.n_head;
+    const struct pi_hparams *hp = pi_model_hparams(model);
+    size_t n_head = (size_t)hp->n_layer_full * (size_t)hp->n_head;
     struct importance_target *t = pi_mem_alloc(PI_MEM_OTHER, sizeof(*t));
     assert(span->key_begin <= span->key_end && span->key_end <= span->query_begin);
     if (t == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the importance of entries");
-    t->model = model;
+    t->hp = hp;
     t->gram = gram;
     t->span = *span;
     t->n_key = (size_t)(span->key_end - span->key_begin);
@@ -228,7 +226,7 @@ struct rows_job {
 static void note_key(const struct importance_target *t, const struct pi_pass_tap_rows *rows,
                      int32_t token, size_t i)
 {
-    const struct pi_hparams *hp = &t->model->hp;
+    const struct pi_hparams *hp = t->hp;
     int32_t n_group = hp->n_head / hp->n_head_kv;
     const float *v = rows->v + (size_t)token * (size_t)hp->n_head_kv * (size_t)hp->dim_v;
     for (int32_t h = 0; h < hp->n_head; h++)
@@ -250,7 +248,7 @@ static void note_rows(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct rows_job *job = ctx;
     struct importance_target *t = job->t;
     const struct importance_span *span = &t->span;
-    int32_t n_embd = t->model->hp.n_embd;
+    int32_t n_embd = t->hp->n_embd;
     (void)thread;
     for (int32_t i = (int32_t)begin; i < (int32_t)end; i++) {
         int32_t pos = job->rows->item->pos0 + i;
@@ -266,7 +264,7 @@ void importance_target_rows(struct importance_target *t, const struct pi_pass_ta
                             int32_t n_thread)
 {
     struct rows_job job = {t, rows};
-    if (t->gram != NULL && rows->layer < t->model->hp.n_layer_full)
+    if (t->gram != NULL && rows->layer < t->hp->n_layer_full)
         pi_parallel_ranges(n_thread, rows->item->n_tok, note_rows, &job);
 }
 
@@ -274,7 +272,7 @@ void importance_target_rows(struct importance_target *t, const struct pi_pass_ta
 
 void importance_target_attended(struct importance_target *t, const struct pi_pass_attention *a)
 {
-    const struct pi_hparams *hp = &t->model->hp;
+    const struct pi_hparams *hp = t->hp;
     int32_t pos = a->item->pos0 + a->t, n_group = hp->n_head / hp->n_head_kv;
     if (a->layer >= hp->n_layer_full || pos < t->span.query_begin || pos >= t->span.query_end)
         return;
@@ -294,7 +292,7 @@ void importance_target_attended(struct importance_target *t, const struct pi_pas
 void importance_target_lane(const struct importance_target *t, int32_t layer, int32_t head,
                             float *out)
 {
-    const struct pi_hparams *hp = &t->model->hp;
+    const struct pi_hparams *hp = t->hp;
     int32_t n_group = hp->n_head / hp->n_head_kv;
     size_t first = (size_t)layer * (size_t)hp->n_head + (size_t)(head * n_group);
     for (size_t i = 0; i < t->n_key; i++) {

@@ -23,7 +23,7 @@
 #include <math.h>
 
 #include "base/mem.h"
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/keep/rules/keep.h"
 #include "policy/keep/stats/stats.h"
 
@@ -246,11 +246,11 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     if (hidden && m->n_embd == 0)
         return pi_fail(err, PITH_INVALID,
                        "kvzap: features=hidden: the statistics have weights for keys alone");
-    if (hidden && model->model != NULL && m->n_embd != model->model->hp.n_embd)
+    if (hidden && model->model != NULL && m->n_embd != pi_model_hparams(model->model)->n_embd)
         return pi_fail(err, PITH_INVALID,
                        "kvzap: features=hidden: the statistics are of inputs of %d dimensions; the "
                        "model's have %d",
-                       m->n_embd, model->model->hp.n_embd);
+                       m->n_embd, pi_model_hparams(model->model)->n_embd);
     return PITH_OK;
 }
 

@@ -21,7 +21,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/keep/learn/importance_target.h"
 #include "policy/keep/rules/keep.h"
 

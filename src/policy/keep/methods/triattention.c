@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "base/mem.h"
-#include "model/model.h"
+#include "model/shape.h"
 #include "policy/keep/rules/keep.h"
 #include "policy/keep/methods/triattention_score.h"
 

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "file/sum.h"
-#include "model/model.h"
+#include "model/shape.h"
 
 /* |mean| may exceed the mean of |.| by what sums of single precision over many tokens lose. The
    files that exist stay below a tenth of it. */
@@ -247,21 +247,22 @@ pith_status pith_stats_check(const pith_stats *s, const pith_model *m, pith_erro
 {
     if (s == NULL || m == NULL)
         return pi_fail(err, PITH_INVALID, "pith_stats_check: stats and model must not be NULL");
-    PI_TRY(check_count("layers", s->n_layer, m->hp.n_layer_full, m->name, err));
-    PI_TRY(check_count("query heads", s->n_head, m->hp.n_head, m->name, err));
-    PI_TRY(check_count("rotated pairs", s->n_pair, m->rope.n_pair, m->name, err));
+    const struct pi_hparams *hp = pi_model_hparams(m);
+    const char *name = pi_model_name(m);
+    PI_TRY(check_count("layers", s->n_layer, hp->n_layer_full, name, err));
+    PI_TRY(check_count("query heads", s->n_head, hp->n_head, name, err));
+    PI_TRY(check_count("rotated pairs", s->n_pair, pi_model_rope(m)->n_pair, name, err));
     /* A converter that does not know the KV heads writes as many as there are query heads. */
     if (s->n_head_kv > 0 && s->n_head_kv != s->n_head)
-        PI_TRY(check_count("KV heads", s->n_head_kv, m->hp.n_head_kv, m->name, err));
+        PI_TRY(check_count("KV heads", s->n_head_kv, hp->n_head_kv, name, err));
     if (s->n_flat > 0)
-        PI_TRY(check_count("unrotated dimensions", s->n_flat, m->hp.dim_k - m->hp.n_rot, m->name,
-                           err));
-    if (s->fingerprint != 0 && m->layer != NULL && s->fingerprint != policy_fingerprint(m))
+        PI_TRY(check_count("unrotated dimensions", s->n_flat, hp->dim_k - hp->n_rot, name, err));
+    if (s->fingerprint != 0 && pi_model_has_layers(m) && s->fingerprint != pi_model_fingerprint(m))
         return pi_fail(err, PITH_INVALID,
                        "the statistics are of \"%.60s\", whose fingerprint %016llx is not %016llx, "
                        "that of %.60s",
                        s->model != NULL ? s->model : "", (unsigned long long)s->fingerprint,
-                       (unsigned long long)policy_fingerprint(m), m->name);
+                       (unsigned long long)pi_model_fingerprint(m), name);
     return PITH_OK;
 }
 

@@ -1,0 +1,75 @@
+/*
+ * shape.h - what a model looks like to code that needs no weights: sizes, rotations, and the few
+ * numbers that policies make of weights. The model itself is model.h, for src/model and the engine.
+ */
+#ifndef PI_SHAPE_H
+#define PI_SHAPE_H
+
+#include "device/device.h"
+#include "tensor/rope.h"
+#include "pith/pith.h"
+
+/* Of multi-head latent attention (latent.c): what a lane holds is one vector for all heads, whose
+   values are a part of it. hp's dim_k, dim_v and n_head_kv are the lane's: n_rot + n_rank, n_rank,
+   1; heads as they are projected have other sizes. */
+struct pi_latent_shape {
+    int32_t n_rank;  /* dimensions of the compressed keys and values; 0: the rest says nothing */
+    int32_t n_query; /* of the compressed queries; 0: queries are projected at once */
+    int32_t dim_key; /* of a head's key without the rotated part */
+    int32_t dim_out; /* of a head's value */
+};
+
+struct pi_hparams {
+    int32_t n_layer;
+    int32_t n_layer_kv;   /* those with attention, which have lanes */
+    int32_t n_layer_full; /* of them: those without a window, which policies work on */
+    int32_t n_embd;
+    int32_t n_ff;
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t dim_k; /* of one head */
+    int32_t dim_v;
+    int32_t n_rot; /* rotated dimensions of a head, even */
+    int32_t n_vocab;
+    int32_t n_ctx_train;
+    float rms_eps;
+    float attn_scale; /* multiplies q.k */
+    bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
+    struct pi_delta_shape delta;
+    struct pi_latent_shape latent;
+    struct pi_moe_rule moe;
+    float embd_scale; /* multiplies embeddings */
+    float attn_cap;   /* scores are attn_cap * tanh(score / attn_cap); 0: as they come */
+    float logit_cap;  /* logits are logit_cap * tanh(logit / logit_cap); 0: as they come */
+    float temp_scale; /* queries at p times 1 + temp_scale * ln(floor(p / temp_len) + 1); 0: none */
+    int32_t temp_len;
+    bool gelu; /* the feed-forward's gate is a GELU, not a SiLU */
+};
+
+const struct pi_hparams *pi_model_hparams(const struct pith_model *m);
+const char *pi_model_name(const struct pith_model *m); /* "" where the file has none */
+/* False where only the vocabulary was loaded, of a family that Pith does not know. */
+bool pi_model_has_layers(const struct pith_model *m);
+
+/* How the keys of a layer of the KV store are rotated. A shape alone has one rotation. */
+const struct pi_rope *pi_model_kv_rope(const struct pith_model *m, int32_t kv_layer);
+/* How the keys of layers without a window are rotated, of those that are. */
+const struct pi_rope *pi_model_rope(const struct pith_model *m);
+
+/* UNSUPPORTED where no layer holds the whole text: what `field` asks for would have nothing to work
+   on. */
+pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err);
+
+/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
+   quantising leaves alone. Never 0. */
+uint64_t pi_model_fingerprint(const struct pith_model *m);
+
+/* Row r, below n_embd, of the matrix that ends attention in a layer of the KV store. out has n_head
+   * dim_v floats; with latent attention n_head * latent.dim_out. */
+void pi_model_output_row(const struct pith_model *m, int32_t kv_layer, int32_t r, float *out);
+/* With latent attention, row r, below latent.dim_out, of the matrix that makes a head's values of a
+   lane's. out [dim_v] */
+void pi_model_expand_row(const struct pith_model *m, int32_t kv_layer, int32_t head, int32_t r,
+                         float *out);
+
+#endif
