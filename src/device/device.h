@@ -476,14 +476,24 @@ struct pi_device {
     void (*clear_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 };
 
+/* ---- the list ---- */
+
 /* This machine's processor. */
 extern struct pi_device pi_device_cpu;
-/* For tests: its memory is not where its addresses say, so that whoever reads one as a pointer
-   crashes; it computes in another order where that is free. */
-extern struct pi_device pi_device_checked;
 
-/* The device of what is made without one: the processor, unless a test has chosen another. */
-struct pi_device *pi_device_default(void);
-void pi_device_choose(struct pi_device *d);
+/* The devices of this process; "auto" is the first. */
+int32_t pi_device_count(void);
+struct pi_device *pi_device_at(int32_t i);
+/* By name; NULL and "auto": the first. NULL: there is no such device. */
+struct pi_device *pi_device_find(const char *name);
+
+/* ---- for tests ---- */
+
+/* No memory of it can be seen by the host, and it does everything late. It is a part of test
+   programs (tests/CMakeLists.txt). */
+extern struct pi_device pi_device_checked;
+/* "auto" is this one, which has its name, too; NULL: as before. Returns the one before. No engine is
+   made meanwhile. */
+struct pi_device *pi_device_register(struct pi_device *d);
 
 #endif

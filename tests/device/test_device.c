@@ -178,7 +178,7 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
     params.type_k = "q8_0";
     params.type_v = "turbo3";
     params.keep = "h2o:budget=64,slack=16";
-    pi_device_choose(d);
+    pi_device_register(d);
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }
@@ -188,7 +188,7 @@ TEST(engines_agree)
 {
     char path[N_DEVICE][64];
     uint64_t hash[N_DEVICE][2];
-    struct pi_device *was = pi_device_default();
+    struct pi_device *was = pi_device_register(NULL);
     pith_model *model;
     pith_model_info info;
     pith_error err;
@@ -219,7 +219,7 @@ TEST(engines_agree)
     assert_int_equal(atomic_load(&pi_device_checked.bytes), before);
     for (int i = 0; i < N_DEVICE; i++)
         unlink(path[i]);
-    pi_device_choose(was);
+    pi_device_register(was);
     pith_model_free(model);
 }
 
