@@ -35,11 +35,8 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
 static struct pi_at copy_of(struct pi_device *d, const void *data, size_t size)
 {
     struct pi_at at = checked_alloc(d, PI_MEM_WEIGHTS, size);
-    if (!pi_at_some(at))
-        return at;
-    checked_enter(CHECKED_ALL);
-    memcpy(pi_cpu_ptr(at), data, size);
-    checked_leave(CHECKED_ALL);
+    if (pi_at_some(at))
+        checked_copy_in(data, size, at);
     return at;
 }
 

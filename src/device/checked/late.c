@@ -38,37 +38,13 @@ void checked_upload(struct pi_stream *s, const void *host, size_t size, struct p
         return;
     }
     checked_wait(NULL);
-    checked_enter(CHECKED_ALL);
-    upload_run(NULL, &args);
-    checked_leave(CHECKED_ALL);
+    checked_copy_in(host, size, to);
 }
-
-struct download {
-    struct pi_at from;
-    size_t size;
-    void *room;
-};
-
-static void download_run(struct pi_stream *inner, const void *args)
-{
-    const struct download *a = args;
-    (void)inner;
-    memcpy(a->room, pi_cpu_ptr(a->from), a->size);
-}
-
-static const struct checked_kind download = {sizeof(struct download), NULL, download_run};
 
 void *checked_download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
 {
-    const struct download args = {from, size, room};
-    if (s != NULL)
-        checked_ask(s, &download, &args);
     checked_wait(s);
-    if (s == NULL) {
-        checked_enter(CHECKED_ALL);
-        download_run(NULL, &args);
-        checked_leave(CHECKED_ALL);
-    }
+    checked_copy_out(from, size, room);
     return room;
 }
 

@@ -23,6 +23,9 @@
 
 #if defined(POISONS)
 #include <sanitizer/asan_interface.h>
+#define JOINS false /* what is behind a block stays poisoned */
+#else
+#define JOINS true
 #endif
 
 struct block {
@@ -47,39 +50,39 @@ static int part_of(enum pi_mem_tag tag)
 
 /* ---- open and closed ---- */
 
-#if defined(POISONS)
-
-static void set_access(const struct block *b, bool open)
+/* `size` bytes of a block or of several side by side, which take `mapped` bytes. */
+static void set_bytes(uint8_t *at, size_t size, size_t mapped, bool open)
 {
-    for (; b != NULL; b = b->next)
-        if (open)
-            ASAN_UNPOISON_MEMORY_REGION(b->at, b->size);
-        else
-            ASAN_POISON_MEMORY_REGION(b->at, b->mapped);
+#if defined(POISONS)
+    if (open)
+        ASAN_UNPOISON_MEMORY_REGION(at, size);
+    else
+        ASAN_POISON_MEMORY_REGION(at, mapped);
+#else
+    (void)size;
+    if (mprotect(at, mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort(); /* a test that goes on would prove nothing */
+#endif
 }
 
-#else
-
-/* Blocks that lie side by side take one call. */
-static void set_access(const struct block *b, bool open)
+/* Blocks that lie side by side take one call of the system. */
+static void set_all(const struct block *b, bool open)
 {
     while (b != NULL) {
-        uint8_t *at = b->at, *end = at + b->mapped;
-        for (b = b->next; b != NULL && b->at == end; b = b->next)
-            end += b->mapped;
-        if (mprotect(at, (size_t)(end - at), open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-            abort(); /* a test that goes on would prove nothing */
+        uint8_t *at = b->at;
+        size_t size = b->size, mapped = b->mapped;
+        for (b = b->next; b != NULL && b->at == at + mapped && JOINS; b = b->next)
+            mapped += b->mapped;
+        set_bytes(at, size, mapped, open);
     }
 }
-
-#endif
 
 void checked_enter(enum checked_what what)
 {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < (what == CHECKED_ALL ? N_PART : PAGES + 1); i++)
         if (n_inside[i]++ == 0)
-            set_access(first[i], true);
+            set_all(first[i], true);
     pthread_mutex_unlock(&lock);
 }
 
@@ -88,8 +91,45 @@ void checked_leave(enum checked_what what)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < (what == CHECKED_ALL ? N_PART : PAGES + 1); i++)
         if (--n_inside[i] == 0)
-            set_access(first[i], false);
+            set_all(first[i], false);
     pthread_mutex_unlock(&lock);
+}
+
+/* The block that has an address; NULL: none. */
+static const struct block *find(struct pi_at where)
+{
+    for (int i = 0; i < N_PART; i++)
+        for (const struct block *b = first[i]; b != NULL; b = b->next)
+            if (where.at - (uintptr_t)b->at < b->mapped)
+                return b;
+    return NULL;
+}
+
+/* The lock is held, so that nobody else sees the block open. */
+static void copy(struct pi_at where, size_t size, void *out, const void *in)
+{
+    pthread_mutex_lock(&lock);
+    const struct block *b = size > 0 ? find(where) : NULL;
+    bool opens = b != NULL && n_inside[part_of(b->tag)] == 0;
+    if (opens)
+        set_bytes(b->at, b->size, b->mapped, true);
+    if (size > 0 && out != NULL)
+        memcpy(out, (const void *)where.at, size);
+    else if (size > 0)
+        memcpy((void *)where.at, in, size);
+    if (opens)
+        set_bytes(b->at, b->size, b->mapped, false);
+    pthread_mutex_unlock(&lock);
+}
+
+void checked_copy_out(struct pi_at from, size_t size, void *out)
+{
+    copy(from, size, out, NULL);
+}
+
+void checked_copy_in(const void *in, size_t size, struct pi_at to)
+{
+    copy(to, size, NULL, in);
 }
 
 /* ---- blocks ---- */
@@ -102,7 +142,7 @@ static void add(struct block *b)
     pthread_mutex_lock(&lock);
     while (*at != NULL && (*at)->at < b->at)
         at = &(*at)->next;
-    set_access(b, n_inside[part] > 0);
+    set_bytes(b->at, b->size, b->mapped, n_inside[part] > 0);
     b->next = *at;
     *at = b;
     pthread_mutex_unlock(&lock);
