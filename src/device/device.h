@@ -3,10 +3,28 @@
  * device, which the host need not be able to see. Passes (model/) and the store (kv/) compute by
  * these alone. device/cpu/ is the table of this machine's processor, device/checked/ one for tests.
  *
- * An address of a device is no pointer: the host adds to it and hands it to operations. What these
- * get as a pointer is host memory, which they read or write before they return. Device memory may
- * change later, in the order of calls on a stream; calls without one come after all that was asked
- * of any. Behind download and wait all is done.
+ * Addresses. An address of a device is no pointer: the host adds to it and hands it to operations.
+ * Only where in_host is set, the host may use it as one.
+ *
+ * Order. What is asked of one stream happens in the order of the calls, as far as anybody can see.
+ * Two streams have no order. A call without a stream comes after all that was asked of any stream
+ * of its device before it, and is done when it returns. alloc, map, pack, lend_out and open wait for
+ * nothing.
+ *
+ * Host memory. What an operation gets as a pointer is host memory, and so is what its structs point
+ * to: arguments, lists, matrices' structs, tables and positions of lanes. The operation reads all of
+ * it before it returns, and writes there before it returns. The caller may then overwrite it, change
+ * the tables, or free it. There are two exceptions. What belongs to a model (ropes, sinks, rows of
+ * its file) never changes and outlives its streams, so that a device may keep the pointer. And
+ * `clipped` of a cache is up to date behind wait.
+ *
+ * Device memory. What an operation on a stream reads and writes there it may do later: up to the
+ * next download from the stream, wait or close, or the next call without a stream. The host gives no
+ * memory back that a stream still uses: free, unmap, drop and unpack are calls without one.
+ *
+ * Threads. One thread at a time asks a stream; other threads may ask others meanwhile. Operations of
+ * the store without a stream may be called by several threads at once, on different lanes. Functions
+ * that an operation calls back (kv_attend_list) run on threads of its choice and may download.
  *
  * Every operation has one result, whatever the device does first: rows do not depend on each other,
  * and the order of a sum is that of cpu/matmul.h, cpu/attend.h and cpu/vec.h on devices of the
@@ -476,14 +494,24 @@ struct pi_device {
     void (*clear_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 };
 
+/* ---- the list ---- */
+
 /* This machine's processor. */
 extern struct pi_device pi_device_cpu;
-/* For tests: its memory is not where its addresses say, so that whoever reads one as a pointer
-   crashes; it computes in another order where that is free. */
-extern struct pi_device pi_device_checked;
 
-/* The device of what is made without one: the processor, unless a test has chosen another. */
-struct pi_device *pi_device_default(void);
-void pi_device_choose(struct pi_device *d);
+/* The devices of this process; "auto" is the first. */
+int32_t pi_device_count(void);
+struct pi_device *pi_device_at(int32_t i);
+/* By name; NULL and "auto": the first. NULL: there is no such device. */
+struct pi_device *pi_device_find(const char *name);
+
+/* ---- for tests ---- */
+
+/* No memory of it can be seen by the host, and it does everything late. It is a part of test
+   programs (tests/CMakeLists.txt). */
+extern struct pi_device pi_device_checked;
+/* "auto" is this one, which has its name, too; NULL: as before. Returns the one before. No engine is
+   made meanwhile. */
+struct pi_device *pi_device_register(struct pi_device *d);
 
 #endif

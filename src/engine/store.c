@@ -20,7 +20,10 @@ static void say_clipped(const pith_batch_item *item, const struct pi_pass_item *
     int32_t layer;
     bool value;
     (void)part;
-    if (e->told_clipped || !kv_cache_clipped(e->kv, &layer, &value))
+    if (e->told_clipped)
+        return;
+    pi_pass_wait(e->pass);
+    if (!kv_cache_clipped(e->kv, &layer, &value))
         return;
     e->told_clipped = true;
     const struct kv_geometry *g = kv_cache_geometry(e->kv);

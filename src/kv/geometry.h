@@ -32,7 +32,7 @@ struct kv_geometry {
                               place of entries; 0: none */
     int32_t v_in_k; /* 0: values are stored beside keys; else they are the dim_v dimensions of keys
                        from this one on, and take no bytes: latent lanes */
-    struct pi_device *device; /* that has the pages; NULL: that of pi_device_default */
+    struct pi_device *device; /* that has the pages; NULL: the first of the list */
 };
 
 struct pi_device *kv_geometry_device(const struct kv_geometry *g);

@@ -106,7 +106,8 @@ void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
 bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 /* Whether a number was appended that is NaN or more than its storage type holds: the nearest number
-   is stored. *layer and *value tell the first. */
+   is stored. *layer and *value tell the first. Entries that a stream has not written yet do not
+   count. */
 bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value);
 
 /* ---- entries out ---- */

@@ -104,6 +104,11 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     return true;
 }
 
+void pi_pass_wait(struct pi_pass *pass)
+{
+    pass->device->wait(pass->stream);
+}
+
 /* The hidden states of some rows to h, from the first on. */
 static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_int8 *act)
 {

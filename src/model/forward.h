@@ -191,6 +191,9 @@ pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer
    False: it was asked to stop, and some lanes have the entries, others do not. */
 bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item);
 
+/* Behind it all that passes asked of the device is done. */
+void pi_pass_wait(struct pi_pass *pass);
+
 /* Asked before each block of a pass, of which n_done of n blocks are done; false stops it. */
 typedef bool pi_pass_ask_fn(void *user, int32_t n_done, int32_t n);
 /* From now on fn is asked in each pass; NULL ends it. */

@@ -1,6 +1,7 @@
 /*
  * device_choice.c - the device of a test program's engines and stores, and its kernels: those that
- * the variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name, before main. Part of every test.
+ * the variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name, before main. The checked device has the
+ * scalar kernels unless a level is named; "best" is the processor's best. Part of every test.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +13,19 @@
 __attribute__((constructor)) static void choose(void)
 {
     const char *name = getenv("PITH_TEST_DEVICE"), *level = getenv("PITH_TEST_LEVEL");
+    bool checked = name != NULL && strcmp(name, "checked") == 0;
     pith_error err;
-    if (level != NULL && pith_cpu_level_set(level, &err) != PITH_OK) {
+    if (level == NULL && checked)
+        level = "scalar";
+    if (level != NULL && strcmp(level, "best") != 0 && pith_cpu_level_set(level, &err) != PITH_OK) {
         fprintf(stderr, "PITH_TEST_LEVEL: %s\n", err.message);
         exit(1);
     }
     if (name == NULL)
         return;
-    if (strcmp(name, "checked") != 0) {
+    if (!checked) {
         fprintf(stderr, "PITH_TEST_DEVICE: there is no device \"%s\"\n", name);
         exit(1);
     }
-    pi_device_choose(&pi_device_checked);
+    pi_device_register(&pi_device_checked);
 }

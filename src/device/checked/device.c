@@ -1,35 +1,25 @@
 /*
- * device.c - a device for tests, which proves that nothing reaches around the table. Its memory is
- * the process's, but no address of it can be read or written by the host: a bit is set in each that
- * pointers do not have, so that whoever takes one for a pointer crashes. Weights are copies. It runs
- * on one thread, and loops whose order is free from their ends. Tests choose the scalar kernels for
- * it where that does not take too long.
+ * device.c - a device for tests, which proves that nothing reaches around the table. The host cannot
+ * see its memory (memory.c). It does everything late (queue.c), with the scalar kernels, on one
+ * thread, and loops whose order is free from their ends. So a test fails that takes an address for a
+ * pointer, changes what the device may still read, or looks at results that nobody awaited.
  */
+#include "device/checked/checked.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
 
 /* ---- memory ---- */
 
-/* None stays none. */
-static struct pi_at hide(struct pi_at at)
+static void drop(struct pi_device *d, struct pi_at at, size_t size)
 {
-    return (struct pi_at){pi_at_some(at) ? at.at | PI_AT_HIDDEN : 0};
-}
-
-static struct pi_at alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
-{
-    return hide(cpu_alloc(d, tag, size));
-}
-
-static struct pi_at map(struct pi_device *d, enum pi_mem_tag tag, size_t size)
-{
-    return hide(cpu_map(d, tag, size));
+    checked_wait(NULL);
+    cpu_drop(d, at, size);
 }
 
 static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
 {
     (void)d;
-    memcpy(pi_cpu_ptr(room), host, size);
+    checked_upload(NULL, host, size, room);
     return room;
 }
 
@@ -40,25 +30,13 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
     return room;
 }
 
-static void upload(struct pi_stream *s, const void *host, size_t size, struct pi_at to)
-{
-    (void)s;
-    memcpy(pi_cpu_ptr(to), host, size);
-}
-
-static void *download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
-{
-    (void)s;
-    return memcpy(room, pi_cpu_ptr(from), size);
-}
-
 /* ---- weights ---- */
 
 static struct pi_at copy_of(struct pi_device *d, const void *data, size_t size)
 {
-    struct pi_at at = alloc(d, PI_MEM_WEIGHTS, size);
+    struct pi_at at = checked_alloc(d, PI_MEM_WEIGHTS, size);
     if (pi_at_some(at))
-        memcpy(pi_cpu_ptr(at), data, size);
+        checked_copy_in(data, size, at);
     return at;
 }
 
@@ -72,25 +50,192 @@ static struct pi_at pack_vector(struct pi_device *d, const float *x, size_t n)
     return copy_of(d, x, n * sizeof(*x));
 }
 
-/* ---- the table ---- */
+/* ---- the store, without a stream: behind all that was asked of any ---- */
 
-static struct pi_stream *open_stream(struct pi_device *d, const struct pi_stream_shape *shape)
+static void begin(void)
 {
-    return cpu_stream_make(d, shape, pi_kernels(), true);
+    checked_wait(NULL);
+    checked_enter(CHECKED_PAGES);
 }
 
+static void end(void)
+{
+    checked_leave(CHECKED_PAGES);
+}
+
+static void attend_one(const struct kv_attend_job *job, void *scratch)
+{
+    begin();
+    cpu_attend_one(job, scratch);
+    end();
+}
+
+static void score(const struct kv_score_job *job, void *scratch)
+{
+    begin();
+    cpu_score(job, scratch);
+    end();
+}
+
+static void decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                       enum kv_side side, float *out)
+{
+    begin();
+    cpu_decode_run(seq, layer, head, i, side, out);
+    end();
+}
+
+static void value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
+{
+    begin();
+    cpu_value_sum(seq, layer, head, n, out);
+    end();
+}
+
+static void decode_entry(const struct kv_place *p, enum kv_side side, float *out)
+{
+    begin();
+    cpu_decode_entry(p, side, out);
+    end();
+}
+
+static void encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
+{
+    begin();
+    cpu_encode_entry(p, side, row);
+    end();
+}
+
+static void get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
+{
+    begin();
+    cpu_get_entry(p, side, out);
+    end();
+}
+
+static void put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes)
+{
+    begin();
+    cpu_put_entry(p, side, bytes);
+    end();
+}
+
+static void fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
+{
+    begin();
+    cpu_fill(c, slots, n, to_slot);
+    end();
+}
+
+static void index_entries(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+                          int32_t page, int32_t slot, int32_t n)
+{
+    begin();
+    cpu_index(cache, kind, lane, page, slot, n);
+    end();
+}
+
+static void finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
+{
+    begin();
+    cpu_finish(cache, kind, page);
+    end();
+}
+
+static void norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                  int32_t slot, int32_t n, uint16_t *out)
+{
+    begin();
+    cpu_norms(cache, kind, page, slot, n, out);
+    end();
+}
+
+static void move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                 const struct kv_page_part *part, int32_t n_part)
+{
+    begin();
+    kv_page_move_bytes(cache, kind, to, part, n_part);
+    end();
+}
+
+static void copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                 int32_t from)
+{
+    begin();
+    cpu_copy(cache, kind, to, from);
+    end();
+}
+
+static void read_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                      enum kv_page_form form, uint8_t *out)
+{
+    begin();
+    cpu_read_page(cache, kind, page, form, out);
+    end();
+}
+
+static void write_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                       enum kv_page_form form, const uint8_t *bytes)
+{
+    begin();
+    cpu_write_page(cache, kind, page, form, bytes);
+    end();
+}
+
+static void clear_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
+{
+    begin();
+    cpu_clear_page(cache, kind, page);
+    end();
+}
+
+/* ---- the table ---- */
+
 struct pi_device pi_device_checked = {
-    .name = "checked device",
+    .name = "checked",
     .in_host = false,
-    .alloc = alloc,
-    .map = map,
+    .alloc = checked_alloc,
+    .free = checked_free,
+    .map = checked_alloc,
+    .unmap = checked_unmap,
+    .drop = drop,
     .lend = lend,
     .lend_out = lend_out,
-    .upload = upload,
-    .download = download,
+    .upload = checked_upload,
+    .download = checked_download,
     .pack = pack,
     .pack_vector = pack_vector,
-    .unpack = cpu_free,
-    .open = open_stream,
-    CPU_OPERATIONS,
+    .unpack = checked_free,
+    .open = checked_open,
+    .close = checked_close,
+    .wait = checked_wait,
+    .rows = checked_rows,
+    .product = checked_product,
+    .product_heads = checked_product_heads,
+    .product_experts = checked_product_experts,
+    .moe_sort = checked_moe_sort,
+    .delta_conv = checked_delta_conv,
+    .delta_turn = checked_delta_turn,
+    .attend_scratch = cpu_attend_scratch,
+    .score_scratch = cpu_score_scratch,
+    .attend_tile = cpu_attend_tile,
+    .append = checked_append,
+    .attend = checked_attend,
+    .attend_one = attend_one,
+    .score = score,
+    .decode_run = decode_run,
+    .value_sum = value_sum,
+    .decode_entry = decode_entry,
+    .encode_entry = encode_entry,
+    .get_entry = get_entry,
+    .put_entry = put_entry,
+    .fill = fill,
+    .index = index_entries,
+    .finish = finish,
+    .norms = norms,
+    .move = move,
+    .copy = copy,
+    .read_page = read_page,
+    .write_page = write_page,
+    .clear_page = clear_page,
 };

@@ -1,0 +1,206 @@
+/*
+ * memory.c - memory that the host cannot see. Each block is pages of the system of its own. Outside
+ * of the device's operations they are poisoned for AddressSanitizer, or in other builds protected, so
+ * that whoever takes an address for a pointer crashes there. What rounds a block up stays poisoned.
+ * Invariant: memory is open exactly while some thread is inside.
+ */
+#define _DEFAULT_SOURCE
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device/checked/checked.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define POISONS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POISONS 1
+#endif
+#endif
+
+#if defined(POISONS)
+#include <sanitizer/asan_interface.h>
+#define JOINS false /* what is behind a block stays poisoned */
+#else
+#define JOINS true
+#endif
+
+struct block {
+    struct block *next; /* of the next higher address */
+    uint8_t *at;
+    size_t size;
+    size_t mapped; /* whole pages of the system */
+    enum pi_mem_tag tag;
+};
+
+/* Pages of the store, and all else: most operations of the store open the former alone. */
+enum { PAGES, OTHERS, N_PART };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *first[N_PART]; /* of the lock, as the next */
+static int32_t n_inside[N_PART];
+
+static int part_of(enum pi_mem_tag tag)
+{
+    return tag == PI_MEM_KV ? PAGES : OTHERS;
+}
+
+/* ---- open and closed ---- */
+
+/* `size` bytes of a block or of several side by side, which take `mapped` bytes. */
+static void set_bytes(uint8_t *at, size_t size, size_t mapped, bool open)
+{
+#if defined(POISONS)
+    if (open)
+        ASAN_UNPOISON_MEMORY_REGION(at, size);
+    else
+        ASAN_POISON_MEMORY_REGION(at, mapped);
+#else
+    (void)size;
+    if (mprotect(at, mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort(); /* a test that goes on would prove nothing */
+#endif
+}
+
+/* Blocks that lie side by side take one call of the system. */
+static void set_all(const struct block *b, bool open)
+{
+    while (b != NULL) {
+        uint8_t *at = b->at;
+        size_t size = b->size, mapped = b->mapped;
+        for (b = b->next; b != NULL && b->at == at + mapped && JOINS; b = b->next)
+            mapped += b->mapped;
+        set_bytes(at, size, mapped, open);
+    }
+}
+
+void checked_enter(enum checked_what what)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < (what == CHECKED_ALL ? N_PART : PAGES + 1); i++)
+        if (n_inside[i]++ == 0)
+            set_all(first[i], true);
+    pthread_mutex_unlock(&lock);
+}
+
+void checked_leave(enum checked_what what)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < (what == CHECKED_ALL ? N_PART : PAGES + 1); i++)
+        if (--n_inside[i] == 0)
+            set_all(first[i], false);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The block that has an address; NULL: none. */
+static const struct block *find(struct pi_at where)
+{
+    for (int i = 0; i < N_PART; i++)
+        for (const struct block *b = first[i]; b != NULL; b = b->next)
+            if (where.at - (uintptr_t)b->at < b->mapped)
+                return b;
+    return NULL;
+}
+
+/* The lock is held, so that nobody else sees the block open. */
+static void copy(struct pi_at where, size_t size, void *out, const void *in)
+{
+    pthread_mutex_lock(&lock);
+    const struct block *b = size > 0 ? find(where) : NULL;
+    bool opens = b != NULL && n_inside[part_of(b->tag)] == 0;
+    if (opens)
+        set_bytes(b->at, b->size, b->mapped, true);
+    if (size > 0 && out != NULL)
+        memcpy(out, (const void *)where.at, size);
+    else if (size > 0)
+        memcpy((void *)where.at, in, size);
+    if (opens)
+        set_bytes(b->at, b->size, b->mapped, false);
+    pthread_mutex_unlock(&lock);
+}
+
+void checked_copy_out(struct pi_at from, size_t size, void *out)
+{
+    copy(from, size, out, NULL);
+}
+
+void checked_copy_in(const void *in, size_t size, struct pi_at to)
+{
+    copy(to, size, NULL, in);
+}
+
+/* ---- blocks ---- */
+
+/* Puts a block in its place among the others, open or closed as these are. */
+static void add(struct block *b)
+{
+    int part = part_of(b->tag);
+    struct block **at = &first[part];
+    pthread_mutex_lock(&lock);
+    while (*at != NULL && (*at)->at < b->at)
+        at = &(*at)->next;
+    set_bytes(b->at, b->size, b->mapped, n_inside[part] > 0);
+    b->next = *at;
+    *at = b;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The block at an address, which is no longer among the others. */
+static struct block *take_out(struct pi_at where)
+{
+    struct block *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < N_PART && found == NULL; i++) {
+        struct block **at = &first[i];
+        while (*at != NULL && (uintptr_t)(*at)->at != where.at)
+            at = &(*at)->next;
+        found = *at;
+        if (found != NULL)
+            *at = found->next;
+    }
+    pthread_mutex_unlock(&lock);
+    if (found == NULL)
+        abort(); /* no address that the device gave out, or one that was given back */
+    return found;
+}
+
+struct pi_at checked_alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = size > 0 ? pi_align(size, page) : page;
+    struct block *b = size <= SIZE_MAX / 2 ? pi_mem_alloc(PI_MEM_OTHER, sizeof(*b)) : NULL;
+    if (b == NULL)
+        return (struct pi_at){0};
+    *b = (struct block){.size = size, .mapped = mapped, .tag = tag};
+    b->at = pi_mem_map(tag, mapped);
+    if (b->at == NULL) {
+        pi_mem_free(b);
+        return (struct pi_at){0};
+    }
+    add(b);
+    atomic_fetch_add(&d->bytes, (int64_t)size);
+    return (struct pi_at){(uintptr_t)b->at};
+}
+
+void checked_free(struct pi_device *d, struct pi_at at)
+{
+    if (!pi_at_some(at))
+        return;
+    checked_wait(NULL);
+    struct block *b = take_out(at);
+    atomic_fetch_sub(&d->bytes, (int64_t)b->size);
+#if defined(POISONS)
+    ASAN_UNPOISON_MEMORY_REGION(b->at, b->mapped); /* others may get the addresses */
+#endif
+    pi_mem_unmap(b->tag, b->at, b->mapped);
+    pi_mem_free(b);
+}
+
+void checked_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size)
+{
+    (void)tag;
+    (void)size;
+    checked_free(d, at);
+}
