@@ -218,8 +218,8 @@ void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head)
     lane->len -= first.n;
     lane->aim = 0;
     memmove(lane->table, lane->table + 1, (size_t)lane->n_page * sizeof(*lane->table));
-    /* Positions are looked through where that can change what they are known for; else a lane that
-       is in order by now may still count as unordered. */
+    /* Positions are checked only where that can change the lane's known order. Otherwise a lane
+       that is in order by now may still count as unordered. */
     if (had_top || lane->ragged || lane->n_live == 0)
         kv_lane_recount(seq->cache, lane);
 }

@@ -179,8 +179,8 @@ static int32_t added(const struct kv_lane *lane, int32_t n)
     return n - (lane->aim > 0);
 }
 
-/* Pages that n more entries of a lane take, copies included: of the last page, and of the one that
-   it is aimed at, which may be the same. */
+/* Pages that n more entries of a lane take, including copies. It may copy the last page, and the
+   page in which an entry is to be overwritten (which may be the same). */
 static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     const struct kv_page_ref *aimed = aimed_ref(cache, lane), *last = NULL;
@@ -198,13 +198,12 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
-/* Of a lane of which nobody knows how long it gets. Where a run ends, Intel's processors have asked
-   for some 8 KiB behind it that nobody reads. */
+/* The longest run of a lane whose final length is unknown. At the end of a run, Intel's processors
+   have prefetched some 8 KiB that are not read. */
 #define MAX_RUN 64
 
-/* Pages that had better lie side by side behind those of a lane that takes n now: all that it will
-   hold, or while nobody knows how many those are, as many as it has, so that hardly more memory is
-   touched than is in use. */
+/* Pages to reserve side by side after the n pages of a lane: all that it will hold. While that is
+   unknown, as many as it has, so that little more memory is touched than is used. */
 static int32_t run_of(const struct kv_lane *lane, int64_t n)
 {
     int64_t more =

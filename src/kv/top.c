@@ -1,11 +1,11 @@
 /*
- * top.c - the highest of many scores, by counting. It knows nothing of where scores come from.
+ * top.c - the highest of many scores, by counting. It must not know the source of the scores.
  *
- * Scores become unsigned numbers of the same order, whose highest 11 bits, then the next 11, then
- * the last 10 are counted in a histogram; each tells the bin that the k-th highest number lies in.
- * Where few are wanted of many, a sample says beforehand what they are about to exceed, and only
- * what does is looked at: mostly a few per cent. Invariant: which slots are chosen follows from the
- * scores alone, not from the way.
+ * Scores become unsigned numbers of the same order. Histograms count their highest 11 bits, then
+ * the next 11, then the last 10. Each histogram tells which bin the k-th highest number lies in.
+ * Where k is small, a sample estimates a lower bound first, and only scores above it are looked at:
+ * mostly a few per cent. Invariant: the chosen slots depend on the scores alone, not on the way of
+ * choosing.
  */
 #include <math.h>
 

@@ -267,7 +267,7 @@ TEST(holds_the_budget_to_a_byte)
     pith_kv_stats stats;
     pith_error err;
     expect(try_engine(state_bytes, &e, &err), &err, PITH_INVALID,
-           "and a state of 24192 bytes for the recurrent layers");
+           "and a recurrent state of 24192)");
     for (int64_t less = 0; less < 2; less++) {
         e = engine_make(whole - less);
         pith_seq *seq = seq_make(e);

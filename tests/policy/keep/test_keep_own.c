@@ -1,8 +1,8 @@
 /*
  * A budget of a sequence's own (pith_seq_set_budget, pith_request.budget). Beside others in one
- * memory, the sequence gets the tokens and bits of an engine with this budget for all. Without a
- * budget it gets those that no policy changed. It is refused where the memory is too small, and entries kept
- * under another budget are not reused.
+ * memory, the sequence gets the tokens and bits of an engine with this budget for all. A sequence
+ * without a budget gets the tokens of an engine without a policy. It is refused where the memory is
+ * too small, and entries kept under another budget are not reused.
  */
 #include "testing.h"
 
