@@ -37,7 +37,7 @@ void cpu_moe_choose_rows(const struct cpu_stream *s, const void *args, int64_t b
     }
 }
 
-/* Gives every choice its row among those of its expert, tokens in order. */
+/* Gives every choice its row among the rows of its expert, tokens in order. */
 void cpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
                   const struct pi_moe_places *places, int32_t n_tok)
 {

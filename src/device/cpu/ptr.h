@@ -1,14 +1,15 @@
 /*
- * ptr.h - addresses of devices whose memory is this process's, for their own files alone. Those of
- * device/checked/ have a bit set that no pointer has.
+ * ptr.h - addresses of devices whose memory is this process's, for their own files alone. Addresses
+ * of device/checked/ have a bit set that no pointer has.
  */
 #ifndef PI_DEVICE_PTR_H
 #define PI_DEVICE_PTR_H
 
 #include "device/device.h"
 
-/* Processors refuse such an address: of x86-64 it is not canonical, or above what systems give a
-   program; of AArch64 it is the kernel's, where tags of the top byte are allowed, too. */
+/* Processors refuse such an address. On x86-64 it is not canonical, or above the addresses that
+   systems give a program. On AArch64 it is the kernel's, even where tags of the top byte are
+   allowed. */
 #define PI_AT_HIDDEN ((uintptr_t)1 << 55)
 
 static inline void *pi_cpu_ptr(struct pi_at a)

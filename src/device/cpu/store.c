@@ -22,7 +22,7 @@ static bool is_clipped(const struct kv_part *part, int32_t n, const float *rows,
     return false;
 }
 
-/* Layers are written at the same time: the first of all is noted, whoever comes first. */
+/* Layers are written at the same time. The first layer of all is noted, in any order of threads. */
 static void note_clipped(struct kv_cache *cache, int32_t which)
 {
     int32_t was = atomic_load(&cache->clipped);
