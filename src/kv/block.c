@@ -219,7 +219,8 @@ void kv_block_drop_windows(struct kv_cache *cache, struct kv_block *block)
 
 /* ---- another sequence's beginning ---- */
 
-/* Of n blocks the first that lane number l needs: one with a window does not see those before. */
+/* The first of n blocks that lane number l needs: a lane with a window does not see earlier
+   ones. */
 static int32_t first_seen(const struct kv_cache *cache, int32_t l, int32_t n)
 {
     int32_t window = window_of(cache, l);

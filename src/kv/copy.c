@@ -1,7 +1,7 @@
 /*
  * copy.c - entries on their way to another sequence, of the same cache or of another one, and lanes
- * that are emptied and filled again. It knows neither why they go nor who wants them. Invariant: an
- * entry that is copied keeps its position, and where both lanes store it alike its bytes.
+ * that are emptied and filled again. It must not know why entries go. Invariant: an entry that is
+ * copied keeps its position, and where both lanes store it alike its bytes.
  */
 #include "kv/copy.h"
 #include "device/device.h"

@@ -359,8 +359,8 @@ static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, 
     m->part[m->n++] = (struct kv_page_part){from, p->entry, p->to_entry, n};
 }
 
-/* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free.
-   They hold what the shared ones did, because entries of them are still to be moved. */
+/* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free. The
+   copies hold the contents of the shared pages, because entries of them are still to be moved. */
 static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int32_t *slots,
                   int32_t n)
 {

@@ -42,7 +42,7 @@ bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size)
            pi_mul_size(*size, kv_mark_bytes(cache), size);
 }
 
-/* Copies what stands beside n slots of lane number l of a sequence to the same lane of another. */
+/* Copies the marks of n slots of lane number l of a sequence to the same lane of another. */
 static void copy_slots(const struct kv_seq *to_seq, const struct kv_seq *from_seq, size_t l,
                        int32_t to, int32_t from, int32_t n)
 {

@@ -155,8 +155,8 @@ static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *l
            lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
 }
 
-/* Pages that a lane takes for n more entries, beyond those that it has reserved. One with a window
-   loses others meanwhile. */
+/* Pages that a lane takes for n more entries, beyond its reserved pages. One with a window loses
+   others meanwhile. */
 static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     int64_t beyond = (int64_t)n - kv_lane_tail_room(cache, lane);
@@ -275,8 +275,7 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* Pages of a lane that is to have n of its own, beyond those that it has: copies of shared ones,
-   and more. */
+/* Pages that a lane takes to have n of its own: copies of shared ones, and more. */
 static int64_t lane_takes_whole(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     int64_t takes = pi_max(0, pi_ceil_div(n, cache->g.page_len) - lane->n_page);

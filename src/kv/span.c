@@ -33,7 +33,7 @@ pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* ---- what is asked for ---- */
+/* ---- checks of arguments ---- */
 
 static pith_status check_count_once(const struct kv_lane *lane, int32_t i, const char *field,
                                     pith_error *err)

@@ -157,7 +157,7 @@ int32_t kv_seq_wanted_state(const struct kv_seq *seq)
     return seq->state_wanted;
 }
 
-/* ---- what is kept ---- */
+/* ---- kept states ---- */
 
 /*
  * Chooses the kept state to give up. Without state i, a sequence that goes back to between i and i

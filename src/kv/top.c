@@ -100,8 +100,8 @@ static float guess(const float *score, int32_t n, int32_t k, struct work *w)
     return score_of(find_kth(w->key, SAMPLE, rank, w->count, &n_equal));
 }
 
-/* The slots that are looked at, ascending: all, or those that reach what the sample says, if they
-   are k or more. Returns how many. */
+/* The slots to look at, ascending: all, or the ones that reach the sample's bound, if there are k
+   or more of them. Returns how many. */
 static int32_t find_candidates(const float *score, int32_t n, int32_t k, struct work *w)
 {
     float least = n < SAMPLE_FROM ? -INFINITY : guess(score, n, k, w);

@@ -1,5 +1,5 @@
 /*
- * type.c - the storage types: their table, their names, what the options of K and V say. How values
+ * type.c - the storage types: their table, their names, and the options of K and V. How values
  * become codes is a device's business.
  */
 #include <stdio.h>
