@@ -1,6 +1,6 @@
 /*
- * device_choice.c - the device of a test program's engines and stores, and its kernels: those that
- * the variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name, before main. Part of every test.
+ * device_choice.c - the device of a test program's engines and stores, and its kernels. The
+ * variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name them, before main. Part of every test.
  */
 #include <stdio.h>
 #include <stdlib.h>
