@@ -1,5 +1,5 @@
 /*
- * device.c - which device is used where nobody names one.
+ * device.c - the default device.
  */
 #include "device/device.h"
 

@@ -1,7 +1,8 @@
 /*
  * codec.c - storage types of floats and bytes: a row of floats to stored values and back. Codes of
  * fewer bits are coded.c's; where the values lie in a page is page.c's. The loops have no branches,
- * so that compilers make them wide. Invariant: whatever is encoded, decoding gives finite numbers.
+ * so that compilers make them wide. Invariant: decoding gives finite numbers for any input of
+ * encoding.
  */
 #include <float.h>
 

@@ -33,7 +33,7 @@ static size_t matrix_len(const struct pi_delta_shape *s)
     return (size_t)pi_ceil_div(s->dim, BLOCK) * BLOCK * (size_t)s->dim;
 }
 
-/* ---- what comes of the projections ---- */
+/* ---- from the projections ---- */
 
 /* Older files of Qwen3-Next have the rows of one key head together. First come its q and k, then v
    and z of the value heads that use it. */
@@ -60,7 +60,7 @@ static void split_gates(const struct pi_delta_shape *s, const float *row, float 
         }
 }
 
-/* beta and decay from what was projected. They are few, and taken in double. */
+/* beta and decay from the projections. They are few, and taken in double. */
 static void gate_row(const struct pi_delta_rows *a, float *beta, float *decay)
 {
     const float *dt = pi_cpu_floats(a->dt), *factor = pi_cpu_floats(a->a);

@@ -35,7 +35,7 @@ static void make_key(const struct cpu_stream *s, const struct pi_latent_rows *a,
     s->cpu->vec.rope(k, cs, a->rope->n_pair, a->rope->adjacent);
 }
 
-/* Row t's heads: what is rotated goes to the query, the rest to where the next product reads it. */
+/* Row t's heads: the rotated dimensions go to the query, the rest to the next product's input. */
 static void split_heads(const struct cpu_stream *s, const struct pi_latent_rows *a, int64_t t,
                         const float *cs)
 {

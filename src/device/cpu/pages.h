@@ -108,8 +108,8 @@ struct kv_gather {
     const struct kv_lane *lane;
     const int32_t *slots; /* [n] ascending */
     int32_t n;
-    struct kv_cursor here;        /* what is gathered */
-    struct kv_cursor asked;       /* what the memory was asked for */
+    struct kv_cursor here;        /* the next entry to gather */
+    struct kv_cursor asked;       /* the next entry to prefetch */
     struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
     uint8_t *tile;                /* [layout.stride], 64-byte aligned */
     int32_t pos[KV_GATHER_LEN];
@@ -212,7 +212,7 @@ void kv_turbo4_decode(const struct kv_stored_row *row, int32_t n, int32_t group,
 void kv_turbo3_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 void kv_turbo2_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 
-/* ---- what the table of the device has of them (store.c, attend.c, score.c, run.c) ---- */
+/* ---- the operations of the device's table (store.c, attend.c, score.c, run.c) ---- */
 
 size_t cpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t cpu_attend_tile(int32_t n_group);

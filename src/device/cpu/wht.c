@@ -1,6 +1,6 @@
 /*
  * wht.c - the rotation of the turbo storage types. It owns the signs; the transform is a kernel of
- * vec.h. Invariant: what is rotated and rotated back differs from what it was by rounding alone.
+ * vec.h. Invariant: rotating and rotating back changes numbers by rounding alone.
  */
 #include "device/cpu/wht.h"
 
