@@ -68,7 +68,7 @@ static const struct option option_table[] = {
     {0},
 };
 
-/* One figure: its values, one per round, and what stands beside it. */
+/* One figure: its values, one per round, and its labels. */
 struct row {
     char test[TEXT_SIZE];
     const char *unit;
@@ -158,7 +158,7 @@ static void print_table(const struct bench *b)
     }
 }
 
-/* ---- what is measured on ---- */
+/* ---- the machine and the model ---- */
 
 static void bench_open(struct bench *b)
 {
@@ -305,7 +305,7 @@ static double step_bound(const struct side *s, double entries)
     return bytes / s->b->machine.read_bytes_per_s + rounds;
 }
 
-/* n_step tokens of every sequence, one at a time, logits of each; a full cache is then what it was
+/* n_step tokens of every sequence, one at a time, with logits; afterwards a full cache is as
    before. */
 static struct turn side_decode(struct side *s)
 {
@@ -362,8 +362,8 @@ static void compare(struct side *full, struct side *kept, const char *what, cons
 
 /* ---- parts ---- */
 
-/* Pages that a round gave back stay resident, to be used again: what is resident is the most that
-   there was, budget + slack entries. */
+/* Pages that a round gave back stay resident, to be used again. So the resident set is the largest
+   so far, budget + slack entries. */
 static void add_memory(const struct side *full, const struct side *kept)
 {
     struct bench *b = full->b;

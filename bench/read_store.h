@@ -49,7 +49,7 @@ struct place {
 /* Seconds on the wall of one chunk, or step, in one layer. */
 struct spent {
     double choose; /* scores, the choice, and what joins the KV heads of a layer */
-    double attend; /* over what was chosen, with what is done to the outputs afterwards */
+    double attend; /* over the chosen entries, including the policy's changes to the outputs */
 };
 
 /* If it cannot open the side, the program ends with a sentence. */

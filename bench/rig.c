@@ -125,7 +125,7 @@ double best_round(double seconds, int32_t n_thread, int64_t n_item, pi_job_fn *f
     return best;
 }
 
-/* ---- what is measured on ---- */
+/* ---- the machine ---- */
 
 pith_machine machine_of(int32_t n_thread)
 {

@@ -74,7 +74,7 @@ double median_of(const double *values, int32_t n);
    ever slow a round down. */
 double best_round(double seconds, int32_t n_thread, int64_t n_item, pi_job_fn *fn, void *ctx);
 
-/* ---- what is measured on ---- */
+/* ---- the machine ---- */
 
 /* 0: all threads. */
 pith_machine machine_of(int32_t n_thread);

@@ -1,7 +1,7 @@
 # Installs what the command writes about itself (pages of man, completions), and the unit of systemd
 # with the paths of this installation. Runs at install time, since the prefix is known only then.
 # PITH_PROGRAM is the command, PITH_SOURCE the source's folder, PITH_SERVED whether it has a server;
-# BINDIR, DATADIR and MANDIR are those of GNUInstallDirs.
+# BINDIR, DATADIR and MANDIR come from GNUInstallDirs.
 set(prefix ${CMAKE_INSTALL_PREFIX})
 set(work ${PITH_WORK})
 file(REMOVE_RECURSE ${work})

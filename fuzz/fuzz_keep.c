@@ -32,9 +32,9 @@ static void check_overwrite(const struct keep_config *c)
                               (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
 }
 
-/* A lane's budget holds what is protected, or all tokens where they are fewer. Its mean exceeds the
-   budget by at most the slack, and where rounds wait for a multiple of `batch` tokens, by at most
-   both. Rounds that wait for the prompt's end have no such limit. */
+/* A lane's budget holds the protected entries, or all tokens where they are fewer. Its mean exceeds
+   the budget by at most the slack, and where rounds wait for a multiple of `batch` tokens, by at
+   most both. Rounds that wait for the prompt's end have no such limit. */
 static void check_rules(const struct keep_config *c, const struct kv_geometry *g)
 {
     const struct keep_rules *r = &c->rules;

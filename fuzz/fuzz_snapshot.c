@@ -1,8 +1,8 @@
 /*
  * fuzz_snapshot.c - the snapshot reader on any bytes, as they are and with size and checksum made
- * right, and the store's operations on what it accepts. A finding is a sanitizer's report, a leak
- * or a refusal without a sentence. So is an account that differs after a sequence was restored and
- * freed.
+ * right, and the store's operations on accepted snapshots. A finding is a sanitizer's report, a
+ * leak or a refusal without a sentence. So is an account that differs after a sequence was restored
+ * and freed.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static volatile uint64_t seen; /* so that bytes which are only looked at are read */
 
-/* Made anew of whatever a file holds. */
+/* The index parts to compute again for every file. */
 #define INDEX (KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_BOUNDS)
 
 /* The shapes of fuzz/seeds.py, one with an index, one with layers of unlike types; the last one has

@@ -57,7 +57,7 @@ static void check_centres(const struct pith_stats *s, int32_t l, int32_t h)
         abort();
 }
 
-/* Shares of lanes are shares, and their mean is what was asked for. */
+/* Shares of lanes are shares, and their mean is the wanted one. */
 static void check_importance(const struct stats_importance *m)
 {
     double *share = malloc((size_t)m->n_lane * sizeof(*share)), sum = 0.0;

@@ -12,7 +12,7 @@
 #include "serve/tools/tools_json.h"
 
 struct told {
-    char *text; /* [len] what was told, kinds and indices between */
+    char *text; /* [len] the text of the events, with kinds and indices between */
     size_t len;
     char *args; /* of the call that is open */
     size_t n_args;

@@ -51,7 +51,7 @@ class Checkpoint:
             for layer in range(self.layers):
                 yield f"blk.{layer}.{name}", shape, self.take(*shape)
         yield "output_norm", (w,), self.take(w)
-        self.take(self.context, head)  # tables of cosines and sines that nobody reads
+        self.take(self.context, head)  # tables of cosines and sines, which are not used
         if not self.tied:
             yield "output", (self.vocab, w), self.take(self.vocab, w)
 

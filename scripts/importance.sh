@@ -1,11 +1,11 @@
 #!/bin/sh
 # Learns how important entries are for a model from mixed texts (prose, code, mathematics, dialogue)
 # and writes the statistics to OUT; does nothing if OUT is there. Minutes for a model of 1.5 billion
-# parameters on two cores. wiki.test.raw is not read: it is what others measure on.
+# parameters on two cores. wiki.test.raw is not read: evaluations measure on it.
 #     scripts/importance.sh MODEL OUT [DATA_DIR] [OPTION...]
 # DATA_DIR (build-data, which scripts/data.sh fills) holds text/wiki.valid.raw, a book and
 # questions/gsm8k_test.jsonl. The book is text/corpus/00.txt.xz, which docs/real.md was measured
-# with, or else text/war-and-peace.txt. OPTIONs are those of pith calibrate: "-c 380", "--hidden", --keep.
+# with, or else text/war-and-peace.txt. OPTIONs go to pith calibrate: "-c 380", "--hidden", --keep.
 # PITH names the command (build/cli/pith), PIECES the pieces of each text (5).
 set -eu
 if [ $# -lt 2 ]; then

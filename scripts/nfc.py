@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes src/text/vocab/nfc_table.h: what composing a text (Unicode's form NFC) needs to know.
+"""Writes src/text/vocab/nfc_table.h, the tables for composing a text (Unicode's form NFC).
 
     python3 scripts/nfc.py > src/text/vocab/nfc_table.h
 
 The source is Python's unicodedata. Characters that later versions of Unicode add are left as they
-are; those of earlier versions never change (Unicode's stability policy).
+are. Earlier characters never change (Unicode's stability policy).
 """
 import sys
 import unicodedata

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the tests that use threads with ThreadSanitizer and runs them: a race fails. By clang.
-# Without names the server runs, too, under the tests of it that are Python programs.
+# Builds the tests that use threads with clang's ThreadSanitizer and runs them: a race fails.
+# Without names it also runs the server, under its tests in Python.
 #     scripts/test-tsan.sh [TEST...]
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ for test in $tests; do
     cmake --build "$build" -j "$(nproc)" --target "$test"
 done
 
-# Libraries that were built without the sanitizer (cmocka) are left out of what is watched.
+# ThreadSanitizer does not watch libraries that were built without it (cmocka).
 export TSAN_OPTIONS="halt_on_error=1 ignore_noninstrumented_modules=1 ${TSAN_OPTIONS:-}"
 for test in $tests; do
     echo "test-tsan.sh: $test"

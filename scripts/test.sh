@@ -2,7 +2,7 @@
 # Builds and runs every test twice: as shipped, and under AddressSanitizer and
 # UndefinedBehaviorSanitizer. The last line says what was skipped, and which command changes that.
 #   scripts/test.sh
-#   scripts/test.sh --list      the names of all tests, behind those of their programs
+#   scripts/test.sh --list      prints all tests, a line each: program and name
 set -eu
 cd "$(dirname "$0")/.."
 scripts/deps.sh >&2
@@ -14,7 +14,7 @@ if [ "${1:-}" = --list ]; then
     cmake --build build -j "$jobs" >&2
     names=$(cmake --build build --target list-tests | grep '^test_[^ ]* [^ ]*$')
     echo "$names"
-    # Those that are no programs of cmocka. Those of test_logits are its tests, one by one.
+    # Tests that are no programs of cmocka. ctest runs the tests of test_logits one by one.
     ctest --test-dir build -N | sed -n 's/^ *Test *#[0-9]*: //p' | grep -v '^test_logits_' |
         while read -r name; do
             echo "$names" | grep -q "^$name " || echo "$name"

@@ -91,7 +91,7 @@ def figures(program, options):
 
 
 def keep_figures(program, model, threads, rounds):
-    """What a keep policy costs and gives, as bench_keep measures it: rows of its CSV, one for each
+    """The costs and gains of a keep policy by bench_keep: rows of its CSV, one for each
     figure and round and one for each figure's median."""
     return figures(program, ["--csv", "--threads", str(threads), "--rounds", str(rounds), model])
 

@@ -23,7 +23,7 @@ def times(row):
 
 
 def print_rows(rows, head, cells):
-    """A Markdown table of what there is; cells is a function of a row."""
+    """A Markdown table of the rows; cells is a function of a row."""
     if not rows:
         return
     print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))

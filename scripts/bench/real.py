@@ -32,8 +32,8 @@ def best(found, place, engine):
 
 
 def settings_of(engine, found, place, number):
-    """All in the first round, then the best; of what is long the one that was best in what is
-    short."""
+    """All in the first round, then the best. Long texts take the setting that was best for short
+    ones."""
     model, threads, test, n = place
     at = place if n < LONG else (model, threads, test, 512 if test == "prompt" else 0)
     setting = best(found, at, engine.name)[0]

@@ -99,8 +99,8 @@ class Log:
 
 
 def settings_for(log, engine, place, number):
-    """Every setting in the first round, those that were best in later ones. A deep place is too
-    slow for that: it takes those of the depth before, if there is one."""
+    """Every setting in the first round, the best settings in later ones. A deep place is too slow
+    for that: it takes the settings of the depth before, if there is one."""
     known = place
     if place[2] > DEEP:
         depths = [row["depth"] for row in log.rows if row["model"] == place[0]

@@ -7,7 +7,7 @@
 Starts `pith serve` and runs N clients at the same time. Each sends its whole conversation every
 turn, as OpenAI's clients do, and knows nothing of the server: a piece of the text and a question.
 For each turn it prints the tokens of the prompt, those that were parked, seconds until the first
-token and until the end, and the server's processor seconds, which are those of all clients. The
+token and until the end, and the server's processor seconds for all clients. The
 last line has the share of the earlier turns' tokens that came from parked conversations. --slots
 runs them once more, each in a slot of its own, and compares the answers."""
 
@@ -137,7 +137,7 @@ def main():
     if a.slots:
         others = run(a, text, True)
         n = sum(x == y for c, o in zip(clients, others) for x, y in zip(c.answers, o.answers))
-        print(f"of {a.clients * a.turns} answers {n} are those of a slot for each")
+        print(f"of {a.clients * a.turns} answers {n} equal the answers with a slot for each")
         sys.exit(n != a.clients * a.turns)
 
 

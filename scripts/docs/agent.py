@@ -261,7 +261,7 @@ def play(server, o, result):
 # ---- runs ----
 
 def small_tokens(o):
-    """The system prompt and half of what follows it."""
+    """The system prompt and half of the following text."""
     return o.memory_tokens or o.system_tokens + o.documents * (o.document_tokens + 60) // 2 + 256
 
 

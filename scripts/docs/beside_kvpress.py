@@ -20,11 +20,12 @@ One core of a server, all nine policies and two budgets: SmolLM2-135M about 30 m
 Qwen2.5-Coder-0.5B four times that; 2.3 and 4 GB of memory. read_s and cut_s in the cells of theirs
 are seconds of the processor.
 
-A text is read once for all presses. What a press sees (each layer's input, keys, values) is kept,
-and its forward_hook is called with that: the numbers of `with press(model)`, without reading again
-(the first cell is made both ways and compared). KVzip reads by itself. A layer may hold fewer
-entries than another, which transformers' masks cannot say: attention makes its own here. It also
-masks what Ada-KV and KVzip take away, exactly, where kvpress puts keys that get no attention.
+A text is read once for all presses. The inputs of a press (each layer's input, keys, values) are
+kept, and its forward_hook is called with them. The numbers are those in `with press(model)`,
+without reading again (the first cell is made both ways and compared). KVzip reads by itself. A
+layer may hold fewer entries than another, which transformers' masks cannot say: attention makes its
+own here. It also masks what Ada-KV and KVzip take away, exactly, where kvpress puts keys that get
+no attention.
 """
 import json
 import math
@@ -238,8 +239,8 @@ class Asker:
                           position_ids=torch.tensor(positions), own=own).logits
 
     def ask(self, cache, rows):
-        """[(found, log p of the right answer, what was said)] of some questions of one reading.
-        Questions end at the same place: what is in front of a shorter one is nobody's."""
+        """[(found, log p of the right answer, answer)] of some questions of one reading.
+        Questions end at the same place: the tokens before a shorter one are padding."""
         import torch
         read = rows[0]["tokens"]
         questions = [row["prompt_ids"][read:] for row in rows]

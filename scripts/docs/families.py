@@ -3,10 +3,10 @@
 
     scripts/docs/families.py [BUILD]
 
-The models are those of tests/model/test_families.c with 24 layers, heads of 64 and pith-mini's tokenizer.
-A cell is what `pith run` says of 334 tokens of prompt and 24 more under the policy, with a budget of
-96 entries: yes, or the number of the sentence that refuses it. Policies with the same cells share a
-row. BUILD is build. Standard library only.
+The models are from tests/model/test_families.c, with 24 layers, heads of 64 and pith-mini's
+tokenizer. A cell is the result of `pith run` with 334 tokens of prompt and 24 more under the
+policy, with a budget of 96 entries: yes, or the number of the sentence that refuses it. Policies
+with the same cells share a row. BUILD is build. Standard library only.
 """
 import json
 import os

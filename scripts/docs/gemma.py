@@ -3,10 +3,10 @@
 
     scripts/docs/gemma.py LLAMA_CPP_DIR MODEL DATA [--pith build/cli/pith] [--part PART] [-n N]
 
-MODEL is gemma-3-270m-q4_k_m.gguf. LLAMA_CPP_DIR holds a build with llama-server,
-llama-perplexity and llama-bench in build/bin; DATA has text/wiki.test.raw. Both sides read the
-same weights. Texts and perplexities are those of the weights decoded to F32 (`pith quantize`), and
-with --as-is of the file itself, where both sides round activations, each in its own way. PART is
+MODEL is gemma-3-270m-q4_k_m.gguf. LLAMA_CPP_DIR holds a build with llama-server, llama-perplexity
+and llama-bench in build/bin; DATA has text/wiki.test.raw. Both sides read the same weights. Texts
+and perplexities are measured with the weights decoded to F32 (`pith quantize`). With --as-is they
+are measured with the file itself, where each side rounds activations in its own way. PART is
 tokens, text, perplexity or speed; all without it. Standard library only.
 """
 import argparse

@@ -88,7 +88,7 @@ def scores(result):
 
 
 def compare_ruler(result, full):
-    """What is scored of what the full cache scores, with the texts as the units."""
+    """The score relative to the full cache's, with the texts as the units."""
     mine, theirs = scores(result), scores(full)
     value, error = ratio({key: [(mine[key], theirs[key])] for key in theirs if key in mine})
     return show(value, error, 100)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Draws docs/figures/v3-sign.svg: what a key at each distance is worth to `triattention:v3` and to
+"""Draws docs/figures/v3-sign.svg: the score of a key at each distance under `triattention:v3` and
 `triattention:v3-fork`, from the TriAttention authors' statistics of a model (.pt).
 
     scripts/docs/sign_curves.py qwen3_8b.pt --kv-heads 8 --theta 1000000 > docs/figures/v3-sign.svg
 
-Such a file holds no keys. The curves are those of a key that lies in every band where the head's
-mean query does, with a modulus of 1 in all bands: then only its distance counts, and the second sum
-of the score is the same everywhere.
+Such a file holds no keys. The curves are for a key that has the phase of the head's mean query in
+every band, and a modulus of 1 in all bands. So only its distance counts, and the second sum of the
+score is the same everywhere.
 
     score_h(D) = sum over f of |q_f| Re(G_f exp(i freq_f D)),  G_f = mean over d of exp(i freq_f d)
 
@@ -112,7 +112,7 @@ def svg(points, title):
     parts.append(f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle" '
                  'fill="#515b66">distance from the next token, in tokens</text>')
     parts.append(f'<text transform="translate(16 {(top + height - bottom) / 2}) rotate(-90)" '
-                 'text-anchor="middle" fill="#515b66">worth keeping (standard deviations)</text>')
+                 'text-anchor="middle" fill="#515b66">score (standard deviations)</text>')
     parts.append(line(1, 'stroke="#0b63b0" stroke-width="2"'))
     parts.append(line(2, 'stroke="#c04a00" stroke-width="2" stroke-dasharray="6 3"'))
     for i, (name, colour) in enumerate((("v3", "#0b63b0"), ("v3-fork", "#c04a00"))):
@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--name", default="Qwen3-8B")
     args = parser.parse_args()
     points = curves(read_heads(args.stats), args.kv_heads, args.theta)
-    sys.stdout.write(svg(points, f"What a key is worth keeping, by its distance ({args.name})"))
+    sys.stdout.write(svg(points, f"Score of a key by its distance ({args.name})"))
     for d, ours, fork in points[:: len(points) // 12]:
         print(f"{d:8.0f} {ours:7.2f} {fork:7.2f}", file=sys.stderr)
 

@@ -37,7 +37,7 @@ async def all_closed(lines):
 async def idle(server, log):
     """All get in: the server answers at once beside them, and closes them when they are late."""
     alone = content_of(await post(server.port, "/completion", QUESTION))
-    # Once before, so that what the system keeps for so many is there.
+    # Once before, so that the system has allocated its memory for that many.
     await all_closed(await idle_lines(server, N_IDLE))
     before, files = server.resident_kib(), server.n_files()
     lines = await idle_lines(server, N_IDLE)

@@ -13,7 +13,7 @@ OPTIONS = ("--slot-count", N_SLOT)
 
 
 def turn(slot):
-    """What a conversation begins with, a text of its own."""
+    """The beginning of a conversation, a text of its own."""
     return {"prompt": f"{slot} {TEXT}", "n_predict": 20, "temperature": 0, "id_slot": slot,
             "seed": 1, "n_probs": 3, "ignore_eos": True}
 
@@ -80,7 +80,7 @@ async def look(server, folder, goes_on, tally):
 
 
 async def first_time(server):
-    """Of each slot the next request and its answer, of a server that nobody kills."""
+    """The next request of each slot and its answer, from a server that is not killed."""
     goes_on = []
     for i, first in enumerate(await talk(server)):
         request = next_turn(first, i)

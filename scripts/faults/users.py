@@ -1,5 +1,5 @@
-"""Two users who ask at the same time, each with secrets in the prompts. Nothing of a secret of one
-may be in an answer to the other, and answers are those of a fresh server, bit for bit."""
+"""Two users ask at the same time, each with secrets in the prompts. No part of one's secret may be
+in an answer to the other, and answers equal a fresh server's, bit for bit."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ class User:
         self.asked = {}  # by request, the answer
 
     def body(self):
-        """One of some 300 requests; those of the two users begin alike."""
+        """One of some 300 requests; the requests of both users begin alike."""
         rng = self.rng
         secret, n = rng.choice(self.secrets), rng.choice((8, 24))
         question = f"The code is {secret}. Say it again: the code is"

@@ -5,7 +5,7 @@ type, which tests/model/test_logits.c makes again, byte for byte, and compares w
     scripts/golden/logits.py LLAMA_CPP_DIR [--group GROUP] [--label TEXT] [--build DIR] [--data DIR]
                              [--only NAME]
 
-With --group the cases are those of a group of families, and the file is logits-GROUP.txt.
+With --group the cases come from a group of families, and the file is logits-GROUP.txt.
 
 LLAMA_CPP_DIR is a source tree of llama.cpp with a static build in build/ (targets llama and
 llama-quantize); --build is Pith's build folder, for tests/make_model; --data is where the cases
@@ -60,7 +60,7 @@ def first_cases():
         add(f"qwen3-{dtype}", f"arch=qwen3 type={dtype} width=256 ff=768 head_dim=128 tied=1")
     add("qwen3-Q4_K_M", "arch=qwen3 type=Q4_K_M width=256 ff=512 layers=4 vocab=300 tied=1")
     add("qwen2-Q4_0", "arch=qwen2 type=Q4_0 width=224 heads=7 kv_heads=1 head_dim=32 ff=416 tied=1")
-    # Odd shapes: rows that are no multiple of what kernels take at a time, one block wide, one id.
+    # Odd shapes: rows that are no multiple of a kernel's group, one block wide, one id.
     for head_dim in (32, 64, 80, 96, 128):
         for arch in ("llama", "qwen3"):
             add(f"{arch}-head{head_dim}",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which tests/eval/test_eval.c
-compares with those of Pith.
+compares with Pith's.
 
     scripts/golden/perplexity.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]
 

@@ -187,7 +187,7 @@ class DeltaLayer(Mixed):
             self.ssm_dt.bias.copy_(step.expm1().log())  # softplus of it is step
 
     def decays(self):
-        """What a file has as ssm_alpha.weight and ssm_a.
+        """The values of ssm_alpha.weight and ssm_a in a file.
 
         With bounded memory rows of alpha are cut, so that no token moves a gate by more than
         GATE_RANGE: with the norm's gain, a row's product with a normed x is at most its length

@@ -36,7 +36,7 @@ class Config:
     tied: bool = False
     head_size: int = 0  # 0: n_embd / n_head
     n_rot: int = 0  # dimensions of a head that rotate; 0: all
-    interval: int = 0  # every so many layers one has attention, the others delta nets; 0: all have
+    interval: int = 0  # one layer in `interval` has attention, the others delta nets; 0: all have
     delta_keys: int = 0  # heads of keys and of values of a delta net, and their size
     delta_values: int = 0
     delta_dim: int = 0

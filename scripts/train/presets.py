@@ -149,7 +149,7 @@ LATER = {
     "trace": 0.09,
     "derivation": 0.05,
 }
-# Again, with more of what the others left weak: lists of answers, searches, sums, many keys.
+# Again, with more of the tasks that are still weak: lists of answers, searches, sums, many keys.
 DRILL = {
     "gaps": 0.14,
     "lists": 0.2,

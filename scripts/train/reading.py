@@ -258,7 +258,7 @@ class Reading:
         kind, make_value = VALUES[rng.integers(len(VALUES))]
         paired = rng.random() < 0.6
         n_key = int(rng.integers(2, max(2, n_tok // 24) + 1))
-        paired = paired or n_key > len(language.NAMES)  # there are not so many names
+        paired = paired or n_key > len(language.NAMES)  # there are too few names
         make_key = pair if paired else lambda r: pick(r, language.NAMES)
         if n_key > len(PLAIN_WORDS):
             kind, make_value = "word", pair
@@ -297,7 +297,7 @@ class Reading:
         return self.lists(rng, n_tok, several(rng))
 
     def lists(self, rng, n_tok, n_value=0):
-        """As gaps, with several answers: those of several keys in the order of the question, each
+        """As gaps, with several answers: one for each key in the order of the question, each
         after its key, or all values of one key in any order: what is left to say is what was not
         said yet."""
         kind, make_value = VALUES[rng.integers(len(VALUES))]

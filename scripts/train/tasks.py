@@ -19,7 +19,7 @@ import language
 ANSWER_WEIGHT = 1.0
 COPY_WEIGHT = 0.3  # tokens of an answer that repeat the question or end the sentence
 MAX_WAY = 12  # places in a chain
-TOKENS_PER_FACT = 24  # at most one fact in so many tokens
+TOKENS_PER_FACT = 24  # at most one fact in this number of tokens
 MAX_FACTS = 30  # of documents that ask at the end
 
 

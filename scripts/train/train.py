@@ -1,8 +1,8 @@
 """Trains a preset: python3 train.py --preset nano --out DIR.  The same command resumes a stopped
 run.
 
-The data of a step depends on the seed and the step's number only, so a resumed run sees what an
-uninterrupted one would have seen.  Each batch is cut into SHARDS halves that run side by side,
+The data of a step depends on the seed and the step's number only, so a resumed run sees the data of
+an uninterrupted one.  Each batch is cut into SHARDS halves that run side by side,
 whatever the number of cores, and their gradients are added in order: the cores change the time,
 not the result.  The halves are threads; with compiled layers, whose kernels hold Python's lock,
 they are processes that hold the same weights and take the same step.
@@ -195,7 +195,7 @@ class Run:
 
         Returns the gradients of the weighted sum of losses, that sum, the sum of weights, and
         {kind of row: (answer tokens that were the first choice, answer tokens)}; of the answer
-        tokens of a row, those of the largest weight.
+        tokens of a row, the ones with the largest weight.
         """
         *arrays, kinds = tasks.batch(rng, n_seq, length)
         ids, weight, answers = (torch.from_numpy(a).to(self.device) for a in arrays)

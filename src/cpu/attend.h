@@ -27,7 +27,8 @@
  *           clamp limits to [-FLT_MAX, FLT_MAX] and turns NaN into -FLT_MAX, so that finite inputs
  *           never give NaN however large the products
  *   s is visible when s < n, pos[s] <= limit[r] and the caller has not made x[s] -INFINITY before
- *           the softmax, as it does with what lies before a row's window; nothing below changes a row that sees no slot
+ *           the softmax, as it does for entries before a row's window; a row that sees no slot
+ *           stays unchanged below
  *   m'    = max(m, x[s] of the visible s)
  *   c     = m' > m ? E(m - m') : 1
  *   p[s]  = visible ? E(x[s] - m') : 0
@@ -96,8 +97,8 @@
 #define PI_ATTEND_ROUNDED_LEAST 0x1p-80f      /* a rounded weight below it is 0 */
 #define PI_ATTEND_ROUNDED_LEAST_SUM 0x1p-100f /* and so is a rescaled sum of rounded values */
 #define PI_ATTEND_ROUNDED_DIM 128             /* most dimensions of rounded values */
-#define PI_ATTEND_BF16_LEAST 0x1p-60f         /* what meets bf16 is 0 below it, */
-#define PI_ATTEND_BF16_STORED 0x1p-40f        /* and what is stored below that */
+#define PI_ATTEND_BF16_LEAST 0x1p-60f         /* queries and weights for bf16 are 0 below it */
+#define PI_ATTEND_BF16_STORED 0x1p-40f        /* and stored bf16 values are 0 below this */
 #define PI_ATTEND_CODES 16 /* of a table; a table of fewer bits is repeated until it is full */
 
 /* Optional results of a call. A page's slots begin at the pointers. */
@@ -149,8 +150,8 @@ struct pi_attend_page {
                            [dim_k / 16][page_len][4]. For logits_decoded: f32 [dim_k][page_len]; for
                            logits_paired: pairs */
     const void *k_high; /* CODE3: [page_len][dim_k / 8], with columns [dim_k / 16][page_len][2] */
-    const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]; q8_0
-                                only, and of codes with k_group in the place of 32 */
+    const uint16_t *k_scale; /* [page_len][dim_k / 32], with columns [dim_k / 32][page_len]. q8_0
+                                only; codes have k_group for 32 */
     const float *k_table;    /* [PI_ATTEND_CODES], codes only */
     const void *v;           /* [page_len][v_pitch] values or codes, dim_v of them in use */
     const void *v_high;      /* CODE3: [page_len][v_pitch / 8] */
@@ -205,7 +206,8 @@ struct pi_attend_kernels {
                                      const struct pi_attend_rows *rows);
     /* x from q and K as decode_k leaves it. At most PI_ATTEND_ROWS rows. */
     void (*logits_decoded)(const struct pi_attend_page *page, const struct pi_attend_rows *rows);
-    /* x becomes p; max, sum and rescale move on; tap (may be NULL) gets what it wants. */
+    /* x becomes p; max, sum and rescale are updated; tap (may be NULL) gets the results that it
+       asks for. */
     void (*softmax)(const struct pi_attend_page *page, const struct pi_attend_rows *rows,
                     const struct pi_attend_tap *tap);
     /* x[s] = 0 where it is below PI_ATTEND_SMALL times the row's sum, s < n; returns the slots
@@ -254,7 +256,7 @@ struct pi_attend_kernels {
     void (*decay)(float *x, int32_t n, float max, float factor);
     /* Asks for the lines of [at, at + size) to be brought into the caches; changes nothing. */
     void (*prefetch)(const void *at, size_t size);
-    /* The same of the first level of cache, for what is read soon. */
+    /* The same into the first level of cache, for lines that are read soon. */
     void (*prefetch_near)(const void *at, size_t size);
     bool far; /* what suits this processor as that of a page (kernels.c) */
 };

@@ -134,7 +134,7 @@ static inline int32_t tile_vecs(int32_t n_row)
     return n_row <= 6 ? 4 : 2;
 }
 
-/* The same where codes, what is left of them and their scales or tables need registers, too. */
+/* The same where codes, their remainders, and their scales or tables need registers, too. */
 static inline int32_t code_key_vecs(int32_t n_row)
 {
     return n_row <= 3 ? 4 : 2;

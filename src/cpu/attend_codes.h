@@ -280,7 +280,7 @@ ONCE void code_scales_load(const struct pi_attend_page *page, int32_t block, int
    the weights include the scales. */
 enum code_scaled { CODE_TABLE, CODE_NUMBERS, CODE_WEIGHTS };
 
-/* All rows times n_vec vectors of dimensions from d0 on, for the slots that somebody needs. */
+/* All rows times n_vec vectors of dimensions from d0 on, for the needed slots. */
 TILE void code_values_tile(const enum pi_attend_type type, const int32_t n_row, const int32_t n_vec,
                            const enum code_scaled scaled, const struct pi_attend_page *page,
                            const struct pi_attend_rows *rows, int32_t d0)

@@ -21,11 +21,11 @@ static void transpose_4(const uint8_t *in, size_t in_row, uint8_t *out, size_t o
 enum {
     SCALE_LEN = 32, /* dimensions that share a scale of q8_0 */
     KEY_WHOLE = 95, /* dimensions of keys that are put side by side all at once */
-    KEY_BLOCK = 32, /* of longer keys: more would push what was asked for out of the cache */
+    KEY_BLOCK = 32, /* of longer keys: more would evict prefetched lines from the cache */
 };
 
-/* The last dimensions, where they are no multiple, go with those before, so that there are enough
-   of them for whole units of a transposition. */
+/* The last dimensions, where they are no multiple, go with the ones before, so that they fill whole
+   units of a transposition. */
 TILE int32_t key_block_len(const struct pi_attend_page *page, int32_t d0)
 {
     int32_t left = page->dim_k - d0;
@@ -69,8 +69,8 @@ struct keys {
     int32_t scale_pitch;
     int32_t d0;
     int32_t n_dim;
-    const uint8_t *next; /* of a page that is read later: what the transposition did not ask for;
-                            NULL: nothing is */
+    const uint8_t *next; /* of a page that is read later: the part that the transposition did not
+                            prefetch; NULL: none */
     int32_t asked;       /* bytes to ask for there, for each element */
     size_t next_pitch;   /* from one row of elements to the next */
 };

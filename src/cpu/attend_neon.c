@@ -202,8 +202,8 @@ static inline int32_t tile_vecs(int32_t n_row)
     return n_row <= 6 ? 4 : 2;
 }
 
-/* The same where codes, what is left of them and their scales or tables need registers, too: a
-   table alone fills four of them. */
+/* The same where codes, their remainders, and their scales or tables need registers, too: a table
+   alone fills four of them. */
 static inline int32_t code_key_vecs(int32_t n_row)
 {
     (void)n_row;

@@ -9,7 +9,7 @@
 #include "base/half.h"
 #include "cpu/kernels.h"
 
-/* Slots that are computed: those in use, rounded up to whole groups of 16. */
+/* The number of slots that are computed: the used ones, rounded up to whole groups of 16. */
 static int32_t slots_of(const struct pi_attend_page *page)
 {
     return (page->n + 15) / 16 * 16;
@@ -30,7 +30,7 @@ static float bf16_at(const void *values, size_t at)
     return pi_f32_from_bf16(((const uint16_t *)values)[at]);
 }
 
-/* Code i of those that lie from an address on, the high bit included. */
+/* Code i from an address on, including its high bit. */
 static int32_t code_at(enum pi_attend_type type, const uint8_t *low, const uint8_t *high, size_t i)
 {
     if (type == PI_ATTEND_CODE4)

@@ -39,7 +39,8 @@ struct pi_kernels {
 /* The table in use; filled on the first call. */
 const struct pi_kernels *pi_kernels(void);
 
-/* Fills *out for a level whatever the table in use; false when this processor or build lacks it. */
+/* Fills *out for a level, which need not be the one in use; false when this processor or build
+   lacks it. */
 bool pi_kernels_fill(enum pi_cpu_level level, struct pi_kernels *out);
 
 const char *pi_cpu_level_name(enum pi_cpu_level level);

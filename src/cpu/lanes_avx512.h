@@ -103,8 +103,9 @@ TILE __m512 fold_max(const __m512 *r)
     return _mm512_max_ps(_mm512_shuffle_f32x4(y0, y1, 0x88), _mm512_shuffle_f32x4(y0, y1, 0xdd));
 }
 
-/* Their sums, each by attend.h's tree: a round adds what lies half as far apart as the one before:
-   halves, quarters, pairs, ones. Then element g of group i stands for key 4 * g + i. */
+/* The sums of the registers, each by attend.h's tree. A round adds elements half as far apart as
+   the round before: halves, quarters, pairs, ones. Then element g of group i stands for key 4 * g +
+   i. */
 TILE __m512 fold_tree(const __m512 *r)
 {
     __m512 x[8], y[4], z[2];

@@ -83,8 +83,8 @@ struct pi_matmul_kernels {
     pi_matmul_fn *mul[PI_MATMUL_N_TYPE];
     pi_probe_fn *probe_int8;
     pi_probe_fn *probe_f32;
-    bool far; /* products of a few tokens had better ask memory for weights into the second level of
-                 cache, line by line, not into the first (kernels.c) */
+    bool far; /* products of a few tokens should prefetch weights into the second level of cache,
+                 line by line, not into the first (kernels.c) */
 };
 
 /* Place of a type in the table, -1 for a type that has no kernels. */

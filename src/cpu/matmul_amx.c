@@ -25,7 +25,8 @@ enum { TILE_TOK = 16 };
 
 /* ---- tiles of the processor --------------------------------------------------------------- */
 
-/* Tile registers by what they hold: sums of four products, activations of two, codes of two. */
+/* Tile registers by their contents: four for sums of products, two for activations, two for
+   codes. */
 enum { TILE_ACT = 4, TILE_CODE = 6, N_TILE = 8 };
 
 /* The operand of ldtilecfg. */
@@ -256,7 +257,8 @@ PI_INLINE void tile_steps(struct tile_work *w, int32_t n_half, bool has_min, int
     }
 }
 
-/* Of TILE_TOK tokens the last n_tok are the tile's; what comes before them is computed along. */
+/* The last n_tok of TILE_TOK tokens are the tile's; the ones before them are computed as well and
+   ignored. */
 PI_INLINE void tile_of(const struct pi_tile *tile, int32_t sub_len, bool has_min)
 {
     const int32_t n_half = 32 / sub_len, before = TILE_TOK - tile->n_tok;

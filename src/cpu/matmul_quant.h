@@ -403,7 +403,7 @@ PI_INLINE void few(const struct shape s, const struct pi_matrix *w, const uint8_
         s.scales(words, halves, scale, min);
         for (int32_t i = 0; i < s.block_len / 32; i++, at++, ahead += few_bytes(&s)) {
             const char *asked = ahead;
-            if (!beside) { /* what comes beside the products is in the cache then */
+            if (!beside) { /* the lines prefetched beside the products are in the cache then */
                 few_ask(&s, ahead);
                 asked = (const char *)words;
             }

@@ -72,8 +72,8 @@ struct pi_score_columns {
     ptrdiff_t next; /* as of struct pi_score_keys */
 };
 
-/* out [n up to a multiple of 16], of which the first n count. unit8 may read keys up to a multiple
-   of 16, too, and 16 bytes behind, which pages have; what they hold does not matter. */
+/* out [n up to a multiple of 16], of which the first n count. unit8 may also read keys up to a
+   multiple of 16, and 16 bytes after them, which pages have. Their contents do not matter. */
 struct pi_score_kernels {
     void (*dot[PI_ATTEND_N_TYPE])(const struct pi_score_keys *keys,
                                   const struct pi_score_vectors *q, float *out);
@@ -88,7 +88,7 @@ struct pi_score_kernels {
 /* Floats of packed vectors; bytes of packed codes. */
 size_t pi_score_pack_len(int32_t n_q, int32_t dim);
 size_t pi_score_pack_codes_len(int32_t n_q, int32_t dim);
-/* q [n_q][dim], finite, to what the kernels take. */
+/* q [n_q][dim], finite, in the form that the kernels read. */
 void pi_score_pack(const float *q, int32_t n_q, int32_t dim, float *out);
 /* Codes are q * 127 / max|q| in double, rounded, halves away from zero, and 0 for a vector of
    zeros; the scale is max|q| / 127. Dimensions from dim to dim4, its next multiple of 4, are 0. */

@@ -235,7 +235,7 @@ static void columns_f16(const struct pi_score_columns *c, float *out)
     columns(PI_ATTEND_F16, c, out);
 }
 
-/* Writes each index and counts those that stay, without a branch. */
+/* Writes every index and advances only past the chosen ones, without a branch. */
 static int32_t at_least(const float *x, int32_t n, float least, int32_t *at)
 {
     int32_t count = 0;

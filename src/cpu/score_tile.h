@@ -1,7 +1,7 @@
 /*
  * score_tile.h - the body of every vector level of score.h's dot products and columns, written
  * once. A level's file defines the type `vec` of VEC floats and the operations listed below, and
- * includes this header; it is not for anybody else. The order of operations follows the reference
+ * includes this header. No other file includes it. The order of operations follows the reference
  * exactly.
  *
  *   vec_zero() vec_set1(f) vec_load(p) vec_store(p, v) vec_mul vec_fma(a, b, c)
@@ -204,8 +204,8 @@ TILE void dot_few(const enum pi_attend_type type, const struct pi_score_keys *ke
 
 /* ---- many vectors, the lanes of a register ------------------------------------------------ */
 
-/* Up to SLAB dimensions from d0 on of WIDE keys from key i on; the last key there is stands for
-   those that are not. */
+/* Up to SLAB dimensions from d0 on of WIDE keys from key i on; the last key replaces missing
+   ones. */
 TILE void widen(const enum pi_attend_type type, const struct pi_score_keys *keys, int32_t i,
                 int32_t d0, int32_t n, float *to)
 {
@@ -283,7 +283,7 @@ TILE void group_store(float *to, vec acc[GROUP][NV])
     }
 }
 
-/* acc becomes what is clamped of it, or what is larger of that and top. */
+/* acc becomes clamped acc, or the larger of that and top. */
 TILE void group_top(const float *top, bool first, vec acc[GROUP][NV])
 {
     UNROLL

@@ -33,13 +33,13 @@ struct pi_vec_weigh {
     size_t stride;
     int32_t n_row;
     const float *c;     /* [n_row] */
-    const int32_t *end; /* [n_part] ascending; what is behind the last is left alone */
+    const int32_t *end; /* [n_part] ascending; numbers after the last part are not used */
     int32_t n_part;
     const float *part; /* [n_part][part_stride]; NULL: 1 throughout */
     size_t part_stride;
     const uint16_t *factor; /* bf16 */
     float *out;             /* overlaps nothing */
-    bool add;               /* to what out has, in the place of writing */
+    bool add;               /* adds to out instead of writing */
 };
 
 enum { PI_CONV_TAPS = 16 }; /* of a convolution, at most */

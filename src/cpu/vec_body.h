@@ -396,8 +396,7 @@ static void vec_weigh(const struct pi_vec_weigh *p)
     }
 }
 
-/* x where its age is in range, else infinity, which is what no entry that may go is above; NaN is
- * 0. */
+/* x where its age is in range, else infinity, so that no entry in range is higher. NaN is 0. */
 TILE float vec_in_range(float x, int32_t age, int32_t lo, int32_t hi)
 {
     float y = x == x ? x : 0.0f;

@@ -1,9 +1,10 @@
 /*
- * block.c - pages that are kept although no sequence may have them any more: one of every lane, the
- * same run of a sequence's lanes, which another sequence can begin with. It knows no tokens.
- * Lanes with windows may be held later than the others, or not: a sequence can begin with blocks
- * whose last ones have what its windows see, and the last one the state behind them, where there
- * are states. Invariant: what a block holds is full, and counts as used but for no lane.
+ * block.c - pages that are kept even if no sequence uses them any more. A block has one page of
+ * every lane, of the same run of entries, and another sequence can begin with it. It knows no
+ * tokens. A block holds or lacks the pages of lanes with windows. A sequence can begin with blocks
+ * if the last ones have the entries that its windows see. Where there are states, the last block
+ * must also have the state after it. Invariant: the pages of a block are full. The account counts
+ * them as used, but for no lane.
  */
 #include "kv/block.h"
 #include "base/mem.h"
@@ -218,15 +219,16 @@ void kv_block_drop_windows(struct kv_cache *cache, struct kv_block *block)
 
 /* ---- another sequence's beginning ---- */
 
-/* Of n blocks the first that lane number l needs: one with a window does not see those before. */
+/* The first of n blocks that lane number l needs: a lane with a window does not see earlier
+   ones. */
 static int32_t first_seen(const struct kv_cache *cache, int32_t l, int32_t n)
 {
     int32_t window = window_of(cache, l);
     return window == 0 ? 0 : (int32_t)pi_max(0, n - kv_window_reach(&cache->g, window));
 }
 
-/* Whether lane number l holds full pages alone, of positions before those of the blocks, which have
-   its pages. */
+/* Whether every block has a page of lane number l, and the lane itself holds only full pages of
+   earlier positions. */
 static bool can_follow(const struct kv_seq *seq, int32_t l, struct kv_block *const *blocks,
                        int32_t n)
 {

@@ -1,5 +1,5 @@
 /*
- * block.h - blocks: pages that are kept for a cache of prefixes, whatever becomes of the sequence.
+ * block.h - blocks: pages that are kept for a cache of prefixes, even when their sequence is gone.
  */
 #ifndef PI_KV_BLOCK_H
 #define PI_KV_BLOCK_H

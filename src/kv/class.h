@@ -50,7 +50,8 @@ struct kv_page_layout {
     size_t v;          /* of a value, which may be a part of a key */
     size_t v_high;
     size_t v_scale;
-    size_t stored; /* bytes of these parts, what follows is made from (a multiple of 64) */
+    size_t stored; /* bytes of these parts, from which the following parts are made (a multiple of
+                      64) */
     size_t saved;  /* the same with positions behind them, as files have pages */
 
     /* index.c; where the geometry has them */
@@ -150,7 +151,7 @@ static inline int64_t kv_pages_bytes(const struct kv_class *kind, int64_t n)
     return n * (int64_t)kind->layout.bytes;
 }
 
-/* Bytes of a stored key or value, whatever its page looks like: its planes one after the other. */
+/* Bytes of a stored key or value in any layout of pages: its planes one after the other. */
 static inline size_t kv_part_bytes(const struct kv_part *part)
 {
     return part->plane[KV_PLANE_LOW].row + part->plane[KV_PLANE_HIGH].row +

@@ -1,7 +1,7 @@
 /*
  * copy.c - entries on their way to another sequence, of the same cache or of another one, and lanes
- * that are emptied and filled again. It knows neither why they go nor who wants them. Invariant: an
- * entry that is copied keeps its position, and where both lanes store it alike its bytes.
+ * that are emptied and filled again. It must not know why entries go. Invariant: an entry that is
+ * copied keeps its position, and where both lanes store it alike its bytes.
  */
 #include "kv/copy.h"
 #include "device/device.h"
@@ -218,8 +218,8 @@ void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head)
     lane->len -= first.n;
     lane->aim = 0;
     memmove(lane->table, lane->table + 1, (size_t)lane->n_page * sizeof(*lane->table));
-    /* Positions are looked through where that can change what they are known for; else a lane that
-       is in order by now may still count as unordered. */
+    /* Positions are checked only where that can change the lane's known order. Otherwise a lane
+       that is in order by now may still count as unordered. */
     if (had_top || lane->ragged || lane->n_live == 0)
         kv_lane_recount(seq->cache, lane);
 }

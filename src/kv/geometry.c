@@ -1,5 +1,5 @@
 /*
- * geometry.c - what a cache can store, the classes of its pages, and the bytes that they take. It
+ * geometry.c - the entries that a cache can store, the classes of its pages, and their bytes. It
  * knows no pool. Invariant: layers with the same pair of types have pages of one class.
  */
 #include "kv/geometry.h"
@@ -65,7 +65,7 @@ static pith_status check_edge(const char *field, const struct kv_edge *edge,
         return PITH_OK;
     if (edge->first < 0 || edge->last < 0 || (int64_t)edge->first + edge->last > edged_layers(g))
         return pi_fail(err, PITH_INVALID,
-                       "%s: the first %d and the last %d layers are not so many of %d", field,
+                       "%s: the first %d and the last %d layers do not fit in %d layers", field,
                        edge->first, edge->last, edged_layers(g));
     return check_type(field, edge->type, dim, err);
 }

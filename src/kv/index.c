@@ -1,6 +1,6 @@
 /*
- * index.c - where a page has the parts beside its entries that those read who score without reading
- * all of K (index.h). A device makes them.
+ * index.c - the places of a page's parts beside its entries. They allow scoring without reading all
+ * of K (index.h). A device makes them.
  */
 #include "kv/index.h"
 #include "kv/index_internal.h"

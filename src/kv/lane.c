@@ -55,9 +55,9 @@ static bool falls(const struct kv_class *kind, const struct kv_page_ref *a,
     return kv_page_pos(kind, b->page)[0] <= kv_page_pos(kind, a->page)[a->n - 1];
 }
 
-/* What is left of an unordered lane is ordered again where positions ascend as far as a delta goes.
-   Where they only do so within pages it stays unordered: else packing would leave gaps that
-   kv_lane_breaks did not tell of before. */
+/* The remaining entries of an unordered lane are ordered again where positions ascend as far as a
+   delta goes. Where they ascend only within pages, the lane stays unordered: otherwise packing
+   would leave gaps that kv_lane_breaks did not count before. */
 void kv_lane_find_order(struct kv_lane *lane)
 {
     lane->unordered = false;
@@ -209,10 +209,10 @@ int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head)
 /* ---- keeping some entries ---- */
 
 /* Walks kept slots and the places they move to. An entry never moves back in the table, nor up
-   within a page that it stays in, so moving them in order overwrites nothing that is still to be
-   read. A new page is opened when the last is full, the delta changes or, in an ordered lane, the
-   position falls; and for a page that counts more than once where all of it is kept, which then
-   goes on to do so, as well as behind it. What is kept of others counts once. */
+   within a page that it stays in. So moving entries in order overwrites no unread entry. A new page
+   begins when the last is full, when the delta changes or, in an ordered lane, when the position
+   falls. A page that counts more than once and is kept whole also begins a new page, keeps its
+   count, and ends with it. The kept entries of other such pages count once. */
 struct packer {
     const struct kv_cache *cache;
     const struct kv_lane *lane;
@@ -220,7 +220,7 @@ struct packer {
     int32_t from_begin; /* its first slot */
     int32_t from_end;
     int32_t delta;
-    int32_t more;  /* of what is kept of it */
+    int32_t more;  /* of its kept entries */
     int32_t entry; /* of the slot in its page */
     int32_t pos;   /* as stored */
     int32_t to;    /* table index of the destination, -1 before the first slot */
@@ -359,8 +359,8 @@ static void moves_add(const struct kv_cache *cache, const struct kv_lane *lane, 
     m->part[m->n++] = (struct kv_page_part){from, p->entry, p->to_entry, n};
 }
 
-/* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free.
-   They hold what the shared ones did, because entries of them are still to be moved. */
+/* Gives the lane pages of its own where keeping the slots writes to shared ones; they are free. The
+   copies hold the contents of the shared pages, because entries of them are still to be moved. */
 static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int32_t *slots,
                   int32_t n)
 {
@@ -373,9 +373,9 @@ static void claim(struct kv_cache *cache, const struct kv_lane *lane, const int3
     }
 }
 
-/* Moves the kept entries to their places, in pages that the lane owns alone. What the lane holds
-   beyond n_live afterwards is still to be given back: this touches no counts of the pool, so that
-   lanes can be packed at the same time. */
+/* Moves the kept entries to their places, in pages that the lane owns alone. The lane's pages
+   beyond n_live must then still be given back. This function touches no counts of the pool, so that
+   several threads can pack lanes. */
 static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32_t *slots,
                  int32_t n)
 {
@@ -420,7 +420,7 @@ static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots,
     return PITH_OK;
 }
 
-/* Whether the slots of a cut are those of the one before, in a lane of the same length. */
+/* Whether the cut has the slots of the cut before it, in a lane of the same length. */
 static bool is_checked(const struct kv_seq *seq, const struct kv_cut *cut, int32_t i)
 {
     const struct kv_cut *a = &cut[i - (i > 0)], *b = &cut[i];
@@ -428,7 +428,7 @@ static bool is_checked(const struct kv_seq *seq, const struct kv_cut *cut, int32
            kv_lane_at(seq, a->layer, a->head)->len == kv_lane_at(seq, b->layer, b->head)->len;
 }
 
-/* What a thread packs. */
+/* The arguments of a thread that packs. */
 struct packing {
     struct kv_seq *seq;
     const struct kv_cut *cut;

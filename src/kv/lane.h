@@ -13,12 +13,12 @@ int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many entries the last page takes before another one is needed; 0 where it takes none. */
 int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head);
-/* How many pages more than its entries fill a lane can come to hold, whatever is kept, appended or
-   overwritten. It counts the gaps that packing leaves (kv_seq_compact). It counts a last page with
-   a delta, or one that counts more than once, since they take no new entries. It does not count the
-   free places of closed pages (span.h): packing fills them, and until then kv_lane_lacks tells how
-   many pages more entries take. 0 for a lane that shares nothing at other positions and folded
-   nothing. */
+/* How many pages more than its entries fill a lane can come to hold, for any entries kept, appended
+   or overwritten. It counts the gaps that packing leaves (kv_seq_compact). It counts a last page
+   with a delta, or one that counts more than once, since they take no new entries. It does not
+   count the free places of closed pages (span.h): packing fills them, and until then kv_lane_lacks
+   tells how many pages more entries take. 0 for a lane that shares nothing at other positions and
+   folded nothing. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- positions ---- */
@@ -67,9 +67,9 @@ struct kv_cut {
 pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, int32_t n_cut,
                                  int32_t n_thread, pith_error *err);
 
-/* Reads a lane's entries before a slot as if written delta positions later than they were, whatever
-   delta they had. The slot begins a page or is the lane's end. The entries must stay in order and
-   below those that follow, except in an overwritten lane. Nothing is copied. */
+/* Reads a lane's entries before a slot as if written delta positions later than they were, instead
+   of their old delta. The slot begins a page or is the lane's end. The entries must stay in order
+   and below the following ones, except in an overwritten lane. Nothing is copied. */
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta);
 
 /* Lets a slot of a lane, 0 <= slot <= length, begin a page. If it does not yet, that takes one

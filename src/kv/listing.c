@@ -1,6 +1,6 @@
 /*
- * listing.c - the storage types as the public header shows them: names, what they are, what they
- * cost. How they are coded is the codecs' business.
+ * listing.c - the storage types as the public header shows them: names, descriptions and costs. How
+ * they are coded is the codecs' business.
  */
 #include "kv/geometry.h"
 #include "kv/type.h"

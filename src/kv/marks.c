@@ -1,10 +1,10 @@
 /*
- * marks.c - floats beside the entries of a lane, for whoever keeps a record of them: where they
- * lie, and how they follow the entries' slots. They stand outside of pages, which sequences share:
- * what one sequence notes about an entry is not another's. It knows nothing of what they mean. The
- * norms of values, which are the store's own, lie behind them and go wherever they go. Invariant:
- * marks of slots at and beyond a lane's length are arbitrary, an entry's are set when it is
- * written.
+ * marks.c - floats beside the entries of a lane, for a caller that records something about each
+ * entry. It owns their layout, and moves them with the entries' slots. They are outside of pages
+ * because sequences share pages: a note about an entry belongs to one sequence alone. It must not
+ * know their meaning. The norms of values, which the store itself computes, lie after them and move
+ * with them. Invariant: marks of slots at and beyond a lane's length are arbitrary; an entry's
+ * marks are set when it is written.
  */
 #include "kv/marks.h"
 #include "device/device.h"
@@ -42,7 +42,7 @@ bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size)
            pi_mul_size(*size, kv_mark_bytes(cache), size);
 }
 
-/* Copies what stands beside n slots of lane number l of a sequence to the same lane of another. */
+/* Copies the marks of n slots of lane number l of a sequence to the same lane of another. */
 static void copy_slots(const struct kv_seq *to_seq, const struct kv_seq *from_seq, size_t l,
                        int32_t to, int32_t from, int32_t n)
 {

@@ -21,7 +21,7 @@ void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int
 /* All of a page, index and positions included. */
 void kv_page_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                   int32_t from);
-/* A page as one stretch of layout.bytes and back: what is stored, the positions, the index. */
+/* A page as one stretch of layout.bytes and back: the entries, the positions, the index. */
 void kv_page_export(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                     uint8_t *out);
 void kv_page_import(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,

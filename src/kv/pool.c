@@ -1,10 +1,10 @@
 /*
- * pool.c - the pools of pages, one for each class of them: which page is free, who points to it,
- * and the account of bytes, which is one for all. It knows neither what an entry is worth nor what
- * an attention call reads, but that it reads a lane from its first page to its last: memory that is
- * read in order is faster, so pages of a lane are taken side by side. Invariants: a page is taken
- * exactly when its reference count is positive; used bytes never exceed the budget, nor do those of
- * pages that the system may have given memory.
+ * pool.c - the pools of pages, one for each class: the free pages, the references to each page, and
+ * one account of bytes for all. It knows neither the worth of an entry nor how attention reads. But
+ * it assumes that attention reads a lane from its first page to its last. Reading memory in order
+ * is faster, so a lane takes pages side by side. Invariants: a page is taken exactly when its
+ * reference count is positive. Neither the used bytes nor the bytes of pages with physical memory
+ * exceed the budget.
  */
 #include "kv/pool.h"
 #include "base/mem.h"
@@ -30,8 +30,7 @@ static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_erro
     if (budget < least && state > 0)
         return pi_fail(err, PITH_INVALID,
                        "KV budget: %lld bytes are less than the %lld that one token takes (%d "
-                       "lanes with a page each, and a state of %lld bytes for the recurrent "
-                       "layers)",
+                       "lanes with a page each, and a recurrent state of %lld)",
                        (long long)budget, (long long)least, g->n_layer * g->n_head,
                        (long long)state);
     if (budget < least)
@@ -81,8 +80,8 @@ static void size_pool(struct kv_class *kind)
     kind->pos_size = (size_t)kind->n_page * (kind->layout.bytes - kind->layout.stride);
 }
 
-/* Pages stand where lanes have their runs, and a run is filled long after it is begun: in small
-   pages of the system only what was filled takes memory. */
+/* Pages lie in the runs of their lanes, and a run is filled long after it begins. With small pages
+   of the system only the filled part takes physical memory. */
 static bool map_class(struct pi_device *d, struct kv_class *kind)
 {
     size_pool(kind);
@@ -246,8 +245,8 @@ void kv_cache_give_back(struct kv_cache *cache)
         give_back(cache->device, &cache->kind[i]);
 }
 
-/* Before a page is touched that was not: free ones give their memory up for it where all would hold
-   more than the budget, first those of other classes. With a single class they never do. */
+/* Called before the first use of a page's memory. Where all classes would exceed the budget, free
+   pages give their physical memory up, first in other classes. With a single class they never do. */
 static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
     if (bit_of(kind->resident, page))
@@ -308,9 +307,9 @@ static int32_t lowest_free(const struct kv_class *kind)
 }
 
 /*
- * A free page for entry n of a table: the one behind the page of entry n - 1. Where that is taken a
- * new run begins, and what the table cannot fill yet is left to it. What is left is no promise:
- * where no other page is free, anybody takes it.
+ * A free page for entry n of a table: the one behind the page of entry n - 1. Where that page is
+ * taken, a new run begins, and the pages that the table cannot fill yet are reserved for it. The
+ * reservation is no promise: where no other page is free, any lane takes a reserved one.
  */
 static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref *table, int32_t n,
                            int32_t run)
@@ -352,8 +351,8 @@ static int32_t count_entries(const struct kv_class *kind, int32_t page)
     return kind->n_ref[page] - kind->n_held[page];
 }
 
-/* A page of which n entries are left, where one more was, or the other way round, with sign -1 and
-   1: what is shared beyond the first. */
+/* A page to which n table entries refer gains one (sign 1) or has lost one (sign -1). Updates the
+   counts of shared pages and of references beyond the first. */
 static void note_shared(struct kv_class *kind, int32_t n, int32_t sign)
 {
     if (n >= 1)
@@ -370,7 +369,7 @@ void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *of, int32_t 
     kind->n_ref[page]++;
 }
 
-/* What was left to the lane that ends with the page is left no longer. */
+/* Pages reserved for the lane that ends with this page are reserved no longer. */
 static void make_free(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
     set_bit(kind->taken, page, false);

@@ -28,7 +28,7 @@ void kv_cache_give_back(struct kv_cache *cache);
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
-void kv_cache_reset_peak(struct kv_cache *cache); /* to what is in use now */
+void kv_cache_reset_peak(struct kv_cache *cache); /* to the present use */
 
 /* Where the memory of a cache goes, in bytes. */
 struct kv_parts {

@@ -1,7 +1,7 @@
 /*
- * read.c - a lane's entries as floats, for whoever looks at them: page by page, one by one,
- * attended to, scored. The device does it. Invariant: the runs of a lane, one after the other, are
- * its slots.
+ * read.c - reads a lane's entries as floats: page by page or one by one. It also attends to them
+ * and scores them. The device does it. Invariant: the runs of a lane, one after the other, are its
+ * slots.
  */
 #include "kv/read.h"
 #include "device/device.h"

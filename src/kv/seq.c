@@ -155,8 +155,8 @@ static bool tail_is_shared(const struct kv_cache *cache, const struct kv_lane *l
            lane->kind->n_ref[lane->table[lane->n_live - 1].page] > 1;
 }
 
-/* Pages that a lane takes for n more entries, beyond those that it has reserved. One with a window
-   loses others meanwhile. */
+/* Pages that a lane takes for n more entries, beyond its reserved pages. One with a window loses
+   others meanwhile. */
 static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     int64_t beyond = (int64_t)n - kv_lane_tail_room(cache, lane);
@@ -179,8 +179,8 @@ static int32_t added(const struct kv_lane *lane, int32_t n)
     return n - (lane->aim > 0);
 }
 
-/* Pages that n more entries of a lane take, copies included: of the last page, and of the one that
-   it is aimed at, which may be the same. */
+/* Pages that n more entries of a lane take, including copies. It may copy the last page, and the
+   page in which an entry is to be overwritten (which may be the same). */
 static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     const struct kv_page_ref *aimed = aimed_ref(cache, lane), *last = NULL;
@@ -198,13 +198,12 @@ static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *la
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
-/* Of a lane of which nobody knows how long it gets. Where a run ends, Intel's processors have asked
-   for some 8 KiB behind it that nobody reads. */
+/* The longest run of a lane whose final length is unknown. At the end of a run, Intel's processors
+   have prefetched some 8 KiB that are not read. */
 #define MAX_RUN 64
 
-/* Pages that had better lie side by side behind those of a lane that takes n now: all that it will
-   hold, or while nobody knows how many those are, as many as it has, so that hardly more memory is
-   touched than is in use. */
+/* Pages to reserve side by side after the n pages of a lane: all that it will hold. While that is
+   unknown, as many as it has, so that little more memory is touched than is used. */
 static int32_t run_of(const struct kv_lane *lane, int64_t n)
 {
     int64_t more =
@@ -276,8 +275,7 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* Pages of a lane that is to have n of its own, beyond those that it has: copies of shared ones,
-   and more. */
+/* Pages that a lane takes to have n of its own: copies of shared ones, and more. */
 static int64_t lane_takes_whole(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
     int64_t takes = pi_max(0, pi_ceil_div(n, cache->g.page_len) - lane->n_page);

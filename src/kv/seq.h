@@ -33,7 +33,7 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
    long as there are others, because memory in order is read faster. 0: not known, as at first.
    Takes no memory, and a fork inherits it. */
 void kv_lane_expect(struct kv_seq *seq, int32_t layer, int32_t head, int64_t n);
-/* Gives back pages beyond what the lanes hold (after a reservation that was not used). */
+/* Gives back pages that the lanes do not use (after a reservation that was not used). */
 void kv_seq_trim(struct kv_seq *seq);
 /* Bytes of pages that reserving room for n more entries takes (kv_seq_reserve), copies included; 0
    where n is not positive. */

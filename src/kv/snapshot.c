@@ -1,7 +1,7 @@
 /*
- * snapshot.c - a sequence to a file and back; docs/snapshot.md describes the bytes. What the caller
- * adds (tokens) is bytes to it. Invariant: a file appears whole or not at all, and a load that
- * fails has changed nothing, not even the account's peak.
+ * snapshot.c - a sequence to a file and back; docs/snapshot.md describes the bytes. The caller's
+ * additional data (tokens) is bytes to it. Invariant: a file appears whole or not at all. A load
+ * that fails has changed nothing, not even the account's peak.
  */
 #include "kv/snapshot.h"
 #include "base/mem.h"
@@ -58,7 +58,7 @@ void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_ED
 
 /* ---- saving ---- */
 
-/* What a page of the pool becomes in the file. */
+/* The place of a page of the pool in the file. */
 struct note {
     int32_t number; /* 1 + its number there; 0: not met yet */
     int32_t n;      /* entries that some table entry covers */
@@ -219,8 +219,8 @@ static void clear_part(const struct kv_cache *cache, const struct kv_part *part,
         clear_slots(cache, page + p->at, p->row, n);
 }
 
-/* A page as files have it, and nothing of what may be left in slots from n on, text of another
-   sequence, say. */
+/* Writes a page in the form of the file. Slots from n on, which may hold text of another sequence,
+   are not written. */
 static void put_page(struct writer *w, const struct kv_cache *cache, const struct kv_class *kind,
                      int32_t page, int32_t n)
 {
@@ -311,7 +311,7 @@ pith_status kv_seq_save(const struct kv_seq *seq, const void *extra, size_t extr
 
 /* ---- loading ---- */
 
-/* Types are those of the layers, however the fields say it. */
+/* The types must be the layers' own, in both forms of the fields. */
 static pith_status check_layer(const char *field, int32_t layer, bool all, enum kv_type file,
                                enum kv_type cache, const char *name, pith_error *err)
 {
@@ -367,7 +367,7 @@ static pith_status check_state(const struct kv_snapshot *s, const struct kv_cach
     return PITH_OK;
 }
 
-/* What is left to load. */
+/* The state of loading. */
 struct loader {
     const struct kv_snapshot *from;
     size_t ref;

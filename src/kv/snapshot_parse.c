@@ -336,7 +336,7 @@ static pith_status check_positions(const char *name, size_t index, struct kv_sna
     return PITH_OK;
 }
 
-/* What a table entry says but for its page and positions. */
+/* Checks a table entry except its page and positions. */
 static pith_status check_ref(const char *name, const struct kv_snapshot *s, size_t i,
                              struct kv_snapshot_ref ref, pith_error *err)
 {

@@ -1,8 +1,8 @@
 /*
- * span.c - stretches of a lane that others stand for: its entries are given back, and references to
- * other entries, or counts, take their place. What is left of the page that the stretch begins in
- * stays where it is, and of the one that it ends in moves to the front. Invariant: a lane holds no
- * more pages than before, but references, and where one cannot be done nothing has changed.
+ * span.c - replaces stretches of a lane. The entries of a stretch are given back, and references to
+ * other entries, or counts, take their place. The remaining entries of the stretch's first page
+ * stay in place, and the rest of its last page moves to the front. Invariant: a lane holds no more
+ * pages than before, apart from references. If a replacement fails, nothing has changed.
  */
 #include "kv/span.h"
 #include "kv/lane_internal.h"
@@ -10,7 +10,7 @@
 #include "kv/pool_internal.h"
 #include "kv/seq_internal.h"
 
-/* What goes of a lane's pages. */
+/* The part of a lane's pages to give back. */
 struct span {
     int32_t first; /* table entry of the first slot, */
     int32_t head;  /* and entries before it there */
@@ -33,7 +33,7 @@ pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err)
     return PITH_OK;
 }
 
-/* ---- what is asked for ---- */
+/* ---- checks of arguments ---- */
 
 static pith_status check_count_once(const struct kv_lane *lane, int32_t i, const char *field,
                                     pith_error *err)

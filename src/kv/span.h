@@ -32,15 +32,14 @@ struct kv_seq;
 /* Makes room for n more table entries in every lane. NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err);
 
-/* Lets n entries of another lane (from_seq, same layer and head), from from_slot on, stand in the
-   place of the entries slot .. slot + n - 1. They are read as if written delta positions later than
-   from_seq reads them. Slots stay as they are, and marks come along. The table refers to the pages
-   of from_seq, which are not copied.
-   from_slot begins a run. The last of the runs is taken as far as it is needed. All entries count
-   once; in the same sequence they lie before slot. The last page of from_seq may be open: its next
-   kv_seq_reserve copies it. If the lane then ends in one of these pages, and that is not full, it
-   is closed.
-   NOMEM without room in the table (kv_seq_reserve_runs). */
+/* Replaces the entries slot .. slot + n - 1 by n entries of another lane (from_seq, same layer and
+   head), from from_slot on. They are read as if written delta positions later than from_seq reads
+   them. Slots stay as they are, and marks come along. The table refers to the pages of from_seq,
+   which are not copied. from_slot begins a run. The last of the runs is taken as far as it is
+   needed. All entries count once; in the same sequence they lie before slot. The last page of
+   from_seq may be open: its next kv_seq_reserve copies it. If the lane then ends in one of these
+   pages, and that is not full, it is closed. NOMEM without room in the table
+   (kv_seq_reserve_runs). */
 pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot,
                               int32_t n, const struct kv_seq *from_seq, int32_t from_slot,
                               int32_t delta, pith_error *err);

@@ -1,7 +1,7 @@
 /*
- * state.c - states: what layers without lanes remember of a sequence, whole, of all tokens up to one
- * position. A state is a page of a class of its own, so that references, the budget and memory are
- * the pool's. It knows nothing of what the floats mean.
+ * state.c - states: the memory that layers without lanes have of a sequence. A state covers all
+ * tokens up to one position. A state is a page of a class of its own, so the pool handles its
+ * references, budget and memory. It must not know the meaning of the floats.
  *
  * Invariants: a state is only written to where its page's reference count is 1. Kept states ascend
  * and lie at positions before or at the sequence's own.
@@ -157,13 +157,13 @@ int32_t kv_seq_wanted_state(const struct kv_seq *seq)
     return seq->state_wanted;
 }
 
-/* ---- what is kept ---- */
+/* ---- kept states ---- */
 
 /*
- * Which of the kept states is missed least. Without state i whoever goes back to between i and i + 1
- * reads on from i - 1; it is rarer the longer ago that is. So the one goes for which
- * (p[i + 1] - p[i - 1]) / (p - p[i - 1]) is lowest, p being the sequence's own position: what stays
- * lies the denser the nearer it is to the end.
+ * Chooses the kept state to give up. Without state i, a sequence that goes back to between i and i
+ * + 1 reads on from i - 1. This is rarer the older the state is. So it chooses the state with the
+ * lowest (p[i + 1] - p[i - 1]) / (p - p[i - 1]), where p is the sequence's own position. The
+ * remaining states are denser towards the end.
  */
 static int32_t find_least(const struct kv_seq *seq)
 {
@@ -207,7 +207,7 @@ void kv_seq_keep_state(struct kv_seq *seq)
     seq->kept[seq->n_kept++] = (struct kv_state){page, seq->state.n_token};
 }
 
-/* Whether nobody else has a kept state, so that its bytes can be had. */
+/* Whether this sequence alone holds a kept state, so that giving it up frees its bytes. */
 static bool is_alone(const struct kv_seq *seq, int32_t i)
 {
     return seq->cache->state->n_ref[seq->kept[i].page] == 1;

@@ -32,7 +32,7 @@ void kv_seq_keep_state(struct kv_seq *seq);
 /* The most tokens, n_token at most, after which there is a state; n_token where the cache has
    none. */
 int32_t kv_seq_state_reach(const struct kv_seq *seq, int32_t n_token);
-/* Remembers that the state after n_token tokens had better be kept; -1: none, as at first. */
+/* Remembers that the state after n_token tokens should be kept; -1: none, as at first. */
 void kv_seq_want_state(struct kv_seq *seq, int32_t n_token);
 int32_t kv_seq_wanted_state(const struct kv_seq *seq);
 

@@ -61,7 +61,7 @@ struct kv_cache {
     int64_t peak;            /* the most they were */
     int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
     int64_t aside_bytes;     /* of contents that are swapped out */
-    bool borrowed;           /* the pools' memory is somebody else's (kv_cache_create_in) */
+    bool borrowed;           /* the caller owns the pools' memory (kv_cache_create_in) */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */

@@ -1,7 +1,7 @@
 /*
- * swap.c - what a sequence holds, on its way to host memory and back. Pages are copied as they are,
- * index included; tables, marks and lane heads change hands. It decides nothing about who has to
- * wait. Invariant: either the sequence holds all of it or the swapped block does.
+ * swap.c - moves a sequence's memory to host memory and back. Pages are copied as they are, index
+ * included; tables, marks and lane heads change hands. It does not decide which sequence has to
+ * wait. Invariant: either the sequence holds everything or the swapped block does.
  */
 #include "kv/swap.h"
 #include "base/mem.h"
@@ -42,8 +42,8 @@ static int64_t count_bytes(const struct kv_seq *seq)
     return bytes;
 }
 
-/* Copies a lane's pages to `to`, gives them back, and notes in their place where they are; returns
-   the end of what was written. */
+/* Copies a lane's pages to `to` and gives them back. A page that occurs twice is copied once, and
+   its later table entries name the first one. Returns the end of the written bytes. */
 static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t *to)
 {
     const struct kv_class *kind = lane->kind;
@@ -69,7 +69,7 @@ static uint8_t *take_lane(struct kv_cache *cache, struct kv_lane *lane, uint8_t 
     return to;
 }
 
-/* Likewise the sequence's own state. Those that are kept can be had again and are not taken. */
+/* Likewise the sequence's own state. Kept states can be computed again and are not taken. */
 static struct kv_state take_state(struct kv_seq *seq, uint8_t *to)
 {
     struct kv_state state = seq->state;
@@ -120,7 +120,8 @@ static void free_rest(struct kv_swapped *s)
     pi_mem_free(s);
 }
 
-/* Gives a lane's table pages again, with what is at `from`; returns the end of what was read. */
+/* Gives a lane's table pages again, with the contents at `from`; returns the end of the bytes that
+   were read. */
 static const uint8_t *give_lane(struct kv_cache *cache, struct kv_lane *lane, const uint8_t *from)
 {
     const struct kv_class *kind = lane->kind;

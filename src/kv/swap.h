@@ -10,9 +10,9 @@ struct kv_seq;
 
 /* The contents of a sequence, in host memory instead of pages. */
 struct kv_swapped;
-/* Empties the sequence, and gives its pages back, reserved ones too. A page that stands in several
-   places of it is taken once, and will be again; what other sequences share is copied. NOMEM leaves
-   it as it was. */
+/* Empties the sequence, and gives its pages back, reserved ones too. A page that occurs in several
+   places of the sequence is copied once, and occurs there again later. Pages shared with other
+   sequences are copied, too. NOMEM leaves it as it was. */
 pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err);
 /* Puts the contents back into the sequence that they came from, bit for bit, and frees `swapped`.
    Marks, aims, closed pages and counts come back, too. The sequence was not touched in between.

@@ -1,11 +1,11 @@
 /*
- * top.c - the highest of many scores, by counting. It knows nothing of where scores come from.
+ * top.c - the highest of many scores, by counting. It must not know the source of the scores.
  *
- * Scores become unsigned numbers of the same order, whose highest 11 bits, then the next 11, then
- * the last 10 are counted in a histogram; each tells the bin that the k-th highest number lies in.
- * Where few are wanted of many, a sample says beforehand what they are about to exceed, and only
- * what does is looked at: mostly a few per cent. Invariant: which slots are chosen follows from the
- * scores alone, not from the way.
+ * Scores become unsigned numbers of the same order. Histograms count their highest 11 bits, then
+ * the next 11, then the last 10. Each histogram tells which bin the k-th highest number lies in.
+ * Where k is small, a sample estimates a lower bound first, and only scores above it are looked at:
+ * mostly a few per cent. Invariant: the chosen slots depend on the scores alone, not on the way of
+ * choosing.
  */
 #include <math.h>
 
@@ -100,8 +100,8 @@ static float guess(const float *score, int32_t n, int32_t k, struct work *w)
     return score_of(find_kth(w->key, SAMPLE, rank, w->count, &n_equal));
 }
 
-/* The slots that are looked at, ascending: all, or those that reach what the sample says, if they
-   are k or more. Returns how many. */
+/* The slots to look at, ascending: all, or the ones that reach the sample's bound, if there are k
+   or more of them. Returns how many. */
 static int32_t find_candidates(const float *score, int32_t n, int32_t k, struct work *w)
 {
     float least = n < SAMPLE_FROM ? -INFINITY : guess(score, n, k, w);

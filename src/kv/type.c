@@ -1,5 +1,5 @@
 /*
- * type.c - the storage types: their table, their names, what the options of K and V say. How values
+ * type.c - the storage types: their table, their names, and the options of K and V. How values
  * become codes is a device's business.
  */
 #include <stdio.h>
@@ -90,8 +90,8 @@ static pith_status read_edge(const char *field, const char *text, const char *pa
     const char *equal = strchr(part, '='), *plus = strchr(part, '+'), *end = part + strlen(part);
     if (equal == NULL)
         return pi_fail(err, PITH_INVALID,
-                       "%s: \"%.64s\": \"%.32s\" is neither TYPE=FIRST+LAST, another type in so "
-                       "many layers at both ends, nor for K \"force\" or \"centre\"",
+                       "%s: \"%.64s\": \"%.32s\" is neither TYPE=FIRST+LAST, another type for "
+                       "the first and the last layers, nor for K \"force\" or \"centre\"",
                        field, text, part);
     out->type = find_part(part, (size_t)(equal - part));
     if (out->type == KV_N_TYPE)

@@ -1,11 +1,11 @@
 /*
- * window.c - lanes of layers whose queries see a window: what leaves them, and how much they hold at
- * most. What a query sees is attend.c's. Invariant: such a lane holds the entries of a stretch of
- * positions without a gap, of which pages go as a whole, so that a position's place in its page is
- * the same whenever it is read.
+ * window.c - lanes of layers whose queries see a window: when their entries leave, and how much
+ * they hold at most. attend.c decides which entries a query sees. Invariant: such a lane holds the
+ * entries of a stretch of positions without a gap, and gives up whole pages. So a position has the
+ * same place in its page whenever it is read.
  *
- * While n entries are appended in steps of at most S = step_len, a query of a step sees what lies
- * W - 1 before the step's first position. So W - 1 + S entries are held at a time, which begin
+ * Entries are appended in steps of at most S = step_len. A query of a step sees at most the W - 1
+ * entries before the step's first position. So W - 1 + S entries are held at a time, which begin
  * anywhere in a page of P:
  *
  *   pages <= 1 + floor((W - 1 + S + P - 2) / P)
@@ -23,8 +23,8 @@ int32_t kv_window_pages(const struct kv_geometry *g, int32_t window)
     return (int32_t)pi_min(1 + (n + g->page_len - 2) / g->page_len, INT32_MAX);
 }
 
-/* Pages that are the lane's own, or will be when it is written to: the last one. Those of others
-   go without leaving room for new entries. */
+/* The pages that the lane may need beyond its own. Its last page counts as its own if the lane will
+   own it when it writes to it. Dropping a page that others share gives no room for new entries. */
 int32_t kv_lane_window_room(const struct kv_cache *cache, const struct kv_lane *lane)
 {
     int32_t n_own = 0;

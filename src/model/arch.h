@@ -1,8 +1,8 @@
 /*
  * arch.h - families of networks. A family is one const struct in one file and one line in arch.c's
- * table: which blocks its layers have, how their tensors are named and shaped, how rotary pairs lie,
- * and a hook that reads what its layers differ in. The pass (forward.c) knows no family: it does
- * what the loaded layers ask for.
+ * table. It lists the blocks of its layers, the names and shapes of their tensors and the order of
+ * rotary pairs. A hook reads the differences between its layers. The pass (forward.c) knows no
+ * family: the loaded layers decide its steps.
  */
 #ifndef PI_ARCH_H
 #define PI_ARCH_H
@@ -47,7 +47,7 @@ struct pi_tensor_spec {
     enum pi_dim row; /* output features, or the length of a vector */
     enum pi_dim col; /* input features; PI_DIM_NONE: a vector of floats */
     bool required;
-    enum pi_dim slab; /* so many of these, one after the other; PI_DIM_NONE: one */
+    enum pi_dim slab; /* a number of these, one after the other; PI_DIM_NONE: one */
 };
 
 /* A block of a family's layers, and its tensors. */
@@ -66,11 +66,12 @@ struct pi_arch {
     int32_t n_part;
     const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
     bool moe_keys;                 /* files say how the router chooses and weighs */
-    /* Changes what the main rotation is read by. NULL: nothing. */
+    /* Changes the keys of the main rotation. NULL: nothing. */
     void (*rope)(struct pi_rope_keys *keys);
-    /* Reads what the keys that all families have do not say. They are in model->hp, model->rope is
-       loaded, and every layer has all parts, that rope and no window: what differs is set in
-       model->layer, or taken out with pi_layer_leave_out. NULL: nothing differs. */
+    /* Reads the file's keys that only some families have. The common keys are in model->hp,
+       model->rope is loaded, and every layer has all parts, that rope and no window. The hook sets
+       differences in model->layer, or removes blocks with pi_layer_leave_out. NULL: nothing
+       differs. */
     pith_status (*read)(struct pith_model *model, pith_error *err);
 };
 
@@ -109,8 +110,8 @@ void pi_layer_leave_out(struct pi_layer *layer, const struct pi_block *block);
         PI_SPEC_MATRIX(moe.shared_up, "ffn_up_shexp", PI_DIM_FF_SHARED, PI_DIM_EMBD),              \
         PI_SPEC_MATRIX(moe.shared_down, "ffn_down_shexp", PI_DIM_EMBD, PI_DIM_FF_SHARED)
 
-/* A part with its array of tensors; attention without norms of heads, whose biases are optional,
-   attention with them and without biases, and the feed-forward that most families have. */
+/* A part with its array of tensors. Then attention without norms of heads and with optional biases,
+   attention with such norms and without biases, and the usual feed-forward. */
 #define PI_ARCH_PART(block, tensors)                                                               \
     {                                                                                              \
         &(block), tensors, PI_LEN(tensors)                                                         \

@@ -1,5 +1,5 @@
 /*
- * arch_deepseek2.c - DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention; the first
+ * arch_deepseek2.c - DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention. The first
  * layers have a dense feed-forward, the others experts, one of which takes every token.
  */
 #include "model/latent.h"

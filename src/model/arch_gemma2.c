@@ -1,12 +1,12 @@
 /*
- * arch_gemma2.c - Gemma 2: every other layer sees a window, scores of attention and logits are
- * capped, what a block adds is normalised, and embeddings are scaled. Window, period, caps and the
- * scale of scores are the family's: files need not say them. There is no output matrix.
+ * arch_gemma2.c - Gemma 2. Every other layer sees a window, scores of attention and logits are
+ * capped, the output of blocks is normalised, and embeddings are scaled. Window, period, caps and
+ * the scale of scores are the family's: files need not say them. There is no output matrix.
  */
 #include "model/gemma.h"
 
 #define WINDOW 4096
-#define WINDOW_EVERY 2 /* the last of so many layers sees everything */
+#define WINDOW_EVERY 2 /* the last of each group of layers sees everything */
 #define LAYERS_27B 46  /* this size has another scale, and no key of a file says it */
 #define SCORE_CAP 50
 #define LOGIT_CAP 30

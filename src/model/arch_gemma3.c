@@ -1,12 +1,12 @@
 /*
- * arch_gemma3.c - Gemma 3: five of six layers see a window and rotate by a base of their own, heads
- * are normalised before their rotation, what a block adds is normalised, too, and embeddings are
+ * arch_gemma3.c - Gemma 3. Five of six layers see a window and rotate by a base of their own. Heads
+ * are normalised before their rotation, the output of blocks is normalised, too, and embeddings are
  * scaled. The period, that base and the scale of scores are the family's: files need not say them.
  */
 #include "model/gemma.h"
 
 #define LOCAL_BASE 10000
-#define WINDOW_EVERY 6 /* the last of so many layers sees everything */
+#define WINDOW_EVERY 6 /* the last of each group of layers sees everything */
 #define LAYERS_27B 62  /* this size has another scale, and no key of a file says it */
 
 static const struct pi_tensor_spec attention[] = {

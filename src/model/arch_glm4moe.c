@@ -1,7 +1,7 @@
 /*
- * arch_glm4moe.c - GLM 4.5 and 4.6: half of a head is rotated, the first layers have a dense
- * feed-forward, the others experts, one of which takes every token. The router's probabilities stand
- * each for itself, and a bias counts in choosing alone.
+ * arch_glm4moe.c - GLM 4.5 and 4.6. Half of a head is rotated. The first layers have a dense
+ * feed-forward, the others experts, one of which takes every token. Each of the router's
+ * probabilities is a sigmoid of its own, and a bias counts in choosing alone.
  */
 #include "model/arch.h"
 
@@ -18,7 +18,7 @@ static const struct pi_tensor_spec attention[] = {
     PI_SPEC_MATRIX(attn.wo, "attn_output", PI_DIM_EMBD, PI_DIM_O),
 };
 
-/* What other families call ffn_norm has the name of a norm behind attention. */
+/* These families name ffn_norm like a norm after attention. */
 static const struct pi_tensor_spec ffn[] = {
     PI_SPEC_VECTOR(ffn.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(ffn.gate, "ffn_gate", PI_DIM_FF, PI_DIM_EMBD),

@@ -5,7 +5,7 @@
  */
 #include "model/load.h"
 
-#define WINDOW_EVERY 2 /* the last of so many layers sees everything */
+#define WINDOW_EVERY 2 /* the last of each group of layers sees everything */
 
 static const struct pi_tensor_spec attention[] = {
     PI_SPEC_VECTOR(attn.norm, "attn_norm.weight", PI_DIM_EMBD, true),
@@ -20,7 +20,7 @@ static const struct pi_tensor_spec attention[] = {
     PI_SPEC_VECTOR(attn.bo, "attn_output.bias", PI_DIM_EMBD, true),
 };
 
-/* What other families call ffn_norm has the name of a norm behind attention. */
+/* This family names ffn_norm like a norm after attention. */
 static const struct pi_tensor_spec experts[] = {
     PI_SPEC_VECTOR(moe.norm, "post_attention_norm.weight", PI_DIM_EMBD, true),
     PI_SPEC_MATRIX(moe.router, "ffn_gate_inp", PI_DIM_EXPERT, PI_DIM_EMBD),

@@ -1,7 +1,7 @@
 /*
- * arch_qwen35.c - Qwen 3.5: every layer but each fourth has a gated delta net in the place of
- * attention, whose output is gated, too, and which rotates a part of a head. Value head h of the
- * delta net has key head h modulo their number. qwen35moe has experts in place of the feed-forward.
+ * arch_qwen35.c - Qwen 3.5. Every fourth layer has attention, whose output is gated and which
+ * rotates a part of a head. The others have a gated delta net. Value head h of the delta net has
+ * key head h modulo their number. qwen35moe has experts in place of the feed-forward.
  */
 #include "model/delta.h"
 

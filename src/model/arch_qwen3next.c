@@ -1,7 +1,7 @@
 /*
- * arch_qwen3next.c - Qwen3-Next: every layer but each fourth has a gated delta net in the place of
- * attention, and all have experts. Value heads of the delta net that share a key head lie side by
- * side. Older files have one tensor for the rows of queries, keys, values and output gates.
+ * arch_qwen3next.c - Qwen3-Next. Every fourth layer has attention, the others a gated delta net,
+ * and all have experts. Value heads of the delta net that share a key head lie side by side. Older
+ * files have one tensor for the rows of queries, keys, values and output gates.
  */
 #include <stdio.h>
 

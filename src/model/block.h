@@ -1,7 +1,7 @@
 /*
- * block.h - what a layer is made of. A block takes the residual stream, normalised, and leaves what
- * is added to it; attention.c, delta.c and ffn.c are three. forward.c runs a layer's list of them and does
- * what lies between: the norms and the sums. A block knows neither its neighbours nor its family.
+ * block.h - the blocks of a layer. A block takes the residual stream, normalised, and leaves its
+ * addition to it. There are three: attention.c, delta.c and ffn.c. forward.c runs a layer's list of
+ * blocks, and the norms and sums between them. A block knows neither its neighbours nor its family.
  */
 #ifndef PI_BLOCK_H
 #define PI_BLOCK_H
@@ -14,7 +14,7 @@ struct pi_layer;
 struct pi_layer_block;
 struct pi_pass;
 
-/* What a block needs while it runs. */
+/* The scratch of a running block. */
 struct pi_block_scratch {
     size_t row;    /* floats of a token; blocks run one after the other and share the memory */
     size_t widest; /* values of the widest input of its products, the stream's aside */

@@ -1,9 +1,9 @@
 /*
- * centre.c - the constant of centre.h, from the model's weights alone: no text is looked at, so it
- * is the same for every sequence and every run. A key is R_p (W x + b), R_p the rotation of its
- * position. Where b is large and its pair turns slowly, R_p b is nearly the same everywhere, and
- * its mean over positions is what keys have in common. Where the pair turns fast, the mean is near
- * 0 and nothing is taken off.
+ * centre.c - the constant of centre.h, computed from the model's weights alone. It reads no text,
+ * so it is the same for every sequence and every run. A key is R_p (W x + b), R_p the rotation of
+ * its position. Where b is large and its pair rotates slowly, R_p b is nearly the same everywhere.
+ * Its mean over positions is the common part of all keys. Where the pair rotates fast, the mean is
+ * near 0 and nothing is subtracted.
  */
 #include "model/centre.h"
 
@@ -47,8 +47,8 @@ pith_status pi_centre_create(const struct pith_model *model, float **out, pith_e
         const struct pi_layer *layer = pi_model_kv_layer(model, i);
         if (layer->attn.bk == NULL || layer->attn.k_norm != NULL || layer->rope != &model->rope)
             return pi_fail(err, PITH_UNSUPPORTED,
-                           "type_k: centre takes the mean of the rotated key bias off keys, and "
-                           "the keys of the model's layer %d have no bias behind their norm",
+                           "type_k: centre subtracts the mean of the rotated key bias, and the "
+                           "keys of the model's layer %d have no bias after their norm",
                            model->kv_layer[i]);
     }
     double *turn = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)model->rope.n_pair + 1, 2 * sizeof(*turn));

@@ -7,8 +7,8 @@
 
 #include "model/model.h"
 
-/* Positions over which the rotated bias is averaged. What turns around several times within them
-   leaves nothing. */
+/* Positions over which the rotated bias is averaged. A pair that rotates several times within them
+   has a mean near 0. */
 #define PI_CENTRE_POSITIONS 4096
 
 /* The mean of each lane's rotated key bias over the first positions, out [n_layer_kv][n_head_kv]

@@ -1,6 +1,6 @@
 /*
  * delta.c - the gated delta net block: projections, a short causal convolution, and a matrix per
- * head that every token turns a little towards its value (Qwen3-Next; Yang et al., Gated Delta
+ * head that every token moves a little towards its value (Qwen3-Next; Yang et al., Gated Delta
  * Networks, arXiv:2412.06464). It runs token by token, so that the bits depend on no chunk.
  *
  *   u = Wu h, z = Wz h, beta = sigmoid(Wb h), decay = exp(A softplus(Wa h + dt))
@@ -8,8 +8,8 @@
  *   S *= decay, S += k (beta (v - S^T k))^T, o = S^T q / sqrt(dim)
  *   out = Wo (RMS(o) silu(z))
  *
- * What it remembers of a sequence is its state (kv/state.h): for each of the model's layers of this
- * kind the inputs of the last n_conv - 1 tokens, [n_conv - 1][channels], and the heads' matrices,
+ * Its memory of a sequence is a state (kv/state.h), for each of the model's layers of this kind. It
+ * has the inputs of the last n_conv - 1 tokens, [n_conv - 1][channels]. It has the heads' matrices,
  * [n_value][dim of a value / 16, rounded up][dim of a key][16] (cpu/vec.h).
  */
 #include "model/delta.h"

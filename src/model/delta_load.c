@@ -1,6 +1,6 @@
 /*
- * delta_load.c - keys of the families with gated delta nets: the shape of the heads, and which
- * layers have one in the place of attention.
+ * delta_load.c - keys of the families with gated delta nets: the shape of the heads, and the layers
+ * that have one instead of attention.
  */
 #include <stdio.h>
 
@@ -51,7 +51,7 @@ static pith_status read_shape(struct pith_model *m, pith_error *err)
 
 /* ---- which layers ---- */
 
-/* The array of all blocks, those behind the layers included. */
+/* The array of all blocks, including the ones after the layers. */
 static pith_status check_list(const struct pith_model *m, const struct pi_gguf_kv *kv,
                               pith_error *err)
 {
@@ -121,9 +121,9 @@ pith_status pi_delta_read(struct pith_model *m, bool tiled, pith_error *err)
 
 /* ---- the rotation ---- */
 
-/* Pair i turns by one of the first three positions, which are equal for text, where i < 3 *
-   section[i mod 3], all modulo the sections' sum; else by the fourth, which is 0 (Qwen's interleaved
-   M-RoPE). */
+/* Checks the sections of Qwen's interleaved M-RoPE. Pair i rotates by one of the first three
+   positions, which are equal for text, where i < 3 * section[i mod 3]. Otherwise it rotates by the
+   fourth, which is 0. i counts modulo the sections' sum. */
 pith_status pi_delta_check_sections(const struct pith_model *m, pith_error *err)
 {
     char key[128];

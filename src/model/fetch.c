@@ -1,8 +1,8 @@
 /*
  * fetch.c - asks the system for experts as soon as they are chosen, where the weights lie in a file
- * and memory has not all of them. A pass then waits for a disk less, and reads those experts alone:
- * the system by itself reads around what a pass came to, and only then. Other weights it reads ahead
- * well enough, since a pass goes over them in their order.
+ * that is not whole in memory. A pass then waits less for the disk, and reads those experts alone.
+ * By itself the system reads around the bytes that a pass needs, and only when it needs them. Other
+ * weights the system reads ahead well enough, since a pass uses them in their order.
  */
 #include "model/pass.h"
 

@@ -1,6 +1,6 @@
 /*
- * finite.c - logits that are no numbers, and the weight of the file that makes them so. Every row of
- * logits that somebody reads is looked at; the weights only where one was found.
+ * finite.c - logits that are no numbers, and the weight of the file that makes them so. It looks at
+ * every row of logits that is read, and at the weights only where it found one.
  */
 #include <math.h>
 

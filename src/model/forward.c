@@ -1,7 +1,7 @@
 /*
- * forward.c - the pass: embed, then each layer's list of blocks, then logits. What lies between two
- * blocks is here: the output of the one joins the residual stream, and the norm of the next follows
- * while the row is in the cache. It knows no block from inside.
+ * forward.c - the pass: embed, then each layer's list of blocks, then logits. It owns the steps
+ * between two blocks. The output of one joins the residual stream, and the norm of the next follows
+ * while the row is in the cache. It must not know the inside of a block.
  */
 
 #include "model/centre.h"

@@ -1,6 +1,6 @@
 /*
  * forward.h - the pass: tokens in, hidden states out, on the KV store. It knows no family and no
- * policy by name; it does what the model's tensors ask for.
+ * policy by name; the model's tensors decide its steps.
  */
 #ifndef PI_FORWARD_H
 #define PI_FORWARD_H
@@ -14,17 +14,17 @@ struct pi_pass_item {
     const int32_t *tokens; /* [n_tok] */
     int32_t n_tok;
     int32_t pos0;   /* position of the first */
-    void *owner;    /* whoever asked, for the tap and the watch; the pass does not look at it */
+    void *owner;    /* the caller's own, for the tap and the watch; the pass does not look at it */
     bool watched;   /* the watch, where there is one, is shown the item's attention weights */
-    int32_t n_read; /* where there is a reader: the item's first n_read tokens attend to what it
-                       selects, in chunks of its size, the last one shorter; those behind them, and
-                       without a reader all, to everything */
+    int32_t n_read; /* with a reader: the item's first n_read tokens attend to the entries it
+                       selects, in chunks of its size, the last one shorter. Later tokens, and
+                       without a reader all, attend to everything */
     struct kv_seq *guests; /* entries that are read before the lane's own, kv_attend_job.guests;
                               NULL: none */
     bool recall;           /* the recaller fills guests anew in each layer: there is room */
 };
 
-/* What one layer computed for the tokens of one item, before keys and values are stored. */
+/* A layer's results for the tokens of one item, before keys and values are stored. */
 struct pi_pass_tap_rows {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -38,7 +38,7 @@ struct pi_pass_tap_rows {
 /* Called on the thread that runs the pass; the rows are valid during the call. */
 typedef void pi_pass_tap_fn(void *user, const struct pi_pass_tap_rows *rows);
 
-/* What the queries of one token gave to the entries of one lane, right after its attention. */
+/* The attention of one token's queries to the entries of one lane, right after it was computed. */
 struct pi_pass_attention {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -47,7 +47,7 @@ struct pi_pass_attention {
     int32_t
         n; /* the lane's first entries, which the token may see; its others are of later tokens */
     int32_t slot;        /* of the token's own entry */
-    const float *weight; /* [n_group][stride] softmax weights, or what they are the parts of */
+    const float *weight; /* [n_group][stride] softmax weights, or their parts */
     size_t stride;
     const struct kv_weight_parts *parts; /* where the watch wants them; else NULL */
     const float *max;                    /* [n_group] largest logit */
@@ -55,12 +55,12 @@ struct pi_pass_attention {
     const float *out;                    /* [n_group][dim_v] */
 };
 
-/* Whoever wants to see the weights of watched items. */
+/* Sees the weights of watched items. */
 struct pi_pass_watch {
     void *user;
-    /* Called for every layer, KV head and token of a watched item, the tokens of one lane in order
-       and by one thread, those of several lanes at the same time; thread is below the pass's
-       n_thread. What a points to is valid during the call. */
+    /* Called for every layer, KV head and token of a watched item. One thread calls it for the
+       tokens of one lane in order; calls for several lanes run at the same time. thread is below
+       the pass's n_thread. The memory that a points to is valid during the call. */
     void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
     /* Called for every layer and watched item when all of the item's lanes in the layer have been
        shown, different items at the same time. */
@@ -71,45 +71,44 @@ struct pi_pass_watch {
 /* Tokens of an item that read the same entries in one lane. */
 struct pi_pass_chunk {
     const struct pi_pass_item *item;
-    int32_t index; /* of the chunk among those of the pass */
+    int32_t index; /* of the chunk in the pass */
     int32_t layer;
     int32_t t0;    /* its first token, of the item's */
     int32_t n_tok; /* 1 .. the reader's chunk */
 };
 
-/* Whoever chooses what is read. */
+/* Chooses the entries to read. */
 struct pi_pass_reader {
     void *user;
     int32_t chunk; /* most tokens of a chunk */
     /* Called for every layer, chunk and KV head after the layer's keys are stored, several at the
        same time; thread is below the pass's n_thread. q: the queries of the KV head's group, after
        rope, query (t, g) at q + t * q_stride + g * dim_k, t from 0 for token t0. Writes the slots
-       that are read, ascending, those of the chunk's own tokens included, at most cap of them, and
-       returns their number; -1: everything. */
+       to read, ascending, at most cap of them, and returns their number; -1: everything. They
+       include the slots of the chunk's own tokens. */
     int32_t (*select)(void *user, const struct pi_pass_chunk *c, int32_t head, const float *q,
                       size_t q_stride, int32_t *slots, int32_t cap, int32_t thread);
     /* After select for all KV heads of a chunk, before anything attends; different chunks at the
        same time. NULL: nothing. */
     void (*selected)(void *user, const struct pi_pass_chunk *c, int32_t thread);
-    /* After the attention of a chunk in a lane of which a part was read: output (t, g) at out + t *
-       out_stride + g * dim_v, which it may change. NULL: nothing. */
+    /* Called after the attention of a chunk that read a part of a lane. Output (t, g) is at out + t
+       * out_stride + g * dim_v, and the function may change it. NULL: not called. */
     void (*attended)(void *user, const struct pi_pass_chunk *c, int32_t head, float *out,
                      size_t out_stride, int32_t thread);
 };
 
-/* Whoever brings entries back. */
+/* Brings entries back. */
 struct pi_pass_recaller {
     void *user;
-    /* Called for every layer and KV head of an item with `recall` after the layer's keys are stored
-       and before anything attends, several at the same time; thread is below the pass's n_thread.
-       q: the queries of the KV head's group, after rope, query (t, g) at q + t * q_stride + g *
-       dim_k. It may change the lane of item->guests alone. */
+    /* Called for every layer and KV head of an item with `recall`, after the layer's keys are
+       stored and before any attention. Several calls run at the same time; thread is below the
+       pass's n_thread. q: the queries of the KV head's group, after rope, query (t, g) at q + t *
+       q_stride + g * dim_k. It may change the lane of item->guests alone. */
     void (*choose)(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
                    const float *q, size_t q_stride, int32_t thread);
 };
 
-/* What was written to one lane: the entries of an item's tokens, token t's at
-   pi_pass_written_slot. */
+/* The new entries of one lane: an item's tokens, token t's at pi_pass_written_slot. */
 struct pi_pass_written {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -128,11 +127,12 @@ static inline int32_t pi_pass_written_slot(const struct pi_pass_written *w, int3
     return t == 0 ? w->slot : w->len - w->item->n_tok + t;
 }
 
-/* Whoever looks at entries when they are written. */
+/* Sees entries when they are written. */
 struct pi_pass_writer {
     void *user;
     /* Called for every layer, KV head and item right after its keys and values are stored, before
-       anything attends; several lanes at the same time. What w points to is valid during the call.
+       anything attends; several lanes at the same time. The memory that w points to is valid during
+       the call.
      */
     void (*written)(void *user, const struct pi_pass_written *w);
 };
@@ -150,8 +150,8 @@ void pi_pass_free(struct pi_pass *pass);
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
 
 /* From now on fn sees every layer of every item, layers in order and items in order within a layer;
-   NULL ends it. What queries were before rope costs memory of its own meanwhile: NOMEM, and nothing
-   has changed then. No pass may be running. */
+   NULL ends it. Queries before rope take memory of their own meanwhile. NOMEM: nothing has changed.
+   No pass may be running. */
 pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err);
 
 /* From now on watched items are shown to *watch, which is copied; NULL ends it. Without one, or for
@@ -161,9 +161,9 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
                               pith_error *err);
 
 /* Room for the weights of lanes of at most `longest` entries, which a pass with watched items needs
-   to be there. NOMEM leaves what was. */
+   to be there. NOMEM leaves the old room. */
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
-/* Bytes of what was reserved for the lengths of lanes so far, beside what a chunk takes. */
+/* Bytes of the memory reserved for the lengths of lanes so far, beside the memory of a chunk. */
 size_t pi_pass_grown_bytes(const struct pi_pass *pass);
 
 /* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends
@@ -171,8 +171,8 @@ size_t pi_pass_grown_bytes(const struct pi_pass *pass);
 pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
                                pith_error *err);
 
-/* Room for up to n_chunk chunks of a pass with at most cap slots selected in a lane, which a pass
-   with n_read > 0 needs to be there. NOMEM leaves what was. */
+/* Room for up to n_chunk chunks of a pass with at most cap slots selected in a lane. A pass with
+   n_read > 0 needs it. NOMEM leaves the old room. */
 pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
                                  pith_error *err);
 
@@ -180,9 +180,8 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
    pass may be running. */
 void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller);
 
-/* From now on the writer, which is copied, sees all entries; NULL ends it. What keys were before
-   rope costs memory of its own meanwhile: NOMEM, and nothing has changed then. No pass may be
-   running. */
+/* From now on the writer, which is copied, sees all entries; NULL ends it. Keys before rope take
+   memory of their own meanwhile. NOMEM: nothing has changed. No pass may be running. */
 pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
                                pith_error *err);
 
@@ -205,8 +204,8 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 
 /* out[i] = logits [n_vocab] of the token with index rows[i] in the last pass; n <= max_tok. */
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
-/* From now on it makes those of the first n tokens alone, and leaves about what was there in the
-   rest of each row; 0: of all. */
+/* From now on the pass computes only the first n logits of each row, and the rest of the row is
+   arbitrary. 0: all. */
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * gemma.h - what Gemma 2 and 3 share: the tensors of the feed-forward, and what no key of their
- * files says.
+ * gemma.h - the common part of Gemma 2 and 3: the tensors of the feed-forward, and settings without
+ * a key in their files.
  */
 #ifndef PI_GEMMA_H
 #define PI_GEMMA_H

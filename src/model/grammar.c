@@ -1,6 +1,6 @@
 /*
- * grammar.c - grammars for a model's vocabulary: reads a text into a tree and compiles that. What a
- * grammar is and does stands in text/, which knows no models.
+ * grammar.c - grammars for a model's vocabulary: reads a text into a tree and compiles that. text/
+ * owns grammars and must not know models.
  */
 #include "text/grammar/grammar.h"
 

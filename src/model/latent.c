@@ -1,15 +1,15 @@
 /*
- * latent.c - multi-head latent attention, absorbed (DeepSeek-V2, arXiv:2405.04434, section 2.1): the
- * keys and values of all heads come from one vector c, and that is what a lane holds, beside the one
- * rotated key that heads share. What makes a head's keys of c is applied to queries instead, and
- * what makes its values of c to what attention gives.
+ * latent.c - multi-head latent attention, absorbed (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+ * The keys and values of all heads come from one vector c. A lane holds c and one rotated key that
+ * all heads share. The matrix that would make a head's keys of c is applied to queries instead. The
+ * matrix that would make its values of c is applied to the output of attention.
  *
  *   [u_h; p_h] = head h of Wq x, or of Wqb RMS(Wqa x);  [c; p] = Wkv x
  *   key = [R_t p; RMS(c)], of which RMS(c) is the value, too;  query of head h = [R_t p_h; A_h u_h]
  *   out = Wo [E_h o_h of all heads], o_h what attention gives head h
  *
- * In a lane the rotated dimensions come first. Heads' vectors stand head by head, [n_head][n_tok],
- * where a matrix of their own follows, so that each product reads its rows one after the other.
+ * In a lane the rotated dimensions come first. Where each head has a matrix of its own, heads'
+ * vectors lie head by head, [n_head][n_tok]. So each product reads its rows one after the other.
  */
 #include "model/pass.h"
 
@@ -36,7 +36,7 @@ static size_t len_head(const struct pi_hparams *hp)
     return (size_t)hp->n_head * most(hp->latent.dim_key + hp->n_rot, hp->latent.dim_out);
 }
 
-/* Of what attention gives, and of what queries are made of before. */
+/* Floats of a token's attention output, or before it of its queries' input. */
 static size_t len_att(const struct pi_hparams *hp)
 {
     return (size_t)hp->n_head * most(hp->dim_v, hp->latent.dim_key);
@@ -74,7 +74,7 @@ static void place(struct pi_pass *pass, struct pi_at memory)
     l->low = memory;
 }
 
-/* What all bodies of the block share. */
+/* The arguments that all bodies of the block share. */
 static struct pi_latent_rows rows_of(const struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;

@@ -7,8 +7,8 @@
 
 #include "model/load.h"
 
-/* Reads the shape of latent attention, and makes the model's head sizes and KV heads those of its
-   lanes. FORMAT. */
+/* Reads the shape of latent attention, and sets the model's head sizes and number of KV heads as
+   the lanes have them. FORMAT. */
 pith_status pi_latent_read(struct pith_model *m, pith_error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * latent_load.c - keys of families with multi-head latent attention: the sizes of heads and of what
- * the lanes hold, the scale of scores. Files say them in two ways. Newer ones name the heads' sizes
- * key_length_mla and value_length_mla, and give those of the lane as key_length and value_length;
- * older ones know no lane.
+ * latent_load.c - keys of families with multi-head latent attention: the sizes of heads and lanes,
+ * and the scale of scores. Files say them in two ways. Newer files name the heads' sizes
+ * key_length_mla and value_length_mla, and the lane's sizes key_length and value_length. Older ones
+ * have no sizes of lanes.
  */
 #include <math.h>
 
@@ -14,7 +14,8 @@
 #define MOST_TEMPERATURE 1e3f
 #define LOG_UNIT 0.1f /* files have YaRN's log multiplier times this */
 
-/* A size of the lane that a newer file states, where it does, must be what follows from the rest. */
+/* If a newer file states a size of the lane, it must be the size that follows from the other
+   keys. */
 static pith_status check_stated(const struct pith_model *m, const char *name, int32_t want,
                                 pith_error *err)
 {
@@ -79,9 +80,10 @@ static pith_status read_sizes(struct pith_model *m, int32_t *key, pith_error *er
     return read_query(m, err);
 }
 
-/* Scores are divided by the root of a head's size, as it is before keys are compressed. With YaRN
-   they are multiplied by what it does to magnitudes, twice, and by the square of 1 + 0.1 u ln s, u
-   its log multiplier and s its factor. llama.cpp does so with linear scaling, too. */
+/* Scores are divided by the root of a head's size before compression of keys. With YaRN they are
+   multiplied by its factor of magnitudes, twice. They are also multiplied by the square of 1 + 0.1
+   u ln s, where u is its log multiplier and s its factor. llama.cpp does so with linear scaling,
+   too. */
 static pith_status read_scale(struct pith_model *m, int32_t key, pith_error *err)
 {
     const struct pi_rope *rope = &m->rope;

@@ -18,7 +18,8 @@ struct pi_attention_weights {
     float *q_norm, *k_norm; /* [dim_k], one for all heads */
     struct pi_matrix wo;    /* [n_embd][n_head * dim_v] */
     float *bo;              /* [n_embd] */
-    float *sinks;           /* [n_head] logits beside those of entries (kv_attend_job) */
+    float *sinks;           /* [n_head] logits of sinks, beside the entries' logits
+                               (kv_attend_job) */
     float *post_norm;       /* [n_embd] of the block's output */
 };
 
@@ -74,9 +75,9 @@ struct pi_moe_weights {
 struct pi_layer {
     struct pi_layer_block block[PI_LAYER_BLOCKS]; /* [n_block] in the order in which they run */
     int32_t n_block;
-    int32_t kv_layer; /* its number among layers with attention: the KV store's, where those with a
-                         window come last; -1: it has none */
-    int32_t delta_layer;        /* its number among those with a delta net */
+    int32_t kv_layer; /* its number among layers with attention, as the KV store counts them: layers
+                         with a window come last; -1: none */
+    int32_t delta_layer;        /* its number among layers with a delta net */
     int32_t window;             /* tokens that a token sees, itself included; 0: all before it */
     const struct pi_rope *rope; /* one of the model's; NULL: queries and keys are not rotated */
 

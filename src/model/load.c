@@ -267,7 +267,7 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
     char name[128];
     snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
     char *field = (char *)&model->layer[l] + spec->offset;
-    if (n_row == 0 || pi_dim_len(hp, spec->col) == 0) /* of what the model does without */
+    if (n_row == 0 || pi_dim_len(hp, spec->col) == 0) /* a part that the model lacks */
         return PITH_OK;
     PI_TRY(pi_find_tensor(model, l, spec, &from, err));
     if (!from.there && spec->required)
@@ -293,8 +293,8 @@ static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, in
     return PITH_OK;
 }
 
-/* Of the embedding a token reads one row. Where the output has a matrix of its own, rows are read where
-   they lie in the file, and nobody packs them. Not so MXFP4, whose scales packing looks at. */
+/* Of the embedding a token reads one row. Where the output has a matrix of its own, rows are read
+   from the file as they lie there, and not packed. Not so MXFP4, whose scales packing looks at. */
 static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_tensor *t, bool tied,
                                   struct pith_model *model, pith_error *err)
 {
@@ -379,7 +379,7 @@ static void plan_blocks(struct pith_model *model)
         }
 }
 
-/* Places the matrices that have several slabs, or those that have one, behind what is placed. */
+/* Places the matrices of several slabs, or of one slab, after the placed ones. */
 static void place(struct pi_plan *plan, bool slabs)
 {
     for (int64_t i = 0; i < plan->n_matrix; i++) {

@@ -12,10 +12,10 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
                           const struct pi_arch *arch, pith_model **out, pith_error *err);
 
 /* Reads and checks the shape of the network and of its layers. model->gguf and model->arch are set.
-   FORMAT, UNSUPPORTED, NOMEM. What was allocated is freed by pith_model_free. */
+   FORMAT, UNSUPPORTED, NOMEM. After a failure pith_model_free frees the allocated parts. */
 pith_status pi_load_hparams(struct pith_model *model, pith_error *err);
 
-/* What a rotation is made of, of a file's keys ARCH.rope.*. */
+/* The keys of a rotation, of a file's ARCH.rope.*. */
 struct pi_rope_keys {
     const char *base;    /* the base's key, "freq_base" */
     float preset;        /* the base where the file does not say */
@@ -50,8 +50,8 @@ pith_status pi_key_number(const struct pith_model *m, const char *name, float mi
                           bool required, float *out, pith_error *err);
 /* *out keeps its preset where the key is absent. */
 pith_status pi_key_bool(const struct pith_model *m, const char *name, bool *out, pith_error *err);
-/* out [n_layer]: an array of truth values, or a period n, of which all layers but each n-th have
-   it: none for 1, all for 0. Absent: the period that is given. */
+/* out [n_layer]: an array of truth values, or a period n: all layers but each n-th are true, none
+   for 1, all for 0. Absent: the given period. */
 pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t period, bool *out,
                            pith_error *err);
 /* attention.sliding_window, or the preset, for the layers of its pattern. */
@@ -81,9 +81,10 @@ pith_status pi_find_tensor(const struct pith_model *m, int32_t l, const struct p
 
 struct pi_beside;
 
-/* Finds, checks and packs every tensor of the file at path, or maps what was packed before. model->hp
-   and model->parts are set. What is beside is done when it succeeds. FORMAT, UNSUPPORTED, NOMEM,
-   CANCELLED. What was allocated is freed by pith_model_free. */
+/* Finds, checks and packs every tensor of the file at path, or maps weights that were packed
+   before. model->hp and model->parts are set. The function of `beside` has returned when it
+   succeeds. FORMAT, UNSUPPORTED, NOMEM, CANCELLED. After a failure pith_model_free frees the
+   allocated parts. */
 pith_status pi_load_weights(struct pith_model *model, const char *path,
                             const pith_model_params *params, struct pi_beside *beside,
                             pith_error *err);

@@ -1,6 +1,6 @@
 /*
- * load_find.c - where a tensor of the model stands in the file: the lengths that shapes are made of,
- * and tensors that a file has as rows of a larger one. It packs nothing and checks no types.
+ * load_find.c - finds a tensor of the model in the file. It owns the lengths of shapes, and tensors
+ * that are rows of a larger one. It packs nothing and checks no types.
  */
 #include <stdio.h>
 
@@ -70,11 +70,11 @@ int64_t pi_dim_len(const struct pi_hparams *hp, enum pi_dim dim)
     return 0;
 }
 
-/* Tensors that may stand in a whole one, one below the other, and what stands above each there. */
+/* Tensors that may be rows of a larger one, and the tensors above each there. */
 static const struct fused {
     const char *name, *whole;
     enum pi_dim above[2], below[2];
-    bool stacked; /* the whole one has all these rows of one slab, then those of the next */
+    bool stacked; /* the whole tensor has all these rows of one slab, then the rows of the next */
     bool turned;  /* and there a tensor's rows are columns */
 } fused_rows[] = {
     {"attn_q.weight",

@@ -1,6 +1,6 @@
 /*
- * load_moe.c - the shape of a mixture of experts, from the file's metadata: how many experts there
- * are, how they are chosen, and which of the first layers do without them.
+ * load_moe.c - the shape of a mixture of experts, from the file's metadata: the number of experts,
+ * their choice, and the first layers without them.
  */
 #include "model/load.h"
 

@@ -165,7 +165,7 @@ static pith_status apply_factors(struct pi_rope *rope, const struct pi_gguf *g, 
     return PITH_OK;
 }
 
-/* pi_rope_load's scaling, of a rotation whose frequencies are those of its base. */
+/* Applies pi_rope_load's scaling to a rotation with the plain frequencies of its base. */
 static pith_status apply_scaling(struct pi_rope *rope, const struct pi_gguf *g, const char *arch,
                                  const struct pi_rope_keys *keys, double base, pith_error *err)
 {

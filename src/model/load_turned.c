@@ -17,7 +17,7 @@ struct job {
     const struct pi_turned *turned;
     const struct pi_dtype_traits *traits;
     float *slab;   /* [n_thread][n_col][n_row] as the file has it */
-    uint8_t *rows; /* [n_thread][PI_GROUP][n_col] floats, or what they become */
+    uint8_t *rows; /* [n_thread][PI_GROUP][n_col] floats, or the type that they become */
 };
 
 static size_t slab_len(const struct pi_matrix *m)

@@ -15,7 +15,7 @@ struct pi_turned {
 };
 
 /* The type of the turned matrix: a block of codes cannot be turned, and becomes F16, whose rounding
-   is small beside that of the codes. Floats stay what they are. */
+   is small beside that of the codes. Floats keep their type. */
 enum pi_dtype pi_turned_type(enum pi_dtype in_file);
 
 /* Packs all slabs. NOMEM, which names the tensor. */

@@ -1,6 +1,6 @@
 /*
- * model.c - pith_model: loading in order, and what the public interface tells of a loaded file. It
- * knows neither the KV store nor the pass.
+ * model.c - pith_model: loading in order, and the public description of a loaded file. It knows
+ * neither the KV store nor the pass.
  */
 #include <stdio.h>
 
@@ -68,8 +68,8 @@ static pith_status copy_token(const struct pi_vocab *v, int32_t id, char **out, 
     return len > 0 ? pi_vocab_token_bytes(v, id, true, *out, len, &len) : PITH_OK;
 }
 
-/* The type that most weight bytes have, and the count of weights: the largest number where tensors
-   of types that nobody knows, and so of any size, have more. */
+/* The type with the most weight bytes, and the count of weights. The count is the largest number
+   where tensors of unknown types, and so of any size, exceed it. */
 static void sum_tensors(struct pith_model *m)
 {
     size_t bytes[64] = {0}, most = 0; /* by type; types that Pith knows are below 64 */
@@ -127,7 +127,7 @@ static void load_vocab(void *ctx)
     job->status = pi_vocab_load(&m->gguf, m->hp.n_vocab, &m->vocab, &job->err);
 }
 
-/* What a vocab_only load knows of the shape is what the file says, and it need not say it. */
+/* A vocab_only load takes the shape from the file as far as the file has one. */
 static pith_status load_both(struct pith_model *m, const char *path,
                              const pith_model_params *params, pith_error *err)
 {
@@ -235,7 +235,7 @@ void pith_model_free(pith_model *m)
     pi_mem_free(m);
 }
 
-/* ---- what the file says ---- */
+/* ---- the file's description ---- */
 
 /* Whether a tensor has a matrix for each expert: "..._exps.weight". */
 static bool is_experts(const struct pi_gguf_tensor *t)

@@ -1,12 +1,12 @@
 /*
- * moe.c - the block of a mixture of experts: a router chooses some experts for each token, and what
- * these make of it is added up with the router's weights. A shared expert, where there is one, takes
+ * moe.c - the block of a mixture of experts. A router chooses some experts for each token, and
+ * their outputs are summed with the router's weights. A shared expert, where there is one, takes
  * every token.
  *
- * The rows of a pass are sorted by expert, each token standing there once for each of its experts.
- * So a matrix is read once for all of its rows, and those of experts that nobody chose are not read.
- * Invariant: a token's sum is formed in the order of its own router, from products whose bits do not
- * depend on rows beside them. So its bits depend on that token alone.
+ * The rows of a pass are sorted by expert; each token has one row for each of its experts. So a
+ * matrix is read once for all of its rows, and experts without a row are not read. Invariant: a
+ * token's sum is added in the order of its own router, from products whose bits do not depend on
+ * other rows. So its bits depend on that token alone.
  */
 #include "model/pass.h"
 
@@ -102,7 +102,7 @@ static void place(struct pi_pass *pass, struct pi_at memory)
     m->shared_up = at[AT_SHARED];
 }
 
-/* ---- who takes which token ---- */
+/* ---- the choice of experts ---- */
 
 static void choose(struct pi_pass *pass)
 {
@@ -127,7 +127,7 @@ static void choose(struct pi_pass *pass)
 
 /* ---- rows of experts ---- */
 
-/* A body over the sorted rows, which cost so many operations each. */
+/* A body over the sorted rows; a row costs about `work` operations. */
 static void expert_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args,
                         int64_t work)
 {
@@ -203,7 +203,7 @@ static void enter_shared(struct pi_pass *pass)
                     (const struct pi_at[]){pass->moe.shared_gate, pass->moe.shared_up}, 2);
 }
 
-/* To h, whose rows nobody reads any more. */
+/* Writes to h, whose rows are not read any more. */
 static void leave_shared(struct pi_pass *pass)
 {
     const struct pi_placed_layer *w = pass->now.w;

@@ -1,9 +1,10 @@
 /*
  * pack.c - packs a model's matrices by plan, all of them in one loop over all threads. It must not
- * know what a matrix is for. A thread reads the rows of some groups into a buffer and packs them
- * from there, so that one copy of the weights is in memory at the end and little more on the way.
+ * know the purpose of a matrix. A thread reads the rows of some groups into a buffer and packs them
+ * from there. So memory holds one copy of the weights at the end, and little more on the way.
  *
- * Invariant: an item writes its own groups, so that neither threads nor their number show.
+ * Invariant: an item writes its own groups, so the result does not depend on threads or their
+ * number.
  */
 #include <stdatomic.h>
 
@@ -28,7 +29,7 @@ struct pack_job {
     size_t buffer_size, rows_size;
     double told;           /* of the progress, on the loading thread */
     atomic_size_t packed;  /* bytes */
-    atomic_bool stop;      /* nothing more is packed, because of what follows: */
+    atomic_bool stop;      /* packing stops, because of this failure: */
     atomic_llong unsound;  /* matrices before this one have scales that are some */
     atomic_bool cancelled; /* by the caller */
     atomic_bool failed;    /* to read or to write: */
@@ -37,7 +38,7 @@ struct pack_job {
 
 /* ---- one matrix ---- */
 
-/* Of those that are turned the loop has none. */
+/* Matrices that are turned have no items in the loop. */
 static int64_t items_of_slab(const struct pi_plan_matrix *what)
 {
     return what->turned ? 0 : pi_ceil_div(what->matrix->n_group, PACK_GROUPS);
@@ -210,7 +211,7 @@ static int64_t matrix_of(const struct pack_job *job, int64_t item)
     return low;
 }
 
-/* Item 0 is what is done beside, where something is. */
+/* Item 0 is the function of `beside`, where there is one. */
 static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct pack_job *job = ctx;

@@ -10,8 +10,8 @@
 #include "model/forward.h"
 #include "model/placed.h"
 
-/* Tokens of an item that attend together: a chunk of the reader's, or what is neither read nor
-   watched of an item. Its attention is a number of tiles. */
+/* Tokens of an item that attend together: a chunk of the reader's, or an item's tokens that are
+   neither read in part nor watched. Its attention is a number of tiles. */
 struct pi_pass_segment {
     int32_t item;
     int32_t t0; /* its first token, of the item's */
@@ -30,7 +30,8 @@ struct pi_pass_moe {
     struct pi_at shared_gate, shared_up; /* [n_tok][n_ff_shared] */
 };
 
-/* Of latent attention (latent.c), beside q, k, v and att, which are those of its lane. */
+/* The scratch of latent attention (latent.c), beside q, k, v and att, which have the lane's
+   shape. */
 struct pi_pass_latent {
     struct pi_at head; /* [max_tok][n_head][dim_key + n_rot] queries, then
                           [max_tok][n_head][dim_out] */
@@ -58,7 +59,7 @@ struct pi_pass_watched_rows {
 
 /* Items whose weights are shown. */
 struct pi_pass_watching {
-    struct pi_pass_watch fn; /* attended NULL: nobody watches */
+    struct pi_pass_watch fn; /* attended NULL: no watch */
     int32_t tile;            /* tokens of an item in one attention call */
     int32_t *items;          /* [max_tok]; NULL without a watch */
     int32_t n;
@@ -68,7 +69,7 @@ struct pi_pass_watching {
     float *out;                        /* [n_thread][tile][n_head][dim_v] likewise a room */
 };
 
-/* What chunks read. */
+/* The chunks of the pass and their entries. */
 struct pi_pass_reading {
     struct pi_pass_reader fn;    /* select NULL: everything is read */
     struct pi_pass_chunk *chunk; /* [cap_chunk] of the running pass */
@@ -81,12 +82,13 @@ struct pi_pass_reading {
 };
 
 struct pi_pass_recalling {
-    struct pi_pass_recaller fn; /* choose NULL: nobody recalls */
+    struct pi_pass_recaller fn; /* choose NULL: no recall */
     int32_t *items;             /* [max_tok] that recall */
     int32_t n;
 };
 
-/* What is fixed when the pass is created; a reader and a limit change the last two. */
+/* The limits of a pass, set when it is created; a reader and a limit of logits change the last
+   two. */
 struct pi_pass_plan {
     struct kv_geometry geometry; /* of the cache */
     int32_t max_tok;
@@ -112,8 +114,8 @@ struct pi_pass_buffers {
     struct pi_at x;        /* [max_tok][n_embd] the residual stream */
     struct pi_at h;        /* [max_tok][n_embd] normed input of a block, then its output */
     struct pi_int8 act;    /* [max_tok] of the widest input */
-    struct pi_at block;    /* [max_tok][the most of all blocks] a block at a time has its rows here:
-                               q, k, v, att, q_gate, and those of the other blocks */
+    struct pi_at block;    /* [max_tok][the most of all blocks] the rows of the running block: q, k,
+                              v, att, q_gate, or another block's */
     struct pi_at q;        /* [max_tok][n_head][dim_k] */
     struct pi_at k;        /* [max_tok][n_head_kv][dim_k] */
     struct pi_at v;        /* [max_tok][n_head_kv][dim_v] */
@@ -184,8 +186,8 @@ struct pi_pass {
     struct pi_pass_recalling recalling;
 };
 
-/* forward.c. A stream with room for calls of attention of so many bytes of scratch, in the place of
-   the one that there is. NOMEM leaves that. */
+/* forward.c. Replaces the stream by one whose calls of attention have attend_size bytes of scratch.
+   NOMEM leaves the old one. */
 pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_error *err);
 
 /* n_row * row_len elements of scratch; NULL, and *ok false, without memory or when any part of the
@@ -240,7 +242,8 @@ struct pi_at pi_pass_turns(const struct pi_pass *pass);
 /* Chooses how many tokens attend together; returns the scratch of a thread. */
 size_t pi_pass_attention_plan(struct pi_pass *pass);
 
-/* What attention of up to max_tok tokens needs beside kernels' scratch; freed by the other. */
+/* The buffers of attention for up to max_tok tokens, beside the kernels' scratch; freed by the
+   other. */
 bool pi_pass_attention_alloc(struct pi_pass *pass);
 void pi_pass_attention_free(struct pi_pass *pass);
 

@@ -1,6 +1,6 @@
 /*
- * placed.c - packs a model's weights for a device. Invariant: whatever there is when memory ends
- * can be freed.
+ * placed.c - packs a model's weights for a device. Invariant: after a failure the present part can
+ * be freed.
  */
 #include "model/placed.h"
 

@@ -1,5 +1,5 @@
 /*
- * plan.h - what goes where, made of a file's tensors before anything is packed: the matrices with
+ * plan.h - the places of a file's tensors, planned before anything is packed: the matrices with
  * their places among the packed weights, and the vectors. load.c makes it, pack.c packs by it,
  * weights_file.c writes it down. A plan borrows the model's file and points into the model.
  */
@@ -32,9 +32,9 @@ struct pi_plan {
     int64_t n_matrix;
     struct pi_plan_vector *vector; /* [n_vector], owned */
     int64_t n_vector;
-    bool *used;          /* [n_tensor] of the file's, those that one of these is made of; owned */
+    bool *used;          /* [n_tensor] of the file's: which ones these are made of; owned */
     size_t weights_size; /* bytes of all packed matrices */
-    size_t places_size;  /* the same with what lies between them */
+    size_t places_size;  /* the same including the gaps between them */
     size_t vectors_len;  /* floats of all vectors, each rounded up to a cache line */
 };
 
@@ -61,9 +61,9 @@ struct pi_pack_target {
     size_t offset;                  /* of the weights in it */
 };
 
-/* Packs every matrix and does what is beside, unless that was done. Where they go into memory, the
-   model's matrices then have their data. The file's pages are given back behind. FORMAT (a scale
-   that is none), IO (of the target), NOMEM, CANCELLED. */
+/* Packs every matrix and calls the function of `beside`, unless that was done. Where they go into
+   memory, the model's matrices then have their data. The file's pages are given back behind. FORMAT
+   (a scale that is none), IO (of the target), NOMEM, CANCELLED. */
 pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *model,
                         const pith_model_params *params, const struct pi_pack_target *target,
                         struct pi_beside *beside, pith_error *err);

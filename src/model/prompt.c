@@ -1,6 +1,6 @@
 /*
- * prompt.c - pith_prompt: a conversation in a model's template, and its tokens. Rendering is
- * chat.c's, tokens are vocab.c's; here the two meet, with the marks of what users wrote.
+ * prompt.c - pith_prompt: a conversation in a model's template, and its tokens. chat.c renders and
+ * vocab.c makes tokens. This file passes the text between them, with marks on the users' text.
  */
 #include "base/mem.h"
 #include "model/model.h"
@@ -100,7 +100,7 @@ pith_status pith_chat_render(const pith_model *m, const char *template_name,
     return status;
 }
 
-/* ---- what was rendered ---- */
+/* ---- the rendered text ---- */
 
 const char *pith_prompt_text(const pith_prompt *prompt, size_t *len)
 {

@@ -9,9 +9,9 @@
 #include "tensor/rope.h"
 #include "pith/pith.h"
 
-/* Of multi-head latent attention (latent.c): what a lane holds is one vector for all heads, whose
-   values are a part of it. hp's dim_k, dim_v and n_head_kv are the lane's: n_rot + n_rank, n_rank,
-   1; heads as they are projected have other sizes. */
+/* The shape of multi-head latent attention (latent.c). A lane holds one vector for all heads, and
+   the values are a part of it. hp's dim_k, dim_v and n_head_kv describe the lane: n_rot + n_rank,
+   n_rank, 1. Projected heads have other sizes. */
 struct pi_latent_shape {
     int32_t n_rank;  /* dimensions of the compressed keys and values; 0: the rest says nothing */
     int32_t n_query; /* of the compressed queries; 0: queries are projected at once */
@@ -21,7 +21,7 @@ struct pi_latent_shape {
 
 struct pi_hparams {
     int32_t n_layer;
-    int32_t n_layer_kv;   /* those with attention, which have lanes */
+    int32_t n_layer_kv;   /* layers with attention, which have lanes */
     int32_t n_layer_full; /* of them: those without a window, which policies work on */
     int32_t n_embd;
     int32_t n_ff;
@@ -34,7 +34,8 @@ struct pi_hparams {
     int32_t n_ctx_train;
     float rms_eps;
     float attn_scale; /* multiplies q.k */
-    bool attn_gated;  /* a head's rows of wq are followed by those of a gate of its output */
+    bool attn_gated;  /* in wq, the rows of a head's query are followed by the rows of its output
+                         gate */
     struct pi_delta_shape delta;
     struct pi_latent_shape latent;
     struct pi_moe_rule moe;
@@ -53,7 +54,7 @@ bool pi_model_has_layers(const struct pith_model *m);
 
 /* How the keys of a layer of the KV store are rotated. A shape alone has one rotation. */
 const struct pi_rope *pi_model_kv_rope(const struct pith_model *m, int32_t kv_layer);
-/* How the keys of layers without a window are rotated, of those that are. */
+/* The rotation of keys in the layers without a window that rotate them. */
 const struct pi_rope *pi_model_rope(const struct pith_model *m);
 
 /* UNSUPPORTED where no layer holds the whole text: what `field` asks for would have nothing to work

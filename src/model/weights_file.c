@@ -1,10 +1,10 @@
 /*
- * weights_file.c - the file of packed weights: its head, what it is checked by, and how it is made.
- * It must not know how weights are packed.
+ * weights_file.c - the file of packed weights: its head, its checks, and how it is made. It must
+ * not know how weights are packed.
  *
  * Invariant: a file is mapped only where its head names this model's file, this layout of packed
- * weights and these matrices, and where it is as long as the head says. Files appear under their
- * name only when they are whole and on disk.
+ * weights and these matrices. Its length must also be as the head says. A file appears under its
+ * name only when it is whole and on disk.
  */
 #include <stdio.h>
 
@@ -44,9 +44,9 @@ static size_t sample_of(const struct pi_gguf_tensor *t)
     return t->size < SAMPLE_SIZE ? t->size : SAMPLE_SIZE;
 }
 
-/* What tells this model's files from others: their sizes and when they changed, everything before
-   the first tensor's bytes, and of each tensor its name, shape, place and first bytes. All samples
-   are asked for first, so that a disk reads them together. */
+/* A checksum that tells this model's files from others. It covers their sizes and times of change,
+   and everything before the first tensor's bytes. It also covers each tensor's name, shape, place
+   and first bytes. It prefetches all samples first, so that a disk reads them together. */
 static uint64_t sum_of_source(const struct pith_model *model)
 {
     struct pi_sum sum;
@@ -111,7 +111,7 @@ pith_status pi_weights_head_make(const struct pi_plan *plan, const struct pith_m
     pi_put(&c, sum_of_source(model), 8);
     pi_put(&c, out->file_size, 8);
     pi_put(&c, out->offset, 8);
-    c.at = PI_WEIGHTS_FIXED; /* what is between is zero */
+    c.at = PI_WEIGHTS_FIXED; /* the bytes between are zero */
     for (int64_t i = 0; i < plan->n_matrix; i++)
         put_entry(&c, model, &plan->matrix[i]);
     pi_put(&c, pi_sum_of(out->data, end), PI_WEIGHTS_SUM);
@@ -132,7 +132,7 @@ static bool same(const uint8_t *data, const struct pi_weights_head *head, size_t
     return memcmp(data + at, head->data + at, size) == 0;
 }
 
-/* What differs is named by the first field that does. */
+/* Names the first field that differs. */
 pith_status pi_weights_check(const void *bytes, size_t size, const struct pi_weights_head *head,
                              bool *ours, pith_error *err)
 {
@@ -176,7 +176,7 @@ static void use(const struct pi_plan *plan, struct pith_model *model, const stru
                 size_t offset)
 {
     model->weights_file = *file;
-    model->weights = (uint8_t *)file->data + offset; /* nobody writes to packed weights */
+    model->weights = (uint8_t *)file->data + offset; /* packed weights are never written to */
     pi_file_huge(file, offset, model->experts_at);   /* of experts more than one would be read */
     for (int64_t i = 0; i < plan->n_matrix; i++)
         plan->matrix[i].matrix->data = model->weights + plan->matrix[i].place;

@@ -1,7 +1,7 @@
 /*
  * weights_file.h - packed weights in a file beside the model, which a later start maps instead of
- * packing (docs/weights-file.md). Its head holds all that the weights depend on, and nothing else:
- * a file is used where its head is, byte for byte, the one that would be written now.
+ * packing (docs/weights-file.md). Its head holds everything that the weights depend on, and nothing
+ * else. A file is used only if its head is, byte for byte, the one that would be written now.
  */
 #ifndef PI_WEIGHTS_FILE_H
 #define PI_WEIGHTS_FILE_H
@@ -14,7 +14,7 @@
 #define PI_WEIGHTS_ENTRY 48 /* of a matrix in the table */
 #define PI_WEIGHTS_SUM 8    /* behind the table */
 
-/* What the file of a plan begins with, and its size. */
+/* The head of a plan's file, and its size. */
 struct pi_weights_head {
     uint8_t *data; /* [size], owned */
     size_t size;
@@ -27,8 +27,8 @@ pith_status pi_weights_head_make(const struct pi_plan *plan, const struct pith_m
                                  struct pi_weights_head *out, pith_error *err);
 void pi_weights_head_free(struct pi_weights_head *head);
 
-/* Whether data [size] is the whole file that begins with this head. FORMAT says what is wrong with
-   it; *ours then tells whether it is a file of packed weights at all, which may be replaced. */
+/* Whether data [size] is the whole file that begins with this head. FORMAT names the fault. *ours
+   then tells whether it is a file of packed weights at all, which may be replaced. */
 pith_status pi_weights_check(const void *data, size_t size, const struct pi_weights_head *head,
                              bool *ours, pith_error *err);
 

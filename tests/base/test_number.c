@@ -1,4 +1,4 @@
-/* Numbers in text: the double that strtod makes of them in the C locale, whatever the locale. */
+/* Numbers in text: the double that strtod reads in the C locale, under every locale. */
 #include <locale.h>
 #include <math.h>
 #include <string.h>
@@ -60,7 +60,7 @@ TEST(refuses_what_is_no_number)
     assert_false(pi_number_read("12.5e3", 5, &x));
 }
 
-/* Within what is promised to be exact, and beyond it. */
+/* Numbers within the range that is promised to be exact, and beyond it. */
 TEST(reads_numbers_as_strtod_does)
 {
     uint64_t rng = 4;

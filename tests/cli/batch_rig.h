@@ -1,6 +1,7 @@
 /*
- * batch_rig.h - what the tests of `pith batch` share: files of requests, runs of the command, and
- * its output by custom_id. For one file of a test program, which asks for POSIX.1-2008 first.
+ * batch_rig.h - the common part of the tests of `pith batch`: files of requests, runs of the
+ * command, and its output by custom_id. For one file of a test program, which asks for POSIX.1-2008
+ * first.
  */
 #ifndef PI_TEST_BATCH_RIG_H
 #define PI_TEST_BATCH_RIG_H
@@ -197,8 +198,8 @@ static inline json_t *batch_all(const char *in, const char *out, const char *con
     return read_output(out);
 }
 
-/* The same lines whatever runs beside and however: but for the time, the tokens that were found,
-   and the order. */
+/* The lines are the same with any other requests and options, except for the time, the found
+   tokens, and the order. */
 static inline void forget_company(json_t *all)
 {
     const char *id;

@@ -1,7 +1,7 @@
 /*
- * The `pith` command from outside: what it prints where, what it refuses and in which words, and
- * its exit status. Every verb runs on the model of the repository. Conversations are in
- * test_cli_chat.c, readers that go away and full disks in test_cli_output.c.
+ * The `pith` command from outside: its output, its refusals and their words, and its exit status.
+ * Every verb runs on the model of the repository. Conversations are in test_cli_chat.c, readers
+ * that go away and full disks in test_cli_output.c.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -352,7 +352,8 @@ TEST(run_keeps_packed_weights)
     free(hash);
 }
 
-/* A keep policy: what it did is said, and the KV memory is what it needs. */
+/* With a keep policy the output reports its work, and the KV memory has the size that the policy
+   needs. */
 TEST(run_tells_what_a_keep_policy_did)
 {
     struct said s =

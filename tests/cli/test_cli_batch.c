@@ -14,7 +14,7 @@ TEST_GROUP(folder_make, folder_remove);
 
 #define N_REQUEST 12
 
-/* ---- what each gets alone ---- */
+/* ---- the answers of single runs ---- */
 
 /* The output of `pith run` with these memory options. */
 static struct said run_alone(const struct plain *p, const char *const *memory)
@@ -119,7 +119,7 @@ TEST(chat_requests_get_what_run_answers)
     json_object_set_new(body, "n", json_integer(3));
     json_object_set_new(body, "model", json_string("some \"model\""));
     add_line(file, "several", "/v1/chat/completions", body);
-    /* Its own system message stands in the place of the option's, and parts are lines. */
+    /* The line's own system message replaces the option's, and parts are lines. */
     add_line(file, "parts", "/v1/chat/completions",
              json_pack("{s:[{s:s, s:s}, {s:s, s:[{s:s, s:s}, {s:s, s:s}]}], s:i, s:i}", "messages",
                        "role", "developer", "content", "Be brief.", "role", "user", "content",
@@ -265,7 +265,7 @@ struct row {
     double logprob;
 };
 
-/* The library's greedy tokens after a text, with what the model thought of them. */
+/* The library's greedy tokens after a text, with their log probabilities. */
 static int32_t make_rows(const char *text, int32_t n, struct row *rows)
 {
     pith_model *model = NULL;

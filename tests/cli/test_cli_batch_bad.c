@@ -1,6 +1,6 @@
 /*
- * `pith batch` on what is wrong: files that are refused as a whole, requests that are answered with
- * what is wrong with them, options.
+ * `pith batch` on faulty input: files that are refused as a whole, requests that are answered with
+ * their fault, options.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -50,7 +50,7 @@ TEST(a_file_without_requests_is_refused)
     }
 }
 
-/* A request that is wrong is answered with what is wrong, and the others go on. */
+/* A faulty request is answered with its fault, and the others go on. */
 TEST(a_bad_request_is_answered_and_the_others_go_on)
 {
     char in[128], out[128], id[16];

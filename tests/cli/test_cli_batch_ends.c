@@ -1,6 +1,6 @@
 /*
- * `pith batch` that ends before the end: whatever ends it, the output holds whole lines that
- * --resume goes on from.
+ * `pith batch` that ends early. For every cause, the output holds whole lines, and --resume goes on
+ * from them.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -147,7 +147,7 @@ TEST(a_full_disk_leaves_whole_lines)
     expect_word(s.err, "of 64 requests are in it");
     said_free(&s);
     assert_in_range(count_lines(out), 3, N_LONG - 1);
-    json_t *part = read_output(out); /* what was begun of a line is taken back */
+    json_t *part = read_output(out); /* a partial line is removed */
     json_decref(part);
     expect_rest(in, out, whole);
     json_decref(whole);

@@ -334,7 +334,8 @@ TEST(refuses_what_is_no_statistics)
     said_free(&s);
 }
 
-/* Earlier an option chose what is learnt: such lines work, and one line says what they are now. */
+/* Earlier an option chose the method: such command lines still work, and one line names the present
+   form. */
 TEST(older_lines_name_the_command_that_they_are_now)
 {
     char path[128], loki[160], share[] = "--share=memshare";

@@ -124,9 +124,9 @@ TEST(a_full_memory_ends_the_answer)
 struct terminal {
     int fd;
     pid_t pid;
-    char text[1 << 16]; /* what it showed since the last wait */
+    char text[1 << 16]; /* its output since the last wait */
     size_t len;
-    bool at_prompt; /* what was waited for last is the editor's prompt */
+    bool at_prompt; /* the last wait ended at the editor's prompt */
 };
 
 static void terminal_open(struct terminal *t, const char *const *words)

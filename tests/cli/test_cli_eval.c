@@ -1,6 +1,6 @@
 /*
- * test_cli_eval.c - `pith eval` as its users meet it: the list of tasks, where results go, and what
- * is said when something is wrong.
+ * test_cli_eval.c - `pith eval` on the command line: the list of tasks, the files of results, and
+ * the messages for faults.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -246,7 +246,7 @@ TEST(a_full_file_sends_the_result_to_standard_output)
     said_free(&s);
 }
 
-/* One cut per context; what is wrong with a file or a policy is one sentence. */
+/* One cut per context; a fault of a file or a policy is one sentence. */
 TEST(cuts_once_per_context_and_refuses_bad_facts)
 {
     static const char line[] =

@@ -247,7 +247,7 @@ TEST(what_is_lacking_is_refused)
 
 /* ---- one table of loading options ---- */
 
-/* Every command that loads a model takes what is said of loading: the value is looked at. */
+/* Every command that loads a model accepts the options of loading: the test checks their values. */
 TEST(every_command_takes_the_loading_options)
 {
     static const char *const commands[][4] = {

@@ -107,7 +107,7 @@ TEST(ends_quietly_when_the_reader_leaves)
     close(in);
 }
 
-/* Ctrl-C ends the text; what was said stays, and the statistics follow. */
+/* Ctrl-C ends the text; the text so far stays, and the statistics follow. */
 TEST(an_interrupt_ends_the_text_and_statistics_follow)
 {
     static const char *const words[] = {"run",    ON_MODEL,       "-p",     "The", "-n",

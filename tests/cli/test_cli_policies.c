@@ -1,5 +1,5 @@
 /*
- * `pith policies`: what it lists is what --keep takes.
+ * `pith policies`: --keep accepts every policy that it lists.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -20,7 +20,7 @@ TEST_GROUP(folder_make, folder_remove);
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
-#define FACT "plain book" /* what the prompt asks for; it stands at about token 320 */
+#define FACT "plain book" /* the answer to the prompt; it is at about token 320 */
 #define KEEP "streaming:budget=256"
 #define RUN "run", "-m", MODEL, "-t", "1", "-f", PROMPT, "--temp", "0", "-n", "4", "--ignore-eos"
 #define CAP 4096
@@ -265,8 +265,8 @@ TEST(a_named_session_serves_the_next_process)
 
 /* ---- chat ---- */
 
-/* The prompt without its question as one message, whose lines are continued, and then the question;
-   what was said is saved. */
+/* The prompt without its question is one message, whose lines are continued, and the question
+   follows. The conversation is saved. */
 static json_t *converse(const char *template_name, const char *recall)
 {
     static char text[CAP * 8], input[2 * CAP * 8];

@@ -106,7 +106,7 @@ TEST(run_tells_what_was_shared)
     said_free(&s);
 }
 
-/* Nothing is lost by what the default thresholds share. */
+/* Sharing with the default thresholds loses no fact. */
 TEST(default_thresholds_keep_the_answer)
 {
     struct said plain = command(NULL, RUN, NULL),

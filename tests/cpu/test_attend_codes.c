@@ -177,7 +177,7 @@ static void call_free(struct call *c)
     test_free(c->o);
 }
 
-/* Decoding, by one level, gives what the codes stand for. */
+/* Decoding by one level gives the numbers of the codes. */
 static void check_decode(const struct call *c, const struct pi_attend_kernels *cpu)
 {
     int32_t len = c->page.page_len;
@@ -241,7 +241,7 @@ static void check_call(const struct call *c, const struct pi_attend_kernels *cpu
     test_free(plain);
 }
 
-/* Weights that are dropped and those that are not, as the header has it. */
+/* Dropped weights and others, as the header defines them. */
 static void check_drop(struct call *c, const struct pi_attend_kernels *cpu, uint64_t *rng)
 {
     uint64_t want = 0;
@@ -320,7 +320,7 @@ TEST(kernels_read_groups_of_any_length)
 
 /* ---- rounded values ---- */
 
-/* The kernels of a level, and of AVX-512 those that processors without products of bf16 have. */
+/* The kernels of a level. For AVX-512, the ones for processors without products of bf16. */
 static bool fill_variant(int32_t i, struct pi_kernels *out)
 {
     if (i < PI_CPU_N_LEVEL)
@@ -578,7 +578,7 @@ static void check_peaked(enum kv_type type_v, int32_t n_tok, int32_t n_group, ui
         struct kv_attend_tap tap = {.weight = weight[i], .row_stride = stride};
         attend(&f, 0, n_tok, out[i], &tap);
         assert_same_bits(out[i], f.out, out_len(&f), "with a tap");
-        if (i == 0) { /* the stored values under all weights, but for what is dropped */
+        if (i == 0) { /* the stored values under all weights that are not dropped */
             float v[DIM];
             double *sum = test_calloc(out_len(&f), sizeof(double)), most = 0;
             int32_t n_small = 0;

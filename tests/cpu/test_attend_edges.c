@@ -196,7 +196,7 @@ TEST(a_tile_holds_a_useful_number_of_rows)
     }
 }
 
-/* ---- what is asked for ahead ---- */
+/* ---- prefetches ---- */
 
 /* Outputs over a page, [n_row][dim_v], with the logits in x. */
 static void page_attend(const struct pi_attend_kernels *cpu, const struct kv_class *kind,
@@ -264,7 +264,7 @@ static void check_asking(enum kv_type type, int32_t dim, int32_t n_row)
     close_all(&f);
 }
 
-/* Asking the memory for what is read later changes no bits, wherever it is to go. */
+/* Prefetching later pages, into either level of cache, changes no bits. */
 TEST(asking_changes_nothing)
 {
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};

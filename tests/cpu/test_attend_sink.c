@@ -1,6 +1,6 @@
 /*
- * test_attend_sink.c - a sink takes its share of a row's attention and adds nothing: output and
- * weights are those without it, times what is left. One of minus infinity is none, to the bit.
+ * test_attend_sink.c - a sink takes its share of a row's attention and adds nothing. Output and
+ * weights are as without it, times the remaining share. One of minus infinity is none, to the bit.
  */
 #include "attend_check.h"
 
@@ -47,7 +47,7 @@ static void assert_near(double got, double want, double size, const char *what)
         fail_msg("%s: %.9g, not %.9g", what, got, want);
 }
 
-/* Row r beside what it is without the sink. */
+/* Compares row r with its result without the sink. */
 static void check_row(const struct result *with, const struct result *without, size_t r, float sink)
 {
     double share = exp((double)sink - without->max[r]);

@@ -224,7 +224,7 @@ static void check_scalar(enum pi_dtype type, int32_t n_col, bool extreme)
                 magnitude += fabs((double)row[c] * x);
             }
             double error = fabs(sum - (double)out[t * N_ROW + r]);
-            /* Minimums and codes cancel: what is rounded may be 40 times what is left. */
+            /* Minimums and codes cancel: rounded terms may be 40 times the result. */
             if (!(error <= 1e-6 * magnitude * (extreme ? 40 : 10)))
                 fail_msg("%s row %d token %d: %.9g, not %.9g (error %g of %g)", traits->name, r, t,
                          (double)out[t * N_ROW + r], sum, error, magnitude);
@@ -457,7 +457,7 @@ TEST(scalar_tokens_are_independent)
     }
 }
 
-/* The probes count what they did. */
+/* The probes return the number of operations that they ran. */
 TEST(probes_count_what_they_did)
 {
     for (int32_t level = 0; level < PI_CPU_N_LEVEL; level++) {

@@ -1,7 +1,7 @@
 /*
  * test_checked.c - the device of tests. A process that takes one of its addresses for a pointer dies.
- * What is asked of a stream happens late and by what the arguments were: the host may overwrite
- * them at once, and change the tables of lanes. A caller that does not wait sees nothing of it.
+ * A stream does its work late, by copies of the arguments. So the host may overwrite them at once,
+ * and change the tables of lanes. A caller that does not wait sees nothing of the work.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -119,7 +119,7 @@ static void late_free(struct late *l)
     d->free(d, l->x);
 }
 
-/* What is there without a wait, as nobody but a test may look. */
+/* The value there without a wait. Only a test may look at it. */
 static float seen(struct pi_at x, size_t i)
 {
     float value;

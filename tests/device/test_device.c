@@ -148,7 +148,7 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
     return e;
 }
 
-/* Reads a text, saves it, and goes on from what the other device saved. */
+/* Reads a text, saves it, and goes on from the other device's file. */
 TEST(engines_agree)
 {
     char path[N_DEVICE][64];

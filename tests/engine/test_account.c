@@ -9,7 +9,7 @@
 #include <malloc.h>
 #endif
 
-#define N_WARM 2048 /* tokens of a first sequence, so that what is taken once is there */
+#define N_WARM 2048 /* tokens of a first sequence, which makes the allocations that happen once */
 /* Sequences, so that pages of the system weigh little. Sanitizers do not weigh. */
 #define N_SEQ (TEST_STRIDE > 1 ? 2 : 8)
 #define N_TOKEN 2048 /* of each */
@@ -71,7 +71,7 @@ static pith_seq *fill(pith_engine *e, int32_t n, uint64_t seed)
     return seq;
 }
 
-/* Fills an engine, and compares what it says with what the system says. */
+/* Fills an engine, and compares its account with the system's. */
 static pith_memory_stats check_growth(const char *keep, const char *recall)
 {
     pith_engine_params p = params_of(keep, recall);

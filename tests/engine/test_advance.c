@@ -1,7 +1,7 @@
 /*
  * test_advance.c - an evaluation that is stopped within a pass (pith_engine_params.on_advance). It
  * leaves the sequence as one that was stopped behind the pass before did, or as it was; going on
- * gives the same bits. With keep_read a cancelled prompt keeps what was read.
+ * gives the same bits. With keep_read a cancelled prompt keeps the tokens that were read.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -39,7 +39,7 @@ static void unload(void)
     mem_check(NULL);
 }
 
-/* ---- who stops ---- */
+/* ---- stopping ---- */
 
 struct stopper {
     int32_t n_asked;

@@ -60,7 +60,7 @@ static pith_draft_params always(int32_t n_max)
     return p;
 }
 
-/* ---- what is the same ---- */
+/* ---- comparisons ---- */
 
 TEST(drafts_change_no_text_at_any_temperature)
 {
@@ -179,7 +179,7 @@ TEST(drafts_may_begin_and_end_anywhere_in_a_page)
     pith_engine_free(e);
 }
 
-/* The memory ends in the middle of a text: at the same token, whatever was drafted there. */
+/* The memory ends in the middle of a text, at the same token for every draft. */
 TEST(memory_ends_at_the_same_token_with_drafts)
 {
     int64_t n_draft = 0, n_accepted = 0;
@@ -193,7 +193,7 @@ TEST(memory_ends_at_the_same_token_with_drafts)
     assert_true(n_draft > n_accepted && n_accepted > 30);
 }
 
-/* A conversation in one sequence, forked on the way: the index follows what the sequence holds. */
+/* A conversation in one sequence, forked on the way: the index follows the sequence's tokens. */
 TEST(drafts_follow_turns_and_forks)
 {
     int32_t turn[512];
@@ -228,7 +228,8 @@ TEST(drafts_follow_turns_and_forks)
 
 /* ---- a model that drafts ---- */
 
-/* The model itself drafts what it would say, when it takes the likeliest: all of it comes true. */
+/* The model itself drafts its likeliest tokens: when it takes the likeliest, every draft is
+   accepted. */
 TEST(the_model_itself_drafts_what_comes_true)
 {
     int64_t n_draft = 0, n_accepted = 0;
@@ -273,8 +274,8 @@ TEST(the_text_goes_on_when_the_drafting_models_memory_ends)
 
 /* ---- by itself ---- */
 
-/* As it is by default, measuring: whatever it decides, the text is the same; and on a text that
-   repeats itself it drafts. */
+/* The default, which measures: the text is the same for every decision, and it drafts on a text
+   that repeats itself. */
 TEST(measuring_by_default_changes_no_text)
 {
     int64_t n_draft = 0, n_accepted = 0;
@@ -409,7 +410,7 @@ TEST(a_tap_hears_each_token_once)
     pith_engine_free(e);
 }
 
-/* Wherever memory ends, the text is what it would be, or there is none. */
+/* Wherever memory ends, the text is as without drafts, or there is none. */
 TEST(failing_allocations_change_no_text)
 {
     static struct told plain, told;

@@ -79,7 +79,7 @@ static void embed(pith_engine *e, int32_t n, float *out)
     check(pith_embed(e, tokens, n, out, &err), &err);
 }
 
-/* ---- what the logits say ---- */
+/* ---- comparison with logits ---- */
 
 struct collected {
     int32_t first, last; /* positions that are summed */
@@ -220,7 +220,7 @@ TEST(chunks_and_threads_change_no_bit)
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static bool stop(void *user, const pith_tap_rows *rows)
 {
@@ -433,7 +433,7 @@ TEST(every_text_has_a_vector)
     assert_true(fabs(square - 1) < 1e-5);
     check(e->text(e, "the red", 7, other, &err), &err);
     assert_memory_not_equal(vector, other, sizeof(vector));
-    /* Nothing, but for what the tokenizer puts around it. */
+    /* Nothing except the tokens that the tokenizer adds. */
     check(e->text(e, "", 0, vector, &err), &err);
     check(e->text(e, "\xff", 1, other, &err), &err);
     e->close(e);

@@ -135,7 +135,8 @@ TEST(every_processor_level_gives_the_same_bits)
     assert_int_equal(pith_cpu_level_set(NULL, NULL), PITH_OK);
 }
 
-/* Sequences of several lengths, fed together in uneven portions, give what each gives alone. */
+/* Sequences of several lengths, fed together in uneven portions, give the results that each gives
+   alone. */
 TEST(company_in_a_batch_changes_no_bit)
 {
     static const int32_t portion[MAX_SEQ] = {1, 5, 33, 90};

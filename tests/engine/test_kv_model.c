@@ -161,13 +161,13 @@ static void op_fork(struct world *w, const struct pair *from, struct pair *to)
 struct stretch {
     int32_t slot, n;
     int32_t first, head; /* page of the first, and entries before it there */
-    int32_t last, gone;  /* page behind it, and those that go there */
+    int32_t last, gone;  /* page after it, and number of entries to evict there */
     int32_t from, index; /* slot and page of its first entry, */
     int32_t n_from;      /* pages */
 };
 
-/* Draws one, mostly within what there is; from's page is drawn by number, and at times what goes is
-   a page, too. */
+/* Draws a stretch, mostly within the lane. from's page is drawn by number, and at times the stretch
+   to replace is a page, too. */
 static void draw_stretch(struct world *w, const struct lane *m, const struct lane *q,
                          struct stretch *s)
 {

@@ -66,7 +66,7 @@ TEST(finds_what_asks_at_the_end)
     expect_behind("What is the code word? Answer with the word, nothing else:",
                   "What is the code word? Answer with the word, nothing else:");
     expect_behind("Who sent it? And where is she now?\n", "Who sent it? And where is she now?");
-    /* A question of the text before has no part in what asks behind it. */
+    /* A question in the text before does not belong to the question after it. */
     expect_behind("Why did they go? They had no bread. Tell me the name of the ship.",
                   "Tell me the name of the ship.");
     expect_behind("Who came?\n\nList the ships.", "List the ships.");
@@ -77,7 +77,7 @@ TEST(finds_what_asks_at_the_end)
     expect_behind("\"Who is it?\" he asked. Name the ship!", "Name the ship!");
     expect_behind("(Which of the two is older?)", "(Which of the two is older?)");
     expect_behind("Quel est le mot de passe ?", "Quel est le mot de passe ?");
-    /* Lines end sentences, but for those that were wrapped. */
+    /* Lines end sentences, except wrapped ones. */
     expect_behind("\n    }\nwhat does main return?", "what does main return?");
     expect_behind("\nreturn a ? b : c;\nWhich value is returned?", "Which value is returned?");
     expect_behind("\nWhat is the name of the harbour that was rebuilt\nafter the fire?",
@@ -166,7 +166,7 @@ TEST(finds_the_place_in_front_of_the_question)
     expect_place(two, two, "my question: yes?\n", "yes?");
     expect_place(chat, "  A.\nQuestion: B? ", "Question: B?<|im_end|>\n<|im_start|>assistant\n",
                  "B?");
-    /* No farther back than the message, whatever stands on its line. */
+    /* No farther back than the message, for any text on its line. */
     expect_place(inline_chat, "Question: B?", "Question: B? [/INST]", "B?");
     /* The last occurrence, and nothing where the text has another message. */
     expect_place("Question: B?\nA.\nQuestion: B?", "A.\nQuestion: B?", "Question: B?", "B?");

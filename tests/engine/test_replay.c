@@ -345,7 +345,7 @@ TEST(stops_do_not_matter)
 
 /* ---- the very policy ---- */
 
-/* A run of the model with a policy, recorded: replay of the file keeps what the lanes kept. */
+/* A run of the model with a policy, recorded: replay of the file keeps the entries of the run. */
 TEST(same_as_the_engine)
 {
     static const char *const keeps[] = {"streaming:budget=40,slack=16,sinks=4",
@@ -405,7 +405,7 @@ TEST(same_as_the_engine)
     pith_model_free(model);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static pith_status try_both(const char *path, const char *keep, const char *read, const int32_t *at,
                             int32_t n_at, int32_t n_query, int32_t n_missing, pith_error *err)

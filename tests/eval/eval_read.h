@@ -1,6 +1,5 @@
 /*
- * eval_read.h - for tests of evaluations: what stands in a result, and the notes that one makes.
- * Beside folder.h.
+ * eval_read.h - for tests of evaluations: reads results and notes. Beside folder.h.
  */
 #ifndef TESTS_EVAL_READ_H
 #define TESTS_EVAL_READ_H

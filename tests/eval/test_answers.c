@@ -92,7 +92,8 @@ static void check_model(const char *name)
 
     snprintf(path, sizeof(path), GOLDEN, name);
     json_t *lines = read_lines(path), *needles = read_lines(NEEDLES);
-    assert_int_equal(json_array_size(lines), 1 + N_PROMPT); /* the first says who made it */
+    assert_int_equal(json_array_size(lines),
+                     1 + N_PROMPT); /* the first line says how it was made */
     for (size_t i = 1; i < json_array_size(lines); i += TEST_STRIDE) {
         const json_t *line = json_array_get(lines, i);
         const char *prompt = prompt_of(line, needles);

@@ -1,6 +1,6 @@
 /*
- * test_eval.c - what the measuring tasks share: random numbers, texts, intervals, prompts and
- * answers on pith-nano, the shape of results and their printing.
+ * test_eval.c - the common part of the measuring tasks: random numbers, texts, intervals, prompts
+ * and answers on pith-nano, the shape of results and their printing.
  */
 #include <math.h>
 #include <string.h>
@@ -294,7 +294,7 @@ TEST(every_token_is_the_likeliest_by_default)
     free(ids);
 }
 
-/* A policy's evictions are counted, and memory is sized for what it leaves. */
+/* A policy's evictions are counted, and the memory has the size for its entries. */
 TEST(counts_evictions_and_sizes_memory_for_them)
 {
     struct eval_setup setup = make_setup();

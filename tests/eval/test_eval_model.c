@@ -253,7 +253,8 @@ TEST(questions_run_on_the_model)
     assert_false(json_equal(json_array_get(texts, 0), json_array_get(texts, 1))); /* sampled */
     p.n_parallel = 4;
     assert_int_equal(eval_questions(&setup, &p, &together, &err), PITH_OK);
-    assert_true(json_equal(rows, json_object_get(together, "rows"))); /* whatever the company */
+    assert_true(json_equal(rows, json_object_get(together, "rows"))); /* the same beside other
+                                                                         tasks */
     assert_int_equal(summary(together, "generated_tokens"), summary(result, "generated_tokens"));
     assert_int_equal(summary(together, "prompt_tokens"), summary(result, "prompt_tokens"));
     p.n_parallel = 0;

@@ -251,7 +251,8 @@ TEST(the_page_shows_shares_that_were_read)
     add_result(file, "snapkv:budget=64", 0, 0.25);
     assert_int_equal(fclose(file), 0);
     check(eval_report(&path, 1, &page, NULL, &err), &err);
-    /* A line per read policy, a map for every result, and what was read in chart and table. */
+    /* A line per read policy, a map for every result, and the share that was read in chart and
+       table. */
     assert_int_equal(count(page.data, "mean score by depth and length, "), 4);
     assert_non_null(strstr(page.data, "mean score by depth and length, read quoka at 12.5%"));
     assert_non_null(strstr(page.data, "mean score by depth and length, read snapkv at 64"));

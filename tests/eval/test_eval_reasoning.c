@@ -194,7 +194,7 @@ static int read_graph(const char *text, struct told *g, const char **rest)
     return n;
 }
 
-/* Writes the trace from what the prompt says, with names alone. */
+/* Writes the trace from the prompt's statements, with names alone. */
 static void retell(const struct told *g, int n, const char *start, int steps, struct eval_text *out)
 {
     int stack[64], depth = 1, order[64], n_seen = 1;
@@ -283,7 +283,7 @@ TEST(scores_the_last_state_of_a_trace)
                      "State: at Anton. Stack: Anton under Hugo under Maria. Visited:",
                      want, &s);
     assert_true(!s.stack && s.depth && !s.node && s.lines == 0.5 && s.f1 == 0.0);
-    /* Cut within the stack: what is there is right so far, but it is no stack. */
+    /* Cut within the stack: the part is right so far, but it is no stack. */
     eval_trace_score("State: at Hugo. Stack: Hugo under Anton under Maria", want, &s);
     assert_false(s.stack || s.parsed);
     eval_trace_score("<think>State: at Hugo. Stack: Hugo under Anton under Maria.", want, &s);

@@ -122,7 +122,7 @@ TEST(a_sweep_has_recall_as_a_dimension)
     json_decref(table);
 }
 
-/* A result is known by all options of recall, and what is there does not run again. */
+/* A result is identified by all options of recall, and a present result does not run again. */
 TEST(a_result_is_known_by_all_options_of_recall)
 {
     char notes[NOTES_SIZE];

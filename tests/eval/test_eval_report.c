@@ -1,6 +1,6 @@
 /*
- * test_eval_report.c - the page of a report: well-formed whatever the results hold, complete,
- * alone, and with the figures of the results on it and no others.
+ * test_eval_report.c - the page of a report: well-formed for any results, complete, self-contained,
+ * and with the figures of its results and no others.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -373,7 +373,8 @@ TEST(shows_every_policy_at_every_budget)
     assert_in_range(strstr(large, ">0.25<") - large, 1, 200);
     assert_in_range(strstr(full, ">0.50<") - full, 1, 200);
     eval_text_free(&page);
-    /* Rows of which one lacks what the others differ in: the policy's figure at the budget. */
+    /* One row lacks the setting in which the others differ: it gives the policy's figure at the
+       budget. */
     struct line other[3];
     memcpy(other, lines, sizeof(other));
     other[2].rows = "[{\"score\": 0.125}]";
@@ -459,7 +460,7 @@ TEST(shows_texts_that_are_no_utf8)
     write_lines(in_folder("\xff\xc3.jsonl"), &line, 1, "");
     struct eval_text page = page_of(in_folder("\xff\xc3.jsonl"), NULL);
     check_well_formed(&page);
-    json_t *read_back = json_stringn(page.data, page.len); /* NULL for what is no UTF-8 */
+    json_t *read_back = json_stringn(page.data, page.len); /* NULL for invalid UTF-8 */
     assert_non_null(read_back);
     json_decref(read_back);
     eval_text_free(&page);

@@ -18,7 +18,7 @@
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_REQUEST 6
 #define N_PART 4
-/* Thresholds that random steps pass, too: something is shared whatever the model makes of it. */
+/* Thresholds that even random steps pass: pages are shared for any model. */
 #define LOOSE "memshare:step=0.5,block=1000,relative=2"
 
 static pith_model *nano;
@@ -366,11 +366,11 @@ TEST(the_columns_of_the_table_agree)
     assert_true(number(none, "same") == 1.0);
     assert_true(number(none, "cached_tokens") == 0.0);
     assert_true(number(none, "running") < N_REQUEST); /* the memory is too small for all */
-    assert_true(number(prefix, "same") == 1.0);       /* what is reused is exact */
+    assert_true(number(prefix, "same") == 1.0);       /* reused entries are exact */
     assert_true(number(prefix, "cached_tokens") > 0.0);
     assert_true(number(prefix, "saved") > 0.0);
 
-    /* Neither threads nor a second time change what is counted. */
+    /* Neither threads nor a second run change the counters. */
     setup = setup_of(2);
     json_t *again = measure(&setup, &p);
     expect_same(result, again);
@@ -427,8 +427,8 @@ static bool on_logits(void *user, pith_seq *seq, int32_t pos, const float *logit
     return true;
 }
 
-/* In company and a small memory a request is what it is alone: the logits of its given tokens are
-   the same bits. */
+/* Beside others and in a small memory, a request is as it is alone: the logits of its given tokens
+   have the same bits. */
 TEST(company_changes_no_score)
 {
     static const char *const rows[] = {"none", "prefix"};
@@ -471,7 +471,7 @@ TEST(company_changes_no_score)
     json_decref(result);
 }
 
-/* ---- the usual rows, and what is printed ---- */
+/* ---- the usual rows, and the printing ---- */
 
 TEST(defaults_make_the_usual_rows)
 {

@@ -1,6 +1,6 @@
 /*
- * test_eval_sweep.c - a sweep runs every combination once, goes on where it stopped whatever
- * stopped it, and says in one sentence what is wrong with its file.
+ * test_eval_sweep.c - a sweep runs every combination once, goes on where it stopped for any reason,
+ * and reports a fault of its file in one sentence.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -324,7 +324,7 @@ TEST(runs_a_cell_anew_when_its_text_changes)
     }
 }
 
-/* The name of a file, and the place that it lies in, are not what is measured. */
+/* The name and the folder of a file do not identify a measurement. */
 TEST(knows_a_text_under_another_name)
 {
     static const char text[] = "Anton came to the village and sang behind the green wall.";

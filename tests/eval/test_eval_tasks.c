@@ -225,7 +225,7 @@ TEST(the_papers_prompt_holds_its_needle)
     free(hay);
 }
 
-/* Checkers and prompts together: what is in the prompt passes only as an answer. */
+/* Checkers and prompts together: the fact in a prompt passes only as an answer. */
 TEST(needle_prompt_is_no_answer)
 {
     char *hay = make_prose(100);

@@ -192,7 +192,7 @@ TEST(streaming_finds_the_end_alone)
     json_decref(result);
 }
 
-/* A budget that holds everything gives what the full cache gives, whichever the storage. */
+/* A budget that holds everything gives the results of the full cache, for every storage type. */
 TEST(a_budget_that_holds_all_is_the_full_cache)
 {
     static const char *const keep[] = {"knorm:budget=1000", "random:budget=100%",

@@ -266,8 +266,8 @@ TEST(zeros_and_spikes_survive)
     }
 }
 
-/* Numbers that are none, and those beyond the scales' range, do no harm; K types keep what is
-   finite finite. */
+/* Infinities, NaN and numbers beyond the scales' range do no harm; K types keep finite numbers
+   finite. */
 TEST(numbers_that_are_none_do_no_harm)
 {
     static const float odd[] = {NAN,    -NAN,   INFINITY, -INFINITY, 3e38f,

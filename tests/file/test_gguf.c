@@ -408,7 +408,7 @@ TEST(each_allocation_may_fail)
 
 /* ---- damaged files ---- */
 
-/* Reads everything that a caller could, so that a sanitizer sees what lies outside the bytes. */
+/* Reads everything that a caller could, so that a sanitizer sees reads outside the bytes. */
 static uint64_t touch_everything(const struct pi_gguf *g)
 {
     uint64_t sum = 0;

@@ -75,7 +75,7 @@ static void absurd_key_count(struct bytes *b)
     put_header(b, 3, 0, 1ull << 60);
 }
 
-/* As many tensors as the whole file could hold, but not what follows the keys. */
+/* As many tensors as the whole file could hold, but not the bytes after the keys. */
 static void tensor_count_after_keys(struct bytes *b)
 {
     put_header(b, 3, 2, 1);

@@ -91,7 +91,7 @@ static void unmake(void)
 
 TEST_GROUP(make, unmake);
 
-/* ---- what is the same ---- */
+/* ---- comparisons ---- */
 
 static uint64_t hash_of(const char *path)
 {

@@ -1,6 +1,6 @@
 /*
- * kv_pages.h - for tests of pages that lanes share: small lanes, and what each of their pages
- * holds. For one file of a test program, linked with kv_check.c.
+ * kv_pages.h - for tests of pages that lanes share: small lanes, and the contents of their pages.
+ * For one file of a test program, linked with kv_check.c.
  */
 #ifndef PI_TEST_KV_PAGES_H
 #define PI_TEST_KV_PAGES_H

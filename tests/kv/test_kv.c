@@ -457,7 +457,7 @@ TEST(pages_of_a_lane_lie_side_by_side)
     for (int32_t i = 0; i < N_SEQ; i++)
         for (int32_t l = 0; l < N_LANE; l++) /* runs of 1, 1, 2, 4, 8, 16, 32 */
             assert_true(count_breaks(&seq[i]->lane[l]) <= 6);
-    kv_seq_truncate(seq[0], P); /* the rest of its runs is anybody's, too */
+    kv_seq_truncate(seq[0], P); /* any lane may take the rest of its runs, too */
     kv_seq_free(seq[1]);
     kv_seq_free(seq[2]);
     static int32_t taken[ALL];

@@ -103,7 +103,7 @@ TEST(an_aimed_lane_takes_no_page_and_copies_a_shared_one)
     kv_cache_free(cache);
 }
 
-/* Where no page is free for a copy, what follows the first gap goes, too, and nothing else. */
+/* Where no page is free for a copy, the entries after the first gap go, too, and nothing else. */
 TEST(truncates_without_taking_pages)
 {
     struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,

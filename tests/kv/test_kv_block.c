@@ -181,7 +181,8 @@ TEST(block_is_checked)
     kv_cache_free(cache);
 }
 
-/* A block is not written to: who overwrites, packs or empties a lane gets pages of its own. */
+/* A block is not written to: a sequence that overwrites, packs or empties a lane gets pages of its
+   own. */
 TEST(a_block_is_never_written_to)
 {
     struct kv_cache *cache = kv_check_cache(&one_lane, 6);

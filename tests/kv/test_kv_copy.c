@@ -109,7 +109,8 @@ TEST(copies_are_as_stored)
         }
 }
 
-/* Types that differ: what is stored alike stays, the rest is what appending it would have made. */
+/* Types that differ: a side of equal type is copied as stored, the other is as if it were
+   appended. */
 TEST(copies_may_be_of_another_type)
 {
     struct kv_geometry a = geometry(KV_TYPE_F16, KV_TYPE_Q8_0, 16, 0);

@@ -88,7 +88,7 @@ static void assert_same(const struct result *a, const struct result *b, const ch
     assert_same_bits(a->sum, b->sum, a->n_row, what);
 }
 
-/* The slots over seq give what the whole of `alone` gives, at every level and in chunks. */
+/* The slots over seq give the result of the whole of `alone`, at every level and in chunks. */
 static void check(struct fixture *f, const struct kv_seq *seq, const int32_t *slots, int32_t n,
                   const struct kv_seq *alone, uint64_t *rng)
 {
@@ -153,7 +153,7 @@ static void check_calls(struct fixture *f, const int32_t *slots, int32_t n,
     }
 }
 
-/* Pages of 64: all entries are the lane itself, some what is left when it is packed. */
+/* Pages of 64. All entries are the lane itself; some entries equal the lane after packing. */
 TEST(chosen_entries_give_the_bits_of_a_lane_of_them)
 {
     const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};

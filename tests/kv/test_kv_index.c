@@ -1,7 +1,7 @@
 /*
- * test_kv_index.c - what pages hold beside their entries: each part by its definition, and that it
- * follows the entries through whatever happens to them. The account counts it, files do not hold
- * it.
+ * test_kv_index.c - the parts of pages beside their entries. Each part is checked by its
+ * definition, and follows the entries through every operation. The account counts it, files do not
+ * hold it.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -370,7 +370,7 @@ TEST(the_index_follows_its_entries)
     }
 }
 
-/* ---- the account, files, what is refused ---- */
+/* ---- the account, files, refusals ---- */
 
 TEST(the_index_is_counted)
 {

@@ -331,7 +331,7 @@ TEST(copies_hold_the_values)
         }
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refused(struct kv_geometry g, const char *sentence)
 {

@@ -100,7 +100,7 @@ TEST(mistakes_are_named)
     g.edge_k.first = 6;
     assert_int_equal(kv_geometry_check(&g, &err), PITH_INVALID);
     assert_string_equal(err.message,
-                        "type_k: the first 6 and the last 1 layers are not so many of 6");
+                        "type_k: the first 6 and the last 1 layers do not fit in 6 layers");
     g = mixed;
     g.edge_v.type = KV_N_TYPE;
     assert_int_equal(kv_geometry_check(&g, &err), PITH_INVALID);

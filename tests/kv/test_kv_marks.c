@@ -471,7 +471,8 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
     return seq;
 }
 
-/* A sequence with marks that runs out of memory is as it was; its bytes are what it was given. */
+/* A sequence with marks that runs out of memory is unchanged; its bytes are the ones it was
+   given. */
 TEST(any_allocation_may_fail)
 {
     struct kv_geometry g = {1,   N_HEAD, DIM,  DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,

@@ -312,8 +312,8 @@ TEST(scores_of_q8_0_agree_with_doubles)
     check_all(KV_TYPE_Q8_0, 64, 0);
 }
 
-/* Codes of 4, 3 and 2 bits, most of them rotated: products with what is stored are those with the
-   keys. */
+/* Codes of 4, 3 and 2 bits, most of them rotated: products with the stored keys equal products with
+   the keys. */
 TEST(scores_of_codes_agree_with_doubles)
 {
     for (enum kv_type type = KV_TYPE_Q4_0; type < KV_N_TYPE; type++) {

@@ -74,7 +74,7 @@ TEST(truncating_and_compacting_open_a_closed_page)
     assert_int_equal(kv_check_append(seq, 1, 0, 5), PITH_OK);
     pages_close(seq);
     assert_int_equal(kv_check_append(seq, 1, 5, 7), PITH_OK);
-    kv_seq_truncate(seq, 5); /* what is left ends where it was closed */
+    kv_seq_truncate(seq, 5); /* the rest ends where it was closed */
     assert_int_equal(kv_check_append(seq, 1, 5, 7), PITH_OK);
     assert_pages(seq, PAGES(5, 7));
     kv_seq_truncate(seq, 4);

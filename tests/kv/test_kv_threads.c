@@ -14,7 +14,7 @@ static const struct kv_geometry shape = {
     2,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {KV_TYPE_F32, 1, 0},
     {0}, NULL,   0,   0,   0,  NULL};
 
-/* Two sequences that share, fold and close, and what is to be done with the lanes of one. */
+/* Two sequences that share, fold and close, and the work to do on the lanes of one. */
 struct work {
     struct kv_cache *cache;
     struct kv_seq *seq, *other;

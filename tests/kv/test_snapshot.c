@@ -181,8 +181,8 @@ TEST(loads_what_was_saved)
     unlink(again);
 }
 
-/* A page that a lane names twice is stored once; slots that no entry covers are zero, whatever the
-   pool has there. */
+/* A page that a lane names twice is stored once. Slots without an entry are zero, for any contents
+   of the pool there. */
 TEST(file_holds_no_more_than_the_sequence)
 {
     char path[128];

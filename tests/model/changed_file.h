@@ -51,7 +51,7 @@ static inline void put_keys(struct pi_gguf_writer *w, const struct pi_gguf *g,
         check(pi_gguf_add_u32(w, c->key, c->value), &err);
 }
 
-/* The tensors of the file, again; sizes follow from what is declared. */
+/* The tensors of the file, again; sizes follow from the declared shapes. */
 static inline void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *file,
                                const struct pi_gguf *g, const struct change *c, bool writing)
 {

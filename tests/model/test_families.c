@@ -112,7 +112,7 @@ static void ends_alike(pith_seq *seq, const char *what)
         fail_msg("%s: other logits", what);
 }
 
-/* ---- what is promised ---- */
+/* ---- the promises ---- */
 
 static void chunks_and_threads(void)
 {

@@ -367,7 +367,7 @@ TEST(lanes_hold_the_window)
         check_lanes(seq, N_TOKEN);
         uint64_t hash = hash_of(seq);
         check(pith_seq_truncate(seq, 0, &err), &err);
-        eval(seq, 70); /* what the lane has of its own is room for the rest */
+        eval(seq, 70); /* the lane's own room is enough for the rest */
         eval(seq, N_TOKEN);
         assert_int_equal(hash_of(seq), hash);
         check(pith_seq_truncate(seq, 0, &err), &err);
@@ -564,8 +564,8 @@ TEST(a_budget_of_the_length_changes_nothing)
     }
 }
 
-/* Windows hold what they hold without a policy, the others their budget, and all of it is what the
-   estimate names. */
+/* Windows hold the same entries as without a policy, the other lanes their budget, and the estimate
+   names the sum. */
 static void check_kept(const pith_seq *seq, const char *keep)
 {
     pith_keep_stats kept;

@@ -413,7 +413,7 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 }
 
 /* A budget that holds the text changes no bit, of which PyramidKV gives some layers a small part. A
-   smaller one is held, or changes what is read. */
+   smaller one is kept to, or changes the entries that are read. */
 TEST(budgets_that_hold_the_text_change_no_bit)
 {
     pith_model *m = NULL;

@@ -40,7 +40,7 @@ static bool is(const char *a, const char *b)
     return a != NULL && strcmp(a, b) == 0;
 }
 
-/* Puts a key with its value, or what the mistake makes of it. */
+/* Puts a key with its value, or with the mistake's value. */
 static void put_number(struct bytes *b, const struct mistake *m, struct counts *n, const char *key,
                        uint32_t type, uint64_t value)
 {

@@ -16,7 +16,7 @@ TEST_GROUP(make_folder, remove_folder);
 #define GLM "arch=glm4moe " SMALL
 #define OSS "arch=gpt-oss " SMALL
 
-/* ---- what is absent ---- */
+/* ---- absent keys ---- */
 
 TEST(absent_keys_have_presets)
 {
@@ -26,7 +26,7 @@ TEST(absent_keys_have_presets)
         struct pi_moe_rule rule;
     } files[] = {
         {QWEN, {0}, {8, 2, 1, 1, 32, 0, PI_MOE_SOFTMAX, PI_MOE_SILU, true, 1}},
-        /* the dense width, shared among those that a token takes */
+        /* the dense width, divided by the number of experts of a token */
         {QWEN,
          {.drop = "qwen3moe.expert_feed_forward_length"},
          {8, 2, 1, 1, 32, 0, PI_MOE_SOFTMAX, PI_MOE_SILU, true, 1}},

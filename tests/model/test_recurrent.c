@@ -267,7 +267,7 @@ TEST(holds_the_budget_to_a_byte)
     pith_kv_stats stats;
     pith_error err;
     expect(try_engine(state_bytes, &e, &err), &err, PITH_INVALID,
-           "and a state of 24192 bytes for the recurrent layers");
+           "and a recurrent state of 24192)");
     for (int64_t less = 0; less < 2; less++) {
         e = engine_make(whole - less);
         pith_seq *seq = seq_make(e);
@@ -322,7 +322,8 @@ TEST(kept_states_give_way)
     pith_engine_free(e);
 }
 
-/* Going back to the only state there is room for: what is kept becomes the sequence's own. */
+/* Going back to the only state that there is room for: the kept state becomes the sequence's
+   own. */
 TEST(goes_back_to_the_only_state_that_fits)
 {
     pith_engine *e = engine_make(estimate(N_TOKEN) + estimate(1));
@@ -331,7 +332,7 @@ TEST(goes_back_to_the_only_state_that_fits)
     read_on(seq, N_TOKEN);
     uint64_t wanted = hash_of(seq);
     check(pith_seq_truncate(seq, KEPT, &err), &err);
-    check(pith_seq_eval(other, tokens, 1, &err), &err); /* takes what is free */
+    check(pith_seq_eval(other, tokens, 1, &err), &err); /* takes the free memory */
     read_on(seq, KEPT + 1);
     pith_seq_free(other);
     read_on(seq, N_TOKEN);

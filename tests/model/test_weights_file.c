@@ -183,7 +183,7 @@ TEST(writes_into_a_folder_of_its_own)
 
 /* ---- files that do not fit ---- */
 
-/* The file holds these bytes: what the log says, and whether it was made again. */
+/* The file holds these bytes. The log says so, and whether the file was made again. */
 static void expect_refusal(const void *data, size_t size, const char *word, bool again)
 {
     bool mapped;
@@ -195,7 +195,7 @@ static void expect_refusal(const void *data, size_t size, const char *word, bool
         fail_msg("%s: mapped %d, %d lines, the last \"%s\"", word, mapped, n_line, line);
     n_line = 0;
     load_and_hash("", 1, &mapped);
-    assert_int_equal(n_line, again ? 0 : 1); /* what was made again is used */
+    assert_int_equal(n_line, again ? 0 : 1); /* a file that was made again is used */
 }
 
 TEST(refuses_files_that_do_not_fit)
@@ -237,7 +237,7 @@ TEST(refuses_files_that_do_not_fit)
     free(data);
 }
 
-/* It may be dear to somebody. */
+/* A file that is not ours stays. */
 TEST(leaves_a_foreign_file)
 {
     static const char text[] = "a letter to nobody";

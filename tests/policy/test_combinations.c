@@ -1,7 +1,7 @@
 /*
- * test_combinations.c - docs/combinations.md cell by cell: what it says works is done with
- * pith-nano, and what it says is refused is refused with the same sentence. Policies have budgets
- * that a short text goes beyond, so that each of them acts.
+ * test_combinations.c - docs/combinations.md cell by cell. Cells that work are run with pith-nano,
+ * and cells that are refused give the page's sentence. Policies have budgets that a short text goes
+ * beyond, so that each of them acts.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
@@ -181,7 +181,7 @@ static pith_engine_params params_of(const struct cell *c)
     return params;
 }
 
-/* ---- what is done ---- */
+/* ---- the uses ---- */
 
 static int32_t line_end; /* a token, which sequences say twice in eight: steps end there */
 
@@ -281,7 +281,7 @@ static void fork_in_two(const struct cell *c, pith_engine *e)
     say(seq, 0, N_SAID, a);
     memcpy(b, a, sizeof(a));
     check(pith_seq_fork(seq, &fork, &err), &err);
-    for (int32_t i = N_SAID; i < N_STEP; i++) { /* by turns: what they share is copied */
+    for (int32_t i = N_SAID; i < N_STEP; i++) { /* by turns: shared pages are copied */
         say(fork, i, i + 1, b);
         say(seq, i, i + 1, a);
     }

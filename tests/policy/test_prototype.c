@@ -178,8 +178,8 @@ static const char *write_items(void)
 
 /* ---- statistics ---- */
 
-/* Calibrates on texts of 2 to 35 facts with all questions behind them: on all their tokens, or on
-   those that foretell an answer alone. */
+/* Calibrates on texts of 2 to 35 facts with all questions after them: on all their tokens, or only
+   on tokens that predict an answer. */
 static const char *calibrate(const pith_model *model, bool answers)
 {
     static int32_t ids[N_TEXT * LENGTH];

@@ -27,7 +27,7 @@ static const char *const type_names[KV_N_TYPE] = {
 };
 static const char *const value_names[] = {"turbo3", "q4_0"};
 
-/* Options that say what the defaults do not: a policy without a line is tested by its defaults. */
+/* Options where the defaults do not suit: a policy without a line is tested by its defaults. */
 static const char *const keep_more[][2] = {
     {"adakv", "window=24,queries=24,"},
     {"lazyeviction", "window=20,"},

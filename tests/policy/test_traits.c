@@ -8,8 +8,8 @@
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
-/* Traits in a line's order: r emembers, b ounded, c uts prompts, counts s teps, takes p refixes;
-   then what is published and what hides. */
+/* Traits in a line's order: r emembers, b ounded, c uts prompts, counts s teps, takes p refixes.
+   Then the published form and the form that hides. */
 static const struct {
     const char *keep, *read, *recall, *share;
     const char *flags;

@@ -112,7 +112,7 @@ static inline struct kv_seq *begin_seq(struct rig *r, const int32_t *tokens, int
     return seq;
 }
 
-/* The sequence holds just what one that read the text itself holds. */
+/* The sequence holds the same as one that read the text itself. */
 static inline void check_text(const struct kv_seq *seq, const int32_t *tokens, int32_t n)
 {
     struct kv_cache *kv = kv_check_cache(kv_cache_geometry(seq->cache), N_PAGE);

@@ -1,5 +1,5 @@
 /*
- * The cache of prefixes: what is found and what is not, and which blocks go first when memory is
+ * The cache of prefixes: the prefixes that it finds, and the blocks that go first when memory is
  * needed.
  */
 #include "prefix_rig.h"
@@ -90,7 +90,7 @@ TEST(another_salt_finds_nothing)
     rig_free(&r);
 }
 
-/* ---- what is found ---- */
+/* ---- finding ---- */
 
 /* Something is left to evaluate, and only whole pages are found. */
 TEST(finds_whole_pages_and_leaves_something_to_evaluate)
@@ -115,7 +115,7 @@ TEST(finds_whole_pages_and_leaves_something_to_evaluate)
     for (int32_t page = 0; page < 3; page++) {
         int32_t other[4 * LEN];
         memcpy(other, text, sizeof(other));
-        other[page * LEN + LEN - 1] ^= 1; /* what follows a token that differs is another text */
+        other[page * LEN + LEN - 1] ^= 1; /* after a token that differs it is another text */
         assert_int_equal(rig_find(r.cache, other, 4 * LEN), page * LEN);
     }
     assert_int_equal(prefix_publish(r.cache, 0, text, 0, NULL), 0);
@@ -123,7 +123,7 @@ TEST(finds_whole_pages_and_leaves_something_to_evaluate)
     rig_free(&r);
 }
 
-/* Appending takes no pages; what is appended is what was published, for every form of page. */
+/* Appending takes no pages. Appended blocks equal the published ones, for every form of page. */
 static void check_append(const struct kv_geometry *g)
 {
     struct rig r = rig_make(g, N_PAGE);
@@ -137,7 +137,7 @@ static void check_append(const struct kv_geometry *g)
     assert_int_equal(used(&r), 4 * kv_block_bytes(r.kv));
     assert_int_equal(prefix_unused_bytes(r.cache), 0);
     check_text(a, text, 4 * LEN);
-    /* Two forks go on differently, and publish what they have. */
+    /* Two forks go on differently, and publish their blocks. */
     assert_int_equal(grow_seq(a, text, 4 * LEN, 5 * LEN - 2), PITH_OK);
     assert_int_equal(kv_seq_fork(a, &b, NULL), PITH_OK);
     assert_int_equal(grow_seq(a, text, 5 * LEN - 2, 6 * LEN), PITH_OK);
@@ -219,7 +219,7 @@ TEST(finds_each_of_many_texts)
     rig_free(&r);
 }
 
-/* ---- what goes ---- */
+/* ---- freeing ---- */
 
 TEST(drops_the_least_recently_used_leaf_first)
 {
@@ -280,7 +280,7 @@ TEST(keeps_what_a_sequence_uses)
     assert_int_equal(prefix_reclaim(r.cache, block), 0);
     check_text(seq, text, 3 * LEN);
 
-    /* A sequence without its first page: the block is alone, but what stands on it is not. */
+    /* A sequence without its first page: that block is alone, but the blocks after it are not. */
     for (int32_t l = 0; l < 2; l++)
         for (int32_t h = 0; h < 2; h++)
             kv_lane_drop_first(seq, l, h);

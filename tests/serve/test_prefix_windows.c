@@ -98,7 +98,7 @@ TEST(gives_up_windows_first)
     assert_int_equal(prefix_reclaim(r.cache, INT64_MAX), 0);
     assert_int_equal(used(&r), 4 * full + REACH * window);
 
-    /* The sequence goes on: what it no longer sees is the cache's alone. */
+    /* The sequence goes on: only the cache holds the pages that it no longer sees. */
     read_to(seq, 8 * LEN);
     assert_int_equal(prefix_unused_bytes(r.cache), REACH * window);
     assert_int_equal(prefix_reclaim(r.cache, 1), window);

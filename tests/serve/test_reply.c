@@ -74,7 +74,7 @@ static void finish(struct run *run, int32_t i, int32_t answer, pith_stop_reason 
     assert_true(serve_reply_done(run->reply, i, &result, &run->out));
 }
 
-/* Pieces "Once" and " upon"; returns what was written, terminated. */
+/* Pieces "Once" and " upon"; returns the reply, terminated. */
 static const char *tell(struct run *run, enum serve_api api, const char *body)
 {
     start(run, api, body);
@@ -784,7 +784,8 @@ TEST(echoes_the_prompts_tokens_with_log_probabilities)
     free(next);
 }
 
-/* post_sampling_probs: what was drawn from. Logits 2, 1 and a bias that bans the first. */
+/* post_sampling_probs: the probabilities that the token was drawn from. Logits 2, 1 and a bias that
+   bans the first. */
 TEST(tells_probabilities_after_sampling)
 {
     struct run run;
@@ -827,7 +828,7 @@ TEST(tells_probabilities_after_sampling)
     free(row);
 }
 
-/* Of the last object only what was asked for, under the paths as names. */
+/* Only the requested fields of the last object, under the paths as names. */
 TEST(gives_only_the_fields_that_were_asked_for)
 {
     for (int stream = 0; stream < 2; stream++) {

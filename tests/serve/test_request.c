@@ -1,6 +1,6 @@
 /*
- * Bodies of the six APIs: what each field may be, what is refused with which words, and the prompts
- * and parameters that come out.
+ * Bodies of the six APIs: the values of each field, the refusals and their words, and the resulting
+ * prompts and parameters.
  */
 #include <jansson.h>
 #include <math.h>
@@ -339,8 +339,7 @@ TEST(special_tokens_that_a_user_types_stay_text)
     }
 }
 
-/* Tokens that a policy pins: those that are named, or in a slot what stands before the first
-   word. */
+/* Tokens that a policy pins: the named ones, or in a slot the tokens before the first word. */
 TEST(pins_what_is_named_or_stands_first)
 {
 #define TALK "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},"

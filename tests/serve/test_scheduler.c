@@ -17,7 +17,8 @@ static void setup(void)
 
 TEST_GROUP(setup, model_free);
 
-/* Requests of many lengths together are what each is alone, whatever the step and the cache. */
+/* Requests of many lengths together give the results that each gives alone, for any step and
+   cache. */
 TEST(requests_together_get_what_each_gets_alone)
 {
     static const int32_t step_tokens[] = {0, 7, 64};
@@ -140,7 +141,7 @@ TEST(a_caller_may_stop_an_answer)
     free_both(s, e);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void expect_params(pith_engine *e, const pith_scheduler_params *params, const char *word)
 {
@@ -248,7 +249,7 @@ TEST(refuses_bad_requests)
     free_both(s, e);
 }
 
-/* ---- who comes when ---- */
+/* ---- the order of requests ---- */
 
 static int64_t order[16];
 static int32_t n_order;
@@ -328,7 +329,7 @@ TEST(cancels_in_every_state)
     engine.n_thread = 1;
     engine.page_len = 16;
     engine.kv_tokens = 512;
-    engine.read = "quoka:budget=16,chunk=16,gate=1"; /* what is put back is swapped */
+    engine.read = "quoka:budget=16,chunk=16,gate=1"; /* a request that is put back is swapped */
     check(pith_engine_create(model, &engine, &e, &err), &err);
     pith_scheduler_params_default(&params);
     params.n_seq = 3;

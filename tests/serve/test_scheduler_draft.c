@@ -162,7 +162,7 @@ TEST(answers_may_end_in_a_draft)
     free_both(s, e);
 }
 
-/* A conversation in a slot: what is parked is what it would be without drafts. */
+/* A conversation in a slot: the parked sequence is as without drafts. */
 TEST(drafts_change_nothing_in_a_slot)
 {
     static struct ask asks[2];

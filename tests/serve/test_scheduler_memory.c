@@ -347,7 +347,7 @@ static void make_asks(struct ask *asks, struct heard *alone, pith_engine *e)
     }
 }
 
-/* With nothing set aside for what is generated, most are put back, and come to the same. */
+/* With no memory reserved for generation most requests are put back, and give the same results. */
 TEST(requests_that_are_put_back_come_to_the_same)
 {
     static const char *const reads[] = {NULL, "quoka:budget=16,chunk=16,gate=1"};
@@ -380,7 +380,7 @@ TEST(requests_that_are_put_back_come_to_the_same)
     }
 }
 
-/* Without host memory who cannot be computed again ends with what it has said. */
+/* Without host memory, a request that cannot be computed again ends with its text so far. */
 TEST(without_host_memory_an_answer_ends_early)
 {
     static struct ask asks[N_ASK];
@@ -490,7 +490,7 @@ TEST(looser_sharing_comes_before_putting_back)
     free_both(s, e);
 }
 
-/* ---- what is set aside ---- */
+/* ---- reserved memory ---- */
 
 /* With all growth set aside no request is put back. Cases: full caches, and budgets whose prompts
    begin alike, so that rounds copy the pages of the cache of prefixes. Forks included. */

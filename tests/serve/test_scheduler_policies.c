@@ -101,7 +101,7 @@ static void make_ask(struct ask *ask, int32_t i)
     ask->params.sample.n_bias = n_bias;
 }
 
-/* Steps until there is nothing to do; at random somebody has to give way in between. */
+/* Steps until there is nothing to do; at random a request has to give way in between. */
 static void run_disturbed(pith_scheduler *s, uint64_t seed)
 {
     pith_error err;

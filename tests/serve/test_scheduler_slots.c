@@ -747,7 +747,7 @@ static void end_turn(struct storm *w, pith_engine *lone, int32_t i, uint64_t *rn
     }
     w->n_reused += r->n_cached > 0;
     w->n_dropped += r->reuse == PITH_REUSE_DROPPED;
-    /* Nothing of it was there any more; or what it begins with was, where that is exact. */
+    /* None of it was there any more, or its beginning was, where that is exact. */
     if (r->n_cached == 0 || (w->any && r->reuse != PITH_REUSE_NONE))
         end_talk(t);
     check_turn(lone, t, &w->ask[i], "in a storm");

@@ -87,7 +87,7 @@ struct order {
     int32_t n_done[3];
     int32_t n_token[3];
     pith_status status[3];
-    bool limited; /* it has a deadline, or is cancelled by somebody */
+    bool limited; /* it has a deadline, or a thread cancels it */
 };
 
 struct client {

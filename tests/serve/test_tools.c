@@ -348,7 +348,7 @@ TEST(calls_need_tools)
     json_decref(tools);
 }
 
-/* Where calls are constrained, what the grammar has not seen is content. */
+/* Where calls are constrained, text that the grammar has not seen is content. */
 TEST(constrained_calls_leave_the_rest_as_content)
 {
 #define OBJECT "{\"name\": \"get\", \"arguments\": {\"a\": 1}}"

@@ -1,6 +1,6 @@
 /*
  * test_tools_grammar.c - the grammar of calls: its text, the schemas that it leaves to the compiler
- * of schemas, and what is refused.
+ * of schemas, and refusals.
  */
 #include <jansson.h>
 

@@ -14,7 +14,7 @@
 #define LANES_MAX 16
 #define HELD (-1)
 
-/* A watcher that keeps what it is told. */
+/* A watcher that keeps its messages. */
 struct watcher {
     int64_t epoch;
     int32_t n;
@@ -315,7 +315,7 @@ TEST(gathers_nothing_while_none_watches)
     assert_int_equal(json_array_size(json_object_get(all, "events")), 0);
     watch(&s.seen, all);
     expect_lanes(&s, &s.seen);
-    for (int32_t i = 0; i < n_lane; i++) /* what went before somebody watched has round 0 */
+    for (int32_t i = 0; i < n_lane; i++) /* entries evicted before the first watcher have round 0 */
         for (int32_t p = 0; p < 200; p++)
             assert_true(s.seen.went[i][p] == HELD || s.seen.went[i][p] == 0);
     json_decref(all);
@@ -339,7 +339,7 @@ TEST(follows_one_sequence_at_a_time)
     s.source.n_item = 2;
     serve_view_watch(s.view, true);
     see(&s, true, &s.seen);
-    expect_lanes(&s, &s.seen); /* who generates comes first */
+    expect_lanes(&s, &s.seen); /* the generating request comes first */
     serve_view_follow(s.view, 8, 0);
     s.seq = second;
     see(&s, false, &s.seen);
@@ -390,7 +390,7 @@ TEST(follows_only_the_conversation_that_was_asked_for)
     assert_true(json_is_false(json_object_get(f, "there")));
     assert_int_equal(integer_of(f, "n_token"), 60);
     json_decref(gone);
-    serve_view_follow(s.view, -1, 0); /* and then whatever runs */
+    serve_view_follow(s.view, -1, 0); /* and then any running request */
     json_t *any = document(&s, false);
     assert_int_equal(integer_of(json_object_get(any, "followed"), "n_token"), 90);
     json_decref(any);

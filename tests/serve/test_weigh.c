@@ -1,6 +1,6 @@
 /*
- * The weight of bodies against what is allocated for their values, counted: never less, and not
- * many times more.
+ * The weight of bodies against the counted bytes of their values: never less, and not many times
+ * more.
  */
 #include <jansson.h>
 #include <malloc.h>
@@ -35,7 +35,7 @@ static void set_up(void)
 
 TEST_GROUP(set_up, NULL);
 
-/* begin, n times each, end: what it takes, and what it weighs in pieces of any length. */
+/* begin, n times each, end: the bytes that it takes, and its weight in pieces of any length. */
 static void compare(const char *begin, const char *each, size_t n, const char *end, double most)
 {
     size_t len = strlen(begin), part = strlen(each), room = len + n * part + strlen(end);

@@ -188,7 +188,7 @@ static int record(char **argv)
          &err);
     r.item[0].n_prompt = n;
     r.item[0].n_pin = n;
-    /* Others who wait and rest, for the table. */
+    /* Other requests that wait and rest, for the table. */
     r.item[1] = (struct serve_view_item){.id = 2, .slot = -1, .state = "waiting", .n_prompt = 611};
     r.item[2] = (struct serve_view_item){.id = 3, .slot = -1, .state = "waiting", .n_prompt = 38};
     r.source.n_item = 3;

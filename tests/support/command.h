@@ -1,5 +1,5 @@
 /*
- * command.h - runs the `pith` command as a user does, and keeps what it said. PITH_COMMAND is its
+ * command.h - runs the `pith` command as a user does, and keeps its output. PITH_COMMAND is its
  * path, from CMake.
  */
 #ifndef TEST_COMMAND_H

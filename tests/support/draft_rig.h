@@ -92,7 +92,8 @@ static inline void expect_told(const struct told *a, const int32_t *ids_a, const
                  (long long)a->keep.rounds);
 }
 
-/* Generates both ways in one engine. Adds to *n_draft and *n_accepted what was drafted. */
+/* Generates both ways in one engine. Adds the drafted and accepted tokens to *n_draft and
+   *n_accepted. */
 static inline void draft_twice(pith_engine *e, const int32_t *prompt, int32_t n_prompt,
                                const pith_generate_params *params, const pith_draft_params *draft,
                                int32_t stop_at, int64_t *n_draft, int64_t *n_accepted,

@@ -42,7 +42,8 @@ static inline void model_free(void)
     mem_check(NULL);
 }
 
-/* type: of keys and values, NULL for the default; kv_tokens 0: what the policy asks for. */
+/* type: of keys and values, NULL for the default. kv_tokens 0: the number that the policy asks
+   for. */
 static inline pith_engine *engine_make_typed(const char *keep, const char *type, int32_t chunk,
                                              int32_t n_thread, int32_t kv_tokens)
 {

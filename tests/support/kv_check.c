@@ -154,7 +154,7 @@ static int64_t sum_of_page_bytes(const struct kv_geometry *g)
     return bytes + ((g->index & KV_INDEX_VALUE_SUM) != 0 ? 4 * g->dim_v : 0);
 }
 
-/* Adds what the tables say of a class to the statistics that it must make. */
+/* Adds a class's counts by the tables to the expected statistics. */
 static void check_class(const struct kv_cache *cache, const struct kv_class *kind,
                         const struct count *count, pith_kv_stats *want)
 {
@@ -342,7 +342,7 @@ static void store_block(enum kv_type type, const float *row, float *out)
     float inverse = half_of(d) != 0.0f ? 1.0f / d : 0.0f;
     for (int32_t i = 0; i < 32; i++) {
         float x = saturate(row[i], limit) * inverse;
-        /* a code has no negative zero, whatever the compiler folds */
+        /* a code has no negative zero, however the compiler folds */
         float code = type == KV_TYPE_Q8_0 ? 0.0f + roundf(x) : fminf(15.0f, truncf(x + 8.5f)) - 8;
         out[i] = (half_of(d) != 0.0f ? half_of(d) : 0.0f) * code;
     }

@@ -72,7 +72,7 @@ int32_t model_tail_room(const struct lane *m)
     return last->delta != 0 || last->more > 0 || last->closed ? 0 : P - last->n;
 }
 
-/* Counts what the pages hold, and whether an unordered lane still is one. */
+/* Counts the entries of the pages, and whether an unordered lane still is one. */
 void model_recount(struct lane *m)
 {
     bool unordered = false;
@@ -246,7 +246,7 @@ void model_apply(struct world *w, int32_t l, struct lane *m, const int32_t *slot
 
 /* ---- comparing ---- */
 
-/* The page of a lane that a number of the model stands for, by what was met first. */
+/* The page of a lane that a number of the model stands for, by the first match. */
 struct names {
     int32_t page[N_UID];
 };
@@ -310,7 +310,8 @@ static void check_entries(const struct pair *p)
             }
 }
 
-/* All of it: what is used, shared, saved and live, each number of the model one page. */
+/* Everything: the used, shared, saved and live counts, and that each number of the model is one
+   page. */
 void model_check(const struct world *w)
 {
     struct names names;

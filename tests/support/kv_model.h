@@ -22,7 +22,7 @@ enum {
     N_UID = 1024,
 };
 
-/* A page in use: who points to it. */
+/* A page in use, and its references. */
 struct uid {
     int32_t n_ref;  /* table entries */
     int32_t n_held; /* blocks */
@@ -55,7 +55,7 @@ struct lane {
 
 struct pair {
     struct kv_seq *seq;
-    struct kv_swapped *swapped; /* what the lanes say is there, then */
+    struct kv_swapped *swapped; /* then it has the lanes' contents */
     int32_t next;               /* the position of the next token */
     struct lane lane[N_LANE];
 };
@@ -116,7 +116,7 @@ int32_t model_begin(const struct lane *m, int32_t i);
 /* The largest position that is read in a lane; -1: it is empty. */
 int32_t model_last(const struct lane *m);
 int32_t model_tail_room(const struct lane *m);
-/* Counts what the pages hold, and whether an unordered lane still is one. */
+/* Counts the entries of the pages, and whether an unordered lane still is one. */
 void model_recount(struct lane *m);
 
 /* Copies that writing to n table entries of these pages takes: each holder makes one but the last.

@@ -1,4 +1,4 @@
-/* mem_used.h - what the library's allocations come to, tag by tag, so that a test sees a leak. */
+/* mem_used.h - the sums of the library's allocations, tag by tag, so that a test sees a leak. */
 #ifndef PI_TEST_MEM_USED_H
 #define PI_TEST_MEM_USED_H
 
@@ -12,7 +12,7 @@ static inline void mem_used(int64_t *out)
         out[tag] = pi_mem_used((enum pi_mem_tag)tag);
 }
 
-/* Asserts that they are what they were, [PI_MEM_N_TAG]; NULL: nothing. */
+/* Asserts that the sums are unchanged, [PI_MEM_N_TAG]; NULL: all zero. */
 static inline void mem_check(const int64_t *before)
 {
     for (int32_t tag = 0; tag < PI_MEM_N_TAG; tag++) {

@@ -31,7 +31,7 @@ struct model_spec {
     int32_t rot; /* rotated dimensions of a head, even; 0 (default): all of them */
     int32_t ff;
     int32_t vocab;    /* tokens; of vocab_file when there is one */
-    int32_t pad;      /* with vocab_file: tokens, of which those behind the file's are unused; 0
+    int32_t pad;      /* with vocab_file: tokens, and the ones after the file's are unused; 0
                          (default): the file's */
     int32_t ctx;      /* positions the model claims to be trained for */
     int32_t ctx_orig; /* positions before rope scaling */
@@ -39,7 +39,7 @@ struct model_spec {
     int32_t bias;     /* 1: biases on q, k and v also in the llama family (qwen2 always has them) */
     int32_t seed;
     int32_t pooling; /* ARCH.pooling_type; 0 (default): the file does not say */
-    int32_t both;    /* 1: the file says that tokens see those behind them, too */
+    int32_t both;    /* 1: the file says that tokens see later ones, too */
     double theta;
     double eps;
     double factor; /* of the rope scaling */

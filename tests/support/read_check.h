@@ -73,8 +73,8 @@ bool read_world_choose(const struct read_world *w, const float *score, int32_t *
 void read_world_attend(const struct read_world *w, const int32_t *slots, int32_t n_slot,
                        float *out);
 
-/* Storage type number i of those that there are, round and round; f16 where it does not store keys
-   of dim dimensions. */
+/* Storage type number i, counted round and round; f16 where that type cannot store keys of dim
+   dimensions. */
 enum kv_type read_type(int32_t i, int32_t dim);
 
 #endif

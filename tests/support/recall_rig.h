@@ -52,7 +52,7 @@ typedef bool rig_keep(int32_t lane, int32_t pos);
 bool rig_keep_none(int32_t lane, int32_t pos);
 void rig_evict(struct rig *r, rig_keep *keep);
 
-/* How many times a query a key must be to be by far what the query looks for, by an enum
+/* How many times as long as a query a key must be to match it best by far, by an enum
    recall_score. */
 float rig_needle_factor(int32_t score);
 /* Random queries of n_tok tokens, q [n_tok][RIG_GROUP][dim]. */
@@ -60,7 +60,7 @@ void rig_queries(uint64_t seed, int32_t n_tok, float *q);
 /* Recalls n_most entries of every lane by one query of n_tok tokens, q [n_tok][RIG_GROUP][dim],
    into the guests; n_guest [RIG_LANES]. */
 void rig_recall(struct rig *r, const float *q, int32_t n_tok, int32_t n_most, int32_t *n_guest);
-/* Asserts that the guests of a lane ascend, were evicted, and are bit for bit what they were. */
+/* Asserts that the guests of a lane ascend, were evicted, and are unchanged bit for bit. */
 void rig_check_guests(const struct rig *r, int32_t lane);
 bool rig_has_guest(const struct rig *r, int32_t lane, int32_t pos);
 /* Plants a key that one token of the question looks for, with the score of o. It is among 2000

@@ -23,8 +23,8 @@
 #define TEST_STRIDE 1
 #endif
 
-/* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence: what it
-   checks. It registers itself, with a constructor function, which GCC and Clang know. main() is
+/* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence about its
+   subject. It registers itself, with a constructor function, which GCC and Clang know. main() is
    testing.c's. It runs the tests of a program in the order of the file, or those whose names fit a
    pattern. */
 struct test {

@@ -1,6 +1,6 @@
 /*
- * test_chat.c - the chat templates that come along: prompts equal to what the published templates
- * give (golden file, see scripts/golden/chat.py), and what is refused.
+ * test_chat.c - the chat templates that come along. Prompts equal the published templates' (golden
+ * file, see scripts/golden/chat.py). Also refusals.
  */
 #include <string.h>
 
@@ -20,7 +20,7 @@ struct test_case {
     int32_t n;
 };
 
-/* Copies what stands between the bars of a golden line, with its escapes undone. */
+/* Copies the text between the bars of a golden line, with its escapes undone. */
 static void read_text(const char *line, char *out, size_t cap)
 {
     const char *begin = strchr(line, '|'), *end = strrchr(line, '|');

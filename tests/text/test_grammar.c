@@ -169,7 +169,7 @@ TEST(a_trigger_switches_the_grammar_on)
     assert_int_equal(pith_grammar_state_mask(s, bits, &err), PITH_OK);
     assert_true((bits[0] & 1) != 0 && pith_grammar_state_can_end(s));
     assert_int_equal(pith_grammar_state_accept_bytes(s, "x<g<go", 6, &err), PITH_OK);
-    /* "<go>x": the trigger, and then what the grammar forbids. */
+    /* "<go>x": the trigger, and then a text that the grammar forbids. */
     assert_int_equal(pith_grammar_state_accept_bytes(s, ">x", 2, &err), PITH_INVALID);
     assert_false(pi_grammar_state_allows(s, RIG_WORD(17)));
     assert_true(pi_grammar_state_allows(s, RIG_WORD(16)));
@@ -457,7 +457,7 @@ static void *walk_all(void *user)
     return NULL;
 }
 
-/* Threads share a grammar, and each gets what it would get alone from a fresh one. */
+/* Threads share a grammar, and each gets the result that it gets alone from a fresh one. */
 TEST(threads_share_a_grammar)
 {
     static const char schema[] =

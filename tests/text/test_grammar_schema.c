@@ -214,7 +214,7 @@ TEST(refuses_keywords_that_it_cannot_follow)
     rig_refuse("{\"minLength\":2,\"pattern\":\"^a*b*$\"}", PITH_UNSUPPORTED, "#/pattern: a length");
 }
 
-/* White space is what the parameters say. */
+/* The parameters decide the white space. */
 TEST(white_space_is_what_the_parameters_say)
 {
     const pith_grammar_params compact = {.compact = true};

@@ -107,7 +107,7 @@ TEST(a_composed_text_is_not_copied)
     pi_nfc_free(&nfc);
 }
 
-/* Bytes that are no character stay, and no mark joins what stands before them. */
+/* Bytes that are no character stay, and no mark joins the bytes before them. */
 TEST(bytes_that_are_no_character_stay)
 {
     static const struct {

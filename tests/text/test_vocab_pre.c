@@ -62,7 +62,7 @@ static int32_t split(const struct pi_pre *pre, const char *text, size_t len, str
 
 /* ---- golden words ---- */
 
-/* Copies what stands between the bars of a line with its escapes undone; returns the length. */
+/* Copies the text between the bars of a line with its escapes undone; returns the length. */
 static size_t read_text(const char *line, char *out)
 {
     const char *begin = strchr(line, '|'), *end = strrchr(line, '|');
@@ -147,7 +147,7 @@ static const char *const pres[] = {
     "default", "gpt-2",     "llama-bpe", "qwen2",       "qwen35", "deepseek-llm", "deepseek-coder",
     "gpt-4o",  "starcoder", "command-r", "deepseek-v3", "falcon", "tekken"};
 
-/* Bytes that are not well-formed are words of their own, whatever stands around them. */
+/* Bytes that are not well-formed are words of their own, between any others. */
 TEST(ill_formed_bytes_are_words_of_their_own)
 {
     static const char text[] = "ab\xff\xfe"

@@ -1,7 +1,8 @@
 /*
  * codec.c - storage types of floats and bytes: a row of floats to stored values and back. Codes of
  * fewer bits are coded.c's; where the values lie in a page is page.c's. The loops have no branches,
- * so that compilers make them wide. Invariant: whatever is encoded, decoding gives finite numbers.
+ * so that compilers make them wide. Invariant: decoding gives finite numbers for any input of
+ * encoding.
  */
 #include <float.h>
 
@@ -86,9 +87,9 @@ static float max_magnitude(const float *x)
     return pi_f32_from_bits((uint32_t)max);
 }
 
-/* One block as ggml's q8_0 has it: d = max|x| / 127 in f32, code = round(x * (1 / d)), halves away
-   from zero, and the scale that is stored is d in f16. Where that is 0, so are the codes. Rounding
-   is spelt out because the conversion of C truncates: y - trunc(y) is exact. */
+/* One block of ggml's q8_0: d = max|x| / 127 in f32, code = round(x * (1 / d)), halves away from
+   zero. The stored scale is d in f16. Where the scale is 0, so are the codes. Rounding is spelt out
+   because the conversion of C truncates: y - trunc(y) is exact. */
 static uint16_t q8_encode_block(const float *restrict x, int8_t *restrict codes)
 {
     float row[Q8_BLOCK];

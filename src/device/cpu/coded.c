@@ -1,13 +1,13 @@
 /*
  * coded.c - the storage types of a few bits: a group of dimensions becomes codes of a table and one
  * f16 scale. It owns the tables and the packing; where the parts lie in a page is page.c's. The
- * loops have no branches, so that compilers make them wide. Invariant: whatever is encoded, and
- * whatever bytes are decoded whose scale is finite, the values are finite.
+ * loops have no branches, so that compilers make them wide. Invariant: values are finite after
+ * encoding any numbers, and after decoding any bytes with a finite scale.
  *
- * The turbo types are those of TurboQuant ("TurboQuant: Online Vector Quantization with
- * Near-optimal Distortion Rate", arXiv 2504.19874, section 3.1), with a signed Walsh-Hadamard
- * transform in the place of a dense rotation, groups in the place of whole rows, and codes and a
- * scale that are searched for (kv_coded_encode). q4_0 is ggml's.
+ * The turbo types come from TurboQuant ("TurboQuant: Online Vector Quantization with Near-optimal
+ * Distortion Rate", arXiv 2504.19874, section 3.1). They differ in a signed Walsh-Hadamard
+ * transform for a dense rotation, groups for whole rows, and a search for codes and scale
+ * (kv_coded_encode). q4_0 is ggml's.
  */
 #include <math.h>
 
@@ -132,12 +132,12 @@ static inline float clean(float x, float limit)
 }
 
 /*
- * With r = rotated x and n = |x|, codes are the nearest centroids of r / (n t), for the stretch t
- * of which the direction is least wrong, <r, c>^2 / |c|^2 largest: a short group is not quite
- * Gaussian, and one with a large coordinate wants a wider table. t = 1 gives the spec's codes. The
- * scale is n^2 / <r, c>, with which the stored group has the length of x along x: what it adds up
- * to over many entries, or multiplied by a query, is then neither too long nor too short. (The
- * spec's, n / |c|, has the length of x but along another direction, and shortens sums.) EDEN
+ * With r = rotated x and n = |x|, codes are the nearest centroids of r / (n t). The stretch t is
+ * the one with the best direction, that is the largest <r, c>^2 / |c|^2. A short group is not quite
+ * Gaussian, and one with a large coordinate needs a wider table. t = 1 gives the specification's
+ * codes. The scale is n^2 / <r, c>, which gives the stored group the length of x along x. So sums
+ * over many entries, and products with a query, are neither too long nor too short. (The
+ * specification's n / |c| has the length of x but along another direction, and shortens sums.) EDEN
  * (Vargaftik et al., ICML 2022, section 3) has this scale.
  */
 uint16_t kv_coded_encode(const float *x, int32_t group, const float *centroid, int32_t bits,

@@ -1,8 +1,8 @@
 /*
- * columns.c - keys of a page that lie side by side: writing and reading rows, moving entries as
- * stored. A column is an entry, and a row holds the same element of all entries: a value of f16,
- * bf16 or f32, or some codes (kv/class.h). So writing a key is a transposition, done in tiles that
- * stay in the first level of cache. It knows no lanes and no counts.
+ * columns.c - transposed keys of a page: writing and reading rows, moving entries as stored. A
+ * column is an entry. A row holds the same element of all entries: a value of f16, bf16 or f32, or
+ * some codes (kv/class.h). So writing a key is a transposition, done in tiles that stay in the
+ * first level of cache. It knows no lanes and no counts.
  */
 #include "cpu/kernels.h"
 #include "device/cpu/pages.h"
@@ -82,15 +82,15 @@ static size_t element_at(const struct kv_part *k, int32_t plane, int32_t page_le
 
 /* ---- writing ---- */
 
-/* Encoded rows of a tile: KV_CODEC_MAX dimensions of each key, whether there are so many or not. */
+/* Encoded rows of a tile: KV_CODEC_MAX dimensions of each key, even if fewer are used. */
 struct tile {
     uint32_t low[TILE_ENTRIES * KV_CODEC_MAX]; /* room for the widest type */
     uint16_t high[TILE_ENTRIES * KV_CODEC_MAX / 16];
     uint16_t scale[TILE_ENTRIES * KV_CODEC_MAX / KV_CODEC_GROUP];
 };
 
-/* Asks for the lines of n_row rows from `at` on, `row` bytes apart, which will be written: those of
-   one entry lie in as many places of memory as it has elements. */
+/* Prefetches, for writing, the lines of n_row rows from `at` on, `row` bytes apart. Each element of
+   an entry lies in another row. */
 static void ask_rows(const uint8_t *at, size_t row, int32_t n_row)
 {
     for (int32_t i = 0; i < n_row; i++)

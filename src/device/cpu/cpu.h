@@ -1,6 +1,6 @@
 /*
  * cpu.h - the inside of a device of the processor's kind: its streams, and the operations that its
- * files give to the table (device.h says what each does).
+ * files give to the table (device.h describes each).
  */
 #ifndef PI_DEVICE_CPU_H
 #define PI_DEVICE_CPU_H
@@ -41,7 +41,7 @@ void cpu_stream_free(struct pi_stream *s);
 /* The int8 copy of row t of n values; nothing where act is none. */
 void cpu_quantize(const struct cpu_stream *s, const struct pi_int8 *act, const float *row,
                   int64_t t, int32_t n);
-/* What the query of row t is multiplied by. */
+/* The factor of row t's query. */
 float cpu_temperature(const struct pi_temperature *temp, const int32_t *pos, int64_t t);
 
 /* Rows [begin, end) of a body. */

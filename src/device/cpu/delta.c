@@ -1,6 +1,6 @@
 /*
- * delta.c - the gated delta net on the processor (model/delta.c has its formulas and the shapes of
- * its state): what comes of the projections, the convolution, the recurrence, the way out.
+ * delta.c - the gated delta net on the processor: splitting the projections, the convolution, the
+ * recurrence and the output. model/delta.c has its formulas and the shapes of its state.
  */
 #include <math.h>
 
@@ -33,10 +33,10 @@ static size_t matrix_len(const struct pi_delta_shape *s)
     return (size_t)pi_ceil_div(s->dim, BLOCK) * BLOCK * (size_t)s->dim;
 }
 
-/* ---- what comes of the projections ---- */
+/* ---- from the projections ---- */
 
-/* Older files of Qwen3-Next have the rows of one key head together: its q and k, then v and z of the
-   value heads that share it. */
+/* Older files of Qwen3-Next have the rows of one key head together. First come its q and k, then v
+   and z of the value heads that use it. */
 static void split_mix(const struct pi_delta_shape *s, const float *row, float *u, float *z)
 {
     size_t dim = (size_t)s->dim, shared = value_len(s) / (size_t)s->n_key;
@@ -60,7 +60,7 @@ static void split_gates(const struct pi_delta_shape *s, const float *row, float 
         }
 }
 
-/* beta and decay from what was projected. They are few, and taken in double. */
+/* beta and decay from the projections. They are few, and taken in double. */
 static void gate_row(const struct pi_delta_rows *a, float *beta, float *decay)
 {
     const float *dt = pi_cpu_floats(a->dt), *factor = pi_cpu_floats(a->a);
@@ -94,7 +94,7 @@ void cpu_delta_in_rows(const struct cpu_stream *stream, const void *args, int64_
 
 /* ---- the convolution ---- */
 
-/* What the items of both loops over sequences share. */
+/* The arguments that the items of both loops over sequences share. */
 struct delta_job {
     const struct cpu_stream *s;
     const struct pi_delta_rows *d;
@@ -177,7 +177,7 @@ void cpu_delta_unit_rows(const struct cpu_stream *stream, const void *args, int6
         }
 }
 
-/* Some blocks of a head's matrix, over all tokens of an item. What is read takes the values' place. */
+/* Some blocks of a head's matrix, over all tokens of an item. The output replaces the values. */
 static void turn_item(const struct delta_job *job, const struct pi_delta_item *item, int32_t head,
                       int32_t block)
 {

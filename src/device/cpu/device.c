@@ -1,6 +1,6 @@
 /*
- * device.c - the table of this machine's processor, whose memory is the process's own: what is
- * lent, uploaded or looked at stays where it is.
+ * device.c - the table of this machine's processor, whose memory is the process's own. Lending,
+ * uploading and looking copy nothing.
  */
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"

@@ -1,8 +1,8 @@
 /*
- * gather.c - entries of a lane that somebody chose, put together in tiles: pages of GATHER_LEN
- * entries in scratch, as stored, that the kernels of attention read like any other page. It knows
- * neither queries nor who chose. Invariant: a tile holds entries of one delta that
- * count alike, and in a lane that was not overwritten their positions ascend.
+ * gather.c - chosen entries of a lane, put together in tiles. A tile is a page of GATHER_LEN
+ * entries in scratch, as stored, which the kernels of attention read like any other page. It must
+ * not know the queries, nor the choice. Invariant: a tile holds entries with one delta that count
+ * equally often. In a lane that was not overwritten their positions ascend.
  */
 #include "cpu/kernels.h"
 #include "device/cpu/pages.h"

@@ -1,9 +1,9 @@
 /*
- * index.c - the parts of a page beside its entries that those read who score without reading all of
- * K (kv/index.h). It knows no lanes and nothing of what the parts are for. Invariant: a
- * part is a function of the keys or values as the page stores them, so that it is the same whether
- * an entry was appended, moved, copied or loaded. What belongs to an entry is right for every entry
- * of a page, what belongs to the page for every page with page_len entries.
+ * index.c - the parts of a page beside its entries, for scoring without reading all of K
+ * (kv/index.h). It must not know lanes, nor the use of the parts. Invariant: a part is a function
+ * of the keys or values as the page stores them. So it is the same whether an entry was appended,
+ * moved, copied or loaded. The parts of an entry are correct for every entry of a page, the parts
+ * of the page for every page with page_len entries.
  */
 #include <float.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 
 /* ---- what belongs to an entry ---- */
 
-/* What of a key all others follow from. */
+/* The measures of a key, from which the parts follow. */
 struct measure {
     double length; /* |k| */
     float max;     /* the largest |k[d]| */
@@ -62,7 +62,7 @@ static uint16_t *halves_at(uint8_t *page, size_t offset)
     return (uint16_t *)(void *)(page + offset);
 }
 
-/* Values beyond what a half float can hold become its largest. */
+/* Values above the largest half float become the largest. */
 static void write_half(float x, uint16_t *out)
 {
     *out = pi_f16_from_f32(fminf(fmaxf(x, -65504.0f), 65504.0f));

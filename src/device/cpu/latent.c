@@ -1,6 +1,7 @@
 /*
- * latent.c - the rows of latent attention on the processor (model/latent.c has the formulas): from
- * projections to the lane's vectors and to queries, and from what attention gives to its heads.
+ * latent.c - the rows of latent attention on the processor (model/latent.c has the formulas). They
+ * go from projections to the lane's vectors and to queries, and from attention's output to its
+ * heads.
  */
 #include "device/cpu/cpu.h"
 
@@ -19,7 +20,7 @@ void cpu_latent_low_rows(const struct cpu_stream *s, const void *args, int64_t b
     }
 }
 
-/* Row t's vector of the lane. Whoever looks at values gets a copy. */
+/* Row t's vector of the lane. Observers of values get a copy. */
 static void make_key(const struct cpu_stream *s, const struct pi_latent_rows *a, int64_t t,
                      const float *cs)
 {
@@ -34,7 +35,7 @@ static void make_key(const struct cpu_stream *s, const struct pi_latent_rows *a,
     s->cpu->vec.rope(k, cs, a->rope->n_pair, a->rope->adjacent);
 }
 
-/* Row t's heads: what is rotated goes to the query, the rest to where the next product reads it. */
+/* Row t's heads: the rotated dimensions go to the query, the rest to the next product's input. */
 static void split_heads(const struct cpu_stream *s, const struct pi_latent_rows *a, int64_t t,
                         const float *cs)
 {
@@ -65,7 +66,7 @@ void cpu_latent_in_rows(const struct cpu_stream *s, const void *args, int64_t be
     }
 }
 
-/* What is left to do where somebody looks at queries, or they grow with their position. */
+/* The last step of queries: a copy for observers, and a factor that grows with the position. */
 void cpu_latent_query_rows(const struct cpu_stream *s, const void *args, int64_t begin, int64_t end)
 {
     const struct pi_latent_rows *a = args;
@@ -85,7 +86,8 @@ void cpu_latent_query_rows(const struct cpu_stream *s, const void *args, int64_t
     }
 }
 
-/* What attention gave, head by head; queries have been used, and their memory has room. */
+/* Gathers the output of attention head by head, into the memory of the queries, which are no longer
+   needed. */
 void cpu_latent_gather_rows(const struct cpu_stream *s, const void *args, int64_t begin,
                             int64_t end)
 {

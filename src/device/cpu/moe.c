@@ -1,7 +1,7 @@
 /*
- * moe.c - the rows of a mixture of experts, on the processor: who takes which token, what happens
- * to an expert's rows, and the sum. Which experts a token takes is route.c's. Invariant: a token's
- * sum is formed in the order of its own router.
+ * moe.c - the rows of a mixture of experts, on the processor: the choice of experts for tokens, the
+ * steps between an expert's products, and the sum. Which experts a token takes is route.c's.
+ * Invariant: a token's sum is formed in the order of its own router.
  */
 #include <math.h>
 
@@ -9,7 +9,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/route.h"
 
-/* ---- who takes which token ---- */
+/* ---- the choice of experts ---- */
 
 static float sigmoid_of(const float *w, const float *x, int32_t n)
 {
@@ -37,7 +37,7 @@ void cpu_moe_choose_rows(const struct cpu_stream *s, const void *args, int64_t b
     }
 }
 
-/* Gives every choice its row among those of its expert, tokens in order. */
+/* Gives every choice its row among the rows of its expert, tokens in order. */
 void cpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
                   const struct pi_moe_places *places, int32_t n_tok)
 {
@@ -133,7 +133,7 @@ void cpu_moe_hidden_rows(const struct cpu_stream *s, const void *args, int64_t b
 
 /* ---- the sum ---- */
 
-/* out = w * (y + bias), added to what is there unless it is the first. */
+/* out = w * (y + bias) for the first, otherwise added to out. */
 static void add_weighted(const float *bias, float w, const float *y, bool first, float *out,
                          int32_t n)
 {

@@ -1,7 +1,7 @@
 /*
- * page.c - entries in a page: writing rows, reading them back, moving entries as stored, where they
- * lie one entry after the other; keys that lie side by side are columns.c's. It knows no lanes and
- * no counts; the caller owns the page alone.
+ * page.c - entries in a page that stores them one after the other: writing rows, reading them back,
+ * and moving entries as stored. columns.c has transposed keys. It knows no lanes and no counts; the
+ * caller owns the page alone.
  */
 #include "device/cpu/pages.h"
 #include "device/cpu/wht.h"

@@ -1,6 +1,6 @@
 /*
  * pages.h - bytes of pages on the processor (kv/class.h has their layout), for the files of
- * device/cpu/ alone: entries in a page and back, the index, attention and scores over pages.
+ * device/cpu/ alone. Entries in a page, the index, attention and scores over pages.
  */
 #ifndef PI_DEVICE_PAGES_H
 #define PI_DEVICE_PAGES_H
@@ -31,8 +31,8 @@ void kv_page_read_key(const struct kv_cache *cache, const struct kv_class *kind,
                       const uint8_t *page, int32_t slot, float *out);
 void kv_page_read_value(const struct kv_cache *cache, const struct kv_class *kind,
                         const uint8_t *page, int32_t slot, float *out);
-/* Dimensions d .. d + n of a key (where keys lie entry by entry) or a value; d is a multiple of
-   KV_CODEC_MAX, n at most that and the rest of the row where that is less. */
+/* Dimensions d .. d + n of a key (where keys lie entry by entry) or a value. d is a multiple of
+   KV_CODEC_MAX, and n is at most KV_CODEC_MAX and the rest of the row. */
 void kv_page_read_part(const struct kv_part *part, const uint8_t *page, int32_t slot, int32_t d,
                        int32_t n, float *out);
 
@@ -53,8 +53,8 @@ void kv_columns_get(const struct kv_plane *plane, const uint8_t *page, int32_t p
                     int32_t slot, uint8_t *row);
 void kv_columns_put(const struct kv_plane *plane, uint8_t *page, int32_t page_len, int32_t slot,
                     const uint8_t *row);
-/* The keys of all places of a page, from entry by entry to side by side and back. Pages are those
-   of layouts alike but for that. */
+/* Transposes the keys of all places of a page, and back. The layouts of the pages are equal
+   otherwise. */
 void kv_columns_from_rows(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page,
                           const uint8_t *rows);
 void kv_columns_to_rows(const struct kv_cache *cache, const struct kv_class *kind,
@@ -74,12 +74,12 @@ void kv_index_write(const struct kv_cache *cache, const struct kv_class *kind, i
                     uint8_t *page, int32_t slot, int32_t n);
 /* Makes what belongs to a page whose page_len entries are written. */
 void kv_index_finish(const struct kv_cache *cache, const struct kv_class *kind, uint8_t *page);
-/* What kv_index_write made of entries follows them. Parts as kv_page_move's. */
+/* Moves the index of entries with them. Parts as in kv_page_move. */
 void kv_index_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                    const struct kv_page_part *part, int32_t n_part);
-/* Of the first n entries of a page: each dimension's least key, then each one's largest, out
-   [2][dim_k]; the sum of dimensions d .. d + n_dim of their values, one after the other, d a
-   multiple of KV_CODEC_MAX and n_dim at most that, out [n_dim]. */
+/* Bounds of the first n entries of a page: each dimension's least key, then each one's largest, out
+   [2][dim_k]. The sum of dimensions d .. d + n_dim of their values, one after the other, out
+   [n_dim]. d is a multiple of KV_CODEC_MAX and n_dim at most that. */
 void kv_index_bounds(const struct kv_cache *cache, const struct kv_class *kind, const uint8_t *page,
                      int32_t n, float *out);
 void kv_index_value_sum(const struct kv_cache *cache, const struct kv_class *kind,
@@ -108,8 +108,8 @@ struct kv_gather {
     const struct kv_lane *lane;
     const int32_t *slots; /* [n] ascending */
     int32_t n;
-    struct kv_cursor here;        /* what is gathered */
-    struct kv_cursor asked;       /* what the memory was asked for */
+    struct kv_cursor here;        /* the next entry to gather */
+    struct kv_cursor asked;       /* the next entry to prefetch */
     struct kv_page_layout layout; /* of the tile: a page of KV_GATHER_LEN entries, no index */
     uint8_t *tile;                /* [layout.stride], 64-byte aligned */
     int32_t pos[KV_GATHER_LEN];
@@ -120,14 +120,14 @@ struct kv_gather {
 size_t kv_gather_bytes(const struct kv_geometry *g); /* of the largest tile of any layer */
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
                      const int32_t *slots, int32_t n, uint8_t *tile);
-/* Fills the tile with the next entries, *n of them, all read *delta positions later than written
-   and counting *more times more than once; false when there are none left. */
+/* Fills the tile with the next entries, *n of them. All are read *delta positions later than
+   written and count *more additional times. False when there are none left. */
 bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more);
 /* Asks the memory for entries of the slots before number `end` of the list. */
 void kv_gather_ask(struct kv_gather *g, int32_t end);
 
-/* run.c. A page of a class as kernels see it, with the parts of a layout of its types at `page`, n
-   of page_len places in use, which have these positions. */
+/* run.c. A page of a class as kernels see it, at `page`, with a layout of its types. n of page_len
+   places are in use, and have these positions. */
 void kv_page_view(const struct kv_class *kind, const struct kv_page_layout *layout,
                   const uint8_t *page, const int32_t *pos, int32_t page_len, int32_t n,
                   struct pi_attend_page *out);
@@ -160,7 +160,8 @@ static inline struct pi_attend_codes kv_query_codes(float *block, int32_t dim, i
 
 /* Smallest stored position that row r sees in pages with a delta of a lane with a window. */
 int32_t kv_query_first(const struct kv_attend_job *job, int32_t window, int32_t r, int32_t delta);
-/* Largest stored position that row r sees in pages with a delta, and those of rows r0 on. */
+/* The largest stored position that row r sees in pages with a delta, and the same for all rows from
+   r0 on. */
 int32_t kv_query_limit(const struct kv_attend_job *job, int32_t r, int32_t delta);
 void kv_query_limits(const struct kv_attend_job *job, int32_t delta, int32_t r0, int32_t n_row,
                      int32_t *out);
@@ -177,12 +178,12 @@ struct kv_stored_row {
     const uint16_t *scale;
 };
 
-/* codec.c. What a type cannot hold is stored as the nearest finite value, NaN as 0: masked slots are
-   multiplied by 0 and must not poison others. */
+/* codec.c. A value beyond the type's range is stored as the nearest finite value, NaN as 0. Masked
+   slots are multiplied by 0 and must not poison others. */
 struct kv_coder {
     /* n <= KV_CODEC_MAX dimensions of one row, a multiple of the group; scales [n / group]. */
     void (*encode)(const float *x, int32_t n, int32_t group, const struct kv_row *out);
-    /* Any n that is a multiple of the group. What is rotated stays so. */
+    /* Any n that is a multiple of the group. Rotated values stay rotated. */
     void (*decode)(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 };
 
@@ -190,8 +191,8 @@ extern const struct kv_coder kv_coders[KV_N_TYPE];
 /* The largest magnitude that a type can hold as it is, or close to it. */
 float kv_codec_limit(enum kv_type type);
 
-/* coded.c. What the codes of a type stand for in groups of a length, [KV_CODE_MAX], fewer codes
-   over and over; constant. NULL for types without. */
+/* coded.c. The numbers of a type's codes in groups of a length, [KV_CODE_MAX], repeated where there
+   are fewer codes; constant. NULL for types without. */
 const float *kv_codec_table(enum kv_type type, int32_t group);
 
 /* One group of the rotated types, encoded: codes [group] and the scale as f16. centroid [1 << bits]
@@ -211,7 +212,7 @@ void kv_turbo4_decode(const struct kv_stored_row *row, int32_t n, int32_t group,
 void kv_turbo3_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 void kv_turbo2_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 
-/* ---- what the table of the device has of them (store.c, attend.c, score.c, run.c) ---- */
+/* ---- the operations of the device's table (store.c, attend.c, score.c, run.c) ---- */
 
 size_t cpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t cpu_attend_tile(int32_t n_group);

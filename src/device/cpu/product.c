@@ -1,7 +1,7 @@
 /*
  * product.c - products of activations with weights, on the processor. Invariant: every work item
- * writes its own range and sums in a fixed order, so that results depend neither on threads nor on
- * the rows beside.
+ * writes its own range and sums in a fixed order. So results depend neither on threads nor on other
+ * rows.
  */
 #include "device/cpu/cpu.h"
 

@@ -1,6 +1,6 @@
 /*
  * rows.c - the bodies of rows between products, on the processor: embeddings, norms, rotations,
- * activations. Those of experts, delta nets and latent attention stand in files of their own.
+ * activations. The bodies of experts, delta nets and latent attention are in files of their own.
  * Invariant: a row's result depends on no other row.
  */
 #include <math.h>
@@ -60,7 +60,7 @@ static void embed_rows(const struct cpu_stream *s, const void *args, int64_t beg
     }
 }
 
-/* What a block left in h joins the stream. */
+/* Adds a block's output h to the stream. */
 static void add_row(const struct cpu_stream *s, const struct pi_between_rows *a, float *x, float *h)
 {
     const float *post_norm = pi_cpu_floats(a->post_norm);

@@ -1,6 +1,6 @@
 /*
- * run.c - a lane's pages as kernels see them, and decoded: for whoever scores or copies many
- * entries at once. It knows nothing of what that is for.
+ * run.c - a lane's pages as kernels see them, and decoded, for code that scores or copies many
+ * entries at once. It must not know that code.
  */
 #include "cpu/kernels.h"
 #include "device/cpu/pages.h"
@@ -44,9 +44,9 @@ static struct pi_attend_page page_of(const struct kv_seq *seq, int32_t layer, in
     return page;
 }
 
-/* Bytes from the page of table entry i to the one behind it, which a lane that is read through
-   comes to next: pages lie scattered, so that the processor cannot guess it. Kernels ask for the
-   values as they go; the scales are asked for here. */
+/* Bytes from the page of table entry i to the next one, which a walk over the lane reads next.
+   Pages are scattered, so the processor cannot predict it. Kernels prefetch the values as they go;
+   this function prefetches the scales. */
 static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
@@ -59,8 +59,8 @@ static ptrdiff_t ask_for_next(const struct kv_seq *seq, int32_t layer, int32_t h
     return next - kv_page_at(kind, lane->table[i].page);
 }
 
-/* Turns the groups of n_row vectors of dim dimensions back that stand side by side, by way of a
-   tile of them; each has the bits that kv_wht gives it alone. */
+/* Rotates groups of n_row vectors of dim dimensions back, which lie side by side, through a tile of
+   them. Each has the bits that kv_wht gives it alone. */
 static void turn_back(const struct kv_part *part, float *x, int32_t n)
 {
     enum { TILE = 16 };

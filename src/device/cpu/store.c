@@ -1,7 +1,7 @@
 /*
- * store.c - what the store asks of pages on the processor: entries written where the host made
- * room, copied and carried, and whole pages. Where bytes lie in a page is page.c's, columns.c's and
- * index.c's.
+ * store.c - the store's operations on pages, on the processor: writing entries where the host made
+ * room, copying and carrying them, and whole pages. Where bytes lie in a page is page.c's,
+ * columns.c's and index.c's.
  */
 #include <math.h>
 
@@ -22,7 +22,7 @@ static bool is_clipped(const struct kv_part *part, int32_t n, const float *rows,
     return false;
 }
 
-/* Layers are written at the same time: the first of all is noted, whoever comes first. */
+/* Layers are written at the same time. The first layer of all is noted, in any order of threads. */
 static void note_clipped(struct kv_cache *cache, int32_t which)
 {
     int32_t was = atomic_load(&cache->clipped);
@@ -38,7 +38,7 @@ static void note(const struct kv_append *job, const struct kv_class *kind)
         note_clipped(job->seq->cache, 2 * job->layer + 1);
 }
 
-/* Writes rows done .. done + n of a job to a page from a place on, and what follows from them. */
+/* Writes rows done .. done + n of a job to a page from a place on, and their index. */
 static void write_entries(const struct kv_append *job, const struct kv_lane *lane, int32_t done,
                           const struct kv_page_ref *ref, int32_t entry, int32_t n, int32_t slot)
 {
@@ -97,7 +97,7 @@ void cpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
     cpu_ranges(s, cpu_threads_for(s, n_float * work_per_float), n, append_items, (void *)jobs);
 }
 
-/* ---- what follows from entries ---- */
+/* ---- the index of entries ---- */
 
 void cpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
                int32_t page, int32_t slot, int32_t n)

@@ -1,6 +1,6 @@
 /*
- * stream.c - a stream of a device of the processor's kind: its kernels, its threads and what these
- * need while they compute. Operations are done when they return, so that nobody waits.
+ * stream.c - a stream of a device of the processor's kind: its kernels, its threads and their
+ * scratch. Operations are done when they return, so waiting does nothing.
  */
 #include "device/cpu/cpu.h"
 

@@ -1,6 +1,6 @@
 /*
  * wht.c - the rotation of the turbo storage types. It owns the signs; the transform is a kernel of
- * vec.h. Invariant: what is rotated and rotated back differs from what it was by rounding alone.
+ * vec.h. Invariant: rotating and rotating back changes numbers by rounding alone.
  */
 #include "device/cpu/wht.h"
 
@@ -8,8 +8,8 @@
 
 #include "cpu/kernels.h"
 
-/* Any fixed signs will do. These are those of TurboQuant+, as bytes a6 fc 95 1b ... and 6f 11 53 e9
-   ..., so that what it codes can be compared. A group shorter than 128 has the first ones. */
+/* Any fixed signs will do. These are TurboQuant+'s, as bytes a6 fc 95 1b ... and 6f 11 53 e9 ...,
+   so that its codes can be compared. A group shorter than 128 has the first ones. */
 static const uint32_t signs_1[KV_WHT_MAX / 32] = {0x1b95fca6u, 0xbd07a6b6u, 0x5b39c444u,
                                                   0xb60daf56u};
 static const uint32_t signs_2[KV_WHT_MAX / 32] = {0xe953116fu, 0xc09d7023u, 0x485aca85u,

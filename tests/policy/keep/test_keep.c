@@ -55,7 +55,7 @@ static void load_model(void)
 
 TEST_GROUP(load_model, model_free);
 
-/* ---- what stays ---- */
+/* ---- the kept positions ---- */
 
 TEST(keeps_sinks_and_the_end_at_every_token)
 {
@@ -225,7 +225,7 @@ static bool watch_memory(void *user, pith_seq *seq, int32_t pos, const float *lo
     return true;
 }
 
-/* Four times what the pool holds go through it; with a page less they are refused, and nothing has
+/* A text of four times the pool goes through it. With a page less it is refused, and nothing has
    changed. */
 TEST(a_pool_of_the_budget_holds_any_text)
 {
@@ -541,7 +541,8 @@ TEST(a_saved_sequence_goes_on_alike)
     assert_true(hash_of(b) == reference[N_TOKEN - 1]);
     pith_seq_free(b);
 
-    /* An engine without policy goes on with what is there, and reads again where it must. */
+    /* An engine without a policy goes on with the present entries, and reads again where it
+       must. */
     check(pith_seq_load(full, path, &b, &err), &err);
     eval(b, 222, 223);
     assert_true(hash_of(b) == reference[222]);

@@ -158,7 +158,7 @@ static void softmax(const struct hand *t, const float *q, int32_t n, float *out)
 
 struct vector {
     double prompt[4];
-    double score[3][5]; /* after each step, NAN for what is protected anyway */
+    double score[3][5]; /* after each step, NAN for protected entries */
     int32_t evicted[3];
 };
 
@@ -304,7 +304,7 @@ TEST(h2o_adds_a_million_small_weights)
 
 /* ---- vatp ---- */
 
-/* The norm is that of the value as it is stored, whatever is large: never NaN. */
+/* The norm is the stored value's, for any large number: never NaN. */
 TEST(vatp_takes_norms_of_stored_values)
 {
     static const float v[3][DIM] = {

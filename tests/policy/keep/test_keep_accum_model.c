@@ -18,7 +18,7 @@
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 140
 
-/* Every policy, rounds and overwriting, and what is computed otherwise. */
+/* Every policy, rounds and overwriting, and the forms that are computed otherwise. */
 static const char *const forms[] = {
     "h2o:budget=48",
     "h2o:budget=48,granularity=layer,group=max",
@@ -384,7 +384,7 @@ TEST(a_cancelled_evaluation_restores_the_marks)
     }
 }
 
-/* ---- what stays ---- */
+/* ---- the kept entries ---- */
 
 /* Where no query attends to an entry, raas drops whole pages after the prompt, the oldest first. */
 TEST(raas_drops_the_oldest_pages_behind_the_prompt)

@@ -122,7 +122,7 @@ TEST(shares_a_budget_as_adakv_does)
     /* Entries that always stay are counted first: 3 in each lane. */
     layer_make(&l, (const int32_t[]){20, 20, 20, 20}, 3);
     expect_shares(&l, "", N_HEAD, 42, (const int32_t[]){11, 11, 10, 10});
-    /* A lane with few entries keeps them, and what it does not need goes to the others. */
+    /* A lane with few entries keeps them, and the rest of its share goes to the others. */
     layer_make(&l, (const int32_t[]){2, 30, 30, 30}, 0);
     expect_shares(&l, "floor=1", N_HEAD, 40, (const int32_t[]){2, 13, 13, 12});
     /* One lane. */
@@ -136,7 +136,7 @@ static int descending(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The k-th highest score of those that may go. */
+/* The k-th highest score of the entries that may go. */
 static float border_of(const struct layer *l, const int32_t *n, int32_t n_sink, int32_t k)
 {
     float all[N_HEAD * MAX_N];
@@ -224,7 +224,7 @@ TEST(shares_a_budget_as_pyramidkv_does)
             assert_int_equal(keep_lane_budget_at(&c, l, h, (struct keep_point){5000, 0, 0.0}),
                              want[l]);
     assert_int_equal(keep_budget_at(&c, 5000), 1032);
-    /* A share: what is beyond the window grows with the text, by at most one per token. */
+    /* A share: the part beyond the window grows with the text, by at most one per token. */
     must(keep_config_parse("pyramidkv:budget=40%,window=20", &c, &err), &err);
     must(keep_config_fit(&c, &g, &err), &err);
     assert_int_equal(keep_lane_budget_at(&c, 0, 0, (struct keep_point){10000, 0, 0.0}), 7781);
@@ -309,7 +309,7 @@ static void check_budgets(const struct kv_seq *kv, int32_t n_token, bool after_r
                 keep_bytes_at(&world.config, &shape.g, n_token));
 }
 
-/* n tokens, or nothing where the pool is too full; what was let in cannot fail. */
+/* n tokens, or none where the pool is too full; admitted tokens cannot fail. */
 static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];

@@ -30,7 +30,7 @@ TEST(the_full_cache_has_no_rules)
     }
 }
 
-/* A policy's defaults, a preset, and what is given after it. */
+/* A policy's defaults, a preset, and the options after it. */
 TEST(tells_defaults_presets_and_what_is_given)
 {
     pith_keep_rules r = rules_of("streaming");

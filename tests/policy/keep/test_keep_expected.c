@@ -208,7 +208,7 @@ TEST(any_cut_of_the_text_gives_the_same_state)
     fclose(f);
 }
 
-/* Queries a thousand times as long as they spread: what is left of the covariance. */
+/* Queries a thousand times as long as their spread still have a precise covariance. */
 TEST(long_queries_keep_their_covariance)
 {
     static struct golden g;

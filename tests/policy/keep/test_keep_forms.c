@@ -133,7 +133,7 @@ static bool stop_at_once(void *user, double fraction)
     return fraction < 0.0;
 }
 
-/* Evaluates the tokens from begin on, first those that are cancelled: returns the last hash. */
+/* Evaluates the tokens from begin on, after cancelling some of them; returns the last hash. */
 static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 {
     static const int32_t n_cancelled[] = {1, 9, 30};
@@ -182,8 +182,8 @@ TEST(a_cancelled_evaluation_leaves_no_trace)
     }
 }
 
-/* Attention over what is left, against a softmax in double over the entries of the full cache in
-   which those that were evicted are masked. */
+/* Attention over the remaining entries, against a softmax in double over the full cache with the
+   evicted entries masked. */
 static void check_masked(const struct kv_seq *full, const struct kv_seq *cut, int32_t l, int32_t h,
                          float *row, uint8_t *scratch)
 {

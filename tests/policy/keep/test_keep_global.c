@@ -172,7 +172,7 @@ static void append(struct kv_seq *kv, int32_t from, int32_t n)
     }
 }
 
-/* n tokens, or nothing where the pool is too full; what was let in cannot fail. */
+/* n tokens, or none where the pool is too full; admitted tokens cannot fail. */
 static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
@@ -274,7 +274,7 @@ TEST(budgets_in_bytes_hold_through_random_histories)
     run_histories(text, bytes, 42, 2500);
 }
 
-/* ---- sizes, and what is refused ---- */
+/* ---- sizes, and refusals ---- */
 
 static struct keep_config config_of(const struct keep_policy *policy, const char *options)
 {

@@ -188,7 +188,7 @@ TEST(a_budget_holds_everything)
     pith_engine_free(full);
 }
 
-/* The map decides which lanes hold how much, and what is protected stays everywhere. */
+/* The map decides how much each lane holds, and protected entries stay everywhere. */
 TEST(a_map_decides_which_lanes_hold_more)
 {
     pith_error err;
@@ -297,8 +297,8 @@ TEST(a_round_waits_for_the_prompts_end)
     }
 }
 
-/* The estimate is that of the whole prompt, and what is left at its end is what one round over the
-   same entries leaves. */
+/* The estimate is for the whole prompt. The entries at its end equal the result of one round over
+   the same entries. */
 TEST(the_prompts_end_is_one_round)
 {
     pith_error err;

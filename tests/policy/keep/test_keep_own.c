@@ -1,8 +1,8 @@
 /*
  * A budget of a sequence's own (pith_seq_set_budget, pith_request.budget). Beside others in one
- * memory, the sequence gets the tokens and bits of an engine with this budget for all. Without a
- * budget it gets those that no policy changed. It is refused where the memory is too small, and
- * entries kept under another budget are not reused.
+ * memory, the sequence gets the tokens and bits of an engine with this budget for all. A sequence
+ * without a budget gets the tokens of an engine without a policy. It is refused where the memory is
+ * too small, and entries kept under another budget are not reused.
  */
 #include "testing.h"
 
@@ -122,7 +122,7 @@ TEST(a_budget_of_its_own_gives_the_bits_of_such_an_engine)
 
 /* ---- memory ---- */
 
-/* The sequence's own budget is what is set aside and refused, in the one memory. */
+/* The sequence's own budget decides the reserved memory and refusals, in the one memory. */
 TEST(the_own_budget_is_what_memory_is_set_aside_for)
 {
     struct ask ask;
@@ -159,7 +159,7 @@ TEST(a_slot_kept_under_another_budget_is_no_beginning)
     pith_engine *e = engine_of("streaming:budget=96,slack=16", NULL, NULL, 900);
     pith_scheduler_params params;
     pith_scheduler_params_default(&params);
-    params.no_prefix = true; /* what is in slots alone */
+    params.no_prefix = true; /* only in slots */
     pith_scheduler *s = scheduler_make(e, &params);
     for (size_t i = 0; i < PI_LEN(budgets); i++) {
         submit_in(s, &asks[i], budgets[i]);
@@ -208,7 +208,7 @@ TEST(refuses_budgets_that_do_not_fit)
     refuse("knorm:budget=96", "memshare", "64", PITH_UNSUPPORTED, "share policy");
 }
 
-/* A fork has it, too; a sequence with tokens keeps what it has. */
+/* A fork has it, too; a sequence with tokens keeps its own. */
 TEST(a_fork_has_the_budget_too)
 {
     pith_error err;

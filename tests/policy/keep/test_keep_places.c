@@ -68,7 +68,7 @@ static void load_model(void)
 
 TEST_GROUP(load_model, model_free);
 
-/* ---- what is computed ---- */
+/* ---- the attention ---- */
 
 static void rotate(double *x, double positions)
 {
@@ -396,7 +396,7 @@ TEST(a_late_prompt_splits_the_sinks_off_or_changes_nothing)
         for (int32_t l = 0; more > 0 && l < n_lane; l++) {
             int32_t layer = l / info.n_head_kv, head = l % info.n_head_kv;
             assert_int_equal(kv_lane_len(seq->memory.kv, layer, head), WIDE);
-            for (int32_t s = SINKS; s < WIDE; s++) /* 36 .. 49, and what follows them now */
+            for (int32_t s = SINKS; s < WIDE; s++) /* 36 .. 49, and the entries after them now */
                 assert_int_equal(kv_lane_pos(seq->memory.kv, layer, head, s), 224 - WIDE + s);
             assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS), 36);
             assert_int_equal(kv_lane_written_pos(seq->memory.kv, layer, head, SINKS + 14), 114);

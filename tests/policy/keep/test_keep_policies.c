@@ -410,7 +410,7 @@ TEST_WITH(load_model, free_model, a_pinned_prompt_stays)
     pith_seq_free(seq);
     check(pith_seq_create(e, &seq, &err), &err);
     check(pith_seq_mark_prompt(seq, 30, &err), &err);
-    params.progress = stop_at_once; /* what was marked before a call that failed still is */
+    params.progress = stop_at_once; /* the marks from before a failed call stay */
     assert_int_equal(pith_generate(seq, tokens, 50, &params, NULL, NULL, NULL, &err),
                      PITH_CANCELLED);
     assert_int_equal(seq->n_prompt, 30);

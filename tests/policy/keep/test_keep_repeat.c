@@ -241,7 +241,7 @@ TEST(a_budget_that_is_never_reached_is_the_full_cache)
     pith_engine_free(e);
 }
 
-/* ---- memory, and who sees what ---- */
+/* ---- memory, and observers ---- */
 
 TEST(the_memory_that_it_asks_for_is_enough)
 {
@@ -266,7 +266,7 @@ TEST(the_memory_that_it_asks_for_is_enough)
         pith_engine_kv_stats(e, &kv);
         assert_true(kv.peak_bytes <= kv.reserved_bytes);
         if (fits) {
-            pith_seq *other = NULL; /* what was taken for it is free again */
+            pith_seq *other = NULL; /* the repetition's memory is free again */
             pith_seq_free(seq);
             seq = NULL;
             check(pith_seq_create(e, &other, &err), &err);

@@ -92,8 +92,8 @@ static int32_t compare_lanes(const pith_seq *a, const pith_seq *b)
     return x.n_entry;
 }
 
-/* A round that is asked for keeps what the same round of the rule `batch` keeps, and what follows
-   has the same bits. */
+/* A requested round keeps the same entries as a round of the rule `batch`, and later results have
+   the same bits. */
 TEST(a_round_is_that_of_the_rules)
 {
     static const char *const policies[] = {"streaming:sinks=2", "random:seed=3",

@@ -265,7 +265,7 @@ TEST(budgets_follow_the_number_of_tokens)
     assert_int_equal(keep_most_at(&c, 1000), 120);
     c = config_of(&keep_streaming, "budget=25%,slack=20");
     assert_int_equal(keep_budget_at(&c, 5), 5);  /* never more than there is */
-    assert_int_equal(keep_budget_at(&c, 20), 8); /* twice what is protected */
+    assert_int_equal(keep_budget_at(&c, 20), 8); /* twice the protected entries */
     assert_int_equal(keep_budget_at(&c, 403), 100);
     assert_int_equal(keep_most_at(&c, 403), 120);
     assert_int_equal(keep_budget_at(&c, INT32_MAX), INT32_MAX / 4);

@@ -289,7 +289,7 @@ TEST(selects_as_the_authors_do_in_each_mode)
 
 /* ---- triggers ---- */
 
-/* One lane, appended to in the engine's way; the rounds that run and what each drops. */
+/* One lane, appended to as in the engine; the rounds that run and the entries that each drops. */
 static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, int32_t first,
                         int32_t *at_token, int32_t *dropped)
 {
@@ -428,7 +428,7 @@ static int32_t count(const bool *has)
     return n;
 }
 
-/* Positions of a set, and what each is worth to it. */
+/* Positions of a set, and their scores. */
 static void weigh_set(const struct history *h, int32_t set, bool *in, double *worth)
 {
     for (int32_t p = 0; p < MAX_LEN; p++) {

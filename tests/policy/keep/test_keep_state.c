@@ -118,7 +118,7 @@ TEST(company_changes_no_bit_and_no_state)
     }
 }
 
-/* Both sides of a fork go on from what was learned, each for itself. */
+/* Both sides of a fork go on from the common state, each for itself. */
 TEST(both_sides_of_a_fork_remember)
 {
     int32_t other[N_TOKEN];
@@ -385,7 +385,8 @@ TEST(a_loaded_sequence_goes_on_alike)
     remove(file_path());
 }
 
-/* Another policy, other options or none: entries and tokens alone, and what is learned anew. */
+/* Under another policy, other options or none, a file gives entries and tokens alone, and the state
+   begins anew. */
 TEST(another_policy_learns_anew_from_a_file)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);

@@ -111,7 +111,7 @@ TEST(a_budget_that_is_never_reached_is_the_full_cache)
 
 /* ---- the life of a lane ---- */
 
-/* Prompts around the budget: what they leave, and what each step finds. */
+/* Prompts around the budget: the entries after them, and before each step. */
 TEST(prompts_around_the_budget_leave_room_for_a_step)
 {
     static const int32_t n_prompt[] = {1, 2, BUDGET - 1, BUDGET, BUDGET + 1, 48, 49, 120};

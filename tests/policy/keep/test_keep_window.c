@@ -294,8 +294,8 @@ static const float small_keys[6][DIM] = {
     {-1.75f, -0.5f, 0.375f, -1.0f},  {-0.125f, 0.625f, -1.125f, 1.375f},
 };
 
-/* schwartz-lab-NLP/TOVA, src/tova_cache.py; the same from the weights of a step. And what the norms
-   and the directions of these keys (whose scores test_keep_policies.c checks) keep. */
+/* schwartz-lab-NLP/TOVA, src/tova_cache.py; the same from the weights of a step. And the entries
+   that vnorm and keydiff keep of these keys (test_keep_policies.c checks their scores). */
 TEST(tova_scores_as_its_authors_do)
 {
     static const float query[2][DIM] = {{1.25f, 1.0f, 0.25f, -0.25f},

@@ -59,7 +59,7 @@ static struct stats_importance *make_importance(int32_t n_embd, int32_t n_featur
     return m;
 }
 
-/* Writes statistics with what is given, which they own, and frees them. */
+/* Writes statistics with the given parts, which they own, and frees them. */
 static void save_stats(struct stats_importance *m, const char *path)
 {
     struct pith_stats *s = NULL;
@@ -173,7 +173,7 @@ static double predict(const struct seen *s, bool hidden, int32_t layer, int32_t 
                                     m->key_high + lane * n, x, m->n_feature);
 }
 
-/* Marks before any round, chunks and steps, are what the statistics predict. */
+/* Marks before any round, after chunks and steps, equal the statistics' predictions. */
 TEST(marks_are_what_the_statistics_predict)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
@@ -318,7 +318,7 @@ static void score_lanes(pith_seq *seq, float *out)
     }
 }
 
-/* A file of the full cache has no marks: entries are judged by what is stored. */
+/* A file of the full cache has no marks: entries are scored by their stored keys. */
 TEST(a_file_without_marks_is_judged_by_what_is_stored)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
@@ -340,7 +340,7 @@ TEST(a_file_without_marks_is_judged_by_what_is_stored)
             if (fabs((double)got[j] - (double)want[j]) > 1e-3)
                 fail_msg("lane %d, entry %d: %g is not %g", j / N_TOKEN, j % N_TOKEN,
                          (double)got[j], (double)want[j]);
-        for (int32_t t = 100; t < 140; t++) { /* what is new has marks */
+        for (int32_t t = 100; t < 140; t++) { /* new entries have marks */
             eval(a, t, t + 1);
             eval(b, t, t + 1);
         }

@@ -74,7 +74,7 @@ static void append(struct world *w, int32_t layer, int32_t head, const float *k,
     kv_seq_append(w->kv, layer, head, w->n_token, 1, k, (size_t)w->g.dim_k, v, (size_t)w->g.dim_v);
 }
 
-/* Weights in parts become what they are the parts of. */
+/* Makes whole weights of weights in parts. */
 static void finish_weights(struct world *w, const struct kv_attend_tap *tap, int32_t n)
 {
     for (int32_t g = 0; tap->parts != NULL && g < w->n_group; g++) {
@@ -327,7 +327,7 @@ TEST(evicts_what_the_authors_do)
         run_steps("budget=5,prompt-window=3,score=exact", KV_TYPE_F32, exact, true);
 }
 
-/* The losses of one state, whatever would be chosen: the lane is filled as the file has it. */
+/* The losses of one state: the lane has the vector's contents, and no choice matters. */
 TEST(exact_losses_are_those_of_the_vectors)
 {
     struct world w = {
@@ -451,7 +451,7 @@ TEST(normalising_lets_heads_of_any_scale_decide)
 #define D 32
 #define B 24
 
-/* The score of a slot in a lane, in double, from what is stored (norms in bf16). */
+/* The score of a slot in a lane, in double, from the stored entry (norms in bf16). */
 static void reference(const struct world *w, int32_t layer, int32_t head, const float *q,
                       double *out, bool exact)
 {
@@ -511,7 +511,7 @@ static void expect_lowest(const double *score, const int32_t *pos, int32_t n, in
         fail_msg("slot %d has %.9g, the lowest is %.9g", chosen, score[chosen], lowest);
 }
 
-/* Whether all but one entry of a lane is where and what it was. */
+/* Whether all but one entry of a lane are unchanged and in place. */
 struct contents {
     int32_t n;
     int32_t pos[B];

@@ -438,7 +438,7 @@ TEST(counts_the_selected_tokens)
                         (size_t)s->n_layer * (size_t)s->n_head * stats_row_len(s) * 4);
     pith_stats_free(s);
     pith_stats_free(all);
-    /* Pieces begin anew; what is generated is counted per piece. */
+    /* Pieces begin anew; generated tokens are counted per piece. */
     p.select = PITH_SELECT_GENERATED;
     p.n_generate = 20;
     p.n_ctx = 100;

@@ -281,7 +281,7 @@ TEST(failing_memory_leaves_nothing)
     pi_mem_free(bytes);
 }
 
-/* ---- what follows from it ---- */
+/* ---- shares and predictions ---- */
 
 static double mean_of(const double *x)
 {

@@ -300,7 +300,7 @@ TEST(z_scores_are_those_of_vector_7)
         float x[6], y[8] = {0};
         bool may[8] = {false, true, true, true, true, true, true, false};
         floats(in(7, inputs[v]), x);
-        y[0] = 1e6f; /* what is protected has no part in mean and deviation */
+        y[0] = 1e6f; /* protected entries do not enter mean and deviation */
         memcpy(y + 1, x, sizeof(x));
         triattention_standardise(x, NULL, 6);
         triattention_standardise(y, may, 8);
@@ -481,7 +481,7 @@ static void expect_selection(const json_t *v, const char *name, const json_t *re
     assert_int_equal(span.hi, (int)number(result, "window_threshold"));
     json_t *gone = json_object_get(result, "evicted_sorted");
     int32_t n_evict = (int32_t)number(v, "n_to_evict"), most = (int32_t)number(result, "eligible");
-    n_evict = n_evict < most ? n_evict : most; /* what the fork does where a budget is too small */
+    n_evict = n_evict < most ? n_evict : most; /* as the fork does where a budget is too small */
     assert_int_equal(n_evict, json_array_size(gone));
     int32_t n_kept =
         keep_choose(pos, x, n, span, name[1] == '1' ? 0 : (int32_t)number(v, "n_segments"), n_evict,
@@ -619,7 +619,7 @@ TEST(linear_offsets_are_evenly_spread)
     assert_int_equal(triattention_offsets(INT32_MAX, false, out), 31);
 }
 
-/* Sums that overflowed say nothing; what is protected has no part in that. */
+/* Sums that overflowed give no order; protected entries do not matter for that. */
 TEST(infinite_scores_say_nothing)
 {
     const bool may[4] = {true, true, true, false};
@@ -634,9 +634,9 @@ TEST(infinite_scores_say_nothing)
 
 #define FUTURE 2000 /* queries */
 
-/* Queries of a head about one direction in each band; how far they stray is `spread`. Adds to the
-   statistics of p, and to logits what each means for the keys at all future distances, on average.
-   Returns the mean of R. */
+/* Queries of a head about one direction in each band; how far they stray is `spread`. Adds their
+   meaning to the statistics of p, and to logits the mean logit of the keys over all future
+   distances. Returns the mean of R. */
 static double meet(struct problem *p, double t0, double spread, uint64_t *rng, double *logits)
 {
     double re[MAX_PAIR] = {0}, im[MAX_PAIR] = {0}, abs[MAX_PAIR] = {0}, r = 0.0;

@@ -217,7 +217,7 @@ TEST(self_calibration_gathers_what_a_calibration_does)
     assert_memory_equal(&self, &file, sizeof(self));
 }
 
-/* A fork goes on with what was gathered; a sequence that is cleared begins anew. */
+/* A fork goes on with the gathered statistics; a cleared sequence begins anew. */
 TEST(a_fork_goes_on_with_what_was_gathered)
 {
     static struct outcome alone, out;
@@ -306,7 +306,8 @@ TEST(rounds_come_as_vector_11_says)
     expect_events("triattention:budget=16,slack=4", json_object_get(v, "paper_default"), 6, 36, 0);
     expect_events("triattention:budget=16,slack=1,batch=4",
                   json_object_get(v, "rkv_style_no_slack"), 6, 36, 1);
-    /* Only decoded tokens count: the trigger is later by the prompt, what stays is the same. */
+    /* Only decoded tokens count: the trigger is later by the prompt, and the kept entries are the
+       same. */
     expect_events("triattention:budget=16,slack=10", json_object_get(v, "decode_only_count"), 6, 36,
                   0);
     /* Where the authors' code cuts the prompt's end off, it is not pinned. */

@@ -231,7 +231,7 @@ static void soften(double *x, int32_t n)
         x[s] = exp(x[s] - max) / sum;
 }
 
-/* Scores of a KV head, and of a token alone what each query head gives to every entry. */
+/* Scores of a KV head. For a single token, also each query head's score of every entry. */
 static void sparq_reference(const struct read_world *w, int32_t head, int32_t r, bool softmax,
                             double *score, double weight[][MAX_ENTRIES])
 {

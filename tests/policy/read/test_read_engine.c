@@ -15,7 +15,7 @@
 #define N_TOKEN 400
 #define QUOKA "quoka:budget=40,gate=1,chunk=32,queries=4"
 
-/* Which policies, and what they are shown: a prompt, steps, another prompt, steps. */
+/* The policies, and their input: a prompt, steps, another prompt, steps. */
 struct form {
     const char *read, *keep, *type;
 };
@@ -186,7 +186,7 @@ TEST(reading_everything_is_the_full_cache)
         }
 }
 
-/* ---- who reads a part ---- */
+/* ---- chunks that read a part ---- */
 
 /* Tokens that read everything get the bits of steps of an engine whose steps do. */
 TEST(a_tail_reads_everything)
@@ -268,7 +268,7 @@ TEST(counts_what_was_read_to_the_entry)
     }
 }
 
-/* ---- what is refused, and memory ---- */
+/* ---- refusals, and memory ---- */
 
 TEST(refuses_what_does_not_go_with_it)
 {
@@ -501,7 +501,7 @@ TEST(goes_on_from_a_file)
     unlink(path);
 }
 
-/* A tap sees what it does without a reader: each token once per layer. */
+/* A tap sees the same as without a reader: each token once per layer. */
 static bool count_rows(void *user, const pith_tap_rows *rows)
 {
     int32_t *n = user;

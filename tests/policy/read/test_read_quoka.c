@@ -50,7 +50,7 @@ static void open_vector(struct read_world *w, const struct read_problem *p, cons
     read_world_open(w, p, &read_quoka, options, KV_TYPE_F32);
 }
 
-/* The queries that are kept, and what they become where the vector says it. */
+/* The kept queries, and their final form where the vector has it. */
 static void check_queries(const struct read_world *w, const json_t *expect)
 {
     const struct read_problem *p = w->problem;
@@ -70,7 +70,7 @@ static void check_queries(const struct read_world *w, const json_t *expect)
     }
 }
 
-/* out [n_q][chunk][dim] where the vector has it whole, or what it says of it. */
+/* out [n_q][chunk][dim] where the vector has it whole, otherwise its listed parts. */
 static void check_output(const struct read_problem *p, const json_t *expect, const float *out,
                          const char *whole, const char *sums)
 {

@@ -53,14 +53,14 @@ static void score_heads(const void *params, const struct read_view *view,
                          kv_lane_written_pos(view->kv, c->layer, c->head, s), c->pos0);
 }
 
-/* The first layer of the model chooses for the last; what is between does as it likes. */
+/* The first layer of the model chooses for the last; the layers between read everything. */
 static enum read_role role_of(const void *params, const struct policy_model *m, int32_t layer)
 {
     (void)params;
     return layer == 0 ? READ_SOURCE : layer == m->g.n_layer - 1 ? READ_REUSE : READ_DENSE;
 }
 
-/* Writes what it chose and what it was given beside it, and finds both again. */
+/* Records its choice and the choice it was given, and finds both again. */
 static void note_choice(const void *params, const struct read_view *view,
                         const struct read_chunk *c, const int32_t *slots, int32_t n_slot)
 {
@@ -235,7 +235,8 @@ static int32_t ranked(const struct world *w, const struct read_rules *r, int32_t
     return -1;
 }
 
-/* Marks the positions that the last layer is to read of a KV head, without what is always read. */
+/* Marks the positions that the last layer is to read of a KV head, without those that are always
+   read. */
 static void source_choice(const struct world *w, const struct read_policy *policy, int32_t kv_head,
                           int32_t n, int32_t pos0, bool *chosen)
 {

@@ -337,7 +337,7 @@ TEST(passes_end_where_chunks_do)
     assert_int_equal(read_take_of(&r, 5, 9, 0, 9), 5);
 }
 
-/* Chunks begin at the same tokens whatever room passes have. */
+/* Chunks begin at the same tokens for any room of passes. */
 TEST(chunks_do_not_depend_on_passes)
 {
     uint64_t rng = 5;

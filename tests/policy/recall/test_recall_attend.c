@@ -315,7 +315,7 @@ static double key_error(const struct rig *r, int32_t lane)
 }
 
 /* Scores by position, of guests as they came back: they are all that was evicted, or what memory
-   has of it. Returns the largest difference to what the scorer says of the row in memory, as a
+   has of it. Returns the largest difference from the scorer's result for the row in memory, as a
    share of the largest weight. */
 static double score_error(struct rig *r, const struct recall_scorer *s, const float *got,
                           double *want)
@@ -395,7 +395,7 @@ static void check_centre(bool in_file)
     recall_store_free(first);
     recall(&r, q, 5, true, 600);
     assert_true(key_error(&r, 3) < 0.02);
-    recall_store_truncate(r.store, 0); /* what comes next has a centre of its own */
+    recall_store_truncate(r.store, 0); /* the next entries have a centre of their own */
     assert_null(recall_row_centre(&r.store->row[0]));
     rig_free(&r);
 }
@@ -406,8 +406,8 @@ TEST_WITH(rig_make_path, rig_remove_path, what_keys_have_in_common_takes_no_bits
     check_centre(true);
 }
 
-/* A planted key that a token of the question looks for brings itself and what follows. In the file
-   there are more pages than a recall reads. */
+/* A planted key that a token of the question looks for brings itself and the entries after it. In
+   the file there are more pages than a recall reads. */
 static void check_needle(int32_t depth, bool in_file)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
@@ -478,7 +478,8 @@ TEST(what_the_lane_has_is_not_asked_for)
         recall_scorer_start(r.tier, &query, r.tier->work, &s);
         recall_scorer_run(&s, r.store->row[0].kv, true, got[own]);
     }
-    assert_true(got[0][300] > 1.0f);  /* of 4 rows: among the stored it is what they look for */
+    assert_true(got[0][300] > 1.0f);  /* the sum over 4 rows: the best match among the stored
+                                         entries */
     assert_true(got[1][300] < 0.05f); /* beside the lane's it is nothing */
     rig_free(&r);
 }
@@ -531,7 +532,7 @@ TEST(one_query_is_enough)
     assert_false(finds_what_one_wants(RECALL_SUM));
 }
 
-/* The best claim on an entry of those that were evicted: halved over `fade` positions behind them,
+/* The best claim of the evicted entries on an entry: halved over `fade` positions after them, and
    over half as many before. */
 static double naive_faded(const struct rig *r, const double *score, int32_t pos, double fade)
 {
@@ -581,9 +582,9 @@ TEST(claims_fade)
     rig_free(&r);
 }
 
-/* ---- what is missed ---- */
+/* ---- the missed share ---- */
 
-/* Guests take from it what they get. */
+/* Guests reduce it by their own share. */
 TEST(missed_is_what_the_evicted_would_get)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);

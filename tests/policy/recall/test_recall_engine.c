@@ -415,7 +415,7 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
             memcpy(other, tokens, sizeof(tokens));
             for (int32_t t = same; t < TOKENS_MAX; t++)
                 other[t] = tokens[TOKENS_MAX - 1 - t];
-            eval(a, 0, same + 1 + same % 2 * 80); /* beyond what is the same */
+            eval(a, 0, same + 1 + same % 2 * 80); /* beyond the common part */
             eval(a, pith_seq_length(a), pith_seq_length(a) + 5);
             check(pith_seq_sync(a, other, ends[i], NULL, NULL, &err), &err);
             eval_ids(b, other, 0, ends[i]);

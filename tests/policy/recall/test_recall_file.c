@@ -94,7 +94,7 @@ TEST_WITH(rig_make_path, rig_remove_path, a_needle_is_found_in_the_file)
             rig_check_needle(&g, o, keep_fifth, depth);
 }
 
-/* Bounds promise what no entry exceeds, so that a page that is not read holds nothing better. */
+/* No entry exceeds its page's bound, so a page that is not read holds nothing better. */
 TEST_WITH(rig_make_path, rig_remove_path, promises_are_kept)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);
@@ -405,7 +405,7 @@ static void expect_refused(const struct recall_kv_options *o, const struct kv_ge
     rig_free(&r);
 }
 
-/* The header of a tier's file, changed by who asks for it, with a checksum that is right. */
+/* The header of a tier's file, changed by the caller, with a correct checksum. */
 static void put_header(struct recall_kv_options *o, size_t at, uint8_t value)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F16);

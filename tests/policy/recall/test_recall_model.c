@@ -75,7 +75,7 @@ static pith_engine *engine_of(const char *keep, const char *recall)
     return e;
 }
 
-/* Whether the model names the password behind what it read. */
+/* Whether the model names the password after its text. */
 static bool answers(pith_seq *seq, const char *answer)
 {
     int32_t want[32], n = encode(answer, want), n_vocab;

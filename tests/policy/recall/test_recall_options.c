@@ -35,7 +35,7 @@ TEST(reads_options_with_their_units)
     assert_int_equal(parse("none").kind, RECALL_NONE);
     struct recall_config c = parse("kv");
     assert_int_equal(c.kind, RECALL_KV);
-    assert_int_equal(c.kv.ram, -1); /* what the budget leaves */
+    assert_int_equal(c.kv.ram, -1); /* the rest of the budget */
     assert_int_equal(c.kv.size, (int64_t)4 << 30);
     assert_string_equal(c.kv.file, "");
     assert_int_equal(c.kv.type, RECALL_PACKED);

@@ -1,6 +1,6 @@
 /*
- * test_recall_score.c - statistics choose what comes back from the second tier: the folded
- * TriAttention score, computed again from its definition.
+ * test_recall_score.c - statistics choose the entries that come back from the second tier: the
+ * folded TriAttention score, computed again from its definition.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>

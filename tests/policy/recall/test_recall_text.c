@@ -64,7 +64,7 @@ static const char *listed(struct recall_text_seq *s)
     return text;
 }
 
-/* ---- lanes in which a test decides what is gone ---- */
+/* ---- lanes in which a test decides what it evicts ---- */
 
 #define LAYERS 3 /* the model's */
 #define HEADS 2
@@ -275,7 +275,7 @@ TEST(forks_and_truncations_keep_timelines_apart)
     recall_text_update(a, kv, tokens, 600);
     check(recall_text_seq_fork(a, &b, &err), &err);
     check(kv_seq_fork(kv, &other, &err), &err);
-    /* A fork finds what was stored before, and what either stores from now on is its own. */
+    /* A fork finds the spans stored before, and each side owns the spans it stores from now on. */
     evict(kv, 6, 450, 460);
     recall_text_update(a, kv, tokens, 600);
     assert_string_equal(listed(a), "68..142 268..342 418..492");

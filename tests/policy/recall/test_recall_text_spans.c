@@ -65,7 +65,7 @@ static void check_spans(const uint8_t *gone, int32_t n, int32_t bleed, const str
         for (int32_t p = x.first; p < x.last; p++)
             inside[p] = 1;
     }
-    /* Together they are what is evicted and its bleed, and nothing else. */
+    /* Together they are the evicted tokens and their bleed, and nothing else. */
     assert_memory_equal(inside, near, (size_t)n);
     /* Each evicted token has its neighbours with it in one span. */
     for (int32_t p = 0, i = 0; p < n; p++) {

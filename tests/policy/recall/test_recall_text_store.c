@@ -212,7 +212,8 @@ TEST(sessions_are_separate)
 {
     struct text_store *s = open_store("", NOW);
     put_texts(s, "a");
-    /* Words of others would change what is rare, how long a span is, and what is found. */
+    /* Other sessions' words would change which words are rare, how long a span is, and the
+       result. */
     for (int32_t i = 0; i < 50; i++) {
         put(s, "b", 10 * i, "red bicycle bicycle code");
         put(s, "a ", 10 * i, "carrots");
@@ -267,7 +268,7 @@ TEST(a_span_that_grows_replaces_the_old_one)
     assert_int_equal(count_spans(s, "a"), N_TEXT);
     expect_found(s, "a", "onions", ""); /* its words are gone, too */
     expect_found(s, "a", "big", "90");
-    c.n_add = 0; /* what is not there can be dropped */
+    c.n_add = 0; /* dropping an absent span is no error */
     check(text_store_change(s, &c, NOW, &n, &err), &err);
     assert_int_equal(count_spans(s, "a"), N_TEXT);
     c.timeline = "another"; /* whose span this is not */
@@ -562,7 +563,7 @@ TEST(damaged_files_answer_right_or_not_at_all)
     text_store_close(s);
 }
 
-/* No byte more than a limit can be written: the call fails, and what was there stays. */
+/* No byte beyond a limit can be written: the call fails, and the old contents stay. */
 TEST(a_full_disk_keeps_what_was_there)
 {
     const char *path = in_folder("full.db");

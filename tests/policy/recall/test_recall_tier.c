@@ -1,6 +1,6 @@
 /*
- * test_recall_tier.c - the second tier in memory: what is remembered comes back as it was, the best
- * first, within exact budgets; forks, truncation, threads, allocations that fail.
+ * test_recall_tier.c - the second tier in memory: entries come back unchanged, the best first,
+ * within exact budgets. Also forks, truncation, threads, and failing allocations.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -90,7 +90,7 @@ TEST(layers_have_types_of_their_own)
     rig_free(&r);
 }
 
-/* As asked instead of as stored: what comes back is what the type makes of it. */
+/* In another type than the lane's: entries come back with that type's rounding. */
 TEST(a_tier_may_have_a_type_of_its_own)
 {
     const struct kv_geometry g = rig_geometry(KV_TYPE_F32);

@@ -202,7 +202,7 @@ TEST(a_file_holds_shared_pages)
         check(pith_seq_save(seq, in_folder("seq"), &err), &err);
         check(pith_seq_load(e, in_folder("seq"), &loaded, &err), &err);
         pith_engine_kv_stats(e, &both);
-        assert_int_equal(both.used_bytes, 2 * one.used_bytes); /* what is shared stays so */
+        assert_int_equal(both.used_bytes, 2 * one.used_bytes); /* shared pages stay shared */
         assert_int_equal(stats_of(loaded).steps_closed, 0);
         check(pith_seq_eval(seq, ids, 30, &err), &err);
         check(pith_seq_eval(loaded, ids, 30, &err), &err);
