@@ -48,6 +48,7 @@ FLOORS = (
     "src/serve/scheduler",
     "src/serve/api",
     "src/serve/view",
+    "page",
     "eval",
     "server",
     "cli",
@@ -68,7 +69,7 @@ EXCEPTIONS = {
 }
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(path for top in ("include", "src", "eval", "server", "cli") for path in
+SOURCES = sorted(path for top in ("include", "src", "page", "eval", "server", "cli") for path in
                  (ROOT / top).rglob("*.[ch]"))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.S)
