@@ -99,7 +99,7 @@ static int count(const char *text, const char *word)
     return n;
 }
 
-/* What the page shows: its JSON, of which no character can end the element that it stands in. The
+/* The JSON that a page shows. No character of it can end the element that it stands in. The
    rest of the page is always the same, and loads nothing. */
 static json_t *shown_by(struct eval_text page)
 {

@@ -27,8 +27,8 @@ TEST(the_binary_holds_the_page_byte_for_byte)
     }
 }
 
-/* What the pages name, they have; the live one's policy allows files of the server alone, nothing
-   inline, and that of the sheet none but what is in it. */
+/* Every file belongs to a page. The live page's policy allows files of the server alone and nothing
+   inline. The policy of the sheet allows its own style and script. */
 TEST(the_pages_name_files_of_their_own_alone)
 {
     const char *html = page_files[0].data, *sheet = "";
