@@ -7,11 +7,12 @@
  * lose entries.
  *
  * Colours stand in classes, without variables, so that programs which draw SVG but know little CSS
- * show the light ones. They are the report's colours (eval/report_style.c).
+ * show the light ones. They are the report's colours (page/look.css).
  */
 #include "map.h"
+#include "svg.h"
 
-#include <report_svg.h>
+#include <sheet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,7 @@ struct drawing {
     uint32_t *row;          /* [n_token] owned, entries per column of one row */
     uint8_t *level;         /* [n_token] owned, of the columns of one row */
     uint32_t *all;          /* [n_token] owned, entries per position of all lanes */
+    int64_t *n_of_layer;    /* [n_layer] owned, entries */
     int64_t n_kept;         /* entries of all lanes */
     int32_t n_gone;         /* tokens that no lane has an entry of */
 };
@@ -226,17 +228,10 @@ static void add_rectangle(struct eval_text *t, const char *class_name, double x,
                      class_name, x, y, width, height);
 }
 
-static void add_text(struct eval_text *t, double x, double y, const char *class_name,
-                     const char *text)
-{
-    svg_text(t, x, y, class_name, text);
-    eval_text_add(t, "\n");
-}
-
 static void add_policy(struct eval_text *t, const struct map *m)
 {
     eval_text_printf(t, "<text x=\"%.0f\" y=\"62\" class=\"policy\">--keep ", LEFT - 78.0);
-    html_escape_short(t, m->keep != NULL ? m->keep : "none", POLICY_CHARS);
+    svg_escape_short(t, m->keep != NULL ? m->keep : "none", POLICY_CHARS);
     eval_text_add(t, "</text>\n");
 }
 
@@ -255,25 +250,25 @@ static void begin(const struct drawing *d, double height)
                      WIDTH, height, WIDTH, height);
     eval_text_add(t, "Entries of the KV cache that stayed, by layer and head");
     eval_text_add(t, m->model[0] != '\0' ? ": " : "");
-    html_escape(t, m->model);
+    svg_escape(t, m->model);
     eval_text_add(t, "</title>\n<desc id=\"map-desc\">Rows are layers and within them KV heads, "
                      "from left to right positions of the text; kept ones are coloured. --keep ");
-    html_escape(t, m->keep != NULL ? m->keep : "none");
+    svg_escape(t, m->keep != NULL ? m->keep : "none");
     eval_text_add(t, ": ");
-    html_escape(t, rules);
+    svg_escape(t, rules);
     eval_text_add(t, ". ");
-    html_escape(t, numbers);
+    svg_escape(t, numbers);
     eval_text_add(t, ".</desc>\n");
     add_style(t);
     add_rectangle(t, "bg", 0, 0, WIDTH, height);
     eval_text_printf(t, "<text x=\"%.0f\" y=\"36\" class=\"title\">What the KV cache holds",
                      LEFT - 78.0);
     eval_text_add(t, m->model[0] != '\0' ? ": " : "");
-    html_escape_short(t, m->model, 60);
+    svg_escape_short(t, m->model, 60);
     eval_text_add(t, "</text>\n");
     add_policy(t, m);
-    add_text(t, LEFT - 78.0, 86, "line", rules);
-    add_text(t, LEFT - 78.0, 107, "line", numbers);
+    svg_text(t, LEFT - 78.0, 86, "line", rules);
+    svg_text(t, LEFT - 78.0, 107, "line", numbers);
 }
 
 /* Whether a column can be kept in part. */
@@ -294,7 +289,7 @@ static void draw_key(const struct drawing *d)
         if (i == 2)
             add_rectangle(d->t, "gone", x, 25, 13, 13);
         add_rectangle(d->t, keys[i].class_name, x, 25, 13, 13);
-        add_text(d->t, x + 19, 36, "name", keys[i].name);
+        svg_text(d->t, x + 19, 36, "name", keys[i].name);
     }
 }
 
@@ -304,7 +299,7 @@ static void draw_span(const struct drawing *d, const char *class_name, double y,
 {
     double x = LEFT + first * d->scale, end = LEFT + last * d->scale;
     add_rectangle(d->t, class_name, x, y, end - x > SPAN_WIDTH_MIN ? end - x : SPAN_WIDTH_MIN, 6);
-    add_text(d->t, at_end ? RIGHT : x, y - 6, at_end ? "name over end" : "name over", name);
+    svg_text(d->t, at_end ? RIGHT : x, y - 6, at_end ? "name over end" : "name over", name);
 }
 
 static void draw_edge(const struct drawing *d, const char *class_name, int32_t position, double top)
@@ -373,12 +368,12 @@ static void draw_axis(const struct drawing *d, double y)
         eval_text_printf(d->t, "M%.2f %.1fv6", LEFT + (double)at * d->scale, y + 0.5);
     eval_text_add(d->t, "\"/>\n");
     for (int64_t at = 0; at <= d->m->n_token; at += step)
-        add_text(d->t, LEFT + (double)at * d->scale, y + 21, "mid", figure_count((double)at, text));
-    add_text(d->t, (LEFT + RIGHT) / 2, y + 43, "name mid", "position in the text, tokens");
+        svg_text(d->t, LEFT + (double)at * d->scale, y + 21, "mid", figure_count((double)at, text));
+    svg_text(d->t, (LEFT + RIGHT) / 2, y + 43, "name mid", "position in the text, tokens");
     snprintf(text, sizeof(text), "a column is %d position%s: the paler, the fewer kept", d->bin,
              d->bin > 1 ? "s" : "");
     if (has_parts(d))
-        add_text(d->t, RIGHT, y + 43, "end", text);
+        svg_text(d->t, RIGHT, y + 43, "end", text);
 }
 
 /* ---- the rows ---- */
@@ -436,7 +431,7 @@ static double layer_top(const struct drawing *d, int32_t layer)
 }
 
 /* The names on the left and the shares on the right, where they are not too close. */
-static void label_layer(const struct drawing *d, int32_t layer, int64_t n)
+static void label_layer(const struct drawing *d, int32_t layer)
 {
     char text[48];
     double top = layer_top(d, layer), middle = top + layer_height(d) / 2 + 4.5;
@@ -446,17 +441,17 @@ static void label_layer(const struct drawing *d, int32_t layer, int64_t n)
         return;
     bool rows = d->rows > 1 && d->row_height >= ROW_LABELLED;
     snprintf(text, sizeof(text), "layer %d", layer);
-    add_text(d->t, LEFT - (rows ? 26 : 10), middle, "name end", text);
+    svg_text(d->t, LEFT - (rows ? 26 : 10), middle, "name end", text);
     for (int32_t r = 0; rows && r < d->rows; r++) {
         snprintf(text, sizeof(text), "%d", r * d->per_row);
-        add_text(d->t, LEFT - 8, top + (r + 0.5) * d->row_height + 4.5, "end", text);
+        svg_text(d->t, LEFT - 8, top + (r + 0.5) * d->row_height + 4.5, "end", text);
     }
     snprintf(text, sizeof(text), "%.1f %%",
-             percent((double)n, (double)d->m->n_token * d->m->n_head));
-    add_text(d->t, RIGHT + 10, middle, "name", text);
+             percent((double)d->n_of_layer[layer], (double)d->m->n_token * d->m->n_head));
+    svg_text(d->t, RIGHT + 10, middle, "name", text);
 }
 
-static void draw_rows(const struct drawing *d, int64_t *n_of_layer)
+static void draw_rows(const struct drawing *d)
 {
     double thick = d->row_height >= ROW_GAPPED ? d->row_height - 1.0 : d->row_height;
     bool gaps = thick < d->row_height;
@@ -469,9 +464,9 @@ static void draw_rows(const struct drawing *d, int64_t *n_of_layer)
                      "scale(%.8g 1)\">\n",
                      thick, LEFT, d->scale);
     for (int32_t l = 0; l < d->m->n_layer; l++) {
-        n_of_layer[l] = 0;
+        d->n_of_layer[l] = 0;
         for (int32_t r = 0; r < d->rows; r++)
-            n_of_layer[l] += draw_row(d, l, r, layer_top(d, l) + r * d->row_height + thick / 2);
+            d->n_of_layer[l] += draw_row(d, l, r, layer_top(d, l) + r * d->row_height + thick / 2);
     }
     eval_text_add(d->t, "</g>\n");
 }
@@ -494,26 +489,26 @@ static void draw_profile(const struct drawing *d, double top)
                          LEFT + end * d->scale);
     }
     eval_text_printf(d->t, "V%.1fz\"/>\n", floor_y);
-    add_text(d->t, LEFT - 10, top + PROFILE_HEIGHT / 2 - 3, "name end", "share of");
-    add_text(d->t, LEFT - 10, top + PROFILE_HEIGHT / 2 + 13, "name end", "the lanes");
-    add_text(d->t, RIGHT + 10, top + 11, "", "100 %");
-    add_text(d->t, RIGHT + 10, floor_y, "", "0 %");
+    svg_text(d->t, LEFT - 10, top + PROFILE_HEIGHT / 2 - 3, "name end", "share of");
+    svg_text(d->t, LEFT - 10, top + PROFILE_HEIGHT / 2 + 13, "name end", "the lanes");
+    svg_text(d->t, RIGHT + 10, top + 11, "", "100 %");
+    svg_text(d->t, RIGHT + 10, floor_y, "", "0 %");
 }
 
 /* ---- the drawing ---- */
 
-static void draw_all(struct drawing *d, int64_t *n_of_layer)
+static void draw_all(struct drawing *d)
 {
     double profile = d->bottom + 14.0;
     begin(d, profile + PROFILE_HEIGHT + 66.0);
     draw_key(d);
-    draw_rows(d, n_of_layer);
+    draw_rows(d);
     draw_spans(d);
     if (d->rows > 1 && d->row_height >= ROW_LABELLED)
-        add_text(d->t, LEFT - 8, d->top - 8, "end", "KV head");
-    add_text(d->t, RIGHT + 10, d->top - 8, "", "kept");
+        svg_text(d->t, LEFT - 8, d->top - 8, "end", "KV head");
+    svg_text(d->t, RIGHT + 10, d->top - 8, "", "kept");
     for (int32_t l = 0; l < d->m->n_layer; l++)
-        label_layer(d, l, n_of_layer[l]);
+        label_layer(d, l);
     draw_profile(d, profile);
     draw_axis(d, profile + PROFILE_HEIGHT);
     eval_text_add(d->t, "</svg>\n");
@@ -535,37 +530,113 @@ static void lay_out(struct drawing *d)
     d->bottom = layer_top(d, m->n_layer) - LAYER_GAP;
 }
 
-pith_status map_draw(const struct map *m, struct eval_text *svg, pith_error *err)
+static void close_drawing(struct drawing *d)
 {
-    struct drawing d = {.m = m, .t = svg};
-    size_t n = (size_t)(m->n_token > 0 ? m->n_token : 1), start = svg->len;
+    free(d->all);
+    free(d->level);
+    free(d->row);
+    free(d->positions);
+    free(d->n_of_layer);
+}
+
+static pith_status no_memory(const struct map *m, pith_error *err)
+{
+    return eval_fail(err, PITH_NOMEM, "map: no memory for %d tokens", m->n_token);
+}
+
+static pith_status open_drawing(struct drawing *d, pith_error *err)
+{
+    const struct map *m = d->m;
+    size_t n = (size_t)(m->n_token > 0 ? m->n_token : 1);
     if (m->n_layer < 1 || m->n_head < 1 || m->n_token < 1)
         return eval_fail(err, PITH_INVALID, "map: %d layers, %d heads, %d tokens: nothing to draw",
                          m->n_layer, m->n_head, m->n_token);
-    int64_t *n_of_layer = calloc((size_t)m->n_layer, sizeof(*n_of_layer));
-    d.positions = calloc(n, sizeof(*d.positions));
-    d.row = calloc(n, sizeof(*d.row));
-    d.level = calloc(n, sizeof(*d.level));
-    d.all = calloc(n, sizeof(*d.all));
-    bool ok = n_of_layer != NULL && d.positions != NULL && d.row != NULL && d.level != NULL &&
-              d.all != NULL;
-    if (ok) {
-        lay_out(&d);
-        survey(&d);
-        d.bin = 1 + (m->n_token - 1) / COLUMNS_MAX;
-        for (;; d.bin += d.bin / 2 + 1) {
-            d.n_column = (m->n_token + d.bin - 1) / d.bin;
-            draw_all(&d, n_of_layer);
-            if (svg->failed || svg->len - start <= MAP_BYTES_MAX || d.n_column <= COLUMNS_MIN)
-                break;
-            svg->len = start;
-        }
-        ok = !svg->failed;
+    d->n_of_layer = calloc((size_t)m->n_layer, sizeof(*d->n_of_layer));
+    d->positions = calloc(n, sizeof(*d->positions));
+    d->row = calloc(n, sizeof(*d->row));
+    d->level = calloc(n, sizeof(*d->level));
+    d->all = calloc(n, sizeof(*d->all));
+    if (d->n_of_layer == NULL || d->positions == NULL || d->row == NULL || d->level == NULL ||
+        d->all == NULL) {
+        close_drawing(d);
+        return no_memory(m, err);
     }
-    free(d.all);
-    free(d.level);
-    free(d.row);
-    free(d.positions);
-    free(n_of_layer);
-    return ok ? PITH_OK : eval_fail(err, PITH_NOMEM, "map: no memory for %d tokens", m->n_token);
+    lay_out(d);
+    survey(d);
+    return PITH_OK;
+}
+
+pith_status map_draw(const struct map *m, struct eval_text *svg, pith_error *err)
+{
+    struct drawing d = {.m = m, .t = svg};
+    size_t start = svg->len;
+    pith_status status = open_drawing(&d, err);
+    if (status != PITH_OK)
+        return status;
+    d.bin = 1 + (m->n_token - 1) / COLUMNS_MAX;
+    for (;; d.bin += d.bin / 2 + 1) {
+        d.n_column = (m->n_token + d.bin - 1) / d.bin;
+        draw_all(&d);
+        if (svg->failed || svg->len - start <= MAP_BYTES_MAX || d.n_column <= COLUMNS_MIN)
+            break;
+        svg->len = start;
+    }
+    close_drawing(&d);
+    return svg->failed ? no_memory(m, err) : PITH_OK;
+}
+
+/* ---- the page ---- */
+
+/* The positions of a lane as "0-3,254-289". */
+static void add_ranges(struct drawing *d, int32_t layer, int32_t head)
+{
+    memset(d->row, 0, (size_t)d->m->n_token * sizeof(*d->row));
+    count_lane(d, layer, head, d->row);
+    for (int32_t i = 0, j; i < d->m->n_token; i = j + 1) {
+        for (j = i; j < d->m->n_token && d->row[j] > 0; j++)
+            continue;
+        if (j > i)
+            eval_text_printf(d->t, d->t->len > 0 ? ",%d-%d" : "%d-%d", i, j - 1);
+    }
+}
+
+static json_t *lanes_json(struct drawing *d)
+{
+    json_t *lanes = json_array();
+    struct eval_text ranges = {0};
+    d->t = &ranges;
+    for (int32_t l = 0; l < d->m->n_layer; l++)
+        for (int32_t h = 0; h < d->m->n_head; h++) {
+            eval_text_clear(&ranges);
+            add_ranges(d, l, h);
+            json_array_append_new(lanes, json_string(ranges.data != NULL ? ranges.data : ""));
+        }
+    if (ranges.failed)
+        json_array_clear(lanes);
+    eval_text_free(&ranges);
+    return lanes;
+}
+
+pith_status map_page(const struct map *m, struct eval_text *html, pith_error *err)
+{
+    char rules[256], numbers[320];
+    struct drawing d = {.m = m};
+    pith_status status = open_drawing(&d, err);
+    if (status != PITH_OK)
+        return status;
+    describe_rules(m, rules, sizeof(rules));
+    describe_numbers(&d, numbers, sizeof(numbers));
+    json_t *lanes = lanes_json(&d);
+    bool ok = json_array_size(lanes) == (size_t)m->n_layer * (size_t)m->n_head;
+    json_t *data = json_pack("{s:s, s:o, s:o, s:[s,s], s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:o}",
+                             "type", "map", "model", sheet_text(m->model), "keep",
+                             sheet_text(m->keep != NULL ? m->keep : "none"), "lines", rules,
+                             numbers, "n_layer", m->n_layer, "n_head", m->n_head, "n_token",
+                             m->n_token, "n_prompt", d.n_prompt, "first", d.first, "first_name",
+                             d.first_name, "window", d.window, "lanes", lanes);
+    close_drawing(&d);
+    if (ok)
+        return sheet_write(data, html, err);
+    json_decref(data);
+    return no_memory(m, err);
 }

@@ -36,4 +36,7 @@ struct map {
 /* Adds the drawing to *svg. INVALID for a map without lanes or tokens; NOMEM. */
 pith_status map_draw(const struct map *map, struct eval_text *svg, pith_error *err);
 
+/* Adds the page that shows the same (page/sheet.js), every position of it. As map_draw. */
+pith_status map_page(const struct map *map, struct eval_text *html, pith_error *err);
+
 #endif

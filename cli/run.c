@@ -74,7 +74,8 @@ static const struct option output_option_table[] = {
     {"--record", NULL, "FILE", OPTION_TEXT, AT(record), .absent = "",
      .help = "write queries, keys and values of every token as safetensors"},
     {"--map", NULL, "FILE", OPTION_TEXT, AT(map), .absent = "",
-     .help = "draw which positions each layer and head kept, as SVG"},
+     .help =
+         "draw which positions each layer and head kept: NAME.html is a page, other names are SVG"},
     {0},
 };
 #undef AT
@@ -238,13 +239,19 @@ static int32_t lane_positions(void *user, int32_t layer, int32_t head, int32_t *
     return lane.n_entry;
 }
 
+static bool is_page(const char *path)
+{
+    const char *end = strrchr(path, '.');
+    return end != NULL && strcmp(end, ".html") == 0;
+}
+
 /* Draws the entries that the sequence holds when the text or Ctrl-C ended it; without any there is
    no map. */
 static void write_map(const struct run_options *o, struct session *s, int32_t n_prompt)
 {
     pith_error err;
     char size[32];
-    struct eval_text svg = {0};
+    struct eval_text drawing = {0};
     struct map map = {
         .model = s->info.name,
         .keep = s->keep,
@@ -259,13 +266,14 @@ static void write_map(const struct run_options *o, struct session *s, int32_t n_
         return;
     cli_check(pith_keep_get_rules(s->keep, &map.rules, &err), &err);
     pith_seq_keep_stats(s->seq, &map.stats);
-    cli_check(map_draw(&map, &svg, &err), &err);
-    pith_status status = eval_write_file(o->output.map, &svg, &err);
+    cli_check((is_page(o->output.map) ? map_page : map_draw)(&map, &drawing, &err), &err);
+    pith_status status = eval_write_file(o->output.map, &drawing, &err);
     if (status != PITH_OK)
         cli_fail("--map: %s", err.message);
     if (!o->output.quiet && !o->output.json)
-        fprintf(stderr, "map      %s in %s\n", cli_bytes((int64_t)svg.len, size), o->output.map);
-    eval_text_free(&svg);
+        fprintf(stderr, "map      %s in %s\n", cli_bytes((int64_t)drawing.len, size),
+                o->output.map);
+    eval_text_free(&drawing);
 }
 
 /* ---- the run ---- */

@@ -149,22 +149,23 @@ def models():
     }
 
 
-def snapshot(shape, page, lanes, n_page, extra=b"", version=3, types=b""):
-    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n),
-    from version 6 on (page, delta, n and whether it is closed, count). Pages are alike, or of a list,
-    the first the largest."""
-    bits = 1 << 31 if version == 4 else 0
+def snapshot(shape, page, lanes, n_page, extra=b"", unordered=False, edges=(0,) * 6, groups=(1, 32),
+             v_in_k=0):
+    """docs/snapshot.md; the target makes the checksum right. lanes: per lane (page, delta, n and
+    whether it is closed) and a count that is not 1. Pages are alike, or of a list, the first the
+    largest."""
+    bits = 1 << 31 if unordered else 0
     pages = page if isinstance(page, list) else [page] * n_page
     page = pages[0] if pages else page
     refs = [ref for lane in lanes for ref in lane]
     sections = {"LANE": b"".join(struct.pack("<I", len(lane) | bits) for lane in lanes),
-                "REFS": b"".join(struct.pack("<IiI" + "I" * (len(ref) - 3), *ref) for ref in refs),
-                "PAGE": b"".join(pages), **({"STAT": b""} if version > 6 else {}), "EXTR": extra}
+                "REFS": b"".join(struct.pack("<IiII", *(ref + (1,))[:4]) for ref in refs),
+                "PAGE": b"".join(pages), "STAT": b"", "EXTR": extra}
     body = b"".join(tag.encode() + struct.pack("<Q", len(data)) + data
                     for tag, data in sections.items())
-    size = 80 + len(types)
-    head = b"PITHSNAP" + struct.pack("<IIQ7I", version, size, size + len(body) + 8, *shape)
-    head += struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra)) + types
+    head = b"PITHSNAP" + struct.pack("<IIQ7I", 8, 124, 124 + len(body) + 8, *shape)
+    head += struct.pack("<IQQQ", n_page, len(refs), len(page), len(extra))
+    head += struct.pack("<11I", *edges, *groups, *(0,) * (4 - len(groups)), v_in_k)
     return head + body + bytes(8)
 
 
@@ -177,26 +178,23 @@ def snapshots():
     lanes = [[(0, 0, 16), (1, 16, 16), (0, 40, 7)], [(2, 0, 3)]]
     values = bytes((64 // 2 + 64 // 32 * 2) * 16) + struct.pack("<16i", *range(1, 17))
     f16, turbo3 = bytes(2 * 32 * 16) + values, bytes((8 + 4) * 16) + bytes(64) + values
-    edges = struct.pack("<10I", 1, 1, 0, 0, 0, 0, 32, 32, 1, 0)
     latent = bytes((64 + 64 // 32 * 2) * 16) + struct.pack("<16i", *range(16))
     keep = b"h2o:budget=8"
     memory = (struct.pack("<i5IQ", -1, 1, 5, 2, len(keep), 2, 8) + struct.pack("<5i", *range(5)) +
               struct.pack("<2i", 3, -1) + bytes(4 * 2 * 42) + bytes(8) + keep)
     return {"memory.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, memory),
             "a.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, lanes, 3, b"tokens"),
-            "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1),
+            "b.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), b, [[(0, 3, 32)], []], 1, groups=(1, 1)),
             "fallen.snapshot": snapshot((2, 1, 3, 5, 32, 0, 1), c, [[(0, 0, 32)], [(1, 4, 9)]], 2,
-                                        version=4),
+                                        unordered=True, groups=(1, 1)),
             "types.snapshot": snapshot((2, 1, 32, 64, 16, 5, 3), [f16, turbo3, turbo3],
-                                       [[(0, 0, 16)], [(1, 0, 16), (2, 9, 5)]], 3, version=5,
-                                       types=edges),
+                                       [[(0, 0, 16)], [(1, 0, 16), (2, 9, 5)]], 3,
+                                       edges=(1, 1, 0, 0, 0, 0), groups=(32, 32, 1)),
             "latent.snapshot": snapshot((1, 1, 64, 32, 16, 2, 2), latent, [[(0, 0, 9, 1)]], 1,
-                                        version=8, types=struct.pack("<11I", *[0] * 6, 32, 32, 0, 0,
-                                                                     32)),
+                                        groups=(32, 32), v_in_k=32),
             "counts.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a,
                                         [[(0, 0, 16, 3), (1, 16, 1 << 31 | 9, 1), (0, 40, 7, 2)],
-                                         [(2, 0, 1 << 31 | 3, 1)]], 3, version=6,
-                                        types=struct.pack("<10I", *[0] * 6, 1, 32, 0, 0)),
+                                         [(2, 0, 1 << 31 | 3, 1)]], 3),
             "empty.snapshot": snapshot((1, 2, 32, 64, 16, 1, 2), a, [[], []], 0)}
 
 
@@ -235,17 +233,17 @@ def tria(version):
 def statistics():
     """fuzz_stats.c: TRIA files; Pith's format."""
     counts = (1, 2, 1, 2, 1, 2, 1)
-    own = (b"PITHSTAT" + struct.pack("<2I3Q", 1, 88, 0, 77, 30) + struct.pack("<7I", *counts) +
+    own = (b"PITHSTAT" + struct.pack("<2I3Q", 2, 88, 0, 77, 30) + struct.pack("<7I", *counts) +
            struct.pack("<2HI", 1, 3, 3) + struct.pack("<f2I", 1, 1, 4) + b"mtext" +
            struct.pack("<2i", 0, 30) + struct.pack("<q", 30) + struct.pack("<2d", 1, .01) +
            struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 3 + struct.pack("<4f", .5, .5, 1, 0) +
-           struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 4 + bytes(8))
+           struct.pack("<7f", .5, -1, .5, 0, 1, 1.5, .7) * 4 + bytes(8 + 8))
     numbers = struct.pack("<2f", -3, 1) + struct.pack("<3f", -4, -3, -2)  # one lane, three quantiles
     key = struct.pack("<5f", 1, -1, .5, 2, -3) + struct.pack("<4f", -1, -1, 0, 0)
     hidden = struct.pack("<3f", 1, 2, -3) + struct.pack("<5f", -1, -1, 1, 1, .6)
     section = (struct.pack("<6I", 1, 2, 4, 3, 1, 0) + numbers + key + struct.pack("<5f", 1, 1, 9, 9, .5) +
                hidden + struct.pack("<I", 3) + b"h2o" + struct.pack("<3f", 1, -3, .4))
-    important = own[:8] + b"\2" + own[9:-8] + struct.pack("<Q", len(section)) + section + bytes(8)
+    important = own[:-16] + struct.pack("<Q", len(section)) + section + bytes(8)
     return {"important.stats": important, "one.tria": tria(1), "two.tria": tria(2), "own.stats": own}
 
 

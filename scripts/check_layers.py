@@ -51,6 +51,7 @@ FLOORS = (
     "src/serve/api",
     "src/serve/batch",
     "src/serve/view",
+    "page",
     "eval",
     "server",
     "cli",
@@ -77,7 +78,7 @@ EXCEPTIONS = {
 }
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted(path for top in ("include", "src", "eval", "server", "cli") for path in
+SOURCES = sorted(path for top in ("include", "src", "page", "eval", "server", "cli") for path in
                  (ROOT / top).rglob("*.[ch]"))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.S)

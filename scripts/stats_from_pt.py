@@ -195,12 +195,12 @@ def xxh64(data):
 
 
 def format_stats(shape, rows, pairing, name):
-    """Version 1 of docs/stats.md. Neither the model nor how many tokens it is of is known."""
+    """The format of docs/stats.md. Neither the model nor how many tokens it is of is known."""
     n_layer, n_head, n_pair = shape
-    body = name + struct.pack("<q", -1) * n_layer + rows
+    body = name + struct.pack("<q", -1) * n_layer + rows + bytes(8)  # no importance
     size = HEADER_SIZE + len(body) + SUM_SIZE
     fingerprint = n_token = n_head_kv = n_flat = n_range = select = flags = 0
-    header = b"PITHSTAT" + struct.pack("<2I3Q", 1, HEADER_SIZE, size, fingerprint, n_token)
+    header = b"PITHSTAT" + struct.pack("<2I3Q", 2, HEADER_SIZE, size, fingerprint, n_token)
     header += struct.pack("<7I", n_layer, n_head, n_head_kv, n_pair, n_flat, 1, n_range)
     header += struct.pack("<2HIf2I", pairing, select, flags, 1.0, len(name), 0)
     return header + body + struct.pack("<Q", xxh64(header + body))

@@ -6,7 +6,7 @@
 #include <microhttpd.h>
 #include <string.h>
 
-#include "page/page.h"
+#include <page.h>
 #include "routes.h"
 #include "state.h"
 

@@ -89,7 +89,7 @@ PITH_API pith_status pith_stats_check(const pith_stats *stats, const pith_model 
 
 /* Pointers are owned by the statistics. */
 typedef struct pith_stats_info {
-    const char *format;   /* "pith 1", "TRIA 2" */
+    const char *format;   /* "pith 2", "TRIA 2" */
     const char *model;    /* its name, "" where the file does not say */
     const char *text;     /* what was read, "" where the file does not say */
     uint64_t fingerprint; /* 0: the file does not say */

@@ -20,6 +20,11 @@ static const struct seq_hooks *const table[] = {
 
 _Static_assert(PI_LEN(table) <= PI_VERBS_MOST, "an engine has room for all verbs");
 
+/* For each verb of an engine that has a hook, in their order: "(*v)->hook(...);" calls it. */
+#define EACH_VERB(e, hook)                                                                         \
+    for (const struct seq_hooks *const *v = (e)->verb; v < (e)->verb + (e)->n_verb; v++)           \
+        if ((*v)->hook != NULL)
+
 static bool has(const struct seq_hooks *v, const struct engine_traits *traits)
 {
     return v->has == NULL || v->has(traits);
@@ -36,24 +41,28 @@ bool pi_verbs_have_tier(const struct pi_account *a)
     return false;
 }
 
-int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token)
+/* A sum over the verbs: their bytes in a second tier, or those beside pages and tier. */
+static int64_t bytes_at(const struct pi_account *a, int32_t n_token, bool tier)
 {
     struct engine_traits traits = engine_traits_compute(a->policies);
     int64_t bytes = 0;
-    for (size_t i = 0; i < PI_LEN(table); i++)
-        if (table[i]->tier_at != NULL && has(table[i], &traits))
-            bytes += table[i]->tier_at(a, n_token);
+    for (size_t i = 0; i < PI_LEN(table); i++) {
+        const struct seq_hooks *v = table[i];
+        int64_t (*hook)(const struct pi_account *, int32_t) = tier ? v->tier_at : v->beside_at;
+        if (hook != NULL && has(v, &traits))
+            bytes += hook(a, n_token);
+    }
     return bytes;
+}
+
+int64_t pi_verbs_tier_at(const struct pi_account *a, int32_t n_token)
+{
+    return bytes_at(a, n_token, true);
 }
 
 int64_t pi_verbs_beside_at(const struct pi_account *a, int32_t n_token)
 {
-    struct engine_traits traits = engine_traits_compute(a->policies);
-    int64_t bytes = 0;
-    for (size_t i = 0; i < PI_LEN(table); i++)
-        if (table[i]->beside_at != NULL && has(table[i], &traits))
-            bytes += table[i]->beside_at(a, n_token);
-    return bytes;
+    return bytes_at(a, n_token, false);
 }
 
 /* ---- the engine ---- */
@@ -83,16 +92,14 @@ void pi_verbs_close(struct pith_engine *e)
 
 void pi_verbs_count(const struct pith_engine *e, pith_memory_stats *out)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->count != NULL)
-            e->verb[i]->count(e, out);
+    EACH_VERB(e, count)
+        (*v)->count(e, out);
 }
 
 int32_t pi_verbs_leave(const struct pith_engine *e, int32_t same, int32_t n_token)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->leaves != NULL)
-            same = e->verb[i]->leaves(e, same, n_token);
+    EACH_VERB(e, leaves)
+        same = (*v)->leaves(e, same, n_token);
     return same;
 }
 
@@ -120,27 +127,21 @@ void pi_verbs_stop(struct pith_seq *seq)
 
 void pi_verbs_attach(struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->attach != NULL)
-            e->verb[i]->attach(seq);
+    EACH_VERB(seq->engine, attach)
+        (*v)->attach(seq);
 }
 
 pith_status pi_verbs_fork(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
 {
-    const struct pith_engine *e = from->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->fork != NULL)
-            PI_TRY(e->verb[i]->fork(from, to, err));
+    EACH_VERB(from->engine, fork)
+        PI_TRY((*v)->fork(from, to, err));
     return PITH_OK;
 }
 
 void pi_verbs_truncate(struct pith_seq *seq, int32_t n_token, bool whole)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->truncate != NULL)
-            e->verb[i]->truncate(seq, n_token, whole);
+    EACH_VERB(seq->engine, truncate)
+        (*v)->truncate(seq, n_token, whole);
 }
 
 pith_status pi_verbs_save(const struct pith_seq *seq, void **bytes, size_t *size, pith_error *err)
@@ -157,37 +158,29 @@ pith_status pi_verbs_save(const struct pith_seq *seq, void **bytes, size_t *size
 pith_status pi_verbs_load(struct pith_seq *seq, struct pi_saved *saved, const char *path,
                           pith_error *err)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->load != NULL)
-            PI_TRY(e->verb[i]->load(seq, saved, path, err));
+    EACH_VERB(seq->engine, load)
+        PI_TRY((*v)->load(seq, saved, path, err));
     return PITH_OK;
 }
 
 int32_t pi_verbs_reusable(const struct pith_seq *seq, int32_t same, int32_t n_token)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->reusable != NULL)
-            same = e->verb[i]->reusable(seq, same, n_token);
+    EACH_VERB(seq->engine, reusable)
+        same = (*v)->reusable(seq, same, n_token);
     return same;
 }
 
 int32_t pi_verbs_unaltered(const struct pith_seq *seq, int32_t n)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->unaltered != NULL)
-            n = e->verb[i]->unaltered(seq, n);
+    EACH_VERB(seq->engine, unaltered)
+        n = (*v)->unaltered(seq, n);
     return n;
 }
 
 void pi_verbs_as_prompt(struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->as_prompt != NULL)
-            e->verb[i]->as_prompt(seq);
+    EACH_VERB(seq->engine, as_prompt)
+        (*v)->as_prompt(seq);
 }
 
 struct kv_seq *pi_verbs_beside(const struct pith_seq *seq, int32_t i)
@@ -198,21 +191,17 @@ struct kv_seq *pi_verbs_beside(const struct pith_seq *seq, int32_t i)
 
 int64_t pi_verbs_remembered(const struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
     int64_t bytes = 0;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->remembered != NULL)
-            bytes += e->verb[i]->remembered(seq);
+    EACH_VERB(seq->engine, remembered)
+        bytes += (*v)->remembered(seq);
     return bytes;
 }
 
 int64_t pi_verbs_draft_bytes(const struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
     int64_t bytes = 0;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->draft_bytes != NULL)
-            bytes += e->verb[i]->draft_bytes(seq);
+    EACH_VERB(seq->engine, draft_bytes)
+        bytes += (*v)->draft_bytes(seq);
     return bytes;
 }
 
@@ -220,92 +209,76 @@ int64_t pi_verbs_draft_bytes(const struct pith_seq *seq)
 
 void pi_verbs_note(const struct pith_seq *seq, struct pi_item_state *state)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->note != NULL)
-            e->verb[i]->note(seq, state);
+    EACH_VERB(seq->engine, note)
+        (*v)->note(seq, state);
 }
 
 pith_status pi_verbs_copy(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                           pith_error *err)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->copy != NULL)
-            PI_TRY(e->verb[i]->copy(e, items, n, err));
+    EACH_VERB(e, copy)
+        PI_TRY((*v)->copy(e, items, n, err));
     return PITH_OK;
 }
 
 pith_status pi_verbs_reserve(struct pith_engine *e, const pith_batch_item *item, pith_error *err)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->reserve != NULL)
-            PI_TRY(e->verb[i]->reserve(e, item, err));
+    EACH_VERB(e, reserve)
+        PI_TRY((*v)->reserve(e, item, err));
     return PITH_OK;
 }
 
 pith_status pi_verbs_reserve_batch(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                    pith_error *err)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->reserve_batch != NULL)
-            PI_TRY(e->verb[i]->reserve_batch(e, items, n, err));
+    EACH_VERB(e, reserve_batch)
+        PI_TRY((*v)->reserve_batch(e, items, n, err));
     return PITH_OK;
 }
 
 void pi_verbs_plan(struct pith_engine *e, const pith_batch_item *item, struct pi_item_plan *plan)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->plan != NULL)
-            e->verb[i]->plan(e, item, plan);
+    EACH_VERB(e, plan)
+        (*v)->plan(e, item, plan);
 }
 
 void pi_verbs_take(struct pith_engine *e, const pith_batch_item *item, struct pi_item_state *state,
                    struct pi_item_plan *plan)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->take != NULL)
-            e->verb[i]->take(e, item, state, plan);
+    EACH_VERB(e, take)
+        (*v)->take(e, item, state, plan);
 }
 
 void pi_verbs_overwrite(struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->overwrite != NULL)
-            e->verb[i]->overwrite(seq);
+    EACH_VERB(seq->engine, overwrite)
+        (*v)->overwrite(seq);
 }
 
 void pi_verbs_passed(const pith_batch_item *item, const struct pi_pass_item *part)
 {
-    const struct pith_engine *e = item->seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->passed != NULL)
-            e->verb[i]->passed(item, part);
+    EACH_VERB(item->seq->engine, passed)
+        (*v)->passed(item, part);
 }
 
 pith_status pi_verbs_round(struct pith_engine *e, const pith_batch_item *item,
                            struct pi_item_state *state, pith_error *err)
 {
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->round != NULL)
-            PI_TRY(e->verb[i]->round(e, item, state, err));
+    EACH_VERB(e, round)
+        PI_TRY((*v)->round(e, item, state, err));
     return PITH_OK;
 }
 
 void pi_verbs_before_round(struct pith_seq *seq)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->before_round != NULL)
-            e->verb[i]->before_round(seq);
+    EACH_VERB(seq->engine, before_round)
+        (*v)->before_round(seq);
 }
 
 void pi_verbs_after_round(struct pith_seq *seq, const pith_batch_item *item, int32_t left)
 {
-    const struct pith_engine *e = seq->engine;
-    for (int32_t i = 0; i < e->n_verb; i++)
-        if (e->verb[i]->after_round != NULL)
-            e->verb[i]->after_round(seq, item, left);
+    EACH_VERB(seq->engine, after_round)
+        (*v)->after_round(seq, item, left);
 }
 
 void pi_verbs_after(const pith_batch_item *item, const struct pi_item_state *state)

@@ -109,27 +109,6 @@ static void note_pages(struct writer *w, const struct kv_seq *seq)
     }
 }
 
-/* The lowest version that says what there is to say, for readers that know no other. */
-static uint32_t version_of(const struct kv_seq *seq)
-{
-    const struct kv_geometry *g = &seq->cache->g;
-    if (g->v_in_k > 0)
-        return KV_SNAPSHOT_VERSION_LATENT;
-    if (g->state_bytes > 0)
-        return KV_SNAPSHOT_VERSION_STATE;
-    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
-        for (int32_t i = 0; i < seq->lane[l].n_live; i++)
-            if (seq->lane[l].table[i].more > 0 || seq->lane[l].table[i].closed)
-                return KV_SNAPSHOT_VERSION_COUNTS;
-    if (g->type_k > KV_TYPE_Q8_0 || g->type_v > KV_TYPE_Q8_0 || has_edge(&g->edge_k) ||
-        has_edge(&g->edge_v))
-        return KV_SNAPSHOT_VERSION_TYPES;
-    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
-        if (seq->lane[l].unordered)
-            return KV_SNAPSHOT_VERSION_UNORDERED;
-    return KV_SNAPSHOT_VERSION;
-}
-
 /* Bytes of the largest page as files have it. */
 static size_t largest_stored(const struct kv_cache *cache)
 {
@@ -142,8 +121,6 @@ static size_t largest_stored(const struct kv_cache *cache)
 /* Bytes of the section of the state, with its head. */
 static uint64_t state_section_size(const struct kv_seq *seq)
 {
-    if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
-        return 0;
     uint64_t state = seq->state.page >= 0 ? 4 + seq->cache->g.state_bytes : 0;
     return KV_SNAPSHOT_SECTION_SIZE + state;
 }
@@ -152,15 +129,12 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
 {
     const struct kv_cache *cache = seq->cache;
     int32_t field[KV_SNAPSHOT_N_FIELD], edge[KV_SNAPSHOT_N_EDGE];
-    uint32_t version = version_of(seq);
-    bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
-    uint64_t header = kv_snapshot_header_size(version);
-    uint64_t size = header + 4 * KV_SNAPSHOT_SECTION_SIZE + 4 * (uint64_t)kv_lane_count(cache) +
-                    kv_snapshot_ref_size(version) * w->n_ref + w->pages_size +
-                    state_section_size(seq) + extra_size + KV_SNAPSHOT_SUM_SIZE;
+    uint64_t size = KV_SNAPSHOT_HEADER_SIZE + 4 * KV_SNAPSHOT_SECTION_SIZE +
+                    4 * (uint64_t)kv_lane_count(cache) + KV_SNAPSHOT_REF_SIZE * w->n_ref +
+                    w->pages_size + state_section_size(seq) + extra_size + KV_SNAPSHOT_SUM_SIZE;
     put(w, KV_SNAPSHOT_MAGIC, 8);
-    put_int(w, version, 4);
-    put_int(w, header, 4);
+    put_int(w, KV_SNAPSHOT_VERSION, 4);
+    put_int(w, KV_SNAPSHOT_HEADER_SIZE, 4);
     put_int(w, size, 8);
     kv_snapshot_fields(&cache->g, field);
     for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
@@ -170,10 +144,9 @@ static void put_header(struct writer *w, const struct kv_seq *seq, size_t extra_
     put_int(w, largest_stored(cache), 8);
     put_int(w, extra_size, 8);
     kv_snapshot_edges(&cache->g, edge);
-    for (int i = 0; types && i < KV_SNAPSHOT_N_EDGE; i++)
+    for (int i = 0; i < KV_SNAPSHOT_N_EDGE; i++)
         put_int(w, (uint64_t)edge[i], 4);
-    if (version >= KV_SNAPSHOT_VERSION_LATENT)
-        put_int(w, (uint64_t)cache->g.v_in_k, 4);
+    put_int(w, (uint64_t)cache->g.v_in_k, 4);
 }
 
 static void put_section(struct writer *w, const char *tag, uint64_t size)
@@ -185,13 +158,12 @@ static void put_section(struct writer *w, const char *tag, uint64_t size)
 static void put_tables(struct writer *w, const struct kv_seq *seq)
 {
     int32_t n_lane = kv_lane_count(seq->cache);
-    uint32_t version = version_of(seq);
     put_section(w, "LANE", 4 * (uint64_t)n_lane);
     for (int32_t l = 0; l < n_lane; l++)
         put_int(
             w, (uint32_t)seq->lane[l].n_live | (seq->lane[l].unordered ? KV_SNAPSHOT_UNORDERED : 0),
             4);
-    put_section(w, "REFS", kv_snapshot_ref_size(version) * w->n_ref);
+    put_section(w, "REFS", KV_SNAPSHOT_REF_SIZE * w->n_ref);
     for (int32_t l = 0; l < n_lane; l++) {
         const struct note *note = w->note[seq->lane[l].kind->number];
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
@@ -199,8 +171,7 @@ static void put_tables(struct writer *w, const struct kv_seq *seq)
             put_int(w, (uint64_t)note[ref->page].number - 1, 4);
             put_int(w, (uint32_t)ref->delta, 4);
             put_int(w, ref->n | (ref->closed ? KV_SNAPSHOT_CLOSED : 0), 4);
-            if (version >= KV_SNAPSHOT_VERSION_COUNTS)
-                put_int(w, (uint64_t)ref->more + 1, 4);
+            put_int(w, (uint64_t)ref->more + 1, 4);
         }
     }
 }
@@ -253,8 +224,6 @@ static void put_pages(struct writer *w, const struct kv_seq *seq)
 
 static void put_state(struct writer *w, const struct kv_seq *seq)
 {
-    if (version_of(seq) < KV_SNAPSHOT_VERSION_STATE)
-        return;
     put_section(w, "STAT", state_section_size(seq) - KV_SNAPSHOT_SECTION_SIZE);
     if (!kv_state_save(seq, w->page))
         return;

@@ -8,31 +8,24 @@
 #include "kv/store.h"
 
 #define KV_SNAPSHOT_MAGIC "PITHSNAP"
-#define KV_SNAPSHOT_VERSION 3             /* positions ascend within every page */
-#define KV_SNAPSHOT_VERSION_UNORDERED 4   /* lanes say whether they do */
-#define KV_SNAPSHOT_VERSION_TYPES 5       /* the same; types of codes, and other ones at the ends */
-#define KV_SNAPSHOT_VERSION_COUNTS 6      /* the same; table entries that count, and closed ones */
-#define KV_SNAPSHOT_VERSION_STATE 7       /* the same; a section with the recurrent layers' state */
-#define KV_SNAPSHOT_VERSION_LATENT 8      /* the same; values are parts of keys */
-#define KV_SNAPSHOT_CLOSED 0x80000000u    /* of a table entry's n, from version 6 on */
-#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32, from version 4 on: they need not */
+#define KV_SNAPSHOT_VERSION 8             /* a reader refuses every other */
+#define KV_SNAPSHOT_CLOSED 0x80000000u    /* of a table entry's n */
+#define KV_SNAPSHOT_UNORDERED 0x80000000u /* of a lane's u32: its positions need not ascend */
 
 enum {
-    KV_SNAPSHOT_HEADER_SIZE = 80,
-    KV_SNAPSHOT_HEADER_SIZE_TYPES = 120,  /* from version 5 on, which begins alike */
-    KV_SNAPSHOT_HEADER_SIZE_LATENT = 124, /* of version 8 */
-    KV_SNAPSHOT_SECTION_SIZE = 12,        /* tag and payload size before each payload */
-    KV_SNAPSHOT_REF_SIZE = 12,
-    KV_SNAPSHOT_REF_SIZE_COUNTS = 16, /* from version 6 on */
+    KV_SNAPSHOT_HEADER_SIZE = 124,
+    KV_SNAPSHOT_SECTION_SIZE = 12, /* tag and payload size before each payload */
+    KV_SNAPSHOT_REF_SIZE = 16,
     KV_SNAPSHOT_SUM_SIZE = 8,
     KV_SNAPSHOT_N_FIELD = 7, /* of the shape, u32 each from offset 24 on */
-    KV_SNAPSHOT_N_EDGE = 10, /* of the types, u32 each from offset 80 on, version 5 */
+    KV_SNAPSHOT_EDGES = 80,  /* offset of the types, */
+    KV_SNAPSHOT_N_EDGE = 10, /* u32 each */
+    KV_SNAPSHOT_V_IN_K = 120,
 };
 
-size_t kv_snapshot_header_size(uint32_t version);
 /* The shape as the file has it: n_layer, n_head, dim_k, dim_v, page_len, type_k, type_v. */
 void kv_snapshot_fields(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_FIELD]);
-/* The fields that version 5 adds: type, first and last of K's edge and of V's. Then the groups of
+/* The types at the ends: type, first and last of K's edge and of V's. Then the groups of
    type_k, type_v and the edges' types (kv_type_group), 0 where there is no edge. */
 void kv_snapshot_edges(const struct kv_geometry *g, int32_t out[KV_SNAPSHOT_N_EDGE]);
 
@@ -41,21 +34,20 @@ struct kv_snapshot {
     struct kv_geometry g;
     struct kv_class kind[KV_CLASS_MAX]; /* pages of its layers, with keys entry by entry */
     int32_t n_kind;
-    uint32_t version;
     int32_t n_page;
     size_t n_ref;
     const uint8_t *lane;  /* [n_layer][n_head] u32 */
-    const uint8_t *refs;  /* [n_ref][kv_snapshot_ref_size] */
+    const uint8_t *refs;  /* [n_ref][KV_SNAPSHOT_REF_SIZE] */
     const uint8_t *pages; /* [n_page] one after the other, each of its layer's bytes */
     size_t pages_size;
-    const uint8_t *state; /* [state_size] i32 tokens, then floats, from version 7 on */
+    const uint8_t *state; /* [state_size] i32 tokens, then floats */
     size_t state_size;    /* 0: there is none */
     const uint8_t *extra; /* [extra_size] */
     size_t extra_size;
 };
 
 /* A pure function of the bytes, which may lie at any address; name is for the sentence. FORMAT,
-   UNSUPPORTED (a version that is not known). */
+   UNSUPPORTED (another version). */
 pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t size,
                               struct kv_snapshot *out, pith_error *err);
 
@@ -75,7 +67,6 @@ struct kv_snapshot_ref {
     bool closed;
 };
 struct kv_snapshot_ref kv_snapshot_ref_at(const struct kv_snapshot *s, size_t i);
-size_t kv_snapshot_ref_size(uint32_t version);
 uint32_t kv_snapshot_u32(const uint8_t *p);
 
 /* kv_seq_load from memory. */

@@ -27,41 +27,25 @@ static int32_t get_i32(const uint8_t *p)
     return value;
 }
 
-size_t kv_snapshot_ref_size(uint32_t version)
-{
-    return version < KV_SNAPSHOT_VERSION_COUNTS ? KV_SNAPSHOT_REF_SIZE
-                                                : KV_SNAPSHOT_REF_SIZE_COUNTS;
-}
-
 struct kv_snapshot_ref kv_snapshot_ref_at(const struct kv_snapshot *s, size_t i)
 {
-    const uint8_t *p = s->refs + i * kv_snapshot_ref_size(s->version);
-    struct kv_snapshot_ref ref = {get_i32(p), get_i32(p + 4), get_i32(p + 8), 1, false};
-    if (s->version < KV_SNAPSHOT_VERSION_COUNTS)
-        return ref;
-    ref.closed = (kv_snapshot_u32(p + 8) & KV_SNAPSHOT_CLOSED) != 0;
-    ref.n = (int32_t)(kv_snapshot_u32(p + 8) & ~KV_SNAPSHOT_CLOSED);
-    ref.count = get_i32(p + 12);
-    return ref;
+    const uint8_t *p = s->refs + i * KV_SNAPSHOT_REF_SIZE;
+    uint32_t n = kv_snapshot_u32(p + 8);
+    return (struct kv_snapshot_ref){.page = get_i32(p),
+                                    .delta = get_i32(p + 4),
+                                    .n = (int32_t)(n & ~KV_SNAPSHOT_CLOSED),
+                                    .count = get_i32(p + 12),
+                                    .closed = (n & KV_SNAPSHOT_CLOSED) != 0};
 }
 
 struct kv_snapshot_lane kv_snapshot_lane_at(const struct kv_snapshot *s, size_t l)
 {
     uint32_t bits = kv_snapshot_u32(s->lane + 4 * l);
-    if (s->version < KV_SNAPSHOT_VERSION_UNORDERED)
-        return (struct kv_snapshot_lane){bits, false};
     return (struct kv_snapshot_lane){bits & ~KV_SNAPSHOT_UNORDERED,
                                      (bits & KV_SNAPSHOT_UNORDERED) != 0};
 }
 
 /* ---- header ---- */
-
-size_t kv_snapshot_header_size(uint32_t version)
-{
-    return version >= KV_SNAPSHOT_VERSION_LATENT  ? KV_SNAPSHOT_HEADER_SIZE_LATENT
-           : version >= KV_SNAPSHOT_VERSION_TYPES ? KV_SNAPSHOT_HEADER_SIZE_TYPES
-                                                  : KV_SNAPSHOT_HEADER_SIZE;
-}
 
 static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t size,
                                   pith_error *err)
@@ -69,15 +53,10 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     if (size < 12 || memcmp(bytes, KV_SNAPSHOT_MAGIC, 8) != 0)
         return pi_fail(err, PITH_FORMAT, "%s: not a snapshot of a sequence", name);
     uint32_t version = kv_snapshot_u32(bytes + 8);
-    if (version == 1 || version == 2)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: snapshot version %u, whose keys stand in an order that is no longer "
-                       "read; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_LATENT);
-    if (version < KV_SNAPSHOT_VERSION || version > KV_SNAPSHOT_VERSION_LATENT)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d to %d",
-                       name, version, KV_SNAPSHOT_VERSION, KV_SNAPSHOT_VERSION_LATENT);
-    if (size < kv_snapshot_header_size(version) + KV_SNAPSHOT_SUM_SIZE)
+    if (version != KV_SNAPSHOT_VERSION)
+        return pi_fail(err, PITH_UNSUPPORTED, "%s: snapshot version %u; this build reads %d", name,
+                       version, KV_SNAPSHOT_VERSION);
+    if (size < KV_SNAPSHOT_HEADER_SIZE + KV_SNAPSHOT_SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%s: %zu bytes hold no whole header", name, size);
     uint64_t file_size = get_u64(bytes + 16);
     if (file_size != size)
@@ -91,14 +70,13 @@ static pith_status check_envelope(const char *name, const uint8_t *bytes, size_t
     return PITH_OK;
 }
 
-/* The types from version 5 on: other ones at the ends, and the groups, which follow from the rest.
- */
+/* The types at the ends, and the groups, which follow from the rest. */
 static pith_status parse_edges(const char *name, const uint8_t *bytes, struct kv_geometry *g,
                                pith_error *err)
 {
     int32_t edge[KV_SNAPSHOT_N_EDGE], want[KV_SNAPSHOT_N_EDGE];
     for (int i = 0; i < KV_SNAPSHOT_N_EDGE; i++)
-        edge[i] = get_i32(bytes + KV_SNAPSHOT_HEADER_SIZE + 4 * i);
+        edge[i] = get_i32(bytes + KV_SNAPSHOT_EDGES + 4 * i);
     if (edge[0] < 0 || edge[0] >= KV_N_TYPE || edge[3] < 0 || edge[3] >= KV_N_TYPE)
         return pi_fail(err, PITH_FORMAT,
                        "%s: edge types of K and V: %d and %d are not both below %d", name, edge[0],
@@ -117,17 +95,15 @@ static pith_status parse_edges(const char *name, const uint8_t *bytes, struct kv
 }
 
 /* Shape and types. */
-static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t version,
-                               struct kv_geometry *g, pith_error *err)
+static pith_status parse_shape(const char *name, const uint8_t *bytes, struct kv_geometry *g,
+                               pith_error *err)
 {
     int32_t field[KV_SNAPSHOT_N_FIELD];
-    bool types = version >= KV_SNAPSHOT_VERSION_TYPES;
-    int32_t n_type = types ? KV_N_TYPE : KV_TYPE_Q8_0 + 1;
     for (int i = 0; i < KV_SNAPSHOT_N_FIELD; i++)
         field[i] = get_i32(bytes + 24 + 4 * i);
-    if (field[5] < 0 || field[5] >= n_type || field[6] < 0 || field[6] >= n_type)
+    if (field[5] < 0 || field[5] >= KV_N_TYPE || field[6] < 0 || field[6] >= KV_N_TYPE)
         return pi_fail(err, PITH_FORMAT, "%s: type_k and type_v: %d and %d are not both below %d",
-                       name, field[5], field[6], n_type);
+                       name, field[5], field[6], KV_N_TYPE);
     *g = (struct kv_geometry){.n_layer = field[0],
                               .n_head = field[1],
                               .dim_k = field[2],
@@ -135,28 +111,25 @@ static pith_status parse_shape(const char *name, const uint8_t *bytes, uint32_t 
                               .page_len = field[4],
                               .type_k = (enum kv_type)field[5],
                               .type_v = (enum kv_type)field[6],
+                              .v_in_k = get_i32(bytes + KV_SNAPSHOT_V_IN_K),
                               .index = KV_INDEX_ROWS};
     pith_error shape;
-    if (version >= KV_SNAPSHOT_VERSION_LATENT) {
-        g->v_in_k = get_i32(bytes + KV_SNAPSHOT_HEADER_SIZE_TYPES);
-        if (g->v_in_k <= 0)
-            return pi_fail(err, PITH_FORMAT, "%s: v_in_k: %d is no dimension that values begin at",
-                           name, g->v_in_k);
-    }
+    if (g->v_in_k < 0)
+        return pi_fail(err, PITH_FORMAT, "%s: v_in_k: %d is no dimension that values begin at",
+                       name, g->v_in_k);
     if (kv_geometry_check(g, &shape) != PITH_OK)
         return pi_fail(err, PITH_FORMAT, "%s: %s", name, shape.message);
-    return types ? parse_edges(name, bytes, g, err) : PITH_OK;
+    return parse_edges(name, bytes, g, err);
 }
 
 static pith_status parse_header(const char *name, const uint8_t *bytes, struct kv_snapshot *out,
                                 pith_error *err)
 {
     uint32_t size = kv_snapshot_u32(bytes + 12);
-    out->version = kv_snapshot_u32(bytes + 8);
-    if (size != kv_snapshot_header_size(out->version))
-        return pi_fail(err, PITH_FORMAT, "%s: header_size: %u is not %zu", name, size,
-                       kv_snapshot_header_size(out->version));
-    PI_TRY(parse_shape(name, bytes, out->version, &out->g, err));
+    if (size != KV_SNAPSHOT_HEADER_SIZE)
+        return pi_fail(err, PITH_FORMAT, "%s: header_size: %u is not %d", name, size,
+                       KV_SNAPSHOT_HEADER_SIZE);
+    PI_TRY(parse_shape(name, bytes, &out->g, err));
     out->n_kind = kv_classes_make(&out->g, out->kind);
     uint64_t page_bytes = get_u64(bytes + 64);
     if (page_bytes != kv_page_bytes(&out->g))
@@ -218,8 +191,6 @@ static bool all_finite(const uint8_t *p, size_t size, int32_t value_bytes);
 static pith_status take_state(struct reader *r, struct kv_snapshot *out, pith_error *err)
 {
     uint64_t size = r->left >= KV_SNAPSHOT_SECTION_SIZE ? get_u64(r->at + 4) : 0;
-    if (out->version < KV_SNAPSHOT_VERSION_STATE)
-        return PITH_OK;
     PI_TRY(take_section(r, "STAT", size, 1, &out->state, err));
     out->state_size = (size_t)size;
     if (size > 0 && (size <= 4 || size % 4 != 0 || get_i32(out->state) < 0 ||
@@ -236,8 +207,7 @@ static pith_status take_sections(struct reader *r, const uint8_t *header, struct
     uint64_t n_lane = (uint64_t)out->g.n_layer * (uint64_t)out->g.n_head;
     uint64_t n_ref = get_u64(header + 56), extra_size = get_u64(header + 72);
     PI_TRY(take_section(r, "LANE", n_lane, 4, &out->lane, err));
-    size_t ref_size = kv_snapshot_ref_size(out->version);
-    PI_TRY(take_section(r, "REFS", n_ref, ref_size, &out->refs, err));
+    PI_TRY(take_section(r, "REFS", n_ref, KV_SNAPSHOT_REF_SIZE, &out->refs, err));
     PI_TRY(take_pages(r, out, err));
     PI_TRY(take_state(r, out, err));
     PI_TRY(take_section(r, "EXTR", extra_size, 1, &out->extra, err));
@@ -420,8 +390,8 @@ pith_status kv_snapshot_parse(const char *name, const uint8_t *bytes, size_t siz
     struct kv_snapshot s = {0};
     PI_TRY(check_envelope(name, bytes, size, err));
     PI_TRY(parse_header(name, bytes, &s, err));
-    size_t header = kv_snapshot_header_size(s.version);
-    struct reader r = {name, bytes + header, size - header - KV_SNAPSHOT_SUM_SIZE};
+    struct reader r = {name, bytes + KV_SNAPSHOT_HEADER_SIZE,
+                       size - KV_SNAPSHOT_HEADER_SIZE - KV_SNAPSHOT_SUM_SIZE};
     PI_TRY(take_sections(&r, bytes, &s, err));
     PI_TRY(check_tables(name, &s, err));
     *out = s;

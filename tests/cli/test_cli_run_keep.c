@@ -275,6 +275,20 @@ TEST(maps_a_prompt_without_an_answer)
     said_free(&s);
 }
 
+TEST(a_name_that_ends_in_html_is_a_page)
+{
+    char path[128], begin[16] = "";
+    struct said s = command(NULL, RUN, "--map", in_folder("map.html", path), NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "map.html");
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(begin, 1, 15, file), 15);
+    assert_string_equal(begin, "<!doctype html>");
+    fclose(file);
+    said_free(&s);
+}
+
 /* Ctrl-C ends the text; the map shows the text so far. */
 TEST(maps_an_interrupted_run)
 {

@@ -357,9 +357,8 @@ TEST(the_page_shows_recall_and_its_seconds)
     const char *path = in_folder("o.jsonl");
     json_decref(sweep_ok(SWEEP(ARMS, "[64]", NEEDLE), true));
     check(eval_report(&path, 1, &page, NULL, &err), &err);
-    assert_non_null(strstr(page.data, "<th>prompt s</th><th>recall s</th>"));
-    assert_non_null(strstr(page.data, "mean score by depth and length, kv at 64"));
-    assert_non_null(strstr(page.data, "mean score by depth and length, small at 64"));
+    assert_non_null(strstr(page.data, "\"name\":\"kv\""));
+    assert_non_null(strstr(page.data, "\"name\":\"small\""));
     eval_text_free(&page);
     /* Without a sweep the name says it all; seconds are per item. */
     put("one.jsonl", "{\"task\":\"needle\",\"model\":\"m\",\"policy\":\"tova:budget=10%\","
@@ -370,6 +369,6 @@ TEST(the_page_shows_recall_and_its_seconds)
     path = in_folder("one.jsonl");
     check(eval_report(&path, 1, &page, NULL, &err), &err);
     assert_non_null(strstr(page.data, "tova, recall kv:block=16, q8_0/turbo3"));
-    assert_non_null(strstr(page.data, "<td>2.500</td><td>0.125</td>"));
+    assert_non_null(strstr(page.data, "\"prompt_s\":2.5,\"recall_s\":0.125"));
     eval_text_free(&page);
 }

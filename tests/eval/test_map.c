@@ -273,6 +273,51 @@ TEST(escapes_hostile_names)
     eval_text_free(&svg);
 }
 
+/* ---- the page ---- */
+
+/* The page has each position of each lane, and names that cannot leave its JSON. */
+TEST(the_page_has_what_lanes_hold)
+{
+    static const char begin[] = "id=\"data\">\n";
+    struct lanes l = {.map = {.model = "</script><b>",
+                              .n_layer = 2,
+                              .n_head = 3,
+                              .n_token = 700,
+                              .n_prompt = 600,
+                              .lane = lane},
+                      .pattern = RANDOM,
+                      .share = 0.6};
+    struct eval_text page = {0};
+    pith_error err;
+    l.map.user = &l;
+    assert_int_equal(map_page(&l.map, &page, &err), PITH_OK);
+    const char *json = strstr(page.data, begin) + strlen(begin), *end = strstr(json, "\n</script>");
+    assert_null(memchr(json, '<', (size_t)(end - json)));
+    json_t *data = json_loadb(json, (size_t)(end - json), 0, NULL),
+           *lanes = json_object_get(data, "lanes");
+    assert_string_equal(json_string_value(json_object_get(data, "model")), l.map.model);
+    assert_string_equal(json_string_value(json_object_get(data, "keep")), "none");
+    assert_int_equal(json_integer_value(json_object_get(data, "n_prompt")), 600);
+    assert_int_equal(json_array_size(lanes), 6);
+    for (int32_t i = 0; i < 6; i++) {
+        char *at = (char *)json_string_value(json_array_get(lanes, (size_t)i));
+        for (int32_t p = 0; p < 700;) {
+            long first = *at != '\0' ? strtol(at, &at, 10) : 700;
+            long last = *at != '\0' ? strtol(at + 1, &at, 10) : 700;
+            at += *at == ',';
+            for (; p < first; p++)
+                assert_false(holds(&l, i / 3, i % 3, p));
+            for (; p <= last && p < 700; p++)
+                assert_true(holds(&l, i / 3, i % 3, p));
+        }
+        assert_int_equal(*at, '\0');
+    }
+    json_decref(data);
+    eval_text_free(&page);
+    l.map.n_token = 0;
+    assert_int_equal(map_page(&l.map, &page, &err), PITH_INVALID);
+}
+
 /* ---- memory ---- */
 
 TEST(failing_memory_is_told)
@@ -283,18 +328,20 @@ TEST(failing_memory_is_told)
                       .share = 0.5};
     l.map.user = &l;
     l.map.lane = lane;
-    int64_t n = 1;
-    for (;; n++) {
-        struct eval_text svg = {0};
-        alloc_fail_at(n);
-        pith_status status = map_draw(&l.map, &svg, &err);
-        alloc_fail_at(0);
-        eval_text_free(&svg);
-        if (status == PITH_OK)
-            break;
-        assert_int_equal(status, PITH_NOMEM);
+    for (int form = 0; form < 2; form++) {
+        int64_t n = 1;
+        for (;; n++) {
+            struct eval_text out = {0};
+            alloc_fail_at(n);
+            pith_status status = (form == 0 ? map_draw : map_page)(&l.map, &out, &err);
+            alloc_fail_at(0);
+            eval_text_free(&out);
+            if (status == PITH_OK)
+                break;
+            assert_int_equal(status, PITH_NOMEM);
+        }
+        assert_true(n > 5);
     }
-    assert_true(n > 5);
 }
 
 /* ---- files ---- */

@@ -263,7 +263,7 @@ TEST(refuses_files_with_other_places_of_values)
         pith_status status;
         const char *says;
     } cases[] = {
-        {0, PITH_FORMAT, "v_in_k: 0 is no dimension that values begin at"},
+        {0, PITH_FORMAT, "page_bytes: 5568 is not the 8832 of its shape"},
         {-64, PITH_FORMAT, "v_in_k: -64 is no dimension that values begin at"},
         {65, PITH_FORMAT, "v_in_k: keys of 160 have no 96 dimensions from 65 on"},
         {32, PITH_INVALID, "values begin at dimension 32 of keys, and in the engine at 64"},
@@ -281,7 +281,7 @@ TEST(refuses_files_with_other_places_of_values)
     uint8_t *bytes = test_malloc(n);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         memcpy(bytes, file.data, n);
-        memcpy(bytes + KV_SNAPSHOT_HEADER_SIZE_TYPES, &cases[i].v_in_k, sizeof(int32_t));
+        memcpy(bytes + KV_SNAPSHOT_V_IN_K, &cases[i].v_in_k, sizeof(int32_t));
         uint64_t sum = pi_sum_of(bytes, n - KV_SNAPSHOT_SUM_SIZE);
         memcpy(bytes + n - KV_SNAPSHOT_SUM_SIZE, &sum, sizeof(sum));
         pith_status status =

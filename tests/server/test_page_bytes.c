@@ -15,7 +15,7 @@ TEST(the_binary_holds_the_page_byte_for_byte)
     assert_true(page_n_file > 3);
     for (size_t i = 0; i < page_n_file; i++) {
         char path[512];
-        snprintf(path, sizeof(path), PITH_SOURCE_DIR "/server/page/%s", page_files[i].name);
+        snprintf(path, sizeof(path), PITH_SOURCE_DIR "/page/%s", page_files[i].name);
         FILE *in = fopen(path, "rb");
         assert_non_null(in);
         size_t n = fread(file, 1, sizeof(file), in);
@@ -27,18 +27,24 @@ TEST(the_binary_holds_the_page_byte_for_byte)
     }
 }
 
-/* Every file that the page names exists. Its policy allows only files of the server, nothing
-   inline. */
-TEST(the_page_names_files_of_its_own_alone)
+/* Every file belongs to a page. The live page's policy allows files of the server alone and nothing
+   inline. The policy of the sheet allows its own style and script. */
+TEST(the_pages_name_files_of_their_own_alone)
 {
-    const char *html = page_files[0].data;
+    const char *html = page_files[0].data, *sheet = "";
     assert_string_equal(page_files[0].name, "index.html");
+    for (size_t i = 1; i < page_n_file; i++)
+        if (strcmp(page_files[i].name, "sheet.html") == 0)
+            sheet = page_files[i].data;
     for (size_t i = 1; i < page_n_file; i++) {
-        char name[64];
+        char name[64], place[64];
         snprintf(name, sizeof(name), "\"page/%s\"", page_files[i].name);
-        if (strstr(html, name) == NULL)
-            fail_msg("the page does not load %s", name);
+        snprintf(place, sizeof(place), "{{%s}}", page_files[i].name);
+        if (page_files[i].data != sheet && !strstr(html, name) && !strstr(sheet, place))
+            fail_msg("no page loads %s", page_files[i].name);
     }
+    assert_non_null(strstr(sheet, "content=\"default-src 'none'; style-src 'unsafe-inline'; "
+                                  "script-src 'unsafe-inline'\""));
     assert_non_null(strstr(html, "default-src 'none'; style-src 'self'; script-src 'self'"));
     assert_null(strstr(html, "unsafe-"));
     assert_null(strstr(html, "style=\""));

@@ -235,7 +235,7 @@ static pith_status fill(const struct calibration *c, const struct calibration_se
     s->pairing = c->rope->adjacent ? PITH_PAIRING_ADJACENT : PITH_PAIRING_HALF;
     s->magnitude = c->rope->magnitude;
     s->fingerprint = pi_model_fingerprint(c->model);
-    s->format = "pith 1";
+    s->format = "pith 2";
     PI_TRY(stats_check_shape(s, err));
     PI_TRY(stats_alloc(s, true, true, err));
     memcpy(s->freq, c->rope->freq, (size_t)s->n_pair * sizeof(*s->freq));

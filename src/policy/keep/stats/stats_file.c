@@ -1,8 +1,7 @@
 /*
- * stats_file.c - Pith's own file of calibration statistics, versions 1 and 2; docs/stats.md
- * describes the bytes. Version 2 is version 1 with a section of importance behind it
- * (stats_importance.c), and is written only where there is one. put_header and get_header, put_body
- * and get_body take the parts in the same order. Invariant: size and checksum of a file are checked
+ * stats_file.c - Pith's own file of calibration statistics; docs/stats.md describes the bytes. The
+ * section of importance is stats_importance.c's and may be empty. put_header and get_header,
+ * put_body and get_body take the parts in the same order. Invariant: size and checksum of a file are checked
  * before anything is allocated for its parts, and a written file reads back as it was.
  */
 #include "base/cursor.h"
@@ -11,8 +10,7 @@
 #include "policy/keep/stats/stats.h"
 
 #define MAGIC "PITHSTAT"
-#define VERSION 1
-#define VERSION_IMPORTANCE 2
+#define VERSION 2 /* a reader refuses every other */
 #define HEADER_SIZE 88
 #define LENGTH_SIZE 8 /* of the section's length before it */
 #define SUM_SIZE 8
@@ -51,7 +49,7 @@ static uint64_t file_size(const struct pith_stats *s, bool has_freq, bool has_k,
         size += 4 * (uint64_t)s->n_layer * (uint64_t)s->n_head_kv * row;
     if (s->n_centre > 1)
         size += 4 * n_lane * (uint64_t)s->n_centre * (row + 1);
-    return size + SUM_SIZE;
+    return size + LENGTH_SIZE + SUM_SIZE;
 }
 
 static size_t text_len(const char *text)
@@ -66,7 +64,7 @@ static void put_header(struct pi_cursor *c, const struct pith_stats *s, uint64_t
     uint32_t magnitude;
     memcpy(&magnitude, &s->magnitude, sizeof(magnitude));
     pi_put_bytes(c, MAGIC, 8);
-    pi_put(c, s->importance != NULL ? VERSION_IMPORTANCE : VERSION, 4);
+    pi_put(c, VERSION, 4);
     pi_put(c, HEADER_SIZE, 4);
     pi_put(c, size, 8);
     pi_put(c, s->fingerprint, 8);
@@ -113,18 +111,16 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
     struct pi_cursor c = {0};
     uint64_t n = file_size(s, s->freq != NULL, s->k != NULL, text_len(s->model), text_len(s->text));
     uint64_t n_section = stats_importance_size(s->importance);
-    if (s->importance != NULL)
-        n += LENGTH_SIZE + n_section;
+    n += n_section;
     c.out = n <= SIZE_MAX ? pi_mem_alloc(PI_MEM_OTHER, (size_t)n) : NULL;
     if (c.out == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %llu bytes of statistics",
                        (unsigned long long)n);
     put_header(&c, s, n);
     put_body(&c, s);
-    if (s->importance != NULL) {
-        pi_put(&c, n_section, LENGTH_SIZE);
+    pi_put(&c, n_section, LENGTH_SIZE);
+    if (s->importance != NULL)
         stats_importance_put(&c, s->importance);
-    }
     pi_put(&c, pi_sum_of(c.out, c.at), SUM_SIZE);
     assert(c.at == n);
     *out = c.out;
@@ -135,9 +131,8 @@ pith_status stats_format(const struct pith_stats *s, uint8_t **out, size_t *size
 /* ---- reading ---- */
 
 struct header {
-    uint32_t version;
     uint64_t size;
-    uint64_t n_section; /* bytes of the section of importance, where version is 2 */
+    uint64_t n_section; /* bytes of the section of importance; 0: there is none */
     uint64_t n_token;
     uint32_t count[7]; /* layers, query heads, KV heads, pairs, flat, centres, ranges */
     uint32_t pairing;
@@ -158,12 +153,12 @@ static pith_status get_header(struct pi_cursor *c, size_t size, struct pith_stat
                               struct header *h, pith_error *err)
 {
     c->at = 8;
-    h->version = size >= HEADER_SIZE + SUM_SIZE ? (uint32_t)pi_get(c, 4) : VERSION;
-    if (h->version != VERSION && h->version != VERSION_IMPORTANCE)
+    uint32_t version = size >= HEADER_SIZE + SUM_SIZE ? (uint32_t)pi_get(c, 4) : VERSION;
+    if (version != VERSION)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "version %u of the statistics; this Pith reads versions %d and %d",
-                       h->version, VERSION, VERSION_IMPORTANCE);
-    s->format = h->version == VERSION ? "pith 1" : "pith 2";
+                       "version %u of the statistics; this Pith reads version %d", version,
+                       VERSION);
+    s->format = "pith 2";
     if (size < HEADER_SIZE + SUM_SIZE)
         return pi_fail(err, PITH_FORMAT, "%zu bytes are too few for statistics", size);
     uint64_t header_size = pi_get(c, 4);
@@ -210,12 +205,8 @@ static pith_status take_counts(struct pith_stats *s, struct header *h, pith_erro
     if ((h->flags & FLAG_KEYS) != 0 && s->n_head_kv == 0)
         return pi_fail(err, PITH_FORMAT, "statistics of the keys of no KV head");
     uint64_t want = file_size(s, h->flags & FLAG_FREQ, h->flags & FLAG_KEYS, h->n_model, h->n_text);
-    if (h->version == VERSION_IMPORTANCE) {
-        want += LENGTH_SIZE;
-        h->n_section = h->size > want ? h->size - want : 0;
-        want += h->n_section;
-    }
-    if (want != h->size)
+    h->n_section = h->size > want ? h->size - want : 0;
+    if (want + h->n_section != h->size)
         return pi_fail(err, PITH_FORMAT, "its counts make %llu bytes, the file has %llu",
                        (unsigned long long)want, (unsigned long long)h->size);
     return PITH_OK;
@@ -262,14 +253,13 @@ static pith_status get_body(struct pi_cursor *c, struct pith_stats *s, const str
         pi_get_floats(c, s->weight, n_lane * (size_t)s->n_centre);
         pi_get_floats(c, s->centre, n_lane * (size_t)s->n_centre * row);
     }
-    if (h->version == VERSION_IMPORTANCE) {
-        uint64_t n = pi_get(c, LENGTH_SIZE);
-        if (n != h->n_section)
-            return pi_fail(err, PITH_FORMAT,
-                           "importance: a section of %llu bytes, the file has %llu for it",
-                           (unsigned long long)n, (unsigned long long)h->n_section);
+    uint64_t n = pi_get(c, LENGTH_SIZE);
+    if (n != h->n_section)
+        return pi_fail(err, PITH_FORMAT,
+                       "importance: a section of %llu bytes, the file has %llu for it",
+                       (unsigned long long)n, (unsigned long long)h->n_section);
+    if (n > 0)
         PI_TRY(stats_importance_get(c, n, s, &s->importance, err));
-    }
     return stats_check(s, err);
 }
 
