@@ -140,11 +140,16 @@ static void attend_fused(struct bench *b, int32_t layer, int32_t thread)
     struct worker *w = &b->worker[thread];
     struct kv_attend_tap tap = {
         .weight = w->weight, .row_stride = b->stride, .max = w->max, .sum = w->sum};
-    if ((keep_needs(b->keep) & KEEP_NEED_PARTS) != 0)
-        tap.parts = &w->parts;
     for (int32_t h = 0; h < b->model.g.n_head; h++) {
         struct kv_attend_job job = job_of(b, layer, h, w, &tap);
+        struct pi_pass_watched lane = {.layer = layer, .head = h, .slot = b->n - 1};
+        keep_plan_lane(b->keep, &b->view, thread, &lane);
+        tap.parts = lane.rows ? NULL : &w->parts;
+        job.notes = lane.note;
+        job.n_note = lane.n_note;
         kv_attend(&job, w->scratch);
+        if (!lane.rows)
+            continue;
         struct keep_attention a = {
             .layer = layer,
             .head = h,
@@ -153,11 +158,8 @@ static void attend_fused(struct bench *b, int32_t layer, int32_t thread)
             .n_group = b->model.n_group,
             .weight = w->weight,
             .stride = b->stride,
-            .parts = tap.parts,
             .out = w->out,
             .slot = b->n - 1,
-            .max = w->max,
-            .sum = w->sum,
         };
         keep_attended(b->keep, &b->view, &a, thread, thread);
     }

@@ -13,7 +13,7 @@
  *   methods  a chunk under every read policy, the mean over the layers of the whole model
  *
  * The parts of a chunk are timed by themselves: `select` (queries; quoka.h), `score` (kv_score) and
- * `top` (read_choose). `attend` is full attention over as many entries as were chosen, and `gather`
+ * `top` (kv_choose). `attend` is full attention over as many entries as were chosen, and `gather`
  * the additional time of attention over the chosen ones. They run beside the chunk that counts,
  * which goes through the engine's own reader. All of it takes turns in every round; medians over
  * the rounds.
@@ -86,7 +86,7 @@ static void steps_open(struct steps *w, const struct store *st, const struct sid
     *w = (struct steps){.st = st, .s = s};
     w->scratch_size = pi_align(quoka_queries_scratch(form_of(s), &st->model, SHAPE_CHUNK), 64);
     w->score_size = pi_align(kv_score_scratch_bytes(&st->model.g, form_of(s)->n_query), 64);
-    w->top_size = pi_align(kv_top_scratch_bytes(longest), 64);
+    w->top_size = pi_align(kv_choose_scratch_bytes(longest), 64);
     w->scratch = memory(SHAPE_HEADS * w->scratch_size);
     w->score_scratch = memory(SHAPE_HEADS * w->score_size);
     w->top_scratch = memory(SHAPE_HEADS * w->top_size);
@@ -138,10 +138,14 @@ static void step_top(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     struct steps *w = ctx;
     (void)thread;
-    for (int64_t h = begin; h < end; h++)
-        read_choose(&w->s->config.rules, w->score + (size_t)h * (size_t)w->p->n, w->p->n, w->n_read,
-                    w->slots + (size_t)h * (size_t)w->n_read,
-                    w->top_scratch + (size_t)h * w->top_size);
+    for (int64_t h = begin; h < end; h++) {
+        const struct read_rules *rules = &w->s->config.rules;
+        int32_t *slots = w->slots + (size_t)h * (size_t)w->n_read;
+        const float *score = w->score + (size_t)h * (size_t)w->p->n;
+        struct kv_choose_job job = read_choice(rules, score, w->p->n, w->n_read, slots);
+        kv_choose(&job, w->top_scratch + (size_t)h * w->top_size);
+        read_fill(rules, w->p->n, w->n_read, slots);
+    }
 }
 
 /* ---- chunks of a prompt ---- */

@@ -177,18 +177,18 @@ static struct turn turn_of(struct store *st, struct side *s, const struct place 
     struct turn t = {.st = st, .s = s, .p = p};
     t.item =
         (struct pi_pass_item){.kv = p->seq, .n_tok = p->n_tok, .pos0 = p->n, .n_read = p->n_tok};
-    t.chunk = (struct pi_pass_chunk){.layer = p->layer, .n_tok = p->n_tok};
+    t.chunk = (struct pi_pass_chunk){.layer = p->layer,
+                                     .n_tok = p->n_tok,
+                                     .q = st->q,
+                                     .q_stride = q_stride(),
+                                     .out = st->out,
+                                     .out_stride = q_stride()};
+    if (s != NULL) {
+        t.chunk.cap = s->cap;
+        t.chunk.slots = s->slots;
+        t.chunk.n_slot = s->n_slot;
+    }
     return t;
-}
-
-static void select_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    const struct turn *t = ctx;
-    struct side *s = t->s;
-    for (int64_t h = begin; h < end; h++)
-        s->n_slot[h] = s->reader.select(s->reader.user, &t->chunk, (int32_t)h,
-                                        t->st->q + (size_t)h * SHAPE_GROUP * SHAPE_DIM, q_stride(),
-                                        s->slots + (size_t)h * (size_t)s->cap, s->cap, thread);
 }
 
 /* The longest tiles, the last, begin. */
@@ -218,16 +218,6 @@ static void attend_tiles(void *ctx, int64_t begin, int64_t end, int32_t thread)
         }
         kv_attend(&job, t->st->scratch + (size_t)thread * t->st->scratch_size);
     }
-}
-
-static void finish_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    const struct turn *t = ctx;
-    for (int64_t h = begin; h < end; h++)
-        if (t->s->n_slot[h] >= 0)
-            t->s->reader.attended(t->s->reader.user, &t->chunk, (int32_t)h,
-                                  t->st->out + (size_t)h * SHAPE_GROUP * SHAPE_DIM, q_stride(),
-                                  thread);
 }
 
 double store_heads(const struct store *st, pi_job_fn *fn, void *ctx)
@@ -261,15 +251,13 @@ struct spent store_read(struct store *st, struct side *s, const struct place *p)
     struct spent spent;
     t.chunk.item = &t.item;
     double start = pi_time_s();
-    pi_parallel_items(st->n_thread, SHAPE_HEADS, select_heads, &t);
-    if (s->reader.selected != NULL)
-        s->reader.selected(s->reader.user, &t.chunk, 0);
+    s->reader.select(s->reader.user, &t.chunk, 1);
     spent.choose = pi_time_s() - start;
     set_tile(&t, s->n_slot[0] >= 0);
     start = pi_time_s();
     pi_parallel_items(st->n_thread, (int64_t)t.n_tile * SHAPE_HEADS, attend_tiles, &t);
     if (s->reader.attended != NULL)
-        pi_parallel_items(st->n_thread, SHAPE_HEADS, finish_heads, &t);
+        s->reader.attended(s->reader.user, &t.chunk, 1);
     spent.attend = pi_time_s() - start;
     return spent;
 }

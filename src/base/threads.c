@@ -462,3 +462,10 @@ void pi_thread_assume(int32_t n_processor)
 {
     atomic_store(&pool.limit, n_processor);
 }
+
+#define MIN_WORK 500000
+
+int32_t pi_threads_worth(int32_t n_thread, int64_t work)
+{
+    return work < MIN_WORK ? 1 : (int32_t)pi_min(n_thread, pi_thread_count());
+}

@@ -27,6 +27,10 @@ void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
    more threads than that, however many it asks for: they would wait for each other. */
 int32_t pi_thread_count(void);
 
+/* Of n_thread threads how many a loop of this many multiplications is worth: one, where waking and
+   awaiting others costs more than they save. */
+int32_t pi_threads_worth(int32_t n_thread, int64_t work);
+
 /* For tests: as if this were the number of processors; 0: what there are. No loop runs meanwhile. */
 void pi_thread_assume(int32_t n_processor);
 

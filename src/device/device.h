@@ -389,6 +389,9 @@ struct kv_append;
 struct kv_attend_list;
 struct kv_attend_job;
 struct kv_score_job;
+struct kv_score_list;
+struct kv_choose_list;
+struct kv_choose_all;
 struct kv_class;
 struct kv_copy;
 struct kv_cache;
@@ -448,7 +451,7 @@ struct pi_device {
 
     /* ---- the store. Tables, positions and marks are the host's; pages go by their numbers ---- */
 
-    /* Bytes of scratch of the host that a call of attend_one or score takes, and query tokens of one
+    /* Bytes of scratch of the host that a call of attend_one or score_one takes, and query tokens of one
        call of attention at full speed. */
     size_t (*attend_scratch)(const struct kv_geometry *g, int32_t n_row);
     size_t (*score_scratch)(const struct kv_geometry *g, int32_t n_q);
@@ -457,11 +460,18 @@ struct pi_device {
     /* Writes entries to where the host has made room for them in its tables (kv_append_place), and
        notes which are more than their types hold. s NULL: on this thread, at once. */
     void (*append)(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
-    /* Every call of a layer's attention; they are asked for as they are needed. */
+    /* Every call of a layer's attention; they are asked for as they are needed. What a call is to note
+       of its weights goes to arrays of the host (kv/note.h). */
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
-    void (*score)(const struct kv_score_job *job, void *scratch);
+    /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
+       the host; likewise of one lane, on any thread. */
+    void (*score)(struct pi_stream *s, const struct kv_score_list *list);
+    void (*score_one)(const struct kv_score_job *job, void *scratch);
+    /* The best of each lane's scores, and how many of the best of all are each lane's. */
+    void (*choose)(struct pi_stream *s, const struct kv_choose_list *list);
+    void (*choose_all)(struct pi_stream *s, const struct kv_choose_all *job);
     /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                        enum kv_side side, float *out);

@@ -162,11 +162,12 @@ static void show_attention(void *user, const struct pi_pass_attention *a, int32_
     importance_target_attended(r->target, a);
 }
 
-static void finish_layer(void *user, const struct pi_pass_item *item, int32_t layer)
+/* Targets weigh what each query gave by what the values add: no word does. */
+static void plan_rows(void *user, struct pi_pass_watched *lanes, int32_t n)
 {
     (void)user;
-    (void)item;
-    (void)layer;
+    for (int32_t i = 0; i < n; i++)
+        lanes[i].rows = true;
 }
 
 static void take_targets(const struct run *r)
@@ -369,7 +370,7 @@ static pith_status open_scores(struct run *r, pith_error *err)
 static pith_status read_twice(struct run *r, pith_error *err)
 {
     struct pi_pass *pass = r->engine->pass;
-    struct pi_pass_watch watch = {r, show_attention, finish_layer, false};
+    struct pi_pass_watch watch = {r, plan_rows, show_attention, NULL};
     struct calibration_search how = {.n_thread = r->engine->n_thread};
     PI_TRY(pi_pass_set_tap(pass, show_first, r, err));
     PI_TRY(pi_pass_set_watch(pass, &watch, err));

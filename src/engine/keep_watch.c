@@ -3,6 +3,7 @@
  * attention weights. The memory for these was reserved before the pass.
  */
 #include "base/mem.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 
 /* ---- rows ---- */
@@ -18,11 +19,36 @@ static void learn_rows(struct pith_seq *seq, const struct pi_pass_tap_rows *rows
 
 /* ---- what is written ---- */
 
-static void show_written(void *user, const struct pi_pass_written *w)
+/* A layer's lanes on their way to the policy. */
+struct turn {
+    const struct pith_engine *e;
+    const struct pi_pass_written *written;
+    const struct pi_pass_watched *watched;
+};
+
+/* Multiplications that a policy takes for a number of a new entry, about. */
+#define WRITTEN_WORK 64
+
+static void show_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const struct pi_pass_written *w = &t->written[i];
+        struct keep_view view = pi_seq_view(w->item->owner, w->item->pos0);
+        keep_written(t->e->keep.handle, &view, w);
+    }
+}
+
+static void show_written(void *user, const struct pi_pass_written *lanes, int32_t n)
 {
     const struct pith_engine *e = user;
-    struct keep_view view = pi_seq_view(w->item->owner, w->item->pos0);
-    keep_written(e->keep.handle, &view, w);
+    struct turn t = {.e = e, .written = lanes};
+    int64_t n_token = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_token += lanes[i].item->n_tok;
+    int64_t work = n_token * (e->lanes.dim_k + e->lanes.dim_v) * WRITTEN_WORK;
+    pi_parallel_ranges(pi_threads_worth(e->n_thread, work), n, show_lanes, &t);
 }
 
 /* ---- attention weights ---- */
@@ -30,6 +56,16 @@ static void show_written(void *user, const struct pi_pass_written *w)
 static int32_t step_of(const struct pith_engine *e, const struct pi_pass_item *part)
 {
     return e->keep.step_of[part - e->batch.part];
+}
+
+static void plan_lanes(void *user, struct pi_pass_watched *lanes, int32_t n)
+{
+    const struct pith_engine *e = user;
+    for (int32_t i = 0; i < n; i++) {
+        const struct pi_pass_item *item = lanes[i].item;
+        struct keep_view view = pi_seq_view(item->owner, item->pos0 + item->n_tok);
+        keep_plan_lane(e->keep.handle, &view, step_of(e, item), &lanes[i]);
+    }
 }
 
 static void show_attention(void *user, const struct pi_pass_attention *in, int32_t thread)
@@ -45,32 +81,45 @@ static void show_attention(void *user, const struct pi_pass_attention *in, int32
         .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
         .weight = in->weight,
         .stride = in->stride,
-        .parts = in->parts,
         .out = in->out,
         .slot = in->slot,
-        .max = in->max,
-        .sum = in->sum,
     };
     keep_attended(e->keep.handle, &view, &a, step_of(e, in->item), thread);
 }
 
-static void finish_layer(void *user, const struct pi_pass_item *item, int32_t layer)
+/* Victims of items, one per item of the loop. */
+static void choose_victims(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const struct pi_pass_watched *lane = &t->watched[i * t->e->lanes.n_head];
+        const struct pi_pass_item *item = lane->item;
+        const struct pith_seq *seq = item->owner;
+        struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
+        int32_t step = step_of(t->e, item);
+        if (step >= 0)
+            keep_choose_victims(t->e->keep.handle, seq->memory.kv, &view, lane->layer, step,
+                                seq->keep.may_disagree);
+    }
+}
+
+static void finish_lanes(void *user, const struct pi_pass_watched *lanes, int32_t n)
 {
     const struct pith_engine *e = user;
-    const struct pith_seq *seq = item->owner;
-    struct keep_view view = pi_seq_view(seq, item->pos0 + item->n_tok);
-    int32_t step = step_of(e, item);
-    if (step >= 0)
-        keep_choose_victims(e->keep.handle, seq->memory.kv, &view, layer, step,
-                            seq->keep.may_disagree);
+    struct turn t = {.e = e, .watched = lanes};
+    int64_t work = 0;
+    for (int32_t i = 0; i < n; i++)
+        work += (int64_t)kv_lane_len(lanes[i].item->kv, lanes[i].layer, lanes[i].head);
+    work *= e->model->hp.n_head / e->model->hp.n_head_kv * 2;
+    pi_parallel_items(pi_threads_worth(e->n_thread, work), n / e->lanes.n_head, choose_victims, &t);
 }
 
 pith_status pi_keep_watch(struct pith_engine *e, pith_error *err)
 {
     const struct pi_pass_writer writer = {e, show_written};
-    struct pi_pass_watch watch = {e, show_attention, finish_layer, false};
+    const struct pi_pass_watch watch = {e, plan_lanes, show_attention, finish_lanes};
     uint32_t needs = e->traits.needs;
-    watch.parts = (needs & KEEP_NEED_PARTS) != 0;
     if ((needs & KEEP_NEED_ROWS) != 0)
         e->tap.learn = learn_rows;
     if ((needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0)

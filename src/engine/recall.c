@@ -91,32 +91,56 @@ static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t 
     r->seconds[lane] += pi_time_s() - start;
 }
 
+/* The items of a layer that recall. */
+struct turn {
+    const struct pith_engine *e;
+    const struct pi_pass_asked *items;
+};
+
 /* Without guests nothing was evicted so far: queries are remembered for what will be. */
-static void choose_guests(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
-                          const float *q, size_t q_stride, int32_t thread)
+static void choose_lane_of(const struct turn *t, const struct pi_pass_asked *asked, int32_t head,
+                           int32_t thread)
 {
-    const struct pith_engine *e = user;
+    const struct pith_engine *e = t->e;
+    const struct pi_pass_item *item = asked->item;
     struct pith_seq *seq = (struct pith_seq *)item->owner;
-    float *asked = asked_of(seq, layer, head);
+    const float *q = asked->q + (size_t)head * group_len(e);
+    float *kept = asked_of(seq, asked->layer, head);
     if (seq->recall.alone) {
         struct recall_query query = {
-            .layer = layer,
+            .layer = asked->layer,
             .head = head,
             .n_tok = 1,
             .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
             .pos0 = item->pos0,
             .q = q,
-            .q_stride = q_stride,
+            .q_stride = asked->q_stride,
             .own = item->kv,
         };
         ask_alone(seq, &query, thread);
         return;
     }
-    for (int32_t t = 0; t < item->n_tok; t++)
-        memcpy(asked + (size_t)t * group_len(e), q + (size_t)t * q_stride,
-               group_len(e) * sizeof(*asked));
+    for (int32_t i = 0; i < item->n_tok; i++)
+        memcpy(kept + (size_t)i * group_len(e), q + (size_t)i * asked->q_stride,
+               group_len(e) * sizeof(*kept));
     if (item->guests != NULL)
-        choose_lane(seq, layer, head, item->n_tok, item->pos0, thread);
+        choose_lane(seq, asked->layer, head, item->n_tok, item->pos0, thread);
+}
+
+/* Lanes, one per item of the loop. */
+static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    int32_t n_head = t->e->model->hp.n_head_kv;
+    for (int64_t i = begin; i < end; i++)
+        choose_lane_of(t, &t->items[i / n_head], (int32_t)(i % n_head), thread);
+}
+
+static void choose_guests(void *user, const struct pi_pass_asked *items, int32_t n)
+{
+    const struct pith_engine *e = user;
+    struct turn t = {e, items};
+    pi_parallel_items(e->n_thread, (int64_t)n * e->model->hp.n_head_kv, choose_lanes, &t);
 }
 
 /* INVALID: more tokens that choose together than a chunk has. The statuses of the tier. */

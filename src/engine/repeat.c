@@ -42,45 +42,38 @@ static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
     return (size_t)layer * (size_t)e->model->hp.n_head_kv + (size_t)head;
 }
 
-/* Every head's call has the same input; the first one's notes it, before anything attends. */
-static void note_inputs(void *user, const struct pi_pass_written *w)
+/* All lanes of an item have the same input: the first one's is noted, before anything attends. */
+static void note_inputs(void *user, const struct pi_pass_written *lanes, int32_t n_lane)
 {
     const struct pith_engine *e = user;
     int32_t n = e->model->hp.n_embd;
-    if (w->item->owner != NULL || w->head != 0)
-        return;
-    for (int32_t t = 0; t < w->item->n_tok; t++) {
-        const float *h = w->h + (size_t)t * (size_t)n;
-        double sum = 0.0;
-        for (int32_t i = 0; i < n; i++)
-            sum += (double)h[i] * (double)h[i];
-        e->keep.repeat->inverse[t] = (float)(1.0 / sqrt(sum > 0.0 ? sum : 1.0));
-    }
+    for (const struct pi_pass_written *w = lanes; w < lanes + n_lane; w++)
+        for (int32_t t = 0; w->item->owner == NULL && w->head == 0 && t < w->item->n_tok; t++) {
+            const float *h = w->h + (size_t)t * (size_t)n;
+            double sum = 0.0;
+            for (int32_t i = 0; i < n; i++)
+                sum += (double)h[i] * (double)h[i];
+            e->keep.repeat->inverse[t] = (float)(1.0 / sqrt(sum > 0.0 ? sum : 1.0));
+        }
 }
 
-static void take_most(void *user, const struct pi_pass_attention *a, int32_t thread)
+/* The largest weight of each query head counts, of queries behind the part that leads there. */
+static void plan_most(void *user, struct pi_pass_watched *lanes, int32_t n)
 {
     const struct pith_engine *e = user;
     const struct pi_repeat *r = e->keep.repeat;
-    size_t lane = lane_of(e, a->layer, a->head);
-    int32_t n = r->len[lane], n_group = e->model->hp.n_head / e->model->hp.n_head_kv;
-    float scale = r->scaled ? r->inverse[a->t] : 1.0f;
-    (void)thread;
-    for (int32_t g = 0; r->at + a->t >= r->n_lead && g < n_group; g++) {
-        const float *restrict weight = a->weight + (size_t)g * a->stride;
-        float *restrict most = r->most + r->first[lane] + (size_t)g * (size_t)n;
-        for (int32_t i = 0; i < n; i++) {
-            float x = weight[i] * scale;
-            most[i] = x > most[i] ? x : most[i];
-        }
+    for (struct pi_pass_watched *l = lanes; l < lanes + n; l++) {
+        size_t lane = lane_of(e, l->layer, l->head);
+        l->n_note = r->len[lane] > 0;
+        l->note[0] = (struct kv_note){.word = KV_NOTE_MOST,
+                                      .group = KV_GROUP_EACH,
+                                      .from = l->item->pos0 + r->n_lead - r->at,
+                                      .n = r->len[lane],
+                                      .to = r->most + r->first[lane],
+                                      .stride = (size_t)r->len[lane],
+                                      .scale = r->scaled ? r->inverse : NULL,
+                                      .pos0 = l->item->pos0};
     }
-}
-
-static void finish_nothing(void *user, const struct pi_pass_item *item, int32_t layer)
-{
-    (void)user;
-    (void)item;
-    (void)layer;
 }
 
 /* ---- the engine's part ---- */
@@ -109,7 +102,7 @@ static pith_status make(struct pith_engine *e, struct pi_repeat *r, pith_error *
 
 pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err)
 {
-    const struct pi_pass_watch watch = {e, take_most, finish_nothing, false};
+    const struct pi_pass_watch watch = {.user = e, .plan = plan_most};
     const struct pi_pass_writer writer = {e, note_inputs};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_REPEAT) == 0)

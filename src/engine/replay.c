@@ -263,39 +263,22 @@ pith_status pi_replay_look(struct pi_replay *r, int32_t n_token, const float *co
     return PITH_OK;
 }
 
-/* A layer's lanes on their way. */
-struct look {
-    struct pi_replay *r;
-    struct pi_pass_chunk chunk;
-    const float *q; /* [n_token][n_head * n_group][dim_k] */
-    size_t q_stride;
-};
-
-static void choose_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    struct look *l = ctx;
-    struct pi_replay *r = l->r;
-    size_t group = (size_t)r->n_group * (size_t)r->g.dim_k;
-    for (int64_t h = begin; h < end; h++)
-        r->n_slot[h] =
-            r->reader.select(r->reader.user, &l->chunk, (int32_t)h, l->q + (size_t)h * group,
-                             l->q_stride, r->slots + (size_t)h * (size_t)r->cap, r->cap, thread);
-}
-
 void pi_replay_choose(struct pi_replay *r, int32_t layer, const float *q)
 {
     r->layer = layer;
     if (r->item.kv == NULL)
         return;
-    struct look l = {
-        .r = r,
-        .chunk = {.item = &r->item, .layer = layer, .n_tok = r->item.n_tok},
+    const struct pi_pass_chunk chunk = {
+        .item = &r->item,
+        .layer = layer,
+        .n_tok = r->item.n_tok,
         .q = q,
         .q_stride = (size_t)r->g.n_head * (size_t)r->n_group * (size_t)r->g.dim_k,
+        .cap = (int32_t)r->cap,
+        .slots = r->slots,
+        .n_slot = r->n_slot,
     };
-    pi_parallel_items(pi_thread_count(), r->g.n_head, choose_heads, &l);
-    if (r->reader.selected != NULL)
-        r->reader.selected(r->reader.user, &l.chunk, 0);
+    r->reader.select(r->reader.user, &chunk, 1);
 }
 
 static int by_position(const void *a, const void *b)

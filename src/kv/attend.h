@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "device/device.h"
 #include "kv/geometry.h"
+#include "kv/note.h"
 
 struct kv_seq;
 
@@ -65,6 +66,11 @@ struct kv_attend_job {
     const struct pi_rope
         *rope;                 /* rotates queries for pages with a delta; may be NULL without any */
     struct kv_attend_tap *tap; /* may be NULL */
+    const struct kv_note *notes; /* [n_note] of the lane's weights, for which a device that keeps
+                                    them on the host has the tap's rows */
+    int32_t n_note;
+    int32_t n_later; /* of notes: the lane's last entries that are of tokens behind the call's; -1:
+                        every query may see all entries */
     const int32_t *slots; /* [n_slot] ascending: the entries that are read, of which a query sees
                              those at its position or before; NULL: the whole lane. A tap's rows are
                              then as long as slots, and weights come in no parts */
@@ -86,7 +92,8 @@ int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group);
 /* The calls of a layer, in the best order to begin them. `job` fills call number `turn` of unit i,
    from 0 on, and returns false when there are no more. Calls of a unit come in order and on one
    thread. Different units run at the same time; thread is below the stream's. Their queries and
-   outputs are on the device. */
+   outputs are on the device. Notes are made call by call, in order, and are there when the list is
+   done. */
 struct kv_attend_list {
     void *ctx;
     int64_t n;    /* units */

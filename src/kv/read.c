@@ -91,5 +91,5 @@ size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
 
 void kv_score(const struct kv_score_job *job, void *scratch)
 {
-    job->seq->cache->device->score(job, scratch);
+    job->seq->cache->device->score_one(job, scratch);
 }

@@ -41,7 +41,16 @@ struct kv_score_job {
     float *out;                 /* [n] */
 };
 
-/* Bytes of scratch of one call. */
+/* Jobs of a call. */
+struct kv_score_list {
+    const struct kv_score_job *jobs; /* [n] */
+    int32_t n;
+    int64_t work;        /* multiplications of all, about */
+    uint8_t *scratch;    /* of the host, [threads of the stream][scratch_size] */
+    size_t scratch_size; /* kv_score_scratch_bytes of the most vectors of a job */
+};
+
+/* Bytes of scratch of one job. */
 size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q);
 /* out[s] for every slot s < n. Every level of the processor gives the same bits (cpu/score.h has
    the arithmetic). The score of a slot depends on q and its entry alone; for bounds, on q and its

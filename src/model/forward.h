@@ -38,7 +38,19 @@ struct pi_pass_tap_rows {
 /* Called on the thread that runs the pass; the rows are valid during the call. */
 typedef void pi_pass_tap_fn(void *user, const struct pi_pass_tap_rows *rows);
 
-/* The attention of one token's queries to the entries of one lane, right after it was computed. */
+/* A lane of a watched item in a layer. */
+struct pi_pass_watched {
+    const struct pi_pass_item *item;
+    int32_t layer;
+    int32_t head; /* KV head */
+    int32_t slot; /* of the item's first token's entry */
+    /* For plan to fill: what the device notes of the lane's weights. */
+    int32_t n_note;
+    struct kv_note note[KV_NOTE_ROOM];
+    bool rows; /* attended is shown them */
+};
+
+/* What the queries of one token gave to the entries of one lane, right after its attention. */
 struct pi_pass_attention {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -47,25 +59,24 @@ struct pi_pass_attention {
     int32_t
         n; /* the lane's first entries, which the token may see; its others are of later tokens */
     int32_t slot;        /* of the token's own entry */
-    const float *weight; /* [n_group][stride] softmax weights, or their parts */
+    const float *weight; /* [n_group][stride] softmax weights */
     size_t stride;
-    const struct kv_weight_parts *parts; /* where the watch wants them; else NULL */
-    const float *max;                    /* [n_group] largest logit */
-    const float *sum;                    /* [n_group] weight = exp(logit - max) / sum */
-    const float *out;                    /* [n_group][dim_v] */
+    const float *out; /* [n_group][dim_v] */
 };
 
-/* Sees the weights of watched items. */
+/* A listener for the weights of watched items. */
 struct pi_pass_watch {
     void *user;
-    /* Called for every layer, KV head and token of a watched item. One thread calls it for the
-       tokens of one lane in order; calls for several lanes run at the same time. thread is below
-       the pass's n_thread. The memory that a points to is valid during the call. */
+    /* Once a layer with the lanes of all watched items, before anything attends. */
+    void (*plan)(void *user, struct pi_pass_watched *lanes, int32_t n);
+    /* Shows the rows of a lane that asked for them, on the host: for every token in order and by
+       one thread, for several lanes at the same time; thread is below the pass's n_thread. It is not
+       once a layer with all lanes, because a layer's weights would be all lanes' tokens times their
+       entries: a tile of tokens of one lane is there at a time. What a points to is valid during the
+       call. NULL: no lane asks. */
     void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
-    /* Called for every layer and watched item when all of the item's lanes in the layer have been
-       shown, different items at the same time. */
-    void (*finished)(void *user, const struct pi_pass_item *item, int32_t layer);
-    bool parts; /* weights come in parts (kv/attend.h) */
+    /* Once a layer with the same lanes, when all have attended. NULL: nothing. */
+    void (*finished)(void *user, const struct pi_pass_watched *lanes, int32_t n);
 };
 
 /* Tokens of an item that read the same entries in one lane. */
@@ -73,39 +84,43 @@ struct pi_pass_chunk {
     const struct pi_pass_item *item;
     int32_t index; /* of the chunk in the pass */
     int32_t layer;
-    int32_t t0;    /* its first token, of the item's */
-    int32_t n_tok; /* 1 .. the reader's chunk */
+    int32_t t0;     /* its first token, of the item's */
+    int32_t n_tok;  /* 1 .. the reader's chunk */
+    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k, t from 0 for t0 */
+    size_t q_stride;
+    int32_t cap;     /* most slots of a lane */
+    int32_t *slots;  /* [n_head_kv][cap] that are read, ascending, the chunk's own included */
+    int32_t *n_slot; /* [n_head_kv]; -1: everything */
+    float *out;      /* likewise output (t, h), behind the attention; else NULL */
+    size_t out_stride;
 };
 
-/* Chooses the entries to read. */
+/* A policy that chooses what is read. */
 struct pi_pass_reader {
     void *user;
     int32_t chunk; /* most tokens of a chunk */
-    /* Called for every layer, chunk and KV head after the layer's keys are stored, several at the
-       same time; thread is below the pass's n_thread. q: the queries of the KV head's group, after
-       rope, query (t, g) at q + t * q_stride + g * dim_k, t from 0 for token t0. Writes the slots
-       to read, ascending, at most cap of them, and returns their number; -1: everything. They
-       include the slots of the chunk's own tokens. */
-    int32_t (*select)(void *user, const struct pi_pass_chunk *c, int32_t head, const float *q,
-                      size_t q_stride, int32_t *slots, int32_t cap, int32_t thread);
-    /* After select for all KV heads of a chunk, before anything attends; different chunks at the
-       same time. NULL: nothing. */
-    void (*selected)(void *user, const struct pi_pass_chunk *c, int32_t thread);
-    /* Called after the attention of a chunk that read a part of a lane. Output (t, g) is at out + t
-       * out_stride + g * dim_v, and the function may change it. NULL: not called. */
-    void (*attended)(void *user, const struct pi_pass_chunk *c, int32_t head, float *out,
-                     size_t out_stride, int32_t thread);
+    /* Once a layer with the chunks of all items, after the layer's keys are stored and before anything
+       attends: fills slots and n_slot. */
+    void (*select)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
+    /* After the layer's attention: it may change the outputs of the lanes of which a part was read.
+       NULL: nothing. */
+    void (*attended)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
 };
 
-/* Brings entries back. */
+/* An item that recalls in a layer. */
+struct pi_pass_asked {
+    const struct pi_pass_item *item;
+    int32_t layer;
+    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k */
+    size_t q_stride;
+};
+
+/* A policy that brings entries back. */
 struct pi_pass_recaller {
     void *user;
-    /* Called for every layer and KV head of an item with `recall`, after the layer's keys are
-       stored and before any attention. Several calls run at the same time; thread is below the
-       pass's n_thread. q: the queries of the KV head's group, after rope, query (t, g) at q + t *
-       q_stride + g * dim_k. It may change the lane of item->guests alone. */
-    void (*choose)(void *user, const struct pi_pass_item *item, int32_t layer, int32_t head,
-                   const float *q, size_t q_stride, int32_t thread);
+    /* Once a layer with all items with `recall`, after the layer's keys are stored and before anything
+       attends. It may change the lanes of the items' guests alone. */
+    void (*choose)(void *user, const struct pi_pass_asked *items, int32_t n);
 };
 
 /* The new entries of one lane: an item's tokens, token t's at pi_pass_written_slot. */
@@ -127,14 +142,13 @@ static inline int32_t pi_pass_written_slot(const struct pi_pass_written *w, int3
     return t == 0 ? w->slot : w->len - w->item->n_tok + t;
 }
 
-/* Sees entries when they are written. */
+/* A listener for entries that are written. */
 struct pi_pass_writer {
     void *user;
-    /* Called for every layer, KV head and item right after its keys and values are stored, before
-       anything attends; several lanes at the same time. The memory that w points to is valid during
-       the call.
-     */
-    void (*written)(void *user, const struct pi_pass_written *w);
+    /* Once a layer with the lanes of all items, those of an item one after the other, right after
+       keys and values are stored and before anything attends. What lanes point to is valid during
+       the call. */
+    void (*written)(void *user, const struct pi_pass_written *lanes, int32_t n);
 };
 
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */

@@ -59,11 +59,12 @@ struct pi_pass_watched_rows {
 
 /* Items whose weights are shown. */
 struct pi_pass_watching {
-    struct pi_pass_watch fn; /* attended NULL: no watch */
+    struct pi_pass_watch fn; /* plan NULL: there is none */
     int32_t tile;            /* tokens of an item in one attention call */
     int32_t *items;          /* [max_tok]; NULL without a watch */
     int32_t n;
-    float *rows; /* [n_thread][rows of a tile][stride + numbers beside] */
+    struct pi_pass_watched *lanes; /* [max_tok][n_head_kv] of the running layer's */
+    float *rows;                   /* [n_thread][rows of a tile][stride + numbers beside] */
     size_t stride;
     struct pi_pass_watched_rows *taps; /* [n_thread] */
     float *out;                        /* [n_thread][tile][n_head][dim_v] likewise a room */
@@ -82,8 +83,8 @@ struct pi_pass_reading {
 };
 
 struct pi_pass_recalling {
-    struct pi_pass_recaller fn; /* choose NULL: no recall */
-    int32_t *items;             /* [max_tok] that recall */
+    struct pi_pass_recaller fn;  /* choose NULL: no recall */
+    struct pi_pass_asked *items; /* [max_tok] that recall */
     int32_t n;
 };
 
@@ -180,7 +181,10 @@ struct pi_pass {
         pi_pass_ask_fn *fn; /* NULL: nothing stops a pass */
         void *user;
     } ask;
-    struct pi_pass_writer writer; /* written NULL: there is none */
+    struct {
+        struct pi_pass_writer fn;      /* written NULL: there is none */
+        struct pi_pass_written *lanes; /* [max_tok][n_head_kv] of the running layer */
+    } writer;
     struct pi_pass_watching watching;
     struct pi_pass_reading reading;
     struct pi_pass_recalling recalling;
@@ -250,7 +254,36 @@ void pi_pass_attention_free(struct pi_pass *pass);
 /* After the items' rows were laid out: which tokens attend together. */
 void pi_pass_attention_lay_out(struct pi_pass *pass);
 
+/* A chunk's place among the lanes that the reader chose for, and the slots that it reads there. */
+size_t pi_pass_read_unit(const struct pi_pass *pass, int32_t chunk, int32_t head);
+int32_t *pi_pass_read_slots(const struct pi_pass *pass, int32_t chunk, int32_t head);
+
 /* The running layer: keys and values to the lanes, attention to att. */
 void pi_pass_attention_run(struct pi_pass *pass);
+
+/* Query rows of a call over a chunk that reads everything: their sums of values still stay in a
+   cache of the second level. */
+#define PI_PASS_PART_ROWS 1024
+
+/* ---- attention_policies.c ---- */
+
+/* Shows the writer what was appended to n lanes. */
+void pi_pass_show_written(struct pi_pass *pass, int32_t n);
+/* The recaller fills the guests of the items that recall. */
+void pi_pass_recall(struct pi_pass *pass);
+/* The reader chooses for every chunk, and has a say in what attention gave them. */
+void pi_pass_select(struct pi_pass *pass);
+void pi_pass_show_attended(struct pi_pass *pass);
+/* The watch says what is noted in the lanes of watched items. A call in one of them gets that, and
+   rows for its weights; n_later entries of the lane are of tokens behind the call's. Afterwards its
+   tokens, from t0 of the item's on, are shown where the lane wants rows. */
+void pi_pass_plan_watch(struct pi_pass *pass);
+void pi_pass_watch_job(const struct pi_pass *pass, const struct pi_pass_watched *lane,
+                       int32_t n_later, int32_t thread, struct kv_attend_job *job);
+void pi_pass_show_tile(const struct pi_pass *pass, const struct pi_pass_watched *lane, int32_t t0,
+                       const struct kv_attend_job *job, int32_t thread);
+/* Floats of a thread's watched rows: weights, maxima and sums, and for each part its end and a
+   factor of each row. At most (n_row + 1) * (2 * stride + 16). */
+size_t pi_pass_watch_len(size_t n_row, size_t stride);
 
 #endif

@@ -263,10 +263,42 @@ struct read_chunk read_world_chunk(const struct read_world *w, int32_t head)
     };
 }
 
+/* As a reader does: the device scores by what the policy asks, where it does. */
+void read_world_score_chunk(const struct read_world *w, const struct read_chunk *chunk, float *out)
+{
+    struct read_chunk c = *chunk;
+    const struct read_policy *p = w->config.policy;
+    const void *params = &w->config.params;
+    int32_t n_set = p->n_set != NULL ? p->n_set(params, &w->model, c.n_tok) : 0;
+    size_t n = (size_t)c.n, n_row = p->unites ? (size_t)w->model.n_group : 1;
+    struct kv_score_job *jobs = test_calloc((size_t)n_set + 1, sizeof(*jobs));
+    float *row = test_malloc(((size_t)n_set + n_row) * n * sizeof(*row));
+    int32_t n_vector = n_set > 0 ? p->n_vector(params, &w->model, c.n_tok) : 0;
+    c.vector = test_malloc(((size_t)n_vector + 1) * (size_t)w->model.g.dim_k * sizeof(float));
+    void *scratch = test_malloc(kv_score_scratch_bytes(&w->model.g, n_vector + 1));
+    if (n_set > 0)
+        p->ask(params, &w->view, &c, jobs);
+    for (int32_t i = 0; i < n_set; i++) {
+        jobs[i].seq = w->kv;
+        jobs[i].layer = c.layer;
+        jobs[i].head = c.head;
+        jobs[i].n = c.n;
+        jobs[i].rope = w->model.rope;
+        jobs[i].out = row + (size_t)i * n;
+        kv_score(&jobs[i], scratch);
+    }
+    p->score(params, &w->view, &c, row);
+    memcpy(out, row, n_row * n * sizeof(*row));
+    test_free(c.vector);
+    test_free(scratch);
+    test_free(row);
+    test_free(jobs);
+}
+
 void read_world_score(const struct read_world *w, int32_t head, float *out)
 {
     struct read_chunk c = read_world_chunk(w, head);
-    w->config.policy->score(&w->config.params, &w->view, &c, out);
+    read_world_score_chunk(w, &c, out);
     for (int32_t s = 0; s < c.n; s++)
         if (out[s] != out[s])
             fail_msg("%s: the score of slot %d is not a number", w->config.policy->name, s);
@@ -275,10 +307,13 @@ void read_world_score(const struct read_world *w, int32_t head, float *out)
 bool read_world_choose(const struct read_world *w, const float *score, int32_t *slots)
 {
     int32_t n = w->problem->n, n_read = read_budget_at(&w->config.rules, n);
-    void *scratch = pi_mem_alloc(PI_MEM_OTHER, kv_top_scratch_bytes(n));
-    if (n_read < n)
-        read_choose(&w->config.rules, score, n, n_read, slots, scratch);
-    pi_mem_free(scratch);
+    void *scratch = test_malloc(kv_choose_scratch_bytes(n));
+    if (n_read < n) {
+        struct kv_choose_job job = read_choice(&w->config.rules, score, n, n_read, slots);
+        kv_choose(&job, scratch);
+        read_fill(&w->config.rules, n, n_read, slots);
+    }
+    test_free(scratch);
     return n_read < n;
 }
 

@@ -63,6 +63,8 @@ void read_world_open(struct read_world *w, const struct read_problem *p,
 void read_world_close(struct read_world *w);
 /* The policy's input for a KV head. */
 struct read_chunk read_world_chunk(const struct read_world *w, int32_t head);
+/* out: the scores of a chunk's entries, a row of n or one for each query head. */
+void read_world_score_chunk(const struct read_world *w, const struct read_chunk *chunk, float *out);
 /* out [n]: the scores of a KV head's entries. */
 void read_world_score(const struct read_world *w, int32_t head, float *out);
 /* Whether a part is read of a lane; then the slots [problem->budget], ascending, without the

@@ -71,5 +71,7 @@ void checked_delta_turn(struct pi_stream *s, const struct pi_delta_rows *d,
 
 void checked_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void checked_attend(struct pi_stream *s, const struct kv_attend_list *list);
+void checked_score(struct pi_stream *s, const struct kv_score_list *list);
+void checked_choose(struct pi_stream *s, const struct kv_choose_list *list);
 
 #endif

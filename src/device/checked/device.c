@@ -70,10 +70,10 @@ static void attend_one(const struct kv_attend_job *job, void *scratch)
     end();
 }
 
-static void score(const struct kv_score_job *job, void *scratch)
+static void score_one(const struct kv_score_job *job, void *scratch)
 {
     begin();
-    cpu_score(job, scratch);
+    cpu_score_one(job, scratch);
     end();
 }
 
@@ -222,7 +222,10 @@ struct pi_device pi_device_checked = {
     .append = checked_append,
     .attend = checked_attend,
     .attend_one = attend_one,
-    .score = score,
+    .score = checked_score,
+    .score_one = score_one,
+    .choose = checked_choose,
+    .choose_all = cpu_choose_all,
     .decode_run = decode_run,
     .value_sum = value_sum,
     .decode_entry = decode_entry,

@@ -1,7 +1,7 @@
 /*
  * lanes.c - appending and attention, which read tables and positions of lanes. The host goes on to
  * change these, so that an operation that waits has copies of the lanes that it names. Attention
- * that shows its weights runs at once, and so does appending that leaves norms in the host's marks:
+ * that notes or shows its weights runs at once, and so does appending that leaves norms in the host's marks:
  * both write host memory.
  */
 #include "device/checked/checked.h"
@@ -22,7 +22,8 @@ static bool copy_positions(struct checked_queue *q, struct kv_lane *lane)
     if (kind == NULL || lane->n_live == 0)
         return kind != NULL;
     const int32_t *from = kv_page_pos(kind, low);
-    const int32_t *pos = checked_keep(q, from, (size_t)(high - low + 1) * (size_t)len * sizeof(*pos));
+    const int32_t *pos =
+        checked_keep(q, from, (size_t)(high - low + 1) * (size_t)len * sizeof(*pos));
     if (pos == NULL)
         return false;
     /* where page number 0 would have its positions: nobody reads those of pages below `low` */
@@ -125,35 +126,45 @@ static void attend_run(struct pi_stream *inner, const void *args)
 
 static const struct checked_kind attend = {sizeof(struct kv_attend_job), attend_copy, attend_run};
 
-/* The caller's functions are the host's: the memory is closed to them. */
-static void attend_now(struct pi_stream *s, const struct kv_attend_list *list, int64_t unit)
+/* A call that notes or shows weights writes host memory. The caller's functions are the host's: the
+   memory is closed to them. */
+static void attend_now(struct pi_stream *s, const struct kv_attend_list *list, int64_t unit,
+                       int32_t turn, const struct kv_attend_job *job)
 {
-    struct kv_attend_job job;
-    for (int32_t turn = 0; list->job(list->ctx, unit, turn, 0, &job); turn++) {
-        checked_enter(CHECKED_ALL);
-        attend_run(checked_inner(s), &job);
-        checked_leave(CHECKED_ALL);
-        list->done(list->ctx, unit, turn, &job, 0);
-    }
-}
-
-static void attend_later(struct pi_stream *s, const struct kv_attend_list *list, int64_t unit)
-{
-    struct kv_attend_job job;
-    for (int32_t turn = 0; list->job(list->ctx, unit, turn, 0, &job); turn++) {
-        assert(job.q == NULL && job.out == NULL && job.tap == NULL);
-        checked_ask(s, &attend, &job);
-    }
+    checked_wait(s);
+    checked_enter(CHECKED_ALL);
+    attend_run(checked_inner(s), job);
+    checked_leave(CHECKED_ALL);
+    if (list->done != NULL)
+        list->done(list->ctx, unit, turn, job, 0);
 }
 
 /* From the last unit to the first. */
 void checked_attend(struct pi_stream *s, const struct kv_attend_list *list)
 {
-    if (list->done != NULL)
-        checked_wait(s);
+    struct kv_attend_job job;
     for (int64_t i = list->n - 1; i >= 0; i--)
-        if (list->done != NULL)
-            attend_now(s, list, i);
-        else
-            attend_later(s, list, i);
+        for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &job); turn++) {
+            if (list->done != NULL || job.tap != NULL) {
+                attend_now(s, list, i, turn, &job);
+                continue;
+            }
+            assert(job.q == NULL && job.out == NULL && job.n_note == 0);
+            checked_ask(s, &attend, &job);
+        }
+}
+
+/* ---- scores and choices: their results are the host's ---- */
+
+void checked_score(struct pi_stream *s, const struct kv_score_list *list)
+{
+    checked_wait(s);
+    checked_enter(CHECKED_PAGES);
+    cpu_score(checked_inner(s), list);
+    checked_leave(CHECKED_PAGES);
+}
+
+void checked_choose(struct pi_stream *s, const struct kv_choose_list *list)
+{
+    cpu_choose(checked_inner(s), list);
 }

@@ -11,8 +11,8 @@
  */
 #include <math.h>
 
-#include "device/cpu/cpu.h"
-#include "device/cpu/pages.h"
+#include "device/cpu/attend.h"
+#include "device/cpu/note.h"
 #include "device/cpu/wht.h"
 
 /* Rows that make the decoding of a page small beside the work on it. */
@@ -22,54 +22,6 @@
    than its latency. More is worse: it fills the first level of cache, and at the end of a lane the
    memory rests that much longer. */
 #define LOOK_AHEAD_BYTES 8192
-
-/* Stretches of a row of weights that wait for the row's last maximum. The maximum of random logits
-   moves about as often as the logarithm of the pages; more stretches than these are joined. */
-#define MAX_STRETCH 32
-
-/* Weights of a row that were stored relative to the same maximum: those from a slot on, up to where
-   the next stretch begins. The first begins at slot 0. */
-struct stretches {
-    int32_t n;
-    int32_t slot[MAX_STRETCH];
-    float rescale[MAX_STRETCH]; /* what those before it are multiplied by; of the first unused */
-};
-
-/* One call's working memory, parts of the caller's scratch. */
-struct attend {
-    const struct kv_attend_job *job;
-    const struct kv_cache *cache;
-    const struct kv_lane *lane;
-    const struct pi_attend_kernels *cpu;
-    int32_t len;        /* entries that are read, of which slots and rows of a tap are numbers */
-    int32_t n_row;      /* n_tok * n_group; row r is query (r / n_group, r % n_group) */
-    int32_t block_rows; /* rows of one kernel call */
-    bool decoded;       /* pages are decoded to f32 first, or put in pairs */
-    bool pairs_k;       /* the latter, of keys and queries */
-    bool pairs_v;
-    bool guest;          /* lane is that of the job's guests, which no tap is shown */
-    bool weights;        /* they are wanted of the lane */
-    const uint8_t *next; /* page, whose rest is asked for beside the softmax; NULL: nothing is */
-    int32_t look_ahead;  /* pages between the one that is read and the one that is asked for */
-    int32_t delta;       /* the queries in q are rotated for pages with this delta */
-    int32_t more;        /* the page's entries count so many times more than once */
-    float *q;            /* [block][dim_k][rows of the block], or half as many pairs */
-    float *row;          /* [dim_k] a query on its way into q */
-    float *cs;           /* [dim_k] cosines and sines of a rotation */
-    float *x;            /* [PI_ATTEND_ROWS][PI_ATTEND_SLOTS] */
-    float *o;            /* [n_row][dim_v] */
-    float *max;          /* [n_row] */
-    float *sum;          /* [n_row] */
-    float *rescale;      /* [PI_ATTEND_ROWS] */
-    int32_t *limit;      /* [PI_ATTEND_ROWS] */
-    struct stretches *stretch;     /* [n_row] of rows whose weights are wanted, but in parts */
-    struct kv_weight_parts *parts; /* NULL: weights are not wanted in parts, or have no room */
-    float *moved;  /* [n_row] in the place of rescale; NULL: not wanted of the page */
-    void *k;       /* f32 [dim_k][page_len or tile] decoded, side by side, or pairs */
-    void *v;       /* f32 [page_len or tile][dim_v] decoded, or pairs */
-    uint8_t *tile; /* of the entries that are gathered */
-    struct kv_gather gather;
-};
 
 /* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
 static void *take(uint8_t *base, size_t *used, size_t n)
@@ -201,132 +153,6 @@ static int32_t count_visible(const struct pi_attend_page *page, int32_t limit)
     return n;
 }
 
-/* ---- weights ------------------------------------------------------------------------------ */
-
-/*
- * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s, and c = E(m'
- * - m) where that takes the place of m'. A row of weights keeps these p, and with them where c was
- * not 1; when the last page is done, with c_1 .. c_n the factors since the page of s, and l the
- * row's sum,
- *
- *   weight[s] = p[s] * (((1 / l) * c_n) * ... * c_1)
- *
- * each product rounded. So no exponential is computed twice and K and V are read once; the second
- * look at the row is what softmax(x) costs over the output alone. Where m moved so often that the
- * list of a row is full, what is stored is first multiplied by the factors so far, and the list
- * begins anew: that, too, depends on the row's own logits alone. Whoever takes weights in parts
- * gets p and the factors of every page, 1 or not, which nobody has to decide on, and multiplies
- * where the row is read anyway.
- */
-
-static float *weights_of(const struct attend *a, int32_t r)
-{
-    return a->job->tap->weight + (size_t)r * a->job->tap->row_stride;
-}
-
-/* Multiplies the row's weights before a slot by a factor and those between them and it. */
-static void weights_scale(const struct attend *a, int32_t r, int32_t end, float factor)
-{
-    const struct stretches *s = &a->stretch[r];
-    for (int32_t i = s->n - 1; i >= 0; i--) {
-        a->cpu->scale(weights_of(a, r) + s->slot[i], end - s->slot[i], factor);
-        end = s->slot[i];
-        factor *= s->rescale[i];
-    }
-}
-
-/* Row r's maximum moved in the page that begins at a slot. */
-static void stretch_begin(const struct attend *a, int32_t r, int32_t slot, float rescale)
-{
-    struct stretches *s = &a->stretch[r];
-    if (slot == 0)
-        return;
-    if (s->n == MAX_STRETCH) {
-        weights_scale(a, r, slot, rescale);
-        s->n = 1;
-        return;
-    }
-    s->slot[s->n] = slot;
-    s->rescale[s->n++] = rescale;
-}
-
-/* After rows r0.. have seen the page that begins at a slot. */
-static void weights_note(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot)
-{
-    for (int32_t i = 0; i < n_row; i++)
-        if (a->rescale[i] != 1.0f && a->max[r0 + i] > -INFINITY)
-            stretch_begin(a, r0 + i, slot, a->rescale[i]);
-}
-
-/* Rows r0.. see nothing of the n entries from a slot on. */
-static void weights_clear(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot,
-                          int32_t n)
-{
-    for (int32_t r = r0; n > 0 && r < r0 + n_row; r++)
-        memset(weights_of(a, r) + slot, 0, (size_t)n * sizeof(float));
-}
-
-/* The next page, which ends before a slot, is a part. What it multiplies those before it by is
-   written where the factors of the one before it are to be. */
-static void part_begin(struct attend *a, int32_t end)
-{
-    struct kv_weight_parts *parts = a->parts;
-    a->moved = parts->n == 0 ? NULL : parts->factor + (size_t)(parts->n - 1) * (size_t)a->n_row;
-    parts->end[parts->n++] = end;
-}
-
-/* Rows r0.. see nothing of the page. */
-static void part_pass(const struct attend *a, int32_t r0, int32_t n_row)
-{
-    for (int32_t r = r0; a->moved != NULL && r < r0 + n_row; r++)
-        a->moved[r] = 1.0f;
-}
-
-static float inverse_sum(const struct attend *a, int32_t r)
-{
-    return a->sum[r] > 0.0f ? 1.0f / a->sum[r] : 0.0f;
-}
-
-/* From the last part to the first. */
-static void parts_finish(const struct attend *a)
-{
-    const struct kv_weight_parts *parts = a->parts;
-    for (int32_t r = 0; parts->n > 0 && r < a->n_row; r++) {
-        float *at = parts->factor + (size_t)(parts->n - 1) * (size_t)a->n_row + r;
-        float factor = inverse_sum(a, r);
-        *at = factor;
-        for (int32_t j = parts->n - 1; j > 0; j--) {
-            at -= a->n_row;
-            factor *= *at;
-            *at = factor;
-        }
-    }
-}
-
-/* The one part of weights that are finished. */
-static void parts_whole(const struct attend *a)
-{
-    struct kv_weight_parts *parts = a->job->tap->parts;
-    parts->n = a->len > 0;
-    parts->end[0] = a->len;
-    for (int32_t r = 0; r < a->n_row; r++)
-        parts->factor[r] = 1.0f;
-}
-
-static void weights_finish(const struct attend *a)
-{
-    int32_t len = a->len;
-    for (int32_t r = 0; r < a->n_row; r++) {
-        if (a->parts == NULL)
-            weights_scale(a, r, len, inverse_sum(a, r));
-        weights_clear(a, r, 1, len, (16 - len % 16) % 16);
-    }
-    if (a->parts != NULL)
-        parts_finish(a);
-    else if (a->job->tap->parts != NULL)
-        parts_whole(a);
-}
-
 /* ---- one page ----------------------------------------------------------------------------- */
 
 /* Where a page's logits and weights go. Kernels write whole groups of 16 weights, which go beyond
@@ -341,14 +167,6 @@ static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32
     return (struct pi_attend_tap){.logits = tap->logits == NULL ? NULL : tap->logits + at,
                                   .weight = tap->weight == NULL || !fits ? NULL : tap->weight + at,
                                   .stride = tap->row_stride};
-}
-
-/* The weights of such a page, which the kernels left in x. */
-static void weights_copy(const struct attend *a, int32_t r0, int32_t n_row, int32_t slot, int32_t n)
-{
-    for (int32_t i = 0; i < n_row; i++)
-        memcpy(weights_of(a, r0 + i) + slot, a->x + (size_t)i * PI_ATTEND_SLOTS,
-               (size_t)n * sizeof(float));
 }
 
 /* An entry that counts m times is m entries alike: m E(x - max) = E(x + ln m - max). The largest
@@ -445,9 +263,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     if (!a->lane->unordered)
         page.n = count_visible(&page, a->limit[n_row - 1]);
     if (a->weights)
-        weights_clear(a, r0, n_row, slot + page.n, n_all - page.n);
+        cpu_weights_clear(a, r0, n_row, slot + page.n, n_all - page.n);
     if (page.n == 0) {
-        part_pass(a, r0, n_row);
+        cpu_part_pass(a, r0, n_row);
         return;
     }
     float *q = a->q + (size_t)r0 * (size_t)g->dim_k;
@@ -485,9 +303,9 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     a->next = NULL;
     a->cpu->softmax(&page, &rows, &page_tap);
     if (a->weights && page_tap.weight == NULL)
-        weights_copy(a, r0, n_row, slot, page.n);
+        cpu_weights_copy(a, r0, n_row, slot, page.n);
     if (a->weights && a->parts == NULL)
-        weights_note(a, r0, n_row, slot);
+        cpu_weights_note(a, r0, n_row, slot);
     if (a->job->out == NULL)
         return;
     rows.need = UINT64_MAX >> (64 - page.n);
@@ -522,8 +340,8 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
 {
     if (is_hidden(a, &page, delta)) {
         if (a->weights)
-            weights_clear(a, 0, a->n_row, slot, page.n);
-        part_pass(a, 0, a->n_row);
+            cpu_weights_clear(a, 0, a->n_row, slot, page.n);
+        cpu_part_pass(a, 0, a->n_row);
         return;
     }
     if (delta != a->delta)
@@ -594,7 +412,7 @@ static void lane_attend(struct attend *a)
         if (i >= mark_page)
             prefetch_marks(a, (int64_t)(i - mark_page) * MARK_PAGES * a->cache->g.page_len);
         if (a->weights && a->parts != NULL)
-            part_begin(a, slot + table[i].n);
+            cpu_part_begin(a, slot + table[i].n);
         page_attend(a, page, table[i].delta, slot, next);
     }
 }
@@ -627,18 +445,6 @@ static void slots_attend(struct attend *a)
 
 /* ---- the call ----------------------------------------------------------------------------- */
 
-/* Parts are taken where every page of the lane has room for one. */
-static void parts_start(struct attend *a)
-{
-    const struct kv_attend_tap *tap = a->job->tap;
-    if (!a->weights || tap->parts == NULL)
-        return;
-    tap->parts->n_row = a->n_row;
-    tap->parts->n = 0;
-    if (a->lane->n_live <= tap->parts->room)
-        a->parts = tap->parts;
-}
-
 static void rows_start(struct attend *a)
 {
     const struct kv_attend_tap *tap = a->job->tap;
@@ -668,24 +474,29 @@ static void rows_finish(struct attend *a)
         const float *o = a->o + (size_t)r * dim_v;
         float *out = job->out + (size_t)(r / job->n_group) * job->out_stride +
                      (size_t)(r % job->n_group) * dim_v;
-        float inverse = inverse_sum(a, r);
+        float inverse = cpu_inverse_sum(a, r);
         for (size_t d = 0; d < dim_v; d++)
             out[d] = o[d] * inverse + 0.0f;
         if (v->codec->rotated)
             kv_wht(out, v->dim, v->group, true);
     }
     if (a->weights)
-        weights_finish(a);
+        cpu_weights_finish(a);
     if (job->tap != NULL && job->tap->max != NULL)
         memcpy(job->tap->max, a->max, (size_t)a->n_row * sizeof(float));
     if (job->tap != NULL && job->tap->sum != NULL)
         memcpy(job->tap->sum, a->sum, (size_t)a->n_row * sizeof(float));
 }
 
+/* The first byte of scratch that is on a cache line. */
+static void *scratch_of(void *scratch)
+{
+    return (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64;
+}
+
 /* Of a job whose queries and output are pointers. */
 static void run(const struct kv_attend_job *job, void *scratch)
 {
-    uint8_t *base = (uint8_t *)scratch + (64 - (uintptr_t)scratch % 64) % 64;
     struct attend a = {
         .job = job,
         .cache = job->seq->cache,
@@ -701,9 +512,9 @@ static void run(const struct kv_attend_job *job, void *scratch)
     a.len = job->slots != NULL ? job->n_slot : a.lane->len;
     a.look_ahead = (int32_t)pi_ceil_div(LOOK_AHEAD_BYTES, (int64_t)a.lane->kind->layout.stored);
     assert(job->slots == NULL || job->tap == NULL || job->tap->parts == NULL);
-    place(&a, &a.cache->g, a.n_row, base);
+    place(&a, &a.cache->g, a.n_row, scratch_of(scratch));
     rows_start(&a);
-    parts_start(&a);
+    cpu_parts_start(&a);
     queries_fill(&a, 0);
     if (job->guests != NULL)
         guests_attend(&a);
@@ -721,7 +532,15 @@ void cpu_attend_one(const struct kv_attend_job *job, void *scratch)
         own.q = pi_cpu_floats(own.q_at);
     if (own.out == NULL)
         own.out = pi_cpu_floats(own.out_at);
+    struct kv_attend_tap finished;
+    if (own.n_note > 0 && own.tap->parts != NULL && !cpu_notes_take_parts(job)) {
+        finished = *own.tap;
+        finished.parts = NULL;
+        own.tap = &finished;
+    }
     run(&own, scratch);
+    if (own.n_note > 0)
+        cpu_note_job(&own, scratch_of(scratch));
 }
 
 /* ---- a layer ---- */

@@ -212,7 +212,7 @@ void kv_turbo4_decode(const struct kv_stored_row *row, int32_t n, int32_t group,
 void kv_turbo3_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 void kv_turbo2_decode(const struct kv_stored_row *row, int32_t n, int32_t group, float *out);
 
-/* ---- the operations of the device's table (store.c, attend.c, score.c, run.c) ---- */
+/* ---- the operations of the device's table (store.c, attend.c, score.c, choose.c, run.c) ---- */
 
 size_t cpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t cpu_attend_tile(int32_t n_group);
@@ -220,7 +220,10 @@ size_t cpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
 void cpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void cpu_attend(struct pi_stream *s, const struct kv_attend_list *list);
 void cpu_attend_one(const struct kv_attend_job *job, void *scratch);
-void cpu_score(const struct kv_score_job *job, void *scratch);
+void cpu_score(struct pi_stream *s, const struct kv_score_list *list);
+void cpu_score_one(const struct kv_score_job *job, void *scratch);
+void cpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
+void cpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 void cpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out);
 void cpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
@@ -249,7 +252,8 @@ void cpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, i
     .moe_sort = cpu_moe_sort, .delta_conv = cpu_delta_conv, .delta_turn = cpu_delta_turn,          \
     .attend_scratch = cpu_attend_scratch, .score_scratch = cpu_score_scratch,                      \
     .attend_tile = cpu_attend_tile, .append = cpu_append, .attend = cpu_attend,                    \
-    .attend_one = cpu_attend_one, .score = cpu_score, .decode_run = cpu_decode_run,                \
+    .attend_one = cpu_attend_one, .score = cpu_score, .score_one = cpu_score_one,                  \
+    .choose = cpu_choose, .choose_all = cpu_choose_all, .decode_run = cpu_decode_run,              \
     .value_sum = cpu_value_sum, .decode_entry = cpu_decode_entry,                                  \
     .encode_entry = cpu_encode_entry, .get_entry = cpu_get_entry, .put_entry = cpu_put_entry,      \
     .fill = cpu_fill, .index = cpu_index, .finish = cpu_finish, .norms = cpu_norms,                \

@@ -6,7 +6,7 @@
  */
 #include <math.h>
 
-#include "cpu/kernels.h"
+#include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
 #include "device/cpu/wht.h"
 
@@ -328,7 +328,7 @@ static inline uint32_t needed(enum kv_score_kind kind)
                                     : 0;
 }
 
-void cpu_score(const struct kv_score_job *job, void *scratch)
+void cpu_score_one(const struct kv_score_job *job, void *scratch)
 {
     struct score s = {
         .job = job,
@@ -345,4 +345,17 @@ void cpu_score(const struct kv_score_job *job, void *scratch)
         score_bounds(&s);
     else
         score_entries(&s);
+}
+
+static void score_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct kv_score_list *list = ctx;
+    for (int64_t i = begin; i < end; i++)
+        cpu_score_one(&list->jobs[i], list->scratch + (size_t)thread * list->scratch_size);
+}
+
+void cpu_score(struct pi_stream *stream, const struct kv_score_list *list)
+{
+    const struct cpu_stream *s = cpu_stream_of(stream);
+    cpu_items(s, cpu_threads_for(s, list->work), list->n, score_items, (void *)list);
 }

@@ -4,12 +4,9 @@
  */
 #include "device/cpu/cpu.h"
 
-/* Multiplications below which waking and awaiting other threads costs more than they save. */
-#define MIN_WORK 500000
-
 int32_t cpu_threads_for(const struct cpu_stream *s, int64_t work)
 {
-    return work < MIN_WORK ? 1 : (int32_t)pi_min(s->base.n_thread, pi_thread_count());
+    return pi_threads_worth(s->base.n_thread, work);
 }
 
 static void run_backwards(int64_t n, pi_job_fn *fn, void *ctx)
@@ -38,7 +35,7 @@ struct pi_stream *cpu_stream_make(struct pi_device *d, const struct pi_stream_sh
                                   const struct pi_kernels *cpu, bool backwards)
 {
     struct cpu_stream *s = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*s));
-    size_t matmul = pi_matmul_scratch_bytes((int32_t)shape->widest);
+    size_t matmul = shape->widest > 0 ? pi_matmul_scratch_bytes((int32_t)shape->widest) : 64;
     if (s == NULL)
         return NULL;
     s->base = (struct pi_stream){d, shape->n_thread};

@@ -4,18 +4,34 @@
  */
 #include "policy/read/reading.h"
 
-void read_choose(const struct read_rules *rules, const float *score, int32_t n, int32_t n_read,
-                 int32_t *slots, void *scratch)
+static int32_t first_of(const struct read_rules *rules, int32_t n_read)
 {
-    int32_t first = (int32_t)pi_min(rules->sinks, n_read);
-    int32_t last = (int32_t)pi_min(rules->recent, n_read - first), n_best = n_read - first - last;
+    return (int32_t)pi_min(rules->sinks, n_read);
+}
+
+static int32_t last_of(const struct read_rules *rules, int32_t n_read)
+{
+    return (int32_t)pi_min(rules->recent, n_read - first_of(rules, n_read));
+}
+
+struct kv_choose_job read_choice(const struct read_rules *rules, const float *score, int32_t n,
+                                 int32_t n_read, int32_t *slots)
+{
+    int32_t first = first_of(rules, n_read), last = last_of(rules, n_read);
     assert(n_read >= 0 && n_read <= n);
+    return (struct kv_choose_job){.score = score + first,
+                                  .n = n - first - last,
+                                  .k = n_read - first - last,
+                                  .slots = slots + first};
+}
+
+void read_fill(const struct read_rules *rules, int32_t n, int32_t n_read, int32_t *slots)
+{
+    int32_t first = first_of(rules, n_read), last = last_of(rules, n_read);
     for (int32_t i = 0; i < first; i++)
         slots[i] = i;
-    if (n_best > 0)
-        kv_top(score + first, n - first - last, n_best, slots + first, scratch);
-    for (int32_t i = 0; i < n_best; i++)
-        slots[first + i] += first;
+    for (int32_t i = first; i < n_read - last; i++)
+        slots[i] += first;
     for (int32_t i = 0; i < last; i++)
         slots[n_read - last + i] = n - last + i;
 }

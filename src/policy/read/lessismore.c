@@ -49,6 +49,26 @@ static int32_t recent_at(const struct params *p, const struct read_rules *rules,
     return (int32_t)pi_min(pi_max(recent, 0), n_choose);
 }
 
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)n_tok;
+    return ((const struct params *)params)->rank == READ_RANK_LOGITS ? model->n_group : 0;
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)n_tok;
+    return model->n_group;
+}
+
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    (void)params;
+    read_ask_means(view, c, KV_SCORE_DOT, c->n_group, jobs);
+}
+
 /* A row for each query head. Recent entries are above all others in every row, so that they are the
    first that each head names. The middle is the rest of the number to be chosen. */
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -62,14 +82,10 @@ static void score(const void *params, const struct read_view *view, const struct
     read_soft_place(view->model, c->n, c->n_tok, c->scratch, &used, &soft);
     for (int32_t g = 0; g < c->n_group; g++) {
         float *row = out + (size_t)g * (size_t)c->n;
-        if (p->rank == READ_RANK_SOFTMAX) {
+        if (p->rank == READ_RANK_SOFTMAX)
             read_mean_weights(view, c, KV_SCORE_DOT, g, 1, &soft, row);
-        } else {
-            read_mean_query(c, view->model->g.dim_k, g, 1, soft.q);
-            struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, soft.q, 1, c->n, row);
-            kv_score(&job, soft.score);
+        else
             read_clean(row, c->n);
-        }
         for (int32_t s = begin; s < end; s++)
             row[s] = INFINITY;
     }
@@ -104,6 +120,9 @@ const struct read_policy read_lessismore = {
     .check = relay_check,
     .role = relay_role,
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
     .unites = true,
 };

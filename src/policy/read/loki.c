@@ -147,6 +147,28 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     return used;
 }
 
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)model;
+    (void)n_tok;
+    return ((const struct params *)params)->rank == READ_RANK_LOGITS;
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)model;
+    (void)n_tok;
+    return 1;
+}
+
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    (void)params;
+    read_ask_means(view, c, KV_SCORE_PROJ, 1, jobs);
+}
+
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out)
 {
@@ -154,14 +176,10 @@ static void score(const void *params, const struct read_view *view, const struct
     struct read_soft soft;
     size_t used = 0;
     read_soft_place(view->model, c->n, c->n_tok, c->scratch, &used, &soft);
-    if (p->rank == READ_RANK_SOFTMAX) {
+    if (p->rank == READ_RANK_SOFTMAX)
         read_mean_weights(view, c, KV_SCORE_PROJ, 0, c->n_group, &soft, out);
-        return;
-    }
-    read_mean_query(c, view->model->g.dim_k, 0, c->n_group, soft.q);
-    struct kv_score_job job = read_score_job(view, c, KV_SCORE_PROJ, soft.q, 1, c->n, out);
-    kv_score(&job, soft.score);
-    read_clean(out, c->n);
+    else
+        read_clean(out, c->n);
 }
 
 static const struct policy_param own_params[] = {
@@ -198,5 +216,8 @@ const struct read_policy read_loki = {
     .index = index_of,
     .projection = projection_of,
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
 };

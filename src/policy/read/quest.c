@@ -31,29 +31,6 @@ struct params {
     int32_t heads;
 };
 
-/* A call's scratch. */
-struct work {
-    float *q;    /* [n_tok * n_group][dim_k] */
-    void *score; /* of kv_score */
-};
-
-static size_t lay_out(const struct policy_model *model, int32_t n_tok, void *base, struct work *w)
-{
-    size_t used = 0, n_q = (size_t)n_tok * (size_t)model->n_group;
-    w->q = pi_mem_part(base, &used, n_q * (size_t)model->g.dim_k, sizeof(float));
-    w->score = pi_mem_part(base, &used, kv_score_scratch_bytes(&model->g, (int32_t)n_q), 1);
-    return used;
-}
-
-static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
-                           int32_t n_tok)
-{
-    struct work w;
-    (void)params;
-    (void)n;
-    return lay_out(model, n_tok, NULL, &w);
-}
-
 static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_t *dim)
 {
     (void)params;
@@ -75,19 +52,38 @@ static int32_t open_page(const struct read_view *view, const struct read_chunk *
     return c->n;
 }
 
-static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
-                  float *out)
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)model;
+    (void)n_tok;
+    return 1;
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    return n_tok * model->n_group;
+}
+
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
 {
     const struct params *p = params;
     size_t row = (size_t)c->n_group * (size_t)view->model->g.dim_k;
-    struct work w;
-    lay_out(view->model, c->n_tok, c->scratch, &w);
     for (int32_t t = 0; t < c->n_tok; t++)
-        memcpy(w.q + (size_t)t * row, c->q + (size_t)t * c->q_stride, row * sizeof(float));
-    struct kv_score_job job =
-        read_score_job(view, c, KV_SCORE_BOUNDS, w.q, c->n_tok * c->n_group, c->n, out);
-    job.reduce = p->heads == HEADS_MAX ? KV_SCORE_MAX : KV_SCORE_MEAN;
-    kv_score(&job, w.score);
+        memcpy(read_vector(view, c, t * c->n_group), c->q + (size_t)t * c->q_stride,
+               row * sizeof(float));
+    *jobs = (struct kv_score_job){.kind = KV_SCORE_BOUNDS,
+                                  .reduce = p->heads == HEADS_MAX ? KV_SCORE_MAX : KV_SCORE_MEAN,
+                                  .q = c->vector,
+                                  .n_q = c->n_tok * c->n_group};
+}
+
+static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
+                  float *out)
+{
+    (void)params;
     read_clean(out, c->n);
     for (int32_t s = open_page(view, c); s < c->n; s++)
         out[s] = INFINITY;
@@ -121,6 +117,8 @@ const struct read_policy read_quest = {
     .presets = presets,
     .page_len = 16,
     .index = index_of,
-    .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
 };

@@ -217,29 +217,11 @@ void quoka_queries_make(const struct quoka_form *form, const struct policy_model
 
 /* ---- the keys ---- */
 
-/* A call's scratch. */
-struct work {
-    void *queries; /* of quoka_queries_make */
-    void *score;   /* of kv_score */
-    float *row;    /* [n] of a set that is not the first */
-};
-
-static size_t place_work(const struct quoka_form *form, const struct policy_model *model, int32_t n,
-                         int32_t n_tok, void *base, struct work *w)
-{
-    size_t used = 0, row = sets_of(form, model) > 1 ? (size_t)n : 0;
-    w->queries = pi_mem_part(base, &used, quoka_queries_scratch(form, model, n_tok), 1);
-    w->score =
-        pi_mem_part(base, &used, kv_score_scratch_bytes(&model->g, count_of(form, n_tok)), 1);
-    w->row = pi_mem_part(base, &used, row, sizeof(float));
-    return used;
-}
-
 static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
                            int32_t n_tok)
 {
-    struct work w;
-    return place_work(params, model, n, n_tok, NULL, &w);
+    (void)n;
+    return quoka_queries_scratch(params, model, n_tok);
 }
 
 static enum kv_score_kind kind_of(const struct quoka_form *form)
@@ -249,26 +231,45 @@ static enum kv_score_kind kind_of(const struct quoka_form *form)
     return form->index == QUOKA_INT8 ? KV_SCORE_UNIT8 : KV_SCORE_COSINE;
 }
 
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)n_tok;
+    return sets_of(params, model);
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    return sets_of(params, model) * count_of(params, n_tok);
+}
+
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    const struct quoka_form *form = params;
+    struct quoka_queries queries;
+    quoka_queries_make(form, view->model, c, c->scratch, &queries);
+    memcpy(c->vector, queries.q,
+           (size_t)(queries.n_set * queries.n) * (size_t)view->model->g.dim_k * sizeof(float));
+    for (int32_t i = 0; i < queries.n_set; i++)
+        jobs[i] = (struct kv_score_job){
+            .kind = kind_of(form),
+            .reduce = form->aggregate == QUOKA_MEAN ? KV_SCORE_MEAN : KV_SCORE_MAX,
+            .q = read_vector(view, c, i * queries.n),
+            .n_q = queries.n,
+        };
+}
+
+/* The mean over the sets. */
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out)
 {
     const struct quoka_form *form = params;
-    const struct policy_model *model = view->model;
-    struct quoka_queries queries;
-    struct work w;
-    place_work(form, model, c->n, c->n_tok, c->scratch, &w);
-    quoka_queries_make(form, model, c, w.queries, &queries);
-    for (int32_t i = 0; i < queries.n_set; i++) {
-        const float *q = queries.q + (size_t)i * (size_t)queries.n * (size_t)model->g.dim_k;
-        struct kv_score_job job =
-            read_score_job(view, c, kind_of(form), q, queries.n, c->n, i == 0 ? out : w.row);
-        job.reduce = form->aggregate == QUOKA_MEAN ? KV_SCORE_MEAN : KV_SCORE_MAX;
-        kv_score(&job, w.score);
-        for (int32_t s = 0; i > 0 && s < c->n; s++)
-            out[s] += w.row[s];
-    }
-    for (int32_t s = 0; queries.n_set > 1 && s < c->n; s++)
-        out[s] /= (float)queries.n_set;
+    int32_t n_set = sets_of(form, view->model);
+    for (int32_t i = 1; i < n_set; i++)
+        for (int32_t s = 0; s < c->n; s++)
+            out[s] += out[(size_t)i * (size_t)c->n + (size_t)s];
+    for (int32_t s = 0; n_set > 1 && s < c->n; s++)
+        out[s] /= (float)n_set;
     if (form->score == QUOKA_DOT)
         read_clean(out, c->n);
 }
@@ -332,5 +333,8 @@ const struct read_policy read_quoka = {
     .check = check,
     .index = index_of,
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
 };

@@ -37,8 +37,9 @@ struct read_chunk {
     int32_t n_choose; /* entries that will be chosen by score */
     float *beside;    /* [n_tok][n_group] for chosen and adjust: of this chunk and KV head, from one
                          to the other in one layer */
-    void *scratch; /* [scratch_size] of this call alone, aligned for any type; what score left there
-                      is there in chosen */
+    float *vector;    /* [n_vector][dim_k] for ask, until the device has scored */
+    void *scratch;    /* [scratch_size] of this call alone, aligned for any type. Where score is not
+                      about what the device scored, chosen finds what it left there */
 };
 
 /* ---- policies ---- */
@@ -82,7 +83,16 @@ struct read_policy {
        chunks of up to n_tok tokens. It falls with neither. NULL: none. */
     size_t (*scratch_size)(const void *params, const struct policy_model *model, int32_t n,
                            int32_t n_tok);
-    /* out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
+    /* By how many sets of vectors the device scores a lane for chunks of n_tok tokens: all lanes of a
+       layer in one call. 0, or NULL: score does it. */
+    int32_t (*n_set)(const void *params, const struct policy_model *model, int32_t n_tok);
+    /* Where n_set is not 0: fills kind, reduce, q and n_q, for columns also dims and n_dim, of a job
+       for each set. They lie in c->vector, n_vector of all sets at most. */
+    void (*ask)(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs);
+    int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
+    /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
+       out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
        scores the lower slot is taken. Pure; lanes are scored at the same time by several threads.
      */
     void (*score)(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -166,11 +176,12 @@ int32_t read_budget_for(const struct read_rules *rules, int32_t n, int32_t n_tok
 /* The same of a chunk of several tokens. */
 int32_t read_budget_at(const struct read_rules *rules, int32_t n);
 
-/* The slots that are read of n. They are the first `sinks` and last `recent`, which count, and of
-   the others the ones of highest score, n_read in all, ascending. scratch
-   [kv_top_scratch_bytes(n)]. */
-void read_choose(const struct read_rules *rules, const float *score, int32_t n, int32_t n_read,
-                 int32_t *slots, void *scratch);
+/* Of n slots n_read are read: the first `sinks`, the last `recent`, and of the others the ones of
+   highest score. read_choice is the choice of those, behind the place for the first ones in slots
+   [n_read]. Once it is made, read_fill makes all of them, ascending. */
+struct kv_choose_job read_choice(const struct read_rules *rules, const float *score, int32_t n,
+                                 int32_t n_read, int32_t *slots);
+void read_fill(const struct read_rules *rules, int32_t n, int32_t n_read, int32_t *slots);
 
 /* ---- reading ---- */
 
@@ -180,7 +191,7 @@ struct read_tally {
     int64_t n_sparse; /* of them: those that read a part */
     int64_t n_stored; /* entries that the lanes of all those chunks held, their own included */
     int64_t n_read;   /* of them: those that were read */
-    double seconds;   /* spent choosing, over all threads */
+    double seconds;   /* spent choosing: over all threads, but for the device's part */
     int32_t first_at; /* tokens in the sequence before the first chunk that read a part; valid when
                          n_sparse > 0 */
 };

@@ -1,6 +1,11 @@
 /*
- * run.c - reading during a pass: asks the policy for scores, lets choose.c choose, carries what
- * some layers choose to those behind them, and counts. It knows no policy and no engine.
+ * run.c - reading during a pass: asks the policy for scores, chooses, carries what some layers
+ * choose to those behind them, and counts. It knows no policy and no engine.
+ *
+ * The lanes of a layer go through five steps together, LANES at a time. The policy says by which
+ * vectors the device scores them. The device does. The policy makes its scores of the result. The
+ * device chooses, and the choice becomes slots. A policy that scores by itself does so in the first
+ * step, and its lane is chosen for at once.
  *
  * Invariant: the entries that a chunk reads in a lane depend on the lane and the chunk's queries
  * alone. Every (chunk, KV head) has a record of its own, which one thread at a time writes.
@@ -9,13 +14,19 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/threads.h"
 #include "policy/read/reading.h"
+
+/* Lanes that are scored and chosen for together, at most; no fewer than there are threads. It bounds
+   the memory for their scores. */
+#define LANES 32
+
+/* Multiplications that choosing costs for each score, about. */
+#define CHOICE_WORK 16
 
 /* The entries that a chunk reads in the lanes of one KV head, in the running layer and over the
    pass. */
 struct unit {
-    const float *q; /* of the running layer, as the pass gave it */
-    size_t q_stride;
     int32_t n;      /* entries of earlier tokens in the running layer */
     int32_t n_kept; /* what the last source chose for the layers behind it; -1: nothing, they read
                        everything */
@@ -24,13 +35,11 @@ struct unit {
 
 /* One thread's working memory. */
 struct work {
-    float *score;         /* [n_row][longest] */
     int32_t *pos;         /* [longest] */
     struct ranked *order; /* [most] */
     int32_t *set;         /* [read_union_size(most)] */
     const int32_t **best; /* [n_head * n_group] */
     int32_t *n_best;      /* [n_head * n_group] */
-    void *top;
     void *policy;
 };
 
@@ -39,11 +48,36 @@ struct ranked {
     int32_t slot;
 };
 
+/* The use of a lane's scores. */
+enum use {
+    USE_NONE, /* it has none, or is done with */
+    USE_OWN,  /* it reads what it chooses */
+    USE_KEEP, /* layers behind it do */
+};
+
+/* A lane of a chunk on its way to slots. */
+struct lane {
+    struct read *read;
+    const struct pi_pass_chunk *of;
+    struct unit *unit;
+    struct work *work; /* of the thread that has it */
+    struct read_view view;
+    struct read_chunk c;
+    enum use use;
+    int32_t n_read; /* entries of earlier tokens */
+    int32_t *slots; /* [cap] of the pass */
+    int32_t n_slot; /* -1: everything */
+    float *score;   /* [n_row][n] */
+};
+
 struct read {
     struct read_config config;
     struct policy_model model;
     void *data; /* owned by the policy */
     int32_t n_thread;
+    struct pi_stream *stream; /* of the lanes' device, owned */
+    int32_t n_row;            /* rows of a lane's scores: of the policy, or what the device gives */
+    int32_t n_vector;         /* of a lane; 0: the policy scores by itself */
 
     /* Of the running pass; parts of one block. */
     int32_t cap_chunk;
@@ -57,7 +91,16 @@ struct read {
     int32_t *best;     /* [cap_chunk][n_head][n_group][most] where heads unite: each query head's
                           positions in the order of their scores; else NULL */
     struct work *work; /* [n_thread] */
-    uint8_t *block;    /* owned */
+
+    int32_t n_lane;    /* that are there at once */
+    struct lane *lane; /* [n_lane] */
+    float *score;      /* [n_lane][n_row][longest], or [n_thread] where the policy scores */
+    float *vector;     /* [n_lane][n_vector][dim_k] */
+    struct kv_score_job *score_job;   /* [n_lane][n_row] */
+    struct kv_choose_job *choose_job; /* [n_lane][n_row] */
+    size_t score_size, choose_size;
+    uint8_t *score_scratch, *choose_scratch; /* [n_thread] */
+    uint8_t *block;                          /* owned */
 };
 
 /* ---- the shape of the scratch ---- */
@@ -77,19 +120,38 @@ static void place_work(const struct read *read, int32_t longest, int32_t most, u
 {
     const struct read_policy *p = read->config.policy;
     size_t n_query = (size_t)read->model.g.n_head * (size_t)read->model.n_group;
-    size_t n_row = p->unites ? (size_t)read->model.n_group : 1, n = (size_t)longest;
+    size_t n = (size_t)longest;
     size_t policy = p->scratch_size == NULL
                         ? 0
                         : p->scratch_size(&read->config.params, &read->model, longest,
                                           read_chunk_of(&read->config.rules));
-    w->score = pi_mem_part(base, used, n_row * n, sizeof(*w->score));
     w->pos = pi_mem_part(base, used, p->role != NULL ? n : 0, sizeof(*w->pos));
     w->order = pi_mem_part(base, used, p->unites ? (size_t)most : 0, sizeof(*w->order));
     w->set = pi_mem_part(base, used, p->unites ? read_union_size(most) : 0, sizeof(*w->set));
     w->best = pi_mem_part(base, used, p->unites ? n_query : 0, sizeof(*w->best));
     w->n_best = pi_mem_part(base, used, p->unites ? n_query : 0, sizeof(*w->n_best));
-    w->top = pi_mem_part(base, used, kv_top_scratch_bytes(longest), 1);
     w->policy = pi_mem_part(base, used, policy, 1);
+}
+
+/* The same of the lanes that are there at once. */
+static void place_lanes(struct read *read, int32_t n_lane, int32_t longest, uint8_t *base,
+                        size_t *used)
+{
+    const struct kv_geometry *g = &read->model.g;
+    size_t n = (size_t)n_lane, n_job = n * (size_t)read->n_row, n_thread = (size_t)read->n_thread;
+    size_t n_kept = read->n_vector > 0 ? n_job : n_thread * (size_t)read->n_row;
+    read->score_size = 0;
+    if (read->n_vector > 0)
+        read->score_size = pi_align(kv_score_scratch_bytes(g, read->n_vector), 64);
+    read->choose_size = pi_align(kv_choose_scratch_bytes(longest), 64);
+    read->n_lane = n_lane;
+    read->lane = pi_mem_part(base, used, n, sizeof(*read->lane));
+    read->score = pi_mem_part(base, used, n_kept * (size_t)longest, sizeof(float));
+    read->vector = pi_mem_part(base, used, n * (size_t)(read->n_vector * g->dim_k), sizeof(float));
+    read->score_job = pi_mem_part(base, used, n_job, sizeof(*read->score_job));
+    read->choose_job = pi_mem_part(base, used, n_job, sizeof(*read->choose_job));
+    read->score_scratch = pi_mem_part(base, used, n_thread, read->score_size);
+    read->choose_scratch = pi_mem_part(base, used, n_thread, read->choose_size);
 }
 
 /* The same for everything; returns the bytes. */
@@ -111,8 +173,11 @@ static size_t lay_out(struct read *read, int32_t n_chunk, int32_t longest, int32
         pi_mem_part(base, &used, p->role != NULL ? n_unit * (size_t)most : 0, sizeof(int32_t));
     int32_t *best =
         pi_mem_part(base, &used, p->unites ? n_unit * n_group * (size_t)most : 0, sizeof(int32_t));
+    struct read lanes = *read;
     for (int32_t i = 0; i < read->n_thread; i++)
         place_work(read, longest, most, base, &used, work != NULL ? &work[i] : &counted);
+    int64_t n_lane = pi_min((int64_t)n_unit, pi_max(LANES, read->n_thread));
+    place_lanes(base != NULL ? read : &lanes, (int32_t)n_lane, longest, base, &used);
     if (base != NULL) {
         read->work = work;
         read->item_of = item_of;
@@ -155,16 +220,6 @@ int64_t read_most(const struct read *read, int64_t longest)
 
 /* ---- what is read of a lane ---- */
 
-/* One lane of a chunk on its way to slots. */
-struct lane {
-    struct read *read;
-    const struct pi_pass_chunk *of;
-    struct unit *unit;
-    struct work *work;
-    struct read_view view;
-    struct read_chunk c;
-};
-
 static struct unit *unit_of(const struct read *read, const struct pi_pass_chunk *c, int32_t head)
 {
     return &read->unit[(size_t)c->index * (size_t)read->model.g.n_head + (size_t)head];
@@ -193,6 +248,7 @@ static enum read_role role_of(const struct read *read, int32_t layer)
     return layer < read->config.rules.dense_layers && role != READ_SOURCE ? READ_DENSE : role;
 }
 
+/* A lane as the policy sees it. */
 static struct lane lane_of(struct read *read, const struct pi_pass_chunk *c, int32_t head,
                            int32_t thread)
 {
@@ -200,6 +256,7 @@ static struct lane lane_of(struct read *read, const struct pi_pass_chunk *c, int
     struct work *work = &read->work[thread];
     size_t n_row = (size_t)read_chunk_of(&read->config.rules) * (size_t)read->model.n_group;
     size_t at = (size_t)(unit - read->unit) * n_row;
+    size_t group = (size_t)read->model.n_group * (size_t)read->model.g.dim_k;
     return (struct lane){
         .read = read,
         .of = c,
@@ -215,10 +272,12 @@ static struct lane lane_of(struct read *read, const struct pi_pass_chunk *c, int
               .n_tok = c->n_tok,
               .n_group = read->model.n_group,
               .pos0 = c->item->pos0 + c->t0,
-              .q = unit->q,
-              .q_stride = unit->q_stride,
+              .q = c->q + (size_t)head * group,
+              .q_stride = c->q_stride,
               .beside = read->beside + at,
               .scratch = work->policy},
+        .slots = c->slots + (size_t)head * (size_t)c->cap,
+        .n_slot = -1,
     };
 }
 
@@ -228,26 +287,26 @@ static int32_t scored_of(const struct read_rules *r, int32_t n_read)
     return (int32_t)pi_max(0, (int64_t)n_read - r->sinks - r->recent);
 }
 
-static void score(struct lane *l, int32_t n_read)
+static int32_t sets_of(const struct read *read, int32_t n_tok)
 {
-    const struct read *read = l->read;
-    l->c.n_choose = scored_of(&read->config.rules, n_read);
-    read->config.policy->score(&read->config.params, &l->view, &l->c, l->work->score);
+    const struct read_policy *p = read->config.policy;
+    return p->n_set != NULL ? p->n_set(&read->config.params, &read->model, n_tok) : 0;
 }
 
-/* Returns the number of slots of earlier tokens that are read. */
-static int32_t choose_own(struct lane *l, int32_t *slots)
+/* The choices among a lane's scores: one, or one for each query head. */
+static int32_t choices_of(const struct lane *l, struct kv_choose_job *jobs)
 {
     const struct read *read = l->read;
-    const struct read_policy *p = read->config.policy;
-    int32_t n_read = read_budget_for(&read->config.rules, l->c.n, l->c.n_tok);
-    if (n_read == l->c.n)
-        return -1;
-    score(l, n_read);
-    read_choose(&read->config.rules, l->work->score, l->c.n, n_read, slots, l->work->top);
-    if (p->chosen != NULL)
-        p->chosen(&read->config.params, &l->view, &l->c, slots, n_read);
-    return n_read;
+    int32_t n = 0;
+    bool unites = l->use == USE_KEEP && read->config.policy->unites;
+    for (; n < (unites ? l->c.n_group : 1); n++) {
+        const float *row = l->score + (size_t)n * (size_t)l->c.n;
+        jobs[n] = read_choice(&read->config.rules, row, l->c.n, l->n_read, l->slots);
+        if (l->use == USE_KEEP)
+            jobs[n].slots =
+                unites ? best_of(read, l->of, l->c.head, n) : kept_of(read, l->of, l->c.head);
+    }
+    return n;
 }
 
 /* ---- a choice that other layers follow ---- */
@@ -267,17 +326,6 @@ static int by_score(const void *a, const void *b)
     return (x->slot > y->slot) - (x->slot < y->slot);
 }
 
-/* The positions of a row's best n_choose entries among those that are not read anyway, in the order
-   of their slots. */
-static void take_best(const struct lane *l, const float *row, int32_t *out)
-{
-    const struct read_rules *r = &l->read->config.rules;
-    int32_t n = l->c.n - r->sinks - r->recent;
-    kv_top(row + r->sinks, n, l->c.n_choose, out, l->work->top);
-    for (int32_t i = 0; i < l->c.n_choose; i++)
-        out[i] += r->sinks;
-}
-
 static void slots_to_positions(const struct lane *l, int32_t *at, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
@@ -287,12 +335,12 @@ static void slots_to_positions(const struct lane *l, int32_t *at, int32_t n)
 /* The lists of a KV head's query heads, in the order of their scores. */
 static void rank_heads(const struct lane *l)
 {
+    int32_t n_first = l->read->config.rules.sinks;
     for (int32_t g = 0; g < l->c.n_group; g++) {
         int32_t *out = best_of(l->read, l->of, l->c.head, g);
-        const float *row = l->work->score + (size_t)g * (size_t)l->c.n;
-        take_best(l, row, out);
+        const float *row = l->score + (size_t)g * (size_t)l->c.n;
         for (int32_t i = 0; i < l->c.n_choose; i++)
-            l->work->order[i] = (struct ranked){row[out[i]], out[i]};
+            l->work->order[i] = (struct ranked){row[out[i] + n_first], out[i] + n_first};
         qsort(l->work->order, (size_t)l->c.n_choose, sizeof(*l->work->order), by_score);
         for (int32_t i = 0; i < l->c.n_choose; i++)
             out[i] = l->work->order[i].slot;
@@ -300,22 +348,18 @@ static void rank_heads(const struct lane *l)
     }
 }
 
-/* A source: chooses, and reads everything itself. */
-static void keep_choice(struct lane *l)
+/* A source's choice, for the layers behind it. */
+static void keep_choice(const struct lane *l)
 {
     const struct read *read = l->read;
-    int32_t n_read = read_budget_for(&read->config.rules, l->c.n, l->c.n_tok);
-    l->unit->n_kept = -1;
-    if (n_read == l->c.n)
-        return;
-    score(l, n_read);
     l->unit->n_kept = l->c.n_choose;
     if (read->config.policy->unites) {
         rank_heads(l);
         return;
     }
     int32_t *kept = kept_of(read, l->of, l->c.head);
-    take_best(l, l->work->score, kept);
+    for (int32_t i = 0; i < l->c.n_choose; i++)
+        kept[i] += read->config.rules.sinks;
     slots_to_positions(l, kept, l->c.n_choose);
     qsort(kept, (size_t)l->c.n_choose, sizeof(*kept), by_position);
 }
@@ -374,14 +418,11 @@ static int32_t follow_choice(struct lane *l, int32_t *slots, int32_t cap)
 }
 
 /* One set for the KV heads of a source's layer, where they unite. */
-static void unite_choices(void *user, const struct pi_pass_chunk *c, int32_t thread)
+static void unite_choices(struct read *read, const struct pi_pass_chunk *c, int32_t thread)
 {
-    struct read *read = user;
     int32_t n_head = read->model.g.n_head, n_group = read->model.n_group, n_most = -1;
     struct work *w = &read->work[thread];
     struct unit *first = unit_of(read, c, 0);
-    if (role_of(read, c->layer) != READ_SOURCE)
-        return;
     double begin = pi_time_s();
     for (int32_t i = 0; i < n_head * n_group; i++) {
         int32_t n = unit_of(read, c, i / n_group)->n_kept;
@@ -421,51 +462,276 @@ static void count(struct unit *u, const struct pi_pass_chunk *c, int32_t n_slot)
     t->n_read += n_slot >= 0 ? n_slot : n_stored;
 }
 
-static int32_t select_slots(void *user, const struct pi_pass_chunk *c, int32_t head, const float *q,
-                            size_t q_stride, int32_t *slots, int32_t cap, int32_t thread)
+static void fill_own(struct lane *l)
 {
-    struct read *read = user;
-    struct unit *u = unit_of(read, c, head);
-    double begin = pi_time_s();
-    int32_t n_slot = -1;
-    assert(c->index < read->cap_chunk);
-    if (c->layer == 0)
-        *u = (struct unit){.n_kept = -1};
-    if (c->layer == 0 && head == 0)
-        read->item_of[c->index] = c->item;
-    u->q = q;
-    u->q_stride = q_stride;
-    bool behind = count_earlier(c, head, &u->n);
-    assert(u->n <= read->longest);
-    enum read_role role = role_of(read, c->layer);
-    struct lane l = lane_of(read, c, head, thread);
-    if (role == READ_SOURCE && !behind)
-        u->n_kept = -1;
-    else if (role == READ_SOURCE)
-        keep_choice(&l);
-    else if (role == READ_OWN && behind)
-        n_slot = choose_own(&l, slots);
-    else if (role == READ_REUSE && behind)
-        n_slot = follow_choice(&l, slots, cap - c->n_tok);
-    for (int32_t t = 0; n_slot >= 0 && t < c->n_tok; t++)
-        slots[n_slot + t] = u->n + t;
-    n_slot += n_slot >= 0 ? c->n_tok : 0;
-    assert(n_slot <= cap);
-    count(u, c, n_slot);
-    u->tally.seconds += pi_time_s() - begin;
-    return n_slot;
+    const struct read *read = l->read;
+    const struct read_policy *p = read->config.policy;
+    read_fill(&read->config.rules, l->c.n, l->n_read, l->slots);
+    l->n_slot = l->n_read;
+    if (p->chosen != NULL)
+        p->chosen(&read->config.params, &l->view, &l->c, l->slots, l->n_read);
 }
 
-static void adjust_output(void *user, const struct pi_pass_chunk *c, int32_t head, float *out,
-                          size_t out_stride, int32_t thread)
+/* From the choice to the slots that are read, and the account. */
+static void finish_lane(struct lane *l)
+{
+    const struct pi_pass_chunk *c = l->of;
+    if (l->use == USE_OWN)
+        fill_own(l);
+    else if (l->use == USE_KEEP)
+        keep_choice(l);
+    for (int32_t t = 0; l->n_slot >= 0 && t < c->n_tok; t++)
+        l->slots[l->n_slot + t] = l->unit->n + t;
+    l->n_slot += l->n_slot >= 0 ? c->n_tok : 0;
+    assert(l->n_slot <= c->cap);
+    c->n_slot[l->c.head] = l->n_slot;
+    count(l->unit, c, l->n_slot);
+}
+
+/* Whether the lane is scored, and for what. */
+static enum use use_of(struct lane *l, bool behind)
+{
+    const struct read *read = l->read;
+    enum read_role role = role_of(read, l->c.layer);
+    if (role == READ_SOURCE)
+        l->unit->n_kept = -1;
+    if (role == READ_REUSE && behind)
+        l->n_slot = follow_choice(l, l->slots, l->of->cap - l->c.n_tok);
+    if (!behind || (role != READ_SOURCE && role != READ_OWN))
+        return USE_NONE;
+    l->n_read = read_budget_for(&read->config.rules, l->c.n, l->c.n_tok);
+    l->c.n_choose = scored_of(&read->config.rules, l->n_read);
+    return l->n_read == l->c.n ? USE_NONE : role == READ_OWN ? USE_OWN : USE_KEEP;
+}
+
+/* A policy that scores by itself: while the scores are in the cache, and what it noted in its
+   scratch. */
+static void choose_at_once(struct lane *l, int32_t thread)
+{
+    struct read *read = l->read;
+    struct kv_choose_job *jobs = read->choose_job + (size_t)(l - read->lane) * (size_t)read->n_row;
+    l->score = read->score + (size_t)thread * (size_t)read->n_row * (size_t)read->longest;
+    if (read->n_vector > 0) /* for other chunks */
+        l->score =
+            read->score + (size_t)(l - read->lane) * (size_t)read->n_row * (size_t)read->longest;
+    read->config.policy->score(&read->config.params, &l->view, &l->c, l->score);
+    int32_t n = choices_of(l, jobs);
+    for (int32_t i = 0; i < n; i++)
+        kv_choose(&jobs[i], read->choose_scratch + (size_t)thread * read->choose_size);
+    finish_lane(l);
+    l->use = USE_NONE;
+}
+
+/* Asks the policy by what the lane is scored. */
+static void ask(struct lane *l, int32_t n_set)
+{
+    struct read *read = l->read;
+    size_t at = (size_t)(l - read->lane), n_row = (size_t)read->n_row;
+    struct kv_score_job *jobs = read->score_job + at * n_row;
+    l->score = read->score + at * n_row * (size_t)read->longest;
+    l->c.vector = read->vector + at * (size_t)(read->n_vector * read->model.g.dim_k);
+    read->config.policy->ask(&read->config.params, &l->view, &l->c, jobs);
+    for (int32_t i = 0; i < n_set; i++) {
+        jobs[i].seq = l->view.kv;
+        jobs[i].layer = l->c.layer;
+        jobs[i].head = l->c.head;
+        jobs[i].n = l->c.n;
+        jobs[i].rope = policy_rope(&read->model, l->c.layer);
+        jobs[i].out = l->score + (size_t)i * (size_t)l->c.n;
+    }
+}
+
+/* ---- the lanes of a layer ---- */
+
+struct turn {
+    struct read *read;
+    const struct pi_pass_chunk *chunks;
+    int32_t n_unit; /* of the layer */
+    int32_t begin;  /* of the lanes that are there, counted from the last unit down: the lanes of
+                       the last chunks are the longest */
+};
+
+/* Prepares lanes, one per item. */
+static void begin_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    struct read *read = t->read;
+    int32_t n_head = read->model.g.n_head, n;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t number = t->n_unit - 1 - t->begin - (int32_t)i, head = number % n_head;
+        const struct pi_pass_chunk *c = &t->chunks[number / n_head];
+        struct unit *u = unit_of(read, c, head);
+        double start = pi_time_s();
+        assert(c->index < read->cap_chunk);
+        if (c->layer == 0)
+            *u = (struct unit){.n_kept = -1};
+        bool behind = count_earlier(c, head, &u->n);
+        assert(u->n <= read->longest);
+        struct lane *l = &read->lane[i];
+        *l = lane_of(read, c, head, thread);
+        l->use = use_of(l, behind);
+        n = sets_of(read, c->n_tok);
+        if (l->use == USE_NONE)
+            finish_lane(l);
+        else if (n > 0)
+            ask(l, n);
+        else
+            choose_at_once(l, thread);
+        u->tally.seconds += pi_time_s() - start;
+    }
+}
+
+/* The policy's scores out of the device's. */
+static void take_scores(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    struct read *read = t->read;
+    for (int64_t i = begin; i < end; i++) {
+        struct lane *l = &read->lane[i];
+        if (l->use == USE_NONE)
+            continue;
+        double start = pi_time_s();
+        l->work = &read->work[thread];
+        l->c.scratch = l->work->policy;
+        read->config.policy->score(&read->config.params, &l->view, &l->c, l->score);
+        l->unit->tally.seconds += pi_time_s() - start;
+    }
+}
+
+static void finish_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        struct lane *l = &t->read->lane[i];
+        if (l->use == USE_NONE)
+            continue;
+        double start = pi_time_s();
+        l->work = &t->read->work[thread];
+        l->c.scratch = l->work->policy;
+        finish_lane(l);
+        l->unit->tally.seconds += pi_time_s() - start;
+    }
+}
+
+/* The jobs of the lanes that wait, packed; returns their number. */
+static int32_t pack_score_jobs(struct read *read, int32_t n_lane, int64_t *work)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_lane; i++) {
+        const struct lane *l = &read->lane[i];
+        const struct kv_score_job *jobs = read->score_job + (size_t)i * (size_t)read->n_row;
+        int32_t n_set = l->use == USE_NONE ? 0 : sets_of(read, l->c.n_tok);
+        for (int32_t j = 0; j < n_set; j++) {
+            *work += (int64_t)jobs[j].n * jobs[j].n_q * read->model.g.dim_k;
+            read->score_job[n++] = jobs[j];
+        }
+    }
+    return n;
+}
+
+static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_lane; i++) {
+        const struct lane *l = &read->lane[i];
+        if (l->use == USE_NONE)
+            continue;
+        n += choices_of(l, read->choose_job + n);
+        *work += (int64_t)l->c.n * CHOICE_WORK;
+    }
+    return n;
+}
+
+/* The lanes' scores and choices, on the device. */
+static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
+{
+    struct read *read = t->read;
+    struct pi_device *d = read->stream->device;
+    struct kv_score_list scores = {
+        .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
+    struct kv_choose_list choices = {.jobs = read->choose_job,
+                                     .scratch = read->choose_scratch,
+                                     .scratch_size = read->choose_size};
+    double start = pi_time_s(), spent;
+    scores.n = pack_score_jobs(read, n_lane, &scores.work);
+    if (scores.n == 0)
+        return;
+    d->score(read->stream, &scores);
+    spent = pi_time_s() - start;
+    pi_parallel_items(n_thread, n_lane, take_scores, t);
+    start = pi_time_s();
+    choices.n = pack_choices(read, n_lane, &choices.work);
+    d->choose(read->stream, &choices);
+    spent += pi_time_s() - start;
+    for (int32_t i = 0; i < n_lane; i++)
+        read->lane[i].unit->tally.seconds += spent / n_lane;
+    pi_parallel_items(n_thread, n_lane, finish_lanes, t);
+}
+
+/* Multiplications of a layer's lanes, about. */
+static int64_t work_of(const struct read *read, const struct pi_pass_chunk *chunks, int32_t n)
+{
+    int64_t n_scored = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_scored += kv_lane_len(chunks[i].item->kv, chunks[i].layer, 0);
+    return n_scored * read->model.g.n_head * read->model.n_group * read->model.g.dim_k;
+}
+
+struct union_turn {
+    struct read *read;
+    const struct pi_pass_chunk *chunks;
+};
+
+static void unite_chunks(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct union_turn *t = ctx;
+    for (int64_t i = begin; i < end; i++)
+        unite_choices(t->read, &t->chunks[i], thread);
+}
+
+static void select_lanes(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     struct read *read = user;
-    struct lane l = lane_of(read, c, head, thread);
-    if (role_of(read, c->layer) != READ_OWN)
-        return;
-    const struct read_rules *r = &read->config.rules;
-    l.c.n_choose = scored_of(r, read_budget_for(r, l.c.n, l.c.n_tok));
-    read->config.policy->adjust(&read->config.params, &l.view, &l.c, out, out_stride);
+    struct turn t = {.read = read, .chunks = chunks, .n_unit = n * read->model.g.n_head};
+    int32_t n_thread = pi_threads_worth(read->n_thread, work_of(read, chunks, n));
+    for (int32_t i = 0; i < n && chunks[i].layer == 0; i++)
+        read->item_of[chunks[i].index] = chunks[i].item;
+    for (; t.begin < t.n_unit; t.begin += read->n_lane) {
+        int32_t n_lane = (int32_t)pi_min(read->n_lane, t.n_unit - t.begin);
+        pi_parallel_items(n_thread, n_lane, begin_lanes, &t);
+        score_and_choose(&t, n_lane, n_thread);
+    }
+    if (read->config.policy->unites && role_of(read, chunks[0].layer) == READ_SOURCE)
+        pi_parallel_items(n_thread, n, unite_chunks, &(struct union_turn){read, chunks});
+}
+
+/* Adjusts the output of lanes, one per item. */
+static void adjust_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct turn *t = ctx;
+    struct read *read = t->read;
+    int32_t n_head = read->model.g.n_head;
+    size_t group = (size_t)read->model.n_group * (size_t)read->model.g.dim_v;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t head = (int32_t)(i % n_head);
+        const struct pi_pass_chunk *c = &t->chunks[i / n_head];
+        struct lane l = lane_of(read, c, head, thread);
+        const struct read_rules *r = &read->config.rules;
+        if (c->n_slot[head] < 0)
+            continue;
+        l.c.n_choose = scored_of(r, read_budget_for(r, l.c.n, l.c.n_tok));
+        read->config.policy->adjust(&read->config.params, &l.view, &l.c,
+                                    c->out + (size_t)head * group, c->out_stride);
+    }
+}
+
+static void adjust_outputs(void *user, const struct pi_pass_chunk *chunks, int32_t n)
+{
+    struct read *read = user;
+    struct turn t = {.read = read, .chunks = chunks, .n_unit = n * read->model.g.n_head};
+    if (role_of(read, chunks[0].layer) == READ_OWN)
+        pi_parallel_items(pi_threads_worth(read->n_thread, work_of(read, chunks, n)), t.n_unit,
+                          adjust_lanes, &t);
 }
 
 void read_reader(struct read *read, struct pi_pass_reader *out)
@@ -474,9 +740,8 @@ void read_reader(struct read *read, struct pi_pass_reader *out)
     *out = (struct pi_pass_reader){
         .user = read,
         .chunk = read_chunk_of(&read->config.rules),
-        .select = select_slots,
-        .selected = p->unites ? unite_choices : NULL,
-        .attended = p->adjust != NULL ? adjust_output : NULL,
+        .select = select_lanes,
+        .attended = p->adjust != NULL ? adjust_outputs : NULL,
     };
 }
 
@@ -502,6 +767,26 @@ void read_add_tally(struct read *read, const struct pi_pass_item *item, struct r
 
 /* ---- the policy of an engine ---- */
 
+/* The stream, the sizes of a lane's scores, and what the policy opens. */
+static pith_status make_parts(struct read *read, pith_error *err)
+{
+    const struct read_policy *p = read->config.policy;
+    struct pi_device *d = kv_geometry_device(&read->model.g);
+    int32_t chunk = read_chunk_of(&read->config.rules);
+    read->n_row = p->unites ? read->model.n_group : 1;
+    if (p->n_set != NULL) {
+        int32_t n_set = (int32_t)pi_max(sets_of(read, 1), sets_of(read, chunk));
+        read->n_row = (int32_t)pi_max(read->n_row, n_set);
+        if (n_set > 0)
+            read->n_vector = p->n_vector(&read->config.params, &read->model, chunk);
+    }
+    read->stream = d->open(d, &(struct pi_stream_shape){.n_thread = read->n_thread});
+    if (read->stream == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a read policy");
+    return p->open != NULL ? p->open(&read->config.params, &read->model, &read->data, err)
+                           : PITH_OK;
+}
+
 pith_status read_create(const struct read_config *config, const struct policy_model *model,
                         int32_t n_thread, struct read **out, pith_error *err)
 {
@@ -515,12 +800,10 @@ pith_status read_create(const struct read_config *config, const struct policy_mo
     read->config = *config;
     read->model = *model;
     read->n_thread = (int32_t)pi_max(n_thread, 1);
-    if (p->open != NULL) {
-        pith_status status = p->open(&read->config.params, &read->model, &read->data, err);
-        if (status != PITH_OK) {
-            pi_mem_free(read);
-            return status;
-        }
+    pith_status status = make_parts(read, err);
+    if (status != PITH_OK) {
+        read_free(read);
+        return status;
     }
     *out = read;
     return PITH_OK;
@@ -530,8 +813,10 @@ void read_free(struct read *read)
 {
     if (read == NULL)
         return;
-    if (read->config.policy->close != NULL)
+    if (read->data != NULL && read->config.policy->close != NULL)
         read->config.policy->close(read->data);
+    if (read->stream != NULL)
+        read->stream->device->close(read->stream);
     pi_mem_free(read->block);
     pi_mem_free(read);
 }

@@ -34,9 +34,9 @@ struct params {
 
 /* A call's scratch. */
 struct work {
-    float *q;      /* [block][n_group][dim_k] the sampled queries side by side; one mean query */
+    float *q;      /* [block][n_group][dim_k] the sampled queries side by side */
     float *weight; /* [block][n_group][stride] */
-    void *attend;  /* of kv_attend or kv_score */
+    void *attend;  /* of kv_attend */
 };
 
 /* Queries of a block: their heads are about ROWS rows. */
@@ -51,11 +51,6 @@ static size_t lay_out(const struct params *p, const struct policy_model *model, 
 {
     size_t used = 0, dim = (size_t)model->g.dim_k;
     int32_t n_row = block_of(p, model) * model->n_group;
-    if (p->weigh == WEIGH_LOGITS) {
-        w->q = pi_mem_part(base, &used, dim, sizeof(float));
-        w->attend = pi_mem_part(base, &used, kv_score_scratch_bytes(&model->g, 1), 1);
-        return used;
-    }
     w->q = pi_mem_part(base, &used, (size_t)n_row * dim, sizeof(float));
     w->weight = pi_mem_part(base, &used, (size_t)n_row * pi_align(len, 16), sizeof(float));
     w->attend = pi_mem_part(base, &used, kv_attend_scratch_bytes(&model->g, n_row), 1);
@@ -65,9 +60,10 @@ static size_t lay_out(const struct params *p, const struct policy_model *model, 
 static size_t scratch_size(const void *params, const struct policy_model *model, int32_t n,
                            int32_t n_tok)
 {
+    const struct params *p = params;
     struct work w;
     (void)n_tok;
-    return lay_out(params, model, (size_t)n, NULL, &w);
+    return p->weigh == WEIGH_LOGITS ? 0 : lay_out(p, model, (size_t)n, NULL, &w);
 }
 
 /* The token of sampled query j of n. */
@@ -124,36 +120,54 @@ static void score_weights(const struct params *p, const struct read_view *view,
         out[s] /= (float)(n * c->n_group);
 }
 
-static void score_logits(const struct params *p, const struct read_view *view,
-                         const struct read_chunk *c, int32_t n, float *out)
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)model;
+    (void)n_tok;
+    return ((const struct params *)params)->weigh == WEIGH_LOGITS;
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)model;
+    (void)n_tok;
+    return 1;
+}
+
+static int32_t count_of(const struct params *p, const struct read_chunk *c)
+{
+    return (int32_t)pi_min(p->n_query, c->n_tok);
+}
+
+/* The mean of the sampled queries. */
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
 {
     const struct policy_model *m = view->model;
-    int32_t dim = m->g.dim_k;
-    struct work w;
-    lay_out(p, m, 0, c->scratch, &w);
-    memset(w.q, 0, (size_t)dim * sizeof(*w.q));
+    int32_t dim = m->g.dim_k, n = count_of(params, c);
+    float *mean = read_vector(view, c, 0);
+    memset(mean, 0, (size_t)dim * sizeof(*mean));
     for (int32_t j = 0; j < n; j++)
         for (int32_t g = 0; g < c->n_group; g++) {
             const float *q = query_of(c, token_of(c, j, n)) + (size_t)g * (size_t)dim;
             for (int32_t d = 0; d < dim; d++)
-                w.q[d] += q[d];
+                mean[d] += q[d];
         }
     for (int32_t d = 0; d < dim; d++)
-        w.q[d] *= m->scale / (float)(n * c->n_group);
-    struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, w.q, 1, c->n, out);
-    kv_score(&job, w.attend);
-    read_clean(out, c->n);
+        mean[d] *= m->scale / (float)(n * c->n_group);
+    *jobs =
+        (struct kv_score_job){.kind = KV_SCORE_DOT, .reduce = KV_SCORE_MEAN, .q = mean, .n_q = 1};
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out)
 {
     const struct params *p = params;
-    int32_t n = (int32_t)pi_min(p->n_query, c->n_tok);
     if (p->weigh == WEIGH_LOGITS)
-        score_logits(p, view, c, n, out);
+        read_clean(out, c->n);
     else
-        score_weights(p, view, c, n, out);
+        score_weights(p, view, c, count_of(p, c), out);
 }
 
 static const char *const weigh_words[] = {
@@ -177,5 +191,8 @@ const struct read_policy read_sampleattention = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
 };

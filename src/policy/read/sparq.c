@@ -141,11 +141,38 @@ static void score_columns(const struct read_view *view, const struct read_chunk 
     read_clean(out, n);
 }
 
-/* The mean over the chunk of the sums over heads of logits, which one vector gives. */
-static void score_logits(const struct params *p, const struct read_view *view,
-                         const struct read_chunk *c, struct work *w, float *out)
+/* A token that is alone leaves its weights to chosen. */
+static bool keeps_weights(const struct params *p, int32_t n_tok)
 {
+    return p->mean == ON && n_tok == 1;
+}
+
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    const struct params *p = params;
+    (void)model;
+    return p->rank == READ_RANK_LOGITS && !keeps_weights(p, n_tok);
+}
+
+/* Its dimensions lie behind the vector. */
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)model;
+    (void)n_tok;
+    return 2;
+}
+
+/* The mean over the chunk of the sums over heads of logits, which one vector gives. */
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    const struct params *p = params;
+    struct work place, *w = &place;
     int32_t dim = view->model->g.dim_k, n_dim = 0;
+    int32_t *dims = (int32_t *)(void *)read_vector(view, c, 1);
+    lay_out(view->model, c->n, c->n_tok, c->scratch, w);
+    w->q = read_vector(view, c, 0);
     clear_query(view->model, w);
     memset(w->used, 0, (size_t)dim);
     for (int32_t t = 0; t < c->n_tok; t++) {
@@ -157,10 +184,13 @@ static void score_logits(const struct params *p, const struct read_view *view,
     }
     for (int32_t d = 0; d < dim; d++)
         if (w->used[d])
-            w->dims[n_dim++] = d;
-    score_columns(view, c, n_dim, c->n, w, out);
-    for (int32_t i = 0; c->n_tok > 1 && i < c->n; i++)
-        out[i] /= (float)c->n_tok;
+            dims[n_dim++] = d;
+    *jobs = (struct kv_score_job){.kind = KV_SCORE_COLUMNS,
+                                  .reduce = KV_SCORE_MEAN,
+                                  .q = w->q,
+                                  .n_q = 1,
+                                  .dims = dims,
+                                  .n_dim = n_dim};
 }
 
 /* The mean over the chunk of the sums over heads of weights, each over what its query sees. */
@@ -207,12 +237,17 @@ static void score(const void *params, const struct read_view *view, const struct
     const struct params *p = params;
     struct work w;
     lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
-    if (p->mean == ON && c->n_tok == 1)
+    if (keeps_weights(p, c->n_tok)) {
         score_token(p, view, c, &w, out);
-    else if (p->rank == READ_RANK_SOFTMAX)
+        return;
+    }
+    if (p->rank == READ_RANK_SOFTMAX) {
         score_weights(p, view, c, &w, out);
-    else
-        score_logits(p, view, c, &w, out);
+        return;
+    }
+    read_clean(out, c->n);
+    for (int32_t i = 0; c->n_tok > 1 && i < c->n; i++)
+        out[i] /= (float)c->n_tok;
 }
 
 /* ---- the values that were not read ---- */
@@ -223,7 +258,7 @@ static void chosen(const void *params, const struct read_view *view, const struc
 {
     const struct params *p = params;
     struct work w;
-    if (p->mean != ON || c->n_tok != 1)
+    if (!keeps_weights(p, c->n_tok))
         return;
     lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     for (int32_t g = 0; g < c->n_group; g++) {
@@ -242,7 +277,7 @@ static void adjust(const void *params, const struct read_view *view, const struc
     int32_t dim = view->model->g.dim_v, n = c->n + 1;
     struct work w;
     (void)out_stride;
-    if (p->mean != ON || c->n_tok != 1)
+    if (!keeps_weights(p, c->n_tok))
         return;
     lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
     kv_lane_value_sum(view->kv, c->layer, c->head, n, w.value);
@@ -293,6 +328,9 @@ const struct read_policy read_sparq = {
     .presets = presets,
     .index = index_of,
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
     .chosen = chosen,
     .adjust = adjust,

@@ -54,19 +54,29 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
     return lay_out(model, n, n_tok, NULL, &w);
 }
 
-/* The scores of query heads [g0, g0 + n_g) for the entries together, out [c->n]. */
-static void score_heads(const struct params *p, const struct read_view *view,
-                        const struct read_chunk *c, int32_t g0, int32_t n_g, struct work *w,
-                        float *out)
+/* Query heads that score by themselves: all, or their mean. */
+static int32_t rows_of(const struct params *p, int32_t n_group)
 {
-    if (p->rank == READ_RANK_SOFTMAX) {
-        read_mean_weights(view, c, KV_SCORE_DOT, g0, n_g, &w->soft, out);
-        return;
-    }
-    read_mean_query(c, view->model->g.dim_k, g0, n_g, w->soft.q);
-    struct kv_score_job job = read_score_job(view, c, KV_SCORE_DOT, w->soft.q, 1, c->n, out);
-    kv_score(&job, w->soft.score);
-    read_clean(out, c->n);
+    return p->heads == HEADS_MAX ? n_group : 1;
+}
+
+static int32_t n_set(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    const struct params *p = params;
+    (void)n_tok;
+    return p->rank == READ_RANK_LOGITS ? rows_of(p, model->n_group) : 0;
+}
+
+static int32_t n_vector(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)n_tok;
+    return rows_of(params, model->n_group);
+}
+
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    read_ask_means(view, c, KV_SCORE_DOT, rows_of(params, c->n_group), jobs);
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -74,11 +84,17 @@ static void score(const void *params, const struct read_view *view, const struct
 {
     const struct params *p = params;
     struct work w;
+    int32_t n_row = rows_of(p, c->n_group), n_g = c->n_group / n_row;
+    bool soft = p->rank == READ_RANK_SOFTMAX;
     lay_out(view->model, c->n, c->n_tok, c->scratch, &w);
-    score_heads(p, view, c, 0, p->heads == HEADS_MAX ? 1 : c->n_group, &w, out);
-    for (int32_t g = 1; p->heads == HEADS_MAX && g < c->n_group; g++) {
-        score_heads(p, view, c, g, 1, &w, w.head);
-        pi_kernels()->vec.take_max(out, w.head, c->n);
+    for (int32_t i = 0; i < n_row; i++) {
+        float *row = !soft ? out + (size_t)i * (size_t)c->n : i == 0 ? out : w.head;
+        if (soft)
+            read_mean_weights(view, c, KV_SCORE_DOT, i * n_g, n_g, &w.soft, row);
+        else
+            read_clean(row, c->n);
+        if (i > 0)
+            pi_kernels()->vec.take_max(out, row, c->n);
     }
 }
 
@@ -113,5 +129,8 @@ const struct read_policy read_tidaldecode = {
     .check = relay_check,
     .role = relay_role,
     .scratch_size = scratch_size,
+    .n_set = n_set,
+    .ask = ask,
+    .n_vector = n_vector,
     .score = score,
 };

@@ -45,6 +45,17 @@ struct kv_score_job read_score_job(const struct read_view *view, const struct re
     };
 }
 
+void read_ask_means(const struct read_view *view, const struct read_chunk *c,
+                    enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs)
+{
+    int32_t n_g = c->n_group / n_set;
+    for (int32_t i = 0; i < n_set; i++) {
+        float *q = read_vector(view, c, i);
+        read_mean_query(c, view->model->g.dim_k, i * n_g, n_g, q);
+        jobs[i] = (struct kv_score_job){.kind = kind, .reduce = KV_SCORE_MEAN, .q = q, .n_q = 1};
+    }
+}
+
 void read_clean(float *score, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {

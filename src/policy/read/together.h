@@ -8,9 +8,21 @@
 
 #include "policy/read/read.h"
 
+/* ask of methods whose sets are query heads of the group, each by the mean of its queries: n_set of
+   n_group / n_set heads. */
+void read_ask_means(const struct read_view *view, const struct read_chunk *c,
+                    enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs);
+
 /* out [dim] = the mean of the chunk's queries of query heads [g0, g0 + n_g) of the group. Tokens
    are in order, and heads in order within a token. */
 void read_mean_query(const struct read_chunk *c, int32_t dim, int32_t g0, int32_t n_g, float *out);
+
+/* Number i of the vectors that a policy asks by. */
+static inline float *read_vector(const struct read_view *view, const struct read_chunk *c,
+                                 int32_t i)
+{
+    return c->vector + (size_t)i * (size_t)view->model->g.dim_k;
+}
 
 /* A job that scores the lane's first n slots by n_q queries, q [n_q][dim_k], into out. */
 struct kv_score_job read_score_job(const struct read_view *view, const struct read_chunk *c,

@@ -9,6 +9,8 @@
 
 #include "testing.h"
 
+#include "choose_kept.h"
+#include "device/cpu/note.h"
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "status.h"
@@ -71,10 +73,17 @@ static void append_any(struct hand *t, int32_t n)
 static void attend(struct hand *t, int32_t pos, int32_t n, const float *weight, size_t stride)
 {
     struct keep_view view = t->view;
+    struct kv_note notes[KV_NOTE_ROOM];
+    int32_t n_note = keep_mark_notes(&t->config, &view, 0, 0, notes);
+    const struct cpu_noted noted = {
+        .weight = weight, .stride = stride, .n_group = t->model.n_group, .n = n, .pos = pos};
     struct keep_attention a = {
         .n = n, .pos = pos, .n_group = t->model.n_group, .weight = weight, .stride = stride};
     view.n_token = pos + 1;
-    t->config.policy->attended(&t->config.params, &view, &a);
+    for (int32_t i = 0; i < n_note; i++)
+        cpu_note_token(&notes[i], &noted);
+    if (n_note == 0)
+        t->config.policy->attended(&t->config.params, &view, &a);
 }
 
 static void score(struct hand *t, float *out)
@@ -87,8 +96,9 @@ static void score(struct hand *t, float *out)
 
 static void step(struct hand *t, float *out)
 {
-    struct keep_attention a = {.n = t->n, .pos = t->view.n_token - 1, .n_group = t->model.n_group};
-    t->config.policy->step(&t->config.params, &t->view, &a, out);
+    const struct keep_lane lane = {.n = t->n};
+    assert_true(t->config.policy->scores_steps);
+    t->config.policy->score(&t->config.params, &t->view, &lane, out);
 }
 
 static void compact(struct hand *t, const int32_t *slots, int32_t n)
@@ -182,7 +192,6 @@ static void replay(const struct keep_policy *policy, const char *options, int32_
     assert_int_equal(keep_window_at(&t.config.rules, 4), 2);
     assert_int_equal(t.config.rules.sinks, n_sink);
     for (int32_t s = 0; s < 3; s++) {
-        uint32_t rank[5];
         int32_t slots[5];
         append(&t, 1, step_k[s], step_v[s]);
         softmax(&t, step_q[s], 5, weight);
@@ -197,7 +206,7 @@ static void replay(const struct keep_policy *policy, const char *options, int32_
         }
         struct keep_span span = {n_sink > 0 ? t.pos[n_sink - 1] + 1 : 0, t.view.n_token - 2};
         int32_t last = want->evicted[s], n_before = t.n;
-        assert_int_equal(keep_choose(t.pos, got, 5, span, 0, 1, rank, slots), 4);
+        assert_int_equal(choose_kept(t.pos, got, 5, span, 0, 1, slots), 4);
         compact(&t, slots, 4);
         assert_int_equal(n_before, 5);
         for (int32_t i = 0; i < 4; i++)

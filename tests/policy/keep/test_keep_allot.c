@@ -84,13 +84,22 @@ static void layer_make(struct layer *l, const int32_t *n, int32_t n_sink)
     }
 }
 
+static void allot(const struct keep_config *c, struct keep_set *set, int32_t n_set, int64_t total)
+{
+    struct kv_choose_lane lanes[N_HEAD];
+    struct pi_device *d = pi_device_default();
+    struct pi_stream *s = d->open(d, &(struct pi_stream_shape){.n_thread = 1});
+    keep_allot(s, c, set, lanes, n_set, total);
+    d->close(s);
+}
+
 static void expect_shares(struct layer *l, const char *options, int32_t n_set, int64_t total,
                           const int32_t *want)
 {
     struct keep_config c;
     pith_error err;
     must(keep_config_set(&sharing, options, &c, &err), &err);
-    keep_allot(&c, l->set, n_set, total);
+    allot(&c, l->set, n_set, total);
     for (int32_t s = 0; s < n_set; s++)
         if (l->set[s].budget != want[s])
             fail_msg("%s, total %d, lane %d: %d is not %d", options, (int)total, s,
@@ -169,7 +178,7 @@ TEST(shares_are_exact_for_any_scores)
         snprintf(options, sizeof(options), "floor=%.1f", part);
         must(keep_config_set(&sharing, options, &c, &err), &err);
         int32_t stay = (int32_t)rng_below(&rng, (uint64_t)n_all + 1), sum = 0;
-        keep_allot(&c, l.set, N_HEAD, stay + N_HEAD * n_sink);
+        allot(&c, l.set, N_HEAD, stay + N_HEAD * n_sink);
         for (int32_t h = 0; h < N_HEAD; h++) {
             int32_t kept = l.set[h].budget - n_sink, least = (int32_t)(part * stay / N_HEAD + 1e-9);
             assert_in_range(kept, pi_min(n[h], least), n[h]);

@@ -48,11 +48,11 @@ static void show_weights(void *user, const struct pi_pass_attention *a, int32_t 
     importance_target_attended(user, a);
 }
 
-static void finish(void *user, const struct pi_pass_item *item, int32_t layer)
+static void plan(void *user, struct pi_pass_watched *lanes, int32_t n)
 {
     (void)user;
-    (void)item;
-    (void)layer;
+    for (int32_t i = 0; i < n; i++)
+        lanes[i].rows = true;
 }
 
 /* out [n_lane][n]: targets of the first n tokens, in an engine without a policy. */
@@ -71,7 +71,7 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     check(importance_target_create(model, gram, &span, &target, &err), &err);
     pith_engine *e = engine_make_typed(NULL, "f32", 512, 1, 1024);
     pith_seq *seq = seq_make(e);
-    struct pi_pass_watch watch = {target, show_weights, finish, false};
+    struct pi_pass_watch watch = {target, plan, show_weights, NULL};
     struct pi_pass_item item = {
         .kv = seq->memory.kv, .tokens = all, .n_tok = n_all, .owner = seq, .watched = true};
     check(pi_pass_set_tap(e->pass, show_rows, target, &err), &err);

@@ -11,6 +11,7 @@
 
 #include "testing.h"
 
+#include "choose_kept.h"
 #include "base/mem.h"
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
@@ -66,7 +67,6 @@ TEST(segments_evict_evenly)
     for (size_t c = 0; c < PI_LEN(chosen); c++) {
         int32_t set = chosen[c].set, n = set == 2 ? 12 : N_CELL, n_evict = set == 2 ? 7 : 10;
         int32_t pos[N_CELL], slots[N_CELL], n_gone = 0;
-        uint32_t rank[N_CELL];
         float score[N_CELL];
         for (int32_t i = 0; i < n; i++) {
             pos[i] = set == 1 ? cells_second[i] : i;
@@ -74,7 +74,7 @@ TEST(segments_evict_evenly)
         }
         struct keep_span span = {chosen[c].version == 3 ? 4 : 0, pos[n - 1] + 1 - 4};
         int32_t n_kept =
-            keep_choose(pos, score, n, span, chosen[c].version == 1 ? 0 : 4, n_evict, rank, slots);
+            choose_kept(pos, score, n, span, chosen[c].version == 1 ? 0 : 4, n_evict, slots);
         assert_int_equal(n_kept, n - n_evict);
         for (int32_t i = 0, j = 0; i < n; i++)
             if (j < n_kept && slots[j] == i)

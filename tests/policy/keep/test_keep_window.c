@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "device/cpu/note.h"
 #include "testing.h"
 
 #include "base/mem.h"
@@ -312,9 +313,13 @@ TEST(tova_scores_as_its_authors_do)
     static const float weight[2][16] = {
         {0.2191476218f, 0.1654213036f, 0.1733600378f, 0.1995361803f, 0.0608550967f, 0.1816797597f},
         {0.1138763343f, 0.2264701328f, 0.0044500956f, 0.065906566f, 0.0331399026f, 0.5561569688f}};
-    struct keep_attention a = {.n = 6, .n_group = 2, .weight = &weight[0][0], .stride = 16};
+    struct keep_word word[KEEP_WORD_ROOM];
     float got[6];
-    keep_tova.step(NULL, NULL, &a, got);
+    assert_int_equal(keep_tova.words(NULL, word), 1);
+    assert_true(word[0].step);
+    const struct kv_note note = {.word = word[0].word, .group = word[0].group, .to = got};
+    cpu_note_token(
+        &note, &(struct cpu_noted){.weight = &weight[0][0], .stride = 16, .n_group = 2, .n = 6});
     for (int32_t i = 0; i < 6; i++)
         assert_true(fabs((double)got[i] - score[i]) < 1e-7);
 
@@ -395,21 +400,53 @@ static int32_t take_logits(const struct world *w, int32_t head, int32_t t, int32
     return n;
 }
 
-static void check_row(const double *x, int32_t n, bool logits, const float *got)
+static void check_logits(const double *x, int32_t n, const float *got)
 {
-    double max = -INFINITY, sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        if (isinf(x[i]))
+            assert_true(isinf(got[i]) && got[i] < 0.0f);
+        else
+            assert_true(fabs((double)got[i] - x[i]) < 1e-4);
+}
+
+/* sum [n] += softmax of x */
+static void add_softmax(const double *x, int32_t n, double *sum)
+{
+    double max = -INFINITY, all = 0.0;
     for (int32_t i = 0; i < n; i++)
         max = fmax(max, x[i]);
     for (int32_t i = 0; i < n; i++)
-        sum += exp(x[i] - max);
-    for (int32_t i = 0; i < n; i++) {
-        if (logits && isinf(x[i]))
-            assert_true(isinf(got[i]) && got[i] < 0.0f);
-        else if (logits)
-            assert_true(fabs((double)got[i] - x[i]) < 1e-4);
-        else
-            assert_true(fabs((double)got[i] - exp(x[i] - max) / sum) < 1e-5);
+        all += exp(x[i] - max);
+    for (int32_t i = 0; i < n; i++)
+        sum[i] += exp(x[i] - max) / all;
+}
+
+static void check_head(const struct world *w, int32_t head, int32_t n_query, int32_t count)
+{
+    static double sum[GROUP][N_TOKEN];
+    struct keep_view view = world_view(w, w->n);
+    struct keep_lane lane = {.head = head, .n = kv_lane_len(w->kv, 0, head)};
+    size_t size = keep_queries_logits_scratch(&w->model, n_query, lane.n), stride;
+    size_t sums_size = keep_queries_sums_scratch(&w->model, n_query, lane.n);
+    void *scratch = pi_mem_alloc(PI_MEM_SCRATCH, size > sums_size ? size : sums_size);
+    const float *row;
+    double x[N_TOKEN];
+    memset(scratch, 0xff, size);
+    memset(sum, 0, sizeof(sum));
+    keep_queries_logits(&view, &lane, n_query, scratch, &row, &stride);
+    for (int32_t r = 0; r < count * GROUP; r++) {
+        int32_t t = w->n - count + r / GROUP;
+        assert_true(take_logits(w, head, t, r % GROUP, x) > 0);
+        check_logits(x, lane.n, row + (size_t)r * stride);
+        add_softmax(x, lane.n, sum[r % GROUP]);
     }
+    memset(scratch, 0xff, sums_size);
+    keep_queries_sums(&view, &lane, n_query, scratch, &row, &stride);
+    for (int32_t g = 0; g < GROUP; g++)
+        for (int32_t i = 0; i < lane.n; i++)
+            assert_true(fabs((double)row[(size_t)g * stride + (size_t)i] - sum[g][i]) <
+                        1e-5 * (1 + count));
+    pi_mem_free(scratch);
 }
 
 static void check_weights(const struct world *w, int32_t n_query, int32_t count)
@@ -417,22 +454,7 @@ static void check_weights(const struct world *w, int32_t n_query, int32_t count)
     struct keep_view view = world_view(w, w->n);
     assert_int_equal(keep_queries_count(&view, n_query), count);
     for (int32_t head = 0; head < HEADS; head++)
-        for (int32_t logits = 0; logits < 2; logits++) {
-            struct keep_lane lane = {.head = head, .n = kv_lane_len(w->kv, 0, head)};
-            size_t size = keep_queries_scratch(&w->model, n_query, lane.n), stride;
-            void *scratch = pi_mem_alloc(PI_MEM_SCRATCH, size);
-            const float *weight;
-            double x[N_TOKEN];
-            memset(scratch, 0xff, size);
-            keep_queries_weights(&view, &lane, n_query, logits, scratch, &weight, &stride);
-            for (int32_t r = 0; r < count * GROUP; r++) {
-                int32_t t = w->n - count + r / GROUP;
-                int32_t n_seen = take_logits(w, head, t, r % GROUP, x);
-                assert_true(n_seen > 0);
-                check_row(x, lane.n, logits, weight + (size_t)r * stride);
-            }
-            pi_mem_free(scratch);
-        }
+        check_head(w, head, n_query, count);
 }
 
 TEST(the_ring_of_queries_does_not_depend_on_cuts)

@@ -112,10 +112,15 @@ static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, c
         .out_stride = (size_t)(w->n_group * w->g.dim_v),
         .tap = &tap,
     };
-    if ((keep_needs(w->keep) & KEEP_NEED_PARTS) != 0 && w->n_token % 2 == 0)
+    struct keep_view view = {.kv = w->kv, .n_token = w->n_token + 1, .state = w->state};
+    struct pi_pass_watched lane = {.layer = layer, .head = head, .slot = slot};
+    keep_plan_lane(w->keep, &view, 0, &lane);
+    assert_true(lane.rows == (lane.n_note == 0));
+    job.notes = lane.note;
+    job.n_note = lane.n_note;
+    if (!lane.rows && w->n_token % 2 == 0)
         tap.parts = &parts;
     kv_attend(&job, w->scratch);
-    struct keep_view view = {.kv = w->kv, .n_token = w->n_token + 1, .state = w->state};
     struct keep_attention a = {
         .layer = layer,
         .head = head,
@@ -124,13 +129,11 @@ static void attend(struct world *w, int32_t layer, int32_t head, int32_t slot, c
         .n_group = w->n_group,
         .weight = w->weight,
         .stride = w->stride,
-        .parts = tap.parts,
         .out = w->out,
         .slot = slot,
-        .max = max,
-        .sum = sum,
     };
-    keep_attended(w->keep, &view, &a, 0, 0);
+    if (lane.rows)
+        keep_attended(w->keep, &view, &a, 0, 0);
     finish_weights(w, &tap, a.n);
 }
 

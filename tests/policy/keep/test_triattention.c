@@ -11,6 +11,7 @@
 #include "testing.h"
 
 #include "near.h"
+#include "choose_kept.h"
 
 #include "device/cpu/pages.h"
 #include "policy/keep/rules/keep.h"
@@ -319,7 +320,6 @@ TEST(groups_are_those_of_vector_8)
     struct problem p;
     float final[MAX_KEYS], raw[MAX_KEYS];
     int32_t pos[MAX_KEYS], slots[MAX_KEYS];
-    uint32_t rank[MAX_KEYS];
     set_rope(&p, 8, json_number_value(in(8, "theta")));
     load_keys(&p, 8, 1.0);
     for (size_t h = 0; h < 2; h++) {
@@ -342,8 +342,8 @@ TEST(groups_are_those_of_vector_8)
         pos[j] = (int32_t)at(in(8, "key_pos"), (size_t)j);
     }
     int32_t n_keep = (int32_t)json_integer_value(in(8, "budget"));
-    assert_int_equal(n_keep, keep_choose(pos, final, p.keys.n, (struct keep_span){0, 1 << 20}, 0,
-                                         p.keys.n - n_keep, rank, slots));
+    assert_int_equal(n_keep, choose_kept(pos, final, p.keys.n, (struct keep_span){0, 1 << 20}, 0,
+                                         p.keys.n - n_keep, slots));
     for (int32_t i = 0; i < n_keep; i++) {
         assert_int_equal(slots[i], (int)at(want(8, "keep_slots_hf"), (size_t)i));
         assert_int_equal(pos[slots[i]], (int)at(want(8, "keep_positions_hf"), (size_t)i));
@@ -356,7 +356,6 @@ TEST(selections_are_those_of_vector_9)
     enum { LAYERS = 2, HEADS = 4, GROUP = 2, N = 7, PREFIX = 2, KEEP = 3 };
     float z[LAYERS][HEADS / GROUP][N], row[N];
     int32_t pos[N], slots[N];
-    uint32_t rank[N];
     for (int32_t i = 0; i < N; i++)
         pos[i] = i;
     for (size_t r = 0; r < LAYERS * HEADS; r++) {
@@ -370,7 +369,7 @@ TEST(selections_are_those_of_vector_9)
     for (size_t g = 0; g < HEADS / GROUP; g++) {
         for (size_t l = 0; l < LAYERS; l++) {
             json_t *keep = json_array_get(json_array_get(want(9, "per_layer_perhead_keep"), l), g);
-            keep_choose(pos, z[l][g], N, (struct keep_span){0, N}, 0, N - KEEP, rank, slots);
+            choose_kept(pos, z[l][g], N, (struct keep_span){0, N}, 0, N - KEEP, slots);
             for (size_t i = 0; i < KEEP; i++)
                 assert_int_equal(slots[i] + PREFIX, (int)at(keep, PREFIX + i));
         }
@@ -378,7 +377,7 @@ TEST(selections_are_those_of_vector_9)
             row[i] = (z[0][g][i] + z[1][g][i]) / 2.0f;
             near((double)row[i], at(json_array_get(want(9, "per_head_aggregated"), g), i), 1e-6);
         }
-        keep_choose(pos, row, N, (struct keep_span){0, N}, 0, N - KEEP, rank, slots);
+        choose_kept(pos, row, N, (struct keep_span){0, N}, 0, N - KEEP, slots);
         for (size_t i = 0; i < KEEP; i++)
             assert_int_equal(slots[i] + PREFIX,
                              (int)at(json_array_get(want(9, "per_head_keep"), g), PREFIX + i));
@@ -394,7 +393,7 @@ TEST(selections_are_those_of_vector_9)
         triattention_take_max(row, z[r / (HEADS / GROUP)][r % (HEADS / GROUP)], N);
     for (size_t i = 0; i < N; i++)
         near((double)row[i], at(want(9, "union_combined"), i), 1e-6);
-    keep_choose(pos, row, N, (struct keep_span){0, N}, 0, N - KEEP, rank, slots);
+    choose_kept(pos, row, N, (struct keep_span){0, N}, 0, N - KEEP, slots);
     for (size_t i = 0; i < KEEP; i++)
         assert_int_equal(slots[i] + PREFIX, (int)at(want(9, "union_keep"), PREFIX + i));
 }
@@ -468,7 +467,6 @@ TEST(the_collapsed_form_is_the_same_number)
 static void expect_selection(const json_t *v, const char *name, const json_t *result)
 {
     int32_t pos[64], slots[64], n = (int32_t)json_array_size(json_object_get(v, "positions"));
-    uint32_t rank[64];
     float x[64];
     bool fork = strstr(name, "highest") != NULL;
     assert_true(n <= 64);
@@ -483,9 +481,8 @@ static void expect_selection(const json_t *v, const char *name, const json_t *re
     int32_t n_evict = (int32_t)number(v, "n_to_evict"), most = (int32_t)number(result, "eligible");
     n_evict = n_evict < most ? n_evict : most; /* as the fork does where a budget is too small */
     assert_int_equal(n_evict, json_array_size(gone));
-    int32_t n_kept =
-        keep_choose(pos, x, n, span, name[1] == '1' ? 0 : (int32_t)number(v, "n_segments"), n_evict,
-                    rank, slots);
+    int32_t n_kept = choose_kept(
+        pos, x, n, span, name[1] == '1' ? 0 : (int32_t)number(v, "n_segments"), n_evict, slots);
     assert_int_equal(n_kept, n - n_evict);
     for (int32_t i = 0, kept = 0, lost = 0; i < n; i++)
         if (kept < n_kept && slots[kept] == i)

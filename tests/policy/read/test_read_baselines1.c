@@ -284,7 +284,7 @@ TEST(shifted_keys_score_as_if_written_there)
         c.pos0 = 10 + p.n + GAP;
         for (int32_t shifted = 0; shifted < 2; shifted++) {
             refill(&w, shifted == 1);
-            forms[i].policy->score(&w.config.params, &w.view, &c, score[shifted]);
+            read_world_score_chunk(&w, &c, score[shifted]);
         }
         for (int32_t s = 0; s < p.n; s++)
             near(score[0][s], score[1][s], 3e-6);
@@ -321,7 +321,7 @@ TEST(overwritten_entries_are_neighbours_by_position)
         kv_seq_append(w.kv, 0, 0, p.n + 1, p.chunk, p.kc, dim, p.vc, dim);
         struct read_chunk c = read_world_chunk(&w, 0);
         c.pos0 = p.n + 1;
-        forms[i].policy->score(&w.config.params, &w.view, &c, moved);
+        read_world_score_chunk(&w, &c, moved);
         for (int32_t s = 0; s < p.n; s++)
             near(moved[s == p.n - 1 ? PLACE : s < PLACE ? s : s + 1], plain[s], 3e-6);
         read_world_close(&w);

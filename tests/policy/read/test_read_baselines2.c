@@ -79,7 +79,7 @@ TEST(sparq_chooses_as_the_vector_says)
                         KV_TYPE_F32);
         struct read_chunk c = read_world_chunk(&w, 0);
         c.beside = beside;
-        read_sparq.score(&w.config.params, &w.view, &c, score);
+        read_world_score_chunk(&w, &c, score);
         for (int32_t s = 0; s < 10; s++)
             near(score[s], logit[0][s] + logit[1][s], tolerance);
         assert_true(read_world_choose(&w, score, slots));
@@ -280,7 +280,7 @@ TEST(sparq_agrees_with_doubles)
             double tolerance = tolerance_of(options);
             c.beside = beside;
             sparq_reference(&w, h, r, softmax, score, weight);
-            read_sparq.score(&w.config.params, &w.view, &c, out);
+            read_world_score_chunk(&w, &c, out);
             for (int32_t s = 0; s < c.n; s++)
                 near(out[s], score[s], softmax ? tolerance * score[s] * 3.0 : tolerance);
             for (size_t d = 0; d < PI_LEN(row); d++)
@@ -359,7 +359,7 @@ static void check_loki(const struct read_world *w, const struct read_chunk *c, c
             for (int32_t s = 0; s < c->n; s++)
                 sum[s] += x[s] / (c->n_tok * c->n_group);
         }
-    read_loki.score(&w->config.params, &w->view, c, out);
+    read_world_score_chunk(w, c, out);
     for (int32_t s = 0; s < c->n; s++)
         near(out[s], sum[s], softmax ? 1e-2 * sum[s] : 4e-3);
 }

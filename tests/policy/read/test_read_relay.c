@@ -101,15 +101,16 @@ static void layers_select(struct layers *w, int32_t n_tok, const float *q)
         (struct pi_pass_item){.kv = w->kv, .n_tok = n_tok, .pos0 = len - n_tok, .n_read = n_tok};
     check(read_reserve(w->read, 1, len, &err), &err);
     for (int32_t l = 0; l < g->n_layer; l++) {
-        struct pi_pass_chunk c = {.item = &w->item, .layer = l, .n_tok = n_tok};
-        for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t at = l * g->n_head + h;
-            w->count[at] =
-                w->reader.select(w->reader.user, &c, h, q + (size_t)(h * w->model.n_group) * dim,
-                                 row, w->slots + (size_t)at * (size_t)w->cap, w->cap, 0);
-        }
-        if (w->reader.selected != NULL)
-            w->reader.selected(w->reader.user, &c, 0);
+        size_t at = (size_t)(l * g->n_head);
+        struct pi_pass_chunk c = {.item = &w->item,
+                                  .layer = l,
+                                  .n_tok = n_tok,
+                                  .q = q,
+                                  .q_stride = row,
+                                  .cap = w->cap,
+                                  .slots = w->slots + at * (size_t)w->cap,
+                                  .n_slot = w->count + at};
+        w->reader.select(w->reader.user, &c, 1);
     }
     read_add_tally(w->read, &w->item, &tally);
     assert_int_equal(tally.n_chunk, g->n_layer * g->n_head);

@@ -127,31 +127,26 @@ static size_t call_index(const struct world *w, int32_t layer, int32_t pos0, int
     return i;
 }
 
-static int32_t watch_select(void *user, const struct pi_pass_chunk *c, int32_t head, const float *q,
-                            size_t q_stride, int32_t *slots, int32_t cap, int32_t thread)
+static void watch_select(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     struct world *w = user;
-    int32_t pos0 = c->item->pos0 + c->t0;
-    size_t i = call_index(w, c->layer, pos0, head);
-    int32_t n = w->inner.select(w->inner.user, c, head, q, q_stride, slots, cap, thread);
-    w->call[i] = (struct call){c->layer, head, pos0, c->n_tok, n, {0}};
-    w->seen[i] = true;
-    if (n > 0)
-        memcpy(w->call[i].slots, slots, (size_t)n * sizeof(*slots));
-    return n;
+    w->inner.select(w->inner.user, chunks, n);
+    for (const struct pi_pass_chunk *c = chunks; c < chunks + n; c++)
+        for (int32_t h = 0; h < w->n_head; h++) {
+            int32_t pos0 = c->item->pos0 + c->t0, n_slot = c->n_slot[h];
+            size_t i = call_index(w, c->layer, pos0, h);
+            w->call[i] = (struct call){c->layer, h, pos0, c->n_tok, n_slot, {0}};
+            w->seen[i] = true;
+            if (n_slot > 0)
+                memcpy(w->call[i].slots, c->slots + (size_t)h * (size_t)c->cap,
+                       (size_t)n_slot * sizeof(*c->slots));
+        }
 }
 
-static void watch_selected(void *user, const struct pi_pass_chunk *c, int32_t thread)
+static void watch_attended(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     const struct world *w = user;
-    w->inner.selected(w->inner.user, c, thread);
-}
-
-static void watch_attended(void *user, const struct pi_pass_chunk *c, int32_t head, float *out,
-                           size_t out_stride, int32_t thread)
-{
-    const struct world *w = user;
-    w->inner.attended(w->inner.user, c, head, out, out_stride, thread);
+    w->inner.attended(w->inner.user, chunks, n);
 }
 
 static struct world *world_open(const struct read_policy *policy, const char *options,
@@ -175,7 +170,6 @@ static struct world *world_open(const struct read_policy *policy, const char *op
     struct pi_pass_reader outer = w->inner;
     outer.user = w;
     outer.select = watch_select;
-    outer.selected = w->inner.selected != NULL ? watch_selected : NULL;
     outer.attended = w->inner.attended != NULL ? watch_attended : NULL;
     check(pi_pass_set_reader(w->pass, &outer, &err), &err);
     return w;

@@ -381,7 +381,7 @@ TEST(chooses_the_highest_sinks_and_recent_ones)
     enum { N = 200 };
     static const char *const options[] = {"sinks=0", "sinks=2,recent=5", "sinks=20,recent=20"};
     uint64_t rng = 8;
-    void *scratch = malloc(kv_top_scratch_bytes(N) + 1);
+    void *scratch = malloc(kv_choose_scratch_bytes(N));
     for (int32_t round = 0; round < 300; round++) {
         struct read_rules r = rules_of(options[round % PI_LEN(options)]);
         int32_t n = 1 + (int32_t)rng_below(&rng, N), slots[N];
@@ -391,7 +391,9 @@ TEST(chooses_the_highest_sinks_and_recent_ones)
         for (int32_t i = 0; i < n; i++) /* every second time with ties */
             score[i] = round % 2 == 0 ? rng_float(&rng) : (float)rng_below(&rng, 5) - 2.0f;
         choose_slowly(&r, score, n, n_read, expected);
-        read_choose(&r, score, n, n_read, slots, scratch);
+        struct kv_choose_job job = read_choice(&r, score, n, n_read, slots);
+        kv_choose(&job, scratch);
+        read_fill(&r, n, n_read, slots);
         for (int32_t i = 0, k = 0; i < n; i++)
             if (expected[i]) {
                 assert_true(k < n_read);

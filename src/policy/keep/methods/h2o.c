@@ -38,46 +38,26 @@ static int32_t n_mark(const void *params)
     return ((const struct params *)params)->average ? 2 : 1;
 }
 
-static void attended(const void *params, const struct keep_view *view,
-                     const struct keep_attention *a)
+static int32_t words(const void *params, struct keep_word *out)
 {
     const struct params *p = params;
-    float *restrict sum = keep_marks(view, a->layer, a->head, MARK_SUM);
-    float weight[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        for (int32_t i = 0; i < n; i++)
-            sum[begin + i] += weight[i];
-    }
-    if (!p->average)
-        return;
-    float *restrict seen = keep_marks(view, a->layer, a->head, MARK_SEEN); /* exact below 2^24 */
-    for (int32_t i = 0; i < a->n; i++)
-        seen[i] += 1.0f;
-}
-
-static void worth(const struct params *p, const struct keep_view *view, int32_t layer, int32_t head,
-                  int32_t n, float *restrict out)
-{
-    memcpy(out, keep_marks(view, layer, head, MARK_SUM), (size_t)n * sizeof(*out));
-    if (!p->average)
-        return;
-    const float *restrict seen = keep_marks(view, layer, head, MARK_SEEN);
-    for (int32_t i = 0; i < n; i++)
-        out[i] /= seen[i] > 1.0f ? seen[i] : 1.0f; /* none has seen it: a sum of 0 */
-}
-
-static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,
-                 float *out)
-{
-    worth(params, view, a->layer, a->head, a->n, out);
+    out[0] =
+        (struct keep_word){.word = KV_NOTE_SUM, .group = (enum kv_group)p->group, .mark = MARK_SUM};
+    out[1] = (struct keep_word){.word = KV_NOTE_SEEN, .mark = MARK_SEEN}; /* exact below 2^24 */
+    return p->average ? 2 : 1;
 }
 
 static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
-                  float *out)
+                  float *restrict out)
 {
-    worth(params, view, lane->layer, lane->head, lane->n, out);
+    const struct params *p = params;
+    memcpy(out, keep_marks(view, lane->layer, lane->head, MARK_SUM),
+           (size_t)lane->n * sizeof(*out));
+    if (!p->average)
+        return;
+    const float *restrict seen = keep_marks(view, lane->layer, lane->head, MARK_SEEN);
+    for (int32_t i = 0; i < lane->n; i++)
+        out[i] /= seen[i] > 1.0f ? seen[i] : 1.0f; /* none has seen it: a sum of 0 */
 }
 
 static const struct policy_param own_params[] = {
@@ -100,7 +80,7 @@ const struct keep_policy keep_h2o = {
     .params_size = sizeof(struct params),
     .needs = needs,
     .n_mark = n_mark,
-    .attended = attended,
-    .step = step,
+    .words = words,
+    .scores_steps = true,
     .score = score,
 };

@@ -48,24 +48,14 @@ static int32_t n_mark(const void *params)
     return N_MARK;
 }
 
-static void attended(const void *params, const struct keep_view *view,
-                     const struct keep_attention *a)
+static int32_t words(const void *params, struct keep_word *out)
 {
     const struct params *p = params;
-    float *restrict last = keep_marks(view, a->layer, a->head, MARK_LAST);
-    float *restrict gap = keep_marks(view, a->layer, a->head, MARK_GAP);
-    float now = (float)(a->pos + STEP_BASE), before = (float)(a->pos + STEP_BASE - 1);
-    float threshold = (float)p->threshold, weight[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        for (int32_t i = 0; i < n; i++) {
-            float since = last[begin + i] > 0.0f ? last[begin + i] : before;
-            float longest = now - since > gap[begin + i] ? now - since : gap[begin + i];
-            gap[begin + i] = weight[i] >= threshold ? longest : gap[begin + i];
-            last[begin + i] = weight[i] >= threshold ? now : since;
-        }
-    }
+    out[0] = (struct keep_word){.word = KV_NOTE_GAPS,
+                                .group = (enum kv_group)p->group,
+                                .mark = MARK_LAST,
+                                .threshold = (float)p->threshold};
+    return 1;
 }
 
 static double sigmoid(double x)
@@ -128,6 +118,6 @@ const struct keep_policy keep_lazyeviction = {
     .presets = presets,
     .needs = needs,
     .n_mark = n_mark,
-    .attended = attended,
+    .words = words,
     .score = score,
 };

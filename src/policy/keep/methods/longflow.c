@@ -21,6 +21,9 @@
  * decide then. Logits may be of any size: what is handed on is relative to the largest sum of the
  * group, whose logarithm goes with it.
  *
+ * score=l1 is a word of attention's. score=exact reads every value once more, which no word does: it
+ * looks at rows.
+ *
  * Prompts that fill the budget are cut by the attention of their last queries (snapkv.h), in the
  * form of the authors' code. That is softmax over the keys before the last 32 alone, summed over
  * queries and heads, averaged over 5 neighbours.
@@ -44,11 +47,11 @@ struct params {
 
 static uint32_t needs(const void *params)
 {
-    uint32_t parts = ((const struct params *)params)->score == SCORE_L1 ? KEEP_NEED_PARTS : 0;
-    return KEEP_NEED_ROWS | KEEP_NEED_VALUE_NORM | parts;
+    (void)params;
+    return KEEP_NEED_ROWS | KEEP_NEED_VALUE_NORM;
 }
 
-/* A number of each query head, or the values of a page where they are read again. */
+/* The values of a page, where they are read again. */
 static size_t step_scratch(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)
 {
@@ -56,27 +59,8 @@ static size_t step_scratch(const void *params, const struct policy_model *model,
     (void)data;
     (void)n;
     if (p->score == SCORE_L1)
-        return (size_t)model->n_group * sizeof(float);
+        return 0;
     return (size_t)model->g.dim_v * (size_t)model->g.page_len * sizeof(float);
-}
-
-/* Factors of the weights: 1 / n_group. With normalise=off they are multiplied by the head's sum of
-   exponentials, Z_h = exp(max_h) sum_h. That is relative to the largest of the group, whose
-   logarithm is their scale. */
-static void fill_factors(const struct keep_attention *a, bool normalise, float *factor)
-{
-    float largest = -INFINITY, part = 1.0f / (float)a->n_group;
-    for (int32_t g = 0; g < a->n_group; g++) {
-        factor[g] = normalise ? part : a->max[g] + logf(a->sum[g]);
-        largest = factor[g] > largest ? factor[g] : largest;
-    }
-    if (normalise)
-        return;
-    *a->log_scale = largest;
-    for (int32_t g = 0; g < a->n_group; g++) {
-        float x = factor[g] - largest;
-        factor[g] = (x < PI_EXP_MIN ? 0.0f : pi_expf(x)) * part;
-    }
 }
 
 /* An entry that has all of a head's attention is the head's whole output. The output without it is
@@ -110,39 +94,24 @@ static void step_exact(const struct keep_view *view, const struct keep_attention
     }
 }
 
-/* Factors that the weights still lack go into the factors of the heads: rows are read once. */
-static void step_l1(const struct keep_attention *a, bool normalise, const uint16_t *norm,
-                    float *out)
-{
-    struct pi_vec_weigh weigh = {.w = a->weight,
-                                 .stride = a->stride,
-                                 .n_row = a->n_group,
-                                 .c = a->scratch,
-                                 .end = &a->n,
-                                 .n_part = 1,
-                                 .factor = norm,
-                                 .out = out,
-                                 .add = a->add};
-    fill_factors(a, normalise, a->scratch);
-    if (a->parts != NULL) {
-        weigh.end = a->parts->end;
-        weigh.n_part = a->parts->n;
-        weigh.part = a->parts->factor;
-        weigh.part_stride = (size_t)a->parts->n_row;
-    }
-    pi_kernels()->vec.weigh(&weigh);
-}
-
 static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out)
 {
     const struct params *p = params;
-    if (p->score == SCORE_EXACT)
-        step_exact(view, a, a->scratch, out);
-    else
-        step_l1(a, p->normalise != 0, keep_norms(view, a->layer, a->head), out);
+    step_exact(view, a, a->scratch, out);
     if (p->newest)
         out[a->slot] = INFINITY;
+}
+
+static int32_t words(const void *params, struct keep_word *out)
+{
+    const struct params *p = params;
+    out[0] = (struct keep_word){.word = KV_NOTE_NORM,
+                                .group = KV_GROUP_MEAN,
+                                .step = true,
+                                .plain = !p->normalise,
+                                .newest = p->newest != 0};
+    return p->score == SCORE_L1 ? 1 : 0;
 }
 
 /* ---- prompts ---- */
@@ -227,6 +196,7 @@ const struct keep_policy keep_longflow = {
     .state_size = snapkv_state_size,
     .scratch_size = scratch_size,
     .observe = snapkv_observe,
+    .words = words,
     .step = step,
     .step_adds = true,
     .step_scratch = step_scratch,

@@ -15,6 +15,9 @@
  * authors' code was not to be found: the threshold and the half are unverified. The paper scores a
  * page by a key that stands for it. This takes the exact weights that attention computed, of which
  * a page has its highest. Stamps are floats, exact below 2^24 tokens.
+ *
+ * A threshold is a word of attention's. looks=top compares the pages of a lane with each other,
+ * which no word says: it looks at rows.
  */
 #include "policy/keep/rules/attention.h"
 
@@ -52,29 +55,27 @@ static int32_t page_of(const struct params *p, const struct keep_view *view, int
 
 /* ---- who is looked at ---- */
 
-static void stamp_above(const struct params *p, const struct keep_attention *a,
-                        float *restrict stamp)
+static int32_t words(const void *params, struct keep_word *out)
 {
-    float now = (float)(a->pos + 1), threshold = (float)p->threshold;
-    float weight[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        for (int32_t i = 0; i < n; i++)
-            stamp[begin + i] = weight[i] >= threshold ? now : stamp[begin + i];
-    }
+    const struct params *p = params;
+    out[0] = (struct keep_word){.word = KV_NOTE_TIME,
+                                .group = (enum kv_group)p->group,
+                                .mark = MARK_STAMP,
+                                .threshold = (float)p->threshold};
+    return p->looks == LOOKS_THRESHOLD ? 1 : 0;
 }
 
 /* Finds the pages' highest weights, the prompt's left out, and returns the pages' number. */
 static int32_t find_pages(const struct params *p, const struct keep_view *view,
                           const struct keep_attention *a, float *highest)
 {
-    float weight[KEEP_GROUP_BLOCK];
+    float weight[KV_GROUP_BLOCK];
     int32_t first = -1, page = -1, n_page = 0;
     for (int32_t i = 0; i < a->n; i++) {
-        int32_t j = i % KEEP_GROUP_BLOCK, n = (int32_t)pi_min(a->n - i, KEEP_GROUP_BLOCK);
+        int32_t j = i % KV_GROUP_BLOCK, n = (int32_t)pi_min(a->n - i, KV_GROUP_BLOCK);
         if (j == 0)
-            keep_group_weights(a, (enum keep_group)p->group, i, n, weight);
+            kv_group_weights(a->weight + i, a->stride, a->n_group, (enum kv_group)p->group, n,
+                             weight);
         highest[i] = -1.0f;
         int32_t pos = kv_lane_pos(view->kv, a->layer, a->head, i);
         if (pos < view->n_prompt)
@@ -132,12 +133,8 @@ static void stamp_top(const struct params *p, const struct keep_view *view,
 static void attended(const void *params, const struct keep_view *view,
                      const struct keep_attention *a)
 {
-    const struct params *p = params;
-    float *stamp = keep_marks(view, a->layer, a->head, MARK_STAMP);
-    if (p->looks == LOOKS_TOP)
-        stamp_top(p, view, a, stamp, keep_marks(view, a->layer, a->head, MARK_PAGE));
-    else
-        stamp_above(p, a, stamp);
+    stamp_top(params, view, a, keep_marks(view, a->layer, a->head, MARK_STAMP),
+              keep_marks(view, a->layer, a->head, MARK_PAGE));
 }
 
 /* ---- scores ---- */
@@ -189,6 +186,7 @@ const struct keep_policy keep_raas = {
     .params_size = sizeof(struct params),
     .needs = needs,
     .n_mark = n_mark,
+    .words = words,
     .attended = attended,
     .score = score,
 };

@@ -19,7 +19,8 @@
  * have theirs. That is n^2 cosines at worst, none of which is stored.
  *
  * Departures: rounds that come while a prompt is read; keys that have no length count as unlike
- * all others.
+ * all others. The softmax is over raw logits of all heads together, which no word of attention's
+ * has: it looks at rows.
  */
 #include <float.h>
 #include <math.h>
@@ -58,7 +59,7 @@ struct work {
     int32_t *order;  /* [n] slots in the order of the text */
     int32_t *place;  /* [n] of a slot in that order */
     int32_t *active; /* [n] rows that look for their last similar key */
-    void *queries;   /* of keep_queries_weights */
+    void *queries;   /* of keep_queries_logits */
 };
 
 static size_t lay_out(const struct params *p, const struct policy_model *m, int32_t n_entry,
@@ -77,7 +78,7 @@ static size_t lay_out(const struct params *p, const struct policy_model *m, int3
     w->order = pi_mem_part(base, &used, n, sizeof(int32_t));
     w->place = pi_mem_part(base, &used, n, sizeof(int32_t));
     w->active = pi_mem_part(base, &used, n, sizeof(int32_t));
-    w->queries = pi_mem_part(base, &used, keep_queries_scratch(m, p->n_query, n_entry), 1);
+    w->queries = pi_mem_part(base, &used, keep_queries_logits_scratch(m, p->n_query, n_entry), 1);
     return used;
 }
 
@@ -217,7 +218,7 @@ static void take_importance(const struct params *p, const struct keep_view *view
     const float *logit;
     size_t stride;
     float *x = w->pooled; /* until the end */
-    keep_queries_weights(view, lane, p->n_query, true, w->queries, &logit, &stride);
+    keep_queries_logits(view, lane, p->n_query, w->queries, &logit, &stride);
     memset(w->vote, 0, (size_t)n * sizeof(*w->vote));
     for (int32_t t = 0; t < count; t++) {
         float max = -FLT_MAX, sum = 0.0f;

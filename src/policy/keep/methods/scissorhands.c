@@ -46,46 +46,20 @@ static int32_t n_mark(const void *params)
     return p->count == COUNT_LOW ? (p->history + WORD_BITS - 1) / WORD_BITS : 1;
 }
 
-/* Sets the bit of each entry whose weight is below the limit, and clears that of the others. */
-static void note_low(const struct params *p, const struct keep_attention *a, float *mark,
-                     uint32_t bit)
-{
-    float limit = 1.0f / (float)a->n, weight[KEEP_GROUP_BLOCK];
-    uint32_t word[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        memcpy(word, mark + begin, (size_t)n * sizeof(*word));
-        for (int32_t i = 0; i < n; i++)
-            word[i] = (word[i] & ~bit) | (weight[i] < limit ? bit : 0);
-        memcpy(mark + begin, word, (size_t)n * sizeof(*word));
-    }
-}
-
-static void add(const struct params *p, const struct keep_attention *a, float *restrict sum)
-{
-    float weight[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        for (int32_t i = 0; i < n; i++)
-            sum[begin + i] += weight[i];
-    }
-}
-
 /* Tokens have consecutive positions, and every one is shown: the bit that a query takes is that of
    the query w before it. */
-static void attended(const void *params, const struct keep_view *view,
-                     const struct keep_attention *a)
+static int32_t words(const void *params, struct keep_word *out)
 {
     const struct params *p = params;
+    out[0] = (struct keep_word){.group = (enum kv_group)p->group};
     if (p->count == COUNT_LOW) {
-        int32_t at = a->pos % p->history;
-        float *mark = keep_marks(view, a->layer, a->head, at / WORD_BITS);
-        note_low(p, a, mark, (uint32_t)1 << at % WORD_BITS);
-    } else if (a->pos >= view->n_prompt - p->history) {
-        add(p, a, keep_marks(view, a->layer, a->head, 0));
+        out[0].word = KV_NOTE_LOW;
+        out[0].window = p->history;
+    } else {
+        out[0].word = KV_NOTE_SUM;
+        out[0].last = p->history;
     }
+    return 1;
 }
 
 /* Bits that are set, by adding neighbours: pairs, fours, eights, and the four bytes. */
@@ -141,6 +115,6 @@ const struct keep_policy keep_scissorhands = {
     .params_size = sizeof(struct params),
     .needs = needs,
     .n_mark = n_mark,
-    .attended = attended,
+    .words = words,
     .score = score,
 };

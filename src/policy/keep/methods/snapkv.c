@@ -14,7 +14,7 @@
  * of then. They keep a set per query head, which multiplies the KV heads. Here the query heads of a
  * KV head decide together before pooling (group=mean: Ada-KV's and KVCache-Factory's form for
  * grouped queries). softmax=before is the form of LongFlow's code, which leaves the window out of
- * the softmax; it takes group=sum with it.
+ * the softmax; it takes group=sum with it. No word has this softmax: it looks at rows of logits.
  */
 #include <float.h>
 
@@ -31,7 +31,7 @@ struct work {
     float *sorted;  /* [n] in the order of the text */
     float *pooled;  /* [n] */
     int32_t *order; /* [n] slots in that order */
-    void *queries;  /* of keep_queries_weights */
+    void *queries;  /* of keep_queries_sums or, with softmax=before, keep_queries_logits */
 };
 
 static size_t lay_out(const struct snapkv_form *form, const struct policy_model *model, int32_t n,
@@ -43,7 +43,10 @@ static size_t lay_out(const struct snapkv_form *form, const struct policy_model 
     w->sorted = pi_mem_part(base, &used, count, sizeof(float));
     w->pooled = pi_mem_part(base, &used, count, sizeof(float));
     w->order = pi_mem_part(base, &used, count, sizeof(int32_t));
-    w->queries = pi_mem_part(base, &used, keep_queries_scratch(model, form->n_query, n), 1);
+    size_t size = form->softmax == SNAPKV_BEFORE
+                      ? keep_queries_logits_scratch(model, form->n_query, n)
+                      : keep_queries_sums_scratch(model, form->n_query, n);
+    w->queries = pi_mem_part(base, &used, size, 1);
     return used;
 }
 
@@ -54,14 +57,8 @@ size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_
     return lay_out(form, model, n, NULL, &w);
 }
 
-/* vote(i) += alpha_i, a row that softmax has been over all keys of. */
-static void add_weights(const float *weight, int32_t n, float *vote)
-{
-    for (int32_t i = 0; i < n; i++)
-        vote[i] += weight[i];
-}
-
-/* The same from logits, over the first n entries in the order of the text alone. */
+/* vote(i) += alpha_i of a row of logits, whose softmax is over the first n entries in the order of the
+   text alone. */
 static void add_before(const float *logit, const int32_t *order, int32_t n, float *weight,
                        float *vote)
 {
@@ -94,19 +91,20 @@ static void take_votes(const struct snapkv_form *form, const struct keep_view *v
 {
     int32_t count = keep_queries_count(view, form->n_query), n_group = view->model->n_group;
     bool before = form->softmax == SNAPKV_BEFORE;
-    const float *weight;
+    const float *row;
     size_t stride;
-    keep_queries_weights(view, lane, form->n_query, before, w->queries, &weight, &stride);
+    if (before)
+        keep_queries_logits(view, lane, form->n_query, w->queries, &row, &stride);
+    else
+        keep_queries_sums(view, lane, form->n_query, w->queries, &row, &stride);
     for (int32_t g = 0; g < n_group; g++) {
-        memset(w->vote, 0, (size_t)lane->n * sizeof(*w->vote));
-        for (int32_t t = 0; t < count; t++) {
-            const float *row = weight + ((size_t)t * (size_t)n_group + (size_t)g) * stride;
-            if (before)
-                add_before(row, w->order, n_before, w->sorted, w->vote);
-            else
-                add_weights(row, lane->n, w->vote);
-        }
-        fold_head(form->group, g, w->vote, lane->n, w->all);
+        const float *vote = before ? w->vote : row + (size_t)g * stride;
+        if (before)
+            memset(w->vote, 0, (size_t)lane->n * sizeof(*w->vote));
+        for (int32_t t = 0; before && t < count; t++)
+            add_before(row + ((size_t)t * (size_t)n_group + (size_t)g) * stride, w->order, n_before,
+                       w->sorted, w->vote);
+        fold_head(form->group, g, vote, lane->n, w->all);
     }
     for (int32_t i = 0; form->group == SNAPKV_MEAN && i < lane->n; i++)
         w->all[i] /= (float)n_group;

@@ -42,7 +42,7 @@ static size_t scratch_size(const void *params, const struct policy_model *model,
 {
     (void)params;
     (void)data;
-    return keep_queries_scratch(model, 1, n);
+    return keep_queries_sums_scratch(model, 1, n);
 }
 
 static void observe(const void *params, const struct keep_view *view,
@@ -52,12 +52,11 @@ static void observe(const void *params, const struct keep_view *view,
     keep_queries_observe(view, 1, rows);
 }
 
-static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,
-                 float *out)
+static int32_t words(const void *params, struct keep_word *out)
 {
     (void)params;
-    (void)view;
-    average(a->weight, a->stride, a->n_group, a->n, out);
+    out[0] = (struct keep_word){.word = KV_NOTE_LAST, .group = KV_GROUP_MEAN, .step = true};
+    return 1;
 }
 
 static bool silent(const void *params, const struct keep_view *view, int32_t layer)
@@ -73,7 +72,7 @@ static void score(const void *params, const struct keep_view *view, const struct
     const float *weight;
     size_t stride;
     (void)params;
-    keep_queries_weights(view, lane, 1, false, lane->scratch, &weight, &stride);
+    keep_queries_sums(view, lane, 1, lane->scratch, &weight, &stride);
     average(weight, stride, view->model->n_group, lane->n, out);
 }
 
@@ -86,7 +85,8 @@ const struct keep_policy keep_tova = {
     .state_size = state_size,
     .scratch_size = scratch_size,
     .observe = observe,
-    .step = step,
+    .words = words,
+    .notes_steps = true,
     .silent = silent,
     .score = score,
 };

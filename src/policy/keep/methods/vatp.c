@@ -36,43 +36,24 @@ static int32_t n_mark(const void *params)
     return N_MARK;
 }
 
-static void attended(const void *params, const struct keep_view *view,
-                     const struct keep_attention *a)
+static int32_t words(const void *params, struct keep_word *out)
 {
     const struct params *p = params;
-    float *restrict sum = keep_marks(view, a->layer, a->head, MARK_SUM);
-    float weight[KEEP_GROUP_BLOCK];
-    for (int32_t begin = 0; begin < a->n; begin += KEEP_GROUP_BLOCK) {
-        int32_t n = (int32_t)pi_min(a->n - begin, KEEP_GROUP_BLOCK);
-        keep_group_weights(a, (enum keep_group)p->group, begin, n, weight);
-        for (int32_t i = 0; i < n; i++)
-            sum[begin + i] += weight[i];
-    }
-}
-
-static void worth(const struct keep_view *view, int32_t layer, int32_t head, int32_t n,
-                  float *restrict out)
-{
-    const uint16_t *restrict norms = keep_norms(view, layer, head);
-    const float *restrict sum = keep_marks(view, layer, head, MARK_SUM);
-    for (int32_t i = 0; i < n; i++) {
-        float norm = pi_f32_from_bf16(norms[i]);
-        out[i] = sum[i] * (norm < FLT_MAX ? norm : FLT_MAX); /* 0 * infinity would be no number */
-    }
-}
-
-static void step(const void *params, const struct keep_view *view, const struct keep_attention *a,
-                 float *out)
-{
-    (void)params;
-    worth(view, a->layer, a->head, a->n, out);
+    out[0] =
+        (struct keep_word){.word = KV_NOTE_SUM, .group = (enum kv_group)p->group, .mark = MARK_SUM};
+    return 1;
 }
 
 static void score(const void *params, const struct keep_view *view, const struct keep_lane *lane,
-                  float *out)
+                  float *restrict out)
 {
+    const uint16_t *restrict norms = keep_norms(view, lane->layer, lane->head);
+    const float *restrict sum = keep_marks(view, lane->layer, lane->head, MARK_SUM);
     (void)params;
-    worth(view, lane->layer, lane->head, lane->n, out);
+    for (int32_t i = 0; i < lane->n; i++) {
+        float norm = pi_f32_from_bf16(norms[i]);
+        out[i] = sum[i] * (norm < FLT_MAX ? norm : FLT_MAX); /* 0 * infinity would be no number */
+    }
 }
 
 static const struct policy_param own_params[] = {
@@ -92,7 +73,7 @@ const struct keep_policy keep_vatp = {
     .params_size = sizeof(struct params),
     .needs = needs,
     .n_mark = n_mark,
-    .attended = attended,
-    .step = step,
+    .words = words,
+    .scores_steps = true,
     .score = score,
 };

@@ -21,7 +21,6 @@
  * bounded whatever the scores.
  */
 #include "policy/keep/rules/positions.h"
-#include "policy/keep/rules/rank.h"
 #include "policy/keep/rules/rounds.h"
 #include "policy/keep/stats/stats.h"
 
@@ -88,112 +87,8 @@ static void find_span(struct keep_set *set)
     set->n_may_go = (int32_t)pi_max(0, last - set->first);
 }
 
-/* Entries are compared by their score, or, where the score is one, by their age. */
-struct order {
-    bool by_age;
-    uint32_t rank; /* with by_age: of those that are compared */
-};
-
-/* Entry i of a set's entries that may go, as a number; false: it is not compared. */
-static inline bool key_of(const struct order *o, const struct keep_set *set, int32_t i,
-                          uint32_t *key)
-{
-    uint32_t rank = keep_rank_of(set->score[set->first + i]);
-    *key = o->by_age ? (uint32_t)set->pos[set->first + i] : rank;
-    return !o->by_age || rank == o->rank;
-}
-
-/* The k-th highest key of all sets, 1 <= k <= the number of keys, eleven bits at a time from the
-   top. *n_tie receives how many equal keys are among the k highest. */
-static uint32_t find_border(const struct order *o, const struct keep_set *set, int32_t n_set,
-                            int64_t k, int64_t *n_tie)
-{
-    static const struct {
-        int32_t shift;
-        uint32_t mask;
-    } digits[] = {{21, 0x7ff}, {10, 0x7ff}, {0, 0x3ff}};
-    uint32_t found = 0, known = 0, key;
-    for (size_t d = 0; d < PI_LEN(digits); d++) {
-        int64_t count[0x800] = {0};
-        uint32_t digit = digits[d].mask;
-        for (int32_t s = 0; s < n_set; s++)
-            for (int32_t i = 0; i < set[s].n_may_go; i++)
-                if (key_of(o, &set[s], i, &key) && (key & known) == found)
-                    count[key >> digits[d].shift & digits[d].mask]++;
-        while (k > count[digit])
-            k -= count[digit--];
-        found |= digit << digits[d].shift;
-        known |= digits[d].mask << digits[d].shift;
-    }
-    *n_tie = k;
-    return found;
-}
-
-/* n_top and n_equal of every set: how many of its entries are above the border, and at it. Returns
-   how many are at it. */
-static int64_t count_above(struct keep_set *set, int32_t n_set, uint32_t border)
-{
-    int64_t n_equal = 0;
-    for (int32_t s = 0; s < n_set; s++) {
-        set[s].n_top = set[s].n_equal = 0;
-        for (int32_t i = 0; i < set[s].n_may_go; i++) {
-            uint32_t rank = keep_rank_of(set[s].score[set[s].first + i]);
-            set[s].n_top += rank > border;
-            set[s].n_equal += rank == border;
-        }
-        n_equal += set[s].n_equal;
-    }
-    return n_equal;
-}
-
-/* Of the n_equal entries at the border, n_tie stay: each set gets its part. */
-static void share_ties(struct keep_set *set, int32_t n_set, int64_t n_tie, int64_t n_equal)
-{
-    int64_t given = 0;
-    for (int32_t s = 0; s < n_set; s++) {
-        int32_t share = (int32_t)(n_tie * set[s].n_equal / n_equal);
-        set[s].n_top += share;
-        set[s].n_equal -= share;
-        given += share;
-    }
-    /* Less than one for each set is left of the shares that were rounded down. */
-    for (int32_t s = 0; s < n_set && given < n_tie; s++)
-        if (set[s].n_equal > 0) {
-            set[s].n_top++;
-            given++;
-        }
-}
-
-/* Or the older go first, and of one age the entries of the first sets. */
-static void age_ties(struct keep_set *set, int32_t n_set, int64_t n_tie, uint32_t rank)
-{
-    const struct order o = {true, rank};
-    int64_t n_last;
-    uint32_t border = find_border(&o, set, n_set, n_tie, &n_last), key;
-    for (int32_t s = n_set - 1; s >= 0; s--)
-        for (int32_t i = 0; i < set[s].n_may_go; i++)
-            if (key_of(&o, &set[s], i, &key) && key >= border)
-                set[s].n_top += key > border || n_last-- > 0;
-}
-
-/* n_top of every set: how many of the n highest scores are its own; n is at most their number. */
-static void count_top(struct keep_set *set, int32_t n_set, int64_t n, bool by_age)
-{
-    const struct order o = {false, 0};
-    int64_t n_tie;
-    for (int32_t s = 0; s < n_set; s++)
-        set[s].n_top = 0;
-    if (n == 0)
-        return;
-    uint32_t border = find_border(&o, set, n_set, n, &n_tie);
-    int64_t n_equal = count_above(set, n_set, border);
-    if (by_age && n_tie < n_equal)
-        age_ties(set, n_set, n_tie, border);
-    else
-        share_ties(set, n_set, n_tie, n_equal);
-}
-
-void keep_allot(const struct keep_config *c, struct keep_set *set, int32_t n_set, int64_t total)
+void keep_allot(struct pi_stream *stream, const struct keep_config *c, struct keep_set *set,
+                struct kv_choose_lane *lanes, int32_t n_set, int64_t total)
 {
     const struct keep_policy *p = c->policy;
     double floor_share = p->allot_floor != NULL ? p->allot_floor(&c->params) : 0.0;
@@ -202,12 +97,16 @@ void keep_allot(const struct keep_config *c, struct keep_set *set, int32_t n_set
         find_span(&set[s]);
         n_stay -= set[s].n - set[s].n_may_go;
         n_may_go += set[s].n_may_go;
+        lanes[s] = (struct kv_choose_lane){.score = set[s].score + set[s].first,
+                                           .pos = set[s].pos + set[s].first,
+                                           .n = set[s].n_may_go};
     }
     n_stay = pi_max(0, pi_min(n_stay, n_may_go));
-    count_top(set, n_set, n_stay, keep_config_is_global(c));
+    const struct kv_choose_all top = {lanes, n_set, n_stay, keep_config_is_global(c)};
+    stream->device->choose_all(stream, &top);
     double sure = (double)(int64_t)((double)n_stay / n_set * floor_share + 1e-9);
     for (int32_t s = 0; s < n_set; s++) {
-        set[s].wish = (double)set[s].n_top * (1.0 - floor_share) + sure;
+        set[s].wish = (double)lanes[s].n_top * (1.0 - floor_share) + sure;
         set[s].budget = (int32_t)pi_min((int64_t)(set[s].wish + 1e-9), set[s].n_may_go);
         n_stay -= set[s].budget;
     }

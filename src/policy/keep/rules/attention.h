@@ -10,10 +10,7 @@
 
 #include "policy/keep/rules/keep.h"
 
-/* How the weights that a query group gave to an entry become one. */
-enum keep_group { KEEP_GROUP_MEAN, KEEP_GROUP_MAX, KEEP_GROUP_SUM };
-
-extern const char *const keep_group_words[];
+extern const char *const keep_group_words[];  /* of enum kv_group, without EACH */
 extern const char *const keep_switch_words[]; /* off, on */
 
 /* A key of a policy's own table; type has a member int32_t group or int32_t prompt. */
@@ -33,13 +30,5 @@ static inline uint32_t keep_prompt_need(int32_t prompt)
 {
     return prompt ? KEEP_NEED_WEIGHTS : KEEP_NEED_STEP_WEIGHTS;
 }
-
-/* Entries that are taken at once: a part of the stack that stays in the first cache. */
-#define KEEP_GROUP_BLOCK 128
-
-/* out[i], [n], n <= KEEP_GROUP_BLOCK: what the group gave to entry begin + i. Query heads are added
-   in ascending order; the mean is the sum times 1 / n_group. */
-void keep_group_weights(const struct keep_attention *a, enum keep_group how, int32_t begin,
-                        int32_t n, float *out);
 
 #endif

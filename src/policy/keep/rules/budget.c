@@ -45,6 +45,10 @@ static pith_status make_parts(struct keep *k, pith_error *err)
     k->agrees = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(bool));
     if (k->set == NULL || k->part == NULL || k->cut == NULL || k->agrees == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
+    struct pi_device *d = kv_geometry_device(&k->model.g);
+    k->stream = d->open(d, &(struct pi_stream_shape){.n_thread = k->n_thread});
+    if (k->stream == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
     PI_TRY(load_stats(k, err));
     if (p->open != NULL)
         PI_TRY(p->open(&k->config.params, &k->model, &k->data, err));
@@ -90,6 +94,8 @@ void keep_free(struct keep *k)
     pi_mem_free(k->agrees);
     pi_mem_free(k->block);
     pi_mem_free(k->steps.block);
+    if (k->stream != NULL)
+        k->stream->device->close(k->stream);
     pi_mem_free(k);
 }
 
@@ -170,8 +176,12 @@ static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
     place_set(&k->all, (size_t)room->cap_all, base, &used);
     for (int32_t s = 0; !keep_config_is_global(&k->config) && s < keep_n_set(k); s++)
         place_set(&k->set[s], n_set, base, &used);
-    k->rank = pi_mem_part(base, &used, (size_t)k->n_thread * n_set, sizeof(*k->rank));
     k->merged = pi_mem_part(base, &used, n_set, sizeof(*k->merged));
+    k->kept = pi_mem_part(base, &used, n_set, sizeof(*k->kept));
+    k->job = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->job));
+    k->lane = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->lane));
+    k->choose_size = pi_align(kv_choose_scratch_bytes(room->cap_set), 64);
+    k->choose = pi_mem_part(base, &used, (size_t)k->n_thread, k->choose_size);
     k->scratch = pi_mem_part(base, &used, (size_t)k->n_scorer, room->scratch_size);
     return used;
 }

@@ -76,38 +76,57 @@ void keep_queries_observe(const struct keep_view *view, int32_t n_query,
 /* How many of the last n_query there are: fewer at the beginning of a sequence, and never more than
    its tokens. */
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
-/* Bytes of scratch of keep_queries_weights for n_query queries and a lane of n entries. */
-size_t keep_queries_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
-/* The weights that the last count queries of the lane's group give to each of its entries: *weight
-   [count][n_group][*stride]. They are a part of scratch, the oldest query first. They are a softmax
-   over the entries that a query sees. With logits true they are the scaled logits, -INFINITY for
-   entries that it does not see. */
-void keep_queries_weights(const struct keep_view *view, const struct keep_lane *lane,
-                          int32_t n_query, bool logits, void *scratch, const float **weight,
-                          size_t *stride);
+/* Bytes of scratch of keep_queries_sums for n_query queries and a lane of n entries. */
+size_t keep_queries_sums_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
+/* The device adds up the weights that the last count queries of the lane's group give to its
+   entries: *sum [n_group][*stride], a part of scratch. A query's weights are a softmax over the
+   entries that it sees. */
+void keep_queries_sums(const struct keep_view *view, const struct keep_lane *lane, int32_t n_query,
+                       void *scratch, const float **sum, size_t *stride);
+/* For policies that need more than sums: rows on the host, *logit [count][n_group][*stride], a part
+   of scratch. They are the scaled logits of the last count queries, the oldest first. An entry that
+   a query does not see has -INFINITY. */
+size_t keep_queries_logits_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
+void keep_queries_logits(const struct keep_view *view, const struct keep_lane *lane,
+                         int32_t n_query, void *scratch, const float **logit, size_t *stride);
 
 /* ---- policies ---- */
 
 /* The data that a policy needs, as bits. */
 enum keep_need {
-    KEEP_NEED_ROWS = 1 << 0,    /* observe: what each layer computed for the tokens of a pass */
-    KEEP_NEED_PLACES = 1 << 1,  /* distances are between places within the lane: the first entries,
+    KEEP_NEED_ROWS = 1 << 0,   /* observe: what each layer computed for the tokens of a pass */
+    KEEP_NEED_PLACES = 1 << 1, /* distances are between places within the lane: the first entries,
                                   which always stay, are read as if they stood right before the
                                   others */
-    KEEP_NEED_WEIGHTS = 1 << 2, /* attended: what every token's queries gave to each entry */
-    KEEP_NEED_STEP_WEIGHTS = 1 << 3, /* attended: the same, of evaluations of a single token only */
+    KEEP_NEED_WEIGHTS =
+        1 << 2, /* words, or attended: what every token's queries gave to each entry */
+    KEEP_NEED_STEP_WEIGHTS = 1 << 3, /* the same, of evaluations of a single token only */
     KEEP_NEED_VALUE_NORM = 1 << 4, /* beside every entry stands the norm of its value: keep_norms */
-    KEEP_NEED_PARTS = 1 << 5,      /* weights may come in parts, which step and attended bring
-                                      together, wherever a->part is not NULL */
-    KEEP_NEED_WRITTEN = 1 << 6,    /* written: every entry when it is stored */
-    KEEP_NEED_REPEAT = 1 << 7,     /* repeated: before the round of a prompt's end the model repeats
+    KEEP_NEED_WRITTEN = 1 << 5,    /* written: every entry when it is stored */
+    KEEP_NEED_REPEAT = 1 << 6,     /* repeated: before the round of a prompt's end the model repeats
                                       what it has read; wants rounds=prompt-end, and marks */
-    KEEP_NEED_REPEAT_SCALED = 1 << 8, /* with it: weights are divided by the length of the layer's
+    KEEP_NEED_REPEAT_SCALED = 1 << 7, /* with it: weights are divided by the length of the layer's
                                          input, after its norm, at their query */
 };
 
+/* A note of the weights that a policy asks for by a word (kv/note.h). The device makes it. */
+struct keep_word {
+    enum kv_note_word word;
+    enum kv_group group; /* of the query heads of a KV head */
+    bool step;           /* it gives the scores of a step (overwrite=on); else it goes to marks */
+    int32_t mark;        /* the first mark that it writes */
+    float threshold;
+    int32_t window;
+    int32_t last; /* of the prompt that many last tokens count, and all behind it; 0: all tokens */
+    bool plain;   /* of KV_NOTE_NORM: exp(logit) counts in the place of weights */
+    bool newest;  /* likewise: the entry just written gets INFINITY */
+};
+
+/* Most words of a policy. */
+#define KEEP_WORD_ROOM KV_NOTE_ROOM
+
 /* The attention that a query group of one KV head gave to each entry of the lane, the token's own
-   included, right after its attention. */
+   included, right after its attention. It is for policies with a function of their own. */
 struct keep_attention {
     int32_t layer;
     int32_t head; /* KV head */
@@ -117,18 +136,10 @@ struct keep_attention {
     int32_t n_group;
     const float *weight; /* [n_group][stride] softmax weights, 0 for what is not visible */
     size_t stride;
-    const struct kv_weight_parts *parts; /* NULL: weight is what it says; else it is to be
-                                            multiplied by their factors. For step the last ends
-                                            at n */
     const float *out; /* [n_group][dim_v] what the queries got: the weighted sum of values */
     int32_t slot;     /* of the token's own entry */
-    const float *max; /* [n_group] largest logit, and the sum of exp(logit - max) */
-    const float *sum; /* [n_group]: weight = exp(logit - max) / sum */
     bool add;         /* for step: scores are added to what out has (step_adds) */
     void *scratch;    /* [step_scratch] for step: of this call alone, aligned for any type */
-    float *log_scale; /* for step: its scores are out * exp(*log_scale), where it writes one. That
-                         is for scores of several KV heads that are to be combined and are beyond
-                         floats. A policy's options say whether it does, nothing else */
 };
 
 /* The largest weights that the queries of a repeated text gave to the entries of one lane. */
@@ -206,18 +217,26 @@ struct keep_policy {
        to the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and
        never afterwards. So entries whose first mark is 0 are repeated next. */
     void (*repeated)(const void *params, const struct keep_view *view, const struct keep_repeat *r);
-    /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS: called for every layer, KV head and token,
-       within one lane in the order of tokens. KV heads are served at the same time by several
-       threads. It writes to the marks of that lane, and to the parts of view->state that belong to
-       it alone. view->n_token is the token's position + 1. */
+    /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS, or for overwrite=on: what is noted of weights,
+       out [KEEP_WORD_ROOM]; returns the number of words. A word for marks takes the place of
+       attended, one for steps that of step. NULL: none. */
+    int32_t (*words)(const void *params, struct keep_word *out);
+    /* Where no word does. It is called for every layer, KV head and token, within one lane in the
+       order of tokens. KV heads are served at the same time by several threads. It writes to the
+       marks of that lane, and to the parts of view->state that belong to it alone. view->n_token is
+       the token's position + 1. */
     void (*attended)(const void *params, const struct keep_view *view,
                      const struct keep_attention *a);
     /* Scores of a lane for the rule overwrite=on (rules.c): out[i], [a->n], how much entry i
        deserves to stay. Called right after the attention of a token that was evaluated alone, and
-       after attended. Higher = keep; never NaN, and not negative where it sets *a->log_scale.
-       Writes to out, a->scratch and *a->log_scale alone. NULL: the policy cannot overwrite. */
+       after attended. Higher = keep; never NaN. Writes to out and a->scratch alone. NULL: words or
+       scores_steps do it, or the policy cannot overwrite. */
     void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out);
+    /* score takes nothing but marks and norms: it also scores steps, with a lane that has no pos. */
+    bool scores_steps;
+    /* The words have a step's scores: with these options, or with others, which step does. */
+    bool notes_steps;
     /* Whether step heeds a->add; else that is never set. */
     bool step_adds;
     /* Bytes of a->scratch for a step over n entries; it does not fall with n. NULL: none. */
@@ -471,13 +490,16 @@ struct keep_span {
     int32_t hi;
 };
 
-/* The slots that stay of n entries at ascending positions, all but n_evict of those in the span,
-   ascending in slots; returns their number. The lowest scores go, of equals the older first. With
-   segments the span is cut into that many parts of equal length. Of each part goes its share of
-   n_evict, rounded down, and then the lowest of the rest (docs/policies.md). rank [n] is
-   scratch. */
-int32_t keep_choose(const int32_t *pos, const float *score, int32_t n, struct keep_span span,
-                    int32_t segments, int32_t n_evict, uint32_t *rank, int32_t *slots);
+/* Which n_evict go of n entries at ascending positions, of those in the span: the lowest scores, of
+   equals the older first. With segments the span is cut into that many parts of equal length. Of
+   each part goes its share of n_evict, rounded down, and then the lowest of the rest
+   (docs/policies.md). Once the choice is made, keep_rest leaves in slots [n] those that stay,
+   ascending, and returns their number. */
+struct kv_choose_job keep_choice(const int32_t *pos, const float *score, int32_t n,
+                                 struct keep_span span, int32_t segments, int32_t n_evict,
+                                 int32_t *slots);
+int32_t keep_rest(const struct kv_choose_job *choice, const int32_t *pos, int32_t n,
+                  int32_t *slots);
 
 /* The work of rounds for a sequence. */
 struct keep_tally {
@@ -581,15 +603,26 @@ bool keep_lanes_agree(const struct keep *keep, const struct kv_seq *kv);
 pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longest,
                                bool lanes_differ, pith_error *err);
 
-/* Shows the policy the attention of a token's queries in a lane, where it needs it. Of a step (the
-   item-th of its pass; -1: no step) it takes the scores. One thread for each lane, and of it the
-   tokens in order; thread is below the number that keep_create was told. view as for keep_round,
-   with the token counted; the fields of a for step are filled in here. */
+/* Whether a policy can overwrite. */
+bool keep_policy_steps(const struct keep_policy *policy);
+
+/* The notes that a policy's words for marks are in one lane, out [KV_NOTE_ROOM]; their number. */
+int32_t keep_mark_notes(const struct keep_config *config, const struct keep_view *view,
+                        int32_t layer, int32_t head, struct kv_note *out);
+
+/* Says what is noted of a watched lane's weights, and whether the policy looks at rows. item: of a
+   step its number in the pass; -1: no step. view as for keep_round. */
+void keep_plan_lane(const struct keep *keep, const struct keep_view *view, int32_t item,
+                    struct pi_pass_watched *lane);
+
+/* Shows a policy that looks at rows the attention of a token's queries in a lane, and of a step takes
+   the scores. One thread for each lane, and of it the tokens in order; thread is below the number
+   that keep_create was told. The fields of a for step are filled in here. */
 void keep_attended(const struct keep *keep, const struct keep_view *view, struct keep_attention *a,
                    int32_t item, int32_t thread);
 
-/* After keep_attended for all KV heads of a layer: chooses the entry that the next step overwrites
-   in each lane that holds its budget. It sets that as the lane's victim (kv_seq_aim). lanes_differ:
+/* Once all KV heads of a layer have attended: chooses the entry that the next step overwrites in
+   each lane that holds its budget. It sets that as the lane's victim (kv_seq_aim). lanes_differ:
    keep_lanes_agree does not hold. Different items at the same time. */
 void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
                          int32_t layer, int32_t item, bool lanes_differ);

@@ -78,47 +78,96 @@ static size_t weights_size(const struct policy_model *model, int32_t n_query, in
     return pi_align((size_t)n_query * (size_t)model->n_group * stride_of(n) * sizeof(float), 64);
 }
 
-size_t keep_queries_scratch(const struct policy_model *model, int32_t n_query, int32_t n)
+/* A call in a lane for the next of the last count queries, behind n_done of them. It takes those that
+   lie next to each other in the ring, n_most at most. */
+static struct kv_attend_job job_of(const struct keep_view *view, const struct keep_lane *lane,
+                                   int32_t n_query, int32_t count, int32_t n_done, int32_t n_most)
+{
+    const struct policy_model *m = view->model;
+    struct ring ring = ring_of(view, n_query, lane->layer);
+    int32_t pos = view->n_token - count + n_done, place = pos % n_query;
+    int32_t n = (int32_t)pi_min(pi_min(count - n_done, n_query - place), n_most);
+    return (struct kv_attend_job){
+        .seq = view->kv,
+        .layer = lane->layer,
+        .head = lane->head,
+        .n_tok = n,
+        .n_group = m->n_group,
+        .pos0 = pos,
+        .q = ring.q + (size_t)place * ring.row +
+             (size_t)lane->head * (size_t)m->n_group * (size_t)m->g.dim_k,
+        .q_stride = ring.row,
+        .scale = m->scale,
+        .rope = policy_rope(m, lane->layer),
+    };
+}
+
+/* ---- sums ---- */
+
+/* Rows of weights that are there at once: few enough to stay in a cache. */
+#define SUM_ROWS 32
+
+/* Queries of a call. */
+static int32_t tile_of(const struct policy_model *model, int32_t n_query)
+{
+    return (int32_t)pi_min(n_query, pi_max(1, SUM_ROWS / model->n_group));
+}
+
+size_t keep_queries_sums_scratch(const struct policy_model *model, int32_t n_query, int32_t n)
+{
+    int32_t tile = tile_of(model, n_query);
+    return weights_size(model, 1, n) + weights_size(model, tile, n) +
+           pi_align(kv_attend_scratch_bytes(&model->g, tile * model->n_group), 64);
+}
+
+void keep_queries_sums(const struct keep_view *view, const struct keep_lane *lane, int32_t n_query,
+                       void *scratch, const float **sum, size_t *stride)
+{
+    const struct policy_model *m = view->model;
+    int32_t count = keep_queries_count(view, n_query), tile = tile_of(m, n_query);
+    uint8_t *rows = (uint8_t *)scratch + weights_size(m, 1, lane->n);
+    uint8_t *attend = rows + weights_size(m, tile, lane->n);
+    *stride = stride_of(lane->n);
+    *sum = scratch;
+    struct kv_attend_tap tap = {.weight = (float *)(void *)rows, .row_stride = *stride};
+    const struct kv_note note = {.word = KV_NOTE_SUM,
+                                 .group = KV_GROUP_EACH,
+                                 .n = lane->n,
+                                 .to = scratch,
+                                 .stride = *stride};
+    memset(scratch, 0, weights_size(m, 1, lane->n));
+    for (int32_t n_done = 0; n_done < count;) {
+        struct kv_attend_job job = job_of(view, lane, n_query, count, n_done, tile);
+        job.tap = &tap;
+        job.notes = &note;
+        job.n_note = 1;
+        job.n_later = -1;
+        kv_attend(&job, attend);
+        n_done += job.n_tok;
+    }
+}
+
+/* ---- rows ---- */
+
+size_t keep_queries_logits_scratch(const struct policy_model *model, int32_t n_query, int32_t n)
 {
     return weights_size(model, n_query, n) +
            pi_align(kv_attend_scratch_bytes(&model->g, n_query * model->n_group), 64);
 }
 
-void keep_queries_weights(const struct keep_view *view, const struct keep_lane *lane,
-                          int32_t n_query, bool logits, void *scratch, const float **weight,
-                          size_t *stride)
+void keep_queries_logits(const struct keep_view *view, const struct keep_lane *lane,
+                         int32_t n_query, void *scratch, const float **logit, size_t *stride)
 {
     const struct policy_model *m = view->model;
-    struct ring ring = ring_of(view, n_query, lane->layer);
-    int32_t count = keep_queries_count(view, n_query), n_done = 0;
-    float *rows = scratch;
+    int32_t count = keep_queries_count(view, n_query);
     *stride = stride_of(lane->n);
-    *weight = rows;
-    while (n_done < count) {
-        /* The queries that lie next to each other: all, or those before the ring's end. */
-        int32_t pos = view->n_token - count + n_done, place = pos % n_query;
-        int32_t n = (int32_t)pi_min(count - n_done, n_query - place);
-        float *to = rows + (size_t)n_done * (size_t)m->n_group * *stride;
-        struct kv_attend_tap tap = {.row_stride = *stride};
-        if (logits)
-            tap.logits = to;
-        else
-            tap.weight = to;
-        struct kv_attend_job job = {
-            .seq = view->kv,
-            .layer = lane->layer,
-            .head = lane->head,
-            .n_tok = n,
-            .n_group = m->n_group,
-            .pos0 = pos,
-            .q = ring.q + (size_t)place * ring.row +
-                 (size_t)lane->head * (size_t)m->n_group * (size_t)m->g.dim_k,
-            .q_stride = ring.row,
-            .scale = m->scale,
-            .rope = policy_rope(m, lane->layer),
-            .tap = &tap,
-        };
+    *logit = scratch;
+    for (int32_t n_done = 0; n_done < count;) {
+        struct kv_attend_job job = job_of(view, lane, n_query, count, n_done, count);
+        float *to = (float *)scratch + (size_t)n_done * (size_t)m->n_group * *stride;
+        struct kv_attend_tap tap = {.logits = to, .row_stride = *stride};
+        job.tap = &tap;
         kv_attend(&job, (uint8_t *)scratch + weights_size(m, n_query, lane->n));
-        n_done += n;
+        n_done += job.n_tok;
     }
 }

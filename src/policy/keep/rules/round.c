@@ -71,10 +71,16 @@ static struct keep_part *read_lane(const struct round *r, int32_t layer, int32_t
     return part;
 }
 
-/* Whether work on n entries is worth waking other threads up. */
+/* Work on n entries, about, in multiplications. */
+static int64_t work_of(const struct keep *k, int64_t n)
+{
+    return n * k->model.g.dim_k;
+}
+
+/* Whether it is worth waking other threads up. */
 static bool is_large(const struct keep *k, int64_t n)
 {
-    return n * k->model.g.dim_k >= PARALLEL_MIN;
+    return work_of(k, n) >= PARALLEL_MIN;
 }
 
 /* Compares lanes of the stage that begins at the round's layer with the first lane of their set.
@@ -342,20 +348,24 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 
 /* ---- choosing and dropping ---- */
 
-/* Chooses the entries that stay of the sets [begin, end). */
-static void choose(void *ctx, int64_t begin, int64_t end, int32_t thread)
+/* Chooses the entries that stay of all sets that are due. */
+static void choose(const struct round *r)
 {
-    const struct round *r = ctx;
     const struct keep *k = r->k;
-    for (int64_t s = begin; s < end; s++) {
+    struct kv_choose_list list = {.jobs = k->job, .scratch = k->choose, k->choose_size};
+    for (int32_t s = 0; s < keep_n_set(k); s++) {
         struct keep_set *set = &k->set[s];
         if (!set->due)
             continue;
-        int32_t n_evict = (int32_t)pi_max(0, set->n - set->budget);
-        set->n_kept =
-            keep_choose(set->pos, set->score, set->n, set->span, k->config.rules.segments, n_evict,
-                        k->rank + (size_t)thread * (size_t)k->cap_set, set->slots);
+        k->job[list.n++] =
+            keep_choice(set->pos, set->score, set->n, set->span, k->config.rules.segments,
+                        (int32_t)pi_max(0, set->n - set->budget), set->slots);
+        list.work += work_of(k, set->n);
     }
+    k->stream->device->choose(k->stream, &list);
+    for (int32_t s = 0, i = 0; s < keep_n_set(k); s++)
+        if (k->set[s].due)
+            k->set[s].n_kept = keep_rest(&k->job[i++], k->set[s].pos, k->set[s].n, k->set[s].slots);
 }
 
 /* Where distances are between places within the lane: reads the first entries, which always stay,
@@ -384,7 +394,7 @@ static int32_t slots_of(const struct round *r, struct keep_set *set, int32_t lay
         k->merged[i] = set->pos[set->slots[i]];
         set->n_of[i] = 0;
     }
-    *slots = (int32_t *)(void *)k->rank;
+    *slots = k->kept;
     for (int32_t i = 0; i < part->n; i++) {
         int32_t at = find(k->merged, set->n_kept, part->pos[i]);
         if (at >= 0 && set->n_of[at]++ == 0)
@@ -456,11 +466,8 @@ static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_e
         return PITH_OK;
     score_sets(r, begin, end);
     if (keep_config_allots(&k->config))
-        keep_allot(&k->config, k->set, keep_n_set(k), total_budget(r, begin));
-    int64_t n_entry = 0;
-    for (int32_t s = 0; s < keep_n_set(k); s++)
-        n_entry += k->set[s].due ? k->set[s].n : 0;
-    pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, keep_n_set(k), choose, r);
+        keep_allot(k->stream, &k->config, k->set, k->lane, keep_n_set(k), total_budget(r, begin));
+    choose(r);
     return drop(r, begin, end, err);
 }
 

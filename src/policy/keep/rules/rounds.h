@@ -23,9 +23,7 @@ struct keep_set {
     /* Of allot.c: */
     int32_t first; /* of those that may go */
     int32_t n_may_go;
-    int32_t n_top;   /* how many of the highest scores that compete are its own */
-    int32_t n_equal; /* and are as high as the lowest of those */
-    double wish;     /* positions of those that may go that it should keep */
+    double wish; /* positions of those that may go that it should keep */
 };
 
 /* One lane at a time of each KV head, during a round. */
@@ -67,8 +65,9 @@ struct keep {
     bool told;          /* that a prompt is too long to be pinned */
     uint32_t own_needs; /* of the policy; keep_needs adds what overwriting does */
     int32_t n_thread;
-    int32_t n_scorer; /* threads that score: at most one for each KV head */
-    void *data;       /* of the policy's open */
+    struct pi_stream *stream; /* of the lanes' device, owned */
+    int32_t n_scorer;         /* threads that score: at most one for each KV head */
+    void *data;               /* of the policy's open */
     size_t state_size;
     size_t scratch_size;         /* of a thread's calls to the policy, at the size of cap */
     int32_t cap;                 /* entries of a lane that there is memory for */
@@ -83,9 +82,13 @@ struct keep {
                      set does; owned */
     void *block;  /* the arrays above, and .. owned */
     struct keep_set
-        all;          /* pos, score, n_of and slots of all sets, one behind the other [cap_all] */
-    uint32_t *rank;   /* [n_thread][cap_set] */
-    int32_t *merged;  /* [cap_set] */
+        all;         /* pos, score, n_of and slots of all sets, one behind the other [cap_all] */
+    int32_t *merged; /* [cap_set] */
+    int32_t *kept;   /* [cap_set] slots of one lane */
+    struct kv_choose_job *job;   /* [keep_n_set] choices of the stage */
+    struct kv_choose_lane *lane; /* [keep_n_set] */
+    size_t choose_size;
+    uint8_t *choose;  /* [n_thread][choose_size] of those */
     uint8_t *scratch; /* [n_scorer][scratch_size] */
     struct keep_steps steps;
     struct keep_witness witness; /* dropped NULL: none */
@@ -152,9 +155,10 @@ static inline int32_t keep_stage_layers(const struct keep *k)
 int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head);
 
 /* allot.c. Sets the budget of each of the sets whose lanes share one, a lane each, gathered and
-   scored. Their sum is total, or all entries that they hold and the protected ones. */
-void keep_allot(const struct keep_config *config, struct keep_set *set, int32_t n_set,
-                int64_t total);
+   scored. Their sum is total, or all entries that they hold and the protected ones. lanes [n_set]
+   is scratch. */
+void keep_allot(struct pi_stream *stream, const struct keep_config *config, struct keep_set *set,
+                struct kv_choose_lane *lanes, int32_t n_set, int64_t total);
 /* Entries of the lanes that share a budget with a layer's. */
 int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t layer);
 /* Entries per lane of those, rounded up. */

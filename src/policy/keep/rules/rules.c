@@ -430,7 +430,7 @@ pith_status keep_overwrite_check(const struct keep_config *c, pith_error *err)
     const struct keep_rules *r = &c->rules;
     if (!r->overwrite)
         return PITH_OK;
-    if (c->policy->step == NULL)
+    if (!keep_policy_steps(c->policy))
         return pi_fail(err, PITH_INVALID,
                        "keep: overwrite: on: %s has no score for single steps, only for rounds",
                        c->policy->name);

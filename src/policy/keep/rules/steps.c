@@ -1,9 +1,9 @@
 /*
  * steps.c - overwriting: a lane that holds its budget takes the token of a step in the place of an
- * entry. That is the entry that the last step's attention scored lowest. It hands the weights of a
- * pass to the policy, takes its scores, and combines the scores of lanes that keep the same
- * positions. Then it sets each lane's victim (kv_seq_aim). When a round comes before is budget.c's;
- * only kv/ changes the cache.
+ * entry. That is the entry that the last step's attention scored lowest. The policy's words say
+ * what is noted of a pass's weights; where it has none it looks at rows. Scores of lanes that keep
+ * the same positions are combined, and each lane's victim is set (kv_seq_aim). When a round comes
+ * before is budget.c's; only kv/ changes the cache.
  *
  * Invariant: what is chosen depends on the scores and positions of the layer's lanes alone. KV
  * heads are scored by several threads, and combined in their order. That is done at once, while the
@@ -106,8 +106,93 @@ static bool adds_at_once(const struct keep *k)
            k->config.rules.combine == KEEP_MEAN && !k->steps.lanes_differ;
 }
 
-/* The scores of a step in a lane, into its row, or, if its turn has come, into the first one's.
-   Rows of different scales wait until all are known. */
+bool keep_policy_steps(const struct keep_policy *p)
+{
+    return p->step != NULL || p->scores_steps || p->notes_steps;
+}
+
+/* The words of a policy for marks, or for steps. */
+static int32_t words_of(const struct keep_config *c, bool step, struct keep_word *out)
+{
+    struct keep_word all[KEEP_WORD_ROOM];
+    int32_t n_all = c->policy->words != NULL ? c->policy->words(&c->params, all) : 0, n = 0;
+    for (int32_t i = 0; i < n_all; i++)
+        if (all[i].step == step)
+            out[n++] = all[i];
+    return n;
+}
+
+int32_t keep_mark_notes(const struct keep_config *c, const struct keep_view *view, int32_t layer,
+                        int32_t head, struct kv_note *out)
+{
+    struct keep_word word[KEEP_WORD_ROOM];
+    int32_t n = words_of(c, false, word);
+    const float *first = n > 0 ? keep_marks(view, layer, head, 0) : NULL;
+    bool several = n > 0 && keep_config_marks(c) > 1;
+    for (int32_t i = 0; i < n; i++)
+        out[i] = (struct kv_note){
+            .word = word[i].word,
+            .group = word[i].group,
+            .from = word[i].last > 0 ? view->n_prompt - word[i].last : 0,
+            .to = keep_marks(view, layer, head, word[i].mark),
+            .stride = several ? (size_t)(keep_marks(view, layer, head, 1) - first) : 0,
+            .threshold = word[i].threshold,
+            .window = word[i].window,
+        };
+    return n;
+}
+
+/* A step's word. */
+static struct kv_note note_of_step(const struct keep *k, const struct keep_view *view,
+                                   const struct keep_word *word, int32_t item,
+                                   const struct pi_pass_watched *lane)
+{
+    struct kv_note note = {
+        .word = word->word,
+        .group = word->group,
+        .to = row_of(k, item, lane->head),
+        .newest = word->newest ? lane->slot : -1,
+        .number = lane->head,
+    };
+    if (word->word != KV_NOTE_NORM)
+        return note;
+    note.norm = keep_norms(view, lane->layer, lane->head);
+    if (word->plain)
+        note.log_scale = log_scales_of(k, item) + lane->head;
+    if (!word->plain && adds_at_once(k)) {
+        note.first = row_of(k, item, 0);
+        note.n_sum = &k->steps.combined[item].n_head;
+    }
+    return note;
+}
+
+/* Whether the item's tokens count for marks. */
+static bool marks_tokens(const struct keep *k, int32_t item)
+{
+    return (k->own_needs & KEEP_NEED_WEIGHTS) != 0 ||
+           ((k->own_needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0);
+}
+
+void keep_plan_lane(const struct keep *k, const struct keep_view *view, int32_t item,
+                    struct pi_pass_watched *lane)
+{
+    struct keep_word word[KEEP_WORD_ROOM];
+    if (marks_tokens(k, item)) {
+        lane->n_note = keep_mark_notes(&k->config, view, lane->layer, lane->head, lane->note);
+        lane->rows = lane->n_note == 0;
+    }
+    if (item < 0 || !keep_overwrites(k))
+        return;
+    assert(item < k->steps.n_item &&
+           kv_lane_len(view->kv, lane->layer, lane->head) <= k->steps.cap);
+    int32_t n = words_of(&k->config, true, word);
+    log_scales_of(k, item)[lane->head] = 0.0f;
+    for (int32_t i = 0; i < n; i++)
+        lane->note[lane->n_note++] = note_of_step(k, view, &word[i], item, lane);
+    lane->rows = lane->rows || (n == 0 && k->config.policy->step != NULL);
+}
+
+/* The scores of a step in a lane, into its row, or, if its turn has come, into the first one's. */
 static void take_scores(const struct keep *k, const struct keep_view *view,
                         struct keep_attention *a, int32_t item)
 {
@@ -115,14 +200,7 @@ static void take_scores(const struct keep *k, const struct keep_view *view,
     bool at_once = adds_at_once(k);
     a->add =
         at_once && a->head > 0 && atomic_load_explicit(n_combined, memory_order_acquire) == a->head;
-    a->log_scale = log_scales_of(k, item) + a->head;
-    *a->log_scale = NAN;
     k->config.policy->step(&k->config.params, view, a, row_of(k, item, a->add ? 0 : a->head));
-    if (!isnan(*a->log_scale)) {
-        assert(!a->add); /* nor did the first head's row come without a scale */
-        return;
-    }
-    *a->log_scale = 0.0f;
     if (at_once && (a->add || a->head == 0))
         atomic_store_explicit(n_combined, a->head + 1, memory_order_release);
 }
@@ -131,14 +209,26 @@ void keep_attended(const struct keep *k, const struct keep_view *view, struct ke
                    int32_t item, int32_t thread)
 {
     struct keep_view whole = keep_view_complete(k, view);
-    if ((k->own_needs & KEEP_NEED_WEIGHTS) != 0 ||
-        ((k->own_needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0))
-        k->config.policy->attended(&k->config.params, &whole, a);
-    if (item < 0 || !keep_overwrites(k))
+    const struct keep_policy *p = k->config.policy;
+    struct keep_word word[KEEP_WORD_ROOM];
+    if (marks_tokens(k, item) && p->attended != NULL && words_of(&k->config, false, word) == 0)
+        p->attended(&k->config.params, &whole, a);
+    if (item < 0 || !keep_overwrites(k) || p->step == NULL || words_of(&k->config, true, word) > 0)
         return;
-    assert(item < k->steps.n_item && a->n <= k->steps.cap);
     a->scratch = k->steps.scratch + (size_t)thread * k->steps.scratch_size;
     take_scores(k, &whole, a, item);
+}
+
+/* Scores of marks alone, which attention has brought up to date. */
+static void score_marks(const struct keep *k, const struct keep_view *view, int32_t layer,
+                        int32_t item)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    for (int32_t h = 0; k->config.policy->scores_steps && h < k->model.g.n_head; h++) {
+        const struct keep_lane lane = {
+            .layer = layer, .head = h, .n = kv_lane_len(view->kv, layer, h)};
+        k->config.policy->score(&k->config.params, &whole, &lane, row_of(k, item, h));
+    }
 }
 
 /* Multiplies n scores by exp(scale - largest), which is at most 1. INFINITY, the score of entries
@@ -388,6 +478,7 @@ static void choose_uneven(const struct keep *k, struct kv_seq *kv, const struct 
 void keep_choose_victims(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                          int32_t layer, int32_t item, bool lanes_differ)
 {
+    score_marks(k, view, layer, item);
     if (k->config.rules.granularity == KEEP_LAYER_HEAD)
         choose_alone(k, kv, view, layer, item);
     else if (lanes_differ)

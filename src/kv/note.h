@@ -1,0 +1,70 @@
+/*
+ * note.h - what attention notes beside the entries of a lane: the vocabulary of policies that watch
+ * weights. A device does it where the weights are; who needs more gets rows on the host.
+ */
+#ifndef PI_KV_NOTE_H
+#define PI_KV_NOTE_H
+
+#include <stdatomic.h>
+
+#include "base/base.h"
+
+/* How the weights that a group of query heads gave to an entry become one. */
+enum kv_group {
+    KV_GROUP_MEAN,
+    KV_GROUP_MAX,
+    KV_GROUP_SUM,
+    KV_GROUP_EACH, /* they do not: every query head has a row */
+};
+
+/* w: the weight that a token's queries gave to entry i, of those that the token sees. */
+enum kv_note_word {
+    KV_NOTE_SUM,  /* to[i] += w */
+    KV_NOTE_SEEN, /* to[i] += 1 */
+    KV_NOTE_MOST, /* to[i] = the largest w so far, times the token's scale */
+    KV_NOTE_LAST, /* to[i] = w of the last token, the mean as a quotient */
+    KV_NOTE_TIME, /* to[i] = the token's position + 1 where w >= threshold */
+    KV_NOTE_GAPS, /* where w >= threshold to[i] = the token's position + 2, before that one less than
+                     at the first token, and row 1 has the longest time between two such */
+    KV_NOTE_LOW,  /* bit (position mod window) of to's rows, 32 bits in each: whether w < 1 / n, n
+                     the entries that the token sees */
+    KV_NOTE_NORM, /* to[i] = w times the norm of the entry's value: LongFlow's contribution */
+};
+
+/* One word of one lane. Arrays are the host's, and valid until the call returns. */
+struct kv_note {
+    enum kv_note_word word;
+    enum kv_group group; /* EACH goes with SUM and MOST, MEAN alone with NORM */
+    int32_t from;        /* tokens at lower positions are left out */
+    int32_t n;           /* no more than the first n entries are noted; 0: all */
+    float *to;           /* [rows][stride] */
+    size_t stride;
+    float threshold;
+    int32_t window;     /* of LOW */
+    const float *scale; /* of MOST: [tokens] from position pos0 on; NULL: 1 */
+    int32_t pos0;
+    /* Of NORM: */
+    const uint16_t *norm; /* [entries] bf16 */
+    float
+        *log_scale; /* not NULL: exp(logit) counts in the place of the weight. What to gets is times
+                         exp(*log_scale), which is written */
+    int32_t newest; /* this entry gets INFINITY; -1: none does */
+    /* Lanes of a layer that may be added up: where `first` has the sum of the lanes before number,
+       this lane's is added there, and not written to `to`. A device may leave all in `to`. */
+    float *first;
+    _Atomic int32_t *n_sum; /* lanes that are in first; NULL: each stands alone */
+    int32_t number;
+};
+
+/* Most words of a lane. */
+#define KV_NOTE_ROOM 3
+
+/* Entries that kv_group_weights takes at once: a part of the stack that stays in the first cache. */
+#define KV_GROUP_BLOCK 128
+
+/* out[i], [n], n <= KV_GROUP_BLOCK: the weights that n_group rows [stride] gave to an entry as one.
+   Heads are added in ascending order; the mean is the sum times 1 / n_group. */
+void kv_group_weights(const float *weight, size_t stride, int32_t n_group, enum kv_group how,
+                      int32_t n, float *out);
+
+#endif
