@@ -24,8 +24,8 @@ enum kv_note_word {
     KV_NOTE_MOST, /* to[i] = the largest w so far, times the token's scale */
     KV_NOTE_LAST, /* to[i] = w of the last token, the mean as a quotient */
     KV_NOTE_TIME, /* to[i] = the token's position + 1 where w >= threshold */
-    KV_NOTE_GAPS, /* where w >= threshold to[i] = the token's position + 2, before that one less than
-                     at the first token, and row 1 has the longest time between two such */
+    KV_NOTE_GAPS, /* where w >= threshold to[i] = the token's position + 2. At the first token that
+                     sees the entry it begins one lower. Row 1 has the longest time between uses */
     KV_NOTE_LOW,  /* bit (position mod window) of to's rows, 32 bits in each: whether w < 1 / n, n
                      the entries that the token sees */
     KV_NOTE_NORM, /* to[i] = w times the norm of the entry's value: LongFlow's contribution */
@@ -45,12 +45,11 @@ struct kv_note {
     int32_t pos0;
     /* Of NORM: */
     const uint16_t *norm; /* [entries] bf16 */
-    float
-        *log_scale; /* not NULL: exp(logit) counts in the place of the weight. What to gets is times
-                         exp(*log_scale), which is written */
-    int32_t newest; /* this entry gets INFINITY; -1: none does */
-    /* Lanes of a layer that may be added up: where `first` has the sum of the lanes before number,
-       this lane's is added there, and not written to `to`. A device may leave all in `to`. */
+    float *log_scale; /* not NULL: exp(logit) counts in the place of the weight. The result is `to`
+                         times exp(*log_scale), which is written */
+    int32_t newest;   /* this entry gets INFINITY; -1: none does */
+    /* Lanes of a layer that may be added up. Where `first` has the sum of the lanes before number,
+       this lane's is added there, in the place of `to`. A device may leave all in `to`. */
     float *first;
     _Atomic int32_t *n_sum; /* lanes that are in first; NULL: each stands alone */
     int32_t number;
