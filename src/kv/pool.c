@@ -307,7 +307,7 @@ static int32_t lowest_free(const struct kv_class *kind)
 }
 
 /*
- * A free page for entry n of a table: the one behind the page of entry n - 1. Where that page is
+ * A free page for entry n of a table: the one after the page of entry n - 1. Where that page is
  * taken, a new run begins, and the pages that the table cannot fill yet are reserved for it. The
  * reservation is no promise: where no other page is free, any lane takes a reserved one.
  */

@@ -1,5 +1,5 @@
 /*
- * delta.h - what families with gated delta nets share: their keys, which of their layers have one,
+ * delta.h - the common part of families with gated delta nets: their keys, their layers with one,
  * and the bytes of their state.
  */
 #ifndef PI_DELTA_H

@@ -24,8 +24,8 @@ struct pi_rope_keys {
     int32_t n_rot;       /* rotated dimensions */
     bool longrope;       /* tensors of factors for short and for long contexts are looked for */
     bool log_multiplier; /* YaRN's log multiplier counts */
-    bool
-        log_in_scale; /* where there is one, what YaRN does to magnitudes is in the family's scale */
+    bool log_in_scale;   /* where there is one, the family's scale includes YaRN's factor of
+                         magnitudes */
     int32_t n_ctx_train; /* trained context */
     int32_t n_ctx;       /* positions in use, which the factors are chosen by */
 };
