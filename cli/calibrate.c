@@ -523,7 +523,7 @@ static const struct command command_inspect = {
 static const struct command *const calibrate_commands[] = {
     &command_queries, &command_importance, &command_loki, &command_share, &command_inspect, NULL};
 
-/* Earlier, an option chose the command; what stands in its place now, "" for nothing. */
+/* Earlier, an option chose the command; its present form, "" for none. */
 static const struct command_older older[] = {
     {"--inspect", "", "inspect"}, {"--importance", "", "importance"},
     {"--share", "", "share"},     {"--loki", "--output", "loki"},

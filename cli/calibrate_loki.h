@@ -20,7 +20,7 @@ void loki_write(const struct session *s, const struct loki_source *from, bool pr
 /* Whether the file is one of bases, by its first bytes. */
 bool loki_is_file(const char *path);
 
-/* Draws it; model (NULL: none) is what it must be of. */
+/* Draws it; model (NULL: any) is the model that it must belong to. */
 void loki_inspect(const char *path, const pith_model *model);
 
 #endif

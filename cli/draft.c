@@ -49,7 +49,7 @@ static int32_t tokens_of(const struct session *s, int32_t most)
     return tokens < most ? (int32_t)tokens : most;
 }
 
-/* Of --kv-memory the drafting model gets what it takes of as many tokens as the other. */
+/* Of --kv-memory the drafting model gets enough for as many tokens as the other. */
 static void share_memory(struct session *s, int32_t n, pith_engine_params *p)
 {
     pith_error err;

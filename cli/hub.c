@@ -32,7 +32,7 @@
 #define FIRST_WAIT 0.5 /* seconds before the second try; twice as many before each later one */
 #define SILENCE_S 60L  /* without a byte the connection is given up */
 
-/* ---- who is asked ---- */
+/* ---- addresses ---- */
 
 struct hub {
     const char *repo; /* for sentences; borrowed */

@@ -195,7 +195,7 @@ static int64_t count_bytes(const struct model_entry *e)
     return json_array_size(files) > 0 ? size : -1;
 }
 
-/* Reads a model's JSON; what somebody broke is as if it were not there. */
+/* Reads a model's JSON; a damaged file counts as absent. */
 static bool read_entry(char *path, struct model_entry *out)
 {
     struct model_name name;

@@ -220,8 +220,8 @@ char *eval_utf8(const char *text);
 /* A whole file without a byte order mark, terminated; the caller frees. IO, NOMEM. */
 pith_status eval_read_file(const char *path, char **text, size_t *len, pith_error *err);
 
-/* Whether a file can be written there, before anything is computed for it: leaves what there is as
-   it is. IO names the path and the reason. */
+/* Whether a file can be written there, before anything is computed for it; leaves a present file
+   unchanged. IO names the path and the reason. */
 pith_status eval_check_file(const char *path, pith_error *err);
 
 /* Writes a text to a file that appears whole or not at all; where the path is a device, to the

@@ -84,7 +84,7 @@ static int32_t common(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n
     return n;
 }
 
-/* Finds the tokens that all prompts of the text have in front, whatever is asked. They end where a
+/* Finds the tokens that all prompts of the text have in front, for all questions. They end where a
    text that goes on with a digit parts from them. The tokens that join text and question are read
    with the question. */
 static pith_status find_reading(const struct facts_run *r, const struct facts_text *t,

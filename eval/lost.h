@@ -11,8 +11,8 @@
 
 /*
  * One KV head. A policy judged keys 0 .. n_read - 1. Query t comes t tokens after them and sees the
- * keys 0 .. n_read + t, of which it itself is the last. All keys from n_read on are there whatever
- * the policy did.
+ * keys 0 .. n_read + t, of which it itself is the last. All keys from n_read on are there under
+ * every policy.
  */
 struct lost_job {
     const float *q; /* query (t, g) at q + t * q_stride + g * dim_k, after rotation */

@@ -191,7 +191,7 @@ pith_status eval_fit(const char *name, eval_build_fn *build, void *user, int32_t
         lo = hi;
         lo_token = hi_token;
     }
-    if (hi_token <= n_token) /* the largest fits; it is what was built last */
+    if (hi_token <= n_token) /* the largest fits; it is the last one built */
         return PITH_OK;
 
     for (int round = 0; hi - lo > 1; round++) {

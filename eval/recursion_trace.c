@@ -202,7 +202,7 @@ static int32_t items(struct line part, const char *sep)
     return n;
 }
 
-/* Whether item i of a list "1 Maria, 2 Anton" names somebody who is in the other list too. */
+/* Whether item i of a list "1 Maria, 2 Anton" is a name in the other list too. */
 static int32_t common_names(struct line a, struct line b)
 {
     int32_t n = 0;

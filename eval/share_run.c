@@ -133,7 +133,7 @@ static pith_status submit_all(struct runner *r, struct place *places, pith_error
     return status;
 }
 
-/* Adds a step that took so long to the means, which are sums until the end. */
+/* Adds a step's time to the means, which are sums until the end. */
 static void look(struct runner *r, double seconds, double cpu_s, int32_t n_ended)
 {
     struct share_run *run = r->run;

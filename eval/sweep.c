@@ -1,9 +1,8 @@
 /*
  * sweep.c - runs the cells of a plan that have no result yet, and makes the table of all of them.
  *
- * A cell is known by its hash alone. So results stay good whatever is renamed or put in another
- * order, and a changed setting runs anew beside them. The model is loaded only when something is
- * left to run.
+ * A cell is known by its hash alone. So results stay good after renaming or reordering, and a
+ * changed setting runs anew beside them. The model is loaded only when something is left to run.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -22,7 +22,7 @@ static pith_status system_failure(pith_error *err, const char *path, const char 
     return eval_fail(err, PITH_IO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* A wrong name must not cost anybody a file: only results, whole or half written, are cut off or
+/* A wrong name must not destroy a file: only results, whole or half written, are cut off or
    emptied. */
 static pith_status read_back(struct sweep_log *log, bool fresh, pith_error *err)
 {

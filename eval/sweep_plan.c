@@ -313,7 +313,7 @@ static pith_status add_cell(struct reader *r, int32_t task, int64_t seed, int32_
     c->key = key.data;
     uint64_t hash = sweep_hash_text(r->hash, plan->tasks[task].hash);
     hash = sweep_hash_text(hash, c->keep);
-    if (c->read != NULL) /* without one a cell is what it was before there were any */
+    if (c->read != NULL) /* without one the hash is as before read policies existed */
         hash = sweep_hash_text(hash, c->read);
     if (p->recall != NULL)
         hash = sweep_hash_text(sweep_hash_text(hash, "recall"), p->recall);

@@ -36,7 +36,7 @@ char *sweep_path(const char *folder, const char *path);
 #define SWEEP_HASH_START 0xcbf29ce484222325u
 uint64_t sweep_hash(uint64_t hash, const void *bytes, size_t len);
 /* The same of a text with its terminator, so that "ab" and "c" are not "a" and "bc"; NULL differs
-   from all. Of a value: whatever the order of its keys; false when out of memory. */
+   from all. Of a value: for any order of its keys; false when out of memory. */
 uint64_t sweep_hash_text(uint64_t hash, const char *text);
 bool sweep_hash_json(uint64_t *hash, const json_t *value);
 

@@ -29,7 +29,7 @@ CLEAN = ["include", "cli", "eval", "server", "bench", "examples", "fuzz", "tests
 DATA = {"facts_pool.c", "recursion_paper.c", "ruler_niah.c", "tools_grammar.c", "words.c"}
 # Words that name no thing and no person. A sentence with one of them has a plainer form: "the bytes
 # of a page", not "what a page takes"; "no thread waits", not "nobody waits".
-VAGUE = re.compile(r"\b(nobody|whoever|those of|so many|of what|what an?)\b", re.I)
+VAGUE = re.compile(r"\b(nobody|anybody|somebody|whoever|those of|so many|of what|what an?)\b", re.I)
 # Subjects that are neither: the sentence begins with a clause in place of a noun. Questions may.
 SQL = re.compile(r"[A-Z]+ [A-Z]+ ")
 HEAD = re.compile(r"\w+\.[ch] - ")  # the name at the top of a file

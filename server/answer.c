@@ -162,7 +162,7 @@ static void on_gone(void *user)
     cancel_all(user);
 }
 
-/* When a slot in the queue may be free: by what those that run have taken so far on the mean. */
+/* When a slot in the queue may be free: by the mean time of the running requests so far. */
 static int32_t retry_after(struct server *s)
 {
     pith_scheduler_stats stats;

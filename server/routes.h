@@ -16,7 +16,7 @@ enum route_thread {
 
 enum route_access {
     ROUTE_KEYED,   /* with a key, where keys are asked for */
-    ROUTE_OPEN,    /* for everybody */
+    ROUTE_OPEN,    /* without a key */
     ROUTE_PRIVATE, /* shows what others wrote: with a key, or without keys to this machine alone */
 };
 

@@ -30,12 +30,12 @@ struct viewer {
 /* The stream that the viewers of one conversation read. */
 struct watch {
     struct watch *next;
-    uint64_t session;        /* 0: none, so whatever is followed */
+    uint64_t session;        /* 0: none, so it follows any */
     struct serve_view *view; /* owned */
     struct viewer *viewers;  /* owned; at least one between ticks */
 };
 
-/* ---- what there is to see ---- */
+/* ---- views ---- */
 
 struct items {
     struct serve_view_item *item; /* [n], owned */
@@ -212,8 +212,8 @@ void view_events(struct exchange *ex)
     serve_view_text_free(json);
 }
 
-/* Tells all viewers of a watch, NULL: nothing but that the server is there, and lets those go who
-   do not listen any more. */
+/* Tells all viewers of a watch, NULL: only that the server is there, and drops viewers that do not
+   listen any more. */
 static void tell_all(struct watch *w, const char *json, size_t len)
 {
     double now = server_now();

@@ -21,7 +21,7 @@ void pi_lock_destroy(struct pi_lock *lock); /* no thread holds it or waits */
 void pi_lock_take(struct pi_lock *lock);
 void pi_lock_give(struct pi_lock *lock);
 
-/* Lets everybody who waits look again; the caller holds the lock. */
+/* Wakes all threads that wait; the caller holds the lock. */
 void pi_lock_wake(struct pi_lock *lock);
 
 /* Gives the lock, which the caller holds, waits to be woken until a time of pi_time_s, and takes it

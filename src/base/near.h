@@ -1,5 +1,5 @@
 /*
- * near.h - what somebody may have meant who wrote a name that there is not.
+ * near.h - suggests the nearest known name for an unknown one.
  */
 #ifndef PI_NEAR_H
 #define PI_NEAR_H

@@ -1,4 +1,4 @@
-/* number.h - numbers in text, written as in C whatever the locale of the process says. */
+/* number.h - numbers in text, written as in the C locale under every locale. */
 #ifndef PI_NUMBER_H
 #define PI_NUMBER_H
 

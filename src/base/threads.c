@@ -33,12 +33,13 @@
 #define SPAN_ITEMS ((int64_t)UINT32_MAX) /* of a loop, at most */
 #define RANGES_PER_THREAD 4              /* so that a slow thread can leave some to others */
 
-/* How long who waits looks before it sleeps. Within a token loops follow each other by 5 to 40
-   microseconds; going to sleep and waking takes about 50. */
+/* How long a waiting thread spins before it sleeps. Within a token loops follow each other by 5 to
+   40 microseconds; going to sleep and waking takes about 50. */
 #define SPIN_NS (100 * MICROSECOND)
-/* Between two looks at the clock: the thread was not running, somebody else wants the processor. */
+/* A gap between two readings of the clock: the thread was not running, because other work needs the
+   processor. */
 #define OFF_NS (100 * MICROSECOND)
-#define CALM_NS (10 * MILLISECOND) /* no looking for so long after that */
+#define CALM_NS (10 * MILLISECOND) /* no spinning for this long after that */
 
 /* A helper's credit is the time that it has saved. The time is taken off that its callers have
    waited for it or worked alone because it did not come. Below zero it rests. */
@@ -145,8 +146,8 @@ static bool is_asked(uintptr_t task)
     return task > ENDED && (task & BEGUN) == 0;
 }
 
-/* Looks for a while whether *task is no longer what it was. Returns false where that took too long,
-   or where the thread lost its processor in between: *off. */
+/* Spins until *task has changed, for a limited time. Returns false where that took too long, or
+   where the thread lost its processor in between: *off. */
 static bool look(_Atomic uintptr_t *task, uintptr_t was, int64_t start, bool *off)
 {
     *off = false;
@@ -382,7 +383,7 @@ static void await_helper(struct helper *h, const struct loop *loop, int64_t now)
     atomic_store(&h->awaited, 0);
 }
 
-/* Takes the loop from those who have not begun, waits for the others, and frees all. */
+/* Takes the loop from threads that have not begun, waits for the others, and frees all. */
 static void collect(struct helper *helpers, struct loop *loop)
 {
     int64_t now = pi_time_ns();

@@ -1,8 +1,8 @@
 /*
  * threads.h - parallel loops. Bodies write disjoint ranges, so results never depend on the number
- * of threads or on who took which item. The calling thread does the items that no helper has begun,
- * so a loop never waits for a thread that the system does not run. Loops may stand inside of loops,
- * and any number of threads may run loops at the same time.
+ * of threads or on the thread that took an item. The calling thread does the items that no helper
+ * has begun, so a loop never waits for a thread that the system does not run. Loops may stand
+ * inside of loops, and any number of threads may run loops at the same time.
  */
 #ifndef PI_THREADS_H
 #define PI_THREADS_H
@@ -23,15 +23,16 @@ void pi_parallel_ranges(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
    items that others have left, from the end: items are of unequal cost. */
 void pi_parallel_items(int32_t n_thread, int64_t n, pi_job_fn *fn, void *ctx);
 
-/* Processors this process may use, at least 1, as they were when somebody first asked. No loop has
-   more threads than that, however many it asks for: they would wait for each other. */
+/* Processors this process may use, at least 1, counted at the first call. No loop has more threads
+   than that, however many it asks for: they would wait for each other. */
 int32_t pi_thread_count(void);
 
 /* Of n_thread threads how many a loop of this many multiplications is worth: one, where waking and
    awaiting others costs more than they save. */
 int32_t pi_threads_worth(int32_t n_thread, int64_t work);
 
-/* For tests: as if this were the number of processors; 0: what there are. No loop runs meanwhile. */
+/* For tests: as if this were the number of processors; 0: the real number. No loop runs
+   meanwhile. */
 void pi_thread_assume(int32_t n_processor);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * wait.c - sleep over the futex of Linux, or over one lock and condition for all words elsewhere
- * (and with PITH_NO_FUTEX, so that tests reach it). Neither knows who waits for what. Invariant: a
- * thread does not sleep on when its word was changed before pi_wait_wake.
+ * (and with PITH_NO_FUTEX, so that tests reach it). It does not know the purpose of a wait.
+ * Invariant: a thread does not sleep on when its word was changed before pi_wait_wake.
  */
 #define _GNU_SOURCE
 #include "base/wait.h"

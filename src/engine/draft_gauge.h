@@ -1,8 +1,7 @@
 /*
- * draft_gauge.h - whether a draft pays, and how long it had better be: what was measured of passes
- * and of drafts so far, as numbers. It decides how many tokens are drafted, and never which token
- * comes next. So times may differ from run to run, and texts do not. It knows neither tokens nor
- * sequences.
+ * draft_gauge.h - decides whether a draft pays, and its best length, from the measured times of
+ * passes and drafts. It decides how many tokens are drafted, and never which token comes next. So
+ * times may differ from run to run, and texts do not. It knows neither tokens nor sequences.
  *
  * Let p be the chance that a drafted token comes true behind others that did. Then a draft of k
  * tokens gives 1 + p + ... + p^k tokens in place of one. A pass of n rows takes c(n) times as long
@@ -64,7 +63,7 @@ int32_t draft_gauge_plan(struct draft_gauge *g, const struct draft_cost *c, int 
 /* A draft of n tokens was tried, of which the first n_came came true; n 0: a token came without. */
 void draft_gauge_note(struct draft_gauge *g, int kind, int32_t n, int32_t n_came);
 
-/* The model took so long for n tokens of drafts; guess_s: what one was thought to take. */
+/* The model took this long for n tokens of drafts; guess_s: the guess for one. */
 void draft_gauge_note_each(struct draft_gauge *g, int32_t n, double seconds, double guess_s);
 
 #endif

@@ -4,7 +4,7 @@
  * compared one by one, so that a hash may lie. A text that is edited follows its source with gaps.
  * So the places around the one that the last draft would have come to are looked at first.
  *
- * Invariant: a search looks at a bounded number of places, whatever the text.
+ * Invariant: a search looks at a bounded number of places in any text.
  */
 #include "engine/draft_lookup.h"
 

@@ -2,10 +2,10 @@
  * eval.c - tokens into sequences. It splits a batch into passes of at most `chunk` tokens, and
  * reserves the memory of all of them first. When anything fails it rolls every sequence back. A
  * pass also ends where a keep round is due, and before the tokens that recall together. So both
- * come at the same tokens whatever the chunk and the company. Invariant: after pith_batch_eval each
- * sequence has all of its item's tokens, or none. A cancelled evaluation that had evicted entries,
- * or shall keep the tokens that it read, leaves the tokens of whole passes. A pass that was stopped
- * on its way is taken back.
+ * come at the same tokens for any chunk and any other sequences. Invariant: after pith_batch_eval
+ * each sequence has all of its item's tokens, or none. A cancelled evaluation that had evicted
+ * entries, or shall keep the tokens that it read, leaves the tokens of whole passes. A pass that
+ * was stopped on its way is taken back.
  */
 #include "base/mem.h"
 #include "engine/schedule.h"
@@ -191,7 +191,7 @@ static bool is_told(const struct pith_engine *e, const pith_batch_item *items, i
     return reads;
 }
 
-/* Whether an evaluation that is cancelled now leaves the sequence with what it has read. */
+/* Whether an evaluation that is cancelled now leaves the sequence with the tokens it has read. */
 static bool keeps_passes(const struct pith_engine *e, const pith_batch_item *item,
                          const struct pi_item_state *state)
 {

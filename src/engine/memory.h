@@ -30,7 +30,7 @@ pith_status pi_memory_reserve(struct pi_memory *m, int32_t n, pith_error *err);
 /* After a pass: forgets what no later token sees. more: the reservation goes on. */
 void pi_memory_settle(struct pi_memory *m, bool more);
 /* Of the tokens [from, to), which are evaluated together, those that the first pass may have at
-   most. The state behind them had better be kept. All where there is no state. */
+   most. The state after them should be kept. All where there is no state. */
 int32_t pi_memory_until_state(const struct pi_memory *m, int32_t from, int32_t to);
 /* After that pass, which ended at n_token, in an evaluation up to `to`. */
 void pi_memory_note(struct pi_memory *m, int32_t n_token, int32_t to);

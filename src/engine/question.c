@@ -2,7 +2,7 @@
  * question.c - the question of a message, and where it begins in the tokens that the message
  * became. It knows texts and tokens, and does nothing with the place itself.
  *
- * Invariant: a place is between two tokens of the prompt, so whatever is put there, the tokens on
+ * Invariant: a place is between two tokens of the prompt, so for any inserted text, the tokens on
  * both sides are the prompt's.
  */
 #include "engine/question.h"

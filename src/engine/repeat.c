@@ -1,6 +1,6 @@
 /*
- * repeat.c - lets the model repeat what it has read, for a keep policy that wants to know which
- * entries that takes (KEEP_NEED_REPEAT). When a prompt is in, before its round, the tokens whose
+ * repeat.c - lets the model repeat the text that it has read, for a keep policy that ranks entries
+ * by their use in that (KEEP_NEED_REPEAT). When a prompt is in, before its round, the tokens whose
  * entries have no mark yet are evaluated once more. A fork that is thrown away does that behind a
  * request to repeat them. The most that its queries give to the sequence's entries is shown to the
  * policy. Long texts are repeated in parts, each by a fork of its own, behind the last tokens of

@@ -27,8 +27,8 @@ struct kv_codec;
  *                   [P][dim / group] or [dim / group][P]         [P][dim / group]
  *   behind both     what the geometry's index has (struct kv_page_layout)
  *
- * Positions int32 [P] lie apart, in an array of all pages of a class (kv_class.pos): what only asks
- * where entries stand reads no page.
+ * Positions int32 [P] lie apart, in an array of all pages of a class (kv_class.pos): a search by
+ * position reads no page.
  *
  * If values are parts of keys (kv_geometry.v_in_k), keys are stored entry by entry and V has no
  * bytes. A value is a stretch of its key's row, with K's distance from one row to the next.
@@ -52,7 +52,7 @@ struct kv_page_layout {
     size_t v_scale;
     size_t stored; /* bytes of these parts, from which the following parts are made (a multiple of
                       64) */
-    size_t saved;  /* the same with positions behind them, as files have pages */
+    size_t saved;  /* the same with positions after them, as files have pages */
 
     /* index.c; where the geometry has them */
     size_t norm;       /* f32 [P] */

@@ -1,7 +1,7 @@
 /*
- * count.c - the pages that a few sequences hold together, each once: what would come free, or be
- * shared by fewer, without them. It marks pages in the pool's scratch of counts, which is zero
- * between two counts. So every counted sequence is uncounted before any other code looks.
+ * count.c - the pages that a few sequences hold together, each once: the pages that would come
+ * free, or be shared by fewer, without them. It marks pages in the pool's scratch of counts, which
+ * is zero between two counts. So every counted sequence is uncounted before any other code looks.
  */
 #include "kv/count.h"
 #include "kv/state_internal.h"

@@ -245,8 +245,9 @@ void kv_cache_give_back(struct kv_cache *cache)
         give_back(cache->device, &cache->kind[i]);
 }
 
-/* Called before the first use of a page's memory. Where all classes would exceed the budget, free
-   pages give their physical memory up, first in other classes. With a single class they never do. */
+/* Called before the first use of a page's memory. Where all classes would exceed the budget,
+   free pages give their physical memory up, first in other classes. With a single class they
+   never do. */
 static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
     if (bit_of(kind->resident, page))
@@ -307,7 +308,7 @@ static int32_t lowest_free(const struct kv_class *kind)
 }
 
 /*
- * A free page for entry n of a table: the one behind the page of entry n - 1. Where that page is
+ * A free page for entry n of a table: the one after the page of entry n - 1. Where that page is
  * taken, a new run begins, and the pages that the table cannot fill yet are reserved for it. The
  * reservation is no promise: where no other page is free, any lane takes a reserved one.
  */
@@ -435,8 +436,9 @@ int64_t kv_cache_free_bytes(const struct kv_cache *cache)
     return kv_free_bytes(cache);
 }
 
-/* Bytes of states, and of entries that some lane sees, each page counted once, with the most that any lane sees of
-   it. Counting a page clears its mark, so that the marks are all zero between calls. */
+/* Bytes of states, and of entries that some lane sees, each page counted once, with the most that
+   any lane sees of it. Counting a page clears its mark, so that the marks are all zero between
+   calls. */
 static int64_t count_live(const struct kv_cache *cache)
 {
     int64_t bytes = 0;

@@ -9,9 +9,9 @@
 
 struct kv_cache;
 
-/* The bytes of pages in use never exceed budget_bytes; where all pages are of one size, the budget
-   is what whole pages take of it. INVALID, with the numbers, when not one token fits in every lane
-   or when the budget is more than can be addressed; NOMEM. */
+/* The bytes of pages in use never exceed budget_bytes. Where all pages have one size, the budget is
+   rounded down to whole pages. INVALID, with the numbers, when not one token fits in every lane or
+   when the budget is more than can be addressed; NOMEM. */
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */

@@ -7,7 +7,7 @@
 #include "kv/state_internal.h"
 #include "kv/store.h"
 
-/* Takes a free page of a class, with one reference, as entry n of a table. It is the one behind the
+/* Takes a free page of a class, with one reference, as entry n of a table. It is the one after the
    page of entry n - 1 if that is free. Else it begins a run of pages, >= 1, that the table should
    have side by side from here on. -1 if the budget has no bytes left for it. */
 int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind,

@@ -173,7 +173,7 @@ static struct kv_page_ref *aimed_ref(const struct kv_cache *cache, const struct 
     return lane->aim > 0 ? &lane->table[kv_lane_find(cache, lane, lane->aim - 1, &entry)] : NULL;
 }
 
-/* Of n more entries those that the lane grows by. */
+/* The number of entries by which n more tokens grow the lane: the first may overwrite one. */
 static int32_t added(const struct kv_lane *lane, int32_t n)
 {
     return n - (lane->aim > 0);
@@ -378,8 +378,8 @@ void kv_seq_clear_charges(struct kv_seq *seq)
 
 /* ---- entries ---- */
 
-/* Makes the place of the entry that the lane is aimed at that of a job's first, if it is aimed. That
-   stays behind all that are older, so that only the lane's last slot keeps the order. */
+/* Stores a job's first entry in the slot that the lane is to overwrite, if there is one. The new
+   entry is the latest, so the order stays only if that slot is the lane's last. */
 static void place_over(struct kv_append *job, struct kv_lane *lane)
 {
     int32_t slot = lane->aim - 1;

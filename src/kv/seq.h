@@ -115,9 +115,9 @@ bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
 /* Drops every entry at a position >= pos from every lane, and gives back all pages that hold no
    entry then, reserved ones too. If the cache has states, there is one after pos tokens
    (kv_seq_state_reach). Nothing is copied: a lane sees less of a shared page, which kv_seq_reserve
-   copies before it is written to.
-   An overwritten lane differs: gaps within its pages are filled, which copies a shared page. If no
-   page is free for the copy, the entries of the page behind the first gap go, too. */
+   copies before it is written to. An overwritten lane differs: gaps within its pages are filled,
+   which copies a shared page. If no page is free for the copy, the entries of the page after the
+   first gap go, too. */
 void kv_seq_truncate(struct kv_seq *seq, int32_t pos);
 /* The bytes that are to be free so that kv_seq_truncate drops nothing below pos; mostly 0. */
 int64_t kv_seq_truncate_copies(const struct kv_seq *seq, int32_t pos);

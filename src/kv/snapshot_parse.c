@@ -1,7 +1,8 @@
 /*
  * snapshot_parse.c - reads snapshots as bytes, after docs/snapshot.md. It trusts no number: each is
- * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant:
- * what kv_snapshot_parse accepts can be loaded into a cache of that shape without another check.
+ * checked before it is used, whether or not the checksum is right. It knows no pool. Invariant: a
+ * snapshot that kv_snapshot_parse accepts can be loaded into a cache of that shape without another
+ * check.
  */
 #include "file/sum.h"
 #include "kv/snapshot.h"

@@ -14,7 +14,7 @@
 struct span {
     int32_t first; /* table entry of the first slot, */
     int32_t head;  /* and entries before it there */
-    int32_t last;  /* table entry behind the stretch; n_live: none, */
+    int32_t last;  /* table entry after the stretch; n_live: none, */
     int32_t gone;  /* and entries of the stretch there */
     int32_t begin; /* table entries begin .. last - 1 go */
 };

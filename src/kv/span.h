@@ -1,5 +1,5 @@
 /*
- * span.h - stretches of a lane that other entries stand for, by reference or by count.
+ * span.h - replaces stretches of a lane by other entries, by reference or by count.
  */
 #ifndef PI_KV_SPAN_H
 #define PI_KV_SPAN_H
@@ -10,13 +10,12 @@ struct kv_seq;
 
 /* A stretch is n entries of a lane from a slot on, which count once, wherever they lie in its
    pages. Both operations below give it back as follows. The page that it begins in keeps its
-   entries before, and the places behind stay empty until packing. The rest of the page that it ends
+   earlier entries, and its later places stay empty until packing. The rest of the page that it ends
    in moves to that page's front; a shared page is copied first. Pages without entries are given
-   back. An aim at an entry that goes is forgotten.
-   Reservations of either sequence no longer count, and there may be more gaps that packing does not
-   close: plan again (kv_seq_reserve_table). INVALID, also for a stretch in the middle of one page,
-   which would take another one; KV_FULL without a page for the copy. An error leaves everything as
-   it was. */
+   back. An aim at an entry that goes is forgotten. Reservations of either sequence no longer count,
+   and there may be more gaps that packing does not close: plan again (kv_seq_reserve_table).
+   INVALID, also for a stretch in the middle of one page, which would take another one; KV_FULL
+   without a page for the copy. An error leaves everything as it was. */
 
 /* A closed page takes no new entries, though it has room: the next one begins another page. It
    opens again if a truncation drops one of its entries, a compaction packs its lane, or a new entry

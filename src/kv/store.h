@@ -78,9 +78,9 @@ struct kv_seq {
     struct kv_seq *prev, *next; /* the cache's list */
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
     struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
-    uint8_t *marks; /* f32 [n_layer][n_head][n_mark][cap * page_len] by slot, with norms behind
-                       them bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or
-                       room; owned */
+    uint8_t *marks; /* f32 [n_layer][n_head][n_mark][cap * page_len] by slot, with norms after them
+                       bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or room;
+                       owned */
     int32_t cap;    /* table entries of a lane */
     struct kv_state state;                /* the sequence's own */
     struct kv_state kept[KV_STATES_KEPT]; /* [n_kept] ascending */
@@ -88,7 +88,7 @@ struct kv_seq {
     int32_t state_wanted; /* kv_seq_want_state */
 };
 
-/* One page of every lane, and the state behind it. */
+/* One page of every lane, and the state after it. */
 struct kv_block {
     struct kv_block *prev, *next; /* the cache's list */
     int32_t state;                /* page; -1: none is held */

@@ -19,7 +19,7 @@ enum {
     ROUNDS = 3,
     SAMPLE = 1024,      /* scores of a sample */
     SAMPLE_FROM = 4096, /* scores from which on one is drawn */
-    SLACK = 16,         /* what at_least may write beyond its result */
+    SLACK = 16,         /* entries that at_least may write beyond its result */
 };
 
 /* Which bits of a number a round counts. */

@@ -172,7 +172,7 @@ double kv_type_bits(enum kv_type type, int32_t dim)
     return codec->bits + codec->bits_high + (group > 1 ? 16.0 / group : 0.0);
 }
 
-/* ---- what keys meet ---- */
+/* ---- the types of queries ---- */
 
 enum { CODE_LEN = 32 }; /* dimensions that share a scale of q8_0 */
 

@@ -34,7 +34,7 @@ int32_t kv_lane_window_room(const struct kv_cache *cache, const struct kv_lane *
     return (int32_t)pi_max(0, kv_window_pages(&cache->g, lane->window) - n_own);
 }
 
-/* The position behind the lane's last entry, of which there is one. */
+/* The position after the lane's last entry, of which there is one. */
 static int64_t next_pos(const struct kv_lane *lane)
 {
     const struct kv_page_ref *last = &lane->table[lane->n_live - 1];

@@ -1,5 +1,5 @@
 /*
- * arch.c - the table of families, and what families share.
+ * arch.c - the table of families, and their common parts.
  */
 #include <stdio.h>
 

@@ -19,7 +19,7 @@ enum pi_dim {
     PI_DIM_V,      /* n_head_kv * dim_v */
     PI_DIM_O,      /* n_head * dim_v */
     PI_DIM_HEAD_K, /* dim_k */
-    PI_DIM_MIX,    /* of a delta net: what its convolution runs over */
+    PI_DIM_MIX,    /* of a delta net: the channels of its convolution */
     PI_DIM_CONV,   /* its taps */
     PI_DIM_VALUES,
     PI_DIM_VALUE_HEADS,
@@ -64,7 +64,7 @@ struct pi_arch {
     bool rope_adjacent;
     const struct pi_arch_part *part; /* [n_part] in the order in which a layer runs them */
     int32_t n_part;
-    const struct pi_moe_rule *moe; /* what holds where the file says nothing; NULL: no experts */
+    const struct pi_moe_rule *moe; /* the rule where the file has no key; NULL: no experts */
     bool moe_keys;                 /* files say how the router chooses and weighs */
     /* Changes the keys of the main rotation. NULL: nothing. */
     void (*rope)(struct pi_rope_keys *keys);

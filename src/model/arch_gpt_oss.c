@@ -1,7 +1,7 @@
 /*
  * arch_gpt_oss.c - OpenAI's gpt-oss: every other layer sees a window, each query head has a sink,
  * which takes a share of its attention, and everything has biases. A router's softmax runs over the
- * chosen experts alone, and what these compute is clamped.
+ * chosen experts alone, and the experts' activations are clamped.
  */
 #include "model/load.h"
 

@@ -1,6 +1,6 @@
 /*
- * arch_llama.c - Llama 1, 2, 3 and what shares their layout (Mistral, TinyLlama, SmolLM...). Files of
- * this family store q and k so that rotary pairs are adjacent. Biases are optional.
+ * arch_llama.c - Llama 1, 2, 3 and models with the same layout (Mistral, TinyLlama, SmolLM...).
+ * Files of this family store q and k so that rotary pairs are adjacent. Biases are optional.
  */
 #include "model/load.h"
 

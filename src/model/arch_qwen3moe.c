@@ -1,7 +1,7 @@
 /*
- * arch_qwen3moe.c - Qwen 3's mixtures of experts (30B-A3B, 235B-A22B): the layers of Qwen 3
- * with experts in place of the feed-forward. The weights of the chosen experts always add up to one;
- * no key of a file says it.
+ * arch_qwen3moe.c - Qwen 3's mixtures of experts (30B-A3B, 235B-A22B): the layers of Qwen 3 with
+ * experts in place of the feed-forward. The weights of the chosen experts always add up to one; no
+ * key of a file says it.
  */
 #include "model/arch.h"
 

@@ -27,12 +27,12 @@ struct pi_block {
     void (*scratch)(const struct pi_hparams *hp, struct pi_block_scratch *out);
     /* Points the pass's rows of this block into memory [max_tok][row]. */
     void (*place)(struct pi_pass *pass, struct pi_at memory);
-    /* The running layer's: from pass->h, and its int8 copy where plan asks for one, to pass->h. */
+    /* Runs the block of the running layer: from pass->h, and its int8 copy where plan needs one, to
+       pass->h. */
     void (*run)(struct pi_pass *pass);
 };
 
-/* A block in a layer, and what happens before and behind it:
-   x += post_norm(run(norm(x)) + bias). */
+/* A block in a layer, and the steps before and after it: x += post_norm(run(norm(x)) + bias). */
 struct pi_layer_block {
     const struct pi_block *block;
     const float *norm;      /* [n_embd] */

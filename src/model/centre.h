@@ -13,7 +13,7 @@
 
 /* The mean of each lane's rotated key bias over the first positions, out [n_layer_kv][n_head_kv]
    [dim_k]; the caller frees it with pi_mem_free. UNSUPPORTED where keys have no bias or are
-   normalised behind it, NOMEM. */
+   normalised after it, NOMEM. */
 pith_status pi_centre_create(const struct pith_model *model, float **out, pith_error *err);
 
 #endif

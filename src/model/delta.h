@@ -1,5 +1,5 @@
 /*
- * delta.h - what families with gated delta nets share: their keys, which of their layers have one,
+ * delta.h - the common part of families with gated delta nets: their keys, their layers with one,
  * and the bytes of their state.
  */
 #ifndef PI_DELTA_H
@@ -27,8 +27,8 @@ extern const struct pi_moe_rule pi_delta_moe;
    pi_delta_shape. FORMAT. */
 pith_status pi_delta_read(struct pith_model *m, bool tiled, pith_error *err);
 
-/* Checks that rope.dimension_sections leave no pair to the fourth position, which text has not: then
-   the rotation of text is the plain one. FORMAT, UNSUPPORTED. */
+/* Checks that rope.dimension_sections leave no pair to the fourth position, which text has not:
+   then the rotation of text is the plain one. FORMAT, UNSUPPORTED. */
 pith_status pi_delta_check_sections(const struct pith_model *m, pith_error *err);
 
 /* Bytes of a sequence's state; 0 where no layer has one. */

@@ -25,7 +25,7 @@ void pi_pass_fetch_experts(const struct pi_pass *pass)
         return;
     const int32_t *busy = pass->device->download(pass->stream, pass->moe.places.busy,
                                                  (n_expert + 1) * sizeof(*room), room);
-    for (int32_t i = 0; i < busy[n_expert]; i++) { /* n_busy stands behind busy */
+    for (int32_t i = 0; i < busy[n_expert]; i++) { /* n_busy lies after busy */
         want(m, &layer->moe.gate, busy[i]);
         want(m, &layer->moe.up, busy[i]);
         want(m, &layer->moe.down, busy[i]);

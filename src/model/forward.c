@@ -169,7 +169,7 @@ void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
 
 /* ---- scratch ---- */
 
-/* The most that any block of any layer asks for. */
+/* The most scratch that any block of any layer needs. */
 static struct pi_block_scratch count_scratch(const struct pith_model *m)
 {
     struct pi_block_scratch most = {.widest = (size_t)m->hp.n_embd}, one;

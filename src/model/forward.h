@@ -129,7 +129,7 @@ struct pi_pass_written {
     int32_t layer;
     int32_t head;   /* KV head */
     int32_t slot;   /* of the first token's entry, which can have taken another one's place */
-    int32_t len;    /* of the lane now; entries of the tokens behind are its last */
+    int32_t len;    /* of the lane now; entries of later tokens are its last */
     const float *k; /* key of token t at k + t * k_stride, as it was before rope */
     size_t k_stride;
     const float *v; /* value of token t at v + t * v_stride */
@@ -180,7 +180,7 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
 /* Bytes of the memory reserved for the lengths of lanes so far, beside the memory of a chunk. */
 size_t pi_pass_grown_bytes(const struct pi_pass *pass);
 
-/* From now on the reader, which is copied, selects what items with n_read > 0 attend to; NULL ends
+/* From now on the reader, which is copied, selects the entries for items with n_read > 0; NULL ends
    it. No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */
 pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
                                pith_error *err);
@@ -190,8 +190,8 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
 pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
                                  pith_error *err);
 
-/* From now on the recaller, which is copied, is asked for the items with `recall`; NULL ends it. No
-   pass may be running. */
+/* From now on the recaller, which is copied, is called for the items with `recall`; NULL ends it.
+   No pass may be running. */
 void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller);
 
 /* From now on the writer, which is copied, sees all entries; NULL ends it. Keys before rope take

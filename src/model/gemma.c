@@ -1,5 +1,5 @@
 /*
- * gemma.c - what Gemma 2 and 3 share.
+ * gemma.c - the common part of Gemma 2 and 3.
  */
 #include <math.h>
 

@@ -1,6 +1,5 @@
 /*
- * latent.h - what families with multi-head latent attention share: their keys. The block is
- * latent.c.
+ * latent.h - the keys of families with multi-head latent attention. The block is latent.c.
  */
 #ifndef PI_LATENT_H
 #define PI_LATENT_H

@@ -200,7 +200,7 @@ static pith_status check_shape(const struct pi_gguf_tensor *t, const char *name,
     return PITH_OK;
 }
 
-/* n_slab matrices [n_row][n_col], each slab_rows rows of the file behind the one before. */
+/* n_slab matrices [n_row][n_col], each slab_rows rows of the file after the one before. */
 static pith_status plan_matrix(struct pi_plan *plan, const struct pi_source *from, const char *name,
                                const int64_t shape[4], struct pi_matrix *out, pith_error *err)
 {
@@ -314,7 +314,7 @@ static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_ten
     return PITH_OK;
 }
 
-/* A tensor that stays unread would make the model another one. Layers behind the last, which predict
+/* A tensor that stays unread would make the model another one. Layers after the last, which predict
    more tokens, are left alone, and load_rope.c reads the factors of rotations. */
 static pith_status check_unused(struct pi_plan *plan, const struct pith_model *model,
                                 pith_error *err)
@@ -412,7 +412,7 @@ static pith_status pack_into_memory(const struct pi_plan *plan, struct pith_mode
     return pi_pack_all(plan, model, params, &target, beside, err);
 }
 
-/* In a file where that is asked for and can be, else in memory. */
+/* In a file where the caller asks for one and it is possible, else in memory. */
 static pith_status load_matrices(const struct pi_plan *plan, struct pith_model *model,
                                  const char *path, const pith_model_params *params,
                                  struct pi_beside *beside, pith_error *err)

@@ -24,8 +24,8 @@ struct pi_rope_keys {
     int32_t n_rot;       /* rotated dimensions */
     bool longrope;       /* tensors of factors for short and for long contexts are looked for */
     bool log_multiplier; /* YaRN's log multiplier counts */
-    bool
-        log_in_scale; /* where there is one, what YaRN does to magnitudes is in the family's scale */
+    bool log_in_scale;   /* where there is one, the family's scale includes YaRN's factor of
+                         magnitudes */
     int32_t n_ctx_train; /* trained context */
     int32_t n_ctx;       /* positions in use, which the factors are chosen by */
 };
@@ -42,8 +42,8 @@ struct pi_rope_keys pi_rope_keys_of(const struct pith_model *m);
 
 /* ---- keys ARCH.NAME (load_keys.c): FORMAT names the key and its value ---- */
 
-/* In min..max; *out keeps its preset where the key is absent, unless it is required. An array with a
-   value for each layer will do where all are alike; UNSUPPORTED where they are not. */
+/* In min..max; *out keeps its preset where the key is absent, unless it is required. An array with
+   a value for each layer will do where all are alike; UNSUPPORTED where they are not. */
 pith_status pi_key_count(const struct pith_model *m, const char *name, int32_t min, int32_t max,
                          bool required, int32_t *out, pith_error *err);
 pith_status pi_key_number(const struct pith_model *m, const char *name, float min, float max,
@@ -57,8 +57,8 @@ pith_status pi_key_pattern(const struct pith_model *m, const char *name, int32_t
 /* attention.sliding_window, or the preset, for the layers of its pattern. */
 pith_status pi_load_windows(struct pith_model *m, int32_t preset, int32_t period, pith_error *err);
 
-/* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or the
-   dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
+/* Reads ARCH.expert_* where the family has experts, and leaves out of each layer either these or
+   the dense feed-forward. model->layer has all parts. FORMAT, UNSUPPORTED. */
 pith_status pi_load_moe(struct pith_model *model, pith_error *err);
 
 /* ---- tensors (load_find.c) ---- */

@@ -51,7 +51,7 @@ static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *
     return &m->layer[m->kv_layer[kv_layer]];
 }
 
-/* INTERNAL, with the reason: what makes a model's numbers no numbers (finite.c). */
+/* INTERNAL, with the reason why a model computes infinities or NaN (finite.c). */
 pith_status pi_model_not_finite(const struct pith_model *m, pith_error *err);
 
 #endif

@@ -230,7 +230,7 @@ static void pack_items(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* Counts the items and makes room for what threads write. */
+/* Counts the items and allocates the threads' buffers. */
 static pith_status prepare(struct pack_job *job, int32_t n_thread, pith_error *err)
 {
     const struct pi_plan *plan = job->plan;

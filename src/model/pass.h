@@ -230,7 +230,7 @@ static inline struct pi_at pi_pass_vector(const struct pi_pass *pass, const floa
 
 /* ---- fetch.c ---- */
 
-/* Asks for the experts of the running layer that have rows, where a file has them. */
+/* Prefetches the experts of the running layer that have rows, where they lie in a file. */
 void pi_pass_fetch_experts(const struct pi_pass *pass);
 
 /* ---- attention.c ---- */

@@ -34,7 +34,7 @@ struct pi_placed {
     struct pi_at vectors;          /* all of the model's, where they are there */
 };
 
-/* NOMEM; what there is then is freed by the other. model is borrowed until then. */
+/* After NOMEM the other function frees the present part. model is borrowed until then. */
 pith_status pi_placed_make(const struct pith_model *model, struct pi_device *device,
                            struct pi_placed *out, pith_error *err);
 void pi_placed_free(struct pi_placed *placed);

@@ -14,7 +14,7 @@
 struct pi_plan_matrix {
     const uint8_t *data; /* of the first row, in the file */
     struct pi_matrix *matrix;
-    int64_t n_slab;        /* matrices, one behind the other in memory */
+    int64_t n_slab;        /* matrices, one after the other in memory */
     int64_t slab_rows;     /* of the file, from the first row of one to that of the next */
     bool turned;           /* the file has its rows as columns, */
     enum pi_dtype in_file; /* in this type */
@@ -62,8 +62,8 @@ struct pi_pack_target {
 };
 
 /* Packs every matrix and calls the function of `beside`, unless that was done. Where they go into
-   memory, the model's matrices then have their data. The file's pages are given back behind. FORMAT
-   (a scale that is none), IO (of the target), NOMEM, CANCELLED. */
+   memory, the model's matrices then have their data. Afterwards the file's pages are given back.
+   FORMAT (a scale that is none), IO (of the target), NOMEM, CANCELLED. */
 pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *model,
                         const pith_model_params *params, const struct pi_pack_target *target,
                         struct pi_beside *beside, pith_error *err);

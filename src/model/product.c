@@ -1,6 +1,6 @@
 /*
- * product.c - what blocks compute with: bodies over the rows of a pass, and products of activations
- * with weights, both of the pass's device. It knows no block.
+ * product.c - the computing calls of blocks: bodies over the rows of a pass, and products of
+ * activations with weights, both on the pass's device. It knows no block.
  */
 #include "model/pass.h"
 

@@ -77,7 +77,8 @@ static uint64_t sum_of_source(const struct pith_model *model)
     return pi_sum_value(&sum);
 }
 
-/* A matrix: types, rows, columns, slabs, its place, its size, and which rows of the source it is. */
+/* A matrix: types, rows, columns, slabs, its place, its size, and which rows of the source it
+   is. */
 static void put_entry(struct pi_cursor *c, const struct pith_model *model,
                       const struct pi_plan_matrix *what)
 {

@@ -12,7 +12,7 @@
 #define PI_WEIGHTS_VERSION 1
 #define PI_WEIGHTS_FIXED 56 /* bytes of the head before its table */
 #define PI_WEIGHTS_ENTRY 48 /* of a matrix in the table */
-#define PI_WEIGHTS_SUM 8    /* behind the table */
+#define PI_WEIGHTS_SUM 8    /* after the table */
 
 /* The head of a plan's file, and its size. */
 struct pi_weights_head {
@@ -32,9 +32,9 @@ void pi_weights_head_free(struct pi_weights_head *head);
 pith_status pi_weights_check(const void *data, size_t size, const struct pi_weights_head *head,
                              bool *ours, pith_error *err);
 
-/* Maps the file that params->cache_weights asks for and makes it where there is none that fits;
-   path is the model's. Fails as pi_pack_all; IO means that there can be no such file, and a line of
-   the log has said why. model->weights_file has the mapping, and the matrices their data. */
+/* Maps the file for params->cache_weights, and makes it where there is none that fits; path is the
+   model's. Fails as pi_pack_all; IO means that there can be no such file, and a line of the log has
+   said why. model->weights_file has the mapping, and the matrices their data. */
 pith_status pi_weights_file(const struct pi_plan *plan, struct pith_model *model, const char *path,
                             const pith_model_params *params, struct pi_beside *beside,
                             pith_error *err);

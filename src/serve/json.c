@@ -2,7 +2,7 @@
  * json.c - numbers that Jansson has no room for, kept by their text (json.h). Jansson alone decides
  * which text is JSON. Before it reads, such numbers are made strings that begin with U+0000 and an
  * n. Strings that begin with U+0000 themselves get an s behind it, so that no text can pass for a
- * number. Both are made what they were when Jansson has read them.
+ * number. Both are restored after Jansson has read them.
  *
  * Invariant: a table holds a reference to each of its values, so that no other value can come to
  * stand at the same address.

@@ -39,7 +39,8 @@ TEST(mem_fails_on_demand)
     pi_mem_free(c);
 }
 
-/* Every finite half survives the round trip; every float rounds to its nearest half, ties to even. */
+/* Every finite half survives the round trip; every float rounds to its nearest half, ties to
+   even. */
 TEST(every_half_survives_the_round_trip)
 {
     for (uint32_t h = 0; h < 0x10000; h++) {

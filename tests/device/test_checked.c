@@ -257,7 +257,7 @@ static bool next_job(void *user, int64_t i, int32_t turn, int32_t thread, struct
     return true;
 }
 
-/* Appends and attends on a stream, and spoils all that was named before anybody waits. */
+/* Appends and attends on a stream, and overwrites all its arguments before it waits. */
 static void append_and_attend(struct pi_device *on, float *out)
 {
     struct kv_geometry g = {.n_layer = 1,

@@ -1,6 +1,7 @@
 /*
  * test_answers.c - the models that ship give llama.cpp's greedy answers, token for token, with
- * their weights in F32 and an F32 cache (golden/answers-*.jsonl, made by scripts/golden/answers.py).
+ * their weights in F32 and an F32 cache (golden/answers-*.jsonl, made by
+ * scripts/golden/answers.py).
  */
 #include <jansson.h>
 #include <string.h>

@@ -66,7 +66,8 @@ TEST(templates_see_every_key_of_the_json)
     expect("{{ eos_token ~ '!' -}}", two, 0, "<|end_of_text|>!");
     expect("{{ tools|tojson -}}", "{\"messages\": [], \"tools\": [{\"b\": 1, \"a\": null}]}", 0,
            "[{\"b\": 1, \"a\": null}]");
-    /* Without a clock strftime_now is not defined, but a template that calls it gets a fixed day. */
+    /* Without a clock strftime_now is not defined, but a template that calls it gets a fixed
+       day. */
     expect("{{ strftime_now is defined }} {{ strftime_now('%Y-%m-%d') -}}", two, 0,
            "False 2024-07-26");
 }

@@ -1,6 +1,6 @@
 /*
- * model_maker_experts.c - families with mixtures of experts: their tensors and keys. Rows of routers
- * are long, so that choices are seldom between equals.
+ * model_maker_experts.c - families with mixtures of experts: their tensors and keys. Rows of
+ * routers are long, so that choices are seldom between equals.
  */
 #include <string.h>
 

@@ -37,7 +37,7 @@ struct prefix_cache {
     struct kv_cache *kv; /* borrowed */
     int32_t page_len;
     int32_t n_reach;              /* last nodes of a text that must have what windows see */
-    uint64_t root;                /* of everybody without a salt */
+    uint64_t root;                /* of all texts without a salt */
     struct node **bucket;         /* [n_bucket], by the lower bits of the hash; owned */
     size_t n_bucket;              /* a power of two */
     struct node *oldest, *newest; /* the ends of the list */
@@ -78,7 +78,7 @@ static uint64_t first_parent(const struct prefix_cache *cache, uint64_t salt)
     return salt == 0 ? cache->root : hash_add(cache->root, salt, 8);
 }
 
-/* ---- nodes by what they hold ---- */
+/* ---- nodes by their pages ---- */
 
 static struct node **bucket_of(const struct prefix_cache *cache, uint64_t hash)
 {

@@ -3,7 +3,7 @@
  * runs has the tokens that it may grow to set aside. The first of the queue begins when its own fit
  * beside them. No answer behind it begins before, so that none starves.
  *
- * Two accounts. Under a keep policy a sequence's memory is bounded whatever it generates, and
+ * Two accounts. Under a keep policy a sequence's memory is bounded for any generated text, and
  * rounds copy the pages that it shares. The sum of these bounds stays within the memory, and then
  * no answer is ever put back. Without one pages are only added to. So pages of several sequences or
  * of the cache of prefixes count once, as the pool itself counts them. On top of that comes the
@@ -384,8 +384,8 @@ static int64_t found_bytes(const struct pith_scheduler *s, const struct sched_an
     return shared_bytes(s, a, n) - shared_bytes(s, a, n_unused);
 }
 
-/* Whether the memory that the answer asks for can be set aside; one that is alone takes what there
-   is. KV_FULL: it is alone, and that is not enough. */
+/* Whether the memory that the answer asks for can be set aside. An answer that runs alone takes the
+   free memory. KV_FULL: it is alone, and that is not enough. */
 static pith_status find_room(struct pith_scheduler *s, struct sched_answer *a, int32_t n_parked,
                              bool alone, int64_t *need, bool *waits, pith_error *err)
 {

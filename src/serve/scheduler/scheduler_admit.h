@@ -78,7 +78,7 @@ int32_t scheduler_find_prefix(const struct pith_scheduler *s, const struct sched
 /* Drops prefixes that are not in use, then takes pages of parked conversations, until `bytes` of
    pages are free. */
 bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes);
-/* Takes an answer out of those that run; what it has set aside is free for others. */
+/* Removes an answer from the running ones; its reserved memory is free for others. */
 void scheduler_stop_running(struct pith_scheduler *s, struct sched_answer *a);
 
 #endif

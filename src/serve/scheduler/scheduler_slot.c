@@ -110,7 +110,8 @@ void scheduler_slot_park(struct pith_scheduler *s, struct sched_answer *a)
 {
     struct slot *slot = scheduler_slot_of(s, a);
     pith_seq *seq = a->seq;
-    bool again = a->park.untouched && a->park.branches; /* what it is a copy of is still there */
+    bool again = a->park.untouched && a->park.branches; /* the sequence that it is a copy of is
+                                                           still there */
     a->seq = NULL;
     a->park.untouched = false;
     if (slot == NULL || again) {

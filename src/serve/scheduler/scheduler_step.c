@@ -117,7 +117,7 @@ static pith_batch_item item_for(struct sched_answer *a, int32_t n)
     return item;
 }
 
-/* It cannot go on, and no answer gives way: what it has said stands. */
+/* It cannot go on, and no answer gives way: the text so far is the answer. */
 static void give_up(struct pith_scheduler *s, struct sched_answer *a, const pith_error *why)
 {
     if ((why->status == PITH_KV_FULL || why->status == PITH_CONTEXT) && a->tally.first_at > 0.0)

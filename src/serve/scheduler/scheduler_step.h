@@ -25,12 +25,12 @@ struct answer_step {
     int32_t n_take;  /* tokens of it in the step that is planned */
     int32_t n_shown; /* tokens of the prompt whose logits are shown, or not asked for */
     bool not_finite; /* one of these rows is not */
-    bool unwanted;   /* the caller who was shown them wants no more */
+    bool unwanted;   /* the caller's callback wants no more */
 };
 
-/* Whether n more tokens of an answer have their memory whatever it shares: its lanes need not be
-   looked at for that. Where an answer waits to be admitted beside it, what this one takes is to be
-   taken first. */
+/* Whether n more tokens of an answer have their memory even if all its pages are shared: then its
+   lanes need not be looked at. Where an answer waits to be admitted beside it, what this one takes
+   is to be taken first. */
 bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n);
 /* Brings what pith_scheduler_get_stats shows up to date. */
 void scheduler_show(struct pith_scheduler *s);

@@ -1,7 +1,7 @@
 /*
  * tools_json.h - JSON read byte by byte: says with each byte whether a value still can be JSON, and
- * where it ends. Bare control characters in strings are let through, as models write them; who
- * copies the text escapes them (tools_json_bare).
+ * where it ends. Bare control characters in strings are let through, as models write them; the code
+ * that copies the text escapes them (tools_json_bare).
  */
 #ifndef PI_SERVE_TOOLS_JSON_H
 #define PI_SERVE_TOOLS_JSON_H

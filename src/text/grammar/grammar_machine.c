@@ -320,7 +320,7 @@ static uint32_t first_rule(const struct grammar_machine *m)
     return best;
 }
 
-/* Begins a rule once, for all who call it here. A call whose return would be an end adds nothing of
+/* Begins a rule once, for all its callers here. A call whose return would be an end adds nothing of
    its own. */
 static void begin_rule(struct grammar_machine *m, uint32_t rule)
 {

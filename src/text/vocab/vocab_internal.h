@@ -98,7 +98,7 @@ struct pi_vocab {
     uint32_t n_trie;
     uint8_t starts[256]; /* the PI_STARTS_ bits of special tokens that start with a byte */
 
-    _Atomic(struct vocab_tree *) tree; /* NULL until somebody asks for it; owned */
+    _Atomic(struct vocab_tree *) tree; /* NULL until the first use; owned */
 };
 
 /* ---- lookups ---- */

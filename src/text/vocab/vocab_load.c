@@ -13,7 +13,7 @@
 
 struct known_text {
     const char *text;
-    uint8_t attr; /* bits that a token with this text gets, whatever the file says */
+    uint8_t attr; /* bits that a token with this text gets, regardless of the file */
 };
 
 #define STOP (PI_TOKEN_CONTROL | PI_TOKEN_END)
@@ -160,7 +160,7 @@ static bool make_key(const struct pi_vocab *v, struct pi_str text, char *out, si
     return memchr(text.data, ' ', text.len) == NULL;
 }
 
-/* Appends what token id prints and what it is found by. v->text has room for both. */
+/* Appends the text that token id prints and its key. v->text has room for both. */
 static void add_token(struct pi_vocab *v, int32_t id, struct pi_str text)
 {
     struct pi_token *token = &v->token[id];

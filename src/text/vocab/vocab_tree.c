@@ -2,8 +2,8 @@
  * vocab_tree.c - sorts a vocabulary's tokens by their bytes and makes a tree of them. It knows no
  * grammar: which characters are plain is a matter of their bytes.
  *
- * Invariant: a tree is immutable once anybody else can see it. Two threads that want the first one
- * at the same time both make it, and one of them throws its own away.
+ * Invariant: a tree is immutable once another thread can see it. Two threads that want the first
+ * one at the same time both make it, and one of them throws its own away.
  */
 #include "text/vocab/vocab_tree.h"
 

@@ -45,7 +45,7 @@ pith_status vocab_tree_create(const struct pi_vocab *vocab, struct vocab_tree **
                               pith_error *err);
 void vocab_tree_free(struct vocab_tree *tree);
 
-/* The vocabulary's tree, made when somebody first asks and owned by the vocabulary. Thread-safe. */
+/* The vocabulary's tree, made at the first call and owned by the vocabulary. Thread-safe. */
 pith_status pi_vocab_tree(const struct pi_vocab *vocab, const struct vocab_tree **out,
                           pith_error *err);
 
