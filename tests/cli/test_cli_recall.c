@@ -56,7 +56,6 @@ static struct made make(const char *keep, const char *recall, bool within)
 {
     static char text[CAP * 8];
     static int32_t ids[CAP];
-    pith_error err;
     pith_model *model;
     pith_engine *engine;
     pith_seq *seq;
@@ -130,12 +129,10 @@ TEST(json_tells_what_recall_did)
         assert_int_equal(number(o, "recalled_tokens"), m.result.n_recalled);
         expect_hash(o, m.hash);
         json_decref(o);
-        said_free(&s);
     }
     struct said s = command(NULL, RUN, "--json", "--keep", KEEP, NULL);
     expect_word(s.err, "\"recall\":\"none\"");
     assert_null(strstr(s.err, "recall_stored"));
-    said_free(&s);
 }
 
 /* Neither threads nor the chunk change a bit. */
@@ -149,7 +146,6 @@ TEST(threads_and_chunks_change_no_bit)
         assert_non_null(o);
         expect_hash(o, make(KEEP, forms[i], true).hash);
         json_decref(o);
-        said_free(&s);
     }
 }
 
@@ -159,15 +155,12 @@ TEST(finds_the_fact)
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.out, FACT));
-    said_free(&s);
     s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "kv", NULL);
     expect_status(&s, 0);
     expect_word(s.out, FACT);
-    said_free(&s);
     s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "text", NULL);
     expect_status(&s, 0);
     expect_word(s.out, FACT);
-    said_free(&s);
 }
 
 TEST(lines_tell_what_recall_did)
@@ -183,7 +176,6 @@ TEST(lines_tell_what_recall_did)
     assert_int_equal(m.stats.recalls, 1);
     expect_word(s.err, line);
     assert_null(strstr(s.err, "--recall kv reads"));
-    said_free(&s);
 
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "text", NULL);
     m = make(KEEP, "text", true);
@@ -193,7 +185,6 @@ TEST(lines_tell_what_recall_did)
     expect_word(s.err, line);
     snprintf(line, sizeof(line), ", %d tokens of them read before it\n", m.result.n_recalled);
     expect_word(s.err, line);
-    said_free(&s);
 }
 
 /* Where entries were evicted and nothing brings them back, a line says what would. */
@@ -206,15 +197,12 @@ TEST(hints_at_recall_where_entries_were_evicted)
     snprintf(line, sizeof(line), "recall   %lld of %lld entries were evicted; --recall kv reads",
              (long long)m.keep.evicted, (long long)(m.keep.evicted + m.keep.live));
     expect_word(s.err, line);
-    said_free(&s);
     s = command(NULL, RUN, "--keep", "streaming:budget=3000", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--json", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
-    said_free(&s);
 }
 
 /* A budget that is never reached changes no bit. */
@@ -247,7 +235,6 @@ TEST(a_named_session_serves_the_next_process)
     snprintf(recall, sizeof(recall), "text:session=tale,db=%s", db);
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", recall, NULL);
     expect_status(&s, 0);
-    said_free(&s);
     for (int i = 0; i < 2; i++) {
         if (i == 1)
             snprintf(recall, sizeof(recall), "text:session=other,db=%s", db);
@@ -259,7 +246,6 @@ TEST(a_named_session_serves_the_next_process)
         if (i == 0)
             expect_word(s.out, FACT);
         assert_int_equal(strstr(s.err, "\"recalled_tokens\":0,") == NULL, i == 0);
-        said_free(&s);
     }
 }
 
@@ -289,7 +275,6 @@ static json_t *converse(const char *template_name, const char *recall)
                 "0", "-n", "8", "--keep", KEEP, "--recall", recall, "--stats", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "text: ");
-    said_free(&s);
     json_t *list = json_load_file(path, 0, NULL);
     assert_non_null(list);
     return list;
@@ -325,7 +310,6 @@ TEST(bench_takes_recall)
     expect_status(&s, 0);
     expect_word(s.out, ",keep,read,recall,share,chunk,");
     expect_word(s.out, "\"" KEEP "\",\"none\",\"kv\",\"none\",512,");
-    said_free(&s);
 }
 
 TEST(policies_lists_both_forms)
@@ -348,26 +332,19 @@ TEST(policies_lists_both_forms)
             expect_word(one.out, key);
         }
         assert_null(strstr(one.out, "The rules"));
-        said_free(&one);
     }
     assert_int_equal(n, 2);
     json_decref(root);
-    said_free(&s);
-    said_free(&t);
 }
 
 TEST(refuses_bad_recall_options)
 {
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kw", NULL);
     expect_failure(&s, 2, "--recall: \"kw\" is not a policy");
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "text:top=99", NULL);
     expect_failure(&s, 2, "--recall: top");
-    said_free(&s);
     s = command(NULL, RUN, "--recall", "kv", NULL);
     expect_failure(&s, 1, "recall: there is no keep policy");
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv:take=300", NULL);
     expect_failure(&s, 1, "recall: take");
-    said_free(&s);
 }

@@ -36,7 +36,6 @@ static struct made make(const char *read, const char *keep)
 {
     static char text[CAP * 8];
     static int32_t ids[CAP];
-    pith_error err;
     pith_model *model;
     pith_engine *engine;
     pith_seq *seq;
@@ -97,7 +96,6 @@ static void expect_json(const char *read, const char *keep)
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)m.hash);
     assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
     json_decref(o);
-    said_free(&s);
 }
 
 TEST(json_tells_what_was_read)
@@ -108,7 +106,6 @@ TEST(json_tells_what_was_read)
     struct said s = command(NULL, RUN, "--json", NULL);
     expect_word(s.err, "\"read\":\"none\"");
     assert_null(strstr(s.err, "read_chunks"));
-    said_free(&s);
 }
 
 TEST(lines_tell_what_was_read)
@@ -125,16 +122,13 @@ TEST(lines_tell_what_was_read)
         expect_word(s.err, part);
         expect_word(s.err, chunks);
         assert_int_equal(m.stats.sparse == 0, i == 3);
-        said_free(&s);
     }
     struct said s = command(NULL, RUN, "--read", "quoka:phase=decode", "-n", "1", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "quoka: no chunk that it chooses for");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "none", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "lane chunks"));
-    said_free(&s);
 }
 
 TEST(bench_takes_read)
@@ -144,21 +138,16 @@ TEST(bench_takes_read)
     expect_status(&s, 0);
     expect_word(s.out, ",keep,read,recall,share,chunk,");
     expect_word(s.out, "\"none\",\"quoka:budget=64\",\"none\",\"none\",512,");
-    said_free(&s);
 }
 
 TEST(refuses_bad_read_options)
 {
     struct said s = command(NULL, RUN, "--read", "quokka", NULL);
     expect_failure(&s, 2, "--read: \"quokka\" is not a policy");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka:budget=1GiB", NULL);
     expect_failure(&s, 2, "--read: budget");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka", "--chunk", "64", NULL);
     expect_failure(&s, 1, "128 tokens choose together");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka", "--keep", "longflow", NULL);
     expect_failure(&s, 1, "phase=prompt");
-    said_free(&s);
 }

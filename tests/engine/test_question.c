@@ -226,7 +226,6 @@ TEST(finds_the_token_that_begins_the_question)
     char prompt[256], bytes[256];
     int32_t ids[256], n;
     size_t len = 0;
-    pith_error err;
     pith_model *model;
     struct pi_question q;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);

@@ -17,16 +17,15 @@
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/real.txt"
 #define MAX_IDS 64
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static pith_model *load(void)
 {
     pith_model *model = NULL;
-    pith_error err;
     must(pith_model_load(test_model_file("smollm2", SMOLLM2), NULL, &model, &err), &err);
     return model;
 }
@@ -63,7 +62,6 @@ static void tell(const pith_model *model, const int32_t *prompt, int32_t n_promp
     pith_generate_params generate;
     pith_engine *engine = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.n_thread = 2;
     params.kv_tokens = 256;
@@ -87,7 +85,6 @@ TEST(writes_what_llama_cpp_writes)
     static char line[4096], opening[512];
     int32_t prompt[MAX_IDS], ids[MAX_IDS], said[MAX_IDS], n_prompt = 0, n_text = 0, n = 0;
     pith_model *model = load();
-    pith_error err;
     FILE *file = fopen(GOLDEN, "r");
     assert_non_null(file);
     while (fgets(line, sizeof(line), file) != NULL) {
@@ -119,7 +116,6 @@ static json_t *facts(const pith_model *model, const char *keep, bool paired)
     struct eval_facts_texts_params p = {
         .lengths = lengths, .n_length = 1, .n_text = 1, .n_predict = 24, .paired = paired};
     json_t *result = NULL;
-    pith_error err;
     pith_engine_params_default(&setup.engine);
     setup.engine.n_thread = 2;
     setup.engine.keep = keep;

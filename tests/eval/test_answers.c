@@ -13,16 +13,16 @@
 #define MAX_IDS 8192
 #define N_PROMPT 50
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* The lines of a JSONL file as an array. */
 static json_t *read_lines(const char *path)
 {
-    json_error_t err;
+    json_error_t why;
     json_t *lines = json_array();
     FILE *file = fopen(path, "r");
     assert_non_null(file);
@@ -30,9 +30,9 @@ static json_t *read_lines(const char *path)
         if (c == '\n')
             continue;
         ungetc(c, file);
-        json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, &err);
+        json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, &why);
         if (line == NULL)
-            fail_msg("%s: line %d: %s", path, err.line, err.text);
+            fail_msg("%s: line %d: %s", path, why.line, why.text);
         json_array_append_new(lines, line);
     }
     fclose(file);
@@ -51,7 +51,6 @@ static const char *prompt_of(const json_t *line, const json_t *needles)
 static void check_answer(pith_engine *engine, const char *prompt, const json_t *expected, size_t at)
 {
     static int32_t ids[MAX_IDS];
-    pith_error err;
     pith_seq *seq;
     int32_t n_id, n = (int32_t)json_array_size(expected);
     pith_generate_params params;
@@ -77,7 +76,6 @@ static void check_answer(pith_engine *engine, const char *prompt, const json_t *
 static void check_model(const char *name)
 {
     char path[512], exact[64];
-    pith_error err;
     pith_model *model;
     pith_engine *engine;
     pith_engine_params params;

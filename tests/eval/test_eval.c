@@ -17,7 +17,6 @@ static pith_model *model;
 
 static void load_model(void)
 {
-    pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
@@ -39,10 +38,10 @@ static struct eval_setup make_setup(void)
     return setup;
 }
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static void expect_near(double value, double expected, double most)
@@ -142,7 +141,6 @@ TEST(reads_a_file_or_names_it)
 {
     char *text = NULL;
     size_t len = 0;
-    pith_error err;
     must(eval_read_file(PITH_SOURCE_DIR "/models/demo/answer-2k.txt", &text, &len, &err), &err);
     assert_int_equal(len, strlen(text));
     assert_true(len > 0);
@@ -178,7 +176,6 @@ TEST(a_number_that_is_none_becomes_null)
     assert_true(json_is_null(nan));
     json_decref(one);
     json_decref(nan);
-    pith_error err;
     assert_int_equal(eval_fail(&err, PITH_RANGE, "n: %d is wrong", 4), PITH_RANGE);
     assert_int_equal(err.status, PITH_RANGE);
     assert_string_equal(err.message, "n: 4 is wrong");
@@ -190,7 +187,6 @@ TEST(a_number_that_is_none_becomes_null)
 TEST(encodes_a_prompt_and_its_answers_beginning)
 {
     struct eval_setup setup = make_setup();
-    pith_error err;
     int32_t *ids, n, expected[64], n_expected;
     must(eval_encode(&setup, "The password of Maria", " is", &ids, &n, &err), &err);
     must(pith_tokenize(model, "The password of Maria is", 24, PITH_TOKENIZE_BOS, expected, 64,
@@ -207,7 +203,6 @@ static struct eval_answer ask(struct eval_run *run, const struct eval_setup *set
                               const char *stop)
 {
     struct eval_answer answer;
-    pith_error err;
     int32_t *ids, n_id;
     must(eval_encode(setup, QUESTION, NULL, &ids, &n_id, &err), &err);
     must(eval_ask(run, ids, n_id, NULL, n, NULL, &stop, stop != NULL, &answer, &err), &err);
@@ -220,7 +215,6 @@ TEST(items_do_not_see_each_other)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
-    pith_error err;
     must(eval_run_create(&setup, 64, &run, &err), &err);
     struct eval_answer a = ask(run, &setup, 32, NULL);
     assert_string_equal(a.text, "Answer: The password of Maria is copper lantern.");
@@ -266,7 +260,6 @@ TEST(every_token_is_the_likeliest_by_default)
     struct eval_answer answer;
     pith_model_info info;
     pith_seq *seq;
-    pith_error err;
     char text[1024];
     int32_t *ids, n, chosen[N];
     size_t len;
@@ -300,7 +293,6 @@ TEST(counts_evictions_and_sizes_memory_for_them)
     struct eval_setup setup = make_setup();
     struct eval_run *run;
     struct eval_answer answer;
-    pith_error err;
     char *text;
     size_t len;
     int32_t *ids, n;
@@ -344,7 +336,6 @@ TEST(a_cancelled_run_tells_how_far_it_was)
     struct eval_setup setup = make_setup();
     struct eval_run *run;
     struct eval_answer answer = {0};
-    pith_error err;
     int32_t *ids, n;
     setup.progress = count_down;
     setup.progress_user = &stopper;
@@ -369,7 +360,6 @@ TEST(refuses_a_bad_policy)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run = NULL;
-    pith_error err;
     setup.engine.keep = "nonsense";
     assert_int_equal(eval_run_create(&setup, 64, &run, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "nonsense"));

@@ -18,7 +18,6 @@ static pith_model *model;
 
 static void set_up(void)
 {
-    pith_error err;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
     make_folder();
 }
@@ -31,10 +30,10 @@ static void tear_down(void)
 
 TEST_GROUP(set_up, tear_down);
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* ---- the pool ---- */
@@ -43,7 +42,6 @@ static void must(pith_status status, const pith_error *err)
 TEST(four_texts_of_a_seed_have_all_facts)
 {
     struct facts_picked all[4];
-    pith_error err;
     memset(all, 0, sizeof(all));
     for (int32_t i = 0; i < 4; i++)
         must(eval_facts_pick(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
@@ -66,11 +64,11 @@ TEST(four_texts_of_a_seed_have_all_facts)
 
 /* Words as tokens. */
 static pith_status count_words(void *user, const char *text, const char *prefix, int32_t *n,
-                               pith_error *err)
+                               pith_error *why)
 {
     bool in_word = false;
     (void)user;
-    (void)err;
+    (void)why;
     *n = prefix != NULL && prefix[0] != '\0';
     for (; *text != '\0'; text++) {
         bool space = *text == ' ' || *text == '\n';
@@ -87,7 +85,6 @@ static struct facts_text make(enum eval_facts_style style, uint64_t seed, int32_
 {
     struct eval_facts_texts_params p = {.style = style};
     struct facts_text t = {0};
-    pith_error err;
     must(eval_facts_text_make(&p, seed, index, length, &words, &t, &err), &err);
     return t;
 }
@@ -166,7 +163,6 @@ static json_t *measure(const struct eval_setup *setup, bool paired)
 {
     struct eval_facts_texts_params p = params(paired);
     json_t *result = NULL;
-    pith_error err;
     must(eval_facts_texts(setup, &p, &result, &err), &err);
     return result;
 }
@@ -212,7 +208,6 @@ static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int
     struct eval_given given = {.ids = answer, .n_id = n_answer};
     struct eval_run *run = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     must(eval_run_create(&setup, 2 * (n_prompt + n_answer), &run, &err), &err);
     must(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
     must(pith_seq_eval(seq, prompt, n_prompt, &err), &err);
@@ -324,7 +319,6 @@ TEST(refuses_bad_lengths_and_counts)
     static const int32_t few[] = {40};
     struct eval_facts_texts_params p = params(false);
     json_t *result = NULL;
-    pith_error err;
     p.lengths = few;
     assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "40 tokens are too few"));
@@ -346,7 +340,6 @@ TEST(a_sweep_draws_seeds_of_texts)
     const char *path = in_folder("sweep.json"), *out = in_folder("sweep.jsonl");
     FILE *file = fopen(path, "wb");
     json_t *table = NULL;
-    pith_error err;
     assert_non_null(file);
     fprintf(file, "{\"model\": \"" MODEL "\", \"engine\": {\"threads\": 1}, \"seeds\": [1, 2], "
                   "\"policies\": [\"full\", \"streaming\"], \"budgets\": [\"100\"], \"tasks\": "

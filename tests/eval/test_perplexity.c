@@ -21,10 +21,10 @@ static char *text; /* [text_len] of the demo */
 static size_t text_len;
 static char lacks[80]; /* data that a case was left out for; "": none */
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static void expect_near(double value, double expected, double most)
@@ -35,7 +35,6 @@ static void expect_near(double value, double expected, double most)
 
 static pith_model *load(const char *path)
 {
-    pith_error err;
     pith_model *model = NULL;
     pith_model_params params;
     pith_model_params_default(&params);
@@ -47,7 +46,6 @@ static pith_model *load(const char *path)
 /* One newline at the end is dropped, as the commands do. */
 static char *read_text(const char *path, size_t most, size_t *len)
 {
-    pith_error err;
     char *out;
     must(eval_read_file(path, &out, len, &err), &err);
     if (most > 0 && *len > most)
@@ -86,7 +84,6 @@ static json_t *measure(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                        int32_t n_chunk, bool paired)
 {
     json_t *result = NULL;
-    pith_error err;
     const struct eval_perplexity_params params = {.text = text,
                                                   .text_len = text_len,
                                                   .n_ctx = n_ctx,
@@ -147,7 +144,6 @@ TEST(agrees_with_llama_perplexity)
     char line[256], name[64], file[64];
     int size, n_ctx, n_batch, n_chunk, n_row = 0, n_compared = 0;
     double ppl, error;
-    pith_error err;
     FILE *golden = fopen(GOLDEN, "r");
     assert_non_null(golden);
     while (fgets(line, sizeof(line), golden) != NULL) {
@@ -198,7 +194,6 @@ static void read_plainly(const char *keep, int32_t n_ctx, int32_t n_chunk, struc
     struct eval_chunks chunks;
     pith_model_info info;
     pith_engine *engine;
-    pith_error err;
     int32_t *tokens = malloc((size_t)n_ctx * sizeof(*tokens));
     assert_non_null(tokens);
     out->n = 0;
@@ -354,7 +349,6 @@ static json_t *diverge(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                        const char *reference_type)
 {
     json_t *result = NULL;
-    pith_error err;
     const struct eval_divergence_params params = {.text = text,
                                                   .text_len = text_len,
                                                   .n_ctx = n_ctx,
@@ -391,7 +385,6 @@ static float *logits_of(const char *keep, const char *type, const int32_t *token
     float *out = malloc((size_t)N_CTX * (size_t)n_vocab * sizeof(*out));
     pith_engine *engine;
     pith_seq *seq;
-    pith_error err;
     assert_non_null(out);
     setup.engine.kv_tokens = N_CTX;
     must(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
@@ -441,7 +434,6 @@ static void check_divergence(const char *keep, const char *type, const char *ref
     struct eval_setup setup = setup_of(nano, type, keep);
     struct eval_chunks chunks;
     pith_model_info info;
-    pith_error err;
     int32_t tokens[N_CTX];
     double kl[N_CTX], sum = 0.0, span = 0.0, top1 = 0.0, top5 = 0.0;
     pith_model_get_info(nano, &info);
@@ -516,7 +508,6 @@ static void expect_invalid(struct eval_perplexity_params params, const char *wor
 {
     struct eval_setup setup = setup_of(nano, "f16", NULL);
     json_t *result = NULL;
-    pith_error err;
     params.text = text;
     assert_int_equal(eval_perplexity(&setup, &params, &result, &err), PITH_INVALID);
     if (strstr(err.message, word) == NULL)
@@ -539,7 +530,6 @@ TEST(refuses_texts_and_chunks_that_are_too_short)
     struct eval_perplexity_params same = {
         .text = text, .text_len = text_len, .n_ctx = 64, .n_batch = 64};
     json_t *result = NULL;
-    pith_error err;
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 3, .n_batch = 1},
                    "n_ctx: 3");
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 64},

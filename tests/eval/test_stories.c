@@ -19,10 +19,10 @@ static struct {
     char text[MAX_TEXT]; /* opening and story */
 } golden;
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static int32_t read_ids(char *text, int32_t *ids)
@@ -75,7 +75,7 @@ static bool take_text(void *user, const char *text, size_t len)
 static void tell(const pith_model *model, const char *type, int32_t n_thread)
 {
     static struct told told;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_engine *engine;
     pith_seq *seq;
     pith_engine_params params;
@@ -108,7 +108,7 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
 
 TEST(tells_the_story_that_llama_cpp_tells)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model = stories_load();
     int32_t ids[MAX_IDS], n = 0;
     assert_true(golden.n_id >= 200);
@@ -124,7 +124,7 @@ TEST(tells_the_story_that_llama_cpp_tells)
 
 TEST(tokens_of_the_story_give_its_text)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model = stories_load();
     char text[MAX_TEXT];
     int32_t ids[2 * MAX_IDS];

@@ -17,7 +17,6 @@ static pith_model *model;
 
 static void set_up(void)
 {
-    pith_error err;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
 }
 
@@ -28,10 +27,10 @@ static void tear_down(void)
 
 TEST_GROUP(set_up, tear_down);
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static struct eval_setup setup_of(const char *keep, const char *recall)
@@ -65,7 +64,6 @@ static double by_hand(const pith_engine_params *params, const char *prompt, cons
     pith_model_info info;
     pith_engine *engine = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     double sum = 0.0;
     pith_model_get_info(model, &info);
     must(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 1024, &n, &err),
@@ -98,7 +96,6 @@ static double number(const json_t *object, const char *key)
 static json_t *measure(const struct eval_setup *setup, const struct eval_needle_params *p)
 {
     json_t *result = NULL;
-    pith_error err;
     must(eval_needle(setup, p, &result, &err), &err);
     return result;
 }
@@ -139,7 +136,6 @@ TEST(probabilities_are_those_evaluated_here)
             struct needle_item item = {.seed = setup.seed, .length = 200, .depth = depths[d]};
             struct needle_text t = {0};
             char prompt[4096], answer[128];
-            pith_error err;
             must(eval_needle_make(&p, &item, &counter, &t, &err), &err);
             snprintf(prompt, sizeof(prompt), "%s%s", t.prompt.text.data, t.prompt.prefix.data);
             snprintf(answer, sizeof(answer), " %s", t.prompt.refs.at[0]);
@@ -174,7 +170,6 @@ TEST(a_probability_changes_no_answer)
         struct eval_given given = {0};
         struct eval_answer a, b;
         int32_t *ids = NULL, n = 0;
-        pith_error err;
         setup.engine.kv_tokens = 2000; /* the item's and the fork's */
         must(eval_run_create(&setup, 0, &run, &err), &err);
         must(eval_encode(&setup,

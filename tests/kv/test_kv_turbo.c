@@ -531,7 +531,6 @@ TEST(groups_follow_the_head_size)
     assert_int_equal(kv_type_group(KV_TYPE_F16, 7), 1);
     assert_float_equal(kv_type_bits(KV_TYPE_TURBO4, 128), 4.125, 0.0);
     assert_float_equal(kv_type_bits(KV_TYPE_Q4_0, 64), 4.5, 0.0);
-    pith_error err;
     struct kv_geometry g = geometry(KV_TYPE_TURBO3, 72, 0);
     assert_int_equal(kv_geometry_check(&g, &err), PITH_UNSUPPORTED);
     assert_string_equal(err.message, "type_k: turbo3 stores blocks of 16 dimensions, and the head "

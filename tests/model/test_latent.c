@@ -48,7 +48,6 @@ static void put_lane_keys(struct pi_gguf_writer *w, const struct pi_gguf *g)
         {"deepseek2.attention.key_length_mla", NOPE + N_ROT},
         {"deepseek2.attention.value_length_mla", VALUE},
     };
-    pith_error err;
     for (int64_t i = 0; i < g->n_kv; i++) {
         bool other = false;
         for (size_t k = 0; k < PI_LEN(keys); k++)
@@ -79,7 +78,6 @@ static void put_split(struct pi_gguf_writer *w, struct pi_new_file *file,
         v[HEADS * VALUE * RANK];
     static char names[2][64];
     const int64_t ne_k[4] = {NOPE, RANK, HEADS, 1}, ne_v[4] = {RANK, VALUE, HEADS, 1};
-    pith_error err;
     assert_int_equal(t->size, sizeof(both));
     memcpy(both, t->data, sizeof(both));
     split(both, k, v);
@@ -99,7 +97,6 @@ static void put_split(struct pi_gguf_writer *w, struct pi_new_file *file,
 static void put_all(struct pi_gguf_writer *w, struct pi_new_file *file, const struct pi_gguf *g,
                     bool writing)
 {
-    pith_error err;
     for (int64_t i = 0; i < g->n_tensor; i++) {
         const struct pi_gguf_tensor *t = &g->tensor[i];
         if (is_matrix(t->name))
@@ -117,7 +114,6 @@ static void make_newer(const char *older, const char *newer)
     struct pi_gguf g = {0};
     struct pi_gguf_writer w = {0};
     struct pi_new_file out = {0};
-    pith_error err;
     check(pi_file_map(older, &file, &err), &err);
     check(pi_gguf_parse(&g, file.data, file.size, "older", &err), &err);
     put_lane_keys(&w, &g);
@@ -137,7 +133,6 @@ static pith_engine *engine_of(const pith_model *m, const char *type)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.n_thread = 1;
     params.page_len = 16;
@@ -151,7 +146,6 @@ static pith_engine *engine_of(const pith_model *m, const char *type)
 static void read_text(pith_seq *seq)
 {
     int32_t tokens[N_TOKEN];
-    pith_error err;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
     check(pith_seq_eval(seq, tokens, N_TOKEN - 8, &err), &err);
@@ -162,7 +156,6 @@ static void read_text(pith_seq *seq)
 static uint64_t hash_of(const char *path)
 {
     pith_model *m = NULL;
-    pith_error err;
     check(pith_model_load(path, NULL, &m, &err), &err);
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
@@ -200,7 +193,6 @@ TEST(a_layer_has_one_lane_of_one_vector)
     pith_model_info info;
     pith_attention_info attention;
     pith_kv_stats stats;
-    pith_error err;
     float key[RANK + N_ROT], value[RANK];
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
     pith_model_get_info(m, &info);
@@ -255,7 +247,6 @@ static void look_at(void *user, const struct pi_pass_tap_rows *rows)
 TEST(a_tap_sees_the_vector_of_the_lane)
 {
     pith_model *m = NULL;
-    pith_error err;
     struct seen seen = {0};
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
     pith_engine *e = engine_of(m, "f32");
@@ -284,7 +275,6 @@ TEST(statistics_are_of_the_heads_queries)
     pith_model *m = NULL;
     pith_stats *stats = NULL;
     pith_calibrate_params params;
-    pith_error err;
     double sum[HEADS][RANK + N_ROT] = {{0}};
     int32_t tokens[N_TOKEN];
     for (int32_t i = 0; i < N_TOKEN; i++)
@@ -340,7 +330,6 @@ TEST(takes_norms_of_values)
 {
     struct importance_gram *gram = NULL;
     pith_model *m = NULL;
-    pith_error err;
     uint64_t rng = 5;
     float v[RANK];
     check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
@@ -385,7 +374,6 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     char text[128];
     pith_engine_params_default(&params);
     params.n_thread = 1;
@@ -417,7 +405,6 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 TEST(budgets_that_hold_the_text_change_no_bit)
 {
     pith_model *m = NULL;
-    pith_error err;
     check(pith_model_load(made(SHAPE " layers=4"), NULL, &m, &err), &err);
     uint64_t full = hash_under(m, NULL, NULL, 0);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {

@@ -37,7 +37,6 @@ TEST(the_keys_make_the_scale_of_scores)
     };
     for (size_t i = 0; i < PI_LEN(files); i++) {
         pith_model *m = NULL;
-        pith_error err;
         check(pith_model_load(changed(files[i].words, &(struct change){0}), NULL, &m, &err), &err);
         assert_true(fabs((double)m->rope.magnitude - files[i].magnitude) < 1e-6);
         assert_true(fabs((double)m->hp.attn_scale - files[i].scale) < 1e-6);
@@ -51,7 +50,6 @@ TEST(the_keys_make_the_scale_of_scores)
 TEST(the_rule_of_the_router_has_a_preset)
 {
     pith_model *m = NULL;
-    pith_error err;
     check(pith_model_load(changed(NEW, &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.gating, PI_MOE_SOFTMAX);
     assert_null(m->layer[1].moe.choice_bias);
@@ -66,7 +64,6 @@ TEST(the_rule_of_the_router_has_a_preset)
 TEST(takes_a_count_for_each_layer)
 {
     pith_model *m = NULL;
-    pith_error err;
     check(pith_model_load(changed(NEW " ff_list=1", &(struct change){0}), NULL, &m, &err), &err);
     assert_int_equal(m->hp.moe.n_ff, 32);
     pith_model_free(m);

@@ -48,7 +48,6 @@ TEST(absent_keys_have_presets)
     };
     for (size_t i = 0; i < PI_LEN(files); i++) {
         pith_model *m = NULL;
-        pith_error err;
         check(pith_model_load(changed(files[i].words, &files[i].c), NULL, &m, &err), &err);
         const struct pi_moe_rule *got = &m->hp.moe, *want = &files[i].rule;
         assert_int_equal(got->n_expert, want->n_expert);
@@ -70,7 +69,6 @@ TEST(counts_the_bytes_that_a_token_reads)
 {
     pith_model_info info;
     pith_model *m = NULL;
-    pith_error err;
     check(
         pith_model_load(changed(GLM " layers=3 mtp=1 lead=1", &(struct change){0}), NULL, &m, &err),
         &err);

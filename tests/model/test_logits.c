@@ -36,10 +36,10 @@
 static const char *golden; /* name of the file */
 static const char *lacks;  /* a vocabulary that cases were left out for; NULL: none */
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 struct golden_row {
@@ -253,7 +253,7 @@ static bool compare_row(void *user, pith_seq *seq, int32_t pos, const float *log
 
 static void evaluate(struct golden_case *c, const char *path)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model;
     pith_engine *engine;
     pith_seq *seq;
@@ -294,7 +294,7 @@ static void set_tolerance(struct golden_case *c, const struct model_spec *spec)
 static int32_t run_case(struct golden_case *c)
 {
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     char path[64];
     snprintf(path, sizeof(path), "test_logits_%d.gguf", (int)getpid());
     model_spec_default(&spec);

@@ -9,7 +9,6 @@
 static inline pith_seq *seq_make(pith_engine *e)
 {
     pith_seq *seq = NULL;
-    pith_error err;
     check(pith_seq_create(e, &seq, &err), &err);
     return seq;
 }

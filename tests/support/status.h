@@ -9,18 +9,18 @@
 #include "pith/pith.h"
 #include "testing.h"
 
-static inline void check(pith_status status, const pith_error *err)
+static inline void check(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* A failure of this kind, whose sentence has the word. */
-static inline void expect(pith_status status, const pith_error *err, pith_status wanted,
+static inline void expect(pith_status status, const pith_error *why, pith_status wanted,
                           const char *word)
 {
-    if (status != wanted || err->status != wanted || strstr(err->message, word) == NULL)
-        fail_msg("%s (%s) instead of %s with \"%s\"", pith_status_name(status), err->message,
+    if (status != wanted || why->status != wanted || strstr(why->message, word) == NULL)
+        fail_msg("%s (%s) instead of %s with \"%s\"", pith_status_name(status), why->message,
                  pith_status_name(wanted), word);
 }
 

@@ -99,7 +99,6 @@ static pith_stats *calibrate(const pith_importance_params *p, int32_t chunk, int
 {
     pith_engine *e = engine_make_typed(NULL, "f32", chunk, n_thread, 256);
     pith_stats *s = NULL;
-    pith_error err;
     check(pith_calibrate_importance(e, p, &s, &err), &err);
     pith_engine_free(e);
     return s;
@@ -183,7 +182,6 @@ TEST(targets_are_those_of_a_text_read_twice)
     pith_importance_text text[1];
     pith_importance_params p = params_of(text, 1);
     struct importance_prompt prompt;
-    pith_error err;
     int32_t all[256], n = 0;
     p.keep = keep;
     p.n_keep = 1;
@@ -238,7 +236,6 @@ TEST(targets_are_those_of_a_text_read_twice)
 static uint8_t *bytes_of(const pith_stats *s, size_t *n)
 {
     uint8_t *out = NULL;
-    pith_error err;
     check(stats_format(s, &out, n, &err), &err);
     return out;
 }
@@ -276,7 +273,6 @@ TEST(chunks_and_threads_change_no_bit)
     }
     assert_int_equal(pith_stats_get_map(s, p.n_keep, &map), PITH_NOT_FOUND);
     pith_stats *file = NULL; /* what policies read: the centres */
-    pith_error err;
     check(pith_stats_load(path, &file, &err), &err);
     assert_null(file->importance);
     assert_memory_equal(file->q, s->q,
@@ -295,7 +291,6 @@ static void refuse(const pith_importance_params *p, const char *engine_keep, con
 {
     pith_engine *e = engine_make_typed(engine_keep, "f32", 32, 2, 256);
     pith_stats *s = NULL;
-    pith_error err;
     expect(pith_calibrate_importance(e, p, &s, &err), &err, PITH_INVALID, word);
     assert_null(s);
     pith_engine_free(e);
@@ -336,7 +331,6 @@ TEST(refuses_what_it_cannot_learn)
     for (int after = 1;; after++) { /* cancelled at every step */
         pith_engine *e = engine_make_typed(NULL, "f32", 32, 2, 256);
         pith_stats *s = NULL;
-        pith_error err;
         int left = after;
         p.progress = stop;
         p.progress_user = &left;
@@ -366,7 +360,6 @@ TEST(failing_memory_loses_nothing)
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 1, 256);
     for (int64_t i = 1;; i += TEST_STRIDE) {
         pith_stats *s = NULL;
-        pith_error err;
         int64_t used = pi_mem_used(PI_MEM_OTHER);
         pi_mem_fail_at(i, true);
         pith_status status = pith_calibrate_importance(e, &p, &s, &err);
@@ -396,7 +389,6 @@ TEST(windows_belong_to_no_lane_of_the_statistics)
     pith_model *other = NULL;
     pith_engine *e = NULL;
     pith_stats *s = NULL;
-    pith_error err;
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
                            "arch=gpt-oss layers=4 width=32 heads=2 kv_heads=1 head_dim=16 "

@@ -16,10 +16,10 @@
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* ---- sharing ---- */
@@ -88,7 +88,6 @@ static void expect_shares(struct layer *l, const char *options, int32_t n_set, i
                           const int32_t *want)
 {
     struct keep_config c;
-    pith_error err;
     must(keep_config_set(&sharing, options, &c, &err), &err);
     keep_allot(&c, l->set, n_set, total);
     for (int32_t s = 0; s < n_set; s++)
@@ -157,7 +156,6 @@ TEST(shares_are_exact_for_any_scores)
     for (int32_t round = 0; round < 2000; round++) {
         int32_t n[N_HEAD], n_sink = (int32_t)rng_below(&rng, 4), n_all = 0;
         struct keep_config c;
-        pith_error err;
         char options[32];
         double part = (double)rng_below(&rng, 11) / 10.0;
         for (int32_t h = 0; h < N_HEAD; h++)
@@ -201,7 +199,6 @@ TEST(refuses_other_granularities)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         assert_int_equal(keep_config_set(&sharing, cases[i][0], &c, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
@@ -216,7 +213,6 @@ TEST(shares_a_budget_as_pyramidkv_does)
     /* base 1000, min 50, max 1950, step 633 1/3 of the formula; the authors' 633. */
     static const int32_t want[4] = {32 + 1950, 32 + 1316, 32 + 683, 32 + 50};
     struct keep_config c;
-    pith_error err;
     must(keep_config_parse("pyramidkv:budget=1032", &c, &err), &err);
     must(keep_config_fit(&c, &g, &err), &err);
     for (int32_t l = 0; l < 4; l++)
@@ -314,7 +310,6 @@ static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
     struct keep_point at = {world.n_token[s], 0, 0.0};
-    pith_error err;
     must(keep_prepare(world.keep, kv, at, n, &err), &err);
     uint64_t digest = kv_check_digest(world.cache);
     if (kv_seq_reserve(kv, keep_room(world.keep, kv, at, n), &err) != PITH_OK) {
@@ -369,7 +364,6 @@ static void random_step(void)
             b = (int32_t)rng_below(&world.rng, MAX_SEQ);
     uint64_t what = rng_below(&world.rng, 30);
     int32_t n = 1 + (int32_t)rng_below(&world.rng, what == 4 ? 150 : 14);
-    pith_error err;
     if (world.n_token[a] + n > MAX_LEN || what == 0) {
         kv_seq_free(world.kv[a]);
         must(kv_seq_create(world.cache, &world.kv[a], &err), &err);
@@ -388,7 +382,6 @@ static void random_step(void)
 
 static void run_histories(const char *options, int32_t n_page, int32_t n_step)
 {
-    pith_error err;
     memset(&world, 0, sizeof(world));
     world.rng = 7;
     world.cache = kv_check_cache(&shape.g, n_page);
@@ -423,7 +416,6 @@ TEST(budgets_hold_through_random_histories)
 TEST(holds_a_budget_in_bytes)
 {
     struct keep_config c;
-    pith_error err;
     must(keep_config_set(&sharing, "budget=40KiB,slack=7", &c, &err), &err);
     must(keep_config_fit(&c, &shape.g, &err), &err);
     assert_true(keep_bytes_at(&c, &shape.g, INT32_MAX) <= 40 << 10);
@@ -448,7 +440,6 @@ static int32_t tokens[N_TOKEN];
 
 static void load_model(void)
 {
-    pith_error err;
     uint64_t rng = 12;
     must(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
@@ -467,7 +458,6 @@ static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_threa
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
@@ -503,7 +493,6 @@ TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
         for (int32_t way = 0; way < 2; way++) {
             pith_engine *e = engine_make(forms[f], way == 0 ? 512 : 37, 1 + way, 1 + way);
             pith_seq *seq = NULL, *other = NULL;
-            pith_error err;
             must(pith_seq_create(e, &seq, &err), &err);
             must(pith_seq_create(e, &other, &err), &err);
             if (way == 0) {
@@ -538,7 +527,6 @@ TEST_WITH(load_model, free_model, a_prompt_that_is_cut_at_its_end_fits_the_pool)
         pith_engine *e = engine_make(keeps[i], 512, 1, 1);
         pith_seq *seq = NULL;
         pith_keep_stats k;
-        pith_error err;
         must(pith_seq_create(e, &seq, &err), &err);
         must(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
         pith_seq_keep_stats(seq, &k);
@@ -554,7 +542,6 @@ TEST_WITH(load_model, free_model, lanes_have_lengths_of_their_own)
     pith_engine *e = engine_make("adakv:budget=96,slack=16", 64, 2, 2);
     pith_engine *even = engine_make("snapkv:budget=96,slack=16,pool=max,kernel=7", 64, 2, 2);
     pith_seq *seq = NULL, *fork = NULL, *of_even = NULL;
-    pith_error err;
     int32_t n_differ = 0, n_page = 0;
     must(pith_seq_create(e, &seq, &err), &err);
     must(pith_seq_create(even, &of_even, &err), &err);

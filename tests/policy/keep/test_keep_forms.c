@@ -139,7 +139,6 @@ static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
     static const int32_t n_cancelled[] = {1, 9, 30};
     size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.handle) : 0;
     uint8_t *before = test_malloc(size + 1);
-    pith_error err;
     if (size > 0)
         memcpy(before, seq->keep.state, size);
     for (size_t i = 0; cancel && i < PI_LEN(n_cancelled); i++) {
@@ -232,7 +231,6 @@ static void check_masked(const struct kv_seq *full, const struct kv_seq *cut, in
 TEST(evicting_is_as_if_entries_were_masked)
 {
     enum { N = 150 };
-    pith_error err;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 2 * N_TOKEN);
     pith_seq *full = NULL;
     float row[256];

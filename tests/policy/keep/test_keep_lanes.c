@@ -22,10 +22,10 @@ static const struct policy_model model = {
 
 static const char *const granularities[] = {"all", "head", "layer", "layer-head"};
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static struct keep *make(const struct keep_policy *p, const char *options,
@@ -33,7 +33,6 @@ static struct keep *make(const struct keep_policy *p, const char *options,
 {
     struct keep_config config;
     struct keep *keep = NULL;
-    pith_error err;
     must(keep_config_set(p, options, &config, &err), &err);
     must(keep_config_fit(&config, &m->g, &err), &err);
     must(keep_create(&config, m, n_thread, &keep, &err), &err);
@@ -43,14 +42,12 @@ static struct keep *make(const struct keep_policy *p, const char *options,
 static struct kv_seq *seq_make(struct kv_cache *cache)
 {
     struct kv_seq *kv;
-    pith_error err;
     must(kv_seq_create(cache, &kv, &err), &err);
     return kv;
 }
 
 static void append(struct kv_seq *kv, int32_t pos0, int32_t n)
 {
-    pith_error err;
     must(kv_check_append(kv, 9, pos0, n), &err);
 }
 
@@ -58,7 +55,6 @@ static void round_now(struct keep *keep, struct kv_seq *kv, int32_t n_token)
 {
     struct keep_view view = {.kv = kv, .n_token = n_token};
     struct keep_tally tally = {0};
-    pith_error err;
     must(keep_round(keep, kv, &view, &tally, &err), &err);
     assert_int_equal(tally.n_round, 1);
 }
@@ -85,7 +81,6 @@ TEST(lanes_are_packed_at_the_same_time)
     static int32_t slots[N_LANE][MAX_SLOT];
     int32_t n_shared[2] = {0};
     uint64_t rng = 77;
-    pith_error err;
     for (int32_t c = 0; c < 2; c++) {
         cache[c] = kv_check_cache(&model.g, 400);
         seq[c] = seq_make(cache[c]);
@@ -139,7 +134,6 @@ TEST(a_round_packs_all_lanes_or_none)
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE + N_LANE * 2 - 1);
     struct kv_seq *a = seq_make(cache), *b;
     struct kv_cut cut[N_LANE];
-    pith_error err;
     append(a, 0, 2 * PAGE_LEN);
     must(kv_seq_fork(a, &b, &err), &err);
     append(b, 2 * PAGE_LEN, PAGE_LEN); /* one page of each lane is left, but for one */
@@ -180,7 +174,6 @@ TEST(threads_change_no_round)
         for (int32_t c = 0; c < 2; c++) {
             struct keep *keep = make(&keep_keydiff, options, &wide, c == 0 ? 1 : 5);
             struct keep_point at = {N, 0, 0.0};
-            pith_error err;
             cache[c] = kv_check_cache(&wide.g, 24 * 13);
             kv[c] = seq_make(cache[c]);
             append(kv[c], 0, N);
@@ -210,7 +203,6 @@ TEST(positions_that_stand_twice_count_as_entries)
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = seq_make(cache);
         struct keep_point at = {32, 0, 0.0};
-        pith_error err;
         append(kv, 0, 32);
         for (int32_t l = 0; l < N_LANE; l++)
             must(page_share(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
@@ -236,7 +228,6 @@ TEST(lanes_agree_by_positions_and_not_by_pages)
     struct kv_cache *cache = kv_check_cache(&model.g, 8 * N_LANE);
     struct kv_seq *kv = seq_make(cache);
     int32_t slots[40];
-    pith_error err;
     append(kv, 0, 40);
     assert_true(kv_lane_agrees(kv, 0, 0, 1, 1));
     assert_int_equal(kv_lane_last(kv, 1, 1), 39);
@@ -277,7 +268,6 @@ TEST(splitting_changes_nothing_but_where_pages_begin)
         int32_t slot = at[i / 2];
         struct kv_cache *cache = kv_check_cache(&model.g, 5 * N_LANE);
         struct kv_seq *kv = seq_make(cache), *fork = NULL;
-        pith_error err;
         float before[40][8], row[8];
         append(kv, 100, 40);
         for (int32_t s = 0; s < 40; s++)
@@ -309,7 +299,6 @@ TEST(splitting_changes_nothing_but_where_pages_begin)
     }
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE);
     struct kv_seq *kv = seq_make(cache);
-    pith_error err;
     append(kv, 0, 2 * PAGE_LEN);
     must(kv_seq_reserve_table(kv, PAGE_LEN, &err), &err);
     uint64_t digest = kv_check_digest(cache);
@@ -331,7 +320,6 @@ TEST(breaks_are_counted)
         struct kv_cache *cache = kv_check_cache(&model.g, (3 + extra) * N_LANE);
         struct kv_seq *kv = seq_make(cache);
         struct keep_point at = {132, 0, 0.0};
-        pith_error err;
         append(kv, 0, PAGE_LEN);
         append(kv, 100, 32);
         for (int32_t l = 0; l < N_LANE; l++)
@@ -377,7 +365,6 @@ TEST(infinite_scores_let_the_older_go_first)
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = seq_make(cache);
         struct keep_point at = {0, 0, 0.0};
-        pith_error err;
         must(keep_prepare(keep, kv, at, 32, &err), &err);
         append(kv, 0, 32);
         round_now(keep, kv, 32);

@@ -18,15 +18,14 @@ static pith_model *model;
 static pith_model_info info;
 static int32_t ids[N_TOKEN];
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 static void load(void)
 {
-    pith_error err;
     uint64_t rng = 5;
     must(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
@@ -45,7 +44,6 @@ static pith_engine *engine_of(const char *keep, int32_t n_kv_token)
 {
     pith_engine_params p;
     pith_engine *e;
-    pith_error err;
     pith_engine_params_default(&p);
     p.keep = keep;
     p.kv_tokens = n_kv_token;
@@ -58,7 +56,6 @@ static pith_engine *engine_of(const char *keep, int32_t n_kv_token)
 static pith_seq *read_ids(pith_engine *e, int32_t n)
 {
     pith_seq *seq;
-    pith_error err;
     must(pith_seq_create(e, &seq, &err), &err);
     must(pith_seq_eval(seq, ids, n, &err), &err);
     return seq;
@@ -102,7 +99,6 @@ TEST(a_round_is_that_of_the_rules)
     for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
         char by_rule[128], asked[128];
         char sep = strchr(policies[i], ':') != NULL ? ',' : ':';
-        pith_error err;
         snprintf(by_rule, sizeof(by_rule), "%s%cbudget=30%%,slack=1,batch=%d", policies[i], sep,
                  N_TOKEN - 1);
         snprintf(asked, sizeof(asked), "%s%cbudget=30%%,slack=1000", policies[i], sep);
@@ -134,7 +130,6 @@ TEST(a_second_round_finds_nothing_to_do)
     pith_engine *e = engine_of("streaming:budget=40,slack=1000", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
     pith_kv_stats kv;
-    pith_error err;
     int32_t lanes = info.n_layer * info.n_head_kv;
     must(pith_seq_keep_round(seq, &err), &err);
     must(pith_seq_keep_round(seq, &err), &err);
@@ -165,7 +160,6 @@ TEST(a_round_copies_shared_pages_or_changes_nothing)
     for (int roomy = 0; roomy < 2; roomy++) {
         pith_engine *e = engine_of(keep, n_page * 16 * (roomy ? 2 : 1));
         pith_seq *seq = read_ids(e, N_TOKEN), *fork, *again;
-        pith_error err;
         must(pith_seq_fork(seq, &fork, &err), &err);
         if (roomy) {
             must(pith_seq_keep_round(fork, &err), &err);
@@ -192,7 +186,6 @@ TEST(a_prompt_beyond_the_budget_is_not_pinned)
 {
     pith_engine *e = engine_of("streaming:budget=64,slack=1000,pin-prompt=on", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
-    pith_error err;
     must(pith_seq_mark_prompt(seq, 100, &err), &err); /* is not pinned */
     must(pith_seq_mark_prompt(seq, 32, &err), &err);
     must(pith_seq_keep_round(seq, &err), &err);
@@ -258,7 +251,6 @@ TEST(vnorm_keeps_what_the_values_say)
         pith_engine_params p;
         pith_engine *e;
         pith_seq *seq;
-        pith_error err;
         struct norms n = {.l1 = i == 1};
         n.of = calloc((size_t)(info.n_layer * info.n_head_kv) * N_TOKEN, sizeof(*n.of));
         pith_engine_params_default(&p);

@@ -15,10 +15,10 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* ---- choosing: TheTom's V1, V2 and V3 on 40 cells ---- */
@@ -92,7 +92,6 @@ TEST(segments_evict_evenly)
 TEST(splits_are_read_and_sum_up)
 {
     double w[4];
-    pith_error err;
     must(keep_split_read("layers", "even", 4, w, &err), &err);
     assert_true(w[0] == 1.0 && w[3] == 1.0);
     /* PyramidKV with a mean of 60 and beta 20: 117, 79, 41, 3. */
@@ -165,7 +164,6 @@ static struct keep *make(const struct keep_policy *p, const char *options,
                          const struct policy_model *m, struct keep_config *config)
 {
     struct keep *keep = NULL;
-    pith_error err;
     must(keep_config_set(p, options, config, &err), &err);
     must(keep_config_fit(config, &m->g, &err), &err);
     must(keep_create(config, m, 2, &keep, &err), &err);
@@ -193,7 +191,6 @@ TEST(refuses_contradictions)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         pith_status status = keep_config_set(&policy, cases[i].options, &c, &err);
         if (status == PITH_OK)
             status = keep_config_fit(&c, &model.g, &err);
@@ -230,7 +227,6 @@ static void matrix_score(const void *params, const struct keep_view *view,
 
 static void append(struct kv_seq *kv, const struct policy_model *m, int32_t pos0, int32_t n)
 {
-    pith_error err;
     must(kv_seq_reserve(kv, n, &err), &err);
     for (int32_t l = 0; l < m->g.n_layer; l++)
         for (int32_t h = 0; h < m->g.n_head; h++)
@@ -263,7 +259,6 @@ TEST(selects_as_the_authors_do_in_each_mode)
         struct keep_config config;
         struct keep_tally tally = {0};
         struct kv_seq *kv;
-        pith_error err;
         snprintf(options, sizeof(options), "%s,budget=5,slack=4,pin-prompt=on", cases[c].options);
         struct keep *keep = make(&matrix, options, &model, &config);
         struct kv_cache *cache = kv_check_cache(&model.g, 16);
@@ -297,7 +292,6 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
     struct keep_config config;
     struct keep_tally tally = {0};
     struct kv_seq *kv;
-    pith_error err;
     struct keep *keep = make(&keep_streaming, options, &one, &config);
     struct kv_cache *cache = kv_check_cache(&one.g, (n_token + 63) / 64 + 2);
     struct keep_point at = {0, n_prompt, 0.0};
@@ -365,7 +359,6 @@ TEST(rounds_with_slack_are_those_of_the_paper)
     /* Where the authors' code cuts the prompt's end off, it is not pinned: above half of the
        budget, and where the window leaves no room. */
     struct keep_config config;
-    pith_error err;
     struct keep *keep =
         make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=2", &model, &config);
     assert_int_equal(keep_pinned_prompt(&config.rules, 8, 0.0), 8);
@@ -517,7 +510,6 @@ static void check_history(const struct history *h)
 
 static void grow(struct history *h, int32_t n)
 {
-    pith_error err;
     struct keep_point at = {h->n_token, h->n_prompt, 0.0};
     must(keep_prepare(world.keep, h->kv, at, n, &err), &err);
     for (int32_t left = n;;) {
@@ -552,7 +544,6 @@ static void grow(struct history *h, int32_t n)
 
 static void restart(struct history *h)
 {
-    pith_error err;
     kv_seq_free(h->kv);
     memset(h, 0, sizeof(*h));
     must(kv_seq_create(world.cache, &h->kv, &err), &err);
@@ -562,7 +553,6 @@ static void random_step(void)
 {
     struct history *a = &world.h[rng_below(&world.rng, MAX_SEQ)];
     struct history *b = &world.h[rng_below(&world.rng, MAX_SEQ)];
-    pith_error err;
     uint64_t what = rng_below(&world.rng, 40);
     int32_t n = 1 + (int32_t)rng_below(&world.rng, 12);
     if (a->n_token + n > MAX_LEN || what == 0) {

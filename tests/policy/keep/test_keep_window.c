@@ -15,10 +15,10 @@
 #include "policy/pool.h"
 #include "kv_check.h"
 
-static void must(pith_status status, const pith_error *err)
+static void must(pith_status status, const pith_error *why)
 {
     if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
+        fail_msg("%s: %s", pith_status_name(status), why->message);
 }
 
 /* ---- a layer with queries ---- */
@@ -38,7 +38,6 @@ struct world {
 static void world_open(struct world *w, const struct keep_policy *policy, const char *options,
                        const struct kv_geometry *g, int32_t n_group, const float *keys, int32_t n)
 {
-    pith_error err;
     memset(w, 0, sizeof(*w));
     w->model =
         (struct policy_model){.g = *g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g->dim_k)};
@@ -107,7 +106,6 @@ static void world_score(const struct world *w, int32_t head, float *out)
 
 static void world_round(struct world *w)
 {
-    pith_error err;
     struct keep_tally tally = {0};
     struct keep_view view = world_view(w, w->n);
     must(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0}, &err), &err);
@@ -484,7 +482,6 @@ TEST(entries_out_of_order_score_by_position)
     struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0,
                             0, {0},   {0},  NULL, 0,  0,           0,           NULL};
     struct world a, b;
-    pith_error err;
     fill_ring_world();
     world_open(&a, &keep_snapkv, "window=4,queries=4", &g, GROUP, &ring_keys[0][0][0], 64);
     world_open(&b, &keep_snapkv, "window=4,queries=4", &g, GROUP, &ring_keys[0][0][0], 64);

@@ -105,7 +105,6 @@ static void write_basis(const char *path, int32_t n_layer, int32_t n_head, int32
     struct pith_projection shape = {
         .n_layer = n_layer, .n_head = n_head, .dim = dim, .keys = PITH_KEYS_ROTATED, .n_token = 1};
     struct pith_projection *p;
-    pith_error err;
     size_t n = (size_t)n_layer * (size_t)n_head * (size_t)dim;
     check(projection_new(&shape, NULL, NULL, &p, &err), &err);
     memcpy(p->value, value, n * sizeof(float));
@@ -423,7 +422,6 @@ TEST(loki_takes_shares_of_the_variance)
     struct read *read;
     float basis[2 * 8 * 8] = {0};
     char path[32], options[96];
-    pith_error err;
     for (int32_t i = 0; i < 16; i++)
         basis[i / 8 * 64 + i % 8 * 9] = 1.0f;
     temporary(path);

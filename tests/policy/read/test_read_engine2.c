@@ -38,7 +38,6 @@ static pith_engine *read_engine(const char *policy, const char *more, const char
     char text[160];
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     bool loki = policy != NULL && strncmp(policy, "loki", 4) == 0;
     if (policy != NULL)
         snprintf(text, sizeof(text), "%s%s%s%s%s", policy, strchr(policy, ':') ? "," : ":", more,
@@ -120,7 +119,6 @@ TEST(passes_threads_and_company_change_no_bit)
         }
         e = read_engine(policies[i], "budget=48,chunk=40", NULL, 128, 2);
         pith_seq *a = seq_make(e), *b = seq_make(e);
-        pith_error err;
         pith_batch_item item[] = {
             {.seq = b, .tokens = tokens + 7, .n_token = 201, .logits = PITH_LOGITS_LAST},
             {.seq = a, .tokens = tokens, .n_token = N_PROMPT, .logits = PITH_LOGITS_LAST}};
@@ -163,7 +161,6 @@ TEST(failing_memory_opens_nothing)
     char text[160];
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     snprintf(text, sizeof(text), "loki:r=90%%,projection=%s", bases);
     pith_engine_params_default(&params);
     params.kv_tokens = 64;
@@ -207,7 +204,6 @@ TEST(pages_are_short_where_whole_pages_are_looked_at)
         pith_engine_params params;
         pith_engine *e = NULL;
         pith_kv_stats kv;
-        pith_error err;
         pith_engine_params_default(&params);
         params.kv_tokens = TOKENS_MAX;
         params.read = cases[i].read;
@@ -223,7 +219,6 @@ TEST(pages_are_short_where_whole_pages_are_looked_at)
 static void set_up(void)
 {
     pith_projection *p = NULL;
-    pith_error err;
     model_load(19);
     close(mkstemp(bases));
     pith_engine *e = engine_make(NULL, 64, 2, 512);

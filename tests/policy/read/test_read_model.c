@@ -29,7 +29,6 @@ static pith_engine *engine_of(const char *read, const char *type, int32_t chunk,
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
@@ -47,7 +46,6 @@ static int64_t hashes_of(pith_engine *e, bool company, uint64_t *hashes)
 {
     pith_seq *seq = seq_make(e), *other = seq_make(e);
     pith_read_stats stats;
-    pith_error err;
     uint64_t unused[N_TOKEN];
     for (int32_t i = 0, n; i < N_TOKEN; i += n) {
         n = i == 0 ? N_PROMPT : 1;

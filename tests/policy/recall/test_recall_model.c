@@ -33,14 +33,12 @@ static const char *const facts[][2] = {
 static int32_t encode(const char *s, int32_t *out)
 {
     int32_t n = 0;
-    pith_error err;
     check(pith_tokenize(model, s, strlen(s), 0, out, IDS_MAX, &n, &err), &err);
     return n;
 }
 
 static void load(void)
 {
-    pith_error err;
     FILE *f = fopen(TEXT, "rb");
     assert_non_null(f);
     size_t len = fread(text, 1, sizeof(text) - 1, f);
@@ -64,7 +62,6 @@ static pith_engine *engine_of(const char *keep, const char *recall)
 {
     pith_engine_params p;
     pith_engine *e;
-    pith_error err;
     pith_engine_params_default(&p);
     p.keep = keep;
     p.recall = recall;
@@ -80,7 +77,6 @@ static bool answers(pith_seq *seq, const char *answer)
 {
     int32_t want[32], n = encode(answer, want), n_vocab;
     pith_model_info info;
-    pith_error err;
     pith_model_get_info(model, &info);
     n_vocab = info.n_vocab;
     for (int32_t i = 0; i < n; i++) {
@@ -100,7 +96,6 @@ static int32_t found(const char *keep, const char *recall, bool one_turn)
 {
     pith_engine *e = engine_of(keep, recall);
     pith_seq *base;
-    pith_error err;
     int32_t n_found = 0;
     check(pith_seq_create(e, &base, &err), &err);
     if (!one_turn)
@@ -158,7 +153,6 @@ TEST(finds_text_of_its_own_sequence)
     pith_engine *e = engine_of(KEEP, "text");
     pith_seq *seq, *fork, *other;
     pith_recall_stats stats;
-    pith_error err;
     const char *ask = "Hello. Question: What is the password of Carl?";
     char *got = NULL;
     check(pith_seq_create(e, &seq, &err), &err);
@@ -222,7 +216,6 @@ static const char *put_in(const char *keep, const char *question)
     static char prompt[65536], said[8192];
     pith_engine *e = engine_of(keep, "text");
     pith_seq *seq;
-    pith_error err;
     pith_generate_params params;
     pith_generate_result result;
     pith_keep_stats stats;
