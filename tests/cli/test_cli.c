@@ -15,6 +15,7 @@
 #include "command.h"
 #include "model_maker.h"
 #include "pith/inspect.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -37,14 +38,6 @@ static json_t *parse(const char *text)
     if (value == NULL)
         fail_msg("no JSON: %s in \"%.200s\"", why.text, text);
     return value;
-}
-
-static int64_t number(const json_t *object, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("no number named %s", key);
-    return (int64_t)json_number_value(value);
 }
 
 /* ---- help and refusals ---- */
@@ -278,9 +271,9 @@ TEST(run_tells_what_it_did_as_json)
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "4", "--json",
                             "-c", "64", NULL);
     json_t *o = parse(s.err);
-    assert_int_equal(number(o, "generated_tokens"), 4);
-    assert_int_equal(number(o, "length"), number(o, "prompt_tokens") + 3);
-    assert_true(number(o, "kv_used_bytes") <= number(o, "kv_reserved_bytes"));
+    assert_int_equal(whole(o, "generated_tokens"), 4);
+    assert_int_equal(whole(o, "length"), whole(o, "prompt_tokens") + 3);
+    assert_true(whole(o, "kv_used_bytes") <= whole(o, "kv_reserved_bytes"));
     assert_string_equal(json_string_value(json_object_get(o, "stop")), "length");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "logits_hash"))), 16);
     json_decref(o);
@@ -304,7 +297,7 @@ TEST(run_keeps_packed_weights)
         }
         json_t *o = parse(s.err);
         assert_true(json_is_true(json_object_get(o, "weights_mapped")) == (i > 0));
-        assert_true(number(o, "disk_bytes") >= 0 && number(o, "disk_bytes_per_token") >= 0);
+        assert_true(whole(o, "disk_bytes") >= 0 && whole(o, "disk_bytes_per_token") >= 0);
         if (i == 0) {
             text = strdup(s.out);
             hash = strdup(json_string_value(json_object_get(o, "logits_hash")));
@@ -332,11 +325,11 @@ TEST(run_tells_what_a_keep_policy_did)
                 "--page", "16", "--json", "--keep", "streaming:budget=32,slack=16", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.err);
-    int64_t rounds = number(o, "keep_rounds"), lanes = 6;
-    assert_int_equal(rounds, (number(o, "length") - 32) / 16);
-    assert_int_equal(number(o, "keep_evicted"), rounds * 16 * lanes);
-    assert_int_equal(number(o, "keep_first_round_at"), 48);
-    assert_true(number(o, "keep_bytes_freed") > 0);
+    int64_t rounds = whole(o, "keep_rounds"), lanes = 6;
+    assert_int_equal(rounds, (whole(o, "length") - 32) / 16);
+    assert_int_equal(whole(o, "keep_evicted"), rounds * 16 * lanes);
+    assert_int_equal(whole(o, "keep_first_round_at"), 48);
+    assert_true(whole(o, "keep_bytes_freed") > 0);
     json_decref(o);
 
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-n", "1", "--keep", "streaming", NULL);
@@ -349,7 +342,7 @@ TEST(run_tells_what_a_keep_policy_did)
     o = parse(s.out);
     assert_string_equal(json_string_value(json_object_get(o, "keep")),
                         "streaming:budget=32,slack=16");
-    assert_true(number(o, "kv_peak_bytes") > 0);
+    assert_true(whole(o, "kv_peak_bytes") > 0);
     json_decref(o);
 }
 
@@ -402,7 +395,7 @@ static void check_position(json_t *position, int32_t pos, const float *row, int3
     char hash[24];
     json_t *top = json_object_get(position, "top");
     double last = INFINITY;
-    assert_int_equal(number(position, "pos"), pos);
+    assert_int_equal(whole(position, "pos"), pos);
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)pith_logits_hash(row, n_vocab));
     assert_string_equal(json_string_value(json_object_get(position, "hash")), hash);
     assert_int_equal(json_array_size(top), 5);
@@ -500,15 +493,15 @@ TEST(info_counts_parameters_and_memory)
         json_array_foreach(json_object_get(tensor, "shape"), k, dim) n *= json_integer_value(dim);
         n_param += n;
     }
-    assert_int_equal(n_param, number(o, "n_param"));
+    assert_int_equal(n_param, whole(o, "n_param"));
     assert_true(json_array_size(json_object_get(o, "kv")) >= 9);
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t entries = number(o, "n_layer") * number(o, "n_head_kv");
-    int64_t row = 4 * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t entries = whole(o, "n_layer") * whole(o, "n_head_kv");
+    int64_t row = 4 * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     assert_true(json_real_value(json_object_get(f32, "bytes_per_token")) >=
                 (double)(entries * row));
-    assert_true(number(f32, "fits_tokens") > 0 &&
-                number(f32, "fits_tokens") * entries * row < (int64_t)1 << 30);
+    assert_true(whole(f32, "fits_tokens") > 0 &&
+                whole(f32, "fits_tokens") * entries * row < (int64_t)1 << 30);
     json_decref(o);
     s = command(NULL, "info", MODEL, "-v", NULL);
     expect_status(&s, 0);
@@ -537,11 +530,11 @@ TEST(info_tells_layers_apart)
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);
-    assert_int_equal(number(o, "n_layer_window"), 6);
-    assert_int_equal(number(o, "window"), 9);
+    assert_int_equal(whole(o, "n_layer_window"), 6);
+    assert_int_equal(whole(o, "window"), 9);
     /* One of seven layers grows. */
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t row = 4 * whole(o, "n_head_kv") * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
     assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
     json_decref(o);
@@ -565,10 +558,10 @@ TEST(info_tells_the_bytes_of_states)
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);
-    assert_int_equal(number(o, "n_layer_kv"), 1);
-    assert_int_equal(number(o, "state_bytes"), 3 * 4 * (3 * 160 + 6 * 16 * 16));
+    assert_int_equal(whole(o, "n_layer_kv"), 1);
+    assert_int_equal(whole(o, "state_bytes"), 3 * 4 * (3 * 160 + 6 * 16 * 16));
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t row = 4 * whole(o, "n_head_kv") * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
     assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
     json_decref(o);
@@ -592,7 +585,7 @@ TEST(info_tells_the_bytes_of_latent_lanes)
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out), *kv = json_object_get(o, "kv"), *pair;
-    assert_int_equal(number(o, "v_in_k"), 32);
+    assert_int_equal(whole(o, "v_in_k"), 32);
     /* f32 comes first: three layers of 96 values and a position. */
     double bytes = json_real_value(json_object_get(json_array_get(kv, 0), "bytes_per_token"));
     assert_true(bytes == 3 * (4 * 96 + 4));
@@ -622,7 +615,7 @@ TEST(sizes_are_read_with_their_units)
         struct said s = command(NULL, "info", MODEL, "--json", "--memory", sizes[i].text, NULL);
         expect_status(&s, 0);
         json_t *o = parse(s.out);
-        assert_int_equal(number(o, "memory_bytes"), sizes[i].bytes);
+        assert_int_equal(whole(o, "memory_bytes"), sizes[i].bytes);
         json_decref(o);
     }
 }
@@ -660,14 +653,14 @@ TEST(bench_prints_a_row_for_each_measurement)
     expect_status(&s, 0);
     json_t *o = parse(s.out), *rows = json_object_get(o, "rows");
     assert_int_equal(json_array_size(rows), 4);
-    assert_int_equal(number(o, "threads"), 1);
-    assert_true(number(json_object_get(o, "machine"), "read_bytes_per_s") > 0);
+    assert_int_equal(whole(o, "threads"), 1);
+    assert_true(whole(json_object_get(o, "machine"), "read_bytes_per_s") > 0);
     json_array_foreach(rows, i, row)
     {
-        assert_int_equal(number(row, "depth"), i < 2 ? 0 : 40);
-        assert_int_equal(number(row, "n"), i % 2 == 0 ? 16 : 4);
-        assert_true(number(row, "tokens_per_s") > 0 && number(row, "bound") > 0);
-        assert_true(number(row, "best") >= number(row, "tokens_per_s"));
+        assert_int_equal(whole(row, "depth"), i < 2 ? 0 : 40);
+        assert_int_equal(whole(row, "n"), i % 2 == 0 ? 16 : 4);
+        assert_true(whole(row, "tokens_per_s") > 0 && whole(row, "bound") > 0);
+        assert_true(whole(row, "best") >= whole(row, "tokens_per_s"));
     }
     json_decref(o);
 

@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "testing.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -23,14 +24,6 @@ static json_t *parse(const char *text)
     if (value == NULL)
         fail_msg("no JSON (%s): %s", at.text, text);
     return value;
-}
-
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no number \"%s\"", key);
-    return json_number_value(value);
 }
 
 /* ---- help ---- */

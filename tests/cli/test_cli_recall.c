@@ -15,6 +15,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -56,23 +57,16 @@ static struct made make(const char *keep, const char *recall, bool within)
 {
     static char text[CAP * 8];
     static int32_t ids[CAP];
-    pith_model *model;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params engine_params;
     pith_generate_params params;
     struct made made;
     int32_t n;
     size_t len = read_prompt(text, sizeof(text));
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&engine_params);
-    engine_params.n_thread = 1;
-    engine_params.keep = keep;
-    engine_params.recall = recall;
-    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine =
+        engine_with(model, (pith_engine_params){.n_thread = 1, .keep = keep, .recall = recall});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, text, len, PITH_TOKENIZE_BOS, ids, CAP, &n, &err), &err);
     pith_generate_params_default(&params);
     params.n_predict = 4;
@@ -89,14 +83,6 @@ static struct made make(const char *keep, const char *recall, bool within)
     pith_engine_free(engine);
     pith_model_free(model);
     return made;
-}
-
-static int64_t number(const json_t *o, const char *key)
-{
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value))
-        fail_msg("no whole number \"%s\"", key);
-    return json_integer_value(value);
 }
 
 static void expect_hash(const json_t *o, uint64_t expected)
@@ -120,13 +106,13 @@ TEST(json_tells_what_recall_did)
         assert_true(m.stats.recalls > 0 && m.stats.stored > 0 && m.stats.guests > 0);
         assert_int_equal(m.result.n_recalled > 0, text);
         assert_string_equal(json_string_value(json_object_get(o, "recall")), forms[i]);
-        assert_int_equal(number(o, "recalls"), m.stats.recalls);
-        assert_int_equal(number(o, "recall_stored"), m.stats.stored);
-        assert_int_equal(number(o, "recall_lost"), m.stats.lost);
-        assert_int_equal(number(o, "recall_guests"), m.stats.guests);
-        assert_int_equal(number(o, "recall_ram_bytes"), m.stats.ram_bytes);
-        assert_int_equal(number(o, "recall_file_bytes"), m.stats.file_bytes);
-        assert_int_equal(number(o, "recalled_tokens"), m.result.n_recalled);
+        assert_int_equal(whole(o, "recalls"), m.stats.recalls);
+        assert_int_equal(whole(o, "recall_stored"), m.stats.stored);
+        assert_int_equal(whole(o, "recall_lost"), m.stats.lost);
+        assert_int_equal(whole(o, "recall_guests"), m.stats.guests);
+        assert_int_equal(whole(o, "recall_ram_bytes"), m.stats.ram_bytes);
+        assert_int_equal(whole(o, "recall_file_bytes"), m.stats.file_bytes);
+        assert_int_equal(whole(o, "recalled_tokens"), m.result.n_recalled);
         expect_hash(o, m.hash);
         json_decref(o);
     }

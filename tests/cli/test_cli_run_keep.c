@@ -19,6 +19,8 @@
 
 #include "command.h"
 #include "svg_check.h"
+#include "status.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -42,12 +44,6 @@ struct made {
     pith_seq *seq;
     int32_t n_prompt;
 };
-
-static void check(pith_status status, const pith_error *why)
-{
-    if (status != PITH_OK)
-        fail_msg("%s", why->message);
-}
 
 static struct made make(const char *keep, int32_t n_predict)
 {
@@ -123,14 +119,6 @@ static void expect_lanes(const char *path, const struct made *m)
 
 /* ---- the figures at the end ---- */
 
-static int64_t number(const json_t *o, const char *key)
-{
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value))
-        fail_msg("no whole number \"%s\"", key);
-    return json_integer_value(value);
-}
-
 static const char *const policies[] = {
     "streaming:budget=32,slack=16",
     "random:budget=40%,slack=16,prefix=8,window=8",
@@ -167,16 +155,16 @@ TEST(json_tells_what_a_policy_did)
         pith_seq_keep_stats(m.seq, &keep);
         pith_engine_kv_stats(m.engine, &kv);
         assert_true(keep.rounds > 1);
-        assert_int_equal(number(o, "keep_rounds"), keep.rounds);
-        assert_int_equal(number(o, "keep_evicted"), keep.evicted);
-        assert_int_equal(number(o, "keep_live"), keep.live);
-        assert_int_equal(number(o, "keep_full"), keep.live + keep.evicted);
-        assert_int_equal(number(o, "keep_evicted_tokens"), count_gone(&m));
-        assert_int_equal(number(o, "keep_first_round_at"), keep.first_round_at);
-        assert_int_equal(number(o, "kv_live_bytes"), kv.live_bytes);
-        assert_int_equal(number(o, "kv_peak_bytes"), kv.peak_bytes);
-        assert_int_equal(number(o, "kv_full_live_bytes"), full_kv.live_bytes);
-        assert_int_equal(number(o, "kv_full_bytes"), full_kv.used_bytes);
+        assert_int_equal(whole(o, "keep_rounds"), keep.rounds);
+        assert_int_equal(whole(o, "keep_evicted"), keep.evicted);
+        assert_int_equal(whole(o, "keep_live"), keep.live);
+        assert_int_equal(whole(o, "keep_full"), keep.live + keep.evicted);
+        assert_int_equal(whole(o, "keep_evicted_tokens"), count_gone(&m));
+        assert_int_equal(whole(o, "keep_first_round_at"), keep.first_round_at);
+        assert_int_equal(whole(o, "kv_live_bytes"), kv.live_bytes);
+        assert_int_equal(whole(o, "kv_peak_bytes"), kv.peak_bytes);
+        assert_int_equal(whole(o, "kv_full_live_bytes"), full_kv.live_bytes);
+        assert_int_equal(whole(o, "kv_full_bytes"), full_kv.used_bytes);
         double share = json_real_value(json_object_get(o, "keep_share_of_time"));
         double seconds = json_real_value(json_object_get(o, "prompt_s")) +
                          json_real_value(json_object_get(o, "generate_s"));

@@ -45,20 +45,13 @@ struct made {
 static struct made make(const char *share)
 {
     int32_t ids[512], n;
-    pith_model *model;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params p;
     pith_generate_params g;
     struct made made;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&p);
-    p.n_thread = 1;
-    p.share = share;
-    check(pith_engine_create(model, &p, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(model, (pith_engine_params){.n_thread = 1, .share = share});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 512, &n, &err),
           &err);
     pith_generate_params_default(&g);

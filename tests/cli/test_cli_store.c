@@ -35,19 +35,13 @@ static const char *const texts[][2] = {
 static uint64_t make(const pith_model *model, const char *type_k, const char *type_v)
 {
     int32_t ids[128], n;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params engine_params;
     pith_generate_params params;
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&engine_params);
-    engine_params.n_thread = 1;
-    engine_params.kv_tokens = 256;
-    engine_params.type_k = type_k;
-    engine_params.type_v = type_v;
-    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(
+        model,
+        (pith_engine_params){.n_thread = 1, .kv_tokens = 256, .type_k = type_k, .type_v = type_v});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, ids, 128, &n, &err), &err);
     pith_generate_params_default(&params);
     params.n_predict = 8;
@@ -73,8 +67,7 @@ static void expect_pair(const pith_model *model, const char *type_k, const char 
 
 TEST(every_pair_of_types_gives_the_librarys_bits)
 {
-    pith_model *model;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     for (size_t i = 0; i < N_TYPE; i++) {
         expect_pair(model, types[i], types[N_TYPE - 1 - i]);
         expect_pair(model, types[i], "f16");
@@ -155,8 +148,7 @@ static void expect_costs(const pith_model *model, const json_t *list)
 TEST(info_tells_what_each_type_costs)
 {
     char cell[64];
-    pith_model *model;
-    check(pith_model_load(LAYERS, NULL, &model, &err), &err);
+    pith_model *model = model_at(LAYERS);
     struct said s = command(NULL, "info", LAYERS, "--json", "--memory", "1GiB", NULL);
     expect_status(&s, 0);
     json_t *o = json_loads(s.out, 0, NULL);

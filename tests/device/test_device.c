@@ -10,7 +10,7 @@
 #include "kv/kv.h"
 #include "mem_used.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
@@ -152,10 +152,9 @@ TEST(engines_agree)
     char path[N_DEVICE][64];
     uint64_t hash[N_DEVICE][2];
     struct pi_device *was = pi_device_register(NULL);
-    pith_model *model;
     pith_model_info info;
     int64_t before = atomic_load(&pi_device_checked.bytes);
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
     for (int i = 0; i < N_DEVICE; i++) {
         pith_engine *e = engine_on(devices[i], model);

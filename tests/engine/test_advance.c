@@ -11,7 +11,6 @@
 #include "folder.h"
 #include "mem_used.h"
 #include "model_maker.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 
@@ -72,21 +71,16 @@ struct setting {
 
 static pith_engine *engine_make(const struct setting *s, struct stopper *stopper)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = CHUNK;
-    params.n_thread = s->n_thread > 0 ? s->n_thread : 1;
-    params.page_len = 16;
-    params.kv_tokens = 4 * N_TOKEN;
-    params.keep = s->keep;
-    params.read = s->read;
-    params.recall = s->recall;
-    params.share = s->share;
-    params.on_advance = on_advance;
-    params.advance_user = stopper;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = CHUNK,
+                                                   .n_thread = s->n_thread > 0 ? s->n_thread : 1,
+                                                   .page_len = 16,
+                                                   .kv_tokens = 4 * N_TOKEN,
+                                                   .keep = s->keep,
+                                                   .read = s->read,
+                                                   .recall = s->recall,
+                                                   .share = s->share,
+                                                   .on_advance = on_advance,
+                                                   .advance_user = stopper});
 }
 
 /* Reads the rest of the text and some steps; the hash of all the logits on the way. */

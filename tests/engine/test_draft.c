@@ -312,16 +312,12 @@ TEST(refuses_policies_that_remember_or_overwrite)
     };
     pith_draft_params draft = always(4);
     for (size_t i = 0; i < PI_LEN(bad); i++) {
-        pith_engine_params params;
-        pith_engine *e = NULL;
-        pith_engine_params_default(&params);
-        params.n_thread = 1;
-        params.kv_tokens = 512;
-        params.keep = bad[i].keep;
-        params.read = bad[i].read;
-        params.recall = bad[i].recall;
-        params.share = bad[i].share;
-        check(pith_engine_create(model, &params, &e, &err), &err);
+        pith_engine *e = engine_with(model, (pith_engine_params){.n_thread = 1,
+                                                                 .kv_tokens = 512,
+                                                                 .keep = bad[i].keep,
+                                                                 .read = bad[i].read,
+                                                                 .recall = bad[i].recall,
+                                                                 .share = bad[i].share});
         expect(pith_draft_check(e, NULL, &err), &err, PITH_UNSUPPORTED, bad[i].word);
         pith_generate_params p = text_of(4, 0.0f, 0);
         p.draft = &draft;

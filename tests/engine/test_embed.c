@@ -53,21 +53,13 @@ static const char *make(const char *name, const char *words)
 
 static pith_model *load(const char *path)
 {
-    pith_model *model = NULL;
-    check(pith_model_load(path, NULL, &model, &err), &err);
-    return model;
+    return model_at(path);
 }
 
 static pith_engine *start(const pith_model *model, int32_t chunk, int32_t n_thread)
 {
-    pith_engine *e = NULL;
-    pith_engine_params params;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.page_len = 16;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model,
+                       (pith_engine_params){.chunk = chunk, .n_thread = n_thread, .page_len = 16});
 }
 
 static void embed(pith_engine *e, int32_t n, float *out)
@@ -93,8 +85,7 @@ static bool collect(void *user, pith_seq *seq, int32_t pos, const float *logits)
 
 static void sum_logits(pith_engine *e, int32_t n, struct collected *c)
 {
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,
                             .n_token = n,
@@ -189,8 +180,7 @@ TEST(chunks_and_threads_change_no_bit)
         pith_model *model = load(make("bits.gguf", words));
         for (size_t i = 0; i < PI_LEN(chunks); i++) {
             pith_engine *e = start(model, chunks[i], 1 + (int32_t)i % 3);
-            pith_seq *other = NULL;
-            check(pith_seq_create(e, &other, &err), &err);
+            pith_seq *other = seq_make(e);
             check(pith_seq_eval(other, tokens + 9, 40, &err), &err);
             uint64_t before = pith_logits_hash(pith_seq_logits(other), N_VOCAB);
             embed(e, N_TOKEN, i == 0 ? reference : vector);

@@ -10,7 +10,6 @@
 
 #include "mem_used.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -24,15 +23,9 @@ static uint64_t reference[N_TOKEN]; /* hash of the logits after each of its toke
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = 16;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        model, (pith_engine_params){
+                   .chunk = chunk, .n_thread = n_thread, .kv_tokens = kv_tokens, .page_len = 16});
 }
 
 static void eval(pith_seq *seq, const int32_t *ids, int32_t n)

@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 #include "pith/grammar.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -40,15 +39,9 @@ static bool collect(void *user, const char *text, size_t len)
 
 static pith_engine *engine_make_keep(int32_t kv_tokens, const char *keep)
 {
-    pith_engine_params p;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&p);
-    p.kv_tokens = kv_tokens;
-    p.page_len = 16;
-    p.n_thread = 1;
-    p.keep = keep;
-    check(pith_engine_create(model, &p, &e, &err), &err);
-    return e;
+    return engine_with(
+        model,
+        (pith_engine_params){.kv_tokens = kv_tokens, .page_len = 16, .n_thread = 1, .keep = keep});
 }
 
 static pith_engine *engine_make(int32_t kv_tokens)

@@ -20,12 +20,11 @@ static pith_model *model_of(const char *words)
 {
     struct model_spec spec;
     char path[64];
-    pith_model *model = NULL;
     snprintf(path, sizeof(path), "/tmp/pith-kv-engine-%ld", (long)getpid());
     model_spec_default(&spec);
     check(model_spec_parse(&spec, words, &err), &err);
     check(model_make(&spec, path, &err), &err);
-    check(pith_model_load(path, NULL, &model, &err), &err);
+    pith_model *model = model_at(path);
     unlink(path);
     return model;
 }

@@ -17,6 +17,7 @@
 #include "eval/record.h"
 #include "pith/inspect.h"
 #include "eval/recorder.h"
+#include "json_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
@@ -26,14 +27,6 @@ static void expect_near(const char *what, double value, double wanted, double mo
 {
     if (!(fabs(value - wanted) <= most))
         fail_msg("%s: %.17g instead of %.17g", what, value, wanted);
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
 }
 
 /* ---- the arithmetic ---- */
@@ -349,26 +342,19 @@ TEST(same_as_the_engine)
     static const char *const keeps[] = {"streaming:budget=40,slack=16,sinks=4",
                                         "streaming:budget=25%,slack=7,prefix=3,window=9"};
     enum { N = 203 };
-    pith_model *model = NULL;
     pith_model_info info;
     int32_t tokens[N], positions[N];
     uint64_t rng = 3;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
     for (size_t c = 0; c < 2; c++) {
         struct eval_recorder *r = NULL;
-        pith_engine *e = NULL;
-        pith_seq *seq = NULL;
-        pith_engine_params params;
         int32_t at = 180;
-        pith_engine_params_default(&params);
-        params.keep = keeps[c];
-        params.kv_tokens = 512;
-        params.chunk = 50;
-        check(pith_engine_create(model, &params, &e, &err), &err);
-        check(pith_seq_create(e, &seq, &err), &err);
+        pith_engine *e = engine_with(
+            model, (pith_engine_params){.keep = keeps[c], .kv_tokens = 512, .chunk = 50});
+        pith_seq *seq = seq_make(e);
         check(eval_recorder_create(seq, in_folder("run"), &r, &err), &err);
         check(pith_seq_eval(seq, tokens, at, &err), &err);
         pith_seq *before = NULL;

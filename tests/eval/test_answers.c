@@ -7,17 +7,12 @@
 
 #include "pith/inspect.h"
 #include "testing.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/answers-%s.jsonl"
 #define NEEDLES PITH_SOURCE_DIR "/models/demo/needles.jsonl"
 #define MAX_IDS 8192
 #define N_PROMPT 50
-
-static void must(pith_status status, const pith_error *why)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), why->message);
-}
 
 /* The lines of a JSONL file as an array. */
 static json_t *read_lines(const char *path)
@@ -58,11 +53,11 @@ static void check_answer(pith_engine *engine, const char *prompt, const json_t *
     params.sample.temperature = 0.0f;
     params.n_predict = n + 1; /* the last token taken is not evaluated */
     params.ignore_end = true;
-    must(pith_tokenize(pith_engine_model(engine), prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids,
-                       MAX_IDS, &n_id, &err),
-         &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
-    must(pith_generate(seq, ids, n_id, &params, NULL, NULL, NULL, &err), &err);
+    check(pith_tokenize(pith_engine_model(engine), prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids,
+                        MAX_IDS, &n_id, &err),
+          &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_generate(seq, ids, n_id, &params, NULL, NULL, NULL, &err), &err);
     assert_int_equal(pith_seq_length(seq), n_id + n);
     for (int32_t i = 0; i < n; i++) {
         int32_t want = (int32_t)json_integer_value(json_array_get(expected, (size_t)i));
@@ -81,12 +76,12 @@ static void check_model(const char *name)
     pith_engine_params params;
     snprintf(path, sizeof(path), PITH_SOURCE_DIR "/models/pith-%s.gguf", name);
     snprintf(exact, sizeof(exact), "test_answers_%s_%d.gguf", name, (int)getpid());
-    must(pith_quantize(path, exact, "F32", 0, NULL, NULL, &err), &err);
-    must(pith_model_load(exact, NULL, &model, &err), &err);
+    check(pith_quantize(path, exact, "F32", 0, NULL, NULL, &err), &err);
+    check(pith_model_load(exact, NULL, &model, &err), &err);
     remove(exact);
     pith_engine_params_default(&params);
     params.type_k = params.type_v = "f32";
-    must(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_engine_create(model, &params, &engine, &err), &err);
 
     snprintf(path, sizeof(path), GOLDEN, name);
     json_t *lines = read_lines(path), *needles = read_lines(NEEDLES);

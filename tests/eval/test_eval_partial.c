@@ -138,7 +138,6 @@ TEST(positions_turn_a_part_of_each_head)
         const struct eval_setup setup = setup_of(models[k], "f16", NULL);
         pith_engine *engine = make_engine(&setup, N_IDS);
         struct turn t = {.n_head = 4};
-        pith_seq *seq = NULL;
         int32_t ids[N_IDS];
         pith_model_info info;
         pith_model_get_info(models[k], &info);
@@ -149,7 +148,7 @@ TEST(positions_turn_a_part_of_each_head)
         assert_true(t.attention.adjacent == kinds[k].adjacent);
         draw_ids(models[k], 7, ids, N_IDS);
         check(pith_engine_set_tap(engine, see_rows, &t, &err), &err);
-        check(pith_seq_create(engine, &seq, &err), &err);
+        pith_seq *seq = seq_make(engine);
         check(pith_seq_eval(seq, ids, N_IDS, &err), &err);
         assert_int_equal(t.n_seen, N_IDS * 4 * 2);
         pith_seq_free(seq);
@@ -266,11 +265,10 @@ static float *logits_of(const struct eval_setup *setup, int64_t *guests)
     pith_engine *engine = make_engine(setup, 2 * N_TEXT);
     pith_model_info info;
     pith_recall_stats recall;
-    pith_seq *seq = NULL;
     int32_t ids[N_TEXT + N_TURN];
     pith_model_get_info(setup->model, &info);
     draw_ids(setup->model, 11, ids, N_TEXT + N_TURN);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_seq *seq = seq_make(engine);
     check(pith_seq_eval(seq, ids, N_TEXT, &err), &err);
     check(pith_seq_eval(seq, ids + N_TEXT, N_TURN, &err), &err);
     size_t size = (size_t)info.n_vocab * sizeof(float);

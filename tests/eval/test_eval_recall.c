@@ -307,7 +307,6 @@ TEST(the_stack_has_rows_with_recall)
                                         "store + keep + recall"};
     struct eval_setup setup = {0};
     struct eval_text table = {0};
-    pith_model *model = NULL;
     char *text = NULL;
     json_t *result = NULL;
     const char *budget = "48";
@@ -317,7 +316,7 @@ TEST(the_stack_has_rows_with_recall)
                                        .budgets = &budget,
                                        .n_budget = 1,
                                        .n_repeat = 1};
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     check(eval_read_file(DEMO_TEXT, &text, &params.text_len, &err), &err);
     params.text = text;
     setup.model = model;

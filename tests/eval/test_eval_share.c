@@ -14,6 +14,7 @@
 #include <share.h>
 
 #include "folder.h"
+#include "json_read.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_REQUEST 6
@@ -66,14 +67,6 @@ static json_t *measure(const struct eval_setup *setup, const struct eval_share_p
     json_t *result = NULL;
     check(eval_share(setup, params, &result, &err), &err);
     return result;
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
 }
 
 static const json_t *row_of(const json_t *result, size_t i)
@@ -435,8 +428,7 @@ TEST(company_changes_no_score)
     check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
     for (int32_t i = 0; i < items.n; i++) {
         struct alone a = {.item = &items.at[i]};
-        pith_seq *seq;
-        check(pith_seq_create(engine, &seq, &err), &err);
+        pith_seq *seq = seq_make(engine);
         const pith_batch_item work[] = {
             {seq, a.item->ids, a.item->n_id, PITH_LOGITS_ALL, on_logits, &a, 0}};
         check(pith_batch_eval(engine, work, 1, NULL, NULL, &err), &err);

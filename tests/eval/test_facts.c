@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "folder.h"
+#include "json_read.h"
 
 #include <facts.h>
 
@@ -139,14 +140,6 @@ static json_t *measure(const char *keep, int32_t n_context)
     if (eval_facts(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return result;
-}
-
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no %s", key);
-    return json_number_value(value);
 }
 
 TEST(the_full_cache_finds_everything)

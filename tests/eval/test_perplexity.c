@@ -10,6 +10,7 @@
 #include "stories.h"
 #include "testing.h"
 #include "pith/policy.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/perplexity.txt"
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -20,12 +21,6 @@ static pith_model *nano;
 static char *text; /* [text_len] of the demo */
 static size_t text_len;
 static char lacks[80]; /* data that a case was left out for; "": none */
-
-static void must(pith_status status, const pith_error *why)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), why->message);
-}
 
 static void expect_near(double value, double expected, double most)
 {
@@ -39,7 +34,7 @@ static pith_model *load(const char *path)
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
-    must(pith_model_load(path, &params, &model, &err), &err);
+    check(pith_model_load(path, &params, &model, &err), &err);
     return model;
 }
 
@@ -47,7 +42,7 @@ static pith_model *load(const char *path)
 static char *read_text(const char *path, size_t most, size_t *len)
 {
     char *out;
-    must(eval_read_file(path, &out, len, &err), &err);
+    check(eval_read_file(path, &out, len, &err), &err);
     if (most > 0 && *len > most)
         *len = most;
     if (*len > 0 && out[*len - 1] == '\n')
@@ -90,7 +85,7 @@ static json_t *measure(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                                                   .n_batch = n_batch,
                                                   .n_chunk = n_chunk,
                                                   .paired = paired};
-    must(eval_perplexity(setup, &params, &result, &err), &err);
+    check(eval_perplexity(setup, &params, &result, &err), &err);
     return result;
 }
 
@@ -165,7 +160,7 @@ TEST(agrees_with_llama_perplexity)
         params.n_batch = n_batch;
         params.n_chunk = n_chunk;
         struct eval_setup setup = setup_of(model, "f32", NULL);
-        must(eval_perplexity(&setup, &params, &result, &err), &err);
+        check(eval_perplexity(&setup, &params, &result, &err), &err);
         expect_near(figure(result, "perplexity"), ppl, 1e-4 + 5e-7 * ppl);
         expect_near(figure(result, "perplexity_se"), error, 1e-4 + 5e-7 * error);
         json_decref(result);
@@ -199,17 +194,17 @@ static void read_plainly(const char *keep, int32_t n_ctx, int32_t n_chunk, struc
     out->n = 0;
     pith_model_get_info(nano, &info);
     setup.engine.kv_tokens = n_ctx;
-    must(eval_chunks_make(&setup, text, text_len, n_ctx, n_chunk, 1, &chunks, &err), &err);
-    must(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
+    check(eval_chunks_make(&setup, text, text_len, n_ctx, n_chunk, 1, &chunks, &err), &err);
+    check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
     for (int32_t c = 0; c < n_chunk; c++) {
         pith_seq *seq;
-        must(pith_seq_create(engine, &seq, &err), &err);
+        check(pith_seq_create(engine, &seq, &err), &err);
         eval_chunks_read(&chunks, c, tokens);
         for (int32_t p = 0; p < n_ctx - 1; p++) {
             pith_keep_stats stats;
             pith_seq_keep_stats(seq, &stats);
             bool after = stats.rounds > 0;
-            must(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
+            check(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
             if (p < n_ctx / 2)
                 continue;
             const float *logits = pith_seq_logits(seq);
@@ -354,7 +349,7 @@ static json_t *diverge(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                                                   .n_ctx = n_ctx,
                                                   .n_chunk = n_chunk,
                                                   .reference_type = reference_type};
-    must(eval_divergence(setup, &params, &result, &err), &err);
+    check(eval_divergence(setup, &params, &result, &err), &err);
     return result;
 }
 
@@ -387,10 +382,10 @@ static float *logits_of(const char *keep, const char *type, const int32_t *token
     pith_seq *seq;
     assert_non_null(out);
     setup.engine.kv_tokens = N_CTX;
-    must(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
     for (int32_t p = 0; p < N_CTX; p++) {
-        must(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
+        check(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
         memcpy(out + (size_t)p * (size_t)n_vocab, pith_seq_logits(seq),
                (size_t)n_vocab * sizeof(*out));
     }
@@ -438,7 +433,7 @@ static void check_divergence(const char *keep, const char *type, const char *ref
     double kl[N_CTX], sum = 0.0, span = 0.0, top1 = 0.0, top5 = 0.0;
     pith_model_get_info(nano, &info);
     int32_t n = info.n_vocab;
-    must(eval_chunks_make(&setup, text, text_len, N_CTX, 1, 1, &chunks, &err), &err);
+    check(eval_chunks_make(&setup, text, text_len, N_CTX, 1, 1, &chunks, &err), &err);
     eval_chunks_read(&chunks, 0, tokens);
     float *full = logits_of(NULL, reference_type, tokens, n);
     float *other = logits_of(keep, type, tokens, n);

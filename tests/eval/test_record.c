@@ -19,7 +19,8 @@
 #include "engine/engine.h"
 #include "eval/record.h"
 #include "eval/recorder.h"
-#include "seq_make.h"
+#include "status.h"
+#include "near.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 150
@@ -31,16 +32,12 @@ static int32_t tokens[N_TOKEN];
 
 static pith_engine *engine_make(int32_t chunk, const char *type)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 2;
-    params.kv_tokens = 1024;
-    params.page_len = 16;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = 2,
+                                                   .kv_tokens = 1024,
+                                                   .page_len = 16,
+                                                   .type_k = type,
+                                                   .type_v = type});
 }
 
 static uint64_t hash_of(const pith_seq *seq)
@@ -158,14 +155,6 @@ TEST(recording_is_what_the_model_did)
     eval_record_close(&rec);
     pith_seq_free(seq);
     pith_engine_free(e);
-}
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
 }
 
 /* The engine's attention over its lanes, given the recorded queries, is softmax attention over the

@@ -9,7 +9,7 @@
 #include "mem_used.h"
 #include "model_maker.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
+#include "status.h"
 #include "testing.h"
 
 #define N_PART 3
@@ -94,14 +94,8 @@ TEST_GROUP(make, unmake);
 static uint64_t hash_of(const char *path)
 {
     const int32_t tokens[] = {3, 14, 15, 9, 2, 6};
-    pith_engine_params params;
-    pith_model *model = NULL;
-    pith_engine *e = NULL;
-    check(pith_model_load(path, NULL, &model, &err), &err);
-    pith_engine_params_default(&params);
-    params.kv_tokens = 64;
-    params.n_thread = 1;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_model *model = model_at(path);
+    pith_engine *e = engine_with(model, (pith_engine_params){.kv_tokens = 64, .n_thread = 1});
     pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, PI_LEN(tokens), &err), &err);
     uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);

@@ -11,6 +11,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "testing.h"
+#include "status.h"
 
 #define N_LAYER 6
 #define N_HEAD 2
@@ -26,12 +27,6 @@ static const struct kv_geometry mixed = {.n_layer = N_LAYER,
                                          .type_v = KV_TYPE_TURBO3,
                                          .edge_k = {KV_TYPE_F16, 2, 1},
                                          .edge_v = {KV_TYPE_Q8_0, 1, 2}};
-
-static void check(pith_status status, const pith_error *why)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), why->message);
-}
 
 /* ---- texts ---- */
 

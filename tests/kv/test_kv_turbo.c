@@ -11,6 +11,7 @@
 #include "device/cpu/wht.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "near.h"
 
 #define VECTORS PITH_SOURCE_DIR "/tests/vectors/v3.json"
 #define MAX_DIM 256
@@ -21,14 +22,6 @@ static const enum kv_type turbo[] = {KV_TYPE_TURBO4, KV_TYPE_TURBO3, KV_TYPE_TUR
 static int32_t bits_of(enum kv_type type)
 {
     return type == KV_TYPE_TURBO3 ? 3 : type == KV_TYPE_TURBO2 ? 2 : 4;
-}
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
 }
 
 static double square_distance(const float *a, const float *b, int32_t n)

@@ -11,7 +11,7 @@
 #include "mem_used.h"
 #include "model_maker.h"
 #include "pith/scheduler.h"
-#include "seq_make.h"
+#include "status.h"
 
 TEST_GROUP(make_folder, remove_folder);
 

@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "mem_used.h"
 #include "model/load.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define N_TOKEN 150
 #define WINDOW 20
@@ -220,17 +220,13 @@ TEST_GROUP(load, unload);
 
 static pith_engine *engine_make(int32_t chunk, const char *type, int64_t kv_bytes)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 1;
-    params.page_len = PAGE_LEN;
-    params.type_k = params.type_v = type;
-    params.kv_bytes = kv_bytes;
-    params.kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = 1,
+                                                   .page_len = PAGE_LEN,
+                                                   .type_k = type,
+                                                   .type_v = type,
+                                                   .kv_bytes = kv_bytes,
+                                                   .kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN});
 }
 
 static void eval(pith_seq *seq, int32_t n)
@@ -482,20 +478,15 @@ TEST(a_cancelled_evaluation_stays_once_the_window_moved)
 #define N_FULL 2
 #define CHUNK 16
 
-static pith_engine *engine_with(const char *keep, const char *read, const char *recall)
+static pith_engine *policies_of(const char *keep, const char *read, const char *recall)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = CHUNK;
-    params.n_thread = 2;
-    params.page_len = PAGE_LEN;
-    params.kv_tokens = 3 * N_TOKEN;
-    params.keep = keep;
-    params.read = read;
-    params.recall = recall;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = CHUNK,
+                                                   .n_thread = 2,
+                                                   .page_len = PAGE_LEN,
+                                                   .kv_tokens = 3 * N_TOKEN,
+                                                   .keep = keep,
+                                                   .read = read,
+                                                   .recall = recall});
 }
 
 static const char *const keeps[] = {
@@ -536,14 +527,14 @@ static void read_and_go_on(pith_seq *seq)
 TEST(a_budget_of_the_length_changes_nothing)
 {
     char text[128];
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     uint64_t hash = hash_of(seq);
     pith_seq_free(seq);
     pith_engine_free(e);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
-        e = engine_with(with_budget(keeps[i], "4000", text, sizeof(text)), NULL, NULL);
+        e = policies_of(with_budget(keeps[i], "4000", text, sizeof(text)), NULL, NULL);
         seq = seq_make(e);
         read_and_go_on(seq);
         if (hash_of(seq) != hash)
@@ -593,7 +584,7 @@ TEST(policies_leave_windows_alone)
 {
     char text[128];
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
-        pith_engine *e = engine_with(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
+        pith_engine *e = policies_of(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
         pith_seq *seq = seq_make(e), *fork = NULL, *loaded = NULL;
         eval(seq, 120);
         eval(seq, 121);
@@ -612,7 +603,7 @@ TEST(policies_leave_windows_alone)
         pith_seq_free(fork);
         pith_seq_free(seq);
         pith_engine_free(e);
-        e = engine_with(text, NULL, NULL);
+        e = policies_of(text, NULL, NULL);
         seq = seq_make(e);
         read_and_go_on(seq);
         check_bytes(e, text);
@@ -625,7 +616,7 @@ TEST(policies_leave_windows_alone)
 TEST(a_budget_in_bytes_counts_windows)
 {
     pith_engine_params params;
-    pith_engine *e = engine_with("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
+    pith_engine *e = policies_of("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
     pith_seq *seq = seq_make(e);
     pith_kv_stats stats;
     eval(seq, N_TOKEN);
@@ -646,7 +637,7 @@ TEST(read_policies_leave_windows_alone)
 {
     const char *const reads[] = {"quoka:queries=2,chunk=8", "keydiff:chunk=8", "snapkv:chunk=8",
                                  "sampleattention:chunk=8", "quest:chunk=8,phase=both"};
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     uint64_t full = hash_of(seq);
@@ -657,7 +648,7 @@ TEST(read_policies_leave_windows_alone)
             pith_read_stats stats;
             char text[128];
             snprintf(text, sizeof(text), "%s,dense-layers=0,budget=%d", reads[i], budget);
-            e = engine_with(NULL, text, NULL);
+            e = policies_of(NULL, text, NULL);
             seq = seq_make(e);
             read_and_go_on(seq);
             pith_seq_read_stats(seq, &stats);
@@ -671,7 +662,7 @@ TEST(read_policies_leave_windows_alone)
 TEST(recall_brings_back_to_lanes_without_a_window)
 {
     pith_engine *e =
-        engine_with("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
+        policies_of("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
     pith_seq *seq = seq_make(e);
     pith_recall_stats stats;
     read_and_go_on(seq);
@@ -685,7 +676,7 @@ TEST(recall_brings_back_to_lanes_without_a_window)
 TEST(statistics_are_of_lanes_without_a_window)
 {
     pith_calibrate_params params;
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_stats *stats = NULL;
     pith_stats_info info;
     double at[] = {1, 100}, curve[2];
@@ -703,7 +694,7 @@ TEST(statistics_are_of_lanes_without_a_window)
     char text[4352];
     snprintf(text, sizeof(text), "triattention:budget=40,slack=8,stats=%s",
              in_folder("made-up.stats"));
-    e = engine_with(text, NULL, NULL);
+    e = policies_of(text, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     check_kept(seq, "triattention with statistics");
@@ -719,7 +710,7 @@ TEST(bases_are_of_lanes_without_a_window)
     pith_projection_info info;
     pith_read_stats stats;
     char text[4352];
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_projection_params_default(&params);
     check(pith_projection_fit(e, tokens, N_TOKEN, &params, &bases, &err), &err);
     pith_projection_get_info(bases, &info);
@@ -729,7 +720,7 @@ TEST(bases_are_of_lanes_without_a_window)
     pith_engine_free(e);
     snprintf(text, sizeof(text), "loki:phase=both,chunk=8,dense-layers=0,budget=16,projection=%s",
              in_folder("made-up.loki"));
-    e = engine_with(NULL, text, NULL);
+    e = policies_of(NULL, text, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     pith_seq_read_stats(seq, &stats);

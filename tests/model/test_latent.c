@@ -12,7 +12,7 @@
 #include "pith/inspect.h"
 #include "policy/keep/learn/importance_target.h"
 #include "policy/keep/stats/stats.h"
-#include "seq_make.h"
+#include "status.h"
 
 TEST_GROUP(make_folder, remove_folder);
 
@@ -131,15 +131,10 @@ static void make_newer(const char *older, const char *newer)
 
 static pith_engine *engine_of(const pith_model *m, const char *type)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.n_thread = 1;
-    params.page_len = 16;
-    params.kv_tokens = N_TOKEN;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(m, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        m,
+        (pith_engine_params){
+            .n_thread = 1, .page_len = 16, .kv_tokens = N_TOKEN, .type_k = type, .type_v = type});
 }
 
 /* The last tokens are evaluated alone, as generated ones are. */
@@ -155,8 +150,7 @@ static void read_text(pith_seq *seq)
 
 static uint64_t hash_of(const char *path)
 {
-    pith_model *m = NULL;
-    check(pith_model_load(path, NULL, &m, &err), &err);
+    pith_model *m = model_at(path);
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     read_text(seq);
@@ -189,12 +183,11 @@ TEST(blocks_behind_the_layers_change_nothing)
 
 TEST(a_layer_has_one_lane_of_one_vector)
 {
-    pith_model *m = NULL;
     pith_model_info info;
     pith_attention_info attention;
     pith_kv_stats stats;
     float key[RANK + N_ROT], value[RANK];
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_model_get_info(m, &info);
     pith_model_get_attention(m, &attention);
     assert_int_equal(info.n_head, HEADS);
@@ -246,9 +239,8 @@ static void look_at(void *user, const struct pi_pass_tap_rows *rows)
 
 TEST(a_tap_sees_the_vector_of_the_lane)
 {
-    pith_model *m = NULL;
     struct seen seen = {0};
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, look_at, &seen, &err), &err);
@@ -272,14 +264,13 @@ static void add_queries(void *user, const struct pi_pass_tap_rows *rows)
 
 TEST(statistics_are_of_the_heads_queries)
 {
-    pith_model *m = NULL;
     pith_stats *stats = NULL;
     pith_calibrate_params params;
     double sum[HEADS][RANK + N_ROT] = {{0}};
     int32_t tokens[N_TOKEN];
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, add_queries, sum, &err), &err);
@@ -329,10 +320,9 @@ static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
 TEST(takes_norms_of_values)
 {
     struct importance_gram *gram = NULL;
-    pith_model *m = NULL;
     uint64_t rng = 5;
     float v[RANK];
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     check(importance_gram_create(m, 2, &gram, &err), &err);
     for (int32_t l = 0; l < 3; l++)
         for (int32_t h = 0; h < HEADS; h++) {
@@ -404,8 +394,7 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
    smaller one is kept to, or changes the entries that are read. */
 TEST(budgets_that_hold_the_text_change_no_bit)
 {
-    pith_model *m = NULL;
-    check(pith_model_load(made(SHAPE " layers=4"), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE " layers=4"));
     uint64_t full = hash_under(m, NULL, NULL, 0);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         if (hash_under(m, keeps[i], NULL, 100 * N_TOKEN) != full)

@@ -10,7 +10,7 @@
 #include "kv_check.h"
 #include "mem_used.h"
 #include "model_maker.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define N_TOKEN 90
 #define N_VOCAB 61
@@ -124,9 +124,8 @@ TEST(each_mistake_has_its_sentence)
 TEST(an_array_says_which_layers_are_recurrent)
 {
     size_t size;
-    pith_model *m = NULL;
     uint8_t *bytes = read_file(make(SMALL " listed=1 interval=2", "list.gguf"), &size);
-    check(pith_model_load(in_folder("list.gguf"), NULL, &m, &err), &err);
+    pith_model *m = model_at(in_folder("list.gguf"));
     assert_int_equal(m->hp.n_layer_kv, 2);
     assert_int_equal(m->kv_layer[0], 1);
     assert_int_equal(m->kv_layer[1], 3);
@@ -336,22 +335,15 @@ TEST(a_file_holds_the_state)
     pith_model *narrow = NULL;
     pith_engine *e = engine_make(4 * estimate(N_TOKEN)), *f = NULL;
     pith_seq *seq = seq_make(e), *loaded = NULL;
-    pith_engine_params params;
     read_on(seq, 50);
     check(pith_seq_save(seq, in_folder("seq"), &err), &err);
     make(SMALL " delta_values=4", "narrow.gguf");
     check(pith_model_load(in_folder("narrow.gguf"), NULL, &narrow, &err), &err);
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    check(pith_engine_create(narrow, &params, &f, &err), &err);
+    f = engine_with(narrow, (pith_engine_params){.page_len = PAGE_LEN});
     expect(pith_seq_load(f, in_folder("seq"), &loaded, &err), &err, PITH_INVALID,
            "the recurrent layers' state has 24192 bytes, and the engine's");
     pith_engine_free(f);
     pith_model_free(narrow);
-    size_t size;
-    uint8_t *bytes = read_file(in_folder("seq"), &size);
-    assert_int_equal(bytes[8], 7); /* version */
-    free(bytes);
     pith_seq_free(seq);
     seq = seq_make(e);
     check(pith_seq_save(seq, in_folder("empty"), &err), &err);
@@ -381,16 +373,11 @@ static const struct {
 /* The hash of a text's last logits, read in two evaluations. */
 static uint64_t read_with(const char *keep, const char *read, int32_t chunk, int64_t *evicted)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
     pith_keep_stats stats;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 1;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_engine *e = engine_with(
+        model,
+        (pith_engine_params){
+            .chunk = chunk, .n_thread = 1, .page_len = PAGE_LEN, .keep = keep, .read = read});
     pith_seq *seq = seq_make(e);
     read_on(seq, 70);
     read_on(seq, N_TOKEN);

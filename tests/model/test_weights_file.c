@@ -76,14 +76,8 @@ static bool is_mapped(const pith_model *model)
 static uint64_t hash_of(const pith_model *model)
 {
     static const int32_t tokens[] = {3, 1, 41, 59, 26, 53, 58, 97};
-    pith_engine_params params;
-    pith_engine *engine = NULL;
-    pith_seq *seq = NULL;
-    pith_engine_params_default(&params);
-    params.n_thread = 1;
-    params.kv_tokens = 16;
-    check(pith_engine_create(model, &params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(model, (pith_engine_params){.n_thread = 1, .kv_tokens = 16});
+    pith_seq *seq = seq_make(engine);
     check(pith_seq_eval(seq, tokens, (int32_t)PI_LEN(tokens), &err), &err);
     uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
     pith_seq_free(seq);

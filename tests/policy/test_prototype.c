@@ -11,6 +11,7 @@
 
 #include "folder.h"
 #include "pith/calibrate.h"
+#include "json_read.h"
 
 #include <facts.h>
 
@@ -224,14 +225,6 @@ static const char *calibrate(const pith_model *model, bool answers)
 struct measured {
     double score, start, middle, end;
 };
-
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no %s", key);
-    return json_number_value(value);
-}
 
 static struct measured measure(const pith_model *model, const char *items, const char *keep)
 {

@@ -126,8 +126,7 @@ static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logit
 /* A prompt and steps; hashes [N_TOKEN]. */
 static pith_seq *run(pith_engine *e, uint64_t *hashes)
 {
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     for (int32_t i = 0, n; i < N_TOKEN; i += n) {
         n = i == 0 ? N_PROMPT : 1;
         pith_batch_item item = {.seq = seq,

@@ -41,18 +41,13 @@ TEST_GROUP(setup, teardown);
 static pith_engine *engine_of(const char *keep, const char *recall, const char *read,
                               int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = 64;
-    params.n_thread = 1;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.recall = recall;
-    params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = 64,
+                                                   .n_thread = 1,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = PAGE_LEN,
+                                                   .keep = keep,
+                                                   .recall = recall,
+                                                   .read = read});
 }
 
 /* ---- conversations ---- */

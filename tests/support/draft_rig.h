@@ -6,7 +6,6 @@
 #define PI_TEST_DRAFT_RIG_H
 
 #include "engine/draft.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 

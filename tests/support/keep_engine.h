@@ -11,7 +11,6 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 

@@ -128,14 +128,6 @@ static void keep_rows(void *user, const struct pi_pass_tap_rows *in)
     }
 }
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
 /* |Wo_h v| by the product itself. */
 static double wo_norm(int32_t layer, int32_t head, const float *v)
 {
@@ -201,8 +193,7 @@ TEST(targets_are_those_of_a_text_read_twice)
     n += N_TEXT;
     rows.layer = info.n_layer - 1;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 256);
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, keep_rows, &rows, &err), &err);
     check(pith_seq_eval(seq, all, n, &err), &err);
     check(pi_pass_set_tap(e->pass, NULL, NULL, &err), &err);
@@ -383,11 +374,8 @@ TEST(windows_belong_to_no_lane_of_the_statistics)
 {
     const char *path = "test_importance_windows.gguf";
     struct model_spec spec;
-    pith_engine_params params;
     pith_importance_params p;
     pith_importance_text text[2];
-    pith_model *other = NULL;
-    pith_engine *e = NULL;
     pith_stats *s = NULL;
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
@@ -396,12 +384,9 @@ TEST(windows_belong_to_no_lane_of_the_statistics)
                            &err),
           &err);
     check(model_make(&spec, path, &err), &err);
-    check(pith_model_load(path, NULL, &other, &err), &err);
+    pith_model *other = model_at(path);
     assert_int_equal(unlink(path), 0);
-    pith_engine_params_default(&params);
-    params.kv_tokens = 512;
-    params.n_thread = 1;
-    check(pith_engine_create(other, &params, &e, &err), &err);
+    pith_engine *e = engine_with(other, (pith_engine_params){.kv_tokens = 512, .n_thread = 1});
     p = params_of(text, 2);
     p.hidden = true;
     check(pith_calibrate_importance(e, &p, &s, &err), &err);

@@ -242,12 +242,9 @@ TEST(a_pool_of_the_budget_holds_any_text)
     pith_seq_free(seq);
     pith_engine_free(e);
 
-    pith_engine_params params;
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    params.kv_bytes = kv.reserved_bytes - kv.page_bytes;
-    params.keep = POLICY;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.page_len = PAGE_LEN,
+                                                .kv_bytes = kv.reserved_bytes - kv.page_bytes,
+                                                .keep = POLICY});
     seq = seq_make(e);
     eval(seq, 0, 50);
     int64_t pages = used_pages(e);

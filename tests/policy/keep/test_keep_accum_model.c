@@ -12,7 +12,6 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -51,16 +50,11 @@ static uint64_t last_marks[N_FORM];
 static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
                                 int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = 16;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = 16,
+                                                   .keep = keep});
 }
 
 /* Of every mark of every entry, bit by bit. */

@@ -232,10 +232,9 @@ TEST(evicting_is_as_if_entries_were_masked)
 {
     enum { N = 150 };
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 2 * N_TOKEN);
-    pith_seq *full = NULL;
     float row[256];
     kv_cache_set_marks(e->kv, 16, true); /* as many as any form has, and norms */
-    check(pith_seq_create(e, &full, &err), &err);
+    pith_seq *full = seq_make(e);
     check(pith_seq_eval(full, tokens, N, &err), &err);
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     uint8_t *scratch = pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(g, 1));

@@ -311,19 +311,17 @@ TEST(the_pool_that_it_asks_for_is_enough)
 {
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     pith_kv_stats kv;
-    pith_engine_params params;
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(kv.n_page, n_lane * ((BUDGET + SLACK) / PAGE_LEN + 1));
     uint64_t hashes[N_TOKEN];
     pith_seq_free(eval_all(e, N_TOKEN, hashes));
     assert_memory_equal(hashes, reference, sizeof(hashes));
     pith_engine_free(e);
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    params.type_k = params.type_v = "f32";
-    params.keep = POLICY;
-    params.kv_bytes = kv.reserved_bytes - kv.page_bytes;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.page_len = PAGE_LEN,
+                                                .type_k = "f32",
+                                                .type_v = "f32",
+                                                .keep = POLICY,
+                                                .kv_bytes = kv.reserved_bytes - kv.page_bytes});
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 90);
     assert_int_equal(pith_seq_eval(seq, tokens + 90, 100, &err), PITH_KV_FULL);

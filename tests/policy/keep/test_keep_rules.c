@@ -11,6 +11,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "pith/policy.h"
+#include "status.h"
 
 /* ---- a policy for the tests ---- */
 
@@ -410,12 +411,6 @@ static void append(struct history *h, int32_t n)
         }
 }
 
-static void must(pith_status status, const pith_error *why)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), why->message);
-}
-
 static struct keep_point point_of(const struct history *h)
 {
     return (struct keep_point){h->n_token, 0, 0.0};
@@ -432,9 +427,9 @@ static int32_t step(struct history *h, int32_t n, int32_t most)
     if (keep_room(world.keep, h->kv, point_of(h), 1) == 0) {
         struct keep_view view = {.kv = h->kv, .n_token = h->n_token};
         assert_int_equal(rounds, 1);
-        must(keep_round(world.keep, h->kv, &view, &h->tally, &err), &err);
-        must(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n - take), &err),
-             &err);
+        check(keep_round(world.keep, h->kv, &view, &h->tally, &err), &err);
+        check(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n - take), &err),
+              &err);
         world.n_round++;
     } else {
         assert_int_equal(rounds, 0);
@@ -451,7 +446,7 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
     memcpy(left, n, (size_t)n_seq * sizeof(*n));
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++) {
         struct history *h = &world.h[which[i]];
-        must(keep_prepare(world.keep, h->kv, point_of(h), n[i], &err), &err);
+        check(keep_prepare(world.keep, h->kv, point_of(h), n[i], &err), &err);
         status = kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n[i]), &err);
     }
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++)
@@ -480,7 +475,7 @@ static void restart(struct history *h)
 {
     kv_seq_free(h->kv);
     memset(h, 0, sizeof(*h));
-    must(kv_seq_create(world.cache, &h->kv, &err), &err);
+    check(kv_seq_create(world.cache, &h->kv, &err), &err);
 }
 
 static void fork_to(const struct history *from, struct history *to)
@@ -488,7 +483,7 @@ static void fork_to(const struct history *from, struct history *to)
     struct kv_seq *kv;
     if (from == to)
         return;
-    must(kv_seq_fork(from->kv, &kv, &err), &err);
+    check(kv_seq_fork(from->kv, &kv, &err), &err);
     kv_seq_free(to->kv);
     *to = *from;
     to->kv = kv;
@@ -539,7 +534,7 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     world.cache = kv_check_cache(&shape, n_page);
     world.config = config_of(&coarse, options);
     memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-    must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
+    check(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
     assert_int_equal(keep_state_size(world.keep), world.params.levels * N_LAYER);
     for (int32_t i = 0; i < MAX_SEQ; i++)
         restart(&world.h[i]);
@@ -594,7 +589,7 @@ TEST(a_fork_reserves_exactly_what_it_needs)
         world.cache = kv_check_cache(&shape, 3 * per_seq - less);
         world.config = config_of(&coarse, "budget=20,slack=44,window=0");
         memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-        must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
+        check(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
         restart(&world.h[0]);
         grow_together(1, (int32_t[]){0}, (int32_t[]){63});
         fork_to(&world.h[0], &world.h[1]);

@@ -240,15 +240,9 @@ TEST_GROUP(setup, teardown);
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, const char *keep)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = N_TOKEN + 64;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        model, (pith_engine_params){
+                   .chunk = chunk, .n_thread = n_thread, .kv_tokens = N_TOKEN + 64, .keep = keep});
 }
 
 static pith_stats *calibrate(int32_t chunk, int32_t n_thread, const pith_calibrate_params *p)
@@ -307,8 +301,7 @@ TEST(statistics_are_those_computed_by_hand)
 
     struct by_hand hand = {0};
     pith_engine *e = engine_make(100, 2, NULL);
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_engine_set_tap(e, add_by_hand, &hand, &err), &err);
     check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
     pith_seq_free(seq);
@@ -364,9 +357,8 @@ TEST(reconstructs_the_published_equations)
     static struct rows rows;
     pith_stats *s = calibrate(64, 2, NULL);
     pith_engine *e = engine_make(64, 2, NULL);
-    pith_seq *seq = NULL;
     double curve[N], x[N], r[64], mean = 0.0;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_engine_set_tap(e, keep_rows, &rows, &err), &err);
     check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
     pith_seq_free(seq);
@@ -500,13 +492,12 @@ TEST(generated_tokens_count_as_those_of_a_text)
     p.n_generate = N_ANSWER;
     p.sample.temperature = 0.0f;
     pith_engine *e = engine_make(64, 2, NULL);
-    pith_seq *seq = NULL;
     pith_stats *s = NULL, *same = NULL;
     int32_t whole[N_PROMPT + N_ANSWER];
     check(pith_calibrate(e, tokens, N_PROMPT, &p, &s, &err), &err);
     assert_int_equal(s->count[0], N_ANSWER);
     memcpy(whole, tokens, N_PROMPT * sizeof(*whole));
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, N_PROMPT, &err), &err);
     for (int32_t i = N_PROMPT; i < N_PROMPT + N_ANSWER; i++) {
         const float *logits = pith_seq_logits(seq);

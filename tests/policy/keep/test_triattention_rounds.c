@@ -36,17 +36,12 @@ static int32_t tokens[N_TOKEN];
 static pith_engine *engine_make(const char *keep, const char *type_k, int32_t chunk,
                                 int32_t n_thread)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = 1024;
-    params.page_len = 16;
-    params.type_k = type_k;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = 1024,
+                                                   .page_len = 16,
+                                                   .type_k = type_k,
+                                                   .keep = keep});
 }
 
 /* The positions that every lane holds at last, and the hash of the last logits. */
@@ -73,8 +68,7 @@ static void run_typed(const char *keep, const char *type_k, int32_t chunk, int32
                       int32_t n_token, struct outcome *out)
 {
     pith_engine *e = engine_make(keep, type_k, chunk, n_thread);
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, n_token, &err), &err);
     look(seq, out);
     pith_seq_free(seq);
@@ -264,9 +258,8 @@ static void expect_events(const char *options, const json_t *events, int32_t n_p
     pith_engine *e = engine_make(options, "f16", 16, 1);
     pith_keep_stats now;
     pith_lane_info lane;
-    pith_seq *seq = NULL;
     int32_t before = n_prompt, n_event = 0;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, n_prompt, &err), &err);
     check(pith_seq_eval(seq, tokens, n_prompt, &err), &err);
     for (int32_t t = n_prompt; t < n + late; t++) {
@@ -305,8 +298,7 @@ TEST(rounds_come_as_vector_11_says)
     /* Where the authors' code cuts the prompt's end off, it is not pinned. */
     assert_int_equal(json_array_size(json_object_get(v, "prefill_20_exceeds_budget")), 3);
     pith_engine *e = engine_make("triattention:budget=16,slack=4", "f16", 16, 1);
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, 20, &err), &err);
     check(pith_seq_eval(seq, tokens, 20, &err), &err);
     pith_lane_info lane;

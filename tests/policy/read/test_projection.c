@@ -401,10 +401,7 @@ TEST(refuses_texts_and_policies_that_do_not_fit)
     params.progress = NULL;
     expect(pith_projection_fit(e, tokens, 9, &params, &p, &err), &err, PITH_INVALID, "keep policy");
     pith_engine_free(e);
-    pith_engine_params with_read;
-    pith_engine_params_default(&with_read);
-    with_read.read = "quest";
-    check(pith_engine_create(model, &with_read, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.read = "quest"});
     expect(pith_projection_fit(e, tokens, 9, &params, &p, &err), &err, PITH_INVALID, "read policy");
     pith_engine_free(e);
 }

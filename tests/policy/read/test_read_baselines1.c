@@ -56,14 +56,6 @@ TEST(scores_are_those_of_the_vectors)
 
 /* ---- the formulas, in double ---- */
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
-
 /* weight += softmax of a query over the first n slots. */
 static void add_softmax(const struct read_world *w, int32_t head, const float *q, int32_t n,
                         double *weight)

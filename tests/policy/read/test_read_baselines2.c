@@ -178,14 +178,6 @@ static const struct read_problem shapes[] = {
     {.n_q = 2, .n_kv = 2, .dim = 64, .chunk = 5, .n = 96, .scale = 0.5f},
 };
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
-
 static const float *query(const struct read_chunk *c, int32_t dim, int32_t t, int32_t g)
 {
     return c->q + (size_t)t * c->q_stride + (size_t)(g * dim);

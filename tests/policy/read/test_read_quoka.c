@@ -227,14 +227,6 @@ TEST(ablations_choose_as_the_vectors_say)
 #define MAX_CHUNK 64
 #define MAX_GROUP 8
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
-
 static double length(const float *a, int32_t n)
 {
     return sqrt(dot(a, a, n));

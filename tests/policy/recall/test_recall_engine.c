@@ -17,19 +17,15 @@
 static pith_engine *engine_of(const char *keep, const char *read, const char *recall,
                               const char *type, int32_t chunk, int32_t n_thread, int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.read = read;
-    params.recall = recall;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = PAGE_LEN,
+                                                   .keep = keep,
+                                                   .read = read,
+                                                   .recall = recall,
+                                                   .type_k = type,
+                                                   .type_v = type});
 }
 
 static pith_recall_stats recall_of(const pith_seq *seq)

@@ -495,18 +495,12 @@ TEST(failing_memory_changes_no_run)
 static char *run_model(const char *keep, int32_t chunk, int32_t n_thread, char *ranges, size_t cap)
 {
     struct recall_text_options o = defaults();
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_seq *seq = NULL;
     char *text = NULL;
     int32_t n;
     const char *question = "What is the password of Walter?";
-    pith_engine_params_default(&params);
-    params.keep = keep;
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_engine *e = engine_with(
+        model, (pith_engine_params){.keep = keep, .chunk = chunk, .n_thread = n_thread});
+    pith_seq *seq = seq_make(e);
     struct recall_text *t = open_recall(&o);
     struct recall_text_seq *s = make_state(t);
     check(pith_seq_eval(seq, tokens, n_prompt, &err), &err);

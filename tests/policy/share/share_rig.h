@@ -85,9 +85,7 @@ static inline pith_engine *engine_of(const pith_engine_params *p)
 
 static inline pith_seq *seq_of(pith_engine *e)
 {
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
+    return seq_make(e);
 }
 
 /* The text from where the sequence is to token n: the prompt at once, steps token by token. */
