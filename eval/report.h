@@ -1,6 +1,6 @@
 /*
- * report.h - one HTML page from files of results. The page stands alone: style and drawings are in
- * it, and it asks the network for nothing. It shows everything without its few lines of script.
+ * report.h - one HTML page from files of results. The page stands alone: it is JSON, a style and a
+ * script that draws (sheet.h), and it asks the network for nothing.
  */
 #ifndef PI_EVAL_REPORT_H
 #define PI_EVAL_REPORT_H

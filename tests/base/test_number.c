@@ -94,7 +94,6 @@ TEST(a_locale_with_a_comma_changes_nothing)
     if (!found)
         test_skip("no locale with a decimal comma is installed");
     double weight[3];
-    pith_error err;
     expect("0.5", 0.5);
     assert_int_equal(keep_split_read("layers", "1.5/0.5/1", 3, weight, &err), PITH_OK);
     assert_true(weight[0] == 1.5 && weight[1] == 0.5 && weight[2] == 1.0);

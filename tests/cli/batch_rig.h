@@ -194,7 +194,6 @@ static inline json_t *batch_all(const char *in, const char *out, const char *con
     expect_status(&s, 0);
     assert_string_equal(s.err, "");
     assert_string_equal(s.out, "");
-    said_free(&s);
     return read_output(out);
 }
 

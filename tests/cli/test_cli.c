@@ -15,6 +15,7 @@
 #include "command.h"
 #include "model_maker.h"
 #include "pith/inspect.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -32,19 +33,11 @@ static const char *const verbs[] = {"run",       "chat",     "demo",     "bench"
 
 static json_t *parse(const char *text)
 {
-    json_error_t err;
-    json_t *value = json_loads(text, JSON_DECODE_ANY, &err);
+    json_error_t why;
+    json_t *value = json_loads(text, JSON_DECODE_ANY, &why);
     if (value == NULL)
-        fail_msg("no JSON: %s in \"%.200s\"", err.text, text);
+        fail_msg("no JSON: %s in \"%.200s\"", why.text, text);
     return value;
-}
-
-static int64_t number(const json_t *object, const char *key)
-{
-    json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("no number named %s", key);
-    return (int64_t)json_number_value(value);
 }
 
 /* ---- help and refusals ---- */
@@ -62,22 +55,16 @@ TEST(help_is_the_same_by_verb_and_by_option)
         assert_string_equal(a.out, b.out);
         assert_int_equal(strncmp(a.out, "usage: pith ", 12), 0);
         assert_int_equal(a.err_len + b.err_len, 0);
-        said_free(&a);
-        said_free(&b);
     }
     t = command(NULL, "--help", NULL);
     expect_status(&t, 0);
     assert_string_equal(s.out, t.out);
-    said_free(&s);
-    said_free(&t);
     s = command(NULL, NULL);
     expect_status(&s, 2);
     assert_int_equal(s.out_len, 0);
-    said_free(&s);
     s = command(NULL, "--version", NULL);
     expect_status(&s, 0);
     expect_word(s.out, pith_version());
-    said_free(&s);
 }
 
 /* The help of `run` names each option with its default, which comes from the library. */
@@ -98,7 +85,6 @@ TEST(help_tells_the_defaults)
     struct said s = command(NULL, "help", "run", NULL);
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
         expect_word(s.out, lines[i]);
-    said_free(&s);
 }
 
 TEST(refuses_wrong_command_lines)
@@ -169,7 +155,6 @@ TEST(refuses_wrong_command_lines)
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
         assert_int_equal(s.out_len, 0);
-        said_free(&s);
     }
 }
 
@@ -195,7 +180,6 @@ TEST(missing_files_are_named)
         struct said s = command_list(NULL, NULL, cases[i]);
         expect_failure(&s, 1, i == 13 ? PITH_SOURCE_DIR : "/no/model");
         assert_int_equal(s.out_len, 0);
-        said_free(&s);
     }
 }
 
@@ -209,30 +193,24 @@ TEST(run_prints_the_text_only)
     assert_string_equal(s.out, ANSWER);
     expect_word(s.err, "tokens/s");
     expect_word(s.err, "pages");
-    said_free(&s);
 
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "--echo", "-q", NULL);
     assert_string_equal(s.out, PROMPT ANSWER);
     assert_string_equal(s.err, "");
-    said_free(&s);
 
     /* The same prompt from a file and from standard input, whose last newline goes. */
     write_file(in_folder("prompt.txt", path), PROMPT "\n");
     s = command(NULL, "run", ON_MODEL, "-f", path, "--temp", "0", "-q", NULL);
     assert_string_equal(s.out, ANSWER);
-    said_free(&s);
     s = command(PROMPT "\n", "run", MODEL, "-t", "1", "--temp", "0", "-q", NULL);
     assert_string_equal(s.out, ANSWER);
-    said_free(&s);
     s = command(PROMPT, "run", ON_MODEL, "-f", "-", "--temp=0", "-q", "-n", "0", NULL);
     expect_status(&s, 0);
     assert_string_equal(s.out, "");
-    said_free(&s);
 
     s = command(NULL, "run", ON_MODEL, "-e", "-p", "a\\nb\\x41\\\\", "-n", "0", "--echo", "-q",
                 NULL);
     assert_string_equal(s.out, "a\nbA\\");
-    said_free(&s);
 }
 
 TEST(options_of_run_act)
@@ -240,17 +218,14 @@ TEST(options_of_run_act)
     struct said s =
         command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-r", "is cop", "-q", NULL);
     assert_string_equal(s.out, " The password of Maria ");
-    said_free(&s);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "3", "-q", NULL);
     expect_word(ANSWER, s.out);
     assert_true(s.out_len > 0 && s.out_len < strlen(ANSWER));
-    said_free(&s);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-q", "-ctk", "q8_0", "-ctv",
                 "f32", "--page", "16", "--chunk", "7", "--kv-memory", "1MiB", "--show-kv", NULL);
     assert_string_equal(s.out, ANSWER);
     expect_word(s.err, "layer 2 head 0");
     expect_word(s.err, " = the pool's ");
-    said_free(&s);
 }
 
 /* Answers in a grammar, or of a schema, from the command line and from a file. */
@@ -261,25 +236,20 @@ TEST(run_answers_in_a_grammar)
                             "root ::= \"yes\" | \"no\"", NULL);
     expect_status(&s, 0);
     assert_true(strcmp(s.out, "yes") == 0 || strcmp(s.out, "no") == 0);
-    said_free(&s);
     write_file(in_folder("digits.gbnf", path), "root ::= [0-9]{3}\n");
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "--grammar-file", path, NULL);
     expect_status(&s, 0);
     assert_int_equal(s.out_len, 3);
     assert_int_equal(strspn(s.out, "0123456789"), 3);
-    said_free(&s);
     write_file(in_folder("schema.json", path), "{\"enum\": [true, false]}");
     snprintf(at_path, sizeof(at_path), "@%s", path);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-q", "-j", at_path, NULL);
     expect_status(&s, 0);
     assert_true(strcmp(s.out, "true") == 0 || strcmp(s.out, "false") == 0);
-    said_free(&s);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-j", "{\"not\":{}}", NULL);
     expect_failure(&s, 1, "#/not: this keyword is not supported");
-    said_free(&s);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-j", "{}", "--grammar", "x", NULL);
     expect_failure(&s, 2, "only one of them");
-    said_free(&s);
 }
 
 TEST(the_seed_decides_and_threads_do_not)
@@ -294,8 +264,6 @@ TEST(the_seed_decides_and_threads_do_not)
     assert_string_equal(s[0].out, s[1].out);
     assert_string_not_equal(s[0].out, s[2].out);
     assert_true(s[3].out_len > 0);
-    for (int i = 0; i < 4; i++)
-        said_free(&s[i]);
 }
 
 TEST(run_tells_what_it_did_as_json)
@@ -303,13 +271,12 @@ TEST(run_tells_what_it_did_as_json)
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "4", "--json",
                             "-c", "64", NULL);
     json_t *o = parse(s.err);
-    assert_int_equal(number(o, "generated_tokens"), 4);
-    assert_int_equal(number(o, "length"), number(o, "prompt_tokens") + 3);
-    assert_true(number(o, "kv_used_bytes") <= number(o, "kv_reserved_bytes"));
+    assert_int_equal(whole(o, "generated_tokens"), 4);
+    assert_int_equal(whole(o, "length"), whole(o, "prompt_tokens") + 3);
+    assert_true(whole(o, "kv_used_bytes") <= whole(o, "kv_reserved_bytes"));
     assert_string_equal(json_string_value(json_object_get(o, "stop")), "length");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "logits_hash"))), 16);
     json_decref(o);
-    said_free(&s);
 }
 
 /* The first makes the file, the second maps it: the same text and logits as without, and the report
@@ -326,12 +293,11 @@ TEST(run_keeps_packed_weights)
         if (i == 3) {
             expect_word(s.err, "weights  mapped");
             expect_word(s.err, hash);
-            said_free(&s);
             continue;
         }
         json_t *o = parse(s.err);
         assert_true(json_is_true(json_object_get(o, "weights_mapped")) == (i > 0));
-        assert_true(number(o, "disk_bytes") >= 0 && number(o, "disk_bytes_per_token") >= 0);
+        assert_true(whole(o, "disk_bytes") >= 0 && whole(o, "disk_bytes_per_token") >= 0);
         if (i == 0) {
             text = strdup(s.out);
             hash = strdup(json_string_value(json_object_get(o, "logits_hash")));
@@ -339,7 +305,6 @@ TEST(run_keeps_packed_weights)
         assert_string_equal(s.out, text);
         assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
         json_decref(o);
-        said_free(&s);
     }
     assert_int_equal(access(in_folder("pith-nano.gguf.packed", kept), R_OK), 0);
     struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-n", "1", "-q",
@@ -347,7 +312,6 @@ TEST(run_keeps_packed_weights)
     expect_status(&s, 0);
     expect_word(s.err, "warning: weights: /nowhere/at/all/pith-nano.gguf.packed");
     expect_word(s.err, "they are packed into memory");
-    said_free(&s);
     free(text);
     free(hash);
 }
@@ -361,18 +325,16 @@ TEST(run_tells_what_a_keep_policy_did)
                 "--page", "16", "--json", "--keep", "streaming:budget=32,slack=16", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.err);
-    int64_t rounds = number(o, "keep_rounds"), lanes = 6;
-    assert_int_equal(rounds, (number(o, "length") - 32) / 16);
-    assert_int_equal(number(o, "keep_evicted"), rounds * 16 * lanes);
-    assert_int_equal(number(o, "keep_first_round_at"), 48);
-    assert_true(number(o, "keep_bytes_freed") > 0);
+    int64_t rounds = whole(o, "keep_rounds"), lanes = 6;
+    assert_int_equal(rounds, (whole(o, "length") - 32) / 16);
+    assert_int_equal(whole(o, "keep_evicted"), rounds * 16 * lanes);
+    assert_int_equal(whole(o, "keep_first_round_at"), 48);
+    assert_true(whole(o, "keep_bytes_freed") > 0);
     json_decref(o);
-    said_free(&s);
 
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-n", "1", "--keep", "streaming", NULL);
     expect_status(&s, 0);
     assert_non_null(strstr(s.err, "streaming: no round yet, the fullest lane holds "));
-    said_free(&s);
 
     s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "4", "-d", "200", "-r", "2", "-o",
                 "json", "--keep", "streaming:budget=32,slack=16", NULL);
@@ -380,9 +342,8 @@ TEST(run_tells_what_a_keep_policy_did)
     o = parse(s.out);
     assert_string_equal(json_string_value(json_object_get(o, "keep")),
                         "streaming:budget=32,slack=16");
-    assert_true(number(o, "kv_peak_bytes") > 0);
+    assert_true(whole(o, "kv_peak_bytes") > 0);
     json_decref(o);
-    said_free(&s);
 }
 
 TEST(run_ends_when_memory_is_full)
@@ -392,11 +353,9 @@ TEST(run_ends_when_memory_is_full)
     expect_status(&s, 0);
     assert_true(s.out_len > 0);
     expect_word(s.err, "ends at 16 tokens because");
-    said_free(&s);
     s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "-c", "16", "--page", "16", NULL);
     expect_failure(&s, 1, "do not fit the KV memory, which -c or --kv-memory size");
     assert_int_equal(s.out_len, 0);
-    said_free(&s);
 }
 
 /* ---- logits ---- */
@@ -436,7 +395,7 @@ static void check_position(json_t *position, int32_t pos, const float *row, int3
     char hash[24];
     json_t *top = json_object_get(position, "top");
     double last = INFINITY;
-    assert_int_equal(number(position, "pos"), pos);
+    assert_int_equal(whole(position, "pos"), pos);
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)pith_logits_hash(row, n_vocab));
     assert_string_equal(json_string_value(json_object_get(position, "hash")), hash);
     assert_int_equal(json_array_size(top), 5);
@@ -476,7 +435,6 @@ TEST(logits_are_those_of_the_library)
         for (int32_t i = 0; i < 7; i++)
             check_position(json_array_get(positions, (size_t)i), i, rows + i * n_vocab, n_vocab);
         json_decref(o);
-        said_free(&s);
         struct stat st;
         assert_int_equal(stat(raw, &st), 0);
         assert_int_equal(st.st_size, 7 * (long)n_vocab * 4);
@@ -484,7 +442,6 @@ TEST(logits_are_those_of_the_library)
     struct said s = command(NULL, "logits", ON_MODEL, "--ids", "[1, 2]", "--top", "0", NULL);
     expect_status(&s, 0);
     assert_true(strchr(s.out, ':') == NULL && s.out[0] == '0');
-    said_free(&s);
     free(rows);
 }
 
@@ -512,17 +469,13 @@ TEST(tokenize_gives_the_ids_of_the_library)
         struct said back = command(s.out, "tokenize", "-m", MODEL, "--detokenize", NULL);
         expect_status(&back, 0);
         assert_string_equal(back.out, text);
-        said_free(&back);
-        said_free(&s);
     }
     pith_model_free(model);
     struct said s = command("", "tokenize", "-m", MODEL, "--json", "--no-bos", NULL);
     assert_string_equal(s.out, "[]\n");
-    said_free(&s);
     s = command(NULL, "tokenize", "-m", MODEL, "-p", "The end", NULL);
     expect_word(s.out, "\"The\"");
     expect_word(s.out, "\" \"");
-    said_free(&s);
 }
 
 TEST(info_counts_parameters_and_memory)
@@ -540,23 +493,21 @@ TEST(info_counts_parameters_and_memory)
         json_array_foreach(json_object_get(tensor, "shape"), k, dim) n *= json_integer_value(dim);
         n_param += n;
     }
-    assert_int_equal(n_param, number(o, "n_param"));
+    assert_int_equal(n_param, whole(o, "n_param"));
     assert_true(json_array_size(json_object_get(o, "kv")) >= 9);
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t entries = number(o, "n_layer") * number(o, "n_head_kv");
-    int64_t row = 4 * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t entries = whole(o, "n_layer") * whole(o, "n_head_kv");
+    int64_t row = 4 * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     assert_true(json_real_value(json_object_get(f32, "bytes_per_token")) >=
                 (double)(entries * row));
-    assert_true(number(f32, "fits_tokens") > 0 &&
-                number(f32, "fits_tokens") * entries * row < (int64_t)1 << 30);
+    assert_true(whole(f32, "fits_tokens") > 0 &&
+                whole(f32, "fits_tokens") * entries * row < (int64_t)1 << 30);
     json_decref(o);
-    said_free(&s);
     s = command(NULL, "info", MODEL, "-v", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "token_embd.weight");
     expect_word(s.out, "bytes/token");
     expect_word(s.out, "qwen2.block_count");
-    said_free(&s);
 }
 
 /* Features of some layers only, and windows beside the memory that grows. */
@@ -564,7 +515,7 @@ TEST(info_tells_layers_apart)
 {
     char path[128];
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     model_spec_default(&spec);
     assert_int_equal(model_spec_parse(&spec, "arch=gemma3 layers=7 window=9 width=32 ff=32", &err),
                      PITH_OK);
@@ -573,23 +524,20 @@ TEST(info_tells_layers_apart)
     expect_status(&s, 0);
     expect_word(s.out, "windows       6 of 7 layers see 9 tokens at most");
     expect_word(s.out, "full windows of f16 take");
-    said_free(&s);
     s = command(NULL, "bench", path, "-t", "1", "-p", "90", "-n", "4", "-d", "150", "-r", "2",
                 NULL);
     expect_status(&s, 0); /* it cannot go back to the depth, and reads it again */
-    said_free(&s);
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);
-    assert_int_equal(number(o, "n_layer_window"), 6);
-    assert_int_equal(number(o, "window"), 9);
+    assert_int_equal(whole(o, "n_layer_window"), 6);
+    assert_int_equal(whole(o, "window"), 9);
     /* One of seven layers grows. */
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t row = 4 * whole(o, "n_head_kv") * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
     assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
     json_decref(o);
-    said_free(&s);
 }
 
 /* The fixed bytes of recurrent layers, beside the bytes per token of the others. */
@@ -597,7 +545,7 @@ TEST(info_tells_the_bytes_of_states)
 {
     char path[128];
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     model_spec_default(&spec);
     assert_int_equal(model_spec_parse(&spec, "arch=qwen35 layers=4 width=64 ff=32 rot=8", &err),
                      PITH_OK);
@@ -607,18 +555,16 @@ TEST(info_tells_the_bytes_of_states)
     expect_word(s.out,
                 "recurrent     3 of the layers, with a state of 23.6 KiB a sequence; 1 have");
     expect_word(s.out, "bytes/token of the layers with attention");
-    said_free(&s);
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out);
-    assert_int_equal(number(o, "n_layer_kv"), 1);
-    assert_int_equal(number(o, "state_bytes"), 3 * 4 * (3 * 160 + 6 * 16 * 16));
+    assert_int_equal(whole(o, "n_layer_kv"), 1);
+    assert_int_equal(whole(o, "state_bytes"), 3 * 4 * (3 * 160 + 6 * 16 * 16));
     json_t *f32 = json_array_get(json_object_get(o, "kv"), 0);
-    int64_t row = 4 * number(o, "n_head_kv") * (number(o, "head_dim_k") + number(o, "head_dim_v"));
+    int64_t row = 4 * whole(o, "n_head_kv") * (whole(o, "head_dim_k") + whole(o, "head_dim_v"));
     double bytes = json_real_value(json_object_get(f32, "bytes_per_token"));
     assert_true(bytes >= (double)row && bytes < 1.1 * (double)row);
     json_decref(o);
-    said_free(&s);
 }
 
 /* Values of latent lanes take nothing, and have the type of keys. */
@@ -626,7 +572,7 @@ TEST(info_tells_the_bytes_of_latent_lanes)
 {
     char path[128];
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     model_spec_default(&spec);
     assert_int_equal(
         model_spec_parse(&spec, "arch=deepseek2 layers=3 width=32 ff=32 rank=64 rot=32", &err),
@@ -636,11 +582,10 @@ TEST(info_tells_the_bytes_of_latent_lanes)
     expect_status(&s, 0);
     expect_word(s.out,
                 "latent        a lane a layer, of 32 rotated dimensions and 64 for keys and");
-    said_free(&s);
     s = command(NULL, "info", path, "--json", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.out), *kv = json_object_get(o, "kv"), *pair;
-    assert_int_equal(number(o, "v_in_k"), 32);
+    assert_int_equal(whole(o, "v_in_k"), 32);
     /* f32 comes first: three layers of 96 values and a position. */
     double bytes = json_real_value(json_object_get(json_array_get(kv, 0), "bytes_per_token"));
     assert_true(bytes == 3 * (4 * 96 + 4));
@@ -649,11 +594,9 @@ TEST(info_tells_the_bytes_of_latent_lanes)
         assert_string_equal(json_string_value(json_object_get(pair, "type_k")),
                             json_string_value(json_object_get(pair, "type_v")));
     json_decref(o);
-    said_free(&s);
     s = command(NULL, "logits", path, "--ids", "1", "-ctk", "q8_0", NULL);
     expect_status(&s, 1);
     expect_word(s.err, "type_v must be type_k (q8_0, and edges alike)");
-    said_free(&s);
 }
 
 TEST(sizes_are_read_with_their_units)
@@ -672,9 +615,8 @@ TEST(sizes_are_read_with_their_units)
         struct said s = command(NULL, "info", MODEL, "--json", "--memory", sizes[i].text, NULL);
         expect_status(&s, 0);
         json_t *o = parse(s.out);
-        assert_int_equal(number(o, "memory_bytes"), sizes[i].bytes);
+        assert_int_equal(whole(o, "memory_bytes"), sizes[i].bytes);
         json_decref(o);
-        said_free(&s);
     }
 }
 
@@ -687,24 +629,19 @@ TEST(quantize_writes_a_model_that_answers_alike)
     expect_status(&s, 0);
     assert_int_equal(s.out_len, 0);
     expect_word(s.err, "100 %  quantizing");
-    said_free(&s);
     s = command(NULL, "run", "-m", path, "-t", "1", "-p", PROMPT, "--temp", "0", "-q", NULL);
     assert_string_equal(s.out, ANSWER);
-    said_free(&s);
     s = command(NULL, "info", path, "--json", NULL);
     json_t *o = parse(s.out);
     assert_string_equal(json_string_value(json_object_get(o, "file_type")), "Q8_0");
     json_decref(o);
-    said_free(&s);
     /* A failure leaves no file. */
     s = command(NULL, "quantize", path, in_folder("none/x.gguf", odd), "Q4_0", "-q", NULL);
     expect_failure(&s, 1, "x.gguf");
-    said_free(&s);
     s = command(NULL, "quantize", PITH_SOURCE_DIR "/LICENSE", in_folder("x.gguf", odd), "Q4_0",
                 NULL);
     expect_failure(&s, 1, "LICENSE");
     assert_int_equal(stat(odd, &st), -1);
-    said_free(&s);
 }
 
 TEST(bench_prints_a_row_for_each_measurement)
@@ -716,17 +653,16 @@ TEST(bench_prints_a_row_for_each_measurement)
     expect_status(&s, 0);
     json_t *o = parse(s.out), *rows = json_object_get(o, "rows");
     assert_int_equal(json_array_size(rows), 4);
-    assert_int_equal(number(o, "threads"), 1);
-    assert_true(number(json_object_get(o, "machine"), "read_bytes_per_s") > 0);
+    assert_int_equal(whole(o, "threads"), 1);
+    assert_true(whole(json_object_get(o, "machine"), "read_bytes_per_s") > 0);
     json_array_foreach(rows, i, row)
     {
-        assert_int_equal(number(row, "depth"), i < 2 ? 0 : 40);
-        assert_int_equal(number(row, "n"), i % 2 == 0 ? 16 : 4);
-        assert_true(number(row, "tokens_per_s") > 0 && number(row, "bound") > 0);
-        assert_true(number(row, "best") >= number(row, "tokens_per_s"));
+        assert_int_equal(whole(row, "depth"), i < 2 ? 0 : 40);
+        assert_int_equal(whole(row, "n"), i % 2 == 0 ? 16 : 4);
+        assert_true(whole(row, "tokens_per_s") > 0 && whole(row, "bound") > 0);
+        assert_true(whole(row, "best") >= whole(row, "tokens_per_s"));
     }
     json_decref(o);
-    said_free(&s);
 
     /* As many fields in each line of CSV as in its head. */
     s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "0", "-r", "1", "-o", "csv", NULL);
@@ -738,5 +674,4 @@ TEST(bench_prints_a_row_for_each_measurement)
     }
     assert_int_equal(line, 2);
     assert_int_equal(commas[0], commas[1]);
-    said_free(&s);
 }

@@ -50,7 +50,6 @@ static void check_alone(const char *in, const char *const *memory, const char *c
         snprintf(id, sizeof(id), "r%d", i);
         struct said alone = run_alone(&p, memory);
         assert_string_equal(text_of(choice_of(all, id, 0)), alone.out);
-        said_free(&alone);
     }
     json_decref(all);
 }
@@ -139,13 +138,11 @@ TEST(chat_requests_get_what_run_answers)
                                 "30", "-s", seed, "-sys", "Maria's password is copper.", NULL);
         expect_status(&s, 0);
         assert_string_equal(text_of(choice_of(all, "several", (size_t)i)), s.out);
-        said_free(&s);
     }
     struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-q", CHAT, "-p",
                             "What is the \npassword of Maria?", "-n", "30", "-s", "40", "-sys",
                             "Be brief.", NULL);
     assert_string_equal(text_of(choice_of(all, "parts", 0)), s.out);
-    said_free(&s);
     json_decref(all);
 }
 
@@ -168,10 +165,8 @@ TEST(a_template_file_makes_the_prompts)
         "-p", FACTS "\nQuestion: What is the password of Maria?", "-n", "12", "--temp", "0", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "copper lantern");
-    said_free(&s);
     s = batch(in, out, (const char *const[]){"--chat-template-file", "/no/such.jinja", NULL});
     expect_failure(&s, 1, "cannot open \"/no/such.jinja\": ");
-    said_free(&s);
 }
 
 /* A request's own word on thinking is that of --no-thinking. */
@@ -192,7 +187,6 @@ TEST(a_request_may_switch_thinking)
                                 "--temp", "0", i == 0 ? "--no-thinking" : NULL, NULL);
         expect_status(&s, 0);
         assert_string_equal(text_of(choice_of(all, i == 0 ? "no" : "yes", 0)), s.out);
-        said_free(&s);
     }
     assert_true(number_of(json_object_get(body_of(all, "no"), "usage"), "prompt_tokens") >
                 number_of(json_object_get(body_of(all, "yes"), "usage"), "prompt_tokens"));
@@ -205,7 +199,6 @@ TEST(prompts_may_be_texts_ids_and_lists)
     char in[128], out[128];
     int32_t ids[64], n_id = 0;
     pith_model *model = NULL;
-    pith_error err;
     static const char *const options[] = {"--temp", "0", "-n", "12", NULL};
     static const char text[] = FACTS "\nQuestion: What is the password of Maria?\nAnswer:";
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
@@ -404,7 +397,6 @@ TEST(figures_at_the_end_add_up)
         batch(in, in_folder("figures.out", out),
               (const char *const[]){"--page", "16", "--seqs", "2", "--json", path, NULL});
     expect_status(&s, 0);
-    said_free(&s);
     json_t *figures = json_load_file(path, 0, NULL), *all = read_output(out);
     assert_non_null(figures);
     int64_t n_prompt = 0, n_cached = 0, n_generated = 0;
@@ -446,5 +438,4 @@ TEST(figures_at_the_end_add_up)
     expect_word(s.err, "8 requests: 8 answered, 0 failed");
     expect_word(s.err, "rounds, ");
     expect_word(s.err, "times put back");
-    said_free(&s);
 }

@@ -45,7 +45,6 @@ TEST(a_file_without_requests_is_refused)
         struct said s = batch(in, out, NULL);
         snprintf(word, sizeof(word), "%s%s", cases[i].word[0] == ',' ? in : "", cases[i].word);
         expect_failure(&s, 1, word);
-        said_free(&s);
         assert_int_not_equal(access(out, F_OK), 0);
     }
 }
@@ -156,7 +155,6 @@ TEST(a_bad_request_is_answered_and_the_others_go_on)
     close_file(file);
     struct said s = batch(in, in_folder("wrong.out", out), options);
     expect_failure(&s, 1, " requests failed; \"");
-    said_free(&s);
     json_t *all = read_output(out);
     assert_int_equal(json_object_size(all), n + 2);
     assert_non_null(text_of(choice_of(all, "good", 0)));
@@ -216,7 +214,6 @@ TEST(a_bad_line_gets_a_line_of_its_own)
     close_file(file);
     struct said s = batch(in, in_folder("lines.out", out), options);
     expect_failure(&s, 1, "4 of 6 requests failed; \"");
-    said_free(&s);
     for (int again = 0; again < 2; again++) {
         json_t *lines = json_array();
         file = fopen(out, "r");
@@ -240,7 +237,6 @@ TEST(a_bad_line_gets_a_line_of_its_own)
         json_decref(lines);
         s = batch(in, out, (const char *const[]){"--temp", "0", "--resume", NULL});
         expect_status(&s, 0); /* nothing is left to do */
-        said_free(&s);
     }
 }
 
@@ -251,34 +247,25 @@ TEST(refuses_bad_options)
     write_file(in_folder("there.jsonl", out), "{}\n");
     struct said s = batch(in, out, NULL);
     expect_failure(&s, 1, "is there already: --resume goes on with it");
-    said_free(&s);
     s = batch(in, in, NULL);
     expect_failure(&s, 2, "-f and -o name the same file");
-    said_free(&s);
     s = batch(in, out, (const char *const[]){"--resume", NULL});
     expect_failure(&s, 1, "--resume: line 1 of \"");
-    said_free(&s);
     s = batch(in, "/no/folder/out.jsonl", NULL);
     expect_failure(&s, 1, "cannot write \"/no/folder/out.jsonl\": ");
-    said_free(&s);
     s = batch("/no/such.jsonl", out, NULL);
     expect_failure(&s, 1, "cannot open \"/no/such.jsonl\": ");
-    said_free(&s);
     s = batch(in, out, (const char *const[]){"--seqs", "0", NULL});
     expect_failure(&s, 2, "--seqs");
-    said_free(&s);
     s = batch(in, out, (const char *const[]){"--json", "/no/folder/x.json", NULL});
     expect_failure(&s, 1, "--json: cannot write \"/no/folder/x.json\"");
-    said_free(&s);
     s = command(NULL, "batch", "-m", MODEL, "-f", in, NULL);
     expect_failure(&s, 2, "-o FILE is missing");
-    said_free(&s);
     int held = open(in_folder("held.jsonl", out), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     assert_true(held >= 0);
     assert_int_equal(flock(held, LOCK_EX), 0);
     s = batch(in, out, NULL);
     expect_failure(&s, 1, "is being written by another process");
-    said_free(&s);
     close(held);
     /* A chat needs a template, and nothing is in the output yet when that shows. */
     FILE *file = open_file("untold.jsonl", in);
@@ -286,7 +273,6 @@ TEST(refuses_bad_options)
     close_file(file);
     s = batch(in, in_folder("untold.out", out), NULL);
     expect_failure(&s, 1, "the model has no chat template");
-    said_free(&s);
     json_t *all = read_output(out);
     assert_int_equal(json_object_size(all), 0);
     json_decref(all);

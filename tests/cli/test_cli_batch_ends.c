@@ -38,20 +38,21 @@ static struct said end_early(const char *in, const char *out, int signal_number)
     const char *words[] = {"batch", "-m", MODEL, "-t",     "1", "-q", "-f",
                            in,      "-o", out,   "--seqs", "2", NULL};
     struct said said = {0};
-    FILE *null = fopen("/dev/null", "r+"), *err = tmpfile();
-    assert_true(null != NULL && err != NULL);
-    pid_t pid = command_start(words, fileno(null), fileno(null), fileno(err));
+    FILE *null = fopen("/dev/null", "r+"), *log = tmpfile();
+    assert_true(null != NULL && log != NULL);
+    pid_t pid = command_start(words, fileno(null), fileno(null), fileno(log));
     for (int i = 0; i < 20000 && count_lines(out) < 5; i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     assert_int_equal(kill(pid, signal_number), 0);
     said.status = command_wait(pid);
-    said.err_len = (size_t)ftell(err);
-    fseek(err, 0, SEEK_END);
-    said.err_len = (size_t)ftell(err);
-    rewind(err);
+    said.err_len = (size_t)ftell(log);
+    fseek(log, 0, SEEK_END);
+    said.err_len = (size_t)ftell(log);
+    rewind(log);
     said.err = calloc(said.err_len + 1, 1);
-    assert_int_equal(fread(said.err, 1, said.err_len, err), said.err_len);
-    fclose(err);
+    test_free_later(said.err);
+    assert_int_equal(fread(said.err, 1, said.err_len, log), said.err_len);
+    fclose(log);
     fclose(null);
     return said;
 }
@@ -61,7 +62,6 @@ static void expect_rest(const char *in, const char *out, const json_t *whole)
 {
     struct said s = batch(in, out, (const char *const[]){"--resume", "--seqs", "2", NULL});
     expect_status(&s, 0);
-    said_free(&s);
     json_t *all = read_output(out);
     forget_company(all);
     assert_true(json_equal(all, (json_t *)whole));
@@ -69,7 +69,6 @@ static void expect_rest(const char *in, const char *out, const json_t *whole)
     s = batch(in, out, (const char *const[]){"--resume", NULL}); /* there is nothing left to do */
     expect_status(&s, 0);
     assert_string_equal(s.err, "");
-    said_free(&s);
     assert_int_equal(count_lines(out), N_LONG);
 }
 
@@ -83,21 +82,18 @@ TEST(resume_goes_on_behind_what_is_written)
 
     struct said s = end_early(in, in_folder("killed.out", out), SIGKILL);
     assert_int_equal(s.status, 128 + SIGKILL);
-    said_free(&s);
     assert_in_range(count_lines(out), 5, N_LONG - 1);
     FILE *file = fopen(out, "a");
     fputs("{\"id\":\"batch_req_0\",\"custom_id\":\"request \\\"63", file);
     close_file(file);
     s = batch(in, out, NULL);
     expect_failure(&s, 1, "is there already");
-    said_free(&s);
     expect_rest(in, out, whole);
 
     s = end_early(in, in_folder("interrupted.out", out), SIGINT);
     expect_failure(&s, 130, "interrupted: ");
     expect_word(s.err, "of 64 requests are in \"");
     expect_word(s.err, "--resume does the rest");
-    said_free(&s);
     assert_in_range(count_lines(out), 5, N_LONG - 1);
     json_t *part = read_output(out); /* whole lines */
     json_decref(part);
@@ -121,7 +117,6 @@ TEST(resume_drops_a_torn_line)
         struct said s = batch(in, out, (const char *const[]){"--resume", NULL});
         expect_status(&s, 0);
         expect_word(s.err, "the rest of a line at the end of \"");
-        said_free(&s);
         json_t *all = read_output(out);
         assert_int_equal(json_object_size(all), 3);
         json_decref(all);
@@ -145,7 +140,6 @@ TEST(a_full_disk_leaves_whole_lines)
     expect_failure(&s, 1, "cannot write \"");
     expect_word(s.err, "File too large; ");
     expect_word(s.err, "of 64 requests are in it");
-    said_free(&s);
     assert_in_range(count_lines(out), 3, N_LONG - 1);
     json_t *part = read_output(out); /* a partial line is removed */
     json_decref(part);

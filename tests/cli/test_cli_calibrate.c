@@ -27,7 +27,6 @@ TEST(gathers_statistics_that_run_uses)
                             "--centres", "3", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "3 centres, from 1991 of 1991 tokens");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "-f", TEXT, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith-nano");
@@ -37,21 +36,17 @@ TEST(gathers_statistics_that_run_uses)
     expect_word(s.out, "mean correlation");
     expect_word(s.out, "against distance");
     expect_word(s.out, "with the largest mean |query| mean |key|");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--layer", "2", "--head", "1",
                 NULL);
     expect_status(&s, 0);
     expect_word(s.out, "layer 2, head 1");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--layer", "9", NULL);
     expect_failure(&s, 1, "layer 9");
-    said_free(&s);
     snprintf(keep, sizeof(keep), "triattention:v3,stats=%s,budget=512", path);
     s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "--temp", "0", "-n", "4", "--keep", keep,
                 NULL);
     expect_status(&s, 0);
     expect_word(s.err, "evicted");
-    said_free(&s);
 }
 
 TEST(gathers_importance_of_entries)
@@ -67,29 +62,23 @@ TEST(gathers_importance_of_entries)
     expect_word(s.out, "mean R^2");
     expect_word(s.out, "map of triattention");
     expect_word(s.out, "map of knorm");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith 2");
     expect_word(s.out, "prompt-2k.txt");
     expect_word(s.out, "mean R over bands");
     expect_word(s.out, "25 % of all lanes");
-    said_free(&s);
     s = command(NULL, "calibrate", "importance", "-m", MODEL, "-f", TEXT, "-o", other, "--keep",
                 "knorm:budget=64", NULL);
     expect_failure(&s, 1, "leave out the budget");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-f", TEXT, "-o", other,
                 NULL);
     expect_failure(&s, 2, "several -f");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", other, "--hidden",
                 NULL);
     expect_failure(&s, 2, "--hidden: there is no such option");
-    said_free(&s);
     s = command(NULL, "calibrate", "importance", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
     expect_failure(&s, 1, "would replace a file");
-    said_free(&s);
 }
 
 TEST(finds_bases_of_keys)
@@ -100,31 +89,25 @@ TEST(finds_bases_of_keys)
     expect_status(&s, 0);
     expect_word(s.err, "bases of 3 layers, 2 KV heads, 32 dimensions");
     expect_word(s.err, "from 1991 tokens");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "pith-nano");
     expect_word(s.out, "prompt-2k.txt");
     expect_word(s.out, "1991 read, keys as they are stored");
     expect_word(s.out, "layer   2");
-    said_free(&s);
     snprintf(read, sizeof(read), "loki:projection=%s,r=16,budget=256", path);
     s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "--temp", "0", "-n", "4", "--read", read,
                 NULL);
     expect_status(&s, 0);
     expect_word(s.err, "loki");
-    said_free(&s);
     s = command(NULL, "run", "-m", MODEL, "-p", "a", "--read", "loki", NULL);
     expect_failure(&s, 1, "pith calibrate loki");
-    said_free(&s);
     s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path, "--keys", "plain",
                 "-c", "500", NULL);
     expect_status(&s, 0);
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "keys before rotation");
-    said_free(&s);
 }
 
 TEST(refuses_bases_that_cannot_be)
@@ -134,18 +117,14 @@ TEST(refuses_bases_that_cannot_be)
     struct said s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path,
                             "--keys", "rotten", NULL);
     expect_failure(&s, 2, "\"rotten\" is not one of rotated, plain");
-    said_free(&s);
     s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
                 "generated", NULL);
     expect_failure(&s, 2, "--select: there is no such option");
-    said_free(&s);
     s = command(NULL, "calibrate", "loki", "-m", MODEL, "-f", TEXT, "-o", TEXT, NULL);
     expect_failure(&s, 1, "would replace");
-    said_free(&s);
     write_file(path, "PITHLOKI and no more");
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "version");
-    said_free(&s);
 }
 
 TEST(selects_tokens_by_ranges)
@@ -158,27 +137,22 @@ TEST(selects_tokens_by_ranges)
                             "--select", ranges, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 11 of 1991 tokens");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "30 to 31");
     expect_word(s.out, "queries       11 of each head");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
                 "generated", "-n", "8", "-c", "1000", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 16 of 2007 tokens");
-    said_free(&s);
     write_file(ranges, "10 20\n12 ten\n");
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
                 ranges, NULL);
     expect_failure(&s, 1, "line 2");
-    said_free(&s);
     write_file(ranges, "10 20\n12 30\n");
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--select",
                 ranges, NULL);
     expect_failure(&s, 1, "range 1");
-    said_free(&s);
 }
 
 /* Token ids are read unchanged: they give the same statistics as their text, and ranges count
@@ -194,37 +168,28 @@ TEST(reads_token_ids_as_they_are)
     struct said s = command(NULL, "tokenize", "-m", MODEL, "-f", text, "--json", NULL);
     expect_status(&s, 0);
     write_file(ids, s.out);
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", text, "-o", path, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "1 centre, from ");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_status(&s, 0);
-    said_free(&s);
     struct said a = command(NULL, "calibrate", "inspect", path, NULL);
     struct said b = command(NULL, "calibrate", "inspect", other, NULL);
     assert_string_equal(strstr(a.out, "shape"), strstr(b.out, "shape"));
     expect_word(b.out, "text          ids");
-    said_free(&a);
-    said_free(&b);
     s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--tokens", ids, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "mean correlation");
-    said_free(&s);
 
     write_file(ids, "1 2 99999\n");
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_failure(&s, 2, "token id 99999");
-    said_free(&s);
     write_file(ids, " \n");
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-o", other, NULL);
     expect_failure(&s, 1, "no tokens");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "--tokens", ids, "-f", TEXT, "-o", other,
                 NULL);
     expect_failure(&s, 2, "one of them");
-    said_free(&s);
 }
 
 /* A model without a tokenizer is calibrated from tokens, and from nothing else. */
@@ -232,7 +197,6 @@ TEST(calibrates_a_model_without_tokenizer_from_tokens)
 {
     char model[128], ids[128], ranges[128], path[128];
     struct model_spec spec;
-    pith_error err;
     model_spec_default(&spec);
     assert_int_equal(model_spec_parse(&spec, "arch=llama layers=2 width=32 vocab=512", &err), 0);
     assert_int_equal(model_make(&spec, in_folder("bare.gguf", model), &err), 0);
@@ -245,10 +209,8 @@ TEST(calibrates_a_model_without_tokenizer_from_tokens)
                             "--select", ranges, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "from 4 of 10 tokens");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", model, "-f", ids, "-o", path, NULL);
     expect_failure(&s, 1, "no tokenizer");
-    said_free(&s);
 }
 
 /* Ctrl-C ends it, and leaves the file that was there. */
@@ -298,7 +260,6 @@ TEST(refuses_empty_texts_and_places_without_files)
         struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", cases[i].text,
                                 "-o", cases[i].out, NULL);
         expect_failure(&s, 1, cases[i].word);
-        said_free(&s);
     }
     assert_int_not_equal(access(path, F_OK), 0);
 }
@@ -309,29 +270,22 @@ TEST(refuses_what_is_no_statistics)
     in_folder("c.stats", path);
     struct said s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, NULL);
     expect_failure(&s, 2, "-o STATS");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "c.stats");
-    said_free(&s);
     write_file(path, "no statistics");
     s = command(NULL, "calibrate", "inspect", path, NULL);
     expect_failure(&s, 1, "begins like none");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "-n", "9000",
                 "--select", "generated", NULL);
     expect_failure(&s, 1, "-n 9000");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--centres",
                 "64", "--samples", "10", NULL);
     expect_failure(&s, 2, "--samples 10");
-    said_free(&s);
     s = command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "--centres",
                 "64", "--select", "generated", "-n", "3", NULL);
     expect_failure(&s, 1, "64 centres of 3 queries");
-    said_free(&s);
     s = command(NULL, "calibrate", "inspect", path, "--layer", "1", NULL);
     expect_failure(&s, 2, "-m");
-    said_free(&s);
 }
 
 /* Earlier an option chose the method: such command lines still work, and one line names the present
@@ -360,12 +314,10 @@ TEST(older_lines_name_the_command_that_they_are_now)
             command(NULL, "calibrate", w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], NULL);
         expect_status(&s, 0);
         expect_word(s.err, cases[i].now);
-        said_free(&s);
     }
     struct said s = command(NULL, "calibrate", "-q", "-m", MODEL, "-f", TEXT, "-o", path, NULL);
     expect_status(&s, 0);
     assert_string_equal(s.err, "");
-    said_free(&s);
 }
 
 TEST(refuses_statistics_of_another_model)
@@ -373,5 +325,4 @@ TEST(refuses_statistics_of_another_model)
     struct said s = command(NULL, "calibrate", "inspect", test_data("stats/qwen3-1.7b.tria.bin"),
                             "-m", MODEL, NULL);
     expect_failure(&s, 1, "28 layers");
-    said_free(&s);
 }

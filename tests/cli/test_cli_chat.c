@@ -45,9 +45,6 @@ TEST(turns_equal_whole_prompts)
     assert_true(first.out_len > 0 && second.out_len > 0);
     snprintf(expected, sizeof(expected), "%s\n%s\n", first.out, second.out);
     assert_string_equal(s.out, expected);
-    said_free(&s);
-    said_free(&first);
-    said_free(&second);
 }
 
 TEST(slash_commands_act_and_typos_get_a_hint)
@@ -66,7 +63,6 @@ TEST(slash_commands_act_and_typos_get_a_hint)
     expect_word(s.err, "starts over");
     assert_null(strstr(s.err, "never"));
     assert_ptr_equal(strchr(s.out, '\n'), s.out + s.out_len - 1); /* one answer */
-    said_free(&s);
 }
 
 TEST(a_saved_talk_goes_on)
@@ -90,8 +86,7 @@ TEST(a_saved_talk_goes_on)
         assert_int_equal(b.status, 0);
         expect_word(b.err, round == 0 ? "and the KV of" : "to be read again");
         expect_word(a.out, b.out); /* the second answer, as if nothing had happened */
-        said_free(&b);
-        if (round == 0) { /* a damaged snapshot, then none, cost time only */
+        if (round == 0) {          /* a damaged snapshot, then none, cost time only */
             FILE *file = fopen(kv, "r+b");
             fseek(file, st.st_size / 2, SEEK_SET);
             fputs("damage", file);
@@ -100,7 +95,6 @@ TEST(a_saved_talk_goes_on)
             remove(kv);
         }
     }
-    said_free(&a);
 
     FILE *file = fopen(path, "w");
     fputs("[{\"role\": \"user\"}]", file);
@@ -108,7 +102,6 @@ TEST(a_saved_talk_goes_on)
     a = command(input, "chat", ON_MODEL, "--temp", "0", "-n", "2", NULL);
     expect_word(a.err, "message 0 has no role or no content");
     assert_int_equal(a.status, 0);
-    said_free(&a);
 }
 
 TEST(a_full_memory_ends_the_answer)
@@ -116,7 +109,6 @@ TEST(a_full_memory_ends_the_answer)
     struct said s = command("Hello\n", "chat", ON_MODEL, "-c", "16", "--page", "16", NULL);
     assert_int_equal(s.status, 0);
     expect_word(s.err, "/reset starts over");
-    said_free(&s);
 }
 
 /* ---- on a terminal ---- */

@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "testing.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -25,14 +26,6 @@ static json_t *parse(const char *text)
     return value;
 }
 
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no number \"%s\"", key);
-    return json_number_value(value);
-}
-
 /* ---- help ---- */
 
 TEST(help_lists_the_tasks)
@@ -44,21 +37,17 @@ TEST(help_lists_the_tasks)
         expect_word(s.out, "usage: pith eval TASK");
         expect_word(s.out, "  perplexity ");
         expect_word(s.out, "  divergence ");
-        said_free(&s);
     }
     struct said s = command(NULL, "eval", "perplexity", "--help", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "usage: pith eval perplexity -m MODEL -f FILE");
     expect_word(s.out, "--batch-size N");
     expect_word(s.out, "(default 512)");
-    said_free(&s);
     s = command(NULL, "help", "eval", "divergence", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "usage: pith eval divergence");
-    said_free(&s);
     s = command(NULL, "help", NULL);
     expect_word(s.out, "  eval ");
-    said_free(&s);
 }
 
 /* Every task of the list has a help of its own. */
@@ -78,11 +67,9 @@ TEST(every_task_has_its_help)
         expect_status(&s, 0);
         snprintf(usage, sizeof(usage), "usage: pith eval %s ", name);
         expect_word(s.out, usage);
-        said_free(&s);
         n++;
     }
     assert_true(n >= 5);
-    said_free(&list);
 }
 
 /* ---- results ---- */
@@ -95,7 +82,6 @@ TEST(prints_a_table_without_progress)
     expect_word(s.out, "\nperplexity_se ");
     expect_word(s.out, "Nothing was evicted: no keep policy was given.\n");
     assert_string_equal(s.err, ""); /* no progress where there is no terminal */
-    said_free(&s);
 }
 
 TEST(prints_json_and_pairs_by_itself)
@@ -112,14 +98,12 @@ TEST(prints_json_and_pairs_by_itself)
                         "streaming:budget=16,slack=8,window=8");
     expect_word(s.err, " %");
     json_decref(result);
-    said_free(&s);
 
     s = command(NULL, EVAL, "-f", TEXT, "--keep", "streaming:budget=16,slack=8,window=8", "--json",
                 "-", "--no-paired", NULL);
     result = parse(s.out);
     assert_null(json_object_get(json_object_get(result, "summary"), "diff"));
     json_decref(result);
-    said_free(&s);
 }
 
 /* Files beside the table, a text from standard input, the same figures everywhere. */
@@ -138,8 +122,6 @@ TEST(writes_files_beside_the_table)
     snprintf(line, sizeof(line), "%.4f\n", figure(result, "perplexity"));
     expect_word(s.out, line);
     json_decref(result);
-    said_free(&s);
-    said_free(&text);
     FILE *file = fopen(csv, "rb");
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof(line), file));
@@ -149,7 +131,6 @@ TEST(writes_files_beside_the_table)
     expect_status(&s, 0);
     assert_memory_equal(s.out, "chunk,tokens,perplexity,", 24);
     assert_null(strstr(s.out, "cache: full"));
-    said_free(&s);
 }
 
 TEST(measures_divergence_of_a_storage_type)
@@ -162,7 +143,6 @@ TEST(measures_divergence_of_a_storage_type)
     assert_true(figure(result, "kl_mean") > 0.0 && figure(result, "kl_mean") < 0.1);
     assert_true(figure(result, "tokens") == 128);
     json_decref(result);
-    said_free(&s);
 }
 
 /* ---- failures ---- */
@@ -189,12 +169,10 @@ TEST(refuses_bad_command_lines)
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].says);
         assert_string_equal(s.out, "");
-        said_free(&s);
     }
     struct said s = command(NULL, "eval", NULL);
     expect_status(&s, 2);
     expect_word(s.err, "usage: pith eval TASK");
-    said_free(&s);
 }
 
 TEST(fails_with_one_sentence)
@@ -203,13 +181,10 @@ TEST(fails_with_one_sentence)
     write_file(in_folder("short.txt", path), "Too short.\n");
     struct said s = command(NULL, EVAL, "-f", path, NULL);
     expect_failure(&s, 1, "tokens are fewer than the 128");
-    said_free(&s);
     s = command(NULL, EVAL, "-f", "/no/such/text", NULL);
     expect_failure(&s, 1, "/no/such/text");
-    said_free(&s);
     s = command(NULL, EVAL, "-f", TEXT, "--json", "/no/such/folder/x", NULL);
     expect_failure(&s, 1, "/no/such/folder/x");
-    said_free(&s);
 }
 
 /* A failure leaves a file of an earlier result as it was, and no empty one. */
@@ -221,7 +196,6 @@ TEST(a_failure_keeps_the_old_files)
     struct said s = command(NULL, "eval", "perplexity", "-m", "/no/such/model", "-f", TEXT,
                             "--json", old, "--csv", fresh, NULL);
     expect_failure(&s, 1, "/no/such/model");
-    said_free(&s);
     FILE *file = fopen(old, "rb");
     assert_non_null(file);
     assert_int_equal(fread(text, 1, sizeof(text) - 1, file), 4);
@@ -239,11 +213,9 @@ TEST(a_full_file_sends_the_result_to_standard_output)
     expect_status(&s, 1);
     expect_word(s.err, "cannot write \"/dev/full\"");
     expect_word(s.out, "\"perplexity_se\"");
-    said_free(&s);
     const char *const words[] = {EVAL, "-f", TEXT, NULL};
     s = command_list(NULL, "/dev/full", words);
     expect_failure(&s, 1, "standard output: No space left on device");
-    said_free(&s);
 }
 
 /* One cut per context; a fault of a file or a policy is one sentence. */
@@ -263,12 +235,9 @@ TEST(cuts_once_per_context_and_refuses_bad_facts)
     json_t *result = parse(s.out);
     assert_true(figure(result, "score") == 1.0 && figure(result, "rounds") == 1.0);
     json_decref(result);
-    said_free(&s);
     s = command(NULL, "eval", "facts", "-m", MODEL, "-f", path, "--cut-once", "--keep",
                 "random:slack=9", NULL);
     expect_failure(&s, 1, "slack");
-    said_free(&s);
     s = command(NULL, "eval", "facts", "-m", MODEL, "-f", short_path, "--cut-once", NULL);
     expect_failure(&s, 1, "line 1: questions");
-    said_free(&s);
 }

@@ -87,8 +87,6 @@ TEST(variables_are_options)
         assert_true(t.out_len > 0);
         assert_string_equal(s.out, t.out);
         assert_string_equal(s.err, "");
-        said_free(&s);
-        said_free(&t);
     }
 }
 
@@ -111,7 +109,6 @@ TEST(variables_are_checked)
         struct said s = command_under(&cases[i].given, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
         assert_int_equal(s.out_len, 0);
-        said_free(&s);
     }
 }
 
@@ -123,11 +120,9 @@ TEST(a_variable_may_have_no_value)
     static const char *const words[] = {ON_MODEL, "-q", "-n", "1", NULL};
     struct said s = command_under(&on, words);
     expect_word(s.err, "/no/folder");
-    said_free(&s);
     s = command_under(&off, words);
     expect_status(&s, 0);
     assert_string_equal(s.err, "");
-    said_free(&s);
 }
 
 /* No variable of the project's own tests and scripts is the variable of an option. */
@@ -151,7 +146,6 @@ TEST(variables_do_not_clash)
             for (const char *at = s.out; (at = strstr(at, option)) != NULL; at += n)
                 assert_true(at[n] >= 'a' || at[n] == '-');
         }
-        said_free(&s);
     }
 }
 
@@ -162,10 +156,8 @@ TEST(help_tells_of_the_environment)
     expect_word(s.out, "PITH_KV_MEMORY");
     expect_word(s.out, "LLAMA_ARG_CTX_SIZE");
     expect_word(s.out, "LLAMA_API_KEY");
-    said_free(&s);
     s = command(NULL, "help", NULL);
     expect_word(s.out, "pith help environment");
-    said_free(&s);
 }
 
 /* ---- llama.cpp's spellings ---- */
@@ -203,22 +195,17 @@ TEST(lines_for_llama_cpp_run_as_they_are)
         expect_status(&s, 0);
         assert_string_equal(s.out, expected.out);
         assert_int_equal(strncmp(s.err, cases[i].without, strlen(cases[i].without)), 0);
-        said_free(&s);
     }
-    said_free(&expected);
     /* Variables likewise; nothing is said with --quiet, nor where a line of JSON is asked for. */
     const struct variables gpu = {{"LLAMA_ARG_N_GPU_LAYERS=99", "LLAMA_ARG_FLASH_ATTN=on"}};
     static const char *const loud[] = {ON_MODEL, "-n", "1", NULL};
     static const char *const json[] = {ON_MODEL, "-n", "1", "--json", NULL};
     struct said s = command_under(&gpu, loud);
     expect_word(s.err, "without effect in Pith: LLAMA_ARG_N_GPU_LAYERS, LLAMA_ARG_FLASH_ATTN\n");
-    said_free(&s);
     s = command_under(&gpu, json);
     assert_int_equal(s.err[0], '{');
-    said_free(&s);
     s = command_under(&gpu, plain);
     assert_string_equal(s.err, "");
-    said_free(&s);
 }
 
 /* Options that would change an answer are refused, and the message names an alternative. */
@@ -241,7 +228,6 @@ TEST(what_is_lacking_is_refused)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, NULL, cases[i].words);
         expect_failure(&s, 2, cases[i].expected);
-        said_free(&s);
     }
 }
 
@@ -294,7 +280,6 @@ TEST(every_command_takes_the_loading_options)
         struct said s = command_list(NULL, NULL, words);
         expect_failure(&s, 2, "--cpu-level: \"sclar\" is not one of scalar, avx2");
         expect_word(s.err, "did you mean scalar?");
-        said_free(&s);
     }
 }
 
@@ -311,7 +296,6 @@ TEST(sweep_maps_weights)
     snprintf(option, sizeof(option), "--cache-weights=%s", folder);
     struct said s = command(NULL, "eval", "sweep", plan, "-o", out, option, "-t", "1", NULL);
     expect_status(&s, 0);
-    said_free(&s);
     snprintf(packed, sizeof(packed), "%s/pith-nano.gguf.packed", folder);
     FILE *file = fopen(packed, "rb");
     assert_non_null(file);
@@ -328,19 +312,16 @@ TEST(chat_is_mentioned)
     struct said s = command(NULL, "run", "-m", model, "-p", "Hello", "-n", "1", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "--chat applies it");
-    said_free(&s);
     static const char *const silent[] = {"-q",     "--json", "--no-chat",      "-no-cnv",
                                          "--chat", "-cnv",   "--parse-special"};
     for (size_t i = 0; i < sizeof(silent) / sizeof(silent[0]); i++) {
         s = command(NULL, "run", "-m", model, "-p", "Hello", "-n", "1", silent[i], NULL);
         expect_status(&s, 0);
         assert_null(strstr(s.err, "--chat applies"));
-        said_free(&s);
     }
     /* A model without one is not spoken of. */
     s = command(NULL, "run", "-m", MODEL, "-p", "Hello", "-n", "1", NULL);
     assert_null(strstr(s.err, "--chat"));
-    said_free(&s);
 }
 
 /* The system message from a file is the one from the line. */
@@ -357,9 +338,6 @@ TEST(the_system_message_may_come_from_a_file)
     expect_status(&s, 0);
     expect_word(s.out, "system: Be brief.\nuser: Hi");
     assert_string_equal(s.out, t.out);
-    said_free(&s);
-    said_free(&t);
     s = command(NULL, ON_CHAT, "-sysf", path, "-sys", "x", NULL);
     expect_failure(&s, 2, "both give the system message");
-    said_free(&s);
 }

@@ -55,12 +55,10 @@ TEST(the_demo_loses_the_fact_and_recalls_it)
     double recalled = demo_size(s.out, "with recall", "KiB", "Right: plain book.");
     assert_true(quarter > full / 4 && quarter < recalled && recalled < 0.45 * full);
     assert_null(strchr(s.out, '\033')); /* no colours where there is no terminal */
-    said_free(&s);
     write_file(in_folder("wrong.txt", path), "The password of nobody.\n");
     s = command(NULL, "demo", "-t", "1", "--answer", path, NULL);
     expect_status(&s, 1);
     expect_word(s.out, "Wrong: the text says \"The password of nobody.\"");
-    said_free(&s);
 }
 
 /* ---- output that does not arrive ---- */
@@ -82,7 +80,6 @@ TEST(a_full_disk_fails_every_command)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command_list(NULL, "/dev/full", cases[i]);
         expect_failure(&s, 1, "standard output: No space left on device");
-        said_free(&s);
     }
 }
 
@@ -93,17 +90,17 @@ TEST(ends_quietly_when_the_reader_leaves)
                                         "100000", "-q",     "--ignore-eos", NULL};
     int ends[2], in = open("/dev/null", O_RDONLY);
     char first;
-    FILE *err = tmpfile();
+    FILE *log = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    pid_t pid = command_start(words, in, ends[1], fileno(log));
     close(ends[1]);
     assert_int_equal(read(ends[0], &first, 1), 1);
     close(ends[0]);
     assert_int_equal(command_wait(pid), 1);
-    fseek(err, 0, SEEK_END);
-    assert_int_equal(ftell(err), 0);
-    fclose(err);
+    fseek(log, 0, SEEK_END);
+    assert_int_equal(ftell(log), 0);
+    fclose(log);
     close(in);
 }
 
@@ -114,10 +111,10 @@ TEST(an_interrupt_ends_the_text_and_statistics_follow)
                                         "100000", "--ignore-eos", "--json", NULL};
     int ends[2], in = open("/dev/null", O_RDONLY);
     char buf[4096];
-    FILE *err = tmpfile();
+    FILE *log = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    pid_t pid = command_start(words, in, ends[1], fileno(log));
     close(ends[1]);
     assert_true(read(ends[0], buf, 1) == 1);
     kill(pid, SIGINT);
@@ -125,10 +122,10 @@ TEST(an_interrupt_ends_the_text_and_statistics_follow)
         continue;
     close(ends[0]);
     assert_int_equal(command_wait(pid), 130);
-    rewind(err);
-    json_t *o = json_loadf(err, 0, NULL);
+    rewind(log);
+    json_t *o = json_loadf(log, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(o, "stop")), "caller");
     json_decref(o);
-    fclose(err);
+    fclose(log);
     close(in);
 }

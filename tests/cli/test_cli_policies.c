@@ -29,7 +29,6 @@ TEST(lists_every_policy_and_preset)
     expect_word(s.out, "granularity");
     for (const char *line = s.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
         assert_true(end - line <= 100);
-    said_free(&s);
 }
 
 TEST(tells_everything_of_one_policy)
@@ -43,12 +42,10 @@ TEST(tells_everything_of_one_policy)
     expect_word(s.out, "stats=FILE");
     for (const char *line = s.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
         assert_true(end - line <= 100);
-    said_free(&s);
     s = command(NULL, "policies", "random", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "seed=0");
     assert_null(strstr(s.out, "Presets"));
-    said_free(&s);
 }
 
 /* Every preset and default that JSON has can be given to --keep. */
@@ -64,7 +61,6 @@ TEST(json_is_what_keep_takes)
     {
         const char *name = json_string_value(json_object_get(policy, "name"));
         char keep[256];
-        pith_error err;
         json_array_foreach(json_object_get(policy, "presets"), j, preset)
         {
             const char *options = json_string_value(json_object_get(preset, "options"));
@@ -90,7 +86,6 @@ TEST(json_is_what_keep_takes)
     assert_int_equal(json_array_size(json_object_get(root, "keep")), i);
     assert_true(i >= 6);
     json_decref(root);
-    said_free(&s);
 }
 
 TEST(refuses_unknown_names_with_a_hint)
@@ -98,10 +93,8 @@ TEST(refuses_unknown_names_with_a_hint)
     pith_preset_info preset;
     struct said s = command(NULL, "policies", "triatention", NULL);
     expect_failure(&s, 2, "did you mean \"triattention\"?");
-    said_free(&s);
     s = command(NULL, "policies", "zzzzzz", NULL);
     expect_failure(&s, 2, "there is no such policy");
-    said_free(&s);
     assert_int_equal(pith_policy_get_preset(PITH_KEEP, 0, 0, &preset), PITH_NOT_FOUND);
     assert_int_equal(pith_policy_get_preset(PITH_KEEP, -1, 0, &preset), PITH_NOT_FOUND);
     assert_int_equal(pith_policy_get_preset(PITH_KEEP, 999, 0, &preset), PITH_NOT_FOUND);
@@ -120,14 +113,10 @@ TEST(matrix_is_the_page)
     expect_status(&s, 0);
     if (strcmp(s.out, page) != 0)
         fail_msg("`pith policies --matrix > docs/combinations.md` prints another page");
-    said_free(&s);
     s = command(NULL, "policies", "--matrix", "--json", NULL);
     expect_failure(&s, 2, "--matrix is of all policies");
-    said_free(&s);
     s = command(NULL, "policies", "--matrix", "knorm", NULL);
     expect_failure(&s, 2, "--matrix is of all policies");
-    said_free(&s);
     s = command(NULL, "policies", "kvzap", NULL);
     expect_word(s.out, "It needs stats=FILE, which pith calibrate importance writes.");
-    said_free(&s);
 }

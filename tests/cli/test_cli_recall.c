@@ -15,6 +15,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -56,24 +57,16 @@ static struct made make(const char *keep, const char *recall, bool within)
 {
     static char text[CAP * 8];
     static int32_t ids[CAP];
-    pith_error err;
-    pith_model *model;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params engine_params;
     pith_generate_params params;
     struct made made;
     int32_t n;
     size_t len = read_prompt(text, sizeof(text));
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&engine_params);
-    engine_params.n_thread = 1;
-    engine_params.keep = keep;
-    engine_params.recall = recall;
-    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine =
+        engine_with(model, (pith_engine_params){.n_thread = 1, .keep = keep, .recall = recall});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, text, len, PITH_TOKENIZE_BOS, ids, CAP, &n, &err), &err);
     pith_generate_params_default(&params);
     params.n_predict = 4;
@@ -90,14 +83,6 @@ static struct made make(const char *keep, const char *recall, bool within)
     pith_engine_free(engine);
     pith_model_free(model);
     return made;
-}
-
-static int64_t number(const json_t *o, const char *key)
-{
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value))
-        fail_msg("no whole number \"%s\"", key);
-    return json_integer_value(value);
 }
 
 static void expect_hash(const json_t *o, uint64_t expected)
@@ -121,21 +106,19 @@ TEST(json_tells_what_recall_did)
         assert_true(m.stats.recalls > 0 && m.stats.stored > 0 && m.stats.guests > 0);
         assert_int_equal(m.result.n_recalled > 0, text);
         assert_string_equal(json_string_value(json_object_get(o, "recall")), forms[i]);
-        assert_int_equal(number(o, "recalls"), m.stats.recalls);
-        assert_int_equal(number(o, "recall_stored"), m.stats.stored);
-        assert_int_equal(number(o, "recall_lost"), m.stats.lost);
-        assert_int_equal(number(o, "recall_guests"), m.stats.guests);
-        assert_int_equal(number(o, "recall_ram_bytes"), m.stats.ram_bytes);
-        assert_int_equal(number(o, "recall_file_bytes"), m.stats.file_bytes);
-        assert_int_equal(number(o, "recalled_tokens"), m.result.n_recalled);
+        assert_int_equal(whole(o, "recalls"), m.stats.recalls);
+        assert_int_equal(whole(o, "recall_stored"), m.stats.stored);
+        assert_int_equal(whole(o, "recall_lost"), m.stats.lost);
+        assert_int_equal(whole(o, "recall_guests"), m.stats.guests);
+        assert_int_equal(whole(o, "recall_ram_bytes"), m.stats.ram_bytes);
+        assert_int_equal(whole(o, "recall_file_bytes"), m.stats.file_bytes);
+        assert_int_equal(whole(o, "recalled_tokens"), m.result.n_recalled);
         expect_hash(o, m.hash);
         json_decref(o);
-        said_free(&s);
     }
     struct said s = command(NULL, RUN, "--json", "--keep", KEEP, NULL);
     expect_word(s.err, "\"recall\":\"none\"");
     assert_null(strstr(s.err, "recall_stored"));
-    said_free(&s);
 }
 
 /* Neither threads nor the chunk change a bit. */
@@ -149,7 +132,6 @@ TEST(threads_and_chunks_change_no_bit)
         assert_non_null(o);
         expect_hash(o, make(KEEP, forms[i], true).hash);
         json_decref(o);
-        said_free(&s);
     }
 }
 
@@ -159,15 +141,12 @@ TEST(finds_the_fact)
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.out, FACT));
-    said_free(&s);
     s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "kv", NULL);
     expect_status(&s, 0);
     expect_word(s.out, FACT);
-    said_free(&s);
     s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "text", NULL);
     expect_status(&s, 0);
     expect_word(s.out, FACT);
-    said_free(&s);
 }
 
 TEST(lines_tell_what_recall_did)
@@ -183,7 +162,6 @@ TEST(lines_tell_what_recall_did)
     assert_int_equal(m.stats.recalls, 1);
     expect_word(s.err, line);
     assert_null(strstr(s.err, "--recall kv reads"));
-    said_free(&s);
 
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "text", NULL);
     m = make(KEEP, "text", true);
@@ -193,7 +171,6 @@ TEST(lines_tell_what_recall_did)
     expect_word(s.err, line);
     snprintf(line, sizeof(line), ", %d tokens of them read before it\n", m.result.n_recalled);
     expect_word(s.err, line);
-    said_free(&s);
 }
 
 /* Where entries were evicted and nothing brings them back, a line says what would. */
@@ -206,15 +183,12 @@ TEST(hints_at_recall_where_entries_were_evicted)
     snprintf(line, sizeof(line), "recall   %lld of %lld entries were evicted; --recall kv reads",
              (long long)m.keep.evicted, (long long)(m.keep.evicted + m.keep.live));
     expect_word(s.err, line);
-    said_free(&s);
     s = command(NULL, RUN, "--keep", "streaming:budget=3000", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--json", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
-    said_free(&s);
 }
 
 /* A budget that is never reached changes no bit. */
@@ -247,7 +221,6 @@ TEST(a_named_session_serves_the_next_process)
     snprintf(recall, sizeof(recall), "text:session=tale,db=%s", db);
     struct said s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", recall, NULL);
     expect_status(&s, 0);
-    said_free(&s);
     for (int i = 0; i < 2; i++) {
         if (i == 1)
             snprintf(recall, sizeof(recall), "text:session=other,db=%s", db);
@@ -259,7 +232,6 @@ TEST(a_named_session_serves_the_next_process)
         if (i == 0)
             expect_word(s.out, FACT);
         assert_int_equal(strstr(s.err, "\"recalled_tokens\":0,") == NULL, i == 0);
-        said_free(&s);
     }
 }
 
@@ -289,7 +261,6 @@ static json_t *converse(const char *template_name, const char *recall)
                 "0", "-n", "8", "--keep", KEEP, "--recall", recall, "--stats", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "text: ");
-    said_free(&s);
     json_t *list = json_load_file(path, 0, NULL);
     assert_non_null(list);
     return list;
@@ -325,7 +296,6 @@ TEST(bench_takes_recall)
     expect_status(&s, 0);
     expect_word(s.out, ",keep,read,recall,share,chunk,");
     expect_word(s.out, "\"" KEEP "\",\"none\",\"kv\",\"none\",512,");
-    said_free(&s);
 }
 
 TEST(policies_lists_both_forms)
@@ -348,26 +318,19 @@ TEST(policies_lists_both_forms)
             expect_word(one.out, key);
         }
         assert_null(strstr(one.out, "The rules"));
-        said_free(&one);
     }
     assert_int_equal(n, 2);
     json_decref(root);
-    said_free(&s);
-    said_free(&t);
 }
 
 TEST(refuses_bad_recall_options)
 {
     struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "kw", NULL);
     expect_failure(&s, 2, "--recall: \"kw\" is not a policy");
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "text:top=99", NULL);
     expect_failure(&s, 2, "--recall: top");
-    said_free(&s);
     s = command(NULL, RUN, "--recall", "kv", NULL);
     expect_failure(&s, 1, "recall: there is no keep policy");
-    said_free(&s);
     s = command(NULL, RUN, "--keep", KEEP, "--recall", "kv:take=300", NULL);
     expect_failure(&s, 1, "recall: take");
-    said_free(&s);
 }

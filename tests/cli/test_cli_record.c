@@ -48,8 +48,6 @@ TEST(a_recording_is_replayed)
     json_int_t n_token = whole(b, "length");
     json_decref(a);
     json_decref(b);
-    said_free(&plain);
-    said_free(&s);
 
     s = command(NULL, "eval", "replay", path, "--policy", "none", "--policy",
                 "streaming:budget=10,slack=4", "--queries", "5", "--json", "-", NULL);
@@ -64,7 +62,6 @@ TEST(a_recording_is_replayed)
     assert_int_equal(json_array_size(json_object_get(result, "rows")), 2 * 3 * 2);
     assert_string_equal(json_string_value(json_object_get(result, "model")), "pith-nano");
     json_decref(result);
-    said_free(&s);
 
     s = command(NULL, "eval", "replay", path, "--read-policy", "none", "--read-policy",
                 "quoka:budget=6,gate=1", "--keep", "streaming:budget=10,slack=4", "--queries", "5",
@@ -78,7 +75,6 @@ TEST(a_recording_is_replayed)
     assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "policy")),
                         "streaming:budget=10,slack=4, read quoka:budget=6,gate=1");
     json_decref(result);
-    said_free(&s);
 }
 
 TEST(fails_with_one_sentence)
@@ -87,30 +83,22 @@ TEST(fails_with_one_sentence)
     struct said s = command(NULL, RUN, "--record", "/dev/full", NULL);
     expect_failure(&s, 1, "/dev/full: not a regular file");
     assert_string_equal(s.out, "");
-    said_free(&s);
     s = command(NULL, RUN, "--record", in_folder("no/such", path), NULL);
     expect_failure(&s, 1, "cannot create");
     assert_string_equal(s.out, "");
-    said_free(&s);
     s = command(NULL, "eval", "replay", path, NULL);
     expect_failure(&s, 1, "cannot open");
-    said_free(&s);
     s = command(NULL, "eval", "replay", MODEL, NULL);
     expect_failure(&s, 1, "does not fit a file");
-    said_free(&s);
     s = command(NULL, "eval", "replay", NULL);
     expect_failure(&s, 2, "FILE");
-    said_free(&s);
     write_file(in_folder("empty", path), "");
     s = command(NULL, "eval", "replay", path, NULL);
     expect_failure(&s, 1, "the file is empty");
-    said_free(&s);
     s = command(NULL, "eval", "replay", PITH_SOURCE_DIR "/tests/golden/replay.safetensors",
                 "--policy", "best:budget=1", NULL);
     expect_failure(&s, 1, "best");
-    said_free(&s);
     s = command(NULL, "eval", "replay", PITH_SOURCE_DIR "/tests/golden/replay.safetensors",
                 "--read-policy", "best:budget=1", NULL);
     expect_failure(&s, 1, "best");
-    said_free(&s);
 }

@@ -19,6 +19,8 @@
 
 #include "command.h"
 #include "svg_check.h"
+#include "status.h"
+#include "json_read.h"
 
 TEST_GROUP(folder_make, folder_remove);
 
@@ -43,15 +45,8 @@ struct made {
     int32_t n_prompt;
 };
 
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s", err->message);
-}
-
 static struct made make(const char *keep, int32_t n_predict)
 {
-    pith_error err;
     struct made m;
     int32_t ids[CAP];
     pith_engine_params engine;
@@ -124,14 +119,6 @@ static void expect_lanes(const char *path, const struct made *m)
 
 /* ---- the figures at the end ---- */
 
-static int64_t number(const json_t *o, const char *key)
-{
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value))
-        fail_msg("no whole number \"%s\"", key);
-    return json_integer_value(value);
-}
-
 static const char *const policies[] = {
     "streaming:budget=32,slack=16",
     "random:budget=40%,slack=16,prefix=8,window=8",
@@ -168,16 +155,16 @@ TEST(json_tells_what_a_policy_did)
         pith_seq_keep_stats(m.seq, &keep);
         pith_engine_kv_stats(m.engine, &kv);
         assert_true(keep.rounds > 1);
-        assert_int_equal(number(o, "keep_rounds"), keep.rounds);
-        assert_int_equal(number(o, "keep_evicted"), keep.evicted);
-        assert_int_equal(number(o, "keep_live"), keep.live);
-        assert_int_equal(number(o, "keep_full"), keep.live + keep.evicted);
-        assert_int_equal(number(o, "keep_evicted_tokens"), count_gone(&m));
-        assert_int_equal(number(o, "keep_first_round_at"), keep.first_round_at);
-        assert_int_equal(number(o, "kv_live_bytes"), kv.live_bytes);
-        assert_int_equal(number(o, "kv_peak_bytes"), kv.peak_bytes);
-        assert_int_equal(number(o, "kv_full_live_bytes"), full_kv.live_bytes);
-        assert_int_equal(number(o, "kv_full_bytes"), full_kv.used_bytes);
+        assert_int_equal(whole(o, "keep_rounds"), keep.rounds);
+        assert_int_equal(whole(o, "keep_evicted"), keep.evicted);
+        assert_int_equal(whole(o, "keep_live"), keep.live);
+        assert_int_equal(whole(o, "keep_full"), keep.live + keep.evicted);
+        assert_int_equal(whole(o, "keep_evicted_tokens"), count_gone(&m));
+        assert_int_equal(whole(o, "keep_first_round_at"), keep.first_round_at);
+        assert_int_equal(whole(o, "kv_live_bytes"), kv.live_bytes);
+        assert_int_equal(whole(o, "kv_peak_bytes"), kv.peak_bytes);
+        assert_int_equal(whole(o, "kv_full_live_bytes"), full_kv.live_bytes);
+        assert_int_equal(whole(o, "kv_full_bytes"), full_kv.used_bytes);
         double share = json_real_value(json_object_get(o, "keep_share_of_time"));
         double seconds = json_real_value(json_object_get(o, "prompt_s")) +
                          json_real_value(json_object_get(o, "generate_s"));
@@ -186,7 +173,6 @@ TEST(json_tells_what_a_policy_did)
         assert_true(rounds_s / seconds > 0.999 * share && rounds_s / seconds < 1.001 * share);
         made_free(&m);
         json_decref(o);
-        said_free(&s);
     }
     made_free(&full);
 }
@@ -216,7 +202,6 @@ TEST(lines_tell_what_a_policy_did)
         expect_word(s.err, line);
         assert_null(strstr(s.err, "map      "));
         made_free(&m);
-        said_free(&s);
     }
 }
 
@@ -229,17 +214,14 @@ TEST(the_full_cache_tells_nothing_of_eviction)
     assert_null(strstr(s.err, "evicted"));
     assert_null(strstr(s.err, "live     "));
     expect_word(s.err, " bytes live\n");
-    said_free(&s);
     s = command(NULL, RUN, "--json", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "keep_live"));
     assert_null(strstr(s.err, "kv_full"));
-    said_free(&s);
     s = command(NULL, RUN, "--keep", "streaming:budget=900", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "streaming:budget=900: no round yet, the fullest lane holds ");
     assert_null(strstr(s.err, "evicted"));
-    said_free(&s);
 }
 
 /* ---- the map ---- */
@@ -256,7 +238,6 @@ TEST(the_map_shows_what_lanes_kept)
         struct made m = make(keep, N_PREDICT);
         expect_lanes(path, &m);
         made_free(&m);
-        said_free(&s);
     }
 }
 
@@ -272,7 +253,6 @@ TEST(maps_a_prompt_without_an_answer)
     struct made m = make(NULL, 0);
     expect_lanes(path, &m);
     made_free(&m);
-    said_free(&s);
 }
 
 TEST(a_name_that_ends_in_html_is_a_page)
@@ -286,7 +266,6 @@ TEST(a_name_that_ends_in_html_is_a_page)
     assert_int_equal(fread(begin, 1, 15, file), 15);
     assert_string_equal(begin, "<!doctype html>");
     fclose(file);
-    said_free(&s);
 }
 
 /* Ctrl-C ends the text; the map shows the text so far. */
@@ -298,10 +277,10 @@ TEST(maps_an_interrupted_run)
     const char *const words[] = {"run",          "-m",    MODEL,    "-t", "1",      "-p",
                                  TEXT,           "-n",    "100000", "-q", "--keep", policies[0],
                                  "--ignore-eos", "--map", path,     NULL};
-    FILE *err = tmpfile();
+    FILE *log = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    pid_t pid = command_start(words, in, ends[1], fileno(err));
+    pid_t pid = command_start(words, in, ends[1], fileno(log));
     close(ends[1]);
     assert_true(read(ends[0], buf, 1) == 1);
     kill(pid, SIGINT);
@@ -318,7 +297,7 @@ TEST(maps_an_interrupted_run)
     expect_word(svg, "--keep streaming:budget=32,slack=16<");
     free(svg);
     fclose(file);
-    fclose(err);
+    fclose(log);
     close(in);
 }
 
@@ -357,17 +336,13 @@ TEST(a_bad_path_is_refused_before_the_model_is_read)
                             in_folder("no/such.svg", path), NULL);
     expect_failure(&s, 1, "--map: cannot create \"");
     expect_word(s.err, "no/such.svg\": No such file or directory");
-    said_free(&s);
     s = command(NULL, RUN, "--map", "/tmp", NULL);
     expect_failure(&s, 1, "--map: \"/tmp\" is a folder");
     assert_int_equal(s.out_len, 0);
-    said_free(&s);
     s = command(NULL, RUN, "--map", "", NULL);
     expect_failure(&s, 1, "--map: cannot create \"\"");
-    said_free(&s);
     s = command(NULL, RUN, "--map", NULL);
     expect_status(&s, 2);
-    said_free(&s);
 }
 
 /* A run without tokens, or that fails, leaves the file that was there and nothing beside it. */
@@ -379,13 +354,10 @@ TEST(a_run_that_fails_leaves_the_old_map)
     struct said s =
         command(NULL, "run", "-m", MODEL, "-t", "1", "-p", "", "--no-bos", "--map", path, NULL);
     expect_failure(&s, 2, "the prompt is empty");
-    said_free(&s);
     s = command(NULL, RUN, "-c", "16", "--map", path, NULL);
     expect_failure(&s, 1, "do not fit the KV memory");
-    said_free(&s);
     s = command(NULL, "run", "-m", "/no/model", "-p", "a", "--map", path, NULL);
     expect_status(&s, 1);
-    said_free(&s);
     expect_content(path, "old");
     assert_int_equal(count_files(path), n_file);
 }
@@ -397,7 +369,6 @@ TEST(a_full_disk_loses_the_map_and_no_text)
     struct said s = command(NULL, RUN, "-q", "--map", "/dev/full", NULL);
     expect_failure(&s, 1, "--map: cannot write \"/dev/full\": No space left on device");
     assert_true(s.out_len > 0);
-    said_free(&s);
 }
 
 /* The same with a file, which the system does not let grow. */
@@ -415,7 +386,6 @@ TEST(a_file_that_is_too_large_keeps_the_text)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     expect_failure(&s, 1, "--map: cannot write \"");
     expect_word(s.err, "File too large");
-    said_free(&s);
     expect_content(path, "old");
     assert_int_equal(count_files(path), n_file);
 }

@@ -12,6 +12,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "json_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define PROMPT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
@@ -36,26 +37,18 @@ static struct made make(const char *read, const char *keep)
 {
     static char text[CAP * 8];
     static int32_t ids[CAP];
-    pith_error err;
-    pith_model *model;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params engine_params;
     pith_generate_params params;
     int32_t n;
     FILE *file = fopen(PROMPT, "rb");
     assert_non_null(file);
     size_t len = fread(text, 1, sizeof(text), file);
     fclose(file);
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&engine_params);
-    engine_params.n_thread = 1;
-    engine_params.read = read;
-    engine_params.keep = keep;
-    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine =
+        engine_with(model, (pith_engine_params){.n_thread = 1, .read = read, .keep = keep});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, text, len, PITH_TOKENIZE_BOS, ids, CAP, &n, &err), &err);
     pith_generate_params_default(&params);
     params.n_predict = 8;
@@ -70,14 +63,6 @@ static struct made make(const char *read, const char *keep)
     return made;
 }
 
-static int64_t number(const json_t *o, const char *key)
-{
-    const json_t *value = json_object_get(o, key);
-    if (!json_is_integer(value))
-        fail_msg("no whole number \"%s\"", key);
-    return json_integer_value(value);
-}
-
 static void expect_json(const char *read, const char *keep)
 {
     char hash[24];
@@ -89,15 +74,14 @@ static void expect_json(const char *read, const char *keep)
     assert_non_null(o);
     struct made m = make(read, keep);
     assert_string_equal(json_string_value(json_object_get(o, "read")), read);
-    assert_int_equal(number(o, "read_chunks"), m.stats.chunks);
-    assert_int_equal(number(o, "read_sparse"), m.stats.sparse);
-    assert_int_equal(number(o, "read_stored"), m.stats.stored);
-    assert_int_equal(number(o, "read_entries"), m.stats.read);
+    assert_int_equal(whole(o, "read_chunks"), m.stats.chunks);
+    assert_int_equal(whole(o, "read_sparse"), m.stats.sparse);
+    assert_int_equal(whole(o, "read_stored"), m.stats.stored);
+    assert_int_equal(whole(o, "read_entries"), m.stats.read);
     assert_true(json_real_value(json_object_get(o, "read_s")) > 0.0);
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)m.hash);
     assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
     json_decref(o);
-    said_free(&s);
 }
 
 TEST(json_tells_what_was_read)
@@ -108,7 +92,6 @@ TEST(json_tells_what_was_read)
     struct said s = command(NULL, RUN, "--json", NULL);
     expect_word(s.err, "\"read\":\"none\"");
     assert_null(strstr(s.err, "read_chunks"));
-    said_free(&s);
 }
 
 TEST(lines_tell_what_was_read)
@@ -125,16 +108,13 @@ TEST(lines_tell_what_was_read)
         expect_word(s.err, part);
         expect_word(s.err, chunks);
         assert_int_equal(m.stats.sparse == 0, i == 3);
-        said_free(&s);
     }
     struct said s = command(NULL, RUN, "--read", "quoka:phase=decode", "-n", "1", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "quoka: no chunk that it chooses for");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "none", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "lane chunks"));
-    said_free(&s);
 }
 
 TEST(bench_takes_read)
@@ -144,21 +124,16 @@ TEST(bench_takes_read)
     expect_status(&s, 0);
     expect_word(s.out, ",keep,read,recall,share,chunk,");
     expect_word(s.out, "\"none\",\"quoka:budget=64\",\"none\",\"none\",512,");
-    said_free(&s);
 }
 
 TEST(refuses_bad_read_options)
 {
     struct said s = command(NULL, RUN, "--read", "quokka", NULL);
     expect_failure(&s, 2, "--read: \"quokka\" is not a policy");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka:budget=1GiB", NULL);
     expect_failure(&s, 2, "--read: budget");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka", "--chunk", "64", NULL);
     expect_failure(&s, 1, "128 tokens choose together");
-    said_free(&s);
     s = command(NULL, RUN, "--read", "quoka", "--keep", "longflow", NULL);
     expect_failure(&s, 1, "phase=prompt");
-    said_free(&s);
 }

@@ -45,21 +45,13 @@ struct made {
 static struct made make(const char *share)
 {
     int32_t ids[512], n;
-    pith_error err;
-    pith_model *model;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params p;
     pith_generate_params g;
     struct made made;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&p);
-    p.n_thread = 1;
-    p.share = share;
-    check(pith_engine_create(model, &p, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(model, (pith_engine_params){.n_thread = 1, .share = share});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 512, &n, &err),
           &err);
     pith_generate_params_default(&g);
@@ -98,12 +90,10 @@ TEST(run_tells_what_was_shared)
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)m.hash);
     assert_string_equal(json_string_value(json_object_get(o, "logits_hash")), hash);
     json_decref(o);
-    said_free(&s);
     s = command(NULL, RUN, "--share", SHARE, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "memshare: ");
     expect_word(s.err, "pages shared (");
-    said_free(&s);
 }
 
 /* Sharing with the default thresholds loses no fact. */
@@ -114,8 +104,6 @@ TEST(default_thresholds_keep_the_answer)
     expect_status(&shared, 0);
     expect_word(plain.out, "Answer:");
     assert_string_equal(plain.out, shared.out);
-    said_free(&plain);
-    said_free(&shared);
 }
 
 TEST(eval_tells_what_was_shared)
@@ -129,7 +117,6 @@ TEST(eval_tells_what_was_shared)
     assert_true(json_integer_value(number_of(t, "steps")) >= 14);
     assert_true(json_number_value(number_of(t, "affected")) > 0.0);
     json_decref(o);
-    said_free(&s);
 }
 
 TEST(calibrate_finds_thresholds)
@@ -145,13 +132,10 @@ TEST(calibrate_finds_thresholds)
     expect_word(s.out, "\npaper: quantiles");
     expect_word(s.out, "  by chance");
     expect_word(s.out, "of like steps with other tokens are too few to suggest"); /* 12 steps */
-    said_free(&s);
     s = command(NULL, "calibrate", "share", "random", "-m", MODEL, "-f", path, NULL);
     expect_failure(&s, 2, "memshare alone");
-    said_free(&s);
     s = command(NULL, "calibrate", "share", "-m", MODEL, "-f", path, NULL);
     expect_failure(&s, 2, "POLICY is missing");
-    said_free(&s);
 }
 
 TEST(bench_and_policies_take_share)
@@ -160,14 +144,11 @@ TEST(bench_and_policies_take_share)
                             "-d", "64", "--share", SHARE, "-o", "csv", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "\"" SHARE "\",512,");
-    said_free(&s);
     s = command(NULL, "policies", NULL);
     expect_word(s.out, "--share NAME:key=value");
-    said_free(&s);
     s = command(NULL, "policies", "memshare", NULL);
     expect_word(s.out, "across=no");
     expect_word(s.out, "One user's text");
-    said_free(&s);
 }
 
 TEST(refuses_bad_share_options)
@@ -179,9 +160,7 @@ TEST(refuses_bad_share_options)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct said s = command(NULL, RUN, "--share", bad[i][0], NULL);
         expect_failure(&s, 2, bad[i][1]);
-        said_free(&s);
     }
     struct said s = command(NULL, RUN, "--share", "memshare", "--keep", "longflow:budget=64", NULL);
     expect_failure(&s, 1, "overwrites");
-    said_free(&s);
 }

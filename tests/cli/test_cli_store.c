@@ -35,20 +35,13 @@ static const char *const texts[][2] = {
 static uint64_t make(const pith_model *model, const char *type_k, const char *type_v)
 {
     int32_t ids[128], n;
-    pith_error err;
-    pith_engine *engine;
-    pith_seq *seq;
     pith_model_info info;
-    pith_engine_params engine_params;
     pith_generate_params params;
     pith_model_get_info(model, &info);
-    pith_engine_params_default(&engine_params);
-    engine_params.n_thread = 1;
-    engine_params.kv_tokens = 256;
-    engine_params.type_k = type_k;
-    engine_params.type_v = type_v;
-    check(pith_engine_create(model, &engine_params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(
+        model,
+        (pith_engine_params){.n_thread = 1, .kv_tokens = 256, .type_k = type_k, .type_v = type_v});
+    pith_seq *seq = seq_make(engine);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, ids, 128, &n, &err), &err);
     pith_generate_params_default(&params);
     params.n_predict = 8;
@@ -70,14 +63,11 @@ static void expect_pair(const pith_model *model, const char *type_k, const char 
              (unsigned long long)make(model, type_k, type_v));
     if (strstr(s.err, hash) == NULL)
         fail_msg("%s and %s: no %s in %s", type_k, type_v, hash, s.err);
-    said_free(&s);
 }
 
 TEST(every_pair_of_types_gives_the_librarys_bits)
 {
-    pith_error err;
-    pith_model *model;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     for (size_t i = 0; i < N_TYPE; i++) {
         expect_pair(model, types[i], types[N_TYPE - 1 - i]);
         expect_pair(model, types[i], "f16");
@@ -105,10 +95,8 @@ TEST(refuses_what_is_no_type)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct said s = command(NULL, RUN, "-ctk", cases[i][0], NULL);
         expect_failure(&s, 2, cases[i][1]);
-        said_free(&s);
         s = command(NULL, RUN, "-ctv", cases[i][0], NULL);
         expect_failure(&s, 2, i == 2 ? "cache-type-v" : cases[i][1]);
-        said_free(&s);
     }
 }
 
@@ -126,14 +114,11 @@ TEST(help_lists_every_type)
     }
     expect_word(s.out, "FIRST+LAST");
     expect_word(p.out, "docs/store.md");
-    said_free(&s);
-    said_free(&p);
 }
 
 static double estimate(const pith_model *model, const char *type_k, const char *type_v)
 {
     int64_t bytes;
-    pith_error err;
     pith_engine_params p;
     pith_engine_params_default(&p);
     p.type_k = type_k;
@@ -163,9 +148,7 @@ static void expect_costs(const pith_model *model, const json_t *list)
 TEST(info_tells_what_each_type_costs)
 {
     char cell[64];
-    pith_error err;
-    pith_model *model;
-    check(pith_model_load(LAYERS, NULL, &model, &err), &err);
+    pith_model *model = model_at(LAYERS);
     struct said s = command(NULL, "info", LAYERS, "--json", "--memory", "1GiB", NULL);
     expect_status(&s, 0);
     json_t *o = json_loads(s.out, 0, NULL);
@@ -176,7 +159,6 @@ TEST(info_tells_what_each_type_costs)
     expect_costs(model, json_object_get(o, "kv"));
     expect_costs(model, json_object_get(o, "kv_edges"));
     json_decref(o);
-    said_free(&s);
     s = command(NULL, "info", LAYERS, NULL);
     expect_status(&s, 0);
     snprintf(cell, sizeof(cell), "%.1f", estimate(model, "q8_0", "turbo3"));
@@ -186,7 +168,6 @@ TEST(info_tells_what_each_type_costs)
     expect_word(s.out, cell);
     expect_word(s.out, "2 query heads share a KV head: turbo keys stay");
     expect_word(s.out, "turbo2:q8_0=2+2");
-    said_free(&s);
     pith_model_free(model);
 }
 
@@ -196,5 +177,4 @@ TEST(bench_takes_storage_types)
                             "-ctk", "turbo4", "-ctv", "turbo2:q8_0=1+1", "-o", "csv", NULL);
     expect_status(&s, 0);
     expect_word(s.out, ",turbo4,turbo2:q8_0=1+1,\"none\"");
-    said_free(&s);
 }

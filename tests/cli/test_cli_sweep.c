@@ -43,13 +43,11 @@ TEST(a_sweep_runs_and_is_reported)
     expect_word(said.out, "streaming:slack=8  48");
     expect_word(said.out, out);
     assert_string_equal(said.err, "");
-    said_free(&said);
 
     said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, "--csv", "-", NULL);
     expect_status(&said, 0);
     expect_word(said.err, "2 of 2 cells are there already");
     assert_int_equal(strncmp(said.out, "task,policy,budget,score,n,kv_bytes,tokens_per_s,", 49), 0);
-    said_free(&said);
 
     said = command(NULL, "eval", "sweep", sweep, "-m", MODEL, "--json", "-", "--fresh", NULL);
     expect_status(&said, 0);
@@ -58,12 +56,10 @@ TEST(a_sweep_runs_and_is_reported)
     assert_int_equal(json_integer_value(json_object_get(summary, "run")), 2);
     assert_int_equal(json_array_size(json_object_get(table, "rows")), 2);
     json_decref(table);
-    said_free(&said);
 
     said = command(NULL, "eval", "report", out, "-o", page, NULL);
     expect_status(&said, 0);
     expect_word(said.out, "page.html: 2 results");
-    said_free(&said);
     char *html = slurp(page);
     expect_word(html, "pith-nano");
     expect_word(html, "streaming:slack=8");
@@ -75,7 +71,6 @@ TEST(a_sweep_runs_and_is_reported)
     expect_status(&said, 0);
     expect_word(said.out, "2 results");
     expect_word(said.err, "2 results are left out");
-    said_free(&said);
 }
 
 TEST(a_failed_cell_fails_the_command)
@@ -88,7 +83,6 @@ TEST(a_failed_cell_fails_the_command)
     expect_status(&said, 1);
     expect_word(said.err, "budget 1KiB | seed 1: failed");
     expect_word(said.out, "full"); /* the table is there all the same */
-    said_free(&said);
 }
 
 TEST(kept_writes_json_that_report_draws)
@@ -102,10 +96,8 @@ TEST(kept_writes_json_that_report_draws)
     struct said said = command(NULL, "eval", "kept", "-m", MODEL, "-f", text, "-n", "24", "--every",
                                "8", "--keep", "streaming:budget=8,slack=2", "--json", json, NULL);
     expect_status(&said, 0);
-    said_free(&said);
     said = command(NULL, "eval", "report", json, "-o", page, NULL);
     expect_status(&said, 0);
-    said_free(&said);
     char *html = slurp(page);
     expect_word(html, "KV head 1");
     expect_word(html, "budget 8");
@@ -120,19 +112,14 @@ TEST(fails_with_one_sentence)
     write_file(sweep, "{\"tasks\": 3}");
     struct said said = command(NULL, "eval", "report", "-o", page, NULL);
     expect_failure(&said, 2, "FILES");
-    said_free(&said);
     said = command(NULL, "eval", "report", "no-such.jsonl", "-o", page, NULL);
     expect_failure(&said, 1, "no-such.jsonl");
-    said_free(&said);
     said = command(NULL, "eval", "report", "no-such.jsonl", NULL);
     expect_failure(&said, 2, "-o");
-    said_free(&said);
     said = command(NULL, "eval", "sweep", NULL);
     expect_failure(&said, 2, "FILE");
-    said_free(&said);
     said = command(NULL, "eval", "sweep", sweep, NULL);
     expect_failure(&said, 1, "tasks: must be a list");
-    said_free(&said);
 }
 
 /* The list after "only " in the message of a failed sweep, as text of cap bytes: "a, b, c". */
@@ -146,7 +133,6 @@ static void list_of(const char *tasks, char *text, size_t cap)
     expect_failure(&said, 1, "only ");
     snprintf(text, cap, "%s", strstr(said.err, "only ") + 5);
     text[strcspn(text, "\n")] = '\0';
-    said_free(&said);
 }
 
 /* The options under "Task:" in the help of a task, as a sweep would name them. */
@@ -168,10 +154,8 @@ static void help_of(const char *task, char *text, size_t cap)
         snprintf(text + len, cap - len, "%s%.*s", len > 0 ? ", " : "", (int)strcspn(name + 2, " "),
                  name + 2);
     }
-    said_free(&said);
     for (char *c = text; *c != '\0'; c++)
         *c = *c == '-' ? '_' : *c;
-    said_free(&said);
 }
 
 /* A task has the same options in a sweep and as a command. */
@@ -210,5 +194,4 @@ TEST(the_example_sweep_runs)
     json_t *table = json_loads(said.out, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(table, "rows")), 1 + n);
     json_decref(table);
-    said_free(&said);
 }

@@ -88,7 +88,6 @@ static void write_input(bool tied)
     static uint8_t bytes[4 * 512 * 97];
     struct pi_gguf_writer w = {0};
     struct pi_new_file file;
-    pith_error err;
     list_tensors(tied);
     assert_int_equal(pi_gguf_add_str(&w, "general.architecture", "llama"), PITH_OK);
     assert_int_equal(pi_gguf_add_u32(&w, "general.file_type", 1), PITH_OK);
@@ -123,7 +122,6 @@ struct result {
 
 static void open_result(struct result *r)
 {
-    pith_error err;
     *r = (struct result){0};
     assert_int_equal(pi_file_map(out_path, &r->file, &err), PITH_OK);
     if (pi_gguf_parse(&r->g, r->file.data, r->file.size, "out.gguf", &err) != PITH_OK)
@@ -138,7 +136,7 @@ static void close_result(struct result *r)
 
 static void quantize(const char *type, int32_t n_thread, struct result *r)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pith_quantize(in_path, out_path, type, n_thread, NULL, NULL, &err) != PITH_OK)
         fail_msg("%s: %s", type, err.message);
     open_result(r);
@@ -200,7 +198,6 @@ TEST(writes_every_type)
 {
     struct result r;
     uint32_t v;
-    pith_error err;
     write_input(false);
     for (size_t k = 0; k < PI_LEN(types); k++) {
         quantize(types[k].name, 2, &r);
@@ -228,7 +225,6 @@ TEST(metadata_is_kept)
     struct result r;
     uint32_t v;
     struct pi_str text;
-    pith_error err;
     write_input(false);
     quantize("q6_k", 1, &r);
     assert_int_equal(r.g.n_kv, 5);
@@ -250,7 +246,6 @@ TEST(the_mix_gives_some_layers_more_bits)
     static const bool more[N_LAYER] = {true, false, false, true, false, false, true, true};
     struct result r;
     uint32_t v;
-    pith_error err;
     char name[64];
     for (int tied = 0; tied <= 1; tied++) {
         write_input(tied);
@@ -311,7 +306,7 @@ TEST(tells_progress_and_may_be_cancelled)
 {
     double last = 0;
     int n_call = 0;
-    pith_error err = {0};
+    err = (pith_error){0};
     write_input(false);
     assert_int_equal(pith_quantize(in_path, out_path, "Q8_0", 2, count_progress, &last, &err),
                      PITH_OK);
@@ -340,7 +335,7 @@ TEST(each_allocation_may_fail)
     write_input(false);
     unlink(out_path);
     for (; status == PITH_NOMEM; n++) {
-        pith_error err = {0};
+        err = (pith_error){0};
         pi_mem_fail_at(n, n % 2 == 0);
         status = pith_quantize(in_path, out_path, "Q4_K_M", 2, NULL, NULL, &err);
         pi_mem_fail_at(0, false);
@@ -358,7 +353,7 @@ TEST(a_full_disk_leaves_the_old_file)
 {
     struct rlimit old, low;
     struct stat st;
-    pith_error err = {0};
+    err = (pith_error){0};
     write_input(false);
     unlink(out_path);
     assert_int_equal(pith_quantize(in_path, out_path, "Q4_0", 2, NULL, NULL, &err), PITH_OK);
@@ -386,7 +381,7 @@ TEST(a_full_disk_leaves_the_old_file)
 static void refuse(const char *in, const char *out, const char *type, int32_t n_thread,
                    pith_status status, const char *sentence)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     const int n_file = count_files();
     assert_int_equal(pith_quantize(in, out, type, n_thread, NULL, NULL, &err), status);
     if (strstr(err.message, sentence) == NULL)
@@ -421,7 +416,6 @@ TEST(refuses_unknown_types)
 {
     struct pi_gguf_writer w = {0};
     struct pi_new_file file;
-    pith_error err;
     const int64_t ne[] = {32, 2};
     uint8_t zeros[64] = {0};
     assert_int_equal(pi_gguf_add_tensor(&w, (struct pi_str){"new.weight", 10}, 2, ne, 21, 64),

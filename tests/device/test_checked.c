@@ -271,7 +271,6 @@ static void append_and_attend(struct pi_device *on, float *out)
                             .device = on};
     struct kv_cache *cache;
     struct kv_seq *seq;
-    pith_error err;
     const struct pi_stream_shape shape = {
         .n_thread = 1, .widest = DIM, .attend_size = kv_attend_scratch_bytes(&g, 1)};
     size_t n_row = (size_t)N_TOKEN * N_HEAD * DIM, size = n_row * sizeof(float);

@@ -10,7 +10,7 @@
 #include "kv/kv.h"
 #include "mem_used.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
@@ -127,7 +127,6 @@ TEST(rows_and_products_agree)
 static void read_text(pith_seq *seq, int32_t n)
 {
     int32_t ids[N_TOKEN];
-    pith_error err;
     for (int32_t i = 0; i < n; i++)
         ids[i] = (i * 7919 + 13) % 200;
     check(pith_seq_eval(seq, ids, n, &err), &err);
@@ -137,7 +136,6 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.kv_tokens = 1024;
     params.type_k = "q8_0";
@@ -154,11 +152,9 @@ TEST(engines_agree)
     char path[N_DEVICE][64];
     uint64_t hash[N_DEVICE][2];
     struct pi_device *was = pi_device_register(NULL);
-    pith_model *model;
     pith_model_info info;
-    pith_error err;
     int64_t before = atomic_load(&pi_device_checked.bytes);
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
     for (int i = 0; i < N_DEVICE; i++) {
         pith_engine *e = engine_on(devices[i], model);
@@ -194,7 +190,6 @@ TEST(caches_count_where_they_are)
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
     for (int i = 0; i < N_DEVICE; i++) {
         struct kv_cache *cache;
-        pith_error err;
         int64_t before = atomic_load(&devices[i]->bytes);
         g.device = devices[i];
         check(kv_cache_create(&g, 1 << 20, &cache, &err), &err);

@@ -152,7 +152,6 @@ TEST(scores_many_lanes_in_one_call)
     struct pi_stream *s = open_stream(2);
     size_t size = pi_align(kv_score_scratch_bytes(&g, 3), 64);
     uint8_t *scratch = test_malloc(2 * size);
-    pith_error err;
     uint64_t rng = 13;
     assert_int_equal(kv_seq_create(cache, &seq, &err), PITH_OK);
     assert_int_equal(kv_check_append(seq, 5, 0, 300), PITH_OK);

@@ -41,7 +41,6 @@ static pith_engine_params params_of(const char *keep, const char *recall)
 static pith_engine *make(const pith_engine_params *p)
 {
     pith_engine *e = NULL;
-    pith_error err;
     check(pith_engine_create(model, p, &e, &err), &err);
     return e;
 }
@@ -62,7 +61,6 @@ static pith_seq *fill(pith_engine *e, int32_t n, uint64_t seed)
 {
     static int32_t part[PART];
     pith_seq *seq = seq_make(e);
-    pith_error err;
     for (int32_t i = 0; i < n; i += PART) {
         for (int32_t j = 0; j < PART; j++)
             part[j] = (int32_t)rng_below(&seed, (uint64_t)info.n_vocab);
@@ -140,7 +138,6 @@ TEST(grows_as_it_says_with_text)
 TEST(lanes_and_tier_hold_less_than_half)
 {
     pith_engine_params p = params_of("streaming:budget=25%", "kv"), full = params_of(NULL, NULL);
-    pith_error err;
     int64_t bytes;
     p.type_k = p.type_v = full.type_k = full.type_v = "f16";
     p.kv_tokens = 2 * N_TOKEN;
@@ -171,7 +168,6 @@ TEST(a_budget_holds_everything)
     };
     for (size_t i = 0; i < PI_LEN(forms); i++) {
         pith_engine_params p = params_of(forms[i].keep, forms[i].recall);
-        pith_error err;
         check(pith_memory_estimate(model, &p, N_TOKEN, &p.memory_bytes, &err), &err);
         pith_engine *e = make(&p);
         pith_seq *seq = fill(e, N_TOKEN, 9);
@@ -196,7 +192,6 @@ TEST(a_budget_holds_everything)
 static void expect_refusal(const pith_engine_params *p, const char *part)
 {
     pith_engine *e = NULL;
-    pith_error err;
     assert_int_equal(pith_engine_create(model, p, &e, &err), PITH_INVALID);
     if (strstr(err.message, part) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", err.message, part);

@@ -11,7 +11,6 @@
 #include "folder.h"
 #include "mem_used.h"
 #include "model_maker.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 
@@ -24,7 +23,6 @@ static int32_t tokens[2 * N_TOKEN];
 
 static void load(const char *path)
 {
-    pith_error err;
     pith_model_info info;
     uint64_t seed = 5;
     check(pith_model_load(path, NULL, &model, &err), &err);
@@ -73,28 +71,21 @@ struct setting {
 
 static pith_engine *engine_make(const struct setting *s, struct stopper *stopper)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = CHUNK;
-    params.n_thread = s->n_thread > 0 ? s->n_thread : 1;
-    params.page_len = 16;
-    params.kv_tokens = 4 * N_TOKEN;
-    params.keep = s->keep;
-    params.read = s->read;
-    params.recall = s->recall;
-    params.share = s->share;
-    params.on_advance = on_advance;
-    params.advance_user = stopper;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = CHUNK,
+                                                   .n_thread = s->n_thread > 0 ? s->n_thread : 1,
+                                                   .page_len = 16,
+                                                   .kv_tokens = 4 * N_TOKEN,
+                                                   .keep = s->keep,
+                                                   .read = s->read,
+                                                   .recall = s->recall,
+                                                   .share = s->share,
+                                                   .on_advance = on_advance,
+                                                   .advance_user = stopper});
 }
 
 /* Reads the rest of the text and some steps; the hash of all the logits on the way. */
 static uint64_t go_on(pith_seq *seq, int32_t n_token)
 {
-    pith_error err;
     uint64_t hash = 0;
     pith_model_info info;
     pith_model_get_info(model, &info);
@@ -115,7 +106,6 @@ static uint64_t stop_and_go_on(const struct setting *s, int32_t held, int32_t st
     struct stopper stopper = {.stop_at = -1, .pass_at = pass_at};
     pith_engine *e = engine_make(s, &stopper);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     if (held > 0)
         check(pith_seq_eval(seq, tokens, held, &err), &err);
     stopper.n_asked = 0;
@@ -149,7 +139,6 @@ static void check_setting(const struct setting *s, int32_t held, int32_t step)
     struct stopper stopper = {.stop_at = -1};
     pith_engine *e = engine_make(s, &stopper);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     if (held > 0)
         check(pith_seq_eval(seq, tokens, held, &err), &err);
     after[held] = go_on(seq, N_TOKEN);
@@ -209,7 +198,6 @@ TEST(stopping_within_a_pass_changes_no_bit_under_any_policy)
 static void make(const char *words, const char *name)
 {
     struct model_spec spec;
-    pith_error err;
     model_spec_default(&spec);
     check(model_spec_parse(&spec, words, &err), &err);
     check(model_make(&spec, in_folder(name), &err), &err);
@@ -241,7 +229,6 @@ TEST(stopping_within_a_pass_changes_no_bit_of_states_and_windows)
 TEST(stopping_leaves_all_sequences_of_a_batch_as_they_were)
 {
     const struct setting plain = {0};
-    pith_error err;
     load(NANO);
     for (int32_t stop_at = 0; stop_at < 30; stop_at += 7) {
         struct stopper stopper = {.stop_at = -1};
@@ -271,7 +258,6 @@ static int32_t generate(pith_seq *seq, const struct stopper *stopper, char *text
     (void)stopper;
     pith_generate_params params;
     pith_generate_result result;
-    pith_error err;
     pith_generate_params_default(&params);
     params.n_predict = 8;
     params.sample.temperature = 0.0f;
@@ -288,7 +274,6 @@ TEST(keep_read_keeps_what_was_read_of_a_cancelled_prompt)
     static const char *const keeps[] = {NULL, "streaming:budget=64,slack=8",
                                         "kvzip:budget=64,slack=8,window=8"};
     char expected[256], text[256];
-    pith_error err;
     load(NANO);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         const struct setting s = {.keep = keeps[i]};

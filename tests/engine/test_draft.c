@@ -25,7 +25,6 @@ static int32_t n_prompt;
 
 static void setup(void)
 {
-    pith_error err;
     make_folder();
     model_load(91);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, prompt, 256, &n_prompt, &err),
@@ -102,7 +101,6 @@ TEST(drafts_change_no_text_under_types_and_policies)
             char what[128];
             pith_draft_params draft = always(7);
             pith_engine *e = NULL;
-            pith_error err;
             pith_engine_params params;
             pith_engine_params_default(&params);
             params.chunk = 64;
@@ -136,7 +134,6 @@ TEST(drafts_change_no_text_under_grammars_stops_and_biases)
     static const char *const stops[] = {"lantern. The", "zzz"};
     const pith_logit_bias bias[] = {{prompt[3], 2.0f}, {prompt[5], -INFINITY}};
     pith_grammar *g = NULL;
-    pith_error err;
     int64_t n_draft = 0, n_accepted = 0;
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
     pith_engine *e = engine_make(NULL, 128, 1, 1024);
@@ -197,7 +194,6 @@ TEST(memory_ends_at_the_same_token_with_drafts)
 TEST(drafts_follow_turns_and_forks)
 {
     int32_t turn[512];
-    pith_error err;
     pith_generate_result r[2];
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     pith_draft_params draft = always(9);
@@ -314,19 +310,14 @@ TEST(refuses_policies_that_remember_or_overwrite)
         {"knorm:budget=64", NULL, "text", NULL, "recall:"},
         {NULL, NULL, NULL, "memshare", "share:"},
     };
-    pith_error err;
     pith_draft_params draft = always(4);
     for (size_t i = 0; i < PI_LEN(bad); i++) {
-        pith_engine_params params;
-        pith_engine *e = NULL;
-        pith_engine_params_default(&params);
-        params.n_thread = 1;
-        params.kv_tokens = 512;
-        params.keep = bad[i].keep;
-        params.read = bad[i].read;
-        params.recall = bad[i].recall;
-        params.share = bad[i].share;
-        check(pith_engine_create(model, &params, &e, &err), &err);
+        pith_engine *e = engine_with(model, (pith_engine_params){.n_thread = 1,
+                                                                 .kv_tokens = 512,
+                                                                 .keep = bad[i].keep,
+                                                                 .read = bad[i].read,
+                                                                 .recall = bad[i].recall,
+                                                                 .share = bad[i].share});
         expect(pith_draft_check(e, NULL, &err), &err, PITH_UNSUPPORTED, bad[i].word);
         pith_generate_params p = text_of(4, 0.0f, 0);
         p.draft = &draft;
@@ -341,7 +332,6 @@ TEST(refuses_policies_that_remember_or_overwrite)
 
 TEST(refuses_bad_parameters)
 {
-    pith_error err;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(0);
     expect(pith_draft_check(e, &draft, &err), &err, PITH_INVALID, "n_max: 0");
@@ -360,7 +350,6 @@ TEST(another_model_drafts_and_another_vocabulary_is_refused)
 {
     static const int32_t more[] = {40, 300};
     int64_t n_draft = 0, n_accepted = 0;
-    pith_error err;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     for (size_t i = 0; i < PI_LEN(more); i++) {
         struct model_spec spec;
@@ -395,7 +384,6 @@ TEST(another_model_drafts_and_another_vocabulary_is_refused)
 TEST(a_tap_hears_each_token_once)
 {
     int n = 0;
-    pith_error err;
     pith_generate_result r;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(4);
@@ -415,7 +403,6 @@ TEST(failing_allocations_change_no_text)
 {
     static struct told plain, told;
     int32_t *ids, *none;
-    pith_error err;
     int64_t n_ok = 0, n_failed = 0;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     pith_draft_params draft = always(8);

@@ -39,7 +39,6 @@ TEST_GROUP(set_up, remove_folder);
 static const char *make(const char *name, const char *words)
 {
     struct model_spec spec;
-    pith_error err;
     const char *path = in_folder(name);
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
@@ -54,28 +53,17 @@ static const char *make(const char *name, const char *words)
 
 static pith_model *load(const char *path)
 {
-    pith_model *model = NULL;
-    pith_error err;
-    check(pith_model_load(path, NULL, &model, &err), &err);
-    return model;
+    return model_at(path);
 }
 
 static pith_engine *start(const pith_model *model, int32_t chunk, int32_t n_thread)
 {
-    pith_engine *e = NULL;
-    pith_engine_params params;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.page_len = 16;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model,
+                       (pith_engine_params){.chunk = chunk, .n_thread = n_thread, .page_len = 16});
 }
 
 static void embed(pith_engine *e, int32_t n, float *out)
 {
-    pith_error err;
     check(pith_embed(e, tokens, n, out, &err), &err);
 }
 
@@ -97,9 +85,7 @@ static bool collect(void *user, pith_seq *seq, int32_t pos, const float *logits)
 
 static void sum_logits(pith_engine *e, int32_t n, struct collected *c)
 {
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,
                             .n_token = n,
@@ -115,7 +101,6 @@ static double distance(const char *path, const float *vector, const double *sum)
 {
     struct pi_file file = {0};
     struct pi_gguf g;
-    pith_error err;
     double xy = 0, xx = 0, yy = 0;
     check(pi_file_map(path, &file, &err), &err);
     check(pi_gguf_parse(&g, file.data, file.size, path, &err), &err);
@@ -195,9 +180,7 @@ TEST(chunks_and_threads_change_no_bit)
         pith_model *model = load(make("bits.gguf", words));
         for (size_t i = 0; i < PI_LEN(chunks); i++) {
             pith_engine *e = start(model, chunks[i], 1 + (int32_t)i % 3);
-            pith_seq *other = NULL;
-            pith_error err;
-            check(pith_seq_create(e, &other, &err), &err);
+            pith_seq *other = seq_make(e);
             check(pith_seq_eval(other, tokens + 9, 40, &err), &err);
             uint64_t before = pith_logits_hash(pith_seq_logits(other), N_VOCAB);
             embed(e, N_TOKEN, i == 0 ? reference : vector);
@@ -233,7 +216,6 @@ TEST(refuses_bad_tokens_and_engines)
     pith_model *model = load(make("refused.gguf", "pooling=3"));
     pith_engine *e = start(model, 64, 1), *small = NULL, *keeping = NULL;
     pith_engine_params params;
-    pith_error err;
     float vector[N_EMBD];
     int32_t bad[2] = {5, N_VOCAB};
     static int32_t many[513];
@@ -266,7 +248,6 @@ static void refuse_model(const char *words, const char *sentence)
 {
     pith_model *model = load(make("odd.gguf", words));
     pith_engine *e = start(model, 64, 1);
-    pith_error err;
     float vector[N_EMBD];
     expect(pith_embed(e, tokens, 5, vector, &err), &err, PITH_UNSUPPORTED, sentence);
     pith_engine_free(e);
@@ -284,7 +265,6 @@ TEST(failing_memory_is_told)
     pith_model *model = load(make("memory.gguf", "pooling=1"));
     pith_engine *e = start(model, 64, 1);
     float reference[N_EMBD], vector[N_EMBD];
-    pith_error err;
     pith_status status = PITH_NOMEM;
     int32_t n = 0;
     embed(e, N_TOKEN, reference);
@@ -312,7 +292,6 @@ TEST(failing_memory_is_told)
 static const char *make_embedding(const char *name, int32_t seed)
 {
     struct model_spec spec;
-    pith_error err;
     const char *path = in_folder(name);
     model_spec_default(&spec);
     strcpy(spec.arch, "qwen3");
@@ -331,7 +310,6 @@ static double cosine(struct text_embed *e, const char *a, const char *b)
 {
     float x[64], y[64];
     double dot = 0;
-    pith_error err;
     check(e->text(e, a, strlen(a), x, &err), &err);
     check(e->text(e, b, strlen(b), y, &err), &err);
     for (int32_t i = 0; i < 64; i++)
@@ -362,7 +340,6 @@ static void check_fused(struct text_store *s, struct text_embed *e)
     struct text_ranking r = {.top = 10, .floor = -1, .alpha = 0.3};
     double words[PI_LEN(texts)] = {0};
     struct text_hits hits = {0};
-    pith_error err;
     check(text_store_find(s, "a", question, strlen(question), NULL, &r, 1000, &hits, &err), &err);
     for (int32_t i = 0; i < hits.n; i++)
         words[hits.hit[i].first / 10] = hits.hit[i].score;
@@ -392,7 +369,6 @@ TEST(recall_ranks_texts_by_words_and_vectors)
     struct text_hit hit[PI_LEN(texts)];
     struct text_change c = {.session = "a", .timeline = "a", .add = hit, .n_add = PI_LEN(texts)};
     int32_t n;
-    pith_error err;
     check(pi_text_embed_open(make_embedding("e1.gguf", 1), 1, &e, &err), &err);
     check(pi_text_embed_open(make_embedding("e2.gguf", 2), 2, &other, &err), &err);
     assert_true(e->maker != other->maker);
@@ -423,7 +399,6 @@ TEST(every_text_has_a_vector)
     struct text_embed *e = NULL;
     float vector[64], other[64];
     double square = 0;
-    pith_error err;
     check(pi_text_embed_open(make_embedding("e3.gguf", 3), 1, &e, &err), &err);
     for (size_t i = 0; i + 4 < sizeof(text); i += 4)
         memcpy(text + i, i % 8 == 0 ? "the " : "red ", 4);

@@ -10,7 +10,6 @@
 
 #include "mem_used.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -24,21 +23,13 @@ static uint64_t reference[N_TOKEN]; /* hash of the logits after each of its toke
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = 16;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        model, (pith_engine_params){
+                   .chunk = chunk, .n_thread = n_thread, .kv_tokens = kv_tokens, .page_len = 16});
 }
 
 static void eval(pith_seq *seq, const int32_t *ids, int32_t n)
 {
-    pith_error err;
     check(pith_seq_eval(seq, ids, n, &err), &err);
 }
 
@@ -60,7 +51,6 @@ static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logit
 
 static void eval_all(pith_engine *e, uint64_t *hashes)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e);
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,
@@ -76,7 +66,6 @@ static void eval_all(pith_engine *e, uint64_t *hashes)
 
 static void load_model(void)
 {
-    pith_error err;
     pith_model_info info;
     uint64_t rng = 11;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
@@ -119,7 +108,6 @@ TEST(every_processor_level_gives_the_same_bits)
     static const char *const levels[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     int32_t n = 0;
     for (size_t i = 0; i < sizeof(levels) / sizeof(*levels); i++) {
-        pith_error err;
         uint64_t hashes[N_TOKEN] = {0};
         if (pith_cpu_level_set(levels[i], &err) != PITH_OK)
             continue;
@@ -142,7 +130,6 @@ TEST(company_in_a_batch_changes_no_bit)
     static const int32_t portion[MAX_SEQ] = {1, 5, 33, 90};
     pith_engine *e = engine_make(64, 2, 4096);
     pith_seq *seq[MAX_SEQ];
-    pith_error err;
     for (int32_t i = 0; i < MAX_SEQ; i++)
         seq[i] = seq_make(e);
     for (int32_t round = 0; round < 3; round++) {
@@ -162,7 +149,6 @@ TEST(company_in_a_batch_changes_no_bit)
 TEST(a_fork_shares_pages_and_goes_its_own_way)
 {
     pith_engine *e = engine_make(64, 2, 2048);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, tokens, 100);
     pith_kv_stats before, after;
@@ -191,7 +177,6 @@ TEST(a_fork_shares_pages_and_goes_its_own_way)
 TEST(truncating_and_syncing_go_on_alike)
 {
     pith_engine *e = engine_make(50, 2, 1024);
-    pith_error err;
     pith_seq *seq = seq_make(e);
     eval(seq, tokens, 200);
     for (int32_t n = 199; n > 0; n -= 33) {
@@ -221,7 +206,6 @@ TEST(a_saved_sequence_goes_on_alike)
     char path[] = "/tmp/pith-test-engine-XXXXXX";
     close(mkstemp(path));
     pith_engine *e = engine_make(64, 2, 1024), *other = engine_make(31, 1, 512);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, tokens, 123);
     check(pith_seq_save(a, path, &err), &err);
@@ -241,7 +225,6 @@ TEST(a_saved_sequence_goes_on_alike)
 TEST(a_full_budget_leaves_every_sequence_as_it_was)
 {
     pith_engine *e = engine_make(64, 2, 160);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
     eval(a, tokens, 100);
     eval(b, tokens, 32);
@@ -284,7 +267,6 @@ static bool stop_at_50(void *user, pith_seq *seq, int32_t pos, const float *logi
 TEST(a_cancelled_evaluation_changes_nothing)
 {
     pith_engine *e = engine_make(16, 2, 1024);
-    pith_error err;
     pith_seq *seq = seq_make(e);
     eval(seq, tokens, 20);
     pith_batch_item item = {.seq = seq, .tokens = tokens + 20, .n_token = 200};
@@ -303,7 +285,6 @@ TEST(a_cancelled_evaluation_changes_nothing)
 static void expect_params(pith_engine_params params, pith_status want, const char *part)
 {
     pith_engine *e = NULL;
-    pith_error err;
     assert_int_equal(pith_engine_create(model, &params, &e, &err), want);
     assert_null(e);
     if (strstr(err.message, part) == NULL)
@@ -332,7 +313,6 @@ TEST(refuses_bad_arguments)
 #undef EXPECT
     pith_engine *e = engine_make(16, 1, 64);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     int32_t bad[2] = {0, n_vocab};
     assert_int_equal(pith_seq_eval(seq, bad, 2, &err), PITH_INVALID);
     bad[1] = -1;
@@ -347,7 +327,7 @@ TEST(refuses_bad_arguments)
 }
 
 /* A whole life: load, engine, prompt, fork, file, generation. Returns the first failure. */
-static pith_status live(const char *path, pith_error *err)
+static pith_status live(const char *path, pith_error *why)
 {
     pith_model *m = NULL;
     pith_engine *e = NULL;
@@ -362,23 +342,23 @@ static pith_status live(const char *path, pith_error *err)
     pith_generate_params_default(&generate);
     generate.n_predict = 3;
     generate.sample.temperature = 0.0f;
-    pith_status status = pith_model_load(MODEL, NULL, &m, err);
+    pith_status status = pith_model_load(MODEL, NULL, &m, why);
     if (status == PITH_OK)
-        status = pith_engine_create(m, &params, &e, err);
+        status = pith_engine_create(m, &params, &e, why);
     if (status == PITH_OK)
-        status = pith_seq_create(e, &a, err);
+        status = pith_seq_create(e, &a, why);
     if (status == PITH_OK)
-        status = pith_seq_eval(a, tokens, 40, err);
+        status = pith_seq_eval(a, tokens, 40, why);
     if (status == PITH_OK)
-        status = pith_seq_fork(a, &b, err);
+        status = pith_seq_fork(a, &b, why);
     if (status == PITH_OK)
-        status = pith_seq_save(a, path, err);
+        status = pith_seq_save(a, path, why);
     if (status == PITH_OK)
-        status = pith_seq_load(e, path, &c, err);
+        status = pith_seq_load(e, path, &c, why);
     if (status == PITH_OK)
-        status = pith_generate(b, tokens, 50, &generate, NULL, NULL, NULL, err);
+        status = pith_generate(b, tokens, 50, &generate, NULL, NULL, NULL, why);
     if (status == PITH_OK)
-        status = pith_seq_eval(c, tokens + 40, 10, err);
+        status = pith_seq_eval(c, tokens + 40, 10, why);
     if (status == PITH_OK)
         assert_true(pith_logits_hash(pith_seq_logits(c), n_vocab) == reference[49]);
     pith_seq_free(c);
@@ -393,7 +373,6 @@ TEST(survives_every_failing_allocation)
 {
     char path[] = "/tmp/pith-test-alloc-XXXXXX";
     int64_t before[PI_MEM_N_TAG];
-    pith_error err;
     close(mkstemp(path));
     mem_used(before);
     pi_mem_fail_at(0, false);

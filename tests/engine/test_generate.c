@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 #include "pith/grammar.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -40,16 +39,9 @@ static bool collect(void *user, const char *text, size_t len)
 
 static pith_engine *engine_make_keep(int32_t kv_tokens, const char *keep)
 {
-    pith_engine_params p;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&p);
-    p.kv_tokens = kv_tokens;
-    p.page_len = 16;
-    p.n_thread = 1;
-    p.keep = keep;
-    check(pith_engine_create(model, &p, &e, &err), &err);
-    return e;
+    return engine_with(
+        model,
+        (pith_engine_params){.kv_tokens = kv_tokens, .page_len = 16, .n_thread = 1, .keep = keep});
 }
 
 static pith_engine *engine_make(int32_t kv_tokens)
@@ -69,7 +61,6 @@ static pith_generate_params greedy(int32_t n_predict)
 static pith_generate_result generate(pith_seq *seq, const pith_generate_params *p,
                                      struct output *out)
 {
-    pith_error err;
     pith_generate_result r;
     *out = (struct output){.stop_at = out->stop_at};
     check(pith_generate(seq, prompt, n_prompt, p, collect, out, &r, &err), &err);
@@ -78,7 +69,6 @@ static pith_generate_result generate(pith_seq *seq, const pith_generate_params *
 
 static void set_up(void)
 {
-    pith_error err;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     check(pith_tokenize(model, PROMPT, strlen(PROMPT), PITH_TOKENIZE_BOS, prompt, 256, &n_prompt,
                         &err),
@@ -129,7 +119,6 @@ TEST(the_text_stays_in_the_grammar)
     static const char gbnf[] = "root ::= \" <\" [xyz]{3} \">\"";
     struct output out = {.len = 0};
     pith_grammar *g = NULL;
-    pith_error err;
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
@@ -157,7 +146,6 @@ TEST(a_grammar_without_a_token_is_a_failure)
     pith_logit_bias ban[64];
     struct output out = {.len = 0};
     pith_grammar *g = NULL;
-    pith_error err;
     pith_model_info info;
     pith_model_get_info(model, &info);
     check(pith_grammar_create_gbnf(model, gbnf, strlen(gbnf), NULL, &g, &err), &err);
@@ -244,7 +232,6 @@ TEST(the_caller_may_stop)
 TEST(full_memory_is_no_failure)
 {
     struct output out = {.len = 0}, whole = {.len = 0};
-    pith_error err;
     int32_t room = (n_prompt + 15) / 16 * 16;
     pith_engine *e = engine_make(room + 16), *large = engine_make(512);
     pith_seq *seq = seq_make(e), *reference = seq_make(large);
@@ -277,7 +264,6 @@ static bool cancel(void *user, double fraction)
 
 TEST(refuses_bad_parameters)
 {
-    pith_error err;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(1);
@@ -350,7 +336,6 @@ TEST(half_characters_wait)
 
 TEST(survives_every_failing_allocation)
 {
-    pith_error err;
     pith_engine *e = engine_make(512);
     pith_seq *seq = seq_make(e);
     pith_generate_params p = greedy(3);
@@ -394,7 +379,6 @@ static bool remembers(const char *keep, bool fact_first)
              fact_first ? fact : "", prose, fact_first ? "" : fact);
 
     int32_t ids[1024], n_id;
-    pith_error err;
     struct output o = {0};
     pith_generate_params p = greedy(16);
     pith_engine *e = engine_make_keep(keep != NULL ? 0 : 1024, keep);

@@ -20,13 +20,11 @@ static pith_model *model_of(const char *words)
 {
     struct model_spec spec;
     char path[64];
-    pith_error err;
-    pith_model *model = NULL;
     snprintf(path, sizeof(path), "/tmp/pith-kv-engine-%ld", (long)getpid());
     model_spec_default(&spec);
     check(model_spec_parse(&spec, words, &err), &err);
     check(model_make(&spec, path, &err), &err);
-    check(pith_model_load(path, NULL, &model, &err), &err);
+    pith_model *model = model_at(path);
     unlink(path);
     return model;
 }
@@ -50,7 +48,6 @@ static void check_types(const pith_model *model, const pith_engine_params *param
                         const char *want_k)
 {
     pith_engine *e = NULL;
-    pith_error err;
     check(pith_engine_create(model, params, &e, &err), &err);
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     assert_string_equal(kv_type_name(kv_layer_type_k(g, layer)), want_k);
@@ -94,7 +91,6 @@ TEST(turbo_keys_of_shared_heads_need_force)
     pith_model *model = model_of("layers=2 width=64 heads=6 kv_heads=1 head_dim=80 ff=64 vocab=64");
     pith_engine_params p = params_of("turbo3", "turbo3");
     pith_engine *e = NULL;
-    pith_error err;
     assert_int_equal(pith_engine_create(model, &p, &e, &err), PITH_UNSUPPORTED);
     assert_non_null(strstr(err.message, "type_k: \"turbo3\": 6 query heads share a KV head"));
     assert_non_null(strstr(err.message, "head size of 80"));
@@ -116,7 +112,6 @@ static void eval_all(pith_engine *e, pith_seq **seq, int32_t n_vocab)
 {
     uint64_t rng = 4;
     int32_t tokens[N_TOKEN];
-    pith_error err;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)n_vocab);
     check(pith_seq_create(e, seq, &err), &err);
@@ -132,7 +127,6 @@ static void check_pair(const pith_model *model, const char *type_k, const char *
     pith_model_info info;
     pith_engine *e[2];
     pith_seq *seq[2], *loaded;
-    pith_error err;
     pith_kv_stats kv;
     char path[64];
     static const int32_t more[] = {3, 1, 4};

@@ -226,10 +226,8 @@ TEST(finds_the_token_that_begins_the_question)
     char prompt[256], bytes[256];
     int32_t ids[256], n;
     size_t len = 0;
-    pith_error err;
-    pith_model *model;
     struct pi_question q;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     snprintf(prompt, sizeof(prompt), "<|im_start|>user\n%s%s", message, behind);
     check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS | PITH_TOKENIZE_SPECIAL,
                         ids, 256, &n, &err),

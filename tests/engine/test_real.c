@@ -12,22 +12,17 @@
 #include <facts.h>
 #include <jansson.h>
 #include "pith/pith.h"
+#include "status.h"
+#include "json_read.h"
 
 #define SMOLLM2 "smollm2-135m-instruct-q4_1.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/real.txt"
 #define MAX_IDS 64
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 static pith_model *load(void)
 {
     pith_model *model = NULL;
-    pith_error err;
-    must(pith_model_load(test_model_file("smollm2", SMOLLM2), NULL, &model, &err), &err);
+    check(pith_model_load(test_model_file("smollm2", SMOLLM2), NULL, &model, &err), &err);
     return model;
 }
 
@@ -63,17 +58,16 @@ static void tell(const pith_model *model, const int32_t *prompt, int32_t n_promp
     pith_generate_params generate;
     pith_engine *engine = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.n_thread = 2;
     params.kv_tokens = 256;
-    must(pith_engine_create(model, &params, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
     pith_generate_params_default(&generate);
     generate.n_predict = n_id;
     generate.ignore_end = true;
     generate.sample.temperature = 0;
-    must(pith_generate(seq, prompt, n_prompt, &generate, NULL, NULL, NULL, &err), &err);
+    check(pith_generate(seq, prompt, n_prompt, &generate, NULL, NULL, NULL, &err), &err);
     const int32_t *said = pith_seq_tokens(seq) + n_prompt;
     for (int32_t i = 0; i < n_id - 1; i++)
         if (said[i] != ids[i])
@@ -87,7 +81,6 @@ TEST(writes_what_llama_cpp_writes)
     static char line[4096], opening[512];
     int32_t prompt[MAX_IDS], ids[MAX_IDS], said[MAX_IDS], n_prompt = 0, n_text = 0, n = 0;
     pith_model *model = load();
-    pith_error err;
     FILE *file = fopen(GOLDEN, "r");
     assert_non_null(file);
     while (fgets(line, sizeof(line), file) != NULL) {
@@ -95,9 +88,9 @@ TEST(writes_what_llama_cpp_writes)
             snprintf(opening, sizeof(opening), "%.*s", (int)strcspn(line + 8, "\n"), line + 8);
         } else if (strncmp(line, "prompt ", 7) == 0) {
             n_prompt = read_ids(line + 7, prompt);
-            must(pith_tokenize(model, opening, strlen(opening), PITH_TOKENIZE_BOS, said, MAX_IDS,
-                               &n, &err),
-                 &err);
+            check(pith_tokenize(model, opening, strlen(opening), PITH_TOKENIZE_BOS, said, MAX_IDS,
+                                &n, &err),
+                  &err);
             assert_int_equal(n, n_prompt);
             assert_memory_equal(said, prompt, (size_t)n * sizeof(*said));
         } else if (strncmp(line, "ids ", 4) == 0) {
@@ -119,17 +112,11 @@ static json_t *facts(const pith_model *model, const char *keep, bool paired)
     struct eval_facts_texts_params p = {
         .lengths = lengths, .n_length = 1, .n_text = 1, .n_predict = 24, .paired = paired};
     json_t *result = NULL;
-    pith_error err;
     pith_engine_params_default(&setup.engine);
     setup.engine.n_thread = 2;
     setup.engine.keep = keep;
-    must(eval_facts_texts(&setup, &p, &result, &err), &err);
+    check(eval_facts_texts(&setup, &p, &result, &err), &err);
     return result;
-}
-
-static double figure(const json_t *result, const char *key)
-{
-    return json_number_value(json_object_get(json_object_get(result, "summary"), key));
 }
 
 /* The model finds most facts, and a cache that loses a tenth loses few of them. */

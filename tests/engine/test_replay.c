@@ -17,6 +17,7 @@
 #include "eval/record.h"
 #include "pith/inspect.h"
 #include "eval/recorder.h"
+#include "json_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/replay.safetensors"
@@ -26,14 +27,6 @@ static void expect_near(const char *what, double value, double wanted, double mo
 {
     if (!(fabs(value - wanted) <= most))
         fail_msg("%s: %.17g instead of %.17g", what, value, wanted);
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
 }
 
 /* ---- the arithmetic ---- */
@@ -159,7 +152,6 @@ static struct eval_setup setup_of(const char *keep)
 static json_t *replay(const char *path, const char *keep, const int32_t *at, int32_t n_at,
                       int32_t n_query)
 {
-    pith_error err;
     json_t *result = NULL;
     const struct eval_setup setup = setup_of(keep);
     const struct eval_replay_params params = {
@@ -292,7 +284,6 @@ TEST(several_policies_give_what_each_gives_alone)
     static const char *const figures[] = {"score",   "output_error", "kept_share",
                                           "evicted", "rounds",       "kv_peak_bytes"};
     static const int32_t at[] = {20, 53};
-    pith_error err;
     json_t *all = NULL;
     const struct eval_setup setup = setup_of("streaming:budget=1,slack=1"); /* not asked for */
     const struct eval_replay_params params = {.path = GOLDEN,
@@ -351,27 +342,19 @@ TEST(same_as_the_engine)
     static const char *const keeps[] = {"streaming:budget=40,slack=16,sinks=4",
                                         "streaming:budget=25%,slack=7,prefix=3,window=9"};
     enum { N = 203 };
-    pith_error err;
-    pith_model *model = NULL;
     pith_model_info info;
     int32_t tokens[N], positions[N];
     uint64_t rng = 3;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
     for (size_t c = 0; c < 2; c++) {
         struct eval_recorder *r = NULL;
-        pith_engine *e = NULL;
-        pith_seq *seq = NULL;
-        pith_engine_params params;
         int32_t at = 180;
-        pith_engine_params_default(&params);
-        params.keep = keeps[c];
-        params.kv_tokens = 512;
-        params.chunk = 50;
-        check(pith_engine_create(model, &params, &e, &err), &err);
-        check(pith_seq_create(e, &seq, &err), &err);
+        pith_engine *e = engine_with(
+            model, (pith_engine_params){.keep = keeps[c], .kv_tokens = 512, .chunk = 50});
+        pith_seq *seq = seq_make(e);
         check(eval_recorder_create(seq, in_folder("run"), &r, &err), &err);
         check(pith_seq_eval(seq, tokens, at, &err), &err);
         pith_seq *before = NULL;
@@ -408,15 +391,15 @@ TEST(same_as_the_engine)
 /* ---- refusals ---- */
 
 static pith_status try_both(const char *path, const char *keep, const char *read, const int32_t *at,
-                            int32_t n_at, int32_t n_query, int32_t n_missing, pith_error *err)
+                            int32_t n_at, int32_t n_query, int32_t n_missing, pith_error *why)
 {
     json_t *result = NULL;
     struct eval_setup setup = setup_of(keep);
     setup.engine.read = read;
     const struct eval_replay_params params = {
         .path = path, .at = at, .n_at = n_at, .n_query = n_query, .n_missing = n_missing};
-    memset(err, 0, sizeof(*err));
-    pith_status status = eval_replay(&setup, &params, &result, err);
+    memset(why, 0, sizeof(*why));
+    pith_status status = eval_replay(&setup, &params, &result, why);
     if ((status == PITH_OK) != (result != NULL))
         fail_msg("%s, and %s result", pith_status_name(status), result != NULL ? "a" : "no");
     json_decref(result);
@@ -424,15 +407,14 @@ static pith_status try_both(const char *path, const char *keep, const char *read
 }
 
 static pith_status try_replay(const char *path, const char *keep, const int32_t *at, int32_t n_at,
-                              int32_t n_query, int32_t n_missing, pith_error *err)
+                              int32_t n_query, int32_t n_missing, pith_error *why)
 {
-    return try_both(path, keep, NULL, at, n_at, n_query, n_missing, err);
+    return try_both(path, keep, NULL, at, n_at, n_query, n_missing, why);
 }
 
 TEST(refuses_bad_arguments)
 {
     static const int32_t zero[] = {0}, end[] = {60}, falling[] = {20, 20}, last[] = {59};
-    pith_error err;
     expect(try_replay(NULL, NULL, NULL, 0, 8, 0, &err), &err, PITH_INVALID, "no file");
     expect(try_replay(in_folder("none"), NULL, NULL, 0, 8, 0, &err), &err, PITH_IO, "cannot open");
     expect(try_replay(GOLDEN, NULL, NULL, 0, 0, 0, &err), &err, PITH_INVALID, "0 queries");
@@ -453,7 +435,6 @@ TEST(refuses_bad_arguments)
 
 static void write_record(const int32_t *positions, const float *q, const float *k)
 {
-    pith_error err;
     static const int32_t tokens[3];
     static const float v[3] = {1, 2, 3};
     const struct safetensor t[] = {
@@ -474,7 +455,6 @@ TEST(refuses_numbers_that_are_none)
 {
     static const int32_t straight[] = {0, 1, 2}, gap[] = {0, 2, 3}, late[] = {1, 2, 3};
     static const float good[] = {1, 2, 3}, bad[] = {1, NAN, 3}, worse[] = {1, 2, INFINITY};
-    pith_error err;
     write_record(straight, good, good);
     check(try_replay(in_folder("tiny"), NULL, NULL, 0, 1, 3, &err), &err);
     write_record(straight, good, bad);
@@ -501,7 +481,6 @@ static bool cancel(void *user, double fraction, const char *what)
 
 TEST(a_replay_may_be_cancelled)
 {
-    pith_error err;
     json_t *result = NULL;
     int32_t n = 0;
     struct eval_setup setup = setup_of(NULL);
@@ -517,7 +496,6 @@ static void fail_allocations(const char *read)
 {
     static const char keep[] = "streaming:budget=16,slack=4,sinks=2";
     static const int32_t at[] = {20, 53};
-    pith_error err;
     alloc_fail_at(0);
     pi_mem_fail_at(0, false);
     check(try_both(GOLDEN, keep, read, at, 2, 7, 3, &err), &err);
@@ -548,7 +526,6 @@ TEST(survives_every_failing_allocation)
 TEST(replay_reads_forward)
 {
     enum { N = 20 };
-    pith_error err;
     struct pi_replay *r = NULL;
     static const float rows[N];
     static const int32_t tokens[N];

@@ -100,7 +100,6 @@ static pith_sample_params plain(void)
 
 static pith_sampler *make(const pith_sample_params *p, int32_t n)
 {
-    pith_error err;
     pith_sampler *s = NULL;
     if (pith_sampler_create(p, n, &s, &err) != PITH_OK)
         fail_msg("%s", err.message);
@@ -353,7 +352,7 @@ TEST(the_seed_decides)
 static void expect_invalid(pith_sample_params p, const char *field)
 {
     pith_sampler *s = NULL;
-    pith_error err = {0};
+    err = (pith_error){0};
     assert_int_equal(pith_sampler_create(&p, 10, &s, &err), PITH_INVALID);
     assert_int_equal(err.status, PITH_INVALID);
     assert_null(s);
@@ -397,7 +396,6 @@ TEST(allocates_at_the_start_alone)
     pith_logit_bias bias = {0, 1.0f};
     pith_sample_params p = plain();
     pith_sampler *s = NULL;
-    pith_error err;
     int64_t before = pi_mem_used(PI_MEM_OTHER);
     p.repeat_penalty = 1.1f;
     p.bias = &bias;

@@ -24,7 +24,7 @@ static void setup(void)
 
 TEST_GROUP(setup, model_free);
 
-static pith_status engine_of(const struct combo *c, pith_engine **out, pith_error *err)
+static pith_status engine_of(const struct combo *c, pith_engine **out, pith_error *why)
 {
     pith_engine_params params;
     pith_engine_params_default(&params);
@@ -36,7 +36,7 @@ static pith_status engine_of(const struct combo *c, pith_engine **out, pith_erro
     params.recall = c->recall;
     params.read = c->read;
     params.share = c->share;
-    return pith_engine_create(model, &params, out, err);
+    return pith_engine_create(model, &params, out, why);
 }
 
 static int64_t used(void)
@@ -51,7 +51,6 @@ TEST(options_choose_the_verbs_and_the_table_their_order)
 {
     for (size_t c = 0; c < PI_LEN(combos); c++) {
         pith_engine *e = NULL;
-        pith_error err;
         char names[256] = "";
         check(engine_of(&combos[c], &e, &err), &err);
         for (int32_t i = 0; i < e->n_verb; i++) {
@@ -71,7 +70,6 @@ TEST(an_engine_that_cannot_be_made_leaves_nothing)
         int64_t before = used(), n = 0;
         while (status != PITH_OK) {
             pith_engine *e = NULL;
-            pith_error err;
             pi_mem_fail_at(++n, false);
             status = engine_of(&combos[c], &e, &err);
             pi_mem_fail_at(0, false);
@@ -92,7 +90,6 @@ TEST(a_sequence_or_fork_that_cannot_be_made_leaves_nothing)
 {
     for (size_t c = 0; c < PI_LEN(combos); c++) {
         pith_engine *e = NULL;
-        pith_error err;
         check(engine_of(&combos[c], &e, &err), &err);
         pith_seq *seq = seq_make(e), *same = seq_make(e);
         eval(seq, 0, 100);

@@ -12,7 +12,6 @@
 static inline pith_model *stories_load(void)
 {
     char path[64], line[9000];
-    pith_error err;
     pith_model *model = NULL;
     pith_model_params params;
     const char *weights = test_data("weights/stories260K.bin");

@@ -8,22 +8,17 @@
 
 #include "pith/inspect.h"
 #include "testing.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/answers-%s.jsonl"
 #define NEEDLES PITH_SOURCE_DIR "/models/demo/needles.jsonl"
 #define MAX_IDS 8192
 #define N_PROMPT 50
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 /* The lines of a JSONL file as an array. */
 static json_t *read_lines(const char *path)
 {
-    json_error_t err;
+    json_error_t why;
     json_t *lines = json_array();
     FILE *file = fopen(path, "r");
     assert_non_null(file);
@@ -31,9 +26,9 @@ static json_t *read_lines(const char *path)
         if (c == '\n')
             continue;
         ungetc(c, file);
-        json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, &err);
+        json_t *line = json_loadf(file, JSON_DISABLE_EOF_CHECK, &why);
         if (line == NULL)
-            fail_msg("%s: line %d: %s", path, err.line, err.text);
+            fail_msg("%s: line %d: %s", path, why.line, why.text);
         json_array_append_new(lines, line);
     }
     fclose(file);
@@ -52,7 +47,6 @@ static const char *prompt_of(const json_t *line, const json_t *needles)
 static void check_answer(pith_engine *engine, const char *prompt, const json_t *expected, size_t at)
 {
     static int32_t ids[MAX_IDS];
-    pith_error err;
     pith_seq *seq;
     int32_t n_id, n = (int32_t)json_array_size(expected);
     pith_generate_params params;
@@ -60,11 +54,11 @@ static void check_answer(pith_engine *engine, const char *prompt, const json_t *
     params.sample.temperature = 0.0f;
     params.n_predict = n + 1; /* the last token taken is not evaluated */
     params.ignore_end = true;
-    must(pith_tokenize(pith_engine_model(engine), prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids,
-                       MAX_IDS, &n_id, &err),
-         &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
-    must(pith_generate(seq, ids, n_id, &params, NULL, NULL, NULL, &err), &err);
+    check(pith_tokenize(pith_engine_model(engine), prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids,
+                        MAX_IDS, &n_id, &err),
+          &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_generate(seq, ids, n_id, &params, NULL, NULL, NULL, &err), &err);
     assert_int_equal(pith_seq_length(seq), n_id + n);
     for (int32_t i = 0; i < n; i++) {
         int32_t want = (int32_t)json_integer_value(json_array_get(expected, (size_t)i));
@@ -78,18 +72,17 @@ static void check_answer(pith_engine *engine, const char *prompt, const json_t *
 static void check_model(const char *name)
 {
     char path[512], exact[64];
-    pith_error err;
     pith_model *model;
     pith_engine *engine;
     pith_engine_params params;
     snprintf(path, sizeof(path), PITH_SOURCE_DIR "/models/pith-%s.gguf", name);
     snprintf(exact, sizeof(exact), "test_answers_%s_%d.gguf", name, (int)getpid());
-    must(pith_quantize(path, exact, "F32", 0, NULL, NULL, &err), &err);
-    must(pith_model_load(exact, NULL, &model, &err), &err);
+    check(pith_quantize(path, exact, "F32", 0, NULL, NULL, &err), &err);
+    check(pith_model_load(exact, NULL, &model, &err), &err);
     remove(exact);
     pith_engine_params_default(&params);
     params.type_k = params.type_v = "f32";
-    must(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_engine_create(model, &params, &engine, &err), &err);
 
     snprintf(path, sizeof(path), GOLDEN, name);
     json_t *lines = read_lines(path), *needles = read_lines(NEEDLES);

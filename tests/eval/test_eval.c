@@ -8,6 +8,7 @@
 #include "eval.h"
 #include "print.h"
 #include "testing.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define QUESTION                                                                                   \
@@ -17,7 +18,6 @@ static pith_model *model;
 
 static void load_model(void)
 {
-    pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
@@ -37,12 +37,6 @@ static struct eval_setup make_setup(void)
     pith_engine_params_default(&setup.engine);
     setup.engine.n_thread = 1;
     return setup;
-}
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
 }
 
 static void expect_near(double value, double expected, double most)
@@ -142,8 +136,7 @@ TEST(reads_a_file_or_names_it)
 {
     char *text = NULL;
     size_t len = 0;
-    pith_error err;
-    must(eval_read_file(PITH_SOURCE_DIR "/models/demo/answer-2k.txt", &text, &len, &err), &err);
+    check(eval_read_file(PITH_SOURCE_DIR "/models/demo/answer-2k.txt", &text, &len, &err), &err);
     assert_int_equal(len, strlen(text));
     assert_true(len > 0);
     free(text);
@@ -178,7 +171,6 @@ TEST(a_number_that_is_none_becomes_null)
     assert_true(json_is_null(nan));
     json_decref(one);
     json_decref(nan);
-    pith_error err;
     assert_int_equal(eval_fail(&err, PITH_RANGE, "n: %d is wrong", 4), PITH_RANGE);
     assert_int_equal(err.status, PITH_RANGE);
     assert_string_equal(err.message, "n: 4 is wrong");
@@ -190,12 +182,11 @@ TEST(a_number_that_is_none_becomes_null)
 TEST(encodes_a_prompt_and_its_answers_beginning)
 {
     struct eval_setup setup = make_setup();
-    pith_error err;
     int32_t *ids, n, expected[64], n_expected;
-    must(eval_encode(&setup, "The password of Maria", " is", &ids, &n, &err), &err);
-    must(pith_tokenize(model, "The password of Maria is", 24, PITH_TOKENIZE_BOS, expected, 64,
-                       &n_expected, &err),
-         &err);
+    check(eval_encode(&setup, "The password of Maria", " is", &ids, &n, &err), &err);
+    check(pith_tokenize(model, "The password of Maria is", 24, PITH_TOKENIZE_BOS, expected, 64,
+                        &n_expected, &err),
+          &err);
     assert_int_equal(n, n_expected);
     assert_memory_equal(ids, expected, (size_t)n * sizeof(*ids));
     free(ids);
@@ -207,10 +198,9 @@ static struct eval_answer ask(struct eval_run *run, const struct eval_setup *set
                               const char *stop)
 {
     struct eval_answer answer;
-    pith_error err;
     int32_t *ids, n_id;
-    must(eval_encode(setup, QUESTION, NULL, &ids, &n_id, &err), &err);
-    must(eval_ask(run, ids, n_id, NULL, n, NULL, &stop, stop != NULL, &answer, &err), &err);
+    check(eval_encode(setup, QUESTION, NULL, &ids, &n_id, &err), &err);
+    check(eval_ask(run, ids, n_id, NULL, n, NULL, &stop, stop != NULL, &answer, &err), &err);
     assert_int_equal(answer.n_prompt, n_id);
     free(ids);
     return answer;
@@ -220,8 +210,7 @@ TEST(items_do_not_see_each_other)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run;
-    pith_error err;
-    must(eval_run_create(&setup, 64, &run, &err), &err);
+    check(eval_run_create(&setup, 64, &run, &err), &err);
     struct eval_answer a = ask(run, &setup, 32, NULL);
     assert_string_equal(a.text, "Answer: The password of Maria is copper lantern.");
     assert_int_equal(a.len, strlen(a.text));
@@ -266,25 +255,24 @@ TEST(every_token_is_the_likeliest_by_default)
     struct eval_answer answer;
     pith_model_info info;
     pith_seq *seq;
-    pith_error err;
     char text[1024];
     int32_t *ids, n, chosen[N];
     size_t len;
     pith_model_get_info(model, &info);
-    must(eval_encode(&setup, "One morning", NULL, &ids, &n, &err), &err);
-    must(eval_run_create(&setup, n + N, &run, &err), &err);
-    must(eval_ask(run, ids, n, NULL, N, NULL, NULL, 0, &answer, &err), &err);
-    must(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
-    must(pith_seq_eval(seq, ids, n, &err), &err);
+    check(eval_encode(&setup, "One morning", NULL, &ids, &n, &err), &err);
+    check(eval_run_create(&setup, n + N, &run, &err), &err);
+    check(eval_ask(run, ids, n, NULL, N, NULL, NULL, 0, &answer, &err), &err);
+    check(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
+    check(pith_seq_eval(seq, ids, n, &err), &err);
     for (int i = 0; i < N; i++) {
         const float *logits = pith_seq_logits(seq);
         chosen[i] = 0;
         for (int32_t id = 1; id < info.n_vocab; id++)
             chosen[i] = logits[id] > logits[chosen[i]] ? id : chosen[i];
         assert_false(pith_token_is_end(model, chosen[i]));
-        must(pith_seq_eval(seq, &chosen[i], 1, &err), &err);
+        check(pith_seq_eval(seq, &chosen[i], 1, &err), &err);
     }
-    must(pith_detokenize(model, chosen, N, false, text, sizeof(text) - 1, &len, &err), &err);
+    check(pith_detokenize(model, chosen, N, false, text, sizeof(text) - 1, &len, &err), &err);
     text[len] = '\0';
     assert_string_equal(answer.text, text);
     assert_int_equal(answer.n_generated, N);
@@ -300,19 +288,18 @@ TEST(counts_evictions_and_sizes_memory_for_them)
     struct eval_setup setup = make_setup();
     struct eval_run *run;
     struct eval_answer answer;
-    pith_error err;
     char *text;
     size_t len;
     int32_t *ids, n;
-    must(eval_read_file(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", &text, &len, &err), &err);
-    must(eval_encode(&setup, text, NULL, &ids, &n, &err), &err);
+    check(eval_read_file(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", &text, &len, &err), &err);
+    check(eval_encode(&setup, text, NULL, &ids, &n, &err), &err);
     setup.engine.keep = "streaming:budget=128";
-    must(eval_run_create(&setup, n + 32, &run, &err), &err);
-    must(eval_ask(run, ids, n, NULL, 16, NULL, NULL, 0, &answer, &err), &err);
+    check(eval_run_create(&setup, n + 32, &run, &err), &err);
+    check(eval_ask(run, ids, n, NULL, 16, NULL, NULL, 0, &answer, &err), &err);
     assert_true(answer.evicted > 0 && answer.rounds > 0);
     int64_t full;
     setup.engine.keep = NULL;
-    must(pith_kv_estimate(model, &setup.engine, n, &full, &err), &err);
+    check(pith_kv_estimate(model, &setup.engine, n, &full, &err), &err);
     assert_true(answer.kv_peak_bytes < full / 2);
     setup.engine.keep = "streaming:budget=128";
     struct eval_answer small = ask(run, &setup, 8, NULL); /* the peak of one is not that of all */
@@ -344,13 +331,12 @@ TEST(a_cancelled_run_tells_how_far_it_was)
     struct eval_setup setup = make_setup();
     struct eval_run *run;
     struct eval_answer answer = {0};
-    pith_error err;
     int32_t *ids, n;
     setup.progress = count_down;
     setup.progress_user = &stopper;
-    must(eval_run_create(&setup, 64, &run, &err), &err);
-    must(eval_encode(&setup, QUESTION, NULL, &ids, &n, &err), &err);
-    must(eval_progress(run, 0.25, &err, "%d of %d", 1, 4), &err);
+    check(eval_run_create(&setup, 64, &run, &err), &err);
+    check(eval_encode(&setup, QUESTION, NULL, &ids, &n, &err), &err);
+    check(eval_progress(run, 0.25, &err, "%d of %d", 1, 4), &err);
     assert_string_equal(stopper.what, "1 of 4");
     expect_near(stopper.fraction, 0.25, 0.0);
     assert_int_equal(eval_ask(run, ids, n, NULL, 32, NULL, NULL, 0, &answer, &err), PITH_CANCELLED);
@@ -369,7 +355,6 @@ TEST(refuses_a_bad_policy)
 {
     struct eval_setup setup = make_setup();
     struct eval_run *run = NULL;
-    pith_error err;
     setup.engine.keep = "nonsense";
     assert_int_equal(eval_run_create(&setup, 64, &run, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "nonsense"));

@@ -151,7 +151,6 @@ static void check_extractions(const struct extraction *cases, size_t n, const ch
                               bool cut)
 {
     for (size_t i = 0; i < n; i++) {
-        pith_error err;
         char *out = NULL;
         assert_int_equal(eval_final_answer(cases[i].text, question, cut, &out, &err), PITH_OK);
         assert_string_equal(out, cases[i].answer);
@@ -227,7 +226,6 @@ TEST(takes_answers_behind_echoes_and_cuts)
 
 static bool equal(const char *a, const char *b)
 {
-    pith_error err;
     bool forth = false, back = false;
     assert_int_equal(eval_answers_equal(a, b, &forth, &err), PITH_OK);
     assert_int_equal(eval_answers_equal(b, a, &back, &err), PITH_OK);
@@ -312,7 +310,6 @@ TEST(answers_that_differ_are_not_equal)
 
 static void check_normal(const char *text, const char *want)
 {
-    pith_error err;
     char *out = NULL;
     assert_int_equal(eval_normalise(text, &out, &err), PITH_OK);
     assert_string_equal(out, want);
@@ -348,7 +345,6 @@ TEST(any_bytes_are_safe)
         text[len] = '\0';
         if (rng_below(&rng, 2) == 0 && len > 12)
             memcpy(text + len - 12, "\\frac1\\frac2", 12);
-        pith_error err;
         char *normal = NULL, *said = NULL;
         bool same = false;
         assert_int_equal(eval_normalise(text, &normal, &err), PITH_OK);

@@ -13,7 +13,6 @@
 static pith_model *load_model(void)
 {
     pith_model *model = NULL;
-    pith_error err;
     if (pith_model_load(MODEL, NULL, &model, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return model;
@@ -43,7 +42,6 @@ TEST(needle_runs_on_the_model)
     static const double depths[] = {0.0, 0.5, 1.0};
     struct eval_needle_params p = {.style = EVAL_NEEDLE_PITH, .n_needle = 1};
     char *hay = NULL;
-    pith_error err;
     assert_int_equal(
         eval_read_file(PITH_SOURCE_DIR "/models/demo/prompt-2k.txt", &hay, &p.haystack_len, &err),
         PITH_OK);
@@ -83,7 +81,6 @@ TEST(ruler_runs_on_the_model)
     struct eval_ruler_params p = {
         .tasks = tasks, .n_task = 1, .lengths = lengths, .n_length = 1, .n_sample = 1};
     json_t *result = NULL;
-    pith_error err;
     if (eval_ruler(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     assert_int_equal(json_array_size(json_object_get(result, "rows")), RULER_N_TASK);
@@ -102,7 +99,6 @@ TEST(recursion_runs_on_the_model)
     struct eval_recursion_params p = {
         .min_steps = 6, .max_steps = 8, .step_stride = 2, .n_sample = 2, .trace = true};
     json_t *result = NULL;
-    pith_error err;
     if (eval_recursion(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     assert_int_equal(summary(result, "n"), 4);
@@ -137,7 +133,6 @@ TEST(needle_refuses_settings_beyond_the_model)
     static const double depths[] = {0.5};
     struct eval_needle_params p = {.n_needle = 1, .n_repeat = 1, .n_predict = 1};
     json_t *result = NULL;
-    pith_error err;
     p.word = "CAF\xc9"; /* Latin-1 */
     p.lengths = small;
     p.n_length = 1;
@@ -184,7 +179,6 @@ TEST(an_answer_closes_the_thought_that_a_template_opens)
                         "{% for m in messages %}{{ m.content.split('</think>')[-1] }}"
                         "{% endfor %}{{ '<|im_start|>assistant\\n<think>\\n' -}}");
     pith_model *model = NULL;
-    pith_error err;
     if (pith_model_load(path, NULL, &model, &err) != PITH_OK)
         fail_msg("%s", err.message);
     struct eval_setup setup = setup_of(model);
@@ -241,7 +235,6 @@ TEST(questions_run_on_the_model)
     struct eval_questions_params p = {.path = path, .n_draw = 3, .n_parallel = 1, .n_predict = 12};
     pith_sample_params_default(&p.sample);
     json_t *result = NULL, *again = NULL, *together = NULL;
-    pith_error err;
     if (eval_questions(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     assert_int_equal(eval_questions(&setup, &p, &again, &err), PITH_OK);

@@ -39,7 +39,6 @@ static pith_model *models[N_KIND];
 static pith_model *make(const char *file, const char *words)
 {
     struct model_spec spec;
-    pith_error err;
     pith_model *model = NULL;
     pith_model_params params;
     pith_model_params_default(&params);
@@ -58,7 +57,6 @@ static pith_model *make(const char *file, const char *words)
 static void set_up(void)
 {
     char words[64];
-    pith_error err;
     make_folder();
     check(eval_read_file(DEMO_TEXT, &text, &text_len, &err), &err);
     for (int i = 0; i < N_KIND; i++) {
@@ -91,7 +89,6 @@ static struct eval_setup setup_of(const pith_model *model, const char *type, con
 
 static pith_engine *make_engine(const struct eval_setup *setup, int32_t n_token)
 {
-    pith_error err;
     pith_engine *engine = NULL;
     pith_engine_params params = setup->engine;
     params.kv_tokens = n_token;
@@ -141,8 +138,6 @@ TEST(positions_turn_a_part_of_each_head)
         const struct eval_setup setup = setup_of(models[k], "f16", NULL);
         pith_engine *engine = make_engine(&setup, N_IDS);
         struct turn t = {.n_head = 4};
-        pith_seq *seq = NULL;
-        pith_error err;
         int32_t ids[N_IDS];
         pith_model_info info;
         pith_model_get_info(models[k], &info);
@@ -153,7 +148,7 @@ TEST(positions_turn_a_part_of_each_head)
         assert_true(t.attention.adjacent == kinds[k].adjacent);
         draw_ids(models[k], 7, ids, N_IDS);
         check(pith_engine_set_tap(engine, see_rows, &t, &err), &err);
-        check(pith_seq_create(engine, &seq, &err), &err);
+        pith_seq *seq = seq_make(engine);
         check(pith_seq_eval(seq, ids, N_IDS, &err), &err);
         assert_int_equal(t.n_seen, N_IDS * 4 * 2);
         pith_seq_free(seq);
@@ -165,7 +160,7 @@ TEST(positions_turn_a_part_of_each_head)
 TEST(the_maker_rotates_what_it_is_told)
 {
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *whole = make("whole.gguf", "seed=3"), *said = make("said.gguf", "seed=3 rot=32");
     pith_model_info a, b;
     pith_model_get_info(whole, &a);
@@ -186,7 +181,6 @@ TEST(the_maker_rotates_what_it_is_told)
 
 static json_t *stack(const struct eval_setup *setup, const char *budget)
 {
-    pith_error err;
     json_t *result = NULL;
     const struct eval_stack_params params = {.text = text,
                                              .text_len = text_len,
@@ -238,7 +232,6 @@ TEST(statistics_are_of_rotated_pairs)
         pith_engine *engine = make_engine(&plain, 512);
         pith_stats *stats = NULL;
         pith_stats_info info;
-        pith_error err;
         int32_t ids[512];
         draw_ids(models[k], 9, ids, 512);
         check(pith_calibrate(engine, ids, 512, NULL, &stats, &err), &err);
@@ -272,12 +265,10 @@ static float *logits_of(const struct eval_setup *setup, int64_t *guests)
     pith_engine *engine = make_engine(setup, 2 * N_TEXT);
     pith_model_info info;
     pith_recall_stats recall;
-    pith_seq *seq = NULL;
-    pith_error err;
     int32_t ids[N_TEXT + N_TURN];
     pith_model_get_info(setup->model, &info);
     draw_ids(setup->model, 11, ids, N_TEXT + N_TURN);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_seq *seq = seq_make(engine);
     check(pith_seq_eval(seq, ids, N_TEXT, &err), &err);
     check(pith_seq_eval(seq, ids + N_TEXT, N_TURN, &err), &err);
     size_t size = (size_t)info.n_vocab * sizeof(float);

@@ -29,7 +29,7 @@ TEST_GROUP(make_folder, remove_folder);
 
 /* ---- sweeps ---- */
 
-static pith_status sweep(const char *text, char *notes, json_t **table, pith_error *err)
+static pith_status sweep(const char *text, char *notes, json_t **table, pith_error *why)
 {
     put("s.json", text);
     const struct eval_sweep_params p = {.path = in_folder("s.json"),
@@ -37,12 +37,12 @@ static pith_status sweep(const char *text, char *notes, json_t **table, pith_err
                                         .fresh = true,
                                         .note = on_note,
                                         .user = notes};
-    return eval_sweep(&p, table, err);
+    return eval_sweep(&p, table, why);
 }
 
 static struct results read_out(void)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     struct results r = {0};
     check(results_read(in_folder("o.jsonl"), &r, &err), &err);
     return r;
@@ -65,7 +65,7 @@ TEST(budgets_go_to_the_policy_that_names_none)
     };
     enum { N = sizeof(wanted) / sizeof(*wanted) };
     char notes[NOTES_SIZE] = "";
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *table = NULL;
     check(sweep(SWEEP("\"full\", {\"name\": \"q\", \"read\": \"quoka:chunk=16\"}, {\"name\": "
                       "\"both\", \"keep\": \"streaming:budget=64,slack=8\", \"read\": \"quoka\"}, "
@@ -121,7 +121,7 @@ TEST(says_what_is_wrong_in_a_sentence)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[1024], notes[NOTES_SIZE] = "";
-        pith_error err = {0};
+        err = (pith_error){0};
         json_t *table = NULL;
         snprintf(text, sizeof(text),
                  "{\"model\": \"" MODEL "\", \"policies\": [%s], \"budgets\": %s, \"tasks\": "
@@ -137,7 +137,7 @@ TEST(says_what_is_wrong_in_a_sentence)
 TEST(every_task_runs_under_a_read_policy)
 {
     char notes[NOTES_SIZE] = "", prose[8192] = "";
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *table = NULL, *line;
     size_t i;
     for (int k = 0; k < 60; k++)
@@ -240,7 +240,7 @@ static int count(const char *text, const char *word)
 
 TEST(the_page_shows_shares_that_were_read)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     struct eval_text page = {0};
     const char *path = in_folder("r.jsonl");
     FILE *file = fopen(path, "wb");
@@ -273,17 +273,16 @@ static struct eval_setup setup_of(const char *keep, const char *read)
 }
 
 static pith_status try_replay(const char *keep, const char *read, int32_t at, int32_t n_query,
-                              json_t **result, pith_error *err)
+                              json_t **result, pith_error *why)
 {
     const struct eval_setup setup = setup_of(keep, read);
     const struct eval_replay_params params = {
         .path = GOLDEN, .at = &at, .n_at = 1, .n_query = n_query, .n_missing = 5};
-    return eval_replay(&setup, &params, result, err);
+    return eval_replay(&setup, &params, result, why);
 }
 
 static json_t *replay(const char *keep, const char *read, int32_t at, int32_t n_query)
 {
-    pith_error err;
     json_t *result = NULL;
     check(try_replay(keep, read, at, n_query, &result, &err), &err);
     return result;
@@ -351,7 +350,6 @@ static void score_by_hand(const struct eval_record *rec, int32_t layer, int32_t 
 TEST(replay_chooses_by_quokas_formula)
 {
     enum { BUDGET = 9 };
-    pith_error err;
     struct eval_record rec = {0};
     check(eval_record_open(GOLDEN, &rec, &err), &err);
     json_t *result = replay(NULL, "quoka:budget=9", AT, QUERIES), *row;
@@ -423,7 +421,6 @@ TEST(replays_every_read_policy)
     char text[16][96];
     int32_t n = 0, at = AT;
     pith_policy_info info;
-    pith_error err;
     json_t *all = NULL;
     for (int32_t i = 0; pith_policy_get(PITH_READ, i, &info) == PITH_OK; i++) {
         bool relays = strcmp(info.name, "tidaldecode") == 0 || strcmp(info.name, "lessismore") == 0;
@@ -469,7 +466,6 @@ TEST(replays_every_read_policy)
 
 TEST(replay_refuses_bad_chunks)
 {
-    pith_error err;
     json_t *result = NULL;
     expect(try_replay(NULL, "nonsense", AT, 7, &result, &err), &err, PITH_INVALID, "nonsense");
     expect(try_replay(NULL, "quoka:budget=8,chunk=4", AT, 7, &result, &err), &err, PITH_INVALID,

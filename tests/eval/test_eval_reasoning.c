@@ -29,7 +29,6 @@ TEST(reads_the_published_records)
         const char *path = test_data(files[i].name);
         char *text = NULL;
         size_t len = 0;
-        pith_error err;
         struct recursion_file f;
         assert_int_equal(eval_read_file(path, &text, &len, &err), PITH_OK);
         assert_int_equal(eval_record_file_parse(text, len, &f, &err), PITH_OK);
@@ -61,7 +60,6 @@ static void score(const char *answer, const struct recursion_record *r, int pars
 TEST(scores_parts_of_an_answer)
 {
     struct recursion_file f;
-    pith_error err;
     assert_int_equal(eval_record_file_parse(record_text, strlen(record_text), &f, &err), PITH_OK);
     assert_int_equal(f.n, 3);
     assert_int_equal(f.n_wrong, 1); /* the third is wrong, and found out */
@@ -117,7 +115,6 @@ TEST(refuses_bad_records)
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
         struct recursion_file f;
-        pith_error err;
         assert_int_equal(eval_record_file_parse(texts[i], strlen(texts[i]), &f, &err), PITH_FORMAT);
         eval_record_file_free(&f);
     }
@@ -128,7 +125,6 @@ TEST(drawn_records_are_right)
     for (int32_t steps = 1; steps <= RECURSION_MAX_STEP; steps++) {
         for (int32_t sample = 0; sample < 6; sample++) {
             struct recursion_record r = {0};
-            pith_error err;
             assert_int_equal(eval_paper_random(1, steps, sample, &r, &err), PITH_OK);
             assert_in_range(r.graph.n_node, RECURSION_MIN_NODE, RECURSION_MAX_NODE);
             assert_true(r.graph.n_edge >= r.graph.n_node - 1);
@@ -147,7 +143,6 @@ TEST(drawn_records_are_right)
         }
     }
     struct recursion_record r = {0};
-    pith_error err;
     assert_int_equal(eval_paper_random(1, RECURSION_MAX_STEP + 1, 0, &r, &err), PITH_INVALID);
     eval_record_free(&r);
 }
@@ -237,7 +232,6 @@ TEST(traces_lead_to_the_states_that_they_tell)
         for (int32_t sample = 0; sample < 4; sample++) {
             struct recursion_record r = {0};
             struct eval_prompt p = {0};
-            pith_error err;
             assert_int_equal(eval_trace_make(4, steps, sample, &r, &p, &err), PITH_OK);
             struct told g[TRACE_MAX_NODE];
             const char *rest;
@@ -299,7 +293,6 @@ TEST(derivations_are_right_and_parts_recur)
     bool recurs = false;
     for (int32_t n_part = DERIVATION_MIN_PART; n_part <= DERIVATION_MAX_PART; n_part += 8) {
         struct eval_prompt p = {0};
-        pith_error err;
         assert_int_equal(eval_derivation_make(6, n_part, 0, &p, &err), PITH_OK);
         const char *text = p.text.data + strlen("Sums modulo 20:");
         struct eval_text want = {0};
@@ -331,7 +324,6 @@ TEST(derivations_are_right_and_parts_recur)
     }
     assert_true(recurs);
     struct eval_prompt p = {0};
-    pith_error err;
     assert_int_equal(eval_derivation_make(6, 3, 0, &p, &err), PITH_INVALID);
     eval_prompt_free(&p);
 }
@@ -365,7 +357,6 @@ TEST(reads_lines_of_questions)
         "{\"id\": 0, \"problem\": \"a\", \"question\": \"b\", \"answer\": 27.0}\n"
         "{\"problem\": \"c\", \"answer\": 70, \"id\": \"x\"}";
     struct question_file f;
-    pith_error err;
     assert_int_equal(eval_questions_parse(text, strlen(text), &f, &err), PITH_OK);
     assert_int_equal(f.n, 4);
     assert_string_equal(f.question[0].answer, "\\frac{1}{2}");
@@ -406,7 +397,6 @@ TEST(reads_the_published_questions)
         const char *path = test_data(files[i].name);
         char *text = NULL;
         size_t len = 0;
-        pith_error err;
         struct question_file f;
         assert_int_equal(eval_read_file(path, &text, &len, &err), PITH_OK);
         assert_int_equal(eval_questions_parse(text, len, &f, &err), PITH_OK);

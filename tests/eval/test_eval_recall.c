@@ -31,7 +31,7 @@ TEST_GROUP(make_folder, remove_folder);
     "\", \"engine\": {\"threads\": 1, \"page\": 16}, \"policies\": [" policies                     \
     "], \"budgets\": " budgets ", \"tasks\": [" tasks "]}"
 
-static pith_status sweep(const char *text, bool fresh, char *notes, json_t **table, pith_error *err)
+static pith_status sweep(const char *text, bool fresh, char *notes, json_t **table, pith_error *why)
 {
     put("s.json", text);
     notes[0] = '\0';
@@ -40,14 +40,13 @@ static pith_status sweep(const char *text, bool fresh, char *notes, json_t **tab
                                         .fresh = fresh,
                                         .note = on_note,
                                         .user = notes};
-    return eval_sweep(&p, table, err);
+    return eval_sweep(&p, table, why);
 }
 
 /* The table of a sweep in which no cell failed. */
 static json_t *sweep_ok(const char *text, bool fresh)
 {
     char notes[NOTES_SIZE];
-    pith_error err;
     json_t *table = NULL;
     check(sweep(text, fresh, notes, &table, &err), &err);
     if (number(json_object_get(table, "summary"), "failed") != 0)
@@ -57,7 +56,7 @@ static json_t *sweep_ok(const char *text, bool fresh)
 
 static struct results read_out(void)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     struct results r = {0};
     check(results_read(in_folder("o.jsonl"), &r, &err), &err);
     return r;
@@ -126,7 +125,6 @@ TEST(a_sweep_has_recall_as_a_dimension)
 TEST(a_result_is_known_by_all_options_of_recall)
 {
     char notes[NOTES_SIZE];
-    pith_error err;
     json_t *table = NULL;
     json_decref(sweep_ok(SWEEP(ARMS, "[64]", NEEDLE), true));
     check(sweep(SWEEP(ARMS ", {\"name\": \"other\", \"keep\": \"" KEEP "\", \"recall\": \"" KV
@@ -160,7 +158,7 @@ TEST(says_what_is_wrong_in_a_sentence)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[1024], notes[NOTES_SIZE];
-        pith_error err = {0};
+        err = (pith_error){0};
         json_t *table = NULL;
         snprintf(text, sizeof(text),
                  "{\"model\": \"" MODEL "\", \"policies\": [%s], \"budgets\": [64], \"tasks\": "
@@ -254,7 +252,7 @@ TEST(tasks_that_ask_nothing_refuse_recall_of_text)
 {
     static const char *const names[] = {"perplexity", "divergence", "kept", "facts"};
     char notes[NOTES_SIZE];
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *table = NULL;
     put_texts();
     put("f.jsonl", "{\"context\": \"The friend of Maria is Omar.\", \"questions\": [{\"ask\": \" "
@@ -309,8 +307,6 @@ TEST(the_stack_has_rows_with_recall)
                                         "store + keep + recall"};
     struct eval_setup setup = {0};
     struct eval_text table = {0};
-    pith_model *model = NULL;
-    pith_error err;
     char *text = NULL;
     json_t *result = NULL;
     const char *budget = "48";
@@ -320,7 +316,7 @@ TEST(the_stack_has_rows_with_recall)
                                        .budgets = &budget,
                                        .n_budget = 1,
                                        .n_repeat = 1};
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     check(eval_read_file(DEMO_TEXT, &text, &params.text_len, &err), &err);
     params.text = text;
     setup.model = model;
@@ -352,7 +348,6 @@ TEST(the_stack_has_rows_with_recall)
 
 TEST(the_page_shows_recall_and_its_seconds)
 {
-    pith_error err;
     struct eval_text page = {0};
     const char *path = in_folder("o.jsonl");
     json_decref(sweep_ok(SWEEP(ARMS, "[64]", NEEDLE), true));

@@ -85,7 +85,7 @@ static const struct line usual[] = {
 static struct eval_text page_of(const char *path, struct eval_report_notes *notes)
 {
     struct eval_text page = {0};
-    pith_error err = {0};
+    err = (pith_error){0};
     if (eval_report(&path, 1, &page, notes, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return page;
@@ -247,7 +247,6 @@ TEST(seeds_are_one_point)
         {"needle", "nano", "streaming:budget=64", "score", 0.6, 0, 10, 2000, 500, 3, NULL},
     };
     struct report r;
-    pith_error err;
     const char *path = in_folder("seeds.jsonl");
     write_lines(path, lines, 4, "");
     assert_int_equal(report_read(&path, 1, &r, &err), PITH_OK);
@@ -271,7 +270,6 @@ TEST(settings_make_groups_and_seeds_do_not)
 {
     struct line lines[] = {usual[0], usual[1], usual[0], usual[4]};
     struct report r;
-    pith_error err;
     const char *path = in_folder("groups.jsonl");
     lines[2].model = "mini";
     lines[1].seed = 9;
@@ -394,7 +392,6 @@ TEST(reads_a_result_over_many_lines)
 TEST(says_what_is_wrong_in_a_sentence)
 {
     struct eval_text page = {0};
-    pith_error err;
     const char *absent = in_folder("absent.jsonl"), *empty = in_folder("empty.jsonl");
     assert_int_equal(eval_report(&absent, 1, &page, NULL, &err), PITH_IO);
     assert_non_null(strstr(err.message, "absent.jsonl"));

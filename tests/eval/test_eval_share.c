@@ -14,6 +14,7 @@
 #include <share.h>
 
 #include "folder.h"
+#include "json_read.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_REQUEST 6
@@ -25,7 +26,6 @@ static pith_model *nano;
 
 static void set_up(void)
 {
-    pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
@@ -64,18 +64,9 @@ static struct eval_share_params params_of(const char *const *rows, int32_t n_row
 
 static json_t *measure(const struct eval_setup *setup, const struct eval_share_params *params)
 {
-    pith_error err;
     json_t *result = NULL;
     check(eval_share(setup, params, &result, &err), &err);
     return result;
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("\"%s\" is no number", key);
-    return json_number_value(value);
 }
 
 static const json_t *row_of(const json_t *result, size_t i)
@@ -97,7 +88,6 @@ TEST(reads_rows_from_texts)
                                         "memshare:step=0.9 + streaming:budget=64 + reserve=0.25",
                                         "random", "random:share=0.5 + step=40"};
     struct share_rows rows;
-    pith_error err;
     check(share_rows_parse(texts, 5, &rows, &err), &err);
     assert_int_equal(rows.n, 5);
     assert_null(rows.at[0].share);
@@ -122,7 +112,6 @@ TEST(reads_rows_from_texts)
 static void expect_row(const char *text, const char *word)
 {
     struct share_rows rows;
-    pith_error err;
     expect(share_rows_parse(&text, 1, &rows, &err), &err, PITH_INVALID, word);
     share_rows_free(&rows);
 }
@@ -145,7 +134,6 @@ TEST(refuses_bad_rows)
 static void expect_bad(const struct eval_setup *setup, const struct eval_share_params *params,
                        const char *word)
 {
-    pith_error err;
     json_t *result = NULL;
     expect(eval_share(setup, params, &result, &err), &err, PITH_INVALID, word);
     assert_null(result);
@@ -194,7 +182,6 @@ TEST(requests_begin_alike_and_ask_different_things)
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
-    pith_error err;
     check(share_items_make(&setup, &p, &items, &err), &err);
     assert_int_equal(items.n, N_REQUEST);
     assert_true(items.n_head > 100); /* the example, which is as long as a prompt and its answer */
@@ -220,7 +207,6 @@ TEST(given_answers_are_the_texts_tokens)
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
-    pith_error err;
     char text[4096];
     size_t len;
     for (int kind = EVAL_SHARE_RIGHT; kind <= EVAL_SHARE_VERBATIM; kind++) {
@@ -245,7 +231,6 @@ TEST(verbatim_answers_repeat_whole_steps)
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
-    pith_error err;
     p.answers = EVAL_SHARE_VERBATIM;
     p.n_part = 20;
     p.n_line = 2;
@@ -275,7 +260,6 @@ TEST(memory_is_counted_from_pages)
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(NULL, 0);
     struct share_items items;
-    pith_error err;
     int64_t bytes, one, sum = 0, most = 0;
     check(share_items_make(&setup, &p, &items, &err), &err);
     setup.engine.page_len = 16;
@@ -435,7 +419,6 @@ TEST(company_changes_no_score)
     struct eval_setup setup = setup_of(1);
     struct eval_share_params p = params_of(rows, 2);
     struct share_items items;
-    pith_error err;
     pith_engine *engine;
     struct alone sum = {.n = 0};
     p.answers = EVAL_SHARE_RIGHT;
@@ -445,8 +428,7 @@ TEST(company_changes_no_score)
     check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
     for (int32_t i = 0; i < items.n; i++) {
         struct alone a = {.item = &items.at[i]};
-        pith_seq *seq;
-        check(pith_seq_create(engine, &seq, &err), &err);
+        pith_seq *seq = seq_make(engine);
         const pith_batch_item work[] = {
             {seq, a.item->ids, a.item->n_id, PITH_LOGITS_ALL, on_logits, &a, 0}};
         check(pith_batch_eval(engine, work, 1, NULL, NULL, &err), &err);

@@ -27,7 +27,6 @@ static size_t text_len;
 
 static void set_up(void)
 {
-    pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
@@ -58,7 +57,7 @@ static struct eval_setup setup_of(const char *type_k, const char *type_v, const 
 }
 
 static pith_status try_stack(const struct eval_setup *setup, const char *const *budgets,
-                             int32_t n_budget, int32_t n_repeat, json_t **result, pith_error *err)
+                             int32_t n_budget, int32_t n_repeat, json_t **result, pith_error *why)
 {
     const struct eval_stack_params params = {.text = text,
                                              .text_len = text_len,
@@ -68,12 +67,11 @@ static pith_status try_stack(const struct eval_setup *setup, const char *const *
                                              .budgets = budgets,
                                              .n_budget = n_budget,
                                              .n_repeat = n_repeat};
-    return eval_stack(setup, &params, result, err);
+    return eval_stack(setup, &params, result, why);
 }
 
 static json_t *stack(const struct eval_setup *setup, const char *const *budgets, int32_t n_budget)
 {
-    pith_error err;
     json_t *result = NULL;
     check(try_stack(setup, budgets, n_budget, 1, &result, &err), &err);
     return result;
@@ -158,7 +156,7 @@ TEST(refuses_what_it_cannot_compare)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct eval_setup setup = setup_of(cases[i].type, cases[i].type, cases[i].keep);
         json_t *result = NULL;
-        pith_error err = {0};
+        err = (pith_error){0};
         setup.engine.recall = cases[i].recall;
         expect(try_stack(&setup, budgets, cases[i].n_budget, cases[i].n_repeat, &result, &err),
                &err, PITH_INVALID, cases[i].word);
@@ -171,7 +169,6 @@ TEST(refuses_what_it_cannot_compare)
 /* The same configuration by `perplexity`, against the full cache of halves. */
 static json_t *perplexity(const struct eval_setup *setup)
 {
-    pith_error err;
     json_t *result = NULL;
     const struct eval_perplexity_params params = {.text = text,
                                                   .text_len = text_len,
@@ -243,7 +240,6 @@ TEST(counts_bytes_in_whole_pages)
     pith_model_info info;
     pith_engine *engine = NULL;
     pith_kv_stats kv;
-    pith_error err;
     pith_model_get_info(nano, &info);
     json_t *result = stack(&setup, budgets, 1);
     setup = setup_of("f16", "f16", NULL);
@@ -273,7 +269,6 @@ TEST(repeats_change_the_clock_alone)
     static const char *const budgets[] = {"48"};
     const struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
     json_t *once = stack(&setup, budgets, 1), *thrice = NULL;
-    pith_error err;
     check(try_stack(&setup, budgets, 1, 3, &thrice, &err), &err);
     for (size_t i = 0; i < 4; i++) {
         json_t *a = json_array_get(json_object_get(once, "rows"), i);
@@ -312,7 +307,6 @@ TEST(prints_tables_csv_and_pages)
     static const char *const budgets[] = {"48"};
     const struct eval_setup setup = setup_of("q8_0", "q8_0", KEEP);
     struct eval_text table = {0}, csv = {0}, json = {0}, page = {0};
-    pith_error err;
     json_t *result = stack(&setup, budgets, 1);
     eval_print_table(result, &table);
     eval_print_csv(result, &csv);

@@ -61,7 +61,6 @@ static bool on_progress(void *user, double fraction, const char *what)
     assert_true(fraction >= 0.0 && fraction <= 1.0);
     w->last = fraction;
     if (w->second_sweep) {
-        pith_error err;
         json_t *result = NULL;
         struct eval_sweep_params other = {.path = in_folder("s.json"), .out = in_folder("o.jsonl")};
         w->second_sweep = false;
@@ -71,7 +70,7 @@ static bool on_progress(void *user, double fraction, const char *what)
 }
 
 static pith_status sweep_text(const char *text, struct watch *w, bool fresh, json_t **result,
-                              pith_error *err)
+                              pith_error *why)
 {
     put(in_folder("s.json"), text, strlen(text));
     struct eval_sweep_params p = {.path = in_folder("s.json"),
@@ -80,13 +79,13 @@ static pith_status sweep_text(const char *text, struct watch *w, bool fresh, jso
                                   .note = on_note,
                                   .progress = on_progress,
                                   .user = w};
-    return eval_sweep(&p, result, err);
+    return eval_sweep(&p, result, why);
 }
 
 /* Runs and gives the table; fails the test with the sweep's own sentence. */
 static json_t *sweep_ok(const char *text, struct watch *w, bool fresh)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *result = NULL;
     struct watch own = {0};
     if (sweep_text(text, w != NULL ? w : &own, fresh, &result, &err) != PITH_OK)
@@ -101,7 +100,7 @@ static int64_t summary_of(const json_t *table, const char *key)
 
 static struct results read_out(void)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     struct results r = {0};
     if (results_read(in_folder("o.jsonl"), &r, &err) != PITH_OK)
         fail_msg("%s", err.message);
@@ -192,7 +191,7 @@ TEST(seeds_and_names_tell_results_apart)
 
 TEST(goes_on_where_it_stopped)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *result = NULL;
     json_decref(sweep_ok(USUAL, NULL, true));
     json_t *whole = lasting();
@@ -227,7 +226,7 @@ TEST(drops_a_half_written_line)
 {
     char *text = NULL;
     size_t len = 0;
-    pith_error err = {0};
+    err = (pith_error){0};
     json_decref(sweep_ok(USUAL, NULL, true));
     json_t *whole = lasting();
     assert_int_equal(eval_read_file(in_folder("o.jsonl"), &text, &len, &err), PITH_OK);
@@ -254,7 +253,7 @@ TEST(leaves_strange_lines)
 {
     static const char strange[] = "not JSON\n\n{\"task\": 3}\n[]\n";
     struct watch w = {0};
-    pith_error err = {0};
+    err = (pith_error){0};
     char *text = NULL;
     size_t len = 0;
     put(in_folder("o.jsonl"), strange, strlen(strange));
@@ -391,7 +390,7 @@ TEST(other_files_are_left_alone)
                                         "notes\n"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct watch w = {0};
-        pith_error err = {0};
+        err = (pith_error){0};
         json_t *result = NULL;
         char *text = NULL;
         size_t len = 0;
@@ -428,7 +427,7 @@ TEST(a_long_name_is_shown_whole)
 TEST(takes_file_names_of_any_bytes)
 {
     struct eval_sweep_params p = {.path = in_folder("\xff.json"), .out = in_folder("\xfe.jsonl")};
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *table = NULL;
     put(p.path, USUAL, strlen(USUAL));
     if (eval_sweep(&p, &table, &err) != PITH_OK)
@@ -469,7 +468,7 @@ TEST(a_full_disk_leaves_whole_lines)
     struct rlimit old, small;
     struct stat st;
     struct watch w = {.stop_at = 2};
-    pith_error err = {0};
+    err = (pith_error){0};
     json_t *result = NULL;
     assert_int_equal(sweep_text(USUAL, &w, true, &result, &err), PITH_CANCELLED);
     assert_int_equal(stat(in_folder("o.jsonl"), &st), 0);
@@ -542,7 +541,7 @@ TEST(says_what_is_wrong_in_a_sentence)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct watch w = {0};
-        pith_error err = {0};
+        err = (pith_error){0};
         json_t *result = NULL;
         pith_status status = sweep_text(cases[i].text, &w, true, &result, &err);
         if (status != cases[i].status || strstr(err.message, cases[i].word) == NULL)

@@ -36,10 +36,10 @@ static int32_t count_text(const char *s)
 }
 
 static pith_status count_tokens(void *user, const char *text, const char *prefix, int32_t *n,
-                                pith_error *err)
+                                pith_error *why)
 {
     (void)user;
-    (void)err;
+    (void)why;
     *n = 1 + count_text(text) + (prefix != NULL ? count_text(prefix) : 0);
     return PITH_OK;
 }
@@ -79,10 +79,10 @@ struct bent {
 };
 
 /* size a's up to 100, then two per size. */
-static pith_status build_bent(void *user, int32_t size, struct eval_prompt *out, pith_error *err)
+static pith_status build_bent(void *user, int32_t size, struct eval_prompt *out, pith_error *why)
 {
     struct bent *b = user;
-    (void)err;
+    (void)why;
     b->n_build++;
     for (int32_t i = 0; i < size; i++)
         eval_text_add(&out->text, i < 100 ? "a " : "a b ");
@@ -95,7 +95,6 @@ TEST(fit_is_exact)
     for (int32_t want = 2; want < 400; want += 7) {
         struct bent b = {0};
         struct eval_prompt p = {0};
-        pith_error err;
         assert_int_equal(eval_fit("bent", build_bent, &b, 0, 1 << 20, want, &counter, &p, &err),
                          PITH_OK);
         /* 1 for the start, 1 for the prefix; beyond 102 a size takes two tokens. */
@@ -114,7 +113,6 @@ TEST(fit_says_how_many_tokens_it_needs)
 {
     struct bent b = {0};
     struct eval_prompt p = {0};
-    pith_error err;
     assert_int_equal(eval_fit("bent", build_bent, &b, 50, 60, 51, &counter, &p, &err),
                      PITH_INVALID);
     assert_non_null(strstr(err.message, "bent: 51 tokens are too few, its own text takes 52"));
@@ -139,7 +137,6 @@ TEST(prose_wraps_and_keeps_space)
     eval_prose_append(&tight, 0, 4, false, &t);
     assert_string_equal(t.data, "a b a b");
     eval_text_free(&t);
-    pith_error err;
     assert_int_equal(eval_prose_check("x", &tight, &err), PITH_OK);
     assert_int_equal(eval_prose_check("x", &(struct eval_prose){" \n", 2}, &err), PITH_INVALID);
     assert_string_equal(err.message, "x: the haystack holds no word");
@@ -186,7 +183,6 @@ static struct needle_text make_needle(const struct eval_needle_params *p, int32_
 {
     struct needle_item item = {.seed = 5, .repeat = repeat, .length = length, .depth = depth};
     struct needle_text t = {0};
-    pith_error err;
     if (eval_needle_make(p, &item, &counter, &t, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return t;
@@ -276,9 +272,9 @@ TEST(decoys_look_like_the_fact_and_are_not)
 
 /* As count_tokens, but a needle right before the question takes three tokens more. */
 static pith_status count_with_edge(void *user, const char *text, const char *prefix, int32_t *n,
-                                   pith_error *err)
+                                   pith_error *why)
 {
-    pith_status status = count_tokens(user, text, prefix, n, err);
+    pith_status status = count_tokens(user, text, prefix, n, why);
     *n += strstr(text, "7742. What") != NULL ? 3 : 0;
     return status;
 }
@@ -295,7 +291,6 @@ TEST(a_needle_moves_back_when_its_place_goes_away)
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PAPER, hay.data);
     struct needle_item item = {.seed = 5, .depth = 0.9};
     struct needle_text t = {0};
-    pith_error err;
     int32_t none = 0;
     assert_int_equal(count_tokens(NULL,
                                   "The secret code word is PURPLE ELEPHANT 7742. What is the "
@@ -336,7 +331,6 @@ TEST(needle_refuses_lengths_and_words_that_do_not_fit)
 {
     struct needle_item item = {.length = 10, .depth = 0.5};
     struct needle_text t = {0};
-    pith_error err;
     struct eval_needle_params p = needle_params(EVAL_NEEDLE_PAPER, NULL);
     assert_int_equal(eval_needle_make(&p, &item, &counter, &t, &err), PITH_INVALID);
     eval_needle_text_free(&t);
@@ -370,7 +364,6 @@ TEST(needle_refuses_lengths_and_words_that_do_not_fit)
 static struct eval_prompt make_ruler(const char *task, struct ruler_item item)
 {
     struct eval_prompt p = {0};
-    pith_error err;
     const struct ruler_task *t = eval_ruler_find(task);
     assert_non_null(t);
     if (eval_ruler_make(t, &item, &counter, &p, &err) != PITH_OK)
@@ -689,7 +682,6 @@ TEST(ruler_fwe_has_three_most_frequent_words)
 TEST(ruler_refuses_lengths_that_are_too_short)
 {
     struct eval_prompt p = {0};
-    pith_error err;
     for (int t = 0; t < RULER_N_TASK; t++) {
         struct ruler_item item = {.length = 100};
         assert_int_equal(eval_ruler_make(&eval_ruler_tasks[t], &item, &counter, &p, &err),

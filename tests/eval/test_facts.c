@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "folder.h"
+#include "json_read.h"
 
 #include <facts.h>
 
@@ -15,7 +16,6 @@ static pith_model *model;
 
 static void set_up(void)
 {
-    pith_error err;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
     make_folder();
 }
@@ -39,7 +39,6 @@ TEST(reads_contexts_and_questions)
         "{\"ask\": [4], \"answer\": \"x\", \"at\": 0.5}, {\"ask\": [5], \"answer\": [6], \"at\": "
         "1}]}";
     struct facts_file f;
-    pith_error err;
     assert_int_equal(eval_facts_parse(text, strlen(text), &f, &err), PITH_OK);
     assert_int_equal(f.n, 2);
     assert_string_equal(f.item[0].name, "line 1");
@@ -86,7 +85,7 @@ TEST(refuses_bad_files_with_line_and_reason)
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct facts_file f;
-        pith_error err = {0};
+        err = (pith_error){0};
         assert_int_equal(eval_facts_parse(bad[i][0], strlen(bad[i][0]), &f, &err), PITH_FORMAT);
         if (strstr(err.message, bad[i][1]) == NULL)
             fail_msg("\"%s\": \"%s\" does not say %s", bad[i][0], err.message, bad[i][1]);
@@ -138,18 +137,9 @@ static json_t *measure(const char *keep, int32_t n_context)
     struct eval_setup setup = setup_of(keep);
     struct eval_facts_params p = {.path = write_items(), .n_context = n_context};
     json_t *result = NULL;
-    pith_error err;
     if (eval_facts(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return result;
-}
-
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no %s", key);
-    return json_number_value(value);
 }
 
 TEST(the_full_cache_finds_everything)
@@ -218,7 +208,6 @@ TEST(refuses_policies_and_missing_files)
         struct eval_setup setup = setup_of(keep[i][0]);
         struct eval_facts_params p = {.path = write_items()};
         json_t *result = NULL;
-        pith_error err;
         assert_int_equal(eval_facts(&setup, &p, &result, &err), PITH_INVALID);
         if (strstr(err.message, keep[i][1]) == NULL)
             fail_msg("%s: %s", keep[i][0], err.message);
@@ -227,7 +216,6 @@ TEST(refuses_policies_and_missing_files)
     struct eval_setup setup = setup_of(NULL);
     struct eval_facts_params p = {.path = in_folder("absent.jsonl")};
     json_t *result = NULL;
-    pith_error err;
     assert_int_equal(eval_facts(&setup, &p, &result, &err), PITH_IO);
     assert_int_equal(eval_facts(&setup, &(struct eval_facts_params){0}, &result, &err),
                      PITH_INVALID);
@@ -241,7 +229,6 @@ TEST(refuses_ids_that_the_model_lacks)
     struct eval_setup setup = setup_of(NULL);
     struct eval_facts_params p = {.path = path};
     json_t *result = NULL;
-    pith_error err;
     assert_non_null(file);
     fputs(LINE("[1, 2, 999999]", "[{\"ask\": [1], \"answer\": [1]}]"), file);
     assert_int_equal(fclose(file), 0);

@@ -6,6 +6,8 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "folder.h"
+#include "status.h"
+#include "json_read.h"
 
 #include <facts.h>
 #include <math.h>
@@ -18,7 +20,6 @@ static pith_model *model;
 
 static void set_up(void)
 {
-    pith_error err;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
     make_folder();
 }
@@ -31,22 +32,15 @@ static void tear_down(void)
 
 TEST_GROUP(set_up, tear_down);
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 /* ---- the pool ---- */
 
 /* Four texts of a seed have all 40 facts, and no sentence answers the question of another. */
 TEST(four_texts_of_a_seed_have_all_facts)
 {
     struct facts_picked all[4];
-    pith_error err;
     memset(all, 0, sizeof(all));
     for (int32_t i = 0; i < 4; i++)
-        must(eval_facts_pick(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
+        check(eval_facts_pick(EVAL_FACTS_POOL, 11, i, &all[i], &err), &err);
     for (int32_t i = 0; i < 40; i++) {
         const struct facts_picked *a = &all[i / 10];
         const char *wanted = a->wanted.at[i % 10];
@@ -66,11 +60,11 @@ TEST(four_texts_of_a_seed_have_all_facts)
 
 /* Words as tokens. */
 static pith_status count_words(void *user, const char *text, const char *prefix, int32_t *n,
-                               pith_error *err)
+                               pith_error *why)
 {
     bool in_word = false;
     (void)user;
-    (void)err;
+    (void)why;
     *n = prefix != NULL && prefix[0] != '\0';
     for (; *text != '\0'; text++) {
         bool space = *text == ' ' || *text == '\n';
@@ -87,8 +81,7 @@ static struct facts_text make(enum eval_facts_style style, uint64_t seed, int32_
 {
     struct eval_facts_texts_params p = {.style = style};
     struct facts_text t = {0};
-    pith_error err;
-    must(eval_facts_text_make(&p, seed, index, length, &words, &t, &err), &err);
+    check(eval_facts_text_make(&p, seed, index, length, &words, &t, &err), &err);
     return t;
 }
 
@@ -117,7 +110,7 @@ TEST(facts_stand_in_the_order_of_their_depths)
                 last = at;
             }
             int32_t n = 0;
-            must(count_words(NULL, t.text.data, "", &n, NULL), NULL);
+            check(count_words(NULL, t.text.data, "", &n, NULL), NULL);
             assert_true(n <= length && n > length - 60);
             eval_facts_text_free(&t);
         }
@@ -166,17 +159,8 @@ static json_t *measure(const struct eval_setup *setup, bool paired)
 {
     struct eval_facts_texts_params p = params(paired);
     json_t *result = NULL;
-    pith_error err;
-    must(eval_facts_texts(setup, &p, &result, &err), &err);
+    check(eval_facts_texts(setup, &p, &result, &err), &err);
     return result;
-}
-
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no %s", key);
-    return json_number_value(value);
 }
 
 /* The repository's model finds most facts that are in the form of its training data. */
@@ -212,11 +196,10 @@ static double hear(const int32_t *prompt, int32_t n_prompt, int32_t *answer, int
     struct eval_given given = {.ids = answer, .n_id = n_answer};
     struct eval_run *run = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
-    must(eval_run_create(&setup, 2 * (n_prompt + n_answer), &run, &err), &err);
-    must(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
-    must(pith_seq_eval(seq, prompt, n_prompt, &err), &err);
-    must(eval_given_hear(seq, &given, &err), &err);
+    check(eval_run_create(&setup, 2 * (n_prompt + n_answer), &run, &err), &err);
+    check(pith_seq_create(eval_run_engine(run), &seq, &err), &err);
+    check(pith_seq_eval(seq, prompt, n_prompt, &err), &err);
+    check(eval_given_hear(seq, &given, &err), &err);
     pith_seq_free(seq);
     eval_run_free(run);
     return given.logprob;
@@ -324,7 +307,6 @@ TEST(refuses_bad_lengths_and_counts)
     static const int32_t few[] = {40};
     struct eval_facts_texts_params p = params(false);
     json_t *result = NULL;
-    pith_error err;
     p.lengths = few;
     assert_int_equal(eval_facts_texts(&setup, &p, &result, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "40 tokens are too few"));
@@ -346,7 +328,6 @@ TEST(a_sweep_draws_seeds_of_texts)
     const char *path = in_folder("sweep.json"), *out = in_folder("sweep.jsonl");
     FILE *file = fopen(path, "wb");
     json_t *table = NULL;
-    pith_error err;
     assert_non_null(file);
     fprintf(file, "{\"model\": \"" MODEL "\", \"engine\": {\"threads\": 1}, \"seeds\": [1, 2], "
                   "\"policies\": [\"full\", \"streaming\"], \"budgets\": [\"100\"], \"tasks\": "
@@ -354,7 +335,7 @@ TEST(a_sweep_draws_seeds_of_texts)
                   "\"predict\": 12}]}");
     assert_int_equal(fclose(file), 0);
     struct eval_sweep_params p = {.path = path, .out = out};
-    must(eval_sweep(&p, &table, &err), &err);
+    check(eval_sweep(&p, &table, &err), &err);
     const json_t *summary = json_object_get(table, "summary");
     assert_int_equal(json_integer_value(json_object_get(summary, "failed")), 0);
     json_decref(table);

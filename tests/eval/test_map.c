@@ -58,7 +58,7 @@ static int32_t lane(void *user, int32_t layer, int32_t head, int32_t *positions)
 
 static struct eval_text draw(struct lanes *l)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     struct eval_text svg = {0};
     l->map.user = l;
     l->map.lane = lane;
@@ -188,7 +188,6 @@ TEST(heads_share_a_row_where_there_are_many)
 
 TEST(refuses_to_draw_nothing)
 {
-    pith_error err;
     struct eval_text svg = {0};
     struct map map = {.model = "", .n_layer = 1, .n_head = 1, .lane = lane};
     assert_int_equal(map_draw(&map, &svg, &err), PITH_INVALID);
@@ -233,7 +232,6 @@ TEST(the_legend_tells_policy_and_figures)
                               .n_token = 1000,
                               .n_prompt = 900},
                       .pattern = ENDS};
-    pith_error err;
     assert_int_equal(pith_keep_get_rules(l.map.keep, &l.map.rules, &err), PITH_OK);
     l.map.stats = (pith_keep_stats){.rounds = 5, .first_round_at = 528, .budget = 400};
     struct eval_text svg = draw(&l);
@@ -288,7 +286,6 @@ TEST(the_page_has_what_lanes_hold)
                       .pattern = RANDOM,
                       .share = 0.6};
     struct eval_text page = {0};
-    pith_error err;
     l.map.user = &l;
     assert_int_equal(map_page(&l.map, &page, &err), PITH_OK);
     const char *json = strstr(page.data, begin) + strlen(begin), *end = strstr(json, "\n</script>");
@@ -322,7 +319,6 @@ TEST(the_page_has_what_lanes_hold)
 
 TEST(failing_memory_is_told)
 {
-    pith_error err;
     struct lanes l = {.map = {.model = "made up", .n_layer = 2, .n_head = 2, .n_token = 400},
                       .pattern = RANDOM,
                       .share = 0.5};
@@ -374,7 +370,6 @@ static void expect_file(const char *path, const char *text)
 {
     char *found;
     size_t len;
-    pith_error err;
     assert_int_equal(eval_read_file(path, &found, &len, &err), PITH_OK);
     assert_string_equal(found, text);
     free(found);
@@ -383,7 +378,6 @@ static void expect_file(const char *path, const char *text)
 TEST(a_file_is_written_whole)
 {
     char path[128], wrong[160];
-    pith_error err;
     struct eval_text text = {0}, other = {0};
     eval_text_add(&text, "one");
     eval_text_add(&other, "another");
@@ -414,7 +408,6 @@ TEST(a_file_is_written_whole)
 
 TEST(a_full_disk_is_told)
 {
-    pith_error err;
     struct eval_text text = {0};
     SKIP_WITHOUT("/dev/full");
     eval_text_add(&text, "one");

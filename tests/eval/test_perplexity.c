@@ -10,6 +10,7 @@
 #include "stories.h"
 #include "testing.h"
 #include "pith/policy.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/perplexity.txt"
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -21,12 +22,6 @@ static char *text; /* [text_len] of the demo */
 static size_t text_len;
 static char lacks[80]; /* data that a case was left out for; "": none */
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 static void expect_near(double value, double expected, double most)
 {
     if (!(fabs(value - expected) <= most))
@@ -35,21 +30,19 @@ static void expect_near(double value, double expected, double most)
 
 static pith_model *load(const char *path)
 {
-    pith_error err;
     pith_model *model = NULL;
     pith_model_params params;
     pith_model_params_default(&params);
     params.n_thread = 1;
-    must(pith_model_load(path, &params, &model, &err), &err);
+    check(pith_model_load(path, &params, &model, &err), &err);
     return model;
 }
 
 /* One newline at the end is dropped, as the commands do. */
 static char *read_text(const char *path, size_t most, size_t *len)
 {
-    pith_error err;
     char *out;
-    must(eval_read_file(path, &out, len, &err), &err);
+    check(eval_read_file(path, &out, len, &err), &err);
     if (most > 0 && *len > most)
         *len = most;
     if (*len > 0 && out[*len - 1] == '\n')
@@ -86,14 +79,13 @@ static json_t *measure(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                        int32_t n_chunk, bool paired)
 {
     json_t *result = NULL;
-    pith_error err;
     const struct eval_perplexity_params params = {.text = text,
                                                   .text_len = text_len,
                                                   .n_ctx = n_ctx,
                                                   .n_batch = n_batch,
                                                   .n_chunk = n_chunk,
                                                   .paired = paired};
-    must(eval_perplexity(setup, &params, &result, &err), &err);
+    check(eval_perplexity(setup, &params, &result, &err), &err);
     return result;
 }
 
@@ -147,7 +139,6 @@ TEST(agrees_with_llama_perplexity)
     char line[256], name[64], file[64];
     int size, n_ctx, n_batch, n_chunk, n_row = 0, n_compared = 0;
     double ppl, error;
-    pith_error err;
     FILE *golden = fopen(GOLDEN, "r");
     assert_non_null(golden);
     while (fgets(line, sizeof(line), golden) != NULL) {
@@ -169,7 +160,7 @@ TEST(agrees_with_llama_perplexity)
         params.n_batch = n_batch;
         params.n_chunk = n_chunk;
         struct eval_setup setup = setup_of(model, "f32", NULL);
-        must(eval_perplexity(&setup, &params, &result, &err), &err);
+        check(eval_perplexity(&setup, &params, &result, &err), &err);
         expect_near(figure(result, "perplexity"), ppl, 1e-4 + 5e-7 * ppl);
         expect_near(figure(result, "perplexity_se"), error, 1e-4 + 5e-7 * error);
         json_decref(result);
@@ -198,23 +189,22 @@ static void read_plainly(const char *keep, int32_t n_ctx, int32_t n_chunk, struc
     struct eval_chunks chunks;
     pith_model_info info;
     pith_engine *engine;
-    pith_error err;
     int32_t *tokens = malloc((size_t)n_ctx * sizeof(*tokens));
     assert_non_null(tokens);
     out->n = 0;
     pith_model_get_info(nano, &info);
     setup.engine.kv_tokens = n_ctx;
-    must(eval_chunks_make(&setup, text, text_len, n_ctx, n_chunk, 1, &chunks, &err), &err);
-    must(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
+    check(eval_chunks_make(&setup, text, text_len, n_ctx, n_chunk, 1, &chunks, &err), &err);
+    check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
     for (int32_t c = 0; c < n_chunk; c++) {
         pith_seq *seq;
-        must(pith_seq_create(engine, &seq, &err), &err);
+        check(pith_seq_create(engine, &seq, &err), &err);
         eval_chunks_read(&chunks, c, tokens);
         for (int32_t p = 0; p < n_ctx - 1; p++) {
             pith_keep_stats stats;
             pith_seq_keep_stats(seq, &stats);
             bool after = stats.rounds > 0;
-            must(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
+            check(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
             if (p < n_ctx / 2)
                 continue;
             const float *logits = pith_seq_logits(seq);
@@ -354,13 +344,12 @@ static json_t *diverge(const struct eval_setup *setup, int32_t n_ctx, int32_t n_
                        const char *reference_type)
 {
     json_t *result = NULL;
-    pith_error err;
     const struct eval_divergence_params params = {.text = text,
                                                   .text_len = text_len,
                                                   .n_ctx = n_ctx,
                                                   .n_chunk = n_chunk,
                                                   .reference_type = reference_type};
-    must(eval_divergence(setup, &params, &result, &err), &err);
+    check(eval_divergence(setup, &params, &result, &err), &err);
     return result;
 }
 
@@ -391,13 +380,12 @@ static float *logits_of(const char *keep, const char *type, const int32_t *token
     float *out = malloc((size_t)N_CTX * (size_t)n_vocab * sizeof(*out));
     pith_engine *engine;
     pith_seq *seq;
-    pith_error err;
     assert_non_null(out);
     setup.engine.kv_tokens = N_CTX;
-    must(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_engine_create(nano, &setup.engine, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
     for (int32_t p = 0; p < N_CTX; p++) {
-        must(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
+        check(pith_seq_eval(seq, &tokens[p], 1, &err), &err);
         memcpy(out + (size_t)p * (size_t)n_vocab, pith_seq_logits(seq),
                (size_t)n_vocab * sizeof(*out));
     }
@@ -441,12 +429,11 @@ static void check_divergence(const char *keep, const char *type, const char *ref
     struct eval_setup setup = setup_of(nano, type, keep);
     struct eval_chunks chunks;
     pith_model_info info;
-    pith_error err;
     int32_t tokens[N_CTX];
     double kl[N_CTX], sum = 0.0, span = 0.0, top1 = 0.0, top5 = 0.0;
     pith_model_get_info(nano, &info);
     int32_t n = info.n_vocab;
-    must(eval_chunks_make(&setup, text, text_len, N_CTX, 1, 1, &chunks, &err), &err);
+    check(eval_chunks_make(&setup, text, text_len, N_CTX, 1, 1, &chunks, &err), &err);
     eval_chunks_read(&chunks, 0, tokens);
     float *full = logits_of(NULL, reference_type, tokens, n);
     float *other = logits_of(keep, type, tokens, n);
@@ -516,7 +503,6 @@ static void expect_invalid(struct eval_perplexity_params params, const char *wor
 {
     struct eval_setup setup = setup_of(nano, "f16", NULL);
     json_t *result = NULL;
-    pith_error err;
     params.text = text;
     assert_int_equal(eval_perplexity(&setup, &params, &result, &err), PITH_INVALID);
     if (strstr(err.message, word) == NULL)
@@ -539,7 +525,6 @@ TEST(refuses_texts_and_chunks_that_are_too_short)
     struct eval_perplexity_params same = {
         .text = text, .text_len = text_len, .n_ctx = 64, .n_batch = 64};
     json_t *result = NULL;
-    pith_error err;
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 3, .n_batch = 1},
                    "n_ctx: 3");
     expect_invalid((struct eval_perplexity_params){.text_len = text_len, .n_ctx = 64},

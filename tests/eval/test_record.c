@@ -19,7 +19,8 @@
 #include "engine/engine.h"
 #include "eval/record.h"
 #include "eval/recorder.h"
-#include "seq_make.h"
+#include "status.h"
+#include "near.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 150
@@ -31,17 +32,12 @@ static int32_t tokens[N_TOKEN];
 
 static pith_engine *engine_make(int32_t chunk, const char *type)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 2;
-    params.kv_tokens = 1024;
-    params.page_len = 16;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = 2,
+                                                   .kv_tokens = 1024,
+                                                   .page_len = 16,
+                                                   .type_k = type,
+                                                   .type_v = type});
 }
 
 static uint64_t hash_of(const pith_seq *seq)
@@ -53,7 +49,6 @@ static uint64_t hash_of(const pith_seq *seq)
    returns the sequence. */
 static pith_seq *run(pith_engine *e, const char *path)
 {
-    pith_error err;
     struct eval_recorder *r = NULL;
     pith_seq *other = seq_make(e), *seq = seq_make(e);
     if (path != NULL)
@@ -128,7 +123,6 @@ static void check_stored(const struct eval_record *rec, const pith_seq *seq, int
 
 TEST(recording_is_what_the_model_did)
 {
-    pith_error err;
     struct eval_record rec;
     const char *path = in_folder("run.safetensors");
     pith_engine *e = engine_make(32, "f16");
@@ -163,19 +157,10 @@ TEST(recording_is_what_the_model_did)
     pith_engine_free(e);
 }
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
 /* The engine's attention over its lanes, given the recorded queries, is softmax attention over the
    recorded keys and values, computed one by one. */
 TEST(recorded_rows_give_the_engines_attention)
 {
-    pith_error err;
     struct eval_record rec;
     const char *path = in_folder("attention.safetensors");
     pith_engine *e = engine_make(512, "f32");
@@ -260,7 +245,6 @@ TEST(recording_changes_nothing)
 /* A token that is forgotten and evaluated again is recorded once, as it was the last time. */
 TEST(records_after_a_truncation)
 {
-    pith_error err;
     struct eval_recorder *r = NULL;
     struct eval_record a, b;
     pith_engine *e = engine_make(64, "f16");
@@ -311,7 +295,6 @@ static bool listen(void *user, const pith_tap_rows *rows)
 
 TEST(a_tap_hears_every_layer_of_every_token)
 {
-    pith_error err;
     pith_engine *e = engine_make(16, "f16");
     pith_seq *seq = seq_make(e);
     struct listener l = {.seq = seq};
@@ -352,7 +335,6 @@ TEST(a_tap_hears_every_layer_of_every_token)
 
 TEST(refuses_bad_files_and_used_sequences)
 {
-    pith_error err;
     struct eval_recorder *r = NULL;
     pith_engine *e = engine_make(64, "f16");
     pith_seq *seq = seq_make(e);
@@ -373,7 +355,6 @@ TEST(refuses_bad_files_and_used_sequences)
 /* A disk that fills up: here a limit on the size of files. The old file stays. */
 TEST(a_full_disk_leaves_the_old_file)
 {
-    pith_error err;
     struct eval_recorder *r = NULL;
     struct stat st;
     struct rlimit limit, small;
@@ -405,20 +386,20 @@ TEST(a_full_disk_leaves_the_old_file)
 }
 
 /* Records 40 tokens; the status of the first step that failed, with its sentence. */
-static pith_status try_recording(pith_engine *e, const char *path, pith_error *err)
+static pith_status try_recording(pith_engine *e, const char *path, pith_error *why)
 {
     struct eval_recorder *r = NULL;
     pith_seq *seq = seq_make(e);
-    pith_status status = eval_recorder_create(seq, path, &r, err);
+    pith_status status = eval_recorder_create(seq, path, &r, why);
     if (status == PITH_OK) {
-        status = pith_seq_eval(seq, tokens, 40, err);
+        status = pith_seq_eval(seq, tokens, 40, why);
         if (status == PITH_CANCELLED)
-            status = eval_recorder_status(r, err);
+            status = eval_recorder_status(r, why);
         else if (eval_recorder_status(r, NULL) != PITH_OK)
             fail_msg("the recorder failed, the evaluation did not");
     }
     if (status == PITH_OK)
-        status = eval_recorder_write(r, err);
+        status = eval_recorder_write(r, why);
     eval_recorder_free(r);
     pith_seq_free(seq);
     return status;
@@ -426,7 +407,6 @@ static pith_status try_recording(pith_engine *e, const char *path, pith_error *e
 
 TEST(survives_every_failing_allocation)
 {
-    pith_error err;
     pith_engine *e = engine_make(64, "f16");
     alloc_fail_at(0);
     check(try_recording(e, in_folder("memory"), &err), &err);
@@ -485,7 +465,7 @@ static const struct safetensors_pair good_meta[N_GOOD_META] = {
 
 /* Writes the good file with array i and text j replaced (-1: none) and opens it. */
 static pith_status open_with(int i, const struct safetensor *tensor, int j, const char *value,
-                             pith_error *err)
+                             pith_error *why)
 {
     struct safetensor t[N_GOOD];
     struct safetensors_pair m[N_GOOD_META];
@@ -499,7 +479,7 @@ static pith_status open_with(int i, const struct safetensor *tensor, int j, cons
         m[j] = (struct safetensors_pair){value != NULL ? m[j].key : "other",
                                          value != NULL ? value : "1"};
     check(safetensors_write(in_folder("bad"), t, N_GOOD, m, N_GOOD_META, &write_err), &write_err);
-    pith_status status = eval_record_open(in_folder("bad"), &rec, err);
+    pith_status status = eval_record_open(in_folder("bad"), &rec, why);
     eval_record_close(&rec);
     return status;
 }
@@ -588,7 +568,6 @@ TEST(refuses_bad_records)
          PITH_FORMAT,
          "layers.0.v is missing"},
     };
-    pith_error err;
     check(open_with(-1, NULL, -1, NULL, &err), &err);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         expect(open_with(cases[i].i, &cases[i].tensor, cases[i].j, cases[i].value, &err), &err,
@@ -604,7 +583,6 @@ TEST(refuses_bad_records)
 
 static void setup(void)
 {
-    pith_error err;
     uint64_t rng = 5;
     alloc_fail_begin();
     make_folder();

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "stories.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/story.txt"
 #define MAX_IDS 512
@@ -18,12 +19,6 @@ static struct {
     int32_t n_prompt, n_id;
     char text[MAX_TEXT]; /* opening and story */
 } golden;
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 static int32_t read_ids(char *text, int32_t *ids)
 {
@@ -75,7 +70,7 @@ static bool take_text(void *user, const char *text, size_t len)
 static void tell(const pith_model *model, const char *type, int32_t n_thread)
 {
     static struct told told;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_engine *engine;
     pith_seq *seq;
     pith_engine_params params;
@@ -84,13 +79,13 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
     pith_engine_params_default(&params);
     params.type_k = params.type_v = type;
     params.n_thread = n_thread;
-    must(pith_engine_create(model, &params, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
     pith_generate_params_default(&generate);
     generate.n_predict = golden.n_id;
     generate.ignore_end = true;
     generate.sample.temperature = 0;
-    must(
+    check(
         pith_generate(seq, golden.prompt, golden.n_prompt, &generate, take_text, &told, NULL, &err),
         &err);
 
@@ -108,13 +103,13 @@ static void tell(const pith_model *model, const char *type, int32_t n_thread)
 
 TEST(tells_the_story_that_llama_cpp_tells)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model = stories_load();
     int32_t ids[MAX_IDS], n = 0;
     assert_true(golden.n_id >= 200);
-    must(pith_tokenize(model, golden.opening, strlen(golden.opening), PITH_TOKENIZE_BOS, ids,
-                       MAX_IDS, &n, &err),
-         &err);
+    check(pith_tokenize(model, golden.opening, strlen(golden.opening), PITH_TOKENIZE_BOS, ids,
+                        MAX_IDS, &n, &err),
+          &err);
     assert_int_equal(n, golden.n_prompt);
     assert_memory_equal(ids, golden.prompt, (size_t)n * sizeof(*ids));
     tell(model, "f32", 2);
@@ -124,16 +119,16 @@ TEST(tells_the_story_that_llama_cpp_tells)
 
 TEST(tokens_of_the_story_give_its_text)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model = stories_load();
     char text[MAX_TEXT];
     int32_t ids[2 * MAX_IDS];
     size_t len = 0;
     memcpy(ids, golden.prompt, (size_t)golden.n_prompt * sizeof(*ids));
     memcpy(ids + golden.n_prompt, golden.ids, (size_t)golden.n_id * sizeof(*ids));
-    must(pith_detokenize(model, ids, golden.n_prompt + golden.n_id, false, text, sizeof(text), &len,
-                         &err),
-         &err);
+    check(pith_detokenize(model, ids, golden.n_prompt + golden.n_id, false, text, sizeof(text),
+                          &len, &err),
+          &err);
     assert_int_equal(len, strlen(golden.text));
     assert_memory_equal(text, golden.text, len);
     pith_model_free(model);

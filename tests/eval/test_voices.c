@@ -10,6 +10,8 @@
 #include <voices.h>
 
 #include "testing.h"
+#include "status.h"
+#include "json_read.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
@@ -17,7 +19,6 @@ static pith_model *model;
 
 static void set_up(void)
 {
-    pith_error err;
     assert_int_equal(pith_model_load(MODEL, NULL, &model, &err), PITH_OK);
 }
 
@@ -27,12 +28,6 @@ static void tear_down(void)
 }
 
 TEST_GROUP(set_up, tear_down);
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 static struct eval_setup setup_of(const char *keep, const char *recall)
 {
@@ -65,41 +60,31 @@ static double by_hand(const pith_engine_params *params, const char *prompt, cons
     pith_model_info info;
     pith_engine *engine = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     double sum = 0.0;
     pith_model_get_info(model, &info);
-    must(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 1024, &n, &err),
-         &err);
-    must(pith_tokenize(model, answer, strlen(answer), 0, answer_ids, 64, &n_answer, &err), &err);
+    check(pith_tokenize(model, prompt, strlen(prompt), PITH_TOKENIZE_BOS, ids, 1024, &n, &err),
+          &err);
+    check(pith_tokenize(model, answer, strlen(answer), 0, answer_ids, 64, &n_answer, &err), &err);
     pith_engine_params p = *params;
     p.kv_tokens = 1200;
-    must(pith_engine_create(model, &p, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
-    must(pith_seq_mark_prompt(seq, n, &err), &err);
-    must(pith_seq_eval(seq, ids, n, &err), &err);
+    check(pith_engine_create(model, &p, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_seq_mark_prompt(seq, n, &err), &err);
+    check(pith_seq_eval(seq, ids, n, &err), &err);
     for (int32_t i = 0; i < n_answer; i++) {
         sum += log_p(pith_seq_logits(seq), info.n_vocab, answer_ids[i]);
         if (i + 1 < n_answer)
-            must(pith_seq_eval(seq, &answer_ids[i], 1, &err), &err);
+            check(pith_seq_eval(seq, &answer_ids[i], 1, &err), &err);
     }
     pith_seq_free(seq);
     pith_engine_free(engine);
     return sum;
 }
 
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value))
-        fail_msg("there is no %s", key);
-    return json_number_value(value);
-}
-
 static json_t *measure(const struct eval_setup *setup, const struct eval_needle_params *p)
 {
     json_t *result = NULL;
-    pith_error err;
-    must(eval_needle(setup, p, &result, &err), &err);
+    check(eval_needle(setup, p, &result, &err), &err);
     return result;
 }
 
@@ -139,8 +124,7 @@ TEST(probabilities_are_those_evaluated_here)
             struct needle_item item = {.seed = setup.seed, .length = 200, .depth = depths[d]};
             struct needle_text t = {0};
             char prompt[4096], answer[128];
-            pith_error err;
-            must(eval_needle_make(&p, &item, &counter, &t, &err), &err);
+            check(eval_needle_make(&p, &item, &counter, &t, &err), &err);
             snprintf(prompt, sizeof(prompt), "%s%s", t.prompt.text.data, t.prompt.prefix.data);
             snprintf(answer, sizeof(answer), " %s", t.prompt.refs.at[0]);
             double want = by_hand(&setup.engine, prompt, answer);
@@ -174,20 +158,20 @@ TEST(a_probability_changes_no_answer)
         struct eval_given given = {0};
         struct eval_answer a, b;
         int32_t *ids = NULL, n = 0;
-        pith_error err;
         setup.engine.kv_tokens = 2000; /* the item's and the fork's */
-        must(eval_run_create(&setup, 0, &run, &err), &err);
-        must(eval_encode(&setup,
-                         "The friend of Maria is Anton. The password of Peter is black butter. The "
-                         "old farmer walked to the river. There he sang behind the green cellar. "
-                         "The tired teacher came to the library. The rain fell and the small dog "
-                         "was happy. The baker and the doctor talked there.\nQuestion: What is the "
-                         "password of Peter?\nAnswer:",
-                         NULL, &ids, &n, &err),
-             &err);
-        must(eval_tokenize(model, " black butter", 13, 0, &given.ids, &given.n_id, &err), &err);
-        must(eval_ask(run, ids, n, NULL, 24, NULL, NULL, 0, &a, &err), &err);
-        must(eval_ask_given(run, ids, n, NULL, 24, NULL, 0, &given, &b, &err), &err);
+        check(eval_run_create(&setup, 0, &run, &err), &err);
+        check(
+            eval_encode(&setup,
+                        "The friend of Maria is Anton. The password of Peter is black butter. The "
+                        "old farmer walked to the river. There he sang behind the green cellar. "
+                        "The tired teacher came to the library. The rain fell and the small dog "
+                        "was happy. The baker and the doctor talked there.\nQuestion: What is the "
+                        "password of Peter?\nAnswer:",
+                        NULL, &ids, &n, &err),
+            &err);
+        check(eval_tokenize(model, " black butter", 13, 0, &given.ids, &given.n_id, &err), &err);
+        check(eval_ask(run, ids, n, NULL, 24, NULL, NULL, 0, &a, &err), &err);
+        check(eval_ask_given(run, ids, n, NULL, 24, NULL, 0, &given, &b, &err), &err);
         assert_string_equal(a.text, b.text);
         assert_int_equal(a.kv_peak_bytes, b.kv_peak_bytes);
         assert_int_equal(a.evicted, b.evicted);

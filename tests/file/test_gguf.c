@@ -13,7 +13,7 @@
 
 static void parse_whole(struct pi_gguf *g, const struct bytes *b)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_gguf_parse(g, b->data, b->len, "test.gguf", &err) != PITH_OK)
         fail_msg("%s", err.message);
 }
@@ -130,7 +130,6 @@ TEST(reads_arrays)
     static struct bytes b;
     struct pi_gguf g;
     const struct pi_gguf_kv *kv;
-    pith_error err;
     put_everything(&b, 3);
     parse_whole(&g, &b);
     assert_int_equal(pi_gguf_array(&g, "a.words", PI_GGUF_STRING, &kv, &err), PITH_OK);
@@ -181,7 +180,6 @@ TEST(converts_integers)
 {
     static struct bytes b;
     struct pi_gguf g;
-    pith_error err;
     uint32_t v = 1;
     float f = 1;
     bool flag = false;
@@ -208,12 +206,12 @@ TEST(converts_integers)
 }
 
 /* One typed read that must fail: the value stays, the sentence names the key. */
-static void refuse(pith_status status, pith_status expected, const pith_error *err,
+static void refuse(pith_status status, pith_status expected, const pith_error *why,
                    const char *sentence)
 {
     char whole[256];
     snprintf(whole, sizeof(whole), "test.gguf: key %s", sentence);
-    assert_string_equal(err->message, whole);
+    assert_string_equal(why->message, whole);
     assert_int_equal(status, expected);
 }
 
@@ -264,7 +262,6 @@ static void write_copy(const struct pi_gguf *g, const char *path)
 {
     struct pi_gguf_writer w = {0};
     struct pi_new_file file;
-    pith_error err;
     for (int64_t i = 0; i < g->n_kv; i++)
         assert_int_equal(pi_gguf_add_kv(&w, &g->kv[i]), PITH_OK);
     for (int64_t i = 0; i < g->n_tensor; i++) {
@@ -296,7 +293,6 @@ TEST(the_writer_writes_what_is_read)
     char path[256];
     struct pi_file file = {0};
     struct pi_gguf g;
-    pith_error err;
     temp_path(path, sizeof(path), "round-trip");
     for (uint32_t alignment = 8; alignment <= 8192; alignment *= 4) {
         put_header(&b, 3, 2, N_KEY + 1);
@@ -330,7 +326,6 @@ TEST(the_writer_makes_metadata)
     struct pi_new_file out;
     struct pi_file file = {0};
     struct pi_gguf g;
-    pith_error err;
     uint32_t v;
     float f;
     struct pi_str text;
@@ -393,7 +388,7 @@ TEST(each_allocation_may_fail)
     put_everything(&b, 3);
     for (; status == PITH_NOMEM; n++) {
         struct pi_gguf g;
-        pith_error err = {0};
+        err = (pith_error){0};
         pi_mem_fail_at(n, false);
         status = pi_gguf_parse(&g, b.data, b.len, "test.gguf", &err);
         pi_mem_fail_at(0, false);
@@ -469,7 +464,7 @@ TEST(damaged_files_are_safe)
     put_everything(&whole, 3);
     for (int i = 0; i < N_MUTATION; i++) {
         struct pi_gguf g;
-        pith_error err = {0};
+        err = (pith_error){0};
         b = whole;
         damage(&b, &rng);
         uint8_t *copy = malloc(b.len > 0 ? b.len : 1);

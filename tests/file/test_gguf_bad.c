@@ -527,13 +527,13 @@ static const struct {
 };
 
 /* Parses a copy of exactly the file's size, so that a sanitizer sees the first byte too many. */
-static pith_status parse_copy(const struct bytes *b, pith_error *err)
+static pith_status parse_copy(const struct bytes *b, pith_error *why)
 {
     struct pi_gguf g;
     uint8_t *copy = malloc(b->len > 0 ? b->len : 1);
     assert_non_null(copy);
     memcpy(copy, b->data, b->len);
-    pith_status status = pi_gguf_parse(&g, copy, b->len, "bad.gguf", err);
+    pith_status status = pi_gguf_parse(&g, copy, b->len, "bad.gguf", why);
     pi_gguf_free(&g);
     free(copy);
     return status;
@@ -545,7 +545,7 @@ TEST(each_file_has_its_sentence)
     char expected[256];
     const int64_t used = pi_mem_used(PI_MEM_MODEL);
     for (size_t i = 0; i < PI_LEN(files); i++) {
-        pith_error err = {0};
+        err = (pith_error){0};
         b.len = 0;
         files[i].put(&b);
         snprintf(expected, sizeof(expected), "bad.gguf: %s", files[i].sentence);
@@ -571,7 +571,6 @@ TEST(messages_are_printable)
     static struct bytes b;
     char path[400] = {0};
     struct pi_gguf g;
-    pith_error err;
     put_header(&b, 3, 0, 1);
     put_key(&b, "esc\x1b[31m\xff and a name that is much longer than fits into a message", 77);
     memset(path, 'p', sizeof(path) - 1);

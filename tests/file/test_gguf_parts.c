@@ -9,7 +9,7 @@
 #include "mem_used.h"
 #include "model_maker.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
+#include "status.h"
 #include "testing.h"
 
 #define N_PART 3
@@ -35,7 +35,6 @@ static void write_part(const char *path, const struct claim *c)
 {
     struct pi_gguf_writer w = {0};
     struct pi_new_file file = {0};
-    pith_error err;
     for (int64_t i = 0; i < whole.n_kv && c->no == 0; i++)
         check(pi_gguf_add_kv(&w, &whole.kv[i]), &err);
     check(pi_gguf_add_u32(&w, "split.no", c->no), &err);
@@ -69,7 +68,6 @@ static void write_parts(void)
 static void make(void)
 {
     struct model_spec spec;
-    pith_error err;
     make_folder();
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
@@ -96,15 +94,8 @@ TEST_GROUP(make, unmake);
 static uint64_t hash_of(const char *path)
 {
     const int32_t tokens[] = {3, 14, 15, 9, 2, 6};
-    pith_engine_params params;
-    pith_model *model = NULL;
-    pith_engine *e = NULL;
-    pith_error err;
-    check(pith_model_load(path, NULL, &model, &err), &err);
-    pith_engine_params_default(&params);
-    params.kv_tokens = 64;
-    params.n_thread = 1;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_model *model = model_at(path);
+    pith_engine *e = engine_with(model, (pith_engine_params){.kv_tokens = 64, .n_thread = 1});
     pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, PI_LEN(tokens), &err), &err);
     uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
@@ -118,7 +109,6 @@ TEST(parts_are_the_same_model)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
-    pith_error err;
     write_parts();
     check(pi_gguf_open(part_name(0), &g, &parts, &err), &err);
     assert_int_equal(parts.n, N_PART);
@@ -143,7 +133,6 @@ TEST(parts_are_the_same_model)
 TEST(quantises_parts_as_it_does_the_whole)
 {
     struct pi_file a = {0}, b = {0};
-    pith_error err;
     write_parts();
     check(pith_quantize(part_name(0), in_folder("a.gguf"), "F16", 1, NULL, NULL, &err), &err);
     check(pith_quantize(in_folder("whole.gguf"), in_folder("b.gguf"), "F16", 1, NULL, NULL, &err),
@@ -162,7 +151,6 @@ static void refuses(const char *path, const char *sentence)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
-    pith_error err;
     assert_int_not_equal(pi_gguf_open(path, &g, &parts, &err), PITH_OK);
     if (strstr(err.message, sentence) == NULL)
         fail_msg("\"%s\" is not in: %s", sentence, err.message);
@@ -198,7 +186,6 @@ TEST(every_allocation_may_fail)
 {
     struct pi_gguf g = {0};
     struct pi_gguf_parts parts = {0};
-    pith_error err;
     pith_status status = PITH_NOMEM;
     write_parts();
     for (int64_t n = 1; status == PITH_NOMEM; n++) {

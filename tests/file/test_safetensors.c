@@ -16,7 +16,7 @@ TEST_GROUP(make_folder, remove_folder);
 /* A file in memory: header text and n bytes of data. A copy without slack, so that a sanitizer sees
    a read beyond the end. */
 static pith_status parse(const char *header, size_t n_data, struct safetensors *out,
-                         pith_error *err)
+                         pith_error *why)
 {
     size_t len = strlen(header), size = 8 + len + n_data;
     static uint8_t *bytes;
@@ -28,7 +28,7 @@ static pith_status parse(const char *header, size_t n_data, struct safetensors *
     memcpy(bytes + 8, header, len);
     for (size_t i = 0; i < n_data; i++)
         bytes[8 + len + i] = (uint8_t)(i + 1);
-    return safetensors_parse("file", bytes, size, out, err);
+    return safetensors_parse("file", bytes, size, out, why);
 }
 
 #define ENTRY(dtype, shape, offsets)                                                               \
@@ -81,7 +81,7 @@ TEST(refuses_bad_headers)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct safetensors st;
-        pith_error err = {0};
+        err = (pith_error){0};
         expect(parse(cases[i].header, cases[i].n_data, &st, &err), &err, cases[i].status,
                cases[i].word);
         assert_null(st.tensor);
@@ -94,7 +94,6 @@ TEST(refuses_lengths_that_do_not_fit)
     static const uint8_t seven[7], huge[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     static const uint8_t most[9] = {255, 255, 255, 255, 255, 255, 255, 255, '{'};
     struct safetensors st;
-    pith_error err;
     expect(safetensors_parse("f", seven, 7, &st, &err), &err, PITH_FORMAT, "7 bytes are too short");
     expect(safetensors_parse("f", huge, 10, &st, &err), &err, PITH_FORMAT,
            "a header of 3 bytes does not fit a file of 10");
@@ -107,7 +106,6 @@ TEST(cuts_long_names_between_characters)
 {
     char header[512] = "{\"";
     struct safetensors st;
-    pith_error err;
     for (int i = 0; i < 100; i++)
         strcat(header, "\xc3\xa9");
     strcat(header, "\":0}");
@@ -117,7 +115,6 @@ TEST(cuts_long_names_between_characters)
 TEST(reads_good_headers)
 {
     struct safetensors st;
-    pith_error err;
     check(parse("{}   ", 0, &st, &err), &err);
     assert_int_equal(st.n_tensor, 0);
     assert_null(safetensors_find(&st, "a"));
@@ -176,7 +173,6 @@ TEST(writes_and_reads_every_type)
     const struct safetensors_pair meta[] = {{"a", "b"}, {"q\"", "\xe2\x82\xac"}};
     size_t n = sizeof(in) / sizeof(*in);
     struct safetensors st;
-    pith_error err;
     float x[4];
     double d[2];
     int64_t i[3];
@@ -229,7 +225,6 @@ TEST(refuses_writes_that_cannot_be_read)
     static const char *const not_utf8[] = {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xe2\x82",
                                            "\xf4\x90\x80\x80"};
     const char *path = in_folder("refused");
-    pith_error err;
     expect(safetensors_write(path, twice, 2, NULL, 0, &err), &err, PITH_INVALID, "name is taken");
     expect(safetensors_write(path, &meta, 1, NULL, 0, &err), &err, PITH_INVALID, "name is taken");
     expect(safetensors_write(path, &size, 1, NULL, 0, &err), &err, PITH_INVALID, "5 bytes are not");

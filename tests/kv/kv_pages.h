@@ -40,11 +40,11 @@ static inline void assert_pages(const struct kv_seq *seq, const int32_t *n)
 
 #define PAGES(...) ((const int32_t[]){__VA_ARGS__, -1})
 
-static inline void must_fail(pith_status status, const pith_error *err, const char *says)
+static inline void must_fail(pith_status status, const pith_error *why, const char *says)
 {
     assert_int_equal(status, PITH_INVALID);
-    if (strstr(err->message, says) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, says);
+    if (strstr(why->message, says) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", why->message, says);
 }
 
 #endif

@@ -123,7 +123,6 @@ static int64_t pages_needed(const struct kv_cache *cache, const struct kv_lane *
 static bool do_reserve(struct world *w, struct pair *p, int32_t n)
 {
     int64_t need = 0;
-    pith_error err;
     for (int l = 0; l < N_LAYER * N_HEAD; l++)
         need += kv_pages_bytes(p->seq->lane[l].kind, pages_needed(w->cache, &p->seq->lane[l], n));
     int64_t n_free = kv_seq_free_bytes(p->seq);
@@ -567,7 +566,6 @@ TEST(budget_is_checked)
     const int64_t bad[] = {INT64_MIN, -1, 0, least - 1, INT64_MAX, (int64_t)1 << 60};
     for (size_t i = 0; i < PI_LEN(bad); i++) {
         struct kv_cache *cache = NULL;
-        pith_error err;
         char number[32];
         assert_int_equal(kv_cache_create(&g, bad[i], &cache, &err), PITH_INVALID);
         assert_null(cache);
@@ -621,7 +619,7 @@ TEST(geometry_is_checked)
          ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
-        pith_error err = {0};
+        err = (pith_error){0};
         assert_int_equal(kv_geometry_check(&cases[i].g, &err), cases[i].status);
         assert_non_null(strstr(err.message, cases[i].names));
     }

@@ -144,7 +144,7 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
     struct kv_seq *seq = NULL;
     void *extra = NULL;
     size_t extra_size;
-    pith_error err = {0};
+    err = (pith_error){0};
     put_le(bytes + size - 8, pi_sum_of(bytes, size - 8), 8);
     pith_status status =
         kv_snapshot_load(cache, "file", bytes, size, &seq, &extra, &extra_size, &err);

@@ -123,11 +123,11 @@ TEST(follows_the_published_story_of_references)
 
 /* ---- blocks ---- */
 
-static void must_fail(pith_status status, const pith_error *err, const char *says)
+static void must_fail(pith_status status, const pith_error *why, const char *says)
 {
     assert_int_equal(status, PITH_INVALID);
-    if (strstr(err->message, says) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", err->message, says);
+    if (strstr(why->message, says) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", why->message, says);
 }
 
 TEST(block_is_checked)
@@ -135,7 +135,6 @@ TEST(block_is_checked)
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
     struct kv_block *block = NULL, *first;
-    pith_error err;
     assert_int_equal(kv_check_append(seq, 1, 0, 60), PITH_OK);
     must_fail(kv_block_hold(seq, -1, &block, &err), &err, "index: -1 is not in 0..3");
     must_fail(kv_block_hold(seq, 4, &block, &err), &err, "index: 4");

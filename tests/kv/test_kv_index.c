@@ -533,7 +533,7 @@ TEST(refuses_bad_parts)
          ""},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        pith_error err = {.message = ""};
+        err = (pith_error){0};
         assert_int_equal(kv_geometry_check(&cases[i].g, &err), cases[i].status);
         assert_non_null(strstr(err.message, cases[i].names));
     }

@@ -232,7 +232,6 @@ TEST(saving_swapping_and_compacting_change_no_bit)
         int32_t slots[60];
         void *extra = NULL;
         size_t extra_size;
-        pith_error err;
         open_pair(f, (enum kv_type)type, 0, false);
         check(kv_seq_save(f[1].seq, "", 0, in_folder("seq"), &err), &err);
         check(kv_seq_fork(f[1].seq, &fork, &err), &err);
@@ -273,7 +272,6 @@ TEST(refuses_files_with_other_places_of_values)
     struct kv_seq *loaded = NULL;
     void *extra = NULL;
     size_t extra_size;
-    pith_error err;
     open_pair(f, KV_TYPE_Q8_0, 0, false);
     check(kv_seq_save(f[1].seq, "", 0, in_folder("seq"), &err), &err);
     check(pi_file_map(in_folder("seq"), &file, &err), &err);
@@ -335,7 +333,6 @@ TEST(copies_hold_the_values)
 
 static void refused(struct kv_geometry g, const char *sentence)
 {
-    pith_error err;
     pith_status status = kv_geometry_check(&g, &err);
     assert_true(status == PITH_UNSUPPORTED || status == PITH_INVALID);
     if (strcmp(err.message, sentence) != 0)

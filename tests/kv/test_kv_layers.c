@@ -11,6 +11,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "testing.h"
+#include "status.h"
 
 #define N_LAYER 6
 #define N_HEAD 2
@@ -26,12 +27,6 @@ static const struct kv_geometry mixed = {.n_layer = N_LAYER,
                                          .type_v = KV_TYPE_TURBO3,
                                          .edge_k = {KV_TYPE_F16, 2, 1},
                                          .edge_v = {KV_TYPE_Q8_0, 1, 2}};
-
-static void check(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 /* ---- texts ---- */
 
@@ -53,7 +48,6 @@ TEST(types_are_read)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct kv_type_choice got;
-        pith_error err;
         check(kv_type_read("type_k", cases[i].text, &got, &err), &err);
         assert_int_equal(got.type, cases[i].want.type);
         assert_int_equal(got.force, cases[i].want.force);
@@ -85,7 +79,6 @@ TEST(mistakes_are_named)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct kv_type_choice got;
-        pith_error err;
         assert_int_equal(kv_type_read("type_k", cases[i][0], &got, &err), PITH_INVALID);
         if (strstr(err.message, cases[i][1]) == NULL)
             fail_msg("\"%s\" does not say \"%s\"", err.message, cases[i][1]);
@@ -94,7 +87,6 @@ TEST(mistakes_are_named)
     }
     struct kv_geometry g = mixed;
     struct kv_type_choice k;
-    pith_error err;
     assert_int_equal(kv_geometry_read_types(&g, "f16", "turbo3:force", &k, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "type_v: \"turbo3:force\""));
     g.edge_k.first = 6;
@@ -138,7 +130,6 @@ TEST(layers_have_their_types)
     assert_int_equal(kv_bytes_for_tokens(&mixed, 17), 2 * sum);
     assert_true(kv_bytes_for_tokens(&mixed, INT64_MAX) == INT64_MAX);
     kv_cache_free(cache);
-    pith_error err;
     assert_int_equal(kv_cache_create(&mixed, sum - 1, &cache, &err), PITH_INVALID);
     assert_int_equal(kv_cache_create(&mixed, (int64_t)1 << 46, &cache, &err), PITH_INVALID);
     check(kv_cache_create(&mixed, sum, &cache, &err), &err);
@@ -176,7 +167,6 @@ TEST(memory_is_given_back)
 {
     struct kv_geometry g = mixed;
     struct kv_cache *cache;
-    pith_error err;
     float row[DIM] = {1.0f};
     int64_t budget = (int64_t)24 << 20;
     g.page_len = 64;
@@ -272,7 +262,6 @@ TEST(charges_are_enough)
     static const int32_t rest[] = {3, 5, 17, 20, 30};
     struct kv_cache *cache = kv_check_cache(&mixed, 200);
     struct kv_seq *a, *b;
-    pith_error err;
     check(kv_seq_create(cache, &a, &err), &err);
     check(kv_check_append(a, 1, 0, 40), &err);
     check(kv_seq_fork(a, &b, &err), &err);
@@ -302,7 +291,6 @@ TEST(any_allocation_may_fail)
     while (status != PITH_OK) {
         struct kv_cache *cache = NULL;
         struct kv_seq *seq = NULL;
-        pith_error err;
         pi_mem_fail_at(++n, false);
         status = kv_cache_create(&mixed, 4 << 20, &cache, &err);
         if (status == PITH_OK)
@@ -326,7 +314,6 @@ TEST(a_file_holds_layers_of_their_own_types)
     char path[64];
     struct kv_cache *cache = kv_check_cache(&mixed, 200);
     struct kv_seq *seq, *loaded;
-    pith_error err;
     void *extra;
     size_t size;
     snprintf(path, sizeof(path), "/tmp/pith-layers-%ld", (long)getpid());
@@ -378,7 +365,6 @@ TEST(byte_budgets_are_exact)
         for (int64_t bytes = 200000; bytes < 2000000; bytes += 143217) {
             char text[96];
             struct keep_config c;
-            pith_error err;
             snprintf(text, sizeof(text), texts[t], (long long)bytes);
             char *end = strstr(text, ",slack");
             memmove(end + 1, end, strlen(end) + 1);

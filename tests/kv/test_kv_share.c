@@ -220,7 +220,6 @@ TEST(refuses_counts_beyond_16_bits)
                             0, {0}, {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache);
-    pith_error err;
     int32_t pos = 16;
     assert_int_equal(kv_check_append(seq, 1, 0, 16), PITH_OK);
     for (size_t i = 0; i < PI_LEN(count); i++, pos += 16) {

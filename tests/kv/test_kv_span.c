@@ -84,7 +84,6 @@ TEST(refuses_bad_stretches)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
-    pith_error err;
     assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
     assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
     const struct {
@@ -119,7 +118,6 @@ TEST(refuses_bad_origins)
     struct kv_cache *cache = kv_check_cache(&two_layers, 80),
                     *apart = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache), *alien = open_seq(apart);
-    pith_error err;
     assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
     assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
     assert_int_equal(kv_check_append(alien, 2, 0, 40), PITH_OK);
@@ -167,7 +165,6 @@ TEST(refuses_what_is_counted_already)
 {
     struct kv_cache *cache = kv_check_cache(&two_layers, 80);
     struct kv_seq *seq = open_seq(cache), *other = open_seq(cache);
-    pith_error err;
     assert_int_equal(kv_check_append(seq, 1, 0, 103), PITH_OK);
     assert_int_equal(kv_check_append(other, 2, 0, 40), PITH_OK);
     assert_int_equal(page_fold(seq, 0, 0, 4, 1, NULL), PITH_OK);
@@ -190,10 +187,10 @@ TEST(refuses_what_is_counted_already)
     kv_cache_free(cache);
 }
 
-static void must_say(pith_status got, pith_status want, const pith_error *err, const char *says)
+static void must_say(pith_status got, pith_status want, const pith_error *why, const char *says)
 {
     assert_int_equal(got, want);
-    assert_string_equal(err->message, says);
+    assert_string_equal(why->message, says);
 }
 
 /* Without room in the table, memory for it, or a page for what moves. */
@@ -203,7 +200,6 @@ TEST(refuses_when_memory_is_short)
                             0, {0}, {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 4);
     struct kv_seq *seq = open_seq(cache), *fork;
-    pith_error err;
     assert_int_equal(kv_check_append(seq, 1, 0, 64), PITH_OK);
     assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
     uint64_t digest = kv_check_digest(cache);

@@ -11,6 +11,7 @@
 #include "device/cpu/wht.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "near.h"
 
 #define VECTORS PITH_SOURCE_DIR "/tests/vectors/v3.json"
 #define MAX_DIM 256
@@ -21,14 +22,6 @@ static const enum kv_type turbo[] = {KV_TYPE_TURBO4, KV_TYPE_TURBO3, KV_TYPE_TUR
 static int32_t bits_of(enum kv_type type)
 {
     return type == KV_TYPE_TURBO3 ? 3 : type == KV_TYPE_TURBO2 ? 2 : 4;
-}
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
 }
 
 static double square_distance(const float *a, const float *b, int32_t n)
@@ -531,7 +524,6 @@ TEST(groups_follow_the_head_size)
     assert_int_equal(kv_type_group(KV_TYPE_F16, 7), 1);
     assert_float_equal(kv_type_bits(KV_TYPE_TURBO4, 128), 4.125, 0.0);
     assert_float_equal(kv_type_bits(KV_TYPE_Q4_0, 64), 4.5, 0.0);
-    pith_error err;
     struct kv_geometry g = geometry(KV_TYPE_TURBO3, 72, 0);
     assert_int_equal(kv_geometry_check(&g, &err), PITH_UNSUPPORTED);
     assert_string_equal(err.message, "type_k: turbo3 stores blocks of 16 dimensions, and the head "

@@ -220,7 +220,7 @@ TEST(file_holds_no_more_than_the_sequence)
 /* Loads the bytes into the cache. After a failure it asserts that the cache is unchanged, otherwise
    that the account is right and that the sequence works. */
 static pith_status try_load(struct kv_cache *cache, const uint8_t *bytes, size_t size,
-                            pith_error *err)
+                            pith_error *why)
 {
     uint64_t digest = kv_check_digest(cache);
     int64_t before = pi_mem_used(PI_MEM_OTHER), tables = pi_mem_used(PI_MEM_TABLE);
@@ -228,7 +228,7 @@ static pith_status try_load(struct kv_cache *cache, const uint8_t *bytes, size_t
     void *extra = NULL;
     size_t extra_size;
     pith_status status =
-        kv_snapshot_load(cache, "file", bytes, size, &seq, &extra, &extra_size, err);
+        kv_snapshot_load(cache, "file", bytes, size, &seq, &extra, &extra_size, why);
     if (status == PITH_OK) {
         kv_check_account(cache, pi_mem_used(PI_MEM_TABLE) - cache->table_bytes);
         kv_seq_truncate(seq, 20);
@@ -268,7 +268,7 @@ TEST(foreign_shape_is_named)
     size_t size;
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
-        pith_error err = {0};
+        err = (pith_error){0};
         struct kv_cache *cache = kv_check_cache(&cases[i].g, 60);
         assert_int_equal(try_load(cache, bytes, size, &err), PITH_INVALID);
         assert_non_null(strstr(err.message, cases[i].names));
@@ -282,7 +282,6 @@ TEST(a_full_pool_or_no_memory_changes_nothing)
     size_t size;
     uint8_t *bytes = sample_bytes(&base_geometry, &size);
     struct kv_snapshot s;
-    pith_error err;
     assert_int_equal(kv_snapshot_parse("file", bytes, size, &s, NULL), PITH_OK);
     struct kv_cache *cache = kv_check_cache(&base_geometry, s.n_page - 1);
     assert_int_equal(try_load(cache, bytes, size, &err), PITH_KV_FULL);
@@ -365,7 +364,7 @@ TEST(each_forged_number_has_its_sentence)
     assert_int_equal(try_load(cache, good, size, NULL), PITH_OK);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         uint8_t *bytes = malloc(size);
-        pith_error err = {0};
+        err = (pith_error){0};
         memcpy(bytes, good, size);
         put_le(bytes + cases[i].at, cases[i].value, cases[i].n_byte);
         seal(bytes, size);
@@ -408,7 +407,7 @@ TEST(each_forged_count_has_its_sentence)
     struct kv_cache *cache = kv_check_cache(&base_geometry, N_PAGE);
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         uint8_t *bytes = malloc(size);
-        pith_error err = {0};
+        err = (pith_error){0};
         memcpy(bytes, good, size);
         put_le(bytes + cases[i].at, cases[i].value, 4);
         seal(bytes, size);
@@ -557,7 +556,7 @@ TEST(a_full_disk_leaves_the_old_file)
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     for (size_t limit = 0; limit < size; limit += limit < 200 ? 40 : 4999) {
-        pith_error err = {0};
+        err = (pith_error){0};
         low = old;
         low.rlim_cur = limit;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);

@@ -29,7 +29,6 @@ static void measure(enum kv_type type, int32_t dim, double *error, double *cosin
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = dim, .dim_v = dim, .page_len = 64};
     struct kv_cache *cache;
     struct kv_seq *seq;
-    pith_error err;
     assert_non_null(x);
     g.type_k = g.type_v = type;
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, N), &cache, &err), &err);
@@ -100,7 +99,6 @@ TEST(fewer_bits_cost_larger_errors)
 TEST(lists_every_type)
 {
     pith_store_info info;
-    pith_error err;
     int32_t n = 0;
     for (; pith_store_type(n, &info) == PITH_OK; n++) {
         assert_string_equal(info.name, kv_type_name((enum kv_type)n));

@@ -41,7 +41,6 @@ static inline bool is_dropped(struct pi_str name, const char *drop)
 static inline void put_keys(struct pi_gguf_writer *w, const struct pi_gguf *g,
                             const struct change *c)
 {
-    pith_error err;
     for (int64_t i = 0; i < g->n_kv; i++)
         if (!is_dropped(g->kv[i].key, c->drop) && !is_name(g->kv[i].key, c->key))
             check(pi_gguf_add_kv(w, &g->kv[i]), &err);
@@ -56,7 +55,6 @@ static inline void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *fil
                                const struct pi_gguf *g, const struct change *c, bool writing)
 {
     static uint8_t data[1 << 20];
-    pith_error err;
     for (int64_t i = 0; i < g->n_tensor; i++) {
         const struct pi_gguf_tensor *t = &g->tensor[i];
         bool meant = is_name(t->name, c->tensor);
@@ -97,7 +95,6 @@ static inline const char *changed(const char *words, const struct change *c)
     struct pi_gguf g = {0};
     struct pi_gguf_writer w = {0};
     struct pi_new_file out = {0};
-    pith_error err;
     model_spec_default(&spec);
     check(model_spec_parse(&spec, words, &err), &err);
     check(model_make(&spec, in_folder("made.gguf"), &err), &err);
@@ -126,7 +123,6 @@ static inline void check_mistakes(const struct mistake *mistakes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         pith_model *m = NULL;
-        pith_error err;
         pith_status status =
             pith_model_load(changed(mistakes[i].words, &mistakes[i].c), NULL, &m, &err);
         if (status == PITH_OK)

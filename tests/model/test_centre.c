@@ -20,10 +20,7 @@
 
 static pith_model *nano_load(void)
 {
-    pith_model *model = NULL;
-    pith_error err;
-    check(pith_model_load(NANO, NULL, &model, &err), &err);
-    return model;
+    return model_at(NANO);
 }
 
 /* The definition, position by position with the rotation of attention. */
@@ -33,7 +30,6 @@ TEST(centre_is_the_mean)
     const struct pi_hparams *hp = &model->hp;
     float *centre = NULL, cs[512], x[256];
     double largest = 0.0, sum[256];
-    pith_error err;
     check(pi_centre_create(model, &centre, &err), &err);
     for (int32_t l = 0; l < hp->n_layer; l++)
         for (int32_t h = 0; h < hp->n_head_kv; h++) {
@@ -73,14 +69,12 @@ static float *logits_of(const pith_model *model, const char *type_k)
     int32_t tokens[N_TOKEN], n_vocab = model->hp.n_vocab;
     float *logits = malloc((size_t)n_vocab * sizeof(*logits));
     pith_engine *e = NULL;
-    pith_seq *seq = NULL;
-    pith_error err;
     uint64_t rng = 4;
     assert_non_null(logits);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)n_vocab);
     check(pith_engine_create(model, &params, &e, &err), &err);
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, N_TOKEN - 2, &err), &err);
     check(pith_seq_eval(seq, tokens + N_TOKEN - 2, 1, &err), &err);
     check(pith_seq_eval(seq, tokens + N_TOKEN - 1, 1, &err), &err);
@@ -107,7 +101,6 @@ TEST(a_centre_changes_logits_little)
 static void refused(const pith_model *model, const pith_engine_params *params, const char *words)
 {
     pith_engine *e = NULL;
-    pith_error err;
     assert_int_equal(pith_engine_create(model, params, &e, &err), PITH_UNSUPPORTED);
     assert_non_null(strstr(err.message, words));
     assert_null(e);
@@ -118,8 +111,6 @@ TEST(refuses_what_does_not_go_with_it)
     pith_model *model = nano_load(), *plain = NULL;
     pith_engine_params p = params_of("q8_0:centre");
     pith_engine *e = NULL;
-    pith_seq *seq = NULL;
-    pith_error err;
     p.keep = "streaming:budget=64";
     refused(model, &p, "keep: its policies need whole keys");
     p.keep = NULL;
@@ -130,7 +121,7 @@ TEST(refuses_what_does_not_go_with_it)
     refused(model, &p, "share: its policies need whole keys");
     p = params_of("q8_0:centre");
     check(pith_engine_create(model, &p, &e, &err), &err);
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     assert_int_equal(pith_seq_save(seq, "/tmp/pith-centre-never", &err), PITH_UNSUPPORTED);
     pith_seq_free(seq);
     seq = NULL;

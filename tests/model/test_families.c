@@ -11,7 +11,7 @@
 #include "mem_used.h"
 #include "model_maker.h"
 #include "pith/scheduler.h"
-#include "seq_make.h"
+#include "status.h"
 
 TEST_GROUP(make_folder, remove_folder);
 
@@ -63,7 +63,6 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
@@ -98,7 +97,6 @@ static pith_batch_item item_of(pith_seq *seq, const int32_t *ids, int32_t n, uin
 
 static void read_on(pith_seq *seq, int32_t n)
 {
-    pith_error err;
     int32_t from = pith_seq_length(seq);
     if (from < n)
         check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
@@ -120,7 +118,6 @@ static void chunks_and_threads(void)
     for (size_t c = 0; c < PI_LEN(chunks); c++)
         for (int32_t n_thread = 1; n_thread <= 2; n_thread++) {
             uint64_t hash[N_TOKEN];
-            pith_error err;
             pith_engine *e = engine_make(chunks[c], n_thread);
             pith_seq *seq = seq_make(e);
             pith_batch_item item = item_of(seq, tokens, N_TOKEN, hash);
@@ -143,7 +140,6 @@ static void company(void)
     pith_seq *seq[3];
     pith_batch_item items[3];
     uint64_t hash[N_TOKEN];
-    pith_error err;
     for (int i = 0; i < 3; i++)
         seq[i] = seq_make(e);
     items[0] = item_of(seq[0], tokens + 5, 20, NULL);
@@ -162,7 +158,6 @@ static void fork_and_swap(void)
     pith_seq *seq = seq_make(e), *fork = NULL;
     struct kv_swapped *away = NULL;
     pith_kv_stats stats;
-    pith_error err;
     read_on(seq, 40);
     check(pith_seq_fork(seq, &fork, &err), &err);
     check(pith_seq_eval(fork, tokens, 3, &err), &err);
@@ -186,7 +181,6 @@ static void save_and_load(void)
 {
     pith_engine *e = engine_make(32, 1);
     pith_seq *seq = seq_make(e), *loaded = NULL;
-    pith_error err;
     read_on(seq, 70);
     check(pith_seq_save(seq, in_folder("seq"), &err), &err);
     check(pith_seq_load(e, in_folder("seq"), &loaded, &err), &err);
@@ -208,7 +202,6 @@ static void there_and_back(void)
 {
     pith_engine *e = engine_make(32, 1);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     int32_t other[N_TOKEN];
     memcpy(other, tokens, sizeof(other));
     other[N_PREFIX] = (other[N_PREFIX] + 1) % N_VOCAB;
@@ -247,7 +240,6 @@ static void ask(pith_scheduler *s, const int32_t *prompt, int32_t n, struct orde
 {
     pith_generate_params params;
     pith_request request;
-    pith_error err;
     int64_t id;
     pith_generate_params_default(&params);
     params.n_predict = N_PREDICT;
@@ -269,7 +261,6 @@ static void prefixes(void)
 {
     pith_engine *e = engine_make(32, 1);
     pith_scheduler *s = NULL;
-    pith_error err;
     struct order first, second;
     int32_t other[N_TOKEN];
     memcpy(other, tokens, sizeof(other));
@@ -299,7 +290,6 @@ static void ask_under_keep(bool no_prefix, struct order *out)
     pith_scheduler_params plan;
     pith_engine *e = NULL;
     pith_scheduler *s = NULL;
-    pith_error err;
     int32_t other[N_TOKEN];
     memcpy(other, tokens, sizeof(other));
     other[N_PREFIX] = (other[N_PREFIX] + 1) % N_VOCAB;
@@ -342,7 +332,6 @@ static void prefixes_under_keep(void)
 static void drafts(void)
 {
     int64_t n_draft = 0, n_accepted = 0;
-    pith_error err;
     pith_draft_params draft;
     pith_engine *e = engine_make(32, 1), *other = engine_make(16, 1);
     int32_t twice[N_TOKEN];
@@ -382,7 +371,6 @@ static uint64_t read_under(const char *keep, const char *budget, int32_t *longes
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_keep_stats stats;
-    pith_error err;
     char text[128];
     pith_engine_params_default(&params);
     params.n_thread = 1;
@@ -422,7 +410,6 @@ static void kept_weights(void)
 {
     pith_model *in_memory = model;
     pith_model_params params;
-    pith_error err;
     pith_model_params_default(&params);
     params.cache_weights = "";
     unlink(in_folder("model.gguf.packed"));
@@ -445,7 +432,6 @@ static bool read_stored(const char *type, int32_t chunk, int32_t n_thread, uint6
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     char forced[32];
     pith_engine_params_default(&params);
     snprintf(forced, sizeof(forced), "%s:force", type);
@@ -485,7 +471,6 @@ static void storage_types(void)
 static void load(const char *words)
 {
     struct model_spec spec;
-    pith_error err;
     uint64_t seed = 31;
     char more[512];
     snprintf(more, sizeof(more), "%s vocab=%d ctx=512", words, N_VOCAB);

@@ -13,7 +13,7 @@
 #include "engine/engine.h"
 #include "mem_used.h"
 #include "model/load.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define N_TOKEN 150
 #define WINDOW 20
@@ -35,14 +35,14 @@ static const struct pi_tensor_spec attention[] = {
 static const struct pi_arch_part parts[] = {PI_ARCH_PART(pi_block_attention, attention),
                                             PI_ARCH_FFN};
 
-static pith_status read_layers(struct pith_model *m, pith_error *err)
+static pith_status read_layers(struct pith_model *m, pith_error *why)
 {
     const struct pi_rope *local = &m->rope_local;
     struct pi_rope_keys keys = pi_rope_keys_of(m);
     keys.base = "freq_base_local"; /* which the file does not have */
     keys.preset = LOCAL_BASE;
     keys.plain = true;
-    PI_TRY(pi_rope_load(&m->rope_local, &m->gguf, m->arch->name, &keys, err));
+    PI_TRY(pi_rope_load(&m->rope_local, &m->gguf, m->arch->name, &keys, why));
     pi_layer_leave_out(&m->layer[1], &pi_block_ffn);
     m->layer[1].window = WINDOW;
     m->layer[1].rope = local;
@@ -197,7 +197,6 @@ static void compute_wanted(void)
 static void load(void)
 {
     const struct change lacks = {.drop = "blk.1.ffn_[!n]*", .drop_too = "blk.3.attn_*"};
-    pith_error err;
     uint64_t seed = 29;
     make_folder();
     changed("arch=made-up layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 vocab=101 "
@@ -221,23 +220,17 @@ TEST_GROUP(load, unload);
 
 static pith_engine *engine_make(int32_t chunk, const char *type, int64_t kv_bytes)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 1;
-    params.page_len = PAGE_LEN;
-    params.type_k = params.type_v = type;
-    params.kv_bytes = kv_bytes;
-    params.kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = 1,
+                                                   .page_len = PAGE_LEN,
+                                                   .type_k = type,
+                                                   .type_v = type,
+                                                   .kv_bytes = kv_bytes,
+                                                   .kv_tokens = kv_bytes > 0 ? 0 : 3 * N_TOKEN});
 }
 
 static void eval(pith_seq *seq, int32_t n)
 {
-    pith_error err;
     int32_t from = pith_seq_length(seq);
     check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
 }
@@ -267,7 +260,6 @@ static bool look(void *user, pith_seq *seq, int32_t pos, const float *logits)
 
 static void read_all(pith_seq *seq, struct seen *seen)
 {
-    pith_error err;
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,
                             .n_token = N_TOKEN,
@@ -282,7 +274,6 @@ static void read_all(pith_seq *seq, struct seen *seen)
 TEST(layers_are_what_the_family_says)
 {
     pith_model *refused = NULL;
-    pith_error err;
     assert_int_equal(model->hp.n_layer, 4);
     assert_int_equal(model->hp.n_layer_kv, N_KV_LAYER);
     assert_int_equal(model->layer[1].n_block, 1);
@@ -355,7 +346,6 @@ TEST(lanes_hold_the_window)
     const int32_t chunks[] = {1, 16, 30, 512};
     for (size_t c = 0; c < PI_LEN(chunks); c++) {
         pith_engine_params params;
-        pith_error err;
         int64_t bytes;
         pith_engine_params_default(&params);
         params.chunk = chunks[c];
@@ -392,7 +382,6 @@ TEST(goes_back_within_the_window)
 {
     pith_engine *e = engine_make(32, "f16", 0);
     pith_seq *seq = seq_make(e), *fork = NULL;
-    pith_error err;
     int32_t other[N_TOKEN];
     eval(seq, N_TOKEN);
     uint64_t hash = hash_of(seq);
@@ -421,7 +410,6 @@ TEST(forks_go_on_alike)
 {
     pith_engine *e = engine_make(16, "q8_0", 0);
     pith_seq *straight = seq_make(e), *seq = seq_make(e), *fork = NULL;
-    pith_error err;
     eval(straight, N_TOKEN);
     uint64_t hash = hash_of(straight);
     pith_seq_free(straight);
@@ -442,7 +430,6 @@ TEST(saving_and_swapping_change_no_bit)
     pith_seq *seq = seq_make(e), *loaded = NULL;
     struct kv_swapped *away = NULL;
     pith_kv_stats stats;
-    pith_error err;
     eval(seq, 110);
     check(pith_seq_save(seq, in_folder("seq"), &err), &err);
     check(pi_memory_swap_out(&seq->memory, &away, &err), &err);
@@ -472,7 +459,6 @@ TEST(a_cancelled_evaluation_stays_once_the_window_moved)
 {
     pith_engine *e = engine_make(16, "f16", 0);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     eval(seq, 100);
     pith_batch_item item = {.seq = seq, .tokens = tokens + 100, .n_token = 50};
     expect(pith_batch_eval(e, &item, 1, stop, NULL, &err), &err, PITH_CANCELLED, "cancelled");
@@ -492,21 +478,15 @@ TEST(a_cancelled_evaluation_stays_once_the_window_moved)
 #define N_FULL 2
 #define CHUNK 16
 
-static pith_engine *engine_with(const char *keep, const char *read, const char *recall)
+static pith_engine *policies_of(const char *keep, const char *read, const char *recall)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = CHUNK;
-    params.n_thread = 2;
-    params.page_len = PAGE_LEN;
-    params.kv_tokens = 3 * N_TOKEN;
-    params.keep = keep;
-    params.read = read;
-    params.recall = recall;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = CHUNK,
+                                                   .n_thread = 2,
+                                                   .page_len = PAGE_LEN,
+                                                   .kv_tokens = 3 * N_TOKEN,
+                                                   .keep = keep,
+                                                   .read = read,
+                                                   .recall = recall});
 }
 
 static const char *const keeps[] = {
@@ -547,14 +527,14 @@ static void read_and_go_on(pith_seq *seq)
 TEST(a_budget_of_the_length_changes_nothing)
 {
     char text[128];
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     uint64_t hash = hash_of(seq);
     pith_seq_free(seq);
     pith_engine_free(e);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
-        e = engine_with(with_budget(keeps[i], "4000", text, sizeof(text)), NULL, NULL);
+        e = policies_of(with_budget(keeps[i], "4000", text, sizeof(text)), NULL, NULL);
         seq = seq_make(e);
         read_and_go_on(seq);
         if (hash_of(seq) != hash)
@@ -588,7 +568,6 @@ static void check_bytes(pith_engine *e, const char *keep)
 {
     pith_engine_params params;
     pith_kv_stats stats;
-    pith_error err;
     int64_t bytes;
     pith_engine_params_default(&params);
     params.chunk = CHUNK;
@@ -605,9 +584,8 @@ TEST(policies_leave_windows_alone)
 {
     char text[128];
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
-        pith_engine *e = engine_with(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
+        pith_engine *e = policies_of(with_budget(keeps[i], "40", text, sizeof(text)), NULL, NULL);
         pith_seq *seq = seq_make(e), *fork = NULL, *loaded = NULL;
-        pith_error err;
         eval(seq, 120);
         eval(seq, 121);
         check(pith_seq_save(seq, in_folder("kept"), &err), &err);
@@ -625,7 +603,7 @@ TEST(policies_leave_windows_alone)
         pith_seq_free(fork);
         pith_seq_free(seq);
         pith_engine_free(e);
-        e = engine_with(text, NULL, NULL);
+        e = policies_of(text, NULL, NULL);
         seq = seq_make(e);
         read_and_go_on(seq);
         check_bytes(e, text);
@@ -638,10 +616,9 @@ TEST(policies_leave_windows_alone)
 TEST(a_budget_in_bytes_counts_windows)
 {
     pith_engine_params params;
-    pith_engine *e = engine_with("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
+    pith_engine *e = policies_of("streaming:budget=96KiB,slack=8", NULL, NULL), *refused = NULL;
     pith_seq *seq = seq_make(e);
     pith_kv_stats stats;
-    pith_error err;
     eval(seq, N_TOKEN);
     pith_engine_kv_stats(e, &stats);
     assert_in_range(stats.peak_bytes, 64 << 10, 96 << 10);
@@ -660,7 +637,7 @@ TEST(read_policies_leave_windows_alone)
 {
     const char *const reads[] = {"quoka:queries=2,chunk=8", "keydiff:chunk=8", "snapkv:chunk=8",
                                  "sampleattention:chunk=8", "quest:chunk=8,phase=both"};
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     uint64_t full = hash_of(seq);
@@ -671,7 +648,7 @@ TEST(read_policies_leave_windows_alone)
             pith_read_stats stats;
             char text[128];
             snprintf(text, sizeof(text), "%s,dense-layers=0,budget=%d", reads[i], budget);
-            e = engine_with(NULL, text, NULL);
+            e = policies_of(NULL, text, NULL);
             seq = seq_make(e);
             read_and_go_on(seq);
             pith_seq_read_stats(seq, &stats);
@@ -685,7 +662,7 @@ TEST(read_policies_leave_windows_alone)
 TEST(recall_brings_back_to_lanes_without_a_window)
 {
     pith_engine *e =
-        engine_with("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
+        policies_of("streaming:budget=40,sinks=2,slack=8", NULL, "kv:ram=1MiB,take=8,last=8");
     pith_seq *seq = seq_make(e);
     pith_recall_stats stats;
     read_and_go_on(seq);
@@ -699,10 +676,9 @@ TEST(recall_brings_back_to_lanes_without_a_window)
 TEST(statistics_are_of_lanes_without_a_window)
 {
     pith_calibrate_params params;
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_stats *stats = NULL;
     pith_stats_info info;
-    pith_error err;
     double at[] = {1, 100}, curve[2];
     pith_calibrate_params_default(&params);
     check(pith_calibrate(e, tokens, N_TOKEN, &params, &stats, &err), &err);
@@ -718,7 +694,7 @@ TEST(statistics_are_of_lanes_without_a_window)
     char text[4352];
     snprintf(text, sizeof(text), "triattention:budget=40,slack=8,stats=%s",
              in_folder("made-up.stats"));
-    e = engine_with(text, NULL, NULL);
+    e = policies_of(text, NULL, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     check_kept(seq, "triattention with statistics");
@@ -733,9 +709,8 @@ TEST(bases_are_of_lanes_without_a_window)
     pith_projection *bases = NULL;
     pith_projection_info info;
     pith_read_stats stats;
-    pith_error err;
     char text[4352];
-    pith_engine *e = engine_with(NULL, NULL, NULL);
+    pith_engine *e = policies_of(NULL, NULL, NULL);
     pith_projection_params_default(&params);
     check(pith_projection_fit(e, tokens, N_TOKEN, &params, &bases, &err), &err);
     pith_projection_get_info(bases, &info);
@@ -745,7 +720,7 @@ TEST(bases_are_of_lanes_without_a_window)
     pith_engine_free(e);
     snprintf(text, sizeof(text), "loki:phase=both,chunk=8,dense-layers=0,budget=16,projection=%s",
              in_folder("made-up.loki"));
-    e = engine_with(NULL, text, NULL);
+    e = policies_of(NULL, text, NULL);
     pith_seq *seq = seq_make(e);
     read_and_go_on(seq);
     pith_seq_read_stats(seq, &stats);
@@ -758,7 +733,6 @@ TEST(sharing_is_refused)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.share = "memshare";
     expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED,

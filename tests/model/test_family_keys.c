@@ -14,16 +14,16 @@ TEST_GROUP(make_folder, remove_folder);
 
 #define SMALL "width=32 heads=2 kv_heads=1 head_dim=16 ff=32 vocab=50 ctx=64"
 
-static pith_status load(const char *words, pith_model **out, pith_error *err)
+static pith_status load(const char *words, pith_model **out, pith_error *why)
 {
     struct model_spec spec;
     char all[512];
     snprintf(all, sizeof(all), SMALL " %s", words);
     model_spec_default(&spec);
-    check(model_spec_parse(&spec, all, err), err);
-    check(model_make(&spec, in_folder("model.gguf"), err), err);
+    check(model_spec_parse(&spec, all, why), why);
+    check(model_make(&spec, in_folder("model.gguf"), why), why);
     *out = NULL;
-    return pith_model_load(in_folder("model.gguf"), NULL, out, err);
+    return pith_model_load(in_folder("model.gguf"), NULL, out, why);
 }
 
 TEST(each_mistake_has_its_sentence)
@@ -52,7 +52,7 @@ TEST(each_mistake_has_its_sentence)
                                         "(none, linear, yarn are)"},
     };
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
-        pith_error err = {0};
+        err = (pith_error){0};
         pith_model *model;
         if (load(mistakes[i].words, &model, &err) == PITH_OK)
             fail_msg("%s: loads", mistakes[i].words);
@@ -64,7 +64,6 @@ TEST(each_mistake_has_its_sentence)
 
 TEST(layers_are_told_as_they_are)
 {
-    pith_error err;
     pith_model *model;
     pith_layer_info layer;
     check(load("arch=gemma3 layers=7 window=9 base=50000", &model, &err), &err);
@@ -90,7 +89,6 @@ TEST(the_context_chooses_rope_factors)
 {
     pith_model_params params;
     pith_attention_info is_long, is_short;
-    pith_error err;
     pith_model *model, *other = NULL;
     check(load("arch=phi3 longrope=1 ctx_orig=32", &model, &err), &err);
     pith_model_get_attention(model, &is_long);
@@ -133,9 +131,7 @@ TEST(refuses_tensors_that_nothing_reads)
     };
     check_mistakes(mistakes, PI_LEN(mistakes));
     for (size_t i = 0; i < PI_LEN(fine); i++) {
-        pith_model *m = NULL;
-        pith_error err;
-        check(pith_model_load(changed(fine[i].words, &fine[i].c), NULL, &m, &err), &err);
+        pith_model *m = model_at(changed(fine[i].words, &fine[i].c));
         pith_model_free(m);
     }
 }

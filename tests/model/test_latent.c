@@ -12,7 +12,7 @@
 #include "pith/inspect.h"
 #include "policy/keep/learn/importance_target.h"
 #include "policy/keep/stats/stats.h"
-#include "seq_make.h"
+#include "status.h"
 
 TEST_GROUP(make_folder, remove_folder);
 
@@ -48,7 +48,6 @@ static void put_lane_keys(struct pi_gguf_writer *w, const struct pi_gguf *g)
         {"deepseek2.attention.key_length_mla", NOPE + N_ROT},
         {"deepseek2.attention.value_length_mla", VALUE},
     };
-    pith_error err;
     for (int64_t i = 0; i < g->n_kv; i++) {
         bool other = false;
         for (size_t k = 0; k < PI_LEN(keys); k++)
@@ -79,7 +78,6 @@ static void put_split(struct pi_gguf_writer *w, struct pi_new_file *file,
         v[HEADS * VALUE * RANK];
     static char names[2][64];
     const int64_t ne_k[4] = {NOPE, RANK, HEADS, 1}, ne_v[4] = {RANK, VALUE, HEADS, 1};
-    pith_error err;
     assert_int_equal(t->size, sizeof(both));
     memcpy(both, t->data, sizeof(both));
     split(both, k, v);
@@ -99,7 +97,6 @@ static void put_split(struct pi_gguf_writer *w, struct pi_new_file *file,
 static void put_all(struct pi_gguf_writer *w, struct pi_new_file *file, const struct pi_gguf *g,
                     bool writing)
 {
-    pith_error err;
     for (int64_t i = 0; i < g->n_tensor; i++) {
         const struct pi_gguf_tensor *t = &g->tensor[i];
         if (is_matrix(t->name))
@@ -117,7 +114,6 @@ static void make_newer(const char *older, const char *newer)
     struct pi_gguf g = {0};
     struct pi_gguf_writer w = {0};
     struct pi_new_file out = {0};
-    pith_error err;
     check(pi_file_map(older, &file, &err), &err);
     check(pi_gguf_parse(&g, file.data, file.size, "older", &err), &err);
     put_lane_keys(&w, &g);
@@ -135,23 +131,16 @@ static void make_newer(const char *older, const char *newer)
 
 static pith_engine *engine_of(const pith_model *m, const char *type)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.n_thread = 1;
-    params.page_len = 16;
-    params.kv_tokens = N_TOKEN;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(m, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        m,
+        (pith_engine_params){
+            .n_thread = 1, .page_len = 16, .kv_tokens = N_TOKEN, .type_k = type, .type_v = type});
 }
 
 /* The last tokens are evaluated alone, as generated ones are. */
 static void read_text(pith_seq *seq)
 {
     int32_t tokens[N_TOKEN];
-    pith_error err;
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
     check(pith_seq_eval(seq, tokens, N_TOKEN - 8, &err), &err);
@@ -161,9 +150,7 @@ static void read_text(pith_seq *seq)
 
 static uint64_t hash_of(const char *path)
 {
-    pith_model *m = NULL;
-    pith_error err;
-    check(pith_model_load(path, NULL, &m, &err), &err);
+    pith_model *m = model_at(path);
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     read_text(seq);
@@ -196,13 +183,11 @@ TEST(blocks_behind_the_layers_change_nothing)
 
 TEST(a_layer_has_one_lane_of_one_vector)
 {
-    pith_model *m = NULL;
     pith_model_info info;
     pith_attention_info attention;
     pith_kv_stats stats;
-    pith_error err;
     float key[RANK + N_ROT], value[RANK];
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_model_get_info(m, &info);
     pith_model_get_attention(m, &attention);
     assert_int_equal(info.n_head, HEADS);
@@ -254,10 +239,8 @@ static void look_at(void *user, const struct pi_pass_tap_rows *rows)
 
 TEST(a_tap_sees_the_vector_of_the_lane)
 {
-    pith_model *m = NULL;
-    pith_error err;
     struct seen seen = {0};
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, look_at, &seen, &err), &err);
@@ -281,15 +264,13 @@ static void add_queries(void *user, const struct pi_pass_tap_rows *rows)
 
 TEST(statistics_are_of_the_heads_queries)
 {
-    pith_model *m = NULL;
     pith_stats *stats = NULL;
     pith_calibrate_params params;
-    pith_error err;
     double sum[HEADS][RANK + N_ROT] = {{0}};
     int32_t tokens[N_TOKEN];
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (7 * i * i + i) % N_VOCAB;
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, add_queries, sum, &err), &err);
@@ -339,11 +320,9 @@ static double norm_of(const struct pi_layer *w, int32_t head, const float *v)
 TEST(takes_norms_of_values)
 {
     struct importance_gram *gram = NULL;
-    pith_model *m = NULL;
-    pith_error err;
     uint64_t rng = 5;
     float v[RANK];
-    check(pith_model_load(made(SHAPE), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE));
     check(importance_gram_create(m, 2, &gram, &err), &err);
     for (int32_t l = 0; l < 3; l++)
         for (int32_t h = 0; h < HEADS; h++) {
@@ -385,7 +364,6 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     char text[128];
     pith_engine_params_default(&params);
     params.n_thread = 1;
@@ -416,9 +394,7 @@ static uint64_t hash_under(const pith_model *m, const char *keep, const char *re
    smaller one is kept to, or changes the entries that are read. */
 TEST(budgets_that_hold_the_text_change_no_bit)
 {
-    pith_model *m = NULL;
-    pith_error err;
-    check(pith_model_load(made(SHAPE " layers=4"), NULL, &m, &err), &err);
+    pith_model *m = model_at(made(SHAPE " layers=4"));
     uint64_t full = hash_under(m, NULL, NULL, 0);
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
         if (hash_under(m, keeps[i], NULL, 100 * N_TOKEN) != full)

@@ -168,7 +168,7 @@ static int64_t memory_used(void)
 
 /* Loads the bytes through a file in memory. */
 static pith_status open_model(const struct bytes *b, bool vocab_only, pith_model **model,
-                              pith_error *err)
+                              pith_error *why)
 {
     char path[64];
     pith_model_params params;
@@ -179,33 +179,32 @@ static pith_status open_model(const struct bytes *b, bool vocab_only, pith_model
     pith_model_params_default(&params);
     params.n_thread = 1;
     params.vocab_only = vocab_only;
-    *err = (pith_error){0};
-    const pith_status status = pith_model_load(path, &params, model, err);
+    *why = (pith_error){0};
+    const pith_status status = pith_model_load(path, &params, model, why);
     close(fd);
     return status;
 }
 
 /* Frees the model again; its description may be wanted. */
 static pith_status load_and_tell(const struct bytes *b, bool vocab_only, pith_model_info *info,
-                                 pith_error *err)
+                                 pith_error *why)
 {
     pith_model *model = NULL;
-    const pith_status status = open_model(b, vocab_only, &model, err);
+    const pith_status status = open_model(b, vocab_only, &model, why);
     if (status == PITH_OK && info != NULL)
         pith_model_get_info(model, info);
     pith_model_free(model);
     return status;
 }
 
-static pith_status load(const struct bytes *b, bool vocab_only, pith_error *err)
+static pith_status load(const struct bytes *b, bool vocab_only, pith_error *why)
 {
-    return load_and_tell(b, vocab_only, NULL, err);
+    return load_and_tell(b, vocab_only, NULL, why);
 }
 
 TEST(whole_model_loads)
 {
     static struct bytes b;
-    pith_error err;
     put_model(&b, &(struct mistake){0});
     for (int vocab_only = 0; vocab_only <= 1; vocab_only++)
         if (load(&b, vocab_only, &err) != PITH_OK)
@@ -216,7 +215,6 @@ TEST(whole_model_loads)
 static uint64_t hash_of_weights(const struct mistake *m)
 {
     static struct bytes b;
-    pith_error err;
     pith_model *model = NULL;
     put_model(&b, m);
     if (open_model(&b, false, &model, &err) != PITH_OK)
@@ -237,7 +235,6 @@ TEST(whole_tensors_are_their_rows)
 TEST(refuses_weights_beyond_counting)
 {
     static struct bytes b;
-    pith_error err;
     put_model(&b, &(struct mistake){.huge = true});
     pith_model_info info = {0};
     if (load_and_tell(&b, true, &info, &err) != PITH_OK)
@@ -339,7 +336,6 @@ static const struct {
 TEST(each_mistake_has_its_sentence)
 {
     static struct bytes b;
-    pith_error err;
     const int64_t used = memory_used();
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
         put_model(&b, &mistakes[i].m);
@@ -383,7 +379,6 @@ TEST(damaged_models_are_safe)
 {
     static struct bytes whole, b;
     struct pi_gguf g;
-    pith_error err;
     uint64_t rng = 11;
     int n_refused = 0;
     const int64_t used = memory_used();
@@ -408,7 +403,6 @@ TEST(damaged_models_are_safe)
 TEST(each_allocation_may_fail)
 {
     static struct bytes b;
-    pith_error err;
     const int64_t used = memory_used();
     pith_status status = PITH_NOMEM;
     int64_t n = 0;

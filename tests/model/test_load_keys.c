@@ -23,7 +23,6 @@ static void begin(struct bytes *b, const char *key, uint32_t type)
 
 static void open_file(const struct bytes *b)
 {
-    pith_error err;
     memset(layers, 0, sizeof(layers));
     model = (struct pith_model){.arch = &pi_arch_llama, .layer = layers};
     model.hp.n_layer = N_LAYER;
@@ -31,18 +30,17 @@ static void open_file(const struct bytes *b)
         fail_msg("%s", err.message);
 }
 
-static void refused(pith_status status, const pith_error *err, const char *sentence)
+static void refused(pith_status status, const pith_error *why, const char *sentence)
 {
     assert_int_equal(status, PITH_FORMAT);
-    if (strcmp(err->message, sentence) != 0)
-        fail_msg("\"%s\" is not \"%s\"", err->message, sentence);
+    if (strcmp(why->message, sentence) != 0)
+        fail_msg("\"%s\" is not \"%s\"", why->message, sentence);
     pi_gguf_free(&model.gguf);
 }
 
 /* The layers' windows are a letter each: w or none. */
 static void windows_are(int32_t window, const char *wanted)
 {
-    pith_error err;
     if (pi_load_windows(&model, 8, 3, &err) != PITH_OK)
         fail_msg("%s", err.message);
     for (int32_t l = 0; l < N_LAYER; l++)
@@ -69,7 +67,6 @@ TEST(a_period_says_which_layers_have_windows)
 TEST(absent_keys_keep_their_presets)
 {
     static struct bytes b;
-    pith_error err;
     int32_t count = 5;
     float number = 0.5f;
     begin(&b, "llama.attention.sliding_window", PI_GGUF_U32);
@@ -99,7 +96,6 @@ TEST(an_array_says_which_layers_have_windows)
 TEST(each_mistake_names_its_key)
 {
     static struct bytes b;
-    pith_error err;
     begin(&b, PATTERN, PI_GGUF_ARRAY);
     put_u32(&b, PI_GGUF_U32);
     put_u64(&b, 2);

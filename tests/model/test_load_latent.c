@@ -36,9 +36,7 @@ TEST(the_keys_make_the_scale_of_scores)
          pow(1 + 0.0707 * s, 2) / sqrt(24)},
     };
     for (size_t i = 0; i < PI_LEN(files); i++) {
-        pith_model *m = NULL;
-        pith_error err;
-        check(pith_model_load(changed(files[i].words, &(struct change){0}), NULL, &m, &err), &err);
+        pith_model *m = model_at(changed(files[i].words, &(struct change){0}));
         assert_true(fabs((double)m->rope.magnitude - files[i].magnitude) < 1e-6);
         assert_true(fabs((double)m->hp.attn_scale - files[i].scale) < 1e-6);
         assert_int_equal(m->hp.latent.dim_key, 16);
@@ -50,9 +48,7 @@ TEST(the_keys_make_the_scale_of_scores)
 /* The router's rule where a file does not say one. */
 TEST(the_rule_of_the_router_has_a_preset)
 {
-    pith_model *m = NULL;
-    pith_error err;
-    check(pith_model_load(changed(NEW, &(struct change){0}), NULL, &m, &err), &err);
+    pith_model *m = model_at(changed(NEW, &(struct change){0}));
     assert_int_equal(m->hp.moe.gating, PI_MOE_SOFTMAX);
     assert_null(m->layer[1].moe.choice_bias);
     pith_model_free(m);
@@ -65,9 +61,7 @@ TEST(the_rule_of_the_router_has_a_preset)
 /* A count that a file has for each layer. */
 TEST(takes_a_count_for_each_layer)
 {
-    pith_model *m = NULL;
-    pith_error err;
-    check(pith_model_load(changed(NEW " ff_list=1", &(struct change){0}), NULL, &m, &err), &err);
+    pith_model *m = model_at(changed(NEW " ff_list=1", &(struct change){0}));
     assert_int_equal(m->hp.moe.n_ff, 32);
     pith_model_free(m);
 }

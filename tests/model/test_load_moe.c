@@ -47,9 +47,7 @@ TEST(absent_keys_have_presets)
         {OSS, {0}, {8, 2, 1, 1, 32, 0, PI_MOE_SOFTMAX_CHOSEN, PI_MOE_OAI, false, 1}},
     };
     for (size_t i = 0; i < PI_LEN(files); i++) {
-        pith_model *m = NULL;
-        pith_error err;
-        check(pith_model_load(changed(files[i].words, &files[i].c), NULL, &m, &err), &err);
+        pith_model *m = model_at(changed(files[i].words, &files[i].c));
         const struct pi_moe_rule *got = &m->hp.moe, *want = &files[i].rule;
         assert_int_equal(got->n_expert, want->n_expert);
         assert_int_equal(got->n_used, want->n_used);
@@ -70,7 +68,6 @@ TEST(counts_the_bytes_that_a_token_reads)
 {
     pith_model_info info;
     pith_model *m = NULL;
-    pith_error err;
     check(
         pith_model_load(changed(GLM " layers=3 mtp=1 lead=1", &(struct change){0}), NULL, &m, &err),
         &err);

@@ -23,6 +23,7 @@
 
 #include "model_maker.h"
 #include "testing.h"
+#include "status.h"
 
 #define GOLDEN PITH_SOURCE_DIR "/tests/golden/"
 #define MAX_IDS 512
@@ -35,12 +36,6 @@
 
 static const char *golden; /* name of the file */
 static const char *lacks;  /* a vocabulary that cases were left out for; NULL: none */
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 struct golden_row {
     int32_t pos;
@@ -253,7 +248,7 @@ static bool compare_row(void *user, pith_seq *seq, int32_t pos, const float *log
 
 static void evaluate(struct golden_case *c, const char *path)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_model *model;
     pith_engine *engine;
     pith_seq *seq;
@@ -262,7 +257,7 @@ static void evaluate(struct golden_case *c, const char *path)
     pith_model_params loading;
     pith_model_params_default(&loading);
     loading.n_ctx = c->n_id; /* llama.cpp's context is as long, to the next 256 */
-    must(pith_model_load(path, &loading, &model, &err), &err);
+    check(pith_model_load(path, &loading, &model, &err), &err);
     pith_model_get_info(model, &info);
     pith_engine_params_default(&params);
     params.type_k = params.type_v = "f32";
@@ -270,11 +265,11 @@ static void evaluate(struct golden_case *c, const char *path)
     params.chunk = 64;
     params.page_len = 16;
     params.kv_tokens = c->n_id;
-    must(pith_engine_create(model, &params, &engine, &err), &err);
-    must(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
     struct on_row on = {c, info.n_vocab};
     pith_batch_item item = {seq, c->ids, c->n_id, PITH_LOGITS_ALL, compare_row, &on, 0};
-    must(pith_batch_eval(engine, &item, 1, NULL, NULL, &err), &err);
+    check(pith_batch_eval(engine, &item, 1, NULL, NULL, &err), &err);
     pith_seq_free(seq);
     pith_engine_free(engine);
     pith_model_free(model);
@@ -294,11 +289,11 @@ static void set_tolerance(struct golden_case *c, const struct model_spec *spec)
 static int32_t run_case(struct golden_case *c)
 {
     struct model_spec spec;
-    pith_error err = {0};
+    err = (pith_error){0};
     char path[64];
     snprintf(path, sizeof(path), "test_logits_%d.gguf", (int)getpid());
     model_spec_default(&spec);
-    must(model_spec_parse(&spec, c->words, &err), &err);
+    check(model_spec_parse(&spec, c->words, &err), &err);
     if (c->vocab[0] != '\0') {
         static char name[96];
         snprintf(name, sizeof(name), "tokenizer/%s", c->vocab);
@@ -310,7 +305,7 @@ static int32_t run_case(struct golden_case *c)
         }
         snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", vocab);
     }
-    must(model_make(&spec, path, &err), &err);
+    check(model_make(&spec, path, &err), &err);
     set_tolerance(c, &spec);
     evaluate(c, path);
     unlink(path);

@@ -19,7 +19,6 @@ static pith_model *load(const char *template)
     close(fd);
     write_with_template(NANO, path, template);
     pith_model *model;
-    pith_error err;
     pith_model_params params;
     pith_model_params_default(&params);
     params.vocab_only = true;
@@ -33,7 +32,6 @@ static pith_prompt *make(const pith_model *model, const char *json, uint32_t fla
 {
     pith_chat_params params;
     pith_prompt *prompt = NULL;
-    pith_error err;
     pith_chat_params_default(&params);
     params.json = json;
     params.json_len = strlen(json);
@@ -121,7 +119,6 @@ static int32_t count_bos(const pith_model *model, const char *json, uint32_t fla
     int32_t ids[512], n = 0, found = 0;
     char text[2048];
     size_t len = 0, want;
-    pith_error err;
     assert_int_equal(pith_prompt_tokenize(model, prompt, flags, NULL, 0, &n, &err), PITH_RANGE);
     assert_int_equal(pith_prompt_tokenize(model, prompt, flags, ids, 512, &n, &err), PITH_OK);
     for (int32_t i = 0; i < n; i++)
@@ -211,7 +208,7 @@ static void refuse(const char *template, const char *json, pith_status want, con
     pith_model *model = load(template);
     pith_chat_params params;
     pith_prompt *prompt = NULL;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_chat_params_default(&params);
     params.json = json;
     params.json_len = strlen(json);

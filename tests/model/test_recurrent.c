@@ -10,7 +10,7 @@
 #include "kv_check.h"
 #include "mem_used.h"
 #include "model_maker.h"
-#include "seq_make.h"
+#include "status.h"
 
 #define N_TOKEN 90
 #define N_VOCAB 61
@@ -27,7 +27,6 @@ static int32_t tokens[N_TOKEN];
 static const char *make(const char *words, const char *name)
 {
     struct model_spec spec;
-    pith_error err;
     model_spec_default(&spec);
     check(model_spec_parse(&spec, words, &err), &err);
     check(model_make(&spec, in_folder(name), &err), &err);
@@ -105,7 +104,6 @@ TEST(each_mistake_has_its_sentence)
     for (size_t i = 0; i < PI_LEN(mistakes); i++) {
         const struct mistake *m = &mistakes[i];
         pith_model *none = NULL;
-        pith_error err;
         memcpy(wrong, right, size);
         uint8_t *at = find(wrong, size, m->name);
         if (m->value < 0)
@@ -126,10 +124,8 @@ TEST(each_mistake_has_its_sentence)
 TEST(an_array_says_which_layers_are_recurrent)
 {
     size_t size;
-    pith_model *m = NULL;
-    pith_error err;
     uint8_t *bytes = read_file(make(SMALL " listed=1 interval=2", "list.gguf"), &size);
-    check(pith_model_load(in_folder("list.gguf"), NULL, &m, &err), &err);
+    pith_model *m = model_at(in_folder("list.gguf"));
     assert_int_equal(m->hp.n_layer_kv, 2);
     assert_int_equal(m->kv_layer[0], 1);
     assert_int_equal(m->kv_layer[1], 3);
@@ -150,7 +146,6 @@ TEST(an_array_says_which_layers_are_recurrent)
 static int64_t estimate(int32_t n_token)
 {
     pith_engine_params params;
-    pith_error err;
     int64_t bytes;
     pith_engine_params_default(&params);
     params.page_len = PAGE_LEN;
@@ -170,7 +165,7 @@ TEST(tells_layers_and_bytes_of_states)
 
 /* ---- the memory ---- */
 
-static pith_status try_engine(int64_t kv_bytes, pith_engine **out, pith_error *err)
+static pith_status try_engine(int64_t kv_bytes, pith_engine **out, pith_error *why)
 {
     pith_engine_params params;
     pith_engine_params_default(&params);
@@ -178,13 +173,12 @@ static pith_status try_engine(int64_t kv_bytes, pith_engine **out, pith_error *e
     params.n_thread = 1;
     params.page_len = PAGE_LEN;
     params.kv_bytes = kv_bytes;
-    return pith_engine_create(model, &params, out, err);
+    return pith_engine_create(model, &params, out, why);
 }
 
 static pith_engine *engine_make(int64_t kv_bytes)
 {
     pith_engine *e = NULL;
-    pith_error err;
     check(try_engine(kv_bytes, &e, &err), &err);
     return e;
 }
@@ -199,7 +193,6 @@ static void check_account(const pith_engine *e)
 
 static void read_on(pith_seq *seq, int32_t n)
 {
-    pith_error err;
     int32_t from = pith_seq_length(seq);
     check(pith_seq_eval(seq, tokens + from, n - from, &err), &err);
     check_account(seq->engine);
@@ -214,7 +207,6 @@ TEST(goes_back_to_kept_states)
 {
     pith_engine *e = engine_make(4 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
-    pith_error err;
     read_on(seq, N_TOKEN);
     uint64_t wanted = hash_of(seq);
     expect(pith_seq_truncate(seq, KEPT - 1, &err), &err, PITH_UNSUPPORTED,
@@ -245,7 +237,6 @@ TEST(keeps_states_denser_towards_the_end)
 {
     pith_engine *e = engine_make(8 * estimate(N_TOKEN));
     pith_seq *seq = seq_make(e);
-    pith_error err;
     for (int32_t n = 30; n <= 450; n += 30)
         check(pith_seq_eval(seq, tokens, 30, &err), &err);
     int32_t before = pith_seq_length(seq), n_found = 0, at;
@@ -265,7 +256,6 @@ TEST(holds_the_budget_to_a_byte)
     int64_t whole = estimate(N_TOKEN), state_bytes = estimate(0);
     pith_engine *e = NULL;
     pith_kv_stats stats;
-    pith_error err;
     expect(try_engine(state_bytes, &e, &err), &err, PITH_INVALID,
            "and a recurrent state of 24192)");
     for (int64_t less = 0; less < 2; less++) {
@@ -295,7 +285,6 @@ TEST(kept_states_give_way)
     pith_engine *e = engine_make(2 * whole);
     pith_seq *seq = seq_make(e), *other = seq_make(e);
     pith_kv_stats stats;
-    pith_error err;
     read_on(seq, N_TOKEN);
     uint64_t wanted = hash_of(seq);
     pith_engine_kv_stats(e, &stats);
@@ -328,7 +317,6 @@ TEST(goes_back_to_the_only_state_that_fits)
 {
     pith_engine *e = engine_make(estimate(N_TOKEN) + estimate(1));
     pith_seq *seq = seq_make(e), *other = seq_make(e);
-    pith_error err;
     read_on(seq, N_TOKEN);
     uint64_t wanted = hash_of(seq);
     check(pith_seq_truncate(seq, KEPT, &err), &err);
@@ -347,23 +335,15 @@ TEST(a_file_holds_the_state)
     pith_model *narrow = NULL;
     pith_engine *e = engine_make(4 * estimate(N_TOKEN)), *f = NULL;
     pith_seq *seq = seq_make(e), *loaded = NULL;
-    pith_engine_params params;
-    pith_error err;
     read_on(seq, 50);
     check(pith_seq_save(seq, in_folder("seq"), &err), &err);
     make(SMALL " delta_values=4", "narrow.gguf");
     check(pith_model_load(in_folder("narrow.gguf"), NULL, &narrow, &err), &err);
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    check(pith_engine_create(narrow, &params, &f, &err), &err);
+    f = engine_with(narrow, (pith_engine_params){.page_len = PAGE_LEN});
     expect(pith_seq_load(f, in_folder("seq"), &loaded, &err), &err, PITH_INVALID,
            "the recurrent layers' state has 24192 bytes, and the engine's");
     pith_engine_free(f);
     pith_model_free(narrow);
-    size_t size;
-    uint8_t *bytes = read_file(in_folder("seq"), &size);
-    assert_int_equal(bytes[8], 7); /* version */
-    free(bytes);
     pith_seq_free(seq);
     seq = seq_make(e);
     check(pith_seq_save(seq, in_folder("empty"), &err), &err);
@@ -393,17 +373,11 @@ static const struct {
 /* The hash of a text's last logits, read in two evaluations. */
 static uint64_t read_with(const char *keep, const char *read, int32_t chunk, int64_t *evicted)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
     pith_keep_stats stats;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = 1;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    pith_engine *e = engine_with(
+        model,
+        (pith_engine_params){
+            .chunk = chunk, .n_thread = 1, .page_len = PAGE_LEN, .keep = keep, .read = read});
     pith_seq *seq = seq_make(e);
     read_on(seq, 70);
     read_on(seq, N_TOKEN);
@@ -438,7 +412,6 @@ TEST(policies_leave_states_alone)
 static void start(void)
 {
     uint64_t seed = 5;
-    pith_error err;
     make_folder();
     check(pith_model_load(make(SMALL, "model.gguf"), NULL, &model, &err), &err);
     for (int32_t i = 0; i < N_TOKEN; i++)

@@ -46,7 +46,6 @@ TEST_GROUP(set_up, remove_folder);
 static void make(const char *words)
 {
     struct model_spec spec;
-    pith_error err;
     char all[512];
     snprintf(all, sizeof(all), SHAPE "%s", words);
     model_spec_default(&spec);
@@ -59,7 +58,6 @@ static pith_model *load(const char *cache, int32_t n_thread)
 {
     pith_model_params params;
     pith_model *model = NULL;
-    pith_error err;
     pith_model_params_default(&params);
     params.cache_weights = cache;
     params.n_thread = n_thread;
@@ -78,15 +76,8 @@ static bool is_mapped(const pith_model *model)
 static uint64_t hash_of(const pith_model *model)
 {
     static const int32_t tokens[] = {3, 1, 41, 59, 26, 53, 58, 97};
-    pith_engine_params params;
-    pith_engine *engine = NULL;
-    pith_seq *seq = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.n_thread = 1;
-    params.kv_tokens = 16;
-    check(pith_engine_create(model, &params, &engine, &err), &err);
-    check(pith_seq_create(engine, &seq, &err), &err);
+    pith_engine *engine = engine_with(model, (pith_engine_params){.n_thread = 1, .kv_tokens = 16});
+    pith_seq *seq = seq_make(engine);
     check(pith_seq_eval(seq, tokens, (int32_t)PI_LEN(tokens), &err), &err);
     uint64_t hash = pith_logits_hash(pith_seq_logits(seq), N_VOCAB);
     pith_seq_free(seq);
@@ -109,7 +100,6 @@ static uint64_t load_and_hash(const char *cache, int32_t n_thread, bool *mapped)
 static uint8_t *read_file(const char *name, size_t *size)
 {
     struct pi_file file = {0};
-    pith_error err;
     check(pi_file_map(in_folder(name), &file, &err), &err);
     uint8_t *copy = malloc(file.size);
     assert_non_null(copy);
@@ -309,7 +299,7 @@ TEST(failing_memory_is_told)
     params.n_thread = 1;
     for (int64_t n = 1; n < 2000; n++) {
         pith_model *model = NULL;
-        pith_error err = {0};
+        err = (pith_error){0};
         unlink(in_folder("model.gguf.packed"));
         pi_mem_fail_at(n, true);
         pith_status status = pith_model_load(in_folder("model.gguf"), &params, &model, &err);
@@ -334,7 +324,6 @@ TEST(a_cancelled_load_leaves_no_file)
 {
     pith_model_params params;
     pith_model *model = NULL;
-    pith_error err;
     make("type=F32");
     unlink(in_folder("model.gguf.packed"));
     pith_model_params_default(&params);

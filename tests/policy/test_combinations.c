@@ -201,7 +201,6 @@ static int32_t next_of(const pith_seq *seq)
 /* Tokens [from, to) of the sequence's output. */
 static void say(pith_seq *seq, int32_t from, int32_t to, int32_t *said)
 {
-    pith_error err;
     for (int32_t i = from; i < to; i++) {
         said[i] = next_of(seq);
         check(pith_seq_eval(seq, &said[i], 1, &err), &err);
@@ -210,7 +209,6 @@ static void say(pith_seq *seq, int32_t from, int32_t to, int32_t *said)
 
 static pith_seq *read_prompt(pith_engine *e)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, N_PROMPT, &err), &err);
     check(pith_seq_eval(seq, tokens, N_PROMPT, &err), &err);
@@ -273,7 +271,6 @@ static void share_prefix(const struct cell *c, pith_engine *e)
 static void fork_in_two(const struct cell *c, pith_engine *e)
 {
     int32_t alone[N_STEP], a[N_STEP], b[N_STEP];
-    pith_error err;
     pith_seq *seq = read_prompt(e), *fork = NULL;
     say(seq, 0, N_STEP, alone);
     pith_seq_free(seq);
@@ -297,7 +294,6 @@ static void preempt(const struct cell *c, pith_engine *e)
     static struct ask asks[2];
     static struct heard alone[2];
     pith_scheduler_params params;
-    pith_error err;
     pith_scheduler_params_default(&params);
     params.max_preempt = 1000;
     for (int32_t i = 0; i < 2; i++) {
@@ -333,7 +329,6 @@ static void save_and_load(const struct cell *c, pith_engine *e)
     pith_engine_params params = params_of(c);
     pith_engine *other = NULL;
     pith_seq *seq = read_prompt(e), *loaded = NULL;
-    pith_error err;
     close(mkstemp(path));
     say(seq, 0, N_SAID, said);
     check(pith_seq_save(seq, path, &err), &err);
@@ -379,11 +374,11 @@ static void draft_tokens(const struct cell *c, pith_engine *e)
 
 /* ---- cells ---- */
 
-static void expect_refusal(const struct cell *c, pith_status status, const pith_error *err,
+static void expect_refusal(const struct cell *c, pith_status status, const pith_error *why,
                            const pith_error *expected)
 {
-    if (status != expected->status || strcmp(err->message, expected->message) != 0)
-        fail_msg("%s: \"%s\" instead of \"%s\"", c->title, status != PITH_OK ? err->message : "",
+    if (status != expected->status || strcmp(why->message, expected->message) != 0)
+        fail_msg("%s: \"%s\" instead of \"%s\"", c->title, status != PITH_OK ? why->message : "",
                  expected->message);
 }
 
@@ -392,7 +387,6 @@ static void refuse(const struct cell *c, pith_engine *e, const pith_error *expec
 {
     pith_scheduler *s = NULL;
     pith_seq *seq = NULL;
-    pith_error err;
     if (c->use == PITH_USE_FILE) {
         seq = read_prompt(e);
         expect_refusal(c, pith_seq_save(seq, "/tmp/pith-never", &err), &err, expected);
@@ -415,7 +409,7 @@ static void run_cell(const struct cell *c)
         evaluate, share_prefix, fork_in_two, preempt, save_and_load, draft_tokens};
     pith_engine_params params = params_of(c);
     pith_engine *e = NULL;
-    pith_error err, expected;
+    pith_error expected;
     pith_status fits = pith_policies_fit(&params, c->use, &expected);
     bool refused = strncmp(c->says, "no ", 3) == 0;
     if (refused != (fits != PITH_OK) || (strcmp(c->says, "yes") == 0) != !expected.message[0])
@@ -499,7 +493,6 @@ TEST(pairs_allow_the_uses_that_the_page_says)
             for (int32_t j = 0; pith_policy_get((pith_verb)v, j, &other) == PITH_OK; j++)
                 for (int use = PITH_USE_PREFIX; use < PITH_N_USE; use++) {
                     struct cell both = {0}, with = {0}, alone = {0};
-                    pith_error err;
                     option(PITH_KEEP, keep.name, both.text[PITH_KEEP], sizeof(both.text[0]));
                     option((pith_verb)v, other.name, both.text[v], sizeof(both.text[0]));
                     with.value[PITH_KEEP] = both.value[PITH_KEEP] = both.text[PITH_KEEP];
@@ -523,7 +516,6 @@ TEST(policies_that_need_files_say_so)
         for (int32_t i = 0; pith_policy_get((pith_verb)v, i, &policy) == PITH_OK; i++) {
             struct cell c = {0};
             pith_engine *e = NULL;
-            pith_error err;
             option((pith_verb)v, policy.name, c.text[v], sizeof(c.text[v]));
             char *comma = policy.file[0] != '\0' ? strrchr(c.text[v], ',') : NULL;
             if (comma != NULL)
@@ -544,7 +536,6 @@ static void setup(void)
     pith_importance_text texts[2] = {{tokens, 96}, {tokens + 200, 96}};
     pith_stats *stats = NULL;
     pith_projection *basis = NULL;
-    pith_error err;
     int32_t n;
     model_load(29);
     read_page();

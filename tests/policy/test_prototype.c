@@ -11,6 +11,7 @@
 
 #include "folder.h"
 #include "pith/calibrate.h"
+#include "json_read.h"
 
 #include <facts.h>
 
@@ -189,7 +190,6 @@ static const char *calibrate(const pith_model *model, bool answers)
     pith_engine_params engine_params;
     pith_engine *engine;
     pith_stats *stats;
-    pith_error err;
     int32_t n_range = 0;
     for (int32_t c = 0; c < N_TEXT; c++) {
         struct text t;
@@ -226,20 +226,11 @@ struct measured {
     double score, start, middle, end;
 };
 
-static double figure(const json_t *result, const char *key)
-{
-    const json_t *value = json_object_get(json_object_get(result, "summary"), key);
-    if (!json_is_number(value))
-        fail_msg("the summary has no %s", key);
-    return json_number_value(value);
-}
-
 static struct measured measure(const pith_model *model, const char *items, const char *keep)
 {
     struct eval_setup setup = {.model = model};
     struct eval_facts_params p = {.path = items};
     json_t *result = NULL;
-    pith_error err;
     pith_engine_params_default(&setup.engine);
     setup.engine.n_thread = 1;
     setup.engine.keep = keep;
@@ -265,7 +256,6 @@ static void expect_within(const char *what, double value, double low, double hig
 TEST(half_the_entries_score_as_another_implementation_says)
 {
     pith_model *model;
-    pith_error err;
     char keep[320];
     const char *path = test_data_find(MODEL);
     if (path == NULL)

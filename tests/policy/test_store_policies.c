@@ -65,7 +65,6 @@ static pith_engine *engine_of(size_t m, const char *keep, const char *read, cons
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
@@ -90,7 +89,6 @@ static void make_models(void)
         char path[64] = "/tmp/pith-store-XXXXXX";
         struct model_spec spec;
         pith_projection *p = NULL;
-        pith_error err;
         close(mkstemp(path));
         model_spec_default(&spec);
         check(model_spec_parse(&spec, shapes[m], &err), &err);
@@ -128,9 +126,7 @@ static bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float *logit
 /* A prompt and steps; hashes [N_TOKEN]. */
 static pith_seq *run(pith_engine *e, uint64_t *hashes)
 {
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     for (int32_t i = 0, n; i < N_TOKEN; i += n) {
         n = i == 0 ? N_PROMPT : 1;
         pith_batch_item item = {.seq = seq,
@@ -160,7 +156,6 @@ static void check_budgets(pith_seq *seq, const char *text)
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
     const struct keep_point at = {N_TOKEN, 0, 0.0};
     int32_t before[4] = {0}, after[4] = {0}, most[4] = {0};
-    pith_error err;
     for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
         before[i / g->n_head] += lane_len(seq, i / g->n_head, i % g->n_head);
         most[i / g->n_head] += keep_lane_budget_at(c, i / g->n_head, i % g->n_head, at);
@@ -268,7 +263,6 @@ static char stats_path[64];
 static void make_stats(int32_t dim)
 {
     struct pith_stats *s;
-    pith_error err;
     uint64_t rng = 3;
     check(stats_new(&s, &err), &err);
     s->n_layer = 1;
@@ -301,7 +295,6 @@ static bool score(const struct keep_policy *policy, const struct kv_seq *kv,
     struct policy_model whole = *of_cache, *facts = &whole;
     struct pith_stats *stats = NULL;
     struct keep_config c;
-    pith_error err;
     void *data = NULL;
     int32_t pos[N_ENTRY];
     bool evictable[N_ENTRY];
@@ -346,7 +339,6 @@ static struct kv_seq *fill(struct kv_cache *cache, const struct kv_seq *from, in
 {
     struct kv_seq *kv;
     float k[DIM_MOST], v[DIM_MOST];
-    pith_error err;
     check(kv_seq_create(cache, &kv, &err), &err);
     check(kv_seq_reserve(kv, N_ENTRY, &err), &err);
     for (int32_t i = 0; i < N_ENTRY; i++)

@@ -69,7 +69,6 @@ TEST(each_policy_implies_its_traits)
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
         pith_engine *e = NULL;
-        pith_error err;
         check(pith_engine_create(model, &params, &e, &err), &err);
         const struct engine_traits *t = &e->traits;
         check_flag(i, "remembers", 'r', t->remembers);
@@ -94,7 +93,6 @@ TEST(estimates_and_reservations_are_one_number)
     for (size_t i = 0; i < PI_LEN(lines); i++) {
         pith_engine_params params = params_of(i);
         pith_engine *e = NULL;
-        pith_error err;
         check(pith_engine_create(model, &params, &e, &err), &err);
         for (int32_t n = 1; n < 2000; n += 333) {
             int64_t estimate;
@@ -118,7 +116,6 @@ TEST(refuses_pairs_that_exclude_each_other)
     for (size_t i = 0; i < PI_LEN(pairs); i++) {
         pith_engine_params params = params_of(0);
         pith_engine *e = NULL;
-        pith_error err;
         params.keep = pairs[i].keep;
         params.read = pairs[i].read;
         int64_t estimate;

@@ -307,7 +307,6 @@ TEST(failing_memory_publishes_less)
     struct kv_cache *kv = kv_check_cache(&geometry, N_PAGE);
     struct prefix_cache *cache = NULL;
     static int32_t text[200 * LEN + 1];
-    pith_error err;
     int32_t n_found, n_there = 0, n_short = 0;
     fill_text(text, 200 * LEN + 1, 13);
     int64_t before = pi_mem_used(PI_MEM_OTHER), n = 0;

@@ -74,7 +74,6 @@ TEST(every_end_is_as_alone)
     static struct ask asks[6];
     static struct heard alone[6][4];
     int32_t ids[64], n;
-    pith_error err;
     check(pith_tokenize(model, question, strlen(question), PITH_TOKENIZE_BOS, ids, 64, &n, &err),
           &err);
     pith_engine *e = engine_make(NULL, 32, 1, 4096);
@@ -146,7 +145,6 @@ TEST(a_caller_may_stop_an_answer)
 static void expect_params(pith_engine *e, const pith_scheduler_params *params, const char *word)
 {
     pith_scheduler *s = NULL;
-    pith_error err;
     expect(pith_scheduler_create(e, params, &s, &err), &err, PITH_INVALID, word);
     assert_null(s);
 }
@@ -169,7 +167,6 @@ TEST(refuses_bad_parameters)
 
     pith_engine_params params;
     pith_scheduler *s = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.keep = "knorm:budget=64,slack=16";
     params.recall = "text";
@@ -181,7 +178,6 @@ TEST(refuses_bad_parameters)
 static void expect_refused(pith_scheduler *s, const struct ask *ask, pith_status status,
                            const char *word)
 {
-    pith_error err;
     int64_t id = -5;
     expect(pith_scheduler_submit(s, &ask->request, &id, &err), &err, status, word);
     assert_int_equal(id, -5);
@@ -301,7 +297,6 @@ TEST(runs_by_priority_and_arrival)
 
 static void step(pith_scheduler *s)
 {
-    pith_error err;
     check(pith_scheduler_step(s, NULL, &err), &err);
 }
 
@@ -324,7 +319,6 @@ TEST(cancels_in_every_state)
     pith_scheduler_params params;
     pith_engine_params engine;
     pith_engine *e;
-    pith_error err;
     pith_engine_params_default(&engine);
     engine.n_thread = 1;
     engine.page_len = 16;
@@ -422,7 +416,6 @@ struct chain {
 static bool chain_token(void *user, const pith_answer_token *t)
 {
     struct chain *c = user;
-    pith_error err;
     bool idle;
     c->n_token += t->token >= 0;
     expect(pith_scheduler_step(c->s, &idle, &err), &err, PITH_BUSY, "step");
@@ -474,7 +467,6 @@ static void refuse_done(void *user, const pith_answer_result *result)
 {
     struct chain *c = user;
     struct ask next;
-    pith_error err;
     assert_int_equal(result->status, PITH_CANCELLED);
     assert_non_null(strstr(result->message, "freed"));
     ask_init(&next, 0, 5, 3, 0.0f);
@@ -509,7 +501,6 @@ TEST(waits_for_work_and_no_longer)
 {
     static struct ask ask;
     bool idle = false;
-    pith_error err;
     pith_engine *e = engine_make(NULL, 32, 1, 512);
     pith_scheduler *s = scheduler_make(e, NULL);
     assert_false(pith_scheduler_wait(s, 0.0));

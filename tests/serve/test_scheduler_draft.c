@@ -17,7 +17,6 @@ static int32_t n_text;
 
 static void setup(void)
 {
-    pith_error err;
     model_load(73);
     check(pith_tokenize(model, TEXT, strlen(TEXT), PITH_TOKENIZE_BOS, text, 256, &n_text, &err),
           &err);
@@ -49,7 +48,6 @@ static void run_asks(pith_engine *e, const pith_draft_params *draft, int32_t n_s
     static struct ask asks[N_ASK];
     static struct heard alone[N_ASK];
     pith_scheduler_params params;
-    pith_error err;
     bool idle = false;
     pith_scheduler_params_default(&params);
     params.draft = draft;
@@ -208,7 +206,6 @@ TEST(refuses_policies_that_overwrite)
 {
     pith_scheduler *s = NULL;
     pith_scheduler_params params;
-    pith_error err;
     pith_draft_params draft = always(7);
     pith_scheduler_params_default(&params);
     params.draft = &draft;

@@ -242,7 +242,6 @@ static void fill(struct sim *m, pith_scheduler *s, uint64_t *rng)
         struct one *r = &m->r[i];
         pith_generate_params params;
         pith_request request;
-        pith_error err;
         r->prompt = 1 + (int32_t)rng_below(rng, 70);
         r->generate = 1 + (int32_t)rng_below(rng, 60);
         r->known = r->prompt;
@@ -271,7 +270,6 @@ static int64_t compare_steps(uint64_t seed)
     int64_t n_preempted = 0;
     pith_scheduler_params params;
     pith_kv_stats kv;
-    pith_error err;
     m.n = 4 + (int32_t)rng_below(&rng, REQUEST_MAX - 4);
     m.n_block = 9 + (int32_t)rng_below(&rng, 16);
     m.budget = 8 + (int32_t)rng_below(&rng, 60);
@@ -325,18 +323,12 @@ TEST(agrees_with_a_plain_model_step_by_step)
 
 static pith_engine *engine_of(const char *keep, const char *read, int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = 64;
-    params.n_thread = 1;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = 64,
+                                                   .n_thread = 1,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = PAGE_LEN,
+                                                   .keep = keep,
+                                                   .read = read});
 }
 
 static void make_asks(struct ask *asks, struct heard *alone, pith_engine *e)
@@ -460,7 +452,6 @@ TEST(looser_sharing_comes_before_putting_back)
     pith_scheduler_params params;
     pith_engine *e = NULL;
     pith_logit_bias bias = {.bias = 6.0f}; /* of a line's end, for steps to end */
-    pith_error err;
     int32_t n;
     check(pith_tokenize(model, "\n", 1, 0, &bias.token, 1, &n, &err), &err);
     pith_engine_params_default(&engine);

@@ -21,7 +21,6 @@ static struct stats_importance *make_importance(void)
                                      .n_feature = model->hp.dim_k + 2,
                                      .n_quantile = 1};
     struct stats_importance *m = NULL;
-    pith_error err;
     uint64_t rng = 4;
     check(stats_importance_create(&shape, &m, &err), &err);
     int32_t n = shape.n_lane * shape.n_feature;
@@ -37,7 +36,6 @@ static struct stats_importance *make_importance(void)
 static void setup(void)
 {
     pith_stats *stats = NULL;
-    pith_error err;
     model_load(72);
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     strcpy(stats_path, "/tmp/pith-sched-XXXXXX");
@@ -69,7 +67,6 @@ static pith_engine *engine_of(const struct setting *c, int32_t chunk, int32_t kv
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = 1;
@@ -104,7 +101,6 @@ static void make_ask(struct ask *ask, int32_t i)
 /* Steps until there is nothing to do; at random a request has to give way in between. */
 static void run_disturbed(pith_scheduler *s, uint64_t seed)
 {
-    pith_error err;
     for (bool idle = false; !idle;) {
         check(pith_scheduler_step(s, &idle, &err), &err);
         if (!idle && rng_below(&seed, 6) == 0)
@@ -281,7 +277,6 @@ TEST(share_policies_answer_as_alone)
         {.share = "random:share=0.5", .type = "q8_0"},
         {.share = "memshare:step=0.1,block=100,relative=2", .keep = "knorm:budget=64,slack=64"},
     };
-    pith_error err;
     int32_t n;
     check(pith_tokenize(model, "\n", 1, 0, &bias.token, 1, &n, &err), &err);
     bias.bias = 6.0f;

@@ -20,7 +20,6 @@ static char stats_path[64];
 static void setup(void)
 {
     pith_stats *stats = NULL;
-    pith_error err;
     model_load(81);
     pith_engine *e = engine_make(NULL, 64, 1, 2048);
     strcpy(stats_path, "/tmp/pith-slots-XXXXXX");
@@ -42,19 +41,13 @@ TEST_GROUP(setup, teardown);
 static pith_engine *engine_of(const char *keep, const char *recall, const char *read,
                               int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = 64;
-    params.n_thread = 1;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.recall = recall;
-    params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = 64,
+                                                   .n_thread = 1,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = PAGE_LEN,
+                                                   .keep = keep,
+                                                   .recall = recall,
+                                                   .read = read});
 }
 
 /* ---- conversations ---- */
@@ -89,7 +82,6 @@ static void check_turn(pith_engine *lone, struct talk *t, const struct ask *ask,
 {
     static struct heard alone;
     pith_generate_result result;
-    pith_error err;
     const struct heard *got = &ask->answer[0];
     bool fresh = t->alone == NULL;
     if (fresh)
@@ -228,7 +220,6 @@ TEST(the_second_of_a_slot_waits_for_the_first)
     pith_engine *e = engine_of(NULL, NULL, NULL, 1000);
     pith_scheduler *s = scheduler_make(e, NULL);
     pith_item_state states[3];
-    pith_error err;
     uint64_t rng = 3;
     memset(&talk, 0, sizeof(talk));
     say(&talk, &rng, 60);
@@ -391,7 +382,6 @@ TEST(what_waits_in_host_memory_is_cut_saved_and_erased)
     pith_scheduler_params params;
     pith_engine *e = engine_of(NULL, NULL, NULL, 200);
     pith_engine *lone = engine_of(NULL, NULL, NULL, 1024);
-    pith_error err;
     uint64_t rng = 31;
     int32_t n;
     close(mkstemp(path));
@@ -438,7 +428,6 @@ TEST(a_slot_goes_to_a_file_and_back)
         pith_engine *e = engine_of(keeps[k], NULL, NULL, 600);
         pith_engine *lone = engine_of(keeps[k], NULL, NULL, 600);
         pith_scheduler *s = scheduler_make(e, NULL);
-        pith_error err;
         uint64_t rng = 11;
         int32_t n = 0, n_held;
         memset(&talk, 0, sizeof(talk));
@@ -482,7 +471,6 @@ TEST(what_came_from_a_file_is_swapped_and_reads_on)
     pith_scheduler_params params;
     pith_engine *e = engine_of(NULL, NULL, NULL, 1000);
     pith_engine *lone = engine_of(NULL, NULL, NULL, 1000);
-    pith_error err;
     uint64_t rng = 19;
     memset(&talk, 0, sizeof(talk));
     close(mkstemp(path));
@@ -683,7 +671,6 @@ TEST(a_cancelled_prompt_leaves_the_slot_usable)
     pith_engine *e = engine_of(NULL, NULL, "quoka:budget=24,chunk=16,gate=1", 1500);
     pith_engine *lone = engine_of(NULL, NULL, "quoka:budget=24,chunk=16,gate=1", 1500);
     pith_scheduler *s = scheduler_make(e, NULL);
-    pith_error err;
     uint64_t rng = 17;
     memset(&talk, 0, sizeof(talk));
     say(&talk, &rng, 50);
@@ -767,7 +754,6 @@ static void storm(const char *keep, const char *recall, int32_t kv_tokens, int32
     pith_engine *e = engine_of(keep, recall, NULL, kv_tokens);
     pith_engine *lone = engine_of(keep, recall, NULL, 4000);
     pith_scheduler_params params;
-    pith_error err;
     uint64_t rng = 23;
     memset(&w, 0, sizeof(w));
     pith_scheduler_params_default(&params);

@@ -29,16 +29,16 @@ static void setup(void)
     char path[64] = "/tmp/pith-sched-XXXXXX";
     struct model_spec spec;
     uint64_t rng = 5;
-    pith_error err;
+    pith_error why;
     close(mkstemp(path));
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
                            "arch=llama layers=2 width=32 heads=2 kv_heads=1 head_dim=16 ff=32 "
                            "vocab=64 ctx=512",
-                           &err),
-          &err);
-    check(model_make(&spec, path, &err), &err);
-    check(pith_model_load(path, NULL, &model, &err), &err);
+                           &why),
+          &why);
+    check(model_make(&spec, path, &why), &why);
+    check(pith_model_load(path, NULL, &model, &why), &why);
     unlink(path);
     for (int32_t i = 0; i < 256; i++)
         tokens[i] = (int32_t)rng_below(&rng, N_VOCAB);
@@ -56,7 +56,7 @@ static pith_engine *engine_of(const char *keep, const char *read, int32_t n_page
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
+    pith_error why;
     pith_engine_params_default(&params);
     params.chunk = 64;
     params.n_thread = 1; /* whose library of threads sanitizers do not know */
@@ -64,7 +64,7 @@ static pith_engine *engine_of(const char *keep, const char *read, int32_t n_page
     params.page_len = 16;
     params.keep = keep;
     params.read = read;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    check(pith_engine_create(model, &params, &e, &why), &why);
     return e;
 }
 
@@ -128,7 +128,7 @@ static void submit_one(struct client *c, int32_t i)
     struct order *o = &c->order[i];
     pith_generate_params params;
     pith_request request;
-    pith_error err;
+    pith_error why;
     int64_t id;
     pith_generate_params_default(&params);
     pith_request_default(&request);
@@ -154,7 +154,7 @@ static void submit_one(struct client *c, int32_t i)
         request.deadline_s = 1e-4 * (double)(1 + rng_below(&c->rng, 500));
     o->limited = cancels || request.deadline_s > 0.0;
     for (;;) {
-        pith_status status = pith_scheduler_submit(c->s, &request, &id, &err);
+        pith_status status = pith_scheduler_submit(c->s, &request, &id, &why);
         if (status == PITH_OK)
             break;
         if (status != PITH_BUSY)
@@ -187,14 +187,14 @@ static void serve(const char *keep, const char *read, double reserve, int32_t n_
     pith_engine *e = engine_of(keep, read, 40);
     pith_scheduler_params params;
     pith_scheduler *s = NULL;
-    pith_error err;
+    pith_error why;
     bool idle = false;
     int64_t n_cancelled = 0;
     pith_scheduler_params_default(&params);
     params.n_queue = 60;
     params.n_seq = 24;
     params.reserve = reserve;
-    check(pith_scheduler_create(e, &params, &s, &err), &err);
+    check(pith_scheduler_create(e, &params, &s, &why), &why);
     memset(client, 0, sizeof(client));
     n_ready = 0;
     for (int32_t i = 0; i < N_THREAD; i++) {
@@ -206,11 +206,11 @@ static void serve(const char *keep, const char *read, double reserve, int32_t n_
     while (n_ready < N_THREAD || !idle) {
         if (idle)
             pith_scheduler_wait(s, 0.01);
-        check(pith_scheduler_step(s, &idle, &err), &err);
+        check(pith_scheduler_step(s, &idle, &why), &why);
     }
     for (int32_t i = 0; i < N_THREAD; i++)
         pthread_join(client[i].thread, NULL);
-    check(pith_scheduler_run(s, &err), &err);
+    check(pith_scheduler_run(s, &why), &why);
     for (int32_t i = 0; i < N_THREAD; i++)
         for (int32_t j = 0; j < n_each; j++) {
             const struct order *o = &client[i].order[j];
@@ -295,12 +295,12 @@ static void run_few(pith_engine *e, struct few *few)
     struct few_user user[N_FEW];
     pith_scheduler_params params;
     pith_scheduler *s = NULL;
-    pith_error err;
+    pith_error why;
     bool idle = false;
     memset(few, 0, sizeof(*few));
     pith_scheduler_params_default(&params);
     params.reserve = 0.0;
-    pith_status status = pith_scheduler_create(e, &params, &s, &err);
+    pith_status status = pith_scheduler_create(e, &params, &s, &why);
     if (status != PITH_OK) {
         assert_int_equal(status, PITH_NOMEM);
         return;
@@ -322,12 +322,12 @@ static void run_few(pith_engine *e, struct few *few)
         request.on_done = few_done;
         request.on_token = few_token;
         request.user = &user[i];
-        status = pith_scheduler_submit(s, &request, NULL, &err);
+        status = pith_scheduler_submit(s, &request, NULL, &why);
         few->accepted[i] = status == PITH_OK;
         assert_true(status == PITH_OK || status == PITH_NOMEM);
     }
     for (int32_t step = 0; !idle; step++) {
-        check(pith_scheduler_step(s, &idle, &err), &err);
+        check(pith_scheduler_step(s, &idle, &why), &why);
         if (step == 7 || step == 12)
             for (int32_t i = 0; i < 3; i++)
                 scheduler_relieve(s, NULL, s->kv_bytes);
@@ -385,10 +385,10 @@ TEST(a_session_goes_on_past_the_trained_context)
     struct order o = {.n_answer = 1};
     pith_generate_params params;
     pith_request request;
-    pith_error err;
+    pith_error why;
     pith_engine *e = engine_of("knorm:budget=32,slack=16,window=4", NULL, 8);
     pith_scheduler *s = NULL;
-    check(pith_scheduler_create(e, NULL, &s, &err), &err);
+    check(pith_scheduler_create(e, NULL, &s, &why), &why);
     for (int32_t i = 0; i < 700; i++)
         said[i] = tokens[i % 256];
     pith_generate_params_default(&params);
@@ -401,12 +401,12 @@ TEST(a_session_goes_on_past_the_trained_context)
     request.on_done = on_done;
     request.user = &o;
     request.n_prompt = 600;
-    assert_int_equal(pith_scheduler_submit(s, &request, NULL, &err), PITH_CONTEXT);
+    assert_int_equal(pith_scheduler_submit(s, &request, NULL, &why), PITH_CONTEXT);
     request.slot = 1;
     for (request.n_prompt = 100; request.n_prompt <= 700; request.n_prompt += 100) {
         o.n_token[0] = 0;
-        check(pith_scheduler_submit(s, &request, NULL, &err), &err);
-        check(pith_scheduler_run(s, &err), &err);
+        check(pith_scheduler_submit(s, &request, NULL, &why), &why);
+        check(pith_scheduler_run(s, &why), &why);
         assert_int_equal(o.status[0], PITH_OK);
     }
     pith_scheduler_stats t;

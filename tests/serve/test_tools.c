@@ -83,7 +83,6 @@ static void tell(const struct setting *s, const char *text, size_t len, size_t a
     options.on_event = on_event;
     options.user = told;
     struct serve_tools *t;
-    pith_error err;
     assert_int_equal(serve_tools_create(&s->style, &options, &t, &err), PITH_OK);
     if (at <= len) {
         assert_int_equal(serve_tools_feed(t, text, at, &err), PITH_OK);
@@ -415,7 +414,6 @@ TEST(arguments_stream_while_they_are_written)
     s.options.on_event = on_event;
     s.options.user = &told;
     struct serve_tools *t;
-    pith_error err;
     static const char begun[] = "a <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1";
     assert_int_equal(serve_tools_create(&s.style, &s.options, &t, &err), PITH_OK);
     assert_int_equal(serve_tools_feed(t, begun, sizeof begun - 1, &err), PITH_OK);
@@ -531,7 +529,6 @@ TEST(failing_memory_is_told)
         int64_t used = pi_mem_used(PI_MEM_OTHER);
         for (int64_t n = 1; status == PITH_NOMEM; n++) {
             struct serve_tools *t;
-            pith_error err;
             assert_true(n < 1000);
             pi_mem_fail_at(n, true);
             status = serve_tools_create(&s.style, &s.options, &t, &err);
@@ -553,7 +550,6 @@ TEST(failing_memory_is_told)
 TEST(markers_of_calls_are_printed)
 {
     pith_model *model;
-    pith_error err;
     const char *path = test_model_file("coder-0.5b", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf");
     assert_int_equal(pith_model_load(path, NULL, &model, &err), PITH_OK);
     struct serve_tools_style style = {SERVE_TOOLS_HERMES, "<think>", "</think>"};

@@ -101,7 +101,6 @@ static void read_answer(const struct serve_tools_style *style, const json_t *lin
                                           .on_event = on_event,
                                           .user = a};
     struct serve_tools *t;
-    pith_error err;
     assert_int_equal(serve_tools_create(style, &options, &t, &err), PITH_OK);
     for (size_t i = 0; i < len; i += part)
         assert_int_equal(serve_tools_feed(t, text + i, len - i < part ? len - i : part, &err),

@@ -15,17 +15,16 @@ static const char tools_text[] =
     "\"#/$defs/d\"}}, \"required\": [\"city\"]}}}, {\"name\": \"stop\"}]";
 
 static pith_status make(enum serve_tool_form form, struct serve_tools_grammar_options options,
-                        struct serve_tools_grammar *g, pith_error *err)
+                        struct serve_tools_grammar *g, pith_error *why)
 {
     struct serve_tools_style style = {form, "<think>", "</think>"};
-    return serve_tools_grammar_create(&style, &options, g, err);
+    return serve_tools_grammar_create(&style, &options, g, why);
 }
 
 TEST(makes_the_grammar_of_calls_as_json)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
-    pith_error err;
     struct serve_tools_grammar_options options = {.tools = tools, .parallel = true};
     assert_int_equal(make(SERVE_TOOLS_HERMES, options, &g, &err), PITH_OK);
     assert_string_equal(
@@ -61,7 +60,6 @@ TEST(required_calls_begin_the_answer)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
-    pith_error err;
     struct serve_tools_grammar_options options = {
         .tools = tools, .choice = SERVE_TOOLS_REQUIRED, .name = "stop"};
     assert_int_equal(make(SERVE_TOOLS_MISTRAL_ARGS, options, &g, &err), PITH_OK);
@@ -87,7 +85,6 @@ TEST(parameters_between_tags_follow_their_schemas)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     struct serve_tools_grammar g;
-    pith_error err;
     struct serve_tools_grammar_options options = {.tools = tools, .name = "get"};
     assert_int_equal(make(SERVE_TOOLS_QWEN_CODER, options, &g, &err), PITH_OK);
     assert_non_null(
@@ -127,7 +124,6 @@ TEST(refuses_unknown_tools_and_forms)
     json_t *tools = json_loads(tools_text, 0, NULL);
     json_t *bad = json_loads("[{\"type\": \"function\", \"function\": {}}]", 0, NULL);
     struct serve_tools_grammar g;
-    pith_error err;
     assert_int_equal(make(SERVE_TOOLS_HERMES,
                           (struct serve_tools_grammar_options){.tools = tools, .name = "no"}, &g,
                           &err),
@@ -152,7 +148,6 @@ TEST(instructs_a_template_that_knows_no_tools)
 {
     json_t *tools = json_loads(tools_text, 0, NULL);
     char *text;
-    pith_error err;
     assert_int_equal(serve_tools_instructions(tools, NULL, &text, &err), PITH_OK);
     assert_non_null(strstr(text, "\n{\"name\": \"get\", \"parameters\": {"));
     assert_non_null(strstr(text, "\n{\"name\": \"stop\"}\n"));

@@ -41,7 +41,6 @@ TEST_GROUP(setup, model_free);
 
 static void open_stage(struct stage *s, const char *keep)
 {
-    pith_error err;
     struct serve_view_setup setup_of = {.model = model, .keep = keep, .alias = "nano"};
     memset(s, 0, sizeof(*s));
     s->engine = engine_make(keep, 64, 1, 2048);
@@ -135,13 +134,13 @@ static json_t *document(struct stage *s, bool all)
 {
     char *json = NULL;
     size_t len = 0;
-    json_error_t err;
+    json_error_t why;
     pith_status status = all ? serve_view_snapshot(s->view, &s->source, &json, &len)
                              : serve_view_delta(s->view, &s->source, &json, &len);
     assert_int_equal(status, PITH_OK);
-    json_t *out = json_loadb(json, len, JSON_ALLOW_NUL, &err);
+    json_t *out = json_loadb(json, len, JSON_ALLOW_NUL, &why);
     if (out == NULL)
-        fail_msg("%s in %s", err.text, json);
+        fail_msg("%s in %s", why.text, json);
     serve_view_text_free(json);
     return out;
 }
@@ -330,7 +329,6 @@ TEST(gathers_nothing_while_none_watches)
 TEST(follows_one_sequence_at_a_time)
 {
     static struct stage s;
-    pith_error err;
     open_stage(&s, policies[0]);
     pith_seq *first = s.seq, *second = seq_make(s.engine);
     eval(first, 0, 150);
@@ -482,7 +480,6 @@ TEST(odd_names_do_no_harm)
     struct serve_view_source source = {.now_s = 1.0};
     char *json = NULL;
     size_t len = 0;
-    pith_error err;
     check(serve_view_create(&setup_of, &view, &err), &err);
     pith_engine *e = engine_make(NULL, 64, 1, 64);
     source.engine = e;
@@ -498,7 +495,6 @@ TEST(refuses_a_bad_policy)
 {
     struct serve_view *view = NULL;
     struct serve_view_setup setup_of = {.model = model, .keep = "knorm:budget=many"};
-    pith_error err;
     assert_int_equal(serve_view_create(&setup_of, &view, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "many"));
     assert_null(view);

@@ -58,7 +58,6 @@ static inline float *random_rows(uint64_t *rng, size_t n, float factor)
 
 static inline void cache_open(struct fixture *f, const struct kv_geometry *g, int32_t n_token)
 {
-    pith_error err;
     *f = (struct fixture){.n_group = 1, .n_tok = 1, .scale = 1.0f};
     assert_int_equal(kv_cache_create(g, 4 * kv_bytes_for_tokens(g, n_token + 64), &f->cache, &err),
                      PITH_OK);

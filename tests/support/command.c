@@ -12,7 +12,7 @@
 
 #define WORDS_MAX 64
 
-pid_t command_start(const char *const *words, int in, int out, int err)
+pid_t command_start(const char *const *words, int in, int out, int why)
 {
     char *argv[WORDS_MAX + 2];
     int n = 0;
@@ -28,7 +28,7 @@ pid_t command_start(const char *const *words, int in, int out, int err)
     if (pid == 0) {
         dup2(in, STDIN_FILENO);
         dup2(out, STDOUT_FILENO);
-        dup2(err, STDERR_FILENO);
+        dup2(why, STDERR_FILENO);
         execv(PITH_COMMAND, argv);
         _exit(127);
     }
@@ -57,19 +57,21 @@ static char *read_back(FILE *file, size_t *len)
 struct said command_list(const char *input, const char *out_path, const char *const *words)
 {
     struct said said = {0};
-    FILE *in = tmpfile(), *err = tmpfile();
+    FILE *in = tmpfile(), *log = tmpfile();
     FILE *out = out_path != NULL ? fopen(out_path, "w") : tmpfile();
-    assert_true(in != NULL && out != NULL && err != NULL);
+    assert_true(in != NULL && out != NULL && log != NULL);
     if (input != NULL)
         fputs(input, in);
     rewind(in);
-    said.status = command_wait(command_start(words, fileno(in), fileno(out), fileno(err)));
+    said.status = command_wait(command_start(words, fileno(in), fileno(out), fileno(log)));
     fclose(in);
     if (out_path == NULL)
         said.out = read_back(out, &said.out_len);
     else
         fclose(out);
-    said.err = read_back(err, &said.err_len);
+    said.err = read_back(log, &said.err_len);
+    test_free_later(said.out);
+    test_free_later(said.err);
     return said;
 }
 
@@ -84,13 +86,6 @@ struct said command(const char *input, ...)
     while (words[n++] != NULL && n < WORDS_MAX);
     va_end(args);
     return command_list(input, NULL, words);
-}
-
-void said_free(struct said *said)
-{
-    free(said->out);
-    free(said->err);
-    *said = (struct said){0};
 }
 
 /* ---- expectations ---- */

@@ -17,12 +17,11 @@ struct said {
 };
 
 /* Runs the command with these words, ended by NULL, and input as its standard input (NULL: empty).
-   The caller frees with said_free. */
+   The test's end frees the texts. */
 struct said command(const char *input, ...);
 /* The same with words in a list, and standard output opened on a file of the caller's (NULL: kept
    in out). */
 struct said command_list(const char *input, const char *out_path, const char *const *words);
-void said_free(struct said *said);
 
 /* Fail the test unless the command said so. */
 void expect_status(const struct said *said, int status);
@@ -38,7 +37,7 @@ const char *in_folder(const char *name, char *buf);
 void write_file(const char *path, const char *text);
 
 /* Starts the command with descriptors of the caller's as standard input, output and error. */
-pid_t command_start(const char *const *words, int in, int out, int err);
+pid_t command_start(const char *const *words, int in, int out, int why);
 /* Waits; the status as in struct said. */
 int command_wait(pid_t pid);
 

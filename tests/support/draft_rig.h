@@ -6,7 +6,6 @@
 #define PI_TEST_DRAFT_RIG_H
 
 #include "engine/draft.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 
@@ -38,7 +37,6 @@ static inline bool tell(void *user, const char *text, size_t len)
 static inline void tell_all(pith_engine *e, const int32_t *prompt, int32_t n_prompt,
                             const pith_generate_params *params, struct told *out, int32_t **tokens)
 {
-    pith_error err;
     pith_kv_stats kv;
     pith_model_info info;
     int32_t stop_at = out->stop_at, more[DRAFT_MORE] = {3, 5, 7};

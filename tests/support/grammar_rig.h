@@ -46,7 +46,7 @@ static void rig_teardown(void)
 
 /* A grammar in GBNF, or a schema where the text begins with { or is true or false. */
 static pith_status rig_make(const char *text, const pith_grammar_params *params, pith_grammar **out,
-                            pith_error *err)
+                            pith_error *why)
 {
     pith_grammar_params p = {0};
     struct grammar_tree tree;
@@ -57,7 +57,7 @@ static pith_status rig_make(const char *text, const pith_grammar_params *params,
         grammar_read_schema(&tree, text, strlen(text), &p);
     else
         grammar_read_gbnf(&tree, text, strlen(text), "root");
-    pith_status status = pi_grammar_create(rig_vocab, &tree, &p, out, err);
+    pith_status status = pi_grammar_create(rig_vocab, &tree, &p, out, why);
     grammar_tree_free(&tree);
     return status;
 }
@@ -65,7 +65,6 @@ static pith_status rig_make(const char *text, const pith_grammar_params *params,
 static pith_grammar *rig_grammar(const char *text, const pith_grammar_params *params)
 {
     pith_grammar *g = NULL;
-    pith_error err;
     if (rig_make(text, params, &g, &err) != PITH_OK)
         fail_msg("%s: %s", text, err.message);
     return g;
@@ -74,7 +73,6 @@ static pith_grammar *rig_grammar(const char *text, const pith_grammar_params *pa
 static pith_grammar_state *rig_state(const pith_grammar *g)
 {
     pith_grammar_state *s = NULL;
-    pith_error err;
     if (pith_grammar_state_create(g, &s, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return s;
@@ -84,7 +82,6 @@ static pith_grammar_state *rig_state(const pith_grammar *g)
 static int rig_judge(const pith_grammar *g, const char *text)
 {
     pith_grammar_state *s = rig_state(g);
-    pith_error err;
     int result = 0;
     if (pith_grammar_state_accept_bytes(s, text, strlen(text), &err) == PITH_OK)
         result = pith_grammar_state_can_end(s) ? 2 : 1;
@@ -112,7 +109,7 @@ static void rig_expect(const char *grammar, const pith_grammar_params *params, i
 static void rig_refuse(const char *grammar, pith_status status, const char *words)
 {
     pith_grammar *g = NULL;
-    pith_error err = {.message = ""};
+    err = (pith_error){0};
     pith_status got = rig_make(grammar, NULL, &g, &err);
     if (got != status || strstr(err.message, words) == NULL)
         fail_msg("%s: %s \"%s\", not %s with \"%s\"", grammar, pith_status_name(got), err.message,
@@ -133,7 +130,6 @@ static int rig_check_mask(const pith_grammar *g, const char *text)
 {
     uint64_t bits[8] = {0};
     int n_allowed = 0;
-    pith_error err;
     pith_grammar_state *s = rig_state(g);
     assert_int_equal(pith_grammar_state_accept_bytes(s, text, strlen(text), &err), PITH_OK);
     assert_int_equal(pith_grammar_state_mask(s, bits, &err), PITH_OK);

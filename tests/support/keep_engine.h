@@ -11,7 +11,6 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "seq_make.h"
 #include "status.h"
 #include "testing.h"
 
@@ -27,7 +26,6 @@ static int32_t tokens[TOKENS_MAX]; /* random */
 /* Seeds the tokens, too. */
 static inline void model_load(uint64_t seed)
 {
-    pith_error err;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     n_lane = info.n_layer * info.n_head_kv;
@@ -49,7 +47,6 @@ static inline pith_engine *engine_make_typed(const char *keep, const char *type,
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
@@ -71,7 +68,6 @@ static inline pith_engine *engine_make(const char *keep, int32_t chunk, int32_t 
 /* ids[begin..end), the sequence having begin tokens. */
 static inline void eval_ids(pith_seq *seq, const int32_t *ids, int32_t begin, int32_t end)
 {
-    pith_error err;
     assert_int_equal(pith_seq_length(seq), begin);
     check(pith_seq_eval(seq, ids + begin, end - begin, &err), &err);
 }
@@ -99,7 +95,6 @@ static inline bool keep_hash(void *user, pith_seq *seq, int32_t pos, const float
  */
 static inline pith_seq *eval_all(pith_engine *e, int32_t n, uint64_t *hashes)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e);
     pith_batch_item item = {.seq = seq,
                             .tokens = tokens,

@@ -22,30 +22,30 @@ static inline struct kv_run page_find(const struct kv_seq *seq, int32_t layer, i
    earlier in the same one. */
 static inline pith_status page_share(struct kv_seq *seq, int32_t layer, int32_t head, int32_t index,
                                      const struct kv_seq *from_seq, int32_t from_index,
-                                     int32_t delta, pith_error *err)
+                                     int32_t delta, pith_error *why)
 {
     const struct kv_run to = page_find(seq, layer, head, index);
     const struct kv_run from = page_find(from_seq, layer, head, from_index);
-    return kv_seq_share_span(seq, layer, head, to.slot, to.n, from_seq, from.slot, delta, err);
+    return kv_seq_share_span(seq, layer, head, to.slot, to.n, from_seq, from.slot, delta, why);
 }
 
 /* Lets an earlier page, or several, count for page `index`. */
 static inline pith_status page_fold(struct kv_seq *seq, int32_t layer, int32_t head, int32_t index,
-                                    int32_t into_index, pith_error *err)
+                                    int32_t into_index, pith_error *why)
 {
     const struct kv_run gone = page_find(seq, layer, head, index);
     const struct kv_run into = page_find(seq, layer, head, into_index);
-    return kv_seq_fold_span(seq, layer, head, gone.slot, gone.n, into.slot, err);
+    return kv_seq_fold_span(seq, layer, head, gone.slot, gone.n, into.slot, why);
 }
 
 /* Lets page `index` be read delta positions later than it is: a fork's, which is the same page, has
    its place. */
 static inline pith_status page_move(struct kv_seq *seq, int32_t layer, int32_t head, int32_t index,
-                                    int32_t delta, pith_error *err)
+                                    int32_t delta, pith_error *why)
 {
     struct kv_seq *fork;
     assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
-    pith_status status = page_share(seq, layer, head, index, fork, index, delta, err);
+    pith_status status = page_share(seq, layer, head, index, fork, index, delta, why);
     kv_seq_free(fork);
     return status;
 }

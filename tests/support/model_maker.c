@@ -109,41 +109,41 @@ static const struct maker_word *group_word(const char *key, size_t key_len)
 
 /* A word that only some group's families know. */
 static pith_status set_extra(struct model_spec *spec, const char *key, size_t key_len,
-                             const char *value, pith_error *err)
+                             const char *value, pith_error *why)
 {
     const struct maker_word *w = group_word(key, key_len);
     char *end = NULL;
     if (w == NULL || spec->n_extra == (int32_t)PI_LEN(spec->extra))
-        return pi_fail(err, PITH_INVALID, "%.*s is no known key, or one too many", (int)key_len,
+        return pi_fail(why, PITH_INVALID, "%.*s is no known key, or one too many", (int)key_len,
                        key);
     double number = strtod(value, &end);
     if (end == value || *end != '\0' || !(number >= w->low && number <= w->high))
-        return pi_fail(err, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
+        return pi_fail(why, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
                        w->high);
     spec->extra[spec->n_extra++] = (struct model_extra){w->key, number};
     return PITH_OK;
 }
 
 static pith_status set_word(struct model_spec *spec, const char *key, size_t key_len,
-                            const char *value, pith_error *err)
+                            const char *value, pith_error *why)
 {
     const struct word *w = NULL;
     for (size_t i = 0; i < PI_LEN(words_known) && w == NULL; i++)
         if (is_text(words_known[i].key, key, key_len))
             w = &words_known[i];
     if (w == NULL)
-        return set_extra(spec, key, key_len, value, err);
+        return set_extra(spec, key, key_len, value, why);
     char *field = (char *)spec + w->offset, *end = NULL;
     if (w->kind == WORD_TEXT) {
         double len = (double)strlen(value);
         if (len < w->low || len > w->high)
-            return pi_fail(err, PITH_INVALID, "%s: \"%s\" is empty or too long", w->key, value);
+            return pi_fail(why, PITH_INVALID, "%s: \"%s\" is empty or too long", w->key, value);
         strcpy(field, value);
         return PITH_OK;
     }
     double number = strtod(value, &end);
     if (end == value || *end != '\0' || !(number >= w->low && number <= w->high))
-        return pi_fail(err, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
+        return pi_fail(why, PITH_INVALID, "%s: \"%s\" is not in %g..%g", w->key, value, w->low,
                        w->high);
     if (w->kind == WORD_INT) {
         int32_t n = (int32_t)number;
@@ -154,16 +154,16 @@ static pith_status set_word(struct model_spec *spec, const char *key, size_t key
     return PITH_OK;
 }
 
-pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *err)
+pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *why)
 {
     while (*(words += strspn(words, " ")) != '\0') {
         size_t len = strcspn(words, " ");
         const char *equals = memchr(words, '=', len);
         char value[512];
         if (equals == NULL)
-            return pi_fail(err, PITH_INVALID, "\"%.*s\" is not KEY=VALUE", (int)len, words);
+            return pi_fail(why, PITH_INVALID, "\"%.*s\" is not KEY=VALUE", (int)len, words);
         snprintf(value, sizeof(value), "%.*s", (int)(words + len - equals - 1), equals + 1);
-        PI_TRY(set_word(spec, words, (size_t)(equals - words), value, err));
+        PI_TRY(set_word(spec, words, (size_t)(equals - words), value, why));
         words += len;
     }
     return PITH_OK;
@@ -601,29 +601,29 @@ static pith_status write_file(struct maker *m, const struct pi_gguf *vocab, cons
 
 /* Sets *n to the number of tokens of the vocabulary file. */
 static pith_status read_vocab(const char *path, struct pi_file *file, struct pi_gguf *vocab,
-                              int32_t *n, pith_error *err)
+                              int32_t *n, pith_error *why)
 {
     const struct pi_gguf_kv *tokens;
-    PI_TRY(pi_file_map(path, file, err));
-    PI_TRY(pi_gguf_parse(vocab, file->data, file->size, path, err));
-    PI_TRY(pi_gguf_array(vocab, "tokenizer.ggml.tokens", PI_GGUF_STRING, &tokens, err));
+    PI_TRY(pi_file_map(path, file, why));
+    PI_TRY(pi_gguf_parse(vocab, file->data, file->size, path, why));
+    PI_TRY(pi_gguf_array(vocab, "tokenizer.ggml.tokens", PI_GGUF_STRING, &tokens, why));
     *n = (int32_t)tokens->n_item;
     return PITH_OK;
 }
 
-pith_status model_make(const struct model_spec *spec, const char *path, pith_error *err)
+pith_status model_make(const struct model_spec *spec, const char *path, pith_error *why)
 {
     struct model_spec own = *spec;
-    struct maker m = {.spec = &own, .family = family_of(spec), .err = err};
+    struct maker m = {.spec = &own, .family = family_of(spec), .err = why};
     struct pi_file file = {0};
     struct pi_gguf vocab = {0};
     pith_status status = PITH_OK;
     if (spec->rot > spec->head_dim || spec->rot % 2 != 0)
-        return pi_fail(err, PITH_INVALID, "rot: %d is odd or above the head size %d", spec->rot,
+        return pi_fail(why, PITH_INVALID, "rot: %d is odd or above the head size %d", spec->rot,
                        spec->head_dim);
     m.writer.alignment = 32;
     if (spec->vocab_file[0] != '\0')
-        status = read_vocab(spec->vocab_file, &file, &vocab, &m.n_file, err);
+        status = read_vocab(spec->vocab_file, &file, &vocab, &m.n_file, why);
     if (m.n_file > 0)
         own.vocab = m.n_file > spec->pad ? m.n_file : spec->pad;
     if (status == PITH_OK)

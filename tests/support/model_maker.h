@@ -51,10 +51,10 @@ void model_spec_default(struct model_spec *spec);
 
 /* Sets what words like "arch=qwen3 layers=2" say, separated by spaces. INVALID names a word that is
    no known key or has a value out of range. */
-pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *err);
+pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_error *why);
 
 /* Writes the model. IO, NOMEM, INVALID (a width that the type's blocks do not divide), and the
    failures of reading vocab_file. */
-pith_status model_make(const struct model_spec *spec, const char *path, pith_error *err);
+pith_status model_make(const struct model_spec *spec, const char *path, pith_error *why);
 
 #endif

@@ -12,4 +12,13 @@ static inline void near(double a, double b, double tolerance)
         fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
 }
 
+/* Of float vectors in doubles, a term after another. */
+static inline double dot(const float *a, const float *b, int32_t n)
+{
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
 #endif

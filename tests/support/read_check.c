@@ -186,7 +186,6 @@ static void fill_lanes(struct read_world *w)
 {
     const struct read_problem *p = w->problem;
     size_t dim = (size_t)p->dim;
-    pith_error err;
     check(kv_seq_reserve(w->kv, p->n + p->chunk, &err), &err);
     for (int32_t h = 0; h < p->n_kv; h++) {
         size_t past = (size_t)h * (size_t)p->n * dim, own = (size_t)h * (size_t)p->chunk * dim;
@@ -200,7 +199,6 @@ void read_world_open(struct read_world *w, const struct read_problem *p,
                      const struct read_policy *policy, const char *options, enum kv_type type)
 {
     size_t dim = (size_t)p->dim, row = (size_t)p->n_q * dim;
-    pith_error err;
     *w = (struct read_world){.problem = p};
     w->model = (struct policy_model){.g = {.n_layer = 1,
                                            .n_head = p->n_kv,

@@ -70,7 +70,6 @@ int32_t rig_log(const char **line)
 
 void rig_make(struct rig *r, const struct kv_geometry *g, int32_t capacity)
 {
-    pith_error err;
     *r = (struct rig){.rng = 42, .capacity = capacity};
     r->model = (struct policy_model){.g = *g, .n_group = RIG_GROUP, .scale = 0.125f};
     pith_log_set(take_line, NULL);
@@ -89,7 +88,7 @@ void rig_make(struct rig *r, const struct kv_geometry *g, int32_t capacity)
 
 void rig_open(struct rig *r, const struct recall_kv_options *o, int32_t n_thread)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     if (recall_tier_create(o, &r->model, n_thread, &r->tier, &err) != PITH_OK ||
         recall_store_create(r->tier, &r->store, &err) != PITH_OK ||
         recall_tier_reserve(r->tier, 64, &err) != PITH_OK)
@@ -113,7 +112,6 @@ void rig_free(struct rig *r)
 
 void rig_append_key(struct rig *r, int32_t n, int32_t pos, int32_t lane, const float *key)
 {
-    pith_error err;
     float k[RIG_DIM], v[RIG_DIM];
     assert_true(r->n_token + n <= r->capacity);
     if (kv_seq_reserve(r->seq, n, &err) != PITH_OK)
@@ -149,7 +147,6 @@ bool rig_keep_none(int32_t lane, int32_t pos)
 
 void rig_evict(struct rig *r, rig_keep *keep)
 {
-    pith_error err;
     int32_t *kept = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)r->capacity, sizeof(*kept));
     for (int32_t l = 0; l < RIG_LANES; l++) {
         int32_t layer = l / RIG_HEADS, head = l % RIG_HEADS, n = 0;
@@ -244,7 +241,6 @@ void rig_queries(uint64_t seed, int32_t n_tok, float *q)
 
 void rig_recall(struct rig *r, const float *q, int32_t n_tok, int32_t n_most, int32_t *n_guest)
 {
-    pith_error err;
     clear_lanes(r->guests, RIG_LANES / RIG_HEADS, RIG_HEADS);
     if (kv_seq_reserve(r->guests, n_most, &err) != PITH_OK)
         fail_msg("%s", err.message);

@@ -84,13 +84,11 @@ static inline void ask_init(struct ask *ask, int32_t from, int32_t n_prompt, int
 
 static inline void submit(pith_scheduler *s, struct ask *ask)
 {
-    pith_error err;
     check(pith_scheduler_submit(s, &ask->request, &ask->id, &err), &err);
 }
 
 static inline void run_all(pith_scheduler *s)
 {
-    pith_error err;
     check(pith_scheduler_run(s, &err), &err);
 }
 
@@ -109,7 +107,6 @@ static inline void generate_alone(pith_engine *e, const struct ask *ask, int32_t
 {
     pith_generate_params params = ask->params;
     pith_generate_result result;
-    pith_error err;
     pith_seq *seq = seq_make(e);
     memset(out, 0, sizeof(*out));
     params.sample.seed += (uint64_t)i;
@@ -153,7 +150,6 @@ static inline void expect_same(const struct heard *got, const struct heard *alon
 static inline pith_scheduler *scheduler_make(pith_engine *e, const pith_scheduler_params *params)
 {
     pith_scheduler *s = NULL;
-    pith_error err;
     check(pith_scheduler_create(e, params, &s, &err), &err);
     return s;
 }

@@ -12,10 +12,13 @@
 
 #define ALL_SKIPPED 77
 #define N_PATH 8
+#define LATER_MAX 4096
 
 static struct test *first;         /* ordered by line */
 static const struct test *running; /* NULL: a fixture of the group */
 static int n_begun, n_ended;       /* those that neither failed nor were skipped end */
+static void *later[LATER_MAX];     /* [n_later] owned */
+static size_t n_later;
 
 void testing_add(struct test *test)
 {
@@ -24,6 +27,12 @@ void testing_add(struct test *test)
         at = &(*at)->next;
     test->next = *at;
     *at = test;
+}
+
+void test_free_later(void *memory)
+{
+    assert_true(n_later < LATER_MAX);
+    later[n_later++] = memory;
 }
 
 /* ---- skipping ---- */
@@ -96,6 +105,7 @@ static void run(void **state)
 {
     running = *state;
     n_begun++;
+    *running->err = (pith_error){0};
     running->run();
     n_ended++;
 }
@@ -103,6 +113,8 @@ static void run(void **state)
 static int tear_down(void **state)
 {
     running = *state;
+    while (n_later > 0)
+        free(later[--n_later]);
     if (running->tear_down != NULL)
         running->tear_down();
     return 0;

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "pith/pith.h"
+
 /* The stride of loops over similar rounds. A build with sanitizers, which takes five to ten times
    as long, runs one round of TEST_STRIDE, every other build all of them. The number has no divisor
    in common with the periods of the rounds. */
@@ -23,6 +25,10 @@
 #define TEST_STRIDE 1
 #endif
 
+/* Why a call failed: check(pith_seq_create(e, &seq, &err), &err). It belongs to the file and is empty
+   when a test of it begins. Threads need one of their own. */
+static pith_error err __attribute__((unused));
+
 /* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence about its
    subject. It registers itself, with a constructor function, which GCC and Clang know. main() is
    testing.c's. It runs the tests of a program in the order of the file, or those whose names fit a
@@ -31,6 +37,7 @@ struct test {
     const char *name;
     int line;
     void (*run)(void), (*set_up)(void), (*tear_down)(void); /* NULL: nothing to do */
+    pith_error *err;                                        /* of its file */
     struct test *next;
 };
 void testing_add(struct test *test);
@@ -42,7 +49,7 @@ void testing_add(struct test *test);
     static void test_##name(void);                                                                 \
     __attribute__((constructor)) static void add_test_##name(void)                                 \
     {                                                                                              \
-        static struct test test = {#name, __LINE__, test_##name, set_up, tear_down, NULL};         \
+        static struct test test = {#name, __LINE__, test_##name, set_up, tear_down, &err, NULL};   \
         testing_add(&test);                                                                        \
     }                                                                                              \
     static void test_##name(void)
@@ -54,6 +61,9 @@ struct test_group {
     void (*set_up)(void), (*tear_down)(void);
 };
 extern const struct test_group test_group __attribute__((weak));
+
+/* Frees memory when the running test ends. */
+void test_free_later(void *memory);
 
 /* Ends the running test as skipped, and prints why. A program whose tests were all skipped exits
    with 77. If a script of ours can fetch the missing data, the reason ends with "; to fetch it:

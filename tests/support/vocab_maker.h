@@ -269,7 +269,7 @@ static inline struct pi_vocab *vocab_open(const struct bytes *b)
 {
     struct pi_gguf g;
     struct pi_vocab *vocab = NULL;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_gguf_parse(&g, b->data, b->len, "made", &err) != PITH_OK ||
         pi_vocab_load(&g, 0, &vocab, &err) != PITH_OK)
         fail_msg("%s", err.message);

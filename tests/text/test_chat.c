@@ -41,7 +41,7 @@ static void check_case(const struct test_case *c, const char *want)
 {
     char got[TEXT_MAX];
     size_t len = 0, needed = 0;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_status status =
         pi_chat_render(c->name, c->messages, c->n, c->flags, got, sizeof(got) - 1, &len, &err);
     if (status != PITH_OK)
@@ -121,7 +121,7 @@ static void refuse(const char *name, const pith_message *messages, int32_t n, co
 {
     char out[256];
     size_t len = 77;
-    pith_error err = {0};
+    err = (pith_error){0};
     assert_int_equal(pi_chat_render(name, messages, n, 0, out, sizeof(out), &len, &err),
                      PITH_INVALID);
     if (strstr(err.message, says) == NULL)

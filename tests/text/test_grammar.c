@@ -139,20 +139,20 @@ TEST(masks_are_what_trying_each_token_gives)
 /* Two states of one grammar do not see each other, and a refused token changes nothing. */
 TEST(states_do_not_see_each_other)
 {
-    pith_error err;
+    pith_error why;
     pith_grammar *g = rig_grammar("root ::= \"ab\" | \"true\"", NULL);
     pith_grammar_state *a = rig_state(g), *b = rig_state(g);
-    assert_int_equal(pith_grammar_state_accept(a, RIG_WORD(6), &err), PITH_OK); /* ab */
+    assert_int_equal(pith_grammar_state_accept(a, RIG_WORD(6), &why), PITH_OK); /* ab */
     assert_true(pith_grammar_state_must_end(a));
     assert_false(pith_grammar_state_can_end(b));
-    assert_int_equal(pith_grammar_state_accept(b, 2, &err), PITH_INVALID);
-    assert_int_equal(pith_grammar_state_accept(b, 1, &err), PITH_INVALID); /* no bytes */
-    assert_int_equal(pith_grammar_state_accept(b, 1000000, &err), PITH_INVALID);
-    assert_int_equal(pith_grammar_state_accept_bytes(b, "trx", 3, &err), PITH_INVALID);
-    assert_int_equal(pith_grammar_state_accept(b, RIG_WORD(0), &err), PITH_OK); /* tr */
-    assert_int_equal(pith_grammar_state_accept_bytes(b, "ue", 2, &err), PITH_OK);
-    assert_int_equal(pith_grammar_state_accept(b, 2, &err), PITH_OK);
-    assert_int_equal(pith_grammar_state_accept_bytes(b, "a", 1, &err), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept(b, 2, &why), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept(b, 1, &why), PITH_INVALID); /* no bytes */
+    assert_int_equal(pith_grammar_state_accept(b, 1000000, &why), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept_bytes(b, "trx", 3, &why), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept(b, RIG_WORD(0), &why), PITH_OK); /* tr */
+    assert_int_equal(pith_grammar_state_accept_bytes(b, "ue", 2, &why), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept(b, 2, &why), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(b, "a", 1, &why), PITH_INVALID);
     pith_grammar_state_free(a);
     pith_grammar_state_free(b);
     pith_grammar_free(g);
@@ -162,30 +162,30 @@ TEST(a_trigger_switches_the_grammar_on)
 {
     const char *const go[] = {"<go>", "##"};
     pith_grammar_params p = {.trigger = go, .n_trigger = 2};
-    pith_error err;
+    pith_error why;
     uint64_t bits[8];
     pith_grammar *g = rig_grammar("root ::= \"1\" [23]", &p);
     pith_grammar_state *s = rig_state(g);
-    assert_int_equal(pith_grammar_state_mask(s, bits, &err), PITH_OK);
+    assert_int_equal(pith_grammar_state_mask(s, bits, &why), PITH_OK);
     assert_true((bits[0] & 1) != 0 && pith_grammar_state_can_end(s));
-    assert_int_equal(pith_grammar_state_accept_bytes(s, "x<g<go", 6, &err), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, "x<g<go", 6, &why), PITH_OK);
     /* "<go>x": the trigger, and then a text that the grammar forbids. */
-    assert_int_equal(pith_grammar_state_accept_bytes(s, ">x", 2, &err), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, ">x", 2, &why), PITH_INVALID);
     assert_false(pi_grammar_state_allows(s, RIG_WORD(17)));
     assert_true(pi_grammar_state_allows(s, RIG_WORD(16)));
     assert_true(pi_grammar_state_is_free(s));
-    assert_int_equal(pith_grammar_state_accept_bytes(s, ">1", 2, &err), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, ">1", 2, &why), PITH_OK);
     assert_false(pi_grammar_state_is_free(s) || pith_grammar_state_can_end(s));
-    assert_int_equal(pith_grammar_state_accept_bytes(s, "2", 1, &err), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, "2", 1, &why), PITH_OK);
     assert_true(pith_grammar_state_must_end(s));
     pith_grammar_state_free(s);
     pith_grammar_free(g);
     p.again = true;
     g = rig_grammar("root ::= \"1\" [23]", &p);
     s = rig_state(g);
-    assert_int_equal(pith_grammar_state_accept_bytes(s, "##12 and <go>13 <", 17, &err), PITH_OK);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, "##12 and <go>13 <", 17, &why), PITH_OK);
     assert_true(pi_grammar_state_is_free(s));
-    assert_int_equal(pith_grammar_state_accept_bytes(s, "go>4", 4, &err), PITH_INVALID);
+    assert_int_equal(pith_grammar_state_accept_bytes(s, "go>4", 4, &why), PITH_INVALID);
     pith_grammar_state_free(s);
     pith_grammar_free(g);
 }
@@ -204,27 +204,27 @@ TEST(triggers_may_stand_anywhere_in_the_text)
         {"<go>}", 0},  {"a{xy", 1},     {"a {xy", 1},     {"a<go>1{xy", 1},
         {"{x}{xy", 1}, {"{x}<go>2", 0}, {"{x}<go>1b", 1}, {"\n{x}\n{xy", 1},
     };
-    pith_error err;
+    pith_error why;
     pith_grammar *g = rig_grammar("root ::= \"{x}\" | \"<go>1\"", &p);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         pith_grammar_state *s = rig_state(g);
         pith_status status =
-            pith_grammar_state_accept_bytes(s, rows[i].text, strlen(rows[i].text), &err);
+            pith_grammar_state_accept_bytes(s, rows[i].text, strlen(rows[i].text), &why);
         if ((status == PITH_OK) != (rows[i].good != 0))
-            fail_msg("%s: %s", rows[i].text, status == PITH_OK ? "is taken" : err.message);
+            fail_msg("%s: %s", rows[i].text, status == PITH_OK ? "is taken" : why.message);
         pith_grammar_state_free(s);
     }
     pith_grammar_free(g);
     p.n_trigger_first = 3;
-    assert_int_equal(rig_make("root ::= [a]", &p, &g, &err), PITH_INVALID);
-    assert_string_equal(err.message, "n_trigger_first: 3 is not between 0 and 2");
+    assert_int_equal(rig_make("root ::= [a]", &p, &g, &why), PITH_INVALID);
+    assert_string_equal(why.message, "n_trigger_first: 3 is not between 0 and 2");
 }
 
 /* The sampler's choice under a grammar, from logits that prefer other tokens. */
 TEST(the_sampler_stays_in_the_grammar)
 {
     float logits[400];
-    pith_error err;
+    pith_error why;
     char text[64], piece[64];
     size_t len = 0;
     int32_t n = pi_vocab_size(rig_vocab);
@@ -235,7 +235,7 @@ TEST(the_sampler_stays_in_the_grammar)
         pith_sample_params_default(&p);
         p.temperature = temperature;
         p.grammar = g;
-        assert_int_equal(pith_sampler_create(&p, n, &s, &err), PITH_OK);
+        assert_int_equal(pith_sampler_create(&p, n, &s, &why), PITH_OK);
         for (int32_t i = 0; i < n; i++)
             logits[i] = (float)(i % 7);
         logits[3 + 'z'] = 50.0f;
@@ -261,7 +261,7 @@ TEST(the_sampler_stays_in_the_grammar)
 TEST(no_token_at_all_is_a_failure)
 {
     float logits[400] = {0};
-    pith_error err;
+    pith_error why;
     pith_sampler *s = NULL;
     pith_sample_params p;
     pith_logit_bias ban[2] = {{3 + 'q', -INFINITY}, {3 + 'r', -INFINITY}};
@@ -270,8 +270,8 @@ TEST(no_token_at_all_is_a_failure)
     p.grammar = g;
     p.bias = ban;
     p.n_bias = 2;
-    assert_int_equal(pith_sampler_create(&p, 10, &s, &err), PITH_INVALID); /* another vocabulary */
-    assert_int_equal(pith_sampler_create(&p, pi_vocab_size(rig_vocab), &s, &err), PITH_OK);
+    assert_int_equal(pith_sampler_create(&p, 10, &s, &why), PITH_INVALID); /* another vocabulary */
+    assert_int_equal(pith_sampler_create(&p, pi_vocab_size(rig_vocab), &s, &why), PITH_OK);
     assert_int_equal(pith_sampler_sample(s, logits), -1);
     assert_non_null(strstr(pi_sampler_error(s)->message, "no token"));
     assert_int_equal(pith_sampler_sample(s, logits), -1);
@@ -288,13 +288,13 @@ TEST(follows_ambiguous_readings_together)
         "root ::= e\ne ::= t (\"+\" e)? | t (\"+\" t)*\nt ::= \"x\" | \"x\" e \"y\" | \"x\" e",
         "root ::= \"x\"* a \"x\"*\na ::= \"x\" a \"x\" | \"x\"",
     };
-    pith_error err = {.status = PITH_OK};
+    pith_error why = {.status = PITH_OK};
     for (int k = 0; k < 4; k++) {
         pith_grammar *g = rig_grammar(grammars[k], NULL);
         pith_grammar_state *s = rig_state(g);
         for (int i = 0; i < 201; i++)
-            if (pith_grammar_state_accept_bytes(s, "x", 1, &err) != PITH_OK)
-                fail_msg("%s: byte %d: %s", grammars[k], i, err.message);
+            if (pith_grammar_state_accept_bytes(s, "x", 1, &why) != PITH_OK)
+                fail_msg("%s: byte %d: %s", grammars[k], i, why.message);
         assert_true(pith_grammar_state_can_end(s));
         pith_grammar_state_free(s);
         pith_grammar_free(g);
@@ -380,12 +380,12 @@ static void compare_random(struct random_grammar *r, const pith_grammar *g, cons
     }
     for (int text = 1; text < N_TEXT; text++) {
         char letters[LEN_MAX + 1] = "";
-        pith_error err;
+        pith_error why;
         pith_grammar_state *s = rig_state(g);
         bool good = true, begins = r->has[0][text];
         for (int i = 0, n = text_len(text); i < n; i++) {
             letters[i] = (text >> (n - 1 - i) & 1) != 0 ? 'b' : 'a';
-            good = good && pith_grammar_state_accept_bytes(s, letters + i, 1, &err) == PITH_OK;
+            good = good && pith_grammar_state_accept_bytes(s, letters + i, 1, &why) == PITH_OK;
         }
         for (int longer = 2 * text; longer < N_TEXT && !begins; longer++)
             for (int shift = 1; shift <= LEN_MAX; shift++)
@@ -406,10 +406,10 @@ TEST(random_grammars_judge_as_a_plain_reader_does)
     int n = 0;
     for (int i = 0; i < 400 / TEST_STRIDE; i++) {
         pith_grammar *g = NULL;
-        pith_error err;
+        pith_error why;
         make_random(&rng, &r);
         write_random(&r, text);
-        pith_status status = rig_make(text, NULL, &g, &err);
+        pith_status status = rig_make(text, NULL, &g, &why);
         assert_true(status == PITH_OK || status == PITH_INVALID); /* begins with itself, no end */
         if (status == PITH_OK)
             compare_random(&r, g, text);
@@ -424,11 +424,11 @@ TEST(random_grammars_judge_as_a_plain_reader_does)
 static uint64_t walk_hash(const pith_grammar *g, uint64_t seed)
 {
     uint64_t bits[8], hash = seed;
-    pith_error err;
+    pith_error why;
     pith_grammar_state *s = rig_state(g);
     for (int i = 0; i < 300 && !pith_grammar_state_must_end(s); i++) {
         int32_t ids[400], n = 0;
-        if (pith_grammar_state_mask(s, bits, &err) != PITH_OK)
+        if (pith_grammar_state_mask(s, bits, &why) != PITH_OK)
             break;
         for (int32_t id = 0; id < pi_vocab_size(rig_vocab); id++)
             if ((bits[id / 64] >> (id % 64) & 1) != 0)
@@ -437,7 +437,7 @@ static uint64_t walk_hash(const pith_grammar *g, uint64_t seed)
             break;
         int32_t id = ids[rng_below(&seed, (uint64_t)n)];
         hash = (hash ^ (uint64_t)id) * 0x100000001b3u;
-        if (pith_grammar_state_accept(s, id, &err) != PITH_OK)
+        if (pith_grammar_state_accept(s, id, &why) != PITH_OK)
             break;
     }
     pith_grammar_state_free(s);
@@ -491,20 +491,20 @@ TEST(failing_memory_loses_nothing)
     for (int i = 0; i < 2; i++) {
         for (int64_t n = 1;; n += 1 + n / 20) {
             uint64_t bits[8];
-            pith_error err;
+            pith_error why;
             pith_grammar *g = NULL;
             pith_grammar_state *s = NULL;
             int64_t used = pi_mem_used(PI_MEM_OTHER);
             pi_mem_fail_at(n, true);
-            pith_status status = rig_make(grammars[i], NULL, &g, &err);
+            pith_status status = rig_make(grammars[i], NULL, &g, &why);
             if (status == PITH_OK)
-                status = pith_grammar_state_create(g, &s, &err);
+                status = pith_grammar_state_create(g, &s, &why);
             if (status == PITH_OK)
-                status = pith_grammar_state_mask(s, bits, &err);
+                status = pith_grammar_state_mask(s, bits, &why);
             if (status == PITH_OK)
-                status = pith_grammar_state_accept_bytes(s, "{\"", 2, &err);
+                status = pith_grammar_state_accept_bytes(s, "{\"", 2, &why);
             if (status == PITH_OK)
-                status = pith_grammar_state_mask(s, bits, &err);
+                status = pith_grammar_state_mask(s, bits, &why);
             pi_mem_fail_at(0, false);
             pith_grammar_state_free(s);
             pith_grammar_free(g);

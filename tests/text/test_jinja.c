@@ -25,16 +25,16 @@ static void fill(void *user, struct jinja_heap *h, struct jinja_value variables)
 }
 
 static pith_status run(const char *source, const char *json, const struct jinja_limits *limits,
-                       struct jinja_text *out, pith_error *err)
+                       struct jinja_text *out, pith_error *why)
 {
     static const int64_t now = 1741529106; /* Sunday, 2025-03-09 14:05:06 */
     struct jinja_template *t;
     struct input in = {json};
-    pith_status status = jinja_template_parse(source, strlen(source), &t, err);
+    pith_status status = jinja_template_parse(source, strlen(source), &t, why);
     if (status != PITH_OK)
         return status;
     const struct jinja_given given = {.now = &now, .limits = limits};
-    status = jinja_render(t, fill, &in, &given, out, err);
+    status = jinja_render(t, fill, &in, &given, out, why);
     jinja_template_free(t);
     return status;
 }
@@ -42,7 +42,7 @@ static pith_status run(const char *source, const char *json, const struct jinja_
 static void expect(const char *source, const char *json, const char *want)
 {
     struct jinja_text out;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (run(source, json, NULL, &out, &err) != PITH_OK)
         fail_msg("%s\nfails: %s", source, err.message);
     if (strcmp(out.data, want) != 0)
@@ -267,7 +267,7 @@ TEST(writes_and_reads_json)
 static void refuse(const char *source, const char *json, pith_status want, const char *says)
 {
     struct jinja_text out;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_status status = run(source, json, NULL, &out, &err);
     if (status != want || strstr(err.message, says) == NULL)
         fail_msg("%s\nstatus %d, \"%s\"; should say \"%s\"", source, status, err.message, says);
@@ -369,7 +369,7 @@ TEST(refuses_bad_json_with_its_byte)
 static void limited(const char *source, struct jinja_limits limits, const char *says)
 {
     struct jinja_text out;
-    pith_error err = {0};
+    err = (pith_error){0};
     assert_int_equal(run(source, NULL, &limits, &out, &err), PITH_INVALID);
     if (strstr(err.message, says) == NULL)
         fail_msg("%s: \"%s\" does not say \"%s\"", source, err.message, says);
@@ -436,7 +436,7 @@ TEST(refuses_deep_nesting)
 static void expect_marks(const char *source, const char *json, const char *want)
 {
     struct jinja_text out;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (run(source, json, NULL, &out, &err) != PITH_OK)
         fail_msg("%s\nfails: %s", source, err.message);
     for (size_t i = 0; i < out.len; i++)
@@ -491,7 +491,7 @@ TEST(failing_memory_leaks_nothing)
     bool whole = false;
     for (int64_t n = 1; !whole; n++) {
         struct jinja_text out;
-        pith_error err = {0};
+        err = (pith_error){0};
         pi_mem_fail_at(n, false);
         pith_status status = run(source, json, NULL, &out, &err);
         whole = pi_mem_fail_at(0, false) < n;

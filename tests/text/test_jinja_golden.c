@@ -66,39 +66,38 @@ static void fill(void *user, struct jinja_heap *h, struct jinja_value variables)
 }
 
 static pith_status render(const struct jinja_template *t, const struct chats *chats, size_t i,
-                          struct jinja_text *out, pith_error *err)
+                          struct jinja_text *out, pith_error *why)
 {
     static const int64_t now = NOW;
     struct line line = {chats->line[i], chats->len[i]};
-    return jinja_render(t, fill, &line, &(struct jinja_given){.now = &now}, out, err);
+    return jinja_render(t, fill, &line, &(struct jinja_given){.now = &now}, out, why);
 }
 
 /* The result as the golden file writes it. */
 static void describe(const struct jinja_template *t, const struct chats *chats, size_t i,
-                     char out[65], pith_error *err)
+                     char out[65], pith_error *why)
 {
     struct jinja_text text;
-    *err = (pith_error){0};
-    if (render(t, chats, i, &text, err) == PITH_OK) {
+    *why = (pith_error){0};
+    if (render(t, chats, i, &text, why) == PITH_OK) {
         sha256(text.data, text.len, out);
         out[16] = 0;
         jinja_text_free(&text);
         return;
     }
     /* Our own sentences begin with this prefix; the message of a template's raise does not. */
-    if (strncmp(err->message, "chat template: ", 15) == 0) {
+    if (strncmp(why->message, "chat template: ", 15) == 0) {
         strcpy(out, "!");
         return;
     }
     char hash[65];
-    sha256(err->message, strlen(err->message), hash);
+    sha256(why->message, strlen(why->message), hash);
     snprintf(out, 65, "=%.8s", hash);
 }
 
 static void show(const struct jinja_template *t, const struct chats *chats, size_t i)
 {
     struct jinja_text text;
-    pith_error err;
     if (render(t, chats, i, &text, &err) == PITH_OK) {
         print_message("%.*s\n", (int)text.len, text.data);
         jinja_text_free(&text);
@@ -125,7 +124,7 @@ static int check_template(const struct chats *chats, char *line, int *n_checked)
     if (strcmp(hash, want_hash) != 0)
         fail_msg("%s is not the file that the golden file was made from", path);
     struct jinja_template *t;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (jinja_template_parse(text, len, &t, &err) != PITH_OK)
         fail_msg("%s: %s", name, err.message);
     for (size_t i = 0; i < chats->n; i++, ++*n_checked) {

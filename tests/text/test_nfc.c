@@ -25,7 +25,7 @@ static size_t unhex(const char *hex, char *out)
 
 static void compose(struct pi_nfc *nfc, const char *text, size_t len, const char **out, size_t *n)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_nfc_compose(nfc, text, len, out, n, &err) != PITH_OK)
         fail_msg("%s", err.message);
 }
@@ -159,7 +159,7 @@ TEST(survives_every_failing_allocation)
     static const char text[] = "e\xcc\x81 and \xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab";
     for (int64_t i = 1;; i++) {
         struct pi_nfc nfc = {0};
-        pith_error err = {0};
+        err = (pith_error){0};
         const char *out;
         size_t n;
         pi_mem_fail_at(i, false);

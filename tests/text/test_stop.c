@@ -51,7 +51,6 @@ struct output {
 
 static void push(struct pi_stop *stop, const char *piece, size_t len, struct output *out)
 {
-    pith_error err;
     size_t n;
     assert_false(out->found);
     assert_int_equal(pi_stop_push(stop, piece, len, &n, &out->found, &err), PITH_OK);
@@ -66,7 +65,6 @@ static void stream(const char *text, size_t len, const char *const *strings, int
 {
     struct pi_stop stop;
     struct output out = {.len = 0};
-    pith_error err;
     size_t expected = define(text, len, strings, n);
     assert_int_equal(pi_stop_init(&stop, strings, NULL, n, &err), PITH_OK);
     for (size_t at = 0; at < len && !out.found;) {
@@ -149,7 +147,6 @@ TEST(takes_long_pieces)
 {
     static const char *const strings[] = {"<end>"};
     struct pi_stop stop;
-    pith_error err;
     char *text = malloc(100000);
     size_t n;
     bool found;
@@ -171,7 +168,6 @@ TEST(refuses_empty_strings_and_failing_memory)
     static const char *const empty[] = {"a", ""};
     static const char *const fine[] = {"a"};
     struct pi_stop stop;
-    pith_error err;
     size_t n;
     bool found;
     int64_t before = pi_mem_used(PI_MEM_OTHER);

@@ -19,7 +19,7 @@ static int32_t tokenize(const struct pi_vocab *v, const char *text, size_t len, 
                         int32_t *ids)
 {
     int32_t n = -1;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_vocab_tokenize(v, text, len, flags, ids, ID_MAX, &n, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return n;
@@ -46,7 +46,7 @@ static size_t detokenize(const struct pi_vocab *v, const int32_t *ids, int32_t n
                          char *out, size_t cap)
 {
     size_t len = 0;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_vocab_detokenize(v, ids, n, special, out, cap, &len, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return len;
@@ -634,7 +634,6 @@ TEST(writes_nothing_beyond_the_cap)
     const char *text = "hello world, abab aaaa 123";
     size_t len = strlen(text), text_len;
     int32_t whole[64], part[64], n, needed;
-    pith_error err;
     assert_int_equal(pi_vocab_tokenize(v, text, len, 0, whole, 64, &n, NULL), PITH_OK);
     for (int32_t cap = 0; cap < n; cap++) {
         memset(part, 0x55, sizeof(part));
@@ -759,7 +758,7 @@ TEST(real_vocabularies_agree_with_llama_cpp)
         struct pi_file file = {0};
         struct pi_gguf g;
         struct pi_vocab *v = NULL;
-        pith_error err = {0};
+        err = (pith_error){0};
         if (pi_file_map(path, &file, &err) != PITH_OK ||
             pi_gguf_parse(&g, file.data, file.size, path, &err) != PITH_OK ||
             pi_vocab_load(&g, 0, &v, &err) != PITH_OK)

@@ -16,11 +16,11 @@ static void expect_bad(const struct bytes *b, pith_status status, const char *sa
 {
     struct pi_gguf g;
     struct pi_vocab *v = NULL;
-    pith_error err = {0};
-    assert_int_equal(pi_gguf_parse(&g, b->data, b->len, "made", &err), PITH_OK);
-    pith_status got = pi_vocab_load(&g, 0, &v, &err);
-    if (got != status || strstr(err.message, says) == NULL)
-        fail_msg("%s: \"%s\" does not say \"%s\"", pith_status_name(got), err.message, says);
+    pith_error why = {0};
+    assert_int_equal(pi_gguf_parse(&g, b->data, b->len, "made", &why), PITH_OK);
+    pith_status got = pi_vocab_load(&g, 0, &v, &why);
+    if (got != status || strstr(why.message, says) == NULL)
+        fail_msg("%s: \"%s\" does not say \"%s\"", pith_status_name(got), why.message, says);
     assert_null(v);
     pi_gguf_free(&g);
 }
@@ -189,7 +189,7 @@ TEST(a_file_without_a_vocabulary_has_none)
     for (size_t i = 0; i < PI_LEN(models); i++) {
         int32_t id = 0, n = 5;
         size_t len = 5;
-        pith_error err = {0};
+        pith_error why = {0};
         begin(&b, models[i]);
         made_string(&b, "general.architecture", "llama");
         made_u32(&b, "llama.vocab_size", 123);
@@ -199,9 +199,9 @@ TEST(a_file_without_a_vocabulary_has_none)
         assert_int_equal(pi_vocab_bos(v), -1);
         assert_int_equal(pi_vocab_eos(v), -1);
         assert_false(pi_vocab_is_end(v, 0));
-        assert_int_equal(pi_vocab_tokenize(v, "a", 1, 0, &id, 1, &n, &err), PITH_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "no tokenizer"));
-        assert_int_equal(pi_vocab_detokenize(v, &id, 1, false, NULL, 0, &len, &err),
+        assert_int_equal(pi_vocab_tokenize(v, "a", 1, 0, &id, 1, &n, &why), PITH_UNSUPPORTED);
+        assert_non_null(strstr(why.message, "no tokenizer"));
+        assert_int_equal(pi_vocab_detokenize(v, &id, 1, false, NULL, 0, &len, &why),
                          PITH_UNSUPPORTED);
         assert_int_equal(pi_vocab_token_bytes(v, 122, true, NULL, 0, &len), PITH_OK);
         assert_int_equal(len, 0);
@@ -219,14 +219,14 @@ static void long_word(const struct pi_vocab *v, const char *unit, int32_t want)
 {
     char *text = test_malloc(LONG_LEN + 8);
     int32_t *ids = test_malloc((LONG_LEN + 8) * sizeof(*ids)), n;
-    pith_error err = {0};
+    pith_error why = {0};
     size_t len = 0;
     for (; len < LONG_LEN; len += strlen(unit))
         memcpy(text + len, unit, strlen(unit));
     double start = pi_time_s();
     if (pi_vocab_tokenize(v, text, len, PITH_TOKENIZE_SPECIAL, ids, (int32_t)LONG_LEN + 8, &n,
-                          &err) != PITH_OK)
-        fail_msg("%s", err.message);
+                          &why) != PITH_OK)
+        fail_msg("%s", why.message);
     printf("%s, \"%s\" to %zu bytes: %d ids in %.2f s\n", pi_vocab_kind(v), unit, len, n,
            pi_time_s() - start);
     assert_int_equal(n, want);
@@ -266,17 +266,17 @@ static pith_status load_and_use(const struct pi_gguf *g, const char *text, size_
     struct pi_vocab *v = NULL;
     int32_t n;
     size_t n_back;
-    pith_error err = {0};
-    pith_status status = pi_vocab_load(g, 0, &v, &err);
+    pith_error why = {0};
+    pith_status status = pi_vocab_load(g, 0, &v, &why);
     if (status == PITH_OK)
-        status = pi_vocab_tokenize(v, text, len, PITH_TOKENIZE_SPECIAL, ids, 8192, &n, &err);
+        status = pi_vocab_tokenize(v, text, len, PITH_TOKENIZE_SPECIAL, ids, 8192, &n, &why);
     if (status == PITH_OK)
-        status = pi_vocab_detokenize(v, ids, n, true, back, sizeof(back), &n_back, &err);
+        status = pi_vocab_detokenize(v, ids, n, true, back, sizeof(back), &n_back, &why);
     if (status == PITH_OK) {
         assert_int_equal(n_back, len);
         assert_memory_equal(back, text, len);
     } else {
-        assert_true(err.message[0] != 0);
+        assert_true(why.message[0] != 0);
     }
     pi_vocab_free(v);
     return status;

@@ -21,9 +21,9 @@ struct words {
     const char *base;
 };
 
-static pith_status take_word(void *user, const char *word, size_t len, pith_error *err)
+static pith_status take_word(void *user, const char *word, size_t len, pith_error *why)
 {
-    (void)err;
+    (void)why;
     struct words *w = user;
     assert_ptr_equal(word, w->text);
     assert_true(len > 0);
@@ -40,7 +40,7 @@ static struct pi_pre *open_pre(const char *name)
 {
     struct pi_pre *pre;
     struct pi_pre_traits traits;
-    pith_error err = {0};
+    err = (pith_error){0};
     if (pi_pre_create(name, strlen(name), &pre, &traits, &err) != PITH_OK)
         fail_msg("%s", err.message);
     return pre;
@@ -50,7 +50,7 @@ static struct pi_pre *open_pre(const char *name)
 static int32_t split(const struct pi_pre *pre, const char *text, size_t len, struct words *w)
 {
     struct pi_pre_scratch scratch = {0};
-    pith_error err = {0};
+    err = (pith_error){0};
     *w = (struct words){.text = text, .base = text};
     assert_int_equal(pi_pre_begin(pre, &scratch, &err), PITH_OK);
     if (pi_pre_split(pre, &scratch, text, len, take_word, w, &err) != PITH_OK)
@@ -122,7 +122,7 @@ TEST(refuses_unknown_names)
 {
     struct pi_pre *pre = NULL;
     struct pi_pre_traits traits;
-    pith_error err = {0};
+    err = (pith_error){0};
     static const char *const unknown[] = {"", "qwen", "qwen22", "gpt-", "klingon"};
     for (size_t i = 0; i < PI_LEN(unknown); i++) {
         char quoted[64];

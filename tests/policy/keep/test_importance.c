@@ -99,7 +99,6 @@ static pith_stats *calibrate(const pith_importance_params *p, int32_t chunk, int
 {
     pith_engine *e = engine_make_typed(NULL, "f32", chunk, n_thread, 256);
     pith_stats *s = NULL;
-    pith_error err;
     check(pith_calibrate_importance(e, p, &s, &err), &err);
     pith_engine_free(e);
     return s;
@@ -127,14 +126,6 @@ static void keep_rows(void *user, const struct pi_pass_tap_rows *in)
         memcpy(r->k[pos], in->k + t * n_k, n_k * sizeof(float));
         memcpy(r->v[pos], in->v + t * n_v, n_v * sizeof(float));
     }
-}
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
 }
 
 /* |Wo_h v| by the product itself. */
@@ -183,7 +174,6 @@ TEST(targets_are_those_of_a_text_read_twice)
     pith_importance_text text[1];
     pith_importance_params p = params_of(text, 1);
     struct importance_prompt prompt;
-    pith_error err;
     int32_t all[256], n = 0;
     p.keep = keep;
     p.n_keep = 1;
@@ -203,8 +193,7 @@ TEST(targets_are_those_of_a_text_read_twice)
     n += N_TEXT;
     rows.layer = info.n_layer - 1;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 256);
-    pith_seq *seq = NULL;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pi_pass_set_tap(e->pass, keep_rows, &rows, &err), &err);
     check(pith_seq_eval(seq, all, n, &err), &err);
     check(pi_pass_set_tap(e->pass, NULL, NULL, &err), &err);
@@ -238,7 +227,6 @@ TEST(targets_are_those_of_a_text_read_twice)
 static uint8_t *bytes_of(const pith_stats *s, size_t *n)
 {
     uint8_t *out = NULL;
-    pith_error err;
     check(stats_format(s, &out, n, &err), &err);
     return out;
 }
@@ -276,7 +264,6 @@ TEST(chunks_and_threads_change_no_bit)
     }
     assert_int_equal(pith_stats_get_map(s, p.n_keep, &map), PITH_NOT_FOUND);
     pith_stats *file = NULL; /* what policies read: the centres */
-    pith_error err;
     check(pith_stats_load(path, &file, &err), &err);
     assert_null(file->importance);
     assert_memory_equal(file->q, s->q,
@@ -295,7 +282,6 @@ static void refuse(const pith_importance_params *p, const char *engine_keep, con
 {
     pith_engine *e = engine_make_typed(engine_keep, "f32", 32, 2, 256);
     pith_stats *s = NULL;
-    pith_error err;
     expect(pith_calibrate_importance(e, p, &s, &err), &err, PITH_INVALID, word);
     assert_null(s);
     pith_engine_free(e);
@@ -336,7 +322,6 @@ TEST(refuses_what_it_cannot_learn)
     for (int after = 1;; after++) { /* cancelled at every step */
         pith_engine *e = engine_make_typed(NULL, "f32", 32, 2, 256);
         pith_stats *s = NULL;
-        pith_error err;
         int left = after;
         p.progress = stop;
         p.progress_user = &left;
@@ -366,7 +351,6 @@ TEST(failing_memory_loses_nothing)
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 1, 256);
     for (int64_t i = 1;; i += TEST_STRIDE) {
         pith_stats *s = NULL;
-        pith_error err;
         int64_t used = pi_mem_used(PI_MEM_OTHER);
         pi_mem_fail_at(i, true);
         pith_status status = pith_calibrate_importance(e, &p, &s, &err);
@@ -390,13 +374,9 @@ TEST(windows_belong_to_no_lane_of_the_statistics)
 {
     const char *path = "test_importance_windows.gguf";
     struct model_spec spec;
-    pith_engine_params params;
     pith_importance_params p;
     pith_importance_text text[2];
-    pith_model *other = NULL;
-    pith_engine *e = NULL;
     pith_stats *s = NULL;
-    pith_error err;
     model_spec_default(&spec);
     check(model_spec_parse(&spec,
                            "arch=gpt-oss layers=4 width=32 heads=2 kv_heads=1 head_dim=16 "
@@ -404,12 +384,9 @@ TEST(windows_belong_to_no_lane_of_the_statistics)
                            &err),
           &err);
     check(model_make(&spec, path, &err), &err);
-    check(pith_model_load(path, NULL, &other, &err), &err);
+    pith_model *other = model_at(path);
     assert_int_equal(unlink(path), 0);
-    pith_engine_params_default(&params);
-    params.kv_tokens = 512;
-    params.n_thread = 1;
-    check(pith_engine_create(other, &params, &e, &err), &err);
+    pith_engine *e = engine_with(other, (pith_engine_params){.kv_tokens = 512, .n_thread = 1});
     p = params_of(text, 2);
     p.hidden = true;
     check(pith_calibrate_importance(e, &p, &s, &err), &err);

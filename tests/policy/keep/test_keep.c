@@ -94,7 +94,6 @@ TEST(rounds_are_those_done_by_hand)
 {
     pith_engine *e = engine_make(NULL, 64, 2, 512);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     for (int32_t n = 1; n <= N_TOKEN; n++) {
         eval(seq, n - 1, n);
         assert_true(hash_of(seq) == reference[n - 1]);
@@ -170,7 +169,6 @@ TEST(company_in_a_batch_changes_no_bit)
     static const int32_t portion[4] = {1, 40, 110, 133};
     pith_engine *e = engine_make(POLICY, 50, 2, 4 * (BUDGET + SLACK));
     pith_seq *seq[4];
-    pith_error err;
     for (int32_t i = 0; i < 4; i++)
         seq[i] = seq_make(e);
     for (int32_t round = 0; round < 3; round++) {
@@ -192,7 +190,6 @@ TEST(company_in_a_batch_changes_no_bit)
 TEST(a_fork_goes_its_own_way)
 {
     pith_engine *e = engine_make(POLICY, 64, 2, 2 * (BUDGET + SLACK));
-    pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, 0, 150);
     int64_t pages = used_pages(e);
@@ -230,7 +227,6 @@ static bool watch_memory(void *user, pith_seq *seq, int32_t pos, const float *lo
 TEST(a_pool_of_the_budget_holds_any_text)
 {
     pith_engine *e = engine_make(POLICY, 512, 2, BUDGET + SLACK);
-    pith_error err;
     pith_seq *seq = seq_make(e);
     pith_kv_stats kv;
     pith_engine_kv_stats(e, &kv);
@@ -246,12 +242,9 @@ TEST(a_pool_of_the_budget_holds_any_text)
     pith_seq_free(seq);
     pith_engine_free(e);
 
-    pith_engine_params params;
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    params.kv_bytes = kv.reserved_bytes - kv.page_bytes;
-    params.keep = POLICY;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.page_len = PAGE_LEN,
+                                                .kv_bytes = kv.reserved_bytes - kv.page_bytes,
+                                                .keep = POLICY});
     seq = seq_make(e);
     eval(seq, 0, 50);
     int64_t pages = used_pages(e);
@@ -281,7 +274,6 @@ TEST(sizes_the_pool_by_the_budget)
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_engine_params params;
         pith_kv_stats kv;
-        pith_error err;
         int64_t bytes, want = cases[i].n_token > 0    ? cases[i].n_token
                               : cases[i].n_token == 0 ? info.n_ctx_train
                                                       : info.n_ctx_train / 4 + 64;
@@ -297,7 +289,6 @@ TEST(sizes_the_pool_by_the_budget)
     }
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.keep = "streaming:budget=16kB,slack=20";
     assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
@@ -341,7 +332,6 @@ static bool stop_tap(void *user, const pith_tap_rows *rows)
 TEST(a_cancelled_evaluation_goes_on_to_the_same_bits)
 {
     pith_engine *e = engine_make(POLICY, 16, 2, 512);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
     eval(a, 0, 60);
     double fraction = 0.1;
@@ -376,7 +366,7 @@ TEST(a_cancelled_evaluation_goes_on_to_the_same_bits)
     pith_engine_free(e);
 }
 
-static pith_status live(pith_error *err)
+static pith_status live(pith_error *why)
 {
     pith_engine *e = NULL;
     pith_seq *a = NULL, *b = NULL;
@@ -387,21 +377,21 @@ static pith_status live(pith_error *err)
     params.page_len = PAGE_LEN;
     params.n_thread = 1;
     params.keep = "streaming:budget=50%,slack=8";
-    pith_status status = pith_engine_create(model, &params, &e, err);
+    pith_status status = pith_engine_create(model, &params, &e, why);
     if (status == PITH_OK)
-        status = pith_seq_create(e, &a, err);
+        status = pith_seq_create(e, &a, why);
     /* The second call takes many more pages at its last round than until its first. */
     for (int32_t n = 0, part = 10; n < 250 && status == PITH_OK; n += part, part = 240) {
-        status = pith_seq_eval(a, tokens + n, part, err);
+        status = pith_seq_eval(a, tokens + n, part, why);
         if (status != PITH_OK)
             assert_int_equal(pith_seq_length(a), n);
     }
     if (status == PITH_OK)
-        status = pith_seq_fork(a, &b, err);
+        status = pith_seq_fork(a, &b, why);
     if (status == PITH_OK)
-        status = pith_seq_eval(b, tokens + 250, 60, err);
+        status = pith_seq_eval(b, tokens + 250, 60, why);
     if (status == PITH_OK)
-        status = pith_seq_sync(a, tokens, 60, NULL, NULL, err);
+        status = pith_seq_sync(a, tokens, 60, NULL, NULL, why);
     if (status == PITH_OK)
         assert_true(stats_of(b).rounds > 5);
     pith_seq_free(b);
@@ -413,7 +403,6 @@ static pith_status live(pith_error *err)
 TEST(survives_every_failing_allocation)
 {
     int64_t before[PI_MEM_N_TAG];
-    pith_error err;
     mem_used(before);
     pi_mem_fail_at(0, false);
     check(live(&err), &err);
@@ -441,7 +430,6 @@ TEST(truncating_may_need_pages)
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 48); /* 3 pages of every lane */
     pith_seq *a = seq_make(e), *b = NULL;
     pith_lane_info lane;
-    pith_error err;
     int32_t before[48], after[48];
     eval(a, 0, 30);
     for (int32_t t = 30; t < 100; t++)
@@ -474,7 +462,6 @@ TEST(truncating_may_need_pages)
 TEST(truncating_and_syncing_go_on_alike)
 {
     pith_engine *e = engine_make(POLICY, 50, 2, 512);
-    pith_error err;
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 300);
 
@@ -529,7 +516,6 @@ TEST(a_saved_sequence_goes_on_alike)
     close(mkstemp(path));
     pith_engine *e = engine_make(POLICY, 64, 2, 0), *full = engine_make(NULL, 64, 1, 512);
     pith_engine *roomy = engine_make(POLICY, 64, 2, 512);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, 0, 222);
     check(pith_seq_save(a, path, &err), &err);

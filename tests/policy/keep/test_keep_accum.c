@@ -32,7 +32,6 @@ struct hand {
 static void make(struct hand *t, const struct keep_policy *policy, const char *options,
                  int32_t n_group)
 {
-    pith_error err;
     memset(t, 0, sizeof(*t));
     t->model = (struct policy_model){
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = n_group, .scale = 0.5f};
@@ -53,7 +52,6 @@ static void drop(struct hand *t)
 /* The next n tokens, whose keys and values are given; rows of DIM. */
 static void append(struct hand *t, int32_t n, const float *k, const float *v)
 {
-    pith_error err;
     check(kv_seq_reserve(t->kv, n, &err), &err);
     kv_seq_append(t->kv, 0, 0, t->view.n_token, n, k, DIM, v, DIM);
     for (int32_t i = 0; i < n; i++)
@@ -103,7 +101,6 @@ static void step(struct hand *t, float *out)
 
 static void compact(struct hand *t, const int32_t *slots, int32_t n)
 {
-    pith_error err;
     check(kv_seq_compact(t->kv, 0, 0, slots, n, &err), &err);
     for (int32_t i = 0; i < n; i++)
         t->pos[i] = t->pos[slots[i]];
@@ -604,7 +601,6 @@ TEST(lazyeviction_spares_what_no_query_saw)
 TEST(reads_their_options)
 {
     struct keep_config c;
-    pith_error err;
     check(keep_config_parse("h2o:budget=101", &c, &err), &err);
     assert_int_equal(keep_window_at(&c.rules, 101), 50);
     check(keep_config_parse("h2o:budget=100,recent=0.29,window=3", &c, &err), &err);

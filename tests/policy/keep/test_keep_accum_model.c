@@ -12,7 +12,6 @@
 
 #include "mem_used.h"
 #include "engine/engine.h"
-#include "seq_make.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -51,17 +50,11 @@ static uint64_t last_marks[N_FORM];
 static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_thread,
                                 int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = 16;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = 16,
+                                                   .keep = keep});
 }
 
 /* Of every mark of every entry, bit by bit. */
@@ -102,7 +95,6 @@ static pith_batch_item next_item(pith_seq *seq, int32_t n, uint64_t *hashes)
 /* Goes on from where a sequence stands to n tokens, call by call. */
 static void go_on(pith_seq *seq, int32_t n, uint64_t *hashes)
 {
-    pith_error err;
     while (pith_seq_length(seq) < n) {
         pith_batch_item item = next_item(seq, length_of_call(pith_seq_length(seq)), hashes);
         check(pith_batch_eval(seq->engine, &item, 1, NULL, NULL, &err), &err);
@@ -114,7 +106,6 @@ static void go_on_in_company(pith_seq *seq, uint64_t *hashes)
 {
     uint64_t other_hashes[N_TOKEN];
     pith_seq *other[2] = {seq_make(seq->engine), seq_make(seq->engine)};
-    pith_error err;
     while (pith_seq_length(seq) < N_TOKEN) {
         pith_batch_item item[3] = {
             next_item(other[0], 1, other_hashes),
@@ -135,7 +126,6 @@ static void expect_reference(size_t f, const uint64_t *hashes, int32_t begin, co
 
 static void load_model(void)
 {
-    pith_error err;
     uint64_t rng = 29;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
@@ -252,7 +242,6 @@ TEST(a_fork_goes_on_to_the_same_bits)
     for (size_t f = 0; f < N_FORM; f++)
         for (size_t i = f % 2; i < PI_LEN(at); i += 2) {
             uint64_t hashes[2][N_TOKEN];
-            pith_error err;
             pith_engine *e = engine_make(forms[f], 64, 1, 4 * N_TOKEN);
             pith_seq *seq[2] = {seq_make(e), NULL};
             go_on(seq[0], at[i], hashes[0]);
@@ -279,7 +268,6 @@ TEST(a_fork_goes_on_to_the_same_bits)
 /* Five steps after a prompt, in a pool of the size that the policy asks for. */
 static void read_prompt(pith_engine *e, int32_t n, uint64_t *hashes)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e);
     const struct keep_config *c = keep_get_config(e->keep.handle);
     for (int32_t i = 0; i < 6; i++) {
@@ -346,7 +334,6 @@ TEST(a_cancelled_evaluation_restores_the_marks)
         uint64_t hashes[N_TOKEN];
         double fraction = 0.4;
         int32_t layer = 0, pos = 40;
-        pith_error err;
         pith_engine *e = engine_make(forms[f], 8, 1, 2 * N_TOKEN);
         pith_seq *seq = seq_make(e);
         check(pith_seq_eval(seq, tokens, 20, &err), &err);
@@ -392,7 +379,6 @@ TEST(raas_drops_the_oldest_pages_behind_the_prompt)
     enum { PROMPT = 35, BUDGET = 70 };
     pith_engine *e = engine_make("raas:budget=70,threshold=1", 64, 2, 0);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     int32_t pos[N_TOKEN];
     check(pith_seq_mark_prompt(seq, PROMPT, &err), &err);
     check(pith_seq_eval(seq, tokens, PROMPT, &err), &err);

@@ -13,14 +13,9 @@
 #include "engine/engine.h"
 #include "policy/keep/rules/rounds.h"
 #include "kv_check.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
 
 /* ---- sharing ---- */
 
@@ -97,8 +92,7 @@ static void expect_shares(struct layer *l, const char *options, int32_t n_set, i
                           const int32_t *want)
 {
     struct keep_config c;
-    pith_error err;
-    must(keep_config_set(&sharing, options, &c, &err), &err);
+    check(keep_config_set(&sharing, options, &c, &err), &err);
     allot(&c, l->set, n_set, total);
     for (int32_t s = 0; s < n_set; s++)
         if (l->set[s].budget != want[s])
@@ -166,7 +160,6 @@ TEST(shares_are_exact_for_any_scores)
     for (int32_t round = 0; round < 2000; round++) {
         int32_t n[N_HEAD], n_sink = (int32_t)rng_below(&rng, 4), n_all = 0;
         struct keep_config c;
-        pith_error err;
         char options[32];
         double part = (double)rng_below(&rng, 11) / 10.0;
         for (int32_t h = 0; h < N_HEAD; h++)
@@ -176,7 +169,7 @@ TEST(shares_are_exact_for_any_scores)
             for (int32_t i = 0; i < MAX_N; i++)
                 l.score[h][i] = (float)rng_below(&rng, 40) - 20.0f;
         snprintf(options, sizeof(options), "floor=%.1f", part);
-        must(keep_config_set(&sharing, options, &c, &err), &err);
+        check(keep_config_set(&sharing, options, &c, &err), &err);
         int32_t stay = (int32_t)rng_below(&rng, (uint64_t)n_all + 1), sum = 0;
         allot(&c, l.set, N_HEAD, stay + N_HEAD * n_sink);
         for (int32_t h = 0; h < N_HEAD; h++) {
@@ -210,7 +203,6 @@ TEST(refuses_other_granularities)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         assert_int_equal(keep_config_set(&sharing, cases[i][0], &c, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
@@ -225,17 +217,16 @@ TEST(shares_a_budget_as_pyramidkv_does)
     /* base 1000, min 50, max 1950, step 633 1/3 of the formula; the authors' 633. */
     static const int32_t want[4] = {32 + 1950, 32 + 1316, 32 + 683, 32 + 50};
     struct keep_config c;
-    pith_error err;
-    must(keep_config_parse("pyramidkv:budget=1032", &c, &err), &err);
-    must(keep_config_fit(&c, &g, &err), &err);
+    check(keep_config_parse("pyramidkv:budget=1032", &c, &err), &err);
+    check(keep_config_fit(&c, &g, &err), &err);
     for (int32_t l = 0; l < 4; l++)
         for (int32_t h = 0; h < 2; h++)
             assert_int_equal(keep_lane_budget_at(&c, l, h, (struct keep_point){5000, 0, 0.0}),
                              want[l]);
     assert_int_equal(keep_budget_at(&c, 5000), 1032);
     /* A share: the part beyond the window grows with the text, by at most one per token. */
-    must(keep_config_parse("pyramidkv:budget=40%,window=20", &c, &err), &err);
-    must(keep_config_fit(&c, &g, &err), &err);
+    check(keep_config_parse("pyramidkv:budget=40%,window=20", &c, &err), &err);
+    check(keep_config_fit(&c, &g, &err), &err);
     assert_int_equal(keep_lane_budget_at(&c, 0, 0, (struct keep_point){10000, 0, 0.0}), 7781);
     assert_int_equal(keep_lane_budget_at(&c, 3, 0, (struct keep_point){10000, 0, 0.0}), 219);
     for (int32_t l = 0; l < 4; l++)
@@ -245,16 +236,16 @@ TEST(shares_a_budget_as_pyramidkv_does)
             assert_true(a >= pi_min(n, 40) && b >= a && b <= a + 1);
         }
     /* Bytes: the pages of all lanes together fill at most the size, and two more each would not. */
-    must(keep_config_parse("pyramidkv:budget=3MiB,slack=40", &c, &err), &err);
-    must(keep_config_fit(&c, &g, &err), &err);
+    check(keep_config_parse("pyramidkv:budget=3MiB,slack=40", &c, &err), &err);
+    check(keep_config_fit(&c, &g, &err), &err);
     assert_true(keep_bytes_at(&c, &g, 1 << 20) <= 3 << 20);
     c.n_budget += 2 * g.page_len;
     assert_true(keep_bytes_at(&c, &g, 1 << 20) > 3 << 20);
     /* One layer has the whole budget. */
     static const struct kv_geometry flat = {1, 2,   8,   8,    16, KV_TYPE_F16, KV_TYPE_F16, 0,
                                             0, {0}, {0}, NULL, 0,  0,           0,           NULL};
-    must(keep_config_parse("pyramidkv:budget=100", &c, &err), &err);
-    must(keep_config_fit(&c, &flat, &err), &err);
+    check(keep_config_parse("pyramidkv:budget=100", &c, &err), &err);
+    check(keep_config_fit(&c, &flat, &err), &err);
     assert_int_equal(keep_lane_budget_at(&c, 0, 1, (struct keep_point){0, 0, 0.0}), 100);
     assert_int_equal(keep_config_parse("snapkv:layers=pyramidkv:0", &c, &err) == PITH_OK
                          ? keep_config_fit(&c, &g, &err)
@@ -323,8 +314,7 @@ static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
     struct keep_point at = {world.n_token[s], 0, 0.0};
-    pith_error err;
-    must(keep_prepare(world.keep, kv, at, n, &err), &err);
+    check(keep_prepare(world.keep, kv, at, n, &err), &err);
     uint64_t digest = kv_check_digest(world.cache);
     if (kv_seq_reserve(kv, keep_room(world.keep, kv, at, n), &err) != PITH_OK) {
         assert_true(kv_check_digest(world.cache) == digest);
@@ -344,12 +334,12 @@ static void grow(int32_t s, int32_t n)
             int64_t before = world.tally.n_evicted, sum = 0;
             for (int32_t l = 0; l < N_LAYER; l++)
                 sum += sum_of(kv, l);
-            must(keep_round(world.keep, kv, &view, &world.tally, &err), &err);
+            check(keep_round(world.keep, kv, &view, &world.tally, &err), &err);
             for (int32_t l = 0; l < N_LAYER; l++)
                 sum -= sum_of(kv, l);
             assert_int_equal(world.tally.n_evicted - before, sum);
             check_budgets(kv, at.n_token, true);
-            must(kv_seq_reserve(kv, keep_room(world.keep, kv, at, left), &err), &err);
+            check(kv_seq_reserve(kv, keep_room(world.keep, kv, at, left), &err), &err);
         }
         if (left == 0)
             break;
@@ -378,14 +368,13 @@ static void random_step(void)
             b = (int32_t)rng_below(&world.rng, MAX_SEQ);
     uint64_t what = rng_below(&world.rng, 30);
     int32_t n = 1 + (int32_t)rng_below(&world.rng, what == 4 ? 150 : 14);
-    pith_error err;
     if (world.n_token[a] + n > MAX_LEN || what == 0) {
         kv_seq_free(world.kv[a]);
-        must(kv_seq_create(world.cache, &world.kv[a], &err), &err);
+        check(kv_seq_create(world.cache, &world.kv[a], &err), &err);
         world.n_token[a] = 0;
     } else if (what == 1 && a != b) {
         kv_seq_free(world.kv[b]);
-        must(kv_seq_fork(world.kv[a], &world.kv[b], &err), &err);
+        check(kv_seq_fork(world.kv[a], &world.kv[b], &err), &err);
         world.n_token[b] = world.n_token[a];
     } else if (what == 2) {
         world.n_token[a] = (int32_t)rng_below(&world.rng, (uint64_t)world.n_token[a] + 1);
@@ -397,15 +386,14 @@ static void random_step(void)
 
 static void run_histories(const char *options, int32_t n_page, int32_t n_step)
 {
-    pith_error err;
     memset(&world, 0, sizeof(world));
     world.rng = 7;
     world.cache = kv_check_cache(&shape.g, n_page);
-    must(keep_config_set(&sharing, options, &world.config, &err), &err);
-    must(keep_config_fit(&world.config, &shape.g, &err), &err);
-    must(keep_create(&world.config, &shape, 2, &world.keep, &err), &err);
+    check(keep_config_set(&sharing, options, &world.config, &err), &err);
+    check(keep_config_fit(&world.config, &shape.g, &err), &err);
+    check(keep_create(&world.config, &shape, 2, &world.keep, &err), &err);
     for (int32_t s = 0; s < MAX_SEQ; s++)
-        must(kv_seq_create(world.cache, &world.kv[s], &err), &err);
+        check(kv_seq_create(world.cache, &world.kv[s], &err), &err);
     for (int32_t i = 0; i < n_step; i++) {
         random_step();
         kv_check_account(world.cache, 0);
@@ -432,15 +420,14 @@ TEST(budgets_hold_through_random_histories)
 TEST(holds_a_budget_in_bytes)
 {
     struct keep_config c;
-    pith_error err;
-    must(keep_config_set(&sharing, "budget=40KiB,slack=7", &c, &err), &err);
-    must(keep_config_fit(&c, &shape.g, &err), &err);
+    check(keep_config_set(&sharing, "budget=40KiB,slack=7", &c, &err), &err);
+    check(keep_config_fit(&c, &shape.g, &err), &err);
     assert_true(keep_bytes_at(&c, &shape.g, INT32_MAX) <= 40 << 10);
     c.n_budget++;
     assert_true(keep_bytes_at(&c, &shape.g, INT32_MAX) > 40 << 10);
     /* Until the first round lanes are equally long, and fill no more than without a policy. */
-    must(keep_config_set(&sharing, "budget=40,slack=7", &c, &err), &err);
-    must(keep_config_fit(&c, &shape.g, &err), &err);
+    check(keep_config_set(&sharing, "budget=40,slack=7", &c, &err), &err);
+    check(keep_config_fit(&c, &shape.g, &err), &err);
     assert_int_equal(keep_bytes_at(&c, &shape.g, 46), kv_bytes_for_tokens(&shape.g, 46));
     /* 4 lanes of 47: 188 entries, of which each lane leaves 15 places at most unused. */
     assert_int_equal(keep_bytes_at(&c, &shape.g, 5000),
@@ -457,9 +444,8 @@ static int32_t tokens[N_TOKEN];
 
 static void load_model(void)
 {
-    pith_error err;
     uint64_t rng = 12;
-    must(pith_model_load(MODEL, NULL, &model, &err), &err);
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
@@ -476,15 +462,14 @@ static pith_engine *engine_make(const char *keep, int32_t chunk, int32_t n_threa
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = chunk;
     params.n_thread = n_thread;
     params.page_len = 16;
     params.keep = keep;
-    must(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
+    check(pith_kv_estimate(model, &params, N_TOKEN, &params.kv_bytes, &err), &err);
     params.kv_bytes *= n_seq;
-    must(pith_engine_create(model, &params, &e, &err), &err);
+    check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }
 
@@ -512,17 +497,16 @@ TEST_WITH(load_model, free_model, the_pool_of_one_sequence_holds_a_long_text)
         for (int32_t way = 0; way < 2; way++) {
             pith_engine *e = engine_make(forms[f], way == 0 ? 512 : 37, 1 + way, 1 + way);
             pith_seq *seq = NULL, *other = NULL;
-            pith_error err;
-            must(pith_seq_create(e, &seq, &err), &err);
-            must(pith_seq_create(e, &other, &err), &err);
+            check(pith_seq_create(e, &seq, &err), &err);
+            check(pith_seq_create(e, &other, &err), &err);
             if (way == 0) {
-                must(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
+                check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
             } else {
                 pith_batch_item items[2] = {{.seq = seq, .tokens = tokens, .n_token = 250},
                                             {.seq = other, .tokens = tokens + 100, .n_token = 170}};
-                must(pith_batch_eval(e, items, 2, NULL, NULL, &err), &err);
+                check(pith_batch_eval(e, items, 2, NULL, NULL, &err), &err);
                 for (int32_t t = 250; t < N_TOKEN; t += 1 + (t < 300) * 24)
-                    must(pith_seq_eval(seq, tokens + t, 1 + (t < 300) * 24, &err), &err);
+                    check(pith_seq_eval(seq, tokens + t, 1 + (t < 300) * 24, &err), &err);
             }
             hash[way] = hash_of(seq);
             pith_seq_free(other);
@@ -547,9 +531,8 @@ TEST_WITH(load_model, free_model, a_prompt_that_is_cut_at_its_end_fits_the_pool)
         pith_engine *e = engine_make(keeps[i], 512, 1, 1);
         pith_seq *seq = NULL;
         pith_keep_stats k;
-        pith_error err;
-        must(pith_seq_create(e, &seq, &err), &err);
-        must(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
+        check(pith_seq_create(e, &seq, &err), &err);
+        check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
         pith_seq_keep_stats(seq, &k);
         assert_int_equal(k.rounds, 1);
         pith_seq_free(seq);
@@ -563,19 +546,18 @@ TEST_WITH(load_model, free_model, lanes_have_lengths_of_their_own)
     pith_engine *e = engine_make("adakv:budget=96,slack=16", 64, 2, 2);
     pith_engine *even = engine_make("snapkv:budget=96,slack=16,pool=max,kernel=7", 64, 2, 2);
     pith_seq *seq = NULL, *fork = NULL, *of_even = NULL;
-    pith_error err;
     int32_t n_differ = 0, n_page = 0;
-    must(pith_seq_create(e, &seq, &err), &err);
-    must(pith_seq_create(even, &of_even, &err), &err);
-    must(pith_seq_eval(seq, tokens, 250, &err), &err);
-    must(pith_seq_eval(of_even, tokens, 250, &err), &err);
-    must(pith_seq_keep_round(seq, &err), &err);
-    must(pith_seq_keep_round(of_even, &err), &err);
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_create(even, &of_even, &err), &err);
+    check(pith_seq_eval(seq, tokens, 250, &err), &err);
+    check(pith_seq_eval(of_even, tokens, 250, &err), &err);
+    check(pith_seq_keep_round(seq, &err), &err);
+    check(pith_seq_keep_round(of_even, &err), &err);
     for (int32_t l = 0; l < info.n_layer; l++) {
         int32_t sum = 0;
         for (int32_t h = 0; h < info.n_head_kv; h++) {
             pith_lane_info lane;
-            must(pith_seq_lane(seq, l, h, &lane, NULL, 0), &err);
+            check(pith_seq_lane(seq, l, h, &lane, NULL, 0), &err);
             n_differ += lane.n_entry != 96;
             n_page += (lane.n_entry + 15) / 16;
             sum += lane.n_entry;
@@ -590,9 +572,9 @@ TEST_WITH(load_model, free_model, lanes_have_lengths_of_their_own)
     assert_int_equal(stats.live_bytes, of_stats.live_bytes);
     assert_int_equal(stats.used_bytes, n_page * (int64_t)kv_page_bytes(kv_cache_geometry(e->kv)));
     /* A fork goes on from there as the sequence does. */
-    must(pith_seq_fork(seq, &fork, &err), &err);
-    must(pith_seq_eval(seq, tokens + 250, 60, &err), &err);
-    must(pith_seq_eval(fork, tokens + 250, 60, &err), &err);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    check(pith_seq_eval(seq, tokens + 250, 60, &err), &err);
+    check(pith_seq_eval(fork, tokens + 250, 60, &err), &err);
     assert_true(hash_of(seq) == hash_of(fork));
     pith_seq_free(fork);
     pith_seq_free(seq);

@@ -6,7 +6,7 @@
 
 static pith_keep_rules rules_of(const char *keep)
 {
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_keep_rules rules;
     memset(&rules, 0xff, sizeof(rules));
     if (pith_keep_get_rules(keep, &rules, &err) != PITH_OK)
@@ -67,7 +67,7 @@ TEST(tells_defaults_presets_and_what_is_given)
 
 TEST(refuses_bad_options_and_leaves_the_rules)
 {
-    pith_error err, other;
+    pith_error other;
     pith_keep_rules r = {.slack = 5};
     static const char *const texts[] = {"stream", "streaming:", "knorm:slack=x", "triattention:v9",
                                         "streaming:budget=10,window=20"};

@@ -67,7 +67,6 @@ struct world {
 
 static void world_open(struct world *w, const struct golden *g, const char *score)
 {
-    pith_error err;
     struct keep_config config;
     char options[128];
     size_t dim = (size_t)g->dim;

@@ -139,7 +139,6 @@ static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
     static const int32_t n_cancelled[] = {1, 9, 30};
     size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.handle) : 0;
     uint8_t *before = test_malloc(size + 1);
-    pith_error err;
     if (size > 0)
         memcpy(before, seq->keep.state, size);
     for (size_t i = 0; cancel && i < PI_LEN(n_cancelled); i++) {
@@ -232,12 +231,10 @@ static void check_masked(const struct kv_seq *full, const struct kv_seq *cut, in
 TEST(evicting_is_as_if_entries_were_masked)
 {
     enum { N = 150 };
-    pith_error err;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 2 * N_TOKEN);
-    pith_seq *full = NULL;
     float row[256];
     kv_cache_set_marks(e->kv, 16, true); /* as many as any form has, and norms */
-    check(pith_seq_create(e, &full, &err), &err);
+    pith_seq *full = seq_make(e);
     check(pith_seq_eval(full, tokens, N, &err), &err);
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     uint8_t *scratch = pi_mem_alloc(PI_MEM_OTHER, kv_attend_scratch_bytes(g, 1));

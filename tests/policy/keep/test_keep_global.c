@@ -144,7 +144,6 @@ static void run_round(struct kv_seq *kv, int32_t n_token)
     static struct held want, got;
     struct keep_view view = {.kv = kv, .n_token = n_token};
     int64_t before = world.tally.n_evicted, sum = sum_of(kv);
-    pith_error err;
     look(kv, &want);
     expect_round(&want, n_token);
     check(keep_round(world.keep, kv, &view, &world.tally, &err), &err);
@@ -177,7 +176,6 @@ static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
     struct keep_point at = {world.n_token[s], 0, 0.0};
-    pith_error err;
     check(keep_prepare(world.keep, kv, at, n, &err), &err);
     uint64_t digest = kv_check_digest(world.cache);
     if (kv_seq_reserve(kv, keep_room(world.keep, kv, at, n), &err) != PITH_OK) {
@@ -215,7 +213,6 @@ static void random_step(void)
     int32_t b = (int32_t)rng_below(&world.rng, MAX_SEQ);
     uint64_t what = rng_below(&world.rng, 30);
     int32_t n = 1 + (int32_t)rng_below(&world.rng, what == 4 ? 150 : 14);
-    pith_error err;
     if (world.n_token[a] + n > MAX_LEN || what == 0) {
         kv_seq_free(world.kv[a]);
         check(kv_seq_create(world.cache, &world.kv[a], &err), &err);
@@ -235,7 +232,6 @@ static void random_step(void)
 static void run_histories(const char *options, int64_t bytes, int32_t n_page, int32_t n_step)
 {
     char text[160];
-    pith_error err;
     memset(&world, 0, sizeof(world));
     world.rng = 7;
     world.bytes = bytes;
@@ -279,7 +275,6 @@ TEST(budgets_in_bytes_hold_through_random_histories)
 static struct keep_config config_of(const struct keep_policy *policy, const char *options)
 {
     struct keep_config c;
-    pith_error err;
     check(keep_config_set(policy, options, &c, &err), &err);
     check(keep_config_fit(&c, &shape.g, &err), &err);
     return c;
@@ -355,7 +350,6 @@ TEST(refuses_scores_that_lanes_do_not_share)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         assert_int_equal(keep_config_parse(cases[i][0], &c, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }

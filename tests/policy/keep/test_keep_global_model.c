@@ -32,7 +32,6 @@ static struct stats_importance *make_importance(void)
                                   .n_quantile = 8,
                                   .n_map = PI_LEN(mapped)};
     struct stats_importance *m = NULL;
-    pith_error err;
     check(stats_importance_create(&of, &m, &err), &err);
     for (int32_t i = 0; i < n_lane; i++) {
         float mean = i == WIDE ? 6.0f : i == 1 ? -9.0f : 0.2f * (float)i;
@@ -57,7 +56,6 @@ static void setup(void)
 {
     pith_engine *e;
     pith_stats *s = NULL;
-    pith_error err;
     model_load(91);
     e = engine_make(NULL, 128, 1, 0);
     check(pith_calibrate(e, tokens, 200, NULL, &s, &err), &err);
@@ -131,7 +129,6 @@ static const char *const forms[] = {
 /* A prompt of 300, then 20 more together, then tokens one by one; alone or beside another. */
 static pith_seq *read_all(pith_engine *e, bool company)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e), *other = seq_make(e);
     pith_batch_item items[2] = {{.seq = seq, .tokens = tokens, .n_token = 300},
                                 {.seq = other, .tokens = tokens + 100, .n_token = 170}};
@@ -191,7 +188,6 @@ TEST(a_budget_holds_everything)
 /* The map decides how much each lane holds, and protected entries stay everywhere. */
 TEST(a_map_decides_which_lanes_hold_more)
 {
-    pith_error err;
     pith_engine *e = engine_make(
         with_stats("knorm:granularity=global,budget=80,slack=16,window=8,sinks=2,stats=@"), 64, 2,
         512);
@@ -226,7 +222,6 @@ TEST(calibrated_shares_make_up_the_budget)
                             .type_v = KV_TYPE_F16};
     for (int32_t n = 20; n < 400; n += 13) {
         struct keep_config c;
-        pith_error err;
         char text[400];
         snprintf(text, sizeof(text),
                  "knorm:split=calibrated:%d%%,sinks=2,window=3,budget=%d,stats=%s",
@@ -246,7 +241,6 @@ TEST(calibrated_shares_make_up_the_budget)
     }
     /* A share: at that of the budget itself, so that no lane has more than all. */
     struct keep_config c;
-    pith_error err;
     check(keep_config_parse(with_stats("knorm:split=calibrated,budget=40%,stats=@"), &c, &err),
           &err);
     check(keep_config_fit(&c, &g, &err), &err);
@@ -267,7 +261,6 @@ TEST(calibrated_shares_make_up_the_budget)
    first. */
 TEST(a_round_waits_for_the_prompts_end)
 {
-    pith_error err;
     for (int32_t global = 0; global < 2; global++) {
         const char *keep = global ? "random:rounds=prompt-end,budget=64,slack=8,granularity=global"
                                   : "random:rounds=prompt-end,budget=64,slack=8,batch=4";
@@ -301,7 +294,6 @@ TEST(a_round_waits_for_the_prompts_end)
    the same entries. */
 TEST(the_prompts_end_is_one_round)
 {
-    pith_error err;
     pith_engine *e = engine_make("keydiff:rounds=prompt-end,budget=25%", 64, 2, 0);
     pith_engine *late = engine_make("keydiff:budget=25%,slack=1000", 64, 2, 0);
     pith_seq *a = seq_make(e), *b = seq_make(late);
@@ -328,7 +320,6 @@ TEST(forks_and_files_go_on_alike)
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-global-%d", (int)getpid());
     for (size_t f = 0; f < PI_LEN(forms); f++) {
-        pith_error err;
         pith_engine *e = engine_make(with_stats(forms[f]), 64, 2, 1600);
         pith_seq *seq = seq_make(e), *fork = NULL, *loaded = NULL;
         eval(seq, 0, 250);

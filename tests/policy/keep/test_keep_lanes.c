@@ -11,6 +11,7 @@
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
+#include "status.h"
 
 #define N_LAYER 2
 #define N_HEAD 2
@@ -22,44 +23,34 @@ static const struct policy_model model = {
 
 static const char *const granularities[] = {"all", "head", "layer", "layer-head"};
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 static struct keep *make(const struct keep_policy *p, const char *options,
                          const struct policy_model *m, int32_t n_thread)
 {
     struct keep_config config;
     struct keep *keep = NULL;
-    pith_error err;
-    must(keep_config_set(p, options, &config, &err), &err);
-    must(keep_config_fit(&config, &m->g, &err), &err);
-    must(keep_create(&config, m, n_thread, &keep, &err), &err);
+    check(keep_config_set(p, options, &config, &err), &err);
+    check(keep_config_fit(&config, &m->g, &err), &err);
+    check(keep_create(&config, m, n_thread, &keep, &err), &err);
     return keep;
 }
 
-static struct kv_seq *seq_make(struct kv_cache *cache)
+static struct kv_seq *kv_make(struct kv_cache *cache)
 {
     struct kv_seq *kv;
-    pith_error err;
-    must(kv_seq_create(cache, &kv, &err), &err);
+    check(kv_seq_create(cache, &kv, &err), &err);
     return kv;
 }
 
 static void append(struct kv_seq *kv, int32_t pos0, int32_t n)
 {
-    pith_error err;
-    must(kv_check_append(kv, 9, pos0, n), &err);
+    check(kv_check_append(kv, 9, pos0, n), &err);
 }
 
 static void round_now(struct keep *keep, struct kv_seq *kv, int32_t n_token)
 {
     struct keep_view view = {.kv = kv, .n_token = n_token};
     struct keep_tally tally = {0};
-    pith_error err;
-    must(keep_round(keep, kv, &view, &tally, &err), &err);
+    check(keep_round(keep, kv, &view, &tally, &err), &err);
     assert_int_equal(tally.n_round, 1);
 }
 
@@ -85,10 +76,9 @@ TEST(lanes_are_packed_at_the_same_time)
     static int32_t slots[N_LANE][MAX_SLOT];
     int32_t n_shared[2] = {0};
     uint64_t rng = 77;
-    pith_error err;
     for (int32_t c = 0; c < 2; c++) {
         cache[c] = kv_check_cache(&model.g, 400);
-        seq[c] = seq_make(cache[c]);
+        seq[c] = kv_make(cache[c]);
     }
     for (int32_t step = 0, next = 0; step < 400; step++) {
         int32_t n = 1 + (int32_t)rng_below(&rng, 60), n_cut = 0, from = (int32_t)rng_below(&rng, 4);
@@ -97,13 +87,13 @@ TEST(lanes_are_packed_at_the_same_time)
         for (int32_t c = 0; c < 2; c++) {
             append(seq[c], next, n);
             if (shares && kv_lane_len(seq[c], 0, 1) > 8 * PAGE_LEN) {
-                must(kv_seq_reserve_runs(seq[c], PAGE_LEN, &err), &err);
+                check(kv_seq_reserve_runs(seq[c], PAGE_LEN, &err), &err);
                 n_shared[c] += page_share(seq[c], 0, 1, 5, seq[c], from, 3, &err) == PITH_OK;
             }
             if (!forks)
                 continue;
             kv_seq_free(fork[c]);
-            must(kv_seq_fork(seq[c], &fork[c], &err), &err);
+            check(kv_seq_fork(seq[c], &fork[c], &err), &err);
         }
         next += n;
         for (int32_t l = 0; l < N_LANE; l++) {
@@ -115,9 +105,9 @@ TEST(lanes_are_packed_at_the_same_time)
                 (struct kv_cut){l / N_HEAD, l % N_HEAD, slots[l], some_slots(&rng, len, slots[l])};
         }
         for (int32_t i = 0; i < n_cut; i++)
-            must(kv_seq_compact(seq[0], cut[i].layer, cut[i].head, cut[i].slots, cut[i].n, &err),
-                 &err);
-        must(kv_seq_compact_lanes(seq[1], cut, n_cut, 3, &err), &err);
+            check(kv_seq_compact(seq[0], cut[i].layer, cut[i].head, cut[i].slots, cut[i].n, &err),
+                  &err);
+        check(kv_seq_compact_lanes(seq[1], cut, n_cut, 3, &err), &err);
         kv_check_same(seq[0], seq[1]);
         if (fork[0] != NULL)
             kv_check_same(fork[0], fork[1]);
@@ -137,11 +127,10 @@ TEST(a_round_packs_all_lanes_or_none)
 {
     static const int32_t some[] = {1, 2, 5, 30}, wrong[] = {3, 3};
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE + N_LANE * 2 - 1);
-    struct kv_seq *a = seq_make(cache), *b;
+    struct kv_seq *a = kv_make(cache), *b;
     struct kv_cut cut[N_LANE];
-    pith_error err;
     append(a, 0, 2 * PAGE_LEN);
-    must(kv_seq_fork(a, &b, &err), &err);
+    check(kv_seq_fork(a, &b, &err), &err);
     append(b, 2 * PAGE_LEN, PAGE_LEN); /* one page of each lane is left, but for one */
     for (int32_t l = 0; l < N_LANE; l++)
         cut[l] = (struct kv_cut){l / N_HEAD, l % N_HEAD, some, 4};
@@ -156,7 +145,7 @@ TEST(a_round_packs_all_lanes_or_none)
     cut[3] = (struct kv_cut){1, 1, wrong, 2};
     assert_int_equal(kv_seq_compact_lanes(b, cut, N_LANE, 2, &err), PITH_INVALID);
     assert_true(kv_check_digest(cache) == digest);
-    must(kv_seq_compact_lanes(b, cut, 3, 2, &err), &err);
+    check(kv_seq_compact_lanes(b, cut, 3, 2, &err), &err);
     for (int32_t s = 0; s < 4; s++)
         assert_int_equal(kv_lane_pos(b, 1, 0, s), some[s]);
     assert_int_equal(kv_lane_len(a, 1, 0), 2 * PAGE_LEN);
@@ -180,11 +169,10 @@ TEST(threads_change_no_round)
         for (int32_t c = 0; c < 2; c++) {
             struct keep *keep = make(&keep_keydiff, options, &wide, c == 0 ? 1 : 5);
             struct keep_point at = {N, 0, 0.0};
-            pith_error err;
             cache[c] = kv_check_cache(&wide.g, 24 * 13);
-            kv[c] = seq_make(cache[c]);
+            kv[c] = kv_make(cache[c]);
             append(kv[c], 0, N);
-            must(keep_prepare(keep, kv[c], at, 1, &err), &err);
+            check(keep_prepare(keep, kv[c], at, 1, &err), &err);
             round_now(keep, kv[c], N);
             assert_int_equal(kv_lane_len(kv[c], 2, 7), BUDGET);
             keep_free(keep);
@@ -208,13 +196,12 @@ TEST(positions_that_stand_twice_count_as_entries)
                  granularities[g]);
         struct keep *keep = make(&keep_streaming, options, &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
-        struct kv_seq *kv = seq_make(cache);
+        struct kv_seq *kv = kv_make(cache);
         struct keep_point at = {32, 0, 0.0};
-        pith_error err;
         append(kv, 0, 32);
         for (int32_t l = 0; l < N_LANE; l++)
-            must(page_share(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
-        must(keep_prepare(keep, kv, at, 20, &err), &err);
+            check(page_share(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
+        check(keep_prepare(keep, kv, at, 20, &err), &err);
         assert_true(keep_due(keep, kv, at, 20));
         round_now(keep, kv, at.n_token);
         for (int32_t l = 0; l < N_LANE; l++) {
@@ -234,33 +221,32 @@ TEST(positions_that_stand_twice_count_as_entries)
 TEST(lanes_agree_by_positions_and_not_by_pages)
 {
     struct kv_cache *cache = kv_check_cache(&model.g, 8 * N_LANE);
-    struct kv_seq *kv = seq_make(cache);
+    struct kv_seq *kv = kv_make(cache);
     int32_t slots[40];
-    pith_error err;
     append(kv, 0, 40);
     assert_true(kv_lane_agrees(kv, 0, 0, 1, 1));
     assert_int_equal(kv_lane_last(kv, 1, 1), 39);
-    must(page_move(kv, 1, 0, 0, 1, &err), &err); /* 1 .. 16, 16 .. 31, ... */
+    check(page_move(kv, 1, 0, 0, 1, &err), &err); /* 1 .. 16, 16 .. 31, ... */
     assert_false(kv_lane_agrees(kv, 0, 0, 1, 0));
     for (int32_t s = 0; s < 40; s++)
         slots[s] = s;
-    must(kv_seq_compact(kv, 0, 0, slots + 1, 15, &err), &err); /* 1 .. 15 */
-    must(kv_seq_compact(kv, 1, 0, slots, 15, &err), &err);
+    check(kv_seq_compact(kv, 0, 0, slots + 1, 15, &err), &err); /* 1 .. 15 */
+    check(kv_seq_compact(kv, 1, 0, slots, 15, &err), &err);
     assert_false(kv_lane_agrees(kv, 0, 0, 1, 0)); /* read at the same, not written */
     for (int32_t h = 0; h < N_HEAD; h++)
         kv_seq_shift(kv, 1, h, kv_lane_len(kv, 1, h), 1);
     assert_int_equal(kv_lane_pos(kv, 1, 1, 15), 16);
     assert_int_equal(kv_lane_written_pos(kv, 1, 1, 15), 15);
-    must(kv_seq_compact(kv, 1, 1, slots, 15, &err), &err);
+    check(kv_seq_compact(kv, 1, 1, slots, 15, &err), &err);
     append(kv, 50, 40); /* in lanes with a delta they begin a page */
     assert_true(kv_lane_agrees(kv, 1, 1, 1, 0) && kv_lane_agrees(kv, 1, 0, 1, 1));
     assert_int_equal(kv_lane_breaks(kv, 0, 0), 0);
     assert_int_equal(kv_lane_breaks(kv, 1, 0), 1);
     for (int32_t s = 16; s < 40; s++)
         slots[s]++;
-    must(kv_seq_compact(kv, 1, 1, slots, 20, &err), &err);
+    check(kv_seq_compact(kv, 1, 1, slots, 20, &err), &err);
     assert_false(kv_lane_agrees(kv, 1, 1, 1, 0));
-    must(kv_seq_compact(kv, 1, 0, slots, 20, &err), &err);
+    check(kv_seq_compact(kv, 1, 0, slots, 20, &err), &err);
     assert_true(kv_lane_agrees(kv, 1, 1, 1, 0));
     kv_seq_truncate(kv, 0);
     assert_true(kv_lane_agrees(kv, 0, 0, 1, 0));
@@ -276,17 +262,16 @@ TEST(splitting_changes_nothing_but_where_pages_begin)
     for (size_t i = 0; i < 2 * PI_LEN(at); i++) {
         int32_t slot = at[i / 2];
         struct kv_cache *cache = kv_check_cache(&model.g, 5 * N_LANE);
-        struct kv_seq *kv = seq_make(cache), *fork = NULL;
-        pith_error err;
+        struct kv_seq *kv = kv_make(cache), *fork = NULL;
         float before[40][8], row[8];
         append(kv, 100, 40);
         for (int32_t s = 0; s < 40; s++)
             kv_lane_key(kv, 1, 0, s, before[s]);
         if (i % 2 == 1)
-            must(kv_seq_fork(kv, &fork, &err), &err);
-        must(kv_seq_reserve_table(kv, PAGE_LEN, &err), &err);
+            check(kv_seq_fork(kv, &fork, &err), &err);
+        check(kv_seq_reserve_table(kv, PAGE_LEN, &err), &err);
         int64_t n_free = kv_seq_free_bytes(kv);
-        must(kv_seq_split(kv, 1, 0, slot, &err), &err);
+        check(kv_seq_split(kv, 1, 0, slot, &err), &err);
         assert_int_equal(n_free - kv_seq_free_bytes(kv),
                          (slot % PAGE_LEN == 0 || slot == 40 ? 0 : 1 + i % 2) *
                              (int64_t)kv_layer_page_bytes(kv_cache_geometry(cache), 1));
@@ -308,10 +293,9 @@ TEST(splitting_changes_nothing_but_where_pages_begin)
         kv_cache_free(cache);
     }
     struct kv_cache *cache = kv_check_cache(&model.g, 2 * N_LANE);
-    struct kv_seq *kv = seq_make(cache);
-    pith_error err;
+    struct kv_seq *kv = kv_make(cache);
     append(kv, 0, 2 * PAGE_LEN);
-    must(kv_seq_reserve_table(kv, PAGE_LEN, &err), &err);
+    check(kv_seq_reserve_table(kv, PAGE_LEN, &err), &err);
     uint64_t digest = kv_check_digest(cache);
     assert_int_equal(kv_seq_split(kv, 0, 0, 3, &err), PITH_KV_FULL);
     assert_string_equal(err.message, "no page for the entries before slot 3 of 32");
@@ -329,14 +313,13 @@ TEST(breaks_are_counted)
     for (int32_t extra = 0; extra < 2; extra++) {
         struct keep *keep = make(&keep_streaming, "budget=40,slack=8,sinks=0", &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, (3 + extra) * N_LANE);
-        struct kv_seq *kv = seq_make(cache);
+        struct kv_seq *kv = kv_make(cache);
         struct keep_point at = {132, 0, 0.0};
-        pith_error err;
         append(kv, 0, PAGE_LEN);
         append(kv, 100, 32);
         for (int32_t l = 0; l < N_LANE; l++)
-            must(page_move(kv, l / N_HEAD, l % N_HEAD, 0, 50, &err), &err);
-        must(keep_prepare(keep, kv, at, 200, &err), &err);
+            check(page_move(kv, l / N_HEAD, l % N_HEAD, 0, 50, &err), &err);
+        check(keep_prepare(keep, kv, at, 200, &err), &err);
         int64_t lacks = keep_lacks(keep, kv, at, 200);
         kv_seq_clear_charges(kv);
         assert_int_equal(lacks, N_LANE * (int64_t)kv_page_bytes(&model.g));
@@ -375,10 +358,9 @@ TEST(infinite_scores_let_the_older_go_first)
     for (size_t i = 0; i < PI_LEN(options); i++) {
         struct keep *keep = make(&infinite, options[i], &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
-        struct kv_seq *kv = seq_make(cache);
+        struct kv_seq *kv = kv_make(cache);
         struct keep_point at = {0, 0, 0.0};
-        pith_error err;
-        must(keep_prepare(keep, kv, at, 32, &err), &err);
+        check(keep_prepare(keep, kv, at, 32, &err), &err);
         append(kv, 0, 32);
         round_now(keep, kv, 32);
         assert_int_equal(kv_lane_len(kv, 1, 1), 20);

@@ -23,7 +23,6 @@ static pith_engine *engine_of(const char *keep, const char *recall, const char *
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.chunk = 64;
     params.n_thread = 1;
@@ -126,7 +125,6 @@ TEST(a_budget_of_its_own_gives_the_bits_of_such_an_engine)
 TEST(the_own_budget_is_what_memory_is_set_aside_for)
 {
     struct ask ask;
-    pith_error err;
     pith_engine *e = engine_of("streaming:budget=48,slack=16", NULL, NULL, 128);
     pith_scheduler *s = scheduler_make(e, NULL);
     ask_init(&ask, 0, N_PROMPT, N_PREDICT, 0.0f);
@@ -176,7 +174,6 @@ TEST(a_slot_kept_under_another_budget_is_no_beginning)
 static void refuse(const char *keep, const char *share, const char *budget, pith_status status,
                    const char *sentence)
 {
-    pith_error err;
     pith_engine *e = engine_of(keep, NULL, share, 400);
     pith_seq *seq = seq_make(e);
     struct ask ask;
@@ -211,7 +208,6 @@ TEST(refuses_budgets_that_do_not_fit)
 /* A fork has it, too; a sequence with tokens keeps its own. */
 TEST(a_fork_has_the_budget_too)
 {
-    pith_error err;
     pith_keep_stats keep;
     pith_engine *e = engine_of("streaming:budget=48,slack=8", NULL, NULL, 900);
     pith_seq *seq = seq_make(e), *fork = NULL;

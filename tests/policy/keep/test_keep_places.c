@@ -194,7 +194,6 @@ TEST(forks_beside_a_shared_page_of_sinks)
     static const int32_t at[] = {90, 150};
     for (size_t i = 0; i < PI_LEN(at); i++) {
         pith_engine *e = exact_engine(POLICY, 64, 2, 2 * (BUDGET + SLACK + PAGE_LEN));
-        pith_error err;
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, at[i]);
         check(pith_seq_fork(a, &b, &err), &err);
@@ -222,7 +221,6 @@ TEST(goes_back_into_window_gap_and_sinks)
 {
     static const int32_t lengths[] = {279, 250, 96, 95, 130, 4, 3, 299, 1, 200};
     pith_engine *e = exact_engine(POLICY, 50, 2, 512);
-    pith_error err;
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 290);
     int32_t n = entries_at(290);
@@ -265,7 +263,6 @@ TEST(goes_on_from_a_file)
     char path[] = "/tmp/pith-test-places-XXXXXX";
     close(mkstemp(path));
     pith_engine *e = exact_engine(POLICY, 64, 2, 512), *full = exact_engine(NULL, 64, 1, 512);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = NULL;
     eval(a, 0, 222);
     check(pith_seq_save(a, path, &err), &err);
@@ -314,20 +311,17 @@ TEST(the_pool_that_it_asks_for_is_enough)
 {
     pith_engine *e = exact_engine(POLICY, 64, 2, 0);
     pith_kv_stats kv;
-    pith_error err;
-    pith_engine_params params;
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(kv.n_page, n_lane * ((BUDGET + SLACK) / PAGE_LEN + 1));
     uint64_t hashes[N_TOKEN];
     pith_seq_free(eval_all(e, N_TOKEN, hashes));
     assert_memory_equal(hashes, reference, sizeof(hashes));
     pith_engine_free(e);
-    pith_engine_params_default(&params);
-    params.page_len = PAGE_LEN;
-    params.type_k = params.type_v = "f32";
-    params.keep = POLICY;
-    params.kv_bytes = kv.reserved_bytes - kv.page_bytes;
-    check(pith_engine_create(model, &params, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.page_len = PAGE_LEN,
+                                                .type_k = "f32",
+                                                .type_v = "f32",
+                                                .keep = POLICY,
+                                                .kv_bytes = kv.reserved_bytes - kv.page_bytes});
     pith_seq *seq = seq_make(e);
     eval(seq, 0, 90);
     assert_int_equal(pith_seq_eval(seq, tokens + 90, 100, &err), PITH_KV_FULL);
@@ -364,7 +358,6 @@ TEST(a_round_is_the_one_done_by_hand)
         pith_engine *e = exact_engine("streaming:budget=64,slack=1000,positions=cache", 64, 2,
                                       200 + more * PAGE_LEN);
         pith_seq *seq = seq_make(e);
-        pith_error err;
         eval(seq, 0, 200);
         if (more > 0) {
             check(pith_seq_keep_round(seq, &err), &err);
@@ -387,7 +380,6 @@ TEST(a_late_prompt_splits_the_sinks_off_or_changes_nothing)
         pith_engine *e = exact_engine("streaming:budget=128,slack=32,positions=cache,pin-prompt=on",
                                       64, 2, WIDE + SLACK + (1 + more) * PAGE_LEN);
         pith_seq *seq = seq_make(e);
-        pith_error err;
         eval(seq, 0, 164); /* sinks, and 36 .. 163 */
         check(pith_seq_mark_prompt(seq, 50, &err), &err);
         pith_status status = pith_seq_eval(seq, tokens + 164, 60, &err);
@@ -425,7 +417,6 @@ TEST(replays_without_a_model)
                                     .n_pair = 4,
                                     .freq = freq};
     struct pi_replay *r = NULL;
-    pith_error err;
     int32_t pos[BUDGET + SLACK];
     check(pi_replay_create(&shape, POLICY, NULL, &r, &err), &err);
     check(pi_replay_read(r, BUDGET + SLACK, ids, layers, layers, &err), &err);

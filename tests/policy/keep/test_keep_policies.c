@@ -36,7 +36,6 @@ static void score_keys(const struct keep_policy *policy, const float *keys, int3
     struct kv_cache *cache = kv_check_cache(&g, n / 16 + 2);
     struct kv_seq *kv;
     struct keep_config config;
-    pith_error err;
     int32_t *pos = calloc((size_t)n, sizeof(*pos));
     bool *evictable = calloc((size_t)n, sizeof(*evictable));
     check(kv_seq_create(cache, &kv, &err), &err);
@@ -140,7 +139,6 @@ TEST(random_lots_are_even_and_stay)
     for (int32_t i = 0; i < N; i++)
         pos[i] = 7 * i;
     struct keep_config a, b;
-    pith_error err;
     check(keep_config_set(&keep_random, "seed=1", &a, &err), &err);
     check(keep_config_set(&keep_random, "seed=2", &b, &err), &err);
     struct keep_lane lane = {.layer = 3, .head = 1, .n = N, .pos = pos};
@@ -177,12 +175,12 @@ struct seen_state {
 static int32_t n_open, n_close, n_score;
 
 static pith_status seen_open(const void *params, const struct policy_model *m, void **data,
-                             pith_error *err)
+                             pith_error *why)
 {
     const struct seen_params *p = params;
     assert_int_equal(m->n_group, 3);
     if (strcmp(p->file, "missing") == 0)
-        return pi_fail(err, PITH_IO, "missing: no such file");
+        return pi_fail(why, PITH_IO, "missing: no such file");
     n_open++;
     *data = &n_open;
     return PITH_OK;
@@ -279,7 +277,6 @@ TEST(a_policy_reads_its_own_options)
 {
     struct keep_config c;
     struct seen_params p;
-    pith_error err;
     check(keep_config_set(&seen, NULL, &c, &err), &err);
     memcpy(&p, &c.params, sizeof(p));
     assert_true(p.level == -1.5 && p.mode == 0 && p.file[0] == '\0');
@@ -317,7 +314,6 @@ TEST(a_policy_is_opened_asked_and_closed)
     struct kv_seq *kv;
     struct keep_tally tally = {0};
     struct seen_state block = {0};
-    pith_error err;
     n_open = n_close = n_score = 0;
     check(keep_config_set(&seen, "file=missing", &c, &err), &err);
     check(keep_config_fit(&c, &m.g, &err), &err);
@@ -384,7 +380,6 @@ TEST_WITH(load_model, free_model, a_pinned_prompt_stays)
     pith_engine *e =
         engine_make("random:budget=100,slack=10,pin-prompt=on,window=5", 64, 2, 2 * N_TOKEN);
     pith_seq *seq = NULL, *fork = NULL;
-    pith_error err;
     check(pith_seq_create(e, &seq, &err), &err);
     check(pith_seq_mark_prompt(seq, 40, &err), &err);
     check(pith_seq_eval(seq, tokens, 150, &err), &err);

@@ -61,7 +61,6 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     struct importance_prompt prompt;
     struct importance_target *target = NULL;
     int32_t all[3 * TOKENS_MAX];
-    pith_error err;
     check(importance_prompt_create(model, &prompt, &err), &err);
     int32_t n_all = 2 * n + prompt.n_middle;
     struct importance_span span = {0, n, n + prompt.n_middle, n_all};
@@ -93,7 +92,6 @@ TEST(marks_are_those_of_a_text_read_twice)
         "kvzip:budget=100,window=8,granularity=layer-head",
         "kvzip:budget=100,window=8,granularity=layer-head,score=plus"};
     static float want[64 * N_TOKEN];
-    pith_error err;
     assert_true(n_lane <= 64);
     for (int plus = 0; plus < 2; plus++) {
         struct importance_gram *gram = NULL;
@@ -126,7 +124,6 @@ TEST(marks_are_those_of_a_text_read_twice)
 static void read_turns(pith_seq *seq, uint64_t *hashes)
 {
     static const int32_t ends[] = {110, 111, 112, 113, 150, 151, N_TOKEN};
-    pith_error err;
     for (size_t i = 0; i < PI_LEN(ends); i++) {
         int32_t n = pith_seq_length(seq);
         pith_batch_item item = {.seq = seq,
@@ -160,7 +157,6 @@ TEST(company_changes_no_bit)
 {
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
-        pith_error err;
         pith_engine *e = engine_make(forms[f], 64, 2, 2048);
         pith_seq *a = eval_all(e, 110, want), *b = seq_make(e), *c = seq_make(e);
         pith_batch_item item[2] = {{.seq = b, .tokens = tokens + 200, .n_token = 90},
@@ -188,7 +184,6 @@ TEST(company_changes_no_bit)
 TEST(a_fork_goes_on_alike)
 {
     for (size_t f = 0; f < N_FORM; f++) {
-        pith_error err;
         pith_engine *e = engine_make(forms[f], 64, 2, 2048);
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, 110);
@@ -247,7 +242,6 @@ TEST(the_memory_that_it_asks_for_is_enough)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     int64_t bytes = 0;
     pith_engine_params_default(&params);
     params.page_len = PAGE_LEN;
@@ -288,7 +282,6 @@ static bool count_rows(void *user, const pith_tap_rows *rows)
 TEST(a_tap_does_not_see_the_repetition)
 {
     int32_t n = 0;
-    pith_error err;
     pith_engine *e = engine_make(forms[1], 64, 2, 1024);
     pith_seq *seq = seq_make(e);
     check(pith_engine_set_tap(e, count_rows, &n, &err), &err);
@@ -301,7 +294,6 @@ TEST(a_tap_does_not_see_the_repetition)
 
 TEST(refuses_rounds_while_it_reads)
 {
-    pith_error err;
     assert_int_equal(pith_policy_check(PITH_KEEP, "kvzip:rounds=stream", &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "rounds=prompt-end"));
 }

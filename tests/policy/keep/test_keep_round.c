@@ -10,6 +10,7 @@
 
 #include "pith/inspect.h"
 #include "pith/policy.h"
+#include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define N_TOKEN 200
@@ -18,17 +19,10 @@ static pith_model *model;
 static pith_model_info info;
 static int32_t ids[N_TOKEN];
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 static void load(void)
 {
-    pith_error err;
     uint64_t rng = 5;
-    must(pith_model_load(MODEL, NULL, &model, &err), &err);
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < N_TOKEN; i++)
         ids[i] = 300 + (int32_t)rng_below(&rng, 600);
@@ -45,22 +39,20 @@ static pith_engine *engine_of(const char *keep, int32_t n_kv_token)
 {
     pith_engine_params p;
     pith_engine *e;
-    pith_error err;
     pith_engine_params_default(&p);
     p.keep = keep;
     p.kv_tokens = n_kv_token;
     p.page_len = 16;
     p.n_thread = 2;
-    must(pith_engine_create(model, &p, &e, &err), &err);
+    check(pith_engine_create(model, &p, &e, &err), &err);
     return e;
 }
 
 static pith_seq *read_ids(pith_engine *e, int32_t n)
 {
     pith_seq *seq;
-    pith_error err;
-    must(pith_seq_create(e, &seq, &err), &err);
-    must(pith_seq_eval(seq, ids, n, &err), &err);
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_eval(seq, ids, n, &err), &err);
     return seq;
 }
 
@@ -102,7 +94,6 @@ TEST(a_round_is_that_of_the_rules)
     for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
         char by_rule[128], asked[128];
         char sep = strchr(policies[i], ':') != NULL ? ',' : ':';
-        pith_error err;
         snprintf(by_rule, sizeof(by_rule), "%s%cbudget=30%%,slack=1,batch=%d", policies[i], sep,
                  N_TOKEN - 1);
         snprintf(asked, sizeof(asked), "%s%cbudget=30%%,slack=1000", policies[i], sep);
@@ -111,13 +102,13 @@ TEST(a_round_is_that_of_the_rules)
         uint64_t before = hash_of(b);
         assert_int_equal(stats_of(a).rounds, 0);
         assert_int_equal(stats_of(b).rounds, 0);
-        must(pith_seq_keep_round(b, &err), &err);
+        check(pith_seq_keep_round(b, &err), &err);
         assert_int_equal(hash_of(b), before);
         assert_int_equal(stats_of(b).rounds, 1);
         assert_int_equal(stats_of(b).first_round_at, N_TOKEN - 1);
         assert_int_equal(stats_of(b).longest, (N_TOKEN - 1) * 3 / 10);
-        must(pith_seq_eval(a, ids + N_TOKEN - 1, 1, &err), &err);
-        must(pith_seq_eval(b, ids + N_TOKEN - 1, 1, &err), &err);
+        check(pith_seq_eval(a, ids + N_TOKEN - 1, 1, &err), &err);
+        check(pith_seq_eval(b, ids + N_TOKEN - 1, 1, &err), &err);
         assert_int_equal(stats_of(a).rounds, 1);
         assert_int_equal(compare_lanes(a, b), (N_TOKEN - 1) * 3 / 10 + 1);
         assert_int_equal(hash_of(a), hash_of(b));
@@ -134,10 +125,9 @@ TEST(a_second_round_finds_nothing_to_do)
     pith_engine *e = engine_of("streaming:budget=40,slack=1000", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
     pith_kv_stats kv;
-    pith_error err;
     int32_t lanes = info.n_layer * info.n_head_kv;
-    must(pith_seq_keep_round(seq, &err), &err);
-    must(pith_seq_keep_round(seq, &err), &err);
+    check(pith_seq_keep_round(seq, &err), &err);
+    check(pith_seq_keep_round(seq, &err), &err);
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(kv.n_page_used, lanes * 3); /* 40 entries on pages of 16 */
     assert_int_equal(stats_of(seq).rounds, 1);
@@ -148,7 +138,7 @@ TEST(a_second_round_finds_nothing_to_do)
     e = engine_of(NULL, 400);
     seq = read_ids(e, N_TOKEN);
     uint64_t before = hash_of(seq);
-    must(pith_seq_keep_round(seq, &err), &err);
+    check(pith_seq_keep_round(seq, &err), &err);
     assert_int_equal(hash_of(seq), before);
     assert_int_equal(stats_of(seq).rounds, 0);
     assert_int_equal(stats_of(seq).longest, N_TOKEN);
@@ -165,10 +155,9 @@ TEST(a_round_copies_shared_pages_or_changes_nothing)
     for (int roomy = 0; roomy < 2; roomy++) {
         pith_engine *e = engine_of(keep, n_page * 16 * (roomy ? 2 : 1));
         pith_seq *seq = read_ids(e, N_TOKEN), *fork, *again;
-        pith_error err;
-        must(pith_seq_fork(seq, &fork, &err), &err);
+        check(pith_seq_fork(seq, &fork, &err), &err);
         if (roomy) {
-            must(pith_seq_keep_round(fork, &err), &err);
+            check(pith_seq_keep_round(fork, &err), &err);
             assert_int_equal(stats_of(fork).longest, N_TOKEN / 2);
         } else {
             assert_int_equal(pith_seq_keep_round(fork, &err), PITH_KV_FULL);
@@ -177,11 +166,11 @@ TEST(a_round_copies_shared_pages_or_changes_nothing)
             assert_int_equal(stats_of(fork).rounds, 0);
         }
         assert_int_equal(stats_of(seq).longest, N_TOKEN);
-        must(pith_seq_fork(seq, &again, &err), &err);
+        check(pith_seq_fork(seq, &again, &err), &err);
         assert_int_equal(compare_lanes(seq, again), N_TOKEN);
         pith_seq_free(again);
         pith_seq_free(fork);
-        must(pith_seq_keep_round(seq, &err), &err);
+        check(pith_seq_keep_round(seq, &err), &err);
         assert_int_equal(stats_of(seq).longest, N_TOKEN / 2);
         pith_seq_free(seq);
         pith_engine_free(e);
@@ -192,10 +181,9 @@ TEST(a_prompt_beyond_the_budget_is_not_pinned)
 {
     pith_engine *e = engine_of("streaming:budget=64,slack=1000,pin-prompt=on", 400);
     pith_seq *seq = read_ids(e, N_TOKEN);
-    pith_error err;
-    must(pith_seq_mark_prompt(seq, 100, &err), &err); /* is not pinned */
-    must(pith_seq_mark_prompt(seq, 32, &err), &err);
-    must(pith_seq_keep_round(seq, &err), &err);
+    check(pith_seq_mark_prompt(seq, 100, &err), &err); /* is not pinned */
+    check(pith_seq_mark_prompt(seq, 32, &err), &err);
+    check(pith_seq_keep_round(seq, &err), &err);
     int32_t pos[N_TOKEN];
     pith_lane_info lane;
     assert_int_equal(pith_seq_lane(seq, 0, 0, &lane, pos, N_TOKEN), PITH_OK);
@@ -258,18 +246,17 @@ TEST(vnorm_keeps_what_the_values_say)
         pith_engine_params p;
         pith_engine *e;
         pith_seq *seq;
-        pith_error err;
         struct norms n = {.l1 = i == 1};
         n.of = calloc((size_t)(info.n_layer * info.n_head_kv) * N_TOKEN, sizeof(*n.of));
         pith_engine_params_default(&p);
         p.keep = policies[i];
         p.kv_tokens = 400;
         p.type_k = p.type_v = "f32";
-        must(pith_engine_create(model, &p, &e, &err), &err);
-        must(pith_engine_set_tap(e, take_norms, &n, &err), &err);
-        must(pith_seq_create(e, &seq, &err), &err);
-        must(pith_seq_eval(seq, ids, N_TOKEN, &err), &err);
-        must(pith_seq_keep_round(seq, &err), &err);
+        check(pith_engine_create(model, &p, &e, &err), &err);
+        check(pith_engine_set_tap(e, take_norms, &n, &err), &err);
+        check(pith_seq_create(e, &seq, &err), &err);
+        check(pith_seq_eval(seq, ids, N_TOKEN, &err), &err);
+        check(pith_seq_keep_round(seq, &err), &err);
         for (int32_t l = 0; l < info.n_layer; l++)
             for (int32_t h = 0; h < info.n_head_kv; h++)
                 check_lane(&n, seq, l, h);

@@ -11,6 +11,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "pith/policy.h"
+#include "status.h"
 
 /* ---- a policy for the tests ---- */
 
@@ -99,7 +100,6 @@ TEST(reads_options_with_their_units)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         if (keep_config_parse(cases[i].text, &c, &err) != PITH_OK)
             fail_msg("%s: %s", cases[i].text, err.message);
         assert_ptr_equal(c.policy, &keep_streaming);
@@ -172,7 +172,7 @@ TEST(refuses_wrong_options_with_a_sentence)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c = {.n_budget = 77};
-        pith_error err = {0};
+        err = (pith_error){0};
         if (keep_config_parse(cases[i].text, &c, &err) != PITH_INVALID)
             fail_msg("%s: accepted", cases[i].text);
         if (strncmp(err.message, cases[i].says, strlen(cases[i].says)) != 0)
@@ -185,7 +185,6 @@ TEST(refuses_wrong_options_with_a_sentence)
 TEST(a_policy_reads_its_own_options)
 {
     struct keep_config c;
-    pith_error err;
     struct coarse_params p;
     assert_int_equal(keep_config_set(&coarse, NULL, &c, &err), PITH_OK);
     memcpy(&p, c.params.bytes, sizeof(p));
@@ -249,7 +248,6 @@ static const struct policy_model model = {
 static struct keep_config config_of(const struct keep_policy *policy, const char *options)
 {
     struct keep_config c;
-    pith_error err;
     if (keep_config_set(policy, options, &c, &err) != PITH_OK ||
         keep_config_fit(&c, &shape, &err) != PITH_OK)
         fail_msg("%s: %s", options, err.message);
@@ -281,7 +279,6 @@ TEST(budgets_follow_the_number_of_tokens)
     assert_int_equal(keep_budget_at(&c, 1000), 5 * shape.page_len - 20);
     assert_true(kv_bytes_for_tokens(&shape, keep_most_at(&c, 1000)) <= c.rules.budget.value);
 
-    pith_error err;
     snprintf(text, sizeof(text), "slack=16,budget=%lldB", (long long)page);
     assert_int_equal(keep_config_set(&keep_streaming, text, &c, &err), PITH_OK);
     assert_int_equal(keep_config_fit(&c, &shape, &err), PITH_INVALID);
@@ -414,12 +411,6 @@ static void append(struct history *h, int32_t n)
         }
 }
 
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
-
 static struct keep_point point_of(const struct history *h)
 {
     return (struct keep_point){h->n_token, 0, 0.0};
@@ -428,7 +419,6 @@ static struct keep_point point_of(const struct history *h)
 /* A part of a batch: at most `most` of the n tokens that are left. Returns how many. */
 static int32_t step(struct history *h, int32_t n, int32_t most)
 {
-    pith_error err;
     int32_t rounds = 0;
     int32_t take = keep_room(world.keep, h->kv, point_of(h), n < most ? n : most);
     append(h, take);
@@ -437,9 +427,9 @@ static int32_t step(struct history *h, int32_t n, int32_t most)
     if (keep_room(world.keep, h->kv, point_of(h), 1) == 0) {
         struct keep_view view = {.kv = h->kv, .n_token = h->n_token};
         assert_int_equal(rounds, 1);
-        must(keep_round(world.keep, h->kv, &view, &h->tally, &err), &err);
-        must(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n - take), &err),
-             &err);
+        check(keep_round(world.keep, h->kv, &view, &h->tally, &err), &err);
+        check(kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n - take), &err),
+              &err);
         world.n_round++;
     } else {
         assert_int_equal(rounds, 0);
@@ -450,14 +440,13 @@ static int32_t step(struct history *h, int32_t n, int32_t most)
 /* As the engine does it: everything is counted first, then several sequences go on in turns. */
 static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
 {
-    pith_error err;
     pith_status status = PITH_OK;
     int64_t lacks = 0;
     int32_t left[MAX_SEQ];
     memcpy(left, n, (size_t)n_seq * sizeof(*n));
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++) {
         struct history *h = &world.h[which[i]];
-        must(keep_prepare(world.keep, h->kv, point_of(h), n[i], &err), &err);
+        check(keep_prepare(world.keep, h->kv, point_of(h), n[i], &err), &err);
         status = kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n[i]), &err);
     }
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++)
@@ -484,19 +473,17 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
 
 static void restart(struct history *h)
 {
-    pith_error err;
     kv_seq_free(h->kv);
     memset(h, 0, sizeof(*h));
-    must(kv_seq_create(world.cache, &h->kv, &err), &err);
+    check(kv_seq_create(world.cache, &h->kv, &err), &err);
 }
 
 static void fork_to(const struct history *from, struct history *to)
 {
-    pith_error err;
     struct kv_seq *kv;
     if (from == to)
         return;
-    must(kv_seq_fork(from->kv, &kv, &err), &err);
+    check(kv_seq_fork(from->kv, &kv, &err), &err);
     kv_seq_free(to->kv);
     *to = *from;
     to->kv = kv;
@@ -542,13 +529,12 @@ static void random_step(void)
 
 static void run_histories(const char *options, int32_t n_page, int32_t n_step)
 {
-    pith_error err;
     memset(&world, 0, sizeof(world));
     world.rng = (uint64_t)n_page;
     world.cache = kv_check_cache(&shape, n_page);
     world.config = config_of(&coarse, options);
     memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-    must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
+    check(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
     assert_int_equal(keep_state_size(world.keep), world.params.levels * N_LAYER);
     for (int32_t i = 0; i < MAX_SEQ; i++)
         restart(&world.h[i]);
@@ -599,12 +585,11 @@ TEST(a_fork_reserves_exactly_what_it_needs)
 {
     const int32_t per_seq = 4 * N_LANE; /* pages of budget + slack = 64 entries */
     for (int32_t less = 0; less < 2; less++) {
-        pith_error err;
         memset(&world, 0, sizeof(world));
         world.cache = kv_check_cache(&shape, 3 * per_seq - less);
         world.config = config_of(&coarse, "budget=20,slack=44,window=0");
         memcpy(&world.params, world.config.params.bytes, sizeof(world.params));
-        must(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
+        check(keep_create(&world.config, &model, 2, &world.keep, &err), &err);
         restart(&world.h[0]);
         grow_together(1, (int32_t[]){0}, (int32_t[]){63});
         fork_to(&world.h[0], &world.h[1]);

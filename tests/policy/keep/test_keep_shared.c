@@ -15,12 +15,7 @@
 #include "base/mem.h"
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
+#include "status.h"
 
 /* ---- choosing: TheTom's V1, V2 and V3 on 40 cells ---- */
 
@@ -92,16 +87,15 @@ TEST(segments_evict_evenly)
 TEST(splits_are_read_and_sum_up)
 {
     double w[4];
-    pith_error err;
-    must(keep_split_read("layers", "even", 4, w, &err), &err);
+    check(keep_split_read("layers", "even", 4, w, &err), &err);
     assert_true(w[0] == 1.0 && w[3] == 1.0);
     /* PyramidKV with a mean of 60 and beta 20: 117, 79, 41, 3. */
-    must(keep_split_read("layers", "pyramid:20", 4, w, &err), &err);
+    check(keep_split_read("layers", "pyramid:20", 4, w, &err), &err);
     assert_true(fabs(w[0] * 60 - 117) < 1e-9 && fabs(w[1] * 60 - 79) < 1e-9);
     assert_true(fabs(w[2] * 60 - 41) < 1e-9 && fabs(w[3] * 60 - 3) < 1e-9);
-    must(keep_split_read("layers", "pyramid:20", 1, w, &err), &err);
+    check(keep_split_read("layers", "pyramid:20", 1, w, &err), &err);
     assert_true(w[0] == 1.0);
-    must(keep_split_read("heads", "1/2/1/4", 4, w, &err), &err);
+    check(keep_split_read("heads", "1/2/1/4", 4, w, &err), &err);
     assert_true(w[0] == 0.5 && w[1] == 1.0 && w[2] == 0.5 && w[3] == 2.0);
     static const struct {
         const char *text, *says;
@@ -123,7 +117,7 @@ TEST(splits_are_read_and_sum_up)
     int fd = mkstemp(path);
     assert_true(fd >= 0 && write(fd, "3\n1\n2\n2\n", 8) == 8);
     close(fd);
-    must(keep_split_read("heads", path, 4, w, &err), &err);
+    check(keep_split_read("heads", path, 4, w, &err), &err);
     assert_true(w[0] == 1.5 && w[1] == 0.5 && w[2] == 1.0);
     unlink(path);
 }
@@ -165,10 +159,9 @@ static struct keep *make(const struct keep_policy *p, const char *options,
                          const struct policy_model *m, struct keep_config *config)
 {
     struct keep *keep = NULL;
-    pith_error err;
-    must(keep_config_set(p, options, config, &err), &err);
-    must(keep_config_fit(config, &m->g, &err), &err);
-    must(keep_create(config, m, 2, &keep, &err), &err);
+    check(keep_config_set(p, options, config, &err), &err);
+    check(keep_config_fit(config, &m->g, &err), &err);
+    check(keep_create(config, m, 2, &keep, &err), &err);
     return keep;
 }
 
@@ -193,7 +186,6 @@ TEST(refuses_contradictions)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config c;
-        pith_error err;
         pith_status status = keep_config_set(&policy, cases[i].options, &c, &err);
         if (status == PITH_OK)
             status = keep_config_fit(&c, &model.g, &err);
@@ -230,8 +222,7 @@ static void matrix_score(const void *params, const struct keep_view *view,
 
 static void append(struct kv_seq *kv, const struct policy_model *m, int32_t pos0, int32_t n)
 {
-    pith_error err;
-    must(kv_seq_reserve(kv, n, &err), &err);
+    check(kv_seq_reserve(kv, n, &err), &err);
     for (int32_t l = 0; l < m->g.n_layer; l++)
         for (int32_t h = 0; h < m->g.n_head; h++)
             for (int32_t i = 0; i < n; i++) {
@@ -263,18 +254,17 @@ TEST(selects_as_the_authors_do_in_each_mode)
         struct keep_config config;
         struct keep_tally tally = {0};
         struct kv_seq *kv;
-        pith_error err;
         snprintf(options, sizeof(options), "%s,budget=5,slack=4,pin-prompt=on", cases[c].options);
         struct keep *keep = make(&matrix, options, &model, &config);
         struct kv_cache *cache = kv_check_cache(&model.g, 16);
         struct keep_point at = {0, 2, 0.0};
-        must(kv_seq_create(cache, &kv, &err), &err);
-        must(keep_prepare(keep, kv, at, 9, &err), &err);
+        check(kv_seq_create(cache, &kv, &err), &err);
+        check(keep_prepare(keep, kv, at, 9, &err), &err);
         append(kv, &model, 0, 9);
         struct keep_view view = {.kv = kv, .n_token = 9, .n_prompt = 2};
         at.n_token = 9;
         assert_true(keep_due(keep, kv, at, 0));
-        must(keep_round(keep, kv, &view, &tally, &err), &err);
+        check(keep_round(keep, kv, &view, &tally, &err), &err);
         for (int32_t l = 0; l < N_LANE; l++) {
             int32_t pos[9], n = kv_lane_len(kv, l / N_HEAD, l % N_HEAD);
             assert_int_equal(n, 5);
@@ -297,15 +287,14 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
     struct keep_config config;
     struct keep_tally tally = {0};
     struct kv_seq *kv;
-    pith_error err;
     struct keep *keep = make(&keep_streaming, options, &one, &config);
     struct kv_cache *cache = kv_check_cache(&one.g, (n_token + 63) / 64 + 2);
     struct keep_point at = {0, n_prompt, 0.0};
     int32_t n_round = 0;
-    must(kv_seq_create(cache, &kv, &err), &err);
+    check(kv_seq_create(cache, &kv, &err), &err);
     while (at.n_token < n_token) {
         int32_t n = at.n_token == 0 ? first : n_token - at.n_token;
-        must(keep_prepare(keep, kv, at, n, &err), &err);
+        check(keep_prepare(keep, kv, at, n, &err), &err);
         for (int32_t left = n; left > 0;) {
             int32_t take = keep_room(keep, kv, at, left);
             append(kv, &one, at.n_token, take);
@@ -315,7 +304,7 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
                 continue;
             struct keep_view view = {.kv = kv, .n_token = at.n_token, .n_prompt = n_prompt};
             int32_t before = kv_lane_len(kv, 0, 0);
-            must(keep_round(keep, kv, &view, &tally, &err), &err);
+            check(keep_round(keep, kv, &view, &tally, &err), &err);
             at_token[n_round] = at.n_token;
             dropped[n_round++] = before - kv_lane_len(kv, 0, 0);
             for (int32_t i = 0; i < n_prompt; i++)
@@ -365,7 +354,6 @@ TEST(rounds_with_slack_are_those_of_the_paper)
     /* Where the authors' code cuts the prompt's end off, it is not pinned: above half of the
        budget, and where the window leaves no room. */
     struct keep_config config;
-    pith_error err;
     struct keep *keep =
         make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=2", &model, &config);
     assert_int_equal(keep_pinned_prompt(&config.rules, 8, 0.0), 8);
@@ -517,14 +505,13 @@ static void check_history(const struct history *h)
 
 static void grow(struct history *h, int32_t n)
 {
-    pith_error err;
     struct keep_point at = {h->n_token, h->n_prompt, 0.0};
-    must(keep_prepare(world.keep, h->kv, at, n, &err), &err);
+    check(keep_prepare(world.keep, h->kv, at, n, &err), &err);
     for (int32_t left = n;;) {
         if (keep_due(world.keep, h->kv, at, left)) {
             struct keep_view view = {.kv = h->kv, .n_token = at.n_token, .n_prompt = at.n_prompt};
             expect_round(h);
-            must(keep_round(world.keep, h->kv, &view, &world.tally, &err), &err);
+            check(keep_round(world.keep, h->kv, &view, &world.tally, &err), &err);
             check_history(h);
             for (int32_t l = 0; l < N_LANE; l++)
                 assert_true(count(h->has[l]) <= budget_of(h, l));
@@ -552,17 +539,15 @@ static void grow(struct history *h, int32_t n)
 
 static void restart(struct history *h)
 {
-    pith_error err;
     kv_seq_free(h->kv);
     memset(h, 0, sizeof(*h));
-    must(kv_seq_create(world.cache, &h->kv, &err), &err);
+    check(kv_seq_create(world.cache, &h->kv, &err), &err);
 }
 
 static void random_step(void)
 {
     struct history *a = &world.h[rng_below(&world.rng, MAX_SEQ)];
     struct history *b = &world.h[rng_below(&world.rng, MAX_SEQ)];
-    pith_error err;
     uint64_t what = rng_below(&world.rng, 40);
     int32_t n = 1 + (int32_t)rng_below(&world.rng, 12);
     if (a->n_token + n > MAX_LEN || what == 0) {
@@ -570,7 +555,7 @@ static void random_step(void)
         a->n_prompt = (int32_t)rng_below(&world.rng, 6);
     } else if (what == 1 && a != b) {
         struct kv_seq *kv;
-        must(kv_seq_fork(a->kv, &kv, &err), &err);
+        check(kv_seq_fork(a->kv, &kv, &err), &err);
         kv_seq_free(b->kv);
         *b = *a;
         b->kv = kv;

@@ -97,7 +97,6 @@ TEST(company_changes_no_bit_and_no_state)
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 40, 2, 512);
         pith_seq *seq[N];
-        pith_error err;
         for (int32_t i = 0; i < N; i++)
             seq[i] = seq_make(e);
         for (int32_t round = 0; round < 3; round++) {
@@ -127,7 +126,6 @@ TEST(both_sides_of_a_fork_remember)
         other[i] = tokens[N_TOKEN - 1 - i];
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 512);
-        pith_error err;
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, 120);
         check(pith_seq_fork(a, &b, &err), &err);
@@ -168,7 +166,6 @@ TEST(a_cancelled_pass_is_forgotten)
 {
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 512);
-        pith_error err;
         pith_seq *a = seq_make(e), *b = seq_make(e);
         eval(a, 0, 30);
         int32_t stop = 70;
@@ -202,7 +199,6 @@ TEST(a_cancelled_pass_is_forgotten)
 TEST(a_refused_batch_teaches_nothing)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, FIRST_ROUND + 2 * PAGE_LEN);
-    pith_error err;
     pith_seq *a = seq_make(e), *b = seq_make(e);
     eval(a, 0, 40);
     eval(b, 0, 20);
@@ -228,7 +224,6 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
     static const int32_t lengths[] = {229, 60, 61, 88, 1, 200};
     for (size_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 50, 2, 512);
-        pith_error err;
         pith_seq *seq = seq_make(e);
         eval(seq, 0, 230);
         for (size_t i = 0; i < PI_LEN(lengths); i++) {
@@ -262,7 +257,6 @@ TEST(generation_reads_a_shorter_prompt_anew)
     pith_seq *seq = seq_make(e), *fresh = seq_make(e);
     pith_generate_params params;
     pith_generate_result result;
-    pith_error err;
     pith_generate_params_default(&params);
     params.n_predict = 30;
     params.ignore_end = true;
@@ -317,7 +311,6 @@ static void step(pith_seq *seq, int32_t begin, int32_t end)
 /* A sequence that was prompted, went on by steps and was saved. */
 static pith_seq *save_one(pith_engine *e)
 {
-    pith_error err;
     pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, N_PROMPT, &err), &err);
     eval(seq, 0, N_PROMPT);
@@ -328,7 +321,6 @@ static pith_seq *save_one(pith_engine *e)
 
 static pith_seq *load_one(pith_engine *e)
 {
-    pith_error err;
     pith_seq *seq = NULL;
     check(pith_seq_load(e, file_path(), &seq, &err), &err);
     assert_int_equal(pith_seq_length(seq), N_SAVED);
@@ -391,7 +383,6 @@ TEST(another_policy_learns_anew_from_a_file)
 {
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);
     pith_engine *wider = engine_make("triattention:budget=64,slack=24,warmup=171", 64, 2, 512);
-    pith_error err;
     pith_seq *a = save_one(e), *b = load_one(full);
     assert_null(b->keep.state);
     kv_check_same(a->memory.kv, b->memory.kv);
@@ -426,11 +417,11 @@ TEST(another_policy_learns_anew_from_a_file)
 
 /* Writes the file anew with other bytes of the caller's, and loads it. */
 static pith_status load_changed(pith_engine *e, const struct kv_seq *kv, const void *extra,
-                                size_t size, pith_error *err)
+                                size_t size, pith_error *why)
 {
     pith_seq *seq = NULL;
-    check(kv_seq_save(kv, extra, size, file_path(), err), err);
-    pith_status status = pith_seq_load(e, file_path(), &seq, err);
+    check(kv_seq_save(kv, extra, size, file_path(), why), why);
+    pith_status status = pith_seq_load(e, file_path(), &seq, why);
     if (status == PITH_OK)
         pith_seq_free(seq);
     return status;
@@ -442,7 +433,6 @@ TEST(damaged_files_do_no_harm)
     static const char *const keeps[] = {FROZEN, "longflow:budget=64"};
     for (size_t p = 0; p < PI_LEN(keeps); p++) {
         pith_engine *e = engine_make(keeps[p], 64, 2, 512);
-        pith_error err;
         struct kv_seq *kv = NULL;
         void *extra = NULL;
         size_t size;
@@ -499,7 +489,7 @@ TEST(the_state_is_counted)
     pith_engine_free(e);
 }
 
-static pith_status live(pith_error *err)
+static pith_status live(pith_error *why)
 {
     pith_engine *e = NULL;
     pith_seq *a = NULL, *b = NULL;
@@ -510,28 +500,28 @@ static pith_status live(pith_error *err)
     params.page_len = PAGE_LEN;
     params.n_thread = 1;
     params.keep = FROZEN;
-    pith_status status = pith_engine_create(model, &params, &e, err);
+    pith_status status = pith_engine_create(model, &params, &e, why);
     if (status == PITH_OK)
-        status = pith_seq_create(e, &a, err);
+        status = pith_seq_create(e, &a, why);
     if (status == PITH_OK)
-        status = pith_seq_eval(a, tokens, 100, err);
+        status = pith_seq_eval(a, tokens, 100, why);
     if (status == PITH_OK)
-        status = pith_seq_save(a, file_path(), err);
+        status = pith_seq_save(a, file_path(), why);
     if (status == PITH_OK)
-        status = pith_seq_load(e, file_path(), &b, err);
+        status = pith_seq_load(e, file_path(), &b, why);
     pith_seq_free(b);
     b = NULL;
     if (status == PITH_OK)
-        status = pith_seq_fork(a, &b, err);
+        status = pith_seq_fork(a, &b, why);
     pith_batch_item both[2] = {{.seq = a, .tokens = tokens + 100, .n_token = 20},
                                {.seq = b, .tokens = tokens + 100, .n_token = 40}};
     if (status == PITH_OK) {
-        status = pith_batch_eval(e, both, 2, NULL, NULL, err);
+        status = pith_batch_eval(e, both, 2, NULL, NULL, why);
         if (status != PITH_OK)
             assert_memory_equal(a->keep.state, b->keep.state, state_size);
     }
     if (status == PITH_OK)
-        status = pith_seq_sync(a, tokens, 60, NULL, NULL, err);
+        status = pith_seq_sync(a, tokens, 60, NULL, NULL, why);
     pith_seq_free(b);
     pith_seq_free(a);
     pith_engine_free(e);
@@ -541,7 +531,6 @@ static pith_status live(pith_error *err)
 TEST(survives_every_failing_allocation)
 {
     int64_t before[PI_MEM_N_TAG];
-    pith_error err;
     mem_used(before);
     pi_mem_fail_at(0, false);
     check(live(&err), &err);

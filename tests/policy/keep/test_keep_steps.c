@@ -168,7 +168,6 @@ TEST(the_pool_holds_any_number_of_steps)
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine_params params;
         pith_kv_stats full = {0}, now;
-        pith_error err;
         int64_t said = 0;
         pith_engine_params_default(&params);
         params.page_len = PAGE_LEN;
@@ -234,7 +233,6 @@ TEST(a_pinned_prompt_stays_whole)
 {
     pith_engine *e = engine_make("longflow:budget=100,slack=8,pin-prompt=on", 64, 2, 0);
     pith_seq *seq = seq_make(e);
-    pith_error err;
     int32_t pos[128];
     pith_lane_info lane;
     check(pith_seq_mark_prompt(seq, N_PROMPT, &err), &err);
@@ -296,7 +294,6 @@ TEST(company_changes_no_bit)
         for (int32_t chunk = 1; chunk < 100; chunk += 40) {
             pith_engine *e = engine_make(policies[p], chunk, 2, 1024);
             pith_seq *a = seq_make(e), *b = seq_make(e), *c = seq_make(e);
-            pith_error err;
             eval(a, 0, N_PROMPT);
             for (int32_t t = N_PROMPT; t < 100; t++) {
                 pith_batch_item items[3] = {
@@ -328,7 +325,6 @@ TEST(both_sides_of_a_fork_go_on_alike)
         for (size_t i = 0; i < PI_LEN(at); i++) {
             pith_engine *e = engine_make(policies[p], 512, 2, 1024);
             pith_seq *a = seq_make(e), *b = NULL, *c = NULL;
-            pith_error err;
             int32_t begin = at[i] < N_PROMPT ? at[i] : N_PROMPT;
             eval(a, 0, begin);
             if (at[i] >= N_PROMPT)
@@ -369,7 +365,6 @@ TEST(a_cancelled_step_leaves_what_was)
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 8, 2, 1024);
         pith_seq *a = seq_make(e), *b = seq_make(e), *c = seq_make(e);
-        pith_error err;
         int32_t n_pass = 1;
         eval(a, 0, N_PROMPT);
         walk(a, 80, NULL);
@@ -428,7 +423,6 @@ TEST(failing_allocations_change_nothing)
         for (int64_t n = 1;; n++) {
             pith_engine *e = engine_make(policies[p], 64, 1, 512);
             pith_seq *a = seq_make(e), *b = NULL;
-            pith_error err;
             eval(a, 0, N_PROMPT);
             pi_mem_fail_at(n, true);
             pith_status status = pith_seq_eval(a, tokens + N_PROMPT, 1, &err);
@@ -464,7 +458,6 @@ TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 48 + PAGE_LEN);
         pith_seq *a = seq_make(e), *b = NULL, *c = NULL;
-        pith_error err;
         eval(a, 0, N_PROMPT);
         walk(a, 80, NULL);
         check(pith_seq_fork(a, &b, &err), &err);
@@ -494,7 +487,6 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 512);
         pith_seq *seq = seq_make(e), *fresh = seq_make(e);
-        pith_error err;
         eval(seq, 0, N_PROMPT);
         walk(seq, 90, NULL);
         /* The next turn: a prompt behind steps. */
@@ -547,7 +539,6 @@ TEST(truncated_lanes_fill_up_again)
         for (int32_t to = 0; to < 100; to += 33) {
             pith_engine *e = engine_make(policies[p], 64, 2, 512);
             pith_seq *seq = seq_make(e);
-            pith_error err;
             eval(seq, 0, N_PROMPT);
             walk(seq, 100, NULL);
             check(pith_seq_truncate(seq, to, &err), &err);
@@ -570,7 +561,6 @@ TEST(a_round_that_is_asked_for_changes_nothing)
     pith_engine *e = engine_make("tova:budget=40,slack=8", 64, 2, 512);
     pith_seq *seq = seq_make(e);
     pith_keep_stats before, after;
-    pith_error err;
     eval(seq, 0, N_PROMPT);
     walk(seq, 100, NULL);
     pith_seq_keep_stats(seq, &before);
@@ -619,7 +609,6 @@ TEST(goes_on_from_files_of_other_policies)
     close(fd);
     for (size_t s = 0; s < PI_LEN(savers); s++)
         for (size_t i = 0; i < PI_LEN(loaders); i++) {
-            pith_error err;
             pith_engine *from = engine_make(savers[s], 64, 2, 512);
             pith_engine *to = engine_make(loaders[i], 64, 2, 512);
             pith_seq *seq = seq_make(from), *loaded = NULL;

@@ -15,12 +15,7 @@
 #include "policy/keep/rules/keep.h"
 #include "policy/pool.h"
 #include "kv_check.h"
-
-static void must(pith_status status, const pith_error *err)
-{
-    if (status != PITH_OK)
-        fail_msg("%s: %s", pith_status_name(status), err->message);
-}
+#include "status.h"
 
 /* ---- a layer with queries ---- */
 
@@ -39,17 +34,16 @@ struct world {
 static void world_open(struct world *w, const struct keep_policy *policy, const char *options,
                        const struct kv_geometry *g, int32_t n_group, const float *keys, int32_t n)
 {
-    pith_error err;
     memset(w, 0, sizeof(*w));
     w->model =
         (struct policy_model){.g = *g, .n_group = n_group, .scale = 1.0f / sqrtf((float)g->dim_k)};
     w->n = n;
-    must(keep_config_set(policy, options, &w->config, &err), &err);
-    must(keep_config_fit(&w->config, g, &err), &err);
-    must(keep_create(&w->config, &w->model, 2, &w->keep, &err), &err);
+    check(keep_config_set(policy, options, &w->config, &err), &err);
+    check(keep_config_fit(&w->config, g, &err), &err);
+    check(keep_create(&w->config, &w->model, 2, &w->keep, &err), &err);
     w->cache = kv_check_cache(g, g->n_head * (n / g->page_len + 2));
-    must(kv_seq_create(w->cache, &w->kv, &err), &err);
-    must(kv_seq_reserve(w->kv, n, &err), &err);
+    check(kv_seq_create(w->cache, &w->kv, &err), &err);
+    check(kv_seq_reserve(w->kv, n, &err), &err);
     size_t dim = (size_t)g->dim_k;
     for (int32_t h = 0; h < g->n_head; h++) {
         const float *rows = keys + (size_t)h * (size_t)n * dim;
@@ -108,11 +102,10 @@ static void world_score(const struct world *w, int32_t head, float *out)
 
 static void world_round(struct world *w)
 {
-    pith_error err;
     struct keep_tally tally = {0};
     struct keep_view view = world_view(w, w->n);
-    must(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0}, &err), &err);
-    must(keep_round(w->keep, w->kv, &view, &tally, &err), &err);
+    check(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0}, &err), &err);
+    check(keep_round(w->keep, w->kv, &view, &tally, &err), &err);
 }
 
 static void expect_scores(const struct world *w, int32_t head, const double *want, int32_t n)
@@ -506,24 +499,23 @@ TEST(entries_out_of_order_score_by_position)
     struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0,
                             0, {0},   {0},  NULL, 0,  0,           0,           NULL};
     struct world a, b;
-    pith_error err;
     fill_ring_world();
     world_open(&a, &keep_snapkv, "window=4,queries=4", &g, GROUP, &ring_keys[0][0][0], 64);
     world_open(&b, &keep_snapkv, "window=4,queries=4", &g, GROUP, &ring_keys[0][0][0], 64);
     for (int32_t h = 0; h < HEADS; h++) {
-        must(kv_seq_compact(a.kv, 0, h, slots, 14, &err), &err);
-        must(kv_seq_compact(b.kv, 0, h, slots, 14, &err), &err);
+        check(kv_seq_compact(a.kv, 0, h, slots, 14, &err), &err);
+        check(kv_seq_compact(b.kv, 0, h, slots, 14, &err), &err);
     }
     /* In a, positions 64.. overwrite slots 2, 9, 5 and 7; b drops these and appends. */
     static const int32_t victims[] = {2, 9, 5, 7}, rest[] = {0, 1, 3, 4, 6, 8, 10, 11, 12, 13};
     for (int32_t h = 0; h < HEADS; h++)
-        must(kv_seq_compact(b.kv, 0, h, rest, 10, &err), &err);
-    must(kv_seq_reserve(b.kv, 4, &err), &err);
+        check(kv_seq_compact(b.kv, 0, h, rest, 10, &err), &err);
+    check(kv_seq_reserve(b.kv, 4, &err), &err);
     for (int32_t i = 0; i < 4; i++) {
         const float *row = &ring_queries[100 + i][0][0];
         for (int32_t h = 0; h < HEADS; h++)
             kv_seq_aim(a.kv, 0, h, victims[i]);
-        must(kv_seq_reserve(a.kv, 1, &err), &err);
+        check(kv_seq_reserve(a.kv, 1, &err), &err);
         for (int32_t h = 0; h < HEADS; h++) {
             kv_seq_append(a.kv, 0, h, 64 + i, 1, row, WIDE, row, WIDE);
             kv_seq_append(b.kv, 0, h, 64 + i, 1, row, WIDE, row, WIDE);

@@ -40,7 +40,6 @@ static struct stats_importance *make_importance(int32_t n_embd, int32_t n_featur
                                      .n_feature = n_feature,
                                      .n_quantile = 1};
     struct stats_importance *m = NULL;
-    pith_error err;
     uint64_t rng = 11;
     size_t n_key = (size_t)n_lane * (size_t)n_feature;
     check(stats_importance_create(&shape, &m, &err), &err);
@@ -63,7 +62,6 @@ static struct stats_importance *make_importance(int32_t n_embd, int32_t n_featur
 static void save_stats(struct stats_importance *m, const char *path)
 {
     struct pith_stats *s = NULL;
-    pith_error err;
     check(stats_new(&s, &err), &err);
     s->n_layer = info.n_layer;
     s->n_head = info.n_head;
@@ -182,7 +180,6 @@ TEST(marks_are_what_the_statistics_predict)
     struct seen s = {calloc(n_row * (size_t)hp->n_embd, sizeof(float)),
                      calloc(n_kv * (size_t)hp->dim_k, sizeof(float)),
                      calloc(n_kv * (size_t)hp->dim_v, sizeof(float))};
-    pith_error err;
     for (int hidden = 0; hidden < 2; hidden++) {
         pith_engine *e = engine_make(keep_of(texts[hidden]), 50, 2, 512);
         pith_seq *seq = seq_make(e);
@@ -225,7 +222,6 @@ TEST(chunks_threads_and_company_change_no_bit)
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX], got[TOKENS_MAX], other[TOKENS_MAX];
         const char *keep = keep_of(forms[f]);
-        pith_error err;
         run_alone(keep, 512, 1, want);
         run_alone(keep, 7, 2, got);
         assert_memory_equal(want, got, N_TOKEN * sizeof(*want));
@@ -270,7 +266,6 @@ TEST(a_fork_goes_on_alike)
     for (size_t f = 0; f < N_FORM; f++) {
         static uint64_t want[TOKENS_MAX];
         const char *keep = keep_of(forms[f]);
-        pith_error err;
         uint64_t last = run_alone(keep, 512, 1, want);
         pith_engine *e = engine_make(keep, 64, 2, 4 * N_TOKEN);
         pith_seq *a = seq_make(e), *b = NULL;
@@ -323,7 +318,6 @@ TEST(a_file_without_marks_is_judged_by_what_is_stored)
 {
     static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
     for (size_t i = 0; i < PI_LEN(texts); i++) {
-        pith_error err;
         pith_engine *e = engine_make_typed(keep_of(texts[i]), "f32", 64, 2, 1024);
         pith_engine *full = engine_make_typed(NULL, "f32", 64, 2, 1024);
         pith_seq *a = seq_make(e), *b = NULL, *c = seq_make(full);
@@ -362,7 +356,6 @@ TEST(a_file_without_marks_is_judged_by_what_is_stored)
 TEST(marks_and_sums_go_along_with_a_file)
 {
     for (size_t f = 0; f < N_FORM; f++) {
-        pith_error err;
         pith_engine *e = engine_make(keep_of(forms[f]), 64, 2, 4 * N_TOKEN);
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, 60);
@@ -384,7 +377,7 @@ static void expect_refused(const char *keep, const char *word)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err = {0};
+    err = (pith_error){0};
     pith_engine_params_default(&params);
     params.keep = keep;
     assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);

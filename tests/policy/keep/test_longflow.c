@@ -41,7 +41,6 @@ struct world {
 
 static void world_make(struct world *w, const char *options)
 {
-    pith_error err;
     struct policy_model model = {.g = w->g, .n_group = w->n_group, .scale = w->scale};
     check(keep_config_set(&keep_longflow, options, &w->config, &err), &err);
     check(keep_config_fit(&w->config, &w->g, &err), &err);
@@ -158,7 +157,6 @@ static int32_t next_slot(const struct world *w, int32_t layer, int32_t head)
 
 static void reserve(struct world *w)
 {
-    pith_error err;
     struct keep_point at = {w->n_token, 0, 0.0};
     assert_false(keep_step_due(w->keep, w->kv, at));
     check(keep_prepare(w->keep, w->kv, at, 1, &err), &err);
@@ -267,7 +265,6 @@ static void run_steps(const char *options, enum kv_type type_v, const int32_t vi
                       bool compare)
 {
     struct world w = {.g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, type_v}, .n_group = 2, .scale = 0.5f};
-    pith_error err;
     world_make(&w, options);
     for (; w.n_token < 3; w.n_token++) {
         check(kv_seq_reserve(w.kv, 1, &err), &err);
@@ -335,7 +332,6 @@ TEST(exact_losses_are_those_of_the_vectors)
 {
     struct world w = {
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = 2, .scale = 0.5f};
-    pith_error err;
     world_make(&w, "budget=5,prompt-window=3,score=exact");
     for (; w.n_token < 3; w.n_token++) {
         check(kv_seq_reserve(w.kv, 1, &err), &err);
@@ -365,7 +361,6 @@ static void run_logits(const char *options, const float *logits, int32_t n, cons
 {
     struct world w = {
         .g = {1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32}, .n_group = 1, .scale = 1.0f};
-    pith_error err;
     const float q[DIM] = {1.0f};
     world_make(&w, options);
     for (; w.n_token < n - 1; w.n_token++) {
@@ -423,7 +418,6 @@ TEST(normalising_lets_heads_of_any_scale_decide)
         static const float logits[2][3] = {{1000.0f, 998.0f, 999.0f},
                                            {-1000.0f, -990.0f, -1003.0f}};
         const float q[DIM] = {1.0f}, v[DIM] = {1.0f};
-        pith_error err;
         world_make(&w, off ? "budget=3,prompt-window=1,normalise=off" : "budget=3,prompt-window=1");
         for (; w.n_token < 3; w.n_token++) {
             if (w.n_token < 2)
@@ -659,7 +653,6 @@ TEST(heads_in_any_order_give_the_same_bits)
                           .scale = 0.5f};
         float q[MANY_HEADS * GROUP * D], row[D], first[B];
         int32_t victim = -1;
-        pith_error err;
         world_make(&w, options[c]);
         for (int32_t t = 0; t < B; t++) {
             reserve(&w);
@@ -694,7 +687,6 @@ TEST(heads_in_any_order_give_the_same_bits)
 TEST(reads_its_options)
 {
     struct keep_config c;
-    pith_error err;
     check(keep_config_parse("longflow:budget=34", &c, &err), &err);
     assert_int_equal(c.rules.overwrite, 1);
     assert_int_equal(c.rules.granularity, KEEP_LAYER);
@@ -713,7 +705,6 @@ TEST(reads_its_options)
 /* Settings that overwriting can be combined with, for any policy. */
 TEST(says_what_overwriting_goes_with)
 {
-    pith_error err;
     pith_keep_rules rules;
     expect(pith_policy_check(PITH_KEEP, "knorm:overwrite=on", &err), &err, PITH_INVALID, "knorm");
     expect(pith_policy_check(PITH_KEEP, "streaming:overwrite=on", &err), &err, PITH_INVALID,

@@ -66,7 +66,6 @@ static struct pith_stats *stats_of(const struct pith_model *m, const json_t *q, 
 {
     struct calibration *c = NULL;
     struct pith_stats *s = NULL;
-    pith_error err;
     size_t n = json_array_size(q);
     float *rows = calloc(2 * n * 8, sizeof(*rows));
     assert_non_null(rows);
@@ -102,7 +101,6 @@ static struct pith_stats *stats_of(const struct pith_model *m, const json_t *q, 
 TEST(a_magnitude_is_on_keys_and_not_in_statistics)
 {
     struct pith_model m = bare_model();
-    pith_error err;
     const float rows[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {2, 1, 0, -1, -2, -3, -4, -5}};
     const double distance[3] = {0, 1, 40};
     double curve[3];
@@ -226,7 +224,6 @@ static int32_t tokens[N_TOKEN];
 
 static void setup(void)
 {
-    pith_error err;
     uint64_t rng = 1;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
@@ -243,23 +240,15 @@ TEST_GROUP(setup, teardown);
 
 static pith_engine *engine_make(int32_t chunk, int32_t n_thread, const char *keep)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = N_TOKEN + 64;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(
+        model, (pith_engine_params){
+                   .chunk = chunk, .n_thread = n_thread, .kv_tokens = N_TOKEN + 64, .keep = keep});
 }
 
 static pith_stats *calibrate(int32_t chunk, int32_t n_thread, const pith_calibrate_params *p)
 {
     pith_engine *e = engine_make(chunk, n_thread, NULL);
     pith_stats *s = NULL;
-    pith_error err;
     check(pith_calibrate(e, tokens, N_TOKEN, p, &s, &err), &err);
     pith_engine_free(e);
     return s;
@@ -268,7 +257,6 @@ static pith_stats *calibrate(int32_t chunk, int32_t n_thread, const pith_calibra
 static uint8_t *bytes_of(const pith_stats *s, size_t *n)
 {
     uint8_t *out = NULL;
-    pith_error err;
     check(stats_format(s, &out, n, &err), &err);
     return out;
 }
@@ -313,9 +301,7 @@ TEST(statistics_are_those_computed_by_hand)
 
     struct by_hand hand = {0};
     pith_engine *e = engine_make(100, 2, NULL);
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_engine_set_tap(e, add_by_hand, &hand, &err), &err);
     check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
     pith_seq_free(seq);
@@ -371,10 +357,8 @@ TEST(reconstructs_the_published_equations)
     static struct rows rows;
     pith_stats *s = calibrate(64, 2, NULL);
     pith_engine *e = engine_make(64, 2, NULL);
-    pith_seq *seq = NULL;
-    pith_error err;
     double curve[N], x[N], r[64], mean = 0.0;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_engine_set_tap(e, keep_rows, &rows, &err), &err);
     check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
     pith_seq_free(seq);
@@ -453,7 +437,6 @@ TEST(refuses_what_cannot_be_calibrated)
 {
     pith_calibrate_params p;
     pith_stats *s = NULL;
-    pith_error err;
     pith_calibrate_params_default(&p);
     const pith_range outside[] = {{N_TOKEN, N_TOKEN + 5}}, wrong[] = {{5, 9}, {8, 12}};
     pith_engine *e = engine_make(64, 1, NULL);
@@ -509,14 +492,12 @@ TEST(generated_tokens_count_as_those_of_a_text)
     p.n_generate = N_ANSWER;
     p.sample.temperature = 0.0f;
     pith_engine *e = engine_make(64, 2, NULL);
-    pith_seq *seq = NULL;
     pith_stats *s = NULL, *same = NULL;
-    pith_error err;
     int32_t whole[N_PROMPT + N_ANSWER];
     check(pith_calibrate(e, tokens, N_PROMPT, &p, &s, &err), &err);
     assert_int_equal(s->count[0], N_ANSWER);
     memcpy(whole, tokens, N_PROMPT * sizeof(*whole));
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, N_PROMPT, &err), &err);
     for (int32_t i = N_PROMPT; i < N_PROMPT + N_ANSWER; i++) {
         const float *logits = pith_seq_logits(seq);
@@ -561,7 +542,6 @@ TEST(tells_progress_and_may_be_cancelled)
         struct watch w = {0};
         pith_calibrate_params p;
         pith_stats *s = NULL;
-        pith_error err;
         pith_calibrate_params_default(&p);
         p.select = way == 1 ? PITH_SELECT_GENERATED : PITH_SELECT_ALL;
         p.n_generate = 4;
@@ -591,7 +571,6 @@ TEST(tells_progress_and_may_be_cancelled)
 TEST(failing_memory_leaves_nothing)
 {
     pith_calibrate_params p;
-    pith_error err;
     pith_calibrate_params_default(&p);
     p.n_centre = 2;
     p.n_sample = 32;

@@ -52,7 +52,6 @@ TEST(reads_the_tria_file_of_vector_12)
 {
     uint8_t data[256], bad[256];
     struct pith_stats *s = NULL;
-    pith_error err;
     size_t n = from_hex(json_string_value(part("inputs", "hex")), data);
     assert_int_equal(n, json_integer_value(part("expected", "size")));
     check(stats_parse(data, n, &s, &err), &err);
@@ -105,7 +104,6 @@ TEST(reads_published_files)
     for (size_t i = 0; i < PI_LEN(file); i++) {
         const char *path = test_data(file[i].name);
         pith_stats *s = NULL;
-        pith_error err;
         double sum = 0.0;
         int32_t n_narrow = 0, order[64];
         check(pith_stats_load(path, &s, &err), &err);
@@ -132,7 +130,6 @@ TEST(reads_published_files)
 TEST(refuses_an_archive_with_the_way_to_convert_it)
 {
     struct pith_stats *s = NULL;
-    pith_error err;
     const uint8_t zip[] = "PK\3\4 and whatever follows";
     expect(stats_parse(zip, sizeof(zip), &s, &err), &err, PITH_UNSUPPORTED,
            "scripts/stats_from_pt.py");
@@ -167,7 +164,6 @@ static struct pith_stats *make_stats(void)
 {
     enum { LAYERS = 2, HEADS = 4, HEADS_KV = 2, PAIRS = 3, FLAT = 2, CENTRES = 3 };
     struct pith_stats *s = NULL;
-    pith_error err;
     uint64_t rng = 4;
     check(stats_new(&s, &err), &err);
     s->n_layer = LAYERS;
@@ -202,7 +198,6 @@ static struct pith_stats *make_stats(void)
 static uint8_t *bytes_of(const struct pith_stats *s, size_t *n)
 {
     uint8_t *out = NULL;
-    pith_error err;
     check(stats_format(s, &out, n, &err), &err);
     return out;
 }
@@ -222,7 +217,6 @@ enum {
 TEST(a_file_comes_back_as_it_was)
 {
     struct pith_stats *first = make_stats(), *s = NULL;
-    pith_error err;
     size_t n, n_again;
     uint8_t *bytes = bytes_of(first, &n);
     assert_int_equal(n, AT_SUM + 8);
@@ -244,7 +238,6 @@ TEST(a_file_comes_back_as_it_was)
 TEST(refuses_damaged_files)
 {
     struct pith_stats *first = make_stats(), *s = NULL;
-    pith_error err;
     size_t n;
     uint8_t *bytes = bytes_of(first, &n), *again = bytes_of(first, &n);
     pith_stats_free(first);
@@ -314,7 +307,6 @@ TEST(a_full_disk_leaves_the_old_file)
     char folder[] = "/tmp/pith-stats-XXXXXX", path[64], text[64];
     struct rlimit old, small;
     struct pith_stats *s = make_stats(), *again = NULL;
-    pith_error err;
     assert_non_null(mkdtemp(folder));
     folder_path(folder, "a.stats", path, sizeof(path));
     check(pith_stats_save(s, path, &err), &err);
@@ -349,7 +341,6 @@ static void fail_each(const uint8_t *bytes, size_t n)
 {
     int64_t used = pi_mem_used(PI_MEM_OTHER);
     struct pith_stats *s = NULL;
-    pith_error err;
     for (int64_t i = 1;; i++) {
         assert_true(i < 100);
         pi_mem_fail_at(i, true);
@@ -371,7 +362,6 @@ static void fail_each(const uint8_t *bytes, size_t n)
 TEST(failing_memory_leaves_nothing)
 {
     struct pith_stats *s = make_stats();
-    pith_error err;
     size_t n;
     uint8_t tria[64 + 16] = {'A', 'I', 'R', 'T', 1, 0, 0, 0, 1, 0, 0, 0, 1,
                              0,   0,   0,   1,   0, 0, 0, 2, 0, 0, 0, 1};

@@ -46,7 +46,6 @@ static struct stats_importance *make_importance(int32_t n_embd, uint64_t seed)
                                      .n_quantile = QUANTILES,
                                      .n_map = MAPS};
     struct stats_importance *m = NULL;
-    pith_error err;
     size_t n_hidden = LAYERS * (size_t)n_embd;
     check(stats_importance_create(&shape, &m, &err), &err);
     fill(m->mean, LANES, &seed);
@@ -79,7 +78,6 @@ static struct stats_importance *make_importance(int32_t n_embd, uint64_t seed)
 static struct pith_stats *make_stats(struct stats_importance *m)
 {
     struct pith_stats *s = NULL;
-    pith_error err;
     check(stats_new(&s, &err), &err);
     s->n_layer = LAYERS;
     s->n_head = 2 * HEADS_KV;
@@ -97,7 +95,6 @@ static struct pith_stats *make_stats(struct stats_importance *m)
 static uint8_t *bytes_of(const struct pith_stats *s, size_t *n)
 {
     uint8_t *out = NULL;
-    pith_error err;
     check(stats_format(s, &out, n, &err), &err);
     return out;
 }
@@ -114,7 +111,6 @@ TEST(importance_comes_back_as_it_was)
 {
     for (int32_t n_embd = 0; n_embd <= EMBD; n_embd += EMBD) {
         struct pith_stats *s = make_stats(make_importance(n_embd, 3)), *back = NULL;
-        pith_error err;
         size_t n, n_again;
         uint8_t *bytes = bytes_of(s, &n);
         assert_int_equal(bytes[8], 2);
@@ -147,7 +143,6 @@ TEST(without_importance_the_section_is_empty)
 {
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *back = NULL;
-    pith_error err;
     size_t n1, n2;
     uint8_t *one = bytes_of(without, &n1), *two = bytes_of(with, &n2);
     for (size_t i = n1 - 16; i < n1 - 8; i++)
@@ -167,7 +162,6 @@ TEST(without_importance_the_section_is_empty)
 static void refuse(uint8_t *bytes, size_t n, const char *word)
 {
     struct pith_stats *s = NULL;
-    pith_error err;
     seal(bytes, n);
     expect(stats_parse(bytes, n, &s, &err), &err, PITH_FORMAT, word);
     assert_null(s);
@@ -177,7 +171,6 @@ TEST(refuses_damaged_importance)
 {
     struct pith_stats *with = make_stats(make_importance(EMBD, 3)), *without = make_stats(NULL);
     struct pith_stats *s = NULL;
-    pith_error err;
     size_t n, n1;
     uint8_t *bytes = bytes_of(with, &n), *again = bytes_of(with, &n);
     pi_mem_free(bytes_of(without, &n1));
@@ -241,7 +234,6 @@ static void refuse_map(const struct stats_map *map, const char *word)
 {
     struct pith_stats *s = make_stats(make_importance(0, 9));
     struct stats_map *to = &s->importance->map[1];
-    pith_error err;
     pi_mem_free(to->policy);
     to->policy = policy_name(map->policy, strlen(map->policy));
     to->slope[2] = *map->slope;
@@ -263,7 +255,6 @@ TEST(refuses_bad_maps)
 TEST(failing_memory_leaves_nothing)
 {
     struct pith_stats *s = make_stats(make_importance(EMBD, 3)), *back = NULL;
-    pith_error err;
     size_t n;
     uint8_t *bytes = bytes_of(s, &n);
     int64_t used = pi_mem_used(PI_MEM_OTHER);

@@ -140,7 +140,7 @@ static void score(const struct problem *p, struct triattention_form form, double
 
 static const struct triattention_form paper = {.offset_max = 65536};
 
-static void dot(const struct problem *p, const float *w, float *out)
+static void dots(const struct problem *p, const float *w, float *out)
 {
     for (int32_t j = 0; j < p->keys.n; j++) {
         double sum = 0.0;
@@ -240,7 +240,7 @@ TEST(scores_are_those_of_vector_4)
             double one[2 * MAX_PAIR];
             triattention_fold(p.freq, 4, &offset[o], 1, one);
             triattention_query(&p.rope, &p.row, one, 1024, false, w);
-            dot(&p, w, out);
+            dots(&p, w, out);
             near((double)out[j],
                  at(json_array_get(want(4, "trig_per_key_per_offset"), (size_t)j), (size_t)o),
                  TOLERANCE);

@@ -36,18 +36,12 @@ static int32_t tokens[N_TOKEN];
 static pith_engine *engine_make(const char *keep, const char *type_k, int32_t chunk,
                                 int32_t n_thread)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = 1024;
-    params.page_len = 16;
-    params.type_k = type_k;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = 1024,
+                                                   .page_len = 16,
+                                                   .type_k = type_k,
+                                                   .keep = keep});
 }
 
 /* The positions that every lane holds at last, and the hash of the last logits. */
@@ -59,7 +53,6 @@ struct outcome {
 
 static void look(const pith_seq *seq, struct outcome *out)
 {
-    pith_error err;
     memset(out, 0, sizeof(*out));
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++) {
@@ -75,9 +68,7 @@ static void run_typed(const char *keep, const char *type_k, int32_t chunk, int32
                       int32_t n_token, struct outcome *out)
 {
     pith_engine *e = engine_make(keep, type_k, chunk, n_thread);
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, tokens, n_token, &err), &err);
     look(seq, out);
     pith_seq_free(seq);
@@ -103,7 +94,6 @@ static void make_stats(int32_t n_centre, int32_t n_token)
     const pith_range first = {0, n_token};
     pith_calibrate_params p;
     pith_stats *s = NULL;
-    pith_error err;
     pith_calibrate_params_default(&p);
     p.n_centre = n_centre;
     p.select = PITH_SELECT_RANGES;
@@ -117,7 +107,6 @@ static void make_stats(int32_t n_centre, int32_t n_token)
 
 static void setup(void)
 {
-    pith_error err;
     uint64_t rng = 11;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     pith_model_get_info(model, &info);
@@ -182,7 +171,6 @@ TEST(every_level_keeps_the_same_entries)
     for (size_t i = 0; i < PI_LEN(types) * PI_LEN(words); i++) {
         static struct outcome best, other;
         char keep[256];
-        pith_error err;
         snprintf(keep, sizeof(keep), words[i / PI_LEN(types)], stats_path());
         run_typed(keep, types[i % PI_LEN(types)], 128, 2, N, &best);
         assert_true(best.n[0] < 68);
@@ -223,7 +211,6 @@ TEST(a_fork_goes_on_with_what_was_gathered)
     static struct outcome alone, out;
     const char *keep = "triattention:warmup=100," SIZES;
     pith_seq *seq = NULL, *fork = NULL;
-    pith_error err;
     run(keep, 128, 2, &alone);
     pith_engine *e = engine_make(keep, "f16", 128, 2);
     check(pith_seq_create(e, &seq, &err), &err);
@@ -271,10 +258,8 @@ static void expect_events(const char *options, const json_t *events, int32_t n_p
     pith_engine *e = engine_make(options, "f16", 16, 1);
     pith_keep_stats now;
     pith_lane_info lane;
-    pith_seq *seq = NULL;
-    pith_error err;
     int32_t before = n_prompt, n_event = 0;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, n_prompt, &err), &err);
     check(pith_seq_eval(seq, tokens, n_prompt, &err), &err);
     for (int32_t t = n_prompt; t < n + late; t++) {
@@ -313,9 +298,7 @@ TEST(rounds_come_as_vector_11_says)
     /* Where the authors' code cuts the prompt's end off, it is not pinned. */
     assert_int_equal(json_array_size(json_object_get(v, "prefill_20_exceeds_budget")), 3);
     pith_engine *e = engine_make("triattention:budget=16,slack=4", "f16", 16, 1);
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_seq_mark_prompt(seq, 20, &err), &err);
     check(pith_seq_eval(seq, tokens, 20, &err), &err);
     pith_lane_info lane;
@@ -344,7 +327,6 @@ TEST(refuses_bad_options)
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_engine_params params;
         pith_engine *e = NULL;
-        pith_error err;
         char keep[512];
         snprintf(keep, sizeof(keep), cases[i].keep, stats_path());
         pith_engine_params_default(&params);
@@ -360,7 +342,6 @@ TEST(refuses_statistics_of_another_model)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     char keep[512];
     snprintf(keep, sizeof(keep), "triattention:stats=%s", test_data("stats/qwen3-1.7b.tria.bin"));
     pith_engine_params_default(&params);
@@ -403,7 +384,6 @@ static void bare_shape(struct bare *b, int32_t n_pair)
 
 static void fill_keys(struct bare *b, float size)
 {
-    pith_error err;
     uint64_t rng = 5;
     check(kv_seq_create(b->cache, &b->kv, &err), &err);
     check(kv_seq_reserve(b->kv, N_KEY, &err), &err);
@@ -416,19 +396,19 @@ static void fill_keys(struct bare *b, float size)
 }
 
 static pith_status bare_open(struct bare *b, const char *options, int32_t n_pair, float size,
-                             pith_error *err)
+                             pith_error *why)
 {
     bare_shape(b, n_pair);
     fill_keys(b, size);
-    check(keep_config_set(&keep_triattention, options, &b->config, err), err);
-    check(keep_config_fit(&b->config, &b->model.g, err), err);
+    check(keep_config_set(&keep_triattention, options, &b->config, why), why);
+    check(keep_config_fit(&b->config, &b->model.g, why), why);
     if (b->config.rules.stats[0] != '\0') {
-        check(pith_stats_load(b->config.rules.stats, &b->stats, err), err);
-        PI_TRY(stats_check_lanes(b->stats, &b->model, "", err));
+        check(pith_stats_load(b->config.rules.stats, &b->stats, why), why);
+        PI_TRY(stats_check_lanes(b->stats, &b->model, "", why));
         b->model.stats = b->stats;
     }
     b->view = (struct keep_view){.kv = b->kv, .n_token = N_KEY, .model = &b->model};
-    pith_status status = keep_triattention.open(&b->config.params, &b->model, &b->data, err);
+    pith_status status = keep_triattention.open(&b->config.params, &b->model, &b->data, why);
     if (status != PITH_OK)
         return status;
     b->view.data = b->data;
@@ -490,7 +470,6 @@ TEST(adaptive_centres_move_by_a_tenth)
 {
     float a[N_KEY], c[N_KEY], now[N_KEY], frozen[N_KEY];
     struct bare b, f, only_b;
-    pith_error err;
     check(bare_open(&b, RAW ",calibrate=adaptive", 3, 1.0f, &err), &err);
     check(bare_open(&f, RAW, 3, 1.0f, &err), &err);
     check(bare_open(&only_b, RAW, 3, 1.0f, &err), &err);
@@ -528,7 +507,6 @@ TEST(adaptive_centres_move_by_a_tenth)
 TEST(layers_without_queries_say_nothing)
 {
     struct bare b;
-    pith_error err;
     check(bare_open(&b, "z=off", 3, 1.0f, &err), &err);
     const void *params = &b.config.params;
     keep_triattention.begin(params, &b.view);
@@ -546,7 +524,6 @@ static void kept_of(const char *options, int32_t *pos)
     struct bare b;
     struct keep *keep = NULL;
     struct keep_tally tally = {0};
-    pith_error err;
     check(bare_open(&b, options, 3, 1.0f, &err), &err);
     for (int32_t l = 0; l < LAYERS; l++)
         show(&b, l, l == 0 ? query_a : query_b, 4);
@@ -579,7 +556,6 @@ TEST(silent_layers_have_no_say)
 static void write_stats(int32_t n_pair, int32_t n_flat)
 {
     struct pith_stats *s = NULL;
-    pith_error err;
     uint64_t rng = 9;
     check(stats_new(&s, &err), &err);
     s->n_layer = LAYERS;
@@ -608,7 +584,6 @@ TEST(unrotated_dimensions_add_their_mean)
     char options[2][160];
     float with[N_KEY], without[N_KEY], key[DIM];
     struct bare b[2];
-    pith_error err;
     write_stats(3, 2);
     for (int i = 0; i < 2; i++) {
         snprintf(options[i], sizeof(options[i]), "z=off,flat=%s,stats=%s", i == 0 ? "on" : "off",
@@ -644,7 +619,6 @@ TEST(huge_keys_give_no_nan)
     static const char *const options[] = {"z=on", "z=off", "over=max", "sign=evict,z=off"};
     for (size_t o = 0; o < PI_LEN(options); o++) {
         struct bare b;
-        pith_error err;
         float out[N_KEY];
         check(bare_open(&b, options[o], 3, FLT_MAX, &err), &err);
         float long_a[DIM], long_b[DIM];

@@ -87,7 +87,6 @@ static struct pith_projection *small(void)
                                     .fingerprint = 0x123456789abcdef0u,
                                     .n_token = 77};
     struct pith_projection *p;
-    pith_error err;
     check(projection_new(&shape, "a model", "a text", &p, &err), &err);
     for (int32_t l = 0; l < 2; l++) {
         float *vector = projection_vector(p, l, 0), *value = projection_value(p, l, 0);
@@ -114,7 +113,6 @@ static void seal(uint8_t *data, size_t size)
 static void refused(const uint8_t *data, size_t size, pith_status status, const char *word)
 {
     struct pith_projection *p = NULL;
-    pith_error err;
     expect(projection_parse(data, size, &p, &err), &err, status, word);
     assert_null(p);
 }
@@ -125,7 +123,6 @@ TEST(a_file_comes_back_as_it_was)
     pith_projection_info i;
     uint8_t *data, *twice;
     size_t size, size_twice;
-    pith_error err;
     check(projection_format(p, &data, &size, &err), &err);
     assert_int_equal(size, 72 + 7 + 6 + 4 * 2 * 2 * 3 + 8);
     check(projection_parse(data, size, &again, &err), &err);
@@ -182,7 +179,6 @@ TEST(a_damaged_field_is_named)
     struct pith_projection *p = small();
     uint8_t *data, *bad;
     size_t size;
-    pith_error err;
     check(projection_format(p, &data, &size, &err), &err);
     bad = test_malloc(size + 1);
     for (size_t i = 0; i < PI_LEN(field); i++) {
@@ -212,7 +208,6 @@ TEST(saves_and_loads)
 {
     char path[] = "/tmp/pith-test-XXXXXX";
     struct pith_projection *p = small(), *again = NULL;
-    pith_error err;
     close(mkstemp(path));
     check(pith_projection_save(p, path, &err), &err);
     check(pith_projection_load(path, &again, &err), &err);
@@ -299,7 +294,6 @@ static void fit_bytes(pith_engine *e, pith_projection_keys keys, int32_t n_ctx, 
 {
     struct pith_projection *p = NULL;
     pith_projection_params params;
-    pith_error err;
     pith_projection_params_default(&params);
     params.keys = keys;
     params.n_ctx = n_ctx;
@@ -313,7 +307,6 @@ static void fit_bytes(pith_engine *e, pith_projection_keys keys, int32_t n_ctx, 
 TEST(fits_the_covariance_of_keys)
 {
     static struct sums sums;
-    pith_error err;
     pith_engine *e = engine_make(NULL, 64, 2, 512);
     for (int32_t keys = PITH_KEYS_ROTATED; keys <= PITH_KEYS_PLAIN; keys++) {
         struct pith_projection *p = NULL;
@@ -383,7 +376,6 @@ TEST(refuses_texts_and_policies_that_do_not_fit)
 {
     struct pith_projection *p = NULL;
     pith_projection_params params;
-    pith_error err;
     double reached = 0.0;
     pith_projection_params_default(&params);
     pith_engine *e = engine_make(NULL, 64, 1, 512);
@@ -409,10 +401,7 @@ TEST(refuses_texts_and_policies_that_do_not_fit)
     params.progress = NULL;
     expect(pith_projection_fit(e, tokens, 9, &params, &p, &err), &err, PITH_INVALID, "keep policy");
     pith_engine_free(e);
-    pith_engine_params with_read;
-    pith_engine_params_default(&with_read);
-    with_read.read = "quest";
-    check(pith_engine_create(model, &with_read, &e, &err), &err);
+    e = engine_with(model, (pith_engine_params){.read = "quest"});
     expect(pith_projection_fit(e, tokens, 9, &params, &p, &err), &err, PITH_INVALID, "read policy");
     pith_engine_free(e);
 }
@@ -421,7 +410,6 @@ TEST(refuses_texts_and_policies_that_do_not_fit)
 TEST(failing_memory_loses_nothing)
 {
     struct pith_projection *p = NULL;
-    pith_error err;
     pith_engine *e = engine_make(NULL, 64, 1, 128);
     int64_t before = pi_mem_used(PI_MEM_OTHER);
     pi_mem_fail_at(0, false);

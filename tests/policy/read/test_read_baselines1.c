@@ -56,14 +56,6 @@ TEST(scores_are_those_of_the_vectors)
 
 /* ---- the formulas, in double ---- */
 
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
-
 /* weight += softmax of a query over the first n slots. */
 static void add_softmax(const struct read_world *w, int32_t head, const float *q, int32_t n,
                         double *weight)
@@ -216,7 +208,6 @@ TEST(needs_no_index)
         struct kv_geometry g = {
             .n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
         struct read_config config;
-        pith_error err;
         check(read_config_set(forms[i].policy, forms[i].options, &config, &err), &err);
         check(read_config_fit(&config, &g, &err), &err);
         assert_int_equal(g.index, KV_INDEX_ROWS);
@@ -246,7 +237,6 @@ static void refill(struct read_world *w, bool shifted)
     const struct read_problem *p = w->problem;
     size_t dim = (size_t)p->dim;
     float *k = test_calloc((size_t)p->n * dim, sizeof(float));
-    pith_error err;
     kv_seq_truncate(w->kv, 0);
     check(kv_seq_reserve(w->kv, p->n + p->chunk, &err), &err);
     for (int32_t h = 0; h < p->n_kv; h++) {
@@ -304,7 +294,6 @@ TEST(overwritten_entries_are_neighbours_by_position)
         size_t dim = (size_t)p.dim;
         float plain[MAX_ENTRIES], moved[MAX_ENTRIES];
         struct read_world w;
-        pith_error err;
         read_problem_random(&p, &rng);
         read_world_open(&w, &p, forms[i].policy, forms[i].options, KV_TYPE_F32);
         read_world_score(&w, 0, plain);

@@ -105,7 +105,6 @@ static void write_basis(const char *path, int32_t n_layer, int32_t n_head, int32
     struct pith_projection shape = {
         .n_layer = n_layer, .n_head = n_head, .dim = dim, .keys = PITH_KEYS_ROTATED, .n_token = 1};
     struct pith_projection *p;
-    pith_error err;
     size_t n = (size_t)n_layer * (size_t)n_head * (size_t)dim;
     check(projection_new(&shape, NULL, NULL, &p, &err), &err);
     memcpy(p->value, value, n * sizeof(float));
@@ -178,14 +177,6 @@ static const struct read_problem shapes[] = {
     {.n_q = 6, .n_kv = 2, .dim = 32, .chunk = 37, .n = 201, .scale = 0.5f},
     {.n_q = 2, .n_kv = 2, .dim = 64, .chunk = 5, .n = 96, .scale = 0.5f},
 };
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
 
 static const float *query(const struct read_chunk *c, int32_t dim, int32_t t, int32_t g)
 {
@@ -423,7 +414,6 @@ TEST(loki_takes_shares_of_the_variance)
     struct read *read;
     float basis[2 * 8 * 8] = {0};
     char path[32], options[96];
-    pith_error err;
     for (int32_t i = 0; i < 16; i++)
         basis[i / 8 * 64 + i % 8 * 9] = 1.0f;
     temporary(path);

@@ -21,7 +21,7 @@ struct form {
 };
 
 static pith_status engine_try(const char *read, const char *keep, const char *type, int32_t chunk,
-                              int32_t n_thread, pith_engine **out, pith_error *err)
+                              int32_t n_thread, pith_engine **out, pith_error *why)
 {
     pith_engine_params params;
     pith_engine_params_default(&params);
@@ -33,14 +33,13 @@ static pith_status engine_try(const char *read, const char *keep, const char *ty
     params.keep = keep;
     if (type != NULL)
         params.type_k = params.type_v = type;
-    return pith_engine_create(model, &params, out, err);
+    return pith_engine_create(model, &params, out, why);
 }
 
 static pith_engine *engine_of(const char *read, const char *keep, const char *type, int32_t chunk,
                               int32_t n_thread)
 {
     pith_engine *e = NULL;
-    pith_error err;
     check(engine_try(read, keep, type, chunk, n_thread, &e, &err), &err);
     return e;
 }
@@ -65,7 +64,6 @@ static int32_t length_of_call(int32_t n_done)
    batches, before or behind. */
 static void eval_calls(pith_seq *seq, pith_seq *other, uint64_t *hashes)
 {
-    pith_error err;
     for (int32_t i = pith_seq_length(seq), n, call = 0; i < N_ALL; i += n, call++) {
         n = length_of_call(i);
         pith_batch_item items[2] = {{.seq = seq,
@@ -290,7 +288,7 @@ TEST(refuses_what_does_not_go_with_it)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         pith_engine *e = NULL;
-        pith_error err = {0};
+        err = (pith_error){0};
         pith_status status =
             engine_try(cases[i].read, cases[i].keep, NULL, cases[i].chunk, 1, &e, &err);
         if (status != PITH_INVALID || strstr(err.message, cases[i].first) == NULL ||
@@ -306,7 +304,6 @@ TEST(pages_are_as_large_as_the_index_makes_them)
 {
     static const char *const reads[] = {"quoka", "quoka:index=int8", "quest", "sparq"};
     pith_engine_params params;
-    pith_error err;
     int64_t plain, n_page = (int64_t)n_lane * (300 / PAGE_LEN + 1);
     pith_engine_params_default(&params);
     params.page_len = PAGE_LEN;
@@ -331,7 +328,6 @@ TEST(pages_are_as_large_as_the_index_makes_them)
 /* Every allocation of an engine with a read policy, and of a long evaluation in it, fails once. */
 TEST(failing_memory_loses_nothing)
 {
-    pith_error err;
     int64_t n_fail = 0;
     for (int64_t nth = 1;; nth++, n_fail++) {
         pith_engine *e = NULL;
@@ -368,7 +364,6 @@ static bool stop_at_half(void *user, double fraction)
 TEST(a_cancelled_evaluation_leaves_no_trace)
 {
     uint64_t unused[N_TOKEN];
-    pith_error err;
     pith_engine *e = engine_of(QUOKA, NULL, NULL, 64, 2);
     pith_seq *b = eval_all(e, 100, unused), *c = eval_all(e, 100, unused);
     pith_read_stats before = read_stats_of(b), after;
@@ -390,7 +385,6 @@ TEST(a_cancelled_evaluation_leaves_no_trace)
 TEST(a_fork_goes_on_alike)
 {
     uint64_t expected[N_ALL], got[N_ALL];
-    pith_error err;
     for (size_t f = 0; f < 7; f++) {
         pith_engine *e = engine_of(forms[f].read, forms[f].keep, forms[f].type, 128, 1);
         pith_seq *a = seq_make(e), *b = NULL;
@@ -425,7 +419,6 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         int32_t ids[N_TOKEN], n = 340;
-        pith_error err;
         memcpy(ids, tokens, sizeof(ids));
         for (int32_t t = cases[i].same; t < n; t++)
             ids[t] = (tokens[t] + 1) % info.n_vocab;
@@ -446,7 +439,6 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
 /* A truncation drops steps that read a part; it keeps earlier ones that read everything. */
 TEST(forgets_steps_that_read_a_part)
 {
-    pith_error err;
     int32_t ids[N_TOKEN];
     memcpy(ids, tokens, sizeof(ids));
     ids[110] = (ids[110] + 1) % info.n_vocab;
@@ -473,7 +465,6 @@ TEST(goes_on_from_a_file)
     assert_true(fd >= 0);
     close(fd);
     uint64_t expected[N_ALL], got[N_ALL];
-    pith_error err;
     static const char *const others[] = {NULL, "keydiff:budget=30,gate=1,chunk=16", "quest:quoka",
                                          "quoka:index=int8,budget=50"};
     for (size_t f = 0; f < 6; f++) {
@@ -513,7 +504,6 @@ TEST(a_tap_changes_no_bit)
 {
     uint64_t expected[N_TOKEN], got[N_TOKEN];
     int32_t n[64] = {0};
-    pith_error err;
     pith_engine *e = engine_of(QUOKA, NULL, NULL, 64, 1);
     pith_seq *a = eval_all(e, 300, expected);
     check(pith_engine_set_tap(e, count_rows, n, &err), &err);

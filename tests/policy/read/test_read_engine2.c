@@ -36,22 +36,16 @@ static pith_engine *read_engine(const char *policy, const char *more, const char
                                 int32_t chunk, int32_t n_thread)
 {
     char text[160];
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
     bool loki = policy != NULL && strncmp(policy, "loki", 4) == 0;
     if (policy != NULL)
         snprintf(text, sizeof(text), "%s%s%s%s%s", policy, strchr(policy, ':') ? "," : ":", more,
                  loki ? ",projection=" : "", loki ? bases : "");
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = 3 * TOKENS_MAX;
-    params.page_len = PAGE_LEN;
-    params.read = policy != NULL ? text : NULL;
-    params.keep = keep;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = 3 * TOKENS_MAX,
+                                                   .page_len = PAGE_LEN,
+                                                   .read = policy != NULL ? text : NULL,
+                                                   .keep = keep});
 }
 
 /* The logits after a prompt and after each of some steps; *stats may be NULL. */
@@ -120,7 +114,6 @@ TEST(passes_threads_and_company_change_no_bit)
         }
         e = read_engine(policies[i], "budget=48,chunk=40", NULL, 128, 2);
         pith_seq *a = seq_make(e), *b = seq_make(e);
-        pith_error err;
         pith_batch_item item[] = {
             {.seq = b, .tokens = tokens + 7, .n_token = 201, .logits = PITH_LOGITS_LAST},
             {.seq = a, .tokens = tokens, .n_token = N_PROMPT, .logits = PITH_LOGITS_LAST}};
@@ -163,7 +156,6 @@ TEST(failing_memory_opens_nothing)
     char text[160];
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     snprintf(text, sizeof(text), "loki:r=90%%,projection=%s", bases);
     pith_engine_params_default(&params);
     params.kv_tokens = 64;
@@ -204,16 +196,11 @@ TEST(pages_are_short_where_whole_pages_are_looked_at)
         {"quest", NULL, 32, 32}, {NULL, "random", 0, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        pith_engine_params params;
-        pith_engine *e = NULL;
         pith_kv_stats kv;
-        pith_error err;
-        pith_engine_params_default(&params);
-        params.kv_tokens = TOKENS_MAX;
-        params.read = cases[i].read;
-        params.share = cases[i].share;
-        params.page_len = cases[i].page_len;
-        check(pith_engine_create(model, &params, &e, &err), &err);
+        pith_engine *e = engine_with(model, (pith_engine_params){.kv_tokens = TOKENS_MAX,
+                                                                 .read = cases[i].read,
+                                                                 .share = cases[i].share,
+                                                                 .page_len = cases[i].page_len});
         pith_engine_kv_stats(e, &kv);
         assert_int_equal(kv.page_len, cases[i].expected);
         pith_engine_free(e);
@@ -223,7 +210,6 @@ TEST(pages_are_short_where_whole_pages_are_looked_at)
 static void set_up(void)
 {
     pith_projection *p = NULL;
-    pith_error err;
     model_load(19);
     close(mkstemp(bases));
     pith_engine *e = engine_make(NULL, 64, 2, 512);

@@ -27,18 +27,13 @@ static const char *const forms[] = {
 
 static pith_engine *engine_of(const char *read, const char *type, int32_t chunk, int32_t n_thread)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = 3 * N_TOKEN;
-    params.page_len = PAGE_LEN;
-    params.read = read;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = 3 * N_TOKEN,
+                                                   .page_len = PAGE_LEN,
+                                                   .read = read,
+                                                   .type_k = type,
+                                                   .type_v = type});
 }
 
 /* Hashes of the logits after each token, of a prompt in one evaluation and of tokens one by one.
@@ -47,7 +42,6 @@ static int64_t hashes_of(pith_engine *e, bool company, uint64_t *hashes)
 {
     pith_seq *seq = seq_make(e), *other = seq_make(e);
     pith_read_stats stats;
-    pith_error err;
     uint64_t unused[N_TOKEN];
     for (int32_t i = 0, n; i < N_TOKEN; i += n) {
         n = i == 0 ? N_PROMPT : 1;

@@ -185,7 +185,6 @@ TEST(budgets_in_percent_are_those_of_the_vectors)
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         struct read_config config;
-        pith_error err;
         char options[64];
         snprintf(options, sizeof(options), "gate=1,budget=%g%%",
                  100.0 * json_number_value(read_vector_at(row, "ratio")));
@@ -227,14 +226,6 @@ TEST(ablations_choose_as_the_vectors_say)
 #define MAX_DIM 128
 #define MAX_CHUNK 64
 #define MAX_GROUP 8
-
-static double dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0.0;
-    for (int32_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
-}
 
 static double length(const float *a, int32_t n)
 {
@@ -375,7 +366,6 @@ TEST(int8_goes_with_no_dot_product)
 {
     struct kv_geometry g = {.n_layer = 1, .n_head = 1, .dim_k = 32, .dim_v = 32, .page_len = 16};
     struct read_config config;
-    pith_error err;
     check(read_config_set(&read_quoka, "score=dot,index=int8", &config, &err), &err);
     expect(read_config_fit(&config, &g, &err), &err, PITH_INVALID, "int8");
     check(read_config_set(&read_quoka, "score=dot", &config, &err), &err);

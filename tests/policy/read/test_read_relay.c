@@ -46,7 +46,6 @@ struct layers {
 static void layers_open(struct layers *w, const struct kv_geometry *g, int32_t n_group,
                         const struct read_policy *policy, const char *options)
 {
-    pith_error err;
     *w = (struct layers){.model = {.g = *g, .n_group = n_group, .scale = 0.5f},
                          .cap = 2 * MAX_ENTRIES};
     check(read_config_set(policy, options, &w->config, &err), &err);
@@ -76,7 +75,6 @@ static void layers_fill(struct layers *w, int32_t pos0, int32_t n, const float *
 {
     size_t dim = (size_t)w->model.g.dim_k;
     float *random = test_calloc((size_t)n * dim, sizeof(float));
-    pith_error err;
     check(kv_seq_reserve(w->kv, n, &err), &err);
     for (int32_t l = 0; l < w->model.g.n_layer; l++)
         for (int32_t h = 0; h < w->model.g.n_head; h++) {
@@ -96,7 +94,6 @@ static void layers_select(struct layers *w, int32_t n_tok, const float *q)
     int32_t len = kv_lane_len(w->kv, 0, 0);
     size_t dim = (size_t)g->dim_k, row = (size_t)(g->n_head * w->model.n_group) * dim;
     struct read_tally tally = {0};
-    pith_error err;
     w->item =
         (struct pi_pass_item){.kv = w->kv, .n_tok = n_tok, .pos0 = len - n_tok, .n_read = n_tok};
     check(read_reserve(w->read, 1, len, &err), &err);
@@ -262,7 +259,6 @@ TEST(refuses_layers_that_cannot_relay)
         {4, "reselect=3", "no layer of 4 reuses"},
         {6, "source=5", "source: layer 5 has none behind it"},
     };
-    pith_error err;
     for (size_t i = 0; i < PI_LEN(form); i++) {
         struct kv_geometry g = geometry(form[i].n_layer, 1, 4);
         struct read_config c;
@@ -372,7 +368,6 @@ TEST(tidaldecode_reads_lanes_that_lost_entries)
     float q[DIM];
     int32_t best[BUDGET + 1], keep[N], n_keep = 0, wanted[BUDGET + 1], n_wanted = 0;
     uint64_t rng = 4;
-    pith_error err;
     layers_open(&w, &g, 1, &read_tidaldecode, "budget=30");
     layers_fill(&w, 0, N, NULL, &rng);
     for (int32_t d = 0; d < DIM; d++)

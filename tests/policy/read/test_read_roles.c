@@ -155,7 +155,6 @@ static struct world *world_open(const struct read_policy *policy, const char *op
     struct world *w = calloc(1, sizeof(*w));
     struct read_config config;
     struct policy_model m = shape;
-    pith_error err;
     w->n_thread = n_thread;
     w->n_layer = m.g.n_layer;
     w->n_head = m.g.n_head;
@@ -187,7 +186,6 @@ static void world_close(struct world *w)
 /* tokens [begin, end) in one pass, of which the first n_read are read. */
 static void run(struct world *w, int32_t begin, int32_t end, int32_t n_read)
 {
-    pith_error err;
     struct pi_pass_item item = {.kv = w->kv,
                                 .tokens = tokens + begin,
                                 .n_tok = end - begin,
@@ -290,7 +288,6 @@ static int32_t expect_followed(const struct world *w, const struct read_policy *
 static void thin(struct world *w)
 {
     int32_t slots[N_TOKEN], n = 0, last = w->n_layer - 1;
-    pith_error err;
     int32_t len = kv_lane_len(w->kv, last, 0);
     for (int32_t s = 0; s < len; s++)
         if (s % 3 != 1)
@@ -401,7 +398,6 @@ TEST(only_the_chunk_that_overwrote_is_read_whole)
 
 static void load_model(void)
 {
-    pith_error err;
     pith_model_info info;
     uint64_t rng = 12;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);

@@ -34,11 +34,11 @@ static uint32_t index_of(const void *params, const struct kv_geometry *g, int32_
 }
 
 static pith_status check_width(const void *params, const struct read_rules *rules,
-                               const struct kv_geometry *g, pith_error *err)
+                               const struct kv_geometry *g, pith_error *why)
 {
     const struct params *p = params;
     if (p->width > g->dim_k - rules->sinks)
-        return pi_fail(err, PITH_INVALID, "width: %d of %d", p->width, g->dim_k);
+        return pi_fail(why, PITH_INVALID, "width: %d of %d", p->width, g->dim_k);
     return PITH_OK;
 }
 
@@ -68,7 +68,6 @@ static const struct read_policy policy = {
 static struct read_config config_of(const char *options)
 {
     struct read_config c;
-    pith_error err;
     check(read_config_set(&policy, options, &c, &err), &err);
     return c;
 }
@@ -131,7 +130,7 @@ TEST(refuses_wrong_options_with_a_sentence)
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct read_config c;
-        pith_error err = {0};
+        err = (pith_error){0};
         assert_int_equal(read_config_set(&policy, cases[i].options, &c, &err), PITH_INVALID);
         if (strncmp(err.message, "read: ", 6) != 0 || strstr(err.message, cases[i].part) == NULL)
             fail_msg("%s: \"%s\"", cases[i].options, err.message);
@@ -144,7 +143,7 @@ TEST(names_are_those_of_the_table)
     struct read_config c = {.policy = &policy};
     pith_policy_info info;
     pith_param_info p;
-    pith_error err = {0};
+    err = (pith_error){0};
     int32_t n = 0;
     for (; pith_policy_get(PITH_READ, n, &info) == PITH_OK; n++) {
         check(read_config_parse(info.name, &c, &err), &err);
@@ -186,7 +185,7 @@ TEST(a_geometry_gets_the_index_or_stays)
                                   .type_v = KV_TYPE_F16};
     struct kv_geometry out = g;
     struct read_config c = config_of("width=4"), none = {0};
-    pith_error err = {0};
+    err = (pith_error){0};
     check(read_config_fit(&none, &out, &err), &err);
     assert_memory_equal(&out, &g, sizeof(g));
     check(read_config_fit(&c, &out, &err), &err);

@@ -201,7 +201,6 @@ static void check_pages(struct rig *r, struct recall_scorer *s, int32_t lane, bo
 /* Appends a page of the tier to every lane, of keys that differ by so little. */
 static void append_alike(struct rig *r, float spread)
 {
-    pith_error err;
     float base[RIG_DIM], k[RIG_DIM], v[RIG_DIM];
     assert_int_equal(kv_seq_reserve(r->seq, RECALL_PAGE_LEN, &err), PITH_OK);
     for (int32_t d = 0; d < RIG_DIM; d++)
@@ -271,7 +270,6 @@ TEST_WITH(rig_make_path, rig_remove_path, promises_are_of_what_keys_meet)
 
 static void recall(struct rig *r, const float *q, int32_t n_tok, bool own, int32_t n_most)
 {
-    pith_error err;
     clear_lanes(r->guests, RIG_LANES / RIG_HEADS, RIG_HEADS);
     assert_int_equal(kv_seq_reserve(r->guests, n_most, &err), PITH_OK);
     for (int32_t l = 0; l < RIG_LANES; l++) {
@@ -283,7 +281,6 @@ static void recall(struct rig *r, const float *q, int32_t n_tok, bool own, int32
 /* Appends keys that have large numbers in common, as models with biases make them. */
 static void append_biased(struct rig *r, int32_t n)
 {
-    pith_error err;
     float k[RIG_DIM], v[RIG_DIM];
     assert_int_equal(kv_seq_reserve(r->seq, n, &err), PITH_OK);
     for (int32_t t = 0; t < n; t++, r->n_token++)
@@ -359,7 +356,6 @@ static void check_centre(bool in_file)
     struct recall_kv_options o = in_file ? rig_file_options(&g, 1, 40) : rig_options(&g, 20);
     static float q[5 * RIG_GROUP * RIG_DIM], got[1000];
     static double want[1000];
-    pith_error err;
     struct rig r;
     o.score = RECALL_ATTENTION;
     o.type = 1 + KV_TYPE_TURBO4;
@@ -488,7 +484,6 @@ TEST(what_the_lane_has_is_not_asked_for)
    key strongly. */
 static void append_for_all_and_one(struct rig *r, const float *all, const float *one, int32_t at)
 {
-    pith_error err;
     float k[RIG_DIM], v[RIG_DIM];
     assert_int_equal(kv_seq_reserve(r->seq, 300, &err), PITH_OK);
     for (int32_t t = 0; t < 300; t++, r->n_token++)
@@ -644,7 +639,6 @@ static int32_t guests_of(int32_t n_thread, int32_t *pos)
     o.score = RECALL_ATTENTION;
     static float q[30 * RIG_GROUP * RIG_DIM];
     struct rig r;
-    pith_error err;
     int32_t n = 0;
     rig_queries(8, 30, q);
     rig_make(&r, &g, 1200);

@@ -17,20 +17,15 @@
 static pith_engine *engine_of(const char *keep, const char *read, const char *recall,
                               const char *type, int32_t chunk, int32_t n_thread, int32_t kv_tokens)
 {
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_error err;
-    pith_engine_params_default(&params);
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    params.kv_tokens = kv_tokens;
-    params.page_len = PAGE_LEN;
-    params.keep = keep;
-    params.read = read;
-    params.recall = recall;
-    params.type_k = params.type_v = type;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    return e;
+    return engine_with(model, (pith_engine_params){.chunk = chunk,
+                                                   .n_thread = n_thread,
+                                                   .kv_tokens = kv_tokens,
+                                                   .page_len = PAGE_LEN,
+                                                   .keep = keep,
+                                                   .read = read,
+                                                   .recall = recall,
+                                                   .type_k = type,
+                                                   .type_v = type});
 }
 
 static pith_recall_stats recall_of(const pith_seq *seq)
@@ -47,7 +42,6 @@ static pith_recall_stats recall_of(const pith_seq *seq)
 static pith_recall_stats hashes_of(pith_engine *e, bool company, uint64_t *hashes)
 {
     pith_seq *seq = seq_make(e), *other = seq_make(e);
-    pith_error err;
     uint64_t unused[N_TOKEN];
     for (int32_t i = 0, n; i < N_TOKEN; i += n) {
         n = i == 0 ? N_PROMPT : i == N_PROMPT ? N_TURN : 1;
@@ -167,7 +161,6 @@ TEST(everything_back_is_full)
         "streaming:sinks=4,budget=420,slack=1000", "random:budget=420,slack=1000",
         "knorm:budget=420,slack=1000", "adakv:budget=420,slack=1000,window=8"};
     for (size_t i = 0; i < PI_LEN(keeps); i++) {
-        pith_error err;
         pith_engine *e = engine_of(keeps[i], NULL, "kv:type=stored,take=400,last=30,block=1", "f32",
                                    64, 2, 1000);
         pith_engine *alone = engine_of(keeps[i], NULL, NULL, "f32", 64, 2, 1000);
@@ -215,7 +208,6 @@ TEST(what_asked_last_asks_again_after_a_round)
                                "kv:type=stored,take=400,last=30,ask=0", "f32", 64, 2, 1000);
     pith_engine *f = engine_of(NULL, NULL, NULL, "f32", 64, 2, 1000);
     pith_seq *seq = seq_make(e), *full = seq_make(f), *fork;
-    pith_error err;
     eval(seq, 0, N_PROMPT);
     eval(full, 0, N_PROMPT);
     assert_int_equal(recall_of(seq).stored + recall_of(seq).guests, 0);
@@ -313,7 +305,6 @@ TEST(the_estimate_is_enough)
         for (int32_t n = 60; n < 300; n += 37) {
             pith_engine_params params;
             pith_engine *e;
-            pith_error err;
             int64_t with, without;
             pith_engine_params_default(&params);
             params.page_len = PAGE_LEN;
@@ -339,7 +330,6 @@ TEST(the_estimate_is_enough)
 
 TEST(a_fork_has_guests_and_goes_its_own_way)
 {
-    pith_error err;
     pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
     pith_seq *a = seq_make(e), *b, *c;
     eval(a, 0, N_PROMPT);
@@ -369,7 +359,6 @@ TEST(a_fork_has_guests_and_goes_its_own_way)
 TEST(truncating_forgets_guests_and_brings_entries_back)
 {
     const int32_t end = N_PROMPT + N_TURN;
-    pith_error err;
     pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
     pith_seq *a = seq_make(e), *b;
     eval(a, 0, N_PROMPT);
@@ -406,7 +395,6 @@ TEST(truncating_forgets_guests_and_brings_entries_back)
 TEST(a_sync_gives_what_a_fresh_sequence_gives)
 {
     static const int32_t ends[] = {20, 50, 59, 60, 75, 90, 100, 149, 150, 151};
-    pith_error err;
     int32_t other[TOKENS_MAX];
     for (size_t i = 0; i < PI_LEN(ends); i++)
         for (int32_t same = 5; same < ends[i]; same += 17) {
@@ -440,7 +428,6 @@ static bool stop_at_end(void *user, double fraction)
 TEST(a_stopped_turn_leaves_no_guests)
 {
     double end = 1.0, before = 0.1;
-    pith_error err;
     pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, RECALL, "f16", 64, 2, 2000);
     pith_seq *a = seq_make(e), *b;
     eval(a, 0, N_PROMPT);
@@ -475,7 +462,6 @@ TEST(a_stopped_turn_leaves_no_guests)
 /* No room for guests: nothing has changed. */
 TEST(no_room_for_guests_changes_nothing)
 {
-    pith_error err;
     pith_engine *e = engine_of("knorm:budget=112,slack=1000", NULL, "kv:take=80,last=16", "f16", 64,
                                2, N_PROMPT + 10);
     pith_seq *a = seq_make(e), *b = seq_make(e);
@@ -497,7 +483,6 @@ TEST(recalls_every_so_many_tokens)
 {
     for (int32_t every = 0; every < 4; every++) {
         char recall[64];
-        pith_error err;
         snprintf(recall, sizeof(recall), "kv:last=16,every=%d", every);
         pith_engine *e = engine_of("knorm:budget=60,slack=1000", NULL, recall, "f16", 64, 1, 1000);
         pith_seq *a = seq_make(e);
@@ -539,7 +524,6 @@ TEST(recalls_right_behind_the_first_round)
 TEST(a_file_holds_no_second_tier)
 {
     const char *path = "test_recall_engine.snap";
-    pith_error err;
     pith_engine *e = engine_of(KEEP, NULL, RECALL, "f16", 64, 2, 1000);
     pith_seq *a = seq_make(e), *b;
     eval(a, 0, N_PROMPT);
@@ -558,7 +542,6 @@ TEST(refuses_what_does_not_go_with_it)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.recall = "kv";
     expect(pith_engine_create(model, &params, &e, &err), &err, PITH_INVALID,

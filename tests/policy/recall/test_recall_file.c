@@ -143,7 +143,6 @@ TEST_WITH(rig_make_path, rig_remove_path, a_full_file_loses_what_is_oldest)
     struct recall_kv_options o = rig_file_options(&g, 2, 3);
     struct rig r;
     struct recall_counts counts;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(1, 1, q);
@@ -178,7 +177,6 @@ TEST_WITH(rig_make_path, rig_remove_path, forks_share_the_file)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts a, b;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(1, 1, q);
@@ -216,7 +214,6 @@ TEST_WITH(rig_make_path, rig_remove_path, truncation_reaches_into_the_file)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts counts;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(1, 1, q);
@@ -391,7 +388,7 @@ static void expect_refused(const struct recall_kv_options *o, const struct kv_ge
                            const char *why)
 {
     struct rig r;
-    pith_error err = {0};
+    err = (pith_error){0};
     uint8_t before[RIG_FILE_BEGIN], after[RIG_FILE_BEGIN];
     int fd = open(rig_path, O_RDONLY);
     ssize_t n = read(fd, before, sizeof(before));
@@ -431,7 +428,6 @@ TEST_WITH(rig_make_path, rig_remove_path, foreign_files_are_refused)
     struct kv_geometry g = rig_geometry(KV_TYPE_F16);
     struct recall_kv_options o = rig_file_options(&g, 2, 10);
     struct rig r;
-    pith_error err;
     struct recall_tier *second;
     put_file("dear diary", 10);
     expect_refused(&o, &g, "this is no file of recall");
@@ -628,7 +624,6 @@ static uint64_t run_with_threads(int32_t n_thread)
     struct rig r;
     float q[5 * RIG_GROUP * RIG_DIM], row[RIG_DIM];
     uint64_t digest = 1;
-    pith_error err;
     rig_queries(9, 5, q);
     rig_make(&r, &g, 900);
     rig_open(&r, &o, n_thread);

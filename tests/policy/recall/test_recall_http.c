@@ -66,7 +66,6 @@ static void stop(void)
 static struct text_http *open_http(const char *where, int32_t timeout_ms)
 {
     struct text_http *http = NULL;
-    pith_error err;
     check(text_http_open(where, timeout_ms, &http, &err), &err);
     return http;
 }
@@ -95,7 +94,6 @@ static const struct text_ranking ranking = {.alpha = 0.5, .floor = 0.25, .top = 
 TEST_WITH(NULL, stop, sends_the_documented_bodies)
 {
     struct text_hits hits = {0};
-    pith_error err;
     start("");
     struct text_http *http = open_http(url, 5000);
     check(text_http_write(http, "a", spans, 0, &err), &err); /* nothing is sent */
@@ -130,7 +128,6 @@ TEST_WITH(NULL, stop, keeps_sessions_apart)
 {
     struct text_hits hits = {0};
     struct text_ranking one = {.top = 1};
-    pith_error err;
     char slashes[80];
     start("");
     snprintf(slashes, sizeof(slashes), "%s//", url);
@@ -155,7 +152,6 @@ TEST_WITH(NULL, stop, sends_many_spans_in_several_requests)
     static struct text_hit many[3 * TEXT_HTTP_CHUNKS + 1];
     struct text_hits hits = {0};
     char line[160];
-    pith_error err;
     start("");
     struct text_http *http = open_http(url, 5000);
     for (int32_t i = 0; i < (int32_t)PI_LEN(many); i++)
@@ -175,7 +171,6 @@ TEST_WITH(NULL, stop, sends_many_spans_in_several_requests)
 static void expect_all(struct text_http *http, pith_status status, const char *word)
 {
     struct text_hits hits = {0};
-    pith_error err;
     expect(text_http_write(http, "a", spans, 2, &err), &err, status, word);
     assert_non_null(strstr(err.message, url));
     expect(text_http_find(http, "a", "code", 4, &ranking, &hits, &err), &err, status, word);
@@ -212,7 +207,6 @@ TEST_WITH(NULL, stop, follows_no_redirect)
 
 TEST_WITH(NULL, stop, tells_how_many_spans_were_accepted)
 {
-    pith_error err;
     start("few");
     struct text_http *http = open_http(url, 5000);
     expect(text_http_write(http, "a", spans, 2, &err), &err, PITH_IO, "1 of 2 spans were accepted");
@@ -228,7 +222,6 @@ static double now_s(void)
 
 TEST_WITH(NULL, stop, gives_up_when_the_server_hangs)
 {
-    pith_error err;
     start("hang");
     struct text_http *http = open_http(url, SHORT_MS);
     double begin = now_s();
@@ -249,7 +242,6 @@ TEST_WITH(NULL, stop, tells_that_no_server_is_there)
 
 TEST_WITH(NULL, stop, uses_no_proxy_of_the_environment)
 {
-    pith_error err;
     start("");
     setenv("http_proxy", "http://127.0.0.1:1", 1);
     setenv("ALL_PROXY", "http://127.0.0.1:1", 1);
@@ -275,7 +267,6 @@ TEST(refuses_bad_urls)
         "http://127.0.0.1/#a",
     };
     struct text_http *http = NULL;
-    pith_error err;
     for (size_t i = 0; i < PI_LEN(bad); i++)
         expect(text_http_open(bad[i], 100, &http, &err), &err, PITH_INVALID, "recall: url");
     text_http_close(open_http("https://store.example:8443/recall/", 100));
@@ -286,7 +277,6 @@ TEST_WITH(NULL, stop, failing_memory_is_told)
 {
     start("");
     struct text_http *http = open_http(url, 5000);
-    pith_error err;
     check(text_http_write(http, "a", spans, 3, &err), &err);
     text_http_close(http);
     int64_t used = pi_mem_used(PI_MEM_OTHER);

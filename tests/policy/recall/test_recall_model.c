@@ -33,14 +33,12 @@ static const char *const facts[][2] = {
 static int32_t encode(const char *s, int32_t *out)
 {
     int32_t n = 0;
-    pith_error err;
     check(pith_tokenize(model, s, strlen(s), 0, out, IDS_MAX, &n, &err), &err);
     return n;
 }
 
 static void load(void)
 {
-    pith_error err;
     FILE *f = fopen(TEXT, "rb");
     assert_non_null(f);
     size_t len = fread(text, 1, sizeof(text) - 1, f);
@@ -62,17 +60,10 @@ TEST_GROUP(load, unload);
 
 static pith_engine *engine_of(const char *keep, const char *recall)
 {
-    pith_engine_params p;
-    pith_engine *e;
-    pith_error err;
-    pith_engine_params_default(&p);
-    p.keep = keep;
-    p.recall = recall;
-    p.page_len = 16;
-    p.kv_tokens = 3000;
-    p.n_thread = 2;
-    check(pith_engine_create(model, &p, &e, &err), &err);
-    return e;
+    return engine_with(
+        model,
+        (pith_engine_params){
+            .keep = keep, .recall = recall, .page_len = 16, .kv_tokens = 3000, .n_thread = 2});
 }
 
 /* Whether the model names the password after its text. */
@@ -80,7 +71,6 @@ static bool answers(pith_seq *seq, const char *answer)
 {
     int32_t want[32], n = encode(answer, want), n_vocab;
     pith_model_info info;
-    pith_error err;
     pith_model_get_info(model, &info);
     n_vocab = info.n_vocab;
     for (int32_t i = 0; i < n; i++) {
@@ -99,10 +89,8 @@ static bool answers(pith_seq *seq, const char *answer)
 static int32_t found(const char *keep, const char *recall, bool one_turn)
 {
     pith_engine *e = engine_of(keep, recall);
-    pith_seq *base;
-    pith_error err;
     int32_t n_found = 0;
-    check(pith_seq_create(e, &base, &err), &err);
+    pith_seq *base = seq_make(e);
     if (!one_turn)
         check(pith_seq_eval(base, ids, n_context, &err), &err);
     for (int32_t i = 0; i < N_FACT; i++) {
@@ -158,7 +146,6 @@ TEST(finds_text_of_its_own_sequence)
     pith_engine *e = engine_of(KEEP, "text");
     pith_seq *seq, *fork, *other;
     pith_recall_stats stats;
-    pith_error err;
     const char *ask = "Hello. Question: What is the password of Carl?";
     char *got = NULL;
     check(pith_seq_create(e, &seq, &err), &err);
@@ -221,8 +208,6 @@ static const char *put_in(const char *keep, const char *question)
 {
     static char prompt[65536], said[8192];
     pith_engine *e = engine_of(keep, "text");
-    pith_seq *seq;
-    pith_error err;
     pith_generate_params params;
     pith_generate_result result;
     pith_keep_stats stats;
@@ -236,7 +221,7 @@ static const char *put_in(const char *keep, const char *question)
     params.sample.temperature = 0.0f;
     params.message = prompt;
     params.message_len = strlen(prompt);
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_seq *seq = seq_make(e);
     check(pith_generate(seq, all, n, &params, NULL, NULL, &result, &err), &err);
     pith_seq_keep_stats(seq, &stats);
     assert_true(stats.rounds > 0);

@@ -23,7 +23,6 @@ static const struct kv_geometry shape = {
 static struct recall_config parse(const char *text)
 {
     struct recall_config c;
-    pith_error err;
     check(recall_config_parse(text, &c, &err), &err);
     return c;
 }
@@ -101,7 +100,6 @@ TEST(refuses_wrong_options_with_a_sentence)
                                    "file, and db is a"},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
-        pith_error err;
         assert_int_equal(pith_policy_check(PITH_RECALL, cases[i][0], &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][1]);
     }
@@ -117,7 +115,6 @@ TEST(lists_both_forms_and_their_parameters)
         assert_true(i < 2 && info.summary[0] != '\0' && info.n_param > 5);
         assert_int_equal(info.n_preset, 0);
         for (int32_t j = 0; j < info.n_param; j++) {
-            pith_error err;
             assert_int_equal(pith_policy_get_param(PITH_RECALL, i, j, &p), PITH_OK);
             assert_true(p.help[0] != '\0' && !p.shared);
             snprintf(text, sizeof(text), "%s:%s=%s", info.name, p.key, p.fallback);
@@ -136,7 +133,6 @@ TEST(lists_both_forms_and_their_parameters)
 static struct keep_config fit_keep(const char *text)
 {
     struct keep_config keep;
-    pith_error err;
     check(keep_config_parse(text, &keep, &err), &err);
     check(keep_config_fit(&keep, &shape, &err), &err);
     return keep;
@@ -162,7 +158,6 @@ TEST(guests_and_lanes_share_the_budget)
             const struct keep_config whole = fit_keep(keeps[i]);
             struct keep_config keep = whole;
             struct recall_config c = parse(recalls[j]);
-            pith_error err;
             pith_status status = recall_config_fit(&c, &shape, &keep, &err);
             if (status != PITH_OK) { /* a sentence that says what does not fit */
                 assert_int_equal(status, PITH_INVALID);
@@ -210,7 +205,6 @@ TEST(refuses_what_does_not_go_together)
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         struct keep_config keep = fit_keep(cases[i][0]);
         struct recall_config c = parse(cases[i][1]);
-        pith_error err;
         assert_int_equal(recall_config_fit(&c, &shape, &keep, &err), PITH_INVALID);
         assert_string_equal(err.message, cases[i][2]);
     }

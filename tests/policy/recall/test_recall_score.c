@@ -11,7 +11,6 @@
 static void make_stats(const char *path, int32_t n_layer)
 {
     struct pith_stats *s;
-    pith_error err;
     uint64_t rng = 3;
     assert_int_equal(stats_new(&s, &err), PITH_OK);
     s->n_layer = n_layer;
@@ -64,7 +63,6 @@ TEST(statistics_choose)
     double freq[RIG_DIM / 2], z[RIG_GROUP][300];
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
-    pith_error err;
     char path[] = "/tmp/pith-recall-XXXXXX";
     close(mkstemp(path));
     make_stats(path, RIG_LAYERS);

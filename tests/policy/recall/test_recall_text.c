@@ -35,7 +35,6 @@ static struct recall_text_options defaults(void)
 static struct recall_text *open_recall(const struct recall_text_options *o)
 {
     struct recall_text *t = NULL;
-    pith_error err;
     check(recall_text_open(o, model, pi_text_embed_open, 1, &t, &err), &err);
     return t;
 }
@@ -43,7 +42,6 @@ static struct recall_text *open_recall(const struct recall_text_options *o)
 static struct recall_text_seq *make_state(struct recall_text *t)
 {
     struct recall_text_seq *s = NULL;
-    pith_error err;
     check(recall_text_seq_create(t, &s, &err), &err);
     return s;
 }
@@ -53,7 +51,6 @@ static const char *listed(struct recall_text_seq *s)
 {
     static char text[1024];
     struct text_hits hits = {0};
-    pith_error err;
     size_t n = 0;
     text[0] = '\0';
     check(recall_text_list(s, &hits, &err), &err);
@@ -79,7 +76,6 @@ static struct kv_cache *make_cache(int32_t n_token)
                             .type_k = KV_TYPE_F16,
                             .type_v = KV_TYPE_F16};
     struct kv_cache *cache = NULL;
-    pith_error err;
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, n_token), &cache, &err), &err);
     return cache;
 }
@@ -88,7 +84,6 @@ static struct kv_seq *make_kv(struct kv_cache *cache, int32_t n)
 {
     static const float rows[N_MOST * 16];
     struct kv_seq *kv = NULL;
-    pith_error err;
     check(kv_seq_create(cache, &kv, &err), &err);
     check(kv_seq_reserve(kv, n, &err), &err);
     for (int32_t lane = 0; lane < LAYERS * HEADS; lane++)
@@ -107,7 +102,6 @@ static void evict(struct kv_seq *kv, int32_t n_lane, int32_t first, int32_t last
             if (pos < first || pos >= last)
                 slots[n++] = s;
         }
-        pith_error err;
         check(kv_seq_compact(kv, layer, head, slots, n, &err), &err);
     }
 }
@@ -118,7 +112,6 @@ static void expect_gone(const struct kv_seq *kv, int32_t n, double lost, const c
 {
     uint8_t gone[64];
     char text[65] = "";
-    pith_error err;
     check(text_evicted(kv, &shape, n, lost, gone, &err), &err);
     for (int32_t p = 0; p < n; p++)
         text[p] = gone[p] ? 'x' : '.';
@@ -161,7 +154,6 @@ static void expect_found(struct recall_text_seq *s, struct kv_seq *kv, int32_t n
 {
     char *text = NULL;
     int32_t n_part, n_id;
-    pith_error err;
     check(recall_text_find(s, kv, tokens, n, word, strlen(word), room, &text, &n_part, &err), &err);
     assert_non_null(text);
     assert_non_null(strstr(text, word));
@@ -176,7 +168,6 @@ static void rare_word(int32_t first, int32_t last, int32_t n, char *out, size_t 
 {
     static char part[8192], all[32768];
     size_t len, len_all;
-    pith_error err;
     check(pith_detokenize(model, tokens + first, last - first, false, part, sizeof(part) - 1, &len,
                           &err),
           &err);
@@ -241,7 +232,6 @@ TEST(stores_no_blank_spans)
     struct recall_text_options o = defaults();
     static int32_t blank[200];
     int32_t id[8], n;
-    pith_error err;
     check(pith_tokenize(model, "\n", 1, 0, id, 8, &n, &err), &err);
     assert_int_equal(n, 1);
     for (int32_t i = 0; i < 200; i++)
@@ -267,7 +257,6 @@ TEST(forks_and_truncations_keep_timelines_apart)
     struct recall_text_seq *a = make_state(t), *b = NULL;
     struct kv_cache *cache = make_cache(1500);
     struct kv_seq *kv = make_kv(cache, 600), *other = NULL;
-    pith_error err;
     char *text;
     int32_t n;
     evict(kv, 6, 100, 110);
@@ -387,7 +376,6 @@ static void expect_off(struct recall_text *t, struct recall_text_seq *s, struct 
 {
     char *text;
     int32_t n;
-    pith_error err;
     for (int32_t i = 0; i < 3; i++) {
         recall_text_update(s, kv, tokens, 600);
         check(recall_text_find(s, kv, tokens, 600, "the", 3, 1000, &text, &n, &err), &err);
@@ -441,7 +429,6 @@ TEST(refuses_bad_embedders_and_urls)
 {
     struct recall_text_options o = defaults();
     struct recall_text *t = NULL;
-    pith_error err;
     strcpy(o.embed, in_folder("none.gguf"));
     expect(recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err), &err, PITH_IO,
            "none.gguf");
@@ -479,7 +466,6 @@ TEST(failing_memory_changes_no_run)
         struct recall_text_seq *s = NULL;
         char *text = NULL;
         int32_t n = 0;
-        pith_error err;
         pi_mem_fail_at(i, false);
         pith_status status = recall_text_open(&o, model, pi_text_embed_open, 1, &t, &err);
         if (status == PITH_OK)
@@ -509,19 +495,12 @@ TEST(failing_memory_changes_no_run)
 static char *run_model(const char *keep, int32_t chunk, int32_t n_thread, char *ranges, size_t cap)
 {
     struct recall_text_options o = defaults();
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_seq *seq = NULL;
-    pith_error err;
     char *text = NULL;
     int32_t n;
     const char *question = "What is the password of Walter?";
-    pith_engine_params_default(&params);
-    params.keep = keep;
-    params.chunk = chunk;
-    params.n_thread = n_thread;
-    check(pith_engine_create(model, &params, &e, &err), &err);
-    check(pith_seq_create(e, &seq, &err), &err);
+    pith_engine *e = engine_with(
+        model, (pith_engine_params){.keep = keep, .chunk = chunk, .n_thread = n_thread});
+    pith_seq *seq = seq_make(e);
     struct recall_text *t = open_recall(&o);
     struct recall_text_seq *s = make_state(t);
     check(pith_seq_eval(seq, tokens, n_prompt, &err), &err);
@@ -562,7 +541,6 @@ TEST(the_model_is_given_the_fact_that_it_lost)
 static void setup(void)
 {
     static char text[N_MOST * 8];
-    pith_error err;
     FILE *file = fopen(PROMPT, "rb");
     assert_non_null(file);
     make_folder();

@@ -30,7 +30,6 @@ static const char *snippets(const char *const *spans, int32_t n, const char *que
     struct text_wish wish = {
         .question = question, .len = strlen(question), .meaning = meaning, .chars = chars};
     char *text = NULL;
-    pith_error err;
     for (int32_t i = 0; i < n; i++)
         hit[i] = (struct text_hit){.first = 100 * i,
                                    .last = 100 * i + 130, /* overlaps the next */
@@ -175,7 +174,6 @@ TEST(failing_memory_is_told)
     for (int32_t i = 1;; i++) {
         char *text = NULL;
         int32_t n;
-        pith_error err;
         pi_mem_fail_at(i, false);
         pith_status status = text_snippets(&hits, &wish, &text, &n, &err);
         pi_mem_fail_at(0, false);

@@ -22,7 +22,6 @@ static void expect_cut(const char *gone, int32_t bleed, const char *wanted)
     struct text_spans spans = {0};
     uint8_t flags[128];
     char text[256] = "";
-    pith_error err;
     int32_t n = (int32_t)strlen(gone);
     for (int32_t i = 0; i < n; i++)
         flags[i] = gone[i] == 'x';
@@ -84,7 +83,6 @@ TEST(random_cuts_keep_every_promise)
     for (int32_t round = 0; round < 300; round++) {
         int32_t n = 1 + (int32_t)rng_below(&seed, 2000), bleed = (int32_t)rng_below(&seed, 40);
         struct text_spans before = {0};
-        pith_error err;
         memset(gone, 0, sizeof(gone));
         for (int32_t step = 0; step < 4; step++) {
             int32_t n_run = 1 + (int32_t)rng_below(&seed, 12);
@@ -115,7 +113,6 @@ TEST(growth_is_local)
 {
     static uint8_t gone[2000];
     struct text_spans before = {0};
-    pith_error err;
     for (int32_t n = 4; n < 1900; n += 7) {
         struct text_spans now = {0}, add = {0};
         memset(gone + 4, 1, (size_t)n);

@@ -30,7 +30,6 @@ static const struct text_ranking ten = {.top = 10};
 static struct text_store *open_store(const char *path, int64_t now)
 {
     struct text_store *s = NULL;
-    pith_error err;
     check(text_store_open(path, TTL, 50, now, &s, &err), &err);
     return s;
 }
@@ -41,7 +40,6 @@ static int32_t put_as(struct text_store *s, const char *session, const char *tim
     struct text_hit hit = {.first = first, .last = last, .layer = -1, .text = (char *)text};
     struct text_change c = {.session = session, .timeline = timeline, .add = &hit, .n_add = 1};
     int32_t n = -1;
-    pith_error err;
     check(text_store_change(s, &c, now, &n, &err), &err);
     return n;
 }
@@ -55,7 +53,6 @@ static struct text_hits find_at(struct text_store *s, const char *session, const
                                 const struct text_ranking *ranking, int64_t now)
 {
     struct text_hits hits = {0};
-    pith_error err;
     check(text_store_find(s, session, question, strlen(question), NULL, ranking, now, &hits, &err),
           &err);
     return hits;
@@ -82,7 +79,6 @@ static void expect_found(struct text_store *s, const char *session, const char *
 static int32_t count_spans(struct text_store *s, const char *session)
 {
     struct text_hits hits = {0};
-    pith_error err;
     check(text_store_list(s, session, NOW, &hits, &err), &err);
     int32_t n = hits.n;
     text_hits_free(&hits);
@@ -188,7 +184,6 @@ TEST(query_is_bounded)
     struct text_store *s = open_store("", NOW);
     put(s, "a", 0, "w7 and w300");
     struct text_hits hits = {0};
-    pith_error err;
     check(text_store_find(s, "a", text, n, NULL, &ten, NOW, &hits, &err), &err);
     assert_int_equal(hits.n, 1);
     text_hits_free(&hits);
@@ -222,7 +217,6 @@ TEST(sessions_are_separate)
     expect_found(s, "a'; DROP TABLE span; --", "code", "");
     put(s, "a'; DROP TABLE span; --", 5, "quoted code");
     expect_found(s, "a'; DROP TABLE span; --", "code", "5");
-    pith_error err;
     check(text_store_forget(s, "b", &err), &err);
     check(text_store_forget(s, "never was", &err), &err);
     assert_int_equal(count_spans(s, "b"), 0);
@@ -244,7 +238,6 @@ TEST(any_bytes_may_ask)
             question[k] =
                 i % 2 == 0 ? (char)rng_next(&seed) : marks[rng_below(&seed, sizeof(marks) - 1)];
         struct text_hits hits = {0};
-        pith_error err;
         check(text_store_find(s, "a", question, n, NULL, &ten, NOW, &hits, &err), &err);
         text_hits_free(&hits);
     }
@@ -261,7 +254,6 @@ TEST(a_span_that_grows_replaces_the_old_one)
     struct text_change c = {
         .session = "a", .timeline = "a", .add = &grown, .n_add = 1, .drop = &old, .n_drop = 1};
     int32_t n;
-    pith_error err;
     put_texts(s, "a");
     check(text_store_change(s, &c, NOW, &n, &err), &err);
     assert_int_equal(n, 1);
@@ -327,7 +319,6 @@ TEST(drops_what_is_too_old)
     snprintf(line, sizeof(line), "grep -c 'a code' '%s' '%s-wal' 2>/dev/null | grep -q ':[1-9]'",
              path, path);
     assert_int_not_equal(system(line), 0);
-    pith_error err;
     check(text_store_open(path, 0, 50, NOW, &s, &err), &err); /* for ever */
     assert_int_equal(put_as(s, "old", "1", 0, 10, "a code", 5), 1);
     hits = find_at(s, "old", "code", &ten, NOW * (int64_t)1000);
@@ -417,7 +408,6 @@ TEST(survives_killed_writers)
 static void expect_open(const char *path, pith_status wanted, const char *word)
 {
     struct text_store *s = NULL;
-    pith_error err;
     expect(text_store_open(path, TTL, 50, NOW, &s, &err), &err, wanted, word);
     assert_non_null(strstr(err.message, path));
 }
@@ -440,7 +430,6 @@ TEST(a_locked_file_is_said_to_be)
 {
     const char *path = in_folder("locked.db");
     struct text_store *s = open_store(path, NOW);
-    pith_error err;
     int32_t n;
     struct text_change c = {.session = "a", .timeline = "a"};
     put(s, "a", 0, "before");
@@ -526,7 +515,7 @@ TEST(damaged_files_answer_right_or_not_at_all)
         struct text_hits hits = {0};
         struct text_change c = {.session = "b", .timeline = "b"};
         struct text_hit hit = {.first = 1, .last = 2, .layer = -1, .text = (char *)"new"};
-        pith_error err = {0};
+        err = (pith_error){0};
         int32_t n;
         c.add = &hit;
         c.n_add = 1;
@@ -555,7 +544,6 @@ TEST(damaged_files_answer_right_or_not_at_all)
     raw(db, "UPDATE span SET text = replace(text, 'soup', 'soap')");
     sqlite3_close(db);
     struct text_hits hits = {0};
-    pith_error err;
     s = open_store(path, NOW);
     expect(text_store_find(s, "a", "soup", 4, NULL, &ten, NOW, &hits, &err), &err, PITH_FORMAT,
            "tokens 100..110 is damaged");
@@ -571,7 +559,7 @@ TEST(a_full_disk_keeps_what_was_there)
     if (child == 0) {
         struct rlimit limit = {400000, 400000};
         struct text_store *s = NULL;
-        pith_error err = {0};
+        err = (pith_error){0};
         pith_status status = PITH_OK;
         int32_t n = 0, n_done = 0;
         signal(SIGXFSZ, SIG_IGN);
@@ -607,7 +595,6 @@ TEST(failing_memory_is_told)
         struct text_hits hits = {0};
         struct text_hit hit = {.first = 1, .last = 2, .layer = -1, .text = (char *)"a red code"};
         struct text_change c = {.session = "a", .timeline = "a", .add = &hit, .n_add = 1};
-        pith_error err;
         int32_t n_written;
         pi_mem_fail_at(n, false);
         pith_status status = text_store_open("", TTL, 50, NOW, &s, &err);

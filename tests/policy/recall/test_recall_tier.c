@@ -252,7 +252,6 @@ TEST(memory_is_kept_to_and_losses_are_counted)
     struct recall_kv_options o = rig_options(&g, 3);
     struct rig r;
     struct recall_counts counts;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(2, 1, q);
@@ -292,7 +291,6 @@ TEST(stores_share_the_budget)
     struct rig r;
     struct recall_store *other;
     struct recall_counts a, b;
-    pith_error err;
     rig_make(&r, &g, 256);
     rig_open(&r, &o, 1);
     assert_int_equal(recall_store_create(r.tier, &other, &err), PITH_OK);
@@ -320,7 +318,6 @@ TEST(forks_go_their_own_ways)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts a, b;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(2, 1, q);
@@ -367,7 +364,6 @@ TEST(shared_pages_go_together)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts a, b;
-    pith_error err;
     rig_make(&r, &g, 400);
     rig_open(&r, &o, 1);
     rig_append(&r, 150);
@@ -392,7 +388,6 @@ TEST(truncating_forgets)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts counts;
-    pith_error err;
     float q[RIG_GROUP * RIG_DIM];
     int32_t n_guest[RIG_LANES];
     rig_queries(2, 1, q);
@@ -439,7 +434,6 @@ TEST(truncating_makes_room_in_a_full_tier)
     struct rig r;
     struct recall_store *fork;
     struct recall_counts a, b;
-    pith_error err;
     rig_make(&r, &g, 320);
     rig_open(&r, &o, 1);
     rig_append(&r, 240);
@@ -501,7 +495,6 @@ static uint64_t run_with_threads(int32_t n_thread)
     struct rig r;
     float q[5 * RIG_GROUP * RIG_DIM], row[RIG_DIM];
     uint64_t digest = 1;
-    pith_error err;
     rig_queries(9, 5, q);
     rig_make(&r, &g, 400);
     rig_open(&r, &o, n_thread);
@@ -548,7 +541,7 @@ TEST(no_memory_is_said)
     o.size = 1 << 20;
     rig_make(&r, &g, 100);
     while (status != PITH_OK) {
-        pith_error err = {0};
+        err = (pith_error){0};
         pi_mem_fail_at(++n, false);
         status = recall_tier_create(&o, &r.model, 2, &tier, &err);
         if (status == PITH_OK)

@@ -28,7 +28,6 @@ static int32_t ends[STEP_MAX], n_end; /* where steps end */
 static inline int32_t encode(const char *text, int32_t *out)
 {
     int32_t n = 0;
-    pith_error err;
     check(pith_tokenize(model, text, strlen(text), 0, out, IDS_MAX, &n, &err), &err);
     return n;
 }
@@ -41,7 +40,6 @@ static inline void load_model(void)
                                          "iron feather"};
     static const int32_t order[] = {0, 1, 0, 2, 1, 0, 2, 0, 1, 2, 0, 1, 1, 2, 0};
     char text[512];
-    pith_error err;
     uint64_t seed = 3;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     n_id = encode("Question: What is the password of Maria, and who is the friend of Anton? ", ids);
@@ -81,23 +79,18 @@ static inline pith_engine_params params_of(const char *share)
 static inline pith_engine *engine_of(const pith_engine_params *p)
 {
     pith_engine *e = NULL;
-    pith_error err;
     check(pith_engine_create(model, p, &e, &err), &err);
     return e;
 }
 
 static inline pith_seq *seq_of(pith_engine *e)
 {
-    pith_seq *seq = NULL;
-    pith_error err;
-    check(pith_seq_create(e, &seq, &err), &err);
-    return seq;
+    return seq_make(e);
 }
 
 /* The text from where the sequence is to token n: the prompt at once, steps token by token. */
 static inline void read_to(pith_seq *seq, int32_t n)
 {
-    pith_error err;
     if (pith_seq_length(seq) == 0)
         check(pith_seq_eval(seq, ids, N_PROMPT, &err), &err);
     for (int32_t i = pith_seq_length(seq); i < n; i++)

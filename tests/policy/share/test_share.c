@@ -13,7 +13,6 @@ static void refuse(const char *share, const char *keep, const char *recall, cons
 {
     pith_engine_params p = params_of(share);
     pith_engine *e = NULL;
-    pith_error err;
     p.keep = keep;
     p.recall = recall;
     expect(pith_engine_create(model, &p, &e, &err), &err, PITH_INVALID, word);
@@ -24,7 +23,6 @@ TEST(reads_options_and_refuses_bad_ones)
     struct share_config a, b;
     pith_policy_info info;
     pith_param_info param;
-    pith_error err;
     check(share_config_parse("memshare", &a, &err), &err);
     assert_true(a.options.step == 0.8 && a.options.block == 0.15);
     assert_int_equal(a.options.mode, SHARE_POSITIONAL);
@@ -173,7 +171,6 @@ TEST(threads_and_company_change_no_bit)
         pith_seq *pair[2] = {seq_of(other), seq_of(other)};
         read_to(pair[0], N_PROMPT + 3);
         for (int32_t i = N_PROMPT; i < n_id; i++) {
-            pith_error err;
             pith_batch_item items[2] = {
                 {.seq = pair[0], .tokens = &ids[i + 3 < n_id ? i + 3 : 5], .n_token = 1},
                 {.seq = pair[1],
@@ -201,7 +198,6 @@ TEST(a_fork_goes_on_alike)
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
-        pith_error err;
         for (int32_t at = N_PROMPT + 5; at < n_id; at += 149 * EACH) {
             pith_seq *seq = seq_of(e), *fork;
             read_to(seq, at);
@@ -228,7 +224,6 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
     for (size_t k = 0; k < PI_LEN(sharing); k += EACH) {
         pith_engine_params p = params_of(sharing[k]);
         pith_engine *e = engine_of(&p);
-        pith_error err;
         for (int32_t at = 20; at < n_id; at += 97 * EACH) {
             int32_t other[IDS_MAX];
             pith_seq *seq = seq_of(e), *fresh = seq_of(e);
@@ -259,7 +254,6 @@ TEST(forgets_a_part_and_reads_it_again)
     for (int32_t k = 0; k < 3; k++) {
         pith_engine_params p = params_of(k == 0 ? "memshare:block=0" : sharing[k - 1]);
         pith_engine *e = engine_of(&p);
-        pith_error err;
         uint64_t hash = hash_at(e, n_id);
         int32_t n_try = k == 0 ? n_id - N_PROMPT : n_end;
         for (int32_t i = 0; i < n_try; i += k == 0 ? 41 * EACH : EACH) {
@@ -287,7 +281,6 @@ TEST(forgets_a_step_at_its_end)
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
     pith_seq *seq = seq_of(e), *plain = seq_of(e);
-    pith_error err;
     read_to(seq, N_PROMPT + 11);
     check(pith_seq_truncate(seq, N_PROMPT, &err), &err);
     read_to(plain, N_PROMPT);
@@ -315,7 +308,6 @@ TEST(a_stopped_evaluation_leaves_what_was)
     pith_engine_params p = params_of(LAX);
     pith_engine *e = engine_of(&p);
     pith_seq *seq = seq_of(e), *plain = seq_of(e);
-    pith_error err;
     uint64_t hash = hash_at(e, n_id);
     for (int32_t n = N_PROMPT; n < n_id; n += 29) {
         read_to(seq, n);
@@ -387,7 +379,6 @@ TEST(a_listener_hears_every_comparison)
 {
     pith_engine_params p = params_of(LAX), none = params_of(NULL);
     pith_engine *e = engine_of(&p), *plain = engine_of(&none);
-    pith_error err;
     expect(pith_engine_set_share_log(plain, hear, NULL, false, &err), &err, PITH_INVALID,
            "no share policy");
     for (int32_t all = 0; all < 2; all++) {
@@ -424,7 +415,6 @@ TEST(shares_more_under_pressure)
     assert_true(bytes > 0 && stats_of(seq).pages_shared > shared);
     assert_int_equal(before.used_bytes - after.used_bytes, bytes);
     check_lanes(seq, false);
-    pith_error err;
     check(pith_seq_eval(seq, ids, 20, &err), &err);
     pith_seq_free(seq);
     pith_engine_free(e);
@@ -441,7 +431,6 @@ TEST(failing_allocations_change_nothing)
     for (int32_t n = 1;; n++) {
         pith_engine *e = NULL;
         pith_seq *seq = NULL, *fork = NULL;
-        pith_error err;
         pi_mem_fail_at(n, false);
         if (pith_engine_create(model, &p, &e, &err) != PITH_OK)
             check(pith_engine_create(model, &p, &e, &err), &err);

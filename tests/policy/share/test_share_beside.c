@@ -60,7 +60,6 @@ static struct share_seq *read_steps(struct share *s, struct kv_seq *kv, int32_t 
 {
     int32_t tokens[3 * STEP];
     struct share_seq *seq;
-    pith_error err;
     check(share_seq_create(s, NULL, &seq, &err), &err);
     for (int32_t i = 0; i < 3 * STEP; i++) {
         float k[DIM], r[DIM], v[DIM];
@@ -119,7 +118,6 @@ TEST(an_equal_page_changes_attention_by_rounding_alone)
 {
     struct share_config config[2];
     struct policy_model m = small_model(KV_TYPE_F32);
-    pith_error err;
     check(share_config_parse("memshare:block=0.00001", &config[0], &err), &err);
     check(share_config_parse("random:share=0", &config[1], &err), &err);
     struct kv_cache *cache;
@@ -196,7 +194,6 @@ TEST(a_file_holds_shared_pages)
         pith_engine *e = engine_of(&p);
         pith_seq *seq = seq_of(e), *loaded;
         pith_kv_stats one, both;
-        pith_error err;
         read_to(seq, n_id);
         pith_engine_kv_stats(e, &one);
         check(pith_seq_save(seq, in_folder("seq"), &err), &err);
@@ -259,7 +256,6 @@ static const char *make_stats(void)
     pith_engine_params p = params_of(NULL);
     pith_engine *e = engine_of(&p);
     pith_stats *stats;
-    pith_error err;
     check(pith_calibrate(e, ids, n_id, NULL, &stats, &err), &err);
     check(pith_stats_save(stats, in_folder("model.stats"), &err), &err);
     pith_stats_free(stats);
@@ -270,7 +266,6 @@ static const char *make_stats(void)
 /* The steps of the text, and once more. */
 static uint64_t read_twice(pith_seq *seq)
 {
-    pith_error err;
     read_to(seq, n_id);
     for (int32_t i = N_PROMPT; i < n_id; i++)
         check(pith_seq_eval(seq, &ids[i], 1, &err), &err);
@@ -295,7 +290,6 @@ TEST(keep_policies_evict_within_the_planned_memory)
                 continue;
             char keep[256];
             int64_t bytes, n_shared = 0;
-            pith_error err;
             pith_keep_stats kept;
             pith_engine_params p = params_of(k == 0   ? LAX
                                              : k == 1 ? LAX ",runs=1"
@@ -340,7 +334,6 @@ TEST(guests_are_not_shared)
 {
     pith_engine_params p = params_of(LAX);
     pith_recall_stats r;
-    pith_error err;
     p.keep = "knorm:budget=128,slack=128";
     p.recall = "kv:ram=4MiB,every=8";
     pith_engine *e = engine_of(&p);

@@ -33,7 +33,6 @@ static void open_few(struct few *f, const char *config)
     int32_t n_word = encode("The way goes from bridge to tower", word);
     int32_t n_blank = encode("\n\n", blank);
     struct share_config c;
-    pith_error err;
     *f = (struct few){.n = 0};
     f->rope = (struct pi_rope){.n_pair = DIM / 2, .freq = f->still, .magnitude = 1.0f};
     m.rope = &f->rope;
@@ -61,7 +60,6 @@ static void close_few(struct few *f)
 static void read_step(struct few *f, const double distance[2])
 {
     float row[DIM];
-    pith_error err;
     for (int32_t i = 0; i < STEP; i++, f->n++) {
         for (int32_t d = 0; d < DIM; d++)
             row[d] = (float)distance[i / P];

@@ -238,7 +238,6 @@ TEST(finds_pages_that_lie_in_a_step)
     struct kv_seq *seq;
     struct share_page page[8];
     float rows[100 * 4] = {0};
-    pith_error err;
     check(kv_cache_create(&g, 1 << 20, &cache, &err), &err);
     check(kv_seq_create(cache, &seq, &err), &err);
     check(kv_seq_reserve(seq, 100, &err), &err);
