@@ -6,29 +6,29 @@
  * Addresses. An address of a device is no pointer: the host adds to it and hands it to operations.
  * Only where in_host is set, the host may use it as one.
  *
- * Order. What is asked of one stream happens in the order of the calls, as far as anybody can see.
- * Two streams have no order. A call without a stream comes after all that was asked of any stream
- * of its device before it, and is done when it returns. alloc, map, pack, lend_out and open wait for
- * nothing.
+ * Order. Operations on one stream have the effects of running in the order of the calls. Two
+ * streams have no order. A call without a stream comes after all earlier calls on any stream of its
+ * device, and is done when it returns. alloc, map, pack, lend_out and open wait for nothing.
  *
- * Host memory. What an operation gets as a pointer is host memory, and so is what its structs point
- * to: arguments, lists, matrices' structs, tables and positions of lanes. The operation reads all of
- * it before it returns, and writes there before it returns. The caller may then overwrite it, change
- * the tables, or free it. There are two exceptions. What belongs to a model (ropes, sinks, rows of
- * its file) never changes and outlives its streams, so that a device may keep the pointer. And
- * `clipped` of a cache is up to date behind wait.
+ * Host memory. Pointers in an operation's arguments are host memory, and so are pointers in its
+ * structs: lists, matrices' structs, tables and positions of lanes. The operation reads all of it
+ * before it returns, and writes there before it returns. The caller may then overwrite it, change
+ * the tables, or free it. There are two exceptions. Data of a model (ropes, sinks, rows of its
+ * file) never changes and outlives its streams, so that a device may keep the pointer. And
+ * `clipped` of a cache is up to date after wait.
  *
- * Device memory. What an operation on a stream reads and writes there it may do later: up to the
- * next download from the stream, wait or close, or the next call without a stream. The host gives no
- * memory back that a stream still uses: free, unmap, drop and unpack are calls without one.
+ * Device memory. An operation on a stream may use device memory later, up to the next download from
+ * the stream, wait, close, or call without a stream. The host gives no memory back that a stream
+ * still uses: free, unmap, drop and unpack are calls without one.
  *
- * Threads. One thread at a time asks a stream; other threads may ask others meanwhile. Operations of
- * the store without a stream may be called by several threads at once, on different lanes. Functions
- * that an operation calls back (kv_attend_list) run on threads of its choice and may download.
+ * Threads. One thread at a time calls on a stream; other threads may call on others meanwhile.
+ * Operations of the store without a stream may be called by several threads at once, on different
+ * lanes. Functions that an operation calls back (kv_attend_list) run on threads of its choice and
+ * may download.
  *
- * Every operation has one result, whatever the device does first: rows do not depend on each other,
- * and the order of a sum is that of cpu/matmul.h, cpu/attend.h and cpu/vec.h on devices of the
- * processor's kind, and always the same on one device of another kind.
+ * Every operation has one result, for any order of work on the device, and rows do not depend on
+ * each other. On devices of the processor's kind, cpu/matmul.h, cpu/attend.h and cpu/vec.h fix the
+ * order of sums. On one device of another kind the order is always the same.
  */
 #ifndef PI_DEVICE_H
 #define PI_DEVICE_H
@@ -81,7 +81,7 @@ static inline bool pi_weight_reads_int8(const struct pi_weight *w)
     return !pi_matmul_is_float(w->type);
 }
 
-/* The int8 copy of rows, as pi_act has it; q none: nobody reads it. */
+/* The int8 copy of rows, as in pi_act; q none: no copy. */
 struct pi_int8 {
     struct pi_at q, scale, sum16;
 };
@@ -154,8 +154,7 @@ struct pi_quantize_rows {
     int32_t n;
 };
 
-/* What the query of a position is multiplied by: 1 + scale * ln(floor(pos / len) + 1); scale 0:
-   nothing. */
+/* The factor of the query of a position: 1 + scale * ln(floor(pos / len) + 1); scale 0: none. */
 struct pi_temperature {
     float scale;
     int32_t len;
@@ -165,7 +164,7 @@ struct pi_temperature {
 struct pi_qkv_rows {
     struct pi_at q, k, v;
     struct pi_at q_gate; /* [n_row][n_head][2][dim_k] query and gate; none: q has the queries */
-    struct pi_at q_pre, k_pre; /* get them as they are before rotation; none: nobody asks */
+    struct pi_at q_pre, k_pre; /* copies before rotation; none: not needed */
     struct pi_at bq, bk, bv, q_norm, k_norm;
     struct pi_at cs; /* none: nothing is rotated */
     const struct pi_rope *rope;
@@ -201,7 +200,7 @@ struct pi_gate_rows {
 
 /* ---- a mixture of experts ---- */
 
-/* From the router's logits to probabilities; the numbers are those of ARCH.expert_gating_func. */
+/* From the router's logits to probabilities, numbered as in ARCH.expert_gating_func. */
 enum pi_moe_gating {
     PI_MOE_SOFTMAX = 1,        /* over all experts */
     PI_MOE_SIGMOID = 2,        /* of each expert alone */
@@ -291,18 +290,18 @@ struct pi_delta_shape {
     bool tiled;      /* value head h has key head h mod n_key; else h / (n_value / n_key) */
 };
 
-/* What a delta net has of each token. mix is the width of its convolution. */
+/* The parts of a delta net for each token. mix is the width of its convolution. */
 struct pi_delta_parts {
-    struct pi_at u;           /* [n_tok][mix] what is projected */
+    struct pi_at u;           /* [n_tok][mix] the projection */
     struct pi_at z;           /* [n_tok][n_value][dim] the gate, then the gated output */
-    struct pi_at c;           /* [n_tok][mix + n_value * dim] rows of both together as a file has
-                                 them, then, [n_tok][mix], what the convolution gives */
+    struct pi_at c;           /* [n_tok][mix + n_value * dim] rows of both together as in a file,
+                                 then [n_tok][mix] the convolution's output */
     struct pi_at beta, decay; /* [n_tok][n_value] */
     struct pi_at beta_alpha;  /* [n_tok][2 n_value] the rows of both together */
     struct pi_at kq;          /* [n_tok][n_key] */
 };
 
-/* Of all three bodies, and of what is not done row by row. */
+/* The arguments of all three bodies, and of the steps that do not go row by row. */
 struct pi_delta_rows {
     struct pi_delta_shape shape;
     struct pi_delta_parts parts;
@@ -327,7 +326,7 @@ struct pi_latent_rows {
     struct pi_at raw, latent_norm, k, v; /* IN: the lane's vectors */
     struct pi_at head;                   /* [n_tok][n_head][dim_key + n_rot] */
     struct pi_at att, q;                 /* IN: to att [n_head][n_tok][dim_key] and q */
-    struct pi_at q_pre, k_pre;           /* none: nobody asks */
+    struct pi_at q_pre, k_pre;           /* none: not needed */
     bool wants_v;                        /* v gets a copy of the value */
     struct pi_at cs, pos;
     const struct pi_rope *rope;
@@ -372,7 +371,7 @@ struct pi_product_experts {
 
 /* ---- the table ---- */
 
-/* What a stream is for. */
+/* The limits of a stream. */
 struct pi_stream_shape {
     int32_t n_thread;   /* of the host, at most */
     size_t widest;      /* input of a product */
@@ -400,8 +399,8 @@ struct kv_seq;
 struct kv_page_part;
 struct kv_place;
 enum kv_side { KV_SIDE_K, KV_SIDE_V };
-/* What of a page's bytes is read or written: all of them, or what files have, with keys entry by
-   entry whatever the page has. In both a place is left for positions, behind what is stored. */
+/* The form in which a page's bytes are read or written: as they are, or as in files. In files keys
+   lie entry by entry in every page. Both leave a place for positions, after the stored entries. */
 enum kv_page_form { KV_PAGE_AS_IT_IS, KV_PAGE_SAVED };
 
 struct pi_device {
@@ -409,8 +408,8 @@ struct pi_device {
     bool in_host;          /* its addresses are pointers of this process that the host may use */
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
-    /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes what is touched
-       alone, and `drop` gives that back. ---- */
+    /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
+       pages, and `drop` gives them back. ---- */
     struct pi_at (*alloc)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
     void (*free)(struct pi_device *d, struct pi_at at);
     struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
@@ -427,14 +426,14 @@ struct pi_device {
        none: no memory. */
     struct pi_at (*pack)(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
     struct pi_at (*pack_vector)(struct pi_device *d, const float *x, size_t n);
-    void (*unpack)(struct pi_device *d, struct pi_at at); /* forgets what was packed */
+    void (*unpack)(struct pi_device *d, struct pi_at at); /* forgets the packed form */
 
     /* ---- streams ---- */
     struct pi_stream *(*open)(struct pi_device *d, const struct pi_stream_shape *shape);
     void (*close)(struct pi_stream *s);
     void (*wait)(struct pi_stream *s);
 
-    /* ---- a pass. work: what a row costs, about, in multiplications ---- */
+    /* ---- a pass. work: the cost of a row, about, in multiplications ---- */
     void (*rows)(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
                  int64_t work);
     void (*product)(struct pi_stream *s, const struct pi_product *p);
@@ -451,8 +450,8 @@ struct pi_device {
 
     /* ---- the store. Tables, positions and marks are the host's; pages go by their numbers ---- */
 
-    /* Bytes of scratch of the host that a call of attend_one or score_one takes, and query tokens of one
-       call of attention at full speed. */
+    /* Bytes of scratch of the host that a call of attend_one or score_one takes, and query tokens
+       of one call of attention at full speed. */
     size_t (*attend_scratch)(const struct kv_geometry *g, int32_t n_row);
     size_t (*score_scratch)(const struct kv_geometry *g, int32_t n_q);
     int32_t (*attend_tile)(int32_t n_group);
@@ -460,13 +459,13 @@ struct pi_device {
     /* Writes entries to where the host has made room for them in its tables (kv_append_place), and
        notes which are more than their types hold. s NULL: on this thread, at once. */
     void (*append)(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
-    /* Every call of a layer's attention; they are asked for as they are needed. What a call is to note
-       of its weights goes to arrays of the host (kv/note.h). */
+    /* Every call of a layer's attention; the device asks for them as it needs them. A call's notes
+       of its weights go to arrays of the host (kv/note.h). */
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
-       the host; likewise of one lane, on any thread. */
+       the host. score_one does the same for one lane, on any thread. */
     void (*score)(struct pi_stream *s, const struct kv_score_list *list);
     void (*score_one)(const struct kv_score_job *job, void *scratch);
     /* The best of each lane's scores, and how many of the best of all are each lane's. */
@@ -481,8 +480,8 @@ struct pi_device {
     void (*encode_entry)(const struct kv_place *p, enum kv_side side, const float *row);
     void (*get_entry)(const struct kv_place *p, enum kv_side side, uint8_t *out);
     void (*put_entry)(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
-    /* Both sides of n entries of one page, at the slots of their lane, and their index, to slots next
-       to each other of a lane of this or another cache of the device. */
+    /* Copies both sides of n entries of one page, at the slots of their lane, and their index. They
+       go to consecutive slots of a lane of this or another cache of the device. */
     void (*fill)(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
     /* Makes the index of entries slot .. slot + n, and of a page whose entries are written. */
     void (*index)(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
@@ -496,7 +495,7 @@ struct pi_device {
                  const struct kv_page_part *part, int32_t n_part);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  int32_t from);
-    /* A whole page to the host and back. What is written as files have it gets no index. */
+    /* A whole page to the host and back. A page in the form of files gets no index. */
     void (*read_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                       enum kv_page_form form, uint8_t *out);
     void (*write_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
@@ -517,11 +516,11 @@ struct pi_device *pi_device_find(const char *name);
 
 /* ---- for tests ---- */
 
-/* No memory of it can be seen by the host, and it does everything late. It is a part of test
-   programs (tests/CMakeLists.txt). */
+/* The host cannot see its memory, and it does everything late. It is a part of test programs
+   (tests/CMakeLists.txt). */
 extern struct pi_device pi_device_checked;
-/* "auto" is this one, which has its name, too; NULL: as before. Returns the one before. No engine is
-   made meanwhile. */
+/* "auto" is this one, which has its name, too; NULL: as before. Returns the one before. No engine
+   is made meanwhile. */
 struct pi_device *pi_device_register(struct pi_device *d);
 
 #endif

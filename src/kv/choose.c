@@ -1,7 +1,7 @@
 /*
  * choose.c - the best scores of a lane, in parts where a policy wants that, and of all lanes
- * together. It knows no policy and no cache: pure functions of numbers, which take the same time for
- * every order of them.
+ * together. It knows no policy and no cache: pure functions of numbers, which take the same time
+ * for every order of them.
  */
 #include "kv/choose.h"
 #include "base/half.h"
@@ -96,7 +96,7 @@ void kv_choose(const struct kv_choose_job *job, void *scratch)
 /* Entries are compared by their score, or, where the score is one, by their age. */
 struct order {
     bool by_age;
-    uint32_t rank; /* with by_age: of those that are compared */
+    uint32_t rank; /* with by_age: the rank of the scores that are compared by age */
 };
 
 /* Unsigned numbers in the order of floats; both zeros are one. */

@@ -7,8 +7,8 @@
 
 #include "base/base.h"
 
-/* Of n scores the k highest, or with `lowest` the k lowest; of equal scores the lower slots. None is
-   NaN. With n_part > 0 the positions lo .. hi are cut into that many parts of equal length. Of a
+/* Of n scores the k highest, or with `lowest` the k lowest; of equal scores the lower slots. None
+   is NaN. With n_part > 0 the positions lo .. hi are cut into that many parts of equal length. Of a
    part with m of the scores k m / n, rounded down, are chosen first, and then of all the rest. */
 struct kv_choose_job {
     const float *score; /* [n] */
@@ -18,7 +18,7 @@ struct kv_choose_job {
     int32_t n_part;
     const int32_t *pos; /* [n] ascending, within lo .. hi; of parts */
     int32_t lo, hi;
-    int32_t *slots; /* [k] gets what is chosen, ascending */
+    int32_t *slots; /* [k] receives the chosen slots, ascending */
 };
 
 /* Jobs of a call. */
@@ -39,8 +39,8 @@ struct kv_choose_lane {
     int32_t n_equal;
 };
 
-/* Of the scores of all lanes together the k highest. Of equal scores at the border each lane has its
-   share; by_age: those at higher positions, then of higher lanes, are taken. */
+/* Of the scores of all lanes together the k highest. Of equal scores at the border each lane has
+   its share; by_age: those at higher positions, then of higher lanes, are taken. */
 struct kv_choose_all {
     struct kv_choose_lane *lanes; /* [n_lane] */
     int32_t n_lane;

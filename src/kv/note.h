@@ -1,6 +1,7 @@
 /*
- * note.h - what attention notes beside the entries of a lane: the vocabulary of policies that watch
- * weights. A device does it where the weights are; who needs more gets rows on the host.
+ * note.h - the notes that attention makes beside the entries of a lane: the vocabulary of policies
+ * that watch weights. A device makes them where the weights are; a policy that needs more gets rows
+ * on the host.
  */
 #ifndef PI_KV_NOTE_H
 #define PI_KV_NOTE_H
@@ -17,7 +18,7 @@ enum kv_group {
     KV_GROUP_EACH, /* they do not: every query head has a row */
 };
 
-/* w: the weight that a token's queries gave to entry i, of those that the token sees. */
+/* w: the weight that a token's queries gave to entry i, for the entries that the token sees. */
 enum kv_note_word {
     KV_NOTE_SUM,  /* to[i] += w */
     KV_NOTE_SEEN, /* to[i] += 1 */
@@ -45,11 +46,11 @@ struct kv_note {
     int32_t pos0;
     /* Of NORM: */
     const uint16_t *norm; /* [entries] bf16 */
-    float *log_scale; /* not NULL: exp(logit) counts in the place of the weight. The result is `to`
-                         times exp(*log_scale), which is written */
+    float *log_scale; /* not NULL: exp(logit) counts instead of the weight. The result is `to` times
+                         exp(*log_scale), which is written */
     int32_t newest;   /* this entry gets INFINITY; -1: none does */
     /* Lanes of a layer that may be added up. Where `first` has the sum of the lanes before number,
-       this lane's is added there, in the place of `to`. A device may leave all in `to`. */
+       this lane's is added there instead of to `to`. A device may leave all in `to`. */
     float *first;
     _Atomic int32_t *n_sum; /* lanes that are in first; NULL: each stands alone */
     int32_t number;
@@ -58,7 +59,8 @@ struct kv_note {
 /* Most words of a lane. */
 #define KV_NOTE_ROOM 3
 
-/* Entries that kv_group_weights takes at once: a part of the stack that stays in the first cache. */
+/* Entries that kv_group_weights takes at once: a part of the stack that stays in the first
+   cache. */
 #define KV_GROUP_BLOCK 128
 
 /* out[i], [n], n <= KV_GROUP_BLOCK: the weights that n_group rows [stride] gave to an entry as one.

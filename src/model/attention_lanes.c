@@ -1,23 +1,23 @@
 /*
- * attention_lanes.c - the part of attention between the projections: keys and values go to the lanes, a
- * writer sees what is new, a recaller brings entries back, a reader chooses what chunks of tokens
- * look at, and every token attends. It knows no policy.
+ * attention_lanes.c - the part of attention between the projections. It stores keys and values in
+ * the lanes and shows the new entries to a writer. A recaller brings entries back, a reader chooses
+ * the entries for chunks of tokens, and every token attends. It knows no policy.
  *
  * A token's attention is a tile of its segment in each KV head's lane. Where the reader chose for a
- * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits depend
- * neither on how tokens fall into tiles nor on who takes which.
+ * chunk in a lane, its tokens share one call over the chosen entries. Invariant: the bits do not
+ * depend on the split of tokens into tiles, nor on the thread that computes a tile.
  */
 #include "model/pass.h"
 
 /* ---- append ---- */
 
-/* Whether the running layer's entries are a policy's: what a window holds, it leaves alone. */
+/* Whether policies govern the running layer's entries: they leave the entries of a window alone. */
 static bool is_governed(const struct pi_pass *pass)
 {
     return pass->now.layer->window == 0;
 }
 
-/* Takes the centre off keys, where there is one. Nobody sees these rows again. */
+/* Takes the centre off keys, where there is one. These rows are not used again. */
 static void take_centre_off(const struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -57,14 +57,14 @@ static void append(struct pi_pass *pass)
         pi_pass_show_written(pass, n);
 }
 
-/* ---- what is read ---- */
+/* ---- reading a part ---- */
 
 static bool has_reader(const struct pi_pass *pass)
 {
     return pass->reading.fn.select != NULL;
 }
 
-/* Chunks that choose what they read. */
+/* The number of chunks that choose their entries. */
 static int32_t chunks_of(const struct pi_pass *pass)
 {
     return is_governed(pass) ? pass->reading.n_chunk : 0;
@@ -138,8 +138,8 @@ static const struct pi_pass_watched *watched_lane(const struct pi_pass *pass, st
     return &pass->watching.lanes[u.rank * pass->model->hp.n_head_kv + u.head];
 }
 
-/* Tile number `part` of a watched item in one lane, whose tokens come in order. A layer with a window
-   is not watched. False: there are no more. */
+/* Tile number `part` of a watched item in one lane, whose tokens come in order. A layer with a
+   window is not watched. False: there are no more. */
 static bool watched_tile(const struct pi_pass *pass, struct attend_unit u, int32_t part,
                          int32_t thread, struct kv_attend_job *out)
 {
@@ -157,8 +157,9 @@ static bool watched_tile(const struct pi_pass *pass, struct attend_unit u, int32
    little. */
 #define PARTS_PER_THREAD 4
 
-/* Tokens of one call for a chunk of n_tok. Over what was chosen mostly all of them, because each
-   call gathers the entries anew; everything is decoded anew by each call, which costs less. */
+/* Tokens of one call for a chunk of n_tok. Over chosen entries it is mostly all of them, because
+   each call gathers the entries anew. Over everything, each call decodes the entries anew, which
+   costs less. */
 static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
 {
     int64_t n_call = (int64_t)pass->plan.n_thread * (sparse ? 1 : PARTS_PER_THREAD);
@@ -210,8 +211,9 @@ static struct attend_unit unit_at(const struct pi_pass *pass, int64_t at)
                                 (int32_t)(at % pass->lanes.n_part)};
 }
 
-/* Watched items come first, then item index counts tiles down, so that the shortest (the first of a
-   prompt) are what threads that are done take from others. The parts of a group are neighbours. */
+/* Watched items come first. Then the item index counts tiles down, so that threads without work
+   take the shortest tiles (the first of a prompt) from others. The parts of a group are
+   neighbours. */
 static bool next_job(void *ctx, int64_t at, int32_t turn, int32_t thread, struct kv_attend_job *out)
 {
     const struct pi_pass *pass = ctx;
@@ -246,9 +248,9 @@ static int64_t count_work(const struct pi_pass *pass)
     return (n_key + (int64_t)pass->now.n_tok * hp->n_head_kv) * n_group * (hp->dim_k + hp->dim_v);
 }
 
-/* Parts of a group that become calls of their own: more than one where some lane is so much longer
-   than others that one thread would be at it while all others wait. Each part reads the lane
-   anew. Latent attention has one lane a layer, so that all other threads always would. */
+/* Parts of a group that become calls of their own. There is more than one where some lane is much
+   longer than others: one thread would work on it while all others wait. Each part reads the lane
+   anew. Latent attention has one lane a layer, so all other threads would always wait. */
 static int32_t count_parts(const struct pi_pass *pass)
 {
     int32_t n_head = pass->model->hp.n_head_kv, n_group = pass->model->hp.n_head / n_head;

@@ -1,11 +1,11 @@
 /*
- * attention_policies.c - what policies get of a layer's attention and say to it, once a layer with
- * all lanes. The writer sees new entries, the recaller brings some back, the reader chooses what
- * chunks look at, and the watch says what is noted of weights. It knows no policy.
+ * attention_policies.c - the calls between policies and a layer's attention, once a layer with all
+ * lanes. The writer sees new entries, the recaller brings some back, the reader chooses the entries
+ * of chunks, and the watch decides the notes of weights. It knows no policy.
  */
 #include "model/pass.h"
 
-/* Entries per part that there is room for: those of the smallest page. */
+/* The room for parts of weights is one part for this many entries, the smallest page. */
 #define PART_LEN 16
 
 /* ---- the writer ---- */
@@ -79,7 +79,7 @@ void pi_pass_select(struct pi_pass *pass)
     pass->reading.fn.select(pass->reading.fn.user, pass->reading.chunk, pass->reading.n_chunk);
 }
 
-/* The reader has a say in what attention gave its chunks. */
+/* The reader may change the output of its chunks' attention. */
 void pi_pass_show_attended(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -147,7 +147,7 @@ void pi_pass_watch_job(const struct pi_pass *pass, const struct pi_pass_watched 
     job->n_later = n_later;
 }
 
-/* What attention gave a watched tile, as the host sees it. */
+/* The output of attention for a watched tile, as the host sees it. */
 static const float *look_at_tile(const struct pi_pass *pass, const struct kv_attend_job *job,
                                  int32_t thread)
 {

@@ -1,13 +1,13 @@
 /*
- * attention_settings.c - who watches, reads, writes and recalls: the functions, and the memory that
- * their part of attention needs. What they get of a layer is attention_policies.c's.
+ * attention_settings.c - setting the watch, reader, writer and recaller: the functions, and the
+ * memory that their part of attention needs. attention_policies.c calls them.
  */
 #include "model/pass.h"
 
 /* ---- the watch ---- */
 
-/* Rows of weights of one attention call: enough that a page of many is decoded for several of them,
-   few enough that they stay in a cache beside what they are made of. */
+/* Rows of weights of one attention call. There are enough of them that a decoded page is used
+   several times. They are few enough that they stay in a cache beside their inputs. */
 #define WATCH_ROWS 32
 
 pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,

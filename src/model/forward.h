@@ -50,7 +50,7 @@ struct pi_pass_watched {
     bool rows; /* attended is shown them */
 };
 
-/* What the queries of one token gave to the entries of one lane, right after its attention. */
+/* The attention of one token's queries to the entries of one lane, right after it was computed. */
 struct pi_pass_attention {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -69,11 +69,11 @@ struct pi_pass_watch {
     void *user;
     /* Once a layer with the lanes of all watched items, before anything attends. */
     void (*plan)(void *user, struct pi_pass_watched *lanes, int32_t n);
-    /* Shows the rows of a lane that asked for them, on the host: for every token in order and by
-       one thread, for several lanes at the same time; thread is below the pass's n_thread. It is not
-       once a layer with all lanes, because a layer's weights would be all lanes' tokens times their
-       entries: a tile of tokens of one lane is there at a time. What a points to is valid during the
-       call. NULL: no lane asks. */
+    /* Shows the rows of a lane that asked for them, on the host. One thread calls it for every
+       token of a lane in order; calls for several lanes run at the same time. thread is below the
+       pass's n_thread. It is not called once a layer with all lanes, because the weights of a layer
+       are all lanes' tokens times their entries. Only a tile of tokens of one lane is there at a
+       time. The memory that a points to is valid during the call. NULL: no lane asks. */
     void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
     /* Once a layer with the same lanes, when all have attended. NULL: nothing. */
     void (*finished)(void *user, const struct pi_pass_watched *lanes, int32_t n);
@@ -99,8 +99,8 @@ struct pi_pass_chunk {
 struct pi_pass_reader {
     void *user;
     int32_t chunk; /* most tokens of a chunk */
-    /* Once a layer with the chunks of all items, after the layer's keys are stored and before anything
-       attends: fills slots and n_slot. */
+    /* Once a layer with the chunks of all items, after the layer's keys are stored and before
+       anything attends: fills slots and n_slot. */
     void (*select)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
     /* After the layer's attention: it may change the outputs of the lanes of which a part was read.
        NULL: nothing. */
@@ -118,8 +118,8 @@ struct pi_pass_asked {
 /* A policy that brings entries back. */
 struct pi_pass_recaller {
     void *user;
-    /* Once a layer with all items with `recall`, after the layer's keys are stored and before anything
-       attends. It may change the lanes of the items' guests alone. */
+    /* Once a layer with all items with `recall`, after the layer's keys are stored and before
+       anything attends. It may change the lanes of the items' guests alone. */
     void (*choose)(void *user, const struct pi_pass_asked *items, int32_t n);
 };
 
@@ -145,9 +145,9 @@ static inline int32_t pi_pass_written_slot(const struct pi_pass_written *w, int3
 /* A listener for entries that are written. */
 struct pi_pass_writer {
     void *user;
-    /* Once a layer with the lanes of all items, those of an item one after the other, right after
-       keys and values are stored and before anything attends. What lanes point to is valid during
-       the call. */
+    /* Called once a layer with the lanes of all items, right after keys and values are stored and
+       before anything attends. An item's lanes follow each other. The memory that lanes point to is
+       valid during the call. */
     void (*written)(void *user, const struct pi_pass_written *lanes, int32_t n);
 };
 

@@ -1,5 +1,6 @@
 /*
- * model.h - the weights of one file, packed, and what else is read of it. Immutable after load.
+ * model.h - the packed weights of one file, and the other data that is read from it. Immutable
+ * after load.
  */
 #ifndef PI_MODEL_H
 #define PI_MODEL_H
@@ -31,7 +32,7 @@ struct pith_model {
     struct pi_file weights_file;    /* has the packed matrices; data NULL: memory has; owned */
     uint8_t *weights;               /* every packed matrix; owned where no file has them */
     size_t weights_size;            /* bytes of all */
-    size_t places_size;             /* the same with what lies between them */
+    size_t places_size;             /* the same including the gaps between them */
     size_t experts_at;              /* where the first of the matrices with slabs lies */
     float *vectors;                 /* every vector, owned */
     char *name;                     /* terminated copies for pith_model_info; owned */
@@ -45,7 +46,7 @@ struct pith_model {
     int64_t n_param;
 };
 
-/* The layer whose lanes are those of a layer of the KV store. */
+/* The layer that owns the lanes of a KV layer. */
 static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *m, int32_t kv_layer)
 {
     return &m->layer[m->kv_layer[kv_layer]];

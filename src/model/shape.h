@@ -1,6 +1,6 @@
 /*
- * shape.h - what a model looks like to code that needs no weights: sizes, rotations, and the few
- * numbers that policies make of weights. The model itself is model.h, for src/model and the engine.
+ * shape.h - a model as seen by code that needs no weights: sizes, rotations, and the few numbers
+ * that policies compute from weights. The model itself is model.h, for src/model and the engine.
  */
 #ifndef PI_SHAPE_H
 #define PI_SHAPE_H
@@ -57,12 +57,12 @@ const struct pi_rope *pi_model_kv_rope(const struct pith_model *m, int32_t kv_la
 /* The rotation of keys in the layers without a window that rotate them. */
 const struct pi_rope *pi_model_rope(const struct pith_model *m);
 
-/* UNSUPPORTED where no layer holds the whole text: what `field` asks for would have nothing to work
-   on. */
+/* UNSUPPORTED where no layer holds the whole text: the policy of `field` would have no lanes to
+   work on. */
 pith_status pi_model_check_full(const struct pith_model *m, const char *field, pith_error *err);
 
-/* Identifies a model, whatever its weights are stored as: shape, frequencies and norms, which
-   quantising leaves alone. Never 0. */
+/* Identifies a model for any types of its weights: shape, frequencies and norms, which quantising
+   leaves alone. Never 0. */
 uint64_t pi_model_fingerprint(const struct pith_model *m);
 
 /* Row r, below n_embd, of the matrix that ends attention in a layer of the KV store. out has n_head

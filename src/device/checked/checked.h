@@ -29,8 +29,8 @@ struct checked_queue;
 /* A kind of operation of a stream. Its arguments are a struct of `size` bytes. */
 struct checked_kind {
     size_t size;
-    /* Puts copies of what the arguments point to in its place. False: there is no room. NULL: they
-       point to nothing. */
+    /* Replaces pointers in the arguments by copies of their memory. False: there is no room. NULL:
+       they point to nothing. */
     bool (*copy)(struct checked_queue *q, void *args);
     /* On a stream of the processor's kind, with the memory open. */
     void (*run)(struct pi_stream *inner, const void *args);
@@ -42,7 +42,7 @@ void checked_close(struct pi_stream *s);
 /* Runs an operation later: with the next call that awaits its stream. Where there is no room for a
    copy of its arguments it runs at once, after all before it. */
 void checked_ask(struct pi_stream *s, const struct checked_kind *kind, const void *args);
-/* Runs what was asked of a stream; NULL: of all. */
+/* Runs the stored operations of a stream; NULL: of all. */
 void checked_wait(struct pi_stream *s);
 /* The stream of the processor's kind that a stream's operations run on. */
 struct pi_stream *checked_inner(struct pi_stream *s);

@@ -1,8 +1,8 @@
 /*
- * device.c - a device for tests, which proves that nothing reaches around the table. The host cannot
- * see its memory (memory.c). It does everything late (queue.c), with the scalar kernels, on one
- * thread, and loops whose order is free from their ends. So a test fails that takes an address for a
- * pointer, changes what the device may still read, or looks at results that nobody awaited.
+ * device.c - a device for tests, which proves that all code uses the table. The host cannot see its
+ * memory (memory.c). It does everything late (queue.c), with the scalar kernels, on one thread, and
+ * loops whose order is free from their ends. So a test fails if code takes an address for a
+ * pointer, changes memory that the device still reads, or looks at results too early.
  */
 #include "device/checked/checked.h"
 #include "device/cpu/cpu.h"

@@ -1,8 +1,8 @@
 /*
  * lanes.c - appending and attention, which read tables and positions of lanes. The host goes on to
  * change these, so that an operation that waits has copies of the lanes that it names. Attention
- * that notes or shows its weights runs at once, and so does appending that leaves norms in the host's marks:
- * both write host memory.
+ * that notes or shows its weights runs at once, and so does appending that leaves norms in the
+ * host's marks: both write host memory.
  */
 #include "device/checked/checked.h"
 #include "device/cpu/cpu.h"
@@ -26,7 +26,7 @@ static bool copy_positions(struct checked_queue *q, struct kv_lane *lane)
         checked_keep(q, from, (size_t)(high - low + 1) * (size_t)len * sizeof(*pos));
     if (pos == NULL)
         return false;
-    /* where page number 0 would have its positions: nobody reads those of pages below `low` */
+    /* the place of page number 0's positions: pages below `low` are not read */
     kind->pos = (int32_t *)((uintptr_t)pos - (size_t)low * (size_t)len * sizeof(*pos));
     lane->kind = kind;
     return true;

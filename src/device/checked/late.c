@@ -1,7 +1,7 @@
 /*
- * late.c - operations on streams that wait for their turn: each has a struct of arguments, a copy of
- * what these point to, and the processor's operation. What belongs to a model (ropes, rows of its
- * file) is not copied: it stays.
+ * late.c - operations on streams that wait for their turn. Each has a struct of arguments, a copy
+ * of the memory that these point to, and the processor's operation. Data of a model (ropes, rows of
+ * its file) is not copied, because it stays.
  */
 #include "device/checked/checked.h"
 #include "device/cpu/cpu.h"

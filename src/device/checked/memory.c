@@ -1,8 +1,8 @@
 /*
  * memory.c - memory that the host cannot see. Each block is pages of the system of its own. Outside
- * of the device's operations they are poisoned for AddressSanitizer, or in other builds protected, so
- * that whoever takes an address for a pointer crashes there. What rounds a block up stays poisoned.
- * Invariant: memory is open exactly while some thread is inside.
+ * of the device's operations they are poisoned for AddressSanitizer, or in other builds protected.
+ * So code that takes an address for a pointer crashes there. The bytes that round a block up stay
+ * poisoned. Invariant: memory is open exactly while some thread is inside.
  */
 #define _DEFAULT_SOURCE
 
@@ -23,7 +23,7 @@
 
 #if defined(POISONS)
 #include <sanitizer/asan_interface.h>
-#define JOINS false /* what is behind a block stays poisoned */
+#define JOINS false /* the bytes after a block stay poisoned */
 #else
 #define JOINS true
 #endif
@@ -105,7 +105,7 @@ static const struct block *find(struct pi_at where)
     return NULL;
 }
 
-/* The lock is held, so that nobody else sees the block open. */
+/* The lock is held, so that no other thread sees the block open. */
 static void copy(struct pi_at where, size_t size, void *out, const void *in)
 {
     pthread_mutex_lock(&lock);

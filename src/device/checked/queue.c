@@ -1,8 +1,8 @@
 /*
- * queue.c - streams that do nothing until somebody awaits them. What is asked of a stream waits with
- * copies of all that its arguments point to, so that the host may overwrite these. Invariant: what
- * was asked of one stream runs in that order; a call that awaits all runs the stream last that was
- * opened first.
+ * queue.c - streams that do nothing until a call waits for them. An operation on a stream is stored
+ * with copies of everything that its arguments point to, so that the host may overwrite these.
+ * Invariant: operations on one stream run in the order of the calls. A call that waits for all runs
+ * the oldest stream last.
  */
 #include <pthread.h>
 
@@ -32,7 +32,7 @@ struct checked_stream {
 };
 
 /* Of all queues, and of the list of streams. It is held while operations of a queue run: these call
-   nobody back. */
+   no function back. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct checked_stream *newest;
 

@@ -1,13 +1,13 @@
 /*
- * attend.c - attention over a lane: walks the lane's pages, or tiles of the entries that the caller
- * lists (gather.c), decides which of them each query sees and from what rotation, and hands one
- * after the other to the kernels of cpu/attend.h. It knows no policy and no arithmetic beyond the
- * last division, of outputs and of weights (see there).
+ * attend.c - attention over a lane. It walks the lane's pages, or tiles of the entries that the
+ * caller lists (gather.c), and hands each one to the kernels of cpu/attend.h. It decides which
+ * entries each query sees, and the rotation between them. It knows no policy and no arithmetic
+ * beyond the last division, of outputs and of weights (see there).
  *
- * Two ways lead over a page, with the same bits. Few rows (a generated token's query group) read it
- * as it is stored, once. Many rows (a prompt) decode it first, keys side by side, to f32, pairs or
- * codes, and go over it in blocks of rows. Invariant: a row's result depends on the entries it sees
- * and their slots, on nothing else.
+ * There are two ways over a page, with the same bits. Few rows (a generated token's query group)
+ * read it as it is stored, once. Many rows (a prompt) decode it first, keys side by side, to f32,
+ * pairs or codes, and go over it in blocks of rows. Invariant: a row's result depends on the
+ * entries it sees and their slots, and on nothing else.
  */
 #include <math.h>
 
@@ -18,9 +18,9 @@
 /* Rows that make the decoding of a page small beside the work on it. */
 #define TILE_ROWS 96
 
-/* Pages are asked for at least this many bytes before they are read: at the speed of memory, longer
-   than its latency. More is worse: it fills the first level of cache, and at the end of a lane the
-   memory rests that much longer. */
+/* Pages are prefetched at least this many bytes before they are read: at the speed of memory,
+   longer than its latency. More is worse: it fills the first level of cache, and at the end of a
+   lane the memory rests that much longer. */
 #define LOOK_AHEAD_BYTES 8192
 
 /* The next n floats of scratch, each part on its own cache line; only counts while base is NULL. */
@@ -93,9 +93,9 @@ static enum pi_attend_type kernel_v(const struct attend *a)
     return a->lane->kind->value.codec->kernel;
 }
 
-/* Whether values are rounded (cpu/attend.h): bf16, and those of rotated types, where a head is one
-   group and stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types
-   whatever the head size. */
+/* Whether values are rounded (cpu/attend.h): bf16, and rotated types where a head is one group and
+   stands by itself. q4_0 with its groups of 32 has the arithmetic of the wider types for every head
+   size. */
 static bool rounded(const struct attend *a)
 {
     const struct kv_part *v = &a->lane->kind->value;
@@ -115,12 +115,12 @@ static void codes_turn(const struct attend *a, struct pi_attend_page *page)
     page->columns = true;
 }
 
-/* Replaces K by its f32 copy with entries side by side, unless it is that already, and V, where it
-   is wanted and not f32, by one in the order of the page; or either by pairs, and K by codes. */
+/* Replaces K by a transposed copy in f32, unless it is one already. Replaces V, where it is needed
+   and not f32, by a copy in f32. Or it replaces either by pairs, and K by codes. */
 static void page_decode(struct attend *a, struct pi_attend_page *page)
 {
     enum pi_attend_type type_k = kernel_k(a), type_v = kernel_v(a);
-    page->next = 0; /* what comes next is asked for part by part, while rows are served */
+    page->next = 0; /* the next page is prefetched part by part, beside the rows */
     if (type_k == PI_ATTEND_Q8_0) {
         codes_turn(a, page);
     } else if (!page->columns || type_k != PI_ATTEND_F32) {
@@ -155,8 +155,9 @@ static int32_t count_visible(const struct pi_attend_page *page, int32_t limit)
 
 /* ---- one page ----------------------------------------------------------------------------- */
 
-/* Where a page's logits and weights go. Kernels write whole groups of 16 weights, which go beyond
-   the end of the row where pages with a delta let the last one begin at an odd slot: then none. */
+/* The places for a page's logits and weights. Kernels write whole groups of 16 weights. Where pages
+   with a delta let the last group begin at an odd slot, it would exceed the row: then there are
+   none. */
 static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32_t slot, int32_t r0)
 {
     const struct kv_attend_tap *tap = a->job->tap;
@@ -185,8 +186,8 @@ static void cap_logits(const struct attend *a, int32_t n_row, int32_t n)
         pi_kernels()->vec.soft_cap(a->x + i * PI_ATTEND_SLOTS, a->job->cap, n);
 }
 
-/* Hides from each of a block's rows what lies before its window: at the front of the page, whose
-   positions ascend. */
+/* Hides the entries before its window from each of a block's rows: they are at the front of the
+   page, whose positions ascend. */
 static void hide_passed(const struct attend *a, const struct pi_attend_page *page, int32_t r0,
                         int32_t n_row)
 {
@@ -198,8 +199,8 @@ static void hide_passed(const struct attend *a, const struct pi_attend_page *pag
 }
 
 /* Whether the first of a block's rows, and with it all, sees all entries of a page. In a lane that
-   was overwritten the largest position of all stands for that of the page: a generated token comes
-   after it. */
+   was overwritten, the page's largest position is taken to be the lane's largest: a generated token
+   comes after it. */
 static bool sees_all(const struct attend *a, const struct pi_attend_page *page, int32_t r0)
 {
     if (a->lane->unordered)
@@ -226,8 +227,8 @@ static void block_values(const struct attend *a, const struct pi_attend_page *pa
     }
 }
 
-/* Asks for the part of a page that belongs to block i of n, so that the requests spread over
-   the work on this page. */
+/* Prefetches the part of a page that belongs to block i of n, so that the requests spread over the
+   work on this page. */
 static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i, int32_t n)
 {
     const struct kv_page_layout *layout = &a->lane->kind->layout;
@@ -238,8 +239,8 @@ static void prefetch_part(const struct attend *a, const uint8_t *page, int32_t i
         a->cpu->prefetch(page + begin, step < bytes - begin ? step : bytes - begin);
 }
 
-/* Asks for what the kernels of few rows do not: values of f32 at once, and the small parts. Beside
-   the softmax, which reads none: the memory would be at rest. */
+/* Prefetches the lines that the kernels of few rows do not: values of f32 at once, and the small
+   parts. Beside the softmax, which reads none: the memory would be at rest. */
 static void prefetch_rest(const struct attend *a, const uint8_t *page)
 {
     const struct kv_page_layout *layout = &a->lane->kind->layout;
@@ -252,9 +253,10 @@ static void prefetch_rest(const struct attend *a, const uint8_t *page)
 }
 
 /* One block of rows, from r0 on, on one page that begins at a slot of the lane: logits, weights,
-   values of the entries that its last row sees, or where positions do not ascend of all, those that
-   a row does not see adding nothing. Small weights are dropped where values are coded so coarsely
-   that what they would add is less than what the coding has left out: types that are rotated. */
+   values. Values are read for the entries that its last row sees. Where positions do not ascend,
+   they are read for all entries, and a row adds nothing for entries that it does not see. Small
+   weights are dropped with rotated types: their values are coded so coarsely that such weights
+   would add less than the error of coding. */
 static void block_attend(struct attend *a, struct pi_attend_page page, int32_t slot, int32_t r0)
 {
     const struct kv_geometry *g = &a->cache->g;
@@ -314,8 +316,8 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
     block_values(a, &page, &rows);
 }
 
-/* Asks for what is read after this page while block i of n_block is served: a page, or with NULL
-   what is gathered next. */
+/* Prefetches the entries after this page beside block i of n_block: a page, or with NULL the
+   entries to gather next. */
 static void prefetch_next(struct attend *a, const uint8_t *next, int32_t i, int32_t n_block)
 {
     if (next != NULL)
@@ -357,11 +359,11 @@ static void page_attend(struct attend *a, struct pi_attend_page page, int32_t de
     }
 }
 
-/* Pages whose marks are asked for beside one. */
+/* Pages whose marks are prefetched beside one. */
 #define MARK_PAGES 4
 
-/* Asks for the marks of MARK_PAGES full pages from a slot on, which whoever gets the weights reads
-   with them when nothing else is read. */
+/* Prefetches the marks of MARK_PAGES full pages from a slot on. The receiver of the weights reads
+   marks with them, when nothing else is read. */
 static void prefetch_marks(const struct attend *a, int64_t slot)
 {
     const struct kv_seq *seq = a->job->seq;
@@ -373,8 +375,8 @@ static void prefetch_marks(const struct attend *a, int64_t slot)
         a->cpu->prefetch_near(kv_norms_at(seq, lane) + slot, (size_t)n * sizeof(uint16_t));
 }
 
-/* The first page beside which marks are asked for. Not earlier: in a long lane what is asked for
-   would be pushed out of the cache again. */
+/* The first page beside which marks are prefetched. Not earlier: in a long lane the lines would
+   leave the cache again. */
 static int32_t first_mark_page(const struct attend *a)
 {
     return a->weights ? a->lane->n_live - (a->lane->n_live + MARK_PAGES - 1) / MARK_PAGES

@@ -16,7 +16,7 @@
 struct stretches {
     int32_t n;
     int32_t slot[MAX_STRETCH];
-    float rescale[MAX_STRETCH]; /* what those before it are multiplied by; of the first unused */
+    float rescale[MAX_STRETCH]; /* the factor of earlier stretches; the first one's is unused */
 };
 
 /* One call's working memory, parts of the caller's scratch. */
@@ -33,10 +33,10 @@ struct attend {
     bool pairs_v;
     bool guest;          /* lane is that of the job's guests, which no tap is shown */
     bool weights;        /* they are wanted of the lane */
-    const uint8_t *next; /* page, whose rest is asked for beside the softmax; NULL: nothing is */
-    int32_t look_ahead;  /* pages between the one that is read and the one that is asked for */
+    const uint8_t *next; /* page, whose rest is prefetched beside the softmax; NULL: none */
+    int32_t look_ahead;  /* pages between the one that is read and the one that is prefetched */
     int32_t delta;       /* the queries in q are rotated for pages with this delta */
-    int32_t more;        /* the page's entries count so many times more than once */
+    int32_t more;        /* additional times that each of the page's entries counts */
     float *q;            /* [block][dim_k][rows of the block], or half as many pairs */
     float *row;          /* [dim_k] a query on its way into q */
     float *cs;           /* [dim_k] cosines and sines of a rotation */
@@ -48,7 +48,7 @@ struct attend {
     int32_t *limit;      /* [PI_ATTEND_ROWS] */
     struct stretches *stretch;     /* [n_row] of rows whose weights are wanted, but in parts */
     struct kv_weight_parts *parts; /* NULL: weights are not wanted in parts, or have no room */
-    float *moved;  /* [n_row] in the place of rescale; NULL: not wanted of the page */
+    float *moved;                  /* [n_row] replaces rescale; NULL: the page needs none */
     void *k;       /* f32 [dim_k][page_len or tile] decoded, side by side, or pairs */
     void *v;       /* f32 [page_len or tile][dim_v] decoded, or pairs */
     uint8_t *tile; /* of the entries that are gathered */

@@ -1,8 +1,9 @@
 /*
- * attend_query.c - the queries of attention as kernels want them: turned to where a page's keys
- * are, rotated as those are stored, rounded or in pairs where they are bf16, in codes where they are
- * q8_0; and from and up to which position each sees. It knows no page.
- * Invariant: a row depends on its own query, on the page's delta and on the type of keys.
+ * attend_query.c - prepares the queries of attention for the kernels. It rotates them to the
+ * positions of a page's keys, and as stored keys are rotated. It rounds them or puts them in pairs
+ * for bf16 and codes them for q8_0. It also finds the first and last position that each query sees.
+ * It knows no page. Invariant: a row depends on its own query, on the page's delta and on the type
+ * of keys.
  */
 #include "cpu/kernels.h"
 #include "device/cpu/pages.h"
@@ -28,7 +29,8 @@ static void round_row(float *q, int32_t n)
         q[d] = pi_f32_from_bf16(pi_attend_bf16(q[d], PI_ATTEND_BF16_LEAST));
 }
 
-/* One of n_row rows that lie side by side, from its own place on. A pair has the size of a float. */
+/* One of n_row rows that lie side by side, from its own place on. A pair has the size of a
+   float. */
 static void put_row(const float *from, int32_t dim, int32_t n_row, bool pairs, float *to)
 {
     for (int32_t d = 0; !pairs && d < dim; d++)
@@ -55,10 +57,10 @@ static void put_codes(const float *from, int32_t dim, int32_t n_row, int32_t r, 
     }
 }
 
-/* A key that counts as written delta positions later, seen by a query, is the same product as the
-   key where it was, seen by the query turned back by delta. Keys that are stored rotated (wht.h)
-   meet queries that are: that, too, leaves products as they are. Those of bf16 meet rounded ones,
-   those of q8_0 codes (cpu/attend.h). */
+/* A key counts as written delta positions later. Its product with a query equals that of the key
+   where it was and the query rotated back by delta. Keys that are stored rotated (wht.h) meet
+   rotated queries, which leaves products unchanged, too. Keys of bf16 meet rounded queries, and
+   keys of q8_0 codes (cpu/attend.h). */
 void kv_queries_put(const struct kv_attend_job *job, const struct kv_part *k, int32_t delta,
                     float *row, float *cs, const struct kv_queries *to)
 {

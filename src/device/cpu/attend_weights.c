@@ -1,23 +1,23 @@
 /*
- * attend_weights.c - the weights of a call of attention: rows of them while the lane's pages are
- * walked, and what finishes them. It knows no page and no kernel of attention.
+ * attend_weights.c - the weights of a call of attention: rows of them during the walk over the
+ * lane's pages, and their last step. It knows no page and no kernel of attention.
  */
 #include <math.h>
 
 #include "device/cpu/attend.h"
 
 /*
- * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s, and c = E(m'
- * - m) where that takes the place of m'. A row of weights keeps these p, and with them where c was
- * not 1; when the last page is done, with c_1 .. c_n the factors since the page of s, and l the
- * row's sum,
+ * The kernels compute p[s] = E(x[s] - m) with m the row's maximum after the page of s. Where m
+ * replaces an earlier m', they compute c = E(m' - m). A row of weights keeps these p, and every c
+ * that is not 1. When the last page is done, with c_1 .. c_n the factors since the page of s, and l
+ * the row's sum,
  *
  *   weight[s] = p[s] * (((1 / l) * c_n) * ... * c_1)
  *
- * each product rounded. So no exponential is computed twice and K and V are read once; the second
- * look at the row is what softmax(x) costs over the output alone. Where m moved so often that the
- * list of a row is full, the stored weights are first multiplied by the factors so far, and the
- * list begins anew. That, too, depends on the row's own logits alone. Weights in parts are p and the
+ * each product rounded. So no exponential is computed twice and K and V are read once. The second
+ * pass over the row is the only extra cost of softmax(x) over the output alone. Where a row's list
+ * is full because m changes often, the stored p are multiplied by the factors so far, and the list
+ * begins anew. That, too, depends on the row's own logits alone. Weights in parts are p and the
  * factors of every page, 1 or not, and are multiplied where the row is read anyway.
  */
 
@@ -67,8 +67,8 @@ void cpu_weights_clear(const struct attend *a, int32_t r0, int32_t n_row, int32_
         memset(weights_of(a, r) + slot, 0, (size_t)n * sizeof(float));
 }
 
-/* The next page, which ends before a slot, is a part. What it multiplies those before it by is
-   written where the factors of the one before it are to be. */
+/* The next page, which ends before a slot, is a part. Its factor for earlier parts is written to
+   the place of the previous part's factors. */
 void cpu_part_begin(struct attend *a, int32_t end)
 {
     struct kv_weight_parts *parts = a->parts;

@@ -1,6 +1,6 @@
 /*
- * note.c - notes of attention's weights (kv/note.h), of one token after the other, from the rows
- * that attend.c has just written and that are still in the cache. Loops run over entries side by
+ * note.c - notes of attention's weights (kv/note.h), one token after the other. It reads the rows
+ * that attend.c has just written, which are still in the cache. Loops run over entries side by
  * side, a block at a time; no entry's number depends on where a block begins.
  */
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "kv/attend.h"
 #include "kv/lane.h"
 
-/* What a token's queries gave to the first n entries of a lane, which it sees. */
+/* The weights that a token's queries gave to the first n entries of a lane, which it sees. */
 struct cpu_noted {
     const float *weight; /* [n_group][stride] */
     size_t stride;

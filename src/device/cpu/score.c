@@ -1,8 +1,8 @@
 /*
- * score.c - scores of a lane's entries: walks the lane's pages, turns the vectors for pages with a
- * delta, prepares them for a kind of score and hands page after page to the kernels of cpu/score.h.
- * It knows no policy. Invariant: a slot's score depends on its entry (of bounds: on its page) and
- * on the vectors, on nothing else.
+ * score.c - scores of a lane's entries. It walks the lane's pages, rotates the vectors for pages
+ * with a delta, and prepares them for a kind of score. It hands each page to the kernels of
+ * cpu/score.h. It knows no policy. Invariant: a slot's score depends on its entry (of bounds: on
+ * its page) and on the vectors, and on nothing else.
  */
 #include <math.h>
 
@@ -77,8 +77,8 @@ static void take_vector(struct score *s, int32_t j, int32_t delta)
         kv_wht(s->row, (int32_t)dim, s->lane->kind->group_k, false);
 }
 
-/* What a kind makes of a vector before it meets a key. Bounds: the largest product of q[d] with
-   what lies between least and most is q[d] * most where q[d] is positive, else q[d] * least. */
+/* Prepares a vector for the keys, for a kind of score. Bounds: for keys between least and most, the
+   largest product with q[d] is q[d] * most where q[d] is positive, else q[d] * least. */
 static void keep_vector(struct score *s, const float *x, float *out)
 {
     const struct kv_score_job *job = s->job;
@@ -166,7 +166,7 @@ static ptrdiff_t next_page(const struct score *s, int32_t i)
     return kv_page_at(s->lane->kind, ref[1].page) - kv_page_at(s->lane->kind, ref->page);
 }
 
-/* Keys or what stands for them, n of the page at table index i, one after the other. */
+/* Keys, or their replacement in the index, n of the page at table index i, one after the other. */
 static struct pi_score_keys keys_of(const struct score *s, int32_t i, int32_t n)
 {
     const struct kv_page_layout *at = &s->lane->kind->layout;
