@@ -255,7 +255,7 @@ static void compare_victims(const struct bench *b)
 {
     int32_t n_same = 0, n_layer = b->model.g.n_layer;
     for (int32_t l = 0; l < n_layer; l++)
-        n_same += b->victim[l] == kv_lane_aim(b->seq, l, 0);
+        n_same += b->victim[l] == kv_lane_victim(b->seq, l, 0);
     if (2 * n_same < n_layer)
         stop(&(pith_error){.message = "the fused pass and two passes choose different victims"});
 }

@@ -93,11 +93,11 @@ static void attend(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 }
 
 /* The entry before the last of a lane is the next to be overwritten, if its page takes entries. */
-static void aim(struct kv_seq *seq, int32_t layer, int32_t head)
+static void set_victim(struct kv_seq *seq, int32_t layer, int32_t head)
 {
     int32_t slot = kv_lane_len(seq, layer, head) - 2;
-    if (kv_lane_can_aim(seq, layer, head, slot))
-        kv_seq_aim(seq, layer, head, slot);
+    if (kv_lane_can_overwrite(seq, layer, head, slot))
+        kv_seq_set_victim(seq, layer, head, slot);
 }
 
 /* Keeps every other entry of a lane, then appends to all, over old entries too. */
@@ -128,7 +128,7 @@ static void use(struct kv_seq *seq)
         abort();
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            aim(fork, l, h);
+            set_victim(fork, l, h);
     if (last < INT32_MAX - 2 && kv_seq_reserve(fork, 2, NULL) == PITH_OK)
         for (int32_t l = 0; l < g->n_layer; l++)
             for (int32_t h = 0; h < g->n_head; h++) {
@@ -157,8 +157,8 @@ static void read_rest(const struct kv_seq *seq, const struct kv_geometry *g, con
     for (size_t l = 0; l < n_lane; l++)
         n_entry += (size_t)kv_lane_len(seq, (int32_t)l / g->n_head, (int32_t)l % g->n_head);
     uint64_t sum = pi_sum_of((const uint8_t *)m.tokens, m.head.n_token * sizeof(*m.tokens));
-    if (m.aim != NULL)
-        sum ^= pi_sum_of((const uint8_t *)m.aim, n_lane * sizeof(*m.aim)) ^
+    if (m.victim != NULL)
+        sum ^= pi_sum_of((const uint8_t *)m.victim, n_lane * sizeof(*m.victim)) ^
                pi_sum_of((const uint8_t *)m.mark, n_entry * m.head.n_mark * sizeof(*m.mark)) ^
                pi_sum_of(m.state, m.head.state_size) ^
                pi_sum_of((const uint8_t *)m.text, m.head.text_size);

@@ -18,7 +18,7 @@ uint64_t pi_saved_entries(const struct kv_seq *kv, const struct kv_geometry *g)
     return n;
 }
 
-size_t pi_saved_aims_bytes(const struct kv_geometry *g)
+size_t pi_saved_victims_bytes(const struct kv_geometry *g)
 {
     return (size_t)g->n_layer * (size_t)g->n_head * sizeof(int32_t);
 }
@@ -57,12 +57,14 @@ pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, 
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%s: layout %u of a keep policy's state; this build reads %d", path,
                        head->layout, PI_SAVED_LAYOUT);
-    uint64_t tokens = (uint64_t)head->n_token * sizeof(int32_t), aims = pi_saved_aims_bytes(g);
+    uint64_t tokens = (uint64_t)head->n_token * sizeof(int32_t),
+             victims = pi_saved_victims_bytes(g);
     uint64_t n_entry = pi_saved_entries(kv, g), mark_size = n_entry * sizeof(float);
     bool fits = head->n_token <= INT32_MAX && head->n_prompt <= head->n_token &&
                 head->state_size <= size && head->n_mark <= size / (mark_size > 0 ? mark_size : 1);
     uint64_t marks = fits ? head->n_mark * mark_size : 0;
-    if (!fits || sizeof(*head) + tokens + aims + marks + head->state_size + head->text_size != size)
+    if (!fits ||
+        sizeof(*head) + tokens + victims + marks + head->state_size + head->text_size != size)
         return pi_fail(err, PITH_FORMAT,
                        "%s: %u tokens, %u marks, a state of %llu bytes and options of %u are not "
                        "the %zu bytes that follow the pages",
@@ -70,9 +72,9 @@ pith_status pi_saved_read(const struct kv_seq *kv, const struct kv_geometry *g, 
                        head->text_size, size);
     const uint8_t *at = extra + sizeof(*head);
     out->tokens = (const int32_t *)(const void *)at;
-    out->aim = (const int32_t *)(const void *)(at + tokens);
-    out->mark = (const float *)(const void *)(at + tokens + aims);
-    out->state = at + tokens + aims + marks;
+    out->victim = (const int32_t *)(const void *)(at + tokens);
+    out->mark = (const float *)(const void *)(at + tokens + victims);
+    out->state = at + tokens + victims + marks;
     out->text = (const char *)out->state + head->state_size;
     return PITH_OK;
 }
@@ -119,7 +121,7 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     PI_TRY(pi_seq_set_tokens(seq, m.tokens, (int32_t)m.head.n_token, err));
     seq->is_loaded = m.head.n_token > 0;
     PI_TRY(pi_verbs_load(seq, &m, path, err));
-    if (m.aim != NULL && !m.taken)
+    if (m.victim != NULL && !m.taken)
         pi_log(PITH_LOG_INFO, "snapshot=%s keep_memory=left_out keep=%.*s", path,
                (int)pi_min(m.head.text_size, 128), m.text);
     return PITH_OK;

@@ -24,16 +24,16 @@ struct pi_saved_head {
 struct pi_saved {
     struct pi_saved_head head;
     const int32_t *tokens; /* [n_token] any numbers */
-    const int32_t *aim;    /* [n_layer][n_head] any numbers */
+    const int32_t *victim; /* [n_layer][n_head] any numbers */
     const float *mark;     /* lane by lane [n_mark][entries] any numbers */
     const uint8_t *state;  /* [state_size] */
     const char *text;      /* [text_size] the policy as the engine was given it; not terminated */
     bool taken;            /* a verb's load took what stands beside the tokens */
 };
 
-/* Entries in all lanes, and the bytes of `aim`. */
+/* Entries in all lanes, and the bytes of `victim`. */
 uint64_t pi_saved_entries(const struct kv_seq *kv, const struct kv_geometry *g);
-size_t pi_saved_aims_bytes(const struct kv_geometry *g);
+size_t pi_saved_victims_bytes(const struct kv_geometry *g);
 
 /* Cuts bytes, at a multiple of 4, into their parts for a sequence whose entries are there. FORMAT
    where sizes do not add up, UNSUPPORTED (a layout that is not known). */

@@ -16,7 +16,7 @@ static bool has_memory(const struct pith_seq *seq, const struct kv_geometry *g)
     bool has = e->traits.remembers || (e->policies.keep.rules.pin_prompt && seq->n_prompt > 0);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            has = has || kv_lane_aim(seq->memory.kv, l, h) >= 0;
+            has = has || kv_lane_victim(seq->memory.kv, l, h) >= 0;
     return has;
 }
 
@@ -32,8 +32,8 @@ static void put_lanes(uint8_t **to, const struct pith_seq *seq, const struct kv_
     int32_t n_mark = seq->engine->traits.n_mark;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t aim = kv_lane_aim(seq->memory.kv, l, h);
-            put(to, &aim, sizeof(aim));
+            int32_t victim = kv_lane_victim(seq->memory.kv, l, h);
+            put(to, &victim, sizeof(victim));
         }
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
@@ -60,7 +60,7 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **out, size_t *size, p
         .n_mark = (uint32_t)e->traits.n_mark,
         .state_size = e->traits.state_size,
     };
-    *size = sizeof(head) + n_tokens + pi_saved_aims_bytes(g) +
+    *size = sizeof(head) + n_tokens + pi_saved_victims_bytes(g) +
             (size_t)pi_saved_entries(seq->memory.kv, g) * head.n_mark * sizeof(float) +
             (size_t)head.state_size + n_text;
     uint8_t *at = *out = pi_mem_alloc(PI_MEM_OTHER, *size);
@@ -78,8 +78,8 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **out, size_t *size, p
 
 /* ---- loading ---- */
 
-/* Gives the sequence the policy's state. Sizes must be the policy's own, and a lane may aim at what
-   can be overwritten alone. */
+/* Gives the sequence the policy's state. Sizes must be the policy's own, and a lane's victim must be
+   an entry that can be overwritten. */
 static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *g,
                                 const struct pi_saved *m, const char *path, pith_error *err)
 {
@@ -97,11 +97,12 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
                        (unsigned long long)m->head.state_size, name);
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t aim = m->aim[l * g->n_head + h], len = kv_lane_len(seq->memory.kv, l, h);
-            if (aim < -1 || (aim >= 0 && !kv_lane_can_aim(seq->memory.kv, l, h, aim)))
+            int32_t victim = m->victim[l * g->n_head + h], len = kv_lane_len(seq->memory.kv, l, h);
+            if (victim < -1 ||
+                (victim >= 0 && !kv_lane_can_overwrite(seq->memory.kv, l, h, victim)))
                 return pi_fail(err, PITH_FORMAT,
                                "%s: layer %d, head %d: slot %d of %d cannot be overwritten", path,
-                               l, h, aim, len);
+                               l, h, victim, len);
         }
     return PITH_OK;
 }
@@ -113,13 +114,13 @@ static void restore(struct pith_seq *seq, const struct kv_geometry *g, const str
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
             size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
-            int32_t aim = m->aim[l * g->n_head + h];
+            int32_t victim = m->victim[l * g->n_head + h];
             for (uint32_t i = 0; i < m->head.n_mark; i++, mark += n)
                 if (n > 0)
                     memcpy(kv_lane_marks(seq->memory.kv, l, h, (int32_t)i), mark,
                            n * sizeof(*mark));
-            if (aim >= 0)
-                kv_seq_aim(seq->memory.kv, l, h, aim);
+            if (victim >= 0)
+                kv_seq_set_victim(seq->memory.kv, l, h, victim);
         }
     seq->n_prompt = (int32_t)m->head.n_prompt;
 }
@@ -131,7 +132,7 @@ static pith_status find_same(const struct pith_engine *e, const struct pi_saved 
     struct keep_config file, engine;
     pith_error unknown;
     *same = false;
-    if (m->aim == NULL)
+    if (m->victim == NULL)
         return PITH_OK;
     char *text = pi_mem_strndup(PI_MEM_OTHER, m->text, m->head.text_size);
     if (text == NULL)

@@ -315,7 +315,7 @@ static void remember_overwritten(struct pith_seq *seq)
     const struct kv_geometry *g = &seq->engine->lanes;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++) {
-            int32_t slot = kv_lane_aim(seq->memory.kv, l, h);
+            int32_t slot = kv_lane_victim(seq->memory.kv, l, h);
             if (slot >= 0)
                 recall_store_remember_one(seq->recall.store, seq->memory.kv, l, h, slot);
         }

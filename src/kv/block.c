@@ -27,7 +27,7 @@ static int32_t window_of(const struct kv_cache *cache, int32_t l)
 
 static bool is_whole(const struct kv_seq *seq, int32_t l, const struct kv_page_ref *ref)
 {
-    return ref->n == seq->cache->g.page_len && ref->delta == 0 && ref->more == 0 &&
+    return ref->n == seq->cache->g.page_len && ref->delta == 0 && ref->n_folded == 0 &&
            !seq->lane[l].unordered;
 }
 

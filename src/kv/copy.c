@@ -25,7 +25,7 @@ void kv_lane_clear(struct kv_seq *seq, int32_t layer, int32_t head)
             lane->table[n_own++] = ref;
     }
     lane->n_page = n_own;
-    lane->n_live = lane->len = lane->top = lane->aim = 0;
+    lane->n_live = lane->len = lane->top = lane->victim = 0;
     lane->ragged = lane->unordered = false;
 }
 
@@ -93,7 +93,7 @@ void kv_lane_extend(struct kv_seq *seq, int32_t layer, int32_t head, int32_t n)
         lane->len += part;
         n -= part;
     }
-    lane->aim = 0;
+    lane->victim = 0;
 }
 
 void kv_lane_fill(const struct kv_copy *c, int32_t from_slot, int32_t to_slot)
@@ -198,7 +198,7 @@ void kv_lane_put_page(struct kv_seq *seq, int32_t layer, int32_t head, const uin
     ref->n = (uint8_t)n;
     lane->ragged = lane->ragged || (lane->n_live > 1 && ref[-1].n < seq->cache->g.page_len);
     lane->len += n;
-    lane->aim = 0;
+    lane->victim = 0;
     kv_lane_seal(seq, layer, head, slot);
 }
 
@@ -216,7 +216,7 @@ void kv_lane_drop_first(struct kv_seq *seq, int32_t layer, int32_t head)
     lane->n_page--;
     lane->n_live--;
     lane->len -= first.n;
-    lane->aim = 0;
+    lane->victim = 0;
     memmove(lane->table, lane->table + 1, (size_t)lane->n_page * sizeof(*lane->table));
     /* Positions are checked only where that can change the lane's known order. Otherwise a lane
        that is in order by now may still count as unordered. */

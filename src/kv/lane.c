@@ -96,11 +96,11 @@ int32_t kv_lane_count_breaks(const struct kv_lane *lane)
         return 0;
     for (int32_t i = 1; i < lane->n_live; i++) {
         const struct kv_page_ref *a = &lane->table[i - 1], *b = &lane->table[i];
-        n += a->delta != b->delta || a->more > 0 || b->more > 0 ||
+        n += a->delta != b->delta || a->n_folded > 0 || b->n_folded > 0 ||
              (!lane->unordered && falls(lane->kind, a, b));
     }
     const struct kv_page_ref *last = &lane->table[lane->n_live - 1];
-    return n + (last->delta != 0 || last->more > 0);
+    return n + (last->delta != 0 || last->n_folded > 0);
 }
 
 /* ---- queries ---- */
@@ -184,7 +184,8 @@ bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32
         const int32_t *p = kv_page_pos(a->kind, x->page) + at;
         const int32_t *q = kv_page_pos(b->kind, y->page) + bt;
         int32_t n = (int32_t)pi_min(x->n - at, y->n - bt);
-        if (x->delta != y->delta || x->more != y->more || memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
+        if (x->delta != y->delta || x->n_folded != y->n_folded ||
+            memcmp(p, q, (size_t)n * sizeof(*p)) != 0)
             return false;
         slot += n;
         at = at + n < x->n ? at + n : 0;
@@ -220,13 +221,13 @@ struct packer {
     int32_t from_begin; /* its first slot */
     int32_t from_end;
     int32_t delta;
-    int32_t more;  /* of its kept entries */
-    int32_t entry; /* of the slot in its page */
-    int32_t pos;   /* as stored */
-    int32_t to;    /* table index of the destination, -1 before the first slot */
+    int32_t n_folded; /* of its kept entries */
+    int32_t entry;    /* of the slot in its page */
+    int32_t pos;      /* as stored */
+    int32_t to;       /* table index of the destination, -1 before the first slot */
     int32_t to_entry;
     int32_t to_delta;
-    int32_t to_more;
+    int32_t to_n_folded;
     bool opened; /* the slot is the first of its destination */
 };
 
@@ -249,7 +250,7 @@ static bool packer_enter(struct packer *p, const int32_t *slots, int32_t n)
         return false;
     bool whole = slots[0] == p->from_begin && n >= ref->n && slots[ref->n - 1] == p->from_end - 1;
     p->delta = ref->delta;
-    p->more = whole ? ref->more : 0;
+    p->n_folded = whole ? ref->n_folded : 0;
     return true;
 }
 
@@ -262,13 +263,13 @@ static void packer_next(struct packer *p, const int32_t *slots, int32_t n)
     p->pos = kv_page_pos(p->lane->kind, p->lane->table[p->from].page)[p->entry];
     p->to_entry++;
     p->opened = p->to < 0 || p->to_entry == p->cache->g.page_len || p->delta != p->to_delta ||
-                (entered && (p->more > 0 || p->to_more > 0)) ||
+                (entered && (p->n_folded > 0 || p->to_n_folded > 0)) ||
                 (p->pos <= before && !p->lane->unordered);
     if (p->opened) {
         p->to++;
         p->to_entry = 0;
         p->to_delta = p->delta;
-        p->to_more = p->more;
+        p->to_n_folded = p->n_folded;
     }
 }
 
@@ -390,7 +391,7 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
             moves_add(cache, lane, &moves, &p, n_next);
         packer_skip(&p, n_next - 1);
         to->delta = p.to_delta;
-        to->more = (uint16_t)p.to_more;
+        to->n_folded = (uint16_t)p.to_n_folded;
         to->n = (uint8_t)(p.to_entry + 1);
         to->closed = false;
     }
@@ -475,7 +476,7 @@ pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, i
         struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
         kv_lane_drop_from(cache, lane, lane->n_live);
         kv_lane_recount(cache, lane);
-        lane->aim = 0;
+        lane->victim = 0;
     }
     return PITH_OK;
 }
@@ -492,7 +493,7 @@ pith_status kv_seq_compact(struct kv_seq *seq, int32_t layer, int32_t head, cons
 void kv_seq_shift(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, int32_t delta)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    lane->aim = lane->aim <= slot ? 0 : lane->aim;
+    lane->victim = lane->victim <= slot ? 0 : lane->victim;
     for (int32_t i = 0; slot > 0; i++) {
         assert(i < lane->n_live && lane->table[i].n <= slot);
         lane->table[i].delta = delta;

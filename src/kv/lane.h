@@ -24,7 +24,7 @@ int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* ---- positions ---- */
 
 /* Position of a slot, its page's delta included. Positions ascend with slots, except where pages
-   were shared at other positions and in overwritten lanes (kv_seq_aim). */
+   were shared at other positions and in overwritten lanes (kv_seq_set_victim). */
 int32_t kv_lane_pos(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 /* Whether the lane was overwritten, so that its positions may fall from slot to slot. */
 bool kv_lane_unordered(const struct kv_seq *seq, int32_t layer, int32_t head);

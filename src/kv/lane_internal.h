@@ -29,7 +29,7 @@ static inline int32_t kv_lane_tail_room(const struct kv_cache *cache, const stru
     if (lane->n_live == 0)
         return 0;
     const struct kv_page_ref *last = &lane->table[lane->n_live - 1];
-    return last->delta != 0 || last->more > 0 || last->closed ? 0 : cache->g.page_len - last->n;
+    return last->delta != 0 || last->n_folded > 0 || last->closed ? 0 : cache->g.page_len - last->n;
 }
 
 #endif

@@ -20,7 +20,7 @@ struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head,
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     assert(i >= 0 && i < lane->n_live);
     const struct kv_page_ref *ref = &lane->table[i];
-    struct kv_run run = {.n = ref->n, .delta = ref->delta, .count = 1 + ref->more};
+    struct kv_run run = {.n = ref->n, .delta = ref->delta, .count = 1 + ref->n_folded};
     if (lane->ragged)
         for (int32_t p = 0; p < i; p++)
             run.slot += lane->table[p].n;

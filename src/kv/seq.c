@@ -131,7 +131,7 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
         }
         b->n_page = a->n_live;
         b->unordered = a->unordered;
-        b->aim = a->aim;
+        b->victim = a->victim;
         b->most = a->most;
         kv_lane_recount(cache, b);
     }
@@ -166,35 +166,36 @@ static int64_t lane_lacks(const struct kv_cache *cache, const struct kv_lane *la
     return pi_max(0, n_page - (lane->n_page - lane->n_live));
 }
 
-/* The table entry that the next entry of an aimed lane is written to; NULL without an aim. */
-static struct kv_page_ref *aimed_ref(const struct kv_cache *cache, const struct kv_lane *lane)
+/* The table entry that the victim of a lane is in; NULL where it has none. */
+static struct kv_page_ref *victim_ref(const struct kv_cache *cache, const struct kv_lane *lane)
 {
     int32_t entry;
-    return lane->aim > 0 ? &lane->table[kv_lane_find(cache, lane, lane->aim - 1, &entry)] : NULL;
+    return lane->victim > 0 ? &lane->table[kv_lane_find(cache, lane, lane->victim - 1, &entry)]
+                            : NULL;
 }
 
 /* The number of entries by which n more tokens grow the lane: the first may overwrite one. */
 static int32_t added(const struct kv_lane *lane, int32_t n)
 {
-    return n - (lane->aim > 0);
+    return n - (lane->victim > 0);
 }
 
 /* Pages that n more entries of a lane take, including copies. It may copy the last page, and the
    page in which an entry is to be overwritten (which may be the same). */
 static int64_t lane_takes(const struct kv_cache *cache, const struct kv_lane *lane, int32_t n)
 {
-    const struct kv_page_ref *aimed = aimed_ref(cache, lane), *last = NULL;
+    const struct kv_page_ref *victim = victim_ref(cache, lane), *last = NULL;
     int64_t copies = 0;
     if (added(lane, n) > 0 && tail_is_shared(cache, lane))
         last = &lane->table[lane->n_live - 1];
     if (last != NULL)
         copies += kv_page_charge(lane->kind, last->page);
-    if (aimed != NULL && aimed != last)
-        copies += kv_page_charge(lane->kind, aimed->page);
+    if (victim != NULL && victim != last)
+        copies += kv_page_charge(lane->kind, victim->page);
     if (last != NULL)
         lane->kind->n_entry[last->page] = 0;
-    if (aimed != NULL)
-        lane->kind->n_entry[aimed->page] = 0;
+    if (victim != NULL)
+        lane->kind->n_entry[victim->page] = 0;
     return lane_lacks(cache, lane, added(lane, n)) + copies;
 }
 
@@ -221,12 +222,12 @@ static void take_pages(struct kv_cache *cache, struct kv_lane *lane, int64_t n)
 
 static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n)
 {
-    struct kv_page_ref *aimed = aimed_ref(cache, lane);
+    struct kv_page_ref *victim = victim_ref(cache, lane);
     int64_t lacks = lane_lacks(cache, lane, added(lane, n));
     if (added(lane, n) > 0 && tail_is_shared(cache, lane))
         kv_page_unshare(cache, lane->kind, &lane->table[lane->n_live - 1]);
-    if (aimed != NULL)
-        kv_page_unshare(cache, lane->kind, aimed);
+    if (victim != NULL)
+        kv_page_unshare(cache, lane->kind, victim);
     take_pages(cache, lane, lacks);
 }
 
@@ -382,42 +383,42 @@ void kv_seq_clear_charges(struct kv_seq *seq)
    entry is the latest, so the order stays only if that slot is the lane's last. */
 static void place_over(struct kv_append *job, struct kv_lane *lane)
 {
-    int32_t slot = lane->aim - 1;
+    int32_t slot = lane->victim - 1;
     if (slot < 0 || job->n == 0)
         return;
     job->n_over = 1;
     job->over_index = kv_lane_find(job->seq->cache, lane, slot, &job->over_entry);
     struct kv_page_ref *ref = &lane->table[job->over_index];
-    assert(lane->kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->more == 0);
+    assert(lane->kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->n_folded == 0);
     ref->closed = false;
     kv_page_pos(lane->kind, ref->page)[job->over_entry] = job->pos0;
     kv_marks_clear(job->seq, lane, slot, 1);
     lane->unordered = lane->unordered || slot != lane->len - 1;
     lane->top = job->pos0;
-    lane->aim = 0;
+    lane->victim = 0;
 }
 
-bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
+bool kv_lane_can_overwrite(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
 {
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
     int32_t entry;
     if (slot < 0 || slot >= lane->len)
         return false;
     const struct kv_page_ref *ref = &lane->table[kv_lane_find(seq->cache, lane, slot, &entry)];
-    return ref->delta == 0 && ref->more == 0;
+    return ref->delta == 0 && ref->n_folded == 0;
 }
 
-void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
+void kv_seq_set_victim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
 {
     struct kv_lane *lane = kv_lane_at(seq, layer, head);
     assert(slot >= -1 && slot < lane->len);
-    assert(slot < 0 || kv_lane_can_aim(seq, layer, head, slot));
-    lane->aim = slot + 1;
+    assert(slot < 0 || kv_lane_can_overwrite(seq, layer, head, slot));
+    lane->victim = slot + 1;
 }
 
-int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head)
+int32_t kv_lane_victim(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
-    return kv_lane_at(seq, layer, head)->aim - 1;
+    return kv_lane_at(seq, layer, head)->victim - 1;
 }
 
 bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
@@ -459,7 +460,7 @@ void kv_append_place(struct kv_append *jobs, int32_t n)
         struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
         assert(!lane->unordered || job->n == 0 || lane->top < job->pos0);
         job->n_over = 0;
-        job->slot = lane->aim > 0 ? lane->aim - 1 : lane->len;
+        job->slot = lane->victim > 0 ? lane->victim - 1 : lane->len;
         place_over(job, lane);
         place_behind(job, lane);
     }
@@ -617,7 +618,7 @@ void kv_seq_truncate(struct kv_seq *seq, int32_t pos)
         lane->n_page = n_kept;
         kv_lane_recount(cache, lane);
         if (lane->len != before)
-            lane->aim = 0;
+            lane->victim = 0;
     }
     kv_state_truncate(seq, pos);
 }

@@ -14,15 +14,15 @@ struct kv_seq;
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
 void kv_seq_free(struct kv_seq *seq);
 /* Shares every page that holds entries. The reservations of seq no longer count, since its tail
-   page is shared now: reserve again. Aims are copied, so that both go on alike. NOMEM. */
+   page is shared now: reserve again. Victims are copied, so that both go on alike. NOMEM. */
 pith_status kv_seq_fork(const struct kv_seq *seq, struct kv_seq **out, pith_error *err);
 const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq); /* its cache's */
 
 /* ---- room ---- */
 
 /* Makes room so that n more entries can be appended to every lane. The lane gets pages, and copies
-   of shared ones that it writes to: the last one and the one that its aim points into. The first
-   entry of a lane with an aim takes no room; if the aim is forgotten before, reserve again. INVALID
+   of shared ones that it writes to: the last one and the one that its victim is in. The first
+   entry of a lane with a victim takes no room; if that is forgotten before, reserve again. INVALID
    for a negative n. KV_FULL or NOMEM leaves everything as it was. */
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err);
 /* Makes room for n[layer * n_head + head] entries in every lane, in pages of its own: the caller
@@ -61,10 +61,10 @@ void kv_seq_clear_charges(struct kv_seq *seq);
 
 /* ---- entries in ---- */
 
-/* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first one where the lane is
-   aimed at. Room was reserved. pos0 is above the position of the last entry, in an overwritten lane
-   above all positions. Values beyond the range of the storage type are stored as its largest finite
-   ones, NaN as 0.
+/* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first one in the place of the
+   victim, where there is one. Room was reserved. pos0 is above the position of the last entry, in
+   an overwritten lane above all positions. Values beyond the range of the storage type are stored as
+   its largest finite ones, NaN as 0.
    k: [n] rows of dim_k floats, k_stride floats apart, after rope. v likewise; it is not read if
    values are parts of keys. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
@@ -98,13 +98,13 @@ void kv_append_place(struct kv_append *jobs, int32_t n);
    -1: it goes to the end, as in a new lane. Nothing else moves, and the lane does not grow. One
    append of n entries overwrites one and adds n - 1. Positions no longer ascend until a compaction
    or a truncation leaves them in order.
-   The aim is forgotten by an append, a compaction, and a truncation that drops an entry of the
+   The victim is forgotten by an append, a compaction, and a truncation that drops an entry of the
    lane. A shift, a shared stretch and a folded one forget it if they touch its entry. The next
    kv_seq_reserve copies the page if it is shared, and kv_seq_charge_copies counts that. Entries of
-   a page with a delta, or that counts more than once, cannot be aimed at: kv_lane_can_aim. */
-void kv_seq_aim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
-int32_t kv_lane_aim(const struct kv_seq *seq, int32_t layer, int32_t head);
-bool kv_lane_can_aim(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+   a page with a delta, or that counts more than once, cannot be overwritten: kv_lane_can_overwrite. */
+void kv_seq_set_victim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
+int32_t kv_lane_victim(const struct kv_seq *seq, int32_t layer, int32_t head);
+bool kv_lane_can_overwrite(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 /* Whether a number was appended that is NaN or more than its storage type holds: the nearest number
    is stored. *layer and *value tell the first. Entries that a stream has not written yet do not
    count. */

@@ -171,7 +171,7 @@ static void put_tables(struct writer *w, const struct kv_seq *seq)
             put_int(w, (uint64_t)note[ref->page].number - 1, 4);
             put_int(w, (uint32_t)ref->delta, 4);
             put_int(w, ref->n | (ref->closed ? KV_SNAPSHOT_CLOSED : 0), 4);
-            put_int(w, (uint64_t)ref->more + 1, 4);
+            put_int(w, (uint64_t)ref->n_folded + 1, 4);
         }
     }
 }
@@ -364,7 +364,7 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
         }
         lane->table[i] = (struct kv_page_ref){.page = next->pages[ref.page],
                                               .delta = ref.delta,
-                                              .more = (uint16_t)(ref.count - 1),
+                                              .n_folded = (uint16_t)(ref.count - 1),
                                               .n = (uint8_t)ref.n,
                                               .closed = ref.closed};
     }

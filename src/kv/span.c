@@ -38,9 +38,9 @@ pith_status kv_seq_reserve_runs(struct kv_seq *seq, int32_t n, pith_error *err)
 static pith_status check_count_once(const struct kv_lane *lane, int32_t i, const char *field,
                                     pith_error *err)
 {
-    if (lane->table[i].more > 0)
+    if (lane->table[i].n_folded > 0)
         return pi_fail(err, PITH_INVALID, "%s: page %d counts %d times", field, i,
-                       1 + lane->table[i].more);
+                       1 + lane->table[i].n_folded);
     return PITH_OK;
 }
 
@@ -190,8 +190,8 @@ pith_status kv_seq_share_span(struct kv_seq *seq, int32_t layer, int32_t head, i
         kv_page_ref_add(cache, lane->kind, from->table[index + i].page);
     cut_out(cache, lane, &s, n_run);
     put_refs(cache, lane, &s, from, index, n, delta);
-    if (lane->aim > slot && lane->aim <= slot + n)
-        lane->aim = 0;
+    if (lane->victim > slot && lane->victim <= slot + n)
+        lane->victim = 0;
     lane->unordered = lane->unordered || from->unordered;
     kv_lane_recount(cache, lane);
     return PITH_OK;
@@ -206,11 +206,11 @@ static pith_status check_counts(const struct kv_lane *lane, int32_t index, int32
         if (lane->table[i].n > n)
             return pi_fail(err, PITH_INVALID, "from_slot: page %d holds %d entries, not %d", i,
                            lane->table[i].n, n);
-        if (lane->table[i].more + 2 > KV_COUNT_MAX)
+        if (lane->table[i].n_folded + 2 > KV_COUNT_MAX)
             return pi_fail(err, PITH_INVALID,
                            "from_slot: page %d would count %d times, more than the %d that are "
                            "told",
-                           i, lane->table[i].more + 2, KV_COUNT_MAX);
+                           i, lane->table[i].n_folded + 2, KV_COUNT_MAX);
     }
     return PITH_OK;
 }
@@ -228,13 +228,13 @@ pith_status kv_seq_fold_span(struct kv_seq *seq, int32_t layer, int32_t head, in
     PI_TRY(find_from(seq->cache, lane, from_slot, n, &index, &n_run, err));
     PI_TRY(check_counts(lane, index, n, err));
     for (int32_t i = 0; i < n_run; i++)
-        lane->table[index + i].more++;
+        lane->table[index + i].n_folded++;
     kv_marks_move(seq, lane, slot, slot + n, lane->len - slot - n);
     cut_out(seq->cache, lane, &s, 0);
-    if (lane->aim > slot + n)
-        lane->aim -= n;
-    else if (lane->aim > slot || (lane->aim > from_slot && lane->aim <= from_slot + n))
-        lane->aim = 0;
+    if (lane->victim > slot + n)
+        lane->victim -= n;
+    else if (lane->victim > slot || (lane->victim > from_slot && lane->victim <= from_slot + n))
+        lane->victim = 0;
     kv_lane_recount(seq->cache, lane);
     return PITH_OK;
 }

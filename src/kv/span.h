@@ -12,7 +12,7 @@ struct kv_seq;
    pages. Both operations below give it back as follows. The page that it begins in keeps its
    earlier entries, and its later places stay empty until packing. The rest of the page that it ends
    in moves to that page's front; a shared page is copied first. Pages without entries are given
-   back. An aim at an entry that goes is forgotten. Reservations of either sequence no longer count,
+   back. A victim that goes is forgotten. Reservations of either sequence no longer count,
    and there may be more gaps that packing does not close: plan again (kv_seq_reserve_table).
    INVALID, also for a stretch in the middle of one page, which would take another one; KV_FULL
    without a page for the copy. An error leaves everything as it was. */
@@ -23,7 +23,7 @@ struct kv_seq;
 
 /* Entries of a page that counts c times are read as if each stood there c times. Attention adds
    log(c) to their logits, and taps show it. Scores (kv_score), sums of values and marks know each
-   entry once. Such a page takes no new entries, and an aim at one of them is forgotten. A
+   entry once. Such a page takes no new entries, and a victim among them is forgotten. A
    compaction that keeps all of its entries keeps it apart, with its count; if one is lost, the
    others count once. A truncation leaves counts as they are; entries that are copied (kv_seq_copy)
    count once. */

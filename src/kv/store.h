@@ -17,11 +17,12 @@
  * may hold fewer than P entries.
  */
 struct kv_page_ref {
-    int32_t page;  /* index into the class's pool */
-    int32_t delta; /* the entries are read as if written that many positions later */
-    uint16_t more; /* and as if each stood there 1 + more times (kv_seq_fold_span) */
-    uint8_t n;     /* entries, the first n of the page; 0 in a page that is only reserved */
-    bool closed;   /* takes no more entries though it has room for some (span.h) */
+    int32_t page;      /* index into the class's pool */
+    int32_t delta;     /* the entries are read as if written that many positions later */
+    uint16_t n_folded; /* dropped entries that each stands for: it counts 1 + n_folded times
+                          (kv_seq_fold_span) */
+    uint8_t n;         /* entries, the first n of the page; 0 in a page that is only reserved */
+    bool closed;       /* takes no more entries though it has room for some (span.h) */
 };
 
 enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
@@ -39,7 +40,7 @@ struct kv_lane {
     bool unordered; /* an entry was overwritten, and since then positions fall within a page, or
                        between pages of one delta; else they ascend in every page */
     int32_t top;    /* the largest position, delta included, of an unordered lane */
-    int32_t aim;    /* 1 + the slot that the next entry overwrites; 0: none */
+    int32_t victim; /* 1 + the slot of the entry that the next one overwrites; 0: none */
     int32_t most;   /* pages that it is expected to hold one day; 0: not known */
     int32_t window; /* the layer's; such a lane is never unordered */
 };

@@ -15,7 +15,7 @@ struct kv_swapped;
    sequences are copied, too. NOMEM leaves it as it was. */
 pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_error *err);
 /* Puts the contents back into the sequence that they came from, bit for bit, and frees `swapped`.
-   Marks, aims, closed pages and counts come back, too. The sequence was not touched in between.
+   Marks, victims, closed pages and counts come back, too. The sequence was not touched in between.
    Takes no memory but pages; KV_FULL leaves both as they were. */
 pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *swapped, pith_error *err);
 void kv_swapped_free(struct kv_swapped *swapped); /* before the cache is; NULL is ignored */

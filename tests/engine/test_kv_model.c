@@ -29,12 +29,12 @@ static void append_one(struct world *w, struct pair *p, int32_t l, int32_t pos)
 {
     struct lane *m = &p->lane[l];
     struct entry new = {.pos = pos, .id = ++w->n_id, .mark = (float)(w->n_id % 4093)};
-    int32_t slot = m->aim, entry;
+    int32_t slot = m->victim, entry;
     float key[DIM], value[DIM];
     if (slot >= 0) {
         m->page[model_find_page(m, slot, &entry)].closed = false;
         m->unordered = m->unordered || slot != m->len - 1;
-        m->aim = -1;
+        m->victim = -1;
     } else {
         if (model_tail_room(m) == 0)
             m->n_live++;
@@ -72,19 +72,19 @@ static void op_append(struct world *w, struct pair *p)
     p->next += used;
 }
 
-static void op_aim(struct world *w, struct pair *p)
+static void op_victim(struct world *w, struct pair *p)
 {
     for (int32_t l = 0; l < N_LANE; l++) {
         struct lane *m = &p->lane[l];
         int32_t slot = (int32_t)below(w, (uint64_t)m->len + 1) - 1, entry;
         const struct ref *ref = slot >= 0 ? &m->page[model_find_page(m, slot, &entry)] : NULL;
-        bool can = ref != NULL && ref->delta == 0 && ref->more == 0;
-        assert_int_equal(kv_lane_can_aim(p->seq, l / N_HEAD, l % N_HEAD, slot), can);
+        bool can = ref != NULL && ref->delta == 0 && ref->n_folded == 0;
+        assert_int_equal(kv_lane_can_overwrite(p->seq, l / N_HEAD, l % N_HEAD, slot), can);
         if (slot >= 0 && !can)
             continue;
-        kv_seq_aim(p->seq, l / N_HEAD, l % N_HEAD, slot);
-        m->aim = slot;
-        w->n_done[OP_AIM]++;
+        kv_seq_set_victim(p->seq, l / N_HEAD, l % N_HEAD, slot);
+        m->victim = slot;
+        w->n_done[OP_VICTIM]++;
     }
 }
 
@@ -203,7 +203,7 @@ static bool place_stretch(const struct lane *m, struct stretch *s)
         s->last = model_find_page(m, s->slot + s->n, &s->gone);
     bool valid = s->first != s->last || s->head == 0;
     for (int32_t i = s->first; i < s->last + (s->gone > 0); i++)
-        valid = valid && m->page[i].more == 0;
+        valid = valid && m->page[i].n_folded == 0;
     return valid;
 }
 
@@ -270,7 +270,7 @@ static void op_span(struct world *w, struct pair *p, const struct pair *other)
         ref[i] = q->page[s.index + i];
         ref[i].n = (int32_t)pi_min(ref[i].n, left);
         ref[i].delta += delta;
-        fits = fits && ref[i].more == 0;
+        fits = fits && ref[i].n_folded == 0;
         for (int32_t e = 0; e < ref[i].n; e++)
             fits = fits && q->entry[at + e].pos + ref[i].delta >= 0;
         left -= ref[i].n;
@@ -296,8 +296,8 @@ static void op_span(struct world *w, struct pair *p, const struct pair *other)
     model_cut_out(w, l, m, &s, s.n_from);
     memcpy(&m->page[s.first + (s.head > 0)], ref, (size_t)s.n_from * sizeof(ref[0]));
     m->unordered = m->unordered || q->unordered;
-    if (m->aim >= s.slot && m->aim < s.slot + s.n)
-        m->aim = -1;
+    if (m->victim >= s.slot && m->victim < s.slot + s.n)
+        m->victim = -1;
     model_recount(m);
     p->next = (int32_t)pi_max(p->next, model_last(m) + 1);
 }
@@ -327,14 +327,14 @@ static void op_fold_span(struct world *w, struct pair *p)
               kv_seq_fold_span(p->seq, l / N_HEAD, l % N_HEAD, s.slot, s.n, s.from, NULL), want))
         return;
     for (int32_t i = 0; i < s.n_from; i++)
-        m->page[s.index + i].more++;
+        m->page[s.index + i].n_folded++;
     model_cut_out(w, l, m, &s, 0);
     memmove(&m->entry[s.slot], &m->entry[s.slot + s.n],
             (size_t)(m->len - s.slot - s.n) * sizeof(m->entry[0]));
-    if (m->aim >= s.slot + s.n)
-        m->aim -= s.n;
-    else if (m->aim >= s.slot || (m->aim >= s.from && m->aim < s.from + s.n))
-        m->aim = -1;
+    if (m->victim >= s.slot + s.n)
+        m->victim -= s.n;
+    else if (m->victim >= s.slot || (m->victim >= s.from && m->victim < s.from + s.n))
+        m->victim = -1;
     model_recount(m);
 }
 
@@ -346,7 +346,7 @@ static void op_hold(struct world *w, const struct pair *p, struct held *h)
     bool valid = true;
     for (const struct lane *m = p->lane; m < p->lane + N_LANE; m++)
         valid = valid && i < m->n_live && !m->unordered && m->page[i].n == P &&
-                m->page[i].delta == 0 && m->page[i].more == 0;
+                m->page[i].delta == 0 && m->page[i].n_folded == 0;
     pith_status want = valid ? PITH_OK : PITH_INVALID;
     if (!went(w, OP_HOLD, kv_block_hold(p->seq, i, &h->block, NULL), want))
         return;
@@ -461,7 +461,7 @@ static void op_create(struct world *w, struct pair *p)
     p->next = 0;
     for (struct lane *m = p->lane; m < p->lane + N_LANE; m++) {
         m->n_page = m->n_live = m->len = 0;
-        m->aim = -1;
+        m->victim = -1;
         m->unordered = false;
     }
 }
@@ -471,7 +471,7 @@ static void op_create(struct world *w, struct pair *p)
 /* How often each comes, of their sum. */
 static const int32_t weight[N_KIND] = {
     [OP_APPEND] = 30, [OP_FORK] = 2,     [OP_SPAN] = 38, [OP_FOLD_SPAN] = 14, [OP_COMPACT] = 6,
-    [OP_AIM] = 2,     [OP_TRUNCATE] = 3, [OP_HOLD] = 6,  [OP_DROP] = 2,       [OP_APPEND_BLOCK] = 8,
+    [OP_VICTIM] = 2,  [OP_TRUNCATE] = 3, [OP_HOLD] = 6,  [OP_DROP] = 2,       [OP_APPEND_BLOCK] = 8,
     [OP_SWAP] = 4,    [OP_TRIM] = 2,     [OP_FREE] = 1,
 };
 
@@ -552,8 +552,8 @@ static void random_op(struct world *w)
         op_fold_span(w, p);
     else if (op == OP_COMPACT)
         op_compact(w, p);
-    else if (op == OP_AIM)
-        op_aim(w, p);
+    else if (op == OP_VICTIM)
+        op_victim(w, p);
     else if (op == OP_TRUNCATE)
         op_truncate(w, p);
     else if (op == OP_SWAP)
@@ -614,7 +614,7 @@ static void run(uint64_t seed, int32_t n_page)
             fail_msg("operation %d found no memory %d times only", (int)takes[i],
                      w.n_full[takes[i]]);
     static const enum op meets[] = {OP_APPEND, OP_SPAN, OP_FOLD_SPAN, OP_COMPACT,
-                                    OP_AIM,    OP_FORK, OP_TRUNCATE,  OP_SWAP};
+                                    OP_VICTIM, OP_FORK, OP_TRUNCATE,  OP_SWAP};
     for (size_t i = 0; i < PI_LEN(meets); i++)
         if (w.n_closed[meets[i]] < N_OP / 1000)
             fail_msg("operation %d met a closed page %d times only", (int)meets[i],

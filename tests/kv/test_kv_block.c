@@ -96,7 +96,7 @@ TEST(follows_the_published_story_of_references)
     check_story(&s, (const char *const[]){"12325", "1236", "1237", ""}, 13, 6, 7);
     assert_int_equal(kv_check_append(s.seq[1], 3, 13 * TOKEN, TOKEN), PITH_OK); /* not again */
     check_story(&s, (const char *const[]){"12325", "1236", "1237", ""}, 13, 6, 7);
-    kv_seq_aim(s.seq[0], 0, 0, 20); /* written in place: page 3 of A keeps the original */
+    kv_seq_set_victim(s.seq[0], 0, 0, 20); /* written in place: page 3 of A keeps the original */
     assert_int_equal(kv_seq_reserve(s.seq[0], 1, NULL), PITH_OK);
     kv_seq_append(s.seq[0], 0, 0, 200, 1, row, 0, row, 0);
     check_story(&s, (const char *const[]){"18325", "1236", "1237", ""}, 13, 7, 6);
@@ -192,7 +192,7 @@ TEST(a_block_is_never_written_to)
     assert_int_equal(kv_check_append(seq, 1, 0, 16), PITH_OK);
     kv_lane_key(seq, 0, 0, 1, before);
     assert_int_equal(kv_block_hold(seq, 0, &block, NULL), PITH_OK);
-    kv_seq_aim(seq, 0, 0, 1);
+    kv_seq_set_victim(seq, 0, 0, 1);
     assert_int_equal(kv_seq_charge_copies(seq), (int64_t)kv_page_bytes(&one_lane));
     kv_seq_clear_charges(seq);
     assert_int_equal(kv_seq_takes(seq, 1), (int64_t)kv_page_bytes(&one_lane));
@@ -218,7 +218,7 @@ TEST(a_block_is_never_written_to)
 
 /* ---- waiting ---- */
 
-/* A sequence with all there is: shared and folded pages, a closed one, an aim, marks, an index. */
+/* A sequence with all there is: shared and folded pages, a closed one, a victim, marks, an index. */
 static struct kv_seq *rich_seq(struct kv_cache *cache)
 {
     struct kv_seq *seq = open_seq(cache);
@@ -228,13 +228,13 @@ static struct kv_seq *rich_seq(struct kv_cache *cache)
     assert_int_equal(page_share(seq, 0, 0, 1, seq, 0, 16, NULL), PITH_OK);
     assert_int_equal(page_fold(seq, 1, 1, 2, 0, NULL), PITH_OK);
     for (int32_t l = 0; l < 4; l++)
-        kv_seq_aim(seq, l / 2, l % 2, l == 3 ? 17 : 3);
+        kv_seq_set_victim(seq, l / 2, l % 2, l == 3 ? 17 : 3);
     assert_int_equal(kv_seq_reserve(seq, 2, NULL), PITH_OK);
     for (int32_t l = 0; l < 4; l++)
         kv_seq_append(seq, l / 2, l % 2, 60, 2, row, 0, row, 0);
     pages_close(seq);
     for (int32_t l = 0; l < 4; l++) {
-        kv_seq_aim(seq, l / 2, l % 2, l == 0 ? 50 : 18);
+        kv_seq_set_victim(seq, l / 2, l % 2, l == 0 ? 50 : 18);
         for (int32_t s = 0; s < kv_lane_len(seq, l / 2, l % 2); s++)
             kv_lane_marks(seq, l / 2, l % 2, 0)[s] = (float)(s + 100 * l);
     }
@@ -250,7 +250,7 @@ static void assert_same_seq(const struct kv_seq *a, const struct kv_seq *b)
     kv_check_same(a, b);
     for (int32_t l = 0; l < 4; l++) {
         const struct kv_lane *x = &a->lane[l], *y = &b->lane[l];
-        assert_int_equal(x->aim, y->aim);
+        assert_int_equal(x->victim, y->victim);
         assert_int_equal(x->unordered, y->unordered);
         assert_int_equal(x->ragged, y->ragged);
         assert_true(!x->unordered || x->top == y->top);

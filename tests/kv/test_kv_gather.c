@@ -232,7 +232,7 @@ TEST(shifted_and_overwritten_lanes_give_the_same_bits)
             assert_int_equal(kv_seq_create(f.cache, &other, NULL), PITH_OK);
             append_random(other, &rng, 100, N_ENTRY);
             for (int32_t i = 0; i < 60 && unordered; i++) {
-                kv_seq_aim(f.seq, 0, 0, (int32_t)rng_below(&rng, N_ENTRY));
+                kv_seq_set_victim(f.seq, 0, 0, (int32_t)rng_below(&rng, N_ENTRY));
                 append_random(f.seq, &rng, 500 + N_ENTRY + i, 1);
             }
             assert_int_equal(kv_lane_unordered(f.seq, 0, 0), unordered);

@@ -217,16 +217,16 @@ static void assert_all_fresh(struct zoo *z)
                 assert_fresh(z, l, &z->seq[i]->lane[l].table[p]);
 }
 
-static void do_append(struct zoo *z, struct kv_seq *seq, bool aim)
+static void do_append(struct zoo *z, struct kv_seq *seq, bool overwrites)
 {
     int32_t n = 1 + (int32_t)rng_below(&z->rng, 50);
-    for (int32_t l = 0; l < N_LANE && aim; l++) {
+    for (int32_t l = 0; l < N_LANE && overwrites; l++) {
         int32_t len = kv_lane_len(seq, l / N_HEAD, l % N_HEAD);
         if (len == 0)
             continue;
         int32_t slot = (int32_t)rng_below(&z->rng, (uint64_t)len);
-        if (kv_lane_can_aim(seq, l / N_HEAD, l % N_HEAD, slot))
-            kv_seq_aim(seq, l / N_HEAD, l % N_HEAD, slot);
+        if (kv_lane_can_overwrite(seq, l / N_HEAD, l % N_HEAD, slot))
+            kv_seq_set_victim(seq, l / N_HEAD, l % N_HEAD, slot);
     }
     if (kv_check_append(seq, rng_next(&z->rng), z->pos, n) == PITH_OK)
         z->pos += n;

@@ -29,7 +29,7 @@ struct entry {
 struct model_lane {
     struct entry entry[MAX_LEN];
     int32_t len;
-    int32_t aim; /* -1: none */
+    int32_t victim; /* -1: none */
 };
 
 struct pair {
@@ -110,7 +110,7 @@ static void check_pair(const struct pair *p, bool contents)
         int32_t pos[MAX_LEN], last = -1;
         bool falls = false;
         assert_int_equal(kv_lane_len(p->seq, 0, h), m->len);
-        assert_int_equal(kv_lane_aim(p->seq, 0, h), m->aim);
+        assert_int_equal(kv_lane_victim(p->seq, 0, h), m->victim);
         kv_lane_positions(p->seq, 0, h, pos, m->len);
         for (int s = 0; s < m->len; s++) {
             assert_int_equal(pos[s], m->entry[s].pos);
@@ -138,8 +138,8 @@ static int64_t pages_needed(const struct kv_cache *cache, const struct kv_lane *
     int64_t copies = 0;
     if (n == 0)
         return 0;
-    if (lane->aim > 0) {
-        tail = kv_lane_find(cache, lane, lane->aim - 1, &entry);
+    if (lane->victim > 0) {
+        tail = kv_lane_find(cache, lane, lane->victim - 1, &entry);
         copies += lane->kind->n_ref[lane->table[tail].page] > 1;
         n--;
     }
@@ -180,10 +180,10 @@ static void append_lane(struct world *w, struct pair *p, int h, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         struct entry e = entry_of(&w->cache->g, rng_next(&w->rng), p->next + i);
         rows_of(e.id, k[i], v[i]);
-        m->entry[m->aim >= 0 ? m->aim : m->len] = e;
-        m->len += m->aim < 0;
-        w->n_overwrite += m->aim >= 0;
-        m->aim = -1;
+        m->entry[m->victim >= 0 ? m->victim : m->len] = e;
+        m->len += m->victim < 0;
+        w->n_overwrite += m->victim >= 0;
+        m->victim = -1;
     }
     int32_t first = 1 + (int32_t)rng_below(&w->rng, (uint64_t)n);
     kv_seq_append(p->seq, 0, h, p->next, first, k[0], DIM, v[0], DIM);
@@ -206,7 +206,7 @@ static void op_append(struct world *w, struct pair *p)
         kv_seq_trim(p->seq);
 }
 
-static void op_aim(struct world *w, struct pair *p)
+static void op_victim(struct world *w, struct pair *p)
 {
     for (int h = 0; h < N_HEAD; h++) {
         struct model_lane *m = &p->lane[h];
@@ -214,8 +214,8 @@ static void op_aim(struct world *w, struct pair *p)
         const struct kv_lane *lane = kv_lane_at(p->seq, 0, h);
         if (slot >= 0 && lane->table[kv_lane_find(w->cache, lane, slot, &entry)].delta != 0)
             continue;
-        m->aim = slot;
-        kv_seq_aim(p->seq, 0, h, slot);
+        m->victim = slot;
+        kv_seq_set_victim(p->seq, 0, h, slot);
     }
     if (rng_below(&w->rng, 8) != 0)
         op_append(w, p);
@@ -267,7 +267,7 @@ static void op_compact(struct world *w, struct pair *p)
         for (int32_t j = 0; j < cut[h].n; j++)
             m->entry[j] = m->entry[slots[h][j]];
         m->len = cut[h].n;
-        m->aim = -1;
+        m->victim = -1;
         assert_true(kv_lane_pages(p->seq, 0, h) <= filled + breaks[h]);
         assert_true(kv_lane_breaks(p->seq, 0, h) <= breaks[h]);
         w->n_reordered += share == 8 && m->len > 0;
@@ -295,7 +295,7 @@ static void op_truncate(struct world *w, struct pair *p)
         for (int32_t s = 0; s < m->len; s++)
             if (m->entry[s].pos < pos)
                 m->entry[n++] = m->entry[s];
-        m->aim = n == m->len ? m->aim : -1;
+        m->victim = n == m->len ? m->victim : -1;
         m->len = n;
         assert_int_equal(p->seq->lane[h].n_page, p->seq->lane[h].n_live);
     }
@@ -332,8 +332,8 @@ static void op_share(struct world *w, struct pair *p, const struct pair *from)
         m->entry[s].pos += delta;
         p->next = (int32_t)pi_max(p->next, m->entry[s].pos + 1);
     }
-    if (m->aim >= to.slot && m->aim < to.slot + to.n)
-        m->aim = -1;
+    if (m->victim >= to.slot && m->victim < to.slot + to.n)
+        m->victim = -1;
 }
 
 static void op_split(struct world *w, struct pair *p)
@@ -345,7 +345,7 @@ static void op_split(struct world *w, struct pair *p)
     assert_true(status == PITH_OK || status == PITH_KV_FULL);
 }
 
-/* To a file and back: the entries and their order stay, marks and aims do not. */
+/* To a file and back: the entries and their order stay, marks and victims do not. */
 static void op_reload(struct world *w, struct pair *p)
 {
     struct kv_seq *loaded = NULL;
@@ -364,7 +364,7 @@ static void op_reload(struct world *w, struct pair *p)
     kv_seq_free(p->seq);
     p->seq = loaded;
     for (int h = 0; h < N_HEAD; h++) {
-        p->lane[h].aim = -1;
+        p->lane[h].victim = -1;
         for (int32_t s = 0; s < p->lane[h].len; s++)
             for (int i = 0; i < N_MARK; i++)
                 p->lane[h].entry[s].mark[i] = 0.0f;
@@ -379,7 +379,7 @@ static void random_step(struct world *w)
         assert_int_equal(kv_seq_create(w->cache, &p->seq, NULL), PITH_OK);
         p->next = 0;
         for (int h = 0; h < N_HEAD; h++)
-            p->lane[h] = (struct model_lane){.aim = -1};
+            p->lane[h] = (struct model_lane){.victim = -1};
     }
     switch (rng_below(&w->rng, 24)) {
     case 0:
@@ -419,7 +419,7 @@ static void random_step(struct world *w)
         op_append(w, p);
         break;
     default:
-        op_aim(w, p);
+        op_victim(w, p);
     }
 }
 

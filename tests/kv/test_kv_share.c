@@ -90,7 +90,7 @@ TEST(truncating_and_compacting_open_a_closed_page)
     assert_pages(seq, PAGES(16, 5));
     pages_close(seq);
     for (int32_t l = 0; l < 4; l++)
-        kv_seq_aim(seq, l / 2, l % 2, 18);
+        kv_seq_set_victim(seq, l / 2, l % 2, 18);
     assert_int_equal(kv_seq_reserve(seq, 2, NULL), PITH_OK);
     for (int32_t l = 0; l < 4; l++)
         kv_seq_append(seq, l / 2, l % 2, 21, 2, k, 0, v, 0);
@@ -180,9 +180,9 @@ TEST(folding_counts_a_page_twice)
     }
     for (int32_t s = 0; s < 24; s++)
         kv_lane_marks(seq, 0, 0, 0)[s] = (float)s;
-    kv_seq_aim(seq, 0, 0, 14);
+    kv_seq_set_victim(seq, 0, 0, 14);
     assert_int_equal(page_fold(seq, 0, 0, 1, 0, NULL), PITH_OK);
-    assert_int_equal(kv_lane_aim(seq, 0, 0), 8); /* the same entry */
+    assert_int_equal(kv_lane_victim(seq, 0, 0), 8); /* the same entry */
     assert_pages(seq, PAGES(6, 6, 6));
     assert_int_equal(kv_lane_run(seq, 0, 0, 0).count, 2);
     assert_int_equal(kv_lane_run(seq, 0, 0, 1).count, 1);
@@ -191,12 +191,12 @@ TEST(folding_counts_a_page_twice)
         assert_int_equal(kv_lane_pos(seq, 0, 0, s), s < 6 ? s : s + 6);
         assert_true(kv_lane_marks(seq, 0, 0, 0)[s] == (float)(s < 6 ? s : s + 6));
     }
-    assert_false(kv_lane_can_aim(seq, 0, 0, 5));
-    assert_true(kv_lane_can_aim(seq, 0, 0, 6));
+    assert_false(kv_lane_can_overwrite(seq, 0, 0, 5));
+    assert_true(kv_lane_can_overwrite(seq, 0, 0, 6));
     assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
     assert_int_equal(kv_lane_run(fork, 0, 0, 0).count, 2);
     assert_int_equal(page_fold(fork, 0, 0, 2, 1, NULL), PITH_OK); /* it was open */
-    assert_int_equal(kv_lane_aim(fork, 0, 0), -1);                /* it counts twice now */
+    assert_int_equal(kv_lane_victim(fork, 0, 0), -1);             /* it counts twice now */
     assert_int_equal(kv_lane_run(fork, 0, 0, 1).count, 2);
     assert_int_equal(kv_lane_breaks(fork, 0, 0), 2);
     assert_int_equal(kv_seq_takes(fork, 1), (int64_t)kv_page_bytes(&g)); /* it takes no entry */
@@ -204,7 +204,7 @@ TEST(folding_counts_a_page_twice)
     assert_pages(fork, PAGES(6, 6, 1));
     assert_int_equal(page_fold(seq, 0, 0, 2, 0, NULL), PITH_OK);
     assert_int_equal(kv_lane_run(seq, 0, 0, 0).count, 3);
-    assert_int_equal(kv_lane_aim(seq, 0, 0), 8); /* neither of them */
+    assert_int_equal(kv_lane_victim(seq, 0, 0), 8); /* neither of them */
     assert_int_equal(kv_check_append(seq, 1, 24, 2), PITH_OK);
     assert_pages(seq, PAGES(6, 7)); /* the one before is open */
     kv_seq_free(seq);
@@ -224,7 +224,7 @@ TEST(refuses_counts_beyond_16_bits)
     assert_int_equal(kv_check_append(seq, 1, 0, 16), PITH_OK);
     for (size_t i = 0; i < PI_LEN(count); i++, pos += 16) {
         assert_int_equal(kv_check_append(seq, 1, pos, 16), PITH_OK);
-        seq->lane[0].table[0].more = (uint16_t)(count[i] - 1);
+        seq->lane[0].table[0].n_folded = (uint16_t)(count[i] - 1);
         assert_int_equal(page_fold(seq, 0, 0, 1, 0, NULL), PITH_OK);
         assert_int_equal(kv_lane_run(seq, 0, 0, 0).count, count[i] + 1);
     }
@@ -287,8 +287,8 @@ TEST(lanes_that_count_differently_do_not_agree)
     for (int32_t h = 0; h < 2; h++)
         assert_int_equal(page_fold(seq, 0, h, 2, h, NULL), PITH_OK);
     assert_false(kv_lane_agrees(seq, 0, 0, 0, 1));
-    seq->lane[0].table[1].more = 1;
-    seq->lane[1].table[0].more = 1;
+    seq->lane[0].table[1].n_folded = 1;
+    seq->lane[1].table[0].n_folded = 1;
     assert_true(kv_lane_agrees(seq, 0, 0, 0, 1));
     kv_seq_free(seq);
     kv_cache_free(cache);
@@ -515,7 +515,7 @@ TEST(multiplicity_is_that_of_the_vector)
     assert_int_equal(page_fold(seq, 0, 0, 2, 0, NULL), PITH_OK);
     attend_one(seq, &q, 1.0f, out);
     assert_near(out, with, 2, 1e-6, "folded");
-    seq->lane[0].table[0].more = seq->lane[0].table[1].more = 0;
+    seq->lane[0].table[0].n_folded = seq->lane[0].table[1].n_folded = 0;
     attend_one(seq, &q, 1.0f, out);
     assert_near(out, without, 2, 1e-6, "evicted");
     kv_seq_free(seq);

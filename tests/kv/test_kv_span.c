@@ -63,10 +63,10 @@ TEST(a_folded_stretch_takes_its_marks_along)
     assert_int_equal(kv_check_append(seq, 1, 0, 85), PITH_OK);
     for (int32_t s = 0; s < 85; s++)
         kv_lane_marks(seq, 0, 0, 0)[s] = (float)s;
-    kv_seq_aim(seq, 0, 0, 84);
+    kv_seq_set_victim(seq, 0, 0, 84);
     assert_int_equal(kv_seq_fold_span(seq, 0, 0, 37, 32, 0, NULL), PITH_OK);
     assert_pages(seq, PAGES(16, 16, 5, 11, 5));
-    assert_int_equal(kv_lane_aim(seq, 0, 0), 52);
+    assert_int_equal(kv_lane_victim(seq, 0, 0), 52);
     for (int32_t s = 0; s < 53; s++) {
         int32_t was = s < 37 ? s : s + 32;
         assert_int_equal(kv_lane_pos(seq, 0, 0, s), was);

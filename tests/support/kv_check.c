@@ -33,7 +33,7 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
         if (ref->n == 0) {
             assert_int_equal(lane->kind->n_ref[ref->page], 1);
             assert_int_equal(ref->delta, 0);
-            assert_int_equal(ref->more, 0);
+            assert_int_equal(ref->n_folded, 0);
             assert_false(ref->closed);
             continue;
         }
@@ -46,7 +46,7 @@ static void check_lane(const struct kv_cache *cache, const struct kv_lane *lane)
     assert_int_equal(lane->len, len);
     assert_int_equal(lane->n_live, n_live);
     assert_int_equal(lane->ragged, ragged);
-    assert_in_range(lane->aim, 0, len);
+    assert_in_range(lane->victim, 0, len);
     if (lane->unordered)
         assert_int_equal(lane->top, top);
 }
@@ -246,7 +246,7 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
         for (int32_t l = 0; l < kv_lane_count(cache); l++) {
             const struct kv_lane *lane = &seq->lane[l];
             const int32_t counts[] = {lane->n_page, lane->n_live,    lane->len,
-                                      lane->ragged, lane->unordered, lane->aim};
+                                      lane->ragged, lane->unordered, lane->victim};
             pi_sum_add(&hash, counts, sizeof(counts));
             pi_sum_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)
@@ -290,7 +290,7 @@ void kv_check_same(const struct kv_seq *a, const struct kv_seq *b)
             for (int32_t i = 0; i < lane_a->n_live; i++) {
                 assert_int_equal(lane_a->table[i].n, lane_b->table[i].n);
                 assert_int_equal(lane_a->table[i].delta, lane_b->table[i].delta);
-                assert_int_equal(lane_a->table[i].more, lane_b->table[i].more);
+                assert_int_equal(lane_a->table[i].n_folded, lane_b->table[i].n_folded);
                 assert_int_equal(lane_a->table[i].closed, lane_b->table[i].closed);
             }
             for (int32_t s = 0; s < lane_a->len; s++) {

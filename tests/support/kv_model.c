@@ -69,7 +69,7 @@ int32_t model_tail_room(const struct lane *m)
     if (m->n_live == 0)
         return 0;
     const struct ref *last = &m->page[m->n_live - 1];
-    return last->delta != 0 || last->more > 0 || last->closed ? 0 : P - last->n;
+    return last->delta != 0 || last->n_folded > 0 || last->closed ? 0 : P - last->n;
 }
 
 /* Counts the entries of the pages, and whether an unordered lane still is one. */
@@ -128,22 +128,22 @@ int32_t model_copies(const struct world *w, const int32_t *uid, int32_t n)
 
 int64_t model_reserve(struct world *w, int32_t l, struct lane *m, int32_t n, bool take)
 {
-    int32_t entry, grows = n - (m->aim >= 0);
+    int32_t entry, grows = n - (m->victim >= 0);
     int64_t lack = model_lacks(m, grows);
     struct ref *tail = model_tail_room(m) > 0 && grows > 0 ? &m->page[m->n_live - 1] : NULL;
-    struct ref *aimed = m->aim >= 0 ? &m->page[model_find_page(m, m->aim, &entry)] : NULL;
+    struct ref *victim = m->victim >= 0 ? &m->page[model_find_page(m, m->victim, &entry)] : NULL;
     int32_t written[2] = {0}, n_written = 0;
     if (tail != NULL)
         written[n_written++] = tail->uid;
-    if (aimed != NULL && aimed != tail)
-        written[n_written++] = aimed->uid;
+    if (victim != NULL && victim != tail)
+        written[n_written++] = victim->uid;
     int64_t takes = lack + model_copies(w, written, n_written);
     if (!take)
         return takes;
     if (tail != NULL)
         unshare(w, l, tail);
-    if (aimed != NULL)
-        unshare(w, l, aimed);
+    if (victim != NULL)
+        unshare(w, l, victim);
     for (int64_t i = 0; i < lack; i++)
         m->page[m->n_page++] = (struct ref){.uid = model_take(w, l)};
     return takes;
@@ -191,7 +191,7 @@ void model_truncate(struct world *w, int32_t l, struct lane *m, int32_t pos)
     }
     model_recount(m);
     if (m->len != before)
-        m->aim = -1;
+        m->victim = -1;
 }
 
 /* ---- packing ---- */
@@ -201,7 +201,7 @@ void model_truncate(struct world *w, int32_t l, struct lane *m, int32_t pos)
    also begins around a page that counts more than once and loses nothing. */
 void model_pack(const struct lane *m, const int32_t *slots, int32_t n, struct packed *out)
 {
-    int32_t source = -1, entry, more = 0;
+    int32_t source = -1, entry, n_folded = 0;
     out->n_page = 0;
     for (int32_t j = 0; j < n; j++) {
         int32_t i = model_find_page(m, slots[j], &entry), begin = slots[j] - entry;
@@ -209,15 +209,15 @@ void model_pack(const struct lane *m, const int32_t *slots, int32_t n, struct pa
         bool entered = i != source, whole = entry == 0 && n - j >= from->n;
         for (int32_t e = 0; whole && e < from->n; e++)
             whole = slots[j + e] == begin + e;
-        more = !entered ? more : whole ? from->more : 0;
+        n_folded = !entered ? n_folded : whole ? from->n_folded : 0;
         struct ref *to = out->n_page > 0 ? &out->page[out->n_page - 1] : NULL;
         bool falls = j > 0 && m->entry[slots[j]].pos <= m->entry[slots[j - (j > 0)]].pos;
         if (to == NULL || to->n == P || to->delta != from->delta ||
-            (entered && (more > 0 || to->more > 0)) || (falls && !m->unordered)) {
+            (entered && (n_folded > 0 || to->n_folded > 0)) || (falls && !m->unordered)) {
             out->written[out->n_page] = false;
             to = &out->page[out->n_page++];
             *to = (struct ref){
-                .uid = m->page[out->n_page - 1].uid, .delta = from->delta, .more = more};
+                .uid = m->page[out->n_page - 1].uid, .delta = from->delta, .n_folded = n_folded};
         }
         source = i;
         if (i != out->n_page - 1 || entry != to->n)
@@ -240,7 +240,7 @@ void model_apply(struct world *w, int32_t l, struct lane *m, const int32_t *slot
         model_drop(w, m->page[--m->n_page].uid, false);
     for (int32_t j = 0; j < n; j++)
         m->entry[j] = m->entry[slots[j]];
-    m->aim = -1;
+    m->victim = -1;
     model_recount(m);
 }
 
@@ -259,13 +259,13 @@ static void check_names(const struct pair *p, struct names *names)
         assert_int_equal(lane->len, m->len);
         assert_int_equal(lane->n_page, m->n_page);
         assert_int_equal(lane->n_live, m->n_live);
-        assert_int_equal(lane->aim, m->aim + 1);
+        assert_int_equal(lane->victim, m->victim + 1);
         assert_int_equal(lane->unordered, m->unordered);
         for (int32_t i = 0; i < m->n_page; i++) {
             const struct kv_page_ref *ref = &lane->table[i];
             assert_int_equal(ref->n, m->page[i].n);
             assert_int_equal(ref->delta, m->page[i].delta);
-            assert_int_equal(ref->more, m->page[i].more);
+            assert_int_equal(ref->n_folded, m->page[i].n_folded);
             assert_int_equal(ref->closed, m->page[i].closed);
             int32_t *name = &names->page[m->page[i].uid];
             assert_true(*name < 0 || *name == ref->page);
@@ -305,7 +305,7 @@ static void check_entries(const struct pair *p)
                 assert_int_equal(kv_lane_written_pos(p->seq, l / N_HEAD, l % N_HEAD, s), want->pos);
                 assert_int_equal(kv_lane_pos(p->seq, l / N_HEAD, l % N_HEAD, s),
                                  want->pos + p->lane[l].page[i].delta);
-                assert_int_equal(run.count, 1 + p->lane[l].page[i].more);
+                assert_int_equal(run.count, 1 + p->lane[l].page[i].n_folded);
                 assert_true(kv_lane_marks(p->seq, l / N_HEAD, l % N_HEAD, 0)[s] == want->mark);
             }
 }

@@ -33,7 +33,7 @@ struct ref {
     int32_t uid;
     int32_t n;
     int32_t delta;
-    int32_t more;
+    int32_t n_folded;
     bool closed;
 };
 
@@ -49,7 +49,7 @@ struct lane {
     int32_t n_live;
     struct entry entry[MOST_ENTRY];
     int32_t len;
-    int32_t aim; /* -1: none */
+    int32_t victim; /* -1: none */
     bool unordered;
 };
 
@@ -72,7 +72,7 @@ enum op {
     OP_SPAN,
     OP_FOLD_SPAN,
     OP_COMPACT,
-    OP_AIM,
+    OP_VICTIM,
     OP_TRUNCATE,
     OP_HOLD,
     OP_DROP,

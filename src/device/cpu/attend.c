@@ -174,7 +174,7 @@ static struct pi_attend_tap tap_of_page(const struct attend *a, int32_t n, int32
    logits stay as they are, a unit in the last place of which is more than any ln m. */
 static void count_more(const struct attend *a, int32_t n_row, int32_t n)
 {
-    float bias = (float)log(1.0 + a->more);
+    float bias = (float)log(1.0 + a->n_folded);
     for (int32_t i = 0; i < n_row; i++)
         for (int32_t s = 0; s < n; s++)
             a->x[i * PI_ATTEND_SLOTS + s] += bias;
@@ -295,7 +295,7 @@ static void block_attend(struct attend *a, struct pi_attend_page page, int32_t s
         a->cpu->logits[kernel_k(a)](&page, &rows);
     if (a->job->cap > 0)
         cap_logits(a, n_row, page.n);
-    if (a->more > 0)
+    if (a->n_folded > 0)
         count_more(a, n_row, page.n);
     if (a->lane->window > 0 &&
         page.pos[0] < kv_query_first(a->job, a->lane->window, r0 + n_row - 1, a->delta))
@@ -410,7 +410,7 @@ static void lane_attend(struct attend *a)
                       a->cache->g.page_len, table[i].n);
         page.next = next - base;
         page.far = a->cpu->far;
-        a->more = table[i].more;
+        a->n_folded = table[i].n_folded;
         if (i >= mark_page)
             prefetch_marks(a, (int64_t)(i - mark_page) * MARK_PAGES * a->cache->g.page_len);
         if (a->weights && a->parts != NULL)
@@ -440,7 +440,7 @@ static void slots_attend(struct attend *a)
     int32_t n, delta;
     kv_gather_start(g, a->cache, a->lane, a->job->slots, a->len, a->tile);
     kv_gather_ask(g, KV_GATHER_LEN);
-    for (int32_t slot = 0; kv_gather_next(g, &n, &delta, &a->more); slot += n)
+    for (int32_t slot = 0; kv_gather_next(g, &n, &delta, &a->n_folded); slot += n)
         page_attend(a, page_view(a, &g->layout, a->tile, g->pos, KV_GATHER_LEN, n), delta, slot,
                     NULL);
 }

@@ -36,7 +36,7 @@ struct attend {
     const uint8_t *next; /* page, whose rest is prefetched beside the softmax; NULL: none */
     int32_t look_ahead;  /* pages between the one that is read and the one that is prefetched */
     int32_t delta;       /* the queries in q are rotated for pages with this delta */
-    int32_t more;        /* additional times that each of the page's entries counts */
+    int32_t n_folded;    /* additional times that each of the page's entries counts */
     float *q;            /* [block][dim_k][rows of the block], or half as many pairs */
     float *row;          /* [dim_k] a query on its way into q */
     float *cs;           /* [dim_k] cosines and sines of a rotation */

@@ -81,7 +81,7 @@ static int32_t count_run(const struct kv_gather *g, const struct kv_cursor *c, i
     return run;
 }
 
-bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more)
+bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *n_folded)
 {
     struct kv_cursor *c = &g->here;
     int32_t last = -1;
@@ -91,7 +91,7 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *mo
         const struct kv_page_ref *ref = &g->lane->table[c->index];
         const int32_t *pos = kv_page_pos(g->lane->kind, ref->page);
         bool falls = !g->lane->unordered && pos[entry] <= last;
-        if (*n > 0 && (ref->delta != *delta || ref->more != *more || falls))
+        if (*n > 0 && (ref->delta != *delta || ref->n_folded != *n_folded || falls))
             break;
         int32_t run = count_run(g, c, KV_GATHER_LEN - *n);
         const uint8_t *page = kv_page_at(g->lane->kind, ref->page);
@@ -100,7 +100,7 @@ bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *mo
                    (size_t)run * p->size);
         memcpy(g->pos + *n, pos + entry, (size_t)run * sizeof(*pos));
         *delta = ref->delta;
-        *more = ref->more;
+        *n_folded = ref->n_folded;
         last = pos[entry + run - 1];
         *n += run;
         c->at += run;

@@ -121,8 +121,8 @@ size_t kv_gather_bytes(const struct kv_geometry *g); /* of the largest tile of a
 void kv_gather_start(struct kv_gather *g, const struct kv_cache *cache, const struct kv_lane *lane,
                      const int32_t *slots, int32_t n, uint8_t *tile);
 /* Fills the tile with the next entries, *n of them. All are read *delta positions later than
-   written and count *more additional times. False when there are none left. */
-bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *more);
+   written and count *n_folded additional times. False when there are none left. */
+bool kv_gather_next(struct kv_gather *g, int32_t *n, int32_t *delta, int32_t *n_folded);
 /* Asks the memory for entries of the slots before number `end` of the list. */
 void kv_gather_ask(struct kv_gather *g, int32_t end);
 

@@ -238,7 +238,7 @@ static void unite_choices(struct read *read, const struct pi_pass_chunk *c, int3
 
 /* Slots of the lane up to the chunk's last token; *n receives the slots of earlier tokens. False
    where the chunk's own are not the others: its first token took the place of an older entry
-   (kv_seq_aim). */
+   (kv_seq_set_victim). */
 static bool count_earlier(const struct pi_pass_chunk *c, int32_t head, int32_t *n)
 {
     const struct pi_pass_item *item = c->item;

@@ -280,7 +280,7 @@ TEST(generation_reads_a_shorter_prompt_anew)
 #define N_SAVED 131
 #define N_STEPPED 170 /* the rest is read in one call */
 
-/* Every kind of memory: states, marks, marks that are bits, aims, and a pinned prompt; the same
+/* Every kind of memory: states, marks, marks that are bits, victims, and a pinned prompt; the same
    options said twice. */
 static const struct {
     const char *keep, *again;
@@ -327,7 +327,7 @@ static pith_seq *load_one(pith_engine *e)
     return seq;
 }
 
-/* The same entries, marks, aims and state. */
+/* The same entries, marks, victims and state. */
 static void expect_same(const pith_seq *a, const pith_seq *b)
 {
     const struct keep *keep = a->engine->keep.handle;
@@ -338,7 +338,8 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++) {
             size_t size = (size_t)kv_lane_len(a->memory.kv, l, h) * sizeof(float);
-            assert_int_equal(kv_lane_aim(a->memory.kv, l, h), kv_lane_aim(b->memory.kv, l, h));
+            assert_int_equal(kv_lane_victim(a->memory.kv, l, h),
+                             kv_lane_victim(b->memory.kv, l, h));
             for (int32_t i = 0; i < keep_n_mark(keep); i++)
                 assert_memory_equal(kv_lane_marks(a->memory.kv, l, h, i),
                                     kv_lane_marks(b->memory.kv, l, h, i), size);
@@ -348,13 +349,13 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
 /* A loaded sequence goes on as the one that was saved: by steps, and by another prompt. */
 TEST(a_loaded_sequence_goes_on_alike)
 {
-    int32_t n_aim = 0, n_mark = 0, n_state = 0;
+    int32_t n_victim = 0, n_mark = 0, n_state = 0;
     for (size_t p = 0; p < PI_LEN(saved); p++) {
         pith_engine *e = engine_make(saved[p].keep, 64, 2, 512);
         pith_engine *other = engine_make(saved[p].again, 17, 1, 512);
         pith_seq *a = save_one(e), *b = load_one(other);
         expect_same(a, b);
-        n_aim += kv_lane_aim(b->memory.kv, 0, 0) >= 0;
+        n_victim += kv_lane_victim(b->memory.kv, 0, 0) >= 0;
         n_mark += keep_n_mark(e->keep.handle) > 0;
         n_state += b->keep.state != NULL;
         assert_int_equal(b->n_prompt, N_PROMPT);
@@ -373,7 +374,7 @@ TEST(a_loaded_sequence_goes_on_alike)
         pith_engine_free(other);
         pith_engine_free(e);
     }
-    assert_true(n_aim > 0 && n_mark > 1 && n_state > 2);
+    assert_true(n_victim > 0 && n_mark > 1 && n_state > 2);
     remove(file_path());
 }
 

@@ -395,7 +395,7 @@ TEST(a_cancelled_step_leaves_what_was)
         expect_account(c);
         walk(c, N_TOKEN, NULL);
         assert_true(hash_of(c) == reference[p][N_TOKEN - 1]);
-        /* A step below the budget: nothing is gone, so that it is taken back, its aim too. */
+        /* A step below the budget: nothing is gone, so that it is taken back, its victim too. */
         pith_seq *d = seq_make(e), *f = seq_make(e);
         eval(d, 0, BUDGET - 1);
         eval(f, 0, BUDGET - 1);
@@ -453,7 +453,7 @@ TEST(failing_allocations_change_nothing)
 
 /* A fork's step copies the pages that it writes to. Where none is free the step is refused, and
    both sides keep their choice of the next entry to overwrite. */
-TEST(a_full_pool_refuses_a_step_and_keeps_its_aim)
+TEST(a_full_pool_refuses_a_step_and_keeps_its_victim)
 {
     for (int32_t p = 0; p < N_POLICY; p++) {
         pith_engine *e = engine_make(policies[p], 64, 2, 48 + PAGE_LEN);

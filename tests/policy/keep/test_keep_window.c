@@ -514,7 +514,7 @@ TEST(entries_out_of_order_score_by_position)
     for (int32_t i = 0; i < 4; i++) {
         const float *row = &ring_queries[100 + i][0][0];
         for (int32_t h = 0; h < HEADS; h++)
-            kv_seq_aim(a.kv, 0, h, victims[i]);
+            kv_seq_set_victim(a.kv, 0, h, victims[i]);
         check(kv_seq_reserve(a.kv, 1, &err), &err);
         for (int32_t h = 0; h < HEADS; h++) {
             kv_seq_append(a.kv, 0, h, 64 + i, 1, row, WIDE, row, WIDE);

@@ -151,8 +151,8 @@ static void choose(struct world *w, int32_t layer)
 /* Where the next token goes. */
 static int32_t next_slot(const struct world *w, int32_t layer, int32_t head)
 {
-    int32_t aim = kv_lane_aim(w->kv, layer, head);
-    return aim >= 0 ? aim : kv_lane_len(w->kv, layer, head);
+    int32_t victim = kv_lane_victim(w->kv, layer, head);
+    return victim >= 0 ? victim : kv_lane_len(w->kv, layer, head);
 }
 
 static void reserve(struct world *w)
@@ -340,7 +340,7 @@ TEST(exact_losses_are_those_of_the_vectors)
     static const int32_t write[N_STEP] = {3, 4, 0, 4, 2, 4};
     for (int32_t t = 0; t < N_STEP; t++, w.n_token++) {
         if (t >= 2) /* as the file's victims, not ours */
-            kv_seq_aim(w.kv, 0, 0, write[t]);
+            kv_seq_set_victim(w.kv, 0, 0, write[t]);
         reserve(&w);
         append(&w, 0, 0, steps[t].k, steps[t].v);
         attend(&w, 0, 0, write[t], steps[t].q[0]);
@@ -434,8 +434,8 @@ TEST(normalising_lets_heads_of_any_scale_decide)
         w.n_token = 2;
         choose(&w, 0);
         /* alpha: 0.665, 0.090, 0.245 and 0, 1, 0. */
-        assert_int_equal(kv_lane_aim(w.kv, 0, 0), off ? 1 : 2);
-        assert_int_equal(kv_lane_aim(w.kv, 0, 1), off ? 1 : 2);
+        assert_int_equal(kv_lane_victim(w.kv, 0, 0), off ? 1 : 2);
+        assert_int_equal(kv_lane_victim(w.kv, 0, 1), off ? 1 : 2);
         world_free(&w);
     }
 }
@@ -569,13 +569,13 @@ static void random_step(struct world *w, uint64_t *rng, bool exact, int32_t lo, 
         choose(w, l);
         int32_t n = kv_lane_len(w->kv, l, 0), hi = w->n_token + 1 - window;
         for (int32_t h = 0; h < HEADS; h++) {
-            int32_t aim = kv_lane_aim(w->kv, l, h);
+            int32_t victim = kv_lane_victim(w->kv, l, h);
             if (n < B)
-                assert_int_equal(aim, -1);
+                assert_int_equal(victim, -1);
             else
-                expect_lowest(layer_wide ? together : score[h], pos[h], n, lo, hi, aim);
+                expect_lowest(layer_wide ? together : score[h], pos[h], n, lo, hi, victim);
             if (layer_wide)
-                assert_int_equal(aim, kv_lane_aim(w->kv, l, 0));
+                assert_int_equal(victim, kv_lane_victim(w->kv, l, 0));
         }
     }
     w->n_token++;
@@ -634,7 +634,7 @@ static int32_t step_in_order(struct world *w, const int32_t *order, int32_t slot
     for (int32_t i = 0; i < MANY_HEADS; i++)
         attend(w, 0, order[i], slot, q + order[i] * GROUP * D);
     choose(w, 0);
-    return kv_lane_aim(w->kv, 0, 0);
+    return kv_lane_victim(w->kv, 0, 0);
 }
 
 /* The sum has the same bits for any order of heads, and a pass that was given up leaves nothing. */

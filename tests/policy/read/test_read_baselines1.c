@@ -304,7 +304,7 @@ TEST(overwritten_entries_are_neighbours_by_position)
         kv_seq_append(w.kv, 0, 0, PLACE, 1, p.kc, dim, p.vc, dim);
         kv_seq_append(w.kv, 0, 0, PLACE + 1, p.n - 1 - PLACE, p.k + PLACE * dim, dim,
                       p.v + PLACE * dim, dim);
-        kv_seq_aim(w.kv, 0, 0, PLACE);
+        kv_seq_set_victim(w.kv, 0, 0, PLACE);
         kv_seq_append(w.kv, 0, 0, p.n, 1, p.k + (size_t)(p.n - 1) * dim, dim,
                       p.v + (size_t)(p.n - 1) * dim, dim);
         kv_seq_append(w.kv, 0, 0, p.n + 1, p.chunk, p.kc, dim, p.vc, dim);

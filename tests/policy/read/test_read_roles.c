@@ -377,17 +377,17 @@ TEST(only_the_chunk_that_overwrote_is_read_whole)
 {
     struct world *w = world_open(&own, "budget=24,chunk=16,gate=1", 1);
     run(w, 0, 60, 0);
-    kv_seq_aim(w->kv, 1, 0, 20);
+    kv_seq_set_victim(w->kv, 1, 0, 20);
     run(w, 60, 100, 40);
     for (int32_t l = 0; l < w->n_layer; l++)
         for (int32_t pos0 = 60; pos0 < 100; pos0 += CHUNK)
             for (int32_t h = 0; h < w->n_head; h++) {
                 const struct call *c = &w->call[call_index(w, l, pos0, h)];
-                bool aimed = l == 1 && h == 0;
+                bool has_victim = l == 1 && h == 0;
                 int32_t own_n = (int32_t)pi_min(CHUNK, 100 - pos0);
-                assert_int_equal(c->n_slot, aimed && pos0 == 60 ? -1 : 24 + own_n);
+                assert_int_equal(c->n_slot, has_victim && pos0 == 60 ? -1 : 24 + own_n);
                 if (c->n_slot > 0) {
-                    assert_int_equal(c->slots[24], pos0 - aimed);
+                    assert_int_equal(c->slots[24], pos0 - has_victim);
                     assert_int_equal(kv_lane_pos(w->kv, l, h, c->slots[24]), pos0);
                 }
             }

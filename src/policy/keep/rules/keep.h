@@ -622,8 +622,8 @@ void keep_attended(const struct keep *keep, const struct keep_view *view, struct
                    int32_t item, int32_t thread);
 
 /* Once all KV heads of a layer have attended: chooses the entry that the next step overwrites in
-   each lane that holds its budget. It sets that as the lane's victim (kv_seq_aim). lanes_differ:
-   keep_lanes_agree does not hold. Different items at the same time. */
+   each lane that holds its budget. It sets that as the lane's victim (kv_seq_set_victim).
+   lanes_differ: keep_lanes_agree does not hold. Different items at the same time. */
 void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
                          int32_t layer, int32_t item, bool lanes_differ);
 

@@ -126,7 +126,7 @@ static inline int32_t keep_asked_heads(const struct keep *k)
 /* Entries of a lane that stay when the next one comes. */
 static inline int32_t keep_staying(const struct kv_seq *kv, int32_t layer, int32_t head)
 {
-    return kv_lane_len(kv, layer, head) - (kv_lane_aim(kv, layer, head) >= 0);
+    return kv_lane_len(kv, layer, head) - (kv_lane_victim(kv, layer, head) >= 0);
 }
 
 /* Sets of the lanes that are decided together, and which of them a lane belongs to. */

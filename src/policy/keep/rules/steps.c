@@ -2,8 +2,8 @@
  * steps.c - overwriting: a lane that holds its budget takes the token of a step in the place of an
  * entry. That is the entry that the last step's attention scored lowest. The policy's words say
  * what is noted of a pass's weights; where it has none it looks at rows. Scores of lanes that keep
- * the same positions are combined, and each lane's victim is set (kv_seq_aim). When a round comes
- * before is budget.c's; only kv/ changes the cache.
+ * the same positions are combined, and each lane's victim is set (kv_seq_set_victim). When a round
+ * comes before is budget.c's; only kv/ changes the cache.
  *
  * Invariant: what is chosen depends on the scores and positions of the layer's lanes alone. KV
  * heads are scored by several threads, and combined in their order. That is done at once, while the
@@ -367,7 +367,7 @@ static void choose_alone(const struct keep *k, struct kv_seq *kv, const struct k
         if (kv_lane_len(kv, layer, h) < budget)
             continue;
         int32_t slot = choose_of_lane(k, kv, view, layer, h, budget, row_of(k, item, h), pos);
-        kv_seq_aim(kv, layer, h, slot);
+        kv_seq_set_victim(kv, layer, h, slot);
     }
 }
 
@@ -395,7 +395,7 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
     }
     int32_t slot = choose_of_lane(k, kv, view, layer, 0, budget, score, pos);
     for (int32_t h = 0; h < k->model.g.n_head; h++)
-        kv_seq_aim(kv, layer, h, slot);
+        kv_seq_set_victim(kv, layer, h, slot);
 }
 
 /* Sorts positions and drops what is there twice, and those that cannot be overwritten; returns how
@@ -471,7 +471,7 @@ static void choose_uneven(const struct keep *k, struct kv_seq *kv, const struct 
         while (slot < n && u.pos[slot] != u.all[victim])
             slot++;
         if (slot < n)
-            kv_seq_aim(kv, layer, h, slot);
+            kv_seq_set_victim(kv, layer, h, slot);
     }
 }
 
@@ -494,7 +494,7 @@ int32_t keep_count_victims(const struct keep *k, const struct kv_seq *kv)
     int32_t n = 0;
     for (int32_t l = 0; keep_overwrites(k) && l < k->model.g.n_layer; l++)
         for (int32_t h = 0; h < k->model.g.n_head; h++)
-            n += kv_lane_aim(kv, l, h) >= 0;
+            n += kv_lane_victim(kv, l, h) >= 0;
     return n;
 }
 

@@ -1,5 +1,5 @@
 /*
- * test_kv_aim.c - overwriting an entry of a lane: the slot, the pages it takes, and truncating,
+ * test_kv_overwrite.c - overwriting an entry of a lane: the slot, the pages it takes, and truncating,
  * saving, loading and attending to such a lane.
  */
 #include "base/mem.h"
@@ -13,7 +13,7 @@
 enum { N_HEAD = 2, DIM = 32, MAX_LEN = 256, N_TOK = 30, GROUP = 2 };
 enum { ROWS = N_TOK * GROUP, STRIDE = MAX_LEN };
 
-/* ---- aims ---- */
+/* ---- victims ---- */
 
 static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
 {
@@ -32,25 +32,25 @@ static void assert_positions(const struct kv_seq *seq, const int32_t *want, int3
     }
 }
 
-static void aim_all(struct kv_seq *seq, int32_t slot)
+static void set_victims(struct kv_seq *seq, int32_t slot)
 {
     for (int h = 0; h < N_HEAD; h++)
-        kv_seq_aim(seq, 0, h, slot);
+        kv_seq_set_victim(seq, 0, h, slot);
 }
 
-TEST(the_next_token_takes_the_aimed_slot)
+TEST(the_next_token_takes_the_slot_of_the_victim)
 {
     struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
                             0, {0},    {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 4);
-    assert_int_equal(kv_lane_aim(seq, 0, 0), -1);
-    aim_all(seq, 3); /* the last may go without a fall */
+    assert_int_equal(kv_lane_victim(seq, 0, 0), -1);
+    set_victims(seq, 3); /* the last may go without a fall */
     assert_int_equal(kv_check_append(seq, 1, 4, 1), PITH_OK);
     assert_positions(seq, (int32_t[]){0, 1, 2, 4}, 4);
     assert_false(kv_lane_unordered(seq, 0, 0));
-    assert_int_equal(kv_lane_aim(seq, 0, 0), -1);
-    aim_all(seq, 1);
+    assert_int_equal(kv_lane_victim(seq, 0, 0), -1);
+    set_victims(seq, 1);
     float k[3][DIM] = {{0}}, v[3][DIM] = {{0}};
     assert_int_equal(kv_seq_reserve(seq, 3, NULL), PITH_OK);
     for (int h = 0; h < N_HEAD; h++)
@@ -58,16 +58,16 @@ TEST(the_next_token_takes_the_aimed_slot)
     assert_positions(seq, (int32_t[]){0, 5, 2, 4, 6, 7}, 6);
     assert_true(kv_lane_unordered(seq, 0, 0));
     assert_int_equal(kv_lane_last(seq, 0, 1), 7);
-    aim_all(seq, 2);
-    aim_all(seq, -1);
+    set_victims(seq, 2);
+    set_victims(seq, -1);
     assert_int_equal(kv_check_append(seq, 1, 8, 1), PITH_OK);
     assert_positions(seq, (int32_t[]){0, 5, 2, 4, 6, 7, 8}, 7);
-    aim_all(seq, 0);
+    set_victims(seq, 0);
     kv_seq_truncate(seq, 9); /* drops nothing */
-    assert_int_equal(kv_lane_aim(seq, 0, 0), 0);
+    assert_int_equal(kv_lane_victim(seq, 0, 0), 0);
     kv_seq_truncate(seq, 5); /* what fell is gone */
     assert_positions(seq, (int32_t[]){0, 2, 4}, 3);
-    assert_int_equal(kv_lane_aim(seq, 0, 0), -1);
+    assert_int_equal(kv_lane_victim(seq, 0, 0), -1);
     assert_false(kv_lane_unordered(seq, 0, 0));
     kv_seq_free(seq);
     kv_cache_free(cache);
@@ -75,28 +75,28 @@ TEST(the_next_token_takes_the_aimed_slot)
 
 /* An overwriting lane whose pages are full takes no page for the next token. A shared one takes a
    copy of the page it overwrites, and the other holder's entries stay the same. */
-TEST(an_aimed_lane_takes_no_page_and_copies_a_shared_one)
+TEST(a_lane_with_a_victim_takes_no_page_and_copies_a_shared_one)
 {
     struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
                             0, {0},    {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 10);
     struct kv_seq *seq = filled(cache, 64), *fork;
     assert_int_equal(kv_check_free(cache), 2);
-    aim_all(seq, 20);
+    set_victims(seq, 20);
     assert_int_equal(kv_check_append(seq, 2, 64, 1), PITH_OK);
     assert_int_equal(kv_check_free(cache), 2);
-    aim_all(seq, 40);
+    set_victims(seq, 40);
     assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
-    assert_int_equal(kv_lane_aim(fork, 0, 1), 40);
+    assert_int_equal(kv_lane_victim(fork, 0, 1), 40);
     assert_int_equal(kv_check_append(fork, 3, 65, 1), PITH_OK);
     assert_int_equal(kv_check_free(cache), 0);
     assert_int_equal(kv_lane_pos(fork, 0, 0, 40), 65);
     assert_int_equal(kv_lane_pos(seq, 0, 0, 40), 40);
-    assert_int_equal(kv_lane_aim(seq, 0, 0), 40);
+    assert_int_equal(kv_lane_victim(seq, 0, 0), 40);
     uint64_t digest = kv_check_digest(cache);
-    aim_all(fork, 0);
+    set_victims(fork, 0);
     assert_int_equal(kv_check_append(fork, 3, 66, 1), PITH_KV_FULL);
-    aim_all(fork, -1);
+    set_victims(fork, -1);
     assert_true(kv_check_digest(cache) == digest);
     kv_seq_free(fork);
     kv_seq_free(seq);
@@ -110,7 +110,7 @@ TEST(truncates_without_taking_pages)
                             0, {0},    {0}, NULL, 0,  0,           0,           NULL};
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_HEAD);
     struct kv_seq *seq = filled(cache, 32), *fork;
-    aim_all(seq, 3);
+    set_victims(seq, 3);
     assert_int_equal(kv_check_append(seq, 2, 32, 1), PITH_OK);
     assert_int_equal(kv_seq_fork(seq, &fork, NULL), PITH_OK);
     assert_int_equal(kv_seq_truncate_copies(fork, 32), N_HEAD * (int64_t)kv_page_bytes(&g));
@@ -167,7 +167,7 @@ TEST(a_file_says_where_positions_fall)
     struct pi_file file = {0};
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-marks-%d", (int)getpid());
-    kv_seq_aim(seq, 0, 0, 5);
+    kv_seq_set_victim(seq, 0, 0, 5);
     assert_int_equal(kv_check_append(seq, 1, 20, 1), PITH_OK);
     assert_int_equal(kv_seq_save(seq, "x", 1, path, NULL), PITH_OK);
     assert_int_equal(pi_file_map(path, &file, NULL), PITH_OK);
@@ -250,7 +250,7 @@ static void check_overwritten(const struct kv_geometry *g, int32_t budget, uint6
     struct kv_seq *seq = filled(cache, budget), *sorted = filled(cache, 0);
     int32_t pos[MAX_LEN], at[MAX_LEN], next = budget;
     for (; next < 3 * budget; next++) {
-        aim_all(seq, (int32_t)rng_below(rng, (uint64_t)budget));
+        set_victims(seq, (int32_t)rng_below(rng, (uint64_t)budget));
         assert_int_equal(kv_check_append(seq, 1, next, 1), PITH_OK);
     }
     assert_true(kv_lane_unordered(seq, 0, 0));
