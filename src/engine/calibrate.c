@@ -195,13 +195,21 @@ static pith_status read_all(struct run *r, pith_error *err)
 
 /* ---- the result ---- */
 
+pith_status pi_engine_name_stats(const struct pith_engine *e, const char *text,
+                                 struct pith_stats *s, pith_error *err)
+{
+    const char *model = pi_model_name(e->model);
+    text = text != NULL ? text : "";
+    s->model = policy_name(model, (size_t)pi_min((int64_t)strlen(model), STATS_MAX_TEXT));
+    s->text = policy_name(text, strlen(text));
+    if (s->model == NULL || s->text == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the names of model and text");
+    return PITH_OK;
+}
+
 static pith_status set_names(const struct run *r, struct pith_stats *s, pith_error *err)
 {
     const pith_calibrate_params *p = r->params;
-    const char *text = p->text != NULL ? p->text : "";
-    const char *model = r->engine->model->name;
-    s->model = policy_name(model, (size_t)pi_min((int64_t)strlen(model), STATS_MAX_TEXT));
-    s->text = policy_name(text, strlen(text));
     s->select = p->select;
     s->n_token = r->n_done;
     if (p->select == PITH_SELECT_RANGES) {
@@ -210,9 +218,9 @@ static pith_status set_names(const struct run *r, struct pith_stats *s, pith_err
             memcpy(s->range, p->ranges, (size_t)p->n_range * sizeof(*s->range));
         s->n_range = s->range != NULL ? p->n_range : 0;
     }
-    if (s->model == NULL || s->text == NULL || (p->select == PITH_SELECT_RANGES && !s->range))
+    if (p->select == PITH_SELECT_RANGES && s->range == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the names of model and text");
-    return PITH_OK;
+    return pi_engine_name_stats(r->engine, p->text, s, err);
 }
 
 /* Calibrates with what check_params accepted. */

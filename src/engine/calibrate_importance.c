@@ -313,15 +313,9 @@ static pith_status describe(const struct run *r, struct stats_importance *m, pit
 
 static pith_status set_names(const struct run *r, pith_error *err)
 {
-    const char *text = r->params->text != NULL ? r->params->text : "";
-    const char *model = r->engine->model->name;
-    r->stats->model = policy_name(model, (size_t)pi_min((int64_t)strlen(model), STATS_MAX_TEXT));
-    r->stats->text = policy_name(text, strlen(text));
     r->stats->select = PITH_SELECT_ALL;
     r->stats->n_token = r->first[r->params->n_text];
-    if (r->stats->model == NULL || r->stats->text == NULL)
-        return pi_fail(err, PITH_NOMEM, "no memory for the names of model and text");
-    return PITH_OK;
+    return pi_engine_name_stats(r->engine, r->params->text, r->stats, err);
 }
 
 static pith_status make_importance(struct run *r, pith_error *err)
@@ -347,14 +341,7 @@ static pith_status make_importance(struct run *r, pith_error *err)
 static pith_status open_scores(struct run *r, pith_error *err)
 {
     const pith_importance_params *p = r->params;
-    const struct policy_model model = {
-        .g = r->engine->lanes,
-        .n_group = r->engine->model->hp.n_head / r->engine->model->hp.n_head_kv,
-        .scale = r->engine->model->hp.attn_scale,
-        .rope = pi_model_rope(r->engine->model),
-        .lane_rope = r->engine->model->kv_rope,
-        .model = r->engine->model,
-    };
+    const struct policy_model model = pi_engine_policy_model(r->engine);
     if (p->path != NULL && p->n_keep > 0)
         PI_TRY(pith_stats_save(r->stats, p->path, err));
     for (int32_t s = 0; s < p->n_keep; s++) {

@@ -151,10 +151,9 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
     return PITH_OK;
 }
 
-static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,
-                              const pith_engine_params *params, pith_error *err)
+struct policy_model pi_engine_policy_model(const struct pith_engine *e)
 {
-    struct policy_model model = {
+    return (struct policy_model){
         .g = e->lanes,
         .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
         .scale = e->model->hp.attn_scale,
@@ -162,6 +161,12 @@ static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,
         .lane_rope = e->model->kv_rope,
         .model = e->model,
     };
+}
+
+static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,
+                              const pith_engine_params *params, pith_error *err)
+{
+    struct policy_model model = pi_engine_policy_model(e);
     e->policies = plan->policies;
     e->traits = engine_traits_compute(&e->policies);
     PI_TRY(pi_verbs_open(e, params, &model, err));

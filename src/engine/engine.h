@@ -100,4 +100,13 @@ int32_t pi_seq_first_gap(const struct pith_seq *seq);
    when it left. */
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n);
 
+/* The model as policies see it; stats are not set. */
+struct policy_model pi_engine_policy_model(const struct pith_engine *e);
+
+/* ---- calibrate.c ---- */
+
+/* Sets the names of the model and of a text (NULL: "") in statistics. NOMEM. */
+pith_status pi_engine_name_stats(const struct pith_engine *e, const char *text,
+                                 struct pith_stats *s, pith_error *err);
+
 #endif
