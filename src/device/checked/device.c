@@ -4,9 +4,17 @@
  * loops whose order is free from their ends. So a test fails if code takes an address for a
  * pointer, changes memory that the device still reads, or looks at results too early.
  */
+#include <stdio.h>
+
 #include "device/checked/checked.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
+
+static void describe(struct pi_device *d, struct pi_device_report *out)
+{
+    (void)d;
+    snprintf(out->text, sizeof(out->text), "memory that the host cannot see, for tests");
+}
 
 /* ---- memory ---- */
 
@@ -194,6 +202,7 @@ static void clear_page(const struct kv_cache *cache, const struct kv_class *kind
 struct pi_device pi_device_checked = {
     .name = "checked",
     .in_host = false,
+    .describe = describe,
     .alloc = checked_alloc,
     .free = checked_free,
     .map = checked_alloc,
