@@ -428,8 +428,8 @@ static void print_json(const struct bench *b)
             "threads", (int)m->n_thread, "type_k", o->type_k, "type_v", o->type_v, "keep", keep,
             "read", read, "recall", recall, "share", share, "chunk", (int)o->chunk,
             "peak_rss_bytes", (json_int_t)b->peak_rss, "kv_peak_bytes", (json_int_t)b->kv_peak,
-            "weights_mapped", b->s.info.weights_mapped, "device", pith_engine_device(b->s.engine), "device_used_bytes",
-            (json_int_t)device_bytes(b), "machine", machine, "rows", rows),
+            "weights_mapped", b->s.info.weights_mapped, "device", pith_engine_device(b->s.engine),
+            "device_used_bytes", (json_int_t)device_bytes(b), "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 

@@ -158,7 +158,7 @@ static int64_t part_of(const pith_memory_stats *m, const struct part *part)
     return bytes;
 }
 
-/* What the process has taken of each device. */
+/* Bytes that the process has taken of each device. */
 static json_t *devices_json(void)
 {
     pith_device_info d;

@@ -160,15 +160,15 @@ static void collect(struct server *s, struct numbers *n)
         n->usage = (double)n->kv.used_bytes / (double)n->kv.reserved_bytes;
 }
 
-/* What the process has taken of each device. */
+/* Bytes that the process has taken of each device. */
 static bool add_devices(struct serve_bytes *text)
 {
     static const char name[] = "pith_device_used_bytes";
     pith_device_info d;
     char line[LINE_BYTES];
     int len = snprintf(line, sizeof(line),
-                       "# HELP %s Weights, pages as reserved, and buffers.\n# TYPE %s gauge\n", name,
-                       name);
+                       "# HELP %s Weights, pages as reserved, and buffers.\n# TYPE %s gauge\n",
+                       name, name);
     bool ok = serve_bytes_add(text, line, (size_t)len);
     for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++) {
         len = snprintf(line, sizeof(line), "%s{device=\"%s\"} %lld\n", name, d.name,

@@ -111,7 +111,7 @@ int32_t pi_processors(void)
 
 /* ---- the machine ---- */
 
-/* What stands behind a name and its colon in a file of the system; false: nothing does. */
+/* The text behind a name and its colon in a file of the system; false: there is none. */
 static bool read_value(const char *path, const char *name, char *out, size_t cap)
 {
     FILE *f = fopen(path, "re");

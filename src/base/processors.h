@@ -13,7 +13,7 @@ int32_t pi_processors(void);
    their file system is mounted, self the list of the groups of a process. */
 int32_t pi_processors_of_groups(const char *root, const char *self);
 
-/* What the system calls its processors, cut off at cap; else "this machine's processor". */
+/* The system's name of its processors, cut off at cap; else "this machine's processor". */
 void pi_processor_name(char *out, size_t cap);
 /* Bytes of the machine's memory, and those that it could give now without swapping; -1: the system
    does not say. */

@@ -60,8 +60,8 @@ static void list_names(char *out, size_t cap)
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < PI_LEN(devices) && used < cap; i++)
-        used += (size_t)snprintf(out + used, cap - used, "%s%s", i > 0 ? ", " : "",
-                                 devices[i]->name);
+        used +=
+            (size_t)snprintf(out + used, cap - used, "%s%s", i > 0 ? ", " : "", devices[i]->name);
 }
 
 pith_status pith_device_find(const char *name, pith_device_info *out, pith_error *err)

@@ -70,8 +70,7 @@ TEST(reports_count_what_was_taken)
     s = command(NULL, RUN, "--json", NULL);
     expect_status(&s, 0);
     json_t *root = json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
-    json_int_t used =
-        json_integer_value(json_object_get(json_object_get(root, "devices"), "cpu"));
+    json_int_t used = json_integer_value(json_object_get(json_object_get(root, "devices"), "cpu"));
     json_int_t weights = json_integer_value(json_object_get(root, "weight_bytes"));
     json_int_t pages = json_integer_value(json_object_get(root, "kv_reserved_bytes"));
     assert_true(weights > 0 && pages > 0);

@@ -123,7 +123,7 @@ static json_t *parts_json(const pith_memory_stats *m, int64_t draft_model)
     return out;
 }
 
-/* What the process has taken of each device. */
+/* Bytes that the process has taken of each device. */
 static json_t *devices_json(void)
 {
     pith_device_info d;
