@@ -21,7 +21,6 @@ TEST(lists_devices_with_their_memory)
     assert_int_equal(strncmp(s.out, "cpu ", 4), 0);
     expect_word(s.out, " of memory");
     expect_word(s.out, " free");
-    said_free(&s);
     s = command(NULL, "devices", "--json", NULL);
     expect_status(&s, 0);
     json_t *root = json_loads(s.out, 0, NULL), *cpu = json_array_get(root, 0);
@@ -31,7 +30,6 @@ TEST(lists_devices_with_their_memory)
     json_int_t unused = json_integer_value(json_object_get(cpu, "free_bytes"));
     assert_true(unused > 0 && unused <= total);
     json_decref(root);
-    said_free(&s);
 }
 
 /* llama.cpp's "none" is the processor. */
@@ -44,9 +42,7 @@ TEST(names_of_the_list_run_and_give_the_same)
         struct said s = command(NULL, RUN, "-dev", names[i], NULL);
         expect_status(&s, 0);
         assert_string_equal(s.out, want.out);
-        said_free(&s);
     }
-    said_free(&want);
 }
 
 TEST(other_names_are_refused_in_one_sentence)
@@ -54,11 +50,9 @@ TEST(other_names_are_refused_in_one_sentence)
     struct said s = command(NULL, RUN, "--device", "cuda:7", NULL);
     expect_status(&s, 2);
     expect_word(s.err, "--device: \"cuda:7\" is no device; there are auto, cpu");
-    said_free(&s);
     s = command(NULL, "tokenize", "-m", MODEL, "--device", "x", "-p", "a", NULL);
     expect_status(&s, 2);
     expect_word(s.err, "--device: \"x\"");
-    said_free(&s);
 }
 
 TEST(reports_count_what_was_taken)
@@ -66,7 +60,6 @@ TEST(reports_count_what_was_taken)
     struct said s = command(NULL, RUN, NULL);
     expect_status(&s, 0);
     expect_word(s.err, "devices  cpu ");
-    said_free(&s);
     s = command(NULL, RUN, "--json", NULL);
     expect_status(&s, 0);
     json_t *root = json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
@@ -76,5 +69,4 @@ TEST(reports_count_what_was_taken)
     assert_true(weights > 0 && pages > 0);
     assert_true(used > weights + pages * 9 / 10);
     json_decref(root);
-    said_free(&s);
 }

@@ -190,11 +190,8 @@ TEST(engines_of_a_model_share_its_weights)
 {
     struct pi_device *d = &pi_device_checked, *was = pi_device_register(d);
     int64_t before = atomic_load(&d->bytes);
-    pith_model *model, *other;
     pith_model_info info;
-    pith_error err;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
-    check(pith_model_load(MODEL, NULL, &other, &err), &err);
+    pith_model *model = model_at(MODEL), *other = model_at(MODEL);
     pith_model_get_info(model, &info);
     pith_engine *a = engine_on(d, model);
     int64_t one = atomic_load(&d->bytes) - before;
@@ -222,7 +219,6 @@ TEST(engines_of_a_model_share_its_weights)
 static int64_t used_of(const char *name)
 {
     pith_device_info info;
-    pith_error err;
     check(pith_device_find(name, &info, &err), &err);
     return info.used_bytes;
 }
@@ -236,9 +232,7 @@ static int64_t taken(void)
 TEST(the_processors_account_is_what_the_process_takes)
 {
     int64_t used = used_of("cpu"), all = taken();
-    pith_model *model;
-    pith_error err;
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     assert_int_equal(used_of("cpu") - used, taken() - all); /* weights */
     pith_engine *e = engine_on(&pi_device_cpu, model);
     pith_seq *seq = seq_make(e);
@@ -257,8 +251,6 @@ TEST(names_mean_devices)
     pith_device_info info, first;
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_model *model;
-    pith_error err;
     assert_true(pith_device_count() >= 1);
     assert_int_equal(pith_device_get(0, &first), PITH_OK);
     assert_true(first.description[0] != '\0');
@@ -269,7 +261,7 @@ TEST(names_mean_devices)
         check(pith_device_find(firsts[i], &info, &err), &err);
         assert_string_equal(info.name, first.name);
     }
-    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model *model = model_at(MODEL);
     pith_engine_params_default(&params);
     params.device = "checked"; /* a device of tests, which no list has */
     assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
