@@ -64,6 +64,7 @@ static int run(void *options)
 const struct command command_devices = {
     .name = "devices",
     .summary = "list the devices that --device takes, and their memory",
+    .synopsis = "[--json]",
     .groups = groups,
     .options_size = sizeof(struct options),
     .run = run,
