@@ -7,7 +7,7 @@
 
 static struct pi_device *const devices[] = {&pi_device_cpu};
 
-static struct pi_device *of_tests; /* set before anybody asks */
+static struct pi_device *of_tests; /* set before the first call of others */
 
 struct pi_device *pi_device_find(const char *name)
 {

@@ -403,7 +403,7 @@ enum kv_side { KV_SIDE_K, KV_SIDE_V };
    lie entry by entry in every page. Both leave a place for positions, after the stored entries. */
 enum kv_page_form { KV_PAGE_AS_IT_IS, KV_PAGE_SAVED };
 
-/* What people want to know of a device. */
+/* A device as people see it in lists. */
 struct pi_device_report {
     char text[128]; /* one line: what it is */
     int64_t total;  /* bytes of its memory; -1: not known, as the next */

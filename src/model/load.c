@@ -426,7 +426,7 @@ static pith_status load_matrices(const struct pi_plan *plan, struct pith_model *
     return pack_into_memory(plan, model, params, beside, err);
 }
 
-/* What of the weights is in memory, in the processor's account. A file's mapping is the system's. */
+/* Counts the weights in memory in the processor's account. A file's mapping is the system's. */
 static void count(struct pith_model *model)
 {
     model->counted = (int64_t)pi_mem_size(model->vectors);

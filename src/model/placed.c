@@ -1,6 +1,6 @@
 /*
  * placed.c - packs a model's weights for devices, and knows who uses them. Invariant: a device is in
- * a model's list once, as long as somebody uses the weights there.
+ * a model's list once, as long as an engine uses the weights there.
  */
 #include "model/placed.h"
 

@@ -37,7 +37,7 @@ struct pi_placed {
     struct pi_at vectors;          /* all of the model's, where they are there */
 };
 
-/* A list of a model's placed weights, and its lock. NOMEM. Nobody uses any when it is freed; NULL is
+/* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is
    ignored. */
 pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
 void pi_placed_list_free(struct pi_placed_list *list);

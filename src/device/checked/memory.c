@@ -97,7 +97,7 @@ void checked_leave(enum checked_what what)
 
 /* ---- a part of a block ---- */
 
-/* Memory opens in units of so many bytes. */
+/* The unit in which memory opens. */
 #if defined(POISONS)
 #define UNIT 64
 #else
