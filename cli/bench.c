@@ -329,9 +329,18 @@ static void print_weights(const struct bench *b)
     putchar('\n');
 }
 
+/* Weights, pages as reserved, and buffers. */
+static int64_t device_bytes(const struct bench *b)
+{
+    pith_device_info d;
+    pith_error err;
+    cli_check(pith_device_find(pith_engine_device(b->s.engine), &d, &err), &err);
+    return d.used_bytes;
+}
+
 static void print_table(const struct bench *b)
 {
-    char weights[32], rss[32], kv[32];
+    char weights[32], rss[32], kv[32], device[32];
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
     printf("%s, %s, %s of weights, loaded in %.2f s\n",
@@ -351,8 +360,9 @@ static void print_table(const struct bench *b)
     if (o->share != NULL)
         printf("share: %s\n", o->share);
     print_weights(b);
-    printf("memory: peak %s, of it KV %s\n\n", cli_bytes(b->peak_rss, rss),
-           cli_bytes(b->kv_peak, kv));
+    printf("memory: peak %s, of it KV %s; %s on %s\n\n", cli_bytes(b->peak_rss, rss),
+           cli_bytes(b->kv_peak, kv), cli_bytes(device_bytes(b), device),
+           pith_engine_device(b->s.engine));
     printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
            "best", "bound", "of bound");
     for (int32_t i = 0; i < b->n_row; i++) {
@@ -411,14 +421,15 @@ static void print_json(const struct bench *b)
     cli_json_print(
         json_pack(
             "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, "
-            "s:b, s:o, s:o}",
+            "s:b, s:s, s:I, s:o, s:o}",
             "version", pith_version(), "model", cli_json_text(path, strlen(path)), "type",
             b->s.info.file_type, "n_param", (json_int_t)b->s.info.n_param, "weight_bytes",
             (json_int_t)b->s.info.weight_bytes, "load_s", b->s.load_s, "level", pith_cpu_level(),
             "threads", (int)m->n_thread, "type_k", o->type_k, "type_v", o->type_v, "keep", keep,
             "read", read, "recall", recall, "share", share, "chunk", (int)o->chunk,
             "peak_rss_bytes", (json_int_t)b->peak_rss, "kv_peak_bytes", (json_int_t)b->kv_peak,
-            "weights_mapped", b->s.info.weights_mapped, "machine", machine, "rows", rows),
+            "weights_mapped", b->s.info.weights_mapped, "device", pith_engine_device(b->s.engine),
+            "device_used_bytes", (json_int_t)device_bytes(b), "machine", machine, "rows", rows),
         JSON_INDENT(1) | JSON_REAL_PRECISION(9));
 }
 

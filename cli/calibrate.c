@@ -255,7 +255,7 @@ static void check_memory(const struct calibrate_options *o, const struct session
     pith_engine_params p = engine_params(&o->model, &o->memory);
     pith_error err;
     char kv_text[32], query_text[32], free_text[32];
-    int64_t kv, queries = 0, available = available_memory();
+    int64_t kv, queries = 0, available = available_memory(&o->model);
     cli_check(pith_kv_estimate(s->model, &p, o->memory.n_ctx, &kv, &err), &err);
     if (o->n_centre > 1)
         queries = (int64_t)s->info.n_layer_kv * s->info.n_head * s->info.head_dim_k * 4 *

@@ -39,6 +39,7 @@ extern const struct command command_eval;
 extern const struct command command_quantize;
 extern const struct command command_calibrate;
 extern const struct command command_policies;
+extern const struct command command_devices;
 extern const struct command command_completion;
 extern const struct command command_pull;
 extern const struct command command_models;

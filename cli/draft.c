@@ -67,7 +67,7 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_params load;
     pith_engine_params p;
     pith_model_info info;
-    int64_t bytes, most = available_memory() / 4;
+    int64_t bytes, most = available_memory(m) / 4;
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
     load.cache_weights = m->cache_weights;
@@ -79,6 +79,7 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_get_info(s->draft_model, &info);
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
+    p.device = s->params.device;
     p.chunk = s->params.chunk;
     p.kv_tokens = tokens_of(s, info.n_ctx_train);
     cli_check(pith_kv_estimate(s->draft_model, &p, p.kv_tokens, &bytes, &err), &err);

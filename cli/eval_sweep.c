@@ -76,6 +76,7 @@ static pith_status measure_sweep(const struct eval_setup *setup, const void *opt
         .path = o->path,
         .model = model->path,
         .n_thread = model->n_thread,
+        .device = session_device(model),
         .cache_weights = model->cache_weights,
         .out = o->out,
         .fresh = o->fresh,

@@ -415,7 +415,7 @@ static int run(void *options)
     const struct options *o = options;
     struct session s = {0};
     session_load(&s, &o->model, true);
-    int64_t memory = o->memory > 0 ? o->memory : available_memory();
+    int64_t memory = o->memory > 0 ? o->memory : available_memory(&o->model);
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
         json_t *out = json_shape(s.model, &plan);

@@ -45,7 +45,6 @@ const struct option llama_option_table[] = {
     VALUE("--split-mode", "-sm", ENV("SPLIT_MODE")),
     VALUE("--tensor-split", "-ts", ENV("TENSOR_SPLIT")),
     VALUE("--main-gpu", "-mg", ENV("MAIN_GPU")),
-    VALUE("--device", "-dev", ENV("DEVICE")),
     SWITCH("--fit", "-fit", ENV("FIT")),
     VALUE("--fit-target", "-fitt", ENV("FIT_TARGET")),
     VALUE("--fit-ctx", "-fitc", ENV("FIT_CTX")),

@@ -26,6 +26,7 @@ static const struct command *const commands[] = {
     &command_quantize,
     &command_calibrate,
     &command_policies,
+    &command_devices,
     &command_logits,
     &command_pull,
     &command_models,

@@ -363,7 +363,7 @@ static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
 static void size_memory(const struct session *s, struct serve_options *o)
 {
     pith_error err;
-    int64_t bytes, most = available_memory() / 2;
+    int64_t bytes, most = available_memory(&o->model) / 2;
     pith_engine_params params = engine_params(&o->model, &o->memory);
     if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
         return;

@@ -38,6 +38,9 @@ const struct option model_option_table[] = {
      .help = "its file of that repository", .env = "LLAMA_ARG_HF_FILE"},
     {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
      .help = "threads that compute", .unset = "-1", .env = "LLAMA_ARG_THREADS"},
+    {"--device", "-dev", "NAME", OPTION_TEXT, AT(device), .absent = "auto",
+     .help = "where it computes: a name of `pith devices`; auto takes the first",
+     .env = "LLAMA_ARG_DEVICE"},
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
      .absent = "the best there is", .help = "kernels to use"},
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
@@ -179,6 +182,19 @@ void sample_options_default(struct sample_options *o)
 
 /* ---- params ---- */
 
+/* llama.cpp's "none" is the processor. */
+const char *session_device(const struct model_options *m)
+{
+    return m->device != NULL && strcmp(m->device, "none") == 0 ? "cpu" : m->device;
+}
+
+static void check_device(const struct model_options *m)
+{
+    pith_error err;
+    if (pith_device_find(session_device(m), NULL, &err) != PITH_OK) /* "device: ..." */
+        cli_fail_usage("--%s", err.message);
+}
+
 /* "15043+1.5", "2-inf". */
 static bool parse_bias(const char *text, pith_logit_bias *out)
 {
@@ -255,11 +271,13 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
         cli_fail_usage("--%s", err.message);
     if (pith_policy_check(PITH_SHARE, o->share, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
+    check_device(m);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
                        (long long)o->kv_bytes);
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
+    p.device = session_device(m);
     p.memory_bytes = o->kv_bytes;
     p.kv_tokens = o->n_ctx;
     p.page_len = o->page_len != NULL ? atoi(o->page_len) : 0;
@@ -273,36 +291,25 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
     return p;
 }
 
-/* The number behind a name in a file of the system; -1: there is none. */
-static int64_t system_number(const char *path, const char *name)
+int64_t disk_bytes(void)
 {
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen("/proc/self/io", "r");
     long long value = -1;
     char line[128];
-    size_t len = strlen(name);
     while (file != NULL && value < 0 && fgets(line, sizeof(line), file) != NULL)
-        if (strncmp(line, name, len) == 0 && sscanf(line + len, "%lld", &value) != 1)
+        if (strncmp(line, "read_bytes:", 11) == 0 && sscanf(line + 11, "%lld", &value) != 1)
             break;
     if (file != NULL)
         fclose(file);
     return value;
 }
 
-int64_t disk_bytes(void)
+int64_t available_memory(const struct model_options *m)
 {
-    return system_number("/proc/self/io", "read_bytes:");
-}
-
-int64_t available_memory(void)
-{
-    int64_t kib = system_number("/proc/meminfo", "MemAvailable:");
-    if (kib > 0)
-        return kib * 1024;
-#ifdef _SC_AVPHYS_PAGES
-    return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
-#else
-    return 0;
-#endif
+    pith_device_info info;
+    pith_error err;
+    cli_check(pith_device_find(session_device(m), &info, &err), &err);
+    return info.free_bytes > 0 ? info.free_bytes : 0;
 }
 
 /* ---- session ---- */
@@ -324,6 +331,7 @@ static void print_warning(void *user, pith_log_level level, const char *line)
 void session_set_level(const struct model_options *o)
 {
     pith_error err;
+    check_device(o);
     if (o->cpu_level != NULL)
         cli_check(pith_cpu_level_set(o->cpu_level, &err), &err);
 }
@@ -378,7 +386,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
             n = INT32_MAX;
         cli_check(pith_kv_estimate(s->model, &p, n, &pages, &err), &err);
         cli_check(pith_memory_estimate(s->model, &p, n, &whole, &err), &err);
-        int64_t most = available_memory() / 2;
+        int64_t most = available_memory(m) / 2;
         s->kv_limited = most > 0 && whole > most;
         if (s->kv_limited)
             p.memory_bytes = most;

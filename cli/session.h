@@ -14,6 +14,7 @@ struct model_options {
     const char *hf;      /* "USER/REPO[:QUANT]" of a hub; NULL: not given */
     const char *hf_file; /* of it */
     int32_t n_thread;
+    const char *device;
     const char *cpu_level;
     const char *cache_weights; /* as pith_model_params */
 };
@@ -93,8 +94,10 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
    (usage) for a --keep, --read, --recall or --share that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
-/* Bytes of memory that the system could give now without swapping; 0 when it does not say. */
-int64_t available_memory(void);
+/* The device that an engine takes; NULL: auto. */
+const char *session_device(const struct model_options *m);
+/* Bytes of memory that the device of the options could give now; 0 when it does not say. */
+int64_t available_memory(const struct model_options *m);
 /* Bytes that this process has had read from disks so far; -1 when the system does not say. */
 int64_t disk_bytes(void);
 

@@ -158,15 +158,35 @@ static int64_t part_of(const pith_memory_stats *m, const struct part *part)
     return bytes;
 }
 
+/* Bytes that the process has taken of each device. */
+static json_t *devices_json(void)
+{
+    pith_device_info d;
+    json_t *o = json_object();
+    for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++)
+        json_object_set_new(o, d.name, json_integer(d.used_bytes));
+    return o;
+}
+
+static void print_devices(void)
+{
+    pith_device_info d;
+    char text[32];
+    const char *before = "devices  ";
+    for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++, before = ", ")
+        fprintf(stderr, "%s%s %s", before, d.name, cli_bytes(d.used_bytes, text));
+    fputs(" of weights, pages as reserved, and buffers\n", stderr);
+}
+
 static json_t *memory_json(const struct account *a)
 {
     const pith_memory_stats *m = &a->memory;
     json_t *list = json_object();
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         json_object_set_new(list, parts[i].name, json_integer(part_of(m, &parts[i])));
-    return json_pack("{s:I, s:I, s:I, s:o}", "memory_total_bytes", (json_int_t)m->total_bytes,
+    return json_pack("{s:I, s:I, s:I, s:o, s:o}", "memory_total_bytes", (json_int_t)m->total_bytes,
                      "memory_budget_bytes", (json_int_t)m->budget_bytes, "memory_file_bytes",
-                     (json_int_t)m->file_bytes, "memory_parts", list);
+                     (json_int_t)m->file_bytes, "memory_parts", list, "devices", devices_json());
 }
 
 static void print_memory(const struct session *s, const struct account *a)
@@ -366,6 +386,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
     print_memory(s, &a);
+    print_devices();
     print_keep(s, &a);
     print_read(s, &a.read);
     recall_report(s, r);

@@ -160,9 +160,11 @@ static pith_status prepare(struct sweep *s, pith_error *err)
     match_results(s);
     if (s->n_done == s->plan.n_cell)
         return PITH_OK;
-    for (int32_t i = 0; i < s->plan.n_policy; i++)
+    for (int32_t i = 0; i < s->plan.n_policy; i++) {
         if (s->plan.policies[i].engine.n_thread == 0)
             s->plan.policies[i].engine.n_thread = s->params->n_thread;
+        s->plan.policies[i].engine.device = s->params->device;
+    }
     pith_model_params load;
     pith_model_params_default(&load);
     load.n_thread = s->params->n_thread;

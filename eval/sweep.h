@@ -16,6 +16,7 @@ struct eval_sweep_params {
     const char *model;          /* instead of the file's; NULL: the file's */
     const char *out;            /* the results; NULL: what the file says, or its name with .jsonl */
     int32_t n_thread;           /* where the file does not say; 0: all processors */
+    const char *device;         /* likewise; NULL: the first */
     const char *cache_weights;  /* as pith_model_params */
     bool fresh;                 /* forget the results that are there */
     eval_note_fn *note;         /* may be NULL */

@@ -160,6 +160,24 @@ static void collect(struct server *s, struct numbers *n)
         n->usage = (double)n->kv.used_bytes / (double)n->kv.reserved_bytes;
 }
 
+/* Bytes that the process has taken of each device. */
+static bool add_devices(struct serve_bytes *text)
+{
+    static const char name[] = "pith_device_used_bytes";
+    pith_device_info d;
+    char line[LINE_BYTES];
+    int len = snprintf(line, sizeof(line),
+                       "# HELP %s Weights, pages as reserved, and buffers.\n# TYPE %s gauge\n",
+                       name, name);
+    bool ok = serve_bytes_add(text, line, (size_t)len);
+    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++) {
+        len = snprintf(line, sizeof(line), "%s{device=\"%s\"} %lld\n", name, d.name,
+                       (long long)d.used_bytes);
+        ok = serve_bytes_add(text, line, (size_t)len);
+    }
+    return ok;
+}
+
 void metrics_answer(struct exchange *ex)
 {
     struct numbers n;
@@ -174,7 +192,7 @@ void metrics_answer(struct exchange *ex)
                      m->name, m->kind == COUNTER ? "counter" : "gauge", m->name, value_of(m, &n));
         ok = serve_bytes_add(&text, line, (size_t)len);
     }
-    if (ok)
+    if (ok && add_devices(&text))
         exchange_text(ex, "text/plain; version=0.0.4", text.data, text.len);
     else
         exchange_abort(ex);

@@ -319,6 +319,29 @@ PITH_API pith_status pith_chat_render(const pith_model *model, const char *templ
                                       uint32_t flags, char *out, size_t cap, size_t *len,
                                       pith_error *err);
 
+/* ---- devices ------------------------------------------------------------------------------ */
+
+/* Where engines keep weights and pages, and where they compute. */
+typedef struct pith_device_info {
+    const char *name;      /* "cpu", as pith_engine_params.device takes it; constant */
+    char description[128]; /* one line for people */
+    int64_t total_bytes;   /* its memory; -1: not known */
+    int64_t free_bytes;    /* that it could give now; -1: not known */
+    int64_t used_bytes;    /* that this process has taken of it for models and engines: weights,
+                              pages as far as they are reserved, buffers of passes */
+    uint32_t reserved[8];
+} pith_device_info;
+
+/* Devices of this process, at least 1: this machine's processor is one. */
+PITH_API int32_t pith_device_count(void);
+
+/* Device i; the first is the one that "auto" means. NOT_FOUND past the last. */
+PITH_API pith_status pith_device_get(int32_t i, pith_device_info *out);
+
+/* The device that a name means, as an engine takes it; NULL and "auto": the first. out may be NULL.
+   INVALID: there is no such device. */
+PITH_API pith_status pith_device_find(const char *name, pith_device_info *out, pith_error *err);
+
 /* ---- engine ------------------------------------------------------------------------------- */
 
 /* Threads: the one that calls a function computes, and helpers of the library take part. All
@@ -365,7 +388,8 @@ typedef struct pith_engine_params {
                              their parts of it as one long conversation would fill them. 0
                              (default): kv_bytes or kv_tokens size the pages, the rest comes on top.
                              With one of these it is INVALID */
-    uint32_t reserved[2];
+    const char *device;   /* where it computes and has its pages: a name of pith_device_get; NULL
+                             (default) or "auto": the first */
 } pith_engine_params;
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
@@ -383,6 +407,9 @@ PITH_API void pith_engine_free(pith_engine *engine);
 
 /* The model that the engine was made over. */
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
+
+/* The name of its device; a constant string. */
+PITH_API const char *pith_engine_device(const pith_engine *engine);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params, for planning
    before anything is allocated. They count whole pages, and with a keep policy the most pages that

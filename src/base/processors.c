@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAX_PATH 4096
@@ -106,4 +107,45 @@ int32_t pi_processors(void)
 {
     int32_t n = pi_processors_of_groups("/sys/fs/cgroup", "/proc/self/cgroup");
     return (int32_t)pi_min(n, processors_of_mask());
+}
+
+/* ---- the machine ---- */
+
+/* The text behind a name and its colon in a file of the system; false: there is none. */
+static bool read_value(const char *path, const char *name, char *out, size_t cap)
+{
+    FILE *f = fopen(path, "re");
+    char line[256];
+    bool found = false;
+    while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL) {
+        char *colon = strchr(line, ':');
+        found = strncmp(line, name, strlen(name)) == 0 && colon != NULL;
+        if (found) {
+            colon += 1 + strspn(colon + 1, " \t");
+            colon[strcspn(colon, "\n")] = '\0';
+            snprintf(out, cap, "%s", colon);
+        }
+    }
+    if (f != NULL)
+        fclose(f);
+    return found;
+}
+
+void pi_processor_name(char *out, size_t cap)
+{
+    if (!read_value("/proc/cpuinfo", "model name", out, cap))
+        snprintf(out, cap, "this machine's processor");
+}
+
+static int64_t read_kib(const char *name)
+{
+    char text[64];
+    return read_value("/proc/meminfo", name, text, sizeof(text)) ? strtoll(text, NULL, 10) * 1024
+                                                                 : -1;
+}
+
+void pi_memory_size(int64_t *total, int64_t *unused)
+{
+    *total = read_kib("MemTotal:");
+    *unused = read_kib("MemAvailable:");
 }

@@ -1,4 +1,4 @@
-/* processors.h - how much of the machine this process may use. */
+/* processors.h - how much of the machine this process may use, and what the machine is. */
 #ifndef PI_PROCESSORS_H
 #define PI_PROCESSORS_H
 
@@ -12,5 +12,11 @@ int32_t pi_processors(void);
 /* The limit of control groups, rounded to whole processors; INT32_MAX: no limit. root is where
    their file system is mounted, self the list of the groups of a process. */
 int32_t pi_processors_of_groups(const char *root, const char *self);
+
+/* The system's name of its processors, cut off at cap; else "this machine's processor". */
+void pi_processor_name(char *out, size_t cap);
+/* Bytes of the machine's memory, and those that it could give now without swapping; -1: the system
+   does not say. */
+void pi_memory_size(int64_t *total, int64_t *unused);
 
 #endif

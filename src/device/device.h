@@ -403,10 +403,19 @@ enum kv_side { KV_SIDE_K, KV_SIDE_V };
    lie entry by entry in every page. Both leave a place for positions, after the stored entries. */
 enum kv_page_form { KV_PAGE_AS_IT_IS, KV_PAGE_SAVED };
 
+/* A device as people see it in lists. */
+struct pi_device_report {
+    char text[128]; /* one line: what it is */
+    int64_t total;  /* bytes of its memory; -1: not known, as the next */
+    int64_t unused; /* that it could give now */
+};
+
 struct pi_device {
-    const char *name;
+    const char *name;      /* as users give it: "cpu", "cuda:0" */
     bool in_host;          /* its addresses are pointers of this process that the host may use */
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
+
+    void (*describe)(struct pi_device *d, struct pi_device_report *out);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */
@@ -508,10 +517,7 @@ struct pi_device {
 /* This machine's processor. */
 extern struct pi_device pi_device_cpu;
 
-/* The devices of this process; "auto" is the first. */
-int32_t pi_device_count(void);
-struct pi_device *pi_device_at(int32_t i);
-/* By name; NULL and "auto": the first. NULL: there is no such device. */
+/* By name; NULL and "auto": the first of the list. NULL: there is no such device. */
 struct pi_device *pi_device_find(const char *name);
 
 /* ---- for tests ---- */

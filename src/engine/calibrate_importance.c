@@ -257,6 +257,7 @@ static pith_status score_all(struct run *r, int32_t s, pith_error *err)
     pith_status status = PITH_OK;
     pith_engine_params_default(&p);
     p.n_thread = r->engine->n_thread;
+    p.device = pith_engine_device(r->engine);
     p.chunk = r->engine->chunk;
     p.page_len = g->page_len;
     p.kv_bytes = 2 * (kv_bytes_for_tokens(g, r->longest) + kv_bytes_of_state(g));

@@ -104,6 +104,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(pi_check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(pi_check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
+    PI_TRY(pith_device_find(params->device, NULL, err));
     *out = (struct plan){
         .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
@@ -113,7 +114,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                      .page_len = params->page_len,
                      .window = model->kv_window,
                      .step_len = params->chunk,
-                     .state_bytes = pi_delta_state_bytes(&hp->delta)},
+                     .state_bytes = pi_delta_state_bytes(&hp->delta),
+                     .device = pi_device_find(params->device)},
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };
@@ -232,6 +234,12 @@ const pith_model *pith_engine_model(const pith_engine *e)
 {
     return e->model;
 }
+
+const char *pith_engine_device(const pith_engine *e)
+{
+    return kv_geometry_device(kv_cache_geometry(e->kv))->name;
+}
+
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);

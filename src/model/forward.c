@@ -55,7 +55,7 @@ static void embed(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
     const struct pi_embed_rows rows = {
-        .embd = pass->placed.embd,
+        .embd = pass->placed->embd,
         .file = m->embd_rows,
         .token = pass->ids.token,
         .pos = pass->ids.pos,
@@ -92,7 +92,7 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     embed(pass);
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->now.layer = &m->layer[l];
-        pass->now.w = &pass->placed.layer[l];
+        pass->now.w = &pass->placed->layer[l];
         for (int32_t i = 0; i < pass->now.layer->n_block; i++, n_done++) {
             if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, n_done, n_block))
                 return false;
@@ -140,7 +140,7 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    struct pi_weight w = pass->placed.output;
+    struct pi_weight w = pass->placed->output;
     const struct pi_cap_rows cap = {out, hp->logit_cap, hp->n_vocab};
     int64_t work_per_row = 16 * (int64_t)hp->n_vocab;
     if (pass->plan.n_logit > 0)
@@ -155,7 +155,7 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
-    const struct pi_int8 act = pi_pass_act(pass, &pass->placed.output);
+    const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
     pick(pass, rows, n, &act);
     struct pi_at to = pass->device->lend_out(pass->device, out, pass->rows.logits);
     make_logits(pass, n, to);
@@ -277,7 +277,7 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
     if (status == PITH_OK && (!alloc_rows(pass, &most) || !alloc_rooms(pass)))
         status = pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
     if (status == PITH_OK)
-        status = pi_placed_make(model, pass->device, &pass->placed, err);
+        status = pi_placed_take(model, pass->device, &pass->placed, err);
     if (status != PITH_OK) {
         pi_pass_free(pass);
         return status;
@@ -297,6 +297,7 @@ void pi_pass_free(struct pi_pass *pass)
                                    pass->rows.act.sum16, pass->rows.q_pre,     pass->rows.k_pre,
                                    pass->lanes.centre,   pass->rows.logits,    pass->rows.local_cs};
     void *const parts[] = {pass->ids.token_of, pass->ids.pos_of, pass->ids.row0, pass->delta.item};
+    d->close(pass->stream);
     for (size_t i = 0; i < PI_LEN(placed); i++)
         d->free(d, placed[i]);
     for (size_t i = 0; i < PI_LEN(parts); i++)
@@ -304,8 +305,7 @@ void pi_pass_free(struct pi_pass *pass)
     for (int i = 0; i < PI_N_ROOM; i++)
         pi_mem_free(pass->rows.room[i]);
     pi_pass_attention_free(pass);
-    pi_placed_free(&pass->placed);
-    d->close(pass->stream);
+    pi_placed_give(pass->placed);
     pi_mem_free(pass);
 }
 

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "model/load.h"
 #include "model/load_turned.h"
+#include "device/device.h"
 #include "model/weights_file.h"
 #include "tensor/dtype_table.h"
 
@@ -425,6 +426,15 @@ static pith_status load_matrices(const struct pi_plan *plan, struct pith_model *
     return pack_into_memory(plan, model, params, beside, err);
 }
 
+/* Counts the weights in memory in the processor's account. A file's mapping is the system's. */
+static void count(struct pith_model *model)
+{
+    model->counted = (int64_t)pi_mem_size(model->vectors);
+    if (model->weights_file.data == NULL)
+        model->counted += (int64_t)model->places_size;
+    atomic_fetch_add(&pi_device_cpu.bytes, model->counted);
+}
+
 static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, const char *path,
                                 const pith_model_params *params, struct pi_beside *beside,
                                 pith_error *err)
@@ -440,6 +450,7 @@ static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, 
         return pi_fail(err, PITH_NOMEM, "no memory for %zu vectors", (size_t)plan->n_vector);
     load_vectors(plan, model->vectors);
     PI_TRY(load_matrices(plan, model, path, params, beside, err));
+    count(model);
     if (model->output.data == NULL)
         model->output = model->embd; /* tied */
     plan_blocks(model);

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "model/load.h"
+#include "model/placed.h"
 #include "model/plan.h"
 #include "text/template/chat.h"
 #include "pith/inspect.h"
@@ -195,7 +196,9 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
         return pi_fail(err, PITH_NOMEM, "no memory for a model");
     m->arch = arch;
     m->n_ctx = params->n_ctx;
-    pith_status status = load_file(m, path, params, err);
+    pith_status status = pi_placed_list_create(&m->placed, err);
+    if (status == PITH_OK)
+        status = load_file(m, path, params, err);
     if (status != PITH_OK) {
         pith_model_free(m);
         return status;
@@ -215,7 +218,9 @@ void pith_model_free(pith_model *m)
 {
     if (m == NULL)
         return;
+    pi_placed_list_free(m->placed);
     pi_vocab_free(m->vocab);
+    atomic_fetch_sub(&pi_device_cpu.bytes, m->counted);
     pi_mem_free(m->vectors);
     if (m->weights_file.data != NULL)
         pi_file_unmap(&m->weights_file);

@@ -11,6 +11,8 @@
 #include "text/template/chat.h"
 #include "text/vocab/vocab.h"
 
+struct pi_placed_list;
+
 struct pith_model {
     struct pi_gguf_parts parts; /* stay mapped for the metadata and the rows of an embedding */
     struct pi_gguf gguf;
@@ -35,6 +37,8 @@ struct pith_model {
     size_t places_size;             /* the same including the gaps between them */
     size_t experts_at;              /* where the first of the matrices with slabs lies */
     float *vectors;                 /* every vector, owned */
+    int64_t counted;                /* bytes of both that the processor's account has */
+    struct pi_placed_list *placed;  /* the weights on devices (placed.h); owned */
     char *name;                     /* terminated copies for pith_model_info; owned */
     char *arch_name;
     const char *file_type;

@@ -163,7 +163,7 @@ struct pi_pass {
     const struct pith_model *model;
     struct pi_device *device;
     struct pi_stream *stream;
-    struct pi_placed placed; /* the model's weights on the device */
+    const struct pi_placed *placed; /* the model's weights on the device; a use of them */
     struct pi_pass_plan plan;
     struct pi_pass_now now;
     struct pi_pass_buffers rows;
@@ -225,7 +225,7 @@ struct pi_at pi_pass_take(const struct pi_pass *pass, struct pi_at *memory, size
 /* A vector of the model on the device. */
 static inline struct pi_at pi_pass_vector(const struct pi_pass *pass, const float *vector)
 {
-    return pi_placed_vector(&pass->placed, vector);
+    return pi_placed_vector(pass->placed, vector);
 }
 
 /* ---- fetch.c ---- */

@@ -1,8 +1,15 @@
 /*
- * placed.c - packs a model's weights for a device. Invariant: after a failure the present part can
- * be freed.
+ * placed.c - packs a model's weights for devices, and knows who uses them. Invariant: a device is in
+ * a model's list once, as long as an engine uses the weights there.
  */
 #include "model/placed.h"
+
+#include "base/lock.h"
+
+struct pi_placed_list {
+    struct pi_lock lock;
+    struct pi_placed *first;
+};
 
 /* False: no memory. A matrix that the model has not, or not packed, stays without data. */
 static bool place(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab,
@@ -71,29 +78,103 @@ static bool place_all(const struct pith_model *m, struct pi_placed *out)
     return ok;
 }
 
-pith_status pi_placed_make(const struct pith_model *model, struct pi_device *device,
-                           struct pi_placed *out, pith_error *err)
-{
-    *out = (struct pi_placed){.device = device, .model = model};
-    out->layer = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_layer, sizeof(*out->layer));
-    if (out->layer == NULL || !place_all(model, out))
-        return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the %s",
-                       model->hp.n_layer, device->name);
-    return PITH_OK;
-}
-
-void pi_placed_free(struct pi_placed *placed)
+/* At any stage. */
+static void unplace(struct pi_placed *placed)
 {
     struct pi_device *d = placed->device;
     for (int32_t l = 0; placed->layer != NULL && l < placed->model->hp.n_layer; l++)
         for (size_t i = 0; i < PI_LEN(entries); i++)
             d->unpack(d, weight_of(&placed->layer[l], &entries[i])->data);
-    if (d != NULL) {
-        if (placed->embd.data.at != placed->output.data.at)
-            d->unpack(d, placed->embd.data);
-        d->unpack(d, placed->output.data);
-        d->unpack(d, placed->vectors);
-    }
+    if (placed->embd.data.at != placed->output.data.at)
+        d->unpack(d, placed->embd.data);
+    d->unpack(d, placed->output.data);
+    d->unpack(d, placed->vectors);
     pi_mem_free(placed->layer);
-    *placed = (struct pi_placed){0};
+    pi_mem_free(placed);
+}
+
+static pith_status make(const struct pith_model *model, struct pi_device *device,
+                        struct pi_placed **out, pith_error *err)
+{
+    struct pi_placed *placed = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*placed));
+    if (placed != NULL) {
+        placed->device = device;
+        placed->model = model;
+        placed->layer =
+            pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_layer, sizeof(*placed->layer));
+    }
+    if (placed == NULL || placed->layer == NULL || !place_all(model, placed)) {
+        if (placed != NULL)
+            unplace(placed);
+        return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the device %s",
+                       model->hp.n_layer, device->name);
+    }
+    *out = placed;
+    return PITH_OK;
+}
+
+/* ---- the list ---- */
+
+pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err)
+{
+    struct pi_placed_list *list = pi_mem_alloc(PI_MEM_MODEL, sizeof(*list));
+    if (list == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a model");
+    pith_status status = pi_lock_init(&list->lock, err);
+    if (status != PITH_OK) {
+        pi_mem_free(list);
+        return status;
+    }
+    *out = list;
+    return PITH_OK;
+}
+
+void pi_placed_list_free(struct pi_placed_list *list)
+{
+    if (list == NULL)
+        return;
+    assert(list->first == NULL);
+    pi_lock_destroy(&list->lock);
+    pi_mem_free(list);
+}
+
+pith_status pi_placed_take(const struct pith_model *model, struct pi_device *device,
+                           const struct pi_placed **out, pith_error *err)
+{
+    struct pi_placed_list *list = model->placed;
+    pith_status status = PITH_OK;
+    pi_lock_take(&list->lock);
+    struct pi_placed *found = list->first;
+    while (found != NULL && found->device != device)
+        found = found->next;
+    if (found == NULL) {
+        status = make(model, device, &found, err);
+        if (status == PITH_OK) {
+            found->next = list->first;
+            list->first = found;
+        }
+    }
+    if (status == PITH_OK) {
+        found->n_user++;
+        *out = found;
+    }
+    pi_lock_give(&list->lock);
+    return status;
+}
+
+void pi_placed_give(const struct pi_placed *placed)
+{
+    if (placed == NULL)
+        return;
+    struct pi_placed_list *list = placed->model->placed;
+    struct pi_placed **at = &list->first;
+    pi_lock_take(&list->lock);
+    while (*at != placed)
+        at = &(*at)->next;
+    struct pi_placed *own = *at;
+    if (--own->n_user == 0) {
+        *at = own->next;
+        unplace(own);
+    }
+    pi_lock_give(&list->lock);
 }

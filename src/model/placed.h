@@ -1,5 +1,6 @@
 /*
- * placed.h - a model's weights on a device. On the processor they are the model's own.
+ * placed.h - a model's weights on devices, on each of them once: they belong to the model, and its
+ * engines share them. On the processor they are the model's own.
  */
 #ifndef PI_PLACED_H
 #define PI_PLACED_H
@@ -27,6 +28,8 @@ struct pi_placed_layer {
 };
 
 struct pi_placed {
+    struct pi_placed *next; /* of the model's, on another device */
+    int32_t n_user;         /* of the list's lock */
     struct pi_device *device;
     const struct pith_model *model;
     struct pi_placed_layer *layer; /* [n_layer] */
@@ -34,10 +37,16 @@ struct pi_placed {
     struct pi_at vectors;          /* all of the model's, where they are there */
 };
 
-/* After NOMEM the other function frees the present part. model is borrowed until then. */
-pith_status pi_placed_make(const struct pith_model *model, struct pi_device *device,
-                           struct pi_placed *out, pith_error *err);
-void pi_placed_free(struct pi_placed *placed);
+/* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is
+   ignored. */
+pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
+void pi_placed_list_free(struct pi_placed_list *list);
+
+/* The model's weights on a device: the first who takes them has them packed, and the last who gives
+   them back frees them. The model outlives that. Any thread may call; NULL is ignored. NOMEM. */
+pith_status pi_placed_take(const struct pith_model *model, struct pi_device *device,
+                           const struct pi_placed **out, pith_error *err);
+void pi_placed_give(const struct pi_placed *placed);
 
 /* A vector of the model there; none for NULL. */
 static inline struct pi_at pi_placed_vector(const struct pi_placed *placed, const float *vector)

@@ -28,7 +28,7 @@ TEST_GROUP(folder_make, folder_remove);
 
 static const char *const verbs[] = {"run",       "chat",     "demo",     "bench",
                                     "tokenize",  "info",     "quantize", "logits",
-                                    "calibrate", "policies", "batch"};
+                                    "calibrate", "policies", "batch",    "devices"};
 #define N_VERB (sizeof(verbs) / sizeof(verbs[0]))
 
 static json_t *parse(const char *text)

@@ -182,8 +182,8 @@ TEST(lines_for_llama_cpp_run_as_they_are)
          "without effect in Pith: --mirostat\n"},
         {{ON_MODEL, "-n", "6", "--xtc-probability", "0.0", "--typical", "1.00", "-sm", "none"},
          "without effect in Pith: --xtc-probability, --typical, -sm\n"},
-        {{ON_MODEL, "-n", "6", "-tb", "4", "--cache-type-k", "f16", "-dev", "none", "-np", "2"},
-         "without effect in Pith: -tb, -dev, -np\n"},
+        {{ON_MODEL, "-n", "6", "-tb", "4", "--cache-type-k", "f16", "-devd", "none", "-np", "2"},
+         "without effect in Pith: -tb, -devd, -np\n"},
         {{ON_MODEL, "-n", "6", "--temperature", "0", "--no-escape", "--perf"},
          "without effect in Pith: --perf\n"},
     };

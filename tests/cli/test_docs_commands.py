@@ -37,7 +37,7 @@ SMALL = {
     "batch": ["-n", "4", "-t", "1"],
     "demo": ["-t", "1"],
     "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
-    "tokenize": [], "info": [], "quantize": [], "policies": [], "help": [], "completion": [],
+    "tokenize": [], "info": [], "quantize": [], "policies": [], "devices": [], "help": [], "completion": [],
     "logits": ["-t", "1"], "--version": [],
     "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
     "calibrate loki": ["-t", "1"], "calibrate share": ["-t", "1"], "calibrate inspect": ["-t", "1"],

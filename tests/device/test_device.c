@@ -141,8 +141,9 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model)
     params.type_k = "q8_0";
     params.type_v = "turbo3";
     params.keep = "h2o:budget=64,slack=16";
-    pi_device_register(d);
+    params.device = d->name;
     check(pith_engine_create(model, &params, &e, &err), &err);
+    assert_string_equal(pith_engine_device(e), d->name);
     return e;
 }
 
@@ -151,7 +152,7 @@ TEST(engines_agree)
 {
     char path[N_DEVICE][64];
     uint64_t hash[N_DEVICE][2];
-    struct pi_device *was = pi_device_register(NULL);
+    struct pi_device *was = pi_device_register(&pi_device_checked);
     pith_model_info info;
     int64_t before = atomic_load(&pi_device_checked.bytes);
     pith_model *model = model_at(MODEL);
@@ -182,6 +183,93 @@ TEST(engines_agree)
         unlink(path[i]);
     pi_device_register(was);
     pith_model_free(model);
+}
+
+/* A device has the weights of a model once, until the last of its engines goes. */
+TEST(engines_of_a_model_share_its_weights)
+{
+    struct pi_device *d = &pi_device_checked, *was = pi_device_register(d);
+    int64_t before = atomic_load(&d->bytes);
+    pith_model_info info;
+    pith_model *model = model_at(MODEL), *other = model_at(MODEL);
+    pith_model_get_info(model, &info);
+    pith_engine *a = engine_on(d, model);
+    int64_t one = atomic_load(&d->bytes) - before;
+    pith_engine *b = engine_on(d, model);
+    int64_t two = atomic_load(&d->bytes) - before;
+    assert_true(one > info.weight_bytes);
+    assert_true(two - one <= one - info.weight_bytes); /* all but the weights */
+    pith_engine *c = engine_on(d, other);
+    assert_int_equal(atomic_load(&d->bytes) - before, two + one); /* another model's are its own */
+    pith_engine_free(c);
+    pith_engine_free(a);
+    pith_seq *seq = seq_make(b); /* b still has them */
+    read_text(seq, 20);
+    assert_non_null(pith_seq_logits(seq));
+    pith_seq_free(seq);
+    pith_engine_free(b);
+    assert_int_equal(atomic_load(&d->bytes), before);
+    pith_model_free(model);
+    pith_model_free(other);
+    pi_device_register(was);
+}
+
+/* ---- the list ---- */
+
+static int64_t used_of(const char *name)
+{
+    pith_device_info info;
+    check(pith_device_find(name, &info, &err), &err);
+    return info.used_bytes;
+}
+
+/* Weights, pages and buffers of the process. Positions are among them, and buffers in which policies
+   work. */
+static int64_t taken(void)
+{
+    return pi_mem_used(PI_MEM_WEIGHTS) + pi_mem_used(PI_MEM_KV) + pi_mem_used(PI_MEM_SCRATCH);
+}
+
+TEST(the_processors_account_is_what_the_process_takes)
+{
+    int64_t used = used_of("cpu"), all = taken();
+    pith_model *model = model_at(MODEL);
+    assert_int_equal(used_of("cpu") - used, taken() - all); /* weights */
+    pith_engine *e = engine_on(&pi_device_cpu, model);
+    pith_seq *seq = seq_make(e);
+    read_text(seq, 100);
+    int64_t more = used_of("cpu") - used, most = taken() - all;
+    print_message("device %lld of %lld bytes\n", (long long)more, (long long)most);
+    assert_true(more <= most && more >= most * 8 / 10);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_model_free(model);
+    assert_int_equal(used_of("cpu"), used);
+}
+
+TEST(names_mean_devices)
+{
+    struct pi_device *was = pi_device_register(NULL);
+    pith_device_info info, first;
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    assert_true(pith_device_count() >= 1);
+    assert_int_equal(pith_device_get(0, &first), PITH_OK);
+    assert_true(first.description[0] != '\0');
+    assert_int_equal(pith_device_get(pith_device_count(), &info), PITH_NOT_FOUND);
+    assert_int_equal(pith_device_get(-1, &info), PITH_NOT_FOUND);
+    static const char *const firsts[] = {NULL, "auto"};
+    for (size_t i = 0; i < PI_LEN(firsts); i++) {
+        check(pith_device_find(firsts[i], &info, &err), &err);
+        assert_string_equal(info.name, first.name);
+    }
+    pith_model *model = model_at(MODEL);
+    pith_engine_params_default(&params);
+    params.device = "checked"; /* a device of tests, which no list has */
+    assert_int_equal(pith_engine_create(model, &params, &e, &err), PITH_INVALID);
+    assert_string_equal(err.message, "device: \"checked\" is no device; there are auto, cpu");
+    pith_model_free(model);
+    pi_device_register(was);
 }
 
 /* The bytes of a cache's pages are its device's. */

@@ -80,6 +80,9 @@ class Routes(unittest.TestCase):
             for name in ("reserved", "used", "peak", "live", "shared"):
                 self.assertGreaterEqual(s.metric(f"pith_kv_{name}_bytes"), 0)
             self.assertGreater(s.metric("pith_kv_peak_bytes"), 0)
+            used = s.metric('pith_device_used_bytes{device="cpu"}')
+            self.assertGreater(used, s.metric("pith_kv_reserved_bytes"))
+            self.assertEqual(s.get("/kv").json()["memory"]["devices"], {"cpu": used})
             self.assertLessEqual(s.metric("pith_kv_peak_bytes"),
                                  s.metric("pith_kv_reserved_bytes"))
 

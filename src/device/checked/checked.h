@@ -18,7 +18,10 @@ void checked_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, si
 enum checked_what { CHECKED_ALL, CHECKED_PAGES };
 void checked_enter(enum checked_what what);
 void checked_leave(enum checked_what what);
-/* Bytes of one block to the host and back, outside of the two. */
+/* The same of a range of one block, for the calling thread. Others wait until it leaves. */
+void checked_enter_range(struct pi_at from, size_t size);
+void checked_leave_range(struct pi_at from, size_t size);
+/* Bytes of one block to the host and back, outside of these. */
 void checked_copy_out(struct pi_at from, size_t size, void *out);
 void checked_copy_in(const void *in, size_t size, struct pi_at to);
 

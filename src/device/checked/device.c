@@ -4,9 +4,17 @@
  * loops whose order is free from their ends. So a test fails if code takes an address for a
  * pointer, changes memory that the device still reads, or looks at results too early.
  */
+#include <stdio.h>
+
 #include "device/checked/checked.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
+
+static void describe(struct pi_device *d, struct pi_device_report *out)
+{
+    (void)d;
+    snprintf(out->text, sizeof(out->text), "memory that the host cannot see, for tests");
+}
 
 /* ---- memory ---- */
 
@@ -63,6 +71,23 @@ static void end(void)
     checked_leave(CHECKED_PAGES);
 }
 
+/* The same of operations on one page. */
+static struct pi_at page_at(const struct kv_class *kind, int32_t page)
+{
+    return pi_at_add(kind->pool, (size_t)page * kind->layout.stride);
+}
+
+static void begin_page(const struct kv_class *kind, int32_t page)
+{
+    checked_wait(NULL);
+    checked_enter_range(page_at(kind, page), kind->layout.stride);
+}
+
+static void end_page(const struct kv_class *kind, int32_t page)
+{
+    checked_leave_range(page_at(kind, page), kind->layout.stride);
+}
+
 static void attend_one(const struct kv_attend_job *job, void *scratch)
 {
     begin();
@@ -80,9 +105,10 @@ static void score_one(const struct kv_score_job *job, void *scratch)
 static void decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                        enum kv_side side, float *out)
 {
-    begin();
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    begin_page(lane->kind, lane->table[i].page);
     cpu_decode_run(seq, layer, head, i, side, out);
-    end();
+    end_page(lane->kind, lane->table[i].page);
 }
 
 static void value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
@@ -94,30 +120,30 @@ static void value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int
 
 static void decode_entry(const struct kv_place *p, enum kv_side side, float *out)
 {
-    begin();
+    begin_page(p->kind, p->page);
     cpu_decode_entry(p, side, out);
-    end();
+    end_page(p->kind, p->page);
 }
 
 static void encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
 {
-    begin();
+    begin_page(p->kind, p->page);
     cpu_encode_entry(p, side, row);
-    end();
+    end_page(p->kind, p->page);
 }
 
 static void get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
 {
-    begin();
+    begin_page(p->kind, p->page);
     cpu_get_entry(p, side, out);
-    end();
+    end_page(p->kind, p->page);
 }
 
 static void put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes)
 {
-    begin();
+    begin_page(p->kind, p->page);
     cpu_put_entry(p, side, bytes);
-    end();
+    end_page(p->kind, p->page);
 }
 
 static void fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
@@ -130,24 +156,24 @@ static void fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32
 static void index_entries(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
                           int32_t page, int32_t slot, int32_t n)
 {
-    begin();
+    begin_page(kind, page);
     cpu_index(cache, kind, lane, page, slot, n);
-    end();
+    end_page(kind, page);
 }
 
 static void finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
-    begin();
+    begin_page(kind, page);
     cpu_finish(cache, kind, page);
-    end();
+    end_page(kind, page);
 }
 
 static void norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                   int32_t slot, int32_t n, uint16_t *out)
 {
-    begin();
+    begin_page(kind, page);
     cpu_norms(cache, kind, page, slot, n, out);
-    end();
+    end_page(kind, page);
 }
 
 static void move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
@@ -169,24 +195,24 @@ static void copy(const struct kv_cache *cache, const struct kv_class *kind, int3
 static void read_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                       enum kv_page_form form, uint8_t *out)
 {
-    begin();
+    begin_page(kind, page);
     cpu_read_page(cache, kind, page, form, out);
-    end();
+    end_page(kind, page);
 }
 
 static void write_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                        enum kv_page_form form, const uint8_t *bytes)
 {
-    begin();
+    begin_page(kind, page);
     cpu_write_page(cache, kind, page, form, bytes);
-    end();
+    end_page(kind, page);
 }
 
 static void clear_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
-    begin();
+    begin_page(kind, page);
     cpu_clear_page(cache, kind, page);
-    end();
+    end_page(kind, page);
 }
 
 /* ---- the table ---- */
@@ -194,6 +220,7 @@ static void clear_page(const struct kv_cache *cache, const struct kv_class *kind
 struct pi_device pi_device_checked = {
     .name = "checked",
     .in_host = false,
+    .describe = describe,
     .alloc = checked_alloc,
     .free = checked_free,
     .map = checked_alloc,

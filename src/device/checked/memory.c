@@ -95,41 +95,60 @@ void checked_leave(enum checked_what what)
     pthread_mutex_unlock(&lock);
 }
 
-/* The block that has an address; NULL: none. */
-static const struct block *find(struct pi_at where)
+/* ---- a part of a block ---- */
+
+/* The unit in which memory opens. */
+#if defined(POISONS)
+#define UNIT 64
+#else
+#define UNIT ((size_t)sysconf(_SC_PAGESIZE))
+#endif
+
+/* Whether the block of an address is open. */
+static bool is_open(struct pi_at where)
 {
     for (int i = 0; i < N_PART; i++)
         for (const struct block *b = first[i]; b != NULL; b = b->next)
             if (where.at - (uintptr_t)b->at < b->mapped)
-                return b;
-    return NULL;
+                return n_inside[i] > 0;
+    return true; /* of no block: the operation will crash */
 }
 
-/* The lock is held, so that no other thread sees the block open. */
-static void copy(struct pi_at where, size_t size, void *out, const void *in)
+static void set_range(struct pi_at from, size_t size, bool open)
+{
+    uintptr_t unit = UNIT, begin = from.at / unit * unit;
+    size_t n = pi_align(from.at + size - begin, unit);
+    set_bytes((uint8_t *)begin, n, n, open);
+}
+
+void checked_enter_range(struct pi_at from, size_t size)
 {
     pthread_mutex_lock(&lock);
-    const struct block *b = size > 0 ? find(where) : NULL;
-    bool opens = b != NULL && n_inside[part_of(b->tag)] == 0;
-    if (opens)
-        set_bytes(b->at, b->size, b->mapped, true);
-    if (size > 0 && out != NULL)
-        memcpy(out, (const void *)where.at, size);
-    else if (size > 0)
-        memcpy((void *)where.at, in, size);
-    if (opens)
-        set_bytes(b->at, b->size, b->mapped, false);
+    if (!is_open(from))
+        set_range(from, size, true);
+}
+
+void checked_leave_range(struct pi_at from, size_t size)
+{
+    if (!is_open(from))
+        set_range(from, size, false);
     pthread_mutex_unlock(&lock);
 }
 
 void checked_copy_out(struct pi_at from, size_t size, void *out)
 {
-    copy(from, size, out, NULL);
+    checked_enter_range(from, size);
+    if (size > 0)
+        memcpy(out, (const void *)from.at, size);
+    checked_leave_range(from, size);
 }
 
 void checked_copy_in(const void *in, size_t size, struct pi_at to)
 {
-    copy(to, size, NULL, in);
+    checked_enter_range(to, size);
+    if (size > 0)
+        memcpy((void *)to.at, in, size);
+    checked_leave_range(to, size);
 }
 
 /* ---- blocks ---- */

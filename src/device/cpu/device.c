@@ -2,8 +2,16 @@
  * device.c - the table of this machine's processor, whose memory is the process's own. Lending,
  * uploading and looking copy nothing.
  */
+#include "base/processors.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/pages.h"
+
+static void describe(struct pi_device *d, struct pi_device_report *out)
+{
+    (void)d;
+    pi_processor_name(out->text, sizeof(out->text));
+    pi_memory_size(&out->total, &out->unused);
+}
 
 /* ---- memory ---- */
 
@@ -106,6 +114,7 @@ static struct pi_stream *open_stream(struct pi_device *d, const struct pi_stream
 struct pi_device pi_device_cpu = {
     .name = "cpu",
     .in_host = true,
+    .describe = describe,
     .alloc = cpu_alloc,
     .map = cpu_map,
     .lend = lend,

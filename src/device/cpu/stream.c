@@ -47,6 +47,7 @@ struct pi_stream *cpu_stream_make(struct pi_device *d, const struct pi_stream_sh
         pi_mem_free(s);
         return NULL;
     }
+    atomic_fetch_add(&d->bytes, (int64_t)pi_mem_size(s->scratch));
     return &s->base;
 }
 
@@ -55,6 +56,7 @@ void cpu_stream_free(struct pi_stream *stream)
     if (stream == NULL)
         return;
     struct cpu_stream *s = cpu_stream_of(stream);
+    atomic_fetch_sub(&stream->device->bytes, (int64_t)pi_mem_size(s->scratch));
     pi_mem_free(s->scratch);
     pi_mem_free(s);
 }

@@ -123,6 +123,16 @@ static json_t *parts_json(const pith_memory_stats *m, int64_t draft_model)
     return out;
 }
 
+/* Bytes that the process has taken of each device. */
+static json_t *devices_json(void)
+{
+    pith_device_info d;
+    json_t *out = json_object();
+    for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++)
+        put(&out, d.name, json_integer(d.used_bytes));
+    return out;
+}
+
 static json_t *memory_json(const struct serve_view *v, const struct serve_view_source *s)
 {
     pith_kv_stats kv;
@@ -138,7 +148,7 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         pith_engine_memory_stats(s->draft_engine, &draft);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:o}",
+        "s:I, s:I, s:o, s:o}",
         "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes, "live",
         (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
         (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
@@ -148,7 +158,7 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes, "tier_file",
         (json_int_t)all.file_bytes, "budget", (json_int_t)all.budget_bytes, "total",
         (json_int_t)(all.total_bytes + draft.total_bytes), "parts",
-        parts_json(&all, draft.total_bytes));
+        parts_json(&all, draft.total_bytes), "devices", devices_json());
 }
 
 /* ---- requests ---- */
