@@ -99,8 +99,8 @@ TEST(kept_writes_json_that_report_draws)
     said = command(NULL, "eval", "report", json, "-o", page, NULL);
     expect_status(&said, 0);
     char *html = slurp(page);
-    expect_word(html, "KV head 1");
-    expect_word(html, "budget 8");
+    expect_word(html, "\"head\":1");
+    expect_word(html, "\"text\":\"8\"");
     free(html);
 }
 

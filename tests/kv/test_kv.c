@@ -6,6 +6,7 @@
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 #define N_LAYER 2
 #define N_HEAD 2
@@ -16,8 +17,7 @@
 
 static struct kv_geometry geometry(int32_t page_len, enum kv_type type_k, enum kv_type type_v)
 {
-    return (struct kv_geometry){N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v, 0,
-                                0,       {0},    {0},   NULL,  0,        0,      0,      NULL};
+    return (struct kv_geometry)KV_SHAPE(N_LAYER, N_HEAD, DIM_K, DIM_V, page_len, type_k, type_v);
 }
 
 /* ---- the model ---- */
@@ -590,33 +590,16 @@ TEST(geometry_is_checked)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
-         "page_len: 48"},
-        {{0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
-         "n_layer: 0"},
-        {{1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
-         "n_head: -3"},
-        {{1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
-         "dim_k: 0"},
-        {{1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
+        {KV_SHAPE(1, 1, 32, 32, 48, KV_TYPE_F16, KV_TYPE_F16), PITH_INVALID, "page_len: 48"},
+        {KV_SHAPE(0, 1, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16), PITH_INVALID, "n_layer: 0"},
+        {KV_SHAPE(1, -3, 32, 32, 64, KV_TYPE_F16, KV_TYPE_F16), PITH_INVALID, "n_head: -3"},
+        {KV_SHAPE(1, 1, 0, 32, 64, KV_TYPE_F16, KV_TYPE_F16), PITH_INVALID, "dim_k: 0"},
+        {KV_SHAPE(1, 1, 32, 1 << 30, 64, KV_TYPE_F16, KV_TYPE_F16), PITH_INVALID,
          "dim_v: 1073741824"},
-        {{1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_UNSUPPORTED,
-         "type_k: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_UNSUPPORTED,
-         "type_v: q8_0"},
-        {{1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_INVALID,
-         "type_v: 8"},
-        {{1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-         PITH_OK,
-         ""},
+        {KV_SHAPE(1, 1, 80, 80, 64, KV_TYPE_Q8_0, KV_TYPE_F16), PITH_UNSUPPORTED, "type_k: q8_0"},
+        {KV_SHAPE(1, 1, 80, 80, 64, KV_TYPE_F16, KV_TYPE_Q8_0), PITH_UNSUPPORTED, "type_v: q8_0"},
+        {KV_SHAPE(1, 1, 80, 80, 64, KV_TYPE_F16, KV_N_TYPE), PITH_INVALID, "type_v: 8"},
+        {KV_SHAPE(1, 1, 80, 96, 16, KV_TYPE_F32, KV_TYPE_Q8_0), PITH_OK, ""},
     };
     for (size_t i = 0; i < PI_LEN(cases); i++) {
         err = (pith_error){0};

@@ -7,12 +7,12 @@
 #include "kv_check.h"
 #include "kv_clear.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 static const struct kv_geometry two_layers = {
     2,   2,    32, 32, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {KV_TYPE_Q8_0, 1, 0},
     {0}, NULL, 0,  0,  0,  NULL};
-static const struct kv_geometry one_lane = {1,   1,   32,   32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,
-                                            {0}, {0}, NULL, 0,  0,  0,           NULL};
+static const struct kv_geometry one_lane = KV_SHAPE(1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0);
 
 static struct kv_seq *open_seq(struct kv_cache *cache)
 {

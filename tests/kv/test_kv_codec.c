@@ -9,6 +9,7 @@
 #include "device/cpu/wht.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 #define MAX_ROW 260 /* head size and stride */
 
@@ -157,9 +158,7 @@ TEST(codec_errors_are_bounded)
 {
     uint64_t rng = 6;
     for (int type = 0; type <= KV_TYPE_Q4_0; type++) { /* test_kv_turbo has the others */
-        struct kv_geometry g = {
-            1,    1, 32, 32, 16,  (enum kv_type)type, (enum kv_type)type, 0, 0, {0}, {0},
-            NULL, 0, 0,  0,  NULL};
+        struct kv_geometry g = KV_SHAPE(1, 1, 32, 32, 16, (enum kv_type)type, (enum kv_type)type);
         struct kv_cache *cache = kv_check_cache(&g, 1);
         for (int t = 0; t < 500; t++) {
             float row[32], got[32], max = 0.0f;
@@ -188,9 +187,7 @@ TEST(moves_keep_the_bytes)
 {
     uint64_t rng = 8;
     for (int type = 0; type < KV_N_TYPE; type++) {
-        struct kv_geometry g = {
-            1,    1, 96, 64, 32,  (enum kv_type)type, (enum kv_type)type, 0, 0, {0}, {0},
-            NULL, 0, 0,  0,  NULL};
+        struct kv_geometry g = KV_SHAPE(1, 1, 96, 64, 32, (enum kv_type)type, (enum kv_type)type);
         struct kv_cache *cache = kv_check_cache(&g, 2);
         uint8_t *a = kv_page_at(cache->kind, 0), *b = kv_page_at(cache->kind, 1);
         float row[96], got[96];

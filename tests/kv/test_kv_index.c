@@ -12,6 +12,7 @@
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 TEST_GROUP(make_folder, remove_folder);
 
@@ -374,8 +375,7 @@ TEST(the_index_follows_its_entries)
 
 TEST(the_index_is_counted)
 {
-    const struct kv_geometry plain = {1, 2,   64,  48,   16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                                      0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    const struct kv_geometry plain = KV_SHAPE(1, 2, 64, 48, 16, KV_TYPE_F16, KV_TYPE_F16);
     struct kv_geometry g = plain;
     const struct {
         uint32_t part;
@@ -413,8 +413,8 @@ TEST(the_index_is_counted)
 /* A file is the same with an index and without, and is read into caches with any. */
 TEST(files_are_the_same_with_and_without_an_index)
 {
-    const struct kv_geometry plain = {N_LAYER, N_HEAD, 32,   32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 0,
-                                      {0},     {0},    NULL, 0,  0,  0,           NULL};
+    const struct kv_geometry plain =
+        KV_SHAPE(N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16);
     const struct kv_geometry indexed = {N_LAYER,     N_HEAD,    32, 32,  16,  KV_TYPE_F16,
                                         KV_TYPE_F16, all_parts, 7,  {0}, {0}, NULL,
                                         0,           0,         0,  NULL};

@@ -9,6 +9,7 @@
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 #define N_HEAD 2
 #define DIM 32
@@ -427,22 +428,9 @@ TEST(marks_agree_with_plain_arrays)
 {
     int n_full = 0, n_overwrite = 0, n_reordered = 0;
     for (int t = 0; t < 9; t++) {
-        struct kv_geometry g = {1,
-                                N_HEAD,
-                                DIM,
-                                DIM,
-                                t % 2 ? 16 : 32,
-                                (enum kv_type)(t % KV_N_TYPE),
-                                (enum kv_type)(t / 3 % KV_N_TYPE),
-                                0,
-                                0,
-                                {0},
-                                {0},
-                                NULL,
-                                0,
-                                0,
-                                0,
-                                NULL};
+        struct kv_geometry g =
+            KV_SHAPE(1, N_HEAD, DIM, DIM, t % 2 ? 16 : 32, (enum kv_type)(t % KV_N_TYPE),
+                     (enum kv_type)(t / 3 % KV_N_TYPE));
         struct world w;
         world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1);
         for (int i = 0; i < 1200; i++) {
@@ -475,8 +463,7 @@ static struct kv_seq *filled(struct kv_cache *cache, int32_t n)
    given. */
 TEST(any_allocation_may_fail)
 {
-    struct kv_geometry g = {1,   N_HEAD, DIM,  DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,
-                            {0}, {0},    NULL, 0,   0,  0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0);
     int64_t before = pi_mem_used(PI_MEM_TABLE);
     for (int64_t n = 1;; n++) {
         struct kv_cache *cache = kv_check_cache(&g, 60);

@@ -9,6 +9,7 @@
 #include "kv/snapshot.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 enum { N_HEAD = 2, DIM = 32, MAX_LEN = 256, N_TOK = 30, GROUP = 2 };
 enum { ROWS = N_TOK * GROUP, STRIDE = MAX_LEN };
@@ -40,8 +41,7 @@ static void set_victims(struct kv_seq *seq, int32_t slot)
 
 TEST(the_next_token_takes_the_slot_of_the_victim)
 {
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                            0, {0},    {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 4);
     assert_int_equal(kv_lane_victim(seq, 0, 0), -1);
@@ -77,8 +77,7 @@ TEST(the_next_token_takes_the_slot_of_the_victim)
    copy of the page it overwrites, and the other holder's entries stay the same. */
 TEST(a_lane_with_a_victim_takes_no_page_and_copies_a_shared_one)
 {
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                            0, {0},    {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 10);
     struct kv_seq *seq = filled(cache, 64), *fork;
     assert_int_equal(kv_check_free(cache), 2);
@@ -106,8 +105,7 @@ TEST(a_lane_with_a_victim_takes_no_page_and_copies_a_shared_one)
 /* Where no page is free for a copy, the entries after the first gap go, too, and nothing else. */
 TEST(truncates_without_taking_pages)
 {
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                            0, {0},    {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 2 * N_HEAD);
     struct kv_seq *seq = filled(cache, 32), *fork;
     set_victims(seq, 3);
@@ -160,8 +158,7 @@ static void load_bytes(struct kv_cache *cache, uint8_t *bytes, size_t size, cons
 /* Only a lane that says so may have positions that fall. */
 TEST(a_file_says_where_positions_fall)
 {
-    struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                            0, {0},    {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_F16);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = filled(cache, 20);
     struct pi_file file = {0};
@@ -276,8 +273,7 @@ TEST(attends_over_overwritten_lanes)
     uint64_t rng = 5;
     for (int t = 0; t < 9; t++) {
         enum kv_type type = (enum kv_type)(t % KV_N_TYPE);
-        struct kv_geometry g = {1, N_HEAD, DIM, DIM,  16 << t / 3, type, type, 0,
-                                0, {0},    {0}, NULL, 0,           0,    0,    NULL};
+        struct kv_geometry g = KV_SHAPE(1, N_HEAD, DIM, DIM, 16 << t / 3, type, type);
         check_overwritten(&g, 40 + t * 13, &rng);
     }
 }

@@ -8,6 +8,7 @@
 #include "kv/snapshot.h"
 #include "kv_pages.h"
 #include "rounded.h"
+#include "kv_shape.h"
 
 /* ---- closing ---- */
 
@@ -168,8 +169,7 @@ TEST(both_go_on_behind_a_shared_open_page)
 /* Four steps of 6, marks beside the entries. */
 TEST(folding_counts_a_page_twice)
 {
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     kv_cache_set_marks(cache, 1, false);
     struct kv_seq *seq = open_seq(cache), *fork;
@@ -216,8 +216,7 @@ TEST(folding_counts_a_page_twice)
 TEST(refuses_counts_beyond_16_bits)
 {
     static const int32_t count[] = {1, 2, 3, 40000, 65535};
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache);
     int32_t pos = 16;
@@ -239,8 +238,7 @@ TEST(refuses_counts_beyond_16_bits)
    another page count once and join their neighbours. */
 TEST(compacting_keeps_whole_pages_and_their_counts)
 {
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache), *fork;
     int32_t slots[36], n = 0;
@@ -279,8 +277,7 @@ TEST(compacting_keeps_whole_pages_and_their_counts)
 /* Lanes at the same positions that count differently do not agree. */
 TEST(lanes_that_count_differently_do_not_agree)
 {
-    struct kv_geometry g = {1, 2,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 2, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     struct kv_seq *seq = open_seq(cache);
     assert_int_equal(kv_check_append(seq, 1, 0, 48), PITH_OK);

@@ -5,6 +5,7 @@
  */
 #include "base/mem.h"
 #include "kv_pages.h"
+#include "kv_shape.h"
 
 /* ---- stretches ---- */
 
@@ -55,8 +56,7 @@ TEST(a_stretch_stands_for_another_wherever_it_begins)
 /* The same where entries go, and marks with them. */
 TEST(a_folded_stretch_takes_its_marks_along)
 {
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 40);
     kv_cache_set_marks(cache, 1, false);
     struct kv_seq *seq = open_seq(cache);
@@ -196,8 +196,7 @@ static void must_say(pith_status got, pith_status want, const pith_error *why, c
 /* Without room in the table, memory for it, or a page for what moves. */
 TEST(refuses_when_memory_is_short)
 {
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 4);
     struct kv_seq *seq = open_seq(cache), *fork;
     assert_int_equal(kv_check_append(seq, 1, 0, 64), PITH_OK);

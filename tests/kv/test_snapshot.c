@@ -16,11 +16,12 @@
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 #define N_PAGE 120
 
-static const struct kv_geometry base_geometry = {
-    2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL};
+static const struct kv_geometry base_geometry =
+    KV_SHAPE(2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0);
 
 /* A path of this process, in a directory that is its own. */
 static const char *scratch_dir(void)
@@ -187,8 +188,7 @@ TEST(file_holds_no_more_than_the_sequence)
 {
     char path[128];
     scratch_path(path, sizeof(path), "sizes");
-    struct kv_geometry g = {1, 1,   32,  32,   16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 32, 32, 16, KV_TYPE_F32, KV_TYPE_F32);
     struct kv_cache *cache = kv_check_cache(&g, 8);
     struct kv_seq *seq;
     size_t size, fixed = KV_SNAPSHOT_HEADER_SIZE + 5 * KV_SNAPSHOT_SECTION_SIZE + 4 + 8;
@@ -250,19 +250,19 @@ TEST(foreign_shape_is_named)
         struct kv_geometry g;
         const char *names;
     } cases[] = {
-        {{4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(4, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0),
          "n_layer is 2, and the engine's is 4"},
-        {{2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 1, 32, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0),
          "n_head is 2, and the engine's is 1"},
-        {{2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 2, 33, 64, 16, KV_TYPE_F16, KV_TYPE_Q8_0),
          "dim_k is 32, and the engine's is 33"},
-        {{2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 2, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0),
          "dim_v is 64, and the engine's is 32"},
-        {{2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 2, 32, 64, 64, KV_TYPE_F16, KV_TYPE_Q8_0),
          "page_len is 16, and the engine's is 64"},
-        {{2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 2, 32, 64, 16, KV_TYPE_Q8_0, KV_TYPE_Q8_0),
          "type_k is f16, and the engine's is q8_0"},
-        {{2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {KV_SHAPE(2, 2, 32, 64, 16, KV_TYPE_F16, KV_TYPE_F32),
          "type_v is q8_0, and the engine's is f32"},
     };
     size_t size;
@@ -492,8 +492,7 @@ TEST(random_mutations_are_refused)
 TEST(every_cut_is_refused)
 {
     size_t size;
-    struct kv_geometry g = {1, 1,   8,   8,    16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16);
     char path[128];
     scratch_path(path, sizeof(path), "cut");
     struct kv_cache *cache = kv_check_cache(&g, 4);

@@ -17,6 +17,7 @@
 #include "model_maker.h"
 #include "status.h"
 #include "testing.h"
+#include "kv_shape.h"
 
 enum { N_PROMPT = 150, N_STEP = 14, N_TOKEN = N_PROMPT + N_STEP, HEADS = 4, KV_HEADS = 2 };
 
@@ -364,10 +365,8 @@ static float most_of(const float *x, const float *y)
 
 static int32_t check_scores(int32_t dim, enum kv_type type_k, enum kv_type type_v)
 {
-    struct kv_geometry g = {1, KV_HEADS, dim, dim,  16, type_k, type_v, 0,
-                            0, {0},      {0}, NULL, 0,  0,      0,      NULL};
-    struct kv_geometry plain = {1, KV_HEADS, dim, dim,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                                0, {0},      {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, KV_HEADS, dim, dim, 16, type_k, type_v);
+    struct kv_geometry plain = KV_SHAPE(1, KV_HEADS, dim, dim, 16, KV_TYPE_F32, KV_TYPE_F32);
     double freq[DIM_MOST / 2];
     struct pi_rope rope = {.freq = freq, .n_pair = dim / 2, .magnitude = 1.0f};
     struct policy_model facts = {.g = g, .n_group = 2, .scale = 0.125f, .rope = &rope};

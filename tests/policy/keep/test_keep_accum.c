@@ -14,6 +14,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "status.h"
+#include "kv_shape.h"
 
 #define DIM 4
 #define MAX_LEN 700
@@ -613,10 +614,7 @@ TEST(reads_their_options)
     /* A share is never below twice the protected entries, as far as there are that many. */
     check(keep_config_parse("vatp:budget=50%,overwrite=off", &c, &err), &err);
     check(keep_config_fit(
-              &c,
-              &(struct kv_geometry){
-                  1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
-              &err),
+              &c, &(struct kv_geometry)KV_SHAPE(1, 1, 4, 4, 16, KV_TYPE_F32, KV_TYPE_F32), &err),
           &err);
     assert_int_equal(keep_budget_at(&c, 10), 10);
     assert_int_equal(keep_budget_at(&c, 60), 40);

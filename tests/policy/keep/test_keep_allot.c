@@ -14,6 +14,7 @@
 #include "policy/keep/rules/rounds.h"
 #include "kv_check.h"
 #include "status.h"
+#include "kv_shape.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
@@ -212,8 +213,7 @@ TEST(refuses_other_granularities)
 
 TEST(shares_a_budget_as_pyramidkv_does)
 {
-    static const struct kv_geometry g = {4, 2,   8,   8,    16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                                         0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    static const struct kv_geometry g = KV_SHAPE(4, 2, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16);
     /* base 1000, min 50, max 1950, step 633 1/3 of the formula; the authors' 633. */
     static const int32_t want[4] = {32 + 1950, 32 + 1316, 32 + 683, 32 + 50};
     struct keep_config c;
@@ -242,8 +242,7 @@ TEST(shares_a_budget_as_pyramidkv_does)
     c.n_budget += 2 * g.page_len;
     assert_true(keep_bytes_at(&c, &g, 1 << 20) > 3 << 20);
     /* One layer has the whole budget. */
-    static const struct kv_geometry flat = {1, 2,   8,   8,    16, KV_TYPE_F16, KV_TYPE_F16, 0,
-                                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    static const struct kv_geometry flat = KV_SHAPE(1, 2, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16);
     check(keep_config_parse("pyramidkv:budget=100", &c, &err), &err);
     check(keep_config_fit(&c, &flat, &err), &err);
     assert_int_equal(keep_lane_budget_at(&c, 0, 1, (struct keep_point){0, 0, 0.0}), 100);

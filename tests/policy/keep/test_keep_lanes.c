@@ -12,6 +12,7 @@
 #include "kv_check.h"
 #include "policy/keep/rules/keep.h"
 #include "status.h"
+#include "kv_shape.h"
 
 #define N_LAYER 2
 #define N_HEAD 2
@@ -159,8 +160,7 @@ TEST(threads_change_no_round)
 {
     enum { N = 700, BUDGET = 410 };
     struct policy_model wide = model;
-    wide.g = (struct kv_geometry){3,   8,   64,   32, 64, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0,
-                                  {0}, {0}, NULL, 0,  0,  0,           NULL};
+    wide.g = (struct kv_geometry)KV_SHAPE(3, 8, 64, 32, 64, KV_TYPE_F16, KV_TYPE_Q8_0);
     for (size_t g = 0; g < PI_LEN(granularities); g++) {
         struct kv_cache *cache[2];
         struct kv_seq *kv[2];

@@ -9,6 +9,7 @@
 
 #include "keep_engine.h"
 #include "kv_check.h"
+#include "kv_shape.h"
 
 /* ---- scores of a lane ---- */
 
@@ -30,8 +31,7 @@ static const float keys_b[10][DIM] = {
 static void score_keys(const struct keep_policy *policy, const float *keys, int32_t n, int32_t dim,
                        enum kv_type type, float *out)
 {
-    struct kv_geometry g = {1, 1,   dim, dim,  16, type, KV_TYPE_F32, 0,
-                            0, {0}, {0}, NULL, 0,  0,    0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, 1, dim, dim, 16, type, KV_TYPE_F32);
     struct policy_model facts = {.g = g, .n_group = 1, .scale = 1.0f};
     struct kv_cache *cache = kv_check_cache(&g, n / 16 + 2);
     struct kv_seq *kv;

@@ -12,6 +12,7 @@
 #include "policy/keep/rules/keep.h"
 #include "pith/policy.h"
 #include "status.h"
+#include "kv_shape.h"
 
 /* ---- a policy for the tests ---- */
 
@@ -239,8 +240,8 @@ TEST(lists_policies_with_their_parameters)
 #define N_HEAD 2
 #define N_LANE (N_LAYER * N_HEAD)
 
-static const struct kv_geometry shape = {
-    N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16, 0, 0, {0}, {0}, NULL, 0, 0, 0, NULL};
+static const struct kv_geometry shape =
+    KV_SHAPE(N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16);
 
 static const struct policy_model model = {
     .g = {N_LAYER, N_HEAD, 8, 4, 16, KV_TYPE_F32, KV_TYPE_F16}, .n_group = 1, .scale = 1.0f};

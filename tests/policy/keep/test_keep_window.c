@@ -16,6 +16,7 @@
 #include "policy/pool.h"
 #include "kv_check.h"
 #include "status.h"
+#include "kv_shape.h"
 
 /* ---- a layer with queries ---- */
 
@@ -132,10 +133,8 @@ static void expect_kept(const struct world *w, int32_t head, const int32_t *want
 /* ---- vectors ---- */
 
 #define DIM 4
-static const struct kv_geometry one = {1, 1,   DIM, DIM,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                                       0, {0}, {0}, NULL, 0,  0,           0,           NULL};
-static const struct kv_geometry two = {1, 2,   DIM, DIM,  16, KV_TYPE_F32, KV_TYPE_F32, 0,
-                                       0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+static const struct kv_geometry one = KV_SHAPE(1, 1, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32);
+static const struct kv_geometry two = KV_SHAPE(1, 2, DIM, DIM, 16, KV_TYPE_F32, KV_TYPE_F32);
 
 static const float snap_keys[2][12][DIM] = {
     {
@@ -455,9 +454,7 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
     static const enum kv_type types[] = {KV_TYPE_F32, KV_TYPE_F16, KV_TYPE_Q8_0};
     fill_ring_world();
     for (int32_t n_query = 1; n_query <= 37; n_query += 9) {
-        struct kv_geometry g = {1,           HEADS, WIDE, WIDE, 16,  types[n_query % 3],
-                                KV_TYPE_F16, 0,     0,    {0},  {0}, NULL,
-                                0,           0,     0,    NULL};
+        struct kv_geometry g = KV_SHAPE(1, HEADS, WIDE, WIDE, 16, types[n_query % 3], KV_TYPE_F16);
         char options[48];
         struct world a, b;
         uint64_t rng = (uint64_t)n_query;
@@ -496,8 +493,7 @@ TEST(the_ring_of_queries_does_not_depend_on_cuts)
 TEST(entries_out_of_order_score_by_position)
 {
     static const int32_t slots[] = {0, 3, 4, 8, 15, 16, 17, 30, 31, 47, 60, 61, 62, 63};
-    struct kv_geometry g = {1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16, 0,
-                            0, {0},   {0},  NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = KV_SHAPE(1, HEADS, WIDE, WIDE, 16, KV_TYPE_F32, KV_TYPE_F16);
     struct world a, b;
     fill_ring_world();
     world_open(&a, &keep_snapkv, "window=4,queries=4", &g, GROUP, &ring_keys[0][0][0], 64);
@@ -595,8 +591,7 @@ TEST(rkv_compares_keys_as_a_whole_matrix_does)
     memset(keys[77], 0, sizeof(keys[77]));
     for (int32_t page_len = 16; page_len <= 64; page_len *= 2)
         for (size_t f = 0; f < PI_LEN(forms); f++) {
-            struct kv_geometry g = {1, 1,   WIDE, WIDE, page_len, KV_TYPE_F32, KV_TYPE_F32, 0,
-                                    0, {0}, {0},  NULL, 0,        0,           0,           NULL};
+            struct kv_geometry g = KV_SHAPE(1, 1, WIDE, WIDE, page_len, KV_TYPE_F32, KV_TYPE_F32);
             struct world w;
             char options[64];
             float got[N];
