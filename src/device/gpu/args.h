@@ -209,7 +209,7 @@ struct gpu_append_row {
 };
 /* A block for each row. */
 struct gpu_append_args {
-    gpu_at rows, clipped; /* int32: the least of what was noted */
+    gpu_at rows, clipped; /* int32: the least of what was noted; none: nothing is */
     int32_t page_len;
     int32_t n; /* rows */
     float limit[2];

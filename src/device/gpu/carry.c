@@ -212,18 +212,6 @@ void gpu_decode_entry(const struct kv_place *p, enum kv_side side, float *out)
     gpu_leave(d);
 }
 
-void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
-{
-    struct gpu_device *d = gpu_of_cache(p->cache);
-    struct kv_place here;
-    gpu_enter(d);
-    if (stage_place(d, p, &here)) {
-        cpu_encode_entry(&here, side, row);
-        send(d, p->kind, p->page, 0, p->kind->layout.stored);
-    }
-    gpu_leave(d);
-}
-
 void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
 {
     struct gpu_device *d = gpu_of_cache(p->cache);

@@ -25,7 +25,7 @@ static bool note_block(struct gpu_device *d, gpu_at at, size_t size, bool mapped
 {
     if (d->n_block == d->cap_block) {
         size_t cap = d->cap_block * 2 + 16;
-        struct gpu_block *more = pi_mem_grow(PI_MEM_TABLE, d->block, cap, sizeof(*more));
+        struct gpu_block *more = pi_mem_grow(PI_MEM_OTHER, d->block, cap, sizeof(*more));
         if (more == NULL)
             return false;
         d->block = more;
@@ -148,22 +148,50 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
     return room;
 }
 
-/* Calls without a stream come for the device that the address is of. */
-static struct gpu_device *the_device;
+/* ---- the devices of this kind ---- */
 
-static struct gpu_device *device_of(struct pi_stream *s)
+enum { MOST_DEVICES = 16 };
+
+static struct gpu_device *devices[MOST_DEVICES]; /* set when one is made or freed, nothing else runs */
+
+static bool owns(const struct gpu_device *d, gpu_at at)
 {
-    return s != NULL ? gpu_of_stream(s) : the_device;
+    for (size_t i = 0; d != NULL && i < d->n_block; i++)
+        if (at >= d->block[i].at && at < d->block[i].at + d->block[i].size)
+            return true;
+    return false;
+}
+
+/* Calls without a stream are for the device that the address is of: no two share one. */
+static struct gpu_device *device_of(struct pi_stream *s, struct pi_at at)
+{
+    if (s != NULL)
+        return gpu_of_stream(s);
+    for (int i = 0; i < MOST_DEVICES; i++)
+        if (owns(devices[i], at.at))
+            return devices[i];
+    assert(false);
+    return NULL;
+}
+
+static bool note_device(struct gpu_device *from, struct gpu_device *to)
+{
+    for (int i = 0; i < MOST_DEVICES; i++)
+        if (devices[i] == from) {
+            devices[i] = to;
+            return true;
+        }
+    return false;
 }
 
 static void upload(struct pi_stream *s, const void *host, size_t size, struct pi_at to)
 {
-    put(device_of(s), to, host, size);
+    put(device_of(s, to), to, host, size);
 }
 
 static void *download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
 {
-    struct gpu_device *d = device_of(s);
+    struct gpu_device *d = device_of(s, from);
     gpu_enter(d);
     gpu_touch(d, from.at, size);
     d->driver->get(d->driver, room, from.at, size);
@@ -197,7 +225,7 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
     if (*block != NULL && pi_mem_size(*block) >= size)
         return true;
     pi_mem_free(*block);
-    *block = pi_mem_alloc(PI_MEM_SCRATCH, size + size / 2);
+    *block = pi_mem_alloc(PI_MEM_OTHER, size + size / 2);
     if (*block == NULL)
         d->driver->failure = "no memory of the host";
     return *block != NULL;
@@ -312,11 +340,10 @@ struct pi_device *gpu_device_make(struct gpu_driver *driver)
     d->base.name = driver->name;
     d->padded = driver->alloc(driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
     d->clipped = driver->alloc(driver, sizeof(int32_t));
-    if (d->padded == 0 || d->clipped == 0) {
+    if (d->padded == 0 || d->clipped == 0 || !note_device(NULL, d)) {
         gpu_device_free(&d->base);
         return NULL;
     }
-    the_device = d;
     return &d->base;
 }
 
@@ -346,6 +373,6 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->list);
     pi_mem_free(d->scratch);
     pi_lock_destroy(&d->lock);
-    the_device = the_device == d ? NULL : the_device;
+    note_device(d, NULL);
     pi_mem_free(d);
 }

@@ -48,6 +48,23 @@ static void touch_page(struct gpu_device *d, const struct kv_class *kind, int32_
 
 /* ---- appending ---- */
 
+/* n rows of a list become entries. */
+static void run_append(struct gpu_device *d, const struct kv_class *kind, gpu_at rows, int32_t n,
+                       gpu_at clipped)
+{
+    const struct gpu_append_args args = {
+        .rows = rows,
+        .clipped = clipped,
+        .page_len = kind->page_len,
+        .n = n,
+        .limit = {kv_codec_limit(kind->type_k), kv_codec_limit(kind->type_v)},
+        .part = {gpu_part_of(kind, &kind->k, true), gpu_part_of(kind, &kind->v, false)},
+    };
+    size_t widest = (size_t)pi_max(kind->k.dim, kind->v.dim);
+    gpu_run(d, GPU_KERNEL_append, n, 1, 1, pi_align(widest, 128) + pi_align(widest / 8 + 2, 16),
+            &args);
+}
+
 /* Rows of a job on their way to places of pages. */
 struct row_list {
     struct gpu_device *d;
@@ -125,16 +142,25 @@ static void append_class(struct gpu_device *d, const struct kv_append *jobs, int
         each_page(&jobs[i], list_page, &l);
     }
     d->driver->put(d->driver, at, l.row, (size_t)l.n * sizeof(*l.row));
-    struct gpu_append_args args = {.rows = at,
-                                   .clipped = d->clipped,
-                                   .page_len = kind->page_len,
-                                   .n = l.n,
-                                   .limit = {kv_codec_limit(kind->type_k), kv_codec_limit(kind->type_v)},
-                                   .part = {gpu_part_of(kind, &kind->k, true),
-                                            gpu_part_of(kind, &kind->v, false)}};
-    size_t widest = (size_t)pi_max(kind->k.dim, kind->v.dim);
-    gpu_run(d, GPU_KERNEL_append, l.n, 1, 1, pi_align(widest, 128) + pi_align(widest / 8 + 2, 16),
-            &args);
+    run_append(d, kind, at, l.n, d->clipped);
+}
+
+void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
+{
+    struct gpu_device *d = gpu_of_cache(p->cache);
+    size_t size = (size_t)kv_place_part(p, side)->dim * sizeof(*row);
+    struct gpu_append_row one = {
+        .page = gpu_page_at(p->kind, p->page), .slot = p->slot, .value = side == KV_SIDE_V};
+    gpu_enter(d);
+    touch_page(d, p->kind, p->page);
+    one.from = gpu_room(d, GPU_ROOM_HOST, size);
+    gpu_at list = gpu_room(d, GPU_ROOM_LIST, sizeof(one));
+    if (one.from != 0 && list != 0) {
+        d->driver->put(d->driver, one.from, row, size);
+        d->driver->put(d->driver, list, &one, sizeof(one));
+        run_append(d, p->kind, list, 1, 0);
+    }
+    gpu_leave(d);
 }
 
 /* What follows from entries, for whoever asked for it: over the host. */

@@ -208,7 +208,7 @@ KERNEL(128, 4) append(const gpu_append_args a)
     bool clipped = false;
     for (int i = TID; i < part.dim; i += 128)
         clipped = clipped || !(fabsf(x[i]) <= limit);
-    if (clipped)
+    if (clipped && a.clipped != 0)
         atomic_min(AT(int32_t, a.clipped), row.clip);
     for (int g = WARP; has_codes(part.type) && g < part.dim / part.group; g += 4) {
         const float *from = x + g * part.group;
