@@ -89,7 +89,7 @@ struct emu_index { unsigned x, y, z; };
 
 #if defined(__x86_64__) && !defined(EMU_PORTABLE)
 extern "C" void emu_switch(void **save, void *to);
-asm(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+asm(".text\n.weak emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
