@@ -1,11 +1,11 @@
 /*
- * Devices of GPU kind, on the emulation: products of every weight type and attention over every
- * storage type against f64, and the device with itself bit by bit: any number of tokens at a time,
- * any cut of a prompt, any company, forks and files of either device. Kernels run in the order of
- * warps that EMU_ORDER names (device/emulated/emu.h).
+ * Devices of GPU kind, on the emulation. Products of every weight type and attention over every
+ * storage type are compared with f64. The device is compared with itself bit by bit: any number of
+ * tokens at a time, any cut of a prompt, any company, forks, and files of either device. Kernels run
+ * in the order of warps that EMU_ORDER names (device/emulated/emu.h).
  *
- * Bounds: weights and activations are rounded to f16, by 2^-11 at most each, so that a sum of products
- * of random signs is off by about 4e-4 of its length; F32 is multiplied as it is. Attention rounds
+ * Weights and activations are rounded to f16, by 2^-11 at most each. A sum of products of random
+ * signs is then off by about 4e-4 of its length. F32 is multiplied as it is. Attention rounds
  * queries, keys, values and weights likewise.
  */
 #include <math.h>
@@ -56,7 +56,7 @@ static const enum pi_dtype types[] = {
     PI_DTYPE_Q5_1, PI_DTYPE_Q8_0, PI_DTYPE_Q2_K, PI_DTYPE_Q3_K, PI_DTYPE_Q4_K,   PI_DTYPE_Q5_K,
     PI_DTYPE_Q6_K, PI_DTYPE_MXFP4, PI_DTYPE_IQ4_NL, PI_DTYPE_IQ4_XS};
 
-/* Blocks of a type that nobody encodes: any codes, and scales near 2^-8. */
+/* Blocks of a type without an encoder: any codes, and scales near 2^-8. */
 static void random_blocks(uint64_t *rng, const struct pi_dtype_traits *t, uint8_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i += (size_t)t->block_bytes) {
@@ -256,7 +256,7 @@ static void run_job(const struct rig *r, const struct kv_attend_job *job)
     pi_mem_free(scratch);
 }
 
-/* What a query gives exactly, of the entries as they are stored. */
+/* The exact output of a query, of the entries as they are stored. */
 static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t, int32_t g,
                            double *out)
 {
@@ -553,7 +553,7 @@ TEST(files_go_from_device_to_device)
     pith_model_free(model);
 }
 
-/* What was given out came back. */
+/* The device counts what it gives out, and gets all of it back. */
 TEST(memory_comes_back)
 {
     int64_t before = atomic_load(&gpu()->bytes);
