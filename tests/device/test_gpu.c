@@ -1,7 +1,7 @@
 /*
  * Devices of GPU kind, on the emulation. Products of every weight type and attention over every
- * storage type are compared with f64. The device is compared with itself bit by bit: any number of
- * tokens at a time, any cut of a prompt, any company, forks, and files of either device. Kernels run
+ * storage type are compared with f64. The device is compared with itself bit by bit, for any number
+ * of tokens at a time, any cut of a prompt, any company, and forks. Files go both ways. Kernels run
  * in the order of warps that EMU_ORDER names (device/emulated/emu.h).
  *
  * Weights and activations are rounded to f16, by 2^-11 at most each. A sum of products of random
