@@ -1,7 +1,7 @@
 /*
  * Devices of GPU kind, on the emulation. Products of every weight type and attention over every
- * storage type are compared with f64. The device is compared with itself bit by bit, for any number
- * of tokens at a time, any cut of a prompt, any company, and forks. Files go both ways. Kernels run
+ * storage type are compared with f64. The device is compared with itself bit by bit: any number of
+ * tokens at a time, any cut of a prompt, any company, forks. Files go both ways. Kernels run
  * in the order of warps that EMU_ORDER names (device/emulated/emu.h).
  *
  * Weights and activations are rounded to f16, by 2^-11 at most each. A sum of products of random
@@ -19,7 +19,7 @@
 #include "kv/kv.h"
 #include "mem_used.h"
 #include "pith/inspect.h"
-#include "seq_make.h"
+#include "status.h"
 #include "tensor/dtype.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -52,8 +52,8 @@ static double relative_error(const float *a, const double *ref, size_t n)
 enum { N_ROW = 40, MOST_COL = 512, MOST_TOK = 130 };
 
 static const enum pi_dtype types[] = {
-    PI_DTYPE_F32,  PI_DTYPE_F16,  PI_DTYPE_BF16, PI_DTYPE_Q4_0, PI_DTYPE_Q4_1,   PI_DTYPE_Q5_0,
-    PI_DTYPE_Q5_1, PI_DTYPE_Q8_0, PI_DTYPE_Q2_K, PI_DTYPE_Q3_K, PI_DTYPE_Q4_K,   PI_DTYPE_Q5_K,
+    PI_DTYPE_F32,  PI_DTYPE_F16,   PI_DTYPE_BF16,   PI_DTYPE_Q4_0,  PI_DTYPE_Q4_1, PI_DTYPE_Q5_0,
+    PI_DTYPE_Q5_1, PI_DTYPE_Q8_0,  PI_DTYPE_Q2_K,   PI_DTYPE_Q3_K,  PI_DTYPE_Q4_K, PI_DTYPE_Q5_K,
     PI_DTYPE_Q6_K, PI_DTYPE_MXFP4, PI_DTYPE_IQ4_NL, PI_DTYPE_IQ4_XS};
 
 /* Blocks of a type without an encoder: any codes, and scales near 2^-8. */
@@ -76,12 +76,9 @@ static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t 
     size_t row = pi_dtype_row_bytes(t, n_col);
     uint8_t *rows = pi_mem_alloc(PI_MEM_OTHER, N_ROW * row);
     float x[MOST_COL];
-    struct pi_matrix w = {type,
-                          N_ROW,
-                          n_col,
-                          (N_ROW + PI_GROUP - 1) / PI_GROUP,
-                          pi_matmul_group_bytes(type, n_col),
-                          NULL};
+    struct pi_matrix w = {
+        type, N_ROW, n_col, (N_ROW + PI_GROUP - 1) / PI_GROUP, pi_matmul_group_bytes(type, n_col),
+        NULL};
     w.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)w.n_group * w.group_bytes);
     for (int32_t r = 0; r < N_ROW; r++) {
         for (int32_t c = 0; c < n_col; c++)
@@ -130,9 +127,10 @@ static void check_type(enum pi_dtype type, int32_t n_col)
     struct pi_matrix w = make_matrix(type, n_col, &rng);
     const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
     struct pi_stream *s = d->open(d, &shape);
-    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(x)), y = d->alloc(d, PI_MEM_OTHER, sizeof(all));
-    struct pi_weight packed = {w.type, w.n_row, w.n_col, w.n_group, w.group_bytes,
-                               d->pack(d, &w, 1), true};
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(x)),
+                 y = d->alloc(d, PI_MEM_OTHER, sizeof(all));
+    struct pi_weight packed = {w.type,        w.n_row,           w.n_col, w.n_group,
+                               w.group_bytes, d->pack(d, &w, 1), true};
     make_rows(&rng, n_col, x);
     d->upload(s, x, sizeof(x), at);
     for (int32_t r = 0; r < N_ROW; r++) {
@@ -173,7 +171,8 @@ TEST(products_of_every_type_are_near_and_have_the_same_bits)
 /* Columns that do not fill the last block of 256. */
 TEST(products_of_odd_matrices)
 {
-    const enum pi_dtype odd[] = {PI_DTYPE_F32, PI_DTYPE_F16, PI_DTYPE_Q8_0, PI_DTYPE_Q5_1, PI_DTYPE_MXFP4};
+    const enum pi_dtype odd[] = {PI_DTYPE_F32, PI_DTYPE_F16, PI_DTYPE_Q8_0, PI_DTYPE_Q5_1,
+                                 PI_DTYPE_MXFP4};
     for (size_t i = 0; i < PI_LEN(odd); i++)
         check_type(odd[i], 288);
 }
@@ -204,7 +203,6 @@ static void rig_open(struct rig *r, struct pi_device *d, enum kv_type k, enum kv
                                   .index = KV_INDEX_ROWS,
                                   .device = d};
     uint64_t rng = 3;
-    pith_error err;
     float row[DIM];
     check(kv_cache_create(&g, 1 << 20, &r->cache, &err), &err);
     check(kv_seq_create(r->cache, &r->seq, &err), &err);
@@ -250,15 +248,15 @@ static struct kv_attend_job job_of(const struct rig *r, int32_t t, int32_t n_tok
 
 static void run_job(const struct rig *r, const struct kv_attend_job *job)
 {
-    void *scratch = pi_mem_alloc(PI_MEM_SCRATCH, kv_attend_scratch_bytes(kv_cache_geometry(r->cache),
-                                                                         ATTEND_TOK * N_GROUP));
+    void *scratch = pi_mem_alloc(
+        PI_MEM_SCRATCH, kv_attend_scratch_bytes(kv_cache_geometry(r->cache), ATTEND_TOK * N_GROUP));
     kv_attend(job, scratch);
     pi_mem_free(scratch);
 }
 
 /* The exact output of a query, of the entries as they are stored. */
-static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t, int32_t g,
-                           double *out)
+static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t,
+                           int32_t g, double *out)
 {
     const float *q = job->q + (size_t)t * job->q_stride + (size_t)g * DIM;
     double x[MOST_LEN], most = job->sink != NULL ? job->sink[g] : -INFINITY, sum;
@@ -392,7 +390,6 @@ TEST(compaction_moves_entries_as_stored)
     static struct rig r;
     int32_t slots[MOST_LEN], n = 0;
     float row[DIM];
-    pith_error err;
     for (int32_t t = 0; t < KV_N_TYPE; t++) {
         rig_open(&r, gpu(), (enum kv_type)t, KV_TYPE_TURBO3, 16);
         n = 0;
@@ -426,7 +423,6 @@ static pith_engine *engine_on(struct pi_device *d, const pith_model *model, cons
 {
     pith_engine_params params;
     pith_engine *e = NULL;
-    pith_error err;
     pith_engine_params_default(&params);
     params.kv_tokens = 1024;
     params.type_k = params.type_v = type;
@@ -447,7 +443,6 @@ static uint64_t hash_of(pith_seq *seq, const pith_model *model)
 static pith_model *load(void)
 {
     pith_model *model;
-    pith_error err;
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
     return model;
 }
@@ -472,7 +467,6 @@ TEST(a_model_is_near_the_processor_and_cut_anyhow_the_same)
     const int32_t chunks[] = {512, 64, 17};
     int32_t ids[N_TOKEN];
     uint64_t hash[PI_LEN(chunks)];
-    pith_error err;
     pith_model *model = load();
     pith_engine *host = engine_on(&pi_device_cpu, model, "q8_0", 512);
     pith_seq *exact = seq_make(host);
@@ -497,7 +491,6 @@ TEST(a_model_is_near_the_processor_and_cut_anyhow_the_same)
 TEST(company_and_forks_change_no_bit)
 {
     int32_t ids[N_TOKEN];
-    pith_error err;
     pith_model *model = load();
     pith_engine *e = engine_on(gpu(), model, "turbo3", 512);
     pith_seq *alone = seq_make(e), *a = seq_make(e), *b = seq_make(e), *fork = NULL;
@@ -530,7 +523,6 @@ TEST(files_go_from_device_to_device)
     struct pi_device *const devices[] = {&pi_device_cpu, gpu()};
     int32_t ids[N_TOKEN];
     char path[64];
-    pith_error err;
     pith_model *model = load();
     make_text(ids);
     for (int i = 0; i < 2; i++) {
@@ -570,7 +562,7 @@ TEST(memory_comes_back)
 TEST(without_a_gpu_a_sentence_says_so)
 {
     struct gpu_driver *driver = NULL;
-    pith_error err = {0};
+    err = (pith_error){0};
     int32_t n = cuda_count(&err);
     if (n > 0)
         test_skip("there is a GPU");

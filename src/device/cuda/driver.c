@@ -4,8 +4,8 @@
  * build makes. Everything runs on one stream. Invariant: what the driver refuses is noted once, in
  * `failure`, and nothing crashes.
  *
- * What of cuda.h is needed stands here: its handles are pointers, its enums ints, and its functions
- * are looked up by name.
+ * The part of cuda.h that is used stands here. Its handles are pointers, its enums ints, and its
+ * functions are looked up by name.
  */
 #include "device/cuda/cuda.h"
 
@@ -219,13 +219,13 @@ static bool cuda_touch(struct gpu_driver *d, gpu_at at, size_t size)
     struct cuda *c = cuda_of(d);
     struct mapping *m = mapping_of(c, at);
     bool ok = m != NULL && enter(c);
-    for (size_t i = ok ? (size_t)(at - m->at) / c->chunk : 0; ok && m->at + i * c->chunk < at + size;
-         i++)
+    for (size_t i = ok ? (size_t)(at - m->at) / c->chunk : 0;
+         ok && m->at + i * c->chunk < at + size; i++)
         ok = give_chunk(c, m, i);
     return ok;
 }
 
-/* Chunks that lie within. What still reads them is done first. */
+/* Chunks that lie within. Work that may read them is awaited first. */
 static void cuda_drop(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct cuda *c = cuda_of(d);
@@ -330,7 +330,8 @@ static bool open_library(pith_error *err)
     for (size_t i = 0; i < PI_LEN(cu_names); i++) {
         void *f = dlsym(library, cu_names[i]);
         if (f == NULL)
-            return pi_fail(err, PITH_UNSUPPORTED, "no GPU here: NVIDIA's driver is too old, it has no %s",
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "no GPU here: NVIDIA's driver is too old, it has no %s",
                            cu_names[i]) == PITH_OK;
         memcpy((char *)&cu + i * sizeof(f), &f, sizeof(f));
     }

@@ -27,8 +27,7 @@ struct entry {
     unsigned n_thread;
 };
 
-#define GPU_K(name, threads, per_sm, type)                                                         \
-    {[](void *args) { name(*(const type *)args); }, threads},
+#define GPU_K(name, threads, per_sm, type) {[](void *args) { name(*(const type *)args); }, threads},
 static const struct entry entries[GPU_N_KERNEL] = {GPU_KERNELS};
 #undef GPU_K
 
@@ -63,7 +62,8 @@ static size_t page_up(size_t n)
 
 static gpu_at emu_map(struct gpu_driver *, size_t size)
 {
-    void *p = mmap(NULL, page_up(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, page_up(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? 0 : hide(p);
 }
 
@@ -84,7 +84,8 @@ static void emu_drop(struct gpu_driver *, gpu_at at, size_t size)
     size_t page = page_up(1), first = page_up((size_t)(uintptr_t)ptr(at));
     size_t end = ((size_t)(uintptr_t)ptr(at) + size) / page * page;
     if (first < end)
-        madvise((void *)first, end - first, MADV_DONTNEED), mprotect((void *)first, end - first, PROT_NONE);
+        madvise((void *)first, end - first, MADV_DONTNEED),
+            mprotect((void *)first, end - first, PROT_NONE);
 }
 
 static void emu_put(struct gpu_driver *, gpu_at to, const void *host, size_t size)

@@ -1,14 +1,15 @@
 /*
- * emu.h - kernels without a GPU: a thread is a fiber, a block runs on one thread of the system, and
- * blocks are shared among those by OpenMP. Fibers of a warp meet at every collective (mma, ldmatrix,
- * shuffles, ballots), those of a block at sync_block(); whoever waits, yields. It finds what a GPU
- * hides: shared memory starts as NaN, asynchronous copies arrive as late as they may, warps run in
- * an order that EMU_ORDER chooses (0 forth, 1 back, 2.. a seed), threads that leave a barrier out are
- * reported, and AddressSanitizer sees every access of a kernel. It does not find races within a warp
- * and has no opinion on memory order between blocks of one launch.
+ * emu.h - kernels without a GPU. A thread is a fiber, a block runs on one thread of the system, and
+ * OpenMP shares blocks among threads where it is on. Fibers of a warp meet at every collective (mma,
+ * ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
  *
- * mma adds 16 exact products and the old value in f64 and rounds once, so results differ from a
- * GPU's in the last bits, as those of two GPUs may.
+ * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
+ * as they may. Warps run in an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. Threads
+ * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It does
+ * not find races within a warp and has no opinion on memory order between blocks of one launch.
+ *
+ * mma adds 16 exact products and the old value in f64 and rounds once. So results differ from a
+ * GPU's in the last bits, as two GPUs may differ.
  */
 #ifndef PI_EMU_H
 #define PI_EMU_H

@@ -23,8 +23,8 @@ enum gpu_weight_type {
     GPU_WEIGHT_F32 = GPU_WEIGHT_N
 };
 
-/* Kernels: name, threads of a block, blocks of a processor at least, struct of arguments. Those of
-   weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS. */
+/* Kernels: name, threads of a block, blocks of a processor at least, struct of arguments.
+   Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS. */
 #define GPU_KERNEL_FEW_1(type) GPU_K(mul_few_1_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_FEW_2(type) GPU_K(mul_few_2_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_MANY_64(type) GPU_K(mul_many_64_##type, 256, 1, gpu_mul_args)
@@ -80,9 +80,9 @@ enum gpu_kernel {
 /* ---- products ---- */
 
 /*
- * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for rows of a matrix, or of slabs of one
- * that lie one behind the other, which blockIdx.z counts. A slab's tokens begin at x_first tokens
- * from the slab before on, its output out_step floats on. With experts slab z is expert busy[z], z <
+ * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of a matrix. A matrix may
+ * have slabs that lie one behind the other. blockIdx.z counts them. A slab's tokens begin x_first
+ * tokens after the first one of the slab before, its output out_step floats after. With experts slab z is expert busy[z], z <
  * *n_busy, of rows first[e] .. first[e + 1], whose activations begin at token padded[e].
  */
 struct gpu_mul_args {
@@ -105,8 +105,8 @@ struct gpu_join_args {
     float scale;
 };
 
-/* Rows of f32 to f16 in matrices of 8 x 8, each times the power of two that makes its largest value
-   at least 2^13 and less than 2^14; x_scale [row] gets that power's inverse. Columns up to n_block *
+/* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
+   largest value at least 2^13 and less than 2^14. x_scale [row] gets that power's inverse. Columns up to n_block *
    256 are zeros. Slabs as gpu_mul_args has them: z is the slab, whose rows begin at z * n_tok of x.
    A block has 8 tokens. */
 struct gpu_pack_args {
@@ -209,7 +209,7 @@ struct gpu_append_row {
 };
 /* A block for each row. */
 struct gpu_append_args {
-    gpu_at rows, clipped; /* int32: the least of what was noted; none: nothing is */
+    gpu_at rows, clipped; /* int32: the least noted number; none: nothing is noted */
     int32_t page_len;
     int32_t n; /* rows */
     float limit[2];

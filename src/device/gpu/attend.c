@@ -1,8 +1,8 @@
 /*
  * attend.c - attention over lanes: calls become lists of pages and of pieces of work for attend.cuh.
- * What every row of a call sees whole needs no positions, and what no row sees is left out: both add
- * the same, exactly. Weights and logits that somebody wants to see (kv_attend_tap) the host makes by
- * the processor's operation; outputs are the device's all the same, so that watching changes no bit.
+ * Pages that every row of a call sees whole need no positions. Pages that no row sees are left out.
+ * Both change no bit. The host makes weights and logits (kv_attend_tap) by the processor's
+ * operation. Outputs are the device's all the same, so that watching changes no bit.
  *
  * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
  * window on its first position.
@@ -14,10 +14,10 @@
 
 enum {
     ROWS = 16,
-    TILE_ROWS = 128,             /* rows of a call at full speed */
-    PART_BYTES = 64 << 20,       /* of the sums of chunks of one launch */
-    DIM_MOST = 512,              /* of a value */
-    KERNEL_SMEM = 2048 + 256     /* of a block, beside the tiles and queries */
+    TILE_ROWS = 128,         /* rows of a call at full speed */
+    PART_BYTES = 64 << 20,   /* of the sums of chunks of one launch */
+    DIM_MOST = 512,          /* of a value */
+    KERNEL_SMEM = 2048 + 256 /* of a block, beside the tiles and queries */
 };
 
 static int32_t up16(int32_t n)
@@ -61,9 +61,9 @@ static void *take(struct launch *l, size_t n, size_t size, gpu_at *at)
 struct call {
     const struct kv_attend_job *job;
     struct gpu_attend_page *page;
-    int32_t *chunk;   /* [n_page] the number of each one's chunk */
-    int32_t *delta;   /* [n_variant] */
-    float *turn;      /* [n_variant][n_pair][2] */
+    int32_t *chunk;                      /* [n_page] the number of each one's chunk */
+    int32_t *delta;                      /* [n_variant] */
+    float *turn;                         /* [n_variant][n_pair][2] */
     int32_t n_page, n_variant, n_before; /* table entries of lanes before */
 };
 
@@ -90,8 +90,8 @@ static int32_t variant_of(struct call *c, int32_t delta)
 
 /* Adds entries with these positions as written, unless no row sees one. */
 static void add_page(struct launch *l, struct call *c, const struct kv_lane *lane,
-                     struct gpu_attend_page page, const struct kv_page_ref *ref,
-                     const int32_t *pos, int32_t index)
+                     struct gpu_attend_page page, const struct kv_page_ref *ref, const int32_t *pos,
+                     int32_t index)
 {
     const struct kv_attend_job *job = c->job;
     int32_t n = page.n < 0 ? -page.n : page.n, least = pos[0], most = pos[n - 1];
@@ -119,7 +119,8 @@ static void add_lane(struct launch *l, struct call *c, const struct kv_seq *seq)
     const struct kv_lane *lane = kv_lane_at(seq, c->job->layer, c->job->head);
     for (int32_t i = 0; i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
-        const struct gpu_attend_page page = {.page = gpu_page_at(lane->kind, ref->page), .n = ref->n};
+        const struct gpu_attend_page page = {.page = gpu_page_at(lane->kind, ref->page),
+                                             .n = ref->n};
         if (ref->n > 0)
             add_page(l, c, lane, page, ref, kv_page_pos(lane->kind, ref->page), c->n_before + i);
     }
@@ -134,8 +135,7 @@ static void add_slots(struct launch *l, struct call *c)
     int32_t tile_index = c->n_before, index = 0, begin = 0;
     for (int32_t at = 0; at < job->n_slot;) {
         struct gpu_attend_page page = {.n = 0};
-        struct gpu_attend_entry *entry =
-            take(l, KV_GATHER_LEN, sizeof(*entry), &page.page);
+        struct gpu_attend_entry *entry = take(l, KV_GATHER_LEN, sizeof(*entry), &page.page);
         int32_t pos[KV_GATHER_LEN], n = 0;
         const struct kv_page_ref *first = NULL;
         for (; n < KV_GATHER_LEN && at < job->n_slot; n++, at++) {
@@ -148,7 +148,8 @@ static void add_slots(struct launch *l, struct call *c)
             if (n > 0 && (ref->delta != first->delta || ref->more != first->more || falls))
                 break;
             first = n == 0 ? ref : first;
-            entry[n] = (struct gpu_attend_entry){gpu_page_at(lane->kind, ref->page), slot - begin, 0};
+            entry[n] =
+                (struct gpu_attend_entry){gpu_page_at(lane->kind, ref->page), slot - begin, 0};
         }
         page.n = -n;
         add_page(l, c, lane, page, first, pos, tile_index++);
@@ -173,7 +174,8 @@ static int32_t row_tiles(const struct kv_attend_job *job)
 /* Bytes that a call takes of the list, at most. */
 static size_t list_bytes(const struct kv_attend_job *job)
 {
-    size_t n_page = count_pages(job), n_len = (size_t)pi_max(job->seq->cache->g.page_len, KV_GATHER_LEN);
+    size_t n_page = count_pages(job),
+           n_len = (size_t)pi_max(job->seq->cache->g.page_len, KV_GATHER_LEN);
     size_t entry = job->slots != NULL ? sizeof(struct gpu_attend_entry) : 0;
     size_t turn = job->rope != NULL ? (size_t)job->rope->n_pair * 2 * sizeof(float) : 0;
     return sizeof(struct gpu_attend_job) + (size_t)job->n_group * sizeof(float) + 256 +
@@ -243,7 +245,8 @@ static void add_call(struct launch *l, const struct kv_attend_job *job, struct g
 
 static size_t tile_smem(const struct gpu_attend_args *a)
 {
-    size_t row = (size_t)up16(a->dim_k) * 2, values = a->v_in_k >= 0 ? 0 : (size_t)up16(a->dim_v) * 2;
+    size_t row = (size_t)up16(a->dim_k) * 2,
+           values = a->v_in_k >= 0 ? 0 : (size_t)up16(a->dim_v) * 2;
     return ROWS * row + KV_GATHER_LEN * (row + values) + KERNEL_SMEM;
 }
 
@@ -319,8 +322,7 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     struct launch l = {.d = d, .job = jobs, .args = args_of(jobs)};
     size_t n_part = 0;
     while (l.n < n && alike(jobs, jobs + l.n) &&
-           (l.n == 0 ||
-            (n_part + count_parts(&jobs[l.n])) * part_bytes(&l.args) <= PART_BYTES)) {
+           (l.n == 0 || (n_part + count_parts(&jobs[l.n])) * part_bytes(&l.args) <= PART_BYTES)) {
         n_part += count_parts(&jobs[l.n]);
         l.size += list_bytes(&jobs[l.n++]);
     }
@@ -436,7 +438,7 @@ void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
     gpu_leave(d);
 }
 
-/* Calls that nobody watches are collected, and made together. */
+/* Calls without a tap are collected, and made together. */
 static void attend_collected(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n)
 {
     for (int32_t i = 0; i < n;) {

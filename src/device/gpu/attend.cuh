@@ -63,7 +63,8 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
     SHARED(smem);
     float *x = (float *)smem, *tops = x + up16(a.dim_k);
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
-    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k, dim16 = up16(dim);
+    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k,
+              dim16 = up16(dim);
     const int variant = (int)blockIdx.x / n_pad, row = (int)blockIdx.x % n_pad;
     if (variant >= job.n_variant)
         return;
@@ -74,7 +75,8 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
         x[i] = is && i < dim ? q[i] : 0.0f;
     sync_block();
     if (variant > 0 && WARP == 0)
-        turn_head(x, AT(const float, job.turn) + (size_t)variant * a.n_pair * 2, a.n_pair, a.adjacent);
+        turn_head(x, AT(const float, job.turn) + (size_t)variant * a.n_pair * 2, a.n_pair,
+                  a.adjacent);
     sync_block();
     if (a.k.wht_scale != 0.0f)
         wht_shared(x, dim, a.k.group, a.k.wht_scale, false);
@@ -140,7 +142,8 @@ DEV void tile_fill(const gpu_part &part, const gpu_attend_page &page, int page_l
 DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim16, uint8_t *out)
 {
     const int n_pad = up16(job.n_tok * job.n_group);
-    const uint4 *q = AT(const uint4, job.packed) + ((size_t)variant * n_pad + tile * ROWS) * (dim16 / 8);
+    const uint4 *q =
+        AT(const uint4, job.packed) + ((size_t)variant * n_pad + tile * ROWS) * (dim16 / 8);
     for (int i = TID; i < ROWS * dim16 / 8; i += 128)
         *(uint4 *)(out + (i % (dim16 / 8) * ROWS + i / (dim16 / 8)) * 16) = q[i];
 }
@@ -173,7 +176,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
         if (page.variant != variant) {
             variant = page.variant;
             queries_fill(job, variant, work.tile, dim16, qs);
-            const float *scale = AT(const float, job.scale) + variant * up16(n_row) + work.tile * ROWS;
+            const float *scale =
+                AT(const float, job.scale) + variant * up16(n_row) + work.tile * ROWS;
             UNROLL
             for (int i = 0; i < 2; i++)
                 by[i] = scale[g + 8 * i];
@@ -259,7 +263,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
         UNROLL
         for (int i = 0; i < N; i++)
             if (4 * (i / 2) + warp < dim_v16 / 16)
-                AT(float, a.o)[at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
+                AT(float, a.o)
+                [at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
         if (warp == 0 && t == 0 && (e & 1) == 0) {
             AT(float, a.ml)[at * 2] = m[e / 2];
             AT(float, a.ml)[at * 2 + 1] = l[e];
@@ -289,13 +294,15 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
     const int row = (int)blockIdx.x, dim_v16 = up16(a.dim_v);
     if (row >= job.n_tok * job.n_group)
         return;
-    const float sink = job.sink != 0 ? AT(const float, job.sink)[row % job.n_group] * LOG2E : NEG_INF;
+    const float sink =
+        job.sink != 0 ? AT(const float, job.sink)[row % job.n_group] * LOG2E : NEG_INF;
     float *out = AT(float, job.out) + (size_t)(row / job.n_group) * job.out_stride +
                  (size_t)(row % job.n_group) * a.dim_v;
     for (int d = TID; d < a.dim_v; d += 128) {
         float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o = 0.0f;
         for (int i = 0; i < job.n_chunk; i++) {
-            const size_t at = (size_t)(job.part0 + row / ROWS * job.n_chunk + i) * ROWS + row % ROWS;
+            const size_t at =
+                (size_t)(job.part0 + row / ROWS * job.n_chunk + i) * ROWS + row % ROWS;
             const float mi = AT(const float, a.ml)[at * 2], li = AT(const float, a.ml)[at * 2 + 1];
             const float oi = AT(const float, a.o)[at * dim_v16 + d];
             const float now = f_max(m, mi), mm = finite_of(now), c = ex2(m - mm), w = ex2(mi - mm);

@@ -158,16 +158,37 @@ size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
     return cpu_score_scratch(g, n_q);
 }
 
-void gpu_score(const struct kv_score_job *job, void *scratch)
+void gpu_score_one(const struct kv_score_job *job, void *scratch)
 {
     struct gpu_device *d = gpu_of_cache(job->seq->cache);
     struct kv_score_job own = *job;
     gpu_enter(d);
     if (gpu_stage_lane(d, 0, job->seq, job->layer, job->head)) {
         own.seq = &d->stage[0].seq;
-        cpu_score(&own, scratch);
+        cpu_score_one(&own, scratch);
     }
     gpu_leave(d);
+}
+
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
+{
+    (void)s;
+    for (int32_t i = 0; i < list->n; i++)
+        gpu_score_one(&list->jobs[i], list->scratch);
+}
+
+/* Scores are the host's. */
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)
+{
+    (void)s;
+    for (int32_t i = 0; i < list->n; i++)
+        kv_choose(&list->jobs[i], list->scratch);
+}
+
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job)
+{
+    (void)s;
+    kv_choose_all(job);
 }
 
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,

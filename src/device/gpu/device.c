@@ -1,7 +1,6 @@
 /*
- * device.c - a device of GPU kind: memory, streams, the table. What it gives out it keeps in a list,
- * since the driver wants sizes back. Invariant: `bytes` is what was given out and packed; rooms of its
- * own, which grow with what is asked of it, are counted too.
+ * device.c - a device of GPU kind: memory, streams, the table. It keeps a list of its blocks, since
+ * the driver wants sizes back. Invariant: `bytes` counts every block, packed matrix and room.
  */
 #include "device/gpu/device.h"
 
@@ -152,7 +151,8 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
 
 enum { MOST_DEVICES = 16 };
 
-static struct gpu_device *devices[MOST_DEVICES]; /* set when one is made or freed, nothing else runs */
+static struct gpu_device
+    *devices[MOST_DEVICES]; /* set when one is made or freed, nothing else runs */
 
 static bool owns(const struct gpu_device *d, gpu_at at)
 {
@@ -234,8 +234,8 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
              size_t smem, const void *args)
 {
-    const struct gpu_launch launch = {kernel, (uint32_t)x, (uint32_t)y, (uint32_t)z, (uint32_t)smem,
-                                      args};
+    const struct gpu_launch launch = {kernel,      (uint32_t)x,    (uint32_t)y,
+                                      (uint32_t)z, (uint32_t)smem, args};
     if (x > 0 && y > 0 && z > 0 && d->driver->failure == NULL)
         d->driver->launch(d->driver, &launch);
 }
@@ -309,6 +309,9 @@ static const struct pi_device table = {
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
     .score = gpu_score,
+    .score_one = gpu_score_one,
+    .choose = gpu_choose,
+    .choose_all = gpu_choose_all,
     .decode_run = gpu_decode_run,
     .value_sum = gpu_value_sum,
     .decode_entry = gpu_decode_entry,

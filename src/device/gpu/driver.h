@@ -10,18 +10,18 @@
 
 struct gpu_launch {
     enum gpu_kernel kernel;
-    uint32_t x, y, z;   /* blocks; 0 anywhere: nothing is done */
-    uint32_t smem;      /* bytes of shared memory of a block */
-    const void *args;   /* the kernel's struct */
+    uint32_t x, y, z; /* blocks; 0 anywhere: nothing is done */
+    uint32_t smem;    /* bytes of shared memory of a block */
+    const void *args; /* the kernel's struct */
 };
 
 /* Calls come from one thread at a time. All but wait and get may return before they are done; what
    they read of the host's they have read. Failures are sticky: `failure` has the first one. */
 struct gpu_driver {
-    const char *name;   /* of the device, for people */
+    const char *name; /* of the device, for people */
     int32_t n_processor;
-    uint32_t smem_most; /* bytes of shared memory that a block may have */
-    bool wgmma;         /* kernels for Hopper's tensor cores are there */
+    uint32_t smem_most;  /* bytes of shared memory that a block may have */
+    bool wgmma;          /* kernels for Hopper's tensor cores are there */
     const char *failure; /* NULL: there was none */
 
     gpu_at (*alloc)(struct gpu_driver *d, size_t size); /* not cleared; 0: none is left */

@@ -18,9 +18,8 @@
 #define DEV static __device__ __forceinline__
 #define BOTH static __host__ __device__ __forceinline__
 #define KERNEL(threads, per_sm) extern "C" __global__ void __launch_bounds__(threads, per_sm)
-#define SHARED(p)                                                                                  \
-    extern __shared__ __align__(1024) uint8_t gpu_smem_[];                                         \
-    uint8_t *p = gpu_smem_
+extern __shared__ __align__(1024) uint8_t gpu_smem[];
+#define SHARED(p) uint8_t *p = gpu_smem
 #define AT(type, at) ((type *)(at))
 
 DEV uint32_t smem_at(const void *p)
@@ -74,11 +73,11 @@ DEV float ex2(float x)
     return y;
 }
 
-/* ---- what a warp does together ---- */
+/* ---- collectives of a warp ---- */
 
-/* d += a b, a 16 x 16, b 16 x 8. With g = lane / 4, t = lane % 4:
-   a[0] (row g, k 2t..), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8);
-   b[0] (k 2t.., column g), b[1] (k 2t + 8); d[0..1] (row g, columns 2t..), d[2..3] (row g + 8). */
+/* d += a b, a 16 x 16, b 16 x 8. g is lane / 4, t is lane % 4.
+   a[0] (row g, k 2t..), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8).
+   b[0] (k 2t.., column g), b[1] (k 2t + 8). d[0..1] (row g, columns 2t..), d[2..3] (row g + 8). */
 DEV void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "

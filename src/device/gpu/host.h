@@ -1,7 +1,7 @@
 /*
- * host.h - the inside of a device of GPU kind: what the host keeps of it, and the operations that its
- * files give to the table (device.h says what each does). Everything that is asked of it runs one
- * after the other, whatever stream it is asked on; a lock lets one thread in at a time.
+ * host.h - the inside of a device of GPU kind: the host's part of it, and the operations of the table
+ * (device.h has their contracts). All operations run one after the other, on
+ * any stream. A lock lets one thread in at a time.
  */
 #ifndef PI_GPU_HOST_H
 #define PI_GPU_HOST_H
@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/gpu/driver.h"
 #include "kv/attend.h"
+#include "kv/choose.h"
 #include "kv/internal.h"
 #include "kv/page.h"
 #include "kv/score.h"
@@ -75,9 +76,9 @@ struct gpu_device {
     struct gpu_block room[GPU_N_ROOM];
     struct gpu_rope rope[GPU_N_ROPE];
     int32_t next_rope;
-    gpu_at padded; /* int32 [PI_MOE_MAX_EXPERT + 1] */
+    gpu_at padded;             /* int32 [PI_MOE_MAX_EXPERT + 1] */
     gpu_at clipped;            /* int32: the least that append noted */
-    struct kv_cache *noted;    /* whose it is; NULL: nobody's */
+    struct kv_cache *noted;    /* the cache of that number; NULL: none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     uint8_t *list;             /* what goes to GPU_ROOM_LIST, and rows on their way */
     void *scratch;             /* of the processor's attention */
@@ -102,7 +103,7 @@ static inline struct gpu_device *gpu_of_cache(const struct kv_cache *cache)
 /* device.c */
 void gpu_enter(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
-/* Room of at least so many bytes; 0: there is none, and the driver says so. */
+/* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
 /* Blocks of the kernel's threads, its shared memory, its struct. */
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
@@ -111,7 +112,7 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
 void gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
 /* Takes what appending noted to its cache. */
 void gpu_fold_clipped(struct gpu_device *d);
-/* Host memory of at least so many bytes in the place of *block; false: none is left. */
+/* Host memory of at least `size` bytes in the place of *block; false: none is left. */
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
 
 /* pack.c */
@@ -163,7 +164,10 @@ void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32
 void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                int32_t slot, int32_t n, uint16_t *out);
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
-void gpu_score(const struct kv_score_job *job, void *scratch);
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
+void gpu_score_one(const struct kv_score_job *job, void *scratch);
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out);
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);

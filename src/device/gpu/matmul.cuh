@@ -68,17 +68,19 @@ BOTH constexpr int one_at(int t)
 }
 BOTH constexpr int scales_at(int t)
 {
-    return t == GPU_WEIGHT_F16 ? 8192 : t == GPU_WEIGHT_Q8_0 ? 4096 : one_at(t) + (has_one(t) ? 512 : 0);
+    return t == GPU_WEIGHT_F16    ? 8192
+           : t == GPU_WEIGHT_Q8_0 ? 4096
+                                  : one_at(t) + (has_one(t) ? 512 : 0);
 }
 BOTH constexpr int scale_bytes(int t)
 {
-    return t == GPU_WEIGHT_F16                                 ? 0
-           : t == GPU_WEIGHT_Q6_K                              ? 288
-           : t == GPU_WEIGHT_Q2_K                              ? 320
-           : t == GPU_WEIGHT_Q3_K                              ? 224
-           : t == GPU_WEIGHT_Q4_1 || t == GPU_WEIGHT_Q5_1      ? 512
-           : t == GPU_WEIGHT_IQ4_XS || t == GPU_WEIGHT_MXFP4   ? 128
-                                                               : 256;
+    return t == GPU_WEIGHT_F16                               ? 0
+           : t == GPU_WEIGHT_Q6_K                            ? 288
+           : t == GPU_WEIGHT_Q2_K                            ? 320
+           : t == GPU_WEIGHT_Q3_K                            ? 224
+           : t == GPU_WEIGHT_Q4_1 || t == GPU_WEIGHT_Q5_1    ? 512
+           : t == GPU_WEIGHT_IQ4_XS || t == GPU_WEIGHT_MXFP4 ? 128
+                                                             : 256;
 }
 BOTH constexpr int block_bytes(int t)
 {
@@ -108,11 +110,13 @@ template <int T> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile
     if (T == GPU_WEIGHT_F16) {
         UNROLL
         for (int k = 0; k < 4; k++)
-            c->v[k % (T == GPU_WEIGHT_F16 ? 4 : 1)] = ld_stream(block + (tile * 4 + k) * 512 + lane * 16);
+            c->v[k % (T == GPU_WEIGHT_F16 ? 4 : 1)] =
+                ld_stream(block + (tile * 4 + k) * 512 + lane * 16);
     } else if (T == GPU_WEIGHT_Q8_0) {
         UNROLL
         for (int k = 0; k < 2; k++)
-            c->v[k % (T == GPU_WEIGHT_Q8_0 ? 2 : 1)] = ld_stream(block + (tile * 2 + k) * 512 + lane * 16);
+            c->v[k % (T == GPU_WEIGHT_Q8_0 ? 2 : 1)] =
+                ld_stream(block + (tile * 2 + k) * 512 + lane * 16);
     }
     if (has_low4(T))
         c->v[0] = ld_stream(block + tile * 512 + lane * 16);
@@ -283,7 +287,8 @@ template <int T> DEV uint32_t values_of(const codes<T> *c, int k, int j)
         return h2_add(prmt(w, 0x64646464u, j & 1 ? 0x4342 : 0x4140), 0xe480e480u);
     }
     uint32_t one = has_one(T) ? c->one >> (4 * k + j) & 0x00010001u : 0;
-    uint32_t two = has_two(T) ? (k < 2 ? c->two.x : c->two.y) >> (2 * (4 * (k & 1) + j)) & 0x00030003u : 0;
+    uint32_t two =
+        has_two(T) ? (k < 2 ? c->two.x : c->two.y) >> (2 * (4 * (k & 1) + j)) & 0x00030003u : 0;
     if (T == GPU_WEIGHT_Q2_K)
         return numbers(two, 0xe400e400u);
     if (T == GPU_WEIGHT_Q3_K)
@@ -306,7 +311,8 @@ template <int T> DEV uint32_t values_of(const codes<T> *c, int k, int j)
     const bool centred = T == GPU_WEIGHT_Q4_0;
     if (j & 1) { /* 1024 + 16 code, which spares a shift */
         uint32_t x = j < 2 ? w : w >> 8;
-        return h2_fma((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, centred ? 0xd480d480u : 0xd400d400u);
+        return h2_fma((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u,
+                      centred ? 0xd480d480u : 0xd400d400u);
     }
     return numbers(low, centred ? 0xe408e408u : 0xe400e400u);
 }
@@ -366,7 +372,8 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
 {
     SHARED(smem);
     float *part = (float *)smem;
-    const int lane = LANE, group = (int)blockIdx.x, n_block = args.n_block, tok0 = (int)blockIdx.y * 8 * NT;
+    const int lane = LANE, group = (int)blockIdx.x, n_block = args.n_block,
+              tok0 = (int)blockIdx.y * 8 * NT;
     const slab here = slab_of(args, (int)blockIdx.z, n_block, 0);
     if (tok0 >= here.n_tok)
         return;
@@ -389,7 +396,10 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
         for (int nt = 0; nt < NT; nt++)
             UNROLL
         for (int k8 = 0; k8 < 32; k8++)
-            bx[nt][k8] = nt < n_tile ? ld_near(x + ((size_t)nt * n_block * 32 + blk * 32 + k8) * X_MATRIX + lane * 2) : 0;
+            bx[nt][k8] =
+                nt < n_tile
+                    ? ld_near(x + ((size_t)nt * n_block * 32 + blk * 32 + k8) * X_MATRIX + lane * 2)
+                    : 0;
         UNROLL
         for (int j = 0; j < 4; j++)
             c[j] = next_c[j];
@@ -456,7 +466,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
     if ((int)blockIdx.y * BN >= here.n_tok)
         return;
     const int first = SPLIT ? (int)blockIdx.z * n_block / (int)gridDim.z : 0;
-    const int end = SPLIT ? ((int)blockIdx.z + 1) * n_block / (int)gridDim.z : n_block, n_tile = end * 4;
+    const int end = SPLIT ? ((int)blockIdx.z + 1) * n_block / (int)gridDim.z : n_block,
+              n_tile = end * 4;
     const size_t pitch = (size_t)n_block * block_bytes(T);
     const uint16_t *x0 = here.x + (size_t)blockIdx.y * (BN / 8) * n_block * 32 * X_MATRIX;
     const uint8_t *w0[2];
@@ -473,7 +484,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
         if (tile < n_tile)
             for (int i = TID; i < BN / 8 * 64; i += 256)
                 cp16(smem + (size_t)(tile % STAGES) * STAGE + i * 16,
-                     (const uint8_t *)(x0 + ((size_t)(i / 64) * n_block * 32 + tile * 8) * X_MATRIX) +
+                     (const uint8_t *)(x0 +
+                                       ((size_t)(i / 64) * n_block * 32 + tile * 8) * X_MATRIX) +
                          i % 64 * 16);
         cp_commit();
     };
@@ -558,7 +570,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
     for (int e = 0; e < 4; e++) {
         int row, tok = place(r, i, e, &row);
         if (tok >= 0)
-            here.out[(size_t)tok * args.out_stride + row] = total[r][i][e] * args.scale * here.x_scale[tok];
+            here.out[(size_t)tok * args.out_stride + row] =
+                total[r][i][e] * args.scale * here.x_scale[tok];
     }
 }
 
@@ -573,7 +586,8 @@ KERNEL(256, 4) join_stretches(const gpu_join_args a)
     UNROLL4
     for (int b = 0; b < a.n_block; b++)
         sum += part[(size_t)b * n + i];
-    AT(float, a.out)[(size_t)tok * a.out_stride + i % a.n_row] = sum * a.scale * AT(const float, a.x_scale)[tok];
+    AT(float, a.out)
+    [(size_t)tok * a.out_stride + i % a.n_row] = sum * a.scale * AT(const float, a.x_scale)[tok];
 }
 
 /* ---- F32: fused multiply-adds ----

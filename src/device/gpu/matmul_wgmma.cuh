@@ -44,7 +44,8 @@ template <int T> DEV void mul_wgmma(const gpu_mul_args &args)
         if (tile < n_tile)
             for (int i = TID; i < BN / 8 * 64; i += 256)
                 cp16(smem + (size_t)(tile % STAGES) * STAGE + i * 16,
-                     (const uint8_t *)(x0 + ((size_t)(i / 64) * n_block * 32 + tile * 8) * X_MATRIX) +
+                     (const uint8_t *)(x0 +
+                                       ((size_t)(i / 64) * n_block * 32 + tile * 8) * X_MATRIX) +
                          i % 64 * 16);
         cp_commit();
     };
@@ -103,7 +104,8 @@ template <int T> DEV void mul_wgmma(const gpu_mul_args &args)
         const int row = group * 16 + lane / 4 + 8 * (i / 2 % 2);
         const int tok = (int)blockIdx.y * BN + i / 4 * 8 + 2 * (lane % 4) + i % 2;
         if (row < n_row && tok < here.n_tok)
-            here.out[(size_t)tok * args.out_stride + row] = total[i] * args.scale * here.x_scale[tok];
+            here.out[(size_t)tok * args.out_stride + row] =
+                total[i] * args.scale * here.x_scale[tok];
     }
 }
 #else

@@ -1,7 +1,7 @@
 /*
  * pack.c - weights in the order in which the tensor cores' operands lie in registers (matmul.cuh), in
  * exactly the file's bytes. Scales are multiplied by a power of two that brings a matrix's largest
- * weight near 1, where f16 has all its bits; products are divided by it. Both are exact.
+ * weight near 1, where f16 has all its bits. Products are divided by it. Both are exact.
  */
 #include <math.h>
 
@@ -330,7 +330,8 @@ static void pack_slab(const struct pi_matrix *w, const struct gpu_weight *to, in
         pi_matmul_unpack_row(w, r, (float *)(void *)out + (size_t)r * (size_t)w->n_col);
     for (int32_t r = 0; r < w->n_row && to->type != GPU_WEIGHT_F32; r++)
         for (int32_t b = 0; b < to->n_block; b++)
-            put_row(w, r, b, out + ((size_t)(r / PI_GROUP) * (size_t)to->n_block + (size_t)b) * block,
+            put_row(w, r, b,
+                    out + ((size_t)(r / PI_GROUP) * (size_t)to->n_block + (size_t)b) * block,
                     power);
 }
 

@@ -4,7 +4,11 @@
  */
 #include "device/gpu/host.h"
 
-enum { FEW = 8, ROWS_OF_BLOCK = 128, SLACK = 128 /* tokens that kernels may read beyond the last */ };
+enum {
+    FEW = 8,
+    ROWS_OF_BLOCK = 128,
+    SLACK = 128 /* tokens that kernels may read beyond the last */
+};
 
 static size_t up8(size_t n)
 {
@@ -71,7 +75,8 @@ static void run(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_
                 int64_t n_slab, int64_t typical)
 {
     size_t few = (size_t)a->n_block * 512;
-    int64_t n_tile = pi_ceil_div(a->n_row, ROWS_OF_BLOCK), n_group = pi_ceil_div(a->n_row, PI_GROUP);
+    int64_t n_tile = pi_ceil_div(a->n_row, ROWS_OF_BLOCK),
+            n_group = pi_ceil_div(a->n_row, PI_GROUP);
     if (typical <= FEW && few <= d->driver->smem_most)
         gpu_run(d, kernel_of(GPU_KERNEL_mul_few_1_Q4_K, type), n_group, pi_ceil_div(a->n_tok, FEW),
                 n_slab, few, a);
@@ -84,11 +89,11 @@ static void run(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_
         gpu_run(d, kernel_of(GPU_KERNEL_mul_many_64_Q4_K, type), n_tile, pi_ceil_div(a->n_tok, 64),
                 n_slab, 4 * 64 * 128, a);
     else
-        gpu_run(d,
-                kernel_of(d->driver->wgmma ? GPU_KERNEL_mul_wgmma_Q4_K
-                                           : GPU_KERNEL_mul_many_128_Q4_K,
-                          type),
-                n_tile, pi_ceil_div(a->n_tok, 128), n_slab, 4 * 128 * 128, a);
+        gpu_run(
+            d,
+            kernel_of(d->driver->wgmma ? GPU_KERNEL_mul_wgmma_Q4_K : GPU_KERNEL_mul_many_128_Q4_K,
+                      type),
+            n_tile, pi_ceil_div(a->n_tok, 128), n_slab, 4 * 128 * 128, a);
 }
 
 /* A matrix's own arguments. */

@@ -1,6 +1,6 @@
 /*
- * rows.c - bodies of rows, the experts' order and the delta net: device.h's structs become those of
- * kernels. Embeddings are read on the host, where the model's own packing is, and go up.
+ * rows.c - bodies of rows, the experts' order and the delta net. device.h's structs become args.h's.
+ * Embeddings are read on the host, where the model's own packing is, and go up.
  */
 #include "device/gpu/host.h"
 #include "tensor/dtype.h"
@@ -374,7 +374,7 @@ void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int
     case PI_ROWS_PICK:
         pick(d, args, n_row);
         break;
-    case PI_ROWS_QUANTIZE: /* nobody reads int8 copies */
+    case PI_ROWS_QUANTIZE: /* there are no int8 copies */
         break;
     case PI_ROWS_QKV:
         qkv(d, args, n_row);

@@ -478,7 +478,8 @@ KERNEL(128, 4) delta_unit(const gpu_delta_args a)
         qq = fmaf(q[i], q[i], qq);
         kk = fmaf(k[i], k[i], kk);
     }
-    const float by_q = 1.0f / sqrtf(warp_sum(qq) + a.eps), by_k = 1.0f / sqrtf(warp_sum(kk) + a.eps);
+    const float by_q = 1.0f / sqrtf(warp_sum(qq) + a.eps),
+                by_k = 1.0f / sqrtf(warp_sum(kk) + a.eps);
     for (int i = LANE; is && i < a.dim; i += 32) {
         q[i] *= by_q;
         k[i] *= by_k;
@@ -500,7 +501,8 @@ KERNEL(64, 4) delta_turn(const gpu_delta_args a)
     const size_t matrix = (size_t)((a.dim + 15) / 16) * 16 * a.dim;
     if (j >= a.dim)
         return;
-    float *s = AT(float, item.matrix) + (size_t)head * matrix + (size_t)(j / 16) * a.dim * 16 + j % 16;
+    float *s =
+        AT(float, item.matrix) + (size_t)head * matrix + (size_t)(j / 16) * a.dim * 16 + j % 16;
     const float scale = 1.0f / sqrtf((float)a.dim);
     for (int t = item.row0; t < item.row0 + item.n_tok; t++) {
         const float *q = AT(const float, a.c) + (size_t)t * l.mix + (size_t)key * a.dim;
@@ -574,7 +576,8 @@ KERNEL(128, 4) latent_in(const gpu_latent_args a)
     }
     const int h = ((int)blockIdx.x - 1) * 4 + WARP;
     const bool is = h < a.n_head;
-    const float *head = AT(const float, a.head) + ((size_t)t * a.n_head + (is ? h : 0)) * (n + n_rot);
+    const float *head =
+        AT(const float, a.head) + ((size_t)t * a.n_head + (is ? h : 0)) * (n + n_rot);
     float *q = AT(float, a.q) + ((size_t)t * a.n_head + (is ? h : 0)) * a.dim_k;
     float *att = AT(float, a.att) + ((size_t)(is ? h : 0) * a.n_tok + t) * n;
     for (int i = LANE; is && i < n; i += 32)

@@ -1,7 +1,7 @@
 /*
  * store.c - pages on the device: rows become entries, entries move, pages come and go. A page has the
  * processor's bytes (kv/class.h), so that a file, a swapped page and a moved entry are the same on
- * both. What has no kernel is carry.c's.
+ * both. carry.c has the operations without a kernel.
  */
 #include <math.h>
 
@@ -83,11 +83,10 @@ static void add_rows(struct row_list *l, int32_t done, const struct kv_page_ref 
     for (int32_t i = 0; i < n; i++) {
         const struct kv_append *job = l->job;
         size_t row = (size_t)(done + i);
-        l->row[l->n++] =
-            (struct gpu_append_row){.from = pi_at_item(job->k, row * job->k_stride).at,
-                                    .page = page,
-                                    .slot = entry + i,
-                                    .clip = 2 * job->layer};
+        l->row[l->n++] = (struct gpu_append_row){.from = pi_at_item(job->k, row * job->k_stride).at,
+                                                 .page = page,
+                                                 .slot = entry + i,
+                                                 .clip = 2 * job->layer};
         if (kind->v.dim > 0)
             l->row[l->n++] =
                 (struct gpu_append_row){.from = pi_at_item(job->v, row * job->v_stride).at,
@@ -163,7 +162,7 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
     gpu_leave(d);
 }
 
-/* What follows from entries, for whoever asked for it: over the host. */
+/* The index and the norms of new entries, where the cache has them: over the host. */
 struct follow {
     const struct kv_append *job;
     const struct kv_lane *lane;
@@ -204,7 +203,8 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
     for (int32_t i = 0, end; i < n; i = end) {
         const struct kv_lane *lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
         for (end = i + 1;
-             end < n && kv_lane_at(jobs[end].seq, jobs[end].layer, jobs[end].head)->kind == lane->kind;)
+             end < n &&
+             kv_lane_at(jobs[end].seq, jobs[end].layer, jobs[end].head)->kind == lane->kind;)
             end++;
         note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
@@ -241,7 +241,7 @@ static void add_planes(struct gpu_move_args *a, const struct kv_class *kind,
             add_plane(a, p->at, 0, p->row, 1);
 }
 
-/* What kv_index_write made of entries. */
+/* The parts of the index that belong to entries. */
 static void add_index(struct gpu_move_args *a, const struct kv_cache *cache,
                       const struct kv_class *kind)
 {

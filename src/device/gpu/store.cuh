@@ -10,7 +10,14 @@
 
 /* The numbers of enum kv_type, kv/type.h: host files assert that they are these. */
 enum {
-    STORE_F32, STORE_F16, STORE_Q8_0, STORE_Q4_0, STORE_TURBO4, STORE_TURBO3, STORE_TURBO2, STORE_BF16
+    STORE_F32,
+    STORE_F16,
+    STORE_Q8_0,
+    STORE_Q4_0,
+    STORE_TURBO4,
+    STORE_TURBO3,
+    STORE_TURBO2,
+    STORE_BF16
 };
 enum { PLANE_LOW, PLANE_HIGH, PLANE_SCALE };
 
@@ -19,11 +26,13 @@ DEV size_t unit_at(const gpu_part &part, int plane, int page_len, int slot, int 
 {
     const uint32_t size = part.plane[plane].element, byte = 2 * (uint32_t)u;
     if (part.beside)
-        return part.plane[plane].at + ((size_t)(byte / size) * page_len + slot) * size + byte % size;
+        return part.plane[plane].at + ((size_t)(byte / size) * page_len + slot) * size +
+               byte % size;
     return part.plane[plane].at + (size_t)slot * part.plane[plane].pitch + byte;
 }
 
-DEV uint32_t unit_of(const gpu_part &part, int plane, const uint8_t *page, int page_len, int slot, int u)
+DEV uint32_t unit_of(const gpu_part &part, int plane, const uint8_t *page, int page_len, int slot,
+                     int u)
 {
     return *(const uint16_t *)(page + unit_at(part, plane, page_len, slot, u));
 }
@@ -98,8 +107,14 @@ DEV uint32_t encode_q4(float x, uint8_t *code)
 DEV uint32_t wht_signs(int word, bool after)
 {
     if (after)
-        return word == 0 ? 0xe953116fu : word == 1 ? 0xc09d7023u : word == 2 ? 0x485aca85u : 0x415a9a9du;
-    return word == 0 ? 0x1b95fca6u : word == 1 ? 0xbd07a6b6u : word == 2 ? 0x5b39c444u : 0xb60daf56u;
+        return word == 0   ? 0xe953116fu
+               : word == 1 ? 0xc09d7023u
+               : word == 2 ? 0x485aca85u
+                           : 0x415a9a9du;
+    return word == 0   ? 0x1b95fca6u
+           : word == 1 ? 0xbd07a6b6u
+           : word == 2 ? 0x5b39c444u
+                       : 0xb60daf56u;
 }
 DEV float wht_sign(int i, bool after)
 {
@@ -119,7 +134,9 @@ DEV int nearest(float x, const float *table, int n, float length)
    l, l + 32, .. of it. Returns the scale. */
 DEV uint32_t encode_turbo(const gpu_part &part, const float *x, uint8_t *code)
 {
-    const int n = part.group, n_code = part.type == STORE_TURBO4 ? 16 : part.type == STORE_TURBO3 ? 8 : 4;
+    const int n = part.group, n_code = part.type == STORE_TURBO4   ? 16
+                                       : part.type == STORE_TURBO3 ? 8
+                                                                   : 4;
     float v[4], square = 0.0f;
     UNROLL
     for (int i = 0; i < 4; i++) {
@@ -241,7 +258,8 @@ KERNEL(128, 4) move(const gpu_move_args a)
         const gpu_move_part part = AT(const gpu_move_part, a.parts)[j];
         for (int e = 0; e < part.n; e++)
             *(uint16_t *)(AT(uint8_t, a.to) + at + (size_t)(part.to_slot + e) * p.element) =
-                *(const uint16_t *)(AT(const uint8_t, part.from) + at + (size_t)(part.from_slot + e) * p.element);
+                *(const uint16_t *)(AT(const uint8_t, part.from) + at +
+                                    (size_t)(part.from_slot + e) * p.element);
     }
 }
 
@@ -254,7 +272,8 @@ DEV float float_of(uint32_t half)
 
 /* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Those behind the last are
    0. Wider types are cut to what f16 holds. */
-DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d, float *out)
+DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
+                    float *out)
 {
     const int type = part.type;
     UNROLL
@@ -266,7 +285,8 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
             uint32_t x = unit_of(part, PLANE_LOW, page, page_len, slot, u);
             if (type == STORE_F32)
                 x |= unit_of(part, PLANE_LOW, page, page_len, slot, u + 1) << 16;
-            out[i] = type == STORE_F16 ? float_of(x) : within(AS_F(type == STORE_F32 ? x : x << 16), 65504.0f);
+            out[i] = type == STORE_F16 ? float_of(x)
+                                       : within(AS_F(type == STORE_F32 ? x : x << 16), 65504.0f);
         }
         return;
     }
