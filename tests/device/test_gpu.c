@@ -27,13 +27,35 @@
 #define FLOAT_BOUND 1e-6
 #define ATTEND_BOUND 2e-3
 
+static struct pi_device *the_gpu;
+
 static struct pi_device *gpu(void)
 {
-    static struct pi_device *d;
-    if (d == NULL)
-        d = gpu_device_make(emulated_driver());
-    assert_non_null(d);
-    return d;
+    if (the_gpu == NULL)
+        the_gpu = gpu_device_make(emulated_driver());
+    assert_non_null(the_gpu);
+    return the_gpu;
+}
+
+static void free_gpu(void)
+{
+    gpu_device_free(the_gpu);
+    mem_check(NULL);
+}
+
+TEST_GROUP(NULL, free_gpu);
+
+/* Operations stand one behind the other, from alloc on to the end. */
+TEST(no_operation_is_missing)
+{
+    size_t first = offsetof(struct pi_device, alloc);
+    size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t at;
+        memcpy(&at, (const char *)gpu() + first + i * sizeof(at), sizeof(at));
+        if (at == 0)
+            fail_msg("operation %zu of %zu is missing", i, n);
+    }
 }
 
 /* |a - ref| / |ref| */

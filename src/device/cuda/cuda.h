@@ -1,6 +1,7 @@
 /*
- * cuda.h - NVIDIA GPUs. The driver is looked for when the first one is asked for, so that one program
- * serves machines with and without. A build without nvcc has the same functions, and no GPU.
+ * cuda.h - NVIDIA GPUs. The driver is looked for when the first one is asked for, so that one
+ * program serves machines with and without. A build without nvcc has the same functions, and no
+ * GPU.
  */
 #ifndef PI_CUDA_H
 #define PI_CUDA_H

@@ -1,8 +1,8 @@
 /*
- * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is asked
- * for: no CUDA runtime, nothing to link. The kernels are a fatbin in the library, an array that the
- * build makes. Everything runs on one stream. Invariant: what the driver refuses is noted once, in
- * `failure`, and nothing crashes.
+ * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is
+ * asked for: no CUDA runtime, nothing to link. The kernels are a fatbin in the library, an array
+ * that the build makes. Everything runs on one stream. Invariant: what the driver refuses is noted
+ * once, in `failure`, and nothing crashes.
  *
  * The part of cuda.h that is used stands here. Its handles are pointers, its enums ints, and its
  * functions are looked up by name.

@@ -1,8 +1,8 @@
 /*
  * driver.cpp - a GPU's driver without a GPU, for tests: kernels run by emu.h on the processor. Its
  * memory is the process's, but addresses have a bit that no pointer has, so that a host that takes
- * one for a pointer crashes. New memory is full of NaN, and what is mapped can only be touched where
- * `touch` gave it memory.
+ * one for a pointer crashes. New memory is full of NaN, and what is mapped can only be touched
+ * where `touch` gave it memory.
  */
 #include "device/emulated/emulated.h"
 

@@ -1,12 +1,13 @@
 /*
  * emu.h - kernels without a GPU. A thread is a fiber, a block runs on one thread of the system, and
- * OpenMP shares blocks among threads where it is on. Fibers of a warp meet at every collective (mma,
- * ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
+ * OpenMP shares blocks among threads where it is on. Fibers of a warp meet at every collective
+ * (mma, ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
  *
  * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
  * as they may. Warps run in an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. Threads
- * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It does
- * not find races within a warp and has no opinion on memory order between blocks of one launch.
+ * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It
+ * does not find races within a warp and has no opinion on memory order between blocks of one
+ * launch.
  *
  * mma adds 16 exact products and the old value in f64 and rounds once. So results differ from a
  * GPU's in the last bits, as two GPUs may differ.
@@ -47,10 +48,19 @@
 #define NO_UNROLL
 #define UNROLL4
 #define __shared__ /* dynamic only: SHARED */
-struct uint2 { uint32_t x, y; };
-struct alignas(16) uint4 { uint32_t x, y, z, w; };
-struct alignas(16) float4 { float x, y, z, w; };
-static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
@@ -59,7 +69,11 @@ struct dim3 {
 /* ---- fibers ---- */
 
 enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 96 };
-struct emu_copy { void *to; const void *from; int group; };
+struct emu_copy {
+    void *to;
+    const void *from;
+    int group;
+};
 struct emu_fiber {
     void *sp;
     ucontext_t context;
@@ -70,7 +84,10 @@ struct emu_fiber {
     int n_copy, group;
     struct emu_copy copy[EMU_COPIES];
 };
-struct emu_warp { int arrived, gen, tag; void *arg[32]; };
+struct emu_warp {
+    int arrived, gen, tag;
+    void *arg[32];
+};
 struct emu_state {
     struct emu_fiber *fiber, scheduler;
     int now, n_thread, barrier_gen;
@@ -82,7 +99,9 @@ struct emu_state {
     void *body_arg;
 };
 static thread_local emu_state emu;
-struct emu_index { unsigned x, y, z; };
+struct emu_index {
+    unsigned x, y, z;
+};
 #define threadIdx (emu_index{(unsigned)emu.now, 0, 0})
 #define blockIdx emu.block
 #define gridDim emu.grid
@@ -94,10 +113,16 @@ asm(".text\n.weak emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
-static void emu_jump(emu_fiber *from, emu_fiber *to) { emu_switch(&from->sp, to->sp); }
+static void emu_jump(emu_fiber *from, emu_fiber *to)
+{
+    emu_switch(&from->sp, to->sp);
+}
 #define EMU_ASM 1
 #else
-static void emu_jump(emu_fiber *from, emu_fiber *to) { swapcontext(&from->context, &to->context); }
+static void emu_jump(emu_fiber *from, emu_fiber *to)
+{
+    swapcontext(&from->context, &to->context);
+}
 #endif
 
 #ifdef EMU_ASAN
@@ -108,7 +133,8 @@ static void emu_swap(emu_fiber *from, emu_fiber *to, bool ends)
 {
 #ifdef EMU_ASAN
     const void *bottom = to->stack != NULL ? to->stack : emu_bottom;
-    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake, bottom, to->stack != NULL ? EMU_STACK : emu_size);
+    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake, bottom,
+                                   to->stack != NULL ? EMU_STACK : emu_size);
 #endif
     emu_jump(from, to);
 #ifdef EMU_ASAN
@@ -174,7 +200,9 @@ static void emu_run_block(void)
         bool ran = false;
         int done = 0, waiting = 0;
         for (int j = 0; j < n_warp; j++) {
-            int w = order == 0 ? j : order == 1 ? n_warp - 1 - j : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
+            int w = order == 0   ? j
+                    : order == 1 ? n_warp - 1 - j
+                                 : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
             for (bool again = true; again;) {
                 again = false;
                 for (int l = 0; l < 32; l++)
@@ -195,7 +223,8 @@ static void emu_run_block(void)
             for (int i = 0; i < n; i++)
                 emu.fiber[i].at_barrier = false;
         else if (!ran && (order < 2 || pass > 1000000))
-            EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x, emu.block.y, waiting, n, done);
+            EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x,
+                     emu.block.y, waiting, n, done);
     }
 }
 static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), void *arg)
@@ -210,7 +239,8 @@ static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), v
         if (emu.fiber == NULL) {
             emu.fiber = (emu_fiber *)calloc(EMU_THREADS, sizeof(emu_fiber));
             for (int i = 0; i < EMU_THREADS; i++)
-                emu.fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                emu.fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE,
+                                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         }
         emu.smem_size = smem;
         emu.smem = (uint8_t *)aligned_alloc(1024, (smem + 1023) / 1024 * 1024 + 1024);
@@ -223,7 +253,8 @@ static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), v
 #pragma omp for schedule(dynamic)
 #endif
         for (int64_t i = 0; i < n; i++) {
-            emu.block = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y));
+            emu.block = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                             (unsigned)(i / grid.x / grid.y));
             emu_run_block();
         }
 #ifdef EMU_ASAN
@@ -261,13 +292,34 @@ template <class F> static void emu_meet(int tag, void *arg, F all)
 
 /* ---- f16 ---- */
 
-static inline float emu_f(uint32_t h) { return _cvtsh_ss((uint16_t)h); }
-static inline uint32_t emu_h(float f) { return _cvtss_sh(f, 0); }
-static inline float h_lo(uint32_t x) { return emu_f(x & 0xffff); }
-static inline float h_hi(uint32_t x) { return emu_f(x >> 16); }
-static inline uint32_t h2(float lo, float hi) { return emu_h(lo) | emu_h(hi) << 16; }
-static inline uint32_t h2_add(uint32_t a, uint32_t b) { return h2(h_lo(a) + h_lo(b), h_hi(a) + h_hi(b)); }
-static inline uint32_t h2_mul(uint32_t a, uint32_t b) { return h2(h_lo(a) * h_lo(b), h_hi(a) * h_hi(b)); }
+static inline float emu_f(uint32_t h)
+{
+    return _cvtsh_ss((uint16_t)h);
+}
+static inline uint32_t emu_h(float f)
+{
+    return _cvtss_sh(f, 0);
+}
+static inline float h_lo(uint32_t x)
+{
+    return emu_f(x & 0xffff);
+}
+static inline float h_hi(uint32_t x)
+{
+    return emu_f(x >> 16);
+}
+static inline uint32_t h2(float lo, float hi)
+{
+    return emu_h(lo) | emu_h(hi) << 16;
+}
+static inline uint32_t h2_add(uint32_t a, uint32_t b)
+{
+    return h2(h_lo(a) + h_lo(b), h_hi(a) + h_hi(b));
+}
+static inline uint32_t h2_mul(uint32_t a, uint32_t b)
+{
+    return h2(h_lo(a) * h_lo(b), h_hi(a) * h_hi(b));
+}
 /* The product of two f16 is exact in f32, the sum of it and a f16 in f64. */
 static inline uint32_t emu_hfma(float a, float b, float c)
 {
@@ -295,17 +347,35 @@ static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
         r |= (uint32_t)(all >> (8 * (sel >> (4 * i) & 7)) & 0xff) << (8 * i);
     return r;
 }
-static inline float ex2(float x) { return exp2f(x); }
-static inline float AS_F(uint32_t x) { float y; memcpy(&y, &x, 4); return y; }
-static inline uint32_t AS_U(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
+static inline float ex2(float x)
+{
+    return exp2f(x);
+}
+static inline float AS_F(uint32_t x)
+{
+    float y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+static inline uint32_t AS_U(float x)
+{
+    uint32_t y;
+    memcpy(&y, &x, 4);
+    return y;
+}
 static inline void atomic_min(int32_t *p, int32_t v)
 {
     int32_t was = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (v < was && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (v < was &&
+           !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-struct emu_mma { float *d; const uint32_t *a; uint32_t b[2]; };
+struct emu_mma {
+    float *d;
+    const uint32_t *a;
+    uint32_t b[2];
+};
 static void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     emu_mma arg = {d, a, {b0, b1}};
@@ -329,10 +399,14 @@ static void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
                     sum[r][c] += (double)a[r][k] * (double)b[k][c];
         for (int l = 0; l < 32; l++)
             for (int i = 0; i < 4; i++)
-                m[l]->d[i] = (float)((double)m[l]->d[i] + sum[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)]);
+                m[l]->d[i] =
+                    (float)((double)m[l]->d[i] + sum[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)]);
     });
 }
-struct emu_rows { uint32_t *r; const uint8_t *row; };
+struct emu_rows {
+    uint32_t *r;
+    const uint8_t *row;
+};
 static void ldsm4(uint32_t *r, const void *row)
 {
     emu_rows arg = {r, (const uint8_t *)row};
@@ -356,7 +430,10 @@ static void ldsm4t(uint32_t *r, const void *row)
             }
     });
 }
-struct emu_shfl { uint32_t in, out; int from; };
+struct emu_shfl {
+    uint32_t in, out;
+    int from;
+};
 static uint32_t shfl(uint32_t v, int lane)
 {
     emu_shfl arg = {v, 0, lane & 31};
@@ -367,7 +444,10 @@ static uint32_t shfl(uint32_t v, int lane)
     });
     return arg.out;
 }
-static float shfl_xor(float v, int mask) { return AS_F(shfl(AS_U(v), (emu.now & 31) ^ mask)); }
+static float shfl_xor(float v, int mask)
+{
+    return AS_F(shfl(AS_U(v), (emu.now & 31) ^ mask));
+}
 static void sync_warp(void)
 {
     emu_meet(5, NULL, [](void **) {});
@@ -384,7 +464,10 @@ static void cp16(void *to, const void *from)
         EMU_FAIL("too many copies on their way");
     f->copy[f->n_copy++] = {to, from, f->group};
 }
-static void cp_commit(void) { emu.fiber[emu.now].group++; }
+static void cp_commit(void)
+{
+    emu.fiber[emu.now].group++;
+}
 static void emu_arrive(int left)
 {
     emu_fiber *f = &emu.fiber[emu.now];
@@ -397,8 +480,17 @@ static void emu_arrive(int left)
     f->n_copy = n;
 }
 #define CP_WAIT(n) emu_arrive(n)
-static inline uint4 ld_stream(const void *p) { return *(const uint4 *)p; }
-static inline uint2 ld_stream2(const void *p) { return *(const uint2 *)p; }
-static inline uint32_t ld_near(const void *p) { return *(const uint32_t *)p; }
+static inline uint4 ld_stream(const void *p)
+{
+    return *(const uint4 *)p;
+}
+static inline uint2 ld_stream2(const void *p)
+{
+    return *(const uint2 *)p;
+}
+static inline uint32_t ld_near(const void *p)
+{
+    return *(const uint32_t *)p;
+}
 
 #endif

@@ -9,8 +9,8 @@
 
 typedef uint64_t gpu_at;
 
-/* The weight types that products by tensor cores know (matmul.cuh). BF16 is packed as F16. F32 has a
-   kernel of its own. */
+/* The weight types that products by tensor cores know (matmul.cuh). BF16 is packed as F16. F32 has
+   a kernel of its own. */
 #define GPU_WEIGHTS(X)                                                                             \
     X(Q4_K) X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K)         \
     X(IQ4_NL) X(IQ4_XS) X(MXFP4)
@@ -82,8 +82,9 @@ enum gpu_kernel {
 /*
  * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of a matrix. A matrix may
  * have slabs that lie one behind the other. blockIdx.z counts them. A slab's tokens begin x_first
- * tokens after the first one of the slab before, its output out_step floats after. With experts slab z is expert busy[z], z <
- * *n_busy, of rows first[e] .. first[e + 1], whose activations begin at token padded[e].
+ * tokens after the first one of the slab before, its output out_step floats after. With experts
+ * slab z is expert busy[z], z < *n_busy, of rows first[e] .. first[e + 1], whose activations begin
+ * at token padded[e].
  */
 struct gpu_mul_args {
     gpu_at w;       /* packed (matmul.cuh), of F32 [n_row][n_col] */
@@ -106,9 +107,9 @@ struct gpu_join_args {
 };
 
 /* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
-   largest value at least 2^13 and less than 2^14. x_scale [row] gets that power's inverse. Columns up to n_block *
-   256 are zeros. Slabs as gpu_mul_args has them: z is the slab, whose rows begin at z * n_tok of x.
-   A block has 8 tokens. */
+   largest value at least 2^13 and less than 2^14. x_scale [row] gets that power's inverse. Columns
+   up to n_block * 256 are zeros. Slabs as gpu_mul_args has them: z is the slab, whose rows begin at
+   z * n_tok of x. A block has 8 tokens. */
 struct gpu_pack_args {
     gpu_at x, out, x_scale;
     gpu_at first, padded, busy, n_busy;

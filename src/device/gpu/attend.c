@@ -1,8 +1,8 @@
 /*
- * attend.c - attention over lanes: calls become lists of pages and of pieces of work for attend.cuh.
- * Pages that every row of a call sees whole need no positions. Pages that no row sees are left out.
- * Both change no bit. The host makes weights and logits (kv_attend_tap) by the processor's
- * operation. Outputs are the device's all the same, so that watching changes no bit.
+ * attend.c - attention over lanes: calls become lists of pages and of pieces of work for
+ * attend.cuh. Pages that every row of a call sees whole need no positions. Pages that no row sees
+ * are left out. Both change no bit. The host makes weights and logits (kv_attend_tap) by the
+ * processor's operation. Outputs are the device's all the same, so that watching changes no bit.
  *
  * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
  * window on its first position.

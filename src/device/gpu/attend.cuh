@@ -7,12 +7,12 @@
  * plain for keys, transposed for values, and no bank is hit twice.
  *
  * The arithmetic, for a row and the pages of a lane in order:
- *   x = scale * (q . k)                                   the dot by mma, dimensions ascending, from 0
+ *   x = scale * (q . k)                                   the dot by mma, dimensions ascending
  *   x = cap * tanh(x / cap) where there is a cap, then (x + ln(count)) * log2 e
  *   m' = max(m, x of visible), c = 2^(m - m'), p = f16(2^(x - m')), 0 where not visible
  *   o = o c + p v, l = l c + p 1                          by mma, 16 entries at a time, ascending
- * A chunk of pages begins with m = -inf, l = 0, o = 0. Chunks are joined in order, from the sink (its
- * logit, 1, 0), or (-inf, 0, 0):
+ * A chunk of pages begins with m = -inf, l = 0, o = 0. Chunks are joined in order, from the sink
+ * (its logit, 1, 0), or (-inf, 0, 0):
  *   M' = max(M, m), L' = fma(l, 2^(m - M'), L 2^(M - M')), O' likewise.
  * What a row does not see adds exactly nothing, be it entries, pages or chunks. Where chunks begin
  * depends on a page's place in its lane alone (device/gpu/attend.c).
@@ -99,7 +99,8 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
 
 /* ---- fragments, of operands in shared memory [8 columns][rows][16 bytes] ---- */
 
-/* Keys 16 j .. 16 j + 15 at dimensions 16 k ..: b[0..1] of the first eight, b[2..3] of the others. */
+/* Keys 16 j .. 16 j + 15 at dimensions 16 k ..: b[0..1] of the first eight, b[2..3] of the others.
+   */
 DEV void keys_at(uint32_t *b, const uint8_t *keys, int j, int k)
 {
     const int i = LANE / 8;

@@ -1,6 +1,6 @@
 /*
- * driver.h - what the host side asks of a GPU, or of its emulation: memory, copies and launches, one
- * after the other. device/cuda/ has it over libcuda, device/emulated/ for tests.
+ * driver.h - what the host side asks of a GPU, or of its emulation: memory, copies and launches,
+ * one after the other. device/cuda/ has it over libcuda, device/emulated/ for tests.
  */
 #ifndef PI_GPU_DRIVER_H
 #define PI_GPU_DRIVER_H

@@ -1,7 +1,7 @@
 /*
- * host.h - the inside of a device of GPU kind: the host's part of it, and the operations of the table
- * (device.h has their contracts). All operations run one after the other, on
- * any stream. A lock lets one thread in at a time.
+ * host.h - the inside of a device of GPU kind: the host's part of it, and the operations of the
+ * table (device.h has their contracts). All operations run one after the other, on any stream. A
+ * lock lets one thread in at a time.
  */
 #ifndef PI_GPU_HOST_H
 #define PI_GPU_HOST_H

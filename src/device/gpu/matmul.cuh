@@ -7,10 +7,10 @@
  * columns. The sums of these stretches are added in f32 in ascending order, from 0. So a kernel may
  * give stretches to whatever warps or blocks it likes: bits do not change.
  *
- * Weights. Rows in groups of 16, columns in blocks of 256. A block's codes lie in the order in which
- * the lanes of a warp hold the first operand of mma, 64 columns (a tile) after the other, then the
- * scales. As many bytes as the file's format has, for every type. Lane l holds in register j row
- * l / 4 + 8 (j & 1), column 2 (l % 4) + 8 (j / 2) + half of each 16. A tile has for each lane
+ * Weights. Rows in groups of 16, columns in blocks of 256. A block's codes lie in the order in
+ * which the lanes of a warp hold the first operand of mma, 64 columns (a tile) after the other,
+ * then the scales. As many bytes as the file's format has, for every type. Lane l holds in register
+ * j row l / 4 + 8 (j & 1), column 2 (l % 4) + 8 (j / 2) + half of each 16. A tile has for each lane
  *   low 4 bits   16 bytes, a word for each 16 columns, register j's halves in bits 4 j and 16 + 4 j
  *   2 bits       8 bytes, a word for each 32 columns: bits 2 (4 (k % 2) + j), and 16 + that
  *   1 bit        4 bytes: bits 4 k + j, and 16 + that
@@ -130,8 +130,8 @@ template <int T> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile
  * Lane t of a row loads what the scales of tile t are made of. Of 16 rows r:
  *   Q4_K, Q5_K        16 bytes: d, dmin, three words of which byte t has tile t's 4 x 6 bits
  *   Q6_K              16 bytes of scale + 128, then [16] f16 d
- *   Q2_K              16 bytes, scale in the low nibble and minimum in the high one, then [16] d, dmin
- *   Q3_K              three words of which byte t has tile t's 4 x 6 bits of scale + 32, then [16] d
+ *   Q2_K              16 bytes: scale in the low nibble, minimum in the high one; then [16] d, dmin
+ *   Q3_K              three words, byte t has tile t's 4 x 6 bits of scale + 32; then [16] d
  *   IQ4_XS            d, then 48 bits, 12 of tile t: 2 x 6 of scale + 32
  *   MXFP4             8 bytes, the exponent of a scale + 32 or so (pack.c), 0 for a scale of 0
  *   Q4_1, Q5_1        8 x (d, m)
@@ -184,14 +184,15 @@ DEV uint32_t bits_of_tile(uint32_t a, uint32_t b, uint32_t c, uint32_t t)
     return v | prmt(c, 0, t) << 16;
 }
 
-/* The exponent of a power of two as f16: 0 is 0. Above 24 normal numbers, below it subnormal ones. */
+/* The exponent of a power of two as f16: 0 is 0. Above 24 normal numbers, below it subnormal ones.
+   */
 DEV uint32_t half_of_exponent(uint32_t e)
 {
     return e == 0 ? 0 : e > 10 ? (e - 10) << 10 : 1u << (e - 1);
 }
 
-/* Lane t of a row makes the scales of tile t: [0], [1] those of k-steps 0, 1 and 2, 3 or, where they
-   are over 32 columns, (scale, minimum) or both scales in [0]; [2], [3] minimums over 16. */
+/* Lane t of a row makes the scales of tile t: [0], [1] those of k-steps 0, 1 and 2, 3 or, where
+   they are over 32 columns, (scale, minimum) or both scales in [0]; [2], [3] minimums over 16. */
 template <int T> DEV void scales_ready(const stored_scales<T> *s, ready_scales<T> *out)
 {
     const uint32_t t = LANE % 4;
@@ -366,7 +367,8 @@ DEV slab slab_of(const gpu_mul_args &a, int z, int n_block, int block)
 /* ---- few tokens: the speed of memory ----
  *
  * 8 NT tokens. A block of 8 warps has 16 rows; warps take blocks of columns in turn, and leave each
- * one's sums in shared memory: [n_block][NT][128] floats. Grid: (groups of rows, tokens / 8 NT, slabs).
+ * one's sums in shared memory: [n_block][NT][128] floats. Grid: (groups of rows, tokens / 8 NT,
+ * slabs).
  */
 template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
 {
@@ -453,8 +455,9 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
  * fragments of weights in registers; activations come through STAGES stretches of shared memory, 64
  * columns each. Grid: (rows / 128, tokens / BN, slabs or shares of the columns).
  *
- * SPLIT: the blocks of blockIdx.z take a share of the columns each and leave every stretch's sums in
- * out, [n_block][n_tok][n_row]; join_stretches adds them in order: same bits, more blocks at work.
+ * SPLIT: the blocks of blockIdx.z take a share of the columns each and leave every stretch's sums
+ * in out, [n_block][n_tok][n_row]; join_stretches adds them in order: same bits, more blocks at
+ * work.
  */
 template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
 {
@@ -592,8 +595,8 @@ KERNEL(256, 4) join_stretches(const gpu_join_args a)
 
 /* ---- F32: fused multiply-adds ----
  *
- * A warp makes one sum: lane l of columns l, l + 32, .., then lanes are added as a tree. Grid: (rows /
- * 8, tokens, slabs).
+ * A warp makes one sum: lane l of columns l, l + 32, .., then lanes are added as a tree. Grid:
+ * (rows / 8, tokens, slabs).
  */
 KERNEL(256, 4) mul_float(const gpu_mul_args a)
 {
@@ -618,7 +621,8 @@ KERNEL(256, 4) mul_float(const gpu_mul_args a)
 
 /* ---- activations ---- */
 
-/* Thread i has token i % 8 and eights of columns i / 8, i / 8 + 32, ... Grid: (1, tokens / 8, slabs). */
+/* Thread i has token i % 8 and eights of columns i / 8, i / 8 + 32, ... Grid: (1, tokens / 8,
+   slabs). */
 KERNEL(256, 2) pack_rows(const gpu_pack_args a)
 {
     SHARED(smem);

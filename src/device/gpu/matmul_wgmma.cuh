@@ -1,6 +1,6 @@
 /*
- * matmul_wgmma.cuh - the product of matmul.cuh for many tokens by Hopper's wgmma (sm_90a alone): the
- * same fragments of weights, now the first operand of a warp group's instruction, and the same
+ * matmul_wgmma.cuh - the product of matmul.cuh for many tokens by Hopper's wgmma (sm_90a alone):
+ * the same fragments of weights, now the first operand of a warp group's instruction, and the same
  * activations in shared memory, whose 8 x 8 matrices are its core matrices. A block of two warp
  * groups has 128 rows and 128 tokens. Weights are decoded while the tensor cores work on the tile
  * before. Other targets have the names without the work, and the host does not call them.

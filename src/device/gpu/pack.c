@@ -1,7 +1,7 @@
 /*
- * pack.c - weights in the order in which the tensor cores' operands lie in registers (matmul.cuh), in
- * exactly the file's bytes. Scales are multiplied by a power of two that brings a matrix's largest
- * weight near 1, where f16 has all its bits. Products are divided by it. Both are exact.
+ * pack.c - weights in the order in which the tensor cores' operands lie in registers (matmul.cuh),
+ * in exactly the file's bytes. Scales are multiplied by a power of two that brings a matrix's
+ * largest weight near 1, where f16 has all its bits. Products are divided by it. Both are exact.
  */
 #include <math.h>
 

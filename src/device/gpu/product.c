@@ -1,6 +1,6 @@
 /*
- * product.c - products of activations with packed weights: which kernel takes them. Bits are the same
- * by any of them (matmul.cuh).
+ * product.c - products of activations with packed weights: which kernel takes them. Bits are the
+ * same by any of them (matmul.cuh).
  */
 #include "device/gpu/host.h"
 

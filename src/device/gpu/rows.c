@@ -1,6 +1,6 @@
 /*
- * rows.c - bodies of rows, the experts' order and the delta net. device.h's structs become args.h's.
- * Embeddings are read on the host, where the model's own packing is, and go up.
+ * rows.c - bodies of rows, the experts' order and the delta net. device.h's structs become
+ * args.h's. Embeddings are read on the host, where the model's own packing is, and go up.
  */
 #include "device/gpu/host.h"
 #include "tensor/dtype.h"

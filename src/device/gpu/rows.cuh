@@ -250,7 +250,8 @@ DEV void leave_groups_out(const gpu_moe_args &a, float *rank)
         rank[e] = (stays >> (e / n) & 1) != 0 ? rank[e] : NEG_INF;
 }
 
-/* One thread chooses a token's experts; the block makes the shared expert's weight. Grid: tokens. */
+/* One thread chooses a token's experts; the block makes the shared expert's weight. Grid: tokens.
+   */
 KERNEL(128, 4) moe_choose(const gpu_moe_args a)
 {
     SHARED(smem);
@@ -490,8 +491,8 @@ KERNEL(128, 4) delta_unit(const gpu_delta_args a)
         AT(float, a.kq)[(size_t)t * a.n_key + h] = kq;
 }
 
-/* A thread has a column of a head's matrix, over all tokens of an item, one after the other. What is
-   read takes the value's place. Grid: (columns / 64, value heads, items). */
+/* A thread has a column of a head's matrix, over all tokens of an item, one after the other. What
+   is read takes the value's place. Grid: (columns / 64, value heads, items). */
 KERNEL(64, 4) delta_turn(const gpu_delta_args a)
 {
     const delta_len l = delta_len_of(a);

@@ -1,7 +1,7 @@
 /*
- * store.c - pages on the device: rows become entries, entries move, pages come and go. A page has the
- * processor's bytes (kv/class.h), so that a file, a swapped page and a moved entry are the same on
- * both. carry.c has the operations without a kernel.
+ * store.c - pages on the device: rows become entries, entries move, pages come and go. A page has
+ * the processor's bytes (kv/class.h), so that a file, a swapped page and a moved entry are the same
+ * on both. carry.c has the operations without a kernel.
  */
 #include <math.h>
 

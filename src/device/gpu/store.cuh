@@ -1,7 +1,7 @@
 /*
- * store.cuh - entries in pages: encoding rows, moving entries, and reading them. A page has the bytes
- * that kv/class.h describes, as on the processor. All of it goes in units of 2 bytes, of which every
- * row of a plane is a multiple.
+ * store.cuh - entries in pages: encoding rows, moving entries, and reading them. A page has the
+ * bytes that kv/class.h describes, as on the processor. All of it goes in units of 2 bytes, of
+ * which every row of a plane is a multiple.
  */
 #ifndef PI_GPU_STORE_CUH
 #define PI_GPU_STORE_CUH
@@ -245,8 +245,8 @@ KERNEL(128, 4) append(const gpu_append_args a)
 
 /* ---- moving ---- */
 
-/* A thread has a unit of a row of elements, and moves it for all entries of all parts in order: what
-   comes from the page itself is read before it is overwritten. Grid: (units / 128, planes). */
+/* A thread has a unit of a row of elements, and moves it for all entries of all parts in order:
+   what comes from the page itself is read before it is overwritten. Grid: (units / 128, planes). */
 KERNEL(128, 4) move(const gpu_move_args a)
 {
     const gpu_move_plane p = a.plane[blockIdx.y];
