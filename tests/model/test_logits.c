@@ -13,8 +13,8 @@
  *           as far from exact on average over a case, five times that average in a row, and from
  *           llama.cpp as far as both distances together explain, at most 5e-3.
  *   bound   what a case names, where llama.cpp's own arithmetic is coarser (GELU by a table of F16)
- *   GPU     2e-5 at least: activations, queries, keys, values and weights of attention are rounded
- *           to F16, each by up to 4.9e-4, which comes to at most 6e-3 of the length of logits
+ *   GPU     4e-5 at least: activations, queries, keys, values and weights of attention are rounded
+ *           to F16, each by up to 4.9e-4, which comes to at most 9e-3 of the length of logits (62 layers)
  * The normalised mean squared error, which sees scales too, may be 1e-6 or four times as much. The
  * tolerance of a single logit follows from that of a row. An error vector of that angle, spread
  * evenly, is rms * sqrt(2 * (1 - cosine)) per logit; six times that is allowed. Logits that differ
@@ -35,7 +35,7 @@
 #define N_PROJ 64
 #define ALLOWED_SIGMAS 6
 #define MAX_TOLERANCE 5e-3
-#define F16_TOLERANCE 2e-5
+#define F16_TOLERANCE 4e-5
 #define MIN_NMSE 1e-6
 
 static const char *golden; /* name of the file */
