@@ -14,7 +14,7 @@
  *           llama.cpp as far as both distances together explain, at most 5e-3.
  *   bound   what a case names, where llama.cpp's own arithmetic is coarser (GELU by a table of F16)
  *   GPU     4e-5 at least: activations, queries, keys, values and weights of attention are rounded
- *           to F16, each by up to 4.9e-4, which comes to at most 9e-3 of the length of logits (62 layers)
+ *           to F16, each by up to 4.9e-4, at most 9e-3 of the length of logits in 62 layers
  * The normalised mean squared error, which sees scales too, may be 1e-6 or four times as much. The
  * tolerance of a single logit follows from that of a row. An error vector of that angle, spread
  * evenly, is rms * sqrt(2 * (1 - cosine)) per logit; six times that is allowed. Logits that differ
