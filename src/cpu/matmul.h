@@ -103,6 +103,10 @@ size_t pi_matmul_group_bytes(enum pi_dtype type, int32_t n_col);
 void pi_matmul_pack_group(enum pi_dtype type, int32_t n_col, const void *rows, int32_t n_row_here,
                           void *group);
 
+/* Block number `block` of a row in the bytes that a file has, pi_dtype_traits.block_bytes; of float
+   types a weight. */
+void pi_matmul_file_block(const struct pi_matrix *w, int32_t row, int32_t block, void *out);
+
 /* A number that changes when the bytes of packed groups would: files of them are known by it. */
 uint64_t pi_matmul_layout_sum(void);
 

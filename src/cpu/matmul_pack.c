@@ -492,3 +492,26 @@ void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out)
         }
     }
 }
+
+void pi_matmul_file_block(const struct pi_matrix *w, int32_t row, int32_t block, void *out)
+{
+    const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
+    const uint8_t *group = w->data + (size_t)(row / PI_GROUP) * w->group_bytes;
+    size_t r = (size_t)(row % PI_GROUP), n_half = pi_matmul_scale_bytes(layout->n_half);
+    size_t size = layout->n_half > 0 ? 2 : 1;
+    uint8_t *to = out;
+    if (layout->payload_bytes == 0) {
+        size_t bytes = (size_t)layout->block_bytes;
+        memcpy(to, group + ((size_t)block * PI_GROUP + r) * bytes, bytes);
+        return;
+    }
+    const uint8_t *words = group + (size_t)block * (size_t)layout->payload_bytes * PI_GROUP;
+    for (int32_t i = 0; i < layout->payload_bytes; i += 4) {
+        uint32_t word = load_u32(words + (size_t)i * PI_GROUP + 4 * r) ^ layout->flip;
+        memcpy(to + layout->payload_offset + i, &word, sizeof(word));
+    }
+    const uint8_t *halves = (const uint8_t *)pi_matmul_halves(layout, w->n_col, group);
+    halves += (size_t)block * n_half * PI_GROUP;
+    for (size_t i = 0; i < n_half / size; i++)
+        memcpy(to + layout->half_offset[i], halves + (i * PI_GROUP + r) * size, size);
+}

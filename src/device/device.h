@@ -73,12 +73,13 @@ struct pi_weight {
     int32_t n_row, n_col, n_group;
     size_t group_bytes; /* of the host's packing */
     struct pi_at data;  /* none: the layer has no such matrix */
+    bool floats;        /* its device reads no int8 copies */
 };
 
 /* True when products read the int8 copy of their input. */
 static inline bool pi_weight_reads_int8(const struct pi_weight *w)
 {
-    return !pi_matmul_is_float(w->type);
+    return !w->floats && !pi_matmul_is_float(w->type);
 }
 
 /* The int8 copy of rows, as in pi_act; q none: no copy. */
@@ -413,6 +414,7 @@ struct pi_device_report {
 struct pi_device {
     const char *name;      /* as users give it: "cpu", "cuda:0" */
     bool in_host;          /* its addresses are pointers of this process that the host may use */
+    bool floats;           /* products of all types read their input's floats, not an int8 copy */
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);

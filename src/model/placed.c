@@ -15,7 +15,8 @@ struct pi_placed_list {
 static bool place(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab,
                   struct pi_weight *out)
 {
-    *out = (struct pi_weight){w->type, w->n_row, w->n_col, w->n_group, w->group_bytes, {0}};
+    *out =
+        (struct pi_weight){w->type, w->n_row, w->n_col, w->n_group, w->group_bytes, {0}, d->floats};
     if (w->data != NULL)
         out->data = d->pack(d, w, n_slab);
     return w->data == NULL || pi_at_some(out->data);

@@ -6,6 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "device/device.h"
 #include "draft_rig.h"
 #include "folder.h"
 #include "mem_used.h"
@@ -502,6 +503,7 @@ TEST(every_family_keeps_its_promises)
         storage_types();
         drafts();
         pith_model_free(model);
-        mem_check(NULL);
+        if (!pi_device_find(NULL)->floats) /* a GPU keeps what it computes in */
+            mem_check(NULL);
     }
 }

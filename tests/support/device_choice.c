@@ -9,6 +9,22 @@
 
 #include "device/device.h"
 #include "pith/pith.h"
+#ifdef PITH_EMULATED
+#include "device/emulated/emulated.h"
+#include "device/gpu/device.h"
+#endif
+
+/* NULL: there is none of that name. */
+static struct pi_device *device_of(const char *name)
+{
+    if (strcmp(name, "checked") == 0)
+        return &pi_device_checked;
+#ifdef PITH_EMULATED
+    if (strcmp(name, "emulated") == 0)
+        return gpu_device_make(emulated_driver());
+#endif
+    return NULL;
+}
 
 __attribute__((constructor)) static void choose(void)
 {
@@ -23,9 +39,10 @@ __attribute__((constructor)) static void choose(void)
     }
     if (name == NULL)
         return;
-    if (!checked) {
+    struct pi_device *d = device_of(name);
+    if (d == NULL) {
         fprintf(stderr, "PITH_TEST_DEVICE: there is no device \"%s\"\n", name);
         exit(1);
     }
-    pi_device_register(&pi_device_checked);
+    pi_device_register(d);
 }

@@ -1,0 +1,23 @@
+/*
+ * none.c - of a build without kernels for GPUs.
+ */
+#include "device/cuda/cuda.h"
+
+int32_t cuda_count(pith_error *err)
+{
+    pi_fail(err, PITH_UNSUPPORTED, "this build has no kernels for GPUs");
+    return 0;
+}
+
+pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
+{
+    (void)i;
+    *out = NULL;
+    cuda_count(err);
+    return PITH_UNSUPPORTED;
+}
+
+void cuda_close(struct gpu_driver *driver)
+{
+    (void)driver;
+}

@@ -1,0 +1,496 @@
+/*
+ * emu.h - kernels without a GPU. A thread is a fiber, a block runs on one thread of the system, and
+ * OpenMP shares blocks among threads where it is on. Fibers of a warp meet at every collective
+ * (mma, ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
+ *
+ * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
+ * as they may. Warps run in an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. Threads
+ * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It
+ * does not find races within a warp and has no opinion on memory order between blocks of one
+ * launch.
+ *
+ * mma adds 16 exact products and the old value in f64 and rounds once. So results differ from a
+ * GPU's in the last bits, as two GPUs may differ.
+ */
+#ifndef PI_EMU_H
+#define PI_EMU_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <immintrin.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define EMU_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMU_ASAN 1
+#endif
+#endif
+#ifdef EMU_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define DEV static inline
+#define BOTH static inline
+#define KERNEL(threads, per_sm) static void
+/* Addresses have a bit that pointers have not (emulated/driver.cpp). */
+#define EMU_HIDDEN ((uint64_t)1 << 55)
+#define AT(type, at) ((type *)((at) & ~EMU_HIDDEN))
+#define __restrict__ __restrict
+#define SHARED(p) uint8_t *p = emu.smem
+#define UNROLL
+#define NO_UNROLL
+#define UNROLL4
+#define __shared__ /* dynamic only: SHARED */
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    return {x, y, z, w};
+}
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+/* ---- fibers ---- */
+
+enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 96 };
+struct emu_copy {
+    void *to;
+    const void *from;
+    int group;
+};
+struct emu_fiber {
+    void *sp;
+    ucontext_t context;
+    uint8_t *stack;
+    void *fake; /* of AddressSanitizer */
+    bool done, at_barrier;
+    int waits_warp; /* generation that it waits for to pass */
+    int n_copy, group;
+    struct emu_copy copy[EMU_COPIES];
+};
+struct emu_warp {
+    int arrived, gen, tag;
+    void *arg[32];
+};
+struct emu_state {
+    struct emu_fiber *fiber, scheduler;
+    int now, n_thread, barrier_gen;
+    struct emu_warp warp[EMU_THREADS / 32];
+    uint8_t *smem;
+    size_t smem_size;
+    dim3 block, grid, dim;
+    void (*body)(void *);
+    void *body_arg;
+};
+static thread_local emu_state emu;
+struct emu_index {
+    unsigned x, y, z;
+};
+#define threadIdx (emu_index{(unsigned)emu.now, 0, 0})
+#define blockIdx emu.block
+#define gridDim emu.grid
+#define blockDim emu.dim
+
+#if defined(__x86_64__) && !defined(EMU_PORTABLE)
+extern "C" void emu_switch(void **save, void *to);
+asm(".text\n.weak emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+static void emu_jump(emu_fiber *from, emu_fiber *to)
+{
+    emu_switch(&from->sp, to->sp);
+}
+#define EMU_ASM 1
+#else
+static void emu_jump(emu_fiber *from, emu_fiber *to)
+{
+    swapcontext(&from->context, &to->context);
+}
+#endif
+
+#ifdef EMU_ASAN
+static thread_local const void *emu_bottom; /* of the system's own stack */
+static thread_local size_t emu_size;
+#endif
+static void emu_swap(emu_fiber *from, emu_fiber *to, bool ends)
+{
+#ifdef EMU_ASAN
+    const void *bottom = to->stack != NULL ? to->stack : emu_bottom;
+    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake, bottom,
+                                   to->stack != NULL ? EMU_STACK : emu_size);
+#endif
+    emu_jump(from, to);
+#ifdef EMU_ASAN
+    __sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
+#endif
+    (void)ends;
+}
+static void emu_yield(void)
+{
+    emu_fiber *f = &emu.fiber[emu.now];
+    emu_swap(f, &emu.scheduler, false);
+}
+static void emu_entry(void)
+{
+#ifdef EMU_ASAN
+    __sanitizer_finish_switch_fiber(NULL, &emu_bottom, &emu_size);
+#endif
+    emu.body(emu.body_arg);
+    emu_fiber *f = &emu.fiber[emu.now];
+    f->done = true;
+    emu_swap(f, &emu.scheduler, true);
+    abort();
+}
+static void emu_start(emu_fiber *f)
+{
+    f->done = f->at_barrier = false;
+    f->n_copy = f->group = 0;
+    f->waits_warp = -1;
+#ifdef EMU_ASM
+    /* Not all at the same place of a page, or they meet in the cache. */
+    void **top = (void **)(f->stack + EMU_STACK - 64 - (f - emu.fiber) % 61 * 448);
+    *--top = NULL;              /* the entry's return address, aligned as after a call */
+    *--top = (void *)emu_entry; /* popped by ret */
+    for (int i = 0; i < 6; i++)
+        *--top = NULL;
+    f->sp = top;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = EMU_STACK;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, emu_entry, 0);
+#endif
+}
+#define EMU_FAIL(...) (fprintf(stderr, "emu: " __VA_ARGS__), fputc('\n', stderr), abort())
+
+static bool emu_ready(int i)
+{
+    emu_fiber *f = &emu.fiber[i];
+    if (f->done || f->at_barrier)
+        return false;
+    return f->waits_warp < 0 || emu.warp[i / 32].gen != f->waits_warp;
+}
+static void emu_run_block(void)
+{
+    static int order = getenv("EMU_ORDER") ? atoi(getenv("EMU_ORDER")) : 0;
+    int n = emu.n_thread, n_warp = n / 32;
+    memset(emu.smem, 0xff, emu.smem_size);
+    memset(emu.warp, 0, sizeof(emu.warp));
+    for (int i = 0; i < n; i++)
+        emu_start(&emu.fiber[i]);
+    for (unsigned pass = 0;; pass++) {
+        bool ran = false;
+        int done = 0, waiting = 0;
+        for (int j = 0; j < n_warp; j++) {
+            int w = order == 0   ? j
+                    : order == 1 ? n_warp - 1 - j
+                                 : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
+            for (bool again = true; again;) {
+                again = false;
+                for (int l = 0; l < 32; l++)
+                    if (emu_ready(32 * w + l)) {
+                        emu.now = 32 * w + l;
+                        emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
+                        again = ran = true;
+                    }
+            }
+        }
+        for (int i = 0; i < n; i++) {
+            done += emu.fiber[i].done;
+            waiting += emu.fiber[i].at_barrier;
+        }
+        if (done == n)
+            return;
+        if (waiting == n)
+            for (int i = 0; i < n; i++)
+                emu.fiber[i].at_barrier = false;
+        else if (!ran && (order < 2 || pass > 1000000))
+            EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x,
+                     emu.block.y, waiting, n, done);
+    }
+}
+static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), void *arg)
+{
+    if (block.x % 32 != 0 || block.x > EMU_THREADS)
+        EMU_FAIL("%u threads", block.x);
+    int64_t n = (int64_t)grid.x * grid.y * grid.z;
+#ifdef _OPENMP
+#pragma omp parallel
+#endif
+    {
+        if (emu.fiber == NULL) {
+            emu.fiber = (emu_fiber *)calloc(EMU_THREADS, sizeof(emu_fiber));
+            for (int i = 0; i < EMU_THREADS; i++)
+                emu.fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE,
+                                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        }
+        emu.smem_size = smem;
+        emu.smem = (uint8_t *)aligned_alloc(1024, (smem + 1023) / 1024 * 1024 + 1024);
+#ifdef EMU_ASAN
+        __asan_poison_memory_region(emu.smem + smem, (smem + 1023) / 1024 * 1024 + 1024 - smem);
+#endif
+        emu.n_thread = (int)block.x;
+        emu.grid = grid, emu.dim = block, emu.body = body, emu.body_arg = arg;
+#ifdef _OPENMP
+#pragma omp for schedule(dynamic)
+#endif
+        for (int64_t i = 0; i < n; i++) {
+            emu.block = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                             (unsigned)(i / grid.x / grid.y));
+            emu_run_block();
+        }
+#ifdef EMU_ASAN
+        __asan_unpoison_memory_region(emu.smem, (smem + 1023) / 1024 * 1024 + 1024);
+#endif
+        free(emu.smem);
+    }
+}
+
+/* ---- what threads do together ---- */
+
+static void sync_block(void)
+{
+    emu.fiber[emu.now].at_barrier = true;
+    emu_yield();
+}
+/* Every lane of the warp brings its argument; the last one that comes does the work for all. */
+template <class F> static void emu_meet(int tag, void *arg, F all)
+{
+    emu_warp *w = &emu.warp[emu.now / 32];
+    if (w->arrived > 0 && w->tag != tag)
+        EMU_FAIL("lanes of a warp are at different collectives (%d, %d)", w->tag, tag);
+    w->tag = tag;
+    w->arg[emu.now % 32] = arg;
+    if (++w->arrived == 32) {
+        w->arrived = 0;
+        all(w->arg);
+        w->gen++;
+        return;
+    }
+    emu.fiber[emu.now].waits_warp = w->gen;
+    emu_yield();
+    emu.fiber[emu.now].waits_warp = -1;
+}
+
+/* ---- f16 ---- */
+
+static inline float emu_f(uint32_t h)
+{
+    return _cvtsh_ss((uint16_t)h);
+}
+static inline uint32_t emu_h(float f)
+{
+    return _cvtss_sh(f, 0);
+}
+static inline float h_lo(uint32_t x)
+{
+    return emu_f(x & 0xffff);
+}
+static inline float h_hi(uint32_t x)
+{
+    return emu_f(x >> 16);
+}
+static inline uint32_t h2(float lo, float hi)
+{
+    return emu_h(lo) | emu_h(hi) << 16;
+}
+static inline uint32_t h2_add(uint32_t a, uint32_t b)
+{
+    return h2(h_lo(a) + h_lo(b), h_hi(a) + h_hi(b));
+}
+static inline uint32_t h2_mul(uint32_t a, uint32_t b)
+{
+    return h2(h_lo(a) * h_lo(b), h_hi(a) * h_hi(b));
+}
+/* The product of two f16 is exact in f32, the sum of it and a f16 in f64. */
+static inline uint32_t emu_hfma(float a, float b, float c)
+{
+    double x = (double)(a * b) + (double)c;
+    float y = (float)x; /* rounded to odd, so that rounding twice is rounding once */
+    uint32_t bits;
+    memcpy(&bits, &y, 4);
+    if ((double)y != x) {
+        if (fabs((double)y) > fabs(x))
+            bits--;
+        bits |= 1;
+        memcpy(&y, &bits, 4);
+    }
+    return emu_h(y);
+}
+static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    return emu_hfma(h_lo(a), h_lo(b), h_lo(c)) | emu_hfma(h_hi(a), h_hi(b), h_hi(c)) << 16;
+}
+static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
+{
+    uint64_t all = a | (uint64_t)b << 32;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= (uint32_t)(all >> (8 * (sel >> (4 * i) & 7)) & 0xff) << (8 * i);
+    return r;
+}
+static inline float ex2(float x)
+{
+    return exp2f(x);
+}
+static inline float AS_F(uint32_t x)
+{
+    float y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+static inline uint32_t AS_U(float x)
+{
+    uint32_t y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+static inline void atomic_min(int32_t *p, int32_t v)
+{
+    int32_t was = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (v < was &&
+           !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+struct emu_mma {
+    float *d;
+    const uint32_t *a;
+    uint32_t b[2];
+};
+static void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    emu_mma arg = {d, a, {b0, b1}};
+    emu_meet(1, &arg, [](void **p) {
+        float a[16][16], b[16][8];
+        emu_mma **m = (emu_mma **)p;
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++) {
+                int row = l / 4 + 8 * (i & 1), k = 2 * (l % 4) + 8 * (i >> 1);
+                a[row][k] = h_lo(m[l]->a[i]), a[row][k + 1] = h_hi(m[l]->a[i]);
+            }
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 2; i++) {
+                int k = 2 * (l % 4) + 8 * i;
+                b[k][l / 4] = h_lo(m[l]->b[i]), b[k + 1][l / 4] = h_hi(m[l]->b[i]);
+            }
+        double sum[16][8] = {}; /* exact products, columns side by side for the compiler */
+        for (int k = 0; k < 16; k++)
+            for (int r = 0; r < 16; r++)
+                for (int c = 0; c < 8; c++)
+                    sum[r][c] += (double)a[r][k] * (double)b[k][c];
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++)
+                m[l]->d[i] =
+                    (float)((double)m[l]->d[i] + sum[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)]);
+    });
+}
+struct emu_rows {
+    uint32_t *r;
+    const uint8_t *row;
+};
+static void ldsm4(uint32_t *r, const void *row)
+{
+    emu_rows arg = {r, (const uint8_t *)row};
+    emu_meet(2, &arg, [](void **p) {
+        emu_rows **m = (emu_rows **)p;
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++)
+                m[l]->r[i] = ((const uint32_t *)m[8 * i + l / 4]->row)[l % 4];
+    });
+}
+static void ldsm4t(uint32_t *r, const void *row)
+{
+    emu_rows arg = {r, (const uint8_t *)row};
+    emu_meet(3, &arg, [](void **p) {
+        emu_rows **m = (emu_rows **)p;
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++) {
+                const uint16_t *x = (const uint16_t *)m[8 * i + 2 * (l % 4)]->row;
+                const uint16_t *y = (const uint16_t *)m[8 * i + 2 * (l % 4) + 1]->row;
+                m[l]->r[i] = x[l / 4] | (uint32_t)y[l / 4] << 16;
+            }
+    });
+}
+struct emu_shfl {
+    uint32_t in, out;
+    int from;
+};
+static uint32_t shfl(uint32_t v, int lane)
+{
+    emu_shfl arg = {v, 0, lane & 31};
+    emu_meet(4, &arg, [](void **p) {
+        emu_shfl **m = (emu_shfl **)p;
+        for (int l = 0; l < 32; l++)
+            m[l]->out = m[m[l]->from]->in;
+    });
+    return arg.out;
+}
+static float shfl_xor(float v, int mask)
+{
+    return AS_F(shfl(AS_U(v), (emu.now & 31) ^ mask));
+}
+static void sync_warp(void)
+{
+    emu_meet(5, NULL, [](void **) {});
+}
+
+/* ---- copies that arrive when they are waited for ---- */
+
+static void cp16(void *to, const void *from)
+{
+    emu_fiber *f = &emu.fiber[emu.now];
+    if ((uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
+        EMU_FAIL("a copy is not aligned");
+    if (f->n_copy == EMU_COPIES)
+        EMU_FAIL("too many copies on their way");
+    f->copy[f->n_copy++] = {to, from, f->group};
+}
+static void cp_commit(void)
+{
+    emu.fiber[emu.now].group++;
+}
+static void emu_arrive(int left)
+{
+    emu_fiber *f = &emu.fiber[emu.now];
+    int n = 0;
+    for (int i = 0; i < f->n_copy; i++)
+        if (f->copy[i].group < f->group - left)
+            memcpy(f->copy[i].to, f->copy[i].from, 16);
+        else
+            f->copy[n++] = f->copy[i];
+    f->n_copy = n;
+}
+#define CP_WAIT(n) emu_arrive(n)
+static inline uint4 ld_stream(const void *p)
+{
+    return *(const uint4 *)p;
+}
+static inline uint2 ld_stream2(const void *p)
+{
+    return *(const uint2 *)p;
+}
+static inline uint32_t ld_near(const void *p)
+{
+    return *(const uint32_t *)p;
+}
+
+#endif

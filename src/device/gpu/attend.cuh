@@ -1,0 +1,323 @@
+/*
+ * attend.cuh - softmax attention over lanes of pages of any storage type, for any number of rows,
+ * with the same bits for a row whatever rows are beside it and however a prompt is cut.
+ *
+ * A block takes 16 rows of a call and a chunk of its pages. Entries become f16 in shared memory,
+ * [8 dimensions][64 entries][16 bytes]: eight entries beside each other are a matrix of ldmatrix,
+ * plain for keys, transposed for values, and no bank is hit twice.
+ *
+ * The arithmetic, for a row and the pages of a lane in order:
+ *   x = scale * (q . k)                                   the dot by mma, dimensions ascending
+ *   x = cap * tanh(x / cap) where there is a cap, then (x + ln(count)) * log2 e
+ *   m' = max(m, x of visible), c = 2^(m - m'), p = f16(2^(x - m')), 0 where not visible
+ *   o = o c + p v, l = l c + p 1                          by mma, 16 entries at a time, ascending
+ * A chunk of pages begins with m = -inf, l = 0, o = 0. Chunks are joined in order, from the sink
+ * (its logit, 1, 0), or (-inf, 0, 0):
+ *   M' = max(M, m), L' = fma(l, 2^(m - M'), L 2^(M - M')), O' likewise.
+ * What a row does not see adds exactly nothing, be it entries, pages or chunks. Where chunks begin
+ * depends on a page's place in its lane alone (device/gpu/attend.c).
+ */
+#ifndef PI_GPU_ATTEND_CUH
+#define PI_GPU_ATTEND_CUH
+
+#include "device/gpu/store.cuh"
+
+enum { TILE = 64 /* entries, at most */, ROWS = 16 };
+#define LOG2E 1.44269504f
+#define ONES 0x3c003c00u
+
+BOTH int up16(int n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+DEV float finite_of(float m)
+{
+    return m == NEG_INF ? 0.0f : m;
+}
+
+/* Rotates the groups of a vector in shared memory, or back; a block of 128. */
+DEV void wht_shared(float *x, int dim, int group, float scale, bool inverse)
+{
+    for (int i = TID; i < dim; i += 128)
+        x[i] *= wht_sign(i % group, inverse);
+    for (int h = 1; h < group; h *= 2) {
+        sync_block();
+        for (int p = TID; p < dim / 2; p += 128) {
+            const int i = p / h * 2 * h + p % h;
+            const float a = x[i], b = x[i + h];
+            x[i] = a + b;
+            x[i + h] = a - b;
+        }
+    }
+    sync_block();
+    for (int i = TID; i < dim; i += 128)
+        x[i] *= wht_sign(i % group, !inverse) * scale;
+    sync_block();
+}
+
+/* A row of queries of a variant: turned to where pages of a delta have keys, rotated as these are
+   stored, f16 times a power of two. Grid: (variants * rows, calls). */
+KERNEL(128, 4) attend_queries(const gpu_attend_args a)
+{
+    SHARED(smem);
+    float *x = (float *)smem, *tops = x + up16(a.dim_k);
+    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k,
+              dim16 = up16(dim);
+    const int variant = (int)blockIdx.x / n_pad, row = (int)blockIdx.x % n_pad;
+    if (variant >= job.n_variant)
+        return;
+    const bool is = row < n_row;
+    const float *q = AT(const float, job.q) + (size_t)(is ? row / job.n_group : 0) * job.q_stride +
+                     (size_t)(is ? row % job.n_group : 0) * dim;
+    for (int i = TID; i < dim16; i += 128)
+        x[i] = is && i < dim ? q[i] : 0.0f;
+    sync_block();
+    if (variant > 0 && WARP == 0)
+        turn_head(x, AT(const float, job.turn) + (size_t)variant * a.n_pair * 2, a.n_pair,
+                  a.adjacent);
+    sync_block();
+    if (a.k.wht_scale != 0.0f)
+        wht_shared(x, dim, a.k.group, a.k.wht_scale, false);
+    float top = 0.0f;
+    for (int i = TID; i < dim; i += 128)
+        top = f_max(top, fabsf(x[i]));
+    top = warp_max(top);
+    if (LANE == 0)
+        tops[WARP] = top;
+    sync_block();
+    for (int i = 0; i < 4; i++)
+        top = f_max(top, tops[i]);
+    const float by = row_power(top, false);
+    uint32_t *out = AT(uint32_t, job.packed) + ((size_t)variant * n_pad + row) * (dim16 / 2);
+    for (int i = TID; i < dim16 / 2; i += 128)
+        out[i] = h2(x[2 * i] * by, x[2 * i + 1] * by);
+    if (TID == 0)
+        AT(float, job.scale)[variant * n_pad + row] = row_power(top, true) * a.factor;
+}
+
+/* ---- fragments, of operands in shared memory [8 columns][rows][16 bytes] ---- */
+
+/* Keys 16 j .. 16 j + 15 at dimensions 16 k ..: b[0..1] of the first eight, b[2..3] of the others.
+   */
+DEV void keys_at(uint32_t *b, const uint8_t *keys, int j, int k)
+{
+    const int i = LANE / 8;
+    ldsm4(b, keys + ((2 * k + (i & 1)) * TILE + 16 * j + (i / 2) * 8 + LANE % 8) * 16);
+}
+/* Values of entries 16 k .. at dimensions 16 d ..: b[0..1] of the first eight dimensions. */
+DEV void values_at(uint32_t *b, const uint8_t *values, int d, int k)
+{
+    const int i = LANE / 8;
+    ldsm4t(b, values + ((2 * d + i / 2) * TILE + 16 * k + (i & 1) * 8 + LANE % 8) * 16);
+}
+/* 16 rows at columns 16 k ... */
+DEV void rows_at(uint32_t *a, const uint8_t *m, int k)
+{
+    const int i = LANE / 8;
+    ldsm4(a, m + ((2 * k + i / 2) * ROWS + (i & 1) * 8 + LANE % 8) * 16);
+}
+
+/* Keys or values of a page's entries, up to the next multiple of 16, to f16 there. */
+DEV void tile_fill(const gpu_part &part, const gpu_attend_page &page, int page_len, uint8_t *out)
+{
+    const int n = page.n < 0 ? -page.n : page.n, n16 = up16(n), n8 = up16(part.dim) / 8;
+    for (int i = TID; i < n16 * n8; i += 128) {
+        const int e = i % n16, d8 = i / n16;
+        const uint8_t *at = AT(const uint8_t, page.page);
+        int slot = e;
+        float x[8] = {};
+        if (page.n < 0 && e < n) {
+            const gpu_attend_entry entry = AT(const gpu_attend_entry, page.page)[e];
+            at = AT(const uint8_t, entry.page);
+            slot = entry.slot;
+        }
+        if (e < n)
+            entry_read(part, at, page_len, slot, d8 * 8, x);
+        *(uint4 *)(out + (d8 * TILE + e) * 16) =
+            make_uint4(h2(x[0], x[1]), h2(x[2], x[3]), h2(x[4], x[5]), h2(x[6], x[7]));
+    }
+}
+
+DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim16, uint8_t *out)
+{
+    const int n_pad = up16(job.n_tok * job.n_group);
+    const uint4 *q =
+        AT(const uint4, job.packed) + ((size_t)variant * n_pad + tile * ROWS) * (dim16 / 8);
+    for (int i = TID; i < ROWS * dim16 / 8; i += 128)
+        *(uint4 *)(out + (i % (dim16 / 8) * ROWS + i / (dim16 / 8)) * 16) = q[i];
+}
+
+/* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
+   entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: pieces of work. */
+template <int N> DEV void attend_part(const gpu_attend_args &a)
+{
+    SHARED(smem);
+    const gpu_attend_work work = AT(const gpu_attend_work, a.work)[blockIdx.x];
+    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[work.job];
+    const int lane = LANE, warp = WARP, g = lane / 4, t = lane % 4;
+    const int dim16 = up16(a.dim_k), dim_v16 = up16(a.dim_v), n_row = job.n_tok * job.n_group;
+    uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2, *values = keys + TILE * dim16 * 2;
+    uint8_t *ps = values + (a.v_in_k >= 0 ? 0 : TILE * dim_v16 * 2);
+    float *tops = (float *)(ps + ROWS * TILE * 2); /* [4 warps][16] */
+    if (a.v_in_k >= 0)
+        values = keys + a.v_in_k / 8 * TILE * 16;
+    float o[N][4] = {}, l[4] = {}, m[2] = {NEG_INF, NEG_INF}, by[2] = {0.0f, 0.0f};
+    int64_t limit[2];
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        limit[i] = (int64_t)job.pos0 + (work.tile * ROWS + g + 8 * i) / job.n_group;
+    int variant = -1;
+    NO_UNROLL
+    for (int p = work.first; p < work.end; p++) {
+        const gpu_attend_page page = AT(const gpu_attend_page, job.pages)[p];
+        const int n = page.n < 0 ? -page.n : page.n, n_step = (n + 15) / 16;
+        const int32_t *pos = AT(const int32_t, page.pos);
+        if (page.variant != variant) {
+            variant = page.variant;
+            queries_fill(job, variant, work.tile, dim16, qs);
+            const float *scale =
+                AT(const float, job.scale) + variant * up16(n_row) + work.tile * ROWS;
+            UNROLL
+            for (int i = 0; i < 2; i++)
+                by[i] = scale[g + 8 * i];
+        }
+        tile_fill(a.k, page, a.page_len, keys);
+        if (a.v_in_k < 0)
+            tile_fill(a.v, page, a.page_len, values);
+        sync_block();
+        float s[2][4] = {}, top[2] = {NEG_INF, NEG_INF};
+        if (warp < n_step)
+            for (int k = 0; k < dim16 / 16; k++) {
+                uint32_t q[4], b[4];
+                rows_at(q, qs, k);
+                keys_at(b, keys, warp, k);
+                mma(s[0], q, b[0], b[1]);
+                mma(s[1], q, b[2], b[3]);
+            }
+        UNROLL
+        for (int j = 0; j < 2; j++)
+            UNROLL
+        for (int e = 0; e < 4; e++) {
+            const int slot = 16 * warp + 8 * j + 2 * t + (e & 1), i = e / 2;
+            bool sees = slot < n;
+            if (sees && page.pos != 0) {
+                const int64_t at = (int64_t)pos[slot] + page.delta;
+                sees = at <= limit[i] && (a.window == 0 || at > limit[i] - a.window);
+            }
+            float x = s[j][e] * by[i];
+            if (a.cap > 0.0f)
+                x = a.cap * tanhf(x / a.cap);
+            s[j][e] = sees ? (x + page.more) * LOG2E : NEG_INF;
+            top[i] = f_max(top[i], s[j][e]);
+        }
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            top[i] = f_max(top[i], shfl_xor(top[i], 1));
+            top[i] = f_max(top[i], shfl_xor(top[i], 2));
+            if (t == 0)
+                tops[warp * ROWS + g + 8 * i] = top[i];
+        }
+        sync_block();
+        float c[2];
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            float now = m[i];
+            UNROLL
+            for (int w = 0; w < 4; w++)
+                now = f_max(now, tops[w * ROWS + g + 8 * i]);
+            const float mm = finite_of(now);
+            c[i] = ex2(m[i] - mm);
+            m[i] = now;
+            UNROLL
+            for (int j = 0; j < 2; j++)
+                *(uint32_t *)(ps + ((2 * warp + j) * ROWS + g + 8 * i) * 16 + t * 4) =
+                    h2(ex2(s[j][2 * i] - mm), ex2(s[j][2 * i + 1] - mm));
+        }
+        sync_block();
+        UNROLL
+        for (int i = 0; i < N; i++)
+            UNROLL
+        for (int e = 0; e < 4; e++)
+            o[i][e] *= c[e / 2];
+        UNROLL
+        for (int e = 0; e < 4; e++)
+            l[e] *= c[e / 2];
+        for (int k = 0; k < n_step; k++) {
+            uint32_t w[4], b[4];
+            rows_at(w, ps, k);
+            UNROLL
+            for (int d = 0; d < N / 2; d++)
+                if (4 * d + warp < dim_v16 / 16) {
+                    values_at(b, values, 4 * d + warp, k);
+                    mma(o[2 * d], w, b[0], b[1]);
+                    mma(o[2 * d + 1], w, b[2], b[3]);
+                }
+            mma(l, w, ONES, ONES);
+        }
+        sync_block();
+    }
+    UNROLL
+    for (int e = 0; e < 4; e++) {
+        const size_t at = (size_t)blockIdx.x * ROWS + g + 8 * (e / 2);
+        UNROLL
+        for (int i = 0; i < N; i++)
+            if (4 * (i / 2) + warp < dim_v16 / 16)
+                AT(float, a.o)
+                [at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
+        if (warp == 0 && t == 0 && (e & 1) == 0) {
+            AT(float, a.ml)[at * 2] = m[e / 2];
+            AT(float, a.ml)[at * 2 + 1] = l[e];
+        }
+    }
+}
+
+KERNEL(128, 2) attend_part_4(const gpu_attend_args a)
+{
+    attend_part<4>(a);
+}
+KERNEL(128, 2) attend_part_8(const gpu_attend_args a)
+{
+    attend_part<8>(a);
+}
+KERNEL(128, 1) attend_part_16(const gpu_attend_args a)
+{
+    attend_part<16>(a);
+}
+
+/* Joins the chunks of a row, and turns a sum of rotated values back. Grid: (rows, calls). */
+KERNEL(128, 4) attend_join(const gpu_attend_args a)
+{
+    SHARED(smem);
+    float *x = (float *)smem;
+    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    const int row = (int)blockIdx.x, dim_v16 = up16(a.dim_v);
+    if (row >= job.n_tok * job.n_group)
+        return;
+    const float sink =
+        job.sink != 0 ? AT(const float, job.sink)[row % job.n_group] * LOG2E : NEG_INF;
+    float *out = AT(float, job.out) + (size_t)(row / job.n_group) * job.out_stride +
+                 (size_t)(row % job.n_group) * a.dim_v;
+    for (int d = TID; d < a.dim_v; d += 128) {
+        float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o = 0.0f;
+        for (int i = 0; i < job.n_chunk; i++) {
+            const size_t at =
+                (size_t)(job.part0 + row / ROWS * job.n_chunk + i) * ROWS + row % ROWS;
+            const float mi = AT(const float, a.ml)[at * 2], li = AT(const float, a.ml)[at * 2 + 1];
+            const float oi = AT(const float, a.o)[at * dim_v16 + d];
+            const float now = f_max(m, mi), mm = finite_of(now), c = ex2(m - mm), w = ex2(mi - mm);
+            l = fmaf(li, w, l * c);
+            o = fmaf(oi, w, o * c);
+            m = now;
+        }
+        x[d] = l > 0.0f ? o / l : 0.0f;
+    }
+    sync_block();
+    if (a.v.wht_scale != 0.0f)
+        wht_shared(x, a.dim_v, a.v.group, a.v.wht_scale, true);
+    for (int d = TID; d < a.dim_v; d += 128)
+        out[d] = x[d];
+}
+
+#endif

@@ -1,0 +1,292 @@
+/*
+ * carry.c - what has no kernel: pages come to the host, the processor's operation works on them
+ * there, and what it wrote goes back. Pages have the same bytes on both. It is right, and slow.
+ */
+#include "device/cpu/cpu.h"
+#include "device/cpu/pages.h"
+#include "device/gpu/host.h"
+
+/* ---- pages on the host ---- */
+
+void gpu_stage_free(struct gpu_stage *s)
+{
+    pi_mem_free(s->lane);
+    pi_mem_free(s->table);
+    pi_mem_free(s->page);
+    pi_mem_free(s->pos);
+    *s = (struct gpu_stage){.n_lane = 0};
+}
+
+/* Page `page` of a class becomes number i of the stage. */
+static void fetch(struct gpu_device *d, struct gpu_stage *s, const struct kv_class *kind,
+                  int32_t page, size_t i)
+{
+    size_t stride = kind->layout.stride, len = (size_t)kind->page_len;
+    gpu_touch(d, gpu_page_at(kind, page), stride);
+    d->driver->get(d->driver, s->page + i * stride, gpu_page_at(kind, page), stride);
+    if (kind->pos != NULL)
+        memcpy(s->pos + i * len, kv_page_pos(kind, page), len * sizeof(int32_t));
+}
+
+/* Room for n pages of a class. */
+static bool make_room(struct gpu_device *d, struct gpu_stage *s, const struct kv_class *kind,
+                      size_t n)
+{
+    size_t len = pi_max(kind->page_len, 1);
+    if (!gpu_host_room(d, (void **)&s->page, n * kind->layout.stride) ||
+        !gpu_host_room(d, (void **)&s->pos, n * len * sizeof(int32_t)))
+        return false;
+    s->kind = *kind;
+    s->kind.pool = (struct pi_at){(uintptr_t)s->page};
+    s->kind.pos = s->pos;
+    s->kind.n_page = (int32_t)n;
+    return true;
+}
+
+bool gpu_stage_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
+{
+    struct gpu_stage *s = &d->stage[0];
+    if (!make_room(d, s, kind, 1))
+        return false;
+    fetch(d, s, kind, page, 0);
+    return true;
+}
+
+bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, int32_t layer,
+                    int32_t head)
+{
+    struct gpu_stage *s = &d->stage[which];
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), n = (size_t)pi_max(lane->n_live, 1);
+    size_t number = (size_t)kv_lane_number(seq, lane);
+    if (!make_room(d, s, lane->kind, n) ||
+        !gpu_host_room(d, (void **)&s->lane, n_lane * sizeof(*s->lane)) ||
+        !gpu_host_room(d, (void **)&s->table, n * sizeof(*s->table)))
+        return false;
+    s->seq = *seq;
+    s->seq.lane = s->lane;
+    s->seq.table = s->table;
+    s->lane[number] = *lane;
+    s->lane[number].kind = &s->kind;
+    s->lane[number].table = s->table;
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        s->table[i] = lane->table[i];
+        s->table[i].page = i;
+        fetch(d, s, lane->kind, lane->table[i].page, (size_t)i);
+    }
+    return true;
+}
+
+/* Table entry i of a lane alone. */
+static bool stage_run(struct gpu_device *d, const struct kv_seq *seq, int32_t layer, int32_t head,
+                      int32_t i)
+{
+    struct kv_seq one = *seq;
+    struct kv_lane *lane = &d->stage[0].lane[0];
+    const struct kv_lane *from = kv_lane_at(seq, layer, head);
+    size_t number = (size_t)kv_lane_number(seq, from);
+    if (!make_room(d, &d->stage[0], from->kind, 1) ||
+        !gpu_host_room(d, (void **)&d->stage[0].lane,
+                       (size_t)kv_lane_count(seq->cache) * sizeof(*lane)) ||
+        !gpu_host_room(d, (void **)&d->stage[0].table, sizeof(struct kv_page_ref)))
+        return false;
+    struct gpu_stage *s = &d->stage[0];
+    one.lane = s->lane;
+    one.table = s->table;
+    s->seq = one;
+    s->lane[number] = *from;
+    s->lane[number].kind = &s->kind;
+    s->lane[number].table = s->table;
+    s->lane[number].n_live = 1;
+    s->lane[number].len = from->table[i].n;
+    s->table[0] = from->table[i];
+    s->table[0].page = 0;
+    fetch(d, s, from->kind, from->table[i].page, 0);
+    return true;
+}
+
+/* The staged page back, or a stretch of it. */
+static void send(struct gpu_device *d, const struct kv_class *kind, int32_t page, size_t from,
+                 size_t end)
+{
+    d->driver->put(d->driver, gpu_page_at(kind, page) + from, d->stage[0].page + from, end - from);
+}
+
+/* ---- what follows from entries ---- */
+
+void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+               int32_t page, int32_t slot, int32_t n)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    if (cache->g.index == 0 || kv_layer_window(&cache->g, lane / cache->g.n_head) != 0)
+        return;
+    gpu_enter(d);
+    if (gpu_stage_page(d, kind, page)) {
+        cpu_index(cache, &d->stage[0].kind, lane, 0, slot, n);
+        send(d, kind, page, kind->layout.stored, kind->layout.stride);
+    }
+    gpu_leave(d);
+}
+
+void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0)
+        return;
+    gpu_enter(d);
+    if (gpu_stage_page(d, kind, page)) {
+        cpu_finish(cache, &d->stage[0].kind, 0);
+        send(d, kind, page, kind->layout.stored, kind->layout.stride);
+    }
+    gpu_leave(d);
+}
+
+void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+               int32_t slot, int32_t n, uint16_t *out)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    gpu_enter(d);
+    if (gpu_stage_page(d, kind, page))
+        cpu_norms(cache, &d->stage[0].kind, 0, slot, n, out);
+    gpu_leave(d);
+}
+
+/* ---- lanes ---- */
+
+size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
+{
+    return cpu_score_scratch(g, n_q);
+}
+
+void gpu_score_one(const struct kv_score_job *job, void *scratch)
+{
+    struct gpu_device *d = gpu_of_cache(job->seq->cache);
+    struct kv_score_job own = *job;
+    gpu_enter(d);
+    if (gpu_stage_lane(d, 0, job->seq, job->layer, job->head)) {
+        own.seq = &d->stage[0].seq;
+        cpu_score_one(&own, scratch);
+    }
+    gpu_leave(d);
+}
+
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
+{
+    (void)s;
+    for (int32_t i = 0; i < list->n; i++)
+        gpu_score_one(&list->jobs[i], list->scratch);
+}
+
+/* Scores are the host's. */
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)
+{
+    (void)s;
+    for (int32_t i = 0; i < list->n; i++)
+        kv_choose(&list->jobs[i], list->scratch);
+}
+
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job)
+{
+    (void)s;
+    kv_choose_all(job);
+}
+
+void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                    enum kv_side side, float *out)
+{
+    struct gpu_device *d = gpu_of_cache(seq->cache);
+    gpu_enter(d);
+    if (stage_run(d, seq, layer, head, i))
+        cpu_decode_run(&d->stage[0].seq, layer, head, 0, side, out);
+    gpu_leave(d);
+}
+
+void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
+{
+    struct gpu_device *d = gpu_of_cache(seq->cache);
+    gpu_enter(d);
+    if (gpu_stage_lane(d, 0, seq, layer, head))
+        cpu_value_sum(&d->stage[0].seq, layer, head, n, out);
+    gpu_leave(d);
+}
+
+/* ---- entries ---- */
+
+/* The place of an entry in the staged page; false: no memory. */
+static bool stage_place(struct gpu_device *d, const struct kv_place *p, struct kv_place *out)
+{
+    if (!gpu_stage_page(d, p->kind, p->page))
+        return false;
+    *out = *p;
+    out->kind = &d->stage[0].kind;
+    out->page = 0;
+    return true;
+}
+
+void gpu_decode_entry(const struct kv_place *p, enum kv_side side, float *out)
+{
+    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct kv_place here;
+    gpu_enter(d);
+    if (stage_place(d, p, &here))
+        cpu_decode_entry(&here, side, out);
+    gpu_leave(d);
+}
+
+void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
+{
+    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct kv_place here;
+    gpu_enter(d);
+    if (stage_place(d, p, &here))
+        cpu_get_entry(&here, side, out);
+    gpu_leave(d);
+}
+
+void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes)
+{
+    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct kv_place here;
+    gpu_enter(d);
+    if (stage_place(d, p, &here)) {
+        cpu_put_entry(&here, side, bytes);
+        send(d, p->kind, p->page, 0, p->kind->layout.stored);
+    }
+    gpu_leave(d);
+}
+
+enum { MOST_DIM = 16384 }; /* of a head: kv_geometry_check */
+
+/* One side of an entry, as it is stored where both store it alike. */
+static void copy_side(const struct kv_place *from, const struct kv_place *to, enum kv_side side,
+                      const float *shift)
+{
+    const struct kv_part *part = kv_place_part(from, side);
+    float row[MOST_DIM];
+    if (part->dim == 0)
+        return;
+    if (shift == NULL && part->type == kv_place_part(to, side)->type) {
+        gpu_get_entry(from, side, (uint8_t *)row);
+        gpu_put_entry(to, side, (const uint8_t *)row);
+        return;
+    }
+    gpu_decode_entry(from, side, row);
+    for (int32_t i = 0; shift != NULL && i < part->dim; i++)
+        row[i] += shift[i];
+    gpu_encode_entry(to, side, row);
+}
+
+void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
+{
+    const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
+    const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
+    struct kv_place a = kv_place_of(c->from, from, slots[0]);
+    int32_t begin = slots[0] - a.slot;
+    for (int32_t i = 0; i < n; i++) {
+        const struct kv_place b = kv_place_of(c->to, to, to_slot + i);
+        a.slot = slots[i] - begin;
+        copy_side(&a, &b, KV_SIDE_K, c->shift);
+        copy_side(&a, &b, KV_SIDE_V, NULL);
+        gpu_index(b.cache, b.kind, b.lane, b.page, b.slot, 1);
+    }
+}

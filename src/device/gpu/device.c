@@ -1,0 +1,381 @@
+/*
+ * device.c - a device of GPU kind: memory, streams, the table. It keeps a list of its blocks, since
+ * the driver wants sizes back. Invariant: `bytes` counts every block, packed matrix and room.
+ */
+#include "device/gpu/device.h"
+
+#include "device/gpu/host.h"
+
+/* ---- one at a time ---- */
+
+void gpu_enter(struct gpu_device *d)
+{
+    pi_lock_take(&d->lock);
+}
+
+void gpu_leave(struct gpu_device *d)
+{
+    pi_lock_give(&d->lock);
+}
+
+/* ---- what is given out ---- */
+
+static bool note_block(struct gpu_device *d, gpu_at at, size_t size, bool mapped)
+{
+    if (d->n_block == d->cap_block) {
+        size_t cap = d->cap_block * 2 + 16;
+        struct gpu_block *more = pi_mem_grow(PI_MEM_OTHER, d->block, cap, sizeof(*more));
+        if (more == NULL)
+            return false;
+        d->block = more;
+        d->cap_block = cap;
+    }
+    d->block[d->n_block++] = (struct gpu_block){at, size, mapped};
+    atomic_fetch_add(&d->base.bytes, (int64_t)size);
+    return true;
+}
+
+/* The block that begins there; its size, and it is forgotten. */
+static size_t forget_block(struct gpu_device *d, gpu_at at)
+{
+    size_t i = d->n_block;
+    while (i > 0 && d->block[i - 1].at != at)
+        i--;
+    assert(i > 0);
+    size_t size = d->block[i - 1].size;
+    d->block[i - 1] = d->block[--d->n_block];
+    atomic_fetch_sub(&d->base.bytes, (int64_t)size);
+    return size;
+}
+
+static gpu_at take(struct gpu_device *d, size_t size)
+{
+    gpu_at at = d->driver->alloc(d->driver, size > 0 ? size : 1);
+    if (at != 0 && !note_block(d, at, size, false)) {
+        d->driver->free(d->driver, at, size);
+        return 0;
+    }
+    return at;
+}
+
+void gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
+{
+    for (size_t i = 0; i < d->n_block; i++)
+        if (d->block[i].mapped && at >= d->block[i].at && at < d->block[i].at + d->block[i].size)
+            d->driver->touch(d->driver, at, size);
+}
+
+static struct pi_at device_alloc(struct pi_device *device, enum pi_mem_tag tag, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    (void)tag;
+    gpu_enter(d);
+    gpu_at at = take(d, size);
+    if (at != 0)
+        d->driver->clear(d->driver, at, size);
+    gpu_leave(d);
+    return (struct pi_at){(uintptr_t)at};
+}
+
+static void device_free(struct pi_device *device, struct pi_at at)
+{
+    struct gpu_device *d = gpu_of(device);
+    if (!pi_at_some(at))
+        return;
+    gpu_enter(d);
+    d->driver->free(d->driver, at.at, forget_block(d, at.at));
+    gpu_leave(d);
+}
+
+static struct pi_at device_map(struct pi_device *device, enum pi_mem_tag tag, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    (void)tag;
+    gpu_enter(d);
+    gpu_at at = d->driver->map(d->driver, size);
+    if (at != 0 && !note_block(d, at, size, true)) {
+        d->driver->unmap(d->driver, at, size);
+        at = 0;
+    }
+    gpu_leave(d);
+    return (struct pi_at){(uintptr_t)at};
+}
+
+static void device_unmap(struct pi_device *device, enum pi_mem_tag tag, struct pi_at at,
+                         size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    (void)tag;
+    if (!pi_at_some(at))
+        return;
+    gpu_enter(d);
+    gpu_fold_clipped(d); /* the cache is still there */
+    d->noted = NULL;
+    d->driver->unmap(d->driver, at.at, size);
+    forget_block(d, at.at);
+    gpu_leave(d);
+}
+
+static void device_drop(struct pi_device *device, struct pi_at at, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter(d);
+    d->driver->drop(d->driver, at.at, size);
+    gpu_leave(d);
+}
+
+/* ---- copies ---- */
+
+static void put(struct gpu_device *d, struct pi_at to, const void *host, size_t size)
+{
+    gpu_enter(d);
+    gpu_touch(d, to.at, size);
+    d->driver->put(d->driver, to.at, host, size);
+    gpu_leave(d);
+}
+
+static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
+{
+    put(gpu_of(d), room, host, size);
+    return room;
+}
+
+static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
+{
+    (void)d;
+    (void)host;
+    return room;
+}
+
+/* ---- the devices of this kind ---- */
+
+enum { MOST_DEVICES = 16 };
+
+static struct gpu_device
+    *devices[MOST_DEVICES]; /* set when one is made or freed, nothing else runs */
+
+static bool owns(const struct gpu_device *d, gpu_at at)
+{
+    for (size_t i = 0; d != NULL && i < d->n_block; i++)
+        if (at >= d->block[i].at && at < d->block[i].at + d->block[i].size)
+            return true;
+    return false;
+}
+
+/* Calls without a stream are for the device that the address is of: no two share one. */
+static struct gpu_device *device_of(struct pi_stream *s, struct pi_at at)
+{
+    if (s != NULL)
+        return gpu_of_stream(s);
+    for (int i = 0; i < MOST_DEVICES; i++)
+        if (owns(devices[i], at.at))
+            return devices[i];
+    assert(false);
+    return NULL;
+}
+
+static bool note_device(struct gpu_device *from, struct gpu_device *to)
+{
+    for (int i = 0; i < MOST_DEVICES; i++)
+        if (devices[i] == from) {
+            devices[i] = to;
+            return true;
+        }
+    return false;
+}
+
+static void upload(struct pi_stream *s, const void *host, size_t size, struct pi_at to)
+{
+    put(device_of(s, to), to, host, size);
+}
+
+static void *download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
+{
+    struct gpu_device *d = device_of(s, from);
+    gpu_enter(d);
+    gpu_touch(d, from.at, size);
+    d->driver->get(d->driver, room, from.at, size);
+    gpu_fold_clipped(d);
+    gpu_leave(d);
+    return room;
+}
+
+/* ---- rooms ---- */
+
+gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size)
+{
+    struct gpu_block *b = &d->room[room];
+    if (size <= b->size && b->at != 0)
+        return b->at;
+    size = pi_align(size + size / 2, 4096);
+    if (b->at != 0)
+        d->driver->free(d->driver, b->at, b->size);
+    atomic_fetch_sub(&d->base.bytes, (int64_t)b->size);
+    *b = (struct gpu_block){d->driver->alloc(d->driver, size), size, false};
+    if (b->at == 0) {
+        b->size = 0;
+        d->driver->failure = "no memory for what is computed";
+    }
+    atomic_fetch_add(&d->base.bytes, (int64_t)b->size);
+    return b->at;
+}
+
+bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
+{
+    if (*block != NULL && pi_mem_size(*block) >= size)
+        return true;
+    pi_mem_free(*block);
+    *block = pi_mem_alloc(PI_MEM_OTHER, size + size / 2);
+    if (*block == NULL)
+        d->driver->failure = "no memory of the host";
+    return *block != NULL;
+}
+
+void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
+             size_t smem, const void *args)
+{
+    const struct gpu_launch launch = {kernel,      (uint32_t)x,    (uint32_t)y,
+                                      (uint32_t)z, (uint32_t)smem, args};
+    if (x > 0 && y > 0 && z > 0 && d->driver->failure == NULL)
+        d->driver->launch(d->driver, &launch);
+}
+
+void gpu_fold_clipped(struct gpu_device *d)
+{
+    int32_t which = INT32_MAX;
+    if (d->noted == NULL)
+        return;
+    d->driver->get(d->driver, &which, d->clipped, sizeof(which));
+    int32_t was = atomic_load(&d->noted->clipped);
+    if (which < was)
+        atomic_store(&d->noted->clipped, which);
+}
+
+/* ---- streams ---- */
+
+static struct pi_stream *open_stream(struct pi_device *device, const struct pi_stream_shape *shape)
+{
+    struct pi_stream *s = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*s));
+    if (s != NULL)
+        *s = (struct pi_stream){device, shape->n_thread};
+    return s;
+}
+
+static void close_stream(struct pi_stream *s)
+{
+    pi_mem_free(s);
+}
+
+static void wait(struct pi_stream *s)
+{
+    struct gpu_device *d = gpu_of_stream(s);
+    gpu_enter(d);
+    d->driver->wait(d->driver);
+    gpu_fold_clipped(d);
+    gpu_leave(d);
+}
+
+/* ---- the table ---- */
+
+static const struct pi_device table = {
+    .in_host = false,
+    .floats = true,
+    .alloc = device_alloc,
+    .free = device_free,
+    .map = device_map,
+    .unmap = device_unmap,
+    .drop = device_drop,
+    .lend = lend,
+    .lend_out = lend_out,
+    .upload = upload,
+    .download = download,
+    .pack = gpu_pack,
+    .pack_vector = gpu_pack_vector,
+    .unpack = gpu_unpack,
+    .open = open_stream,
+    .close = close_stream,
+    .wait = wait,
+    .rows = gpu_rows,
+    .product = gpu_product,
+    .product_heads = gpu_product_heads,
+    .product_experts = gpu_product_experts,
+    .moe_sort = gpu_moe_sort,
+    .delta_conv = gpu_delta_conv,
+    .delta_turn = gpu_delta_turn,
+    .attend_scratch = gpu_attend_scratch,
+    .score_scratch = gpu_score_scratch,
+    .attend_tile = gpu_attend_tile,
+    .append = gpu_append,
+    .attend = gpu_attend,
+    .attend_one = gpu_attend_one,
+    .score = gpu_score,
+    .score_one = gpu_score_one,
+    .choose = gpu_choose,
+    .choose_all = gpu_choose_all,
+    .decode_run = gpu_decode_run,
+    .value_sum = gpu_value_sum,
+    .decode_entry = gpu_decode_entry,
+    .encode_entry = gpu_encode_entry,
+    .get_entry = gpu_get_entry,
+    .put_entry = gpu_put_entry,
+    .fill = gpu_fill,
+    .index = gpu_index,
+    .finish = gpu_finish,
+    .norms = gpu_norms,
+    .move = gpu_move,
+    .copy = gpu_copy,
+    .read_page = gpu_read_page,
+    .write_page = gpu_write_page,
+    .clear_page = gpu_clear_page,
+};
+
+struct pi_device *gpu_device_make(struct gpu_driver *driver)
+{
+    struct gpu_device *d = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d));
+    if (d == NULL)
+        return NULL;
+    d->driver = driver;
+    if (pi_lock_init(&d->lock, NULL) != PITH_OK) {
+        pi_mem_free(d);
+        return NULL;
+    }
+    memcpy(&d->base, &table, sizeof(table));
+    d->base.name = driver->name;
+    d->padded = driver->alloc(driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
+    d->clipped = driver->alloc(driver, sizeof(int32_t));
+    if (d->padded == 0 || d->clipped == 0 || !note_device(NULL, d)) {
+        gpu_device_free(&d->base);
+        return NULL;
+    }
+    return &d->base;
+}
+
+void gpu_device_free(struct pi_device *device)
+{
+    struct gpu_device *d = gpu_of(device);
+    if (d == NULL)
+        return;
+    if (d->padded != 0)
+        d->driver->free(d->driver, d->padded, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
+    if (d->clipped != 0)
+        d->driver->free(d->driver, d->clipped, sizeof(int32_t));
+    for (int i = 0; i < GPU_N_ROOM; i++)
+        if (d->room[i].at != 0)
+            d->driver->free(d->driver, d->room[i].at, d->room[i].size);
+    for (int i = 0; i < GPU_N_ROPE; i++) {
+        if (d->rope[i].freq != 0)
+            d->driver->free(d->driver, d->rope[i].freq, (size_t)d->rope[i].n_pair * sizeof(double));
+        pi_mem_free(d->rope[i].copy);
+    }
+    for (int i = 0; i < 2; i++)
+        gpu_stage_free(&d->stage[i]);
+    while (d->n_weight > 0)
+        gpu_weight_free(d, d->weight[--d->n_weight]);
+    pi_mem_free(d->weight);
+    pi_mem_free(d->block);
+    pi_mem_free(d->list);
+    pi_mem_free(d->scratch);
+    pi_lock_destroy(&d->lock);
+    note_device(d, NULL);
+    pi_mem_free(d);
+}

@@ -1,0 +1,179 @@
+/*
+ * gpu.h - what kernels are written in: a handful of device functions over plain registers. Under
+ * nvcc they are instructions. Under a host compiler emu.h gives them the same meaning, so that the
+ * same kernels run, slowly, without a GPU. A pair of f16 is a uint32_t, the first in the low half.
+ * Kernels are C++ in a C style; nothing is fused but what says so (nvcc -fmad=false).
+ */
+#ifndef PI_GPU_GPU_H
+#define PI_GPU_GPU_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "device/gpu/args.h"
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#define DEV static __device__ __forceinline__
+#define BOTH static __host__ __device__ __forceinline__
+#define KERNEL(threads, per_sm) extern "C" __global__ void __launch_bounds__(threads, per_sm)
+extern __shared__ __align__(1024) uint8_t gpu_smem[];
+#define SHARED(p) uint8_t *p = gpu_smem
+#define AT(type, at) ((type *)(at))
+
+DEV uint32_t smem_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- f16 ---- */
+
+DEV uint32_t h2(float lo, float hi)
+{
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+DEV float h_lo(uint32_t x)
+{
+    return __half2float(__ushort_as_half((unsigned short)(x & 0xffff)));
+}
+DEV float h_hi(uint32_t x)
+{
+    return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
+}
+DEV uint32_t h2_add(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+DEV uint32_t h2_mul(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+DEV uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+/* Bytes of a and b that the nibbles of sel name, each below 8. */
+DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
+{
+    return __byte_perm(a, b, sel);
+}
+DEV float ex2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- collectives of a warp ---- */
+
+/* d += a b, a 16 x 16, b 16 x 8. g is lane / 4, t is lane % 4.
+   a[0] (row g, k 2t..), a[1] (g + 8, 2t), a[2] (g, 2t + 8), a[3] (g + 8, 2t + 8).
+   b[0] (k 2t.., column g), b[1] (k 2t + 8). d[0..1] (row g, columns 2t..), d[2..3] (row g + 8). */
+DEV void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* Four 8 x 8 matrices of f16: lanes 8i .. 8i + 7 point to the rows, of 16 bytes, of matrix i. */
+DEV void ldsm4(uint32_t *r, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_at(row))
+                 : "memory");
+}
+DEV void ldsm4t(uint32_t *r, const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_at(row))
+                 : "memory");
+}
+DEV uint32_t shfl(uint32_t v, int lane)
+{
+    return __shfl_sync(~0u, v, lane);
+}
+DEV float shfl_xor(float v, int mask)
+{
+    return __shfl_xor_sync(~0u, v, mask);
+}
+DEV void sync_warp(void)
+{
+    __syncwarp();
+}
+DEV void sync_block(void)
+{
+    __syncthreads();
+}
+DEV void atomic_min(int32_t *p, int32_t v)
+{
+    atomicMin(p, v);
+}
+
+/* ---- memory ---- */
+
+DEV void cp16(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_at(to)), "l"(from)
+                 : "memory");
+}
+DEV void cp_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#define CP_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+/* Weights: read once, not to stay in the first level of cache. */
+DEV uint4 ld_stream(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+DEV uint2 ld_stream2(const void *p)
+{
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p));
+    return v;
+}
+DEV uint32_t ld_near(const void *p)
+{
+    uint32_t v;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+#define AS_F(x) __uint_as_float(x)
+#define AS_U(x) __float_as_uint(x)
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL4 _Pragma("unroll 4")
+#else
+#include "device/emulated/emu.h"
+#endif
+
+#define TID ((int)threadIdx.x)
+#define LANE (TID & 31)
+#define WARP (TID >> 5)
+#define NEG_INF AS_F(0xff800000u)
+
+DEV float f_max(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+#endif

@@ -1,0 +1,186 @@
+/*
+ * host.h - the inside of a device of GPU kind: the host's part of it, and the operations of the
+ * table (device.h has their contracts). All operations run one after the other, on any stream. A
+ * lock lets one thread in at a time.
+ */
+#ifndef PI_GPU_HOST_H
+#define PI_GPU_HOST_H
+
+#include "base/lock.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "device/gpu/driver.h"
+#include "kv/attend.h"
+#include "kv/choose.h"
+#include "kv/internal.h"
+#include "kv/page.h"
+#include "kv/score.h"
+
+/* Memory of the device that grows, and is not kept from one operation to the next. */
+enum gpu_room {
+    GPU_ROOM_X,       /* packed activations */
+    GPU_ROOM_X_SCALE, /* and their powers of two */
+    GPU_ROOM_PART,    /* sums of stretches, or of chunks */
+    GPU_ROOM_ML,      /* maxima and sums of chunks */
+    GPU_ROOM_LIST,    /* lists of work from the host */
+    GPU_ROOM_QUERY,   /* packed queries */
+    GPU_ROOM_HOST,    /* rows of the host's */
+    GPU_N_ROOM
+};
+
+struct gpu_block {
+    gpu_at at;
+    size_t size;
+    bool mapped;
+};
+
+/* A packed matrix, or several that lie one behind the other; what pi_weight.data has the address
+   of. */
+struct gpu_weight {
+    enum gpu_weight_type type;
+    gpu_at at;
+    size_t size, slab_bytes;
+    int32_t n_block;       /* of 256 columns */
+    float scale;           /* what products are multiplied by */
+    struct pi_matrix host; /* the host's packing, which embeddings are read from */
+};
+
+/* A copy of rope's frequencies. */
+struct gpu_rope {
+    gpu_at freq;
+    double *copy; /* [n_pair] */
+    int32_t n_pair;
+};
+
+/* Pages of a lane in the host's memory, as a lane of a sequence of their own. */
+struct gpu_stage {
+    struct kv_class kind;
+    struct kv_seq seq;
+    struct kv_lane *lane; /* [n_lane] */
+    struct kv_page_ref *table;
+    uint8_t *page; /* [n][stride] */
+    int32_t *pos;
+    size_t n_lane;
+};
+
+enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made together */ };
+
+struct gpu_device {
+    struct pi_device base;
+    struct gpu_driver *driver;
+    struct pi_lock lock;
+    struct gpu_block *block; /* [n_block] what was given out, in any order */
+    size_t n_block, cap_block;
+    struct gpu_weight **weight; /* [n_weight] */
+    size_t n_weight, cap_weight;
+    struct gpu_block room[GPU_N_ROOM];
+    struct gpu_rope rope[GPU_N_ROPE];
+    int32_t next_rope;
+    gpu_at padded;             /* int32 [PI_MOE_MAX_EXPERT + 1] */
+    gpu_at clipped;            /* int32: the least that append noted */
+    struct kv_cache *noted;    /* the cache of that number; NULL: none */
+    struct gpu_stage stage[2]; /* of a lane, and of its guests */
+    uint8_t *list;             /* what goes to GPU_ROOM_LIST, and rows on their way */
+    void *scratch;             /* of the processor's attention */
+    struct kv_attend_job job[GPU_JOBS];
+};
+
+static inline struct gpu_device *gpu_of(struct pi_device *d)
+{
+    return (struct gpu_device *)d;
+}
+
+static inline struct gpu_device *gpu_of_stream(struct pi_stream *s)
+{
+    return gpu_of(s->device);
+}
+
+static inline struct gpu_device *gpu_of_cache(const struct kv_cache *cache)
+{
+    return gpu_of(cache->device);
+}
+
+/* device.c */
+void gpu_enter(struct gpu_device *d);
+void gpu_leave(struct gpu_device *d);
+/* Room of at least `size` bytes; 0: there is none, and the driver says so. */
+gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
+/* Blocks of the kernel's threads, its shared memory, its struct. */
+void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
+             size_t smem, const void *args);
+/* Gives memory to what is in a mapping, before it is touched. */
+void gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
+/* Takes what appending noted to its cache. */
+void gpu_fold_clipped(struct gpu_device *d);
+/* Host memory of at least `size` bytes in the place of *block; false: none is left. */
+bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
+
+/* pack.c */
+struct pi_at gpu_pack(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
+struct pi_at gpu_pack_vector(struct pi_device *d, const float *x, size_t n);
+void gpu_unpack(struct pi_device *d, struct pi_at at);
+void gpu_weight_free(struct gpu_device *d, struct gpu_weight *w);
+
+/* product.c */
+void gpu_product(struct pi_stream *s, const struct pi_product *p);
+void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p);
+void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p);
+
+/* rows.c */
+void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
+              int64_t work);
+void gpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
+                  const struct pi_moe_places *places, int32_t n_tok);
+void gpu_delta_conv(struct pi_stream *s, const struct pi_delta_rows *d, struct pi_at w,
+                    const struct pi_delta_item *items, int32_t n);
+void gpu_delta_turn(struct pi_stream *s, const struct pi_delta_rows *d,
+                    const struct pi_delta_item *items, int32_t n);
+
+/* store.c, host.c: over the host's memory */
+struct gpu_part gpu_part_of(const struct kv_class *kind, const struct kv_part *part, bool keys);
+static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
+{
+    return kind->pool.at + (size_t)page * kind->layout.stride;
+}
+void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
+void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+              const struct kv_page_part *part, int32_t n_part);
+void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to, int32_t from);
+void gpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+void gpu_read_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                   enum kv_page_form form, uint8_t *out);
+void gpu_write_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    enum kv_page_form form, const uint8_t *bytes);
+
+/* Pages of a lane to the host, as the only lane with entries of the stage's sequence; false: no
+   memory. A page alone is page 0 of the stage's class. */
+bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, int32_t layer,
+                    int32_t head);
+bool gpu_stage_page(struct gpu_device *d, const struct kv_class *kind, int32_t page);
+void gpu_stage_free(struct gpu_stage *stage);
+void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+               int32_t page, int32_t slot, int32_t n);
+void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+               int32_t slot, int32_t n, uint16_t *out);
+size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
+void gpu_score_one(const struct kv_score_job *job, void *scratch);
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
+void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
+                    enum kv_side side, float *out);
+void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
+void gpu_decode_entry(const struct kv_place *p, enum kv_side side, float *out);
+void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row);
+void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out);
+void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
+void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
+
+/* attend.c */
+size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
+int32_t gpu_attend_tile(int32_t n_group);
+void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);
+void gpu_attend_one(const struct kv_attend_job *job, void *scratch);
+
+#endif

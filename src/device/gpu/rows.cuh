@@ -1,0 +1,621 @@
+/*
+ * rows.cuh - what happens to a row between two products: a block a row, in most kernels. Sums are
+ * those of a block (block_sum): each thread's terms in ascending order, then a tree, so that the
+ * bits of a row depend on it alone. device.h says what each body does.
+ */
+#ifndef PI_GPU_ROWS_CUH
+#define PI_GPU_ROWS_CUH
+
+#include "device/gpu/gpu.h"
+
+enum { ROW_SMEM = 64 * 4 }; /* bytes of shared memory that block_sum needs */
+
+DEV float warp_sum(float v)
+{
+    UNROLL
+    for (int mask = 16; mask > 0; mask /= 2)
+        v += shfl_xor(v, mask);
+    return v;
+}
+
+/* The sum of all threads' numbers, for all of them. room [32] is free again behind it. */
+DEV float block_sum(float v, float *room, int n_thread)
+{
+    v = warp_sum(v);
+    if (LANE == 0)
+        room[WARP] = v;
+    sync_block();
+    float sum = 0.0f;
+    for (int i = 0; i < n_thread / 32; i++)
+        sum += room[i];
+    sync_block();
+    return sum;
+}
+
+/* 1 / sqrt(mean of squares + eps) of a row. */
+DEV float norm_factor(const float *x, int n, float eps, float *room, int n_thread)
+{
+    float square = 0.0f;
+    for (int i = TID; i < n; i += n_thread)
+        square = fmaf(x[i], x[i], square);
+    return 1.0f / sqrtf(block_sum(square, room, n_thread) / (float)n + eps);
+}
+
+/* 2^-e with which a row's largest magnitude comes to lie in [2^13, 2^14), and 2^e. */
+DEV float row_power(float most, bool inverse)
+{
+    int e = (int)(AS_U(most) >> 23 & 255) - 127 - 13;
+    e = e < -126 ? -126 : e > 114 ? 0 : e;
+    return AS_F((uint32_t)(127 + (inverse ? e : -e)) << 23);
+}
+
+DEV float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+DEV float activate(int fn, float x, float up)
+{
+    if (fn == 2) { /* of gpt-oss */
+        float g = x < 7.0f ? x : 7.0f, u = up < 7.0f ? up : 7.0f;
+        u = u > -7.0f ? u : -7.0f;
+        return g * sigmoid(1.702f * g) * (u + 1.0f);
+    }
+    if (fn == 1) /* x / 2 (1 + tanh(u)) = x sigmoid(2 u) */
+        return x * sigmoid(2.0f * 0.7978845608f * fmaf(0.044715f * x, x * x, x)) * up;
+    return x * sigmoid(x) * up;
+}
+
+/* What the query of a position is multiplied by. */
+DEV float temperature(float scale, int len, int pos)
+{
+    return 1.0f + scale * logf((float)(pos / len) + 1.0f);
+}
+
+/* ---- the stream ---- */
+
+/* Grid: rows. Phases are taken in f64, so that positions far out keep their angle. */
+KERNEL(128, 4) rope_fill(const gpu_rope_args a)
+{
+    const int t = (int)blockIdx.x;
+    const double pos = AT(const int32_t, a.pos)[t];
+    for (int i = TID; i < a.n_pair; i += 128) {
+        double phase = pos * AT(const double, a.freq)[i];
+        float *cs = AT(float, a.cs) + ((size_t)t * a.n_pair + i) * 2;
+        cs[0] = (float)(a.magnitude * cos(phase));
+        cs[1] = (float)(a.magnitude * sin(phase));
+    }
+}
+
+KERNEL(256, 2) between(const gpu_between_args a)
+{
+    SHARED(smem);
+    float *room = (float *)smem;
+    const int t = (int)blockIdx.x, from = a.index != 0 ? AT(const int32_t, a.index)[t] : t, n = a.n;
+    float *x = AT(float, a.x) + (size_t)from * n, *h = AT(float, a.h) + (size_t)t * n;
+    const float *bias = AT(const float, a.bias), *post = AT(const float, a.post_norm);
+    if (a.leave) {
+        float factor = 1.0f;
+        for (int i = TID; a.bias != 0 && i < n; i += 256)
+            h[i] += bias[i];
+        if (a.post_norm != 0)
+            factor = norm_factor(h, n, a.eps, room, 256);
+        for (int i = TID; i < n; i += 256)
+            x[i] += a.post_norm != 0 ? h[i] * factor * post[i] : h[i];
+    }
+    if (a.norm == 0)
+        return;
+    const float factor = norm_factor(x, n, a.eps, room, 256);
+    float *out = AT(float, a.out) + (size_t)t * n;
+    for (int i = TID; i < n; i += 256)
+        out[i] = x[i] * factor * AT(const float, a.norm)[i];
+}
+
+/* Grid: (parts of a row, rows). */
+KERNEL(256, 4) cap(const gpu_cap_args a)
+{
+    float *x = AT(float, a.x) + (size_t)blockIdx.y * a.n;
+    for (int i = (int)blockIdx.x * 256 + TID; i < a.n; i += (int)gridDim.x * 256)
+        x[i] = a.cap * tanhf(x[i] / a.cap);
+}
+
+KERNEL(256, 4) centre(const gpu_centre_args a)
+{
+    float *k = AT(float, a.k) + (size_t)blockIdx.x * a.n;
+    for (int i = TID; i < a.n; i += 256)
+        k[i] -= AT(const float, a.mean)[i];
+}
+
+KERNEL(256, 4) gate(const gpu_gate_args a)
+{
+    float *x = AT(float, a.gate) + (size_t)blockIdx.y * a.n;
+    const float *up = AT(const float, a.up) + (size_t)blockIdx.y * a.n;
+    for (int i = (int)blockIdx.x * 256 + TID; i < a.n; i += (int)gridDim.x * 256)
+        x[i] = activate(a.fn, x[i], up[i]);
+}
+
+/* ---- attention ---- */
+
+/* Turns pairs of a head by cosines and sines; a warp's lanes share it. */
+DEV void turn_head(float *head, const float *cs, int n_pair, bool adjacent)
+{
+    for (int i = LANE; i < n_pair; i += 32) {
+        float *first = adjacent ? head + 2 * i : head + i;
+        float *second = adjacent ? first + 1 : first + n_pair;
+        float x = *first, y = *second;
+        *first = x * cs[2 * i] - y * cs[2 * i + 1];
+        *second = x * cs[2 * i + 1] + y * cs[2 * i];
+    }
+}
+
+/* A head of queries or keys, by a warp, at its own place; values have a bias alone. Grid: (heads of
+   all three / 4, rows). */
+KERNEL(128, 4) qkv(const gpu_qkv_args a)
+{
+    const int t = (int)blockIdx.y, dim = a.dim_k, n_all = a.n_head + a.n_head_kv;
+    const int head = (int)blockIdx.x * 4 + WARP;
+    if ((int)blockIdx.x * 4 >= n_all) { /* values */
+        float *v = AT(float, a.v) + (size_t)t * a.n_v;
+        const int part = (int)blockIdx.x - (n_all + 3) / 4;
+        for (int i = part * 128 + TID; i < a.n_v; i += 128 * ((int)gridDim.x - (n_all + 3) / 4))
+            v[i] += AT(const float, a.bv)[i];
+        return;
+    }
+    const bool is = head < n_all, query = head < a.n_head;
+    const int h = !is ? 0 : query ? head : head - a.n_head;
+    const int n = query ? a.n_head : a.n_head_kv;
+    const size_t at = ((size_t)t * n + h) * dim;
+    float *x = AT(float, query ? a.q : a.k) + at;
+    const gpu_at bias = query ? a.bq : a.bk, norm = query ? a.q_norm : a.k_norm;
+    const gpu_at before = query ? a.q_pre : a.k_pre;
+    float square = 0.0f;
+    for (int i = LANE; is && i < dim; i += 32) {
+        if (query && a.q_gate != 0)
+            x[i] = AT(const float, a.q_gate)[2 * at + i];
+        if (bias != 0)
+            x[i] += AT(const float, bias)[h * dim + i];
+        square = fmaf(x[i], x[i], square);
+    }
+    square = warp_sum(square);
+    const float factor = 1.0f / sqrtf(square / (float)dim + a.eps);
+    for (int i = LANE; is && i < dim; i += 32) {
+        if (norm != 0)
+            x[i] = x[i] * factor * AT(const float, norm)[i];
+        if (before != 0)
+            AT(float, before)[at + i] = x[i];
+    }
+    sync_warp();
+    if (is && a.cs != 0)
+        turn_head(x, AT(const float, a.cs) + (size_t)t * a.n_pair * 2, a.n_pair, a.adjacent);
+    sync_warp();
+    if (is && query && a.temp_scale != 0.0f) {
+        const float by = temperature(a.temp_scale, a.temp_len, AT(const int32_t, a.pos)[t]);
+        for (int i = LANE; i < dim; i += 32)
+            x[i] *= by;
+    }
+}
+
+KERNEL(256, 4) out_gate(const gpu_out_args a)
+{
+    float *x = AT(float, a.x) + (size_t)blockIdx.x * a.n;
+    const float *from = AT(const float, a.q_gate) + (size_t)blockIdx.x * 2 * a.n_head * a.dim;
+    for (int i = TID; i < a.n_head * a.dim; i += 256)
+        x[i] *= sigmoid(from[i / a.dim * 2 * a.dim + a.dim + i % a.dim]);
+}
+
+/* ---- a mixture of experts ---- */
+
+/* The first of the largest. */
+DEV int largest(const float *x, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    return best;
+}
+
+DEV void softmax_row(float *x, int n)
+{
+    float most = x[0], sum = 0.0f;
+    for (int i = 1; i < n; i++)
+        most = f_max(most, x[i]);
+    for (int i = 0; i < n; i++) {
+        x[i] = expf(x[i] - most);
+        sum += x[i];
+    }
+    for (int i = 0; i < n; i++)
+        x[i] *= 1.0f / sum;
+}
+
+/* Experts of groups that are not among the best rank last: a group counts by its two best ranks. */
+DEV void leave_groups_out(const gpu_moe_args &a, float *rank)
+{
+    const int n = a.n_expert / a.n_group;
+    float score[64];
+    uint64_t stays = 0;
+    for (int g = 0; g < a.n_group; g++) {
+        const float *x = rank + g * n;
+        int first = largest(x, n);
+        float second = NEG_INF;
+        for (int i = 0; i < n; i++)
+            second = i != first && x[i] > second ? x[i] : second;
+        score[g] = n == 1 ? x[first] : x[first] + second;
+    }
+    for (int i = 0; i < a.n_group_used; i++) {
+        int best = largest(score, a.n_group);
+        stays |= (uint64_t)1 << best;
+        score[best] = NEG_INF;
+    }
+    for (int e = 0; e < a.n_expert; e++)
+        rank[e] = (stays >> (e / n) & 1) != 0 ? rank[e] : NEG_INF;
+}
+
+/* One thread chooses a token's experts; the block makes the shared expert's weight. Grid: tokens.
+   */
+KERNEL(128, 4) moe_choose(const gpu_moe_args a)
+{
+    SHARED(smem);
+    const int t = (int)blockIdx.x, n = a.n_expert;
+    float *logit = AT(float, a.logit) + (size_t)t * n, *rank = AT(float, a.rank) + (size_t)t * n;
+    int32_t *chosen = AT(int32_t, a.chosen) + (size_t)t * a.n_used;
+    float *weight = AT(float, a.weight) + (size_t)t * a.n_used;
+    if (TID == 0) {
+        for (int e = 0; e < n && a.b_router != 0; e++)
+            logit[e] += AT(const float, a.b_router)[e];
+        if (a.gating == 1)
+            softmax_row(logit, n);
+        for (int e = 0; e < n; e++) {
+            if (a.gating == 2)
+                logit[e] = sigmoid(logit[e]);
+            rank[e] = a.b_choice != 0 ? logit[e] + AT(const float, a.b_choice)[e] : logit[e];
+        }
+        if (a.n_group > 1)
+            leave_groups_out(a, rank);
+        for (int i = 0; i < a.n_used; i++) {
+            chosen[i] = largest(rank, n);
+            weight[i] = logit[chosen[i]];
+            rank[chosen[i]] = NEG_INF;
+        }
+        if (a.gating == 3)
+            softmax_row(weight, a.n_used);
+        float sum = 0.0f;
+        for (int i = 0; i < a.n_used; i++)
+            sum += weight[i];
+        for (int i = 0; i < a.n_used; i++)
+            weight[i] = (a.norm ? weight[i] / f_max(sum, 6.103515625e-5f) : weight[i]) * a.scale;
+    }
+    if (a.shared_gate == 0)
+        return;
+    const float *h = AT(const float, a.h) + (size_t)t * a.n;
+    float sum = 0.0f;
+    for (int i = TID; i < a.n; i += 128)
+        sum = fmaf(AT(const float, a.shared_gate)[i], h[i], sum);
+    sum = block_sum(sum, (float *)smem, 128);
+    if (TID == 0)
+        AT(float, a.shared_weight)[t] = sigmoid(sum);
+}
+
+/* Gives each choice its row among those of its expert, tokens in order. padded [e] is where its
+   activations begin if each expert's take whole eights of tokens. One block. */
+KERNEL(1024, 1) moe_sort(const gpu_moe_args a)
+{
+    const int32_t *chosen = AT(const int32_t, a.chosen);
+    int32_t *first = AT(int32_t, a.first), n_row = a.n_tok * a.n_used;
+    for (int e = TID; e < a.n_expert; e += 1024) {
+        int n = 0;
+        for (int i = 0; i < n_row; i++)
+            n += chosen[i] == e;
+        first[e + 1] = n;
+    }
+    sync_block();
+    if (TID == 0) {
+        int sum = 0, padded = 0, n_busy = 0;
+        for (int e = 0; e < a.n_expert; e++) {
+            int n = first[e + 1];
+            AT(int32_t, a.padded)[e] = padded;
+            if (n > 0)
+                AT(int32_t, a.busy)[n_busy++] = e;
+            sum += n, padded += (n + 7) / 8 * 8;
+            first[e + 1] = sum;
+        }
+        first[0] = 0;
+        *AT(int32_t, a.n_busy) = n_busy;
+    }
+    sync_block();
+    for (int e = TID; e < a.n_expert; e += 1024) {
+        int at = first[e];
+        for (int i = 0; i < n_row; i++)
+            if (chosen[i] == e) {
+                AT(int32_t, a.row)[i] = at;
+                AT(int32_t, a.token)[at++] = i / a.n_used;
+            }
+    }
+}
+
+KERNEL(256, 4) moe_gather(const gpu_moe_args a)
+{
+    const int r = (int)blockIdx.x, from = AT(const int32_t, a.token)[r];
+    for (int i = TID; i < a.n; i += 256)
+        AT(float, a.x)[(size_t)r * a.n + i] = AT(const float, a.h)[(size_t)from * a.n + i];
+}
+
+/* The expert of a row: the last of those with rows whose first is not behind it. */
+DEV int expert_of(const gpu_moe_args &a, int row)
+{
+    const int32_t *first = AT(const int32_t, a.first), *busy = AT(const int32_t, a.busy);
+    int lo = 0, hi = *AT(const int32_t, a.n_busy) - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (first[busy[mid]] <= row)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return busy[lo];
+}
+
+KERNEL(256, 4) moe_hidden(const gpu_moe_args a)
+{
+    const int r = (int)blockIdx.x, e = expert_of(a, r);
+    float *gate = AT(float, a.gate) + (size_t)r * a.n;
+    const float *up = AT(const float, a.up) + (size_t)r * a.n;
+    for (int i = TID; i < a.n; i += 256) {
+        float g = gate[i], u = up[i];
+        if (a.b_gate != 0)
+            g += AT(const float, a.b_gate)[(size_t)e * a.n + i];
+        if (a.b_up != 0)
+            u += AT(const float, a.b_up)[(size_t)e * a.n + i];
+        gate[i] = activate(a.fn, g, u);
+    }
+}
+
+KERNEL(256, 4) moe_sum(const gpu_moe_args a)
+{
+    const int t = (int)blockIdx.x;
+    const int32_t *row = AT(const int32_t, a.row) + (size_t)t * a.n_used;
+    const int32_t *chosen = AT(const int32_t, a.chosen) + (size_t)t * a.n_used;
+    const float *weight = AT(const float, a.weight) + (size_t)t * a.n_used;
+    float *h = AT(float, a.h) + (size_t)t * a.n;
+    const float by = a.shared_weight != 0 ? AT(const float, a.shared_weight)[t] : 1.0f;
+    for (int i = TID; i < a.n; i += 256) {
+        float sum = 0.0f;
+        for (int j = 0; j < a.n_used; j++) {
+            float y = AT(const float, a.x)[(size_t)row[j] * a.n + i];
+            if (a.b_down != 0)
+                y += AT(const float, a.b_down)[(size_t)chosen[j] * a.n + i];
+            sum += weight[j] * y;
+        }
+        h[i] = a.shared ? sum + h[i] * by : sum;
+    }
+}
+
+/* ---- gated delta nets ---- */
+
+struct delta_len {
+    size_t key, value, mix;
+};
+DEV delta_len delta_len_of(const gpu_delta_args &a)
+{
+    delta_len l;
+    l.key = (size_t)a.n_key * a.dim;
+    l.value = (size_t)a.n_value * a.dim;
+    l.mix = 2 * l.key + l.value;
+    return l;
+}
+
+/* Rows of u and z apart, where a file has them together, and the gates. Grid: tokens. */
+KERNEL(128, 4) delta_in(const gpu_delta_args a)
+{
+    const delta_len l = delta_len_of(a);
+    const int t = (int)blockIdx.x, share = a.n_value / a.n_key;
+    const size_t shared = l.value / a.n_key, part = 2 * (size_t)a.dim + 2 * shared;
+    const float *row = AT(const float, a.c) + (size_t)t * (l.mix + l.value);
+    float *u = AT(float, a.u) + (size_t)t * l.mix, *z = AT(float, a.z) + (size_t)t * l.value;
+    for (size_t i = TID; a.mixed && i < l.mix + l.value; i += 128) {
+        size_t h = i / part, at = i % part, dim = (size_t)a.dim;
+        float x = row[i];
+        if (at < dim)
+            u[h * dim + at] = x;
+        else if (at < 2 * dim)
+            u[l.key + h * dim + at - dim] = x;
+        else if (at < 2 * dim + shared)
+            u[2 * l.key + h * shared + at - 2 * dim] = x;
+        else
+            z[h * shared + at - 2 * dim - shared] = x;
+    }
+    for (int h = TID; h < a.n_value; h += 128) {
+        float *beta = AT(float, a.beta) + (size_t)t * a.n_value + h;
+        float *decay = AT(float, a.decay) + (size_t)t * a.n_value + h;
+        if (a.mixed_gates) {
+            const float *from = AT(const float, a.beta_alpha) + (size_t)t * 2 * a.n_value +
+                                h / share * 2 * share + h % share;
+            *beta = from[0];
+            *decay = from[share];
+        }
+        double x = (double)*decay + (double)AT(const float, a.dt)[h];
+        double softplus = x > 20.0 ? x : log1p(exp(x));
+        *beta = (float)(1.0 / (1.0 + exp(-(double)*beta)));
+        *decay = (float)exp((double)AT(const float, a.a)[h] * softplus);
+    }
+}
+
+/* A thread has a channel, over all tokens of an item. Grid: (channels / 128, items). */
+KERNEL(128, 4) delta_conv(const gpu_delta_args a)
+{
+    const delta_len l = delta_len_of(a);
+    const gpu_delta_item item = AT(const gpu_delta_item, a.items)[blockIdx.y];
+    const size_t ch = (size_t)blockIdx.x * 128 + TID;
+    const int n_past = a.n_conv - 1;
+    if (ch >= l.mix)
+        return;
+    const float *w = AT(const float, a.w) + ch * a.n_conv;
+    const float *x = AT(const float, a.u) + (size_t)item.row0 * l.mix + ch;
+    float *out = AT(float, a.c) + (size_t)item.row0 * l.mix + ch;
+    float *past = AT(float, item.past) + ch;
+    for (int t = 0; t < item.n_tok; t++) {
+        float s = 0.0f;
+        for (int j = 0; j < a.n_conv; j++) {
+            int at = t - n_past + j;
+            s = fmaf(w[j], at < 0 ? past[(size_t)(n_past + at) * l.mix] : x[(size_t)at * l.mix], s);
+        }
+        out[(size_t)t * l.mix] = s * sigmoid(s);
+    }
+    for (int j = 0; j < n_past; j++) { /* from what lies further on */
+        int at = item.n_tok - n_past + j;
+        past[(size_t)j * l.mix] =
+            at < 0 ? past[(size_t)(j + item.n_tok) * l.mix] : x[(size_t)at * l.mix];
+    }
+}
+
+/* A warp makes a key head's q and k of length 1. Grid: (key heads / 4, tokens). */
+KERNEL(128, 4) delta_unit(const gpu_delta_args a)
+{
+    const delta_len l = delta_len_of(a);
+    const int t = (int)blockIdx.y, h = (int)blockIdx.x * 4 + WARP;
+    const bool is = h < a.n_key;
+    float *q = AT(float, a.c) + (size_t)t * l.mix + (size_t)(is ? h : 0) * a.dim, *k = q + l.key;
+    float qq = 0.0f, kk = 0.0f, kq = 0.0f;
+    for (int i = LANE; i < a.dim; i += 32) {
+        qq = fmaf(q[i], q[i], qq);
+        kk = fmaf(k[i], k[i], kk);
+    }
+    const float by_q = 1.0f / sqrtf(warp_sum(qq) + a.eps),
+                by_k = 1.0f / sqrtf(warp_sum(kk) + a.eps);
+    for (int i = LANE; is && i < a.dim; i += 32) {
+        q[i] *= by_q;
+        k[i] *= by_k;
+        kq = fmaf(k[i], q[i], kq);
+    }
+    kq = warp_sum(kq);
+    if (is && LANE == 0)
+        AT(float, a.kq)[(size_t)t * a.n_key + h] = kq;
+}
+
+/* A thread has a column of a head's matrix, over all tokens of an item, one after the other. What
+   is read takes the value's place. Grid: (columns / 64, value heads, items). */
+KERNEL(64, 4) delta_turn(const gpu_delta_args a)
+{
+    const delta_len l = delta_len_of(a);
+    const gpu_delta_item item = AT(const gpu_delta_item, a.items)[blockIdx.z];
+    const int j = (int)blockIdx.x * 64 + TID, head = (int)blockIdx.y;
+    const int key = a.tiled ? head % a.n_key : head / (a.n_value / a.n_key);
+    const size_t matrix = (size_t)((a.dim + 15) / 16) * 16 * a.dim;
+    if (j >= a.dim)
+        return;
+    float *s =
+        AT(float, item.matrix) + (size_t)head * matrix + (size_t)(j / 16) * a.dim * 16 + j % 16;
+    const float scale = 1.0f / sqrtf((float)a.dim);
+    for (int t = item.row0; t < item.row0 + item.n_tok; t++) {
+        const float *q = AT(const float, a.c) + (size_t)t * l.mix + (size_t)key * a.dim;
+        const float *k = q + l.key;
+        float *v = AT(float, a.c) + (size_t)t * l.mix + 2 * l.key + (size_t)head * a.dim + j;
+        const float decay = AT(const float, a.decay)[(size_t)t * a.n_value + head];
+        const float beta = AT(const float, a.beta)[(size_t)t * a.n_value + head];
+        const float kq = AT(const float, a.kq)[(size_t)t * a.n_key + key];
+        float sk = 0.0f, sq = 0.0f;
+        for (int i = 0; i < a.dim; i++) {
+            sk = fmaf(s[(size_t)i * 16], k[i], sk);
+            sq = fmaf(s[(size_t)i * 16], q[i], sq);
+        }
+        const float d = beta * (*v - decay * sk);
+        for (int i = 0; i < a.dim; i++)
+            s[(size_t)i * 16] = fmaf(k[i], d, decay * s[(size_t)i * 16]);
+        *v = scale * fmaf(kq, d, decay * sq);
+    }
+}
+
+/* A warp has a value head. Grid: (value heads / 4, tokens). */
+KERNEL(128, 4) delta_out(const gpu_delta_args a)
+{
+    const delta_len l = delta_len_of(a);
+    const int t = (int)blockIdx.y, h = (int)blockIdx.x * 4 + WARP;
+    const bool is = h < a.n_value;
+    const size_t at = (size_t)(is ? h : 0) * a.dim;
+    const float *o = AT(const float, a.c) + (size_t)t * l.mix + 2 * l.key + at;
+    float *z = AT(float, a.z) + (size_t)t * l.value + at, square = 0.0f;
+    for (int i = LANE; i < a.dim; i += 32)
+        square = fmaf(o[i], o[i], square);
+    const float factor = 1.0f / sqrtf(warp_sum(square) / (float)a.dim + a.eps);
+    for (int i = LANE; is && i < a.dim; i += 32)
+        z[i] = z[i] * sigmoid(z[i]) * (o[i] * factor * AT(const float, a.norm)[i]);
+}
+
+/* ---- latent attention ---- */
+
+KERNEL(256, 2) latent_low(const gpu_latent_args a)
+{
+    SHARED(smem);
+    float *low = AT(float, a.low) + (size_t)blockIdx.x * a.n_query;
+    const float factor = norm_factor(low, a.n_query, a.eps, (float *)smem, 256);
+    for (int i = TID; i < a.n_query; i += 256)
+        low[i] = low[i] * factor * AT(const float, a.query_a_norm)[i];
+}
+
+/* The lane's vector of a token, and its heads: what is rotated goes to the query, the rest to where
+   the next product reads it. Grid: (1 + heads / 4, tokens). */
+KERNEL(128, 4) latent_in(const gpu_latent_args a)
+{
+    SHARED(smem);
+    const int t = (int)blockIdx.y, n = a.dim_key, n_rot = a.n_rot;
+    const float *cs = AT(const float, a.cs) + (size_t)t * a.n_pair * 2;
+    if (blockIdx.x == 0) {
+        const float *raw = AT(const float, a.raw) + (size_t)t * a.dim_k;
+        float *k = AT(float, a.k) + (size_t)t * a.dim_k;
+        const float factor = norm_factor(raw, a.dim_v, a.eps, (float *)smem, 128);
+        for (int i = TID; i < a.dim_k; i += 128) {
+            k[i] = i < n_rot ? raw[a.dim_v + i]
+                             : raw[i - n_rot] * factor * AT(const float, a.latent_norm)[i - n_rot];
+            if (a.k_pre != 0)
+                AT(float, a.k_pre)[(size_t)t * a.dim_k + i] = k[i];
+            if (a.wants_v && i >= n_rot)
+                AT(float, a.v)[(size_t)t * a.dim_v + i - n_rot] = k[i];
+        }
+        sync_block();
+        if (WARP == 0)
+            turn_head(k, cs, a.n_pair, a.adjacent);
+        return;
+    }
+    const int h = ((int)blockIdx.x - 1) * 4 + WARP;
+    const bool is = h < a.n_head;
+    const float *head =
+        AT(const float, a.head) + ((size_t)t * a.n_head + (is ? h : 0)) * (n + n_rot);
+    float *q = AT(float, a.q) + ((size_t)t * a.n_head + (is ? h : 0)) * a.dim_k;
+    float *att = AT(float, a.att) + ((size_t)(is ? h : 0) * a.n_tok + t) * n;
+    for (int i = LANE; is && i < n; i += 32)
+        att[i] = head[i];
+    for (int i = LANE; is && i < n_rot; i += 32) {
+        q[i] = head[n + i];
+        if (a.q_pre != 0)
+            AT(float, a.q_pre)[((size_t)t * a.n_head + h) * a.dim_k + i] = q[i];
+    }
+    sync_warp();
+    if (is)
+        turn_head(q, cs, a.n_pair, a.adjacent);
+}
+
+/* Grid: (heads, tokens). */
+KERNEL(128, 4) latent_query(const gpu_latent_args a)
+{
+    const size_t at = ((size_t)blockIdx.y * a.n_head + blockIdx.x) * a.dim_k;
+    float *q = AT(float, a.q) + at;
+    for (int i = TID; a.q_pre != 0 && i < a.dim_v; i += 128)
+        AT(float, a.q_pre)[at + a.n_rot + i] = q[a.n_rot + i];
+    if (a.temp_scale == 0.0f)
+        return;
+    sync_block();
+    const float by = temperature(a.temp_scale, a.temp_len, AT(const int32_t, a.pos)[blockIdx.y]);
+    for (int i = TID; i < a.dim_k; i += 128)
+        q[i] *= by;
+}
+
+/* What attention gave, head by head, to where queries were. Grid: (heads, tokens). */
+KERNEL(128, 4) latent_gather(const gpu_latent_args a)
+{
+    const int h = (int)blockIdx.x, t = (int)blockIdx.y;
+    const float *att = AT(const float, a.att) + ((size_t)t * a.n_head + h) * a.dim_v;
+    float *q = AT(float, a.q) + ((size_t)h * a.n_tok + t) * a.dim_v;
+    for (int i = TID; i < a.dim_v; i += 128)
+        q[i] = att[i];
+}
+
+#endif

@@ -1,0 +1,329 @@
+/*
+ * store.c - pages on the device: rows become entries, entries move, pages come and go. A page has
+ * the processor's bytes (kv/class.h), so that a file, a swapped page and a moved entry are the same
+ * on both. carry.c has the operations without a kernel.
+ */
+#include <math.h>
+
+#include "device/cpu/pages.h"
+#include "device/gpu/host.h"
+
+/* Kernels know the types by these numbers (store.cuh). */
+static_assert(KV_TYPE_F32 == 0 && KV_TYPE_F16 == 1 && KV_TYPE_Q8_0 == 2 && KV_TYPE_Q4_0 == 3 &&
+                  KV_TYPE_TURBO4 == 4 && KV_TYPE_TURBO3 == 5 && KV_TYPE_TURBO2 == 6 &&
+                  KV_TYPE_BF16 == 7,
+              "the numbers of storage types");
+static_assert((int)GPU_N_PLANE == (int)KV_N_PLANE && (int)GPU_CODE_MAX == (int)KV_CODE_MAX,
+              "planes and tables");
+
+struct gpu_part gpu_part_of(const struct kv_class *kind, const struct kv_part *part, bool keys)
+{
+    struct gpu_part out = {.type = (int32_t)part->type,
+                           .dim = part->dim,
+                           .group = part->group,
+                           .beside = keys && kind->layout.side_by_side};
+    if (part->dim == 0)
+        return out;
+    for (int i = 0; i < KV_N_PLANE; i++) {
+        const struct kv_plane *p = &part->plane[i];
+        out.plane[i].at = (uint32_t)p->at;
+        out.plane[i].row = (uint32_t)p->row;
+        out.plane[i].element = (uint32_t)p->element;
+        out.plane[i].pitch = (uint32_t)p->pitch;
+    }
+    const float *table = part->codec->block == 1 || part->type == KV_TYPE_Q8_0
+                             ? NULL
+                             : kv_codec_table(part->type, part->group);
+    if (table != NULL)
+        memcpy(out.table, table, sizeof(out.table));
+    if (part->codec->rotated)
+        out.wht_scale = (float)(1.0 / sqrt((double)part->group));
+    return out;
+}
+
+static void touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
+{
+    d->driver->touch(d->driver, gpu_page_at(kind, page), kind->layout.stride);
+}
+
+/* ---- appending ---- */
+
+/* n rows of a list become entries. */
+static void run_append(struct gpu_device *d, const struct kv_class *kind, gpu_at rows, int32_t n,
+                       gpu_at clipped)
+{
+    const struct gpu_append_args args = {
+        .rows = rows,
+        .clipped = clipped,
+        .page_len = kind->page_len,
+        .n = n,
+        .limit = {kv_codec_limit(kind->type_k), kv_codec_limit(kind->type_v)},
+        .part = {gpu_part_of(kind, &kind->k, true), gpu_part_of(kind, &kind->v, false)},
+    };
+    size_t widest = (size_t)pi_max(kind->k.dim, kind->v.dim);
+    gpu_run(d, GPU_KERNEL_append, n, 1, 1, pi_align(widest, 128) + pi_align(widest / 8 + 2, 16),
+            &args);
+}
+
+/* Rows of a job on their way to places of pages. */
+struct row_list {
+    struct gpu_device *d;
+    const struct kv_append *job;
+    const struct kv_lane *lane;
+    struct gpu_append_row *row;
+    int32_t n;
+};
+
+static void add_rows(struct row_list *l, int32_t done, const struct kv_page_ref *ref, int32_t entry,
+                     int32_t n)
+{
+    const struct kv_class *kind = l->lane->kind;
+    gpu_at page = gpu_page_at(kind, ref->page);
+    touch_page(l->d, kind, ref->page);
+    for (int32_t i = 0; i < n; i++) {
+        const struct kv_append *job = l->job;
+        size_t row = (size_t)(done + i);
+        l->row[l->n++] = (struct gpu_append_row){.from = pi_at_item(job->k, row * job->k_stride).at,
+                                                 .page = page,
+                                                 .slot = entry + i,
+                                                 .clip = 2 * job->layer};
+        if (kind->v.dim > 0)
+            l->row[l->n++] =
+                (struct gpu_append_row){.from = pi_at_item(job->v, row * job->v_stride).at,
+                                        .page = page,
+                                        .slot = entry + i,
+                                        .value = 1,
+                                        .clip = 2 * job->layer + 1};
+    }
+}
+
+/* Where the entries of a job stand: a call for each page. */
+typedef void each_fn(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
+                     int32_t n, int32_t slot);
+
+static void each_page(const struct kv_append *job, each_fn *fn, void *ctx)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    int32_t page_len = job->seq->cache->g.page_len, entry = job->entry;
+    int32_t slot = lane->len - (job->n - job->n_over);
+    if (job->n_over > 0)
+        fn(ctx, 0, &lane->table[job->over_index], job->over_entry, 1, job->slot);
+    for (int32_t i = job->index, done = job->n_over, n; done < job->n; i++, done += n, slot += n) {
+        n = (int32_t)pi_min(job->n - done, page_len - entry);
+        fn(ctx, done, &lane->table[i], entry, n, slot);
+        entry = 0;
+    }
+}
+
+static void list_page(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
+                      int32_t n, int32_t slot)
+{
+    (void)slot;
+    add_rows(ctx, done, ref, entry, n);
+}
+
+/* Jobs [0, n) whose lanes are of one class. */
+static void append_class(struct gpu_device *d, const struct kv_append *jobs, int32_t n)
+{
+    const struct kv_class *kind = kv_lane_at(jobs->seq, jobs->layer, jobs->head)->kind;
+    struct row_list l = {.d = d};
+    int64_t n_row = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_row += 2 * (int64_t)jobs[i].n;
+    size_t size = (size_t)n_row * sizeof(*l.row);
+    gpu_at at = gpu_room(d, GPU_ROOM_LIST, size);
+    if (n_row == 0 || at == 0 || !gpu_host_room(d, (void **)&d->list, size))
+        return;
+    l.row = (struct gpu_append_row *)(void *)d->list;
+    for (int32_t i = 0; i < n; i++) {
+        l.job = &jobs[i];
+        l.lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
+        each_page(&jobs[i], list_page, &l);
+    }
+    d->driver->put(d->driver, at, l.row, (size_t)l.n * sizeof(*l.row));
+    run_append(d, kind, at, l.n, d->clipped);
+}
+
+void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
+{
+    struct gpu_device *d = gpu_of_cache(p->cache);
+    size_t size = (size_t)kv_place_part(p, side)->dim * sizeof(*row);
+    struct gpu_append_row one = {
+        .page = gpu_page_at(p->kind, p->page), .slot = p->slot, .value = side == KV_SIDE_V};
+    gpu_enter(d);
+    touch_page(d, p->kind, p->page);
+    one.from = gpu_room(d, GPU_ROOM_HOST, size);
+    gpu_at list = gpu_room(d, GPU_ROOM_LIST, sizeof(one));
+    if (one.from != 0 && list != 0) {
+        d->driver->put(d->driver, one.from, row, size);
+        d->driver->put(d->driver, list, &one, sizeof(one));
+        run_append(d, p->kind, list, 1, 0);
+    }
+    gpu_leave(d);
+}
+
+/* The index and the norms of new entries, where the cache has them: over the host. */
+struct follow {
+    const struct kv_append *job;
+    const struct kv_lane *lane;
+};
+
+static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
+                        int32_t n, int32_t slot)
+{
+    const struct follow *f = ctx;
+    const struct kv_cache *cache = f->job->seq->cache;
+    int32_t number = kv_lane_number(f->job->seq, f->lane);
+    (void)done;
+    gpu_index(cache, f->lane->kind, number, ref->page, entry, n);
+    if (ref->n == cache->g.page_len)
+        gpu_finish(cache, f->lane->kind, ref->page);
+    if (cache->value_norm)
+        gpu_norms(cache, f->lane->kind, ref->page, entry, n,
+                  kv_norms_at(f->job->seq, (size_t)number) + slot);
+}
+
+/* The cache whose clipped entries are noted from now on. */
+static void note_for(struct gpu_device *d, struct kv_cache *cache)
+{
+    const int32_t most = INT32_MAX;
+    if (d->noted == cache)
+        return;
+    gpu_fold_clipped(d);
+    d->noted = cache;
+    d->driver->put(d->driver, d->clipped, &most, sizeof(most));
+}
+
+void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t n)
+{
+    if (n == 0)
+        return;
+    struct gpu_device *d = gpu_of_cache(jobs->seq->cache);
+    gpu_enter(d);
+    for (int32_t i = 0, end; i < n; i = end) {
+        const struct kv_lane *lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
+        for (end = i + 1;
+             end < n &&
+             kv_lane_at(jobs[end].seq, jobs[end].layer, jobs[end].head)->kind == lane->kind;)
+            end++;
+        note_for(d, jobs[i].seq->cache);
+        append_class(d, jobs + i, end - i);
+    }
+    if (stream == NULL) {
+        d->driver->wait(d->driver);
+        gpu_fold_clipped(d);
+    }
+    gpu_leave(d);
+    for (int32_t i = 0; i < n; i++) {
+        struct follow f = {&jobs[i], kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head)};
+        if (jobs[i].seq->cache->g.index != 0 || jobs[i].seq->cache->value_norm)
+            each_page(&jobs[i], follow_page, &f);
+    }
+}
+
+/* ---- moving ---- */
+
+static void add_plane(struct gpu_move_args *a, size_t at, size_t row, size_t element, size_t n_row)
+{
+    if (element > 0 && n_row > 0)
+        a->plane[a->n_plane++] = (struct gpu_move_plane){(uint32_t)at, (uint32_t)row,
+                                                         (uint32_t)element, (uint32_t)n_row};
+}
+
+static void add_planes(struct gpu_move_args *a, const struct kv_class *kind,
+                       const struct kv_part *part, bool beside)
+{
+    for (const struct kv_plane *p = part->plane; p < part->plane + KV_N_PLANE; p++)
+        if (p->row > 0 && beside)
+            add_plane(a, p->at, (size_t)kind->page_len * p->element, p->element,
+                      p->row / p->element);
+        else if (p->row > 0)
+            add_plane(a, p->at, 0, p->row, 1);
+}
+
+/* The parts of the index that belong to entries. */
+static void add_index(struct gpu_move_args *a, const struct kv_cache *cache,
+                      const struct kv_class *kind)
+{
+    const struct kv_geometry *g = &cache->g;
+    const struct kv_page_layout *at = &kind->layout;
+    if ((g->index & KV_INDEX_NORM) != 0)
+        add_plane(a, at->norm, 0, sizeof(float), 1);
+    if ((g->index & KV_INDEX_UNIT8) != 0) {
+        add_plane(a, at->unit, 0, kv_unit_dim(g), 1);
+        add_plane(a, at->unit_scale, 0, sizeof(float), 1);
+    }
+    if ((g->index & KV_INDEX_PROJ) != 0)
+        add_plane(a, at->proj, 0, (size_t)g->index_dim * sizeof(uint16_t), 1);
+    if ((g->index & KV_INDEX_COLUMNS) != 0)
+        add_plane(a, at->columns, (size_t)g->page_len * sizeof(uint16_t), sizeof(uint16_t),
+                  (size_t)g->dim_k);
+}
+
+void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+              const struct kv_page_part *part, int32_t n_part)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_move_part parts[KV_PAGE_LEN_MAX];
+    struct gpu_move_args args = {.to = gpu_page_at(kind, to), .n_part = n_part};
+    assert(n_part <= KV_PAGE_LEN_MAX);
+    for (int32_t i = 0; i < n_part; i++)
+        parts[i] = (struct gpu_move_part){gpu_page_at(kind, part[i].from), part[i].from_slot,
+                                          part[i].to_slot, part[i].n, 0};
+    add_planes(&args, kind, &kind->k, kind->layout.side_by_side);
+    add_planes(&args, kind, &kind->v, false);
+    add_index(&args, cache, kind);
+    int64_t most = 0;
+    for (int32_t i = 0; i < args.n_plane; i++)
+        most = pi_max(most, (int64_t)args.plane[i].n_row * args.plane[i].element / 2);
+    gpu_enter(d);
+    touch_page(d, kind, to);
+    args.parts = gpu_room(d, GPU_ROOM_LIST, sizeof(parts));
+    d->driver->put(d->driver, args.parts, parts, (size_t)n_part * sizeof(*parts));
+    gpu_run(d, GPU_KERNEL_move, pi_ceil_div(most, 128), args.n_plane, 1, 0, &args);
+    gpu_leave(d);
+}
+
+/* ---- whole pages ---- */
+
+void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to, int32_t from)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    gpu_enter(d);
+    touch_page(d, kind, to);
+    touch_page(d, kind, from);
+    d->driver->copy(d->driver, gpu_page_at(kind, to), gpu_page_at(kind, from), kind->layout.stride);
+    gpu_leave(d);
+}
+
+void gpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    gpu_enter(d);
+    touch_page(d, kind, page);
+    d->driver->clear(d->driver, gpu_page_at(kind, page), kind->layout.stride);
+    gpu_leave(d);
+}
+
+void gpu_read_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                   enum kv_page_form form, uint8_t *out)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    gpu_enter(d);
+    if (gpu_stage_page(d, kind, page))
+        cpu_read_page(cache, &d->stage[0].kind, 0, form, out);
+    gpu_leave(d);
+}
+
+void gpu_write_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+                    enum kv_page_form form, const uint8_t *bytes)
+{
+    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_stage *s = &d->stage[0];
+    gpu_enter(d);
+    if (gpu_stage_page(d, kind, page)) {
+        cpu_write_page(cache, &s->kind, 0, form, bytes);
+        d->driver->put(d->driver, gpu_page_at(kind, page), s->page, kind->layout.stride);
+    }
+    gpu_leave(d);
+}
