@@ -169,9 +169,15 @@ TEST(products_keep_their_matrices)
     struct pi_matrix m = {PI_DTYPE_F32, N, N, 1, pi_matmul_group_bytes(PI_DTYPE_F32, N), packed};
     assert_true(m.group_bytes <= sizeof(packed));
     pi_matmul_pack_group(PI_DTYPE_F32, N, w, N, packed);
-    struct pi_weight weight = {m.type, m.n_row, m.n_col, m.n_group, m.group_bytes, d->pack(d, &m, 1)};
+    struct pi_weight weight = {.type = m.type,
+                               .n_row = m.n_row,
+                               .n_col = m.n_col,
+                               .n_group = m.n_group,
+                               .group_bytes = m.group_bytes,
+                               .data = d->pack(d, &m, 1)};
     struct pi_at data = weight.data;
-    struct pi_product p = {.x = l.x, .n_tok = 1, .n = 1, .w = {&weight}, .out = {pi_at_item(l.x, N)}};
+    struct pi_product p = {
+        .x = l.x, .n_tok = 1, .n = 1, .w = {&weight}, .out = {pi_at_item(l.x, N)}};
     memset(packed, 0, sizeof(packed)); /* the host's packing may go at once */
     d->upload(l.s, in, sizeof(in), l.x);
     d->product(l.s, &p);

@@ -75,8 +75,13 @@ static void norm_and_multiply(struct pi_device *d, const struct pi_matrix *w, co
     size_t size = N_ROW * N_COL * sizeof(float), out_size = N_ROW * N_OUT * sizeof(float);
     struct pi_at at = d->alloc(d, PI_MEM_OTHER, size), h = d->alloc(d, PI_MEM_OTHER, size);
     struct pi_at to = d->alloc(d, PI_MEM_OTHER, out_size);
-    struct pi_weight packed = {w->type, w->n_row, w->n_col, w->n_group, w->group_bytes, {0}};
-    packed.data = d->pack(d, w, 1);
+    struct pi_weight packed = {.type = w->type,
+                               .n_row = w->n_row,
+                               .n_col = w->n_col,
+                               .n_group = w->n_group,
+                               .group_bytes = w->group_bytes,
+                               .data = d->pack(d, w, 1),
+                               .floats = d->floats};
     const struct pi_between_rows rows = {
         .x = at, .h = h, .norm = d->pack_vector(d, gain, N_COL), .n = N_COL, .eps = 1e-5f};
     const struct pi_product product = {.x = h, .n_tok = N_ROW, .n = 1, .w = {&packed}, .out = {to}};

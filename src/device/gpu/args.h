@@ -12,14 +12,15 @@ typedef uint64_t gpu_at;
 /* The weight types that products by tensor cores know (matmul.cuh). BF16 is packed as F16. F32 has
    a kernel of its own. */
 #define GPU_WEIGHTS(X)                                                                             \
-    X(Q4_K) X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K)         \
-    X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+    X(Q4_K)                                                                                        \
+    X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL)       \
+        X(IQ4_XS) X(MXFP4)
 
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
     GPU_WEIGHTS(GPU_WEIGHT_ENUM)
 #undef GPU_WEIGHT_ENUM
-    GPU_WEIGHT_N,
+        GPU_WEIGHT_N,
     GPU_WEIGHT_F32 = GPU_WEIGHT_N
 };
 
@@ -74,7 +75,7 @@ enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
     GPU_KERNELS
 #undef GPU_K
-    GPU_N_KERNEL
+        GPU_N_KERNEL
 };
 
 /* ---- products ---- */
@@ -241,7 +242,7 @@ struct gpu_attend_page {
     int32_t n;     /* entries; negative: -n are gathered */
     int32_t delta; /* they are read as written that many positions later */
     int32_t variant;
-    float more; /* ln of how often they count */
+    float log_count; /* ln of how often they count */
 };
 struct gpu_attend_entry {
     gpu_at page;
@@ -266,7 +267,7 @@ struct gpu_attend_work {
 };
 struct gpu_attend_args {
     gpu_at jobs, work;
-    gpu_at o, ml; /* f32 [part][16][dim_v up to 16s], [part][16][2] */
+    gpu_at o, ml;                     /* f32 [part][16][dim_v up to 16s], [part][16][2] */
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
     float factor, cap; /* factor: of q.k */

@@ -109,7 +109,7 @@ static void add_page(struct launch *l, struct call *c, const struct kv_lane *lan
     }
     page.delta = ref->delta;
     page.variant = variant_of(c, ref->delta);
-    page.more = ref->more > 0 ? (float)log(1.0 + ref->more) : 0.0f;
+    page.log_count = ref->n_folded > 0 ? (float)log(1.0 + ref->n_folded) : 0.0f;
     c->chunk[c->n_page] = window > 0 ? chunk_of(pos[0] / l->args.page_len) : chunk_of(index);
     c->page[c->n_page++] = page;
 }
@@ -145,7 +145,7 @@ static void add_slots(struct launch *l, struct call *c)
             const struct kv_page_ref *ref = &lane->table[index];
             pos[n] = kv_page_pos(lane->kind, ref->page)[slot - begin];
             bool falls = !lane->unordered && n > 0 && pos[n] <= pos[n - 1];
-            if (n > 0 && (ref->delta != first->delta || ref->more != first->more || falls))
+            if (n > 0 && (ref->delta != first->delta || ref->n_folded != first->n_folded || falls))
                 break;
             first = n == 0 ? ref : first;
             entry[n] =

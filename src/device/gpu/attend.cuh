@@ -209,7 +209,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
             float x = s[j][e] * by[i];
             if (a.cap > 0.0f)
                 x = a.cap * tanhf(x / a.cap);
-            s[j][e] = sees ? (x + page.more) * LOG2E : NEG_INF;
+            s[j][e] = sees ? (x + page.log_count) * LOG2E : NEG_INF;
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL

@@ -4,6 +4,8 @@
  */
 #include "device/gpu/device.h"
 
+#include <stdio.h>
+
 #include "device/gpu/host.h"
 
 /* ---- one at a time ---- */
@@ -277,9 +279,22 @@ static void wait(struct pi_stream *s)
 
 /* ---- the table ---- */
 
+static void describe(struct pi_device *device, struct pi_device_report *out)
+{
+    struct gpu_device *d = gpu_of(device);
+    size_t unused, total;
+    gpu_enter(d);
+    d->driver->memory(d->driver, &unused, &total);
+    gpu_leave(d);
+    snprintf(out->text, sizeof(out->text), "%s", d->driver->name);
+    out->total = (int64_t)total;
+    out->unused = (int64_t)unused;
+}
+
 static const struct pi_device table = {
     .in_host = false,
     .floats = true,
+    .describe = describe,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,
