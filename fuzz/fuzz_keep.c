@@ -28,8 +28,9 @@ static void check_overwrite(const struct keep_config *c)
 {
     const struct keep_rules *r = &c->rules;
     require(r->overwrite == 0 || r->overwrite == 1);
-    require(!r->overwrite || (c->policy->step != NULL && r->batch == 0 && !keep_config_places(c) &&
-                              (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
+    require(!r->overwrite ||
+            (keep_policy_steps(c->policy) && r->batch == 0 && !keep_config_places(c) &&
+             (r->granularity == KEEP_LAYER || r->granularity == KEEP_LAYER_HEAD)));
 }
 
 /* A lane's budget holds the protected entries, or all tokens where they are fewer. Its mean exceeds

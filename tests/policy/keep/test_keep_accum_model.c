@@ -210,26 +210,57 @@ TEST(a_budget_that_is_never_reached_is_the_full_cache)
 }
 
 /* Nothing is lost: each query's weights sum to 1. So the weights of all entries sum to the number
-   of queries, and with steps alone to the number of steps. */
+   of queries, and with steps alone to the number of steps, whether steps overwrite or not. */
 TEST(all_weights_are_seen)
 {
-    for (int32_t steps = 0; steps < 2; steps++) {
-        pith_engine *e =
-            engine_make(steps ? "h2o:budget=140,prompt=off" : "h2o:budget=140", 64, 2, N_TOKEN);
+    static const struct {
+        const char *keep;
+        double n_query;
+    } cases[] = {
+        {"h2o:budget=140", N_TOKEN},
+        {"h2o:budget=140,prompt=off", 54.0},
+        {"h2o:budget=140,overwrite=off,prompt=off", 54.0},
+    };
+    for (size_t c = 0; c < PI_LEN(cases); c++) {
+        pith_engine *e = engine_make(cases[c].keep, 64, 2, N_TOKEN);
         pith_seq *seq = seq_make(e);
         uint64_t hashes[N_TOKEN];
-        double n_query = steps ? 54.0 : N_TOKEN;
         go_on(seq, N_TOKEN, hashes);
         for (int32_t l = 0; l < info.n_layer; l++)
             for (int32_t h = 0; h < info.n_head_kv; h++) {
                 double sum = 0.0;
                 for (int32_t i = 0; i < N_TOKEN; i++)
                     sum += kv_lane_marks(seq->memory.kv, l, h, 0)[i];
-                if (fabs(sum - n_query) > 1e-4 * n_query)
-                    fail_msg("layer %d, head %d: %g of %g", l, h, sum, n_query);
+                if (fabs(sum - cases[c].n_query) > 1e-4 * cases[c].n_query)
+                    fail_msg("%s, layer %d, head %d: %g of %g", cases[c].keep, l, h, sum,
+                             cases[c].n_query);
             }
         pith_seq_free(seq);
         pith_engine_free(e);
+    }
+}
+
+/* By default these two see the steps alone. So their marks tell a low threshold from a high one. */
+TEST(steps_are_seen_where_prompts_are_not)
+{
+    static const char *const policies[][2] = {
+        {"raas:budget=140,threshold=1e-6", "raas:budget=140,threshold=0.5"},
+        {"raas:budget=140,looks=top,top=0.1", "raas:budget=140,looks=top,top=0.9"},
+        {"lazyeviction:budget=140,window=20,slack=20,threshold=1e-6",
+         "lazyeviction:budget=140,window=20,slack=20,threshold=0.5"},
+    };
+    for (size_t p = 0; p < PI_LEN(policies); p++) {
+        uint64_t hashes[N_TOKEN], marks[2];
+        for (int i = 0; i < 2; i++) {
+            pith_engine *e = engine_make(policies[p][i], 64, 2, N_TOKEN);
+            pith_seq *seq = seq_make(e);
+            go_on(seq, 100, hashes);
+            marks[i] = digest_marks(seq);
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+        if (marks[0] == marks[1])
+            fail_msg("%s: no step is noted", policies[p][0]);
     }
 }
 

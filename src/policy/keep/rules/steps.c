@@ -166,18 +166,18 @@ static struct kv_note note_of_step(const struct keep *k, const struct keep_view 
     return note;
 }
 
-/* Whether the item's tokens count for marks. */
-static bool marks_tokens(const struct keep *k, int32_t item)
+/* Whether tokens that are watched count for marks. With KEEP_NEED_STEP_WEIGHTS alone the engine
+   watches single tokens only, whether they overwrite or not. */
+static bool marks_tokens(const struct keep *k)
 {
-    return (k->own_needs & KEEP_NEED_WEIGHTS) != 0 ||
-           ((k->own_needs & KEEP_NEED_STEP_WEIGHTS) != 0 && item >= 0);
+    return (k->own_needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0;
 }
 
 void keep_plan_lane(const struct keep *k, const struct keep_view *view, int32_t item,
                     struct pi_pass_watched *lane)
 {
     struct keep_word word[KEEP_WORD_ROOM];
-    if (marks_tokens(k, item)) {
+    if (marks_tokens(k)) {
         lane->n_note = keep_mark_notes(&k->config, view, lane->layer, lane->head, lane->note);
         lane->rows = lane->n_note == 0;
     }
@@ -211,7 +211,7 @@ void keep_attended(const struct keep *k, const struct keep_view *view, struct ke
     struct keep_view whole = keep_view_complete(k, view);
     const struct keep_policy *p = k->config.policy;
     struct keep_word word[KEEP_WORD_ROOM];
-    if (marks_tokens(k, item) && p->attended != NULL && words_of(&k->config, false, word) == 0)
+    if (marks_tokens(k) && p->attended != NULL && words_of(&k->config, false, word) == 0)
         p->attended(&k->config.params, &whole, a);
     if (item < 0 || !keep_overwrites(k) || p->step == NULL || words_of(&k->config, true, word) > 0)
         return;
