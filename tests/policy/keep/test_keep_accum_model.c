@@ -210,7 +210,7 @@ TEST(a_budget_that_is_never_reached_is_the_full_cache)
 }
 
 /* Nothing is lost: each query's weights sum to 1. So the weights of all entries sum to the number
-   of queries, and with steps alone to the number of steps, whether steps overwrite or not. */
+   of queries. With steps alone it is the number of steps, whether they overwrite or not. */
 TEST(all_weights_are_seen)
 {
     static const struct {
