@@ -93,7 +93,6 @@ struct cu_api {
 };
 
 static struct cu_api cu;
-static bool cu_open_done;
 
 #define CU_NAME(field, name, ...) name,
 static const char *const cu_names[] = {CU_FUNCTIONS(CU_NAME)};
@@ -316,36 +315,39 @@ static void cuda_memory(struct gpu_driver *d, size_t *free, size_t *total)
 
 /* ---- the library ---- */
 
-/* Looks the library up, once. */
-static bool open_library(pith_error *err)
+/* Looks the library up, once. Returns why it cannot be used; "": it can. */
+static const char *open_library(void)
 {
-    static bool found;
-    if (cu_open_done)
-        return found || pi_fail(err, PITH_UNSUPPORTED, "no GPU here") == PITH_OK;
-    cu_open_done = true;
+    static bool done;
+    static char why[128];
+    if (done)
+        return why;
+    done = true;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return pi_fail(err, PITH_UNSUPPORTED, "no GPU here: NVIDIA's driver is not installed") ==
-               PITH_OK;
+        return strcpy(why, "no GPU here: NVIDIA's driver is not installed");
     for (size_t i = 0; i < PI_LEN(cu_names); i++) {
         void *f = dlsym(library, cu_names[i]);
-        if (f == NULL)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "no GPU here: NVIDIA's driver is too old, it has no %s",
-                           cu_names[i]) == PITH_OK;
+        if (f == NULL) {
+            snprintf(why, sizeof(why), "no GPU here: NVIDIA's driver is too old, it has no %s",
+                     cu_names[i]);
+            return why;
+        }
         memcpy((char *)&cu + i * sizeof(f), &f, sizeof(f));
     }
-    found = cu.init(0) == 0;
-    return found || pi_fail(err, PITH_UNSUPPORTED, "no GPU here") == PITH_OK;
+    return cu.init(0) == 0 ? why : strcpy(why, "no GPU here");
 }
 
 int32_t cuda_count(pith_error *err)
 {
+    const char *why = open_library();
     int n = 0;
-    if (!open_library(err))
-        return 0;
-    if (cu.device_count(&n) != 0 || n == 0)
-        pi_fail(err, PITH_UNSUPPORTED, "no GPU here");
+    if (why[0] == '\0' && (cu.device_count(&n) != 0 || n == 0)) {
+        why = "no GPU here";
+        n = 0;
+    }
+    if (why[0] != '\0')
+        pi_fail(err, PITH_UNSUPPORTED, "%s", why);
     return n;
 }
 

@@ -22,7 +22,7 @@ static void fetch(struct gpu_device *d, struct gpu_stage *s, const struct kv_cla
                   int32_t page, size_t i)
 {
     size_t stride = kind->layout.stride, len = (size_t)kind->page_len;
-    gpu_touch(d, gpu_page_at(kind, page), stride);
+    gpu_touch_page(d, kind, page);
     d->driver->get(d->driver, s->page + i * stride, gpu_page_at(kind, page), stride);
     if (kind->pos != NULL)
         memcpy(s->pos + i * len, kv_page_pos(kind, page), len * sizeof(int32_t));
@@ -52,16 +52,17 @@ bool gpu_stage_page(struct gpu_device *d, const struct kv_class *kind, int32_t p
     return true;
 }
 
-bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, int32_t layer,
-                    int32_t head)
+/* n table entries of a lane, from number `first` on, become all that the lane has. */
+static bool stage_entries(struct gpu_device *d, int which, const struct kv_seq *seq, int32_t layer,
+                          int32_t head, int32_t first, int32_t n)
 {
     struct gpu_stage *s = &d->stage[which];
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    size_t n_lane = (size_t)kv_lane_count(seq->cache), n = (size_t)pi_max(lane->n_live, 1);
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), room = (size_t)pi_max(n, 1);
     size_t number = (size_t)kv_lane_number(seq, lane);
-    if (!make_room(d, s, lane->kind, n) ||
+    if (!make_room(d, s, lane->kind, room) ||
         !gpu_host_room(d, (void **)&s->lane, n_lane * sizeof(*s->lane)) ||
-        !gpu_host_room(d, (void **)&s->table, n * sizeof(*s->table)))
+        !gpu_host_room(d, (void **)&s->table, room * sizeof(*s->table)))
         return false;
     s->seq = *seq;
     s->seq.lane = s->lane;
@@ -69,40 +70,19 @@ bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, i
     s->lane[number] = *lane;
     s->lane[number].kind = &s->kind;
     s->lane[number].table = s->table;
-    for (int32_t i = 0; i < lane->n_live; i++) {
-        s->table[i] = lane->table[i];
+    s->lane[number].n_live = n;
+    for (int32_t i = 0; i < n; i++) {
+        s->table[i] = lane->table[first + i];
         s->table[i].page = i;
-        fetch(d, s, lane->kind, lane->table[i].page, (size_t)i);
+        fetch(d, s, lane->kind, lane->table[first + i].page, (size_t)i);
     }
     return true;
 }
 
-/* Table entry i of a lane alone. */
-static bool stage_run(struct gpu_device *d, const struct kv_seq *seq, int32_t layer, int32_t head,
-                      int32_t i)
+bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, int32_t layer,
+                    int32_t head)
 {
-    struct kv_seq one = *seq;
-    struct kv_lane *lane = &d->stage[0].lane[0];
-    const struct kv_lane *from = kv_lane_at(seq, layer, head);
-    size_t number = (size_t)kv_lane_number(seq, from);
-    if (!make_room(d, &d->stage[0], from->kind, 1) ||
-        !gpu_host_room(d, (void **)&d->stage[0].lane,
-                       (size_t)kv_lane_count(seq->cache) * sizeof(*lane)) ||
-        !gpu_host_room(d, (void **)&d->stage[0].table, sizeof(struct kv_page_ref)))
-        return false;
-    struct gpu_stage *s = &d->stage[0];
-    one.lane = s->lane;
-    one.table = s->table;
-    s->seq = one;
-    s->lane[number] = *from;
-    s->lane[number].kind = &s->kind;
-    s->lane[number].table = s->table;
-    s->lane[number].n_live = 1;
-    s->lane[number].len = from->table[i].n;
-    s->table[0] = from->table[i];
-    s->table[0].page = 0;
-    fetch(d, s, from->kind, from->table[i].page, 0);
-    return true;
+    return stage_entries(d, which, seq, layer, head, 0, kv_lane_at(seq, layer, head)->n_live);
 }
 
 /* The staged page back, or a stretch of it. */
@@ -196,7 +176,7 @@ void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32
 {
     struct gpu_device *d = gpu_of_cache(seq->cache);
     gpu_enter(d);
-    if (stage_run(d, seq, layer, head, i))
+    if (stage_entries(d, 0, seq, layer, head, i, 1))
         cpu_decode_run(&d->stage[0].seq, layer, head, 0, side, out);
     gpu_leave(d);
 }

@@ -136,11 +136,16 @@ void gpu_delta_conv(struct pi_stream *s, const struct pi_delta_rows *d, struct p
 void gpu_delta_turn(struct pi_stream *s, const struct pi_delta_rows *d,
                     const struct pi_delta_item *items, int32_t n);
 
-/* store.c, host.c: over the host's memory */
+/* store.c; carry.c: over the host's memory */
 struct gpu_part gpu_part_of(const struct kv_class *kind, const struct kv_part *part, bool keys);
 static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
 {
     return kind->pool.at + (size_t)page * kind->layout.stride;
+}
+/* Gives memory to a page before it is used. */
+static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
+{
+    d->driver->touch(d->driver, gpu_page_at(kind, page), kind->layout.stride);
 }
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

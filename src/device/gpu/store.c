@@ -41,11 +41,6 @@ struct gpu_part gpu_part_of(const struct kv_class *kind, const struct kv_part *p
     return out;
 }
 
-static void touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
-{
-    d->driver->touch(d->driver, gpu_page_at(kind, page), kind->layout.stride);
-}
-
 /* ---- appending ---- */
 
 /* n rows of a list become entries. */
@@ -79,7 +74,7 @@ static void add_rows(struct row_list *l, int32_t done, const struct kv_page_ref 
 {
     const struct kv_class *kind = l->lane->kind;
     gpu_at page = gpu_page_at(kind, ref->page);
-    touch_page(l->d, kind, ref->page);
+    gpu_touch_page(l->d, kind, ref->page);
     for (int32_t i = 0; i < n; i++) {
         const struct kv_append *job = l->job;
         size_t row = (size_t)(done + i);
@@ -151,7 +146,7 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
     struct gpu_append_row one = {
         .page = gpu_page_at(p->kind, p->page), .slot = p->slot, .value = side == KV_SIDE_V};
     gpu_enter(d);
-    touch_page(d, p->kind, p->page);
+    gpu_touch_page(d, p->kind, p->page);
     one.from = gpu_room(d, GPU_ROOM_HOST, size);
     gpu_at list = gpu_room(d, GPU_ROOM_LIST, sizeof(one));
     if (one.from != 0 && list != 0) {
@@ -277,7 +272,7 @@ void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t
     for (int32_t i = 0; i < args.n_plane; i++)
         most = pi_max(most, (int64_t)args.plane[i].n_row * args.plane[i].element / 2);
     gpu_enter(d);
-    touch_page(d, kind, to);
+    gpu_touch_page(d, kind, to);
     args.parts = gpu_room(d, GPU_ROOM_LIST, sizeof(parts));
     d->driver->put(d->driver, args.parts, parts, (size_t)n_part * sizeof(*parts));
     gpu_run(d, GPU_KERNEL_move, pi_ceil_div(most, 128), args.n_plane, 1, 0, &args);
@@ -290,8 +285,8 @@ void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t
 {
     struct gpu_device *d = gpu_of_cache(cache);
     gpu_enter(d);
-    touch_page(d, kind, to);
-    touch_page(d, kind, from);
+    gpu_touch_page(d, kind, to);
+    gpu_touch_page(d, kind, from);
     d->driver->copy(d->driver, gpu_page_at(kind, to), gpu_page_at(kind, from), kind->layout.stride);
     gpu_leave(d);
 }
@@ -300,7 +295,7 @@ void gpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, i
 {
     struct gpu_device *d = gpu_of_cache(cache);
     gpu_enter(d);
-    touch_page(d, kind, page);
+    gpu_touch_page(d, kind, page);
     d->driver->clear(d->driver, gpu_page_at(kind, page), kind->layout.stride);
     gpu_leave(d);
 }
