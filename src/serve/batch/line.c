@@ -1,5 +1,5 @@
 /*
- * batch_line.c - from a line of JSON to a request: its name, where it goes to, and its body, which
+ * line.c - from a line of JSON to a request: its name, where it goes to, and its body, which
  * the reader of that API judges.
  *
  * Invariant: a line is read the same whatever stands in other lines.
@@ -12,11 +12,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "serve/api/request_body.h"
 
 #define TYPE_INVALID "invalid_request_error"
-#define SHOWN_CHARS 40
-
-#define SHOW_SIZE 64 /* of a value in a sentence */
 
 void serve_batch_free(struct serve_batch_line *line)
 {
@@ -32,34 +30,14 @@ void serve_batch_free(struct serve_batch_line *line)
 
 /* ---- sentences ---- */
 
-/* The beginning of a text, on one line. */
-static const char *show_text(const char *text, size_t len, char *buf)
-{
-    size_t n = len < SHOWN_CHARS ? len : SHOWN_CHARS;
-    while (n > 0 && n < len && ((unsigned char)text[n] & 0xc0) == 0x80)
-        n--; /* not within a character */
-    for (size_t i = 0; i < n; i++)
-        buf[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? ' ' : text[i];
-    snprintf(buf + n, SHOW_SIZE - n, "%s", n < len ? "..." : "");
-    return buf;
-}
-
-/* A value as a sentence names it, on one line. */
+/* A value as a sentence names it, on one line; a number as the line has it: 2.0, not 2. */
 static const char *show(const json_t *value, char *buf)
 {
-    char text[SHOW_SIZE];
-    if (json_is_array(value)) {
-        snprintf(buf, SHOW_SIZE, "an array of %zu", json_array_size(value));
-    } else if (json_is_object(value)) {
-        snprintf(buf, SHOW_SIZE, "an object");
-    } else if (json_is_string(value)) {
-        show_text(json_string_value(value), json_string_length(value), text);
-        snprintf(buf, SHOW_SIZE, "\"%.*s\"", SHOW_SIZE - 3, text);
-    } else {
-        char *dumped = json_dumps(value, JSON_ENCODE_ANY);
-        snprintf(buf, SHOW_SIZE, "%s", dumped != NULL ? dumped : "a value");
-        free(dumped);
-    }
+    if (!json_is_real(value))
+        return serve_show(value, buf);
+    char *dumped = json_dumps(value, JSON_ENCODE_ANY);
+    snprintf(buf, SERVE_SHOW, "%s", dumped != NULL ? dumped : "a value");
+    free(dumped);
     return buf;
 }
 
@@ -94,7 +72,7 @@ static const json_t *get(const json_t *object, const char *key)
 static void read_target(struct serve_batch_line *line, const json_t *method, const json_t *url)
 {
     static const char *const urls[] = {"/v1/chat/completions", "/v1/completions"};
-    char buf[SHOW_SIZE];
+    char buf[SERVE_SHOW];
     if (method == NULL)
         serve_fault_set(&line->fault, 400, TYPE_INVALID, "method", "method: is missing");
     else if (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)
@@ -115,7 +93,7 @@ static void read_target(struct serve_batch_line *line, const json_t *method, con
 
 static pith_status read_name(struct serve_batch_line *line, pith_error *err)
 {
-    char buf[SHOW_SIZE];
+    char buf[SERVE_SHOW];
     const json_t *id = json_object_get(line->json, "custom_id");
     if (id == NULL)
         return fail(err, PITH_FORMAT, "custom_id: is missing");
@@ -167,11 +145,11 @@ static pith_status parse(struct serve_batch_line *line, const char *text, size_t
                          pith_error *err)
 {
     json_error_t error;
-    char buf[SHOW_SIZE];
+    char buf[SERVE_SHOW];
     line->json =
         serve_json_load(&line->numbers, text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
     if (line->json == NULL)
-        return fail(err, PITH_FORMAT, "\"%s\" is not JSON: %s", show_text(text, len, buf),
+        return fail(err, PITH_FORMAT, "\"%s\" is not JSON: %s", serve_show_text(text, len, buf),
                     error.text);
     if (!json_is_object(line->json))
         return fail(err, PITH_FORMAT, "%s is not an object", show(line->json, buf));
@@ -210,13 +188,13 @@ pith_status serve_batch_read(const char *text, size_t len, int64_t number,
 
 void serve_batch_refuse_twin(struct serve_batch_line *line, int64_t first)
 {
-    char name[SHOW_SIZE];
+    char name[SERVE_SHOW];
     const char *id = line->custom_id;
     line->nameless = true;
     line->fault = (struct serve_fault){0};
     serve_fault_set(&line->fault, 400, TYPE_INVALID, "custom_id",
-                    "custom_id \"%s\" is that of line %lld, too", show_text(id, strlen(id), name),
-                    (long long)first);
+                    "custom_id \"%s\" is that of line %lld, too",
+                    serve_show_text(id, strlen(id), name), (long long)first);
 }
 
 const char *serve_batch_name(const struct serve_batch_line *line)
