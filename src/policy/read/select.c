@@ -14,6 +14,7 @@
 
 #include "base/os.h"
 #include "base/threads.h"
+#include "policy/positions.h"
 #include "policy/read/running.h"
 
 /* Multiplications that choosing costs for each score, about. */
@@ -161,15 +162,8 @@ static void keep_choice(const struct lane *l)
 
 static bool has_position(const int32_t *kept, int32_t n, int32_t pos)
 {
-    int32_t low = 0, high = n;
-    while (low < high) {
-        int32_t mid = low + (high - low) / 2;
-        if (kept[mid] < pos)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < n && kept[low] == pos;
+    int32_t at = policy_first_from(kept, n, pos);
+    return at < n && kept[at] == pos;
 }
 
 /* Whether position i is in slot i, for the first n: nothing was evicted, overwritten or shared. */
@@ -305,10 +299,9 @@ static void choose_at_once(struct lane *l, int32_t thread)
 {
     struct read *read = l->read;
     struct kv_choose_job *jobs = read->choose_job + (size_t)(l - read->lane) * (size_t)read->n_row;
-    l->score = read->score + (size_t)thread * (size_t)read->n_row * (size_t)read->longest;
-    if (read->n_vector > 0) /* for other chunks */
-        l->score =
-            read->score + (size_t)(l - read->lane) * (size_t)read->n_row * (size_t)read->longest;
+    /* scores by vectors, of other lanes, have the place of their lane */
+    size_t place = read->n_vector > 0 ? (size_t)(l - read->lane) : (size_t)thread;
+    l->score = read->score + place * (size_t)read->n_row * (size_t)read->longest;
     read->config.policy->score(&read->config.params, &l->view, &l->c, l->score);
     int32_t n = choices_of(l, jobs);
     for (int32_t i = 0; i < n; i++)

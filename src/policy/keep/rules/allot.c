@@ -20,7 +20,7 @@
  * a lane of the mean budget, and every lane leaves at most one page unfilled. So the pages are
  * bounded whatever the scores.
  */
-#include "policy/keep/rules/positions.h"
+#include "policy/positions.h"
 #include "policy/keep/rules/rounds.h"
 #include "policy/keep/stats/stats.h"
 
@@ -82,8 +82,8 @@ pith_status keep_allot_check(const struct keep_config *c, pith_error *err)
 /* Finds the entries of a set that may go: the positions within the span, which lie together. */
 static void find_span(struct keep_set *set)
 {
-    set->first = keep_first_from(set->pos, set->n, set->span.lo);
-    int32_t last = keep_first_from(set->pos, set->n, set->span.hi);
+    set->first = policy_first_from(set->pos, set->n, set->span.lo);
+    int32_t last = policy_first_from(set->pos, set->n, set->span.hi);
     set->n_may_go = (int32_t)pi_max(0, last - set->first);
 }
 

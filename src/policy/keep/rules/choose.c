@@ -3,14 +3,14 @@
  * is left. It knows no lane, no policy and no cache.
  */
 #include "policy/keep/rules/keep.h"
-#include "policy/keep/rules/positions.h"
+#include "policy/positions.h"
 
 struct kv_choose_job keep_choice(const int32_t *pos, const float *score, int32_t n,
                                  struct keep_span span, int32_t segments, int32_t n_evict,
                                  int32_t *slots)
 {
-    int32_t first = keep_first_from(pos, n, span.lo);
-    int32_t last = (int32_t)pi_max(first, keep_first_from(pos, n, span.hi));
+    int32_t first = policy_first_from(pos, n, span.lo);
+    int32_t last = (int32_t)pi_max(first, policy_first_from(pos, n, span.hi));
     assert(n_evict >= 0 && n_evict <= last - first);
     return (struct kv_choose_job){.score = score + first,
                                   .n = last - first,

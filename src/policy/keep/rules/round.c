@@ -11,7 +11,7 @@
 
 #include "base/os.h"
 #include "base/threads.h"
-#include "policy/keep/rules/positions.h"
+#include "policy/positions.h"
 #include "policy/keep/rules/rounds.h"
 #include "policy/keep/stats/stats.h"
 
@@ -39,7 +39,7 @@ static bool ascends(const int32_t *pos, int32_t n)
 /* The index of a position among n ascending ones, or -1. */
 static int32_t find(const int32_t *pos, int32_t n, int32_t at)
 {
-    int32_t i = keep_first_from(pos, n, at);
+    int32_t i = policy_first_from(pos, n, at);
     return i < n && pos[i] == at ? i : -1;
 }
 
@@ -48,7 +48,7 @@ static void merge(const struct keep *k, struct keep_set *set, int32_t *pos, int3
 {
     int32_t n_merged = 0;
     if (!ascends(pos, n))
-        keep_sort_positions(pos, n);
+        policy_sort_positions(pos, n);
     for (int32_t i = 0, j = 0; i < set->n || j < n;) {
         int32_t next = j == n || (i < set->n && set->pos[i] <= pos[j]) ? set->pos[i] : pos[j];
         i += i < set->n && set->pos[i] == next;
@@ -268,8 +268,8 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
    to each other, and as many lanes have scored each of them. */
 static void fold_agreeing(struct keep_set *set, const struct keep_part *part, bool mean)
 {
-    int32_t lo = keep_first_from(set->pos, set->n, set->span.lo);
-    int32_t hi = keep_first_from(set->pos, set->n, set->span.hi);
+    int32_t lo = policy_first_from(set->pos, set->n, set->span.lo);
+    int32_t hi = policy_first_from(set->pos, set->n, set->span.hi);
     bool first = lo < hi && set->n_of[lo] == 0;
     for (int32_t i = lo; i < hi; i++)
         set->n_of[i]++;
@@ -373,7 +373,7 @@ static void choose(const struct round *r)
 static pith_status close_gap(struct round *r, const struct kv_cut *cut, const int32_t *pos,
                              int32_t n, int32_t lo, pith_error *err)
 {
-    int32_t n_first = keep_first_from(pos, n, lo);
+    int32_t n_first = policy_first_from(pos, n, lo);
     if (!keep_config_places(&r->k->config) || n_first == 0)
         return PITH_OK;
     int32_t next = cut->n > n_first ? pos[cut->slots[n_first]] : r->view->n_token;

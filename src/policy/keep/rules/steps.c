@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
-#include "policy/keep/rules/positions.h"
+#include "policy/positions.h"
 #include "policy/keep/rules/rounds.h"
 
 /* ---- memory ---- */
@@ -403,7 +403,7 @@ static void choose_together(const struct keep *k, struct kv_seq *kv, const struc
 static int32_t sort_unique(int32_t *x, int32_t n)
 {
     int32_t n_left = 0;
-    keep_sort_positions(x, n);
+    policy_sort_positions(x, n);
     for (int32_t i = 0; i < n; i++)
         if (x[i] >= 0 && (n_left == 0 || x[n_left - 1] != x[i]))
             x[n_left++] = x[i];
@@ -438,7 +438,7 @@ static void gather(const struct keep *k, const struct kv_seq *kv, int32_t layer,
         const float *score = row_of(k, item, h);
         read_positions(kv, layer, h, u->pos);
         for (int32_t i = 0; i < kv_lane_len(kv, layer, h); i++) {
-            int32_t at = u->pos[i] < 0 ? -1 : keep_first_from(u->all, u->n, u->pos[i]);
+            int32_t at = u->pos[i] < 0 ? -1 : policy_first_from(u->all, u->n, u->pos[i]);
             if (at < 0)
                 continue;
             if (u->n_of[at]++ == 0)
