@@ -519,16 +519,16 @@ struct pi_device {
 /* This machine's processor. */
 extern struct pi_device pi_device_cpu;
 
-/* By name; NULL and "auto": the first of the list. NULL: there is no such device. */
-struct pi_device *pi_device_find(const char *name);
+/* Where no device is named: the processor. */
+struct pi_device *pi_device_default(void);
 
 /* ---- for tests ---- */
 
 /* The host cannot see its memory, and it does everything late. It is a part of test programs
    (tests/CMakeLists.txt). */
 extern struct pi_device pi_device_checked;
-/* "auto" is this one, which has its name, too; NULL: as before. Returns the one before. No engine
-   is made meanwhile. */
+/* The default is this one; NULL: as before. Returns the one before. No engine is made meanwhile. */
 struct pi_device *pi_device_register(struct pi_device *d);
+struct pi_device *pi_device_of_tests(void); /* NULL: none */
 
 #endif

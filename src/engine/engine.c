@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/devices.h"
 #include "model/delta.h"
 
 #define MAX_CHUNK 8192
@@ -104,7 +105,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(pi_check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(pi_check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
-    PI_TRY(pith_device_find(params->device, NULL, err));
+    struct pi_device *device;
+    PI_TRY(pi_device_find(params->device, &device, err));
     *out = (struct plan){
         .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
@@ -115,7 +117,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                      .window = model->kv_window,
                      .step_len = params->chunk,
                      .state_bytes = pi_delta_state_bytes(&hp->delta),
-                     .device = pi_device_find(params->device)},
+                     .device = device},
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
     };

@@ -157,7 +157,7 @@ enum kv_type kv_layer_type_v(const struct kv_geometry *g, int32_t layer)
 
 struct pi_device *kv_geometry_device(const struct kv_geometry *g)
 {
-    return g->device != NULL ? g->device : pi_device_find(NULL);
+    return g->device != NULL ? g->device : pi_device_default();
 }
 
 /* ---- classes ---- */

@@ -15,7 +15,7 @@ enum { N_LANE = 12, MAX_N = 700, DIM = 32 };
 
 static struct pi_stream *open_stream(int32_t n_thread)
 {
-    struct pi_device *d = pi_device_find(NULL);
+    struct pi_device *d = pi_device_default();
     struct pi_stream *s = d->open(d, &(struct pi_stream_shape){.n_thread = n_thread});
     assert_non_null(s);
     return s;

@@ -9,6 +9,7 @@
  * queries, keys, values and weights likewise.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -29,16 +30,20 @@
 
 static struct pi_device *the_gpu;
 
+/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
 static struct pi_device *gpu(void)
 {
+    const char *name = getenv("PITH_TEST_DEVICE");
     if (the_gpu == NULL)
-        the_gpu = gpu_device_make(emulated_driver());
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_driver());
     assert_non_null(the_gpu);
     return the_gpu;
 }
 
 static void free_gpu(void)
 {
+    if (getenv("PITH_TEST_DEVICE") != NULL)
+        return;
     gpu_device_free(the_gpu);
     mem_check(NULL);
 }

@@ -503,7 +503,7 @@ TEST(every_family_keeps_its_promises)
         storage_types();
         drafts();
         pith_model_free(model);
-        if (!pi_device_find(NULL)->floats) /* a GPU keeps what it computes in */
+        if (!pi_device_default()->floats) /* a GPU keeps what it computes in */
             mem_check(NULL);
     }
 }

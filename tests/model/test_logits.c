@@ -230,7 +230,7 @@ static void compare_angles(struct golden_case *c, const struct golden_row *row,
    Rounding activations to F16 moves them by more, and another one is chosen. */
 static bool is_tie(const struct golden_case *c, const struct golden_row *row)
 {
-    return pi_device_find(NULL)->floats && row->pos == 1 && strcmp(c->name, "qwen3next-Q8_0") == 0;
+    return pi_device_default()->floats && row->pos == 1 && strcmp(c->name, "qwen3next-Q8_0") == 0;
 }
 
 struct on_row {
@@ -298,7 +298,7 @@ static void set_tolerance(struct golden_case *c, const struct model_spec *spec)
         c->peer_error += distance(c->row[i].proj, c->row[i].exact) / c->n_row;
     if (c->quantised)
         c->tolerance = 5 * c->peer_error;
-    if (pi_device_find(NULL)->floats)
+    if (pi_device_default()->floats)
         c->tolerance = fmax(c->tolerance, F16_TOLERANCE);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/device.h"
+#include "engine/devices.h"
 #include "pith/pith.h"
 #ifdef PITH_EMULATED
 #include "device/emulated/emulated.h"
@@ -23,6 +23,11 @@ static struct pi_device *device_of(const char *name)
     if (strcmp(name, "emulated") == 0)
         return gpu_device_make(emulated_driver());
 #endif
+    struct pi_device *d;
+    pith_error err;
+    if (pi_device_find(name, &d, &err) == PITH_OK)
+        return d;
+    fprintf(stderr, "PITH_TEST_DEVICE: %s\n", err.message);
     return NULL;
 }
 
@@ -37,12 +42,8 @@ __attribute__((constructor)) static void choose(void)
         fprintf(stderr, "PITH_TEST_LEVEL: %s\n", err.message);
         exit(1);
     }
-    if (name == NULL)
-        return;
-    struct pi_device *d = device_of(name);
-    if (d == NULL) {
-        fprintf(stderr, "PITH_TEST_DEVICE: there is no device \"%s\"\n", name);
+    struct pi_device *d = name != NULL ? device_of(name) : &pi_device_cpu;
+    if (d == NULL)
         exit(1);
-    }
     pi_device_register(d);
 }

@@ -121,7 +121,7 @@ struct cuda {
     struct cu_prop prop;
     size_t chunk;
     struct mapping *mapping;
-    char name[128], why[128];
+    char name[16], text[128], why[128];
 };
 
 static struct cuda *cuda_of(struct gpu_driver *d)
@@ -375,7 +375,7 @@ static bool start(struct cuda *c, int32_t i)
 {
     const size_t least = 2 << 20;
     if (!good(c, cu.device_get(&c->device, i), "the GPU") ||
-        !good(c, cu.device_name(c->name, (int)sizeof(c->name), c->device), "the GPU's name") ||
+        !good(c, cu.device_name(c->text, (int)sizeof(c->text), c->device), "the GPU's name") ||
         !good(c, cu.context_retain(&c->context, c->device), "the GPU's context") || !enter(c) ||
         !good(c, cu.stream_create(&c->stream, STREAM_NON_BLOCKING), "the GPU's stream"))
         return false;
@@ -399,7 +399,9 @@ pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
     struct cuda *c = pi_mem_alloc(PI_MEM_OTHER, sizeof(*c));
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a GPU");
+    snprintf(c->name, sizeof(c->name), "cuda:%d", i);
     c->base = (struct gpu_driver){.name = c->name,
+                                  .text = c->text,
                                   .alloc = cuda_alloc,
                                   .free = cuda_free,
                                   .map = cuda_map,

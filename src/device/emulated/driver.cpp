@@ -126,7 +126,8 @@ static void emu_memory(struct gpu_driver *, size_t *free, size_t *total)
 extern "C" struct gpu_driver *emulated_driver(void)
 {
     static struct gpu_driver d = {};
-    d.name = "emulated GPU";
+    d.name = "emulated";
+    d.text = "a GPU emulated by the processor";
     d.n_processor = 4;
     d.smem_most = 99 * 1024;
     d.alloc = emu_alloc;

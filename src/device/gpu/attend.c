@@ -305,7 +305,7 @@ static void run_launch(struct launch *l, struct gpu_attend_job *jobs)
         jobs[i].packed += room;
         jobs[i].scale += room + queries;
     }
-    d->driver->put(d->driver, l->at, l->host, l->used);
+    gpu_send(d, l->at, l->used);
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
             (size_t)up16(a->dim_k) * sizeof(float) + 64, a);
     enum gpu_kernel part = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
@@ -327,10 +327,11 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
         l.size += list_bytes(&jobs[l.n++]);
     }
     l.size += n_part * sizeof(*l.work) + 64;
-    l.at = gpu_room(d, GPU_ROOM_LIST, l.size);
-    if (l.at == 0 || !gpu_host_room(d, (void **)&d->list, l.size))
+    void *host;
+    l.at = gpu_list(d, l.size, &host);
+    if (l.at == 0)
         return l.n;
-    l.host = d->list;
+    l.host = host;
     struct gpu_attend_job *to = take(&l, (size_t)l.n, sizeof(*to), &l.args.jobs);
     l.work = take(&l, n_part, sizeof(*l.work), &l.args.work);
     for (int32_t i = 0; i < l.n; i++)

@@ -233,6 +233,20 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
     return *block != NULL;
 }
 
+gpu_at gpu_list(struct gpu_device *d, size_t size, void **host)
+{
+    gpu_at at = gpu_room(d, GPU_ROOM_LIST, size);
+    if (at == 0 || !gpu_host_room(d, (void **)&d->list, size))
+        return 0;
+    *host = d->list;
+    return at;
+}
+
+void gpu_send(struct gpu_device *d, gpu_at list, size_t size)
+{
+    d->driver->put(d->driver, list, d->list, size);
+}
+
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
              size_t smem, const void *args)
 {
@@ -286,7 +300,7 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
     gpu_enter(d);
     d->driver->memory(d->driver, &unused, &total);
     gpu_leave(d);
-    snprintf(out->text, sizeof(out->text), "%s", d->driver->name);
+    snprintf(out->text, sizeof(out->text), "%s", d->driver->text);
     out->total = (int64_t)total;
     out->unused = (int64_t)unused;
 }

@@ -18,7 +18,8 @@ struct gpu_launch {
 /* Calls come from one thread at a time. All but wait and get may return before they are done; what
    they read of the host's they have read. Failures are sticky: `failure` has the first one. */
 struct gpu_driver {
-    const char *name; /* of the device, for people */
+    const char *name; /* as users give it: "cuda:0" */
+    const char *text; /* what it is, for people */
     int32_t n_processor;
     uint32_t smem_most;  /* bytes of shared memory that a block may have */
     bool wgmma;          /* kernels for Hopper's tensor cores are there */

@@ -105,6 +105,10 @@ void gpu_enter(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
 /* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
+/* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send takes
+   the first bytes of it there, for the kernels that run next. There is one list at a time. */
+gpu_at gpu_list(struct gpu_device *d, size_t size, void **host);
+void gpu_send(struct gpu_device *d, gpu_at list, size_t size);
 /* Blocks of the kernel's threads, its shared memory, its struct. */
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
              size_t smem, const void *args);

@@ -237,14 +237,15 @@ static struct gpu_delta_args delta_args(const struct pi_delta_rows *a)
 static gpu_at put_items(struct gpu_device *d, const struct pi_delta_item *items, int32_t n)
 {
     size_t size = (size_t)n * sizeof(struct gpu_delta_item);
-    gpu_at at = gpu_room(d, GPU_ROOM_LIST, size);
-    if (at == 0 || !gpu_host_room(d, (void **)&d->list, size))
+    void *host;
+    gpu_at at = gpu_list(d, size, &host);
+    if (at == 0)
         return 0;
-    struct gpu_delta_item *to = (struct gpu_delta_item *)(void *)d->list;
+    struct gpu_delta_item *to = host;
     for (int32_t i = 0; i < n; i++)
         to[i] = (struct gpu_delta_item){items[i].past.at, items[i].matrix.at, items[i].row0,
                                         items[i].n_tok};
-    d->driver->put(d->driver, at, to, size);
+    gpu_send(d, at, size);
     return at;
 }
 

@@ -126,16 +126,17 @@ static void append_class(struct gpu_device *d, const struct kv_append *jobs, int
     for (int32_t i = 0; i < n; i++)
         n_row += 2 * (int64_t)jobs[i].n;
     size_t size = (size_t)n_row * sizeof(*l.row);
-    gpu_at at = gpu_room(d, GPU_ROOM_LIST, size);
-    if (n_row == 0 || at == 0 || !gpu_host_room(d, (void **)&d->list, size))
+    void *host;
+    gpu_at at = n_row > 0 ? gpu_list(d, size, &host) : 0;
+    if (at == 0)
         return;
-    l.row = (struct gpu_append_row *)(void *)d->list;
+    l.row = host;
     for (int32_t i = 0; i < n; i++) {
         l.job = &jobs[i];
         l.lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
         each_page(&jobs[i], list_page, &l);
     }
-    d->driver->put(d->driver, at, l.row, (size_t)l.n * sizeof(*l.row));
+    gpu_send(d, at, (size_t)l.n * sizeof(*l.row));
     run_append(d, kind, at, l.n, d->clipped);
 }
 
@@ -148,10 +149,12 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
     gpu_enter(d);
     gpu_touch_page(d, p->kind, p->page);
     one.from = gpu_room(d, GPU_ROOM_HOST, size);
-    gpu_at list = gpu_room(d, GPU_ROOM_LIST, sizeof(one));
+    void *host;
+    gpu_at list = gpu_list(d, sizeof(one), &host);
     if (one.from != 0 && list != 0) {
         d->driver->put(d->driver, one.from, row, size);
-        d->driver->put(d->driver, list, &one, sizeof(one));
+        memcpy(host, &one, sizeof(one));
+        gpu_send(d, list, sizeof(one));
         run_append(d, p->kind, list, 1, 0);
     }
     gpu_leave(d);
@@ -273,8 +276,15 @@ void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t
         most = pi_max(most, (int64_t)args.plane[i].n_row * args.plane[i].element / 2);
     gpu_enter(d);
     gpu_touch_page(d, kind, to);
-    args.parts = gpu_room(d, GPU_ROOM_LIST, sizeof(parts));
-    d->driver->put(d->driver, args.parts, parts, (size_t)n_part * sizeof(*parts));
+    void *host;
+    size_t size = (size_t)n_part * sizeof(*parts);
+    args.parts = gpu_list(d, size, &host);
+    if (args.parts == 0) {
+        gpu_leave(d);
+        return;
+    }
+    memcpy(host, parts, size);
+    gpu_send(d, args.parts, size);
     gpu_run(d, GPU_KERNEL_move, pi_ceil_div(most, 128), args.n_plane, 1, 0, &args);
     gpu_leave(d);
 }

@@ -83,7 +83,7 @@ static void layer_make(struct layer *l, const int32_t *n, int32_t n_sink)
 static void allot(const struct keep_config *c, struct keep_set *set, int32_t n_set, int64_t total)
 {
     struct kv_choose_lane lanes[N_HEAD];
-    struct pi_device *d = pi_device_find(NULL);
+    struct pi_device *d = pi_device_default();
     struct pi_stream *s = d->open(d, &(struct pi_stream_shape){.n_thread = 1});
     keep_allot(s, c, set, lanes, n_set, total);
     d->close(s);
