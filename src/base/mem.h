@@ -14,6 +14,7 @@ enum pi_mem_tag {
     PI_MEM_TABLE,   /* lanes and page tables */
     PI_MEM_SCRATCH, /* buffers of a pass */
     PI_MEM_OTHER,
+    PI_MEM_DEVICE, /* what the host notes of a GPU, which stays as long as it is open */
     PI_MEM_N_TAG
 };
 

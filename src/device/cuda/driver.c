@@ -171,7 +171,7 @@ static gpu_at cuda_map(struct gpu_driver *d, size_t size)
     struct cuda *c = cuda_of(d);
     size_t n_chunk = (size + c->chunk - 1) / c->chunk;
     uint64_t at = 0;
-    struct mapping *m = pi_mem_alloc(PI_MEM_OTHER, sizeof(*m) + n_chunk * sizeof(m->handle[0]));
+    struct mapping *m = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*m) + n_chunk * sizeof(m->handle[0]));
     if (m == NULL || !enter(c) || cu.reserve(&at, n_chunk * c->chunk, c->chunk, 0, 0) != 0) {
         pi_mem_free(m);
         return 0;
@@ -396,7 +396,7 @@ pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
         return PITH_UNSUPPORTED;
     if (i < 0 || i >= n)
         return pi_fail(err, PITH_INVALID, "there is no GPU %d: there are %d", i, n);
-    struct cuda *c = pi_mem_alloc(PI_MEM_OTHER, sizeof(*c));
+    struct cuda *c = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*c));
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a GPU");
     snprintf(c->name, sizeof(c->name), "cuda:%d", i);

@@ -26,7 +26,7 @@ static bool note_block(struct gpu_device *d, gpu_at at, size_t size, bool mapped
 {
     if (d->n_block == d->cap_block) {
         size_t cap = d->cap_block * 2 + 16;
-        struct gpu_block *more = pi_mem_grow(PI_MEM_OTHER, d->block, cap, sizeof(*more));
+        struct gpu_block *more = pi_mem_grow(PI_MEM_DEVICE, d->block, cap, sizeof(*more));
         if (more == NULL)
             return false;
         d->block = more;
@@ -227,7 +227,7 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
     if (*block != NULL && pi_mem_size(*block) >= size)
         return true;
     pi_mem_free(*block);
-    *block = pi_mem_alloc(PI_MEM_OTHER, size + size / 2);
+    *block = pi_mem_alloc(PI_MEM_DEVICE, size + size / 2);
     if (*block == NULL)
         d->driver->failure = "no memory of the host";
     return *block != NULL;
@@ -360,7 +360,7 @@ static const struct pi_device table = {
 
 struct pi_device *gpu_device_make(struct gpu_driver *driver)
 {
-    struct gpu_device *d = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d));
+    struct gpu_device *d = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d));
     if (d == NULL)
         return NULL;
     d->driver = driver;

@@ -339,7 +339,7 @@ static bool note_weight(struct gpu_device *d, struct gpu_weight *w)
 {
     if (d->n_weight == d->cap_weight) {
         size_t cap = d->cap_weight * 2 + 16;
-        struct gpu_weight **more = pi_mem_grow(PI_MEM_OTHER, d->weight, cap, sizeof(*more));
+        struct gpu_weight **more = pi_mem_grow(PI_MEM_DEVICE, d->weight, cap, sizeof(*more));
         if (more == NULL)
             return false;
         d->weight = more;
@@ -380,7 +380,7 @@ static bool fill(struct gpu_device *d, const struct pi_matrix *w, int32_t n_slab
 struct pi_at gpu_pack(struct pi_device *device, const struct pi_matrix *w, int32_t n_slab)
 {
     struct gpu_device *d = gpu_of(device);
-    struct gpu_weight *to = pi_mem_alloc(PI_MEM_OTHER, sizeof(*to));
+    struct gpu_weight *to = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*to));
     if (to == NULL)
         return (struct pi_at){0};
     to->type = type_of(w->type);

@@ -20,7 +20,7 @@ static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
     if (to->freq != 0)
         d->driver->free(d->driver, to->freq, (size_t)to->n_pair * sizeof(double));
     pi_mem_free(to->copy);
-    *to = (struct gpu_rope){d->driver->alloc(d->driver, size), pi_mem_alloc(PI_MEM_SCRATCH, size),
+    *to = (struct gpu_rope){d->driver->alloc(d->driver, size), pi_mem_alloc(PI_MEM_DEVICE, size),
                             rope->n_pair};
     if (to->freq == 0 || to->copy == NULL) {
         d->driver->failure = "no memory for a rotation's frequencies";
