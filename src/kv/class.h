@@ -90,8 +90,8 @@ struct kv_part {
 };
 
 /*
- * Pages of one size and form, for all layers with the same pair of types. They have a pool of their
- * own in address space, of as many pages as the whole budget pays for. Page numbers count within
+ * Pages of one size and form, for all layers of a device with the same pair of types. They have a
+ * pool of their own in address space, of as many pages as the whole budget pays for. Page numbers count within
  * it. Pages get memory as they are touched. Free ones lose it again if all classes together would
  * hold more than the budget (pool.c).
  */
@@ -106,8 +106,9 @@ struct kv_class {
     int32_t v_pitch;      /* dimensions from one value to the next: dim_v, or dim_k */
     struct kv_page_layout layout;
 
-    int32_t number;    /* in the cache's list */
-    struct pi_at pool; /* [n_page][layout.stride] on the device, one mapping; owned by the cache */
+    struct pi_device *device; /* that has the pages */
+    int32_t number;           /* in the cache's list */
+    struct pi_at pool;        /* [n_page][layout.stride] there, one mapping; owned by the cache */
     size_t pool_size;
     int32_t *pos; /* [n_page][page_len] as written, one mapping; NULL: of states; owned likewise */
     size_t pos_size;

@@ -40,7 +40,7 @@ enum {
 static void carry_side(const struct kv_place *from, const struct kv_place *to, enum kv_side side,
                        const float *shift)
 {
-    struct pi_device *a = from->cache->device, *b = to->cache->device;
+    struct pi_device *a = from->kind->device, *b = to->kind->device;
     const struct kv_part *part = kv_place_part(from, side);
     float row[MOST_DIM];
     if (part->dim == 0)
@@ -66,8 +66,8 @@ static void copy_entries(const struct kv_copy *c, const struct kv_lane *from, co
         b = kv_place_of(c->to, to, to_slot + i);
         kv_page_pos(b.kind, b.page)[b.slot] = kv_page_pos(a.kind, a.page)[slots[i] - begin];
     }
-    if (c->from->cache->device == c->to->cache->device) {
-        c->to->cache->device->fill(c, slots, n, to_slot);
+    if (from->kind->device == to->kind->device) {
+        to->kind->device->fill(c, slots, n, to_slot);
         return;
     }
     for (int32_t i = 0; i < n; i++) {
@@ -75,7 +75,7 @@ static void copy_entries(const struct kv_copy *c, const struct kv_lane *from, co
         b = kv_place_of(c->to, to, to_slot + i);
         carry_side(&a, &b, KV_SIDE_K, c->shift);
         carry_side(&a, &b, KV_SIDE_V, NULL);
-        b.cache->device->index(b.cache, b.kind, b.lane, b.page, b.slot, 1);
+        b.kind->device->index(b.cache, b.kind, b.lane, b.page, b.slot, 1);
     }
 }
 
@@ -137,7 +137,7 @@ void kv_lane_seal(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot)
     for (int32_t i = first, at = slot; i < lane->n_live; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
         if (ref->n == seq->cache->g.page_len)
-            seq->cache->device->finish(seq->cache, lane->kind, ref->page);
+            lane->kind->device->finish(seq->cache, lane->kind, ref->page);
         kv_marks_start(seq, lane, at, ref, i == first ? entry : 0,
                        ref->n - (i == first ? entry : 0));
         at += ref->n - (i == first ? entry : 0);

@@ -292,6 +292,7 @@ int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLA
             continue;
         assert(i < KV_CLASS_MAX);
         kv_class_make(g, k, v, &kind[i]);
+        kind[i].device = kv_geometry_device(g);
         kind[i].number = n++;
     }
     return n;

@@ -345,7 +345,7 @@ static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, 
         int32_t page = lane->table[m->to].page;
         kv_page_move(cache, lane->kind, page, m->part, m->n);
         if (lane->table[m->to].n == cache->g.page_len)
-            cache->device->finish(cache, lane->kind, page);
+            lane->kind->device->finish(cache, lane->kind, page);
     }
     m->n = 0;
 }

@@ -77,7 +77,8 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
     size_t at = (size_t)(lane - seq->lane);
     kv_marks_clear(seq, lane, slot, n);
     if (cache->value_norm)
-        cache->device->norms(cache, lane->kind, ref->page, entry, n, kv_norms_at(seq, at) + slot);
+        lane->kind->device->norms(cache, lane->kind, ref->page, entry, n,
+                                  kv_norms_at(seq, at) + slot);
 }
 
 void kv_marks_start_lane(const struct kv_seq *seq, const struct kv_lane *lane)

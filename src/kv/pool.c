@@ -82,10 +82,10 @@ static void size_pool(struct kv_class *kind)
 
 /* Pages lie in the runs of their lanes, and a run is filled long after it begins. With small pages
    of the system only the filled part takes physical memory. */
-static bool map_class(struct pi_device *d, struct kv_class *kind)
+static bool map_class(struct kv_class *kind)
 {
     size_pool(kind);
-    kind->pool = d->map(d, PI_MEM_KV, kind->pool_size);
+    kind->pool = kind->device->map(kind->device, PI_MEM_KV, kind->pool_size);
     if (kind->pos_size > 0)
         kind->pos = pi_mem_map(PI_MEM_KV, kind->pos_size);
     void *lists = pi_mem_map(PI_MEM_TABLE, size_of_lists(kind));
@@ -103,7 +103,6 @@ static pith_status make_cache(const struct kv_geometry *g, int64_t budget_bytes,
     if (cache == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a KV cache");
     cache->g = *g;
-    cache->device = kv_geometry_device(g);
     cache->table_bytes = (int64_t)sizeof(*cache);
     cache->clipped = INT32_MAX;
     cache->n_kind = kv_classes_make(g, cache->kind);
@@ -127,7 +126,7 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     for (int32_t i = 0; i < cache->n_kind; i++) {
-        if (!map_class(cache->device, &cache->kind[i])) {
+        if (!map_class(&cache->kind[i])) {
             pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
                                          (long long)cache->budget);
             kv_cache_free(cache);
@@ -157,7 +156,7 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     struct kv_class *kind = &cache->kind[0];
-    assert(cache->n_kind == 1 && cache->device->in_host);
+    assert(cache->n_kind == 1 && kind->device->in_host);
     cache->borrowed = true;
     size_pool(kind);
     kind->pool = (struct pi_at){(uintptr_t)pool};
@@ -174,10 +173,10 @@ void kv_cache_free(struct kv_cache *cache)
         return;
     assert(cache->first == NULL && cache->block == NULL);
     for (int32_t i = 0; i < cache->n_kind && !cache->borrowed; i++) {
-        pi_mem_unmap(PI_MEM_TABLE, cache->kind[i].lists, cache->kind[i].lists_size);
-        cache->device->unmap(cache->device, PI_MEM_KV, cache->kind[i].pool,
-                             cache->kind[i].pool_size);
-        pi_mem_unmap(PI_MEM_KV, cache->kind[i].pos, cache->kind[i].pos_size);
+        struct kv_class *kind = &cache->kind[i];
+        pi_mem_unmap(PI_MEM_TABLE, kind->lists, kind->lists_size);
+        kind->device->unmap(kind->device, PI_MEM_KV, kind->pool, kind->pool_size);
+        pi_mem_unmap(PI_MEM_KV, kind->pos, kind->pos_size);
     }
     pi_mem_free(cache);
 }
@@ -211,8 +210,9 @@ static void set_bit(uint64_t *words, int32_t page, bool on)
 
 /* Gives the memory of n pages back. Where they begin or end within a page of the system, that one
    stays. */
-static void drop_pages(struct pi_device *d, struct kv_class *kind, int32_t begin, int32_t n)
+static void drop_pages(struct kv_class *kind, int32_t begin, int32_t n)
 {
+    struct pi_device *d = kind->device;
     d->drop(d, pi_at_add(kind->pool, (size_t)begin * kind->layout.stride),
             (size_t)n * kind->layout.stride);
     if (kind->pos != NULL)
@@ -220,7 +220,7 @@ static void drop_pages(struct pi_device *d, struct kv_class *kind, int32_t begin
 }
 
 /* The same of a class's free pages, run by run. */
-static void give_back(struct pi_device *d, struct kv_class *kind)
+static void give_back(struct kv_class *kind)
 {
     for (int32_t p = 0, begin = 0; p <= kind->n_page; p++) {
         if (p < kind->n_page && p % 64 == 0 && begin == p && kind->resident[p / 64] == 0) {
@@ -234,7 +234,7 @@ static void give_back(struct pi_device *d, struct kv_class *kind)
             continue;
         }
         if (begin < p)
-            drop_pages(d, kind, begin, p - begin);
+            drop_pages(kind, begin, p - begin);
         begin = p + 1;
     }
 }
@@ -242,7 +242,7 @@ static void give_back(struct pi_device *d, struct kv_class *kind)
 void kv_cache_give_back(struct kv_cache *cache)
 {
     for (int32_t i = 0; i < cache->n_kind; i++)
-        give_back(cache->device, &cache->kind[i]);
+        give_back(&cache->kind[i]);
 }
 
 /* Called before the first use of a page's memory. Where all classes would exceed the budget,
@@ -255,9 +255,9 @@ static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t
     int64_t most = cache->budget - kv_pages_bytes(kind, 1);
     for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
         if (i != kind->number)
-            give_back(cache->device, &cache->kind[i]);
+            give_back(&cache->kind[i]);
     if (resident_bytes(cache) > most)
-        give_back(cache->device, kind);
+        give_back(kind);
     set_bit(kind->resident, page, true);
     kind->n_resident++;
 }

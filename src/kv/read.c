@@ -29,20 +29,25 @@ struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head,
     return run;
 }
 
+static struct pi_device *device_of(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->kind->device;
+}
+
 void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out)
 {
-    seq->cache->device->decode_run(seq, layer, head, i, KV_SIDE_K, out);
+    device_of(seq, layer, head)->decode_run(seq, layer, head, i, KV_SIDE_K, out);
 }
 
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out)
 {
-    seq->cache->device->decode_run(seq, layer, head, i, KV_SIDE_V, out);
+    device_of(seq, layer, head)->decode_run(seq, layer, head, i, KV_SIDE_V, out);
 }
 
 void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
 {
-    seq->cache->device->value_sum(seq, layer, head, n, out);
+    device_of(seq, layer, head)->value_sum(seq, layer, head, n, out);
 }
 
 /* ---- one by one ---- */
@@ -58,13 +63,13 @@ struct kv_place kv_place_of(const struct kv_seq *seq, const struct kv_lane *lane
 void kv_lane_key(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
 {
     const struct kv_place p = kv_place_of(seq, kv_lane_at(seq, layer, head), slot);
-    seq->cache->device->decode_entry(&p, KV_SIDE_K, out);
+    p.kind->device->decode_entry(&p, KV_SIDE_K, out);
 }
 
 void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot, float *out)
 {
     const struct kv_place p = kv_place_of(seq, kv_lane_at(seq, layer, head), slot);
-    seq->cache->device->decode_entry(&p, KV_SIDE_V, out);
+    p.kind->device->decode_entry(&p, KV_SIDE_V, out);
 }
 
 /* ---- attention and scores ---- */
@@ -81,7 +86,7 @@ int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group)
 
 void kv_attend(const struct kv_attend_job *job, void *scratch)
 {
-    job->seq->cache->device->attend_one(job, scratch);
+    device_of(job->seq, job->layer, job->head)->attend_one(job, scratch);
 }
 
 size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
@@ -91,5 +96,5 @@ size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
 
 void kv_score(const struct kv_score_job *job, void *scratch)
 {
-    job->seq->cache->device->score_one(job, scratch);
+    device_of(job->seq, job->layer, job->head)->score_one(job, scratch);
 }

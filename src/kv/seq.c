@@ -482,8 +482,8 @@ static struct pi_at lend_rows(struct pi_device *d, const float *rows, int32_t n,
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
                    const float *k, size_t k_stride, const float *v, size_t v_stride)
 {
-    struct pi_device *d = seq->cache->device;
     const struct kv_class *kind = kv_lane_at(seq, layer, head)->kind;
+    struct pi_device *d = kind->device;
     struct pi_at room_k, room_v;
     struct kv_append job = {.seq = seq,
                             .layer = layer,

@@ -16,7 +16,8 @@
 
 void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out)
 {
-    *out = (struct kv_class){.type_k = KV_N_TYPE, .type_v = KV_N_TYPE};
+    *out = (struct kv_class){
+        .type_k = KV_N_TYPE, .type_v = KV_N_TYPE, .device = kv_geometry_device(g)};
     out->layout.bytes = out->layout.stride = pi_align(g->state_bytes, 64);
 }
 
@@ -83,7 +84,7 @@ void kv_state_reserve(struct kv_seq *seq)
     if (shared >= 0)
         kv_page_copy(seq->cache, seq->cache->state, seq->state.page, shared);
     else
-        seq->cache->device->clear_page(seq->cache, seq->cache->state, seq->state.page);
+        seq->cache->state->device->clear_page(seq->cache, seq->cache->state, seq->state.page);
     give(seq, shared);
 }
 
@@ -111,14 +112,16 @@ static struct pi_at at_of(const struct kv_seq *seq, int32_t page)
 void kv_seq_read_state(const struct kv_seq *seq, void *out)
 {
     size_t size = seq->cache->g.state_bytes;
-    const void *from = seq->cache->device->download(NULL, at_of(seq, seq->state.page), size, out);
+    const void *from =
+        seq->cache->state->device->download(NULL, at_of(seq, seq->state.page), size, out);
     if (from != out)
         memcpy(out, from, size);
 }
 
 void kv_seq_write_state(const struct kv_seq *seq, const void *state)
 {
-    seq->cache->device->upload(NULL, state, seq->cache->g.state_bytes, at_of(seq, seq->state.page));
+    seq->cache->state->device->upload(NULL, state, seq->cache->g.state_bytes,
+                                      at_of(seq, seq->state.page));
 }
 
 bool kv_state_save(const struct kv_seq *seq, uint8_t *out)

@@ -53,7 +53,6 @@ struct kv_state {
 
 struct kv_cache {
     struct kv_geometry g;
-    struct pi_device *device; /* that has the pages */
     struct kv_class kind[KV_CLASS_MAX];
     int32_t n_kind;
     struct kv_class *state;  /* one of kind, whose pages are states; NULL: there are none */

@@ -221,13 +221,12 @@ void kv_check_account(const struct kv_cache *cache, int64_t other_table_bytes)
     assert_true(resident <= stats.reserved_bytes);
 }
 
-static void add_page(struct pi_sum *hash, struct pi_device *d, const struct kv_class *kind,
-                     int32_t page)
+static void add_page(struct pi_sum *hash, const struct kv_class *kind, int32_t page)
 {
     size_t size = kind->layout.stride;
     uint8_t *room = malloc(size);
     struct pi_at at = pi_at_add(kind->pool, (size_t)page * size);
-    pi_sum_add(hash, d->download(NULL, at, size, room), size);
+    pi_sum_add(hash, kind->device->download(NULL, at, size, room), size);
     free(room);
     pi_sum_add(hash, kv_page_pos(kind, page), (size_t)kind->page_len * sizeof(int32_t));
 }
@@ -250,7 +249,7 @@ uint64_t kv_check_digest(const struct kv_cache *cache)
             pi_sum_add(&hash, counts, sizeof(counts));
             pi_sum_add(&hash, lane->table, (size_t)lane->n_page * sizeof(*lane->table));
             for (int32_t i = 0; i < lane->n_live; i++)
-                add_page(&hash, cache->device, lane->kind, lane->table[i].page);
+                add_page(&hash, lane->kind, lane->table[i].page);
         }
     return pi_sum_value(&hash);
 }

@@ -415,7 +415,7 @@ static void attend_call(struct gpu_device *d, const struct kv_attend_job *job, v
 
 void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
 {
-    struct gpu_device *d = gpu_of_cache(job->seq->cache);
+    struct gpu_device *d = gpu_of_lane(job->seq, job->layer, job->head);
     const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
     struct kv_attend_job own = *job;
     size_t q_size = row_bytes(job, job->q_stride, kind->k.dim);

@@ -97,7 +97,7 @@ static void send(struct gpu_device *d, const struct kv_class *kind, int32_t page
 void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
                int32_t page, int32_t slot, int32_t n)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     if (cache->g.index == 0 || kv_layer_window(&cache->g, lane / cache->g.n_head) != 0)
         return;
     gpu_enter(d);
@@ -110,7 +110,7 @@ void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_
 
 void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0)
         return;
     gpu_enter(d);
@@ -124,7 +124,7 @@ void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32
 void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                int32_t slot, int32_t n, uint16_t *out)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     gpu_enter(d);
     if (gpu_stage_page(d, kind, page))
         cpu_norms(cache, &d->stage[0].kind, 0, slot, n, out);
@@ -140,7 +140,7 @@ size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
 
 void gpu_score_one(const struct kv_score_job *job, void *scratch)
 {
-    struct gpu_device *d = gpu_of_cache(job->seq->cache);
+    struct gpu_device *d = gpu_of_lane(job->seq, job->layer, job->head);
     struct kv_score_job own = *job;
     gpu_enter(d);
     if (gpu_stage_lane(d, 0, job->seq, job->layer, job->head)) {
@@ -174,7 +174,7 @@ void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job)
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out)
 {
-    struct gpu_device *d = gpu_of_cache(seq->cache);
+    struct gpu_device *d = gpu_of_lane(seq, layer, head);
     gpu_enter(d);
     if (stage_entries(d, 0, seq, layer, head, i, 1))
         cpu_decode_run(&d->stage[0].seq, layer, head, 0, side, out);
@@ -183,7 +183,7 @@ void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32
 
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
 {
-    struct gpu_device *d = gpu_of_cache(seq->cache);
+    struct gpu_device *d = gpu_of_lane(seq, layer, head);
     gpu_enter(d);
     if (gpu_stage_lane(d, 0, seq, layer, head))
         cpu_value_sum(&d->stage[0].seq, layer, head, n, out);
@@ -205,7 +205,7 @@ static bool stage_place(struct gpu_device *d, const struct kv_place *p, struct k
 
 void gpu_decode_entry(const struct kv_place *p, enum kv_side side, float *out)
 {
-    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct gpu_device *d = gpu_of_class(p->kind);
     struct kv_place here;
     gpu_enter(d);
     if (stage_place(d, p, &here))
@@ -215,7 +215,7 @@ void gpu_decode_entry(const struct kv_place *p, enum kv_side side, float *out)
 
 void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
 {
-    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct gpu_device *d = gpu_of_class(p->kind);
     struct kv_place here;
     gpu_enter(d);
     if (stage_place(d, p, &here))
@@ -225,7 +225,7 @@ void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
 
 void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes)
 {
-    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct gpu_device *d = gpu_of_class(p->kind);
     struct kv_place here;
     gpu_enter(d);
     if (stage_place(d, p, &here)) {

@@ -95,9 +95,14 @@ static inline struct gpu_device *gpu_of_stream(struct pi_stream *s)
     return gpu_of(s->device);
 }
 
-static inline struct gpu_device *gpu_of_cache(const struct kv_cache *cache)
+static inline struct gpu_device *gpu_of_class(const struct kv_class *kind)
 {
-    return gpu_of(cache->device);
+    return gpu_of(kind->device);
+}
+
+static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return gpu_of_class(kv_lane_at(seq, layer, head)->kind);
 }
 
 /* device.c */

@@ -142,7 +142,7 @@ static void append_class(struct gpu_device *d, const struct kv_append *jobs, int
 
 void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
 {
-    struct gpu_device *d = gpu_of_cache(p->cache);
+    struct gpu_device *d = gpu_of_class(p->kind);
     size_t size = (size_t)kv_place_part(p, side)->dim * sizeof(*row);
     struct gpu_append_row one = {
         .page = gpu_page_at(p->kind, p->page), .slot = p->slot, .value = side == KV_SIDE_V};
@@ -196,7 +196,7 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
 {
     if (n == 0)
         return;
-    struct gpu_device *d = gpu_of_cache(jobs->seq->cache);
+    struct gpu_device *d = gpu_of_lane(jobs->seq, jobs->layer, jobs->head);
     gpu_enter(d);
     for (int32_t i = 0, end; i < n; i = end) {
         const struct kv_lane *lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
@@ -261,7 +261,7 @@ static void add_index(struct gpu_move_args *a, const struct kv_cache *cache,
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     struct gpu_move_part parts[KV_PAGE_LEN_MAX];
     struct gpu_move_args args = {.to = gpu_page_at(kind, to), .n_part = n_part};
     assert(n_part <= KV_PAGE_LEN_MAX);
@@ -293,7 +293,8 @@ void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t
 
 void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to, int32_t from)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
+    (void)cache;
     gpu_enter(d);
     gpu_touch_page(d, kind, to);
     gpu_touch_page(d, kind, from);
@@ -303,7 +304,8 @@ void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t
 
 void gpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
+    (void)cache;
     gpu_enter(d);
     gpu_touch_page(d, kind, page);
     d->driver->clear(d->driver, gpu_page_at(kind, page), kind->layout.stride);
@@ -313,7 +315,7 @@ void gpu_clear_page(const struct kv_cache *cache, const struct kv_class *kind, i
 void gpu_read_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                    enum kv_page_form form, uint8_t *out)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     gpu_enter(d);
     if (gpu_stage_page(d, kind, page))
         cpu_read_page(cache, &d->stage[0].kind, 0, form, out);
@@ -323,7 +325,7 @@ void gpu_read_page(const struct kv_cache *cache, const struct kv_class *kind, in
 void gpu_write_page(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
                     enum kv_page_form form, const uint8_t *bytes)
 {
-    struct gpu_device *d = gpu_of_cache(cache);
+    struct gpu_device *d = gpu_of_class(kind);
     struct gpu_stage *s = &d->stage[0];
     gpu_enter(d);
     if (gpu_stage_page(d, kind, page)) {
