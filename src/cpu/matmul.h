@@ -113,6 +113,9 @@ uint64_t pi_matmul_layout_sum(void);
 /* The values of one row, [n_col] (embedding look-up). */
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out);
 
+/* The largest magnitude of them. */
+float pi_matmul_row_most(const struct pi_matrix *w, int32_t row);
+
 /*
  * A thread's scratch has a fixed part and a part that grows with the columns. The fixed part holds
  * a panel of decoded weights, sums of activations and the rows of a partial group

@@ -3,6 +3,7 @@
  * packed layouts and the meaning of each type's payload for one row; it must not know how products
  * are computed. Invariant: packing loses nothing, unpacking gives the values of dtype.c's decode.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/half.h"
@@ -461,17 +462,16 @@ void pi_matmul_row_block(const struct pi_matmul_layout *layout, int32_t n_col, c
 
 /* ---- rows back ---------------------------------------------------------------------------- */
 
-static void unpack_float(const struct pi_matrix *w, const uint8_t *group, int32_t row, float *out)
+static void unpack_one(const struct pi_matrix *w, const uint8_t *group, int32_t row, int32_t c,
+                       float *out)
 {
-    for (int32_t c = 0; c < w->n_col; c++) {
-        size_t at = (size_t)c * PI_GROUP + (size_t)row;
-        if (w->type == PI_DTYPE_F32)
-            memcpy(out + c, group + at * 4, 4);
-        else if (w->type == PI_DTYPE_F16)
-            out[c] = pi_f32_from_f16(load_u16(group + at * 2));
-        else
-            out[c] = pi_f32_from_bf16(load_u16(group + at * 2));
-    }
+    size_t at = (size_t)c * PI_GROUP + (size_t)row;
+    if (w->type == PI_DTYPE_F32)
+        memcpy(out, group + at * 4, 4);
+    else if (w->type == PI_DTYPE_F16)
+        *out = pi_f32_from_f16(load_u16(group + at * 2));
+    else
+        *out = pi_f32_from_bf16(load_u16(group + at * 2));
 }
 
 void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out)
@@ -479,7 +479,8 @@ void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out)
     const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
     const uint8_t *group = w->data + (size_t)(row / PI_GROUP) * w->group_bytes;
     if (layout->payload_bytes == 0) {
-        unpack_float(w, group, row % PI_GROUP, out);
+        for (int32_t c = 0; c < w->n_col; c++)
+            unpack_one(w, group, row % PI_GROUP, c, out + c);
         return;
     }
     struct pi_row_block block;
@@ -491,6 +492,41 @@ void pi_matmul_unpack_row(const struct pi_matrix *w, int32_t row, float *out)
             out[i] = layout->has_min ? value + block.min[sub] : value;
         }
     }
+}
+
+/* The largest magnitude of weights that share a scale. Rounding keeps order, so the extreme codes
+   are the extreme weights. */
+static float most_of_sub(const struct pi_matmul_layout *layout, const struct pi_row_block *block,
+                         int32_t sub)
+{
+    const uint8_t *code = block->code + (size_t)(sub * layout->sub_len);
+    uint8_t least = 255, most = 0;
+    for (int32_t i = 0; i < layout->sub_len; i++) {
+        least = code[i] < least ? code[i] : least;
+        most = code[i] > most ? code[i] : most;
+    }
+    float low = block->scale[sub] * (float)(least - layout->zero);
+    float high = block->scale[sub] * (float)(most - layout->zero);
+    float min = layout->has_min ? block->min[sub] : 0.0f;
+    return fmaxf(fabsf(low + min), fabsf(high + min));
+}
+
+float pi_matmul_row_most(const struct pi_matrix *w, int32_t row)
+{
+    const struct pi_matmul_layout *layout = pi_matmul_layout(w->type);
+    const uint8_t *group = w->data + (size_t)(row / PI_GROUP) * w->group_bytes;
+    struct pi_row_block block;
+    float most = 0.0f, one;
+    for (int32_t c = 0; layout->payload_bytes == 0 && c < w->n_col; c++) {
+        unpack_one(w, group, row % PI_GROUP, c, &one);
+        most = fmaxf(most, fabsf(one));
+    }
+    for (int32_t b = 0; layout->payload_bytes > 0 && b < w->n_col / layout->block_len; b++) {
+        pi_matmul_row_block(layout, w->n_col, group, row % PI_GROUP, b, &block);
+        for (int32_t sub = 0; sub < layout->block_len / layout->sub_len; sub++)
+            most = fmaxf(most, most_of_sub(layout, &block, sub));
+    }
+    return most;
 }
 
 void pi_matmul_file_block(const struct pi_matrix *w, int32_t row, int32_t block, void *out)
