@@ -35,11 +35,11 @@ static int32_t count_gpus(void)
 
 static pith_status open_gpu(int32_t i, struct pi_device **out, pith_error *err)
 {
-    struct gpu_driver *driver;
-    PI_TRY(cuda_open(i, &driver, err));
-    *out = gpu_device_make(driver);
+    struct gpu_card *card;
+    PI_TRY(cuda_open(i, &card, err));
+    *out = gpu_device_make(card);
     if (*out == NULL) {
-        cuda_close(driver);
+        cuda_close(card);
         return pi_fail(err, PITH_NOMEM, "no memory for GPU %d", i);
     }
     return PITH_OK;

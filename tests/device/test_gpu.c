@@ -35,7 +35,7 @@ static struct pi_device *gpu(void)
 {
     const char *name = getenv("PITH_TEST_DEVICE");
     if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_driver());
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
     assert_non_null(the_gpu);
     return the_gpu;
 }
@@ -588,13 +588,13 @@ TEST(memory_comes_back)
 
 TEST(without_a_gpu_a_sentence_says_so)
 {
-    struct gpu_driver *driver = NULL;
+    struct gpu_card *card = NULL;
     err = (pith_error){0};
     int32_t n = cuda_count(&err);
     if (n > 0)
         test_skip("there is a GPU");
     assert_true(strlen(err.message) > 10);
-    assert_int_not_equal(cuda_open(0, &driver, &err), PITH_OK);
-    assert_null(driver);
-    cuda_close(driver);
+    assert_int_not_equal(cuda_open(0, &card, &err), PITH_OK);
+    assert_null(card);
+    cuda_close(card);
 }

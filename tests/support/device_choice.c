@@ -21,7 +21,7 @@ static struct pi_device *device_of(const char *name)
         return &pi_device_checked;
 #ifdef PITH_EMULATED
     if (strcmp(name, "emulated") == 0)
-        return gpu_device_make(emulated_driver());
+        return gpu_device_make(emulated_card());
 #endif
     struct pi_device *d;
     pith_error err;

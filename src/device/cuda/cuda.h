@@ -6,12 +6,12 @@
 #ifndef PI_CUDA_H
 #define PI_CUDA_H
 
-#include "device/gpu/driver.h"
+#include "device/gpu/card.h"
 
 /* How many there are; 0, and why in one sentence: none. */
 int32_t cuda_count(pith_error *err);
 /* Number i of them. UNSUPPORTED, NOMEM with one sentence. */
-pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err);
-void cuda_close(struct gpu_driver *driver);
+pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err);
+void cuda_close(struct gpu_card *card);
 
 #endif

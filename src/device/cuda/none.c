@@ -9,7 +9,7 @@ int32_t cuda_count(pith_error *err)
     return 0;
 }
 
-pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
+pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err)
 {
     (void)i;
     *out = NULL;
@@ -17,7 +17,7 @@ pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
     return PITH_UNSUPPORTED;
 }
 
-void cuda_close(struct gpu_driver *driver)
+void cuda_close(struct gpu_card *card)
 {
-    (void)driver;
+    (void)card;
 }

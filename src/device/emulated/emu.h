@@ -290,6 +290,11 @@ template <class F> static void emu_meet(int tag, void *arg, F all)
     emu.fiber[emu.now].waits_warp = -1;
 }
 
+/* Kernels run one after the other. Each must say that it waits (emulated/driver.cpp). */
+static bool emu_waited;
+#define GRID_WAIT() (emu_waited = true)
+#define GRID_GO()
+
 /* ---- f16 ---- */
 
 static inline float emu_f(uint32_t h)

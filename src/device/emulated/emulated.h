@@ -8,10 +8,10 @@
 extern "C" {
 #endif
 
-#include "device/gpu/driver.h"
+#include "device/gpu/card.h"
 
 /* The one of the process. */
-struct gpu_driver *emulated_driver(void);
+struct gpu_card *emulated_card(void);
 
 #ifdef __cplusplus
 }

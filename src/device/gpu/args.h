@@ -25,7 +25,9 @@ enum gpu_weight_type {
 };
 
 /* Kernels: name, threads of a block, blocks of a processor at least, struct of arguments.
-   Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS. */
+   Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS.
+   GPU_K_WAITS: the kernel calls GRID_WAIT itself (gpu.h), all others begin with it. */
+#define GPU_K_WAITS(...) GPU_K(__VA_ARGS__)
 #define GPU_KERNEL_FEW_1(type) GPU_K(mul_few_1_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_FEW_2(type) GPU_K(mul_few_2_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_MANY_64(type) GPU_K(mul_many_64_##type, 256, 1, gpu_mul_args)
@@ -42,6 +44,7 @@ enum gpu_weight_type {
     GPU_K(mul_float, 256, 4, gpu_mul_args)                                                         \
     GPU_K(join_stretches, 256, 4, gpu_join_args)                                                   \
     GPU_K(pack_rows, 256, 2, gpu_pack_args)                                                        \
+    GPU_K(fill, 256, 4, gpu_fill_args)                                                             \
     GPU_K(rope_fill, 128, 4, gpu_rope_args)                                                        \
     GPU_K(between, 256, 2, gpu_between_args)                                                       \
     GPU_K(cap, 256, 4, gpu_cap_args)                                                               \
@@ -76,6 +79,14 @@ enum gpu_kernel {
     GPU_KERNELS
 #undef GPU_K
         GPU_N_KERNEL
+};
+
+/* ---- bytes ---- */
+
+/* Copies bytes that do not overlap; from 0: zeros. */
+struct gpu_fill_args {
+    gpu_at to, from;
+    uint64_t size;
 };
 
 /* ---- products ---- */

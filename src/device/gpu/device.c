@@ -1,6 +1,7 @@
 /*
  * device.c - a device of GPU kind: memory, streams, the table. It keeps a list of its blocks, since
- * the driver wants sizes back. Invariant: `bytes` counts every block, packed matrix and room.
+ * the driver wants sizes back. Invariant: `bytes` counts every block, mapping, packed matrix and
+ * room.
  */
 #include "device/gpu/device.h"
 
@@ -17,12 +18,13 @@ void gpu_enter(struct gpu_device *d)
 
 void gpu_leave(struct gpu_device *d)
 {
+    d->driver->rest(d->driver);
     pi_lock_give(&d->lock);
 }
 
 /* ---- what is given out ---- */
 
-static bool note_block(struct gpu_device *d, gpu_at at, size_t size, bool mapped)
+static bool note_block(struct gpu_device *d, gpu_at at, size_t size)
 {
     if (d->n_block == d->cap_block) {
         size_t cap = d->cap_block * 2 + 16;
@@ -32,7 +34,7 @@ static bool note_block(struct gpu_device *d, gpu_at at, size_t size, bool mapped
         d->block = more;
         d->cap_block = cap;
     }
-    d->block[d->n_block++] = (struct gpu_block){at, size, mapped};
+    d->block[d->n_block++] = (struct gpu_block){at, size};
     atomic_fetch_add(&d->base.bytes, (int64_t)size);
     return true;
 }
@@ -53,18 +55,11 @@ static size_t forget_block(struct gpu_device *d, gpu_at at)
 static gpu_at take(struct gpu_device *d, size_t size)
 {
     gpu_at at = d->driver->alloc(d->driver, size > 0 ? size : 1);
-    if (at != 0 && !note_block(d, at, size, false)) {
+    if (at != 0 && !note_block(d, at, size)) {
         d->driver->free(d->driver, at, size);
         return 0;
     }
     return at;
-}
-
-void gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
-{
-    for (size_t i = 0; i < d->n_block; i++)
-        if (d->block[i].mapped && at >= d->block[i].at && at < d->block[i].at + d->block[i].size)
-            d->driver->touch(d->driver, at, size);
 }
 
 static struct pi_at device_alloc(struct pi_device *device, enum pi_mem_tag tag, size_t size)
@@ -89,32 +84,112 @@ static void device_free(struct pi_device *device, struct pi_at at)
     gpu_leave(d);
 }
 
+/* ---- mapped memory ---- */
+
+static struct gpu_mapping *mapping_of(struct gpu_device *d, gpu_at at)
+{
+    struct gpu_mapping *m = d->mapping;
+    while (m != NULL && at - m->at >= m->size)
+        m = m->next;
+    return m;
+}
+
+static bool is_touched(const struct gpu_mapping *m, size_t i)
+{
+    return (m->touched[i / 64] >> (i % 64) & 1) != 0;
+}
+
+bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
+{
+    struct gpu_mapping *m = mapping_of(d, at);
+    size_t chunk = d->card->chunk;
+    if (m == NULL || size == 0)
+        return true;
+    for (size_t i = (size_t)(at - m->at) / chunk; i * chunk < at - m->at + size; i++) {
+        if (is_touched(m, i))
+            continue;
+        if (!d->driver->touch(d->driver, m->at + i * chunk, chunk))
+            return false;
+        m->touched[i / 64] |= (uint64_t)1 << (i % 64);
+    }
+    return true;
+}
+
+/* The chunks that lie within. */
+static void drop(struct gpu_device *d, gpu_at at, size_t size)
+{
+    struct gpu_mapping *m = mapping_of(d, at);
+    size_t chunk = d->card->chunk;
+    assert(m != NULL);
+    for (size_t i = ((size_t)(at - m->at) + chunk - 1) / chunk;
+         (i + 1) * chunk <= at - m->at + size; i++)
+        if (is_touched(m, i)) {
+            d->driver->drop(d->driver, m->at + i * chunk, chunk);
+            m->touched[i / 64] &= ~((uint64_t)1 << (i % 64));
+        }
+}
+
+static size_t touched_size(const struct gpu_device *d, size_t size)
+{
+    return (size / d->card->chunk / 64 + 1) * sizeof(uint64_t);
+}
+
+static struct gpu_mapping *make_mapping(struct gpu_device *d, size_t size)
+{
+    struct gpu_mapping *m = pi_mem_alloc(PI_MEM_OTHER, sizeof(*m));
+    if (m == NULL)
+        return NULL;
+    m->touched = pi_mem_map(PI_MEM_OTHER, touched_size(d, size));
+    m->at = m->touched != NULL ? d->driver->map(d->driver, size) : 0;
+    m->size = size;
+    if (m->at != 0)
+        return m;
+    if (m->touched != NULL)
+        pi_mem_unmap(PI_MEM_OTHER, m->touched, touched_size(d, size));
+    pi_mem_free(m);
+    return NULL;
+}
+
 static struct pi_at device_map(struct pi_device *device, enum pi_mem_tag tag, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
     (void)tag;
     gpu_enter(d);
-    gpu_at at = d->driver->map(d->driver, size);
-    if (at != 0 && !note_block(d, at, size, true)) {
-        d->driver->unmap(d->driver, at, size);
-        at = 0;
+    struct gpu_mapping *m = make_mapping(d, size);
+    if (m != NULL) {
+        m->next = d->mapping;
+        d->mapping = m;
+        atomic_fetch_add(&d->base.bytes, (int64_t)size);
     }
     gpu_leave(d);
-    return (struct pi_at){(uintptr_t)at};
+    return (struct pi_at){m != NULL ? (uintptr_t)m->at : 0};
+}
+
+static void free_mapping(struct gpu_device *d, struct gpu_mapping **link)
+{
+    struct gpu_mapping *m = *link;
+    *link = m->next;
+    d->driver->unmap(d->driver, m->at, m->size);
+    atomic_fetch_sub(&d->base.bytes, (int64_t)m->size);
+    pi_mem_unmap(PI_MEM_OTHER, m->touched, touched_size(d, m->size));
+    pi_mem_free(m);
 }
 
 static void device_unmap(struct pi_device *device, enum pi_mem_tag tag, struct pi_at at,
                          size_t size)
 {
     struct gpu_device *d = gpu_of(device);
+    struct gpu_mapping **link = &d->mapping;
     (void)tag;
+    (void)size;
     if (!pi_at_some(at))
         return;
     gpu_enter(d);
     gpu_fold_clipped(d); /* the cache is still there */
     d->noted = NULL;
-    d->driver->unmap(d->driver, at.at, size);
-    forget_block(d, at.at);
+    while ((*link)->at != at.at)
+        link = &(*link)->next;
+    free_mapping(d, link);
     gpu_leave(d);
 }
 
@@ -122,7 +197,7 @@ static void device_drop(struct pi_device *device, struct pi_at at, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
     gpu_enter(d);
-    d->driver->drop(d->driver, at.at, size);
+    drop(d, at.at, size);
     gpu_leave(d);
 }
 
@@ -158,10 +233,13 @@ static struct gpu_device
 
 static bool owns(const struct gpu_device *d, gpu_at at)
 {
+    const struct gpu_mapping *m = d != NULL ? d->mapping : NULL;
     for (size_t i = 0; d != NULL && i < d->n_block; i++)
-        if (at >= d->block[i].at && at < d->block[i].at + d->block[i].size)
+        if (at - d->block[i].at < d->block[i].size)
             return true;
-    return false;
+    while (m != NULL && at - m->at >= m->size)
+        m = m->next;
+    return m != NULL;
 }
 
 /* Calls without a stream are for the device that the address is of: no two share one. */
@@ -197,7 +275,6 @@ static void *download(struct pi_stream *s, struct pi_at from, size_t size, void 
     gpu_enter(d);
     gpu_touch(d, from.at, size);
     d->driver->get(d->driver, room, from.at, size);
-    gpu_fold_clipped(d);
     gpu_leave(d);
     return room;
 }
@@ -213,7 +290,7 @@ gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size)
     if (b->at != 0)
         d->driver->free(d->driver, b->at, b->size);
     atomic_fetch_sub(&d->base.bytes, (int64_t)b->size);
-    *b = (struct gpu_block){d->driver->alloc(d->driver, size), size, false};
+    *b = (struct gpu_block){d->driver->alloc(d->driver, size), size};
     if (b->at == 0) {
         b->size = 0;
         d->driver->failure = "no memory for what is computed";
@@ -235,16 +312,13 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
 
 gpu_at gpu_list(struct gpu_device *d, size_t size, void **host)
 {
-    gpu_at at = gpu_room(d, GPU_ROOM_LIST, size);
-    if (at == 0 || !gpu_host_room(d, (void **)&d->list, size))
-        return 0;
-    *host = d->list;
-    return at;
+    return d->driver->list(d->driver, size, host);
 }
 
 void gpu_send(struct gpu_device *d, gpu_at list, size_t size)
 {
-    d->driver->put(d->driver, list, d->list, size);
+    (void)list;
+    d->driver->send(d->driver, size);
 }
 
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
@@ -298,9 +372,9 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
     struct gpu_device *d = gpu_of(device);
     size_t unused, total;
     gpu_enter(d);
-    d->driver->memory(d->driver, &unused, &total);
+    d->card->memory(d->card, &unused, &total);
     gpu_leave(d);
-    snprintf(out->text, sizeof(out->text), "%s", d->driver->text);
+    snprintf(out->text, sizeof(out->text), "%s", d->card->text);
     out->total = (int64_t)total;
     out->unused = (int64_t)unused;
 }
@@ -358,20 +432,22 @@ static const struct pi_device table = {
     .clear_page = gpu_clear_page,
 };
 
-struct pi_device *gpu_device_make(struct gpu_driver *driver)
+struct pi_device *gpu_device_make(struct gpu_card *card)
 {
     struct gpu_device *d = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d));
     if (d == NULL)
         return NULL;
-    d->driver = driver;
-    if (pi_lock_init(&d->lock, NULL) != PITH_OK) {
+    d->card = card;
+    d->driver = gpu_record(card);
+    if (d->driver == NULL || pi_lock_init(&d->lock, NULL) != PITH_OK) {
+        gpu_record_free(d->driver);
         pi_mem_free(d);
         return NULL;
     }
     memcpy(&d->base, &table, sizeof(table));
-    d->base.name = driver->name;
-    d->padded = driver->alloc(driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    d->clipped = driver->alloc(driver, sizeof(int32_t));
+    d->base.name = card->name;
+    d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
+    d->clipped = d->driver->alloc(d->driver, sizeof(int32_t));
     if (d->padded == 0 || d->clipped == 0 || !note_device(NULL, d)) {
         gpu_device_free(&d->base);
         return NULL;
@@ -404,6 +480,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->block);
     pi_mem_free(d->list);
     pi_mem_free(d->scratch);
+    gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);
     pi_mem_free(d);

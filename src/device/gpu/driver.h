@@ -1,33 +1,25 @@
 /*
- * driver.h - what the host side asks of a GPU, or of its emulation: memory, copies and launches,
- * one after the other. device/cuda/ has it over libcuda, device/emulated/ for tests.
+ * driver.h - what operations ask of a GPU, call by call. record.c has it: launches, small copies
+ * and lists are recorded, and go to the card together (card.h). So a call costs the host little,
+ * and the card waits for no word of it.
  */
 #ifndef PI_GPU_DRIVER_H
 #define PI_GPU_DRIVER_H
 
-#include "base/base.h"
-#include "device/gpu/args.h"
+#include "device/gpu/card.h"
 
-struct gpu_launch {
-    enum gpu_kernel kernel;
-    uint32_t x, y, z; /* blocks; 0 anywhere: nothing is done */
-    uint32_t smem;    /* bytes of shared memory of a block */
-    const void *args; /* the kernel's struct */
-};
-
-/* Calls come from one thread at a time. All but wait and get may return before they are done; what
-   they read of the host's they have read. Failures are sticky: `failure` has the first one. */
+/* Calls come from one thread at a time, and have the effects of running in their order. What they
+   read of the host's they have read when they return. Failures are sticky: `failure` has the first
+   one. */
 struct gpu_driver {
-    const char *name; /* as users give it: "cuda:0" */
-    const char *text; /* what it is, for people */
     int32_t n_processor;
-    uint32_t smem_most;  /* bytes of shared memory that a block may have */
-    bool wgmma;          /* kernels for Hopper's tensor cores are there */
+    uint32_t smem_most;
+    bool wgmma;
     const char *failure; /* NULL: there was none */
 
     gpu_at (*alloc)(struct gpu_driver *d, size_t size); /* not cleared; 0: none is left */
     void (*free)(struct gpu_driver *d, gpu_at at, size_t size);
-    /* Addresses that get memory, zeros, by `touch`, and lose it by `drop`; 0: none. */
+    /* As card.h has them. */
     gpu_at (*map)(struct gpu_driver *d, size_t size);
     void (*unmap)(struct gpu_driver *d, gpu_at at, size_t size);
     bool (*touch)(struct gpu_driver *d, gpu_at at, size_t size);
@@ -37,8 +29,18 @@ struct gpu_driver {
     void (*copy)(struct gpu_driver *d, gpu_at to, gpu_at from, size_t size);
     void (*clear)(struct gpu_driver *d, gpu_at at, size_t size);
     void (*launch)(struct gpu_driver *d, const struct gpu_launch *l);
+    /* Room for a list that kernels read, and where to write it now; 0: there is none. send closes
+       it: the first bytes of it go up before the next launch runs. One list is open at a time, and
+       `rest` closes it, too. The list stays as it is until the operation ends. */
+    gpu_at (*list)(struct gpu_driver *d, size_t size, void **host);
+    void (*send)(struct gpu_driver *d, size_t size);
+    /* An operation has ended: the card may have what was recorded. */
+    void (*rest)(struct gpu_driver *d);
     void (*wait)(struct gpu_driver *d);
-    void (*memory)(struct gpu_driver *d, size_t *free, size_t *total);
 };
+
+/* NULL: no memory. The card is borrowed until the end. */
+struct gpu_driver *gpu_record(struct gpu_card *card);
+void gpu_record_free(struct gpu_driver *d);
 
 #endif

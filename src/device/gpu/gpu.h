@@ -17,7 +17,8 @@
 #include <cuda_fp16.h>
 #define DEV static __device__ __forceinline__
 #define BOTH static __host__ __device__ __forceinline__
-#define KERNEL(threads, per_sm) extern "C" __global__ void __launch_bounds__(threads, per_sm)
+/* What kernels.cu makes a kernel of. */
+#define KERNEL(threads, per_sm) DEV void
 extern __shared__ __align__(1024) uint8_t gpu_smem[];
 #define SHARED(p) uint8_t *p = gpu_smem
 #define AT(type, at) ((type *)(at))
@@ -120,6 +121,21 @@ DEV void atomic_min(int32_t *p, int32_t v)
 {
     atomicMin(p, v);
 }
+
+/* ---- kernels that overlap (sm_90 and up) ---- */
+
+/* A kernel may begin while the ones before it still run. Behind GRID_WAIT all of them are done, and
+   what they wrote is seen. Every kernel calls it, or it would hide its predecessors from the next
+   one. Before it, only what no kernel writes may be read (weights, lists), nothing be written.
+   Behind GRID_GO, when all blocks are there, the next kernel may begin.
+   Loads by `nc` are for what no kernel writes. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GRID_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define GRID_GO() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define GRID_WAIT()
+#define GRID_GO()
+#endif
 
 /* ---- memory ---- */
 

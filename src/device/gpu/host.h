@@ -16,13 +16,20 @@
 #include "kv/page.h"
 #include "kv/score.h"
 
+/* Addresses whose chunks get memory when they are first touched. */
+struct gpu_mapping {
+    gpu_at at;
+    size_t size;
+    uint64_t *touched; /* a bit for each chunk */
+    struct gpu_mapping *next;
+};
+
 /* Memory of the device that grows, and is not kept from one operation to the next. */
 enum gpu_room {
     GPU_ROOM_X,       /* packed activations */
     GPU_ROOM_X_SCALE, /* and their powers of two */
     GPU_ROOM_PART,    /* sums of stretches, or of chunks */
     GPU_ROOM_ML,      /* maxima and sums of chunks */
-    GPU_ROOM_LIST,    /* lists of work from the host */
     GPU_ROOM_QUERY,   /* packed queries */
     GPU_ROOM_HOST,    /* rows of the host's */
     GPU_N_ROOM
@@ -31,7 +38,6 @@ enum gpu_room {
 struct gpu_block {
     gpu_at at;
     size_t size;
-    bool mapped;
 };
 
 /* A packed matrix, or several that lie one behind the other; what pi_weight.data has the address
@@ -67,10 +73,12 @@ enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made togeth
 
 struct gpu_device {
     struct pi_device base;
-    struct gpu_driver *driver;
+    struct gpu_card *card;
+    struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
+    struct gpu_mapping *mapping;
     struct gpu_weight **weight; /* [n_weight] */
     size_t n_weight, cap_weight;
     struct gpu_block room[GPU_N_ROOM];
@@ -80,7 +88,7 @@ struct gpu_device {
     gpu_at clipped;            /* int32: the least that append noted */
     struct kv_cache *noted;    /* the cache of that number; NULL: none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
-    uint8_t *list;             /* what goes to GPU_ROOM_LIST, and rows on their way */
+    uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
     struct kv_attend_job job[GPU_JOBS];
 };
@@ -110,15 +118,16 @@ void gpu_enter(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
 /* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
-/* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send takes
-   the first bytes of it there, for the kernels that run next. There is one list at a time. */
+/* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send says that
+   the first bytes of it are written, before the kernels that read it run. One list is written at a
+   time. It stays as it is until the operation ends. */
 gpu_at gpu_list(struct gpu_device *d, size_t size, void **host);
 void gpu_send(struct gpu_device *d, gpu_at list, size_t size);
 /* Blocks of the kernel's threads, its shared memory, its struct. */
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
              size_t smem, const void *args);
-/* Gives memory to what is in a mapping, before it is touched. */
-void gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
+/* Gives memory to what is in a mapping, before it is touched; false: none is left. */
+bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
 /* Takes what appending noted to its cache. */
 void gpu_fold_clipped(struct gpu_device *d);
 /* Host memory of at least `size` bytes in the place of *block; false: none is left. */
@@ -154,7 +163,7 @@ static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
 /* Gives memory to a page before it is used. */
 static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
 {
-    d->driver->touch(d->driver, gpu_page_at(kind, page), kind->layout.stride);
+    gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride);
 }
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

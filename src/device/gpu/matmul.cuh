@@ -400,7 +400,7 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
         for (int k8 = 0; k8 < 32; k8++)
             bx[nt][k8] =
                 nt < n_tile
-                    ? ld_near(x + ((size_t)nt * n_block * 32 + blk * 32 + k8) * X_MATRIX + lane * 2)
+                    ? *(const uint32_t *)(x + ((size_t)nt * n_block * 32 + blk * 32 + k8) * X_MATRIX + lane * 2)
                     : 0;
         UNROLL
         for (int j = 0; j < 4; j++)

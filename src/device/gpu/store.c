@@ -150,9 +150,10 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
     gpu_touch_page(d, p->kind, p->page);
     one.from = gpu_room(d, GPU_ROOM_HOST, size);
     void *host;
-    gpu_at list = gpu_list(d, sizeof(one), &host);
-    if (one.from != 0 && list != 0) {
+    if (one.from != 0)
         d->driver->put(d->driver, one.from, row, size);
+    gpu_at list = one.from != 0 ? gpu_list(d, sizeof(one), &host) : 0;
+    if (list != 0) {
         memcpy(host, &one, sizeof(one));
         gpu_send(d, list, sizeof(one));
         run_append(d, p->kind, list, 1, 0);
