@@ -1,136 +1,33 @@
 /*
  * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is
  * asked for: no CUDA runtime, nothing to link. The kernels are a fatbin in the library, an array
- * that the build makes. Everything runs on one stream. Invariant: what the driver refuses is noted
- * once, in `failure`, and nothing crashes.
- *
- * The part of cuda.h that is used stands here. Its handles are pointers, its enums ints, and its
- * functions are looked up by name.
+ * that the build makes. Work runs on one stream, and lists go up on another. Invariant: what the
+ * driver refuses is noted once, in `failure`, and nothing crashes.
  */
-#include "device/cuda/cuda.h"
-
 #include <dlfcn.h>
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "device/cuda/inside.h"
 
 extern const unsigned long long pi_gpu_fatbin[];
 
-typedef int cu_result;
-
-/* CUmemAllocationProp and CUmemAccessDesc of memory of a device. */
-struct cu_location {
-    int type, id;
-};
-struct cu_prop {
-    int type, handle_types;
-    struct cu_location location;
-    void *win32;
-    struct {
-        unsigned char compression, rdma;
-        unsigned short usage;
-        unsigned char reserved[4];
-    } flags;
-};
-struct cu_access {
-    struct cu_location location;
-    int flags;
-};
-
-enum {
-    CU_PINNED = 1,
-    CU_DEVICE = 1,
-    CU_READ_WRITE = 3,
-    CU_MINIMUM = 0,
-    ATTRIBUTE_PROCESSORS = 16,
-    ATTRIBUTE_MAJOR = 75,
-    ATTRIBUTE_MINOR = 76,
-    ATTRIBUTE_SMEM = 97,
-    FUNCTION_SMEM = 8,
-    STREAM_NON_BLOCKING = 1
-};
-
-#define CU_FUNCTIONS(X)                                                                            \
-    X(init, "cuInit", unsigned)                                                                    \
-    X(device_count, "cuDeviceGetCount", int *)                                                     \
-    X(device_get, "cuDeviceGet", int *, int)                                                       \
-    X(device_name, "cuDeviceGetName", char *, int, int)                                            \
-    X(device_attribute, "cuDeviceGetAttribute", int *, int, int)                                   \
-    X(context_retain, "cuDevicePrimaryCtxRetain", void **, int)                                    \
-    X(context_release, "cuDevicePrimaryCtxRelease_v2", int)                                        \
-    X(context_set, "cuCtxSetCurrent", void *)                                                      \
-    X(module_load, "cuModuleLoadData", void **, const void *)                                      \
-    X(module_unload, "cuModuleUnload", void *)                                                     \
-    X(module_function, "cuModuleGetFunction", void **, void *, const char *)                       \
-    X(function_set, "cuFuncSetAttribute", void *, int, int)                                        \
-    X(memory_info, "cuMemGetInfo_v2", size_t *, size_t *)                                          \
-    X(mem_alloc, "cuMemAlloc_v2", uint64_t *, size_t)                                              \
-    X(mem_free, "cuMemFree_v2", uint64_t)                                                          \
-    X(copy_in, "cuMemcpyHtoDAsync_v2", uint64_t, const void *, size_t, void *)                     \
-    X(copy_out, "cuMemcpyDtoHAsync_v2", void *, uint64_t, size_t, void *)                          \
-    X(copy, "cuMemcpyDtoDAsync_v2", uint64_t, uint64_t, size_t, void *)                            \
-    X(fill, "cuMemsetD8Async", uint64_t, unsigned char, size_t, void *)                            \
-    X(reserve, "cuMemAddressReserve", uint64_t *, size_t, size_t, uint64_t, unsigned long long)    \
-    X(unreserve, "cuMemAddressFree", uint64_t, size_t)                                             \
-    X(create, "cuMemCreate", unsigned long long *, size_t, const struct cu_prop *,                 \
-      unsigned long long)                                                                          \
-    X(release, "cuMemRelease", unsigned long long)                                                 \
-    X(map, "cuMemMap", uint64_t, size_t, size_t, unsigned long long, unsigned long long)           \
-    X(unmap, "cuMemUnmap", uint64_t, size_t)                                                       \
-    X(access, "cuMemSetAccess", uint64_t, size_t, const struct cu_access *, size_t)                \
-    X(granularity, "cuMemGetAllocationGranularity", size_t *, const struct cu_prop *, int)         \
-    X(stream_create, "cuStreamCreate", void **, unsigned)                                          \
-    X(stream_destroy, "cuStreamDestroy_v2", void *)                                                \
-    X(stream_wait, "cuStreamSynchronize", void *)                                                  \
-    X(launch, "cuLaunchKernel", void *, unsigned, unsigned, unsigned, unsigned, unsigned,          \
-      unsigned, unsigned, void *, void **, void **)                                                \
-    X(error_name, "cuGetErrorName", cu_result, const char **)
-
-struct cu_api {
-#define CU_FIELD(field, name, ...) cu_result (*field)(__VA_ARGS__);
-    CU_FUNCTIONS(CU_FIELD)
-#undef CU_FIELD
-};
-
-static struct cu_api cu;
+struct cu_api cu;
 
 #define CU_NAME(field, name, ...) name,
 static const char *const cu_names[] = {CU_FUNCTIONS(CU_NAME)};
 #undef CU_NAME
 
-#define GPU_K(name, threads, per_sm, args) {#name, threads},
-static const struct {
-    const char *name;
-    unsigned n_thread;
-} kernels[GPU_N_KERNEL] = {GPU_KERNELS};
+#define GPU_K(name, threads, per_sm, type) {"pi_" #name, threads, sizeof(struct type)},
+const struct cuda_kernel cuda_kernels[GPU_N_KERNEL] = {GPU_KERNELS};
 #undef GPU_K
 
-/* A mapping of pages: addresses in chunks, each of which gets memory when it is first touched. */
-struct mapping {
-    struct mapping *next;
-    gpu_at at;
-    size_t size, n_chunk;
-    unsigned long long handle[]; /* [n_chunk] 0: none */
-};
-
-struct cuda {
-    struct gpu_driver base;
-    int device;
-    void *context, *module, *stream;
-    void *function[GPU_N_KERNEL];
-    struct cu_prop prop;
-    size_t chunk;
-    struct mapping *mapping;
-    char name[16], text[128], why[128];
-};
-
-static struct cuda *cuda_of(struct gpu_driver *d)
+static struct cuda *cuda_of(struct gpu_card *d)
 {
     return (struct cuda *)d;
 }
 
-/* False, and the first failure is noted, where a result is one. */
-static bool good(struct cuda *c, cu_result r, const char *what)
+bool cuda_good(struct cuda *c, cu_result r, const char *what)
 {
     const char *name = "an error without a name";
     if (r == 0)
@@ -146,33 +43,56 @@ static bool good(struct cuda *c, cu_result r, const char *what)
 /* The context of whichever thread calls. */
 static bool enter(struct cuda *c)
 {
-    return good(c, cu.context_set(c->context), "the GPU's context");
+    return cuda_good(c, cu.context_set(c->context), "the GPU's context");
 }
 
 /* ---- memory ---- */
 
-static gpu_at cuda_alloc(struct gpu_driver *d, size_t size)
+static gpu_at cuda_alloc(struct gpu_card *d, size_t size)
 {
     struct cuda *c = cuda_of(d);
     uint64_t at = 0;
     return enter(c) && cu.mem_alloc(&at, size) == 0 ? at : 0;
 }
 
-static void cuda_free(struct gpu_driver *d, gpu_at at, size_t size)
+/* Whatever may still use memory that is given back. */
+static bool await_all(struct cuda *c)
+{
+    return enter(c) && cuda_good(c, cu.stream_wait(c->stream), "the GPU's work");
+}
+
+static void cuda_free(struct gpu_card *d, gpu_at at, size_t size)
+{
+    struct cuda *c = cuda_of(d);
+    (void)size;
+    if (await_all(c))
+        cuda_good(c, cu.mem_free(at), "freeing the GPU's memory");
+}
+
+static void *cuda_alloc_host(struct gpu_card *d, size_t size)
+{
+    struct cuda *c = cuda_of(d);
+    void *p = NULL;
+    return enter(c) && cu.host_alloc(&p, size, 0) == 0 ? p : NULL;
+}
+
+static void cuda_free_host(struct gpu_card *d, void *p, size_t size)
 {
     struct cuda *c = cuda_of(d);
     (void)size;
     if (enter(c))
-        good(c, cu.mem_free(at), "freeing the GPU's memory");
+        cuda_good(c, cu.host_free(p), "freeing pinned memory");
 }
 
-static gpu_at cuda_map(struct gpu_driver *d, size_t size)
+static gpu_at cuda_map(struct gpu_card *d, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    size_t n_chunk = (size + c->chunk - 1) / c->chunk;
+    size_t n_chunk = (size + c->base.chunk - 1) / c->base.chunk;
     uint64_t at = 0;
-    struct mapping *m = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*m) + n_chunk * sizeof(m->handle[0]));
-    if (m == NULL || !enter(c) || cu.reserve(&at, n_chunk * c->chunk, c->chunk, 0, 0) != 0) {
+    struct cuda_mapping *m =
+        pi_mem_alloc(PI_MEM_DEVICE, sizeof(*m) + n_chunk * sizeof(m->handle[0]));
+    if (m == NULL || !enter(c) ||
+        cu.reserve(&at, n_chunk * c->base.chunk, c->base.chunk, 0, 0) != 0) {
         pi_mem_free(m);
         return 0;
     }
@@ -184,133 +104,158 @@ static gpu_at cuda_map(struct gpu_driver *d, size_t size)
     return at;
 }
 
-static struct mapping *mapping_of(struct cuda *c, gpu_at at)
+static struct cuda_mapping *mapping_of(struct cuda *c, gpu_at at)
 {
-    struct mapping *m = c->mapping;
-    while (m != NULL && (at < m->at || at >= m->at + m->n_chunk * c->chunk))
+    struct cuda_mapping *m = c->mapping;
+    while (m != NULL && (at < m->at || at >= m->at + m->n_chunk * c->base.chunk))
         m = m->next;
     return m;
 }
 
-static bool give_chunk(struct cuda *c, struct mapping *m, size_t i)
+/* False: no memory, which is no failure. */
+static bool give_chunk(struct cuda *c, struct cuda_mapping *m, size_t i)
 {
     const struct cu_access access = {c->prop.location, CU_READ_WRITE};
-    gpu_at at = m->at + i * c->chunk;
-    if (m->handle[i] != 0)
-        return true;
-    return good(c, cu.create(&m->handle[i], c->chunk, &c->prop, 0), "memory for pages") &&
-           good(c, cu.map(at, c->chunk, 0, m->handle[i], 0), "mapping pages") &&
-           good(c, cu.access(at, c->chunk, &access, 1), "mapping pages") &&
-           good(c, cu.fill(at, 0, c->chunk, c->stream), "clearing pages");
+    gpu_at at = m->at + i * c->base.chunk;
+    if (cu.create(&m->handle[i], c->base.chunk, &c->prop, 0) != 0) {
+        m->handle[i] = 0;
+        return false;
+    }
+    return cuda_good(c, cu.map(at, c->base.chunk, 0, m->handle[i], 0), "mapping pages") &&
+           cuda_good(c, cu.access(at, c->base.chunk, &access, 1), "mapping pages") &&
+           cuda_good(c, cu.fill(at, 0, c->base.chunk, c->stream), "clearing pages");
 }
 
-static void take_chunk(struct cuda *c, struct mapping *m, size_t i)
+static void take_chunk(struct cuda *c, struct cuda_mapping *m, size_t i)
 {
     if (m->handle[i] == 0)
         return;
-    good(c, cu.unmap(m->at + i * c->chunk, c->chunk), "unmapping pages");
-    good(c, cu.release(m->handle[i]), "giving pages back");
+    cuda_good(c, cu.unmap(m->at + i * c->base.chunk, c->base.chunk), "unmapping pages");
+    cuda_good(c, cu.release(m->handle[i]), "giving pages back");
     m->handle[i] = 0;
 }
 
-static bool cuda_touch(struct gpu_driver *d, gpu_at at, size_t size)
+static bool cuda_touch(struct gpu_card *d, gpu_at at, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    struct mapping *m = mapping_of(c, at);
+    struct cuda_mapping *m = mapping_of(c, at);
     bool ok = m != NULL && enter(c);
-    for (size_t i = ok ? (size_t)(at - m->at) / c->chunk : 0;
-         ok && m->at + i * c->chunk < at + size; i++)
-        ok = give_chunk(c, m, i);
+    for (size_t i = ok ? (size_t)(at - m->at) / c->base.chunk : 0;
+         ok && m->at + i * c->base.chunk < at + size; i++)
+        ok = m->handle[i] != 0 || give_chunk(c, m, i);
     return ok;
 }
 
-/* Chunks that lie within. Work that may read them is awaited first. */
-static void cuda_drop(struct gpu_driver *d, gpu_at at, size_t size)
+static void cuda_drop(struct gpu_card *d, gpu_at at, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    struct mapping *m = mapping_of(c, at);
-    if (m == NULL || !enter(c) || !good(c, cu.stream_wait(c->stream), "the GPU's work"))
+    struct cuda_mapping *m = mapping_of(c, at);
+    if (m == NULL || !await_all(c))
         return;
-    size_t i = ((size_t)(at - m->at) + c->chunk - 1) / c->chunk;
-    for (; m->at + (i + 1) * c->chunk <= at + size; i++)
+    for (size_t i = (size_t)(at - m->at) / c->base.chunk; m->at + i * c->base.chunk < at + size;
+         i++)
         take_chunk(c, m, i);
 }
 
-static void cuda_unmap(struct gpu_driver *d, gpu_at at, size_t size)
+static void cuda_unmap(struct gpu_card *d, gpu_at at, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    struct mapping **link = &c->mapping, *m;
+    struct cuda_mapping **link = &c->mapping, *m;
     (void)size;
     while (*link != NULL && (*link)->at != at)
         link = &(*link)->next;
     m = *link;
-    if (m == NULL || !enter(c))
+    if (m == NULL || !await_all(c))
         return;
-    good(c, cu.stream_wait(c->stream), "the GPU's work");
     for (size_t i = 0; i < m->n_chunk; i++)
         take_chunk(c, m, i);
-    good(c, cu.unreserve(m->at, m->n_chunk * c->chunk), "giving addresses back");
+    cuda_good(c, cu.unreserve(m->at, m->n_chunk * c->base.chunk), "giving addresses back");
     *link = m->next;
     pi_mem_free(m);
 }
 
 /* ---- copies and work ---- */
 
-/* From pageable memory: the driver has read it when it returns, or waits. */
-static void cuda_put(struct gpu_driver *d, gpu_at to, const void *host, size_t size)
+static size_t piece_of(size_t size, size_t i)
 {
-    struct cuda *c = cuda_of(d);
-    if (size > 0 && enter(c))
-        good(c, cu.copy_in(to, host, size, c->stream), "a copy to the GPU");
+    return (size_t)pi_min((int64_t)(size - i * CUDA_STAGE), CUDA_STAGE);
 }
 
-static void cuda_get(struct gpu_driver *d, void *host, gpu_at from, size_t size)
+/* By way of pinned memory, a piece on its way while the next one is copied there. */
+static void cuda_put(struct gpu_card *d, gpu_at to, const void *host, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    bool ok = enter(c) && (size == 0 || good(c, cu.copy_out(host, from, size, c->stream),
-                                             "a copy from the GPU"));
-    if (!ok || !good(c, cu.stream_wait(c->stream), "the GPU's work"))
-        memset(host, 0, size);
+    bool ok = enter(c);
+    for (size_t i = 0; ok && i * CUDA_STAGE < size; i++) {
+        const struct cuda_stage *s = &c->stage[i % CUDA_N_STAGE];
+        ok = cuda_good(c, cu.event_wait(s->done), "a copy to the GPU");
+        if (ok)
+            memcpy(s->host, (const uint8_t *)host + i * CUDA_STAGE, piece_of(size, i));
+        ok = ok &&
+             cuda_good(c, cu.copy_in(to + i * CUDA_STAGE, s->host, piece_of(size, i), c->stream),
+                       "a copy to the GPU") &&
+             cuda_good(c, cu.event_record(s->done, c->stream), "a copy to the GPU");
+    }
 }
 
-static void cuda_copy(struct gpu_driver *d, gpu_at to, gpu_at from, size_t size)
+/* Piece i sets out while the one before it is copied from there. */
+static void cuda_get(struct gpu_card *d, void *host, gpu_at from, size_t size)
 {
     struct cuda *c = cuda_of(d);
-    if (size > 0 && enter(c))
-        good(c, cu.copy(to, from, size, c->stream), "a copy on the GPU");
+    size_t n = (size + CUDA_STAGE - 1) / CUDA_STAGE;
+    bool ok = enter(c);
+    for (size_t i = 0; ok && i <= n; i++) {
+        const struct cuda_stage *next = &c->stage[i % CUDA_N_STAGE];
+        const struct cuda_stage *last = &c->stage[(i + 1) % CUDA_N_STAGE];
+        ok = i == n ||
+             (cuda_good(
+                  c, cu.copy_out(next->host, from + i * CUDA_STAGE, piece_of(size, i), c->stream),
+                  "a copy from the GPU") &&
+              cuda_good(c, cu.event_record(next->done, c->stream), "a copy from the GPU"));
+        ok = ok && (i == 0 || cuda_good(c, cu.event_wait(last->done), "the GPU's work"));
+        if (ok && i > 0)
+            memcpy((uint8_t *)host + (i - 1) * CUDA_STAGE, last->host, piece_of(size, i - 1));
+    }
 }
 
-static void cuda_clear(struct gpu_driver *d, gpu_at at, size_t size)
+/* Lists go up beside the work of earlier batches, as soon as those that had their place are done:
+   the next slot's batch is the one that ran longest ago, but for this slot's. */
+static bool send_lists(struct cuda *c, const struct gpu_batch *b)
 {
-    struct cuda *c = cuda_of(d);
-    if (size > 0 && enter(c))
-        good(c, cu.fill(at, 0, size, c->stream), "clearing the GPU's memory");
+    int32_t oldest = (b->slot + 1) % GPU_N_SLOT;
+    return cuda_good(c, cu.stream_await(c->up, c->used[oldest], 0), "lists of work") &&
+           cuda_good(c, cu.copy_in(b->lists, b->host, b->size, c->up), "lists of work") &&
+           cuda_good(c, cu.event_record(c->there[b->slot], c->up), "lists of work") &&
+           cuda_good(c, cu.stream_await(c->stream, c->there[b->slot], 0), "lists of work");
 }
 
-static void cuda_launch(struct gpu_driver *d, const struct gpu_launch *l)
+static void cuda_submit(struct gpu_card *d, const struct gpu_batch *b)
 {
     struct cuda *c = cuda_of(d);
-    void *args[] = {(void *)l->args};
+    if (!enter(c) || (b->size > 0 && !send_lists(c, b)))
+        return;
+    cuda_run(c, b);
+    cuda_good(c, cu.event_record(c->used[b->slot], c->stream), "the GPU's work");
+}
+
+static void cuda_claim(struct gpu_card *d, int32_t slot)
+{
+    struct cuda *c = cuda_of(d);
     if (enter(c))
-        good(c,
-             cu.launch(c->function[l->kernel], l->x, l->y, l->z, kernels[l->kernel].n_thread, 1, 1,
-                       l->smem, c->stream, args, NULL),
-             kernels[l->kernel].name);
+        cuda_good(c, cu.event_wait(c->there[slot]), "lists of work");
 }
 
-static void cuda_wait(struct gpu_driver *d)
+static void cuda_wait(struct gpu_card *d)
 {
-    struct cuda *c = cuda_of(d);
-    if (enter(c))
-        good(c, cu.stream_wait(c->stream), "the GPU's work");
+    await_all(cuda_of(d));
 }
 
-static void cuda_memory(struct gpu_driver *d, size_t *free, size_t *total)
+static void cuda_memory(struct gpu_card *d, size_t *free, size_t *total)
 {
     struct cuda *c = cuda_of(d);
     *free = *total = 0;
     if (enter(c))
-        good(c, cu.memory_info(free, total), "the GPU's memory");
+        cuda_good(c, cu.memory_info(free, total), "the GPU's memory");
 }
 
 /* ---- the library ---- */
@@ -360,35 +305,75 @@ static int attribute(const struct cuda *c, int which)
 
 static bool load_kernels(struct cuda *c)
 {
-    if (!good(c, cu.module_load(&c->module, pi_gpu_fatbin), "loading kernels"))
+    if (!cuda_good(c, cu.module_load(&c->module, pi_gpu_fatbin), "loading kernels"))
         return false;
     for (int i = 0; i < GPU_N_KERNEL; i++)
-        if (!good(c, cu.module_function(&c->function[i], c->module, kernels[i].name),
-                  kernels[i].name) ||
-            !good(c, cu.function_set(c->function[i], FUNCTION_SMEM, (int)c->base.smem_most),
-                  kernels[i].name))
+        if (!cuda_good(c, cu.module_function(&c->function[i], c->module, cuda_kernels[i].name),
+                       cuda_kernels[i].name) ||
+            !cuda_good(c, cu.function_set(c->function[i], FUNCTION_SMEM, (int)c->base.smem_most),
+                       cuda_kernels[i].name))
             return false;
     return true;
+}
+
+static bool make_event(struct cuda *c, void **out)
+{
+    return cuda_good(c, cu.event_create(out, EVENT_NO_TIMES), "the GPU's events");
+}
+
+static bool make_streams(struct cuda *c)
+{
+    bool ok = cuda_good(c, cu.stream_create(&c->stream, STREAM_NON_BLOCKING), "the GPU's stream") &&
+              cuda_good(c, cu.stream_create(&c->up, STREAM_NON_BLOCKING), "the GPU's stream");
+    for (int i = 0; ok && i < GPU_N_SLOT; i++)
+        ok = make_event(c, &c->there[i]) && make_event(c, &c->used[i]);
+    for (int i = 0; ok && i < CUDA_N_STAGE; i++)
+        ok =
+            make_event(c, &c->stage[i].done) &&
+            cuda_good(c, cu.host_alloc((void **)&c->stage[i].host, CUDA_STAGE, 0), "pinned memory");
+    return ok;
+}
+
+static void free_streams(struct cuda *c)
+{
+    for (int i = 0; i < GPU_N_SLOT; i++) {
+        if (c->there[i] != NULL)
+            cu.event_destroy(c->there[i]);
+        if (c->used[i] != NULL)
+            cu.event_destroy(c->used[i]);
+    }
+    for (int i = 0; i < CUDA_N_STAGE; i++) {
+        if (c->stage[i].done != NULL)
+            cu.event_destroy(c->stage[i].done);
+        if (c->stage[i].host != NULL)
+            cu.host_free(c->stage[i].host);
+    }
+    if (c->up != NULL)
+        cu.stream_destroy(c->up);
+    if (c->stream != NULL)
+        cu.stream_destroy(c->stream);
 }
 
 static bool start(struct cuda *c, int32_t i)
 {
     const size_t least = 2 << 20;
-    if (!good(c, cu.device_get(&c->device, i), "the GPU") ||
-        !good(c, cu.device_name(c->text, (int)sizeof(c->text), c->device), "the GPU's name") ||
-        !good(c, cu.context_retain(&c->context, c->device), "the GPU's context") || !enter(c) ||
-        !good(c, cu.stream_create(&c->stream, STREAM_NON_BLOCKING), "the GPU's stream"))
+    if (!cuda_good(c, cu.device_get(&c->device, i), "the GPU") ||
+        !cuda_good(c, cu.device_name(c->text, (int)sizeof(c->text), c->device), "the GPU's name") ||
+        !cuda_good(c, cu.context_retain(&c->context, c->device), "the GPU's context") ||
+        !enter(c) || !make_streams(c))
         return false;
     int smem = attribute(c, ATTRIBUTE_SMEM);
     c->base.n_processor = attribute(c, ATTRIBUTE_PROCESSORS);
     c->base.smem_most = (uint32_t)(smem < 99 * 1024 ? smem : 99 * 1024);
+    c->overlaps = attribute(c, ATTRIBUTE_MAJOR) >= 9;
+    c->way = c->overlaps ? CUDA_GRAPH_OVERLAP : CUDA_GRAPH;
     c->base.wgmma = attribute(c, ATTRIBUTE_MAJOR) == 9 && attribute(c, ATTRIBUTE_MINOR) == 0;
     c->prop = (struct cu_prop){.type = CU_PINNED, .location = {CU_DEVICE, c->device}};
-    return good(c, cu.granularity(&c->chunk, &c->prop, CU_MINIMUM), "the GPU's pages") &&
-           (c->chunk = c->chunk < least ? least : c->chunk) > 0 && load_kernels(c);
+    return cuda_good(c, cu.granularity(&c->base.chunk, &c->prop, CU_MINIMUM), "the GPU's pages") &&
+           (c->base.chunk = c->base.chunk < least ? least : c->base.chunk) > 0 && load_kernels(c);
 }
 
-pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
+pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err)
 {
     int32_t n = cuda_count(err);
     *out = NULL;
@@ -400,21 +385,22 @@ pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
     if (c == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a GPU");
     snprintf(c->name, sizeof(c->name), "cuda:%d", i);
-    c->base = (struct gpu_driver){.name = c->name,
-                                  .text = c->text,
-                                  .alloc = cuda_alloc,
-                                  .free = cuda_free,
-                                  .map = cuda_map,
-                                  .unmap = cuda_unmap,
-                                  .touch = cuda_touch,
-                                  .drop = cuda_drop,
-                                  .put = cuda_put,
-                                  .get = cuda_get,
-                                  .copy = cuda_copy,
-                                  .clear = cuda_clear,
-                                  .launch = cuda_launch,
-                                  .wait = cuda_wait,
-                                  .memory = cuda_memory};
+    c->base = (struct gpu_card){.name = c->name,
+                                .text = c->text,
+                                .alloc = cuda_alloc,
+                                .free = cuda_free,
+                                .alloc_host = cuda_alloc_host,
+                                .free_host = cuda_free_host,
+                                .map = cuda_map,
+                                .unmap = cuda_unmap,
+                                .touch = cuda_touch,
+                                .drop = cuda_drop,
+                                .put = cuda_put,
+                                .get = cuda_get,
+                                .submit = cuda_submit,
+                                .claim = cuda_claim,
+                                .wait = cuda_wait,
+                                .memory = cuda_memory};
     if (!start(c, i)) {
         pith_status status = pi_fail(err, PITH_UNSUPPORTED, "GPU %d cannot be used: %s", i, c->why);
         cuda_close(&c->base);
@@ -424,17 +410,18 @@ pith_status cuda_open(int32_t i, struct gpu_driver **out, pith_error *err)
     return PITH_OK;
 }
 
-void cuda_close(struct gpu_driver *driver)
+void cuda_close(struct gpu_card *card)
 {
-    if (driver == NULL)
+    if (card == NULL)
         return;
-    struct cuda *c = cuda_of(driver);
+    struct cuda *c = cuda_of(card);
+    enter(c);
     while (c->mapping != NULL)
-        cuda_unmap(driver, c->mapping->at, c->mapping->size);
+        cuda_unmap(card, c->mapping->at, c->mapping->size);
+    cuda_graphs_free(c);
     if (c->module != NULL)
         cu.module_unload(c->module);
-    if (c->stream != NULL)
-        cu.stream_destroy(c->stream);
+    free_streams(c);
     if (c->context != NULL)
         cu.context_release(c->device);
     pi_mem_free(c);

@@ -136,16 +136,16 @@ static size_t touched_size(const struct gpu_device *d, size_t size)
 
 static struct gpu_mapping *make_mapping(struct gpu_device *d, size_t size)
 {
-    struct gpu_mapping *m = pi_mem_alloc(PI_MEM_OTHER, sizeof(*m));
+    struct gpu_mapping *m = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*m));
     if (m == NULL)
         return NULL;
-    m->touched = pi_mem_map(PI_MEM_OTHER, touched_size(d, size));
+    m->touched = pi_mem_map(PI_MEM_DEVICE, touched_size(d, size));
     m->at = m->touched != NULL ? d->driver->map(d->driver, size) : 0;
     m->size = size;
     if (m->at != 0)
         return m;
     if (m->touched != NULL)
-        pi_mem_unmap(PI_MEM_OTHER, m->touched, touched_size(d, size));
+        pi_mem_unmap(PI_MEM_DEVICE, m->touched, touched_size(d, size));
     pi_mem_free(m);
     return NULL;
 }
@@ -171,7 +171,7 @@ static void free_mapping(struct gpu_device *d, struct gpu_mapping **link)
     *link = m->next;
     d->driver->unmap(d->driver, m->at, m->size);
     atomic_fetch_sub(&d->base.bytes, (int64_t)m->size);
-    pi_mem_unmap(PI_MEM_OTHER, m->touched, touched_size(d, m->size));
+    pi_mem_unmap(PI_MEM_DEVICE, m->touched, touched_size(d, m->size));
     pi_mem_free(m);
 }
 

@@ -40,9 +40,9 @@ struct recorder {
     struct gpu_driver base;
     struct gpu_card *card;
     struct slot slot[GPU_N_SLOT];
-    int32_t number; /* of the batch that is recorded, since the last wait */
-    bool claimed;   /* its slot's lists are the host's */
-    bool open;      /* the last list is being written */
+    int32_t number;          /* of the batch that is recorded, since the last wait */
+    bool claimed;            /* its slot's lists are the host's */
+    bool open;               /* the last list is being written */
     size_t sent, last, used; /* bytes of the slot that went up, before the last list, in all */
     struct gpu_launch launch[BATCH_MOST];
     _Alignas(16) uint8_t args[BATCH_MOST][ARGS_MOST];
@@ -297,7 +297,7 @@ static void drop(struct gpu_driver *d, gpu_at at, size_t size)
 
 struct gpu_driver *gpu_record(struct gpu_card *card)
 {
-    struct recorder *r = pi_mem_alloc(PI_MEM_OTHER, sizeof(*r));
+    struct recorder *r = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*r));
     if (r == NULL)
         return NULL;
     r->card = card;
