@@ -55,7 +55,7 @@ static gpu_at cuda_alloc(struct gpu_card *d, size_t size)
     return enter(c) && cu.mem_alloc(&at, size) == 0 ? at : 0;
 }
 
-/* Whatever may still use memory that is given back. */
+/* Work may still use memory that is given back. */
 static bool await_all(struct cuda *c)
 {
     return enter(c) && cuda_good(c, cu.stream_wait(c->stream), "the GPU's work");
@@ -218,12 +218,12 @@ static void cuda_get(struct gpu_card *d, void *host, gpu_at from, size_t size)
     }
 }
 
-/* Lists go up beside the work of earlier batches, as soon as those that had their place are done:
-   the next slot's batch is the one that ran longest ago, but for this slot's. */
+/* Lists go up beside the work of earlier batches. The batch that had their place is done first, and
+   the one after it, which may have read those lists too. */
 static bool send_lists(struct cuda *c, const struct gpu_batch *b)
 {
-    int32_t oldest = (b->slot + 1) % GPU_N_SLOT;
-    return cuda_good(c, cu.stream_await(c->up, c->used[oldest], 0), "lists of work") &&
+    int32_t after = (b->slot + 1) % GPU_N_SLOT;
+    return cuda_good(c, cu.stream_await(c->up, c->used[after], 0), "lists of work") &&
            cuda_good(c, cu.copy_in(b->lists, b->host, b->size, c->up), "lists of work") &&
            cuda_good(c, cu.event_record(c->there[b->slot], c->up), "lists of work") &&
            cuda_good(c, cu.stream_await(c->stream, c->there[b->slot], 0), "lists of work");

@@ -1,6 +1,6 @@
 /*
  * card.h - a GPU, or its emulation: memory, and batches of launches. device/cuda/ has it over
- * libcuda, device/emulated/ for tests. record.c makes batches of what operations ask for.
+ * libcuda, device/emulated/ for tests. record.c makes batches out of the calls of operations.
  *
  * Order. Batches, `put` and `get` have the effects of running in the order of the calls. alloc,
  * free, map, unmap, touch and drop are at once; free, unmap and drop wait for what was submitted.
@@ -53,7 +53,7 @@ struct gpu_card {
     void (*unmap)(struct gpu_card *c, gpu_at at, size_t size);
     bool (*touch)(struct gpu_card *c, gpu_at at, size_t size);
     void (*drop)(struct gpu_card *c, gpu_at at, size_t size);
-    /* What it reads of the host's it has read when it returns. */
+    /* When it returns it has read the host's memory. */
     void (*put)(struct gpu_card *c, gpu_at to, const void *host, size_t size);
     void (*get)(struct gpu_card *c, void *host, gpu_at from, size_t size);
     /* It reads the lists later, all else at once. */

@@ -8,8 +8,8 @@
 
 #include "device/gpu/card.h"
 
-/* Calls come from one thread at a time, and have the effects of running in their order. What they
-   read of the host's they have read when they return. Failures are sticky: `failure` has the first
+/* Calls come from one thread at a time, and have the effects of running in their order. When
+   they return they have read the host's memory. Failures are sticky: `failure` has the first
    one. */
 struct gpu_driver {
     int32_t n_processor;
