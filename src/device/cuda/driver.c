@@ -55,6 +55,7 @@ enum {
     X(device_count, "cuDeviceGetCount", int *)                                                     \
     X(device_get, "cuDeviceGet", int *, int)                                                       \
     X(device_name, "cuDeviceGetName", char *, int, int)                                            \
+    X(device_total, "cuDeviceTotalMem_v2", size_t *, int)                                          \
     X(device_attribute, "cuDeviceGetAttribute", int *, int, int)                                   \
     X(context_retain, "cuDevicePrimaryCtxRetain", void **, int)                                    \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", int)                                        \
@@ -356,6 +357,17 @@ static int attribute(const struct cuda *c, int which)
     int value = 0;
     cu.device_attribute(&value, which, c->device);
     return value;
+}
+
+void cuda_describe(int32_t i, struct pi_device_report *out)
+{
+    int device;
+    size_t total;
+    if (cuda_count(NULL) <= i || cu.device_get(&device, i) != 0)
+        return;
+    cu.device_name(out->text, (int)sizeof(out->text), device);
+    if (cu.device_total(&total, device) == 0)
+        out->total = (int64_t)total;
 }
 
 static bool load_kernels(struct cuda *c)
