@@ -332,14 +332,16 @@ typedef struct pith_device_info {
     uint32_t reserved[8];
 } pith_device_info;
 
-/* Devices of this process, at least 1: this machine's processor is one. */
+/* Devices of this process, at least 1: this machine's processor, then its GPUs. */
 PITH_API int32_t pith_device_count(void);
 
-/* Device i; the first is the one that "auto" means. NOT_FOUND past the last. */
+/* Device i; the first is the processor. A GPU that no engine uses is not opened: what is free of
+   its memory is not known then. NOT_FOUND past the last. */
 PITH_API pith_status pith_device_get(int32_t i, pith_device_info *out);
 
-/* The device that a name means, as an engine takes it; NULL and "auto": the first. out may be NULL.
-   INVALID: there is no such device. */
+/* The device that a name means, as an engine takes it; NULL and "auto": the first GPU that can be
+   used, else the processor. It is opened. out may be NULL. INVALID: there is no such device.
+   UNSUPPORTED says why a GPU cannot be used. */
 PITH_API pith_status pith_device_find(const char *name, pith_device_info *out, pith_error *err);
 
 /* ---- engine ------------------------------------------------------------------------------- */

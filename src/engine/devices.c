@@ -1,6 +1,6 @@
 /*
  * devices.c - the list of devices, for this library and its users: the processor, then the GPUs. A
- * GPU is opened when it is first asked for, and stays open.
+ * GPU is opened when an engine first asks for it, and stays open. What is listed is not opened.
  */
 #include "engine/devices.h"
 
@@ -10,30 +10,9 @@
 #include "device/cuda/cuda.h"
 #include "device/gpu/device.h"
 
-enum { MOST_GPU = 16 };
-
 /* ---- GPUs ---- */
 
-static struct {
-    pthread_mutex_t mutex; /* of the devices; the rest is set once */
-    struct pi_device *device[MOST_GPU];
-    pthread_once_t once;
-    int32_t n;
-    pith_error why; /* there are none */
-} gpus = {.mutex = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
-
-static void look_for_gpus(void)
-{
-    gpus.n = (int32_t)pi_min(cuda_count(&gpus.why), MOST_GPU);
-}
-
-static int32_t count_gpus(void)
-{
-    pthread_once(&gpus.once, look_for_gpus);
-    return gpus.n;
-}
-
-static pith_status open_gpu(int32_t i, struct pi_device **out, pith_error *err)
+static pith_status open_cuda(int32_t i, struct pi_device **out, pith_error *err)
 {
     struct gpu_card *card;
     PI_TRY(cuda_open(i, &card, err));
@@ -45,14 +24,47 @@ static pith_status open_gpu(int32_t i, struct pi_device **out, pith_error *err)
     return PITH_OK;
 }
 
-static pith_status gpu(int32_t i, struct pi_device **out, pith_error *err)
+static const struct pi_gpu_list cuda_list = {cuda_count, cuda_describe, open_cuda};
+
+static struct {
+    pthread_mutex_t mutex; /* of all */
+    const struct pi_gpu_list *list;
+    struct pi_device *device[PI_GPU_MOST]; /* NULL: not opened */
+    char name[PI_GPU_MOST][16];
+    bool told[PI_GPU_MOST]; /* why it cannot be used */
+    bool counted;
+    int32_t n;
+    pith_error why; /* there are none */
+} gpus = {.mutex = PTHREAD_MUTEX_INITIALIZER, .list = &cuda_list};
+
+static int32_t count_gpus(void)
+{
+    pthread_mutex_lock(&gpus.mutex);
+    if (!gpus.counted)
+        gpus.n = (int32_t)pi_min(gpus.list->count(&gpus.why), PI_GPU_MOST);
+    for (int32_t i = 0; i < gpus.n && !gpus.counted; i++)
+        snprintf(gpus.name[i], sizeof(gpus.name[i]), "cuda:%d", i);
+    gpus.counted = true;
+    pthread_mutex_unlock(&gpus.mutex);
+    return gpus.n;
+}
+
+static pith_status open_gpu(int32_t i, struct pi_device **out, pith_error *err)
 {
     struct pi_device **place = &gpus.device[i];
     pthread_mutex_lock(&gpus.mutex);
-    pith_status status = *place == NULL ? open_gpu(i, place, err) : PITH_OK;
+    pith_status status = *place == NULL ? gpus.list->open(i, place, err) : PITH_OK;
     *out = *place;
     pthread_mutex_unlock(&gpus.mutex);
     return status;
+}
+
+void pi_gpu_list_register(const struct pi_gpu_list *list)
+{
+    gpus.list = list != NULL ? list : &cuda_list;
+    gpus.counted = false;
+    memset(gpus.device, 0, sizeof(gpus.device));
+    memset(gpus.told, 0, sizeof(gpus.told));
 }
 
 /* ---- the list ---- */
@@ -69,24 +81,26 @@ static pith_status fail_name(const char *name, pith_error *err)
                    more);
 }
 
+/* Says once of each GPU why it is not the one. */
 static struct pi_device *best(void)
 {
     struct pi_device *d = pi_device_of_tests();
-    for (int32_t i = 0; i < count_gpus() && d == NULL; i++)
-        gpu(i, &d, NULL);
+    pith_error why;
+    for (int32_t i = 0; d == NULL && i < count_gpus(); i++)
+        if (open_gpu(i, &d, &why) != PITH_OK && !gpus.told[i]) {
+            pi_log(PITH_LOG_WARN, "device=%s cannot be used: %s", gpus.name[i], why.message);
+            gpus.told[i] = true;
+        }
     return d != NULL ? d : &pi_device_cpu;
 }
 
 /* Number i of the GPUs by its name; -1: it is none. */
 static int32_t number_of(const char *name)
 {
-    for (int32_t i = 0; i < count_gpus(); i++) {
-        char one[16];
-        snprintf(one, sizeof(one), "cuda:%d", i);
-        if (strcmp(name, one) == 0 || (i == 0 && strcmp(name, "cuda") == 0))
-            return i;
-    }
-    return -1;
+    int32_t i = count_gpus() - 1;
+    while (i >= 0 && strcmp(name, gpus.name[i]) != 0)
+        i--;
+    return i < 0 && gpus.n > 0 && strcmp(name, "cuda") == 0 ? 0 : i;
 }
 
 pith_status pi_device_find(const char *name, struct pi_device **out, pith_error *err)
@@ -102,20 +116,40 @@ pith_status pi_device_find(const char *name, struct pi_device **out, pith_error 
     if (*out != NULL)
         return PITH_OK;
     int32_t i = number_of(name);
-    return i < 0 ? fail_name(name, err) : gpu(i, out, err);
+    return i < 0 ? fail_name(name, err) : open_gpu(i, out, err);
 }
 
 /* ---- for users ---- */
+
+static void fill(const char *name, const struct pi_device_report *report, int64_t used,
+                 pith_device_info *out)
+{
+    *out = (pith_device_info){.name = name,
+                              .total_bytes = report->total,
+                              .free_bytes = report->unused,
+                              .used_bytes = used};
+    snprintf(out->description, sizeof(out->description), "%s", report->text);
+}
 
 static void describe(struct pi_device *d, pith_device_info *out)
 {
     struct pi_device_report report = {.total = -1, .unused = -1};
     d->describe(d, &report);
-    *out = (pith_device_info){.name = d->name,
-                              .total_bytes = report.total,
-                              .free_bytes = report.unused,
-                              .used_bytes = atomic_load(&d->bytes)};
-    snprintf(out->description, sizeof(out->description), "%s", report.text);
+    fill(d->name, &report, atomic_load(&d->bytes), out);
+}
+
+static void describe_gpu(int32_t i, pith_device_info *out)
+{
+    struct pi_device_report report = {.total = -1, .unused = -1};
+    pthread_mutex_lock(&gpus.mutex);
+    struct pi_device *d = gpus.device[i];
+    if (d == NULL)
+        gpus.list->describe(i, &report);
+    pthread_mutex_unlock(&gpus.mutex);
+    if (d != NULL)
+        describe(d, out);
+    else
+        fill(gpus.name[i], &report, 0, out);
 }
 
 int32_t pith_device_count(void)
@@ -125,12 +159,12 @@ int32_t pith_device_count(void)
 
 pith_status pith_device_get(int32_t i, pith_device_info *out)
 {
-    struct pi_device *d = &pi_device_cpu;
     if (i < 0 || i >= pith_device_count())
         return PITH_NOT_FOUND;
-    if (i > 0)
-        PI_TRY(gpu(i - 1, &d, NULL));
-    describe(d, out);
+    if (i == 0)
+        describe(&pi_device_cpu, out);
+    else
+        describe_gpu(i - 1, out);
     return PITH_OK;
 }
 

@@ -303,6 +303,17 @@ static int attribute(const struct cuda *c, int which)
     return value;
 }
 
+void cuda_describe(int32_t i, struct pi_device_report *out)
+{
+    int device;
+    size_t total;
+    if (cuda_count(NULL) <= i || cu.device_get(&device, i) != 0)
+        return;
+    cu.device_name(out->text, (int)sizeof(out->text), device);
+    if (cu.device_total(&total, device) == 0)
+        out->total = (int64_t)total;
+}
+
 static bool load_kernels(struct cuda *c)
 {
     if (!cuda_good(c, cu.module_load(&c->module, pi_gpu_fatbin), "loading kernels"))

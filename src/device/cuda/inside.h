@@ -72,6 +72,7 @@ enum {
     X(device_count, "cuDeviceGetCount", int *)                                                     \
     X(device_get, "cuDeviceGet", int *, int)                                                       \
     X(device_name, "cuDeviceGetName", char *, int, int)                                            \
+    X(device_total, "cuDeviceTotalMem_v2", size_t *, int)                                          \
     X(device_attribute, "cuDeviceGetAttribute", int *, int, int)                                   \
     X(context_retain, "cuDevicePrimaryCtxRetain", void **, int)                                    \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", int)                                        \

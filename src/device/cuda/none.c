@@ -9,6 +9,12 @@ int32_t cuda_count(pith_error *err)
     return 0;
 }
 
+void cuda_describe(int32_t i, struct pi_device_report *out)
+{
+    (void)i;
+    (void)out;
+}
+
 pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err)
 {
     (void)i;
