@@ -69,11 +69,15 @@ static void cuda_free(struct gpu_card *d, gpu_at at, size_t size)
         cuda_good(c, cu.mem_free(at), "freeing the GPU's memory");
 }
 
-static void *cuda_alloc_host(struct gpu_card *d, size_t size)
+/* It has one address for both. */
+static void *cuda_alloc_host(struct gpu_card *d, size_t size, gpu_at *at)
 {
     struct cuda *c = cuda_of(d);
     void *p = NULL;
-    return enter(c) && cu.host_alloc(&p, size, 0) == 0 ? p : NULL;
+    if (!enter(c) || cu.host_alloc(&p, size, HOST_MAPPED) != 0)
+        return NULL;
+    *at = (gpu_at)(uintptr_t)p;
+    return p;
 }
 
 static void cuda_free_host(struct gpu_card *d, void *p, size_t size)

@@ -63,6 +63,7 @@ enum {
     FUNCTION_SMEM = 8,
     STREAM_NON_BLOCKING = 1,
     EVENT_NO_TIMES = 2,
+    HOST_MAPPED = 2,
     LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     EDGE_OVERLAPS = 1    /* port and type of a programmatic edge */
 };

@@ -70,9 +70,11 @@ static size_t page_up(size_t n)
     return (n + page - 1) / page * page;
 }
 
-static void *emu_alloc_host(struct gpu_card *, size_t size)
+static void *emu_alloc_host(struct gpu_card *, size_t size, gpu_at *at)
 {
-    return malloc(size);
+    void *p = malloc(size);
+    *at = hide(p);
+    return p;
 }
 
 static void emu_free_host(struct gpu_card *, void *p, size_t)

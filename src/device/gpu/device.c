@@ -332,10 +332,10 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
 
 void gpu_fold_clipped(struct gpu_device *d)
 {
-    int32_t which = INT32_MAX;
+    d->driver->wait(d->driver);
     if (d->noted == NULL)
         return;
-    d->driver->get(d->driver, &which, d->clipped, sizeof(which));
+    int32_t which = *(volatile int32_t *)d->clipped_host;
     int32_t was = atomic_load(&d->noted->clipped);
     if (which < was)
         atomic_store(&d->noted->clipped, which);
@@ -360,7 +360,6 @@ static void wait(struct pi_stream *s)
 {
     struct gpu_device *d = gpu_of_stream(s);
     gpu_enter(d);
-    d->driver->wait(d->driver);
     gpu_fold_clipped(d);
     gpu_leave(d);
 }
@@ -447,8 +446,8 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
     memcpy(&d->base, &table, sizeof(table));
     d->base.name = card->name;
     d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    d->clipped = d->driver->alloc(d->driver, sizeof(int32_t));
-    if (d->padded == 0 || d->clipped == 0 || !note_device(NULL, d)) {
+    d->clipped_host = card->alloc_host(card, sizeof(int32_t), &d->clipped);
+    if (d->padded == 0 || d->clipped_host == NULL || !note_device(NULL, d)) {
         gpu_device_free(&d->base);
         return NULL;
     }
@@ -462,8 +461,8 @@ void gpu_device_free(struct pi_device *device)
         return;
     if (d->padded != 0)
         d->driver->free(d->driver, d->padded, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    if (d->clipped != 0)
-        d->driver->free(d->driver, d->clipped, sizeof(int32_t));
+    if (d->clipped_host != NULL)
+        d->card->free_host(d->card, d->clipped_host, sizeof(int32_t));
     for (int i = 0; i < GPU_N_ROOM; i++)
         if (d->room[i].at != 0)
             d->driver->free(d->driver, d->room[i].at, d->room[i].size);

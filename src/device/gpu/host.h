@@ -85,7 +85,8 @@ struct gpu_device {
     struct gpu_rope rope[GPU_N_ROPE];
     int32_t next_rope;
     gpu_at padded;             /* int32 [PI_MOE_MAX_EXPERT + 1] */
-    gpu_at clipped;            /* int32: the least that append noted */
+    int32_t *clipped_host;     /* the least that append noted, in the host's memory, */
+    gpu_at clipped;            /* and where kernels see it */
     struct kv_cache *noted;    /* the cache of that number; NULL: none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     uint8_t *list;             /* rows on their way */
@@ -128,7 +129,7 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
              size_t smem, const void *args);
 /* Gives memory to what is in a mapping, before it is touched; false: none is left. */
 bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
-/* Takes what appending noted to its cache. */
+/* Takes the note of appending to its cache, when all is done. */
 void gpu_fold_clipped(struct gpu_device *d);
 /* Host memory of at least `size` bytes in the place of *block; false: none is left. */
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);

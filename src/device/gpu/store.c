@@ -185,12 +185,11 @@ static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, 
 /* The cache whose clipped entries are noted from now on. */
 static void note_for(struct gpu_device *d, struct kv_cache *cache)
 {
-    const int32_t most = INT32_MAX;
     if (d->noted == cache)
         return;
     gpu_fold_clipped(d);
     d->noted = cache;
-    d->driver->put(d->driver, d->clipped, &most, sizeof(most));
+    *d->clipped_host = INT32_MAX;
 }
 
 void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t n)
@@ -208,10 +207,8 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
         note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
     }
-    if (stream == NULL) {
-        d->driver->wait(d->driver);
+    if (stream == NULL)
         gpu_fold_clipped(d);
-    }
     gpu_leave(d);
     for (int32_t i = 0; i < n; i++) {
         struct follow f = {&jobs[i], kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head)};
