@@ -108,8 +108,10 @@ bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
     for (size_t i = (size_t)(at - m->at) / chunk; i * chunk < at - m->at + size; i++) {
         if (is_touched(m, i))
             continue;
-        if (!d->driver->touch(d->driver, m->at + i * chunk, chunk))
+        if (!d->driver->touch(d->driver, m->at + i * chunk, chunk)) {
+            d->driver->failure = "no memory is left for pages";
             return false;
+        }
         m->touched[i / 64] |= (uint64_t)1 << (i % 64);
     }
     return true;
@@ -199,6 +201,16 @@ static void device_drop(struct pi_device *device, struct pi_at at, size_t size)
     gpu_enter(d);
     drop(d, at.at, size);
     gpu_leave(d);
+}
+
+static bool device_spare(struct pi_device *device, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    size_t unused, total;
+    gpu_enter(d);
+    d->card->memory(d->card, &unused, &total);
+    gpu_leave(d);
+    return unused >= size + d->card->chunk;
 }
 
 /* ---- copies ---- */
@@ -293,7 +305,7 @@ gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size)
     *b = (struct gpu_block){d->driver->alloc(d->driver, size), size};
     if (b->at == 0) {
         b->size = 0;
-        d->driver->failure = "no memory for what is computed";
+        d->driver->failure = "no memory is left for what is computed";
     }
     atomic_fetch_add(&d->base.bytes, (int64_t)b->size);
     return b->at;
@@ -306,7 +318,7 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
     pi_mem_free(*block);
     *block = pi_mem_alloc(PI_MEM_DEVICE, size + size / 2);
     if (*block == NULL)
-        d->driver->failure = "no memory of the host";
+        d->driver->failure = "no memory of the host is left";
     return *block != NULL;
 }
 
@@ -378,15 +390,31 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
     out->unused = (int64_t)unused;
 }
 
+static pith_status check(struct pi_device *device, pith_error *err)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter(d);
+    const char *why = d->driver->failure;
+    bool lost = d->lost || d->card->failure != NULL;
+    if (!lost)
+        d->driver->failure = NULL;
+    gpu_leave(d);
+    if (why == NULL)
+        return PITH_OK;
+    return pi_fail(err, lost ? PITH_INTERNAL : PITH_NOMEM, "%s: %s", device->name, why);
+}
+
 static const struct pi_device table = {
     .in_host = false,
     .floats = true,
     .describe = describe,
+    .check = check,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,
     .unmap = device_unmap,
     .drop = device_drop,
+    .spare = device_spare,
     .lend = lend,
     .lend_out = lend_out,
     .upload = upload,

@@ -76,6 +76,7 @@ struct gpu_device {
     struct gpu_card *card;
     struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
+    bool lost; /* what is in some page is not what it was to be */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
     struct gpu_mapping *mapping;
@@ -161,10 +162,10 @@ static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
 {
     return kind->pool.at + (size_t)page * kind->layout.stride;
 }
-/* Gives memory to a page before it is used. */
+/* Gives memory to a page before it is used. Where there is none, the page's contents are lost. */
 static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
 {
-    gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride);
+    d->lost = !gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride) || d->lost;
 }
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

@@ -156,7 +156,7 @@ static bool grow_slot(struct recorder *r, struct slot *s, size_t size)
                        size};
     if (s->at != 0 && s->host != NULL)
         return true;
-    r->base.failure = "no memory for lists of work";
+    r->base.failure = "no memory is left for lists of work";
     return false;
 }
 

@@ -74,7 +74,7 @@ static void add_rows(struct row_list *l, int32_t done, const struct kv_page_ref 
 {
     const struct kv_class *kind = l->lane->kind;
     gpu_at page = gpu_page_at(kind, ref->page);
-    gpu_touch_page(l->d, kind, ref->page);
+    gpu_touch(l->d, page, kind->layout.stride);
     for (int32_t i = 0; i < n; i++) {
         const struct kv_append *job = l->job;
         size_t row = (size_t)(done + i);
