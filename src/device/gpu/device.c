@@ -203,6 +203,41 @@ static void device_drop(struct pi_device *device, struct pi_at at, size_t size)
     gpu_leave(d);
 }
 
+/* Bytes from there on that have memory, at most. */
+static size_t touched_from(struct gpu_device *d, gpu_at at, size_t most)
+{
+    const struct gpu_mapping *m = mapping_of(d, at);
+    size_t chunk = d->card->chunk, n = 0, begin = m != NULL ? (size_t)(at - m->at) : 0;
+    while (m != NULL && n < most && begin + n < m->size && is_touched(m, (begin + n) / chunk))
+        n += chunk - (begin + n) % chunk;
+    return m != NULL ? (size_t)pi_min(pi_min((int64_t)n, (int64_t)most), (int64_t)(m->size - begin))
+                     : 0;
+}
+
+enum { AHEAD_MOST = 2 << 20 };
+
+void gpu_get_near(struct gpu_device *d, void *host, gpu_at from, size_t size)
+{
+    struct gpu_ahead *a = &d->ahead;
+    bool same = a->asked == d->driver->n_asked && d->driver->failure == NULL;
+    if (same && a->has && from >= a->at && from + size <= a->at + a->size) {
+        memcpy(host, a->bytes + (from - a->at), size);
+        return;
+    }
+    size_t more = same && from == a->at + a->size ? 2 * a->size : 0;
+    more = touched_from(d, from, (size_t)pi_min((int64_t)more, AHEAD_MOST));
+    more -= more % size;
+    *a = (struct gpu_ahead){from, size, more > size, d->driver->n_asked, a->bytes};
+    if (a->has && gpu_host_room(d, (void **)&a->bytes, more)) {
+        a->size = more;
+        d->driver->get(d->driver, a->bytes, from, more);
+        memcpy(host, a->bytes, size);
+        return;
+    }
+    a->has = false;
+    d->driver->get(d->driver, host, from, size);
+}
+
 static bool device_spare(struct pi_device *device, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
@@ -506,6 +541,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->weight);
     pi_mem_free(d->block);
     pi_mem_free(d->list);
+    pi_mem_free(d->ahead.bytes);
     pi_mem_free(d->scratch);
     gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);

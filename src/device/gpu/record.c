@@ -17,7 +17,7 @@ enum {
     BATCH_LONG = 128,
     BATCH_MOST = 512,      /* however long an operation is */
     ARGS_MOST = 512,       /* bytes of a kernel's struct */
-    PUT_MOST = 64 << 10,   /* bytes of a copy from the host that is recorded */
+    PUT_MOST = 16 << 10,   /* bytes of a copy from the host that is recorded */
     SLOT_LEAST = 256 << 10 /* bytes of a slot of lists */
 };
 
@@ -131,6 +131,7 @@ static void launch(struct gpu_driver *d, const struct gpu_launch *l)
         return;
     if (r->n == BATCH_MOST)
         submit(r);
+    d->n_asked++;
     struct gpu_launch *to = &r->launch[r->n];
     *to = *l;
     to->args = r->args[r->n++];
@@ -228,6 +229,7 @@ static void put(struct gpu_driver *d, gpu_at to, const void *bytes, size_t size)
         return;
     }
     submit(r);
+    d->n_asked++;
     r->card->put(r->card, to, bytes, size);
     r->busy = true;
     note_failure(r);
@@ -266,6 +268,7 @@ static void record_free(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->free(r->card, at, size);
     note_failure(r);
 }
@@ -280,6 +283,7 @@ static void unmap(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->unmap(r->card, at, size);
     note_failure(r);
 }
@@ -296,6 +300,7 @@ static void drop(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->drop(r->card, at, size);
     note_failure(r);
 }

@@ -324,11 +324,17 @@ void gpu_write_page(const struct kv_cache *cache, const struct kv_class *kind, i
                     enum kv_page_form form, const uint8_t *bytes)
 {
     struct gpu_device *d = gpu_of_class(kind);
+    const struct kv_page_layout *is = &kind->layout;
     struct gpu_stage *s = &d->stage[0];
+    gpu_at at = gpu_page_at(kind, page);
     gpu_enter(d);
-    if (gpu_stage_page(d, kind, page)) {
+    gpu_touch_page(d, kind, page);
+    if (form == KV_PAGE_AS_IT_IS) {
+        d->driver->put(d->driver, at, bytes, is->stored);
+        d->driver->put(d->driver, at + is->stored, bytes + is->saved, is->stride - is->stored);
+    } else if (gpu_stage_page(d, kind, page)) {
         cpu_write_page(cache, &s->kind, 0, form, bytes);
-        d->driver->put(d->driver, gpu_page_at(kind, page), s->page, kind->layout.stride);
+        d->driver->put(d->driver, at, s->page, is->stride);
     }
     gpu_leave(d);
 }
