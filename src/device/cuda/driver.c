@@ -214,8 +214,8 @@ static void cuda_put(struct gpu_card *d, gpu_at to, const void *host, size_t siz
     }
 }
 
-/* Piece i sets out while the one before it is copied from there. What went up has gone by then:
-   it is earlier on the stream. */
+/* Piece i sets out while the one before it is copied from there. Copies to the card have gone
+   by then: they are earlier on the stream. */
 static void cuda_get(struct gpu_card *d, void *host, gpu_at from, size_t size)
 {
     struct cuda *c = cuda_of(d);
