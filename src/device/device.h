@@ -418,6 +418,9 @@ struct pi_device {
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
+    /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
+       meanwhile, and the device goes on. INTERNAL: it is lost for good. */
+    pith_status (*check)(struct pi_device *d, pith_error *err);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */
@@ -426,6 +429,8 @@ struct pi_device {
     struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
     void (*unmap)(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
     void (*drop)(struct pi_device *d, struct pi_at at, size_t size);
+    /* Whether that many bytes more of mapped memory could be touched now. */
+    bool (*spare)(struct pi_device *d, size_t size);
     /* Host memory as the device reads it: where it is, or room, which gets a copy. Likewise as the
        device may write to it: then a download from there brings it back. */
     struct pi_at (*lend)(struct pi_device *d, const void *host, size_t size, struct pi_at room);

@@ -62,14 +62,15 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return pi_verbs_reserve_batch(e, items, n, err);
 }
 
-/* Makes the logits of the n wanted rows and hands them to their items; false when a callback stops
-   the batch. */
-static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+/* Makes the logits of the n wanted rows and hands them to their items. CANCELLED: a callback stops
+   the batch. NOMEM, INTERNAL: the device failed. */
+static pith_status flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                pith_error *err)
 {
     size_t n_vocab = (size_t)e->model->hp.n_vocab;
-    if (n == 0)
-        return true;
-    pi_pass_logits(e->pass, e->batch.rows, n, e->batch.logits);
+    if (n > 0)
+        pi_pass_logits(e->pass, e->batch.rows, n, e->batch.logits);
+    PI_TRY(pi_pass_check(e->pass, err));
     for (int32_t i = 0; i < n; i++) {
         const pith_batch_item *item = &items[e->batch.row_item[i]];
         const float *row = e->batch.logits + (size_t)i * n_vocab;
@@ -77,15 +78,16 @@ static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, in
             memcpy(item->seq->logits, row, n_vocab * sizeof(*row));
             item->seq->has_logits = true;
         } else if (!item->on_logits(item->user, item->seq, e->batch.row_pos[i], row)) {
-            return false;
+            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
         }
     }
-    return true;
+    return PITH_OK;
 }
 
 /* Collects the rows of the running pass that want logits, a few at a time over all sequences. So
    the output matrix is read once for them. */
-static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
+static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass,
+                               pith_error *err)
 {
     int32_t row = 0, n = 0;
     int32_t max = (int32_t)pi_min(PI_LOGITS_ROWS, e->chunk);
@@ -101,13 +103,12 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
             e->batch.row_item[n] = e->batch.item_of[p];
             e->batch.row_pos[n++] = part->pos0 + t;
             if (n == max) {
-                if (!flush_logits(e, items, n))
-                    return false;
+                PI_TRY(flush_logits(e, items, n, err));
                 n = 0;
             }
         }
     }
-    return flush_logits(e, items, n);
+    return flush_logits(e, items, n, err);
 }
 
 /* Tokens of an item until its state is to be kept, with n_done of its tokens in. */
@@ -254,8 +255,7 @@ static pith_status finish_pass(struct pith_engine *e, const pith_batch_item *ite
         PI_TRY(round_items(e, items, n_pass, err));
     if (e->tap.stopped)
         return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
-    if (!emit_logits(e, items, n_pass))
-        return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+    PI_TRY(emit_logits(e, items, n_pass, err));
     return late ? round_items(e, items, n_pass, err) : PITH_OK;
 }
 
@@ -279,7 +279,10 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
         }
         so_far += n_tok;
-        PI_TRY(finish_pass(e, items, n_pass, err));
+        pith_status status = finish_pass(e, items, n_pass, err);
+        if (status == PITH_NOMEM || status == PITH_INTERNAL) /* it may not have its entries */
+            take_back(e, items, n_pass);
+        PI_TRY(status);
         PI_TRY(pi_advance_passed(e, err));
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");

@@ -109,6 +109,11 @@ void pi_pass_wait(struct pi_pass *pass)
     pass->device->wait(pass->stream);
 }
 
+pith_status pi_pass_check(const struct pi_pass *pass, pith_error *err)
+{
+    return pass->device->check(pass->device, err);
+}
+
 /* The hidden states of some rows to h, from the first on. */
 static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_int8 *act)
 {

@@ -584,6 +584,33 @@ TEST(memory_comes_back)
     assert_int_equal(atomic_load(&gpu()->bytes), before);
 }
 
+/* ---- memory that ends ---- */
+
+TEST(when_memory_of_pages_ends_the_status_says_so_and_the_engine_goes_on)
+{
+    const int32_t tokens[] = {5, 9, 300, 41, 7, 12, 88, 130, 4, 99};
+    if (getenv("PITH_TEST_DEVICE") != NULL && strcmp(gpu()->name, "emulated") != 0)
+        test_skip("the emulation's memory can be limited");
+    pith_model *model = load();
+    pith_engine *e = engine_on(gpu(), model, "f16", 64);
+    pith_seq *seq, *other;
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_create(e, &other, &err), &err);
+    assert_int_equal(pith_seq_eval(seq, tokens, 4, &err), PITH_OK);
+    emulated_limit(emulated_given());
+    assert_int_equal(pith_seq_eval(other, tokens, 10, &err), PITH_NOMEM);
+    assert_non_null(strstr(err.message, "no memory"));
+    assert_int_equal(pith_seq_length(other), 0);
+    emulated_limit((size_t)1 << 30);
+    assert_int_equal(pith_seq_eval(other, tokens, 10, &err), PITH_OK);
+    assert_int_equal(pith_seq_eval(seq, tokens + 4, 6, &err), PITH_OK);
+    assert_true(hash_of(seq, model) == hash_of(other, model));
+    pith_seq_free(seq);
+    pith_seq_free(other);
+    pith_engine_free(e);
+    pith_model_free(model);
+}
+
 /* ---- the real one ---- */
 
 TEST(without_a_gpu_a_sentence_says_so)

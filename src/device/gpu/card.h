@@ -44,8 +44,8 @@ struct gpu_card {
 
     gpu_at (*alloc)(struct gpu_card *c, size_t size); /* not cleared; 0: none is left */
     void (*free)(struct gpu_card *c, gpu_at at, size_t size);
-    /* Memory of the host that the card reads by itself; NULL: none is left. */
-    void *(*alloc_host)(struct gpu_card *c, size_t size);
+    /* Memory of the host that kernels reach at *at; NULL: none is left. */
+    void *(*alloc_host)(struct gpu_card *c, size_t size, gpu_at *at);
     void (*free_host)(struct gpu_card *c, void *p, size_t size);
     /* Addresses that begin a chunk, which get memory, zeros, by `touch`, and lose it by `drop`; 0:
        none. Both take whole chunks. */

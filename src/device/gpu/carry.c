@@ -23,7 +23,7 @@ static void fetch(struct gpu_device *d, struct gpu_stage *s, const struct kv_cla
 {
     size_t stride = kind->layout.stride, len = (size_t)kind->page_len;
     gpu_touch_page(d, kind, page);
-    d->driver->get(d->driver, s->page + i * stride, gpu_page_at(kind, page), stride);
+    gpu_get_near(d, s->page + i * stride, gpu_page_at(kind, page), stride);
     if (kind->pos != NULL)
         memcpy(s->pos + i * len, kv_page_pos(kind, page), len * sizeof(int32_t));
 }

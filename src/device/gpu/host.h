@@ -40,6 +40,15 @@ struct gpu_block {
     size_t size;
 };
 
+/* Bytes of a mapping that the host asked for, and those behind them. */
+struct gpu_ahead {
+    gpu_at at;
+    size_t size;
+    bool has;       /* they are in bytes */
+    uint64_t asked; /* the driver's count: they are as on the device while it stays */
+    uint8_t *bytes;
+};
+
 /* A packed matrix, or several that lie one behind the other; what pi_weight.data has the address
    of. */
 struct gpu_weight {
@@ -76,6 +85,7 @@ struct gpu_device {
     struct gpu_card *card;
     struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
+    bool lost;               /* what is in some page is not what it was to be */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
     struct gpu_mapping *mapping;
@@ -84,9 +94,11 @@ struct gpu_device {
     struct gpu_block room[GPU_N_ROOM];
     struct gpu_rope rope[GPU_N_ROPE];
     int32_t next_rope;
-    gpu_at padded;             /* int32 [PI_MOE_MAX_EXPERT + 1] */
-    gpu_at clipped;            /* int32: the least that append noted */
-    struct kv_cache *noted;    /* the cache of that number; NULL: none */
+    gpu_at padded;          /* int32 [PI_MOE_MAX_EXPERT + 1] */
+    int32_t *clipped_host;  /* the least that append noted, in the host's memory, */
+    gpu_at clipped;         /* and where kernels see it */
+    struct kv_cache *noted; /* the cache of that number; NULL: none */
+    struct gpu_ahead ahead;
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
@@ -128,7 +140,10 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
              size_t smem, const void *args);
 /* Gives memory to what is in a mapping, before it is touched; false: none is left. */
 bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
-/* Takes what appending noted to its cache. */
+/* To the host from a mapping. Where the host goes through its pages one by one, those behind come
+   along. */
+void gpu_get_near(struct gpu_device *d, void *host, gpu_at from, size_t size);
+/* Takes the note of appending to its cache, when all is done. */
 void gpu_fold_clipped(struct gpu_device *d);
 /* Host memory of at least `size` bytes in the place of *block; false: none is left. */
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
@@ -160,10 +175,10 @@ static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
 {
     return kind->pool.at + (size_t)page * kind->layout.stride;
 }
-/* Gives memory to a page before it is used. */
+/* Gives memory to a page before it is used. Where there is none, the page's contents are lost. */
 static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
 {
-    gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride);
+    d->lost = !gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride) || d->lost;
 }
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
