@@ -68,15 +68,17 @@ static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n
 
 static void between(struct gpu_device *d, const struct pi_between_rows *a, int64_t n_row)
 {
-    const struct gpu_between_args args = {.x = a->x.at,
-                                          .h = a->h.at,
-                                          .bias = a->bias.at,
-                                          .post_norm = a->post_norm.at,
-                                          .norm = a->norm.at,
-                                          .out = a->h.at,
-                                          .leave = a->leave,
-                                          .n = a->n,
-                                          .eps = a->eps};
+    struct gpu_between_args args = {.x = a->x.at,
+                                    .h = a->h.at,
+                                    .bias = a->bias.at,
+                                    .post_norm = a->post_norm.at,
+                                    .norm = a->norm.at,
+                                    .out = a->h.at,
+                                    .leave = a->leave,
+                                    .n = a->n,
+                                    .eps = a->eps};
+    if (pi_at_some(a->norm))
+        args.packed = gpu_packs(d, a->h.at, n_row, a->n);
     gpu_run(d, GPU_KERNEL_between, n_row, 1, 1, SUM_SMEM, &args);
 }
 
@@ -87,6 +89,7 @@ static void pick(struct gpu_device *d, const struct pi_pick_rows *a, int64_t n_r
                                           .norm = a->norm.at,
                                           .index = a->index.at,
                                           .out = a->out.at,
+                                          .packed = gpu_packs(d, a->out.at, n_row, a->n),
                                           .n = a->n,
                                           .eps = a->eps};
     gpu_run(d, GPU_KERNEL_between, n_row, 1, 1, SUM_SMEM, &args);
@@ -324,12 +327,14 @@ static void plain_rows(struct gpu_device *d, enum pi_rows_body body, const void 
         gpu_run(d, GPU_KERNEL_centre, n, 1, 1, 0, &to);
     } else if (body == PI_ROWS_OUT) {
         const struct pi_out_rows *a = args;
-        const struct gpu_out_args to = {a->x.at, a->q_gate.at, a->n, a->n_head, a->dim};
-        gpu_run(d, GPU_KERNEL_out_gate, pi_at_some(a->q_gate) ? n : 0, 1, 1, 0, &to);
+        const struct gpu_out_args to = {a->x.at, a->q_gate.at, gpu_packs(d, a->x.at, n, a->n),
+                                        a->n,    a->n_head,    a->dim};
+        gpu_run(d, GPU_KERNEL_out_gate, n, 1, 1, SUM_SMEM, &to);
     } else if (body == PI_ROWS_GATE) {
         const struct pi_gate_rows *a = args;
-        const struct gpu_gate_args to = {a->gate.at, a->up.at, (int32_t)a->fn, a->n};
-        gpu_run(d, GPU_KERNEL_gate, pi_ceil_div(a->n, WIDE), n, 1, 0, &to);
+        const struct gpu_gate_args to = {a->gate.at, a->up.at, gpu_packs(d, a->gate.at, n, a->n),
+                                         (int32_t)a->fn, a->n};
+        gpu_run(d, GPU_KERNEL_gate, n, 1, 1, SUM_SMEM, &to);
     }
 }
 
@@ -364,6 +369,8 @@ void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int
 {
     struct gpu_device *d = gpu_of_stream(s);
     (void)work;
+    if (body == PI_ROWS_OUT && !pi_at_some(((const struct pi_out_rows *)args)->q_gate))
+        return; /* nothing is done, and packed rows stay up to date */
     gpu_enter(d);
     switch (body) {
     case PI_ROWS_EMBED:
