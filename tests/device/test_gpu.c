@@ -204,6 +204,60 @@ TEST(products_of_odd_matrices)
         check_type(odd[i], 288);
 }
 
+/* Three matrices of two types, at once and one by one, of rows that change in between. */
+static void check_together(int32_t n_tok)
+{
+    static float x[MOST_TOK * MOST_COL], all[3][MOST_TOK * N_ROW], one[MOST_TOK * N_ROW];
+    static float before[MOST_TOK * N_ROW];
+    const enum pi_dtype type[] = {PI_DTYPE_Q4_K, PI_DTYPE_Q6_K, PI_DTYPE_Q4_K};
+    struct pi_device *d = gpu();
+    uint64_t rng = 5;
+    struct pi_matrix w[3];
+    struct pi_weight packed[3];
+    const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
+    struct pi_stream *s = d->open(d, &shape);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(x)),
+                 y = d->alloc(d, PI_MEM_OTHER, sizeof(all));
+    struct pi_product p = {.x = at, .n_tok = n_tok, .n = 3};
+    for (int i = 0; i < 3; i++) {
+        w[i] = make_matrix(type[i], MOST_COL, &rng);
+        packed[i] =
+            (struct pi_weight){w[i].type,        w[i].n_row,           w[i].n_col, w[i].n_group,
+                               w[i].group_bytes, d->pack(d, &w[i], 1), true};
+        p.w[i] = &packed[i];
+        p.out[i] = pi_at_item(y, (size_t)(i * MOST_TOK * N_ROW));
+    }
+    make_rows(&rng, MOST_COL, x);
+    for (int round = 0; round < 2; round++) {
+        d->upload(s, x, sizeof(x), at);
+        d->product(s, &p);
+        d->download(s, y, sizeof(all), all);
+        for (int i = 0; i < 3; i++) {
+            multiply(s, &packed[i], at, 0, n_tok, y, one);
+            assert_memory_equal(one, all[i], (size_t)(n_tok * N_ROW) * sizeof(float));
+        }
+        for (int32_t i = 0; round == 1 && i < n_tok * N_ROW; i++)
+            assert_true(all[0][i] == -before[i]);
+        memcpy(before, all[0], sizeof(before));
+        for (size_t i = 0; i < PI_LEN(x); i++)
+            x[i] = -x[i];
+    }
+    for (int i = 0; i < 3; i++) {
+        d->unpack(d, packed[i].data);
+        pi_mem_free(w[i].data);
+    }
+    d->free(d, at);
+    d->free(d, y);
+    d->close(s);
+}
+
+TEST(matrices_of_one_input_have_the_same_bits_together)
+{
+    check_together(3);
+    check_together(33);
+    check_together(MOST_TOK);
+}
+
 /* ---- attention ---- */
 
 enum { MOST_LEN = 150, DIM = 64, N_GROUP = 3, ATTEND_TOK = 11 };

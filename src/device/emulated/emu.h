@@ -485,11 +485,11 @@ static void emu_arrive(int left)
     f->n_copy = n;
 }
 #define CP_WAIT(n) emu_arrive(n)
-/* What is asked for must be there. */
+/* The bytes must be there. */
 static inline void prefetch(const void *p, int n)
 {
     if ((uintptr_t)p % 16 != 0 || n % 16 != 0)
-        EMU_FAIL("what is asked for is not aligned");
+        EMU_FAIL("bytes that a kernel asks for are not aligned");
     (void)*(const volatile uint8_t *)p;
     (void)((const volatile uint8_t *)p)[n - 1];
 }

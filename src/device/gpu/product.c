@@ -87,7 +87,7 @@ static enum gpu_kernel kernel_of(enum gpu_kernel first, enum gpu_weight_type typ
     return (enum gpu_kernel)((int)first + (int)type);
 }
 
-/* Blocks of that many rows, each matrix's after those of the one before. */
+/* Gives the matrices blocks of that many rows, one matrix after the other; returns their number. */
 static int64_t tile(struct gpu_mul_args *a, int64_t rows)
 {
     int64_t n = 0;
@@ -156,7 +156,7 @@ static void run(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_
                 tile(a, ROWS_OF_BLOCK), pi_ceil_div(a->n_tok, 128), n_slab, smem_of(d, 128), a);
 }
 
-/* What all matrices of an input share; none so far. */
+/* The arguments that all matrices of an input share, without a matrix. */
 static struct gpu_mul_args args_of(const struct pi_weight *w, const struct gpu_pack_args *x)
 {
     const struct gpu_weight *p = weight_of(w);
