@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "device/gpu/attend.cuh"
+#include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/rows.cuh"

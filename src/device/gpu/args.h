@@ -50,7 +50,7 @@ enum gpu_weight_type {
     GPU_K(join_stretches, 256, 4, gpu_mul_args)                                                    \
     GPU_K(pack_rows, 256, 2, gpu_pack_args)                                                        \
     GPU_K(fill, 256, 4, gpu_fill_args)                                                             \
-    GPU_K(rope_fill, 128, 4, gpu_rope_args)                                                        \
+    GPU_K(embed, 256, 2, gpu_embed_args)                                                           \
     GPU_K(between, 512, 1, gpu_between_args)                                                       \
     GPU_K(cap, 256, 4, gpu_cap_args)                                                               \
     GPU_K(qkv, 128, 4, gpu_qkv_args)                                                               \
@@ -136,10 +136,16 @@ struct gpu_pack_args {
 
 /* ---- rows ---- */
 
-struct gpu_rope_args {
-    gpu_at pos, freq, cs; /* int32 [n_row], f64 [n_pair], [n_row][n_pair][2] */
-    int32_t n_pair;
-    float magnitude;
+/* Embeddings, and the cosines and sines of up to two rotations. */
+enum { GPU_ROW_BF16 = GPU_WEIGHT_F32 + 1 };
+struct gpu_embed_args {
+    gpu_at rows;           /* as a file has them, [n_row][row_bytes] */
+    gpu_at pos, x;         /* int32 [n_row]; f32 [n_row][n] */
+    gpu_at freq[2], cs[2]; /* f64 [n_pair]; f32 [n_row][n_pair][2] */
+    int32_t n_pair[2];
+    float magnitude[2];
+    int32_t type, block_len, block_bytes, row_bytes, n;
+    float scale; /* of embeddings */
 };
 
 /* Where a kernel leaves a row's packed form; out none: nowhere. */

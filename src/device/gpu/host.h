@@ -46,9 +46,8 @@ struct gpu_weight {
     enum gpu_weight_type type;
     gpu_at at;
     size_t size, slab_bytes;
-    int32_t n_block;       /* of 256 columns */
-    float scale;           /* what products are multiplied by */
-    struct pi_matrix host; /* the host's packing, which embeddings are read from */
+    int32_t n_block; /* of 256 columns */
+    float scale;     /* what products are multiplied by */
 };
 
 /* Rows whose packed form is up to date in GPU_ROOM_X; x 0: there are none. */
@@ -144,6 +143,7 @@ void gpu_fold_clipped(struct gpu_device *d);
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
 
 /* pack.c */
+enum gpu_weight_type gpu_weight_type_of(enum pi_dtype type);
 struct pi_at gpu_pack(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
 struct pi_at gpu_pack_vector(struct pi_device *d, const float *x, size_t n);
 void gpu_unpack(struct pi_device *d, struct pi_at at);

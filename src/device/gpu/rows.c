@@ -1,6 +1,6 @@
 /*
  * rows.c - bodies of rows, the experts' order and the delta net. device.h's structs become
- * args.h's. Embeddings are read on the host, where the model's own packing is, and go up.
+ * args.h's. The host copies the rows of embeddings from the model's file.
  */
 #include "device/gpu/host.h"
 #include "tensor/dtype.h"
@@ -32,38 +32,35 @@ static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
     return to->freq;
 }
 
-static void embed_row(const struct pi_embed_rows *a, int32_t token, float *out)
-{
-    const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)a->embd.type);
-    if (pi_at_some(a->embd.data))
-        pi_matmul_unpack_row(&((const struct gpu_weight *)a->embd.data.at)->host, token, out);
-    else
-        traits->decode(a->file + (size_t)token * pi_dtype_row_bytes(traits, a->embd.n_col), out,
-                       a->embd.n_col);
-}
-
+/* Rows of the file go up as a list. */
 static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n_row)
 {
-    size_t n = (size_t)a->embd.n_col, size = (size_t)n_row * n * sizeof(float);
-    if (!gpu_host_room(d, (void **)&d->list, size + (size_t)n_row * sizeof(int32_t)))
-        return;
-    float *x = (float *)(void *)d->list;
-    int32_t *token = (int32_t *)(void *)(d->list + size);
-    d->driver->get(d->driver, token, a->token.at, (size_t)n_row * sizeof(*token));
-    for (int64_t t = 0; t < n_row; t++) {
-        embed_row(a, token[t], x + (size_t)t * n);
-        for (size_t i = 0; a->scale != 1.0f && i < n; i++)
-            x[(size_t)t * n + i] *= a->scale;
-    }
-    d->driver->put(d->driver, a->x.at, x, size);
+    const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)a->embd.type);
+    size_t row = pi_dtype_row_bytes(traits, a->embd.n_col);
+    void *list;
+    struct gpu_embed_args args = {.pos = a->pos.at,
+                                  .x = a->x.at,
+                                  .type = a->embd.type == PI_DTYPE_BF16
+                                              ? GPU_ROW_BF16
+                                              : (int32_t)gpu_weight_type_of(a->embd.type),
+                                  .block_len = traits->block_len,
+                                  .block_bytes = traits->block_bytes,
+                                  .row_bytes = (int32_t)row,
+                                  .n = a->embd.n_col,
+                                  .scale = a->scale};
     for (int i = 0; i < 2 && a->rope[i] != NULL; i++) {
-        const struct gpu_rope_args args = {.pos = a->pos.at,
-                                           .freq = freq_of(d, a->rope[i]),
-                                           .cs = a->cs[i].at,
-                                           .n_pair = a->rope[i]->n_pair,
-                                           .magnitude = a->rope[i]->magnitude};
-        gpu_run(d, GPU_KERNEL_rope_fill, n_row, 1, 1, 0, &args);
+        args.freq[i] = freq_of(d, a->rope[i]);
+        args.cs[i] = a->cs[i].at;
+        args.n_pair[i] = args.freq[i] != 0 ? a->rope[i]->n_pair : 0;
+        args.magnitude[i] = a->rope[i]->magnitude;
     }
+    args.rows = gpu_list(d, (size_t)n_row * row, &list);
+    if (args.rows == 0)
+        return;
+    for (int64_t t = 0; t < n_row; t++)
+        memcpy((uint8_t *)list + (size_t)t * row, a->file + (size_t)a->tokens[t] * row, row);
+    gpu_send(d, args.rows, (size_t)n_row * row);
+    gpu_run(d, GPU_KERNEL_embed, n_row, 1, 1, 0, &args);
 }
 
 static void between(struct gpu_device *d, const struct pi_between_rows *a, int64_t n_row)

@@ -169,19 +169,6 @@ DEV float temperature(float scale, int len, int pos)
 
 /* ---- the stream ---- */
 
-/* Grid: rows. Phases are taken in f64, so that positions far out keep their angle. */
-KERNEL(128, 4) rope_fill(const gpu_rope_args a)
-{
-    const int t = (int)blockIdx.x;
-    const double pos = AT(const int32_t, a.pos)[t];
-    for (int i = TID; i < a.n_pair; i += 128) {
-        double phase = pos * AT(const double, a.freq)[i];
-        float *cs = AT(float, a.cs) + ((size_t)t * a.n_pair + i) * 2;
-        cs[0] = (float)(a.magnitude * cos(phase));
-        cs[1] = (float)(a.magnitude * sin(phase));
-    }
-}
-
 KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
 {
     SHARED(smem);
