@@ -116,8 +116,9 @@ enum pi_rows_body {
 /* A token's embedding, and the cosines and sines of its position. */
 struct pi_embed_rows {
     struct pi_weight embd;
-    const uint8_t *file;           /* rows of embd in host memory, where it has no data */
+    const uint8_t *file;           /* rows of embd in host memory, as in files */
     struct pi_at token, pos;       /* int32_t [n_row] */
+    const int32_t *tokens;         /* the same as token, of the host */
     float scale;                   /* of embeddings */
     const struct pi_rope *rope[2]; /* of the host; the second may be NULL */
     struct pi_at x;                /* [n_row][embd.n_col] */

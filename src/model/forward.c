@@ -58,6 +58,7 @@ static void embed(struct pi_pass *pass)
         .embd = pass->placed->embd,
         .file = m->embd_rows,
         .token = pass->ids.token,
+        .tokens = pass->ids.token_of,
         .pos = pass->ids.pos,
         .scale = m->hp.embd_scale,
         .rope = {&m->rope, m->rope_local.n_pair > 0 ? &m->rope_local : NULL},

@@ -96,17 +96,13 @@ static void random_blocks(uint64_t *rng, const struct pi_dtype_traits *t, uint8_
     }
 }
 
-/* A matrix of random weights, packed as the host has it. data: the caller frees. */
-static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t *rng)
+/* N_ROW rows of random weights as files have them; the caller frees. */
+static uint8_t *make_file_rows(enum pi_dtype type, int32_t n_col, uint64_t *rng)
 {
     const struct pi_dtype_traits *t = pi_dtype_find((uint32_t)type);
     size_t row = pi_dtype_row_bytes(t, n_col);
     uint8_t *rows = pi_mem_alloc(PI_MEM_OTHER, N_ROW * row);
     float x[MOST_COL];
-    struct pi_matrix w = {
-        type, N_ROW, n_col, (N_ROW + PI_GROUP - 1) / PI_GROUP, pi_matmul_group_bytes(type, n_col),
-        NULL};
-    w.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)w.n_group * w.group_bytes);
     for (int32_t r = 0; r < N_ROW; r++) {
         for (int32_t c = 0; c < n_col; c++)
             x[c] = 0.05f * rng_float(rng);
@@ -115,6 +111,18 @@ static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t 
         else
             random_blocks(rng, t, rows + (size_t)r * row, row);
     }
+    return rows;
+}
+
+/* A matrix of random weights, packed as the host has it. data: the caller frees. */
+static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t *rng)
+{
+    size_t row = pi_dtype_row_bytes(pi_dtype_find((uint32_t)type), n_col);
+    uint8_t *rows = make_file_rows(type, n_col, rng);
+    struct pi_matrix w = {
+        type, N_ROW, n_col, (N_ROW + PI_GROUP - 1) / PI_GROUP, pi_matmul_group_bytes(type, n_col),
+        NULL};
+    w.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)w.n_group * w.group_bytes);
     for (int32_t g = 0; g < w.n_group; g++)
         pi_matmul_pack_group(type, n_col, rows + (size_t)g * PI_GROUP * row,
                              (int32_t)pi_min(PI_GROUP, N_ROW - g * PI_GROUP),
@@ -202,6 +210,97 @@ TEST(products_of_odd_matrices)
                                  PI_DTYPE_MXFP4};
     for (size_t i = 0; i < PI_LEN(odd); i++)
         check_type(odd[i], 288);
+}
+
+/* Three matrices of two types, at once and one by one, of rows that change in between. */
+static void check_together(int32_t n_tok)
+{
+    static float x[MOST_TOK * MOST_COL], all[3][MOST_TOK * N_ROW], one[MOST_TOK * N_ROW];
+    static float before[MOST_TOK * N_ROW];
+    const enum pi_dtype type[] = {PI_DTYPE_Q4_K, PI_DTYPE_Q6_K, PI_DTYPE_Q4_K};
+    struct pi_device *d = gpu();
+    uint64_t rng = 5;
+    struct pi_matrix w[3];
+    struct pi_weight packed[3];
+    const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
+    struct pi_stream *s = d->open(d, &shape);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(x)),
+                 y = d->alloc(d, PI_MEM_OTHER, sizeof(all));
+    struct pi_product p = {.x = at, .n_tok = n_tok, .n = 3};
+    for (int i = 0; i < 3; i++) {
+        w[i] = make_matrix(type[i], MOST_COL, &rng);
+        packed[i] =
+            (struct pi_weight){w[i].type,        w[i].n_row,           w[i].n_col, w[i].n_group,
+                               w[i].group_bytes, d->pack(d, &w[i], 1), true};
+        p.w[i] = &packed[i];
+        p.out[i] = pi_at_item(y, (size_t)(i * MOST_TOK * N_ROW));
+    }
+    make_rows(&rng, MOST_COL, x);
+    for (int round = 0; round < 2; round++) {
+        d->upload(s, x, sizeof(x), at);
+        d->product(s, &p);
+        d->download(s, y, sizeof(all), all);
+        for (int i = 0; i < 3; i++) {
+            multiply(s, &packed[i], at, 0, n_tok, y, one);
+            assert_memory_equal(one, all[i], (size_t)(n_tok * N_ROW) * sizeof(float));
+        }
+        for (int32_t i = 0; round == 1 && i < n_tok * N_ROW; i++)
+            assert_true(all[0][i] == -before[i]);
+        memcpy(before, all[0], sizeof(before));
+        for (size_t i = 0; i < PI_LEN(x); i++)
+            x[i] = -x[i];
+    }
+    for (int i = 0; i < 3; i++) {
+        d->unpack(d, packed[i].data);
+        pi_mem_free(w[i].data);
+    }
+    d->free(d, at);
+    d->free(d, y);
+    d->close(s);
+}
+
+TEST(matrices_of_one_input_have_the_same_bits_together)
+{
+    check_together(3);
+    check_together(33);
+    check_together(MOST_TOK);
+}
+
+/* Rows of a file become the processor's floats. */
+TEST(embeddings_of_every_type_have_the_processors_bits)
+{
+    const int32_t token[] = {3, 0, N_ROW - 1}, pos[] = {0, 1, 2};
+    const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
+    struct pi_device *d = gpu();
+    struct pi_stream *s = d->open(d, &shape);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(pos));
+    struct pi_at x = d->alloc(d, PI_MEM_OTHER, PI_LEN(token) * MOST_COL * sizeof(float));
+    uint64_t rng = 11;
+    d->upload(s, pos, sizeof(pos), at);
+    for (size_t i = 0; i < PI_LEN(types); i++) {
+        const struct pi_dtype_traits *t = pi_dtype_find((uint32_t)types[i]);
+        uint8_t *rows = make_file_rows(types[i], MOST_COL, &rng);
+        float want[MOST_COL], got[PI_LEN(token)][MOST_COL];
+        const struct pi_embed_rows embed = {.embd = {.type = types[i], .n_col = MOST_COL},
+                                            .file = rows,
+                                            .pos = at,
+                                            .tokens = token,
+                                            .scale = 3,
+                                            .x = x};
+        d->rows(s, PI_ROWS_EMBED, &embed, PI_LEN(token), 1);
+        d->download(s, x, sizeof(got), got);
+        for (size_t r = 0; r < PI_LEN(token); r++) {
+            t->decode(rows + (size_t)token[r] * pi_dtype_row_bytes(t, MOST_COL), want, MOST_COL);
+            for (int32_t c = 0; c < MOST_COL; c++)
+                if (got[r][c] != want[c] * 3)
+                    fail_msg("%s, row %d, column %d: %g, not %g", t->name, token[r], c,
+                             (double)got[r][c], (double)want[c] * 3);
+        }
+        pi_mem_free(rows);
+    }
+    d->free(d, at);
+    d->free(d, x);
+    d->close(s);
 }
 
 /* ---- attention ---- */

@@ -3,6 +3,7 @@
  * GRID_WAIT where it does not call that itself.
  */
 #include "device/gpu/attend.cuh"
+#include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/matmul_wgmma.cuh"

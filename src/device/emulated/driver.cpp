@@ -10,18 +10,20 @@
 #include <unistd.h>
 
 #include "device/gpu/attend.cuh"
+#include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/store.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */
-#define MUL_WGMMA(type)                                                                            \
-    static void mul_wgmma_##type(const gpu_mul_args)                                               \
+#define MUL_WGMMA(name, type)                                                                      \
+    static void mul_wgmma_##name##_##type(const gpu_mul_args)                                      \
     {                                                                                              \
         EMU_FAIL("wgmma is not there");                                                            \
     }
-GPU_WEIGHTS(MUL_WGMMA)
+#define MUL_WGMMA_ALL(type) MUL_WGMMA(128, type) MUL_WGMMA(64, type) MUL_WGMMA(split, type)
+GPU_WEIGHTS(MUL_WGMMA_ALL)
 
 struct entry {
     void (*run)(void *args);

@@ -485,6 +485,14 @@ static void emu_arrive(int left)
     f->n_copy = n;
 }
 #define CP_WAIT(n) emu_arrive(n)
+/* The bytes must be there. */
+static inline void prefetch(const void *p, int n)
+{
+    if ((uintptr_t)p % 16 != 0 || n % 16 != 0)
+        EMU_FAIL("bytes that a kernel asks for are not aligned");
+    (void)*(const volatile uint8_t *)p;
+    (void)((const volatile uint8_t *)p)[n - 1];
+}
 static inline uint4 ld_stream(const void *p)
 {
     return *(const uint4 *)p;

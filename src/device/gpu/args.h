@@ -13,8 +13,9 @@ typedef uint64_t gpu_at;
    a kernel of its own. */
 #define GPU_WEIGHTS(X)                                                                             \
     X(Q4_K)                                                                                        \
-    X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL)       \
-        X(IQ4_XS) X(MXFP4)
+    X(Q6_K)                                                                                        \
+    X(Q8_0)                                                                                        \
+    X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
@@ -28,30 +29,34 @@ enum gpu_weight_type {
    Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS.
    GPU_K_WAITS: the kernel calls GRID_WAIT itself (gpu.h), all others begin with it. */
 #define GPU_K_WAITS(...) GPU_K(__VA_ARGS__)
-#define GPU_KERNEL_FEW_1(type) GPU_K(mul_few_1_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_FEW_2(type) GPU_K(mul_few_2_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_FEW_1(type) GPU_K_WAITS(mul_few_1_##type, 256, 2, gpu_mul_args)
+#define GPU_KERNEL_FEW_2(type) GPU_K_WAITS(mul_few_2_##type, 256, 2, gpu_mul_args)
 #define GPU_KERNEL_MANY_64(type) GPU_K(mul_many_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_SPLIT_64(type) GPU_K(mul_split_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_MANY_128(type) GPU_K(mul_many_128_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_WGMMA(type) GPU_K(mul_wgmma_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_128(type) GPU_K_WAITS(mul_wgmma_128_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_64(type) GPU_K_WAITS(mul_wgmma_64_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_SPLIT(type) GPU_K_WAITS(mul_wgmma_split_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNELS                                                                                \
     GPU_WEIGHTS(GPU_KERNEL_FEW_1)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_FEW_2)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_MANY_64)                                                                \
     GPU_WEIGHTS(GPU_KERNEL_SPLIT_64)                                                               \
     GPU_WEIGHTS(GPU_KERNEL_MANY_128)                                                               \
-    GPU_WEIGHTS(GPU_KERNEL_WGMMA)                                                                  \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_128)                                                              \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_64)                                                               \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_SPLIT)                                                            \
     GPU_K(mul_float, 256, 4, gpu_mul_args)                                                         \
-    GPU_K(join_stretches, 256, 4, gpu_join_args)                                                   \
+    GPU_K(join_stretches, 256, 4, gpu_mul_args)                                                    \
     GPU_K(pack_rows, 256, 2, gpu_pack_args)                                                        \
     GPU_K(fill, 256, 4, gpu_fill_args)                                                             \
-    GPU_K(rope_fill, 128, 4, gpu_rope_args)                                                        \
-    GPU_K(between, 256, 2, gpu_between_args)                                                       \
+    GPU_K(embed, 256, 2, gpu_embed_args)                                                           \
+    GPU_K(between, 512, 1, gpu_between_args)                                                       \
     GPU_K(cap, 256, 4, gpu_cap_args)                                                               \
     GPU_K(qkv, 128, 4, gpu_qkv_args)                                                               \
     GPU_K(centre, 256, 4, gpu_centre_args)                                                         \
-    GPU_K(out_gate, 256, 4, gpu_out_args)                                                          \
-    GPU_K(gate, 256, 4, gpu_gate_args)                                                             \
+    GPU_K(out_gate, 512, 1, gpu_out_args)                                                          \
+    GPU_K(gate, 512, 1, gpu_gate_args)                                                             \
     GPU_K(moe_choose, 128, 4, gpu_moe_args)                                                        \
     GPU_K(moe_sort, 1024, 1, gpu_moe_args)                                                         \
     GPU_K(moe_gather, 256, 4, gpu_moe_args)                                                        \
@@ -92,30 +97,31 @@ struct gpu_fill_args {
 /* ---- products ---- */
 
 /*
- * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of a matrix. A matrix may
- * have slabs that lie one behind the other. blockIdx.z counts them. A slab's tokens begin x_first
- * tokens after the first one of the slab before, its output out_step floats after. With experts
- * slab z is expert busy[z], z < *n_busy, of rows first[e] .. first[e + 1], whose activations begin
- * at token padded[e].
+ * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of up to three matrices of
+ * one type and one input. A matrix may have slabs that lie one behind the other. blockIdx.z counts
+ * them. A slab's tokens begin x_first tokens after the first one of the slab before, its output
+ * out_step floats after. With experts slab z is expert busy[z], z < *n_busy, of rows first[e] ..
+ * first[e + 1], whose activations begin at token padded[e].
  */
-struct gpu_mul_args {
-    gpu_at w;       /* packed (matmul.cuh), of F32 [n_row][n_col] */
-    gpu_at x;       /* f16 in matrices of 8 tokens x 8 columns; of F32 f32 [n_tok][n_col] */
-    gpu_at x_scale; /* f32 [token]; none: of F32 */
+enum { GPU_MATRICES = 3, GPU_WGMMA_STAGES = 6 /* 64 columns of activations, of mul_wgmma */ };
+struct gpu_matrix {
+    gpu_at w; /* packed (matmul.cuh), of F32 [n_row][n_col] */
     gpu_at out;
-    gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
     uint64_t slab_bytes, out_stride, out_step;
-    int32_t n_row, n_block, n_tok, x_first;
-    int32_t n_col; /* of F32 */
+    int32_t n_row;
+    int32_t tile0; /* blockIdx.x of its first rows; past the grid's end: there is no such matrix */
+    int32_t row0;  /* number of its first row among all matrices' */
     float scale;
 };
-
-/* Adds the stretches that mul_split_64 wrote, [n_block][n_tok][n_row]. */
-struct gpu_join_args {
-    gpu_at part, x_scale, out;
-    uint64_t out_stride;
-    int32_t n_row, n_block, n_tok;
-    float scale;
+struct gpu_mul_args {
+    struct gpu_matrix m[GPU_MATRICES];
+    gpu_at x;       /* f16 in matrices of 8 tokens x 8 columns; of F32 f32 [n_tok][n_col] */
+    gpu_at x_scale; /* f32 [token]; none: of F32 */
+    gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
+    gpu_at part; /* f32 [n_block][n_tok][n_all] stretches, where columns are split */
+    int32_t n_block, n_tok, x_first;
+    int32_t n_col; /* of F32 */
+    int32_t n_all; /* rows of all matrices */
 };
 
 /* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
@@ -130,15 +136,28 @@ struct gpu_pack_args {
 
 /* ---- rows ---- */
 
-struct gpu_rope_args {
-    gpu_at pos, freq, cs; /* int32 [n_row], f64 [n_pair], [n_row][n_pair][2] */
-    int32_t n_pair;
-    float magnitude;
+/* Embeddings, and the cosines and sines of up to two rotations. */
+enum { GPU_ROW_BF16 = GPU_WEIGHT_F32 + 1 };
+struct gpu_embed_args {
+    gpu_at rows;           /* as a file has them, [n_row][row_bytes] */
+    gpu_at pos, x;         /* int32 [n_row]; f32 [n_row][n] */
+    gpu_at freq[2], cs[2]; /* f64 [n_pair]; f32 [n_row][n_pair][2] */
+    int32_t n_pair[2];
+    float magnitude[2];
+    int32_t type, block_len, block_bytes, row_bytes, n;
+    float scale; /* of embeddings */
+};
+
+/* Where a kernel leaves a row's packed form; out none: nowhere. */
+struct gpu_packed {
+    gpu_at out, x_scale; /* as gpu_pack_args has them */
+    int32_t n_block, unused;
 };
 
 /* x += post_norm(h + bias), then out = norm(x) or, with an index, norm(x[index]). */
 struct gpu_between_args {
     gpu_at x, h, bias, post_norm, norm, index, out;
+    struct gpu_packed packed; /* of out */
     int32_t leave, n;
     float eps;
 };
@@ -163,12 +182,14 @@ struct gpu_centre_args {
 
 struct gpu_out_args {
     gpu_at x, q_gate;
+    struct gpu_packed packed; /* of x */
     int32_t n, n_head, dim;
 };
 
 struct gpu_gate_args {
     gpu_at gate, up;
-    int32_t fn, n; /* enum pi_gate_act */
+    struct gpu_packed packed; /* of gate */
+    int32_t fn, n;            /* enum pi_gate_act */
 };
 
 /* Of all kernels of a mixture of experts: device.h's structs of the bodies. */

@@ -11,9 +11,15 @@
 
 /* ---- one at a time ---- */
 
-void gpu_enter(struct gpu_device *d)
+void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
+}
+
+void gpu_enter(struct gpu_device *d)
+{
+    gpu_enter_product(d);
+    d->packed.x = 0;
 }
 
 void gpu_leave(struct gpu_device *d)

@@ -55,9 +55,14 @@ struct gpu_weight {
     enum gpu_weight_type type;
     gpu_at at;
     size_t size, slab_bytes;
-    int32_t n_block;       /* of 256 columns */
-    float scale;           /* what products are multiplied by */
-    struct pi_matrix host; /* the host's packing, which embeddings are read from */
+    int32_t n_block; /* of 256 columns */
+    float scale;     /* what products are multiplied by */
+};
+
+/* Rows whose packed form is up to date in GPU_ROOM_X; x 0: there are none. */
+struct gpu_packed_rows {
+    gpu_at x;
+    int32_t n_tok, n_col;
 };
 
 /* A copy of rope's frequencies. */
@@ -92,6 +97,7 @@ struct gpu_device {
     struct gpu_weight **weight; /* [n_weight] */
     size_t n_weight, cap_weight;
     struct gpu_block room[GPU_N_ROOM];
+    struct gpu_packed_rows packed;
     struct gpu_rope rope[GPU_N_ROPE];
     int32_t next_rope;
     gpu_at padded;          /* int32 [PI_MOE_MAX_EXPERT + 1] */
@@ -127,6 +133,9 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 
 /* device.c */
 void gpu_enter(struct gpu_device *d);
+/* Likewise, for an operation that itself tells whether packed rows stay up to date (product.c). All
+   others make them out of date. */
+void gpu_enter_product(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
 /* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
@@ -149,12 +158,16 @@ void gpu_fold_clipped(struct gpu_device *d);
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
 
 /* pack.c */
+enum gpu_weight_type gpu_weight_type_of(enum pi_dtype type);
 struct pi_at gpu_pack(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
 struct pi_at gpu_pack_vector(struct pi_device *d, const float *x, size_t n);
 void gpu_unpack(struct pi_device *d, struct pi_at at);
 void gpu_weight_free(struct gpu_device *d, struct gpu_weight *w);
 
 /* product.c */
+/* Where a kernel that writes rows x leaves their packed form, so that a product that comes next finds
+   it. The kernel writes the rows of all tokens, in the operation that asks. */
+struct gpu_packed gpu_packs(struct gpu_device *d, gpu_at x, int64_t n_tok, int32_t n_col);
 void gpu_product(struct pi_stream *s, const struct pi_product *p);
 void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p);
 void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p);
