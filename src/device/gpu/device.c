@@ -404,6 +404,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->block);
     pi_mem_free(d->list);
     pi_mem_free(d->scratch);
+    gpu_attend_free(d->attend);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);
     pi_mem_free(d);
