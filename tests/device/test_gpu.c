@@ -206,7 +206,7 @@ TEST(products_of_odd_matrices)
 
 /* ---- attention ---- */
 
-enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 128, N_GROUP = 3, ATTEND_TOK = 11 };
+enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 128, N_GROUP = 3, ATTEND_TOK = 45 };
 
 /* A lane with entries of a type, on a device. */
 struct rig {
@@ -378,7 +378,8 @@ TEST(attention_over_every_storage_type)
         check_attention((enum kv_type)t, (enum kv_type)((t * 3 + 1) % KV_N_TYPE), 64, 0, NULL);
 }
 
-/* The types and sizes of attend_few.cuh. A list of all entries goes through the general kernel. */
+/* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list of
+   all entries goes through the general kernel. */
 TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
 {
     const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};

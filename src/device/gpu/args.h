@@ -73,6 +73,11 @@ enum gpu_weight_type {
     GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
     GPU_K(attend_few_128_bits, 32, 12, gpu_attend_args)                                            \
     GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
+    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                              \
+    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                             \
+    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                            \
+    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                           \
+    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                           \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
@@ -273,7 +278,7 @@ struct gpu_attend_job {
     int32_t first, end, n_low, high;
     int32_t chunk0, n_chunk; /* the number of the first chunk */
     int32_t per;             /* pages that count as one where chunks begin */
-    int32_t unused;
+    int32_t ordered;         /* positions ascend */
 };
 enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
 /* References on their way to a lane's list. */

@@ -61,13 +61,16 @@ struct patch {
     int32_t n;
 };
 
+/* The kernels that a call takes: those of any form, or of frequent forms for few rows or many. */
+enum way { WAY_ANY, WAY_FEW, WAY_MANY };
+
 struct plan {
     const struct kv_attend_job *job;
     struct gpu_attend_list guests, own;
     int32_t first, end, n_low, high; /* struct gpu_attend_job */
     int32_t delta0, n_variant, n_chunk;
     size_t bytes; /* of the list, at most */
-    bool few;
+    enum way way;
 };
 
 struct gpu_attend {
@@ -420,9 +423,16 @@ static int32_t row_tiles(const struct kv_attend_job *job)
     return (job->n_tok * job->n_group + ROWS - 1) / ROWS;
 }
 
+static int32_t many_tiles(const struct kv_attend_job *job)
+{
+    return (job->n_tok * job->n_group + TILE_ROWS - 1) / TILE_ROWS;
+}
+
 /* Rows of sums of a call. */
 static size_t count_sums(const struct plan *p)
 {
+    if (p->way == WAY_MANY)
+        return (size_t)many_tiles(p->job) * TILE_ROWS;
     int64_t n_row = (int64_t)p->job->n_tok * p->job->n_group;
     return (size_t)(row_tiles(p->job) * pi_min(n_row, ROWS)) * (size_t)p->n_chunk;
 }
@@ -475,7 +485,7 @@ static bool make_plan(struct gpu_device *d, const struct kv_attend_job *job, siz
                          ? list_chunks(p, NULL, &most)
                          : chunk_of((p->end - 1) / per) - chunk_of(p->first / per) + 1;
     p->bytes = list_bytes(p);
-    p->few = job->slots == NULL && p->n_variant == 1 && most <= 32;
+    p->way = job->slots == NULL && p->n_variant == 1 && most <= 32 ? WAY_FEW : WAY_ANY;
     return true;
 }
 
@@ -552,6 +562,7 @@ static void take_variants(struct launch *l, const struct plan *p, struct gpu_att
 static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
+    const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head);
     gpu_at at;
     int32_t most = 0;
     *to = (struct gpu_attend_job){.q = job->q_at.at,
@@ -572,7 +583,8 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
                                   .n_low = p->n_low,
                                   .high = p->high,
                                   .n_chunk = p->n_chunk,
-                                  .per = pages_per(job)};
+                                  .per = pages_per(job),
+                                  .ordered = !own->unordered};
     to->chunk0 = chunk_of(p->first / to->per);
     if (job->sink != NULL)
         memcpy(take(l, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
@@ -586,7 +598,7 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
                    entries);
         to->own.last_n =
             ((struct gpu_attend_ref *)(void *)(l->host + (to->own.refs - l->at)))[p->own.n - 1].n;
-    } else if (kv_lane_at(job->seq, job->layer, job->head)->window > 0) {
+    } else if (own->window > 0) {
         list_chunks(p, take(l, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks), &most);
     }
     int32_t n_q = p->n_variant * up16(job->n_tok * job->n_group);
@@ -691,17 +703,47 @@ static size_t sum_bytes(const struct gpu_attend_args *a)
     return (size_t)up16(a->dim_v) * sizeof(float);
 }
 
-static void run_parts(struct launch *l, const struct kv_attend_job *job, bool few, int32_t tiles)
+/* A kernel of attend_many.cuh for a class that has one of attend_few.cuh. */
+static enum gpu_kernel many_kernel(const struct gpu_device *d, enum gpu_kernel few, int64_t blocks)
+{
+    if (few == GPU_KERNEL_attend_few_64_f16)
+        return GPU_KERNEL_attend_many_64_f16;
+    if (blocks < 2 * d->driver->n_processor) /* 16 rows a warp */
+        return GPU_KERNEL_attend_many_128_small;
+    return few == GPU_KERNEL_attend_few_128_f16    ? GPU_KERNEL_attend_many_128_f16
+           : few == GPU_KERNEL_attend_few_128_q8_0 ? GPU_KERNEL_attend_many_128_q8_0
+                                                   : GPU_KERNEL_attend_many_128_mixed;
+}
+
+static size_t many_smem(const struct kv_class *kind)
+{
+    size_t k = TILE * kv_part_bytes(&kind->k), v = TILE * kv_part_bytes(&kind->v),
+           tile = (size_t)TILE * (size_t)kind->k.dim * 2;
+    size_t pages = 2 * (k + v) + (kind->type_k != KV_TYPE_F16 ? tile : 0) +
+                   (kind->type_v != KV_TYPE_F16 ? tile : 0);
+    return 2 * tile + pages;
+}
+
+static void run_parts(struct launch *l, const struct plan *plan)
 {
     struct gpu_attend_args *a = &l->args;
-    enum gpu_kernel kernel = few ? few_kernel(a, &job->seq->cache->g) : GPU_N_KERNEL;
+    const struct kv_attend_job *job = plan->job;
     const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
-    size_t smem = kernel != GPU_N_KERNEL ? few_smem(kind, kernel) : tile_smem(a);
-    if (kernel == GPU_N_KERNEL)
-        kernel = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
-                 : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
-                                   : GPU_KERNEL_attend_part_16;
-    gpu_run(l->d, kernel, l->most_chunks, l->n, tiles, smem, a);
+    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g), any;
+    int32_t tiles = (l->most_rows + ROWS - 1) / ROWS;
+    any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
+          : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
+                            : GPU_KERNEL_attend_part_16;
+    if (plan->way == WAY_ANY)
+        gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
+    else if (plan->way == WAY_FEW)
+        gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(kind, few), a);
+    else
+        gpu_run(l->d, many_kernel(l->d, few, (int64_t)l->n * many_tiles(job)), many_tiles(job),
+                l->n, 1, many_smem(kind), a);
+    if (plan->way != WAY_MANY)
+        gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
+                (size_t)up16(a->dim_v) * sizeof(float), a);
 }
 
 static void run_launch(struct launch *l, const struct plan *plan, struct gpu_attend_job *jobs)
@@ -722,9 +764,7 @@ static void run_launch(struct launch *l, const struct plan *plan, struct gpu_att
     gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)d->attend->n_patch, 1, 1, 0, a);
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
             (size_t)up16(a->dim_k) * sizeof(float) + 64, a);
-    run_parts(l, plan->job, plan->few, (l->most_rows + ROWS - 1) / ROWS);
-    gpu_run(d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
-            (size_t)up16(a->dim_v) * sizeof(float), a);
+    run_parts(l, plan);
     d->attend->n_patch = 0;
 }
 
@@ -732,6 +772,17 @@ static void run_launch(struct launch *l, const struct plan *plan, struct gpu_att
 static size_t want_of(const struct kv_seq *seq, const struct kv_attend_job *job)
 {
     return seq != NULL ? (size_t)kv_lane_at(seq, job->layer, job->head)->n_live * 2 + 64 : 0;
+}
+
+/* n calls wait. Blocks of 128 rows should be at least half as many as there are processors. */
+static void choose_way(const struct gpu_device *d, const struct gpu_attend_args *a, struct plan *p,
+                       int32_t n)
+{
+    if (few_kernel(a, &p->job->seq->cache->g) == GPU_N_KERNEL)
+        p->way = WAY_ANY;
+    if (p->way == WAY_FEW && p->job->n_tok * p->job->n_group > TILE_ROWS / 2 &&
+        2 * (int64_t)n * many_tiles(p->job) >= d->driver->n_processor)
+        p->way = WAY_MANY;
 }
 
 /* Plans of the first calls that may share a launch; their number, 0 where memory is out. */
@@ -754,8 +805,10 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             n_sum = 0;
             continue;
         }
+        choose_way(d, a, p, n);
         n_sum += count_sums(p);
-        if (i > 0 && (p->few != s->plan[0].few || n_sum * sum_bytes(a) > PART_BYTES))
+        if (i > 0 && (p->way != s->plan[0].way || n_sum * sum_bytes(a) > PART_BYTES ||
+                      (p->way == WAY_MANY && many_tiles(p->job) != many_tiles(jobs))))
             break;
     }
     return i;
