@@ -5,6 +5,8 @@
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
+#include "device/gpu/attend_few.cuh"
+#include "device/gpu/attend_many.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/matmul_wgmma.cuh"
 #include "device/gpu/rows.cuh"

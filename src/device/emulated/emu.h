@@ -68,7 +68,7 @@ struct dim3 {
 
 /* ---- fibers ---- */
 
-enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 96 };
+enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 256 };
 struct emu_copy {
     void *to;
     const void *from;
@@ -324,6 +324,10 @@ static inline uint32_t h2_add(uint32_t a, uint32_t b)
 static inline uint32_t h2_mul(uint32_t a, uint32_t b)
 {
     return h2(h_lo(a) * h_lo(b), h_hi(a) * h_hi(b));
+}
+static inline uint32_t h2_min(uint32_t a, uint32_t b)
+{
+    return h2(fminf(h_lo(a), h_lo(b)), fminf(h_hi(a), h_hi(b)));
 }
 /* The product of two f16 is exact in f32, the sum of it and a f16 in f64. */
 static inline uint32_t emu_hfma(float a, float b, float c)

@@ -73,7 +73,18 @@ enum gpu_weight_type {
     GPU_K(latent_gather, 128, 4, gpu_latent_args)                                                  \
     GPU_K(append, 128, 4, gpu_append_args)                                                         \
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
+    GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
     GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
+    GPU_K(attend_few_64_f16, 32, 4, gpu_attend_args)                                               \
+    GPU_K(attend_few_128_f16, 32, 4, gpu_attend_args)                                              \
+    GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
+    GPU_K(attend_few_128_bits, 32, 12, gpu_attend_args)                                            \
+    GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
+    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                              \
+    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                             \
+    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                            \
+    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                           \
+    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                           \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
@@ -267,41 +278,52 @@ struct gpu_move_args {
     struct gpu_move_plane plane[GPU_MOVE_PLANES];
 };
 
-/* Entries of a page, or of several that are gathered, as queries of one variant see them. */
-struct gpu_attend_page {
-    gpu_at page;   /* first byte; gathered: entries of struct gpu_attend_entry */
-    gpu_at pos;    /* int32 [n] as written; none: every row sees every entry */
-    int32_t n;     /* entries; negative: -n are gathered */
-    int32_t delta; /* they are read as written that many positions later */
-    int32_t variant;
-    float log_count; /* ln of how often they count */
+/* A page of a lane: entries as written that are read `delta` positions later. */
+struct gpu_attend_ref {
+    int32_t page, n, delta;
+    float log_count; /* ln of how often an entry counts */
+};
+struct gpu_attend_list {
+    gpu_at refs;
+    int32_t n, last_n; /* last_n: entries of the last page */
 };
 struct gpu_attend_entry {
     gpu_at page;
-    int32_t slot, unused;
+    int32_t slot, pos;
 };
-/* A call of attention. */
+/* A call of attention. Its pages are the guests' and its own. Pages [first, end) are read, which hold
+   what some row sees. Of these the first n_low and those from `high` on have positions. */
 struct gpu_attend_job {
-    gpu_at q, out; /* query (t, g) at q + t * q_stride + g * dim_k, likewise out */
-    gpu_at packed; /* f16 [n_variant][n_row up to 16s][dim_k up to 16s] */
-    gpu_at scale;  /* f32 [n_variant][n_row up to 16s] what their products are multiplied by */
-    gpu_at turn;   /* f32 [n_variant][n_pair][2] of rotations of variants from 1 on */
-    gpu_at sink;   /* f32 [n_group] or none */
-    gpu_at pages;
-    uint64_t q_stride, out_stride;
-    int32_t n_tok, n_group, pos0, n_page, n_chunk, n_variant;
-    int32_t part0; /* of its first chunk and 16 rows: [row tile][chunk] */
-    int32_t unused;
+    gpu_at q, out;  /* query (t, g) at q + t * q_stride + g * dim_k, likewise out */
+    gpu_at packed;  /* f16 [n_variant][n_row up to 16s][dim_k up to 16s], in the order of slots */
+    gpu_at scale;   /* f32 [n_variant][n_row up to 16s] what their products are multiplied by */
+    gpu_at turn;    /* f32 [n_variant][n_pair][2] of rotations of variants from 1 on */
+    gpu_at delta;   /* int32 [n_variant] whose variant is which */
+    gpu_at sink;    /* f32 [n_group] or none */
+    gpu_at pos;     /* int32 [page][64] */
+    gpu_at chunks;  /* int32 [n_chunk + 1] pages where chunks begin; none: by chunk_first */
+    gpu_at entries; /* own pages are gathered of these: `page` is the first; none: they are not */
+    struct gpu_attend_list guests, own;
+    uint64_t q_stride, out_stride, part0; /* part0: rows of sums before its own */
+    int32_t n_tok, n_group, pos0, n_variant;
+    int32_t first, end, n_low, high;
+    int32_t chunk0, n_chunk; /* the number of the first chunk */
+    int32_t per;             /* pages that count as one where chunks begin */
+    int32_t ordered;         /* positions ascend */
 };
-struct gpu_attend_work {
-    int32_t job, tile;
-    int32_t first, end; /* pages */
+enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
+/* References on their way to a lane's list. */
+struct gpu_attend_patch {
+    gpu_at to, from;
+    int32_t n, unused;
 };
 struct gpu_attend_args {
-    gpu_at jobs, work;
-    gpu_at o, ml;                     /* f32 [part][16][dim_v up to 16s], [part][16][2] */
+    gpu_at jobs, patches, pool;
+    gpu_at o, ml;                     /* f32 [row of sums][dim_v up to 16s], [row of sums][2] */
+    uint64_t stride;                  /* bytes from one page to the next */
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
+    int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap; /* factor: of q.k */
     struct gpu_part k, v;
 };

@@ -549,6 +549,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->list);
     pi_mem_free(d->ahead.bytes);
     pi_mem_free(d->scratch);
+    gpu_attend_free(d->attend);
     gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);

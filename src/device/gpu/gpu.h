@@ -62,6 +62,12 @@ DEV uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
+DEV uint32_t h2_min(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 /* Bytes of a and b that the nibbles of sel name, each below 8. */
 DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
 {

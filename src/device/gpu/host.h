@@ -31,6 +31,7 @@ enum gpu_room {
     GPU_ROOM_PART,    /* sums of stretches, or of chunks */
     GPU_ROOM_ML,      /* maxima and sums of chunks */
     GPU_ROOM_QUERY,   /* packed queries */
+    GPU_ROOM_REFS,    /* lists of pages, which stay until the room grows */
     GPU_ROOM_HOST,    /* rows of the host's */
     GPU_N_ROOM
 };
@@ -108,6 +109,7 @@ struct gpu_device {
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
+    struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
     struct kv_attend_job job[GPU_JOBS];
 };
 
@@ -229,6 +231,7 @@ void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *b
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
 
 /* attend.c */
+void gpu_attend_free(struct gpu_attend *s);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);

@@ -270,6 +270,8 @@ DEV float float_of(uint32_t half)
     return h_lo(half);
 }
 
+#define Q8_SCALE_MOST 515.5f /* so that codes become numbers of f16 */
+
 /* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Those behind the last are
    0. Wider types are cut to what f16 holds. */
 DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
@@ -292,7 +294,9 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
     }
     if (d >= part.dim)
         return;
-    const float scale = float_of(unit_of(part, PLANE_SCALE, page, page_len, slot, d / part.group));
+    float scale = float_of(unit_of(part, PLANE_SCALE, page, page_len, slot, d / part.group));
+    if (type == STORE_Q8_0)
+        scale = scale < Q8_SCALE_MOST ? scale : Q8_SCALE_MOST;
     uint32_t high = 0, word[4];
     if (type == STORE_TURBO3)
         high = unit_of(part, PLANE_HIGH, page, page_len, slot, d / 16) >> (d % 16);
@@ -307,9 +311,9 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
         if (type == STORE_Q8_0)
             out[i] = scale * (float)(int8_t)code;
         else
-            out[i] = scale * part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)];
-        if (type == STORE_Q8_0)
-            out[i] = within(out[i], 65504.0f);
+            out[i] =
+                scale *
+                float_of(half_of(part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)]));
     }
 }
 
