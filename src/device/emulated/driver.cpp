@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "device/gpu/attend.cuh"
+#include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/store.cuh"

@@ -10,7 +10,7 @@ enum { SUM_SMEM = 64 * sizeof(float), WIDE = 1024 /* floats of a row that a bloc
 /* ---- the stream ---- */
 
 /* A rotation's frequencies on the device; 0: no memory. */
-static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
+gpu_at gpu_freq(struct gpu_device *d, const struct pi_rope *rope)
 {
     size_t size = (size_t)rope->n_pair * sizeof(double);
     for (int i = 0; i < GPU_N_ROPE; i++)
@@ -58,7 +58,7 @@ static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n
     d->driver->put(d->driver, a->x.at, x, size);
     for (int i = 0; i < 2 && a->rope[i] != NULL; i++) {
         const struct gpu_rope_args args = {.pos = a->pos.at,
-                                           .freq = freq_of(d, a->rope[i]),
+                                           .freq = gpu_freq(d, a->rope[i]),
                                            .cs = a->cs[i].at,
                                            .n_pair = a->rope[i]->n_pair,
                                            .magnitude = a->rope[i]->magnitude};
