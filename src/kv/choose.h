@@ -53,8 +53,8 @@ struct kv_choose_all {
 size_t kv_choose_scratch_bytes(int32_t n);
 void kv_choose(const struct kv_choose_job *job, void *scratch);
 void kv_choose_all(const struct kv_choose_all *job);
-/* The last step of it, where n_top and n_equal of the lanes count the scores above the border and
-   at it: n_tie of the n_equal in all are taken, and each lane gets its share. */
+/* The last step of it. n_top and n_equal count each lane's scores above the border and at it; of the
+   n_equal at it n_tie are taken, and each lane gets its share. */
 void kv_choose_share(const struct kv_choose_all *job, int64_t n_tie, int64_t n_equal);
 
 #endif

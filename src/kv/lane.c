@@ -110,6 +110,11 @@ int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_count_breaks(kv_lane_at(seq, layer, head));
 }
 
+struct pi_device *kv_lane_device(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->kind->device;
+}
+
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     return kv_lane_at(seq, layer, head)->len;
@@ -332,8 +337,8 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     return n_copy;
 }
 
-/* Stretches that wait to be moved, those of a page all at once. Where the device takes pages
-   together, those of several wait. */
+/* Stretches that wait to be moved: of a page, or of several where the device takes pages
+   together. */
 struct moves {
     int32_t to; /* table index of the last page */
     int32_t n, n_goal;

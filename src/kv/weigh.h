@@ -18,9 +18,9 @@ enum kv_weigh_kind {
 };
 
 /*
- * A row scores a key by the greatest of its vectors w: the sum of w[d] k[d], and of e[f] times the
- * modulus of pair f. Rows may be standardised over the entries that may go: mean 0, deviation 1.
- * The best row counts. Pairs are those of the rope.
+ * A row scores a key by the greatest of its vectors w. A vector gives the sum of w[d] k[d], and of
+ * e[f] times the modulus of the rope's pair f. Rows may be standardised over the entries that may
+ * go: mean 0, deviation 1. The best row counts.
  */
 struct kv_weigh_waves {
     const float *w; /* [n_row][n_vector][dim_k] */

@@ -55,7 +55,8 @@ struct rig {
 static void rig_open(struct rig *r, struct pi_device *d, const struct kv_geometry *shape, int32_t n,
                      bool adjacent)
 {
-    static float k[MOST * MOST_DIM], v[MOST * MOST_DIM], projection[N_LAYER * N_HEAD * 64 * MOST_DIM];
+    static float k[MOST * MOST_DIM], v[MOST * MOST_DIM],
+        projection[N_LAYER * N_HEAD * 64 * MOST_DIM];
     struct kv_geometry g = *shape;
     uint64_t rng = 3;
     g.device = d;
@@ -124,7 +125,8 @@ static void entry_of(const struct rig *r, int32_t layer, int32_t head, int32_t s
         out[d] = row[d];
     if (!value)
         turn(&r->rope,
-             kv_lane_pos(r->seq, layer, head, slot) - kv_lane_written_pos(r->seq, layer, head, slot),
+             kv_lane_pos(r->seq, layer, head, slot) -
+                 kv_lane_written_pos(r->seq, layer, head, slot),
              out);
 }
 
@@ -136,7 +138,7 @@ static double length(const double *x, int32_t n)
     return sqrt(sum);
 }
 
-/* What row i of the job gives a key. */
+/* Row i's score of a key. */
 static double wave(const struct rig *r, const struct want *w, int32_t i, const double *key)
 {
     const struct kv_weigh_waves *v = &w->job.waves;
@@ -234,8 +236,8 @@ static struct kv_weigh_list list_of(const struct rig *r, struct kv_weigh_job *jo
 
 static void fetch(const struct rig *r, const struct kv_weigh_set *set, float *out)
 {
-    const float *x = r->stream->device->download(r->stream, set->score,
-                                                 (size_t)set->n * sizeof(*out), out);
+    const float *x =
+        r->stream->device->download(r->stream, set->score, (size_t)set->n * sizeof(*out), out);
     if (x != out)
         memcpy(out, x, (size_t)set->n * sizeof(*out));
 }
@@ -317,8 +319,11 @@ static struct kv_geometry shape_of(enum kv_type k, enum kv_type v, int32_t dim, 
 static const struct kv_weigh_job kinds[] = {
     {.kind = KV_WEIGH_WAVES, .waves = {.n_row = 3, .n_vector = 1, .standard = true}},
     {.kind = KV_WEIGH_WAVES, .waves = {.n_row = 2, .n_vector = 3}, .lowest = true},
-    {.kind = KV_WEIGH_WAVES, .waves = {.n_row = 1, .n_vector = 1, .still = true},
-     .mapped = true, .slope = 0.5f, .intercept = -2.0f},
+    {.kind = KV_WEIGH_WAVES,
+     .waves = {.n_row = 1, .n_vector = 1, .still = true},
+     .mapped = true,
+     .slope = 0.5f,
+     .intercept = -2.0f},
     {.kind = KV_WEIGH_KEY, .lowest = true},
     {.kind = KV_WEIGH_ALIKE},
     {.kind = KV_WEIGH_VALUE_L1},
@@ -340,9 +345,8 @@ TEST(scores_of_every_storage_type_are_near)
 {
     for (int32_t t = 0; t < KV_N_TYPE; t++) {
         struct rig r;
-        const struct kv_geometry g =
-            shape_of((enum kv_type)t, (enum kv_type)((t + 3) % KV_N_TYPE), 128, 32,
-                     t % 2 ? KV_INDEX_ROWS : 0);
+        const struct kv_geometry g = shape_of((enum kv_type)t, (enum kv_type)((t + 3) % KV_N_TYPE),
+                                              128, 32, t % 2 ? KV_INDEX_ROWS : 0);
         rig_open(&r, gpu(), &g, 150, false);
         check_scores(&r, &kinds[0], 1, true);
         check_scores(&r, &kinds[4 + t % 3], N_HEAD, true);
@@ -454,8 +458,8 @@ TEST(choices_among_all_lanes_are_the_hosts)
                 score[l][i] = form < 2 ? rng_float(&rng) : (float)rng_below(&rng, 5) - 2.0f;
                 pos[l][i] = 3 * i + l;
             }
-            host[l] = lanes[l] = (struct kv_choose_lane){
-                .score = score[l], .pos = pos[l], .n = LEN - 700 * l};
+            host[l] = lanes[l] =
+                (struct kv_choose_lane){.score = score[l], .pos = pos[l], .n = LEN - 700 * l};
             lanes[l].at = pi_at_item(room, (size_t)(l * LEN));
             lanes[l].score = NULL;
         }
@@ -489,7 +493,7 @@ static size_t export_lanes(const struct rig *r, uint8_t *out)
     return used;
 }
 
-/* The pages of b become those of a. */
+/* Copies all pages from a to b. */
 static void copy_lanes(const struct rig *a, const struct rig *b, uint8_t *room)
 {
     for (int32_t l = 0; l < N_LAYER * N_HEAD; l++) {

@@ -14,8 +14,8 @@ typedef uint64_t gpu_at;
 #define GPU_WEIGHTS(X)                                                                             \
     X(Q4_K)                                                                                        \
     X(Q6_K)                                                                                        \
-    X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS)     \
-        X(MXFP4)
+    X(Q8_0)                                                                                        \
+    X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
@@ -297,9 +297,9 @@ struct gpu_weigh_page {
     gpu_at page, turn;
     int32_t slot, n; /* of its first entry, and how many they are */
 };
-/* A lane. Its vectors are counted: those of row 0 first. Numbers of vectors stand in fours,
-   GPU_WEIGH_LEN floats each: for each pair the weights of its two dimensions and of its modulus,
-   then those of each dimension without a pair, for all four. */
+/* A lane. Its vectors are counted: of row 0 first. They stand in fours of GPU_WEIGH_LEN floats. For
+   each pair these are four weights of each dimension and of the modulus. Then come four weights of
+   each dimension without a pair. */
 struct gpu_weigh_lane {
     gpu_at pages; /* struct gpu_weigh_page */
     gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN] */
@@ -317,7 +317,7 @@ struct gpu_weigh_lane {
 };
 #define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
 enum { GPU_WEIGH_CHUNK = 2048 };
-/* What the lanes of a set scored, as one. */
+/* The scores of a set's lanes, as one. */
 struct gpu_weigh_set {
     gpu_at score; /* f32 [end], of which [begin, end) count */
     int32_t begin, end;
@@ -368,7 +368,7 @@ struct gpu_compact_part {
 struct gpu_compact_lane {
     int32_t first, n;
 };
-/* Elements of 2, 4 or 16 bytes that every entry has: vector v of entry e lies at
+/* Elements that every entry has, in vectors of 2, 4 or 16 bytes. Vector v of entry e lies at
    at + v / per_row * row + e * element + v % per_row * width. */
 struct gpu_compact_plane {
     uint32_t at, row, element, per_row, n_vector;

@@ -51,7 +51,7 @@ static gpu_at take_room(struct weigh *w, size_t n, size_t size)
     return w->room + from;
 }
 
-/* Vectors of a row follow those of the row before, in fours. */
+/* The vectors of all rows, in fours. */
 static void put_vectors(const struct weigh *w, const struct kv_weigh_job *job, int32_t n, float *to)
 {
     const struct kv_weigh_waves *from = &job->waves;

@@ -254,10 +254,9 @@ struct keep_policy {
        that it writes to out and lane->scratch alone. */
     void (*score)(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out);
-    /* The same scores, as a device with memory of its own makes them: sets the job's kind and what
-       belongs to it, for the lane that the job names. room, [weigh_size] bytes, is for its arrays,
-       and lasts as long as the job. Within rounding they are those of score. NULL: there is no
-       kind for them. */
+    /* The same scores, within rounding, by a device with memory of its own. It sets the kind and
+       what belongs to it, for the lane that the job names. room, [weigh_size] bytes, is for its
+       arrays, and lasts as long as the job. NULL: there is no kind for them. */
     void (*weigh)(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
                   void *room);
     size_t (*weigh_size)(const void *params, const struct policy_model *model, const void *data);

@@ -348,17 +348,21 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 
 /* ---- scores of the device ---- */
 
-/* Whether the device scores and combines the lanes of a stage: it has the policy's kind, and the
-   lanes of each set that is due hold the same positions. */
-static bool weighs(const struct keep *k)
+/* Whether the device scores and combines the lanes of a stage. It has the policy's kind and the
+   lanes. The lanes of each set that is due hold the same positions. */
+static bool weighs(const struct round *r, int32_t begin, int32_t end)
 {
+    const struct keep *k = r->k;
+    for (int32_t l = begin; l < end; l++)
+        if (kv_lane_device(r->kv, l, 0) != k->stream->device)
+            return false;
     for (int32_t s = 0; s < keep_n_set(k); s++)
         if (k->set[s].due && !k->set[s].agree)
             return false;
     return k->weigh != NULL;
 }
 
-/* What the lanes of the round's layer are weighed by, one per item. */
+/* The jobs of the round's layer, one lane per item. */
 static void fill_jobs(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
@@ -558,7 +562,7 @@ static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_e
         return PITH_OK;
     for (int32_t s = 0; s < keep_n_set(k); s++)
         k->set[s].at = (struct pi_at){0};
-    if (weighs(k))
+    if (weighs(r, begin, end))
         weigh_sets(r, begin, end);
     else
         score_sets(r, begin, end);
