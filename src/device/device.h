@@ -393,12 +393,14 @@ struct kv_score_job;
 struct kv_score_list;
 struct kv_choose_list;
 struct kv_choose_all;
+struct kv_weigh_list;
 struct kv_class;
 struct kv_copy;
 struct kv_cache;
 struct kv_geometry;
 struct kv_seq;
 struct kv_page_part;
+struct kv_lane_moves;
 struct kv_place;
 enum kv_side { KV_SIDE_K, KV_SIDE_V };
 /* The form in which a page's bytes are read or written: as they are, or as in files. In files keys
@@ -481,6 +483,9 @@ struct pi_device {
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
+    /* Scores of a round by keys or values alone, which stay on the device for its choices. NULL:
+       policies score by what the host gets of keys and values. */
+    void (*weigh)(struct pi_stream *s, const struct kv_weigh_list *list);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
        the host. score_one does the same for one lane, on any thread. */
     void (*score)(struct pi_stream *s, const struct kv_score_list *list);
@@ -510,6 +515,10 @@ struct pi_device {
     /* Entries as stored, with their index (kv_page_move). */
     void (*move)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  const struct kv_page_part *part, int32_t n_part);
+    /* The same for many pages of a lane, with their `finish`. Several threads may call it, each for
+       lanes of its own. It may be done as late as before the next other call. NULL: `move` and
+       `finish` do it page by page. */
+    void (*move_lane)(const struct kv_cache *cache, const struct kv_lane_moves *m);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  int32_t from);
     /* A whole page to the host and back. A page in the form of files gets no index. */

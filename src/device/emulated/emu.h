@@ -379,6 +379,10 @@ static inline void atomic_min(int32_t *p, int32_t v)
            !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
+static inline void atomic_add(uint32_t *p, uint32_t v)
+{
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
 
 struct emu_mma {
     float *d;

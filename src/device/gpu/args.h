@@ -88,7 +88,22 @@ enum gpu_weight_type {
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
-    GPU_K(attend_join, 128, 4, gpu_attend_args)
+    GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
+    GPU_K(weigh_half, 128, 8, gpu_weigh_args)                                                      \
+    GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(weigh_sums, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_spread, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(weigh_fold, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_finish, 256, 4, gpu_weigh_args)                                                    \
+    GPU_K(choose_best, 1024, 1, gpu_choose_args)                                                   \
+    GPU_K(all_count, 256, 4, gpu_choose_args)                                                      \
+    GPU_K(all_digit, 1024, 1, gpu_choose_args)                                                     \
+    GPU_K(all_above, 256, 4, gpu_choose_args)                                                      \
+    GPU_K(compact_list, 128, 4, gpu_compact_args)                                                  \
+    GPU_K(compact_2, 256, 4, gpu_compact_args)                                                     \
+    GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
+    GPU_K(compact_16, 256, 4, gpu_compact_args)
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -326,6 +341,99 @@ struct gpu_attend_args {
     int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap; /* factor: of q.k */
     struct gpu_part k, v;
+};
+
+/* ---- a round ---- */
+
+/* A page of a lane that is weighed, and how its keys are turned, f32 [n_pair][2] or none. */
+struct gpu_weigh_page {
+    gpu_at page, turn;
+    int32_t slot, n; /* of its first entry, and how many they are */
+};
+/* A lane. Its vectors are counted: of row 0 first. They stand in fours of GPU_WEIGH_LEN floats. For
+   each pair these are four weights of each dimension and of the modulus. Then come four weights of
+   each dimension without a pair. */
+struct gpu_weigh_lane {
+    gpu_at pages; /* struct gpu_weigh_page */
+    gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN] */
+    gpu_at pos;   /* int32 [n]: keys are turned back to position 0; none: they are not */
+    gpu_at raw;   /* f32 [vectors][n], what each vector scores */
+    gpu_at sum;   /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
+    gpu_at
+        spread; /* f64 [rows][2] mean, and 1 / deviation; of APART f32 [dim + 1], and its length */
+    int32_t n_page, n_vector, n, n_row;
+    int32_t begin, end; /* slots that may go */
+    int32_t standard;   /* rows are standardised over those */
+    int32_t mapped;     /* scores are slope * score + intercept */
+    float slope, intercept, sign;
+    int32_t unused;
+};
+#define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
+enum { GPU_WEIGH_CHUNK = 2048 };
+/* The scores of a set's lanes, as one. */
+struct gpu_weigh_set {
+    gpu_at score; /* f32 [end], of which [begin, end) count */
+    int32_t begin, end;
+    int32_t lane, n_lane; /* of this call, one behind the other */
+    int32_t n_before;     /* lanes of earlier calls */
+    int32_t mean;         /* else the largest */
+    float unknown;
+    int32_t unused;
+};
+struct gpu_weigh_args {
+    gpu_at lanes, sets;
+    gpu_at turn; /* f32 [GPU_TURN_LOW + ..][n_pair][2] of positions 0, 1, .. and of first_high + 0,
+                    GPU_TURN_LOW, .. : what keys are turned back by */
+    int32_t first_high;
+    int32_t kind, page_len, n_pair, adjacent;
+    int32_t n_entry; /* of a page that a block takes at once */
+    int32_t n_set;
+    struct gpu_part part;
+};
+enum { GPU_TURN_LOW = 256 };
+
+/* A choice: kv_choose_job. A part's share of its own is taken first, at last one of all. */
+struct gpu_choose_part {
+    int32_t begin, end, k, unused;
+};
+struct gpu_choose_job {
+    gpu_at score; /* f32 [n] */
+    gpu_at parts, slots;
+    gpu_at taken; /* uint8 [n] */
+    int32_t n, k, lowest, n_part;
+    gpu_at count; /* of all lanes: int32 [2] above the border, and at it */
+};
+struct gpu_choose_args {
+    gpu_at jobs;
+    gpu_at count; /* uint32 [2048] */
+    gpu_at state; /* int64 left; uint32 found, known */
+    int32_t n_job, shift;
+};
+
+/* ---- compaction ---- */
+
+/* Entries that move together: from a page to the lane's goal `row`. */
+struct gpu_compact_part {
+    uint32_t from, row; /* the page's number; the goal's, among all of the call */
+    uint8_t from_slot, to_slot, n, unused;
+};
+/* A lane's goals. */
+struct gpu_compact_lane {
+    int32_t first, n;
+};
+/* Elements that every entry has, in vectors of 2, 4 or 16 bytes. Vector v of entry e lies at
+   at + v / per_row * row + e * element + v % per_row * width. */
+struct gpu_compact_plane {
+    uint32_t at, row, element, per_row, n_vector;
+    int32_t beside; /* neighbours are entries, else vectors */
+};
+struct gpu_compact_args {
+    gpu_at pool, parts, lanes;
+    gpu_at goals;  /* int32 [goals] numbers of pages */
+    gpu_at source; /* uint32 [goals][page_len]: page * 64 + slot + 1; 0: the place stays as it is */
+    uint64_t stride;
+    int32_t n_part, page_len, n_plane, unused;
+    struct gpu_compact_plane plane[GPU_MOVE_PLANES];
 };
 
 #endif

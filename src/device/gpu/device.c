@@ -14,6 +14,8 @@
 void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
+    if (d->moves.n_goal > 0)
+        gpu_flush_moves(d);
 }
 
 void gpu_enter(struct gpu_device *d)
@@ -479,6 +481,7 @@ static const struct pi_device table = {
     .append = gpu_append,
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
+    .weigh = gpu_weigh,
     .score = gpu_score,
     .score_one = gpu_score_one,
     .choose = gpu_choose,
@@ -494,6 +497,7 @@ static const struct pi_device table = {
     .finish = gpu_finish,
     .norms = gpu_norms,
     .move = gpu_move,
+    .move_lane = gpu_move_lane,
     .copy = gpu_copy,
     .read_page = gpu_read_page,
     .write_page = gpu_write_page,
@@ -542,6 +546,7 @@ void gpu_device_free(struct pi_device *device)
     }
     for (int i = 0; i < 2; i++)
         gpu_stage_free(&d->stage[i]);
+    gpu_moves_free(d);
     while (d->n_weight > 0)
         gpu_weight_free(d, d->weight[--d->n_weight]);
     pi_mem_free(d->weight);

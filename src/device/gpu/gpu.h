@@ -127,6 +127,10 @@ DEV void atomic_min(int32_t *p, int32_t v)
 {
     atomicMin(p, v);
 }
+DEV void atomic_add(uint32_t *p, uint32_t v)
+{
+    atomicAdd(p, v);
+}
 
 /* ---- kernels that overlap (sm_90 and up) ---- */
 

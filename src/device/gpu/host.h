@@ -15,6 +15,7 @@
 #include "kv/internal.h"
 #include "kv/page.h"
 #include "kv/score.h"
+#include "kv/weigh.h"
 
 /* Addresses whose chunks get memory when they are first touched. */
 struct gpu_mapping {
@@ -33,6 +34,7 @@ enum gpu_room {
     GPU_ROOM_QUERY,   /* packed queries */
     GPU_ROOM_REFS,    /* lists of pages, which stay until the room grows */
     GPU_ROOM_HOST,    /* rows of the host's */
+    GPU_ROOM_SCORE,   /* scores of a round, which last until the next */
     GPU_N_ROOM
 };
 
@@ -84,6 +86,31 @@ struct gpu_stage {
     size_t n_lane;
 };
 
+/* A page on its way to be filled: its parts begin there. */
+struct gpu_goal {
+    struct kv_page_goal of;
+    size_t part;
+};
+struct gpu_moving {
+    const void *lane;
+    size_t n_goal;
+};
+/* Goals of a lane that came in one call. */
+struct gpu_move_chunk {
+    int32_t lane;
+    size_t first, n;
+};
+/* Moves that wait (keep.c), of one class. */
+struct gpu_moves {
+    const struct kv_cache *cache;
+    const struct kv_class *kind;
+    struct gpu_moving *lane;
+    struct gpu_move_chunk *chunk;
+    struct gpu_goal *goal;
+    struct kv_page_part *part;
+    size_t n_lane, n_chunk, n_goal, n_part;
+};
+
 enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made together */ };
 
 struct gpu_device {
@@ -107,6 +134,7 @@ struct gpu_device {
     struct kv_cache *noted; /* the cache of that number; NULL: none */
     struct gpu_ahead ahead;
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
+    struct gpu_moves moves;
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
     struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
@@ -175,6 +203,8 @@ void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p);
 void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p);
 
 /* rows.c */
+/* The device's copy of frequencies; 0: no memory. */
+gpu_at gpu_freq(struct gpu_device *d, const struct pi_rope *rope);
 void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
               int64_t work);
 void gpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
@@ -195,6 +225,9 @@ static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *k
 {
     d->lost = !gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride) || d->lost;
 }
+/* The planes of a page that belong to entries. */
+void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
+                   const struct kv_class *kind);
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part);
@@ -219,8 +252,6 @@ void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
 void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
 void gpu_score_one(const struct kv_score_job *job, void *scratch);
-void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
-void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out);
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
@@ -229,6 +260,18 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
 void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out);
 void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
+
+void gpu_finish_page(struct gpu_device *d, const struct kv_cache *cache,
+                     const struct kv_class *kind, int32_t page);
+
+/* keep.c */
+void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
+void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
+/* Does the moves that wait. */
+void gpu_flush_moves(struct gpu_device *d);
+void gpu_moves_free(struct gpu_device *d);
 
 /* attend.c */
 void gpu_attend_free(struct gpu_attend *s);

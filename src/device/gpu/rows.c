@@ -10,7 +10,7 @@ enum { SUM_SMEM = 64 * sizeof(float), WIDE = 1024 /* floats of a row that a bloc
 /* ---- the stream ---- */
 
 /* A rotation's frequencies on the device; 0: no memory. */
-static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
+gpu_at gpu_freq(struct gpu_device *d, const struct pi_rope *rope)
 {
     size_t size = (size_t)rope->n_pair * sizeof(double);
     for (int i = 0; i < GPU_N_ROPE; i++)
@@ -49,7 +49,7 @@ static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n
                                   .n = a->embd.n_col,
                                   .scale = a->scale};
     for (int i = 0; i < 2 && a->rope[i] != NULL; i++) {
-        args.freq[i] = freq_of(d, a->rope[i]);
+        args.freq[i] = gpu_freq(d, a->rope[i]);
         args.cs[i] = a->cs[i].at;
         args.n_pair[i] = args.freq[i] != 0 ? a->rope[i]->n_pair : 0;
         args.magnitude[i] = a->rope[i]->magnitude;

@@ -256,6 +256,14 @@ static void add_index(struct gpu_move_args *a, const struct kv_cache *cache,
                   (size_t)g->dim_k);
 }
 
+void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
+                   const struct kv_class *kind)
+{
+    add_planes(a, kind, &kind->k, kind->layout.side_by_side);
+    add_planes(a, kind, &kind->v, false);
+    add_index(a, cache, kind);
+}
+
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part)
 {
@@ -266,9 +274,7 @@ void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t
     for (int32_t i = 0; i < n_part; i++)
         parts[i] = (struct gpu_move_part){gpu_page_at(kind, part[i].from), part[i].from_slot,
                                           part[i].to_slot, part[i].n, 0};
-    add_planes(&args, kind, &kind->k, kind->layout.side_by_side);
-    add_planes(&args, kind, &kind->v, false);
-    add_index(&args, cache, kind);
+    gpu_planes_of(&args, cache, kind);
     int64_t most = 0;
     for (int32_t i = 0; i < args.n_plane; i++)
         most = pi_max(most, (int64_t)args.plane[i].n_row * args.plane[i].element / 2);

@@ -121,6 +121,25 @@ DEV float wht_sign(int i, bool after)
     return (wht_signs(i / 32, after) >> (i % 32) & 1) != 0 ? 1.0f : -1.0f;
 }
 
+/* The butterflies of n numbers, without signs and scale: lane l has numbers l, l + 32, .. */
+DEV void wht_turn(float *v, int n)
+{
+    for (int h = 1; h < 32 && h < n; h *= 2)
+        UNROLL
+    for (int i = 0; i < 4; i++) {
+        float other = shfl_xor(v[i], h);
+        v[i] = (LANE & h) != 0 ? other - v[i] : v[i] + other;
+    }
+    for (int h = 1; h < 4 && 32 * h < n; h *= 2)
+        UNROLL
+    for (int i = 0; i < 4; i++)
+        if ((i & h) == 0) {
+            float a = v[i], b = v[(i | h) & 3];
+            v[i] = a + b;
+            v[(i | h) & 3] = a - b;
+        }
+}
+
 /* The nearest of n centroids times length. */
 DEV int nearest(float x, const float *table, int n, float length)
 {
@@ -147,20 +166,7 @@ DEV uint32_t encode_turbo(const gpu_part &part, const float *x, uint8_t *code)
     }
     square = warp_sum(square);
     const float norm = sqrtf(square);
-    for (int h = 1; h < 32 && h < n; h *= 2)
-        UNROLL
-    for (int i = 0; i < 4; i++) {
-        float other = shfl_xor(v[i], h);
-        v[i] = (LANE & h) != 0 ? other - v[i] : v[i] + other;
-    }
-    for (int h = 1; h < 4 && 32 * h < n; h *= 2)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        if ((i & h) == 0) {
-            float a = v[i], b = v[(i | h) & 3];
-            v[i] = a + b;
-            v[(i | h) & 3] = a - b;
-        }
+    wht_turn(v, n);
     UNROLL
     for (int i = 0; i < 4; i++)
         v[i] *= wht_sign(32 * i + LANE, true) * part.wht_scale;
