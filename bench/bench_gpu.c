@@ -21,7 +21,7 @@
 #include "tensor/dtype.h"
 
 #define COPIES_BYTES ((size_t)128 << 20)
-#define MIN_SECONDS 0.15
+#define MIN_SECONDS 0.05
 
 struct options {
     const char *what; /* NULL: both */

@@ -1,6 +1,6 @@
 /*
- * bench.c - `pith bench`: speed of reading prompts and of generating at given depths, for one
- * sequence or several at a time, beside what the device could do at best.
+ * bench.c - `pith bench`: speed of reading prompts and of generating at given depths, beside the
+ * bounds of the device. Several sequences may generate together.
  *
  * The bounds. Generating a token reads every weight and every stored key and value once, of experts
  * those that it chooses:

@@ -372,8 +372,8 @@ static bool load_kernels(struct cuda *c)
     return true;
 }
 
-/* Operations of a processor in a clock, of the last row at or below the capability: dense f16 with
-   sums in f32 by tensor cores, and f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others
+/* Operations of a processor in a clock, of the last row at or below the capability. f16 is dense, by
+   tensor cores with sums in f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others
    half of it in f16. From the papers that NVIDIA has for each architecture. */
 static void set_peaks(struct cuda *c)
 {

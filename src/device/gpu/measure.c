@@ -1,6 +1,6 @@
 /*
- * measure.c - what a GPU could do at best: reading and copying are measured, arithmetic is what the
- * driver says of its processors.
+ * measure.c - the bounds of a GPU. Reading and copying are measured, arithmetic is what the driver
+ * says of its processors.
  */
 #include <math.h>
 
