@@ -41,6 +41,7 @@
 
 struct pi_device;
 struct pi_stream;
+struct pith_machine;
 
 /* ---- addresses ---- */
 
@@ -424,6 +425,8 @@ struct pi_device {
     /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
        meanwhile, and the device goes on. INTERNAL: it is lost for good. */
     pith_status (*check)(struct pi_device *d, pith_error *err);
+    /* The bounds of its speed (pith_device_measure); NULL: as the processor is measured. */
+    pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */

@@ -27,7 +27,7 @@ static struct pi_device *gpu(void)
 {
     const char *name = getenv("PITH_TEST_DEVICE");
     if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_driver());
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
     assert_non_null(the_gpu);
     return the_gpu;
 }

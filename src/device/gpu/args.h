@@ -80,11 +80,11 @@ enum gpu_weight_type {
     GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
     GPU_K(attend_few_128_bits, 32, 12, gpu_attend_args)                                            \
     GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
-    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                              \
-    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                             \
-    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                            \
-    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                           \
-    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                           \
+    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
+    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
+    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                           \
+    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                          \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
@@ -103,7 +103,8 @@ enum gpu_weight_type {
     GPU_K(compact_list, 128, 4, gpu_compact_args)                                                  \
     GPU_K(compact_2, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
-    GPU_K(compact_16, 256, 4, gpu_compact_args)
+    GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
+    GPU_K(read_all, 256, 8, gpu_read_args)
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -434,6 +435,14 @@ struct gpu_compact_args {
     uint64_t stride;
     int32_t n_part, page_len, n_plane, unused;
     struct gpu_compact_plane plane[GPU_MOVE_PLANES];
+};
+
+/* ---- measuring ---- */
+
+/* Reads size bytes, a multiple of 16 that are zeros; out is then left alone. */
+struct gpu_read_args {
+    gpu_at from, out;
+    uint64_t size;
 };
 
 #endif

@@ -450,7 +450,7 @@ static size_t list_bytes(const struct plan *p)
            (size_t)(p->n_chunk + 1) * sizeof(int32_t);
 }
 
-/* What a call reads. `want` as take_refs has it. */
+/* The pages that a call reads. `want` as take_refs has it. */
 static bool make_plan(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
                       struct plan *p)
 {

@@ -452,6 +452,7 @@ static const struct pi_device table = {
     .floats = true,
     .describe = describe,
     .check = check,
+    .measure = gpu_measure,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,

@@ -225,12 +225,12 @@ static void fill_turn(struct weigh *w)
         pos[i] = i < GPU_TURN_LOW ? i : (w->args.first_high + i - GPU_TURN_LOW) * GPU_TURN_LOW;
     d->driver->put(d->driver, room, pos, (size_t)n * sizeof(*pos));
     w->args.turn = room + size;
-    const struct gpu_rope_args args = {.pos = room,
-                                       .freq = gpu_freq(d, w->list->jobs[0].rope),
-                                       .cs = w->args.turn,
-                                       .n_pair = w->args.n_pair,
-                                       .magnitude = 1.0f};
-    gpu_run(d, GPU_KERNEL_rope_fill, n, 1, 1, 0, &args);
+    const struct gpu_embed_args args = {.pos = room, /* no row, one rotation */
+                                        .freq = {gpu_freq(d, w->list->jobs[0].rope)},
+                                        .cs = {w->args.turn},
+                                        .n_pair = {w->args.n_pair},
+                                        .magnitude = {1.0f}};
+    gpu_run(d, GPU_KERNEL_embed, n, 1, 1, 0, &args);
 }
 
 static size_t part_smem(const struct gpu_weigh_args *a, int32_t n_entry)
