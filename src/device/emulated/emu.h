@@ -461,6 +461,21 @@ static float shfl_xor(float v, int mask)
 {
     return AS_F(shfl(AS_U(v), (emu.now & 31) ^ mask));
 }
+struct emu_any {
+    bool is, any;
+};
+static bool any_lane(bool is)
+{
+    emu_any arg = {is, false};
+    emu_meet(6, &arg, [](void **p) {
+        bool any = false;
+        for (int l = 0; l < 32; l++)
+            any = any || ((emu_any *)p[l])->is;
+        for (int l = 0; l < 32; l++)
+            ((emu_any *)p[l])->any = any;
+    });
+    return arg.any;
+}
 static void sync_warp(void)
 {
     emu_meet(5, NULL, [](void **) {});

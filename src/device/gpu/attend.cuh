@@ -239,12 +239,10 @@ DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim1
         *(uint4 *)(out + (i % (dim16 / 8) * ROWS + i / (dim16 / 8)) * 16) = q[i];
 }
 
-/* A product becomes an exponent of 2. */
-DEV float logit_of(const gpu_attend_args &a, float x, float log_count)
+/* A product becomes an exponent of 2: by and add are multiplied by log2 e. */
+DEV float logit_of(float x, float by, float add, float cap)
 {
-    if (a.cap > 0.0f)
-        x = a.cap * tanhf(x / a.cap);
-    return (x + log_count) * LOG2E;
+    return fmaf(cap > 0.0f ? cap * tanhf(x * by / (cap * LOG2E)) : x, cap > 0.0f ? LOG2E : by, add);
 }
 
 /* Sums of a row of a chunk; a call's rows beyond the last have none. */
@@ -290,7 +288,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
             const float *scale = AT(const float, job.scale) + variant * up16(n_row) + tile * ROWS;
             UNROLL
             for (int i = 0; i < 2; i++)
-                by[i] = scale[g + 8 * i];
+                by[i] = scale[g + 8 * i] * LOG2E;
         }
         const bool listed = job.entries != 0 && p >= job.guests.n;
         const uint8_t *at = AT(const uint8_t, a.pool) + (listed ? 0 : page.page) * a.stride;
@@ -319,7 +317,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 const int64_t when = (int64_t)(listed ? list[slot].pos : pos[slot]) + page.delta;
                 sees = when <= limit[i] && (a.window == 0 || when > limit[i] - a.window);
             }
-            s[j][e] = sees ? logit_of(a, s[j][e] * by[i], page.log_count) : NEG_INF;
+            s[j][e] = sees ? logit_of(s[j][e], by[i], page.log_count * LOG2E, a.cap) : NEG_INF;
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL

@@ -41,33 +41,35 @@ DEV int place_of(int i, int shift)
     return i ^ (i >> (3 + shift) & 3) << 1;
 }
 
+/* Moving depends on the element's number in 128. */
 template <int BYTES, int N_THREAD, typename F>
 DEV void plane_fetch(uint8_t *to, const uint8_t *from, F place)
 {
+    const int t = TID % N_THREAD;
     UNROLL
     for (int i = 0; i < BYTES / 16; i += N_THREAD)
-        if (BYTES / 16 % N_THREAD == 0 || i + TID % N_THREAD < BYTES / 16)
-            cp16(to + place(i + TID % N_THREAD) * 16, from + (i + TID % N_THREAD) * 16);
+        if (BYTES / 16 % N_THREAD == 0 || i + t < BYTES / 16)
+            cp16(to + place(i % 128 + t) * 16 + i / 128 * 2048, from + t * 16 + i * 16);
 }
 
 template <int DIM, int N_THREAD>
-DEV void half_fetch(uint8_t *to, const uint8_t *page, const gpu_part &part, bool keys)
+DEV void half_fetch(uint8_t *to, const uint8_t *page, const gpu_part &part, int type, bool keys)
 {
     const uint8_t *low = page + part.plane[PLANE_LOW].at, *high = page + part.plane[PLANE_HIGH].at,
                   *scale = page + part.plane[PLANE_SCALE].at;
-    if (part.type == STORE_F16) {
+    if (type == STORE_F16) {
         const int shift = keys && part.beside ? 0 : DIM / 128;
         plane_fetch<TILE * DIM * 2, N_THREAD>(to, low, [&](int i) { return place_f16(i, shift); });
-    } else if (part.type == STORE_Q8_0) {
+    } else if (type == STORE_Q8_0) {
         plane_fetch<TILE * DIM, N_THREAD>(to, low, [](int i) { return place_of(i, 1); });
         plane_fetch<TILE * DIM / 16, N_THREAD>(to + TILE * DIM, scale, [](int i) { return i; });
     } else {
         const int shift = keys ? 1 : 0;
         plane_fetch<TILE * DIM / 4, N_THREAD>(to, low, [&](int i) { return place_of(i, shift); });
         to += TILE * DIM / 4;
-        if (part.type == STORE_TURBO3) {
-            plane_fetch<TILE * DIM / 8, N_THREAD>(to, high,
-                                                  [&](int i) { return keys ? place_of(i, 0) : i; });
+        if (type == STORE_TURBO3) {
+            plane_fetch<TILE * DIM / 8, N_THREAD>(
+                to, high, [&](int i) { return keys ? place_of(i, 0) : i; });
             to += TILE * DIM / 8;
         }
         plane_fetch<TILE * 2, N_THREAD>(to, scale, [](int i) { return i; });
@@ -126,18 +128,21 @@ DEV void dots_f16(const uint8_t *k, bool beside, const uint32_t (*q)[4], float (
 {
     const int i = LANE / 8, r = LANE % 8;
     UNROLL
-    for (int s = 0; s < DIM / 16; s++)
+    for (int s = 0; s < DIM / 16; s++) {
+        uint32_t b[4][4];
         UNROLL
-    for (int j = 0; j < 4; j++) {
-        uint32_t b[4];
-        if (beside)
-            ldsm4t(b, k + place_f16((16 * s + (i & 1) * 8 + r) * 8 + 2 * j + i / 2, 0) * 16);
-        else
-            ldsm4(b,
-                  k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1), DIM / 128) *
-                          16);
-        mma(x[2 * j], q[s], b[0], b[1]);
-        mma(x[2 * j + 1], q[s], b[2], b[3]);
+        for (int j = 0; j < 4; j++)
+            if (beside)
+                ldsm4t(b[j], k + place_f16((16 * s + (i & 1) * 8 + r) * 8 + 2 * j + i / 2, 0) * 16);
+            else
+                ldsm4(b[j], k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1),
+                                          DIM / 128) *
+                                    16);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            mma(x[2 * j], q[s], b[j][0], b[j][1]);
+            mma(x[2 * j + 1], q[s], b[j][2], b[j][3]);
+        }
     }
 }
 
@@ -210,12 +215,18 @@ template <int DIM> DEV void sums_f16(const uint8_t *v, int k, const uint32_t *w,
 {
     const int i = LANE / 8, r = LANE % 8;
     UNROLL
-    for (int d = 0; d < DIM / 16; d++) {
-        uint32_t b[4];
-        ldsm4t(b, v + place_f16((16 * k + (i & 1) * 8 + r) * (DIM / 8) + 2 * d + i / 2, DIM / 128) *
-                          16);
-        mma(o[2 * d], w, b[0], b[1]);
-        mma(o[2 * d + 1], w, b[2], b[3]);
+    for (int d = 0; d < DIM / 16; d += 4) {
+        uint32_t b[4][4];
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            ldsm4t(b[j], v + place_f16((16 * k + (i & 1) * 8 + r) * (DIM / 8) + 2 * (d + j) + i / 2,
+                                       DIM / 128) *
+                                 16);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            mma(o[2 * (d + j)], w, b[j][0], b[j][1]);
+            mma(o[2 * (d + j) + 1], w, b[j][2], b[j][3]);
+        }
     }
 }
 
@@ -301,6 +312,65 @@ DEV int entry_at(bool codes, int j, int e)
     return codes ? 32 * (j / 4) + 4 * column + j % 4 : 8 * j + column;
 }
 
+/* What rows see of a page: its first n entries, and of these those at the right positions. */
+struct sight {
+    const int32_t *pos; /* NULL: all */
+    int n, window;
+    bool codes; /* how logits lie */
+};
+
+/* Row i of two of products x becomes exponents of 2; returns the largest. */
+DEV float logits_row(float (*x)[4], int i, float by, float add, float cap, const sight &sees,
+                     int limit)
+{
+    float top = NEG_INF;
+    if (cap > 0.0f) {
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            UNROLL
+        for (int e = 2 * i; e < 2 * i + 2; e++)
+            x[j][e] = logit_of(x[j][e], by, add, cap);
+    } else {
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            UNROLL
+        for (int e = 2 * i; e < 2 * i + 2; e++)
+            x[j][e] = fmaf(x[j][e], by, add);
+    }
+    if (sees.n < TILE || sees.pos != NULL) {
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            UNROLL
+        for (int e = 2 * i; e < 2 * i + 2; e++) {
+            const int entry = entry_at(sees.codes, j, e);
+            const int when = sees.pos != NULL ? sees.pos[entry] : limit;
+            const bool is = entry < sees.n && when <= limit &&
+                            (sees.window == 0 || when > limit - sees.window);
+            x[j][e] = is ? x[j][e] : NEG_INF;
+        }
+    }
+    UNROLL
+    for (int j = 0; j < 8; j++)
+        UNROLL
+    for (int e = 2 * i; e < 2 * i + 2; e++)
+        top = f_max(top, x[j][e]);
+    top = f_max(top, shfl_xor(top, 1));
+    return f_max(top, shfl_xor(top, 2));
+}
+
+/* Weights of a row given the largest exponent so far; returns what older sums are multiplied by. */
+DEV float weights_row(float (*x)[4], int i, float top, float *m)
+{
+    const float now = f_max(*m, top), mm = finite_of(now), c = ex2(*m - mm);
+    *m = now;
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        x[j][2 * i] = ex2(x[j][2 * i] - mm);
+        x[j][2 * i + 1] = ex2(x[j][2 * i + 1] - mm);
+    }
+    return c;
+}
+
 /* Exponents of 2 to f16 in shared memory, [8 entries][16 rows][16 bytes]. */
 DEV void weights_put(uint8_t *ps, bool codes, const float (*x)[4], int n_half)
 {
@@ -360,22 +430,28 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     if (first + LANE < end)
         ref = page_ref(job, first + LANE);
     const int n_item = 2 * (end - first);
-    auto fetch = [&](int i) {
+    auto fetch = [&](int i, bool keys) {
         const uint32_t number = shfl((uint32_t)ref.page, i / 2);
         const uint8_t *page = AT(const uint8_t, a.pool) + number * a.stride;
-        if (i < n_item)
-            half_fetch<DIM, 32>(ring + i % STAGES * slot, page, i % 2 == 0 ? a.k : a.v, i % 2 == 0);
+        uint8_t *to = ring + i % STAGES * slot;
+        if (i < n_item) {
+            if (keys)
+                half_fetch<DIM, 32>(to, page, a.k, type_k, true);
+            else
+                half_fetch<DIM, 32>(to, page, a.v, type_v, false);
+        }
         cp_commit();
     };
+    UNROLL
     for (int i = 0; i < STAGES - 1; i++)
-        fetch(i);
+        fetch(i, i % 2 == 0);
     uint32_t q[DIM / 16][4];
     float by[2];
-    int64_t limit[2];
+    int limit[2];
     UNROLL
     for (int i = 0; i < 2; i++) {
-        by[i] = AT(const float, job.scale)[tile * ROWS + g + 8 * i];
-        limit[i] = (int64_t)job.pos0 + (tile * ROWS + g + 8 * i) / job.n_group;
+        by[i] = AT(const float, job.scale)[tile * ROWS + g + 8 * i] * LOG2E;
+        limit[i] = job.pos0 + (tile * ROWS + g + 8 * i) / job.n_group;
     }
     UNROLL
     for (int s = 0; s < DIM / 16; s++)
@@ -395,66 +471,36 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     for (int p = first; p < end; p++) {
         const int at = p - first, n = (int)shfl((uint32_t)ref.n, at);
         const float log_count = AS_F(shfl(AS_U(ref.log_count), at));
-        const int32_t *pos = page_positions(job, p);
         CP_WAIT(STAGES - 2);
         sync_warp();
-        fetch(2 * at + STAGES - 1);
+        fetch(2 * at + STAGES - 1, STAGES % 2 == 1);
         const uint8_t *k = ring + 2 * at % STAGES * slot, *v = ring + (2 * at + 1) % STAGES * slot;
-        float x[8][4] = {}, c[2];
+        float x[8][4] = {}, c[2] = {1.0f, 1.0f};
         if (!codes_k)
             dots_f16<DIM>(k, a.k.beside, q, x);
         else if (TYPE_K != FEW_BITS && type_k == STORE_Q8_0)
             dots_q8<DIM>(k, q, x);
         else
             dots_bits<DIM>(k, type_k == STORE_TURBO3, table_k, q, x);
-        UNROLL
-        for (int i = 0; i < 2; i++) {
-            float top = NEG_INF;
-            if (i < n_half) {
-                UNROLL
-                for (int j = 0; j < 8; j++)
-                    UNROLL
-                for (int e = 2 * i; e < 2 * i + 2; e++) {
-                    float y = logit_of(a, x[j][e] * by[i], log_count);
-                    if (n < TILE || pos != NULL) {
-                        const int entry = entry_at(codes_k, j, e);
-                        bool sees = entry < n;
-                        if (sees && pos != NULL) {
-                            const int64_t when = pos[entry];
-                            sees =
-                                when <= limit[i] && (a.window == 0 || when > limit[i] - a.window);
-                        }
-                        y = sees ? y : NEG_INF;
-                    }
-                    x[j][e] = y;
-                    top = f_max(top, y);
-                }
-            }
-            top = f_max(top, shfl_xor(top, 1));
-            top = f_max(top, shfl_xor(top, 2));
-            const float now = f_max(m[i], top), mm = finite_of(now);
-            c[i] = ex2(m[i] - mm);
-            m[i] = now;
-            if (i < n_half) {
-                UNROLL
-                for (int j = 0; j < 8; j++) {
-                    x[j][2 * i] = ex2(x[j][2 * i] - mm);
-                    x[j][2 * i + 1] = ex2(x[j][2 * i + 1] - mm);
-                }
-            }
-        }
+        const sight sees = {page_positions(job, p), n, a.window, codes_k};
+        const float add = log_count * LOG2E;
+        c[0] = weights_row(x, 0, logits_row(x, 0, by[0], add, a.cap, sees, limit[0]), &m[0]);
+        if (n_half == 2)
+            c[1] = weights_row(x, 1, logits_row(x, 1, by[1], add, a.cap, sees, limit[1]), &m[1]);
         weights_put(ps, codes_k, x, n_half);
-        UNROLL
-        for (int d = 0; d < DIM / 8; d++)
+        if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL
-        for (int e = 0; e < 4; e++)
-            o[d][e] *= c[e / 2];
-        UNROLL
-        for (int e = 0; e < 4; e++)
-            l[e] *= c[e / 2];
+            for (int d = 0; d < DIM / 8; d++)
+                UNROLL
+            for (int e = 0; e < 4; e++)
+                o[d][e] *= c[e / 2];
+            UNROLL
+            for (int e = 0; e < 4; e++)
+                l[e] *= c[e / 2];
+        }
         CP_WAIT(STAGES - 2);
         sync_warp();
-        fetch(2 * at + STAGES);
+        fetch(2 * at + STAGES, STAGES % 2 == 0);
         NO_UNROLL
         for (int s = 0; s < (n + 15) / 16; s++) {
             uint32_t w[4];

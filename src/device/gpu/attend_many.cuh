@@ -216,8 +216,8 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         uint8_t *to = raw + (p - job.first) % 2 * page;
         if (p < end) {
             const uint8_t *from = AT(const uint8_t, a.pool) + ref.page * a.stride;
-            half_fetch<DIM, N_THREAD>(to, from, a.k, true);
-            half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, false);
+            half_fetch<DIM, N_THREAD>(to, from, a.k, type_k, true);
+            half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, type_v, false);
         }
         cp_commit();
     };
@@ -235,7 +235,7 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         const int row = row0 + (warp * MT + r) * 16 + g + 8 * i,
                   own = row < n_row ? row : n_row - 1;
         limit[r][i] = job.pos0 + own / job.n_group;
-        by[r][i] = AT(const float, job.scale)[own];
+        by[r][i] = AT(const float, job.scale)[own] * LOG2E;
         m[r][i] = NEG_INF;
         top_m[r][i] =
             job.sink != 0 ? AT(const float, job.sink)[own % job.n_group] * LOG2E : NEG_INF;
@@ -297,48 +297,23 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         const int32_t *pos = page_positions(job, p);
         if (pos != NULL && job.ordered && a.window == 0 && pos[now.n - 1] <= least)
             pos = NULL;
-        const bool all = now.n == TILE && pos == NULL;
+        const sight sees = {pos, now.n, a.window, false};
+        const float add = now.log_count * LOG2E;
         const int n_step = (now.n + 15) / 16;
         UNROLL
         for (int r = 0; r < MT; r++) {
             float c[2];
             UNROLL
-            for (int i = 0; i < 2; i++) {
-                float top = NEG_INF;
+            for (int i = 0; i < 2; i++)
+                c[i] = weights_row(
+                    s[r], i, logits_row(s[r], i, by[r][i], add, a.cap, sees, limit[r][i]), &m[r][i]);
+            if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
                 UNROLL
-                for (int j = 0; j < 8; j++)
+                for (int d = 0; d < D8 + 1; d++)
                     UNROLL
-                for (int e = 2 * i; e < 2 * i + 2; e++) {
-                    float y = logit_of(a, s[r][j][e] * by[r][i], now.log_count);
-                    if (!all) {
-                        const int entry = 8 * j + 2 * t + (e & 1);
-                        bool sees = entry < now.n;
-                        if (sees && pos != NULL) {
-                            const int when = pos[entry];
-                            sees = when <= limit[r][i] &&
-                                   (a.window == 0 || when > limit[r][i] - a.window);
-                        }
-                        y = sees ? y : NEG_INF;
-                    }
-                    s[r][j][e] = y;
-                    top = f_max(top, y);
-                }
-                top = f_max(top, shfl_xor(top, 1));
-                top = f_max(top, shfl_xor(top, 2));
-                const float high = f_max(m[r][i], top), mm = finite_of(high);
-                c[i] = ex2(m[r][i] - mm);
-                m[r][i] = high;
-                UNROLL
-                for (int j = 0; j < 8; j++) {
-                    s[r][j][2 * i] = ex2(s[r][j][2 * i] - mm);
-                    s[r][j][2 * i + 1] = ex2(s[r][j][2 * i + 1] - mm);
-                }
+                for (int e = 0; e < 4; e++)
+                    o[r][d][e] *= c[e / 2];
             }
-            UNROLL
-            for (int d = 0; d < D8 + 1; d++)
-                UNROLL
-            for (int e = 0; e < 4; e++)
-                o[r][d][e] *= c[e / 2];
         }
         UNROLL
         for (int k = 0; k < 4; k++) {

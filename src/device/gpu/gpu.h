@@ -115,6 +115,10 @@ DEV float shfl_xor(float v, int mask)
 {
     return __shfl_xor_sync(~0u, v, mask);
 }
+DEV bool any_lane(bool is)
+{
+    return __any_sync(~0u, is) != 0;
+}
 DEV void sync_warp(void)
 {
     __syncwarp();
