@@ -601,7 +601,7 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
     } else if (own->window > 0) {
         list_chunks(p, take(l, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks), &most);
     }
-    int32_t n_q = p->n_variant * up16(job->n_tok * job->n_group);
+    int32_t n_q = p->way == WAY_FEW ? 0 : p->n_variant * up16(job->n_tok * job->n_group);
     l->q_used += (size_t)n_q * (size_t)up16(l->args.dim_k);
     l->scale_used += (size_t)n_q;
     l->n_sum += count_sums(p);
@@ -751,7 +751,7 @@ static void run_launch(struct launch *l, const struct plan *plan, struct gpu_att
     struct gpu_device *d = l->d;
     struct gpu_attend_args *a = &l->args;
     size_t queries = pi_align(l->q_used * sizeof(uint16_t), 256);
-    gpu_at room = gpu_room(d, GPU_ROOM_QUERY, queries + l->scale_used * sizeof(float));
+    gpu_at room = gpu_room(d, GPU_ROOM_QUERY, queries + l->scale_used * sizeof(float) + 1);
     a->o = gpu_room(d, GPU_ROOM_PART, l->n_sum * sum_bytes(a));
     a->ml = gpu_room(d, GPU_ROOM_ML, l->n_sum * 2 * sizeof(float));
     if (room == 0 || a->o == 0 || a->ml == 0)
@@ -779,6 +779,8 @@ static void choose_way(const struct gpu_device *d, const struct gpu_attend_args 
                        int32_t n)
 {
     if (few_kernel(a, &p->job->seq->cache->g) == GPU_N_KERNEL)
+        p->way = WAY_ANY;
+    if (p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0) /* of few rows */
         p->way = WAY_ANY;
     if (p->way == WAY_FEW && p->job->n_tok * p->job->n_group > TILE_ROWS / 2 &&
         2 * (int64_t)n * many_tiles(p->job) >= d->driver->n_processor)

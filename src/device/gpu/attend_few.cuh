@@ -119,6 +119,96 @@ DEV uint32_t bytes_of(uint32_t x, uint32_t sel, uint32_t scale)
     return h2_mul(h2_add(prmt(x, 0x64646464u, sel), 0xe480e480u), scale);
 }
 
+/* ---- queries ---- */
+
+/* Rotates 128 numbers as wht_shared does: a lane has numbers 64 u + 16 (lane % 4) + i. */
+DEV void wht_quad(float (*x)[16], float scale)
+{
+    const int t = LANE % 4;
+    UNROLL
+    for (int u = 0; u < 2; u++)
+        UNROLL
+    for (int i = 0; i < 16; i++)
+        x[u][i] *= wht_sign(64 * u + 16 * t + i, false);
+    UNROLL
+    for (int h = 1; h < 16; h *= 2)
+        UNROLL
+    for (int u = 0; u < 2; u++)
+        UNROLL
+    for (int i = 0; i < 16; i++)
+        if ((i & h) == 0) {
+            const float a = x[u][i], b = x[u][i + h];
+            x[u][i] = a + b;
+            x[u][i + h] = a - b;
+        }
+    UNROLL
+    for (int h = 1; h < 4; h *= 2)
+        UNROLL
+    for (int u = 0; u < 2; u++)
+        UNROLL
+    for (int i = 0; i < 16; i++) {
+        const float other = shfl_xor(x[u][i], h);
+        x[u][i] = (t & h) != 0 ? other - x[u][i] : x[u][i] + other;
+    }
+    UNROLL
+    for (int i = 0; i < 16; i++) {
+        const float a = x[0][i], b = x[1][i];
+        x[0][i] = (a + b) * (wht_sign(16 * t + i, true) * scale);
+        x[1][i] = (a - b) * (wht_sign(64 + 16 * t + i, true) * scale);
+    }
+}
+
+/* Row i of two of the first operand, from a query as attend_queries has it; returns what products
+   are multiplied by. */
+template <int DIM>
+DEV float query_row(const float *q, bool is, int order, float wht_scale, uint32_t (*out)[4], int i)
+{
+    const int t = LANE % 4;
+    float x[DIM / 16][4] = {}, top = 0.0f; /* of a step: slots 2 t, + 1, + 8, + 9 */
+    if (order == GPU_ORDER_BITS && DIM == 128) {
+        float y[2][16] = {};
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            if (is) {
+                const float4 f = *(const float4 *)(q + j / 4 * 64 + 16 * t + j % 4 * 4);
+                float *to = y[j / 4] + j % 4 * 4;
+                to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;
+            }
+        if (wht_scale != 0.0f)
+            wht_quad(y, wht_scale);
+        UNROLL
+        for (int s = 0; s < DIM / 16; s++)
+            UNROLL
+        for (int j = 0; j < 4; j++)
+            x[s][j] = y[s / 4 & 1][s % 4 / 2 + 8 * (s % 2) + 2 * j];
+    } else {
+        UNROLL
+        for (int s = 0; s < DIM / 16; s++)
+            if (is && order == GPU_ORDER_BYTES) {
+                const float4 f = *(const float4 *)(q + 16 * s + 4 * t);
+                x[s][0] = f.x, x[s][1] = f.y, x[s][2] = f.z, x[s][3] = f.w;
+            } else if (is) {
+                const uint2 a = *(const uint2 *)(q + 16 * s + 2 * t);
+                const uint2 b = *(const uint2 *)(q + 16 * s + 2 * t + 8);
+                x[s][0] = AS_F(a.x), x[s][1] = AS_F(a.y), x[s][2] = AS_F(b.x), x[s][3] = AS_F(b.y);
+            }
+    }
+    UNROLL
+    for (int s = 0; s < DIM / 16; s++)
+        UNROLL
+    for (int j = 0; j < 4; j++)
+        top = f_max(top, fabsf(x[s][j]));
+    top = f_max(top, shfl_xor(top, 1));
+    top = f_max(top, shfl_xor(top, 2));
+    const float by = row_power(top, false);
+    UNROLL
+    for (int s = 0; s < DIM / 16; s++) {
+        out[s][i] = h2(x[s][0] * by, x[s][1] * by);
+        out[s][i + 2] = h2(x[s][2] * by, x[s][3] * by);
+    }
+    return row_power(top, true);
+}
+
 /* ---- products ---- */
 
 /* Logits of 16 rows: x[i] has entries 8 i .. of tile i of plain order. With codes tile 4 h + j has
@@ -445,22 +535,22 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     UNROLL
     for (int i = 0; i < STAGES - 1; i++)
         fetch(i, i % 2 == 0);
-    uint32_t q[DIM / 16][4];
-    float by[2];
+    uint32_t q[DIM / 16][4] = {};
+    float by[2] = {0.0f, 0.0f};
     int limit[2];
+    const int order = !codes_k                                              ? (int)GPU_ORDER_PLAIN
+                      : TYPE_K == FEW_BITS || type_k != (int)STORE_Q8_0 ? (int)GPU_ORDER_BITS
+                                                                         : (int)GPU_ORDER_BYTES;
     UNROLL
     for (int i = 0; i < 2; i++) {
-        by[i] = AT(const float, job.scale)[tile * ROWS + g + 8 * i] * LOG2E;
-        limit[i] = job.pos0 + (tile * ROWS + g + 8 * i) / job.n_group;
+        const int row = tile * ROWS + g + 8 * i;
+        const float *from = AT(const float, job.q) + (size_t)(row / job.n_group) * job.q_stride +
+                            (size_t)(row % job.n_group) * DIM;
+        limit[i] = job.pos0 + row / job.n_group;
+        if (i < n_half)
+            by[i] = query_row<DIM>(from, g + 8 * i < n_row, order, a.k.wht_scale, q, i) * a.factor *
+                    LOG2E;
     }
-    UNROLL
-    for (int s = 0; s < DIM / 16; s++)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        q[s][i] = AT(
-            const uint32_t,
-            job.packed)[((size_t)(tile * ROWS + g + 8 * (i & 1)) * DIM + 16 * s + 8 * (i / 2)) / 2 +
-                        t];
     code_table table_k = {}, table_v = {};
     if (codes_k)
         table_k = table_of(a.k);
