@@ -18,7 +18,9 @@ struct cu_api cu;
 static const char *const cu_names[] = {CU_FUNCTIONS(CU_NAME)};
 #undef CU_NAME
 
-#define GPU_K(name, threads, per_sm, type) {"pi_" #name, threads, sizeof(struct type)},
+#define GPU_K(name, threads, per_sm, type) {"pi_" #name, threads, sizeof(struct type), false},
+#undef GPU_K_WAITS
+#define GPU_K_WAITS(name, threads, per_sm, type) {"pi_" #name, threads, sizeof(struct type), true},
 const struct cuda_kernel cuda_kernels[GPU_N_KERNEL] = {GPU_KERNELS};
 #undef GPU_K
 

@@ -141,13 +141,13 @@ static struct cu_node node_of(const struct cuda *c, const struct gpu_launch *l, 
 /* A chain of the launches that were kept. */
 static bool make(struct cuda *c, struct cuda_graph *g, bool overlaps)
 {
-    struct cu_edge edge = {0};
-    if (overlaps)
-        edge.from_port = edge.type = EDGE_OVERLAPS;
     if (cu.graph_create(&g->graph, 0) != 0)
         return false;
     for (int32_t i = 0; i < g->n; i++) {
         void *args[1];
+        struct cu_edge edge = {0};
+        if (overlaps || (c->way == CUDA_GRAPH_EARLY && cuda_kernels[g->launch[i].kernel].early))
+            edge.from_port = edge.type = EDGE_OVERLAPS;
         const struct cu_node node = node_of(c, &g->launch[i], args);
         if (cu.graph_add(&g->node[i], g->graph, NULL, 0, &node) != 0 ||
             (i > 0 && cu.graph_link(g->graph, &g->node[i - 1], &g->node[i], &edge, 1) != 0))
@@ -215,7 +215,7 @@ static void run_timed(struct cuda *c, const struct gpu_batch *b)
 
 void cuda_run(struct cuda *c, const struct gpu_batch *b)
 {
-    bool graph = c->way == CUDA_GRAPH || c->way == CUDA_GRAPH_OVERLAP;
+    bool graph = c->way >= CUDA_GRAPH && c->way <= CUDA_GRAPH_EARLY;
     bool overlaps = c->way == CUDA_OVERLAP || c->way == CUDA_GRAPH_OVERLAP;
     if (c->way == CUDA_TIMED)
         run_timed(c, b);

@@ -136,6 +136,7 @@ struct cuda_kernel {
     const char *name;
     unsigned n_thread;
     size_t args_size;
+    bool early; /* it has work before it waits for the kernels before it */
 };
 extern const struct cuda_kernel cuda_kernels[GPU_N_KERNEL];
 
@@ -159,7 +160,14 @@ struct cuda_graph;
 enum { CUDA_N_GRAPH = 64 };
 
 /* How batches run: see graph.c. */
-enum cuda_way { CUDA_PLAIN, CUDA_OVERLAP, CUDA_GRAPH, CUDA_GRAPH_OVERLAP, CUDA_TIMED };
+enum cuda_way {
+    CUDA_PLAIN,
+    CUDA_OVERLAP,
+    CUDA_GRAPH,
+    CUDA_GRAPH_OVERLAP,
+    CUDA_GRAPH_EARLY,
+    CUDA_TIMED
+};
 
 struct cuda {
     struct gpu_card base;
