@@ -348,6 +348,18 @@ static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     return emu_hfma(h_lo(a), h_lo(b), h_lo(c)) | emu_hfma(h_hi(a), h_hi(b), h_hi(c)) << 16;
 }
+static inline uint32_t h2_low(uint32_t x)
+{
+    return (x & 0xffff) | x << 16;
+}
+static inline uint32_t h2_high(uint32_t x)
+{
+    return x >> 16 | (x & 0xffff0000u);
+}
+static inline uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits)
+{
+    return (x & mask) | bits;
+}
 static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
 {
     uint64_t all = a | (uint64_t)b << 32;

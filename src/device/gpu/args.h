@@ -29,7 +29,11 @@ enum gpu_weight_type {
    Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS.
    GPU_K_WAITS: the kernel calls GRID_WAIT itself (gpu.h), all others begin with it. */
 #define GPU_K_WAITS(...) GPU_K(__VA_ARGS__)
-#define GPU_KERNEL_FEW_1(type) GPU_K_WAITS(mul_few_1_##type, 256, 2, gpu_mul_args)
+/* Blocks of mul_few of 8 tokens that a processor has registers for. */
+#define GPU_FEW_BLOCKS(t)                                                                          \
+    ((t) == GPU_WEIGHT_F16 || (t) == GPU_WEIGHT_Q2_K || (t) == GPU_WEIGHT_Q5_K ? 2 : 3)
+#define GPU_KERNEL_FEW_1(type)                                                                     \
+    GPU_K_WAITS(mul_few_1_##type, 256, GPU_FEW_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 #define GPU_KERNEL_FEW_2(type) GPU_K_WAITS(mul_few_2_##type, 256, 2, gpu_mul_args)
 #define GPU_KERNEL_MANY_64(type) GPU_K(mul_many_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_SPLIT_64(type) GPU_K(mul_split_64_##type, 256, 1, gpu_mul_args)
@@ -48,15 +52,15 @@ enum gpu_weight_type {
     GPU_WEIGHTS(GPU_KERNEL_WGMMA_SPLIT)                                                            \
     GPU_K(mul_float, 256, 4, gpu_mul_args)                                                         \
     GPU_K(join_stretches, 256, 4, gpu_mul_args)                                                    \
-    GPU_K(pack_rows, 256, 2, gpu_pack_args)                                                        \
+    GPU_K_WAITS(pack_rows, 512, 1, gpu_pack_args)                                                  \
     GPU_K(fill, 256, 4, gpu_fill_args)                                                             \
     GPU_K(embed, 256, 2, gpu_embed_args)                                                           \
-    GPU_K(between, 512, 1, gpu_between_args)                                                       \
+    GPU_K_WAITS(between, 512, 1, gpu_between_args)                                                 \
     GPU_K(cap, 256, 4, gpu_cap_args)                                                               \
     GPU_K(qkv, 128, 4, gpu_qkv_args)                                                               \
     GPU_K(centre, 256, 4, gpu_centre_args)                                                         \
-    GPU_K(out_gate, 512, 1, gpu_out_args)                                                          \
-    GPU_K(gate, 512, 1, gpu_gate_args)                                                             \
+    GPU_K_WAITS(out_gate, 512, 1, gpu_out_args)                                                    \
+    GPU_K_WAITS(gate, 512, 1, gpu_gate_args)                                                       \
     GPU_K(moe_choose, 128, 4, gpu_moe_args)                                                        \
     GPU_K(moe_sort, 1024, 1, gpu_moe_args)                                                         \
     GPU_K(moe_gather, 256, 4, gpu_moe_args)                                                        \
@@ -147,18 +151,27 @@ struct gpu_mul_args {
     gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
     gpu_at part; /* f32 [n_block][n_tok][n_all] stretches, where columns are split */
     int32_t n_block, n_tok, x_first;
-    int32_t n_col; /* of F32 */
-    int32_t n_all; /* rows of all matrices */
+    int32_t n_col;   /* of F32 */
+    int32_t n_all;   /* rows of all matrices */
+    int32_t n_side;  /* eights of tokens that lie side by side (matmul.cuh) */
+    int32_t n_early; /* blocks of mul_few that are at work at a time */
+};
+
+/* Where a kernel leaves a row's packed form; out none: nowhere. */
+struct gpu_packed {
+    gpu_at out, x_scale; /* f16 in matrices of 8 x 8; f32 [row] */
+    int32_t n_block, n_side;
 };
 
 /* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
    largest value at least 2^13 and less than 2^14. x_scale [row] gets that power's inverse. Columns
    up to n_block * 256 are zeros. Slabs as gpu_mul_args has them: z is the slab, whose rows begin at
-   z * n_tok of x. A block has 8 tokens. */
+   z * n_tok of x. A block has a row: blockIdx.x of slab blockIdx.y or, with experts, of all of them. */
 struct gpu_pack_args {
-    gpu_at x, out, x_scale;
+    gpu_at x;
     gpu_at first, padded, busy, n_busy;
-    int32_t n_col, n_block, n_tok, x_first;
+    struct gpu_packed packed;
+    int32_t n_col, n_tok, x_first, unused;
 };
 
 /* ---- rows ---- */
@@ -173,12 +186,6 @@ struct gpu_embed_args {
     float magnitude[2];
     int32_t type, block_len, block_bytes, row_bytes, n;
     float scale; /* of embeddings */
-};
-
-/* Where a kernel leaves a row's packed form; out none: nowhere. */
-struct gpu_packed {
-    gpu_at out, x_scale; /* as gpu_pack_args has them */
-    int32_t n_block, unused;
 };
 
 /* x += post_norm(h + bias), then out = norm(x) or, with an index, norm(x[index]). */

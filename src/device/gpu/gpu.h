@@ -68,6 +68,26 @@ DEV uint32_t h2_min(uint32_t a, uint32_t b)
     asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+/* One half of a pair, twice. */
+DEV uint32_t h2_low(uint32_t x)
+{
+    uint32_t r;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {l, l};\n}" : "=r"(r) : "r"(x));
+    return r;
+}
+DEV uint32_t h2_high(uint32_t x)
+{
+    uint32_t r;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {h, h};\n}" : "=r"(r) : "r"(x));
+    return r;
+}
+/* x & mask | bits, in one instruction. */
+DEV uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
+    return r;
+}
 /* Bytes of a and b that the nibbles of sel name, each below 8. */
 DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
 {

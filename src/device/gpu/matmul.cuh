@@ -19,7 +19,9 @@
  *
  * Activations. f16 in matrices of 8 tokens x 8 columns, 128 bytes each, token by token within:
  * x[token / 8][column / 8][token % 8][column % 8]. Such a matrix is one register of the second
- * operand, a row of ldmatrix and a core matrix of wgmma.
+ * operand, a row of ldmatrix and a core matrix of wgmma. For wgmma n_side eights of tokens lie side
+ * by side for 64 columns: x[token / (8 n_side)][column / 64][token / 8 % n_side][column / 8 % 8]. So
+ * a tile of 8 n_side tokens is one stretch of memory. n_side is 1 for all other kernels.
  */
 #ifndef PI_GPU_MATMUL_CUH
 #define PI_GPU_MATMUL_CUH
@@ -251,16 +253,16 @@ template <int T> DEV void scales_of_tile(const ready_scales<T> *r, int tile, til
         uint32_t d = is_fine(T) && has_min(T) ? shfl(r->w[i][3], owner) : 0;
         UNROLL
         for (int k = 0; k < 4; k++) {
-            const uint32_t sel = k & 1 ? 0x3232 : 0x1010;
             if (is_fine(T)) {
-                out->s[i][k] = prmt(k < 2 ? a : b, 0, sel);
+                const uint32_t x = k < 2 ? a : b, y = k < 2 ? c : d;
+                out->s[i][k] = k & 1 ? h2_high(x) : h2_low(x);
                 if (has_min(T))
-                    out->m[i][k] = prmt(k < 2 ? c : d, 0, sel);
+                    out->m[i][k] = k & 1 ? h2_high(y) : h2_low(y);
             } else if (has_min(T)) {
-                out->s[i][k] = prmt(k < 2 ? a : b, 0, 0x1010);
-                out->m[i][k] = prmt(k < 2 ? a : b, 0, 0x3232);
+                out->s[i][k] = h2_low(k < 2 ? a : b);
+                out->m[i][k] = h2_high(k < 2 ? a : b);
             } else {
-                out->s[i][k] = prmt(a, 0, k < 2 ? 0x1010 : 0x3232);
+                out->s[i][k] = k < 2 ? h2_low(a) : h2_high(a);
             }
         }
     }
@@ -280,42 +282,48 @@ template <int T> DEV uint32_t table_word(int i)
     return i == 0 ? 0x3f2d1801u : i == 1 ? 0x766a5d4fu : i == 2 ? 0xa6998d81u : 0xf1d9c5b5u;
 }
 
+/* x moved down by n bits, or up. */
+DEV uint32_t moved(uint32_t x, int n)
+{
+    return n < 0 ? x << -n : x >> n;
+}
+
 /* The codes of register j in k-step k, as f16 numbers. */
 template <int T> DEV uint32_t values_of(const codes<T> *c, int k, int j)
 {
-    if (T == GPU_WEIGHT_Q8_0) { /* bytes + 128 */
+    const uint32_t f1024 = 0x64006400u; /* bits below 1024 added to it are numbers added to it */
+    if (T == GPU_WEIGHT_Q8_0) {         /* bytes + 128 */
         uint32_t w = word_of(c->v[(k / 2) % (T == GPU_WEIGHT_Q8_0 ? 2 : 1)], 2 * (k & 1) + j / 2);
         return h2_add(prmt(w, 0x64646464u, j & 1 ? 0x4342 : 0x4140), 0xe480e480u);
     }
-    uint32_t one = has_one(T) ? c->one >> (4 * k + j) & 0x00010001u : 0;
-    uint32_t two =
-        has_two(T) ? (k < 2 ? c->two.x : c->two.y) >> (2 * (4 * (k & 1) + j)) & 0x00030003u : 0;
+    const uint32_t pair = has_two(T) ? (k < 2 ? c->two.x : c->two.y) : 0;
+    const int two = 2 * (4 * (k & 1) + j), one = 4 * k + j; /* their first bits */
     if (T == GPU_WEIGHT_Q2_K)
-        return numbers(two, 0xe400e400u);
-    if (T == GPU_WEIGHT_Q3_K)
-        return numbers(two | one << 2, 0xe404e404u);
-    uint32_t w = word_of(c->v[0], k);
-    uint32_t low = w >> (4 * j) & 0x000f000fu;
+        return h2_add(and_or(moved(pair, two), 0x00030003u, f1024), 0xe400e400u);
+    if (T == GPU_WEIGHT_Q3_K) {
+        uint32_t low = and_or(moved(pair, two), 0x00030003u, f1024);
+        return h2_add(and_or(moved(c->one, one - 2), 0x00040004u, low), 0xe404e404u);
+    }
+    const uint32_t w = word_of(c->v[0], k);
     if (has_table(T)) {
+        uint32_t low = w >> (4 * j) & 0x000f000fu;
         uint32_t sel = (low & 7) | (low >> 12 & 0x70);
         uint32_t below = prmt(table_word<T>(0), table_word<T>(1), sel);
         uint32_t above = prmt(table_word<T>(2), table_word<T>(3), sel);
         uint32_t lo = low & 8 ? above : below, hi = low & 0x00080000u ? above : below;
         return h2_add(prmt(prmt(lo, hi, 0x50), 0x64646464u, 0x4140), 0xe480e480u);
     }
-    if (T == GPU_WEIGHT_Q6_K)
-        return numbers(low | two << 4, 0xe420e420u);
-    if (T == GPU_WEIGHT_Q5_0)
-        return numbers(low | one << 4, 0xe410e410u);
-    if (has_one(T))
-        return numbers(low | one << 4, 0xe400e400u);
     const bool centred = T == GPU_WEIGHT_Q4_0;
-    if (j & 1) { /* 1024 + 16 code, which spares a shift */
-        uint32_t x = j < 2 ? w : w >> 8;
-        return h2_fma((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u,
+    if (!has_two(T) && !has_one(T) && (j & 1) != 0) /* 1024 + 16 code, which spares a shift */
+        return h2_fma(and_or(moved(w, 4 * j - 4), 0x00f000f0u, f1024), 0x2c002c00u,
                       centred ? 0xd480d480u : 0xd400d400u);
-    }
-    return numbers(low, centred ? 0xe408e408u : 0xe400e400u);
+    uint32_t low = and_or(moved(w, 4 * j), 0x000f000fu, f1024);
+    if (has_two(T)) /* Q6_K */
+        return h2_add(and_or(moved(pair, two - 4), 0x00300030u, low), 0xe420e420u);
+    if (has_one(T))
+        return h2_add(and_or(moved(c->one, one - 4), 0x00100010u, low),
+                      T == GPU_WEIGHT_Q5_0 ? 0xe410e410u : 0xe400e400u);
+    return h2_add(low, centred ? 0xe408e408u : 0xe400e400u);
 }
 
 /* The first operand of mma for k-step k of a tile. */
@@ -376,6 +384,20 @@ DEV slab slab_of(const gpu_mul_args &a, int x, int z)
  * codes as soon as they are read. Weights are asked for before the kernels before this one are
  * awaited. Grid: (groups of rows, tokens / 8 NT, slabs).
  */
+template <int T> DEV void prefetch_tiles(const gpu_mul_args &a)
+{
+    const int size = a.n_block * block_bytes(T);
+    for (int x = (int)blockIdx.x; x < (int)gridDim.x; x += a.n_early) {
+        const gpu_matrix &m = a.m[(x >= a.m[1].tile0) + (x >= a.m[2].tile0)];
+        if (a.busy == 0 && (x < a.n_early || x != (int)blockIdx.x))
+            prefetch(AT(const uint8_t, m.w) + (size_t)blockIdx.z * m.slab_bytes +
+                         (size_t)(x - m.tile0) * size,
+                     size);
+        if (x != (int)blockIdx.x)
+            return;
+    }
+}
+
 template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
 {
     SHARED(smem);
@@ -388,48 +410,51 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
     const gpu_matrix &m = args.m[here.matrix];
     if (tok0 >= here.n_tok)
         return;
-    const uint16_t *x = here.x + (size_t)(tok0 / 8) * n_block * 32 * X_MATRIX + lane * 2;
-    const uint8_t *w = here.w + (size_t)here.tile * n_block * block_bytes(T);
+    const uint8_t *w = here.w + ((size_t)here.tile * n_block + WARP) * block_bytes(T);
     codes<T> c[4];
     stored_scales<T> st;
     if (WARP < n_block) {
-        const uint8_t *b = w + (size_t)WARP * block_bytes(T);
-        scales_load<T>(&st, b);
+        scales_load<T>(&st, w);
         UNROLL
         for (int j = 0; j < 4; j++)
-            codes_load<T>(&c[j], b, j);
-        for (int blk = WARP + 8; blk < n_block; blk += 8)
-            prefetch(w + (size_t)blk * block_bytes(T), block_bytes(T));
+            codes_load<T>(&c[j], w, j);
     }
+    if (WARP == 0) /* what the block has not asked for, and a block that is not at work yet */
+        prefetch_tiles<T>(args);
     GRID_WAIT();
-    /* Word k8 of a tile of 8 columns each: the token is lane / 4. */
-    auto load_x = [&](uint32_t bx[NT][8], int blk, int j) {
-        UNROLL
-        for (int nt = 0; nt < NT; nt++)
-            UNROLL
-        for (int k8 = 0; k8 < 8; k8++)
-            bx[nt][k8] =
-                tok0 + nt * 8 + lane / 4 < here.n_tok
-                    ? *(const uint32_t *)(x + ((size_t)(nt * n_block + blk) * 32 + j * 8 + k8) *
-                                                  X_MATRIX)
-                    : 0;
-    };
+    /* A lane's words of the second operand are of token lane / 4, or of the first one where that is
+       not there: its sums are nobody's. */
+    const uint32_t *x[NT];
+    UNROLL
+    for (int nt = 0; nt < NT; nt++) {
+        const bool is = tok0 + nt * 8 + lane / 4 < here.n_tok;
+        const size_t tile = (size_t)(tok0 / 8 + (is ? nt : 0)) * n_block + WARP;
+        x[nt] = (const uint32_t *)(here.x + tile * 32 * X_MATRIX) + (is ? lane : lane % 4);
+    }
+    float *to = part + (size_t)WARP * NT * 128 + lane * 4;
     NO_UNROLL
     for (int blk = WARP; blk < n_block; blk += 8) {
-        const uint8_t *next = w + (size_t)(blk + 8) * block_bytes(T);
         const bool more = blk + 8 < n_block;
         float acc[NT][4] = {};
         ready_scales<T> ready;
         uint32_t bx[2][NT][8];
-        load_x(bx[0], blk, 0);
+        auto load_x = [&](int j) {
+            UNROLL
+            for (int nt = 0; nt < NT; nt++)
+                UNROLL
+            for (int k8 = 0; k8 < 8; k8++)
+                bx[j & 1][nt][k8] = x[nt][(j * 8 + k8) * (X_MATRIX / 2)];
+        };
+        load_x(0);
         scales_ready<T>(&st, &ready);
+        w += 8 * block_bytes(T);
         if (more)
-            scales_load<T>(&st, next);
+            scales_load<T>(&st, w);
         UNROLL
         for (int j = 0; j < 4; j++) {
             tile_scales ts;
             if (j < 3)
-                load_x(bx[(j + 1) & 1], blk, j + 1);
+                load_x(j + 1);
             scales_of_tile<T>(&ready, j, &ts);
             UNROLL
             for (int k = 0; k < 4; k++) {
@@ -440,12 +465,14 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
                     mma(acc[nt], a, bx[j & 1][nt][2 * k], bx[j & 1][nt][2 * k + 1]);
             }
             if (more)
-                codes_load<T>(&c[j], next, j);
+                codes_load<T>(&c[j], w, j);
         }
         UNROLL
-        for (int nt = 0; nt < NT; nt++)
-            *(float4 *)(part + ((size_t)blk * NT + nt) * 128 + lane * 4) = {acc[nt][0], acc[nt][1],
-                                                                            acc[nt][2], acc[nt][3]};
+        for (int nt = 0; nt < NT; nt++) {
+            *(float4 *)(to + nt * 128) = {acc[nt][0], acc[nt][1], acc[nt][2], acc[nt][3]};
+            x[nt] += 8 * 32 * (X_MATRIX / 2);
+        }
+        to += 8 * NT * 128;
     }
     sync_block();
     for (int i = TID; i < NT * 128; i += 256) {
@@ -485,10 +512,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
               n_tile = end * 4;
     const size_t pitch = (size_t)n_block * block_bytes(T);
     const uint16_t *x0 = here.x + (size_t)blockIdx.y * (BN / 8) * n_block * 32 * X_MATRIX;
-    const uint8_t *w0[2];
-    UNROLL
-    for (int r = 0; r < 2; r++)
-        w0[r] = here.w + (size_t)(group0 + r < n_group ? group0 + r : 0) * pitch;
+    const uint8_t *w0 = here.w + (size_t)(group0 < n_group ? group0 : 0) * pitch;
+    const uint32_t second = group0 + 1 < n_group ? (uint32_t)pitch : 0; /* the other 16 rows */
 
     float acc[2][NT][4] = {}, total[2][NT][4] = {};
     codes<T> c[2], next_c[2];
@@ -508,8 +533,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
         copy(first * 4 + i);
     UNROLL
     for (int r = 0; r < 2; r++) {
-        codes_load<T>(&next_c[r], w0[r] + (size_t)first * block_bytes(T), 0);
-        scales_load<T>(&st[r], w0[r] + (size_t)first * block_bytes(T));
+        codes_load<T>(&next_c[r], w0 + r * second + (size_t)first * block_bytes(T), 0);
+        scales_load<T>(&st[r], w0 + r * second + (size_t)first * block_bytes(T));
     }
     auto place = [&](int r, int i, int e, int *row) {
         *row = (group0 + r) * 16 + lane / 4 + 8 * (e / 2);
@@ -527,7 +552,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
             UNROLL
             for (int r = 0; r < 2; r++) {
                 c[r] = next_c[r];
-                const uint8_t *b = w0[r] + (size_t)(j == 3 ? blk + 1 : blk) * block_bytes(T);
+                const uint8_t *b =
+                    w0 + r * second + (size_t)(j == 3 ? blk + 1 : blk) * block_bytes(T);
                 if (j < 3 || blk + 1 < end)
                     codes_load<T>(&next_c[r], b, (j + 1) % 4);
                 if (j == 3 && blk + 1 < end)
@@ -633,52 +659,10 @@ KERNEL(256, 4) mul_float(const gpu_mul_args a)
         here.out[(size_t)tok * m.out_stride + row] = sum;
 }
 
-/* ---- activations ---- */
-
-/* Thread i has token i % 8 and eights of columns i / 8, i / 8 + 32, ... Grid: (1, tokens / 8,
-   slabs). */
-KERNEL(256, 2) pack_rows(const gpu_pack_args a)
-{
-    SHARED(smem);
-    float *tops = (float *)smem; /* [32][8] */
-    const int z = (int)blockIdx.z, tok = (int)blockIdx.y * 8 + TID % 8, n8 = a.n_block * 32;
-    int n_tok = a.n_tok, to = z * a.x_first, from = z * a.n_tok;
-    if (a.busy != 0) {
-        const int e = z < *AT(const int32_t, a.n_busy) ? AT(const int32_t, a.busy)[z] : 0;
-        from = AT(const int32_t, a.first)[e];
-        n_tok = z < *AT(const int32_t, a.n_busy) ? AT(const int32_t, a.first)[e + 1] - from : 0;
-        to = AT(const int32_t, a.padded)[e];
-    }
-    if ((int)blockIdx.y * 8 >= n_tok)
-        return;
-    const bool is = tok < n_tok;
-    const float *x = AT(const float, a.x) + (size_t)(from + (is ? tok : 0)) * a.n_col;
-    uint16_t *out = AT(uint16_t, a.out) + (size_t)((to + (int)blockIdx.y * 8) / 8) * n8 * X_MATRIX;
-    float top = 0.0f;
-    for (int k8 = TID / 8; k8 < n8; k8 += 32)
-        for (int i = 0; is && i < 8 && k8 * 8 + i < a.n_col; i++)
-            top = f_max(top, fabsf(x[k8 * 8 + i]));
-    tops[TID] = top;
-    sync_block();
-    for (int i = 0; i < 32; i++)
-        top = f_max(top, tops[i * 8 + TID % 8]);
-    const float scale = row_power(top, false);
-    if (TID < 8)
-        AT(float, a.x_scale)[to + tok] = row_power(top, true);
-    for (int k8 = TID / 8; k8 < n8; k8 += 32) {
-        float v[8];
-        UNROLL
-        for (int i = 0; i < 8; i++)
-            v[i] = is && k8 * 8 + i < a.n_col ? x[k8 * 8 + i] * scale : 0.0f;
-        *(uint4 *)(out + (size_t)k8 * X_MATRIX + TID % 8 * 8) =
-            make_uint4(h2(v[0], v[1]), h2(v[2], v[3]), h2(v[4], v[5]), h2(v[6], v[7]));
-    }
-}
-
 /* ---- by name ---- */
 
 #define MUL_FEW_1(type)                                                                            \
-    KERNEL(256, 2) mul_few_1_##type(const gpu_mul_args a)                                          \
+    KERNEL(256, 3) mul_few_1_##type(const gpu_mul_args a)                                          \
     {                                                                                              \
         mul_few<GPU_WEIGHT_##type, 1>(a);                                                          \
     }

@@ -8,7 +8,8 @@ enum {
     FEW = 8,
     ROWS_OF_BLOCK = 128,
     COLS_OF_BLOCK = 256,
-    SLACK = 128 /* tokens that kernels may read beyond the last */
+    ROW_ROOM = 64 * sizeof(float), /* shared memory of kernels that pack rows */
+    SLACK = 128                    /* tokens that kernels may read beyond the last */
 };
 
 static size_t up8(size_t n)
@@ -23,13 +24,23 @@ static const struct gpu_weight *weight_of(const struct pi_weight *w)
 
 /* ---- activations ---- */
 
-/* Room for the packed form of rows; out 0: no memory. */
-static struct gpu_packed packed_room(struct gpu_device *d, size_t n_row, int32_t n_block)
+/* Eights of tokens that lie side by side, as the kernel wants them that takes n_tok tokens. */
+static int32_t side_of(const struct gpu_device *d, int64_t n_tok)
 {
+    (void)d;
+    (void)n_tok;
+    return 1;
+}
+
+/* Room for the packed form of rows; out 0: no memory. */
+static struct gpu_packed packed_room(struct gpu_device *d, size_t n_row, int32_t n_col,
+                                     int32_t n_side)
+{
+    int32_t n_block = (int32_t)pi_ceil_div(n_col, COLS_OF_BLOCK);
     size_t row = (size_t)n_block * COLS_OF_BLOCK * sizeof(uint16_t);
     struct gpu_packed to = {gpu_room(d, GPU_ROOM_X, (n_row + SLACK) * row),
                             gpu_room(d, GPU_ROOM_X_SCALE, (n_row + SLACK) * sizeof(float)), n_block,
-                            0};
+                            n_side};
     if (to.x_scale == 0)
         to.out = 0;
     d->packed.x = 0;
@@ -38,21 +49,19 @@ static struct gpu_packed packed_room(struct gpu_device *d, size_t n_row, int32_t
 
 struct gpu_packed gpu_packs(struct gpu_device *d, gpu_at x, int64_t n_tok, int32_t n_col)
 {
-    struct gpu_packed to =
-        packed_room(d, up8((size_t)n_tok), (int32_t)pi_ceil_div(n_col, COLS_OF_BLOCK));
+    struct gpu_packed to = packed_room(d, up8((size_t)n_tok), n_col, side_of(d, n_tok));
     d->packed = (struct gpu_packed_rows){to.out != 0 ? x : 0, (int32_t)n_tok, n_col};
     return to;
 }
 
-/* Packs n_slab times n_tok rows; false: no memory. With experts they are the rows of places. */
+/* Packs n_slab times n_tok rows to room for n_row; false: no memory. With experts they are the rows
+   of places. */
 static bool pack(struct gpu_device *d, struct gpu_pack_args *a, int64_t n_slab, size_t n_row)
 {
-    const struct gpu_packed to = packed_room(d, n_row, a->n_block);
-    a->out = to.out;
-    a->x_scale = to.x_scale;
-    if (a->out == 0)
+    a->packed = packed_room(d, n_row, a->n_col, 1);
+    if (a->packed.out == 0)
         return false;
-    gpu_run(d, GPU_KERNEL_pack_rows, 1, pi_ceil_div(a->n_tok, 8), n_slab, 256 * sizeof(float), a);
+    gpu_run(d, GPU_KERNEL_pack_rows, a->n_tok, n_slab, 1, ROW_ROOM, a);
     return true;
 }
 
@@ -60,14 +69,17 @@ static bool pack(struct gpu_device *d, struct gpu_pack_args *a, int64_t n_slab, 
 static bool pack_plain(struct gpu_device *d, struct gpu_pack_args *a)
 {
     const struct gpu_packed_rows *is = &d->packed;
-    if (is->x == a->x && is->n_col == a->n_col && is->n_tok >= a->n_tok) {
-        a->out = d->room[GPU_ROOM_X].at;
-        a->x_scale = d->room[GPU_ROOM_X_SCALE].at;
+    int32_t n_side = side_of(d, a->n_tok);
+    if (is->x == a->x && is->n_col == a->n_col && is->n_tok >= a->n_tok &&
+        side_of(d, is->n_tok) == n_side) {
+        a->packed = (struct gpu_packed){d->room[GPU_ROOM_X].at, d->room[GPU_ROOM_X_SCALE].at,
+                                        (int32_t)pi_ceil_div(a->n_col, COLS_OF_BLOCK), n_side};
         return true;
     }
-    if (!pack(d, a, 1, up8((size_t)a->n_tok)))
+    a->packed = gpu_packs(d, a->x, a->n_tok, a->n_col);
+    if (a->packed.out == 0)
         return false;
-    d->packed = (struct gpu_packed_rows){a->x, a->n_tok, a->n_col};
+    gpu_run(d, GPU_KERNEL_pack_rows, a->n_tok, 1, 1, ROW_ROOM, a);
     return true;
 }
 
@@ -140,6 +152,7 @@ static void run(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_
                 int64_t n_slab, int64_t typical)
 {
     size_t few = (size_t)a->n_block * 512;
+    a->n_early = d->driver->n_processor * (typical > FEW ? 2 : GPU_FEW_BLOCKS((int)type));
     if (typical <= 64 && typical > 2 * FEW && n_slab == 1 && a->busy == 0 && run_split(d, type, a))
         return;
     if (typical <= FEW && few <= d->driver->smem_most)
@@ -162,8 +175,8 @@ static struct gpu_mul_args args_of(const struct pi_weight *w, const struct gpu_p
     const struct gpu_weight *p = weight_of(w);
     bool is_float = p->type == GPU_WEIGHT_F32;
     return (struct gpu_mul_args){
-        .x = is_float ? x->x : x->out,
-        .x_scale = is_float ? 0 : x->x_scale,
+        .x = is_float ? x->x : x->packed.out,
+        .x_scale = is_float ? 0 : x->packed.x_scale,
         .first = x->first,
         .padded = x->padded,
         .busy = x->busy,
@@ -172,6 +185,7 @@ static struct gpu_mul_args args_of(const struct pi_weight *w, const struct gpu_p
         .n_tok = x->n_tok,
         .x_first = is_float ? x->n_tok : x->x_first,
         .n_col = w->n_col,
+        .n_side = x->packed.n_side,
     };
 }
 
@@ -217,7 +231,6 @@ void gpu_product(struct pi_stream *s, const struct pi_product *p)
     for (int32_t i = 0; i < p->n && ok && p->n_tok > 0; i++) {
         const struct gpu_weight *w = weight_of(p->w[i]);
         bool is_float = w->type == GPU_WEIGHT_F32;
-        x.n_block = w->n_block;
         ok = is_float || pack_plain(d, &x);
         struct gpu_mul_args a = args_of(p->w[i], &x);
         if (!ok || !gather(&a, p->w, p->out, i, p->n))
@@ -237,11 +250,8 @@ void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p)
     struct gpu_device *d = gpu_of_stream(s);
     const struct gpu_weight *w = weight_of(p->w);
     size_t n_tok = up8((size_t)p->n_tok);
-    struct gpu_pack_args x = {.x = p->x.at,
-                              .n_col = p->w->n_col,
-                              .n_block = w->n_block,
-                              .n_tok = p->n_tok,
-                              .x_first = (int32_t)n_tok};
+    struct gpu_pack_args x = {
+        .x = p->x.at, .n_col = p->w->n_col, .n_tok = p->n_tok, .x_first = (int32_t)n_tok};
     bool is_float = w->type == GPU_WEIGHT_F32;
     gpu_enter(d);
     if (p->n_tok > 0 && (is_float || pack(d, &x, p->n_head, n_tok * (size_t)p->n_head))) {
@@ -273,9 +283,8 @@ void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p
     for (int32_t i = 0; i < p->n && ok && p->n_row > 0; i++) {
         const struct gpu_weight *w = weight_of(p->w[i]);
         bool is_float = w->type == GPU_WEIGHT_F32;
-        x.n_block = w->n_block;
         if (!is_float && !packed)
-            packed = ok = pack(d, &x, n_busy, (size_t)p->n_row + 7 * (size_t)n_busy);
+            packed = ok = pack(d, &x, 1, (size_t)p->n_row + 7 * (size_t)n_busy);
         struct gpu_mul_args a = args_of(p->w[i], &x);
         if (!ok || !gather(&a, p->w, p->out, i, p->n))
             continue;

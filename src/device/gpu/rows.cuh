@@ -120,26 +120,29 @@ DEV float square_of_eight(const float *v, float sum)
 }
 
 /* The packed form of row t, by all threads of a block. x: where each thread wrote its own eights of
-   columns, TID, TID + n_thread and so on; most: the largest magnitude that it wrote. room as of
-   block_max. */
-DEV void pack_row(const gpu_packed &to, int t, const float *x, int n, float most, float *room,
-                  int n_thread)
+   columns, TID, TID + n_thread and so on; most: the largest magnitude that it wrote. x NULL: there
+   is no more than one eight a thread, `held`, zeros behind the last column. room as of block_max. */
+DEV void pack_row(const gpu_packed &to, int t, const float *x, const float *held, int n, float most,
+                  float *room, int n_thread)
 {
     if (to.out == 0)
         return;
     most = block_max(most, room, n_thread);
     const float scale = row_power(most, false);
     const int n8 = to.n_block * 32;
-    uint16_t *out = AT(uint16_t, to.out) + (size_t)(t / 8) * n8 * X_MATRIX + t % 8 * 8;
+    const int side = to.n_side, eight = t / 8;
+    uint16_t *out = AT(uint16_t, to.out) + t % 8 * 8 +
+                    ((size_t)(eight / side) * n8 * side + eight % side * 8) * X_MATRIX;
     if (TID == 0)
         AT(float, to.x_scale)[t] = row_power(most, true);
     for (int k8 = TID; k8 < n8; k8 += n_thread) {
         float v[8];
-        load_eight(v, x, k8 * 8, n);
+        if (x != NULL)
+            load_eight(v, x, k8 * 8, n);
         UNROLL
         for (int i = 0; i < 8; i++)
-            v[i] *= scale;
-        *(uint4 *)(out + (size_t)k8 * X_MATRIX) =
+            v[i] = x != NULL ? v[i] * scale : k8 == TID && k8 * 8 < n ? held[i] * scale : 0.0f;
+        *(uint4 *)(out + ((size_t)(k8 / 8) * side * 8 + k8 % 8) * X_MATRIX) =
             make_uint4(h2(v[0], v[1]), h2(v[2], v[3]), h2(v[4], v[5]), h2(v[6], v[7]));
     }
 }
@@ -173,9 +176,15 @@ KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
 {
     SHARED(smem);
     float *room = (float *)smem;
-    const int t = (int)blockIdx.x, from = a.index != 0 ? AT(const int32_t, a.index)[t] : t, n = a.n;
+    const int n = a.n, t = (int)blockIdx.x;
+    float v[8], d[8], by[8], early[8]; /* of the norm, which no kernel writes */
+    GRID_GO();
+    if (a.norm != 0)
+        load_eight(early, AT(const float, a.norm), TID * 8, n);
+    GRID_WAIT();
+    const int from = a.index != 0 ? AT(const int32_t, a.index)[t] : t;
     float *x = AT(float, a.x) + (size_t)from * n, *h = AT(float, a.h) + (size_t)t * n;
-    float *out = AT(float, a.out) + (size_t)t * n, v[8], d[8], by[8];
+    float *out = AT(float, a.out) + (size_t)t * n;
     float factor = 1.0f, square = 0.0f, most = 0.0f;
     const bool before = a.leave && (a.bias != 0 || a.post_norm != 0);
     for (int i = TID * 8; before && i < n; i += WIDE_ROW * 8) {
@@ -209,15 +218,17 @@ KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
         return;
     factor = 1.0f / sqrtf(block_sum(square, room, WIDE_ROW) / (float)n + a.eps);
     for (int i = TID * 8; i < n; i += WIDE_ROW * 8) {
-        load_eight(v, x, i, n);
-        load_eight(by, AT(const float, a.norm), i, n);
+        if (n > WIDE_ROW * 8) { /* else they are still there */
+            load_eight(v, x, i, n);
+            load_eight(early, AT(const float, a.norm), i, n);
+        }
         UNROLL
         for (int e = 0; e < 8; e++)
-            v[e] = v[e] * factor * by[e];
+            v[e] = v[e] * factor * early[e];
         most = most_of_eight(v, most);
         store_eight(v, out, i, n);
     }
-    pack_row(a.packed, t, out, n, most, room, WIDE_ROW);
+    pack_row(a.packed, t, n > WIDE_ROW * 8 ? out : NULL, v, n, most, room, WIDE_ROW);
 }
 
 /* Grid: (parts of a row, rows). */
@@ -241,6 +252,8 @@ KERNEL(WIDE_ROW, 1) gate(const gpu_gate_args a)
     SHARED(smem);
     const int t = (int)blockIdx.x;
     float *x = AT(float, a.gate) + (size_t)t * a.n, v[8], up[8], most = 0.0f;
+    GRID_GO();
+    GRID_WAIT();
     for (int i = TID * 8; i < a.n; i += WIDE_ROW * 8) {
         load_eight(v, x, i, a.n);
         load_eight(up, AT(const float, a.up) + (size_t)t * a.n, i, a.n);
@@ -250,7 +263,7 @@ KERNEL(WIDE_ROW, 1) gate(const gpu_gate_args a)
         most = most_of_eight(v, most);
         store_eight(v, x, i, a.n);
     }
-    pack_row(a.packed, t, x, a.n, most, (float *)smem, WIDE_ROW);
+    pack_row(a.packed, t, x, NULL, a.n, most, (float *)smem, WIDE_ROW);
 }
 
 /* ---- attention ---- */
@@ -320,6 +333,8 @@ KERNEL(WIDE_ROW, 1) out_gate(const gpu_out_args a)
     const int t = (int)blockIdx.x, dim = a.dim;
     const float *from = AT(const float, a.q_gate) + (size_t)t * 2 * a.n_head * dim;
     float *x = AT(float, a.x) + (size_t)t * a.n, v[8], most = 0.0f;
+    GRID_GO();
+    GRID_WAIT();
     for (int i = TID * 8; i < a.n; i += WIDE_ROW * 8) {
         load_eight(v, x, i, a.n);
         for (int e = i; e < i + 8 && e < a.n_head * dim; e++)
@@ -327,7 +342,7 @@ KERNEL(WIDE_ROW, 1) out_gate(const gpu_out_args a)
         most = most_of_eight(v, most);
         store_eight(v, x, i, a.n);
     }
-    pack_row(a.packed, t, x, a.n, most, (float *)smem, WIDE_ROW);
+    pack_row(a.packed, t, x, NULL, a.n, most, (float *)smem, WIDE_ROW);
 }
 
 /* ---- a mixture of experts ---- */
@@ -467,10 +482,9 @@ KERNEL(256, 4) moe_gather(const gpu_moe_args a)
 }
 
 /* The expert of a row: the last of those with rows whose first is not behind it. */
-DEV int expert_of(const gpu_moe_args &a, int row)
+DEV int expert_of(const int32_t *first, const int32_t *busy, int n_busy, int row)
 {
-    const int32_t *first = AT(const int32_t, a.first), *busy = AT(const int32_t, a.busy);
-    int lo = 0, hi = *AT(const int32_t, a.n_busy) - 1;
+    int lo = 0, hi = n_busy - 1;
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
         if (first[busy[mid]] <= row)
@@ -481,9 +495,33 @@ DEV int expert_of(const gpu_moe_args &a, int row)
     return busy[lo];
 }
 
+/* Grid: (rows, slabs), or (rows of all experts). */
+KERNEL(WIDE_ROW, 1) pack_rows(const gpu_pack_args a)
+{
+    SHARED(smem);
+    GRID_GO();
+    GRID_WAIT();
+    int from = (int)(blockIdx.y * a.n_tok + blockIdx.x),
+        to = (int)(blockIdx.y * a.x_first + blockIdx.x);
+    if (a.busy != 0) {
+        const int e = expert_of(AT(const int32_t, a.first), AT(const int32_t, a.busy),
+                                *AT(const int32_t, a.n_busy), from);
+        to = AT(const int32_t, a.padded)[e] + from - AT(const int32_t, a.first)[e];
+    }
+    const float *x = AT(const float, a.x) + (size_t)from * a.n_col;
+    float most = 0.0f, v[8];
+    for (int i = TID * 8; i < a.n_col; i += WIDE_ROW * 8) {
+        load_eight(v, x, i, a.n_col);
+        most = most_of_eight(v, most);
+    }
+    pack_row(a.packed, to, x, NULL, a.n_col, most, (float *)smem, WIDE_ROW);
+}
+
 KERNEL(256, 4) moe_hidden(const gpu_moe_args a)
 {
-    const int r = (int)blockIdx.x, e = expert_of(a, r);
+    const int r = (int)blockIdx.x,
+              e = expert_of(AT(const int32_t, a.first), AT(const int32_t, a.busy),
+                            *AT(const int32_t, a.n_busy), r);
     float *gate = AT(float, a.gate) + (size_t)r * a.n;
     const float *up = AT(const float, a.up) + (size_t)r * a.n;
     for (int i = TID; i < a.n; i += 256) {
