@@ -1,17 +1,20 @@
 /*
- * bench.c - `pith bench`: speed of reading a prompt and of generating at given depths, beside what
- * this machine could do at best.
+ * bench.c - `pith bench`: speed of reading prompts and of generating at given depths, beside the
+ * bounds of the device. Several sequences may generate together.
  *
  * The bounds. Generating a token reads every weight and every stored key and value once, of experts
  * those that it chooses:
  *   tokens/s <= read bandwidth / (weight bytes + KV bytes at that depth)
+ * Sequences that generate together read the weights once. Experts that several choose are counted
+ * once for each, but no more bytes than there are. All multiply, as a prompt does.
  * Reading n tokens at depth d multiplies every weight with every token, and every query with every
  * key and value before it:
  *   seconds >= 2 * weights * n / peak + 2 * (dim_k + dim_v) * heads * layers * pairs / f32 peak
  *   pairs = n * d + n * (n + 1) / 2, fewer where a keep policy's budget is reached
  * The peak of the first term is that of int8 for quantised weights and of f32 for others. It cannot
  * be faster than reading the weights once per chunk either. Attention over bf16 and coded types can
- * be faster than f32's peak, where the processor has products for it.
+ * be faster than f32's peak, where the processor has products for it. On a GPU all peaks are that of
+ * f16.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -28,9 +31,10 @@
 #include "pith/policy.h"
 
 struct bench_options {
-    int32_t n_prompt;
+    struct option_ints prompts;
     int32_t n_generate;
     struct option_ints depths;
+    struct option_ints parallel;
     int32_t n_repeat;
     bool no_warm_up;
     const char *format;
@@ -46,12 +50,14 @@ static const char *const formats[] = {"table", "csv", "json", NULL};
 
 #define AT(member) .offset = offsetof(struct bench_options, member)
 static const struct option bench_option_table[] = {
-    {"--n-prompt", "-p", "N", OPTION_INT, AT(n_prompt), .max = INT32_MAX,
-     .help = "tokens of the prompt; 0: do not measure it"},
+    {"--n-prompt", "-p", "N,N", OPTION_INTS, AT(prompts), .max = INT32_MAX,
+     .help = "tokens of prompts; 0: measure none"},
     {"--n-gen", "-n", "N", OPTION_INT, AT(n_generate), .max = INT32_MAX,
      .help = "tokens to generate; 0: do not measure it"},
     {"--n-depth", "-d", "N,N", OPTION_INTS, AT(depths), .max = INT32_MAX,
      .help = "tokens that the sequence holds before"},
+    {"--parallel", "-np", "N,N", OPTION_INTS, AT(parallel), .min = 1, .max = 4096,
+     .help = "sequences that generate together, each with pages of its own"},
     {"--repetitions", "-r", "N", OPTION_INT, AT(n_repeat), .min = 1, .max = 1000,
      .help = "measurements of each"},
     {"--no-warm-up", NULL, NULL, OPTION_FLAG, AT(no_warm_up),
@@ -74,8 +80,12 @@ static const struct option_group groups[] = {
 static void defaults(void *options)
 {
     struct options *o = options;
-    o->bench = (struct bench_options){
-        .n_prompt = 512, .n_generate = 128, .depths = {{0}, 1}, .n_repeat = 3, .format = "table"};
+    o->bench = (struct bench_options){.prompts = {{512}, 1},
+                                      .n_generate = 128,
+                                      .depths = {{0}, 1},
+                                      .parallel = {{1}, 1},
+                                      .n_repeat = 3,
+                                      .format = "table"};
     memory_options_default(&o->memory);
 }
 
@@ -84,6 +94,7 @@ struct row {
     const char *test; /* "prompt" or "generate" */
     int32_t n;        /* tokens */
     int32_t depth;
+    int32_t n_seq;  /* sequences */
     double entries; /* live in a lane, on average over the row's tokens, at least */
     double sum;     /* of tokens/s, over the repetitions */
     double sum_squares;
@@ -97,6 +108,9 @@ struct bench {
     struct session s;
     struct row *rows; /* [n_row] */
     int32_t n_row;
+    pith_seq **seq; /* [n_seq] the session's, and others of the same engine, owned */
+    int32_t n_seq;
+    pith_batch_item *item;    /* [n_seq] */
     int32_t *tokens;          /* [most tokens of a sequence] */
     int64_t matmul_weights;   /* weights that a token is multiplied with */
     int64_t generation_bytes; /* weight bytes read per generated token */
@@ -108,31 +122,45 @@ struct bench {
 
 /* ---- measuring ---- */
 
-static void evaluate(struct bench *b, const int32_t *tokens, int32_t n, pith_logits_mode logits)
+/* The same tokens for sequences first .. first + n_seq. */
+static void evaluate(struct bench *b, int32_t first, int32_t n_seq, const int32_t *tokens,
+                     int32_t n, pith_logits_mode logits)
 {
     pith_error err;
-    pith_batch_item item = {.seq = b->s.seq, .tokens = tokens, .n_token = n, .logits = logits};
     if (n == 0)
         return;
-    session_check(pith_batch_eval(b->s.engine, &item, 1, NULL, NULL, &err), &err);
+    for (int32_t i = 0; i < n_seq; i++)
+        b->item[i] = (pith_batch_item){
+            .seq = b->seq[first + i], .tokens = tokens, .n_token = n, .logits = logits};
+    session_check(pith_batch_eval(b->s.engine, b->item, n_seq, NULL, NULL, &err), &err);
 }
 
 /* Entries that were evicted, or have left a window, do not come back when tokens are forgotten.
    Recurrent layers may have kept no state there. Then all is read again. */
-static void go_to_depth(struct bench *b, int32_t depth)
+static void go_to_depth(struct bench *b, int32_t i, int32_t depth)
 {
     pith_error err;
     pith_keep_stats keep;
-    int32_t length = pith_seq_length(b->s.seq);
-    pith_seq_keep_stats(b->s.seq, &keep);
+    int32_t length = pith_seq_length(b->seq[i]);
+    pith_seq_keep_stats(b->seq[i], &keep);
     if (length > depth) {
         length = keep.rounds > 0 ? 0 : depth;
-        pith_status status = pith_seq_truncate(b->s.seq, length, &err);
+        pith_status status = pith_seq_truncate(b->seq[i], length, &err);
         if (status == PITH_UNSUPPORTED)
-            status = pith_seq_truncate(b->s.seq, length = 0, &err);
+            status = pith_seq_truncate(b->seq[i], length = 0, &err);
         cli_check(status, &err);
     }
-    evaluate(b, b->tokens + length, depth - length, PITH_LOGITS_NONE);
+    evaluate(b, i, 1, b->tokens + length, depth - length, PITH_LOGITS_NONE);
+}
+
+/* Sequences of a row stand at its depth, and the others are empty. */
+static void set_out(struct bench *b, const struct row *row)
+{
+    pith_error err;
+    for (int32_t i = row->n_seq; i < b->n_seq; i++)
+        cli_check(pith_seq_truncate(b->seq[i], 0, &err), &err);
+    for (int32_t i = 0; i < row->n_seq; i++)
+        go_to_depth(b, i, row->depth);
 }
 
 /* The fewest entries of a lane while the row's tokens follow. They are the entries at its depth,
@@ -152,7 +180,7 @@ static void count_entries(const struct bench *b, struct row *row)
 
 static void add_sample(struct row *row, double seconds)
 {
-    double speed = row->n / seconds;
+    double speed = (double)row->n * row->n_seq / seconds;
     row->sum += speed;
     row->sum_squares += speed * speed;
     if (speed > row->best)
@@ -161,16 +189,16 @@ static void add_sample(struct row *row, double seconds)
 
 static void measure_row(struct bench *b, struct row *row)
 {
-    go_to_depth(b, row->depth);
+    set_out(b, row);
     count_entries(b, row);
     const int32_t *tokens = b->tokens + row->depth;
     int64_t disk = disk_bytes();
     double start = clock_s();
     if (strcmp(row->test, "prompt") == 0)
-        evaluate(b, tokens, row->n, PITH_LOGITS_LAST);
+        evaluate(b, 0, 1, tokens, row->n, PITH_LOGITS_LAST);
     else
         for (int32_t i = 0; i < row->n; i++)
-            evaluate(b, tokens + i, 1, PITH_LOGITS_LAST);
+            evaluate(b, 0, row->n_seq, tokens + i, 1, PITH_LOGITS_LAST);
     add_sample(row, clock_s() - start);
     row->disk += disk_bytes() - disk;
 }
@@ -179,9 +207,14 @@ static void measure_row(struct bench *b, struct row *row)
 static void warm_up(struct bench *b, const struct row *rows, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        go_to_depth(b, rows[i].depth);
-        evaluate(b, b->tokens + rows[i].depth, rows[i].n, PITH_LOGITS_LAST);
+        set_out(b, &rows[i]);
+        evaluate(b, 0, rows[i].n_seq, b->tokens + rows[i].depth, rows[i].n, PITH_LOGITS_LAST);
     }
+}
+
+static bool together(const struct row *a, const struct row *b)
+{
+    return a->depth == b->depth && a->n_seq == b->n_seq;
 }
 
 /* Repetitions go round the rows of a depth, so that a slow moment does not fall on one of them. */
@@ -190,7 +223,7 @@ static void measure(struct bench *b)
     const struct bench_options *o = &b->options->bench;
     for (int32_t first = 0; first < b->n_row;) {
         int32_t end = first;
-        while (end < b->n_row && b->rows[end].depth == b->rows[first].depth)
+        while (end < b->n_row && together(&b->rows[end], &b->rows[first]))
             end++;
         if (!o->no_warm_up)
             warm_up(b, &b->rows[first], end - first);
@@ -241,10 +274,29 @@ static void count_work(struct bench *b)
     b->kv_bytes_per_token = (double)(bytes - state) / WHOLE_PAGES;
 }
 
+/* Operations per second of products with weights, and of attention's. */
+static double weights_peak(const struct bench *b)
+{
+    const pith_machine *m = &b->machine;
+    double cpu = is_quantised(b->s.info.file_type) ? m->int8_op_per_s : m->f32_flop_per_s;
+    return m->f16_flop_per_s > 0.0 ? m->f16_flop_per_s : cpu;
+}
+
+static double attention_peak(const struct bench *b)
+{
+    return b->machine.f16_flop_per_s > 0.0 ? b->machine.f16_flop_per_s : b->machine.f32_flop_per_s;
+}
+
 static double generation_bound(const struct bench *b, const struct row *row)
 {
-    double kv = b->kv_bytes_per_token * row->entries;
-    return b->machine.read_bytes_per_s / ((double)b->generation_bytes + kv);
+    const pith_model_info *i = &b->s.info;
+    double n = row->n_seq, weights = (double)b->generation_bytes;
+    if (i->n_expert > 0 && n > 1.0)
+        weights = fmin(weights * n, (double)i->weight_bytes);
+    double kv = b->kv_bytes_per_token * row->entries * n;
+    double reading = (weights + kv) / b->machine.read_bytes_per_s;
+    double compute = 2.0 * (double)b->matmul_weights * n / weights_peak(b);
+    return n / (n > 1.0 ? fmax(reading, compute) : reading);
 }
 
 /* Pairs of a token and an entry that it sees, over all layers. */
@@ -262,11 +314,10 @@ static double prompt_bound(const struct bench *b, const struct row *row)
 {
     const pith_model_info *i = &b->s.info;
     double n = row->n;
-    double peak = is_quantised(i->file_type) ? b->machine.int8_op_per_s : b->machine.f32_flop_per_s;
     double attention =
         2.0 * (i->head_dim_k + i->head_dim_v) * (double)i->n_head * prompt_pairs(b, row);
     double compute =
-        2.0 * (double)b->matmul_weights * n / peak + attention / b->machine.f32_flop_per_s;
+        2.0 * (double)b->matmul_weights * n / weights_peak(b) + attention / attention_peak(b);
     double passes = ceil(n / b->options->memory.chunk);
     /* A pass over a prompt reads about all experts. */
     double read = (double)(i->n_expert > 0 ? i->weight_bytes : b->generation_bytes);
@@ -284,7 +335,9 @@ static void measure_machine(struct bench *b)
     b->peak_rss = (int64_t)usage.ru_maxrss * 1024;
     pith_engine_kv_stats(b->s.engine, &kv);
     b->kv_peak = kv.peak_bytes;
-    cli_check(pith_machine_measure(b->options->model.n_thread, &b->machine, &err), &err);
+    cli_check(pith_device_measure(pith_engine_device(b->s.engine), b->options->model.n_thread,
+                                  &b->machine, &err),
+              &err);
     for (int32_t i = 0; i < b->n_row; i++) {
         struct row *row = &b->rows[i];
         bool prompt = strcmp(row->test, "prompt") == 0;
@@ -310,7 +363,7 @@ static double deviation_of(const struct bench *b, const struct row *row)
 /* Of a token of the row, on average. */
 static double disk_of(const struct bench *b, const struct row *row)
 {
-    return (double)row->disk / ((double)row->n * b->options->bench.n_repeat);
+    return (double)row->disk / ((double)row->n * row->n_seq * b->options->bench.n_repeat);
 }
 
 /* Where the weights lie, and what was read of them from disks. */
@@ -338,19 +391,28 @@ static int64_t device_bytes(const struct bench *b)
     return d.used_bytes;
 }
 
+static void print_machine(const pith_machine *m)
+{
+    printf("machine: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, ",
+           1e-9 * m->read_bytes_per_s, 1e-9 * m->copy_bytes_per_s, 1e-9 * m->f32_flop_per_s);
+    if (m->f16_flop_per_s > 0.0)
+        printf("f16 %.0f GFLOP/s\n", 1e-9 * m->f16_flop_per_s);
+    else
+        printf("int8 %.0f GOP/s\n", 1e-9 * m->int8_op_per_s);
+}
+
 static void print_table(const struct bench *b)
 {
     char weights[32], rss[32], kv[32], device[32];
     const pith_machine *m = &b->machine;
     const struct memory_options *o = &b->options->memory;
+    bool several = b->n_seq > 1;
     printf("%s, %s, %s of weights, loaded in %.2f s\n",
            b->s.info.name[0] != '\0' ? b->s.info.name : b->s.path, b->s.info.file_type,
            cli_bytes(b->s.info.weight_bytes, weights), b->s.load_s);
     printf("kernels %s, %d threads, KV %s/%s, chunk %d; Pith %s\n", pith_cpu_level(), m->n_thread,
            o->type_k, o->type_v, o->chunk, pith_version());
-    printf("machine: read %.1f GB/s, copy %.1f GB/s, f32 %.0f GFLOP/s, int8 %.0f GOP/s\n",
-           1e-9 * m->read_bytes_per_s, 1e-9 * m->copy_bytes_per_s, 1e-9 * m->f32_flop_per_s,
-           1e-9 * m->int8_op_per_s);
+    print_machine(m);
     if (o->keep != NULL)
         printf("keep: %s\n", o->keep);
     if (o->read != NULL)
@@ -363,13 +425,16 @@ static void print_table(const struct bench *b)
     printf("memory: peak %s, of it KV %s; %s on %s\n\n", cli_bytes(b->peak_rss, rss),
            cli_bytes(b->kv_peak, kv), cli_bytes(device_bytes(b), device),
            pith_engine_device(b->s.engine));
-    printf("%-8s %7s %8s %12s %8s %10s %10s %8s\n", "test", "tokens", "depth", "tokens/s", "+-",
-           "best", "bound", "of bound");
+    printf("%-8s %7s %8s %s%12s %8s %10s %10s %8s\n", "test", "tokens", "depth",
+           several ? "sequences " : "", "tokens/s", "+-", "best", "bound", "of bound");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         double mean = mean_of(b, r);
-        printf("%-8s %7d %8d %12.2f %8.2f %10.2f %10.2f %7.0f%%\n", r->test, r->n, r->depth, mean,
-               deviation_of(b, r), r->best, r->bound, 100.0 * mean / r->bound);
+        printf("%-8s %7d %8d ", r->test, r->n, r->depth);
+        if (several)
+            printf("%9d ", r->n_seq);
+        printf("%12.2f %8.2f %10.2f %10.2f %7.0f%%\n", mean, deviation_of(b, r), r->best, r->bound,
+               100.0 * mean / r->bound);
     }
 }
 
@@ -380,13 +445,14 @@ static void print_csv(const struct bench *b)
     printf("type,n_param,weight_bytes,level,threads,type_k,type_v,keep,read,recall,share,chunk,"
            "test,n,depth,"
            "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
-           "peak_rss_bytes,kv_peak_bytes,weights_mapped,disk_bytes_per_token\n");
+           "peak_rss_bytes,kv_peak_bytes,weights_mapped,disk_bytes_per_token,sequences,device,"
+           "f16_flop_per_s\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",\"%s\",\"%s\",\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%."
                "3f,%.4g,"
                "%.4g,%.4g,"
-               "%.3f,%lld,%lld,%d,%.0f\n",
+               "%.3f,%lld,%lld,%d,%.0f,%d,%s,%.4g\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
                pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
                o->keep != NULL ? o->keep : "none", o->read != NULL ? o->read : "none",
@@ -394,7 +460,7 @@ static void print_csv(const struct bench *b)
                o->chunk, r->test, r->n, r->depth, mean_of(b, r), deviation_of(b, r), r->best,
                r->bound, m->read_bytes_per_s, m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s,
                (long long)b->peak_rss, (long long)b->kv_peak, b->s.info.weights_mapped,
-               disk_of(b, r));
+               disk_of(b, r), r->n_seq, pith_engine_device(b->s.engine), m->f16_flop_per_s);
     }
 }
 
@@ -409,15 +475,16 @@ static void print_json(const struct bench *b)
     json_t *rows = json_array();
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
-        json_array_append_new(rows, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "test",
-                                              r->test, "n", (int)r->n, "depth", (int)r->depth,
-                                              "tokens_per_s", mean_of(b, r), "deviation",
-                                              deviation_of(b, r), "best", r->best, "bound",
-                                              r->bound, "disk_bytes_per_token", disk_of(b, r)));
+        json_array_append_new(
+            rows, json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "test", r->test, "n",
+                            (int)r->n, "depth", (int)r->depth, "sequences", (int)r->n_seq,
+                            "tokens_per_s", mean_of(b, r), "deviation", deviation_of(b, r), "best",
+                            r->best, "bound", r->bound, "disk_bytes_per_token", disk_of(b, r)));
     }
-    json_t *machine = json_pack("{s:f, s:f, s:f, s:f}", "read_bytes_per_s", m->read_bytes_per_s,
-                                "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s",
-                                m->f32_flop_per_s, "int8_op_per_s", m->int8_op_per_s);
+    json_t *machine =
+        json_pack("{s:f, s:f, s:f, s:f, s:f}", "read_bytes_per_s", m->read_bytes_per_s,
+                  "copy_bytes_per_s", m->copy_bytes_per_s, "f32_flop_per_s", m->f32_flop_per_s,
+                  "int8_op_per_s", m->int8_op_per_s, "f16_flop_per_s", m->f16_flop_per_s);
     cli_json_print(
         json_pack(
             "{s:s, s:o, s:s, s:I, s:I, s:f, s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, "
@@ -435,28 +502,39 @@ static void print_json(const struct bench *b)
 
 /* ---- the whole ---- */
 
+static void add_row(struct bench *b, const char *test, int32_t n, int32_t depth, int32_t n_seq)
+{
+    if (n > 0)
+        b->rows[b->n_row++] = (struct row){.test = test, .n = n, .depth = depth, .n_seq = n_seq};
+    b->n_seq = n_seq > b->n_seq ? n_seq : b->n_seq;
+}
+
 static void make_rows(struct bench *b)
 {
     const struct bench_options *o = &b->options->bench;
-    b->rows = cli_alloc(2 * (size_t)o->depths.n, sizeof(*b->rows));
+    b->n_seq = 1;
+    b->rows =
+        cli_alloc((size_t)o->depths.n * (size_t)(o->prompts.n + o->parallel.n), sizeof(*b->rows));
     for (int32_t i = 0; i < o->depths.n; i++) {
         int32_t depth = o->depths.value[i];
-        if (o->n_prompt > 0)
-            b->rows[b->n_row++] = (struct row){.test = "prompt", .n = o->n_prompt, .depth = depth};
-        if (o->n_generate > 0)
-            b->rows[b->n_row++] =
-                (struct row){.test = "generate", .n = o->n_generate, .depth = depth};
+        for (int32_t j = 0; j < o->prompts.n; j++)
+            add_row(b, "prompt", o->prompts.value[j], depth, 1);
+        for (int32_t j = 0; j < o->parallel.n && o->n_generate > 0; j++)
+            add_row(b, "generate", o->n_generate, depth, o->parallel.value[j]);
     }
     if (b->n_row == 0)
         cli_fail_usage("-p 0 and -n 0 leave nothing to measure");
 }
 
-static int64_t most_tokens(const struct bench *b)
+/* Of one sequence; *all: of all at a time, with a page to spare for each. */
+static int64_t most_tokens(const struct bench *b, int64_t *all)
 {
-    int64_t most = 1;
+    int64_t most = *all = 1;
     for (int32_t i = 0; i < b->n_row; i++) {
-        int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n;
+        int64_t n = (int64_t)b->rows[i].depth + b->rows[i].n, n_seq = b->rows[i].n_seq;
+        int64_t together = n_seq > 1 ? n_seq * (n + WHOLE_PAGES) : n;
         most = n > most ? n : most;
+        *all = together > *all ? together : *all;
     }
     if (most > INT32_MAX)
         cli_fail_usage("-d and -p or -n together are %lld tokens, more than a sequence can have",
@@ -475,17 +553,28 @@ static void make_tokens(struct bench *b, int64_t n)
     }
 }
 
+static void make_sequences(struct bench *b)
+{
+    pith_error err;
+    b->item = cli_alloc((size_t)b->n_seq, sizeof(*b->item));
+    b->seq = cli_alloc((size_t)b->n_seq, sizeof(*b->seq));
+    b->seq[0] = b->s.seq;
+    for (int32_t i = 1; i < b->n_seq; i++)
+        cli_check(pith_seq_create(b->s.engine, &b->seq[i], &err), &err);
+}
+
 static int run(void *options)
 {
     struct bench b = {.options = options};
     const char *format = b.options->bench.format;
     (void)engine_params(&b.options->model, &b.options->memory);
     make_rows(&b);
-    int64_t n = most_tokens(&b);
+    int64_t all, n = most_tokens(&b, &all);
     b.s.n_ctx = b.options->memory.n_ctx;
     session_load(&b.s, &b.options->model, false);
     make_tokens(&b, n);
-    session_start(&b.s, &b.options->model, &b.options->memory, n);
+    session_start(&b.s, &b.options->model, &b.options->memory, all);
+    make_sequences(&b);
     cli_interrupt_catch();
     measure(&b);
     count_work(&b);
@@ -496,6 +585,10 @@ static int run(void *options)
         print_json(&b);
     else
         print_table(&b);
+    for (int32_t i = 1; i < b.n_seq; i++)
+        pith_seq_free(b.seq[i]);
+    free(b.seq);
+    free(b.item);
     free(b.tokens);
     free(b.rows);
     session_free(&b.s);
@@ -505,7 +598,7 @@ static int run(void *options)
 const struct command command_bench = {
     .name = "bench",
     .summary = "measure a model's speed beside the machine's bounds",
-    .synopsis = "-m MODEL [-p 512] [-n 128] [-d 0,4096]",
+    .synopsis = "-m MODEL [-p 512,2048] [-n 128] [-d 0,4096] [-np 1,8]",
     .notes = "Bounds: generation cannot be faster than reading the weights and the stored keys and "
              "values\n"
              "once per token. A prompt cannot be faster than its multiplications at the measured "

@@ -2,7 +2,7 @@
 # Makes one self-contained archive of the command: the program, the libraries it needs beside it,
 # pages of man, completions, the models of the demo and all licences. It runs from any folder of a
 # machine with the C library alone.
-#   scripts/release.sh [OUT]     OUT: a folder, default build-release/out
+#   scripts/release.sh [OUT [OPTION...]]    OUT: a folder, default build-release/out; OPTION: cmake's
 # BUILD names the build folder (default build-release), JOBS the compiler's processes. The last lines
 # printed are the archive, its SHA-256 and the oldest C library that it runs with. Where /proc may be
 # mounted, it is tried in a root folder that has nothing else.
@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 build=${BUILD:-build-release}
 out=${1:-$build/out}
 jobs=${JOBS:-$(nproc)}
+[ $# -lt 1 ] || shift
 # Parts of the C library come with every machine: the libraries of another one would not fit its
 # loader.
 system='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|mvec|nss_.*))\.so'
@@ -21,9 +22,9 @@ fail() {
 }
 
 # An old-style RPATH holds for libraries of libraries, too.
-cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DPITH_TESTS=OFF -DPITH_BENCH=OFF \
+cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DPITH_TESTS=OFF -DPITH_BENCH=OFF -DPITH_CUDA=AUTO \
     -DCMAKE_INSTALL_PREFIX=/usr/local '-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib/pith' \
-    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags >"$build.log" 2>&1 ||
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags "$@" >"$build.log" 2>&1 ||
     fail "cmake failed: $(tail -n 3 "$build.log")"
 cmake --build "$build" --target pith-cli -j "$jobs" >"$build.log" 2>&1 ||
     fail "the build failed: $(tail -n 3 "$build.log")"

@@ -20,11 +20,18 @@ typedef struct pith_machine {
     double f32_flop_per_s;   /* fused multiply-add, both operations counted, best kernel level */
     double int8_op_per_s;    /* int8 dot products, both operations counted, best kernel level */
     int32_t n_thread;        /* threads that measured together */
-    uint32_t reserved[7];
+    uint32_t reserved[5];
+    double f16_flop_per_s; /* f16 products of a GPU's tensor cores with sums in f32; 0: it has none,
+                              and products take the two above */
 } pith_machine;
 
 /* Measures for about a second with n_thread threads (0: all processors). NOMEM. */
 PITH_API pith_status pith_machine_measure(int32_t n_thread, pith_machine *out, pith_error *err);
+/* The same of a device, by a name that pith_device_find takes. A GPU's reading and copying are
+   measured, its arithmetic is what its driver says of clock and processors, and n_thread of out is
+   0. INVALID: there is no such device. NOMEM: half a gigabyte is not free. */
+PITH_API pith_status pith_device_measure(const char *device, int32_t n_thread, pith_machine *out,
+                                         pith_error *err);
 
 /* ---- model -------------------------------------------------------------------------------- */
 

@@ -41,6 +41,7 @@
 
 struct pi_device;
 struct pi_stream;
+struct pith_machine;
 
 /* ---- addresses ---- */
 
@@ -418,6 +419,8 @@ struct pi_device {
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
+    /* The bounds of its speed (pith_device_measure); NULL: as the processor is measured. */
+    pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */

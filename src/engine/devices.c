@@ -9,6 +9,7 @@
 
 #include "device/cuda/cuda.h"
 #include "device/gpu/device.h"
+#include "pith/inspect.h"
 
 /* ---- GPUs ---- */
 
@@ -175,4 +176,12 @@ pith_status pith_device_find(const char *name, pith_device_info *out, pith_error
     if (out != NULL)
         describe(d, out);
     return PITH_OK;
+}
+
+pith_status pith_device_measure(const char *device, int32_t n_thread, pith_machine *out,
+                                pith_error *err)
+{
+    struct pi_device *d;
+    PI_TRY(pi_device_find(device, &d, err));
+    return d->measure != NULL ? d->measure(d, out, err) : pith_machine_measure(n_thread, out, err);
 }

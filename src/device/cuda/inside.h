@@ -56,6 +56,7 @@ enum {
     CU_DEVICE = 1,
     CU_READ_WRITE = 3,
     CU_MINIMUM = 0,
+    ATTRIBUTE_CLOCK = 13, /* kHz, the highest */
     ATTRIBUTE_PROCESSORS = 16,
     ATTRIBUTE_MAJOR = 75,
     ATTRIBUTE_MINOR = 76,

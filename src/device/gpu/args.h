@@ -72,7 +72,8 @@ enum gpu_weight_type {
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
-    GPU_K(attend_join, 128, 4, gpu_attend_args)
+    GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
+    GPU_K(read_all, 256, 8, gpu_read_args)
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -283,6 +284,14 @@ struct gpu_attend_args {
     int32_t dim_k, dim_v, n_pair, adjacent;
     float factor, cap; /* factor: of q.k */
     struct gpu_part k, v;
+};
+
+/* ---- measuring ---- */
+
+/* Reads size bytes, a multiple of 16 that are zeros; out is then left alone. */
+struct gpu_read_args {
+    gpu_at from, out;
+    uint64_t size;
 };
 
 #endif

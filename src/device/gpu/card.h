@@ -39,6 +39,8 @@ struct gpu_card {
     int32_t n_processor;
     uint32_t smem_most;  /* bytes of shared memory that a block may have */
     bool wgmma;          /* kernels for Hopper's tensor cores are there */
+    double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
+                                              fused multiply-adds; 0: not known */
     size_t chunk;        /* bytes that mapped memory is given and taken by */
     const char *failure; /* NULL: there was none */
 

@@ -383,6 +383,7 @@ static const struct pi_device table = {
     .in_host = false,
     .floats = true,
     .describe = describe,
+    .measure = gpu_measure,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,

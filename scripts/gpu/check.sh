@@ -1,0 +1,47 @@
+#!/bin/sh
+# Makes one self-contained folder that checks and measures Pith on a machine with a GPU and nothing
+# else: the release (scripts/release.sh) with kernels for GPUs, test programs, what they read, and
+# run.sh, which runs all of it. Needs nvcc, no GPU.
+#   scripts/gpu/check.sh [OUT]        OUT: the folder, default build-gpu/pith-gpu
+# BUILD names the build folder (default build-gpu), TARGETS the compute capabilities, separated by ";"
+# (default: all), JOBS the compiler's processes. MODELS names a folder whose smollm2 model comes along.
+# PIECE=SIZE writes OUT.tar.gz in pieces of that size, too, as split(1) takes it. There:
+#   cat pith-gpu.tar.gz.* | tar -xz && pith-gpu/run.sh RESULTS
+set -eu
+cd "$(dirname "$0")/../.."
+build=${BUILD:-build-gpu}
+out=${1:-$build/pith-gpu}
+jobs=${JOBS:-$(nproc)}
+tests="test_gpu test_device test_logits test_snapshot test_families test_recurrent test_latent test_draft test_real"
+
+BUILD=$build JOBS=$jobs scripts/release.sh "$build/out" -DPITH_CUDA=ON -DPITH_TESTS=ON -DPITH_BENCH=ON \
+    -DPITH_TEST_ROOT=. '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib/pith' ${TARGETS:+"-DPITH_CUDA_TARGETS=$TARGETS"}
+# shellcheck disable=SC2086
+cmake --build "$build" -j "$jobs" --target $tests make_model bench_gpu >"$build.log" 2>&1 ||
+    { tail -n 5 "$build.log" >&2; exit 1; }
+rm -rf "$build.log" "$out"
+mkdir -p "$out/test" "$out/tests" "$out/models"
+cp -r "$build"/stage/pith-*/. "$out"
+for program in $tests make_model; do
+    cp "$build/tests/$program" "$out/test/"
+done
+cp "$build/bench/bench_gpu" "$out/test/"
+strip "$out"/test/*
+# Programs in test/ find libraries where the command's are.
+ldd "$out"/test/* | sed -n 's/.* => \(\/[^ ]*\).*/\1/p' | sort -u | while read -r library; do
+    case $(basename "$library") in
+    ld-linux* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so*) ;;
+    *) cp -Ln "$library" "$out/lib/pith/" ;;
+    esac
+done
+cp -r tests/golden tests/vectors "$out/tests/"
+cp -r models/*.gguf models/demo "$out/models/"
+if [ -n "${MODELS:-}" ]; then
+    cp "$MODELS"/smollm2-*.gguf "$out/models/"
+fi
+cp scripts/gpu/run.sh "$out/"
+git describe --always --dirty >"$out/COMMIT"
+if [ -n "${PIECE:-}" ]; then
+    tar -C "$(dirname "$out")" -czf - "$(basename "$out")" | split -b "$PIECE" - "$out.tar.gz."
+fi
+du -sh "$out"

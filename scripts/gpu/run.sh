@@ -1,0 +1,290 @@
+#!/usr/bin/env bash
+# Checks and measures Pith on a GPU, in the folder that scripts/gpu/check.sh makes. It needs bash, awk
+# and NVIDIA's driver, no compiler.
+#   ./run.sh OUT [PART...]      OUT: a folder for results; without a PART all of them, in this order:
+#     card        the card, its driver, the commit
+#     tests       the test programs, on the GPU
+#     greedy      the likeliest token at each position: the processor's, but for near ties
+#     perplexity  of a text, within 0.1 % of the processor's
+#     serve       eight clients of a server at once: each gets the answer that it gets alone
+#     sanitizer   compute-sanitizer's memcheck and racecheck, where it is there
+#     products    matrices of Qwen3-8B beside their bounds
+#     attention   lanes and prompts beside their bounds
+#     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
+#   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
+#   OUT/PART.done for that. A test or a row that has ended is not either.
+# Variables: DEVICE (cuda:0); LIMIT, seconds of a part; MODELS, a folder of more *.gguf files; SCRATCH
+# (/tmp), for 5 GB; SHAPE, as make_model takes it.
+set -u
+cd "$(dirname "$0")"
+out=${1:?usage: ./run.sh OUT [PART...]}
+shift
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+device=${DEVICE:-cuda:0}
+name_of_device=${device/:/-}
+scratch=${SCRATCH:-/tmp}
+shape=${SHAPE:-arch=qwen3 layers=36 width=4096 heads=32 kv_heads=8 head_dim=128 ff=12288 pad=151936 ctx=131072}
+text=models/demo/prompt-2k.txt
+export PITH_MODELS=${MODELS:-$PWD/models}
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
+
+# ---- what parts use ----
+
+say() {
+    printf '%s\n' "$*" | tee -a "$out/$part.txt"
+}
+
+# A line that begins with ok, or with what is wrong.
+verdict() {
+    say "$@"
+    [ "${1%% *}" = ok ] || failed=1
+}
+
+# The command, within the seconds that the part still has.
+within() {
+    local n=$((end - SECONDS))
+    timeout "$((n > 1 ? n : 1))" "$@"
+}
+
+models() {
+    ls models/*.gguf ${MODELS:+"$MODELS"/*.gguf} 2>/dev/null | grep -v pith-hybrid | sort -u
+}
+
+# ---- the parts ----
+
+card() {
+    say "commit $(cat COMMIT)"
+    say "$(./bin/pith devices | grep -A 1 "$device" || echo "$device: no such device")"
+    if command -v nvidia-smi >/dev/null; then
+        say "$(nvidia-smi --format=csv,noheader \
+            --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit)"
+    fi
+    say "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(nproc) processors"
+}
+
+tests() {
+    local test log status
+    for test in test/test_*; do
+        log=$out/${test##*/}.log
+        [ ! -e "$log.ok" ] || continue
+        PITH_TEST_DEVICE=$device within "$test" >"$log" 2>&1
+        status=$?
+        case $status in
+        0) verdict "ok $test" && touch "$log.ok" ;;
+        77) say "skip $test" ;;
+        124) verdict "no time for $test" ;;
+        *) verdict "FAILED $test, status $status: $(grep -m 1 -E 'FAILED|ERROR' "$log")" ;;
+        esac
+    done
+}
+
+# Positions whose likeliest token differs. There the logits of the processor's two likeliest must
+# differ by less than 0.1.
+greedy() {
+    local model name d
+    for model in $(models); do
+        name=$(basename "$model" .gguf)
+        head -c 2000 $text >"$out/text.txt"
+        ./bin/pith tokenize -m "$model" -f "$out/text.txt" 2>/dev/null |
+            awk '{ printf("%s%s", NR > 1 ? "," : "", $1) }' >"$out/ids.txt"
+        for d in cpu "$device"; do
+            within ./bin/pith logits -m "$model" --device "$d" --ids "@$out/ids.txt" --top 2 \
+                >"$out/$name.${d/:/-}.top" 2>"$out/$name.err"
+        done
+        verdict "$(awk -F'[\t:]' -v name="$name" '
+            NR == FNR { best[$1] = $3; gap[$1] = $4 - $6; next }
+            { n++; if ($3 != best[$1]) { other++; worst = gap[$1] > worst ? gap[$1] : worst } }
+            END {
+                printf("%s %s: %d positions, %d of them another token, at gaps up to %.4f\n",
+                    n > 0 && worst < 0.1 ? "ok" : "FAILED", name, n, other, worst)
+            }' "$out/$name.cpu.top" "$out/$name.$name_of_device.top")"
+    done
+}
+
+perplexity() {
+    local model name d
+    for model in $(models); do
+        name=$(basename "$model" .gguf)
+        for d in cpu "$device"; do
+            within ./bin/pith eval perplexity -m "$model" --device "$d" -f $text -c 512 --json - \
+                >"$out/$name.${d/:/-}.json" 2>"$out/$name.err"
+        done
+        verdict "$(sed -n 's/^  "perplexity": \([0-9.e+]*\),$/\1/p' "$out/$name.cpu.json" \
+            "$out/$name.$name_of_device.json" | awk -v name="$name" '
+            { p[NR] = $1 }
+            END {
+                off = NR == 2 ? 100 * (p[2] / p[1] - 1) : 100
+                printf("%s %s: %.6f on the processor, %.6f on the GPU, %+.4f %%\n",
+                    off < 0.1 && off > -0.1 ? "ok" : "FAILED", name, p[1], p[2], off)
+            }')"
+    done
+}
+
+# One request over a connection of bash; prints the text of the answer.
+ask() {
+    local body="{\"prompt\":\"$2\",\"max_tokens\":48,\"temperature\":$3,\"seed\":7,\"ignore_eos\":true}"
+    exec 3<>"/dev/tcp/127.0.0.1/$1" || return
+    printf 'POST /v1/completions HTTP/1.1\r\nHost: pith\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
+        ${#body} "$body" >&3
+    sed -n 's/.*"text":"\(.*\)","logprobs.*/\1/p' <&3
+}
+
+serve() {
+    local model name port i n temp
+    local -a prompts=("Once upon a time" "The river was" "At the edge of the town" "She opened the door and" \
+        "In the year of the flood" "There are four reasons" "The old church" "My brother said that")
+    for model in $(models); do
+        name=$(basename "$model" .gguf)
+        ./bin/pith serve -m "$model" --device "$device" --port 0 >"$out/serve.log" 2>&1 &
+        local server=$!
+        for i in $(seq 300); do
+            port=$(sed -n 's#.*http://127.0.0.1:##p' "$out/serve.log")
+            [ -z "$port" ] && kill -0 "$server" 2>/dev/null || break
+            sleep 0.1
+        done
+        if [ -z "$port" ]; then
+            verdict "FAILED $name: no server: $(tail -n 1 "$out/serve.log")"
+            continue
+        fi
+        n=0
+        for temp in 0 0.9; do
+            for i in "${!prompts[@]}"; do
+                ask "$port" "${prompts[i]}" $temp >"$out/alone.$i"
+            done
+            local -a clients=()
+            for i in "${!prompts[@]}"; do
+                ask "$port" "${prompts[i]}" $temp >"$out/together.$i" &
+                clients+=($!)
+            done
+            wait "${clients[@]}"
+            for i in "${!prompts[@]}"; do
+                [ -s "$out/alone.$i" ] && cmp -s "$out/alone.$i" "$out/together.$i" && n=$((n + 1))
+            done
+        done
+        kill "$server"
+        wait "$server"
+        verdict "$([ $n = 16 ] && echo ok || echo FAILED) $name: $n of 16 answers of eight clients are those alone"
+        rm -f "$out"/alone.* "$out"/together.*
+    done
+}
+
+sanitizer() {
+    local tool program log
+    if ! command -v compute-sanitizer >/dev/null && [ ! -x /usr/local/cuda/bin/compute-sanitizer ]; then
+        say "skip: compute-sanitizer is not there"
+        return
+    fi
+    for tool in memcheck racecheck; do
+        log=$out/sanitizer-$tool.log
+        PATH=$PATH:/usr/local/cuda/bin PITH_TEST_DEVICE=$device within compute-sanitizer --tool $tool \
+            --error-exitcode 9 test/test_gpu >"$log" 2>&1
+        case $? in
+        0) verdict "ok $tool on test_gpu: $(tail -n 1 "$log")" ;;
+        124) verdict "no time for $tool" ;;
+        *) verdict "FAILED $tool on test_gpu: $(grep -m 1 -E 'Error|Race|FAILED|SUMMARY' "$log")" ;;
+        esac
+    done
+}
+
+products() {
+    within test/bench_gpu --device "$device" --what products >"$out/products.csv" 2>"$out/products.err" ||
+        verdict "no end: $(tail -n 1 "$out/products.err")"
+}
+
+attention() {
+    within test/bench_gpu --device "$device" --what attention >"$out/attention.csv" 2>"$out/attention.err" ||
+        verdict "no end: $(tail -n 1 "$out/attention.err")"
+}
+
+# One call of `pith bench` a row, since a call prints when it has ended.
+bench() {
+    local model=$scratch/pith-random.gguf line file
+    if [ ! -e "$model" ]; then
+        # shellcheck disable=SC2086
+        within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
+            mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
+    fi
+    while read -r file line; do
+        [ ! -s "$out/bench-$file.csv" ] || continue
+        # shellcheck disable=SC2086
+        if within ./bin/pith bench -m "$model" -r 2 -o csv $line >"$out/bench-$file.part" 2>"$out/bench-$file.err"; then
+            mv "$out/bench-$file.part" "$out/bench-$file.csv"
+        else
+            verdict "no row of: pith bench $line: $(tail -n 1 "$out/bench-$file.err")"
+        fi
+    done <<END
+0 --device $device -p 512,2048 -n 64 -d 0 -np 1,8,64
+8k --device $device -p 512,2048 -n 32 -d 8192
+32k --device $device -p 512,2048 -n 32 -d 32768
+cpu --device cpu -p 512 -n 16 -d 0 -np 1,8
+q8 --device $device -p 2048 -n 32 -d 8192 -ctk q8_0 -ctv q8_0
+turbo3 --device $device -p 2048 -n 32 -d 8192 -ctk q8_0 -ctv turbo3
+q8-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv q8_0
+turbo3-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv turbo3
+END
+}
+
+# ---- the report ----
+
+rows_of_bench() {
+    echo "| device | K | V | test | tokens | depth | sequences | tokens/s | +- | bound | of bound |"
+    echo "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
+    # Names of policies stand in quotes and have commas.
+    cat "$out"/bench-*.csv | sed 's/"[^"]*"//g' | awk -F, '
+        $1 == "type" { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        {
+            printf "| %s | %s | %s | %s | %d | %d | %d | %.1f | %.1f | %.1f | %.0f %% |\n", $at["device"],
+                $at["type_k"], $at["type_v"], $at["test"], $at["n"], $at["depth"], $at["sequences"],
+                $at["tokens_per_s"], $at["deviation"], $at["bound"], 100 * $at["tokens_per_s"] / $at["bound"]
+        }'
+}
+
+rows_of_parts() {
+    echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
+    echo "|---|---|--:|--:|--:|--:|--:|--:|"
+    awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" {
+        print "| " $2, $3, $4, $5, $6, $7, $8, $9 " % |" }' "$1"
+    awk -F, '$1 == "device" { printf "\nThe bounds: reading %s GB/s (measured), f16 %s TFLOP/s (of the driver).\n",
+        $6, $7 }' "$1"
+}
+
+report() {
+    local p
+    echo "# Pith on a GPU"
+    for p in card tests greedy perplexity serve sanitizer; do
+        [ -s "$out/$p.txt" ] && printf '\n## %s\n\n' "$p" && sed 's/^/    /' "$out/$p.txt"
+    done
+    for p in products attention; do
+        [ -s "$out/$p.csv" ] && printf '\n## %s\n\n' "$p" && rows_of_parts "$out/$p.csv"
+    done
+    ls "$out"/bench-*.csv >/dev/null 2>&1 && printf '\n## bench\n\n' && rows_of_bench
+}
+
+# ---- the run ----
+
+limit_of() {
+    case $1 in
+    tests | sanitizer | bench) echo 600 ;;
+    *) echo 200 ;;
+    esac
+}
+
+[ $# -gt 0 ] || set -- card tests greedy perplexity serve sanitizer products attention bench
+bad=0
+for part; do
+    [ ! -e "$out/$part.done" ] || continue
+    case $part in card | tests | greedy | perplexity | serve | sanitizer | products | attention | bench) ;; *)
+        echo "run.sh: there is no part $part" >&2
+        exit 2
+        ;;
+    esac
+    : >"$out/$part.txt"
+    failed=0
+    end=$((SECONDS + ${LIMIT:-$(limit_of "$part")}))
+    "$part"
+    [ $failed = 1 ] && bad=1 || touch "$out/$part.done"
+done
+report >"$out/report.md"
+cat "$out/report.md"
+exit $bad
