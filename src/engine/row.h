@@ -1,6 +1,6 @@
 /*
  * row.h - the logits behind a sequence's last token. On a device that finds the best tokens itself
- * the row stays there, and the host has those tokens alone until somebody asks for the row.
+ * the row stays there, and comes when it is asked for. The host has the best tokens.
  */
 #ifndef PI_ROW_H
 #define PI_ROW_H

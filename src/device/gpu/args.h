@@ -13,8 +13,9 @@ typedef uint64_t gpu_at;
    a kernel of its own. */
 #define GPU_WEIGHTS(X)                                                                             \
     X(Q4_K)                                                                                        \
-    X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL)       \
-        X(IQ4_XS) X(MXFP4)
+    X(Q6_K)                                                                                        \
+    X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS)     \
+        X(MXFP4)
 
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
@@ -73,7 +74,8 @@ enum gpu_weight_type {
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
     GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
-    GPU_K(read_all, 256, 8, gpu_read_args)
+    GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
+    GPU_K(best_rows, 1024, 1, gpu_best_args)
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -284,6 +286,22 @@ struct gpu_attend_args {
     int32_t dim_k, dim_v, n_pair, adjacent;
     float factor, cap; /* factor: of q.k */
     struct gpu_part k, v;
+};
+
+/* ---- sampling ---- */
+
+enum { GPU_BEST = 128 };
+
+/* The best tokens of rows of logits [n], one behind the other, and copies of the rows: keep has
+   their addresses, out a struct of each. */
+struct gpu_best_args {
+    gpu_at x, keep, out;
+    int32_t n;
+};
+struct gpu_best {
+    int32_t n; /* 0: there are none */
+    int32_t id[GPU_BEST];
+    float logit[GPU_BEST];
 };
 
 /* ---- measuring ---- */

@@ -406,6 +406,7 @@ static const struct pi_device table = {
     .moe_sort = gpu_moe_sort,
     .delta_conv = gpu_delta_conv,
     .delta_turn = gpu_delta_turn,
+    .best = gpu_best,
     .attend_scratch = gpu_attend_scratch,
     .score_scratch = gpu_score_scratch,
     .attend_tile = gpu_attend_tile,
