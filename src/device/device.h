@@ -117,8 +117,9 @@ enum pi_rows_body {
 /* A token's embedding, and the cosines and sines of its position. */
 struct pi_embed_rows {
     struct pi_weight embd;
-    const uint8_t *file;           /* rows of embd in host memory, where it has no data */
+    const uint8_t *file;           /* rows of embd in host memory, as in files */
     struct pi_at token, pos;       /* int32_t [n_row] */
+    const int32_t *tokens;         /* the same as token, of the host */
     float scale;                   /* of embeddings */
     const struct pi_rope *rope[2]; /* of the host; the second may be NULL */
     struct pi_at x;                /* [n_row][embd.n_col] */
@@ -412,12 +413,14 @@ struct kv_score_job;
 struct kv_score_list;
 struct kv_choose_list;
 struct kv_choose_all;
+struct kv_weigh_list;
 struct kv_class;
 struct kv_copy;
 struct kv_cache;
 struct kv_geometry;
 struct kv_seq;
 struct kv_page_part;
+struct kv_lane_moves;
 struct kv_place;
 enum kv_side { KV_SIDE_K, KV_SIDE_V };
 /* The form in which a page's bytes are read or written: as they are, or as in files. In files keys
@@ -438,9 +441,11 @@ struct pi_device {
     _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
+    /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
+       meanwhile, and the device goes on. INTERNAL: it is lost for good. */
+    pith_status (*check)(struct pi_device *d, pith_error *err);
     /* The bounds of its speed (pith_device_measure); NULL: as the processor is measured. */
     pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
-
     /* The best tokens of rows; NULL: the host looks at whole rows. */
     void (*best)(struct pi_stream *s, const struct pi_best_rows *b);
 
@@ -451,6 +456,8 @@ struct pi_device {
     struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
     void (*unmap)(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
     void (*drop)(struct pi_device *d, struct pi_at at, size_t size);
+    /* Whether that many bytes more of mapped memory could be touched now. */
+    bool (*spare)(struct pi_device *d, size_t size);
     /* Host memory as the device reads it: where it is, or room, which gets a copy. Likewise as the
        device may write to it: then a download from there brings it back. */
     struct pi_at (*lend)(struct pi_device *d, const void *host, size_t size, struct pi_at room);
@@ -500,6 +507,9 @@ struct pi_device {
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
+    /* Scores of a round by keys or values alone, which stay on the device for its choices. NULL:
+       policies score by what the host gets of keys and values. */
+    void (*weigh)(struct pi_stream *s, const struct kv_weigh_list *list);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
        the host. score_one does the same for one lane, on any thread. */
     void (*score)(struct pi_stream *s, const struct kv_score_list *list);
@@ -529,6 +539,10 @@ struct pi_device {
     /* Entries as stored, with their index (kv_page_move). */
     void (*move)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  const struct kv_page_part *part, int32_t n_part);
+    /* The same for many pages of a lane, with their `finish`. Several threads may call it, each for
+       lanes of its own. It may be done as late as before the next other call. NULL: `move` and
+       `finish` do it page by page. */
+    void (*move_lane)(const struct kv_cache *cache, const struct kv_lane_moves *m);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  int32_t from);
     /* A whole page to the host and back. A page in the form of files gets no index. */

@@ -120,6 +120,8 @@ static pith_status evaluate(struct run *r, struct kv_seq *kv, int32_t at, int32_
         pi_advance_pass(r->engine, item.n_tok, true);
         if (!pi_pass_run(r->engine->pass, &item, 1))
             status = pi_fail(err, PITH_CANCELLED, "the calibration was cancelled");
+        else
+            status = pi_pass_check(r->engine->pass, err);
         at += item.n_tok;
         kv_seq_slide(kv, true);
         if (status == PITH_OK)

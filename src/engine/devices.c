@@ -1,6 +1,6 @@
 /*
  * devices.c - the list of devices, for this library and its users: the processor, then the GPUs. A
- * GPU is opened when an engine first asks for it, and stays open. What is listed is not opened.
+ * GPU is opened when an engine first asks for it, and stays open. Listing opens none.
  */
 #include "engine/devices.h"
 

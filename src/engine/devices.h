@@ -14,15 +14,15 @@ pith_status pi_device_find(const char *name, struct pi_device **out, pith_error 
 
 enum { PI_GPU_MOST = 16 };
 
-/* How GPUs are found: NVIDIA's, or those of a test. */
+/* How GPUs are found: by the driver, or by a test. */
 struct pi_gpu_list {
     int32_t (*count)(pith_error *why); /* 0, with why in one sentence: none */
-    /* Its name and its memory, without opening it. What is not known stays. */
+    /* Its name and its memory, without opening it. It leaves alone what it does not know. */
     void (*describe)(int32_t i, struct pi_device_report *out);
     pith_status (*open)(int32_t i, struct pi_device **out, pith_error *err);
 };
 
-/* For tests: from now on the GPUs are these; NULL: those of the machine. The list forgets which
+/* For tests: from now on the GPUs are these; NULL: the GPUs of the machine. The list forgets which
    ones are open, and no engine is on one. */
 void pi_gpu_list_register(const struct pi_gpu_list *list);
 

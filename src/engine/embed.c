@@ -101,6 +101,7 @@ static pith_status read_text(struct embedding *m, const int32_t *tokens, pith_er
         pi_memory_note(&seq->memory, done + n, m->n_token);
         pi_memory_settle(&seq->memory, true);
         done += n;
+        status = pi_pass_check(e->pass, err);
         if (e->tap.stopped)
             status = pi_fail(err, PITH_CANCELLED, "the tap stopped the embedding");
     }

@@ -87,36 +87,41 @@ static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int3
     return true;
 }
 
-/* Makes the logits of rows first .. first + n, PI_LOGITS_ROWS at most, and hands them to their
-   items; false when a callback stops the batch. */
-static bool hand_rows(struct pith_engine *e, const pith_batch_item *items, int32_t first, int32_t n)
+/* Makes the logits of rows first .. first + n, PI_LOGITS_ROWS at most, and hands them to their items.
+   The statuses of flush_logits. */
+static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items, int32_t first,
+                             int32_t n, pith_error *err)
 {
     size_t n_vocab = (size_t)e->model->hp.n_vocab;
     pi_pass_logits(e->pass, e->batch.rows + first, n, e->batch.logits);
+    PI_TRY(pi_pass_check(e->pass, err));
     for (int32_t i = 0; i < n; i++) {
         const pith_batch_item *item = &items[e->batch.row_item[first + i]];
         const float *row = e->batch.logits + (size_t)i * n_vocab;
         if (item->logits == PITH_LOGITS_LAST)
             pi_seq_set_logits(item->seq, row);
         else if (!item->on_logits(item->user, item->seq, e->batch.row_pos[first + i], row))
-            return false;
+            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
     }
-    return true;
+    return PITH_OK;
 }
 
-static bool flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+/* Makes the logits of the n wanted rows and hands them to their items. CANCELLED: a callback stops
+   the batch. NOMEM, INTERNAL: the device failed. */
+static pith_status flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n,
+                                pith_error *err)
 {
-    bool more = true;
     if (n == 0 || leave_rows(e, items, n))
-        return true;
-    for (int32_t i = 0; i < n && more; i += PI_LOGITS_ROWS)
-        more = hand_rows(e, items, i, (int32_t)pi_min(PI_LOGITS_ROWS, n - i));
-    return more;
+        return pi_pass_check(e->pass, err);
+    for (int32_t i = 0; i < n; i += PI_LOGITS_ROWS)
+        PI_TRY(hand_rows(e, items, i, (int32_t)pi_min(PI_LOGITS_ROWS, n - i), err));
+    return PITH_OK;
 }
 
 /* Collects the rows of the running pass that want logits, a few at a time over all sequences. So
    the output matrix is read once for them. */
-static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass)
+static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n_pass,
+                               pith_error *err)
 {
     int32_t row = 0, n = 0;
     int32_t max = pi_pass_finds_best(e->pass) ? PI_PASS_LOGITS : PI_LOGITS_ROWS;
@@ -133,13 +138,12 @@ static bool emit_logits(struct pith_engine *e, const pith_batch_item *items, int
             e->batch.row_item[n] = e->batch.item_of[p];
             e->batch.row_pos[n++] = part->pos0 + t;
             if (n == max) {
-                if (!flush_logits(e, items, n))
-                    return false;
+                PI_TRY(flush_logits(e, items, n, err));
                 n = 0;
             }
         }
     }
-    return flush_logits(e, items, n);
+    return flush_logits(e, items, n, err);
 }
 
 /* Tokens of an item until its state is to be kept, with n_done of its tokens in. */
@@ -286,8 +290,7 @@ static pith_status finish_pass(struct pith_engine *e, const pith_batch_item *ite
         PI_TRY(round_items(e, items, n_pass, err));
     if (e->tap.stopped)
         return pi_fail(err, PITH_CANCELLED, "the tap stopped the evaluation");
-    if (!emit_logits(e, items, n_pass))
-        return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+    PI_TRY(emit_logits(e, items, n_pass, err));
     return late ? round_items(e, items, n_pass, err) : PITH_OK;
 }
 
@@ -311,7 +314,10 @@ static pith_status run_passes(struct pith_engine *e, const pith_batch_item *item
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
         }
         so_far += n_tok;
-        PI_TRY(finish_pass(e, items, n_pass, err));
+        pith_status status = finish_pass(e, items, n_pass, err);
+        if (status == PITH_NOMEM || status == PITH_INTERNAL) /* it may not have its entries */
+            take_back(e, items, n_pass);
+        PI_TRY(status);
         PI_TRY(pi_advance_passed(e, err));
         if (progress != NULL && !progress(user, (double)so_far / (double)total))
             return pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");

@@ -208,6 +208,8 @@ static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, 
         e->advance.can_stop = true; /* the fork is thrown away */
         if (!pi_pass_run(e->pass, &item, 1))
             status = pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled");
+        else
+            status = pi_pass_check(e->pass, err);
         kv_seq_slide(fork, true);
     }
     kv_seq_free(fork);

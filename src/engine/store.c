@@ -13,13 +13,14 @@ static pith_status open_store(struct pith_engine *e, const pith_engine_params *p
     return e->traits.centred ? pi_pass_centre(e->pass, err) : PITH_OK;
 }
 
-/* Says once that a storage type is too small for the model. */
-static void say_clipped(const pith_batch_item *item, const struct pi_pass_item *part)
+/* Says once that a storage type is too small for the model. The logits are there by then, so that
+   a device need not wait for this alone. */
+static void say_clipped(const pith_batch_item *item, const struct pi_item_state *state)
 {
     struct pith_engine *e = item->seq->engine;
     int32_t layer;
     bool value;
-    (void)part;
+    (void)state;
     if (e->told_clipped)
         return;
     pi_pass_wait(e->pass);
@@ -37,5 +38,5 @@ static void say_clipped(const pith_batch_item *item, const struct pi_pass_item *
 const struct seq_hooks pi_store_hooks = {
     .name = "store",
     .open = open_store,
-    .passed = say_clipped,
+    .after = say_clipped,
 };

@@ -158,8 +158,7 @@ static int64_t count_above(const struct kv_choose_all *job, uint32_t border)
     return n_equal;
 }
 
-/* Of the n_equal scores at the border, n_tie are taken: each lane gets its part. */
-static void share_ties(const struct kv_choose_all *job, int64_t n_tie, int64_t n_equal)
+void kv_choose_share(const struct kv_choose_all *job, int64_t n_tie, int64_t n_equal)
 {
     int64_t given = 0;
     for (int32_t l = 0; l < job->n_lane; l++) {
@@ -201,5 +200,5 @@ void kv_choose_all(const struct kv_choose_all *job)
     if (job->by_age && n_tie < n_equal)
         age_ties(job, n_tie, border);
     else
-        share_ties(job, n_tie, n_equal);
+        kv_choose_share(job, n_tie, n_equal);
 }

@@ -5,13 +5,14 @@
 #ifndef PI_KV_CHOOSE_H
 #define PI_KV_CHOOSE_H
 
-#include "base/base.h"
+#include "device/device.h"
 
 /* Of n scores the k highest, or with `lowest` the k lowest; of equal scores the lower slots. None
    is NaN. With n_part > 0 the positions lo .. hi are cut into that many parts of equal length. Of a
    part with m of the scores k m / n, rounded down, are chosen first, and then of all the rest. */
 struct kv_choose_job {
     const float *score; /* [n] */
+    struct pi_at at;    /* not none: a device has them there (kv/weigh.h), not the host */
     int32_t n;
     int32_t k; /* 0 .. n */
     bool lowest;
@@ -33,6 +34,7 @@ struct kv_choose_list {
 /* The scores of a lane that compete with other lanes', and their entries' positions. */
 struct kv_choose_lane {
     const float *score; /* [n] */
+    struct pi_at at;    /* as in kv_choose_job; of all lanes or of none */
     const int32_t *pos; /* [n] */
     int32_t n;
     int32_t n_top; /* gets how many of the k highest are its own */
@@ -51,5 +53,8 @@ struct kv_choose_all {
 size_t kv_choose_scratch_bytes(int32_t n);
 void kv_choose(const struct kv_choose_job *job, void *scratch);
 void kv_choose_all(const struct kv_choose_all *job);
+/* The last step of it. n_top and n_equal count each lane's scores above the border and at it. Of the
+   n_equal at it n_tie are taken, and each lane gets its share. */
+void kv_choose_share(const struct kv_choose_all *job, int64_t n_tie, int64_t n_equal);
 
 #endif

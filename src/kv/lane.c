@@ -110,6 +110,11 @@ int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_count_breaks(kv_lane_at(seq, layer, head));
 }
 
+struct pi_device *kv_lane_device(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    return kv_lane_at(seq, layer, head)->kind->device;
+}
+
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     return kv_lane_at(seq, layer, head)->len;
@@ -332,21 +337,52 @@ static int32_t count_copies(const struct kv_cache *cache, const struct kv_lane *
     return n_copy;
 }
 
-/* Stretches that wait to be moved into one page, all at once. */
+/* Stretches that wait to be moved: of a page, or of several where the device takes pages
+   together. */
 struct moves {
-    int32_t to; /* table index */
-    int32_t n;
-    struct kv_page_part part[KV_PAGE_LEN_MAX];
+    int32_t to; /* table index of the last page */
+    int32_t n, n_goal;
+    bool begun; /* the device has got some */
+    struct kv_page_goal goal[KV_PAGE_LEN_MAX];
+    struct kv_page_part part[8 * KV_PAGE_LEN_MAX];
 };
 
+/* To the device, all at once. Positions were moved. */
+static void moves_send(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
+{
+    const struct kv_lane_moves all = {.kind = lane->kind,
+                                      .lane = lane,
+                                      .first = !m->begun,
+                                      .n_goal = m->n_goal,
+                                      .n_part = m->n,
+                                      .goal = m->goal,
+                                      .part = m->part};
+    if (m->n_goal > 0)
+        lane->kind->device->move_lane(cache, &all);
+    m->begun = m->begun || m->n_goal > 0;
+    m->n = m->n_goal = 0;
+}
+
+/* The last page is complete. */
 static void moves_run(const struct kv_cache *cache, const struct kv_lane *lane, struct moves *m)
 {
-    if (m->n > 0) {
-        int32_t page = lane->table[m->to].page;
-        kv_page_move(cache, lane->kind, page, m->part, m->n);
-        if (lane->table[m->to].n == cache->g.page_len)
-            lane->kind->device->finish(cache, lane->kind, page);
+    int32_t n_before = 0;
+    for (int32_t i = 0; i < m->n_goal; i++)
+        n_before += m->goal[i].n_part;
+    if (m->n == n_before)
+        return;
+    int32_t page = lane->table[m->to].page, n_part = m->n - n_before;
+    bool full = lane->table[m->to].n == cache->g.page_len;
+    if (lane->kind->device->move_lane != NULL) {
+        kv_page_move_pos(lane->kind, page, m->part + n_before, n_part);
+        m->goal[m->n_goal++] = (struct kv_page_goal){page, n_part, full};
+        if (m->n_goal == PI_LEN(m->goal) || m->n + KV_PAGE_LEN_MAX > (int32_t)PI_LEN(m->part))
+            moves_send(cache, lane, m);
+        return;
     }
+    kv_page_move(cache, lane->kind, page, m->part, m->n);
+    if (full)
+        lane->kind->device->finish(cache, lane->kind, page);
     m->n = 0;
 }
 
@@ -396,6 +432,8 @@ static void pack(const struct kv_cache *cache, struct kv_lane *lane, const int32
         to->closed = false;
     }
     moves_run(cache, lane, &moves);
+    if (lane->kind->device->move_lane != NULL)
+        moves_send(cache, lane, &moves);
     lane->n_live = p.to + 1;
 }
 

@@ -7,8 +7,11 @@
 #include "base/base.h"
 
 struct kv_seq;
+struct pi_device;
 
 int32_t kv_lane_len(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* The device that has its pages. */
+struct pi_device *kv_lane_device(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* Pages held, reserved ones included. */
 int32_t kv_lane_pages(const struct kv_seq *seq, int32_t layer, int32_t head);
 /* How many entries the last page takes before another one is needed; 0 where it takes none. */

@@ -9,14 +9,20 @@ static size_t pos_bytes(const struct kv_class *kind)
     return (size_t)kind->page_len * sizeof(int32_t);
 }
 
-void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
-                  const struct kv_page_part *part, int32_t n_part)
+void kv_page_move_pos(const struct kv_class *kind, int32_t to, const struct kv_page_part *part,
+                      int32_t n_part)
 {
-    kind->device->move(cache, kind, to, part, n_part);
     for (int32_t i = 0; i < n_part; i++)
         memmove(kv_page_pos(kind, to) + part[i].to_slot,
                 kv_page_pos(kind, part[i].from) + part[i].from_slot,
                 (size_t)part[i].n * sizeof(int32_t));
+}
+
+void kv_page_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
+                  const struct kv_page_part *part, int32_t n_part)
+{
+    kind->device->move(cache, kind, to, part, n_part);
+    kv_page_move_pos(kind, to, part, n_part);
 }
 
 void kv_page_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

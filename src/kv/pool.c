@@ -262,6 +262,25 @@ static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t
     kind->n_resident++;
 }
 
+pith_status kv_cache_secure(const struct kv_cache *cache, int64_t bytes, pith_error *err)
+{
+    bytes += cache->used - resident_bytes(cache);
+    for (int32_t i = 0; i < cache->n_kind && bytes > 0; i++) {
+        struct pi_device *d = cache->kind[i].device;
+        if (!d->spare(d, (size_t)bytes))
+            return pi_fail(err, PITH_NOMEM, "%s: no memory is left for %lld bytes of pages",
+                           d->name, (long long)bytes);
+    }
+    return PITH_OK;
+}
+
+pith_status kv_cache_check(const struct kv_cache *cache, pith_error *err)
+{
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        PI_TRY(cache->kind[i].device->check(cache->kind[i].device, err));
+    return PITH_OK;
+}
+
 /* ---- pages ---- */
 
 /* The number of the lowest clear bit of a word that has one. */

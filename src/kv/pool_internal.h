@@ -28,6 +28,11 @@ void kv_page_unshare(struct kv_cache *cache, const struct kv_class *kind, struct
    n_entry notes the charge; the caller clears it. */
 bool kv_page_charge(const struct kv_class *kind, int32_t page);
 
+/* NOMEM: a device has no memory left for pages of that many bytes, though the budget has. */
+pith_status kv_cache_secure(const struct kv_cache *cache, int64_t bytes, pith_error *err);
+/* pi_device.check of its devices. */
+pith_status kv_cache_check(const struct kv_cache *cache, pith_error *err);
+
 /* Bytes that the budget has left. Kept states give way, so their bytes are among them. */
 static inline int64_t kv_free_bytes(const struct kv_cache *cache)
 {

@@ -264,6 +264,7 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
                        "%lld are free",
                        n, n_lane, (long long)need, (long long)kv_free_bytes(cache),
                        (long long)cache->budget);
+    PI_TRY(kv_cache_secure(cache, need, err));
     if (cap > seq->cap) {
         int64_t roomy = pi_min(pi_max(cap, seq->cap + seq->cap / 2 + 4), INT32_MAX);
         if (!kv_seq_grow(seq, (int32_t)roomy))
@@ -299,6 +300,7 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
         return pi_fail(err, PITH_KV_FULL,
                        "entries that come back take pages of %lld bytes, and %lld of %lld are free",
                        (long long)need, (long long)kv_free_bytes(cache), (long long)cache->budget);
+    PI_TRY(kv_cache_secure(cache, need, err));
     if (!kv_seq_grow(seq, (int32_t)cap))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                        (long long)cap, n_lane);

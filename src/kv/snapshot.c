@@ -245,6 +245,8 @@ static pith_status write_file(struct writer *w, const struct kv_seq *seq, const 
     put(w, extra, extra_size);
     put_int(w, pi_sum_value(&w->hash), KV_SNAPSHOT_SUM_SIZE);
     if (w->status == PITH_OK)
+        w->status = kv_cache_check(seq->cache, w->err);
+    if (w->status == PITH_OK)
         w->status = pi_new_file_commit(&w->file, w->err);
     pi_new_file_discard(&w->file);
     return w->status;
@@ -406,6 +408,7 @@ static pith_status load_prepare(struct kv_cache *cache, const struct kv_snapshot
         return pi_fail(
             err, PITH_KV_FULL, "%s: %d pages of %lld bytes in all, and %lld of %lld are free", name,
             s->n_page, (long long)bytes, (long long)kv_free_bytes(cache), (long long)cache->budget);
+    PI_TRY(kv_cache_secure(cache, bytes, err));
     PI_TRY(kv_seq_create(cache, seq, err));
     *pages = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->n_page, sizeof(**pages));
     *extra = pi_mem_alloc(PI_MEM_OTHER, s->extra_size);

@@ -157,6 +157,7 @@ pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error 
                        "free",
                        (long long)s->data_size, (long long)kv_free_bytes(cache),
                        (long long)cache->budget);
+    PI_TRY(kv_cache_secure(cache, s->data_size, err));
     assert(cache == s->cache && seq->cap == 0);
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         assert(seq->lane[l].n_page == 0);

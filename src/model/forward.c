@@ -58,6 +58,7 @@ static void embed(struct pi_pass *pass)
         .embd = pass->placed->embd,
         .file = m->embd_rows,
         .token = pass->ids.token,
+        .tokens = pass->ids.token_of,
         .pos = pass->ids.pos,
         .scale = m->hp.embd_scale,
         .rope = {&m->rope, m->rope_local.n_pair > 0 ? &m->rope_local : NULL},
@@ -107,6 +108,11 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
 void pi_pass_wait(struct pi_pass *pass)
 {
     pass->device->wait(pass->stream);
+}
+
+pith_status pi_pass_check(const struct pi_pass *pass, pith_error *err)
+{
+    return pass->device->check(pass->device, err);
 }
 
 /* The hidden states of some rows to h, from the first on. */

@@ -206,6 +206,8 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
 
 /* Behind it all that passes asked of the device is done. */
 void pi_pass_wait(struct pi_pass *pass);
+/* Whether what was waited for has its effect: pi_device.check. */
+pith_status pi_pass_check(const struct pi_pass *pass, pith_error *err);
 
 /* Asked before each block of a pass, of which n_done of n blocks are done; false stops it. */
 typedef bool pi_pass_ask_fn(void *user, int32_t n_done, int32_t n);

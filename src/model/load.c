@@ -294,8 +294,8 @@ static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, in
     return PITH_OK;
 }
 
-/* Of the embedding a token reads one row. Where the output has a matrix of its own, rows are read
-   from the file as they lie there, and not packed. Not so MXFP4, whose scales packing looks at. */
+/* Of the embedding a token reads one row. Where the output has a matrix of its own, the embedding is
+   not packed, and rows are read from the file. Not so MXFP4, whose scales packing looks at. */
 static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_tensor *t, bool tied,
                                   struct pith_model *model, pith_error *err)
 {
@@ -303,13 +303,13 @@ static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_ten
     const int64_t shape[4] = {model->hp.n_embd, model->hp.n_vocab, 1, 1};
     const struct pi_source from = {.tensor = *t};
     PI_TRY(plan_matrix(plan, &from, name, shape, &model->embd, err));
+    model->embd_rows = t->data;
     if (tied || model->embd.type == PI_DTYPE_MXFP4)
         return PITH_OK;
     const struct pi_plan_matrix *last = &plan->matrix[--plan->n_matrix];
     size_t at = 0;
     const struct pi_file *file = pi_gguf_file(&model->parts, t->data, &at);
     plan->weights_size -= pi_plan_size(last);
-    model->embd_rows = t->data;
     if (file != NULL)
         pi_file_random(file, at, t->size);
     return PITH_OK;

@@ -27,8 +27,8 @@ struct pith_model {
     int32_t *kv_layer;              /* [n_layer_kv] the layers with attention, owned */
     int32_t *kv_window;             /* [n_layer_kv] their windows, owned; NULL: none has one */
     const struct pi_rope **kv_rope; /* [n_layer_kv] how their keys are rotated, never NULL; owned */
-    struct pi_matrix embd;          /* [n_vocab][n_embd]; data NULL: */
-    const uint8_t *embd_rows;       /* the rows as the file has them */
+    struct pi_matrix embd;          /* [n_vocab][n_embd]; data NULL: it is not packed */
+    const uint8_t *embd_rows;       /* its rows as the file has them */
     struct pi_matrix output;        /* [n_vocab][n_embd]; the same data as embd when tied */
     float *output_norm;             /* [n_embd] */
     struct pi_file weights_file;    /* has the packed matrices; data NULL: memory has; owned */

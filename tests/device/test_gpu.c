@@ -96,17 +96,13 @@ static void random_blocks(uint64_t *rng, const struct pi_dtype_traits *t, uint8_
     }
 }
 
-/* A matrix of random weights, packed as the host has it. data: the caller frees. */
-static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t *rng)
+/* N_ROW rows of random weights as files have them; the caller frees. */
+static uint8_t *make_file_rows(enum pi_dtype type, int32_t n_col, uint64_t *rng)
 {
     const struct pi_dtype_traits *t = pi_dtype_find((uint32_t)type);
     size_t row = pi_dtype_row_bytes(t, n_col);
     uint8_t *rows = pi_mem_alloc(PI_MEM_OTHER, N_ROW * row);
     float x[MOST_COL];
-    struct pi_matrix w = {
-        type, N_ROW, n_col, (N_ROW + PI_GROUP - 1) / PI_GROUP, pi_matmul_group_bytes(type, n_col),
-        NULL};
-    w.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)w.n_group * w.group_bytes);
     for (int32_t r = 0; r < N_ROW; r++) {
         for (int32_t c = 0; c < n_col; c++)
             x[c] = 0.05f * rng_float(rng);
@@ -115,6 +111,18 @@ static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t 
         else
             random_blocks(rng, t, rows + (size_t)r * row, row);
     }
+    return rows;
+}
+
+/* A matrix of random weights, packed as the host has it. data: the caller frees. */
+static struct pi_matrix make_matrix(enum pi_dtype type, int32_t n_col, uint64_t *rng)
+{
+    size_t row = pi_dtype_row_bytes(pi_dtype_find((uint32_t)type), n_col);
+    uint8_t *rows = make_file_rows(type, n_col, rng);
+    struct pi_matrix w = {
+        type, N_ROW, n_col, (N_ROW + PI_GROUP - 1) / PI_GROUP, pi_matmul_group_bytes(type, n_col),
+        NULL};
+    w.data = pi_mem_alloc(PI_MEM_OTHER, (size_t)w.n_group * w.group_bytes);
     for (int32_t g = 0; g < w.n_group; g++)
         pi_matmul_pack_group(type, n_col, rows + (size_t)g * PI_GROUP * row,
                              (int32_t)pi_min(PI_GROUP, N_ROW - g * PI_GROUP),
@@ -204,33 +212,133 @@ TEST(products_of_odd_matrices)
         check_type(odd[i], 288);
 }
 
+/* Three matrices of two types, at once and one by one, of rows that change in between. */
+static void check_together(int32_t n_tok)
+{
+    static float x[MOST_TOK * MOST_COL], all[3][MOST_TOK * N_ROW], one[MOST_TOK * N_ROW];
+    static float before[MOST_TOK * N_ROW];
+    const enum pi_dtype type[] = {PI_DTYPE_Q4_K, PI_DTYPE_Q6_K, PI_DTYPE_Q4_K};
+    struct pi_device *d = gpu();
+    uint64_t rng = 5;
+    struct pi_matrix w[3];
+    struct pi_weight packed[3];
+    const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
+    struct pi_stream *s = d->open(d, &shape);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(x)),
+                 y = d->alloc(d, PI_MEM_OTHER, sizeof(all));
+    struct pi_product p = {.x = at, .n_tok = n_tok, .n = 3};
+    for (int i = 0; i < 3; i++) {
+        w[i] = make_matrix(type[i], MOST_COL, &rng);
+        packed[i] =
+            (struct pi_weight){w[i].type,        w[i].n_row,           w[i].n_col, w[i].n_group,
+                               w[i].group_bytes, d->pack(d, &w[i], 1), true};
+        p.w[i] = &packed[i];
+        p.out[i] = pi_at_item(y, (size_t)(i * MOST_TOK * N_ROW));
+    }
+    make_rows(&rng, MOST_COL, x);
+    for (int round = 0; round < 2; round++) {
+        d->upload(s, x, sizeof(x), at);
+        d->product(s, &p);
+        d->download(s, y, sizeof(all), all);
+        for (int i = 0; i < 3; i++) {
+            multiply(s, &packed[i], at, 0, n_tok, y, one);
+            assert_memory_equal(one, all[i], (size_t)(n_tok * N_ROW) * sizeof(float));
+        }
+        for (int32_t i = 0; round == 1 && i < n_tok * N_ROW; i++)
+            assert_true(all[0][i] == -before[i]);
+        memcpy(before, all[0], sizeof(before));
+        for (size_t i = 0; i < PI_LEN(x); i++)
+            x[i] = -x[i];
+    }
+    for (int i = 0; i < 3; i++) {
+        d->unpack(d, packed[i].data);
+        pi_mem_free(w[i].data);
+    }
+    d->free(d, at);
+    d->free(d, y);
+    d->close(s);
+}
+
+TEST(matrices_of_one_input_have_the_same_bits_together)
+{
+    check_together(3);
+    check_together(33);
+    check_together(MOST_TOK);
+}
+
+/* Rows of a file become the processor's floats. */
+TEST(embeddings_of_every_type_have_the_processors_bits)
+{
+    const int32_t token[] = {3, 0, N_ROW - 1}, pos[] = {0, 1, 2};
+    const struct pi_stream_shape shape = {.n_thread = 1, .widest = MOST_COL};
+    struct pi_device *d = gpu();
+    struct pi_stream *s = d->open(d, &shape);
+    struct pi_at at = d->alloc(d, PI_MEM_OTHER, sizeof(pos));
+    struct pi_at x = d->alloc(d, PI_MEM_OTHER, PI_LEN(token) * MOST_COL * sizeof(float));
+    uint64_t rng = 11;
+    d->upload(s, pos, sizeof(pos), at);
+    for (size_t i = 0; i < PI_LEN(types); i++) {
+        const struct pi_dtype_traits *t = pi_dtype_find((uint32_t)types[i]);
+        uint8_t *rows = make_file_rows(types[i], MOST_COL, &rng);
+        float want[MOST_COL], got[PI_LEN(token)][MOST_COL];
+        const struct pi_embed_rows embed = {.embd = {.type = types[i], .n_col = MOST_COL},
+                                            .file = rows,
+                                            .pos = at,
+                                            .tokens = token,
+                                            .scale = 3,
+                                            .x = x};
+        d->rows(s, PI_ROWS_EMBED, &embed, PI_LEN(token), 1);
+        d->download(s, x, sizeof(got), got);
+        for (size_t r = 0; r < PI_LEN(token); r++) {
+            t->decode(rows + (size_t)token[r] * pi_dtype_row_bytes(t, MOST_COL), want, MOST_COL);
+            for (int32_t c = 0; c < MOST_COL; c++)
+                if (got[r][c] != want[c] * 3)
+                    fail_msg("%s, row %d, column %d: %g, not %g", t->name, token[r], c,
+                             (double)got[r][c], (double)want[c] * 3);
+        }
+        pi_mem_free(rows);
+    }
+    d->free(d, at);
+    d->free(d, x);
+    d->close(s);
+}
+
 /* ---- attention ---- */
 
-enum { MOST_LEN = 150, DIM = 64, N_GROUP = 3, ATTEND_TOK = 11 };
+enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 128, N_GROUP = 3, ATTEND_TOK = 45 };
 
 /* A lane with entries of a type, on a device. */
 struct rig {
     struct kv_cache *cache;
     struct kv_seq *seq;
-    float q[ATTEND_TOK * N_GROUP * DIM];
-    float k[MOST_LEN * DIM], v[MOST_LEN * DIM];
-    double k_read[MOST_LEN * DIM], v_read[MOST_LEN * DIM];
+    int32_t dim;
+    float q[ATTEND_TOK * N_GROUP * MOST_DIM];
+    float k[MOST_LEN * MOST_DIM], v[MOST_LEN * MOST_DIM];
+    double k_read[MOST_LEN * MOST_DIM], v_read[MOST_LEN * MOST_DIM];
 };
 
-static void rig_open(struct rig *r, struct pi_device *d, enum kv_type k, enum kv_type v,
-                     int32_t page_len)
+/* A lane's form. */
+struct form {
+    enum kv_type k, v;
+    int32_t page_len, dim;
+    bool beside; /* keys lie side by side */
+};
+
+static void rig_make(struct rig *r, struct pi_device *d, const struct form *form)
 {
+    const int32_t dim = form->dim;
     const struct kv_geometry g = {.n_layer = 1,
                                   .n_head = 1,
-                                  .dim_k = DIM,
-                                  .dim_v = DIM,
-                                  .page_len = page_len,
-                                  .type_k = k,
-                                  .type_v = v,
-                                  .index = KV_INDEX_ROWS,
+                                  .dim_k = dim,
+                                  .dim_v = dim,
+                                  .page_len = form->page_len,
+                                  .type_k = form->k,
+                                  .type_v = form->v,
+                                  .index = form->beside ? 0 : KV_INDEX_ROWS,
                                   .device = d};
     uint64_t rng = 3;
-    float row[DIM];
+    float row[MOST_DIM];
+    r->dim = dim;
     check(kv_cache_create(&g, 1 << 20, &r->cache, &err), &err);
     check(kv_seq_create(r->cache, &r->seq, &err), &err);
     check(kv_seq_reserve(r->seq, MOST_LEN, &err), &err);
@@ -242,16 +350,23 @@ static void rig_open(struct rig *r, struct pi_device *d, enum kv_type k, enum kv
         r->v[i] = rng_float(&rng);
     for (int32_t at = 0, n; at < MOST_LEN; at += n) { /* in stretches */
         n = (int32_t)pi_min(37, MOST_LEN - at);
-        kv_seq_append(r->seq, 0, 0, at, n, r->k + at * DIM, DIM, r->v + at * DIM, DIM);
+        kv_seq_append(r->seq, 0, 0, at, n, r->k + at * dim, dim, r->v + at * dim, dim);
     }
     for (int32_t s = 0; s < MOST_LEN; s++) {
         kv_lane_key(r->seq, 0, 0, s, row);
-        for (int32_t i = 0; i < DIM; i++)
-            r->k_read[s * DIM + i] = row[i];
+        for (int32_t i = 0; i < dim; i++)
+            r->k_read[s * dim + i] = row[i];
         kv_lane_value(r->seq, 0, 0, s, row);
-        for (int32_t i = 0; i < DIM; i++)
-            r->v_read[s * DIM + i] = row[i];
+        for (int32_t i = 0; i < dim; i++)
+            r->v_read[s * dim + i] = row[i];
     }
+}
+
+static void rig_open(struct rig *r, struct pi_device *d, enum kv_type k, enum kv_type v,
+                     int32_t page_len)
+{
+    const struct form form = {.k = k, .v = v, .page_len = page_len, .dim = DIM};
+    rig_make(r, d, &form);
 }
 
 static void rig_close(struct rig *r)
@@ -266,11 +381,11 @@ static struct kv_attend_job job_of(const struct rig *r, int32_t t, int32_t n_tok
                                   .n_tok = n_tok,
                                   .n_group = N_GROUP,
                                   .pos0 = MOST_LEN - ATTEND_TOK + t,
-                                  .q = r->q + t * N_GROUP * DIM,
-                                  .q_stride = N_GROUP * DIM,
+                                  .q = r->q + t * N_GROUP * r->dim,
+                                  .q_stride = N_GROUP * r->dim,
                                   .scale = 0.125f,
                                   .out = out,
-                                  .out_stride = N_GROUP * DIM};
+                                  .out_stride = N_GROUP * r->dim};
 }
 
 static void run_job(const struct rig *r, const struct kv_attend_job *job)
@@ -285,73 +400,98 @@ static void run_job(const struct rig *r, const struct kv_attend_job *job)
 static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t,
                            int32_t g, double *out)
 {
-    const float *q = job->q + (size_t)t * job->q_stride + (size_t)g * DIM;
+    const int32_t dim = r->dim;
+    const float *q = job->q + (size_t)t * job->q_stride + (size_t)g * dim;
     double x[MOST_LEN], most = job->sink != NULL ? job->sink[g] : -INFINITY, sum;
     int32_t n = job->pos0 + t + 1;
     for (int32_t s = 0; s < n; s++) {
         x[s] = 0;
-        for (int32_t i = 0; i < DIM; i++)
-            x[s] += q[i] * r->k_read[s * DIM + i];
+        for (int32_t i = 0; i < dim; i++)
+            x[s] += q[i] * r->k_read[s * dim + i];
         x[s] *= job->scale;
         x[s] = job->cap > 0 ? job->cap * tanh(x[s] / job->cap) : x[s];
         most = fmax(most, x[s]);
     }
     sum = job->sink != NULL ? exp(job->sink[g] - most) : 0;
-    memset(out, 0, DIM * sizeof(*out));
+    memset(out, 0, (size_t)dim * sizeof(*out));
     for (int32_t s = 0; s < n; s++) {
         double p = exp(x[s] - most);
         sum += p;
-        for (int32_t i = 0; i < DIM; i++)
-            out[i] += p * r->v_read[s * DIM + i];
+        for (int32_t i = 0; i < dim; i++)
+            out[i] += p * r->v_read[s * dim + i];
     }
-    for (int32_t i = 0; i < DIM; i++)
+    for (int32_t i = 0; i < dim; i++)
         out[i] /= sum;
 }
 
-enum { OUT_LEN = ATTEND_TOK * N_GROUP * DIM };
+enum { OUT_LEN = ATTEND_TOK * N_GROUP * MOST_DIM };
 
 /* All tokens at a time: near exact; one by one, and over a list of all entries: the same bits. */
-static void check_attention(enum kv_type k, enum kv_type v, int32_t page_len, float cap,
-                            const float *sink)
+static void check_form(const struct form *form, float cap, const float *sink)
 {
     static struct rig r;
     static float all[OUT_LEN], one[OUT_LEN];
     static double ref[OUT_LEN];
     int32_t slots[MOST_LEN];
-    rig_open(&r, gpu(), k, v, page_len);
+    rig_make(&r, gpu(), form);
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim;
     struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, all);
     job.cap = cap;
     job.sink = sink;
     run_job(&r, &job);
     for (int32_t t = 0; t < ATTEND_TOK; t++)
         for (int32_t g = 0; g < N_GROUP; g++)
-            attend_exactly(&r, &job, t, g, ref + (t * N_GROUP + g) * DIM);
-    double error = relative_error(all, ref, OUT_LEN);
+            attend_exactly(&r, &job, t, g, ref + (t * N_GROUP + g) * r.dim);
+    double error = relative_error(all, ref, n);
     if (!(error < ATTEND_BOUND))
-        fail_msg("%s, %s: error %.2e", kv_type_name(k), kv_type_name(v), error);
+        fail_msg("%s, %s: error %.2e", kv_type_name(form->k), kv_type_name(form->v), error);
     for (int32_t t = 0; t < ATTEND_TOK; t++) {
-        struct kv_attend_job single = job_of(&r, t, 1, one + t * N_GROUP * DIM);
+        struct kv_attend_job single = job_of(&r, t, 1, one + t * N_GROUP * r.dim);
         single.cap = cap;
         single.sink = sink;
         run_job(&r, &single);
     }
-    assert_memory_equal(one, all, sizeof(all));
+    assert_memory_equal(one, all, n * sizeof(*all));
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
     job.n_slot = MOST_LEN;
     job.out = one;
     run_job(&r, &job);
-    if (page_len == 64) /* else tiles are other stretches of sums */
-        assert_memory_equal(one, all, sizeof(all));
-    assert_true(relative_error(one, ref, OUT_LEN) < ATTEND_BOUND);
+    if (form->page_len == 64) /* else tiles are other stretches of sums */
+        assert_memory_equal(one, all, n * sizeof(*all));
+    assert_true(relative_error(one, ref, n) < ATTEND_BOUND);
     rig_close(&r);
+}
+
+static void check_attention(enum kv_type k, enum kv_type v, int32_t page_len, float cap,
+                            const float *sink)
+{
+    const struct form form = {.k = k, .v = v, .page_len = page_len, .dim = DIM};
+    check_form(&form, cap, sink);
 }
 
 TEST(attention_over_every_storage_type)
 {
     for (int32_t t = 0; t < KV_N_TYPE; t++)
         check_attention((enum kv_type)t, (enum kv_type)((t * 3 + 1) % KV_N_TYPE), 64, 0, NULL);
+}
+
+/* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list of
+   all entries goes through the general kernel. */
+TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
+{
+    const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    const struct form small[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 64, true},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false}};
+    for (size_t i = 0; i < PI_LEN(small); i++)
+        check_form(&small[i], 0, NULL);
+    for (size_t k = 0; k < PI_LEN(frequent); k++)
+        for (size_t v = 0; v < PI_LEN(frequent); v++) {
+            const struct form form = {frequent[k], frequent[v], 64, 128, true};
+            check_form(&form, k == v ? 2.0f : 0, k == v ? sink : NULL);
+        }
 }
 
 TEST(attention_with_small_pages_caps_and_sinks)
@@ -582,6 +722,33 @@ TEST(memory_comes_back)
     pith_engine_free(e);
     pith_model_free(model);
     assert_int_equal(atomic_load(&gpu()->bytes), before);
+}
+
+/* ---- memory that ends ---- */
+
+TEST(when_memory_of_pages_ends_the_status_says_so_and_the_engine_goes_on)
+{
+    const int32_t tokens[] = {5, 9, 300, 41, 7, 12, 88, 130, 4, 99};
+    if (getenv("PITH_TEST_DEVICE") != NULL && strcmp(gpu()->name, "emulated") != 0)
+        test_skip("the emulation's memory can be limited");
+    pith_model *model = load();
+    pith_engine *e = engine_on(gpu(), model, "f16", 64);
+    pith_seq *seq, *other;
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_create(e, &other, &err), &err);
+    assert_int_equal(pith_seq_eval(seq, tokens, 4, &err), PITH_OK);
+    emulated_limit(emulated_given());
+    assert_int_equal(pith_seq_eval(other, tokens, 10, &err), PITH_NOMEM);
+    assert_non_null(strstr(err.message, "no memory"));
+    assert_int_equal(pith_seq_length(other), 0);
+    emulated_limit((size_t)1 << 30);
+    assert_int_equal(pith_seq_eval(other, tokens, 10, &err), PITH_OK);
+    assert_int_equal(pith_seq_eval(seq, tokens + 4, 6, &err), PITH_OK);
+    assert_true(hash_of(seq, model) == hash_of(other, model));
+    pith_seq_free(seq);
+    pith_seq_free(other);
+    pith_engine_free(e);
+    pith_model_free(model);
 }
 
 /* ---- the real one ---- */

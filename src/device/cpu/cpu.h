@@ -57,6 +57,8 @@ struct pi_at cpu_alloc(struct pi_device *d, enum pi_mem_tag tag, size_t size);
 void cpu_free(struct pi_device *d, struct pi_at at);
 struct pi_at cpu_map(struct pi_device *d, enum pi_mem_tag tag, size_t size);
 void cpu_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
+pith_status cpu_check(struct pi_device *d, pith_error *err);
+bool cpu_spare(struct pi_device *d, size_t size);
 void cpu_drop(struct pi_device *d, struct pi_at at, size_t size);
 
 void cpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,

@@ -13,6 +13,14 @@ static void describe(struct pi_device *d, struct pi_device_report *out)
     pi_memory_size(&out->total, &out->unused);
 }
 
+/* The system's memory is the system's matter. */
+pith_status cpu_check(struct pi_device *d, pith_error *err)
+{
+    (void)d;
+    (void)err;
+    return PITH_OK;
+}
+
 /* ---- memory ---- */
 
 static struct pi_at at_of(const void *p)
@@ -44,6 +52,13 @@ void cpu_unmap(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t
 {
     atomic_fetch_sub(&d->bytes, pi_at_some(at) ? (int64_t)size : 0);
     pi_mem_unmap(tag, pi_cpu_ptr(at), size);
+}
+
+bool cpu_spare(struct pi_device *d, size_t size)
+{
+    (void)d;
+    (void)size;
+    return true;
 }
 
 void cpu_drop(struct pi_device *d, struct pi_at at, size_t size)
@@ -115,6 +130,8 @@ struct pi_device pi_device_cpu = {
     .name = "cpu",
     .in_host = true,
     .describe = describe,
+    .check = cpu_check,
+    .spare = cpu_spare,
     .alloc = cpu_alloc,
     .map = cpu_map,
     .lend = lend,

@@ -69,11 +69,15 @@ static void cuda_free(struct gpu_card *d, gpu_at at, size_t size)
         cuda_good(c, cu.mem_free(at), "freeing the GPU's memory");
 }
 
-static void *cuda_alloc_host(struct gpu_card *d, size_t size)
+/* It has one address for both. */
+static void *cuda_alloc_host(struct gpu_card *d, size_t size, gpu_at *at)
 {
     struct cuda *c = cuda_of(d);
     void *p = NULL;
-    return enter(c) && cu.host_alloc(&p, size, 0) == 0 ? p : NULL;
+    if (!enter(c) || cu.host_alloc(&p, size, HOST_MAPPED) != 0)
+        return NULL;
+    *at = (gpu_at)(uintptr_t)p;
+    return p;
 }
 
 static void cuda_free_host(struct gpu_card *d, void *p, size_t size)
@@ -181,37 +185,51 @@ static size_t piece_of(size_t size, size_t i)
     return (size_t)pi_min((int64_t)(size - i * CUDA_STAGE), CUDA_STAGE);
 }
 
-/* By way of pinned memory, a piece on its way while the next one is copied there. */
+/* The other stage's turn: its copies have gone. */
+static bool turn_stage(struct cuda *c)
+{
+    if (!cuda_good(c, cu.event_record(c->stage[c->turn].done, c->stream), "a copy to the GPU"))
+        return false;
+    c->turn = (c->turn + 1) % CUDA_N_STAGE;
+    c->stage[c->turn].used = 0;
+    return cuda_good(c, cu.event_wait(c->stage[c->turn].done), "a copy to the GPU");
+}
+
+/* By way of pinned memory: copies are on their way while the next bytes are copied there. */
 static void cuda_put(struct gpu_card *d, gpu_at to, const void *host, size_t size)
 {
     struct cuda *c = cuda_of(d);
     bool ok = enter(c);
-    for (size_t i = 0; ok && i * CUDA_STAGE < size; i++) {
-        const struct cuda_stage *s = &c->stage[i % CUDA_N_STAGE];
-        ok = cuda_good(c, cu.event_wait(s->done), "a copy to the GPU");
-        if (ok)
-            memcpy(s->host, (const uint8_t *)host + i * CUDA_STAGE, piece_of(size, i));
-        ok = ok &&
-             cuda_good(c, cu.copy_in(to + i * CUDA_STAGE, s->host, piece_of(size, i), c->stream),
-                       "a copy to the GPU") &&
-             cuda_good(c, cu.event_record(s->done, c->stream), "a copy to the GPU");
+    while (ok && size > 0) {
+        if (c->stage[c->turn].used == CUDA_STAGE && !turn_stage(c))
+            return;
+        struct cuda_stage *s = &c->stage[c->turn];
+        size_t n = (size_t)pi_min((int64_t)size, (int64_t)(CUDA_STAGE - s->used));
+        memcpy(s->host + s->used, host, n);
+        ok = cuda_good(c, cu.copy_in(to, s->host + s->used, n, c->stream), "a copy to the GPU");
+        s->used += n;
+        to += n;
+        host = (const uint8_t *)host + n;
+        size -= n;
     }
 }
 
-/* Piece i sets out while the one before it is copied from there. */
+/* Piece i sets out while the one before it is copied from there. Copies to the card have gone
+   by then: they are earlier on the stream. */
 static void cuda_get(struct gpu_card *d, void *host, gpu_at from, size_t size)
 {
     struct cuda *c = cuda_of(d);
     size_t n = (size + CUDA_STAGE - 1) / CUDA_STAGE;
     bool ok = enter(c);
     for (size_t i = 0; ok && i <= n; i++) {
-        const struct cuda_stage *next = &c->stage[i % CUDA_N_STAGE];
+        struct cuda_stage *next = &c->stage[i % CUDA_N_STAGE];
         const struct cuda_stage *last = &c->stage[(i + 1) % CUDA_N_STAGE];
         ok = i == n ||
              (cuda_good(
                   c, cu.copy_out(next->host, from + i * CUDA_STAGE, piece_of(size, i), c->stream),
                   "a copy from the GPU") &&
               cuda_good(c, cu.event_record(next->done, c->stream), "a copy from the GPU"));
+        next->used = 0;
         ok = ok && (i == 0 || cuda_good(c, cu.event_wait(last->done), "the GPU's work"));
         if (ok && i > 0)
             memcpy((uint8_t *)host + (i - 1) * CUDA_STAGE, last->host, piece_of(size, i - 1));
@@ -366,8 +384,8 @@ static void free_streams(struct cuda *c)
 }
 
 /* Operations of a processor in a clock, of the last row at or below the capability. f16 is dense, by
-   tensor cores with sums in f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others half of
-   it in f16. From the papers that NVIDIA has for each architecture. */
+   tensor cores with sums in f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others
+   half of it in f16. From the papers that NVIDIA has for each architecture. */
 static void set_peaks(struct cuda *c)
 {
     static const struct {

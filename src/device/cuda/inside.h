@@ -64,6 +64,7 @@ enum {
     FUNCTION_SMEM = 8,
     STREAM_NON_BLOCKING = 1,
     EVENT_NO_TIMES = 2,
+    HOST_MAPPED = 2,
     LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     EDGE_OVERLAPS = 1    /* port and type of a programmatic edge */
 };
@@ -150,7 +151,8 @@ struct cuda_mapping {
 enum { CUDA_N_STAGE = 2, CUDA_STAGE = 4 << 20 };
 struct cuda_stage {
     uint8_t *host; /* [CUDA_STAGE] */
-    void *done;    /* event: the copy is */
+    size_t used;   /* bytes on their way up, since its turn began */
+    void *done;    /* event: all copies are */
 };
 
 struct cuda_graph;
@@ -171,6 +173,7 @@ struct cuda {
     struct cu_prop prop;
     struct cuda_mapping *mapping;
     struct cuda_stage stage[CUDA_N_STAGE];
+    int turn; /* which stage takes what goes up */
     struct cuda_graph *graph[CUDA_N_GRAPH];
     uint64_t clock; /* of batches */
     enum cuda_way way;

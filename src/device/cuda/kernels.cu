@@ -3,7 +3,11 @@
  * GRID_WAIT where it does not call that itself.
  */
 #include "device/gpu/attend.cuh"
+#include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
+#include "device/gpu/attend_few.cuh"
+#include "device/gpu/attend_many.cuh"
+#include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/matmul_wgmma.cuh"
 #include "device/gpu/measure.cuh"

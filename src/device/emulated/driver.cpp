@@ -10,7 +10,11 @@
 #include <unistd.h>
 
 #include "device/gpu/attend.cuh"
+#include "device/gpu/embed.cuh"
 #include "device/gpu/fill.cuh"
+#include "device/gpu/attend_few.cuh"
+#include "device/gpu/attend_many.cuh"
+#include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
 #include "device/gpu/rows.cuh"
@@ -18,12 +22,13 @@
 #include "device/gpu/store.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */
-#define MUL_WGMMA(type)                                                                            \
-    static void mul_wgmma_##type(const gpu_mul_args)                                               \
+#define MUL_WGMMA(name, type)                                                                      \
+    static void mul_wgmma_##name##_##type(const gpu_mul_args)                                      \
     {                                                                                              \
         EMU_FAIL("wgmma is not there");                                                            \
     }
-GPU_WEIGHTS(MUL_WGMMA)
+#define MUL_WGMMA_ALL(type) MUL_WGMMA(128, type) MUL_WGMMA(64, type) MUL_WGMMA(split, type)
+GPU_WEIGHTS(MUL_WGMMA_ALL)
 
 struct entry {
     void (*run)(void *args);
@@ -72,9 +77,11 @@ static size_t page_up(size_t n)
     return (n + page - 1) / page * page;
 }
 
-static void *emu_alloc_host(struct gpu_card *, size_t size)
+static void *emu_alloc_host(struct gpu_card *, size_t size, gpu_at *at)
 {
-    return malloc(size);
+    void *p = malloc(size);
+    *at = hide(p);
+    return p;
 }
 
 static void emu_free_host(struct gpu_card *, void *p, size_t)
@@ -82,27 +89,76 @@ static void emu_free_host(struct gpu_card *, void *p, size_t)
     free(p);
 }
 
+/* Bytes that are mapped, and how many of them have memory: all at most, some in each mapping. */
+static size_t emu_most = (size_t)1 << 30, emu_given;
+static struct {
+    gpu_at at;
+    size_t given;
+} emu_mapping[64];
+
+static size_t *given_of(gpu_at at)
+{
+    int found = -1;
+    for (int i = 0; i < 64; i++)
+        if (emu_mapping[i].at != 0 && emu_mapping[i].at <= at &&
+            (found < 0 || emu_mapping[i].at > emu_mapping[found].at))
+            found = i;
+    if (found < 0)
+        EMU_FAIL("an address of no mapping is touched");
+    return &emu_mapping[found].given;
+}
+
+static void count_given(gpu_at at, size_t more)
+{
+    *given_of(at) += more;
+    emu_given += more;
+}
+
 static gpu_at emu_map(struct gpu_card *, size_t size)
 {
     void *p =
         mmap(NULL, page_up(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? 0 : hide(p);
+    int i = 0;
+    while (i < 64 && emu_mapping[i].at != 0)
+        i++;
+    if (p == MAP_FAILED || i == 64)
+        return 0;
+    emu_mapping[i] = {hide(p), 0};
+    return hide(p);
 }
 
 static void emu_unmap(struct gpu_card *, gpu_at at, size_t size)
 {
     munmap(ptr(at), page_up(size));
+    emu_given -= *given_of(at);
+    for (auto &m : emu_mapping)
+        if (m.at == at)
+            m = {0, 0};
 }
 
 static bool emu_touch(struct gpu_card *, gpu_at at, size_t size)
 {
-    return mprotect(ptr(at), size, PROT_READ | PROT_WRITE) == 0;
+    if (emu_given + size > emu_most || mprotect(ptr(at), size, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    count_given(at, size);
+    return true;
 }
 
 static void emu_drop(struct gpu_card *, gpu_at at, size_t size)
 {
     madvise(ptr(at), size, MADV_DONTNEED);
     mprotect(ptr(at), size, PROT_NONE);
+    count_given(at, 0 - size);
+}
+
+extern "C" void emulated_limit(size_t size)
+{
+    emu_most = size;
+}
+
+extern "C" size_t emulated_given(void)
+{
+    return emu_given;
 }
 
 static void emu_put(struct gpu_card *, gpu_at to, const void *host, size_t size)
@@ -142,7 +198,8 @@ static void emu_wait(struct gpu_card *) {}
 
 static void emu_memory(struct gpu_card *, size_t *free, size_t *total)
 {
-    *free = *total = (size_t)1 << 30;
+    *total = emu_most;
+    *free = emu_given < emu_most ? emu_most - emu_given : 0;
 }
 
 extern "C" struct gpu_card *emulated_card(void)

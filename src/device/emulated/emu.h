@@ -68,7 +68,7 @@ struct dim3 {
 
 /* ---- fibers ---- */
 
-enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 96 };
+enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 256 };
 struct emu_copy {
     void *to;
     const void *from;
@@ -325,6 +325,10 @@ static inline uint32_t h2_mul(uint32_t a, uint32_t b)
 {
     return h2(h_lo(a) * h_lo(b), h_hi(a) * h_hi(b));
 }
+static inline uint32_t h2_min(uint32_t a, uint32_t b)
+{
+    return h2(fminf(h_lo(a), h_lo(b)), fminf(h_hi(a), h_hi(b)));
+}
 /* The product of two f16 is exact in f32, the sum of it and a f16 in f64. */
 static inline uint32_t emu_hfma(float a, float b, float c)
 {
@@ -378,6 +382,10 @@ static inline void atomic_min(int32_t *p, int32_t v)
     while (v < was &&
            !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
+}
+static inline void atomic_add(uint32_t *p, uint32_t v)
+{
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
 struct emu_mma {
@@ -489,6 +497,14 @@ static void emu_arrive(int left)
     f->n_copy = n;
 }
 #define CP_WAIT(n) emu_arrive(n)
+/* The bytes must be there. */
+static inline void prefetch(const void *p, int n)
+{
+    if ((uintptr_t)p % 16 != 0 || n % 16 != 0)
+        EMU_FAIL("bytes that a kernel asks for are not aligned");
+    (void)*(const volatile uint8_t *)p;
+    (void)((const volatile uint8_t *)p)[n - 1];
+}
 static inline uint4 ld_stream(const void *p)
 {
     return *(const uint4 *)p;

@@ -12,6 +12,9 @@ extern "C" {
 
 /* The one of the process. */
 struct gpu_card *emulated_card(void);
+/* Bytes of pages that have memory, at most (1 GB), and now. */
+void emulated_limit(size_t size);
+size_t emulated_given(void);
 
 #ifdef __cplusplus
 }

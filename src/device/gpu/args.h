@@ -14,8 +14,8 @@ typedef uint64_t gpu_at;
 #define GPU_WEIGHTS(X)                                                                             \
     X(Q4_K)                                                                                        \
     X(Q6_K)                                                                                        \
-    X(Q8_0) X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS)     \
-        X(MXFP4)
+    X(Q8_0)                                                                                        \
+    X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
@@ -29,30 +29,34 @@ enum gpu_weight_type {
    Kernels of weights come one after the other for a kind of kernel, in the order of GPU_WEIGHTS.
    GPU_K_WAITS: the kernel calls GRID_WAIT itself (gpu.h), all others begin with it. */
 #define GPU_K_WAITS(...) GPU_K(__VA_ARGS__)
-#define GPU_KERNEL_FEW_1(type) GPU_K(mul_few_1_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_FEW_2(type) GPU_K(mul_few_2_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_FEW_1(type) GPU_K_WAITS(mul_few_1_##type, 256, 2, gpu_mul_args)
+#define GPU_KERNEL_FEW_2(type) GPU_K_WAITS(mul_few_2_##type, 256, 2, gpu_mul_args)
 #define GPU_KERNEL_MANY_64(type) GPU_K(mul_many_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_SPLIT_64(type) GPU_K(mul_split_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_MANY_128(type) GPU_K(mul_many_128_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_WGMMA(type) GPU_K(mul_wgmma_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_128(type) GPU_K_WAITS(mul_wgmma_128_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_64(type) GPU_K_WAITS(mul_wgmma_64_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_SPLIT(type) GPU_K_WAITS(mul_wgmma_split_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNELS                                                                                \
     GPU_WEIGHTS(GPU_KERNEL_FEW_1)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_FEW_2)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_MANY_64)                                                                \
     GPU_WEIGHTS(GPU_KERNEL_SPLIT_64)                                                               \
     GPU_WEIGHTS(GPU_KERNEL_MANY_128)                                                               \
-    GPU_WEIGHTS(GPU_KERNEL_WGMMA)                                                                  \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_128)                                                              \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_64)                                                               \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_SPLIT)                                                            \
     GPU_K(mul_float, 256, 4, gpu_mul_args)                                                         \
-    GPU_K(join_stretches, 256, 4, gpu_join_args)                                                   \
+    GPU_K(join_stretches, 256, 4, gpu_mul_args)                                                    \
     GPU_K(pack_rows, 256, 2, gpu_pack_args)                                                        \
     GPU_K(fill, 256, 4, gpu_fill_args)                                                             \
-    GPU_K(rope_fill, 128, 4, gpu_rope_args)                                                        \
-    GPU_K(between, 256, 2, gpu_between_args)                                                       \
+    GPU_K(embed, 256, 2, gpu_embed_args)                                                           \
+    GPU_K(between, 512, 1, gpu_between_args)                                                       \
     GPU_K(cap, 256, 4, gpu_cap_args)                                                               \
     GPU_K(qkv, 128, 4, gpu_qkv_args)                                                               \
     GPU_K(centre, 256, 4, gpu_centre_args)                                                         \
-    GPU_K(out_gate, 256, 4, gpu_out_args)                                                          \
-    GPU_K(gate, 256, 4, gpu_gate_args)                                                             \
+    GPU_K(out_gate, 512, 1, gpu_out_args)                                                          \
+    GPU_K(gate, 512, 1, gpu_gate_args)                                                             \
     GPU_K(moe_choose, 128, 4, gpu_moe_args)                                                        \
     GPU_K(moe_sort, 1024, 1, gpu_moe_args)                                                         \
     GPU_K(moe_gather, 256, 4, gpu_moe_args)                                                        \
@@ -69,11 +73,37 @@ enum gpu_weight_type {
     GPU_K(latent_gather, 128, 4, gpu_latent_args)                                                  \
     GPU_K(append, 128, 4, gpu_append_args)                                                         \
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
+    GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
     GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
+    GPU_K(attend_few_64_f16, 32, 4, gpu_attend_args)                                               \
+    GPU_K(attend_few_128_f16, 32, 4, gpu_attend_args)                                              \
+    GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
+    GPU_K(attend_few_128_bits, 32, 12, gpu_attend_args)                                            \
+    GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
+    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
+    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
+    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                           \
+    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                          \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
     GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
+    GPU_K(weigh_half, 128, 8, gpu_weigh_args)                                                      \
+    GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(weigh_sums, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_spread, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(weigh_fold, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_finish, 256, 4, gpu_weigh_args)                                                    \
+    GPU_K(choose_best, 1024, 1, gpu_choose_args)                                                   \
+    GPU_K(all_count, 256, 4, gpu_choose_args)                                                      \
+    GPU_K(all_digit, 1024, 1, gpu_choose_args)                                                     \
+    GPU_K(all_above, 256, 4, gpu_choose_args)                                                      \
+    GPU_K(compact_list, 128, 4, gpu_compact_args)                                                  \
+    GPU_K(compact_2, 256, 4, gpu_compact_args)                                                     \
+    GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
+    GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
     GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
     GPU_K(best_rows, 1024, 1, gpu_best_args)
 
@@ -95,30 +125,31 @@ struct gpu_fill_args {
 /* ---- products ---- */
 
 /*
- * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of a matrix. A matrix may
- * have slabs that lie one behind the other. blockIdx.z counts them. A slab's tokens begin x_first
- * tokens after the first one of the slab before, its output out_step floats after. With experts
- * slab z is expert busy[z], z < *n_busy, of rows first[e] .. first[e + 1], whose activations begin
- * at token padded[e].
+ * out[t * out_stride + row] = scale * x_scale[t] * (w x[t]) for the rows of up to three matrices of
+ * one type and one input. A matrix may have slabs that lie one behind the other. blockIdx.z counts
+ * them. A slab's tokens begin x_first tokens after the first one of the slab before, its output
+ * out_step floats after. With experts slab z is expert busy[z], z < *n_busy, of rows first[e] ..
+ * first[e + 1], whose activations begin at token padded[e].
  */
-struct gpu_mul_args {
-    gpu_at w;       /* packed (matmul.cuh), of F32 [n_row][n_col] */
-    gpu_at x;       /* f16 in matrices of 8 tokens x 8 columns; of F32 f32 [n_tok][n_col] */
-    gpu_at x_scale; /* f32 [token]; none: of F32 */
+enum { GPU_MATRICES = 3, GPU_WGMMA_STAGES = 6 /* 64 columns of activations, of mul_wgmma */ };
+struct gpu_matrix {
+    gpu_at w; /* packed (matmul.cuh), of F32 [n_row][n_col] */
     gpu_at out;
-    gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
     uint64_t slab_bytes, out_stride, out_step;
-    int32_t n_row, n_block, n_tok, x_first;
-    int32_t n_col; /* of F32 */
+    int32_t n_row;
+    int32_t tile0; /* blockIdx.x of its first rows; past the grid's end: there is no such matrix */
+    int32_t row0;  /* number of its first row among all matrices' */
     float scale;
 };
-
-/* Adds the stretches that mul_split_64 wrote, [n_block][n_tok][n_row]. */
-struct gpu_join_args {
-    gpu_at part, x_scale, out;
-    uint64_t out_stride;
-    int32_t n_row, n_block, n_tok;
-    float scale;
+struct gpu_mul_args {
+    struct gpu_matrix m[GPU_MATRICES];
+    gpu_at x;       /* f16 in matrices of 8 tokens x 8 columns; of F32 f32 [n_tok][n_col] */
+    gpu_at x_scale; /* f32 [token]; none: of F32 */
+    gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
+    gpu_at part; /* f32 [n_block][n_tok][n_all] stretches, where columns are split */
+    int32_t n_block, n_tok, x_first;
+    int32_t n_col; /* of F32 */
+    int32_t n_all; /* rows of all matrices */
 };
 
 /* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
@@ -133,15 +164,28 @@ struct gpu_pack_args {
 
 /* ---- rows ---- */
 
-struct gpu_rope_args {
-    gpu_at pos, freq, cs; /* int32 [n_row], f64 [n_pair], [n_row][n_pair][2] */
-    int32_t n_pair;
-    float magnitude;
+/* Embeddings, and the cosines and sines of up to two rotations. */
+enum { GPU_ROW_BF16 = GPU_WEIGHT_F32 + 1 };
+struct gpu_embed_args {
+    gpu_at rows;           /* as a file has them, [n_row][row_bytes] */
+    gpu_at pos, x;         /* int32 [n_row]; f32 [n_row][n] */
+    gpu_at freq[2], cs[2]; /* f64 [n_pair]; f32 [n_row][n_pair][2] */
+    int32_t n_pair[2];
+    float magnitude[2];
+    int32_t type, block_len, block_bytes, row_bytes, n;
+    float scale; /* of embeddings */
+};
+
+/* Where a kernel leaves a row's packed form; out none: nowhere. */
+struct gpu_packed {
+    gpu_at out, x_scale; /* as gpu_pack_args has them */
+    int32_t n_block, unused;
 };
 
 /* x += post_norm(h + bias), then out = norm(x) or, with an index, norm(x[index]). */
 struct gpu_between_args {
     gpu_at x, h, bias, post_norm, norm, index, out;
+    struct gpu_packed packed; /* of out */
     int32_t leave, n;
     float eps;
 };
@@ -166,12 +210,14 @@ struct gpu_centre_args {
 
 struct gpu_out_args {
     gpu_at x, q_gate;
+    struct gpu_packed packed; /* of x */
     int32_t n, n_head, dim;
 };
 
 struct gpu_gate_args {
     gpu_at gate, up;
-    int32_t fn, n; /* enum pi_gate_act */
+    struct gpu_packed packed; /* of gate */
+    int32_t fn, n;            /* enum pi_gate_act */
 };
 
 /* Of all kernels of a mixture of experts: device.h's structs of the bodies. */
@@ -249,43 +295,147 @@ struct gpu_move_args {
     struct gpu_move_plane plane[GPU_MOVE_PLANES];
 };
 
-/* Entries of a page, or of several that are gathered, as queries of one variant see them. */
-struct gpu_attend_page {
-    gpu_at page;   /* first byte; gathered: entries of struct gpu_attend_entry */
-    gpu_at pos;    /* int32 [n] as written; none: every row sees every entry */
-    int32_t n;     /* entries; negative: -n are gathered */
-    int32_t delta; /* they are read as written that many positions later */
-    int32_t variant;
-    float log_count; /* ln of how often they count */
+/* A page of a lane: entries as written that are read `delta` positions later. */
+struct gpu_attend_ref {
+    int32_t page, n, delta;
+    float log_count; /* ln of how often an entry counts */
+};
+struct gpu_attend_list {
+    gpu_at refs;
+    int32_t n, last_n; /* last_n: entries of the last page */
 };
 struct gpu_attend_entry {
     gpu_at page;
-    int32_t slot, unused;
+    int32_t slot, pos;
 };
-/* A call of attention. */
+/* A call of attention. Its pages are the guests' and its own. Pages [first, end) are read, which hold
+   what some row sees. Of these the first n_low and those from `high` on have positions. */
 struct gpu_attend_job {
-    gpu_at q, out; /* query (t, g) at q + t * q_stride + g * dim_k, likewise out */
-    gpu_at packed; /* f16 [n_variant][n_row up to 16s][dim_k up to 16s] */
-    gpu_at scale;  /* f32 [n_variant][n_row up to 16s] what their products are multiplied by */
-    gpu_at turn;   /* f32 [n_variant][n_pair][2] of rotations of variants from 1 on */
-    gpu_at sink;   /* f32 [n_group] or none */
-    gpu_at pages;
-    uint64_t q_stride, out_stride;
-    int32_t n_tok, n_group, pos0, n_page, n_chunk, n_variant;
-    int32_t part0; /* of its first chunk and 16 rows: [row tile][chunk] */
-    int32_t unused;
+    gpu_at q, out;  /* query (t, g) at q + t * q_stride + g * dim_k, likewise out */
+    gpu_at packed;  /* f16 [n_variant][n_row up to 16s][dim_k up to 16s], in the order of slots */
+    gpu_at scale;   /* f32 [n_variant][n_row up to 16s] what their products are multiplied by */
+    gpu_at turn;    /* f32 [n_variant][n_pair][2] of rotations of variants from 1 on */
+    gpu_at delta;   /* int32 [n_variant] whose variant is which */
+    gpu_at sink;    /* f32 [n_group] or none */
+    gpu_at pos;     /* int32 [page][64] */
+    gpu_at chunks;  /* int32 [n_chunk + 1] pages where chunks begin; none: by chunk_first */
+    gpu_at entries; /* own pages are gathered of these: `page` is the first; none: they are not */
+    struct gpu_attend_list guests, own;
+    uint64_t q_stride, out_stride, part0; /* part0: rows of sums before its own */
+    int32_t n_tok, n_group, pos0, n_variant;
+    int32_t first, end, n_low, high;
+    int32_t chunk0, n_chunk; /* the number of the first chunk */
+    int32_t per;             /* pages that count as one where chunks begin */
+    int32_t ordered;         /* positions ascend */
 };
-struct gpu_attend_work {
-    int32_t job, tile;
-    int32_t first, end; /* pages */
+enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
+/* References on their way to a lane's list. */
+struct gpu_attend_patch {
+    gpu_at to, from;
+    int32_t n, unused;
 };
 struct gpu_attend_args {
-    gpu_at jobs, work;
-    gpu_at o, ml;                     /* f32 [part][16][dim_v up to 16s], [part][16][2] */
+    gpu_at jobs, patches, pool;
+    gpu_at o, ml;                     /* f32 [row of sums][dim_v up to 16s], [row of sums][2] */
+    uint64_t stride;                  /* bytes from one page to the next */
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
+    int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap; /* factor: of q.k */
     struct gpu_part k, v;
+};
+
+/* ---- a round ---- */
+
+/* A page of a lane that is weighed, and how its keys are turned, f32 [n_pair][2] or none. */
+struct gpu_weigh_page {
+    gpu_at page, turn;
+    int32_t slot, n; /* of its first entry, and how many they are */
+};
+/* A lane. Its vectors are counted: of row 0 first. They stand in fours of GPU_WEIGH_LEN floats. For
+   each pair these are four weights of each dimension and of the modulus. Then come four weights of
+   each dimension without a pair. */
+struct gpu_weigh_lane {
+    gpu_at pages; /* struct gpu_weigh_page */
+    gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN] */
+    gpu_at pos;   /* int32 [n]: keys are turned back to position 0; none: they are not */
+    gpu_at raw;   /* f32 [vectors][n], what each vector scores */
+    gpu_at sum;   /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
+    gpu_at
+        spread; /* f64 [rows][2] mean, and 1 / deviation; of APART f32 [dim + 1], and its length */
+    int32_t n_page, n_vector, n, n_row;
+    int32_t begin, end; /* slots that may go */
+    int32_t standard;   /* rows are standardised over those */
+    int32_t mapped;     /* scores are slope * score + intercept */
+    float slope, intercept, sign;
+    int32_t unused;
+};
+#define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
+enum { GPU_WEIGH_CHUNK = 2048 };
+/* The scores of a set's lanes, as one. */
+struct gpu_weigh_set {
+    gpu_at score; /* f32 [end], of which [begin, end) count */
+    int32_t begin, end;
+    int32_t lane, n_lane; /* of this call, one behind the other */
+    int32_t n_before;     /* lanes of earlier calls */
+    int32_t mean;         /* else the largest */
+    float unknown;
+    int32_t unused;
+};
+struct gpu_weigh_args {
+    gpu_at lanes, sets;
+    gpu_at turn; /* f32 [GPU_TURN_LOW + ..][n_pair][2] of positions 0, 1, .. and of first_high + 0,
+                    GPU_TURN_LOW, .. : what keys are turned back by */
+    int32_t first_high;
+    int32_t kind, page_len, n_pair, adjacent;
+    int32_t n_entry; /* of a page that a block takes at once */
+    int32_t n_set;
+    struct gpu_part part;
+};
+enum { GPU_TURN_LOW = 256 };
+
+/* A choice: kv_choose_job. A part's share of its own is taken first, at last one of all. */
+struct gpu_choose_part {
+    int32_t begin, end, k, unused;
+};
+struct gpu_choose_job {
+    gpu_at score; /* f32 [n] */
+    gpu_at parts, slots;
+    gpu_at taken; /* uint8 [n] */
+    int32_t n, k, lowest, n_part;
+    gpu_at count; /* of all lanes: int32 [2] above the border, and at it */
+};
+struct gpu_choose_args {
+    gpu_at jobs;
+    gpu_at count; /* uint32 [2048] */
+    gpu_at state; /* int64 left; uint32 found, known */
+    int32_t n_job, shift;
+};
+
+/* ---- compaction ---- */
+
+/* Entries that move together: from a page to the lane's goal `row`. */
+struct gpu_compact_part {
+    uint32_t from, row; /* the page's number; the goal's, among all of the call */
+    uint8_t from_slot, to_slot, n, unused;
+};
+/* A lane's goals. */
+struct gpu_compact_lane {
+    int32_t first, n;
+};
+/* Elements that every entry has, in vectors of 2, 4 or 16 bytes. Vector v of entry e lies at
+   at + v / per_row * row + e * element + v % per_row * width. */
+struct gpu_compact_plane {
+    uint32_t at, row, element, per_row, n_vector;
+    int32_t beside; /* neighbours are entries, else vectors */
+};
+struct gpu_compact_args {
+    gpu_at pool, parts, lanes;
+    gpu_at goals;  /* int32 [goals] numbers of pages */
+    gpu_at source; /* uint32 [goals][page_len]: page * 64 + slot + 1; 0: the place stays as it is */
+    uint64_t stride;
+    int32_t n_part, page_len, n_plane, unused;
+    struct gpu_compact_plane plane[GPU_MOVE_PLANES];
 };
 
 /* ---- sampling ---- */

@@ -2,9 +2,11 @@
  * attend.cuh - softmax attention over lanes of pages of any storage type, for any number of rows,
  * with the same bits for a row whatever rows are beside it and however a prompt is cut.
  *
- * A block takes 16 rows of a call and a chunk of its pages. Entries become f16 in shared memory,
- * [8 dimensions][64 entries][16 bytes]: eight entries beside each other are a matrix of ldmatrix,
- * plain for keys, transposed for values, and no bank is hit twice.
+ * attend_part takes any type and size: a block has 16 rows of a call and a chunk of its pages.
+ * Entries become f16 in shared memory, [8 dimensions][64 entries][16 bytes]: eight entries beside
+ * each other are a matrix of ldmatrix, plain for keys, transposed for values, and no bank is hit
+ * twice. attend_few.cuh and attend_many.cuh have the frequent types and sizes, with the same bits.
+ * For their sake the dimensions of a product may come in another order (slot_dim).
  *
  * The arithmetic, for a row and the pages of a lane in order:
  *   x = scale * (q . k)                                   the dot by mma, dimensions ascending
@@ -14,8 +16,9 @@
  * A chunk of pages begins with m = -inf, l = 0, o = 0. Chunks are joined in order, from the sink
  * (its logit, 1, 0), or (-inf, 0, 0):
  *   M' = max(M, m), L' = fma(l, 2^(m - M'), L 2^(M - M')), O' likewise.
- * What a row does not see adds exactly nothing, be it entries, pages or chunks. Where chunks begin
- * depends on a page's place in its lane alone (device/gpu/attend.c).
+ * A number of a type with codes is f16(scale * f16(its code's)). What a row does not see adds
+ * exactly nothing, be it entries, pages or chunks. Where chunks begin depends on a page's place in
+ * its lane alone: in a lane with a window on its first position.
  */
 #ifndef PI_GPU_ATTEND_CUH
 #define PI_GPU_ATTEND_CUH
@@ -34,6 +37,77 @@ BOTH int up16(int n)
 DEV float finite_of(float m)
 {
     return m == NEG_INF ? 0.0f : m;
+}
+
+/* First page of chunk c: 2 pages each, then 4 from page 16, 8 from page 64, 16 from page 256 on. */
+BOTH int chunk_first(int c)
+{
+    return c < 8    ? 2 * c
+           : c < 20 ? 16 + 4 * (c - 8)
+           : c < 44 ? 64 + 8 * (c - 20)
+                    : 256 + 16 * (c - 44);
+}
+
+/* The pages of chunk i of a call. */
+DEV void chunk_pages(const gpu_attend_job &job, int i, int *first, int *end)
+{
+    if (job.chunks != 0) {
+        *first = AT(const int32_t, job.chunks)[i];
+        *end = AT(const int32_t, job.chunks)[i + 1];
+        return;
+    }
+    *first = chunk_first(job.chunk0 + i) * job.per;
+    *end = chunk_first(job.chunk0 + i + 1) * job.per;
+    *first = *first < job.first ? job.first : *first;
+    *end = *end < job.end ? *end : job.end;
+}
+
+/* Page i of a call. */
+DEV gpu_attend_ref page_ref(const gpu_attend_job &job, int i)
+{
+    const bool guest = i < job.guests.n;
+    const int at = guest ? i : i - job.guests.n, n = guest ? job.guests.n : job.own.n;
+    gpu_attend_ref ref = AT(const gpu_attend_ref, guest ? job.guests.refs : job.own.refs)[at];
+    if (at == n - 1)
+        ref.n = guest ? job.guests.last_n : job.own.last_n;
+    return ref;
+}
+
+/* Positions of its entries; NULL: every row sees every entry. */
+DEV const int32_t *page_positions(const gpu_attend_job &job, int i)
+{
+    if (i >= job.first + job.n_low && i < job.high)
+        return NULL;
+    const int at = i < job.first + job.n_low ? i - job.first : job.n_low + i - job.high;
+    return AT(const int32_t, job.pos) + (size_t)at * TILE;
+}
+
+DEV int variant_of(const gpu_attend_job &job, int32_t delta)
+{
+    int v = 0;
+    while (v < job.n_variant - 1 && AT(const int32_t, job.delta)[v] != delta)
+        v++;
+    return v;
+}
+
+/* Which dimension slot c of a product is: so that a word of a page, 4 codes of 8 bits or 16 of 2
+   bits, is a lane's part of one product of tensor cores, or of four. */
+BOTH int slot_dim(int order, int c)
+{
+    const int s = c / 16, t = c % 8 / 2, i = c % 2 + c % 16 / 8 * 2;
+    if (order == GPU_ORDER_BYTES)
+        return 16 * s + 4 * t + i;
+    if (order == GPU_ORDER_BITS)
+        return 16 * (s / 4 * 4 + t) + s % 4 / 2 + 8 * (s % 2) + 2 * i;
+    return c;
+}
+
+/* References of pages to the lists that stay. Grid: patches. */
+KERNEL(128, 4) attend_refs(const gpu_attend_args a)
+{
+    const gpu_attend_patch patch = AT(const gpu_attend_patch, a.patches)[blockIdx.x];
+    for (int i = TID; i < patch.n; i += 128)
+        AT(uint4, patch.to)[i] = AT(const uint4, patch.from)[i];
 }
 
 /* Rotates the groups of a vector in shared memory, or back; a block of 128. */
@@ -92,7 +166,7 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
     const float by = row_power(top, false);
     uint32_t *out = AT(uint32_t, job.packed) + ((size_t)variant * n_pad + row) * (dim16 / 2);
     for (int i = TID; i < dim16 / 2; i += 128)
-        out[i] = h2(x[2 * i] * by, x[2 * i + 1] * by);
+        out[i] = h2(x[slot_dim(a.order, 2 * i)] * by, x[slot_dim(a.order, 2 * i + 1)] * by);
     if (TID == 0)
         AT(float, job.scale)[variant * n_pad + row] = row_power(top, true) * a.factor;
 }
@@ -119,22 +193,38 @@ DEV void rows_at(uint32_t *a, const uint8_t *m, int k)
     ldsm4(a, m + ((2 * k + i / 2) * ROWS + (i & 1) * 8 + LANE % 8) * 16);
 }
 
-/* Keys or values of a page's entries, up to the next multiple of 16, to f16 there. */
-DEV void tile_fill(const gpu_part &part, const gpu_attend_page &page, int page_len, uint8_t *out)
+/* Eight numbers of an entry, in order or those of slots d .. d + 8. */
+DEV void entry_slots(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
+                     int order, float *x)
 {
-    const int n = page.n < 0 ? -page.n : page.n, n16 = up16(n), n8 = up16(part.dim) / 8;
+    if (order == GPU_ORDER_PLAIN) {
+        entry_read(part, page, page_len, slot, d, x);
+        return;
+    }
+    for (int i = 0; i < 8; i++) {
+        const int dim = slot_dim(order, d + i);
+        float y[8];
+        entry_read(part, page, page_len, slot, dim & ~7, y);
+        x[i] = y[0];
+        for (int j = 1; j < 8; j++)
+            x[i] = j == (dim & 7) ? y[j] : x[i];
+    }
+}
+
+/* Keys or values of n entries, up to the next multiple of 16, to f16 there. Those of a page, or of
+   a list. */
+DEV void tile_fill(const gpu_part &part, const uint8_t *page, const gpu_attend_entry *list, int n,
+                   int page_len, int order, uint8_t *out)
+{
+    const int n16 = up16(n), n8 = up16(part.dim) / 8;
     for (int i = TID; i < n16 * n8; i += 128) {
         const int e = i % n16, d8 = i / n16;
-        const uint8_t *at = AT(const uint8_t, page.page);
-        int slot = e;
         float x[8] = {};
-        if (page.n < 0 && e < n) {
-            const gpu_attend_entry entry = AT(const gpu_attend_entry, page.page)[e];
-            at = AT(const uint8_t, entry.page);
-            slot = entry.slot;
-        }
-        if (e < n)
-            entry_read(part, at, page_len, slot, d8 * 8, x);
+        if (e < n && list != NULL)
+            entry_slots(part, AT(const uint8_t, list[e].page), page_len, list[e].slot, d8 * 8,
+                        order, x);
+        else if (e < n)
+            entry_slots(part, page, page_len, e, d8 * 8, order, x);
         *(uint4 *)(out + (d8 * TILE + e) * 16) =
             make_uint4(h2(x[0], x[1]), h2(x[2], x[3]), h2(x[4], x[5]), h2(x[6], x[7]));
     }
@@ -149,13 +239,33 @@ DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim1
         *(uint4 *)(out + (i % (dim16 / 8) * ROWS + i / (dim16 / 8)) * 16) = q[i];
 }
 
+/* A product becomes an exponent of 2. */
+DEV float logit_of(const gpu_attend_args &a, float x, float log_count)
+{
+    if (a.cap > 0.0f)
+        x = a.cap * tanhf(x / a.cap);
+    return (x + log_count) * LOG2E;
+}
+
+/* Sums of a row of a chunk; a call's rows beyond the last have none. */
+DEV size_t part_row(const gpu_attend_job &job, int tile, int chunk, int row)
+{
+    const int n_row = job.n_tok * job.n_group, rows = n_row < ROWS ? n_row : ROWS;
+    return job.part0 + ((size_t)tile * job.n_chunk + chunk) * rows + row;
+}
+
 /* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
-   entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: pieces of work. */
+   entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: (chunks, calls, tiles of rows). The
+   longest chunks begin first. */
 template <int N> DEV void attend_part(const gpu_attend_args &a)
 {
     SHARED(smem);
-    const gpu_attend_work work = AT(const gpu_attend_work, a.work)[blockIdx.x];
-    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[work.job];
+    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    const int tile = (int)blockIdx.z, chunk = job.n_chunk - 1 - (int)blockIdx.x;
+    if (chunk < 0 || tile * ROWS >= job.n_tok * job.n_group)
+        return;
+    int first, end;
+    chunk_pages(job, chunk, &first, &end);
     const int lane = LANE, warp = WARP, g = lane / 4, t = lane % 4;
     const int dim16 = up16(a.dim_k), dim_v16 = up16(a.dim_v), n_row = job.n_tok * job.n_group;
     uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2, *values = keys + TILE * dim16 * 2;
@@ -167,25 +277,28 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     int64_t limit[2];
     UNROLL
     for (int i = 0; i < 2; i++)
-        limit[i] = (int64_t)job.pos0 + (work.tile * ROWS + g + 8 * i) / job.n_group;
+        limit[i] = (int64_t)job.pos0 + (tile * ROWS + g + 8 * i) / job.n_group;
     int variant = -1;
     NO_UNROLL
-    for (int p = work.first; p < work.end; p++) {
-        const gpu_attend_page page = AT(const gpu_attend_page, job.pages)[p];
-        const int n = page.n < 0 ? -page.n : page.n, n_step = (n + 15) / 16;
-        const int32_t *pos = AT(const int32_t, page.pos);
-        if (page.variant != variant) {
-            variant = page.variant;
-            queries_fill(job, variant, work.tile, dim16, qs);
-            const float *scale =
-                AT(const float, job.scale) + variant * up16(n_row) + work.tile * ROWS;
+    for (int p = first; p < end; p++) {
+        const gpu_attend_ref page = page_ref(job, p);
+        const int n = page.n, n_step = (n + 15) / 16, of = variant_of(job, page.delta);
+        const int32_t *pos = page_positions(job, p);
+        if (of != variant) {
+            variant = of;
+            queries_fill(job, variant, tile, dim16, qs);
+            const float *scale = AT(const float, job.scale) + variant * up16(n_row) + tile * ROWS;
             UNROLL
             for (int i = 0; i < 2; i++)
                 by[i] = scale[g + 8 * i];
         }
-        tile_fill(a.k, page, a.page_len, keys);
+        const bool listed = job.entries != 0 && p >= job.guests.n;
+        const uint8_t *at = AT(const uint8_t, a.pool) + (listed ? 0 : page.page) * a.stride;
+        const gpu_attend_entry *list =
+            listed ? AT(const gpu_attend_entry, job.entries) + page.page : NULL;
+        tile_fill(a.k, at, list, n, a.page_len, a.order, keys);
         if (a.v_in_k < 0)
-            tile_fill(a.v, page, a.page_len, values);
+            tile_fill(a.v, at, list, n, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         float s[2][4] = {}, top[2] = {NEG_INF, NEG_INF};
         if (warp < n_step)
@@ -202,14 +315,11 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
         for (int e = 0; e < 4; e++) {
             const int slot = 16 * warp + 8 * j + 2 * t + (e & 1), i = e / 2;
             bool sees = slot < n;
-            if (sees && page.pos != 0) {
-                const int64_t at = (int64_t)pos[slot] + page.delta;
-                sees = at <= limit[i] && (a.window == 0 || at > limit[i] - a.window);
+            if (sees && (pos != NULL || listed)) {
+                const int64_t when = (int64_t)(listed ? list[slot].pos : pos[slot]) + page.delta;
+                sees = when <= limit[i] && (a.window == 0 || when > limit[i] - a.window);
             }
-            float x = s[j][e] * by[i];
-            if (a.cap > 0.0f)
-                x = a.cap * tanhf(x / a.cap);
-            s[j][e] = sees ? (x + page.log_count) * LOG2E : NEG_INF;
+            s[j][e] = sees ? logit_of(a, s[j][e] * by[i], page.log_count) : NEG_INF;
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL
@@ -260,12 +370,15 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     }
     UNROLL
     for (int e = 0; e < 4; e++) {
-        const size_t at = (size_t)blockIdx.x * ROWS + g + 8 * (e / 2);
+        const int row = g + 8 * (e / 2);
+        const size_t at = part_row(job, tile, chunk, row);
+        if (tile * ROWS + row >= n_row)
+            continue;
         UNROLL
         for (int i = 0; i < N; i++)
             if (4 * (i / 2) + warp < dim_v16 / 16)
                 AT(float, a.o)
-                [at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
+        [at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
         if (warp == 0 && t == 0 && (e & 1) == 0) {
             AT(float, a.ml)[at * 2] = m[e / 2];
             AT(float, a.ml)[at * 2 + 1] = l[e];
@@ -292,6 +405,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
     SHARED(smem);
     float *x = (float *)smem;
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    enum { N = 4, JOIN = 8 };
     const int row = (int)blockIdx.x, dim_v16 = up16(a.dim_v);
     if (row >= job.n_tok * job.n_group)
         return;
@@ -299,20 +413,39 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
         job.sink != 0 ? AT(const float, job.sink)[row % job.n_group] * LOG2E : NEG_INF;
     float *out = AT(float, job.out) + (size_t)(row / job.n_group) * job.out_stride +
                  (size_t)(row % job.n_group) * a.dim_v;
-    for (int d = TID; d < a.dim_v; d += 128) {
-        float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o = 0.0f;
-        for (int i = 0; i < job.n_chunk; i++) {
-            const size_t at =
-                (size_t)(job.part0 + row / ROWS * job.n_chunk + i) * ROWS + row % ROWS;
-            const float mi = AT(const float, a.ml)[at * 2], li = AT(const float, a.ml)[at * 2 + 1];
-            const float oi = AT(const float, a.o)[at * dim_v16 + d];
-            const float now = f_max(m, mi), mm = finite_of(now), c = ex2(m - mm), w = ex2(mi - mm);
-            l = fmaf(li, w, l * c);
-            o = fmaf(oi, w, o * c);
-            m = now;
+    /* eight chunks at a time on their way, all maxima and sums of chunks before */
+    const size_t rows = (size_t)(part_row(job, 0, 1, 0) - part_row(job, 0, 0, 0));
+    const size_t at = part_row(job, row / ROWS, 0, row % ROWS);
+    float m = sink, l = job.sink != 0 ? 1.0f : 0.0f, o[N] = {};
+    for (int i0 = 0; i0 < job.n_chunk; i0 += JOIN) {
+        float part[JOIN][N], top[JOIN], sum[JOIN];
+        UNROLL
+        for (int i = 0; i < JOIN; i++) {
+            const size_t r = at + (i0 + i < job.n_chunk ? i0 + i : job.n_chunk - 1) * rows;
+            top[i] = AT(const float, a.ml)[r * 2];
+            sum[i] = AT(const float, a.ml)[r * 2 + 1];
+            UNROLL
+            for (int j = 0; j < N; j++)
+                part[i][j] = TID + 128 * j < a.dim_v
+                                 ? AT(const float, a.o)[r * dim_v16 + TID + 128 * j]
+                                 : 0.0f;
         }
-        x[d] = l > 0.0f ? o / l : 0.0f;
+        UNROLL
+        for (int i = 0; i < JOIN; i++)
+            if (i0 + i < job.n_chunk) {
+                const float now = f_max(m, top[i]), mm = finite_of(now), c = ex2(m - mm),
+                            w = ex2(top[i] - mm);
+                l = fmaf(sum[i], w, l * c);
+                UNROLL
+                for (int j = 0; j < N; j++)
+                    o[j] = fmaf(part[i][j], w, o[j] * c);
+                m = now;
+            }
     }
+    UNROLL
+    for (int j = 0; j < N; j++)
+        if (TID + 128 * j < a.dim_v)
+            x[TID + 128 * j] = l > 0.0f ? o[j] / l : 0.0f;
     sync_block();
     if (a.v.wht_scale != 0.0f)
         wht_shared(x, a.dim_v, a.v.group, a.v.wht_scale, true);

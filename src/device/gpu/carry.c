@@ -23,7 +23,7 @@ static void fetch(struct gpu_device *d, struct gpu_stage *s, const struct kv_cla
 {
     size_t stride = kind->layout.stride, len = (size_t)kind->page_len;
     gpu_touch_page(d, kind, page);
-    d->driver->get(d->driver, s->page + i * stride, gpu_page_at(kind, page), stride);
+    gpu_get_near(d, s->page + i * stride, gpu_page_at(kind, page), stride);
     if (kind->pos != NULL)
         memcpy(s->pos + i * len, kv_page_pos(kind, page), len * sizeof(int32_t));
 }
@@ -108,16 +108,21 @@ void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_
     gpu_leave(d);
 }
 
+void gpu_finish_page(struct gpu_device *d, const struct kv_cache *cache,
+                     const struct kv_class *kind, int32_t page)
+{
+    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0 ||
+        !gpu_stage_page(d, kind, page))
+        return;
+    cpu_finish(cache, &d->stage[0].kind, 0);
+    send(d, kind, page, kind->layout.stored, kind->layout.stride);
+}
+
 void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
     struct gpu_device *d = gpu_of_class(kind);
-    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0)
-        return;
     gpu_enter(d);
-    if (gpu_stage_page(d, kind, page)) {
-        cpu_finish(cache, &d->stage[0].kind, 0);
-        send(d, kind, page, kind->layout.stored, kind->layout.stride);
-    }
+    gpu_finish_page(d, cache, kind, page);
     gpu_leave(d);
 }
 
@@ -155,20 +160,6 @@ void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
     (void)s;
     for (int32_t i = 0; i < list->n; i++)
         gpu_score_one(&list->jobs[i], list->scratch);
-}
-
-/* Scores are the host's. */
-void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)
-{
-    (void)s;
-    for (int32_t i = 0; i < list->n; i++)
-        kv_choose(&list->jobs[i], list->scratch);
-}
-
-void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job)
-{
-    (void)s;
-    kv_choose_all(job);
 }
 
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,

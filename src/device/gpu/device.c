@@ -11,9 +11,17 @@
 
 /* ---- one at a time ---- */
 
-void gpu_enter(struct gpu_device *d)
+void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
+    if (d->moves.n_goal > 0)
+        gpu_flush_moves(d);
+}
+
+void gpu_enter(struct gpu_device *d)
+{
+    gpu_enter_product(d);
+    d->packed.x = 0;
 }
 
 void gpu_leave(struct gpu_device *d)
@@ -108,8 +116,10 @@ bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
     for (size_t i = (size_t)(at - m->at) / chunk; i * chunk < at - m->at + size; i++) {
         if (is_touched(m, i))
             continue;
-        if (!d->driver->touch(d->driver, m->at + i * chunk, chunk))
+        if (!d->driver->touch(d->driver, m->at + i * chunk, chunk)) {
+            d->driver->failure = "no memory is left for pages";
             return false;
+        }
         m->touched[i / 64] |= (uint64_t)1 << (i % 64);
     }
     return true;
@@ -199,6 +209,51 @@ static void device_drop(struct pi_device *device, struct pi_at at, size_t size)
     gpu_enter(d);
     drop(d, at.at, size);
     gpu_leave(d);
+}
+
+/* Bytes from there on that have memory, at most. */
+static size_t touched_from(struct gpu_device *d, gpu_at at, size_t most)
+{
+    const struct gpu_mapping *m = mapping_of(d, at);
+    size_t chunk = d->card->chunk, n = 0, begin = m != NULL ? (size_t)(at - m->at) : 0;
+    while (m != NULL && n < most && begin + n < m->size && is_touched(m, (begin + n) / chunk))
+        n += chunk - (begin + n) % chunk;
+    return m != NULL ? (size_t)pi_min(pi_min((int64_t)n, (int64_t)most), (int64_t)(m->size - begin))
+                     : 0;
+}
+
+enum { AHEAD_MOST = 2 << 20 };
+
+void gpu_get_near(struct gpu_device *d, void *host, gpu_at from, size_t size)
+{
+    struct gpu_ahead *a = &d->ahead;
+    bool same = a->asked == d->driver->n_asked && d->driver->failure == NULL;
+    if (same && a->has && from >= a->at && from + size <= a->at + a->size) {
+        memcpy(host, a->bytes + (from - a->at), size);
+        return;
+    }
+    size_t more = same && from == a->at + a->size ? 2 * a->size : 0;
+    more = touched_from(d, from, (size_t)pi_min((int64_t)more, AHEAD_MOST));
+    more -= more % size;
+    *a = (struct gpu_ahead){from, size, more > size, d->driver->n_asked, a->bytes};
+    if (a->has && gpu_host_room(d, (void **)&a->bytes, more)) {
+        a->size = more;
+        d->driver->get(d->driver, a->bytes, from, more);
+        memcpy(host, a->bytes, size);
+        return;
+    }
+    a->has = false;
+    d->driver->get(d->driver, host, from, size);
+}
+
+static bool device_spare(struct pi_device *device, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    size_t unused, total;
+    gpu_enter(d);
+    d->card->memory(d->card, &unused, &total);
+    gpu_leave(d);
+    return unused >= size + d->card->chunk;
 }
 
 /* ---- copies ---- */
@@ -293,7 +348,7 @@ gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size)
     *b = (struct gpu_block){d->driver->alloc(d->driver, size), size};
     if (b->at == 0) {
         b->size = 0;
-        d->driver->failure = "no memory for what is computed";
+        d->driver->failure = "no memory is left for what is computed";
     }
     atomic_fetch_add(&d->base.bytes, (int64_t)b->size);
     return b->at;
@@ -306,7 +361,7 @@ bool gpu_host_room(struct gpu_device *d, void **block, size_t size)
     pi_mem_free(*block);
     *block = pi_mem_alloc(PI_MEM_DEVICE, size + size / 2);
     if (*block == NULL)
-        d->driver->failure = "no memory of the host";
+        d->driver->failure = "no memory of the host is left";
     return *block != NULL;
 }
 
@@ -332,10 +387,10 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
 
 void gpu_fold_clipped(struct gpu_device *d)
 {
-    int32_t which = INT32_MAX;
+    d->driver->wait(d->driver);
     if (d->noted == NULL)
         return;
-    d->driver->get(d->driver, &which, d->clipped, sizeof(which));
+    int32_t which = *(volatile int32_t *)d->clipped_host;
     int32_t was = atomic_load(&d->noted->clipped);
     if (which < was)
         atomic_store(&d->noted->clipped, which);
@@ -360,7 +415,6 @@ static void wait(struct pi_stream *s)
 {
     struct gpu_device *d = gpu_of_stream(s);
     gpu_enter(d);
-    d->driver->wait(d->driver);
     gpu_fold_clipped(d);
     gpu_leave(d);
 }
@@ -379,16 +433,33 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
     out->unused = (int64_t)unused;
 }
 
+static pith_status check(struct pi_device *device, pith_error *err)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter(d);
+    const char *why = d->driver->failure;
+    bool lost = d->lost || d->card->failure != NULL;
+    if (!lost)
+        d->driver->failure = NULL;
+    gpu_leave(d);
+    if (why == NULL)
+        return PITH_OK;
+    return pi_fail(err, lost ? PITH_INTERNAL : PITH_NOMEM, "%s: %s", device->name, why);
+}
+
 static const struct pi_device table = {
     .in_host = false,
     .floats = true,
     .describe = describe,
+    .check = check,
     .measure = gpu_measure,
+    .best = gpu_best,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,
     .unmap = device_unmap,
     .drop = device_drop,
+    .spare = device_spare,
     .lend = lend,
     .lend_out = lend_out,
     .upload = upload,
@@ -406,13 +477,13 @@ static const struct pi_device table = {
     .moe_sort = gpu_moe_sort,
     .delta_conv = gpu_delta_conv,
     .delta_turn = gpu_delta_turn,
-    .best = gpu_best,
     .attend_scratch = gpu_attend_scratch,
     .score_scratch = gpu_score_scratch,
     .attend_tile = gpu_attend_tile,
     .append = gpu_append,
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
+    .weigh = gpu_weigh,
     .score = gpu_score,
     .score_one = gpu_score_one,
     .choose = gpu_choose,
@@ -428,6 +499,7 @@ static const struct pi_device table = {
     .finish = gpu_finish,
     .norms = gpu_norms,
     .move = gpu_move,
+    .move_lane = gpu_move_lane,
     .copy = gpu_copy,
     .read_page = gpu_read_page,
     .write_page = gpu_write_page,
@@ -449,8 +521,8 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
     memcpy(&d->base, &table, sizeof(table));
     d->base.name = card->name;
     d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    d->clipped = d->driver->alloc(d->driver, sizeof(int32_t));
-    if (d->padded == 0 || d->clipped == 0 || !note_device(NULL, d)) {
+    d->clipped_host = card->alloc_host(card, sizeof(int32_t), &d->clipped);
+    if (d->padded == 0 || d->clipped_host == NULL || !note_device(NULL, d)) {
         gpu_device_free(&d->base);
         return NULL;
     }
@@ -464,8 +536,8 @@ void gpu_device_free(struct pi_device *device)
         return;
     if (d->padded != 0)
         d->driver->free(d->driver, d->padded, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    if (d->clipped != 0)
-        d->driver->free(d->driver, d->clipped, sizeof(int32_t));
+    if (d->clipped_host != NULL)
+        d->card->free_host(d->card, d->clipped_host, sizeof(int32_t));
     for (int i = 0; i < GPU_N_ROOM; i++)
         if (d->room[i].at != 0)
             d->driver->free(d->driver, d->room[i].at, d->room[i].size);
@@ -476,12 +548,15 @@ void gpu_device_free(struct pi_device *device)
     }
     for (int i = 0; i < 2; i++)
         gpu_stage_free(&d->stage[i]);
+    gpu_moves_free(d);
     while (d->n_weight > 0)
         gpu_weight_free(d, d->weight[--d->n_weight]);
     pi_mem_free(d->weight);
     pi_mem_free(d->block);
     pi_mem_free(d->list);
+    pi_mem_free(d->ahead.bytes);
     pi_mem_free(d->scratch);
+    gpu_attend_free(d->attend);
     gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);

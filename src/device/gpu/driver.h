@@ -16,6 +16,7 @@ struct gpu_driver {
     uint32_t smem_most;
     bool wgmma;
     const char *failure; /* NULL: there was none */
+    uint64_t n_asked;    /* calls that write to the device's memory or take it away */
 
     gpu_at (*alloc)(struct gpu_driver *d, size_t size); /* not cleared; 0: none is left */
     void (*free)(struct gpu_driver *d, gpu_at at, size_t size);

@@ -62,6 +62,12 @@ DEV uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
+DEV uint32_t h2_min(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 /* Bytes of a and b that the nibbles of sel name, each below 8. */
 DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
 {
@@ -126,6 +132,10 @@ DEV void atomic_min(int32_t *p, int32_t v)
 {
     atomicMin(p, v);
 }
+DEV void atomic_add(uint32_t *p, uint32_t v)
+{
+    atomicAdd(p, v);
+}
 
 /* ---- kernels that overlap (sm_90 and up) ---- */
 
@@ -176,6 +186,17 @@ DEV uint32_t ld_near(const void *p)
     uint32_t v;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
+}
+/* Asks for n bytes, a multiple of 16, to be in the second level of cache: by all lanes of a warp. */
+DEV void prefetch(const void *p, int n)
+{
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(n) : "memory");
+#else
+    for (int i = (int)threadIdx.x % 32 * 128; i < n; i += 32 * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const uint8_t *)p + i));
+#endif
 }
 
 #define AS_F(x) __uint_as_float(x)

@@ -15,6 +15,7 @@
 #include "kv/internal.h"
 #include "kv/page.h"
 #include "kv/score.h"
+#include "kv/weigh.h"
 
 /* Addresses whose chunks get memory when they are first touched. */
 struct gpu_mapping {
@@ -31,7 +32,9 @@ enum gpu_room {
     GPU_ROOM_PART,    /* sums of stretches, or of chunks */
     GPU_ROOM_ML,      /* maxima and sums of chunks */
     GPU_ROOM_QUERY,   /* packed queries */
+    GPU_ROOM_REFS,    /* lists of pages, which stay until the room grows */
     GPU_ROOM_HOST,    /* rows of the host's */
+    GPU_ROOM_SCORE,   /* scores of a round, which last until the next */
     GPU_N_ROOM
 };
 
@@ -40,15 +43,29 @@ struct gpu_block {
     size_t size;
 };
 
+/* Bytes of a mapping that the host asked for, and those behind them. */
+struct gpu_ahead {
+    gpu_at at;
+    size_t size;
+    bool has;       /* they are in bytes */
+    uint64_t asked; /* the driver's count: they are as on the device while it stays */
+    uint8_t *bytes;
+};
+
 /* A packed matrix, or several that lie one behind the other; what pi_weight.data has the address
    of. */
 struct gpu_weight {
     enum gpu_weight_type type;
     gpu_at at;
     size_t size, slab_bytes;
-    int32_t n_block;       /* of 256 columns */
-    float scale;           /* what products are multiplied by */
-    struct pi_matrix host; /* the host's packing, which embeddings are read from */
+    int32_t n_block; /* of 256 columns */
+    float scale;     /* what products are multiplied by */
+};
+
+/* Rows whose packed form is up to date in GPU_ROOM_X; x 0: there are none. */
+struct gpu_packed_rows {
+    gpu_at x;
+    int32_t n_tok, n_col;
 };
 
 /* A copy of rope's frequencies. */
@@ -69,6 +86,31 @@ struct gpu_stage {
     size_t n_lane;
 };
 
+/* A page on its way to be filled: its parts begin there. */
+struct gpu_goal {
+    struct kv_page_goal of;
+    size_t part;
+};
+struct gpu_moving {
+    const void *lane;
+    size_t n_goal;
+};
+/* Goals of a lane that came in one call. */
+struct gpu_move_chunk {
+    int32_t lane;
+    size_t first, n;
+};
+/* Moves that wait (keep.c), of one class. */
+struct gpu_moves {
+    const struct kv_cache *cache;
+    const struct kv_class *kind;
+    struct gpu_moving *lane;
+    struct gpu_move_chunk *chunk;
+    struct gpu_goal *goal;
+    struct kv_page_part *part;
+    size_t n_lane, n_chunk, n_goal, n_part;
+};
+
 enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made together */ };
 
 struct gpu_device {
@@ -76,20 +118,26 @@ struct gpu_device {
     struct gpu_card *card;
     struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
+    bool lost;               /* what is in some page is not what it was to be */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
     struct gpu_mapping *mapping;
     struct gpu_weight **weight; /* [n_weight] */
     size_t n_weight, cap_weight;
     struct gpu_block room[GPU_N_ROOM];
+    struct gpu_packed_rows packed;
     struct gpu_rope rope[GPU_N_ROPE];
     int32_t next_rope;
-    gpu_at padded;             /* int32 [PI_MOE_MAX_EXPERT + 1] */
-    gpu_at clipped;            /* int32: the least that append noted */
-    struct kv_cache *noted;    /* the cache of that number; NULL: none */
+    gpu_at padded;          /* int32 [PI_MOE_MAX_EXPERT + 1] */
+    int32_t *clipped_host;  /* the least that append noted, in the host's memory, */
+    gpu_at clipped;         /* and where kernels see it */
+    struct kv_cache *noted; /* the cache of that number; NULL: none */
+    struct gpu_ahead ahead;
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
+    struct gpu_moves moves;
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
+    struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
     struct kv_attend_job job[GPU_JOBS];
 };
 
@@ -115,6 +163,9 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 
 /* device.c */
 void gpu_enter(struct gpu_device *d);
+/* Likewise, for an operation that itself tells whether packed rows stay up to date (product.c). All
+   others make them out of date. */
+void gpu_enter_product(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
 /* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
@@ -128,23 +179,32 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
              size_t smem, const void *args);
 /* Gives memory to what is in a mapping, before it is touched; false: none is left. */
 bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
-/* Takes what appending noted to its cache. */
+/* To the host from a mapping. Where the host goes through its pages one by one, those behind come
+   along. */
+void gpu_get_near(struct gpu_device *d, void *host, gpu_at from, size_t size);
+/* Takes the note of appending to its cache, when all is done. */
 void gpu_fold_clipped(struct gpu_device *d);
 /* Host memory of at least `size` bytes in the place of *block; false: none is left. */
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
 
 /* pack.c */
+enum gpu_weight_type gpu_weight_type_of(enum pi_dtype type);
 struct pi_at gpu_pack(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);
 struct pi_at gpu_pack_vector(struct pi_device *d, const float *x, size_t n);
 void gpu_unpack(struct pi_device *d, struct pi_at at);
 void gpu_weight_free(struct gpu_device *d, struct gpu_weight *w);
 
 /* product.c */
+/* Where a kernel that writes rows x leaves their packed form, so that a product that comes next finds
+   it. The kernel writes the rows of all tokens, in the operation that asks. */
+struct gpu_packed gpu_packs(struct gpu_device *d, gpu_at x, int64_t n_tok, int32_t n_col);
 void gpu_product(struct pi_stream *s, const struct pi_product *p);
 void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p);
 void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p);
 
 /* rows.c */
+/* The device's copy of frequencies; 0: no memory. */
+gpu_at gpu_freq(struct gpu_device *d, const struct pi_rope *rope);
 void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int64_t n_row,
               int64_t work);
 void gpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
@@ -160,11 +220,14 @@ static inline gpu_at gpu_page_at(const struct kv_class *kind, int32_t page)
 {
     return kind->pool.at + (size_t)page * kind->layout.stride;
 }
-/* Gives memory to a page before it is used. */
+/* Gives memory to a page before it is used. Where there is none, the page's contents are lost. */
 static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *kind, int32_t page)
 {
-    gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride);
+    d->lost = !gpu_touch(d, gpu_page_at(kind, page), kind->layout.stride) || d->lost;
 }
+/* The planes of a page that belong to entries. */
+void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
+                   const struct kv_class *kind);
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part);
@@ -189,8 +252,6 @@ void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
 void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
 void gpu_score_one(const struct kv_score_job *job, void *scratch);
-void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
-void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out);
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
@@ -200,7 +261,20 @@ void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out);
 void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
 
+void gpu_finish_page(struct gpu_device *d, const struct kv_cache *cache,
+                     const struct kv_class *kind, int32_t page);
+
+/* keep.c */
+void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
+void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
+/* Does the moves that wait. */
+void gpu_flush_moves(struct gpu_device *d);
+void gpu_moves_free(struct gpu_device *d);
+
 /* attend.c */
+void gpu_attend_free(struct gpu_attend *s);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);

@@ -26,7 +26,7 @@
 
 #include "device/gpu/rows.cuh"
 
-enum { BLOCK_COLS = 256, TILE_COLS = 64, X_MATRIX = 64 /* halves */, STAGES = 4 };
+enum { BLOCK_COLS = 256, TILE_COLS = 64, STAGES = 4 };
 
 /* Codes of 16 rows x 256 columns in three planes, and which scales they have. */
 BOTH constexpr bool has_low4(int t)
@@ -332,93 +332,104 @@ template <int T> DEV void fragment(const codes<T> *c, const tile_scales *s, int 
     }
 }
 
-/* ---- which slab a block works on ---- */
+/* ---- what a block works on ---- */
 
 struct slab {
     const uint8_t *w;
     const uint16_t *x;    /* of its first token */
     const float *x_scale; /* likewise */
     float *out;
-    int n_tok;
+    size_t first; /* token */
+    int matrix, tile, n_tok;
 };
 
-/* Rows and token of a slab of experts, or of the plain slab z. */
-DEV slab slab_of(const gpu_mul_args &a, int z, int n_block, int block)
+/* Rows and tokens of a slab of experts, or of the plain slab z; tile: of the block's matrix. */
+DEV slab slab_of(const gpu_mul_args &a, int x, int z)
 {
     slab s;
+    s.matrix = (x >= a.m[1].tile0) + (x >= a.m[2].tile0);
+    const gpu_matrix &m = a.m[s.matrix];
     int index = z, first = z * a.x_first;
+    s.tile = x - m.tile0;
     s.n_tok = a.n_tok;
-    s.out = AT(float, a.out) + (size_t)z * a.out_step;
+    s.first = (size_t)first;
+    s.out = AT(float, m.out) + (size_t)z * m.out_step;
     if (a.busy != 0) {
-        index = z < *AT(const int32_t, a.n_busy) ? AT(const int32_t, a.busy)[z] : -1;
-        const int e = index < 0 ? 0 : index, row = AT(const int32_t, a.first)[e];
-        first = AT(const int32_t, a.padded)[e];
-        s.n_tok = index < 0 ? 0 : AT(const int32_t, a.first)[e + 1] - row;
-        s.out = AT(float, a.out) + (size_t)row * a.out_stride;
-        index = e;
+        const bool is = z < *AT(const int32_t, a.n_busy);
+        index = is ? AT(const int32_t, a.busy)[z] : 0;
+        const int row = AT(const int32_t, a.first)[index];
+        first = AT(const int32_t, a.padded)[index];
+        s.first = (size_t)row;
+        s.n_tok = is ? AT(const int32_t, a.first)[index + 1] - row : 0;
+        s.out = AT(float, m.out) + (size_t)row * m.out_stride;
     }
-    s.w = AT(const uint8_t, a.w) + (size_t)index * a.slab_bytes;
-    s.x = AT(const uint16_t, a.x) + (size_t)(first / 8) * n_block * 32 * X_MATRIX;
+    s.w = AT(const uint8_t, m.w) + (size_t)index * m.slab_bytes;
+    s.x = AT(const uint16_t, a.x) + (size_t)(first / 8) * a.n_block * 32 * X_MATRIX;
     s.x_scale = AT(const float, a.x_scale) + first;
-    (void)block;
     return s;
 }
 
 /* ---- few tokens: the speed of memory ----
  *
  * 8 NT tokens. A block of 8 warps has 16 rows; warps take blocks of columns in turn, and leave each
- * one's sums in shared memory: [n_block][NT][128] floats. Grid: (groups of rows, tokens / 8 NT,
- * slabs).
+ * one's sums in shared memory: [n_block][NT][128] floats. A tile's registers get the next block's
+ * codes as soon as they are read. Weights are asked for before the kernels before this one are
+ * awaited. Grid: (groups of rows, tokens / 8 NT, slabs).
  */
 template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
 {
     SHARED(smem);
     float *part = (float *)smem;
-    const int lane = LANE, group = (int)blockIdx.x, n_block = args.n_block,
-              tok0 = (int)blockIdx.y * 8 * NT;
-    const slab here = slab_of(args, (int)blockIdx.z, n_block, 0);
+    const int lane = LANE, n_block = args.n_block, tok0 = (int)blockIdx.y * 8 * NT;
+    GRID_GO();
+    if (args.busy != 0)
+        GRID_WAIT();
+    const slab here = slab_of(args, (int)blockIdx.x, (int)blockIdx.z);
+    const gpu_matrix &m = args.m[here.matrix];
     if (tok0 >= here.n_tok)
         return;
-    const uint16_t *x = here.x + (size_t)(tok0 / 8) * n_block * 32 * X_MATRIX;
-    const uint8_t *w = here.w + (size_t)group * n_block * block_bytes(T);
-    const int n_tile = (here.n_tok - tok0 + 7) / 8; /* of tokens that are there */
-    codes<T> c[4], next_c[4];
-    stored_scales<T> st, next_st;
+    const uint16_t *x = here.x + (size_t)(tok0 / 8) * n_block * 32 * X_MATRIX + lane * 2;
+    const uint8_t *w = here.w + (size_t)here.tile * n_block * block_bytes(T);
+    codes<T> c[4];
+    stored_scales<T> st;
     if (WARP < n_block) {
         const uint8_t *b = w + (size_t)WARP * block_bytes(T);
+        scales_load<T>(&st, b);
         UNROLL
         for (int j = 0; j < 4; j++)
-            codes_load<T>(&next_c[j], b, j);
-        scales_load<T>(&next_st, b);
+            codes_load<T>(&c[j], b, j);
+        for (int blk = WARP + 8; blk < n_block; blk += 8)
+            prefetch(w + (size_t)blk * block_bytes(T), block_bytes(T));
     }
-    NO_UNROLL
-    for (int blk = WARP; blk < n_block; blk += 8) {
-        uint32_t bx[NT][32];
+    GRID_WAIT();
+    /* Word k8 of a tile of 8 columns each: the token is lane / 4. */
+    auto load_x = [&](uint32_t bx[NT][8], int blk, int j) {
         UNROLL
         for (int nt = 0; nt < NT; nt++)
             UNROLL
-        for (int k8 = 0; k8 < 32; k8++)
+        for (int k8 = 0; k8 < 8; k8++)
             bx[nt][k8] =
-                nt < n_tile
-                    ? *(const uint32_t *)(x + ((size_t)nt * n_block * 32 + blk * 32 + k8) * X_MATRIX + lane * 2)
+                tok0 + nt * 8 + lane / 4 < here.n_tok
+                    ? *(const uint32_t *)(x + ((size_t)(nt * n_block + blk) * 32 + j * 8 + k8) *
+                                                  X_MATRIX)
                     : 0;
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            c[j] = next_c[j];
-        st = next_st;
-        if (blk + 8 < n_block) {
-            const uint8_t *b = w + (size_t)(blk + 8) * block_bytes(T);
-            UNROLL
-            for (int j = 0; j < 4; j++)
-                codes_load<T>(&next_c[j], b, j);
-            scales_load<T>(&next_st, b);
-        }
+    };
+    NO_UNROLL
+    for (int blk = WARP; blk < n_block; blk += 8) {
+        const uint8_t *next = w + (size_t)(blk + 8) * block_bytes(T);
+        const bool more = blk + 8 < n_block;
         float acc[NT][4] = {};
         ready_scales<T> ready;
+        uint32_t bx[2][NT][8];
+        load_x(bx[0], blk, 0);
         scales_ready<T>(&st, &ready);
+        if (more)
+            scales_load<T>(&st, next);
         UNROLL
         for (int j = 0; j < 4; j++) {
             tile_scales ts;
+            if (j < 3)
+                load_x(bx[(j + 1) & 1], blk, j + 1);
             scales_of_tile<T>(&ready, j, &ts);
             UNROLL
             for (int k = 0; k < 4; k++) {
@@ -426,26 +437,26 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
                 fragment<T>(&c[j], &ts, k, a);
                 UNROLL
                 for (int nt = 0; nt < NT; nt++)
-                    mma(acc[nt], a, bx[nt][j * 8 + 2 * k], bx[nt][j * 8 + 2 * k + 1]);
+                    mma(acc[nt], a, bx[j & 1][nt][2 * k], bx[j & 1][nt][2 * k + 1]);
             }
+            if (more)
+                codes_load<T>(&c[j], next, j);
         }
         UNROLL
-        for (int nt = 0; nt < NT; nt++) {
-            float *p = part + ((size_t)blk * NT + nt) * 128 + lane * 4;
-            UNROLL
-            for (int e = 0; e < 4; e++)
-                p[e] = acc[nt][e];
-        }
+        for (int nt = 0; nt < NT; nt++)
+            *(float4 *)(part + ((size_t)blk * NT + nt) * 128 + lane * 4) = {acc[nt][0], acc[nt][1],
+                                                                            acc[nt][2], acc[nt][3]};
     }
     sync_block();
     for (int i = TID; i < NT * 128; i += 256) {
         float sum = 0.0f;
+        UNROLL4
         for (int blk = 0; blk < n_block; blk++)
             sum += part[(size_t)blk * NT * 128 + i];
         int nt = i / 128, l = i / 4 % 32, e = i % 4;
-        int row = group * 16 + l / 4 + 8 * (e / 2), tok = tok0 + nt * 8 + 2 * (l % 4) + e % 2;
-        if (row < args.n_row && tok < here.n_tok)
-            here.out[(size_t)tok * args.out_stride + row] = sum * args.scale * here.x_scale[tok];
+        int row = here.tile * 16 + l / 4 + 8 * (e / 2), tok = tok0 + nt * 8 + 2 * (l % 4) + e % 2;
+        if (row < m.n_row && tok < here.n_tok)
+            here.out[(size_t)tok * m.out_stride + row] = sum * m.scale * here.x_scale[tok];
     }
 }
 
@@ -456,16 +467,17 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
  * columns each. Grid: (rows / 128, tokens / BN, slabs or shares of the columns).
  *
  * SPLIT: the blocks of blockIdx.z take a share of the columns each and leave every stretch's sums
- * in out, [n_block][n_tok][n_row]; join_stretches adds them in order: same bits, more blocks at
+ * in part; join_stretches adds them in order: same bits, more blocks at
  * work.
  */
 template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
 {
     enum { NT = BN / 16, STAGE = BN * 128 /* bytes */ };
     SHARED(smem);
-    const int lane = LANE, wm = WARP / 2, wn = WARP % 2, n_block = args.n_block, n_row = args.n_row;
-    const int group0 = (int)blockIdx.x * 8 + wm * 2, n_group = (n_row + 15) / 16;
-    const slab here = slab_of(args, SPLIT ? 0 : (int)blockIdx.z, n_block, 0);
+    const slab here = slab_of(args, (int)blockIdx.x, SPLIT ? 0 : (int)blockIdx.z);
+    const gpu_matrix &m = args.m[here.matrix];
+    const int lane = LANE, wm = WARP / 2, wn = WARP % 2, n_block = args.n_block, n_row = m.n_row;
+    const int group0 = here.tile * 8 + wm * 2, n_group = (n_row + 15) / 16;
     if ((int)blockIdx.y * BN >= here.n_tok)
         return;
     const int first = SPLIT ? (int)blockIdx.z * n_block / (int)gridDim.z : 0;
@@ -557,7 +569,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
         for (int e = 0; e < 4; e++) {
             int row, tok = SPLIT ? place(r, i, e, &row) : -1;
             if (SPLIT && tok >= 0)
-                AT(float, args.out)[((size_t)blk * here.n_tok + tok) * n_row + row] = acc[r][i][e];
+                AT(float, args.part)
+            [((size_t)blk * here.n_tok + tok) * args.n_all + m.row0 + row] = acc[r][i][e];
             total[r][i][e] += acc[r][i][e];
             acc[r][i][e] = 0.0f;
         }
@@ -573,24 +586,27 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
     for (int e = 0; e < 4; e++) {
         int row, tok = place(r, i, e, &row);
         if (tok >= 0)
-            here.out[(size_t)tok * args.out_stride + row] =
-                total[r][i][e] * args.scale * here.x_scale[tok];
+            here.out[(size_t)tok * m.out_stride + row] =
+                total[r][i][e] * m.scale * here.x_scale[tok];
     }
 }
 
-KERNEL(256, 4) join_stretches(const gpu_join_args a)
+/* A thread has a sum. Grid: (rows of all matrices times tokens) / 256. */
+KERNEL(256, 4) join_stretches(const gpu_mul_args a)
 {
-    const int i = (int)blockIdx.x * 256 + TID, n = a.n_row * a.n_tok;
+    const int i = (int)blockIdx.x * 256 + TID, n = a.n_all * a.n_tok;
     if (i >= n)
         return;
     const float *part = AT(const float, a.part);
-    const int tok = i / a.n_row;
+    const int tok = i / a.n_all, row = i % a.n_all;
+    const gpu_matrix &m =
+        a.m[(a.m[1].w != 0 && row >= a.m[1].row0) + (a.m[2].w != 0 && row >= a.m[2].row0)];
     float sum = 0.0f;
     UNROLL4
     for (int b = 0; b < a.n_block; b++)
         sum += part[(size_t)b * n + i];
-    AT(float, a.out)
-    [(size_t)tok * a.out_stride + i % a.n_row] = sum * a.scale * AT(const float, a.x_scale)[tok];
+    AT(float, m.out)
+    [(size_t)tok * m.out_stride + row - m.row0] = sum * m.scale * AT(const float, a.x_scale)[tok];
 }
 
 /* ---- F32: fused multiply-adds ----
@@ -600,23 +616,21 @@ KERNEL(256, 4) join_stretches(const gpu_join_args a)
  */
 KERNEL(256, 4) mul_float(const gpu_mul_args a)
 {
-    const int row = (int)blockIdx.x * 8 + WARP, tok = (int)blockIdx.y, n = a.n_col;
-    slab here = slab_of(a, (int)blockIdx.z, 0, 0);
-    size_t first = (size_t)blockIdx.z * a.x_first;
-    if (a.busy != 0 && here.n_tok > 0)
-        first = AT(const int32_t, a.first)[AT(const int32_t, a.busy)[blockIdx.z]];
+    const slab here = slab_of(a, (int)blockIdx.x, (int)blockIdx.z);
+    const gpu_matrix &m = a.m[here.matrix];
+    const int row = here.tile * 8 + WARP, tok = (int)blockIdx.y, n = a.n_col;
     if (tok >= here.n_tok)
         return;
-    const float *w = (const float *)here.w + (size_t)(row < a.n_row ? row : 0) * n;
-    const float *x = AT(const float, a.x) + (first + tok) * n;
+    const float *w = (const float *)here.w + (size_t)(row < m.n_row ? row : 0) * n;
+    const float *x = AT(const float, a.x) + (here.first + tok) * n;
     float sum = 0.0f;
     for (int i = LANE; i < n; i += 32)
         sum = fmaf(w[i], x[i], sum);
     UNROLL
     for (int mask = 16; mask > 0; mask /= 2)
         sum += shfl_xor(sum, mask);
-    if (LANE == 0 && row < a.n_row)
-        here.out[(size_t)tok * a.out_stride + row] = sum;
+    if (LANE == 0 && row < m.n_row)
+        here.out[(size_t)tok * m.out_stride + row] = sum;
 }
 
 /* ---- activations ---- */
@@ -664,12 +678,12 @@ KERNEL(256, 2) pack_rows(const gpu_pack_args a)
 /* ---- by name ---- */
 
 #define MUL_FEW_1(type)                                                                            \
-    KERNEL(256, 1) mul_few_1_##type(const gpu_mul_args a)                                          \
+    KERNEL(256, 2) mul_few_1_##type(const gpu_mul_args a)                                          \
     {                                                                                              \
         mul_few<GPU_WEIGHT_##type, 1>(a);                                                          \
     }
 #define MUL_FEW_2(type)                                                                            \
-    KERNEL(256, 1) mul_few_2_##type(const gpu_mul_args a)                                          \
+    KERNEL(256, 2) mul_few_2_##type(const gpu_mul_args a)                                          \
     {                                                                                              \
         mul_few<GPU_WEIGHT_##type, 2>(a);                                                          \
     }

@@ -18,7 +18,7 @@ enum {
     MXFP4_ZERO_EXPONENT = 103
 };
 
-static enum gpu_weight_type type_of(enum pi_dtype type)
+enum gpu_weight_type gpu_weight_type_of(enum pi_dtype type)
 {
     switch (type) {
     case PI_DTYPE_F32:
@@ -486,8 +486,7 @@ struct pi_at gpu_pack(struct pi_device *device, const struct pi_matrix *w, int32
     struct gpu_weight *to = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*to));
     if (to == NULL)
         return (struct pi_at){0};
-    to->type = type_of(w->type);
-    to->host = *w;
+    to->type = gpu_weight_type_of(w->type);
     to->n_block = (int32_t)pi_ceil_div(w->n_col, BLOCK);
     to->slab_bytes = to->type == GPU_WEIGHT_F32
                          ? (size_t)w->n_row * (size_t)w->n_col * sizeof(float)

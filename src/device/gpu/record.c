@@ -17,7 +17,7 @@ enum {
     BATCH_LONG = 128,
     BATCH_MOST = 512,      /* however long an operation is */
     ARGS_MOST = 512,       /* bytes of a kernel's struct */
-    PUT_MOST = 64 << 10,   /* bytes of a copy from the host that is recorded */
+    PUT_MOST = 16 << 10,   /* bytes of a copy from the host that is recorded */
     SLOT_LEAST = 256 << 10 /* bytes of a slot of lists */
 };
 
@@ -40,6 +40,7 @@ struct recorder {
     struct gpu_driver base;
     struct gpu_card *card;
     struct slot slot[GPU_N_SLOT];
+    bool busy;               /* the card may have work */
     int32_t number;          /* of the batch that is recorded, since the last wait */
     bool claimed;            /* its slot's lists are the host's */
     bool open;               /* the last list is being written */
@@ -83,6 +84,7 @@ static void submit(struct recorder *r)
                                     .size = end - r->sent};
     if (r->base.failure == NULL)
         r->card->submit(r->card, &batch);
+    r->busy = true;
     note_failure(r);
     r->n = 0;
     r->sent = end;
@@ -97,6 +99,7 @@ static void submit(struct recorder *r)
 static void count_anew(struct recorder *r)
 {
     note_failure(r);
+    r->busy = false;
     if (r->open || r->number == 0)
         return;
     r->number = 0;
@@ -107,7 +110,8 @@ static void count_anew(struct recorder *r)
 static void settle(struct recorder *r)
 {
     submit(r);
-    r->card->wait(r->card);
+    if (r->busy)
+        r->card->wait(r->card);
     count_anew(r);
 }
 
@@ -127,6 +131,7 @@ static void launch(struct gpu_driver *d, const struct gpu_launch *l)
         return;
     if (r->n == BATCH_MOST)
         submit(r);
+    d->n_asked++;
     struct gpu_launch *to = &r->launch[r->n];
     *to = *l;
     to->args = r->args[r->n++];
@@ -147,10 +152,12 @@ static bool grow_slot(struct recorder *r, struct slot *s, size_t size)
         r->card->free(r->card, s->at, s->size);
     if (s->host != NULL)
         r->card->free_host(r->card, s->host, s->size);
-    *s = (struct slot){r->card->alloc_host(r->card, size), r->card->alloc(r->card, size), size};
+    gpu_at seen;
+    *s = (struct slot){r->card->alloc_host(r->card, size, &seen), r->card->alloc(r->card, size),
+                       size};
     if (s->at != 0 && s->host != NULL)
         return true;
-    r->base.failure = "no memory for lists of work";
+    r->base.failure = "no memory is left for lists of work";
     return false;
 }
 
@@ -222,7 +229,9 @@ static void put(struct gpu_driver *d, gpu_at to, const void *bytes, size_t size)
         return;
     }
     submit(r);
+    d->n_asked++;
     r->card->put(r->card, to, bytes, size);
+    r->busy = true;
     note_failure(r);
 }
 
@@ -259,6 +268,7 @@ static void record_free(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->free(r->card, at, size);
     note_failure(r);
 }
@@ -273,6 +283,7 @@ static void unmap(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->unmap(r->card, at, size);
     note_failure(r);
 }
@@ -289,6 +300,7 @@ static void drop(struct gpu_driver *d, gpu_at at, size_t size)
 {
     struct recorder *r = recorder_of(d);
     submit(r);
+    d->n_asked++;
     r->card->drop(r->card, at, size);
     note_failure(r);
 }

@@ -1,6 +1,6 @@
 /*
  * rows.c - bodies of rows, the experts' order and the delta net. device.h's structs become
- * args.h's. Embeddings are read on the host, where the model's own packing is, and go up.
+ * args.h's. The host copies the rows of embeddings from the model's file.
  */
 #include "device/gpu/host.h"
 #include "tensor/dtype.h"
@@ -10,7 +10,7 @@ enum { SUM_SMEM = 64 * sizeof(float), WIDE = 1024 /* floats of a row that a bloc
 /* ---- the stream ---- */
 
 /* A rotation's frequencies on the device; 0: no memory. */
-static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
+gpu_at gpu_freq(struct gpu_device *d, const struct pi_rope *rope)
 {
     size_t size = (size_t)rope->n_pair * sizeof(double);
     for (int i = 0; i < GPU_N_ROPE; i++)
@@ -32,51 +32,50 @@ static gpu_at freq_of(struct gpu_device *d, const struct pi_rope *rope)
     return to->freq;
 }
 
-static void embed_row(const struct pi_embed_rows *a, int32_t token, float *out)
-{
-    const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)a->embd.type);
-    if (pi_at_some(a->embd.data))
-        pi_matmul_unpack_row(&((const struct gpu_weight *)a->embd.data.at)->host, token, out);
-    else
-        traits->decode(a->file + (size_t)token * pi_dtype_row_bytes(traits, a->embd.n_col), out,
-                       a->embd.n_col);
-}
-
+/* Rows of the file go up as a list. */
 static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n_row)
 {
-    size_t n = (size_t)a->embd.n_col, size = (size_t)n_row * n * sizeof(float);
-    if (!gpu_host_room(d, (void **)&d->list, size + (size_t)n_row * sizeof(int32_t)))
-        return;
-    float *x = (float *)(void *)d->list;
-    int32_t *token = (int32_t *)(void *)(d->list + size);
-    d->driver->get(d->driver, token, a->token.at, (size_t)n_row * sizeof(*token));
-    for (int64_t t = 0; t < n_row; t++) {
-        embed_row(a, token[t], x + (size_t)t * n);
-        for (size_t i = 0; a->scale != 1.0f && i < n; i++)
-            x[(size_t)t * n + i] *= a->scale;
-    }
-    d->driver->put(d->driver, a->x.at, x, size);
+    const struct pi_dtype_traits *traits = pi_dtype_find((uint32_t)a->embd.type);
+    size_t row = pi_dtype_row_bytes(traits, a->embd.n_col);
+    void *list;
+    struct gpu_embed_args args = {.pos = a->pos.at,
+                                  .x = a->x.at,
+                                  .type = a->embd.type == PI_DTYPE_BF16
+                                              ? GPU_ROW_BF16
+                                              : (int32_t)gpu_weight_type_of(a->embd.type),
+                                  .block_len = traits->block_len,
+                                  .block_bytes = traits->block_bytes,
+                                  .row_bytes = (int32_t)row,
+                                  .n = a->embd.n_col,
+                                  .scale = a->scale};
     for (int i = 0; i < 2 && a->rope[i] != NULL; i++) {
-        const struct gpu_rope_args args = {.pos = a->pos.at,
-                                           .freq = freq_of(d, a->rope[i]),
-                                           .cs = a->cs[i].at,
-                                           .n_pair = a->rope[i]->n_pair,
-                                           .magnitude = a->rope[i]->magnitude};
-        gpu_run(d, GPU_KERNEL_rope_fill, n_row, 1, 1, 0, &args);
+        args.freq[i] = gpu_freq(d, a->rope[i]);
+        args.cs[i] = a->cs[i].at;
+        args.n_pair[i] = args.freq[i] != 0 ? a->rope[i]->n_pair : 0;
+        args.magnitude[i] = a->rope[i]->magnitude;
     }
+    args.rows = gpu_list(d, (size_t)n_row * row, &list);
+    if (args.rows == 0)
+        return;
+    for (int64_t t = 0; t < n_row; t++)
+        memcpy((uint8_t *)list + (size_t)t * row, a->file + (size_t)a->tokens[t] * row, row);
+    gpu_send(d, args.rows, (size_t)n_row * row);
+    gpu_run(d, GPU_KERNEL_embed, n_row, 1, 1, 0, &args);
 }
 
 static void between(struct gpu_device *d, const struct pi_between_rows *a, int64_t n_row)
 {
-    const struct gpu_between_args args = {.x = a->x.at,
-                                          .h = a->h.at,
-                                          .bias = a->bias.at,
-                                          .post_norm = a->post_norm.at,
-                                          .norm = a->norm.at,
-                                          .out = a->h.at,
-                                          .leave = a->leave,
-                                          .n = a->n,
-                                          .eps = a->eps};
+    struct gpu_between_args args = {.x = a->x.at,
+                                    .h = a->h.at,
+                                    .bias = a->bias.at,
+                                    .post_norm = a->post_norm.at,
+                                    .norm = a->norm.at,
+                                    .out = a->h.at,
+                                    .leave = a->leave,
+                                    .n = a->n,
+                                    .eps = a->eps};
+    if (pi_at_some(a->norm))
+        args.packed = gpu_packs(d, a->h.at, n_row, a->n);
     gpu_run(d, GPU_KERNEL_between, n_row, 1, 1, SUM_SMEM, &args);
 }
 
@@ -87,6 +86,7 @@ static void pick(struct gpu_device *d, const struct pi_pick_rows *a, int64_t n_r
                                           .norm = a->norm.at,
                                           .index = a->index.at,
                                           .out = a->out.at,
+                                          .packed = gpu_packs(d, a->out.at, n_row, a->n),
                                           .n = a->n,
                                           .eps = a->eps};
     gpu_run(d, GPU_KERNEL_between, n_row, 1, 1, SUM_SMEM, &args);
@@ -324,12 +324,14 @@ static void plain_rows(struct gpu_device *d, enum pi_rows_body body, const void 
         gpu_run(d, GPU_KERNEL_centre, n, 1, 1, 0, &to);
     } else if (body == PI_ROWS_OUT) {
         const struct pi_out_rows *a = args;
-        const struct gpu_out_args to = {a->x.at, a->q_gate.at, a->n, a->n_head, a->dim};
-        gpu_run(d, GPU_KERNEL_out_gate, pi_at_some(a->q_gate) ? n : 0, 1, 1, 0, &to);
+        const struct gpu_out_args to = {a->x.at, a->q_gate.at, gpu_packs(d, a->x.at, n, a->n),
+                                        a->n,    a->n_head,    a->dim};
+        gpu_run(d, GPU_KERNEL_out_gate, n, 1, 1, SUM_SMEM, &to);
     } else if (body == PI_ROWS_GATE) {
         const struct pi_gate_rows *a = args;
-        const struct gpu_gate_args to = {a->gate.at, a->up.at, (int32_t)a->fn, a->n};
-        gpu_run(d, GPU_KERNEL_gate, pi_ceil_div(a->n, WIDE), n, 1, 0, &to);
+        const struct gpu_gate_args to = {a->gate.at, a->up.at, gpu_packs(d, a->gate.at, n, a->n),
+                                         (int32_t)a->fn, a->n};
+        gpu_run(d, GPU_KERNEL_gate, n, 1, 1, SUM_SMEM, &to);
     }
 }
 
@@ -364,6 +366,8 @@ void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int
 {
     struct gpu_device *d = gpu_of_stream(s);
     (void)work;
+    if (body == PI_ROWS_OUT && !pi_at_some(((const struct pi_out_rows *)args)->q_gate))
+        return; /* nothing is done, and packed rows stay up to date */
     gpu_enter(d);
     switch (body) {
     case PI_ROWS_EMBED:

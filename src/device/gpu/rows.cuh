@@ -8,7 +8,11 @@
 
 #include "device/gpu/gpu.h"
 
-enum { ROW_SMEM = 64 * 4 }; /* bytes of shared memory that block_sum needs */
+enum {
+    ROW_SMEM = 64 * 4, /* bytes of shared memory that block_sum needs */
+    X_MATRIX = 64,     /* f16 of packed activations: 8 tokens x 8 columns (matmul.cuh) */
+    WIDE_ROW = 512     /* threads of kernels that take a whole row, eight columns a thread */
+};
 
 DEV float warp_sum(float v)
 {
@@ -32,6 +36,21 @@ DEV float block_sum(float v, float *room, int n_thread)
     return sum;
 }
 
+/* The largest of all threads' numbers, likewise. */
+DEV float block_max(float v, float *room, int n_thread)
+{
+    UNROLL
+    for (int mask = 16; mask > 0; mask /= 2)
+        v = f_max(v, shfl_xor(v, mask));
+    if (LANE == 0)
+        room[WARP] = v;
+    sync_block();
+    for (int i = 0; i < n_thread / 32; i++)
+        v = f_max(v, room[i]);
+    sync_block();
+    return v;
+}
+
 /* 1 / sqrt(mean of squares + eps) of a row. */
 DEV float norm_factor(const float *x, int n, float eps, float *room, int n_thread)
 {
@@ -47,6 +66,82 @@ DEV float row_power(float most, bool inverse)
     int e = (int)(AS_U(most) >> 23 & 255) - 127 - 13;
     e = e < -126 ? -126 : e > 114 ? 0 : e;
     return AS_F((uint32_t)(127 + (inverse ? e : -e)) << 23);
+}
+
+/* ---- eight columns of a row, from a multiple of 8 on ---- */
+
+/* Whether both ends of eight columns are where 16 bytes may be read at once. */
+DEV bool in_eights(const float *row, int n)
+{
+    return n % 8 == 0 && (size_t)row % 16 == 0;
+}
+
+/* Behind the last column are zeros. */
+DEV void load_eight(float *v, const float *row, int at, int n)
+{
+    if (in_eights(row, n) && at < n) {
+        const uint4 a = *(const uint4 *)(row + at), b = *(const uint4 *)(row + at + 4);
+        v[0] = AS_F(a.x), v[1] = AS_F(a.y), v[2] = AS_F(a.z), v[3] = AS_F(a.w);
+        v[4] = AS_F(b.x), v[5] = AS_F(b.y), v[6] = AS_F(b.z), v[7] = AS_F(b.w);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = at + i < n ? row[at + i] : 0.0f;
+}
+
+DEV void store_eight(const float *v, float *row, int at, int n)
+{
+    if (in_eights(row, n)) {
+        *(uint4 *)(row + at) = make_uint4(AS_U(v[0]), AS_U(v[1]), AS_U(v[2]), AS_U(v[3]));
+        *(uint4 *)(row + at + 4) = make_uint4(AS_U(v[4]), AS_U(v[5]), AS_U(v[6]), AS_U(v[7]));
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        if (at + i < n)
+            row[at + i] = v[i];
+}
+
+DEV float most_of_eight(const float *v, float most)
+{
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        most = f_max(most, fabsf(v[i]));
+    return most;
+}
+
+DEV float square_of_eight(const float *v, float sum)
+{
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        sum = fmaf(v[i], v[i], sum);
+    return sum;
+}
+
+/* The packed form of row t, by all threads of a block. x: where each thread wrote its own eights of
+   columns, TID, TID + n_thread and so on; most: the largest magnitude that it wrote. room as of
+   block_max. */
+DEV void pack_row(const gpu_packed &to, int t, const float *x, int n, float most, float *room,
+                  int n_thread)
+{
+    if (to.out == 0)
+        return;
+    most = block_max(most, room, n_thread);
+    const float scale = row_power(most, false);
+    const int n8 = to.n_block * 32;
+    uint16_t *out = AT(uint16_t, to.out) + (size_t)(t / 8) * n8 * X_MATRIX + t % 8 * 8;
+    if (TID == 0)
+        AT(float, to.x_scale)[t] = row_power(most, true);
+    for (int k8 = TID; k8 < n8; k8 += n_thread) {
+        float v[8];
+        load_eight(v, x, k8 * 8, n);
+        UNROLL
+        for (int i = 0; i < 8; i++)
+            v[i] *= scale;
+        *(uint4 *)(out + (size_t)k8 * X_MATRIX) =
+            make_uint4(h2(v[0], v[1]), h2(v[2], v[3]), h2(v[4], v[5]), h2(v[6], v[7]));
+    }
 }
 
 DEV float sigmoid(float x)
@@ -74,41 +169,55 @@ DEV float temperature(float scale, int len, int pos)
 
 /* ---- the stream ---- */
 
-/* Grid: rows. Phases are taken in f64, so that positions far out keep their angle. */
-KERNEL(128, 4) rope_fill(const gpu_rope_args a)
-{
-    const int t = (int)blockIdx.x;
-    const double pos = AT(const int32_t, a.pos)[t];
-    for (int i = TID; i < a.n_pair; i += 128) {
-        double phase = pos * AT(const double, a.freq)[i];
-        float *cs = AT(float, a.cs) + ((size_t)t * a.n_pair + i) * 2;
-        cs[0] = (float)(a.magnitude * cos(phase));
-        cs[1] = (float)(a.magnitude * sin(phase));
-    }
-}
-
-KERNEL(256, 2) between(const gpu_between_args a)
+KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
 {
     SHARED(smem);
     float *room = (float *)smem;
     const int t = (int)blockIdx.x, from = a.index != 0 ? AT(const int32_t, a.index)[t] : t, n = a.n;
     float *x = AT(float, a.x) + (size_t)from * n, *h = AT(float, a.h) + (size_t)t * n;
-    const float *bias = AT(const float, a.bias), *post = AT(const float, a.post_norm);
-    if (a.leave) {
-        float factor = 1.0f;
-        for (int i = TID; a.bias != 0 && i < n; i += 256)
-            h[i] += bias[i];
-        if (a.post_norm != 0)
-            factor = norm_factor(h, n, a.eps, room, 256);
-        for (int i = TID; i < n; i += 256)
-            x[i] += a.post_norm != 0 ? h[i] * factor * post[i] : h[i];
+    float *out = AT(float, a.out) + (size_t)t * n, v[8], d[8], by[8];
+    float factor = 1.0f, square = 0.0f, most = 0.0f;
+    const bool before = a.leave && (a.bias != 0 || a.post_norm != 0);
+    for (int i = TID * 8; before && i < n; i += WIDE_ROW * 8) {
+        load_eight(d, h, i, n);
+        if (a.bias != 0) {
+            load_eight(by, AT(const float, a.bias), i, n);
+            UNROLL
+            for (int e = 0; e < 8; e++)
+                d[e] += by[e];
+            store_eight(d, h, i, n);
+        }
+        square = square_of_eight(d, square);
+    }
+    if (before && a.post_norm != 0)
+        factor = 1.0f / sqrtf(block_sum(square, room, WIDE_ROW) / (float)n + a.eps);
+    square = 0.0f;
+    for (int i = TID * 8; i < n; i += WIDE_ROW * 8) {
+        load_eight(v, x, i, n);
+        if (a.leave) {
+            load_eight(d, h, i, n);
+            if (a.post_norm != 0)
+                load_eight(by, AT(const float, a.post_norm), i, n);
+            UNROLL
+            for (int e = 0; e < 8; e++)
+                v[e] += a.post_norm != 0 ? d[e] * factor * by[e] : d[e];
+            store_eight(v, x, i, n);
+        }
+        square = square_of_eight(v, square);
     }
     if (a.norm == 0)
         return;
-    const float factor = norm_factor(x, n, a.eps, room, 256);
-    float *out = AT(float, a.out) + (size_t)t * n;
-    for (int i = TID; i < n; i += 256)
-        out[i] = x[i] * factor * AT(const float, a.norm)[i];
+    factor = 1.0f / sqrtf(block_sum(square, room, WIDE_ROW) / (float)n + a.eps);
+    for (int i = TID * 8; i < n; i += WIDE_ROW * 8) {
+        load_eight(v, x, i, n);
+        load_eight(by, AT(const float, a.norm), i, n);
+        UNROLL
+        for (int e = 0; e < 8; e++)
+            v[e] = v[e] * factor * by[e];
+        most = most_of_eight(v, most);
+        store_eight(v, out, i, n);
+    }
+    pack_row(a.packed, t, out, n, most, room, WIDE_ROW);
 }
 
 /* Grid: (parts of a row, rows). */
@@ -126,12 +235,22 @@ KERNEL(256, 4) centre(const gpu_centre_args a)
         k[i] -= AT(const float, a.mean)[i];
 }
 
-KERNEL(256, 4) gate(const gpu_gate_args a)
+/* Grid: rows, as of all that pack rows. */
+KERNEL(WIDE_ROW, 1) gate(const gpu_gate_args a)
 {
-    float *x = AT(float, a.gate) + (size_t)blockIdx.y * a.n;
-    const float *up = AT(const float, a.up) + (size_t)blockIdx.y * a.n;
-    for (int i = (int)blockIdx.x * 256 + TID; i < a.n; i += (int)gridDim.x * 256)
-        x[i] = activate(a.fn, x[i], up[i]);
+    SHARED(smem);
+    const int t = (int)blockIdx.x;
+    float *x = AT(float, a.gate) + (size_t)t * a.n, v[8], up[8], most = 0.0f;
+    for (int i = TID * 8; i < a.n; i += WIDE_ROW * 8) {
+        load_eight(v, x, i, a.n);
+        load_eight(up, AT(const float, a.up) + (size_t)t * a.n, i, a.n);
+        UNROLL
+        for (int e = 0; e < 8; e++)
+            v[e] = activate(a.fn, v[e], up[e]);
+        most = most_of_eight(v, most);
+        store_eight(v, x, i, a.n);
+    }
+    pack_row(a.packed, t, x, a.n, most, (float *)smem, WIDE_ROW);
 }
 
 /* ---- attention ---- */
@@ -195,12 +314,20 @@ KERNEL(128, 4) qkv(const gpu_qkv_args a)
     }
 }
 
-KERNEL(256, 4) out_gate(const gpu_out_args a)
+KERNEL(WIDE_ROW, 1) out_gate(const gpu_out_args a)
 {
-    float *x = AT(float, a.x) + (size_t)blockIdx.x * a.n;
-    const float *from = AT(const float, a.q_gate) + (size_t)blockIdx.x * 2 * a.n_head * a.dim;
-    for (int i = TID; i < a.n_head * a.dim; i += 256)
-        x[i] *= sigmoid(from[i / a.dim * 2 * a.dim + a.dim + i % a.dim]);
+    SHARED(smem);
+    const int t = (int)blockIdx.x, dim = a.dim;
+    const float *from = AT(const float, a.q_gate) + (size_t)t * 2 * a.n_head * dim;
+    float *x = AT(float, a.x) + (size_t)t * a.n, v[8], most = 0.0f;
+    for (int i = TID * 8; i < a.n; i += WIDE_ROW * 8) {
+        load_eight(v, x, i, a.n);
+        for (int e = i; e < i + 8 && e < a.n_head * dim; e++)
+            v[e - i] *= sigmoid(from[e / dim * 2 * dim + dim + e % dim]);
+        most = most_of_eight(v, most);
+        store_eight(v, x, i, a.n);
+    }
+    pack_row(a.packed, t, x, a.n, most, (float *)smem, WIDE_ROW);
 }
 
 /* ---- a mixture of experts ---- */

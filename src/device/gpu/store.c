@@ -74,7 +74,7 @@ static void add_rows(struct row_list *l, int32_t done, const struct kv_page_ref 
 {
     const struct kv_class *kind = l->lane->kind;
     gpu_at page = gpu_page_at(kind, ref->page);
-    gpu_touch_page(l->d, kind, ref->page);
+    gpu_touch(l->d, page, kind->layout.stride);
     for (int32_t i = 0; i < n; i++) {
         const struct kv_append *job = l->job;
         size_t row = (size_t)(done + i);
@@ -185,12 +185,11 @@ static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, 
 /* The cache whose clipped entries are noted from now on. */
 static void note_for(struct gpu_device *d, struct kv_cache *cache)
 {
-    const int32_t most = INT32_MAX;
     if (d->noted == cache)
         return;
     gpu_fold_clipped(d);
     d->noted = cache;
-    d->driver->put(d->driver, d->clipped, &most, sizeof(most));
+    *d->clipped_host = INT32_MAX;
 }
 
 void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t n)
@@ -208,10 +207,8 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
         note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
     }
-    if (stream == NULL) {
-        d->driver->wait(d->driver);
+    if (stream == NULL)
         gpu_fold_clipped(d);
-    }
     gpu_leave(d);
     for (int32_t i = 0; i < n; i++) {
         struct follow f = {&jobs[i], kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head)};
@@ -259,6 +256,14 @@ static void add_index(struct gpu_move_args *a, const struct kv_cache *cache,
                   (size_t)g->dim_k);
 }
 
+void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
+                   const struct kv_class *kind)
+{
+    add_planes(a, kind, &kind->k, kind->layout.side_by_side);
+    add_planes(a, kind, &kind->v, false);
+    add_index(a, cache, kind);
+}
+
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part)
 {
@@ -269,9 +274,7 @@ void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t
     for (int32_t i = 0; i < n_part; i++)
         parts[i] = (struct gpu_move_part){gpu_page_at(kind, part[i].from), part[i].from_slot,
                                           part[i].to_slot, part[i].n, 0};
-    add_planes(&args, kind, &kind->k, kind->layout.side_by_side);
-    add_planes(&args, kind, &kind->v, false);
-    add_index(&args, cache, kind);
+    gpu_planes_of(&args, cache, kind);
     int64_t most = 0;
     for (int32_t i = 0; i < args.n_plane; i++)
         most = pi_max(most, (int64_t)args.plane[i].n_row * args.plane[i].element / 2);
@@ -327,11 +330,17 @@ void gpu_write_page(const struct kv_cache *cache, const struct kv_class *kind, i
                     enum kv_page_form form, const uint8_t *bytes)
 {
     struct gpu_device *d = gpu_of_class(kind);
+    const struct kv_page_layout *is = &kind->layout;
     struct gpu_stage *s = &d->stage[0];
+    gpu_at at = gpu_page_at(kind, page);
     gpu_enter(d);
-    if (gpu_stage_page(d, kind, page)) {
+    gpu_touch_page(d, kind, page);
+    if (form == KV_PAGE_AS_IT_IS) {
+        d->driver->put(d->driver, at, bytes, is->stored);
+        d->driver->put(d->driver, at + is->stored, bytes + is->saved, is->stride - is->stored);
+    } else if (gpu_stage_page(d, kind, page)) {
         cpu_write_page(cache, &s->kind, 0, form, bytes);
-        d->driver->put(d->driver, gpu_page_at(kind, page), s->page, kind->layout.stride);
+        d->driver->put(d->driver, at, s->page, is->stride);
     }
     gpu_leave(d);
 }

@@ -121,6 +121,25 @@ DEV float wht_sign(int i, bool after)
     return (wht_signs(i / 32, after) >> (i % 32) & 1) != 0 ? 1.0f : -1.0f;
 }
 
+/* The butterflies of n numbers, without signs and scale: lane l has numbers l, l + 32, .. */
+DEV void wht_turn(float *v, int n)
+{
+    for (int h = 1; h < 32 && h < n; h *= 2)
+        UNROLL
+    for (int i = 0; i < 4; i++) {
+        float other = shfl_xor(v[i], h);
+        v[i] = (LANE & h) != 0 ? other - v[i] : v[i] + other;
+    }
+    for (int h = 1; h < 4 && 32 * h < n; h *= 2)
+        UNROLL
+    for (int i = 0; i < 4; i++)
+        if ((i & h) == 0) {
+            float a = v[i], b = v[(i | h) & 3];
+            v[i] = a + b;
+            v[(i | h) & 3] = a - b;
+        }
+}
+
 /* The nearest of n centroids times length. */
 DEV int nearest(float x, const float *table, int n, float length)
 {
@@ -147,20 +166,7 @@ DEV uint32_t encode_turbo(const gpu_part &part, const float *x, uint8_t *code)
     }
     square = warp_sum(square);
     const float norm = sqrtf(square);
-    for (int h = 1; h < 32 && h < n; h *= 2)
-        UNROLL
-    for (int i = 0; i < 4; i++) {
-        float other = shfl_xor(v[i], h);
-        v[i] = (LANE & h) != 0 ? other - v[i] : v[i] + other;
-    }
-    for (int h = 1; h < 4 && 32 * h < n; h *= 2)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        if ((i & h) == 0) {
-            float a = v[i], b = v[(i | h) & 3];
-            v[i] = a + b;
-            v[(i | h) & 3] = a - b;
-        }
+    wht_turn(v, n);
     UNROLL
     for (int i = 0; i < 4; i++)
         v[i] *= wht_sign(32 * i + LANE, true) * part.wht_scale;
@@ -270,6 +276,8 @@ DEV float float_of(uint32_t half)
     return h_lo(half);
 }
 
+#define Q8_SCALE_MOST 515.5f /* so that codes become numbers of f16 */
+
 /* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Those behind the last are
    0. Wider types are cut to what f16 holds. */
 DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
@@ -292,7 +300,9 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
     }
     if (d >= part.dim)
         return;
-    const float scale = float_of(unit_of(part, PLANE_SCALE, page, page_len, slot, d / part.group));
+    float scale = float_of(unit_of(part, PLANE_SCALE, page, page_len, slot, d / part.group));
+    if (type == STORE_Q8_0)
+        scale = scale < Q8_SCALE_MOST ? scale : Q8_SCALE_MOST;
     uint32_t high = 0, word[4];
     if (type == STORE_TURBO3)
         high = unit_of(part, PLANE_HIGH, page, page_len, slot, d / 16) >> (d % 16);
@@ -307,9 +317,9 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
         if (type == STORE_Q8_0)
             out[i] = scale * (float)(int8_t)code;
         else
-            out[i] = scale * part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)];
-        if (type == STORE_Q8_0)
-            out[i] = within(out[i], 65504.0f);
+            out[i] =
+                scale *
+                float_of(half_of(part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)]));
     }
 }
 

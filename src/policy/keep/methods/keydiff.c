@@ -101,6 +101,16 @@ static void score(const void *params, const struct keep_view *view, const struct
     }
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_ALIKE;
+    job->lowest = true;
+}
+
 const struct keep_policy keep_keydiff = {
     .name = "keydiff",
     .summary = "keys least like the mean key",
@@ -108,4 +118,5 @@ const struct keep_policy keep_keydiff = {
                 "Inference in Resource-Constrained Environments, 2025, arXiv 2504.15364",
     .scratch_size = scratch_size,
     .score = score,
+    .weigh = weigh,
 };

@@ -41,6 +41,16 @@ static void score(const void *params, const struct keep_view *view, const struct
     }
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_KEY;
+    job->lowest = true;
+}
+
 const struct keep_policy keep_knorm = {
     .name = "knorm",
     .summary = "keys of smallest norm",
@@ -48,4 +58,5 @@ const struct keep_policy keep_knorm = {
                 "Compression, EMNLP 2024, arXiv 2406.11430",
     .scratch_size = scratch_size,
     .score = score,
+    .weigh = weigh,
 };

@@ -477,6 +477,47 @@ static void score(const void *params, const struct keep_view *view, const struct
     }
 }
 
+/* ---- scores of a device ---- */
+
+/* The rows' vectors, and the mean of a group. */
+static size_t weigh_size(const void *params, const struct policy_model *model, const void *data)
+{
+    const struct data *d = data;
+    size_t n_query = (size_t)triattention_plan_queries(&d->plans.rotated);
+    size_t n_row = (size_t)d->n_row, n_pair = (size_t)model->rope->n_pair;
+    (void)params;
+    return (n_row * (n_query * (size_t)model->g.dim_k + n_pair) + row_len(d)) * sizeof(float);
+}
+
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    const struct data *d = view->data;
+    const struct triattention_plan *plan = plan_of(d, job->layer);
+    size_t n_query = (size_t)triattention_plan_queries(plan);
+    const struct keep_lane lane = {.layer = job->layer, .head = job->head};
+    struct triattention_queries queries = {.w = room};
+    queries.e = queries.w + (size_t)d->n_row * n_query * (size_t)d->model.g.dim_k;
+    float *mean = queries.e + (size_t)d->n_row * (size_t)d->model.rope->n_pair;
+    for (int32_t i = 0; i < d->n_row; i++) {
+        const float *row = row_at(p, view, &lane, i, mean);
+        if (row == NULL)
+            continue;
+        struct stats_row parts = parts_of(d, row);
+        triattention_queries_add(plan, &parts, p->distance > 0 ? p->distance : view->n_token,
+                                 &queries);
+    }
+    job->kind = KV_WEIGH_WAVES;
+    job->lowest = p->sign == SIGN_EVICT;
+    job->waves = (struct kv_weigh_waves){.w = queries.w,
+                                         .e = p->norm ? queries.e : NULL,
+                                         .n_row = queries.n,
+                                         .n_vector = (int32_t)n_query,
+                                         .standard = p->z != 0,
+                                         .still = d->turn != NULL && plan == &d->plans.rotated};
+}
+
 /* ---- the options ---- */
 
 static const char *const switch_words[] = {"off", "on", NULL};
@@ -585,4 +626,6 @@ const struct keep_policy keep_triattention = {
     .begin = begin,
     .silent = silent,
     .score = score,
+    .weigh = weigh,
+    .weigh_size = weigh_size,
 };

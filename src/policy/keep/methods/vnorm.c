@@ -47,6 +47,15 @@ static void score(const void *params, const struct keep_view *view, const struct
     }
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    (void)view;
+    (void)room;
+    job->kind = p->norm == NORM_L1 ? KV_WEIGH_VALUE_L1 : KV_WEIGH_VALUE_L2;
+}
+
 static const char *const norm_words[] = {"l2", "l1", NULL};
 
 static const struct policy_param own_params[] = {
@@ -64,4 +73,5 @@ const struct keep_policy keep_vnorm = {
     .params_size = sizeof(struct params),
     .scratch_size = scratch_size,
     .score = score,
+    .weigh = weigh,
 };

@@ -98,6 +98,7 @@ void keep_allot(struct pi_stream *stream, const struct keep_config *c, struct ke
         n_stay -= set[s].n - set[s].n_may_go;
         n_may_go += set[s].n_may_go;
         lanes[s] = (struct kv_choose_lane){.score = set[s].score + set[s].first,
+                                           .at = keep_scores_at(&set[s], set[s].first),
                                            .pos = set[s].pos + set[s].first,
                                            .n = set[s].n_may_go};
     }

@@ -162,6 +162,12 @@ static void place_set(struct keep_set *set, size_t n, uint8_t *base, size_t *use
     set->slots = pi_mem_part(base, used, n, sizeof(*set->slots));
 }
 
+/* Whether the device scores for the policy. */
+static bool keep_weighs(const struct keep *k)
+{
+    return k->config.policy->weigh != NULL && k->stream != NULL && k->stream->device->weigh != NULL;
+}
+
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. Sets of lanes
    that share a budget are packed in turn at every round: one may be as long as all. */
 static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
@@ -180,6 +186,16 @@ static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
     k->kept = pi_mem_part(base, &used, n_set, sizeof(*k->kept));
     k->job = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->job));
     k->lane = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->lane));
+    if (keep_weighs(k)) {
+        size_t n_head = (size_t)k->model.g.n_head;
+        const struct keep_policy *p = k->config.policy;
+        k->weigh_size = p->weigh_size != NULL
+                            ? pi_align(p->weigh_size(&k->config.params, &k->model, k->data), 64)
+                            : 0;
+        k->weigh = pi_mem_part(base, &used, n_head, sizeof(*k->weigh));
+        k->weighed = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->weighed));
+        k->weigh_room = pi_mem_part(base, &used, n_head, k->weigh_size);
+    }
     k->choose_size = pi_align(kv_choose_scratch_bytes(room->cap_set), 64);
     k->choose = pi_mem_part(base, &used, (size_t)k->n_thread, k->choose_size);
     k->scratch = pi_mem_part(base, &used, (size_t)k->n_scorer, room->scratch_size);

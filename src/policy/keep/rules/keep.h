@@ -8,6 +8,7 @@
 #ifndef PI_KEEP_H
 #define PI_KEEP_H
 
+#include "kv/weigh.h"
 #include "model/forward.h"
 #include "policy/policy.h"
 
@@ -253,6 +254,12 @@ struct keep_policy {
        that it writes to out and lane->scratch alone. */
     void (*score)(const void *params, const struct keep_view *view, const struct keep_lane *lane,
                   float *out);
+    /* The same scores, within rounding, by a device with memory of its own. It sets the kind and
+       what belongs to it, for the lane that the job names. room, [weigh_size] bytes, is for its
+       arrays, and lasts as long as the job. NULL: there is no kind for them. */
+    void (*weigh)(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room);
+    size_t (*weigh_size)(const void *params, const struct policy_model *model, const void *data);
     /* Where the KV heads of a layer share its budget by their scores (allot.c): the least part of
        an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);

@@ -346,6 +346,101 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
         finish_scores(k, s);
 }
 
+/* ---- scores of the device ---- */
+
+/* Whether the device scores and combines the lanes of a stage. It has the policy's kind and the
+   lanes. The lanes of each set that is due hold the same positions. */
+static bool weighs(const struct round *r, int32_t begin, int32_t end)
+{
+    const struct keep *k = r->k;
+    for (int32_t l = begin; l < end; l++)
+        if (kv_lane_device(r->kv, l, 0) != k->stream->device)
+            return false;
+    for (int32_t s = 0; s < keep_n_set(k); s++)
+        if (k->set[s].due && !k->set[s].agree)
+            return false;
+    return k->weigh != NULL;
+}
+
+/* The jobs of the round's layer, one lane per item. */
+static void fill_jobs(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct round *r = ctx;
+    const struct keep *k = r->k;
+    (void)thread;
+    for (int32_t h = (int32_t)begin; h < (int32_t)end; h++) {
+        int32_t s = keep_set_of(k, r->layer, h);
+        struct kv_weigh_job *job = &k->weigh[h];
+        *job = (struct kv_weigh_job){.seq = r->kv,
+                                     .layer = r->layer,
+                                     .head = h,
+                                     .set = s,
+                                     .rope = policy_rope(&k->model, r->layer)};
+        if (k->weighed[s].begin == k->weighed[s].end)
+            continue;
+        k->config.policy->weigh(&k->config.params, r->view, job,
+                                k->weigh_room + (size_t)h * k->weigh_size);
+        job->mapped = k->map != NULL;
+        if (job->mapped) {
+            job->slope = k->map->slope[s];
+            job->intercept = k->map->intercept[s];
+        }
+    }
+}
+
+static void begin_weighing(const struct keep *k)
+{
+    for (int32_t s = 0; s < keep_n_set(k); s++) {
+        struct keep_set *set = &k->set[s];
+        int32_t first = set->due ? policy_first_from(set->pos, set->n, set->span.lo) : 0;
+        int32_t last = set->due ? policy_first_from(set->pos, set->n, set->span.hi) : 0;
+        k->weighed[s] = (struct kv_weigh_set){
+            .n = set->n,
+            .pos = set->pos,
+            .begin = first,
+            .end = (int32_t)pi_max(first, last),
+            .unknown = k->map != NULL ? k->map->intercept[s] : 0.0f,
+        };
+    }
+}
+
+/* The lanes of a layer that have something to lose, packed. */
+static void weigh_layer(struct round *r, struct kv_weigh_list *list)
+{
+    struct keep *k = r->k;
+    int32_t n_head = k->model.g.n_head;
+    pi_parallel_items(k->n_scorer, n_head, fill_jobs, r);
+    list->n = 0;
+    for (int32_t h = 0; h < n_head; h++) {
+        const struct kv_weigh_set *set = &k->weighed[k->weigh[h].set];
+        if (set->begin < set->end)
+            k->weigh[list->n++] = k->weigh[h];
+    }
+    if (list->n > 0)
+        k->stream->device->weigh(k->stream, list);
+    for (int32_t i = 0; i < list->n; i++)
+        k->weighed[k->weigh[i].set].n_of++;
+}
+
+/* As score_sets: what the sets score stays on the device. */
+static void weigh_sets(struct round *r, int32_t begin, int32_t end)
+{
+    struct keep *k = r->k;
+    struct kv_weigh_list list = {.jobs = k->weigh,
+                                 .sets = k->weighed,
+                                 .n_set = keep_n_set(k),
+                                 .mean = k->config.rules.combine == KEEP_MEAN};
+    begin_weighing(k);
+    for (r->layer = begin; r->layer < end; r->layer++)
+        if (!is_silent(r))
+            weigh_layer(r, &list);
+    list.n = 0;
+    list.last = true;
+    k->stream->device->weigh(k->stream, &list);
+    for (int32_t s = 0; s < keep_n_set(k); s++)
+        k->set[s].at = k->weighed[s].score;
+}
+
 /* ---- choosing and dropping ---- */
 
 /* Chooses the entries that stay of all sets that are due. */
@@ -360,6 +455,7 @@ static void choose(const struct round *r)
         k->job[list.n++] =
             keep_choice(set->pos, set->score, set->n, set->span, k->config.rules.segments,
                         (int32_t)pi_max(0, set->n - set->budget), set->slots);
+        k->job[list.n - 1].at = keep_scores_at(set, (int32_t)(k->job[list.n - 1].pos - set->pos));
         list.work += work_of(k, set->n);
     }
     k->stream->device->choose(k->stream, &list);
@@ -461,10 +557,15 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
 /* The layers [begin, end), whose sets are decided together. */
 static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_error *err)
 {
-    const struct keep *k = r->k;
+    struct keep *k = r->k;
     if (!gather_sets(r, begin, end))
         return PITH_OK;
-    score_sets(r, begin, end);
+    for (int32_t s = 0; s < keep_n_set(k); s++)
+        k->set[s].at = (struct pi_at){0};
+    if (weighs(r, begin, end))
+        weigh_sets(r, begin, end);
+    else
+        score_sets(r, begin, end);
     if (keep_config_allots(&k->config))
         keep_allot(k->stream, &k->config, k->set, k->lane, keep_n_set(k), total_budget(r, begin));
     choose(r);

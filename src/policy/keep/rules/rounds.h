@@ -19,7 +19,8 @@ struct keep_set {
     int32_t *n_of;  /* [cap_set] lanes whose scores are in score */
     int32_t *slots; /* [cap_set] chosen: ascending indices into pos */
     struct keep_span span;
-    int32_t budget; /* positions that stay */
+    int32_t budget;  /* positions that stay */
+    struct pi_at at; /* not none: scores are on the device, not in score */
     /* Of allot.c: */
     int32_t first; /* of those that may go */
     int32_t n_may_go;
@@ -85,8 +86,12 @@ struct keep {
         all;         /* pos, score, n_of and slots of all sets, one behind the other [cap_all] */
     int32_t *merged; /* [cap_set] */
     int32_t *kept;   /* [cap_set] slots of one lane */
-    struct kv_choose_job *job;   /* [keep_n_set] choices of the stage */
-    struct kv_choose_lane *lane; /* [keep_n_set] */
+    struct kv_choose_job *job;    /* [keep_n_set] choices of the stage */
+    struct kv_choose_lane *lane;  /* [keep_n_set] */
+    struct kv_weigh_job *weigh;   /* [n_head] where the device scores; and .. */
+    struct kv_weigh_set *weighed; /* [keep_n_set] */
+    size_t weigh_size;
+    uint8_t *weigh_room; /* [n_head][weigh_size] */
     size_t choose_size;
     uint8_t *choose;  /* [n_thread][choose_size] of those */
     uint8_t *scratch; /* [n_scorer][scratch_size] */
@@ -102,6 +107,12 @@ static inline struct keep_view keep_view_complete(const struct keep *k,
     whole.model = &k->model;
     whole.data = k->data;
     return whole;
+}
+
+/* Where the device has a set's scores from entry i on; none: the host has them. */
+static inline struct pi_at keep_scores_at(const struct keep_set *set, int32_t i)
+{
+    return pi_at_some(set->at) ? pi_at_item(set->at, (size_t)i) : set->at;
 }
 
 /* Entries that a round leaves in a lane: overwriting keeps one place free, so that the budget holds

@@ -1,0 +1,451 @@
+/*
+ * attend_many.cuh - attention of prompts, over pages of 64 entries, for the types and sizes of
+ * attend_few.cuh and with the same bits. A block takes 128 rows of a call and all of its pages, a
+ * warp 16 MT rows. Codes become f16 in shared memory. What the chunks before the running one gave
+ * lies in memory, so that registers hold one chunk: args.o has 128 rows for each block.
+ */
+#ifndef PI_GPU_ATTEND_MANY_CUH
+#define PI_GPU_ATTEND_MANY_CUH
+
+#include "device/gpu/attend_few.cuh"
+
+enum { MANY_ROWS = 128, MANY_PITCH = 4 /* floats between rows of outputs in shared memory */ };
+
+/* ---- codes to f16: [8 slots or dimensions][64 entries][16 bytes]; by 128 threads, two an entry ---- */
+
+DEV void tile_put(uint8_t *out, int d8, int e, const uint32_t *x)
+{
+    *(uint4 *)(out + (d8 * TILE + e) * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+}
+
+DEV uint32_t quarter_of(const uint4 &x, int i)
+{
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+template <int DIM> DEV void keys_q8(const uint8_t *k, uint8_t *out, int e, int half)
+{
+    UNROLL
+    for (int i = 0; i < DIM / 32; i++) {
+        const int s = half * (DIM / 32) + i;
+        const uint32_t one = *(const uint16_t *)(k + TILE * DIM + (s / 2 * TILE + e) * 2);
+        const uint32_t by = q8_scales(one | one << 16);
+        uint32_t x[2][4];
+        UNROLL
+        for (int t = 0; t < 4; t++) {
+            const uint32_t w =
+                *(const uint32_t *)(k + place_of((4 * s + t) * 16 + e / 4, 1) * 16 + e % 4 * 4) ^
+                0x80808080u;
+            x[0][t] = bytes_of(w, 0x4140, by);
+            x[1][t] = bytes_of(w, 0x4342, by);
+        }
+        tile_put(out, 2 * s, e, x[0]);
+        tile_put(out, 2 * s + 1, e, x[1]);
+    }
+}
+
+template <int DIM>
+DEV void keys_bits(const uint8_t *k, bool three, const code_table &table, uint8_t *out, int e,
+                   int half)
+{
+    const uint8_t *high = k + TILE * DIM / 4, *scales = high + (three ? TILE * DIM / 8 : 0);
+    const uint32_t one = *(const uint16_t *)(scales + e * 2), by = one | one << 16;
+    uint32_t x[8][4]; /* elements 8 half .. */
+    UNROLL
+    for (int t = 0; t < 4; t++) {
+        const int row = 4 * half + t;
+        const uint32_t low =
+            *(const uint32_t *)(k + place_of(row * 16 + e / 4, 1) * 16 + e % 4 * 4);
+        const uint32_t up =
+            three ? *(const uint16_t *)(high + place_of(row * 8 + e / 8, 0) * 16 + e % 8 * 2) : 0;
+        uint32_t even, odd, b[2];
+        nibbles_of(low, prmt(up, 0, 0x4140), &even, &odd);
+        UNROLL
+        for (int v = 0; v < 4; v++) {
+            numbers_of(table, (v < 2 ? even : odd) >> (v % 2 * 16), b);
+            x[2 * v][t] = h2_mul(b[0], by);
+            x[2 * v + 1][t] = h2_mul(b[1], by);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        tile_put(out, 8 * half + i, e, x[i]);
+}
+
+DEV void values_q8(const uint8_t *v, uint8_t *out, int e, int half)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int g = 4 * half + i;
+        const uint4 c = *(const uint4 *)(v + place_of(e * 8 + g, 1) * 16);
+        const uint32_t one = ((const uint16_t *)(v + TILE * 128))[e * 4 + g / 2];
+        const uint32_t by = q8_scales(one | one << 16);
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            const uint32_t a = quarter_of(c, 2 * j) ^ 0x80808080u,
+                           b = quarter_of(c, 2 * j + 1) ^ 0x80808080u;
+            const uint32_t x[4] = {bytes_of(a, 0x4140, by), bytes_of(a, 0x4342, by),
+                                   bytes_of(b, 0x4140, by), bytes_of(b, 0x4342, by)};
+            tile_put(out, 2 * g + j, e, x);
+        }
+    }
+}
+
+DEV void values_bits(const uint8_t *v, bool three, const code_table &table, uint8_t *out, int e,
+                     int half)
+{
+    const uint8_t *high = v + TILE * 32, *scales = high + (three ? TILE * 16 : 0);
+    const uint32_t one = *(const uint16_t *)(scales + e * 2), by = one | one << 16;
+    const uint4 c = *(const uint4 *)(v + place_of(e * 2 + half, 0) * 16);
+    uint2 up = {0, 0};
+    if (three)
+        up = *(const uint2 *)(high + e * 16 + 8 * half);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t even, odd, a[2], b[2];
+        nibbles_of(quarter_of(c, i), prmt(i < 2 ? up.x : up.y, 0, i % 2 == 0 ? 0x4140 : 0x4342),
+                   &even, &odd);
+        const uint32_t x = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
+        const uint32_t y = (even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u);
+        UNROLL
+        for (int j = 0; j < 2; j++) {
+            numbers_of(table, x >> (16 * j), a);
+            numbers_of(table, y >> (16 * j), b);
+            const uint32_t r[4] = {h2_mul(a[0], by), h2_mul(b[0], by), h2_mul(a[1], by),
+                                   h2_mul(b[1], by)};
+            tile_put(out, 2 * (4 * half + i) + j, e, r);
+        }
+    }
+}
+
+/* ---- fragments of either: as stored in f16, or from codes ---- */
+
+template <int DIM>
+DEV void key_pair(uint32_t *b, const uint8_t *k, bool codes, bool beside, int j, int s)
+{
+    const int i = LANE / 8, r = LANE % 8;
+    if (codes)
+        keys_at(b, k, j, s);
+    else if (beside)
+        ldsm4t(b, k + place_f16((16 * s + (i & 1) * 8 + r) * 8 + 2 * j + i / 2, 0) * 16);
+    else
+        ldsm4(b, k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1), DIM / 128) *
+                         16);
+}
+
+template <int DIM> DEV void value_pair(uint32_t *b, const uint8_t *v, bool codes, int d, int k)
+{
+    const int i = LANE / 8, r = LANE % 8;
+    if (codes)
+        values_at(b, v, d, k);
+    else
+        ldsm4t(b, v + place_f16((16 * k + (i & 1) * 8 + r) * (DIM / 8) + 2 * d + i / 2, DIM / 128) *
+                          16);
+}
+
+DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
+{
+    const int i = LANE / 8;
+    ldsm4(a, m + ((2 * k + i / 2) * MANY_ROWS + 16 * r + (i & 1) * 8 + LANE % 8) * 16);
+}
+
+/* ---- pages ---- */
+
+/* The page behind the last one of which some position is at most `limit`. */
+DEV int many_end(const gpu_attend_job &job, int limit)
+{
+    int end = job.high;
+    for (int p = job.high + LANE; p < job.end; p += 32) {
+        const int32_t *pos = page_positions(job, p);
+        const int n = job.ordered ? 1 : page_ref(job, p).n;
+        for (int e = 0; e < n; e++)
+            end = pos[e] <= limit ? p + 1 : end;
+    }
+    UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+        const int other = (int)shfl((uint32_t)end, LANE ^ mask);
+        end = other > end ? other : end;
+    }
+    return end;
+}
+
+/* A row of outputs in shared memory is turned back; by a warp. The arithmetic of wht_shared. */
+DEV void wht_row(float *x, int dim, float scale)
+{
+    sync_warp();
+    for (int i = LANE; i < dim; i += 32)
+        x[i] *= wht_sign(i, true);
+    for (int h = 1; h < dim; h *= 2) {
+        sync_warp();
+        for (int p = LANE; p < dim / 2; p += 32) {
+            const int i = p / h * 2 * h + p % h;
+            const float a = x[i], b = x[i + h];
+            x[i] = a + b;
+            x[i + h] = a - b;
+        }
+    }
+    sync_warp();
+    for (int i = LANE; i < dim; i += 32)
+        x[i] *= wht_sign(i, false) * scale;
+    sync_warp();
+}
+
+/* Grid: (tiles of 128 rows, calls). The last rows, which see most, begin first. */
+template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gpu_attend_args &a)
+{
+    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    SHARED(smem);
+    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
+    const int row0 = ((n_row + MANY_ROWS - 1) / MANY_ROWS - 1 - (int)blockIdx.x) * MANY_ROWS;
+    if (row0 < 0)
+        return;
+    const int type_k = TYPE_K < 0 ? a.k.type : TYPE_K, type_v = TYPE_V < 0 ? a.v.type : TYPE_V;
+    const bool codes_k = type_k != STORE_F16, codes_v = type_v != STORE_F16;
+    const int half_k = half_bytes<DIM>(type_k), page = half_k + half_bytes<DIM>(type_v);
+    uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec_k = raw + 2 * page,
+            *dec_v = dec_k + (codes_k ? TILE * DIM * 2 : 0);
+    const int g = LANE / 4, t = LANE % 4, warp = WARP;
+    float *kept = AT(float, a.o) + (job.part0 + row0) * DIM;
+    const int last_row = row0 + MANY_ROWS < n_row ? row0 + MANY_ROWS - 1 : n_row - 1;
+    const int end = many_end(job, job.pos0 + last_row / job.n_group);
+    gpu_attend_ref now = {}, next = {};
+    if (job.first < end)
+        next = page_ref(job, job.first);
+    auto fetch = [&](int p, const gpu_attend_ref &ref) {
+        uint8_t *to = raw + (p - job.first) % 2 * page;
+        if (p < end) {
+            const uint8_t *from = AT(const uint8_t, a.pool) + ref.page * a.stride;
+            half_fetch<DIM, N_THREAD>(to, from, a.k, true);
+            half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, false);
+        }
+        cp_commit();
+    };
+    for (int i = TID; i < MANY_ROWS * D8; i += N_THREAD) { /* [8 slots][128 rows][16 bytes] */
+        const int row = row0 + i % MANY_ROWS < n_pad ? row0 + i % MANY_ROWS : n_pad - 1;
+        cp16(qs + i * 16, AT(const uint8_t, job.packed) + ((size_t)row * D8 + i / MANY_ROWS) * 16);
+    }
+    fetch(job.first, next);
+    int limit[MT][2];
+    float o[MT][D8 + 1][4] = {}, m[MT][2], top_m[MT][2], top_l[MT][2], by[MT][2];
+    UNROLL
+    for (int r = 0; r < MT; r++)
+        UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int row = row0 + (warp * MT + r) * 16 + g + 8 * i,
+                  own = row < n_row ? row : n_row - 1;
+        limit[r][i] = job.pos0 + own / job.n_group;
+        by[r][i] = AT(const float, job.scale)[own];
+        m[r][i] = NEG_INF;
+        top_m[r][i] =
+            job.sink != 0 ? AT(const float, job.sink)[own % job.n_group] * LOG2E : NEG_INF;
+        top_l[r][i] = job.sink != 0 ? 1.0f : 0.0f;
+    }
+    const int least = job.pos0 + (row0 + warp * 16 * MT) / job.n_group;
+    code_table table_k = {}, table_v = {};
+    if (codes_k && type_k != STORE_Q8_0)
+        table_k = table_of(a.k);
+    if (codes_v && type_v != STORE_Q8_0)
+        table_v = table_of(a.v);
+    int chunk = 0, chunk_begin, chunk_end = 0;
+    if (job.n_chunk > 0)
+        chunk_pages(job, 0, &chunk_begin, &chunk_end);
+    NO_UNROLL
+    for (int p = job.first; p < end; p++) {
+        const uint8_t *here = raw + (p - job.first) % 2 * page, *k16 = here, *v16 = here + half_k;
+        now = next;
+        if (p + 1 < end)
+            next = page_ref(job, p + 1);
+        fetch(p + 1, next);
+        CP_WAIT(1);
+        sync_block();
+        if (codes_k || codes_v) {
+            const int e = TID % TILE, half = TID / TILE % 2;
+            if (codes_k && (MT == 2 || TID < 128)) {
+                if (type_k == STORE_Q8_0)
+                    keys_q8<DIM>(k16, dec_k, e, half);
+                else
+                    keys_bits<DIM>(k16, type_k == STORE_TURBO3, table_k, dec_k, e, half);
+            }
+            if (codes_v && (MT == 2 || TID >= 128)) {
+                if (type_v == STORE_Q8_0)
+                    values_q8(v16, dec_v, e, half);
+                else
+                    values_bits(v16, type_v == STORE_TURBO3, table_v, dec_v, e, half);
+            }
+            sync_block();
+            k16 = codes_k ? dec_k : k16;
+            v16 = codes_v ? dec_v : v16;
+        }
+        float s[MT][8][4] = {};
+        UNROLL
+        for (int k = 0; k < DIM / 16; k++) {
+            uint32_t q[MT][4], b[4];
+            UNROLL
+            for (int r = 0; r < MT; r++)
+                many_rows_at(q[r], qs, warp * MT + r, k);
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                key_pair<DIM>(b, k16, codes_k, a.k.beside, j, k);
+                UNROLL
+                for (int r = 0; r < MT; r++) {
+                    mma(s[r][2 * j], q[r], b[0], b[1]);
+                    mma(s[r][2 * j + 1], q[r], b[2], b[3]);
+                }
+            }
+        }
+        const int32_t *pos = page_positions(job, p);
+        if (pos != NULL && job.ordered && a.window == 0 && pos[now.n - 1] <= least)
+            pos = NULL;
+        const bool all = now.n == TILE && pos == NULL;
+        const int n_step = (now.n + 15) / 16;
+        UNROLL
+        for (int r = 0; r < MT; r++) {
+            float c[2];
+            UNROLL
+            for (int i = 0; i < 2; i++) {
+                float top = NEG_INF;
+                UNROLL
+                for (int j = 0; j < 8; j++)
+                    UNROLL
+                for (int e = 2 * i; e < 2 * i + 2; e++) {
+                    float y = logit_of(a, s[r][j][e] * by[r][i], now.log_count);
+                    if (!all) {
+                        const int entry = 8 * j + 2 * t + (e & 1);
+                        bool sees = entry < now.n;
+                        if (sees && pos != NULL) {
+                            const int when = pos[entry];
+                            sees = when <= limit[r][i] &&
+                                   (a.window == 0 || when > limit[r][i] - a.window);
+                        }
+                        y = sees ? y : NEG_INF;
+                    }
+                    s[r][j][e] = y;
+                    top = f_max(top, y);
+                }
+                top = f_max(top, shfl_xor(top, 1));
+                top = f_max(top, shfl_xor(top, 2));
+                const float high = f_max(m[r][i], top), mm = finite_of(high);
+                c[i] = ex2(m[r][i] - mm);
+                m[r][i] = high;
+                UNROLL
+                for (int j = 0; j < 8; j++) {
+                    s[r][j][2 * i] = ex2(s[r][j][2 * i] - mm);
+                    s[r][j][2 * i + 1] = ex2(s[r][j][2 * i + 1] - mm);
+                }
+            }
+            UNROLL
+            for (int d = 0; d < D8 + 1; d++)
+                UNROLL
+            for (int e = 0; e < 4; e++)
+                o[r][d][e] *= c[e / 2];
+        }
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            if (k >= n_step)
+                continue;
+            uint32_t w[MT][4], b[4];
+            UNROLL
+            for (int r = 0; r < MT; r++)
+                UNROLL
+            for (int i = 0; i < 4; i++)
+                w[r][i] =
+                    h2(s[r][2 * k + i / 2][2 * (i & 1)], s[r][2 * k + i / 2][2 * (i & 1) + 1]);
+            UNROLL
+            for (int d = 0; d < DIM / 16; d++) {
+                value_pair<DIM>(b, v16, codes_v, d, k);
+                UNROLL
+                for (int r = 0; r < MT; r++) {
+                    mma(o[r][2 * d], w[r], b[0], b[1]);
+                    mma(o[r][2 * d + 1], w[r], b[2], b[3]);
+                }
+            }
+            UNROLL
+            for (int r = 0; r < MT; r++)
+                mma(o[r][D8], w[r], ONES, ONES);
+        }
+        if (p + 1 == chunk_end || p + 1 == end) { /* joins the chunk to those before */
+            UNROLL
+            for (int r = 0; r < MT; r++) {
+                float c[2], w[2];
+                UNROLL
+                for (int i = 0; i < 2; i++) {
+                    const float high = f_max(top_m[r][i], m[r][i]), mm = finite_of(high);
+                    c[i] = ex2(top_m[r][i] - mm), w[i] = ex2(m[r][i] - mm);
+                    top_l[r][i] = fmaf(o[r][D8][2 * i], w[i], top_l[r][i] * c[i]);
+                    top_m[r][i] = high;
+                    m[r][i] = NEG_INF;
+                }
+                UNROLL
+                for (int d = 0; d < D8; d++)
+                    UNROLL
+                for (int e = 0; e < 4; e++) {
+                    float *at = kept + ((r * D8 + d) * 4 + e) * N_THREAD + TID;
+                    const float old = chunk > 0 ? *at : 0.0f;
+                    *at = fmaf(o[r][d][e], w[e / 2], old * c[e / 2]);
+                    o[r][d][e] = 0.0f;
+                }
+                UNROLL
+                for (int e = 0; e < 4; e++)
+                    o[r][D8][e] = 0.0f;
+            }
+            if (++chunk < job.n_chunk)
+                chunk_pages(job, chunk, &chunk_begin, &chunk_end);
+        }
+        sync_block();
+    }
+    CP_WAIT(0);
+    sync_block();
+    float *rows = (float *)smem; /* [128][DIM + MANY_PITCH] */
+    UNROLL
+    for (int r = 0; r < MT; r++)
+        UNROLL
+    for (int i = 0; i < 2; i++) {
+        float *row = rows + ((warp * MT + r) * 16 + g + 8 * i) * (DIM + MANY_PITCH);
+        const float l = top_l[r][i];
+        UNROLL
+        for (int d = 0; d < D8; d++)
+            UNROLL
+        for (int e = 0; e < 2; e++) {
+            const float x =
+                chunk > 0 ? kept[((r * D8 + d) * 4 + 2 * i + e) * N_THREAD + TID] : 0.0f;
+            row[d * 8 + 2 * t + e] = l > 0.0f ? x / l : 0.0f;
+        }
+    }
+    sync_warp();
+    for (int i = 0; i < 16 * MT; i++) {
+        const int at = warp * MT * 16 + i, n = row0 + at;
+        float *row = rows + at * (DIM + MANY_PITCH);
+        if (n >= n_row)
+            break;
+        if (a.v.wht_scale != 0.0f)
+            wht_row(row, DIM, a.v.wht_scale);
+        float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
+                     (size_t)(n % job.n_group) * DIM;
+        for (int d = LANE; d < DIM; d += 32)
+            out[d] = row[d];
+    }
+}
+
+KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)
+{
+    attend_many<64, STORE_F16, STORE_F16, 2>(a);
+}
+KERNEL(128, 2) attend_many_128_f16(const gpu_attend_args a)
+{
+    attend_many<128, STORE_F16, STORE_F16, 2>(a);
+}
+KERNEL(128, 2) attend_many_128_q8_0(const gpu_attend_args a)
+{
+    attend_many<128, STORE_Q8_0, STORE_Q8_0, 2>(a);
+}
+KERNEL(128, 2) attend_many_128_mixed(const gpu_attend_args a)
+{
+    attend_many<128, FEW_ANY, FEW_ANY, 2>(a);
+}
+KERNEL(256, 1) attend_many_128_small(const gpu_attend_args a)
+{
+    attend_many<128, FEW_ANY, FEW_ANY, 1>(a);
+}
+
+#endif

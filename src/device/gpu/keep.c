@@ -1,0 +1,710 @@
+/*
+ * keep.c - a round on the device: scores of keys and values, choices among scores that are there,
+ * and moves of whole lanes. Scores of a stage stay in a room of their own, set behind set, until
+ * the next stage. Choices among scores of the host are the host's.
+ *
+ * Moves wait in a list of the host's, from several threads, until another operation begins.
+ */
+#include <math.h>
+
+#include "device/gpu/host.h"
+
+static_assert(KV_WEIGH_WAVES == 0 && KV_WEIGH_KEY == 1 && KV_WEIGH_ALIKE == 2 &&
+                  KV_WEIGH_VALUE_L1 == 3 && KV_WEIGH_VALUE_L2 == 4,
+              "kinds of keep.cuh");
+
+enum {
+    WEIGH_MEAN = 5,      /* of keep.cuh */
+    SMEM_MOST = 90 << 10 /* of a part of a page and its vectors */
+};
+
+/* ---- the list of a layer ---- */
+
+/* A layer's lanes on their way to the device. */
+struct weigh {
+    struct gpu_device *d;
+    const struct kv_weigh_list *list;
+    struct gpu_weigh_args args;
+    uint8_t *host;
+    gpu_at at;
+    size_t used;
+    struct gpu_weigh_lane *lane; /* [list->n] */
+    gpu_at room;                 /* of raw scores, sums and spreads */
+    size_t room_used;
+    int32_t most_page, most_vector, most_row, most_entry;
+    bool half; /* weigh_half does it */
+};
+
+/* The next n elements of the list; w->host NULL: they are counted alone. */
+static void *take(struct weigh *w, size_t n, size_t size, gpu_at *at)
+{
+    size_t from = w->used;
+    w->used += pi_align(n * size, 16);
+    *at = w->at + from;
+    return w->host != NULL ? w->host + from : NULL;
+}
+
+static gpu_at take_room(struct weigh *w, size_t n, size_t size)
+{
+    size_t from = w->room_used;
+    w->room_used += pi_align(n * size, 256);
+    return w->room + from;
+}
+
+/* The vectors of all rows, in fours. */
+static void put_vectors(const struct weigh *w, const struct kv_weigh_job *job, int32_t n, float *to)
+{
+    const struct kv_weigh_waves *from = &job->waves;
+    int32_t dim = w->args.part.dim, n_pair = w->args.n_pair, adjacent = w->args.adjacent;
+    int32_t len = GPU_WEIGH_LEN(n_pair, dim);
+    memset(to, 0, (size_t)pi_ceil_div(n, 4) * (size_t)len * sizeof(*to));
+    for (int32_t v = 0; v < n; v++) {
+        const float *x = from->w + (size_t)v * (size_t)dim;
+        const float *e = from->e != NULL ? from->e + (size_t)(v / from->n_vector * n_pair) : NULL;
+        float *out = to + v / 4 * len + v % 4;
+        for (int32_t f = 0; f < n_pair; f++) {
+            out[12 * f] = x[adjacent ? 2 * f : f];
+            out[12 * f + 4] = x[adjacent ? 2 * f + 1 : n_pair + f];
+            out[12 * f + 8] = e != NULL ? e[f] : 0.0f;
+        }
+        for (int32_t d = 2 * n_pair; d < dim; d++)
+            out[12 * n_pair + 4 * (d - 2 * n_pair)] = x[d];
+    }
+}
+
+/* Rotations by which pages are read elsewhere than they were written: one for each delta. */
+static gpu_at turn_of(struct weigh *w, const struct kv_weigh_job *job, int32_t delta)
+{
+    gpu_at at;
+    int32_t n_pair = w->args.n_pair;
+    if (delta == 0 || n_pair == 0)
+        return 0;
+    float *cs = take(w, 2 * (size_t)n_pair, sizeof(*cs), &at);
+    for (int32_t f = 0; cs != NULL && f < n_pair; f++) {
+        double angle = delta * job->rope->freq[f];
+        cs[2 * f] = (float)cos(angle);
+        cs[2 * f + 1] = (float)sin(angle);
+    }
+    w->half = false;
+    return at;
+}
+
+static void add_pages(struct weigh *w, const struct kv_weigh_job *job, const struct kv_lane *lane,
+                      struct gpu_weigh_lane *to)
+{
+    int32_t slot = 0, n = 0, delta = 0;
+    gpu_at turn = 0;
+    struct gpu_weigh_page *page = take(w, (size_t)lane->n_live, sizeof(*page), &to->pages);
+    for (int32_t i = 0; i < lane->n_live; slot += lane->table[i++].n) {
+        const struct kv_page_ref *ref = &lane->table[i];
+        if (ref->n == 0)
+            continue;
+        if (ref->delta != delta)
+            turn = turn_of(w, job, ref->delta);
+        delta = ref->delta;
+        if (page != NULL)
+            page[n] =
+                (struct gpu_weigh_page){gpu_page_at(lane->kind, ref->page), turn, slot, ref->n};
+        n++;
+    }
+    to->n_page = n;
+    w->most_page = (int32_t)pi_max(w->most_page, n);
+}
+
+static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
+{
+    const struct kv_weigh_job *job = &w->list->jobs[i];
+    const struct kv_weigh_set *set = &w->list->sets[job->set];
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    bool waves = job->kind == KV_WEIGH_WAVES;
+    int32_t n_row = waves ? job->waves.n_row : 1;
+    int32_t n_vector = waves ? n_row * job->waves.n_vector : 1;
+    size_t n_chunk = (size_t)pi_ceil_div(pi_max(set->end - set->begin, 1), GPU_WEIGH_CHUNK);
+    *to = (struct gpu_weigh_lane){.n_vector = n_vector,
+                                  .n = set->n,
+                                  .n_row = n_row,
+                                  .begin = set->begin,
+                                  .end = set->end,
+                                  .standard = waves && job->waves.standard,
+                                  .mapped = job->mapped,
+                                  .slope = job->slope,
+                                  .intercept = job->intercept,
+                                  .sign = job->lowest ? -1.0f : 1.0f};
+    assert(set->n == lane->len);
+    add_pages(w, job, lane, to);
+    if (waves) {
+        size_t len = (size_t)GPU_WEIGH_LEN(w->args.n_pair, w->args.part.dim);
+        float *x = take(w, (size_t)pi_ceil_div(n_vector, 4) * len, sizeof(*x), &to->w);
+        if (x != NULL)
+            put_vectors(w, job, n_vector, x);
+    }
+    if (waves && job->waves.still && w->args.n_pair > 0) {
+        int32_t *pos = take(w, (size_t)set->n, sizeof(*pos), &to->pos);
+        if (pos != NULL)
+            memcpy(pos, set->pos, (size_t)set->n * sizeof(*pos));
+        w->half = false;
+    }
+    to->raw = take_room(w, (size_t)n_vector * (size_t)set->n, sizeof(float));
+    if (job->kind == KV_WEIGH_ALIKE) {
+        size_t dim = (size_t)w->args.part.dim;
+        size_t n_part = (size_t)to->n_page * (size_t)(w->args.page_len / w->args.n_entry);
+        to->sum = take_room(w, n_part * dim, sizeof(float));
+        to->spread = take_room(w, dim + 1, sizeof(float));
+    } else if (to->standard) {
+        to->sum = take_room(w, (size_t)n_row * n_chunk * 2, sizeof(double));
+        to->spread = take_room(w, (size_t)n_row * 2, sizeof(double));
+    }
+    w->most_vector = (int32_t)pi_max(w->most_vector, n_vector);
+    w->most_row = (int32_t)pi_max(w->most_row, to->standard ? n_row : 0);
+    w->most_entry = (int32_t)pi_max(w->most_entry, set->end - set->begin);
+}
+
+static void add_sets(struct weigh *w, struct gpu_weigh_set *out, int32_t *n_set)
+{
+    const struct kv_weigh_list *list = w->list;
+    *n_set = 0;
+    for (int32_t i = 0, end; i < list->n; i = end) {
+        const struct kv_weigh_set *set = &list->sets[list->jobs[i].set];
+        for (end = i + 1; end < list->n && list->jobs[end].set == list->jobs[i].set;)
+            end++;
+        if (out != NULL)
+            out[*n_set] = (struct gpu_weigh_set){.score = set->score.at,
+                                                 .begin = set->begin,
+                                                 .end = set->end,
+                                                 .lane = i,
+                                                 .n_lane = end - i,
+                                                 .n_before = set->n_of,
+                                                 .mean = list->mean,
+                                                 .unknown = set->unknown};
+        ++*n_set;
+    }
+}
+
+/* Everything of the list; with w->host NULL its size, and the room's. */
+static void lay_out(struct weigh *w)
+{
+    struct gpu_weigh_lane none;
+    w->used = w->room_used = 0;
+    w->half =
+        w->args.part.type == KV_TYPE_F16 && w->args.part.beside && w->args.kind == KV_WEIGH_WAVES;
+    w->lane = take(w, (size_t)w->list->n, sizeof(*w->lane), &w->args.lanes);
+    add_sets(w, take(w, (size_t)w->list->n, sizeof(struct gpu_weigh_set), &w->args.sets),
+             &w->args.n_set);
+    for (int32_t i = 0; i < w->list->n; i++)
+        add_lane(w, i, w->lane != NULL ? &w->lane[i] : &none);
+}
+
+/* ---- scores ---- */
+
+/* Angles of positions, by which the keys of the sets are turned back. */
+static void fill_turn(struct weigh *w)
+{
+    struct gpu_device *d = w->d;
+    int32_t least = INT32_MAX, most = 0, n = GPU_TURN_LOW;
+    for (int32_t i = 0; i < w->list->n; i++) {
+        const struct kv_weigh_job *job = &w->list->jobs[i];
+        const struct kv_weigh_set *set = &w->list->sets[job->set];
+        if (job->kind != KV_WEIGH_WAVES || !job->waves.still || set->n == 0)
+            continue;
+        least = (int32_t)pi_min(least, set->pos[0]);
+        most = (int32_t)pi_max(most, set->pos[set->n - 1]);
+    }
+    if (least > most || w->args.n_pair == 0)
+        return;
+    w->args.first_high = least / GPU_TURN_LOW;
+    n += most / GPU_TURN_LOW - w->args.first_high + 1;
+    size_t size = pi_align((size_t)n * sizeof(int32_t), 256);
+    gpu_at room =
+        gpu_room(d, GPU_ROOM_HOST, size + (size_t)(n * w->args.n_pair) * 2 * sizeof(float));
+    void *host;
+    gpu_at list = gpu_list(d, size, &host);
+    if (room == 0 || list == 0)
+        return;
+    int32_t *pos = host;
+    for (int32_t i = 0; i < n; i++)
+        pos[i] = i < GPU_TURN_LOW ? i : (w->args.first_high + i - GPU_TURN_LOW) * GPU_TURN_LOW;
+    d->driver->put(d->driver, room, pos, (size_t)n * sizeof(*pos));
+    w->args.turn = room + size;
+    const struct gpu_embed_args args = {.pos = room, /* no row, one rotation */
+                                        .freq = {gpu_freq(d, w->list->jobs[0].rope)},
+                                        .cs = {w->args.turn},
+                                        .n_pair = {w->args.n_pair},
+                                        .magnitude = {1.0f}};
+    gpu_run(d, GPU_KERNEL_embed, n, 1, 1, 0, &args);
+}
+
+static size_t part_smem(const struct gpu_weigh_args *a, int32_t n_entry)
+{
+    size_t len = (size_t)pi_max(GPU_WEIGH_LEN(a->n_pair, a->part.dim), 64);
+    return (pi_align((size_t)n_entry * (size_t)(a->part.dim + 1), 4) + len) * sizeof(float);
+}
+
+static struct gpu_weigh_args args_of(const struct kv_weigh_job *job)
+{
+    const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
+    bool values = job->kind == KV_WEIGH_VALUE_L1 || job->kind == KV_WEIGH_VALUE_L2;
+    struct gpu_weigh_args args = {
+        .kind = (int32_t)job->kind,
+        .page_len = kind->page_len,
+        .n_entry = kind->page_len,
+        .n_pair = job->rope != NULL && !values ? job->rope->n_pair : 0,
+        .adjacent = job->rope != NULL && job->rope->adjacent,
+        .part = values ? gpu_part_of(kind, &kind->value, false) : gpu_part_of(kind, &kind->k, true),
+    };
+    while (args.n_entry > 1 && part_smem(&args, args.n_entry) > SMEM_MOST)
+        args.n_entry /= 2;
+    return args;
+}
+
+static void run_layer(struct weigh *w)
+{
+    struct gpu_device *d = w->d;
+    struct gpu_weigh_args *a = &w->args;
+    int64_t n = w->list->n, groups = pi_ceil_div(w->most_vector, 4);
+    int64_t parts = (int64_t)w->most_page * (a->page_len / a->n_entry);
+    size_t smem = part_smem(a, a->n_entry);
+    if (a->kind == KV_WEIGH_ALIKE) {
+        a->kind = WEIGH_MEAN;
+        gpu_run(d, GPU_KERNEL_weigh_page, parts, n, 1, smem, a);
+        gpu_run(d, GPU_KERNEL_weigh_anchor, n, 1, 1, 128 * sizeof(float), a);
+        a->kind = KV_WEIGH_ALIKE;
+    }
+    if (w->half)
+        gpu_run(d, GPU_KERNEL_weigh_half, pi_ceil_div(w->most_page, 128 / a->page_len), n, groups,
+                (size_t)GPU_WEIGH_LEN(a->n_pair, a->part.dim) * sizeof(float), a);
+    else
+        gpu_run(d, GPU_KERNEL_weigh_page, parts, n, groups, smem, a);
+    if (w->most_row > 0) {
+        gpu_run(d, GPU_KERNEL_weigh_sums, pi_ceil_div(w->most_entry, GPU_WEIGH_CHUNK), n,
+                w->most_row, 256 * sizeof(double), a);
+        gpu_run(d, GPU_KERNEL_weigh_spread, n, 1, 1, 0, a);
+    }
+    gpu_run(d, GPU_KERNEL_weigh_fold, pi_ceil_div(w->most_entry, 256), a->n_set, 1, 0, a);
+}
+
+/* Where the sets' scores are: one behind the other. */
+static bool place_scores(struct gpu_device *d, const struct kv_weigh_list *list)
+{
+    size_t used = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        gpu_at room = pass == 0 ? 0 : gpu_room(d, GPU_ROOM_SCORE, used);
+        if (pass == 1 && room == 0)
+            return false;
+        used = 0;
+        for (int32_t i = 0; i < list->n_set; i++) {
+            list->sets[i].score.at = (uintptr_t)(room + used);
+            used += pi_align((size_t)list->sets[i].n * sizeof(float), 256);
+        }
+        used += 256;
+    }
+    return true;
+}
+
+static void finish(struct gpu_device *d, const struct kv_weigh_list *list)
+{
+    struct gpu_weigh_args args = {.n_set = list->n_set};
+    struct gpu_weigh_set *sets;
+    void *host;
+    int32_t most = 0;
+    size_t size = (size_t)list->n_set * sizeof(*sets);
+    args.sets = gpu_list(d, size, &host);
+    if (args.sets == 0)
+        return;
+    sets = host;
+    for (int32_t i = 0; i < list->n_set; i++) {
+        const struct kv_weigh_set *set = &list->sets[i];
+        sets[i] = (struct gpu_weigh_set){.score = set->score.at,
+                                         .begin = set->begin,
+                                         .end = set->end,
+                                         .n_before = set->n_of,
+                                         .mean = list->mean,
+                                         .unknown = set->unknown};
+        most = (int32_t)pi_max(most, set->end - set->begin);
+    }
+    gpu_send(d, args.sets, size);
+    gpu_run(d, GPU_KERNEL_weigh_finish, pi_ceil_div(most, 256), list->n_set, 1, 0, &args);
+}
+
+static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
+{
+    struct weigh w = {.d = d, .list = list, .args = args_of(&list->jobs[0])};
+    void *host;
+    fill_turn(&w);
+    lay_out(&w);
+    w.room = gpu_room(d, GPU_ROOM_PART, w.room_used);
+    w.at = gpu_list(d, w.used, &host);
+    if (w.room == 0 || w.at == 0)
+        return;
+    w.host = host;
+    lay_out(&w);
+    gpu_send(d, w.at, w.used);
+    run_layer(&w);
+}
+
+void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list)
+{
+    struct gpu_device *d = gpu_of_stream(s);
+    gpu_enter(d);
+    if (place_scores(d, list)) {
+        if (list->n > 0)
+            weigh_layer(d, list);
+        if (list->last)
+            finish(d, list);
+    }
+    gpu_leave(d);
+}
+
+/* ---- choices ---- */
+
+/* The first of n ascending positions that belongs to a part behind `part`. */
+static int32_t part_end(const struct kv_choose_job *job, int32_t part)
+{
+    int64_t length = (int64_t)job->hi - job->lo;
+    int32_t low = 0, high = job->n;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (((int64_t)job->pos[mid] - job->lo) * job->n_part < (part + 1) * length)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* The parts of a choice, and all that is left. */
+static void put_parts(const struct kv_choose_job *job, struct gpu_choose_part *out)
+{
+    int32_t left = job->k, begin = 0;
+    for (int32_t i = 0; i < job->n_part; i++) {
+        int32_t end = part_end(job, i);
+        int32_t share = job->n > 0 ? (int32_t)((int64_t)(end - begin) * job->k / job->n) : 0;
+        *out++ = (struct gpu_choose_part){begin, end, share, 0};
+        left -= share;
+        begin = end;
+    }
+    *out = (struct gpu_choose_part){0, job->n, left, 0};
+}
+
+/* Choices [0, n), all among scores of the device. */
+static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs, int32_t n)
+{
+    size_t n_part = 0, n_slot = 0, n_taken = 0, used = (size_t)n * sizeof(struct gpu_choose_job);
+    for (int32_t i = 0; i < n; i++) {
+        n_part += (size_t)jobs[i].n_part + 1;
+        n_slot += (size_t)jobs[i].k;
+        n_taken += pi_align((size_t)jobs[i].n, 16);
+    }
+    void *host;
+    size_t size = used + n_part * sizeof(struct gpu_choose_part);
+    gpu_at list = gpu_list(d, pi_max(size, n_slot * sizeof(int32_t)), &host);
+    size_t slot_size = pi_align(n_slot * sizeof(int32_t), 256);
+    gpu_at room = gpu_room(d, GPU_ROOM_PART, slot_size + n_taken + 256), slot = room;
+    if (list == 0 || room == 0)
+        return;
+    struct gpu_choose_job *to = host;
+    gpu_at taken = room + slot_size;
+    for (int32_t i = 0; i < n; i++) {
+        to[i] = (struct gpu_choose_job){.score = jobs[i].at.at,
+                                        .parts = list + used,
+                                        .slots = slot,
+                                        .taken = taken,
+                                        .n = jobs[i].n,
+                                        .k = jobs[i].k,
+                                        .lowest = jobs[i].lowest,
+                                        .n_part = jobs[i].n_part + 1};
+        put_parts(&jobs[i], (struct gpu_choose_part *)(void *)((uint8_t *)host + used));
+        used += (size_t)(jobs[i].n_part + 1) * sizeof(struct gpu_choose_part);
+        slot += (size_t)jobs[i].k * sizeof(int32_t);
+        taken += pi_align((size_t)jobs[i].n, 16);
+    }
+    gpu_send(d, list, used);
+    const struct gpu_choose_args args = {.jobs = list, .n_job = n};
+    gpu_run(d, GPU_KERNEL_choose_best, n, 1, 1, 2048 * 4 + 36 * 4, &args);
+    d->driver->get(d->driver, host, room, n_slot * sizeof(int32_t));
+    const int32_t *chosen = host;
+    for (int32_t i = 0; i < n; chosen += jobs[i++].k)
+        memcpy(jobs[i].slots, chosen, (size_t)jobs[i].k * sizeof(*chosen));
+}
+
+void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)
+{
+    struct gpu_device *d = gpu_of_stream(s);
+    for (int32_t i = 0, end; i < list->n; i = end) {
+        end = i + 1;
+        if (!pi_at_some(list->jobs[i].at)) {
+            kv_choose(&list->jobs[i], list->scratch);
+            continue;
+        }
+        while (end < list->n && pi_at_some(list->jobs[end].at))
+            end++;
+        gpu_enter(d);
+        choose_there(d, list->jobs + i, end - i);
+        gpu_leave(d);
+    }
+}
+
+/* ---- choices among all ---- */
+
+struct all_state {
+    int64_t left;
+    uint32_t found, known;
+};
+
+/* The k highest scores of all lanes: n_top and n_equal of each lane become the numbers of those
+   above the border and at it. Returns how many of the latter are among the k; -1: no memory. */
+static int64_t count_all(struct gpu_device *d, const struct kv_choose_all *job)
+{
+    size_t n = (size_t)job->n_lane, size = n * sizeof(struct gpu_choose_job), n_bin = 2048;
+    struct all_state state = {.left = job->k};
+    int32_t most = 0;
+    void *host;
+    gpu_at list = gpu_list(d, pi_max(size, n * 2 * sizeof(int32_t)), &host);
+    size_t counts = pi_align(n * 2 * sizeof(uint32_t), 256);
+    gpu_at room = gpu_room(d, GPU_ROOM_PART, counts + n_bin * sizeof(uint32_t) + 256);
+    if (list == 0 || room == 0)
+        return -1;
+    struct gpu_choose_job *to = host;
+    for (int32_t i = 0; i < job->n_lane; i++) {
+        to[i] = (struct gpu_choose_job){.score = job->lanes[i].at.at,
+                                        .n = job->lanes[i].n,
+                                        .count = room + (size_t)i * 2 * sizeof(uint32_t)};
+        most = (int32_t)pi_max(most, job->lanes[i].n);
+    }
+    gpu_send(d, list, size);
+    struct gpu_choose_args args = {.jobs = list,
+                                   .count = room + counts,
+                                   .state = room + counts + n_bin * sizeof(uint32_t),
+                                   .n_job = job->n_lane};
+    d->driver->clear(d->driver, room, counts + n_bin * sizeof(uint32_t));
+    d->driver->put(d->driver, args.state, &state, sizeof(state));
+    static const int32_t shift[] = {21, 10, 0};
+    int64_t blocks = pi_ceil_div(most, 4096);
+    for (size_t i = 0; i < PI_LEN(shift); i++) {
+        args.shift = shift[i];
+        gpu_run(d, GPU_KERNEL_all_count, blocks, job->n_lane, 1, n_bin * 4, &args);
+        gpu_run(d, GPU_KERNEL_all_digit, 1, 1, 1, n_bin * 4 + 36 * 4, &args);
+    }
+    gpu_run(d, GPU_KERNEL_all_above, blocks, job->n_lane, 1, 0, &args);
+    d->driver->get(d->driver, host, room, n * 2 * sizeof(int32_t));
+    d->driver->get(d->driver, &state, args.state, sizeof(state));
+    const int32_t *count = host;
+    for (int32_t i = 0; i < job->n_lane; i++) {
+        job->lanes[i].n_top = count[2 * i];
+        job->lanes[i].n_equal = count[2 * i + 1];
+    }
+    return state.left;
+}
+
+/* Scores come to the host, where equal ones are compared by their age. */
+static void choose_by_age(struct gpu_device *d, const struct kv_choose_all *job)
+{
+    size_t n = 0, at = 0;
+    for (int32_t i = 0; i < job->n_lane; i++)
+        n += (size_t)job->lanes[i].n;
+    float *score = pi_mem_alloc_n(PI_MEM_SCRATCH, n + 1, sizeof(*score));
+    if (score == NULL) {
+        d->driver->failure = "no memory of the host";
+        return;
+    }
+    for (int32_t i = 0; i < job->n_lane; at += (size_t)job->lanes[i++].n) {
+        struct kv_choose_lane *lane = &job->lanes[i];
+        d->driver->get(d->driver, score + at, lane->at.at, (size_t)lane->n * sizeof(*score));
+        lane->score = score + at;
+    }
+    kv_choose_all(job);
+    pi_mem_free(score);
+}
+
+void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job)
+{
+    struct gpu_device *d = gpu_of_stream(s);
+    if (job->n_lane == 0 || !pi_at_some(job->lanes[0].at) || job->k == 0) {
+        kv_choose_all(job);
+        return;
+    }
+    gpu_enter(d);
+    int64_t n_tie = count_all(d, job), n_equal = 0;
+    for (int32_t i = 0; i < job->n_lane; i++)
+        n_equal += job->lanes[i].n_equal;
+    if (n_tie >= 0 && job->by_age && n_tie < n_equal)
+        choose_by_age(d, job);
+    else if (n_tie >= 0 && n_equal > 0)
+        kv_choose_share(job, n_tie, n_equal);
+    gpu_leave(d);
+}
+
+/* ---- moves ---- */
+
+/* Room for n more elements; false: no memory. */
+static bool grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size)
+{
+    if (*block != NULL && pi_mem_size(*block) >= (used + n) * size)
+        return true;
+    void *more = pi_mem_grow(PI_MEM_DEVICE, *block, 2 * (used + n), size);
+    if (more == NULL) {
+        d->driver->failure = "no memory of the host";
+        return false;
+    }
+    *block = more;
+    return true;
+}
+
+static struct gpu_moving *moving_of(struct gpu_device *d, const struct kv_lane_moves *m)
+{
+    struct gpu_moves *all = &d->moves;
+    struct gpu_moving *lane = NULL;
+    for (size_t i = all->n_lane; i > 0 && lane == NULL; i--)
+        if (all->lane[i - 1].lane == m->lane)
+            lane = &all->lane[i - 1];
+    if (all->n_lane > 0 && (all->kind != m->kind || (m->first && lane != NULL))) {
+        gpu_flush_moves(d);
+        lane = NULL;
+    }
+    if (lane == NULL) {
+        if (!grow(d, (void **)&all->lane, all->n_lane, 1, sizeof(*all->lane)))
+            return NULL;
+        lane = &all->lane[all->n_lane++];
+        *lane = (struct gpu_moving){.lane = m->lane};
+    }
+    return lane;
+}
+
+void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m)
+{
+    struct gpu_device *d = gpu_of_class(m->kind);
+    struct gpu_moves *all = &d->moves;
+    pi_lock_take(&d->lock);
+    struct gpu_moving *lane = moving_of(d, m);
+    if (lane == NULL || !grow(d, (void **)&all->chunk, all->n_chunk, 1, sizeof(*all->chunk)) ||
+        !grow(d, (void **)&all->goal, all->n_goal, (size_t)m->n_goal, sizeof(*all->goal)) ||
+        !grow(d, (void **)&all->part, all->n_part, (size_t)m->n_part, sizeof(*all->part))) {
+        pi_lock_give(&d->lock);
+        return;
+    }
+    all->cache = cache;
+    all->kind = m->kind;
+    all->chunk[all->n_chunk++] =
+        (struct gpu_move_chunk){(int32_t)(lane - all->lane), all->n_goal, (size_t)m->n_goal};
+    for (int32_t i = 0, part = 0; i < m->n_goal; i++) {
+        all->goal[all->n_goal++] = (struct gpu_goal){m->goal[i], all->n_part};
+        for (int32_t end = part + m->goal[i].n_part; part < end; part++)
+            all->part[all->n_part++] = m->part[part];
+    }
+    lane->n_goal += (size_t)m->n_goal;
+    pi_lock_give(&d->lock);
+}
+
+static void add_plane(struct gpu_compact_args *a, uint32_t width, size_t at, size_t row,
+                      size_t element, size_t n_row, bool beside)
+{
+    bool wide = !beside && at % 16 == 0 && element % 16 == 0;
+    uint32_t own = wide ? 16 : at % 4 == 0 && element % 4 == 0 && row % 4 == 0 ? 4 : 2;
+    if (element == 0 || n_row == 0 || own != width)
+        return;
+    a->plane[a->n_plane++] =
+        (struct gpu_compact_plane){.at = (uint32_t)at,
+                                   .row = (uint32_t)row,
+                                   .element = (uint32_t)element,
+                                   .per_row = (uint32_t)element / own,
+                                   .n_vector = (uint32_t)(n_row * element / own),
+                                   .beside = beside};
+}
+
+/* Planes whose entries are made of elements of some width. */
+static void add_planes(struct gpu_compact_args *a, const struct gpu_move_args *all, uint32_t width)
+{
+    a->n_plane = 0;
+    for (int32_t i = 0; i < all->n_plane; i++) {
+        const struct gpu_move_plane *p = &all->plane[i];
+        add_plane(a, width, p->at, p->row, p->element, p->n_row, p->n_row > 1);
+    }
+}
+
+/* A launch for each width of elements. */
+static void run_moves(struct gpu_device *d, struct gpu_compact_args *a, size_t n_lane)
+{
+    static const struct {
+        uint32_t width, n;
+        enum gpu_kernel kernel;
+    } widths[] = {
+        {2, 8, GPU_KERNEL_compact_2}, {4, 8, GPU_KERNEL_compact_4}, {16, 4, GPU_KERNEL_compact_16}};
+    struct gpu_move_args all = {.n_plane = 0};
+    gpu_planes_of(&all, d->moves.cache, d->moves.kind);
+    for (size_t i = 0; i < PI_LEN(widths); i++) {
+        int64_t per = 256 * widths[i].n / a->page_len, most = 0;
+        add_planes(a, &all, widths[i].width);
+        for (int32_t p = 0; p < a->n_plane; p++)
+            most = pi_max(most, a->plane[p].n_vector);
+        gpu_run(d, widths[i].kernel, (int64_t)n_lane, pi_ceil_div(most, per), a->n_plane, 0, a);
+    }
+}
+
+/* The list, lane by lane. */
+static void put_moves(const struct gpu_moves *all, struct gpu_compact_lane *lane, int32_t *page,
+                      struct gpu_compact_part *part)
+{
+    size_t row = 0;
+    for (size_t l = 0; l < all->n_lane; l++) {
+        lane[l] = (struct gpu_compact_lane){(int32_t)row, (int32_t)all->lane[l].n_goal};
+        for (size_t c = 0; c < all->n_chunk; c++)
+            for (size_t g = 0; all->chunk[c].lane == (int32_t)l && g < all->chunk[c].n; g++) {
+                const struct gpu_goal *goal = &all->goal[all->chunk[c].first + g];
+                page[row] = goal->of.page;
+                for (int32_t i = 0; i < goal->of.n_part; i++) {
+                    const struct kv_page_part *p = &all->part[goal->part + (size_t)i];
+                    *part++ = (struct gpu_compact_part){(uint32_t)p->from,     (uint32_t)row,
+                                                        (uint8_t)p->from_slot, (uint8_t)p->to_slot,
+                                                        (uint8_t)p->n,         0};
+                }
+                row++;
+            }
+    }
+}
+
+/* Pages that are full now. */
+static void finish_goals(struct gpu_device *d, const struct gpu_moves *all)
+{
+    for (size_t i = 0; i < all->n_goal; i++)
+        if (all->goal[i].of.full)
+            gpu_finish_page(d, all->cache, all->kind, all->goal[i].of.page);
+}
+
+void gpu_flush_moves(struct gpu_device *d)
+{
+    struct gpu_moves *all = &d->moves;
+    size_t len = all->n_goal > 0 ? (size_t)all->kind->page_len : 0;
+    size_t lanes = pi_align(all->n_lane * sizeof(struct gpu_compact_lane), 16);
+    size_t pages = pi_align(all->n_goal * sizeof(int32_t), 16);
+    size_t size = lanes + pages + all->n_part * sizeof(struct gpu_compact_part);
+    size_t source = all->n_goal * len * sizeof(uint32_t);
+    void *host;
+    gpu_at list = all->n_part > 0 ? gpu_list(d, size, &host) : 0;
+    gpu_at room = list != 0 ? gpu_room(d, GPU_ROOM_PART, source) : 0;
+    if (room != 0) {
+        uint8_t *at = host;
+        struct gpu_compact_args args = {.pool = all->kind->pool.at,
+                                        .lanes = list,
+                                        .goals = list + lanes,
+                                        .parts = list + lanes + pages,
+                                        .source = room,
+                                        .stride = all->kind->layout.stride,
+                                        .n_part = (int32_t)all->n_part,
+                                        .page_len = all->kind->page_len};
+        put_moves(all, (struct gpu_compact_lane *)(void *)at, (int32_t *)(void *)(at + lanes),
+                  (struct gpu_compact_part *)(void *)(at + lanes + pages));
+        gpu_send(d, list, size);
+        d->driver->clear(d->driver, room, source);
+        gpu_run(d, GPU_KERNEL_compact_list, pi_ceil_div(args.n_part, 128), 1, 1, 0, &args);
+        run_moves(d, &args, all->n_lane);
+        finish_goals(d, all);
+    }
+    all->n_lane = all->n_chunk = all->n_goal = all->n_part = 0;
+}
+
+void gpu_moves_free(struct gpu_device *d)
+{
+    pi_mem_free(d->moves.lane);
+    pi_mem_free(d->moves.chunk);
+    pi_mem_free(d->moves.goal);
+    pi_mem_free(d->moves.part);
+}

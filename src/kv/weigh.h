@@ -1,0 +1,70 @@
+/*
+ * weigh.h - the scores of a round by keys or values alone, as a device with memory of its own makes
+ * them. They stay there: its choices (kv/choose.h) take them from there, and the host learns which
+ * entries go.
+ */
+#ifndef PI_KV_WEIGH_H
+#define PI_KV_WEIGH_H
+
+#include "device/device.h"
+
+/* k: a key as attention sees it, v: a value. */
+enum kv_weigh_kind {
+    KV_WEIGH_WAVES,    /* of rows of vectors the best; see struct kv_weigh_waves */
+    KV_WEIGH_KEY,      /* |k| */
+    KV_WEIGH_ALIKE,    /* cos(k, the mean of all k / |k|) */
+    KV_WEIGH_VALUE_L1, /* |v[0]| + |v[1]| + .. */
+    KV_WEIGH_VALUE_L2, /* |v| */
+};
+
+/*
+ * A row scores a key by the greatest of its vectors w. A vector gives the sum of w[d] k[d], and of
+ * e[f] times the modulus of the rope's pair f. Rows may be standardised over the entries that may
+ * go: mean 0, deviation 1. The best row counts.
+ */
+struct kv_weigh_waves {
+    const float *w; /* [n_row][n_vector][dim_k] */
+    const float *e; /* [n_row][n_pair]; NULL: moduli do not count */
+    int32_t n_row;
+    int32_t n_vector;
+    bool standard;
+    bool still; /* keys are turned back to position 0 */
+};
+
+/* A lane of a layer. */
+struct kv_weigh_job {
+    const struct kv_seq *seq;
+    int32_t layer;
+    int32_t head;
+    int32_t set; /* that it counts for */
+    enum kv_weigh_kind kind;
+    const struct pi_rope *rope;  /* of its keys; NULL: not known, WAVES needs it */
+    struct kv_weigh_waves waves; /* of WAVES */
+    bool lowest;                 /* scores change their sign */
+    bool mapped;                 /* then: slope * score + intercept */
+    float slope, intercept;
+};
+
+/* Lanes of one length whose scores become one, position by position. */
+struct kv_weigh_set {
+    int32_t n;
+    const int32_t *pos; /* [n] of the entries of each of its lanes */
+    int32_t begin, end; /* slots that may go; others get no score */
+    int32_t n_of;       /* lanes that have scored in earlier calls */
+    float unknown;      /* the score where no lane did, or it is no number */
+    struct pi_at score; /* receives where the scores are, f32 [n] */
+};
+
+/* Lanes of one layer, or none, and all sets of the stage. Sets and their order are the same from
+   the first call of a stage to the last, which has `last` set and completes the scores. They last
+   until the next stage. Lanes of a set come in the order of heads. */
+struct kv_weigh_list {
+    const struct kv_weigh_job *jobs; /* [n] sorted by their sets */
+    int32_t n;
+    struct kv_weigh_set *sets; /* [n_set] */
+    int32_t n_set;
+    bool mean; /* the lanes' scores become their mean, else the largest */
+    bool last;
+};
+
+#endif
