@@ -68,6 +68,7 @@ static pith_status submit(pith_scheduler *scheduler, const struct eval_setup *se
     request.n_prompt = n_id;
     request.params = &generate;
     request.on_token = on_token;
+    request.no_logits = true;
     request.on_done = on_done;
     request.user = place;
     status = pith_scheduler_submit(scheduler, &request, &id, err);

@@ -78,7 +78,8 @@ typedef struct pith_answer_token {
     int32_t token;    /* -1: text that had been held back, at the answer's end */
     const char *text; /* [len] whole characters that are certain now; may be none */
     size_t len;
-    const float *logits;   /* [n_vocab] that the token was chosen from; NULL without a token */
+    const float *logits;   /* [n_vocab] that the token was chosen from; NULL without a token, and
+                              where the request wants none */
     pith_sampler *sampler; /* which chose it, for pith_sampler_chances; NULL without a token */
     uint32_t reserved[6];
 } pith_answer_token;
@@ -184,7 +185,8 @@ typedef struct pith_request {
                          have as much of the prompt; default 0: none */
     const char *budget; /* of its sequence, as pith_seq_set_budget. Entries that were kept under
                            another budget are not reused. NULL (default): the engine's */
-    uint32_t reserved[4];
+    bool no_logits;     /* on_token gets no logits, which then need not leave a GPU */
+    uint32_t reserved[3];
 } pith_request;
 
 PITH_API void pith_request_default(pith_request *out);

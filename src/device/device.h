@@ -372,6 +372,25 @@ struct pi_product_experts {
     struct pi_at out[2];
 };
 
+/* ---- the choice of a token ---- */
+
+#define PI_BEST 128
+
+/* The best tokens of a row of logits: the higher logit first, of equals the lower id. */
+struct pi_best {
+    int32_t n; /* PI_BEST, or fewer in a row that has no more; 0: they are not known */
+    int32_t id[PI_BEST];
+    float logit[PI_BEST];
+};
+
+/* They are not known where a logit is not finite. Other rows are refused rarely. */
+struct pi_best_rows {
+    struct pi_at x;             /* [n_row][n] logits */
+    const struct pi_at *keep;   /* [n_row] where a copy of each row goes */
+    struct pi_best *const *out; /* [n_row] of the host */
+    int32_t n_row, n;
+};
+
 /* ---- the table ---- */
 
 /* The limits of a stream. */
@@ -427,6 +446,8 @@ struct pi_device {
     pith_status (*check)(struct pi_device *d, pith_error *err);
     /* The bounds of its speed (pith_device_measure); NULL: as the processor is measured. */
     pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
+    /* The best tokens of rows; NULL: the host looks at whole rows. */
+    void (*best)(struct pi_stream *s, const struct pi_best_rows *b);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */

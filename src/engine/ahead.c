@@ -28,6 +28,7 @@ void pi_seq_set_logits(struct pith_seq *seq, const float *row)
 {
     memcpy(seq->logits, row, (size_t)seq->engine->model->hp.n_vocab * sizeof(*row));
     seq->has_logits = true;
+    pi_row_is_here(seq);
 }
 
 bool pi_seq_take_ahead(struct pith_seq *seq, int32_t token)

@@ -303,6 +303,7 @@ void pith_seq_free(pith_seq *seq)
     pi_memory_free(&seq->memory);
     pi_mem_free(seq->tokens);
     pi_mem_free(seq->logits);
+    pi_row_free(seq);
     pi_mem_free(seq);
 }
 
@@ -345,7 +346,7 @@ pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
         if (seq->logits == NULL)
             status = pi_fail(err, PITH_NOMEM, "no memory for a row of logits");
         else
-            memcpy(seq->logits, from->logits, logits_size);
+            memcpy(seq->logits, pith_seq_logits(from), logits_size);
         seq->has_logits = true;
     }
     if (status == PITH_OK)
@@ -458,10 +459,6 @@ int32_t pith_seq_length(const pith_seq *seq)
 const int32_t *pith_seq_tokens(const pith_seq *seq)
 {
     return seq->tokens;
-}
-const float *pith_seq_logits(const pith_seq *seq)
-{
-    return seq->has_logits ? seq->logits : NULL;
 }
 
 pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith_lane_info *out,

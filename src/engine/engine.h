@@ -11,6 +11,7 @@
 #include "engine/keep.h"
 #include "engine/memory.h"
 #include "engine/recall.h"
+#include "engine/row.h"
 #include "engine/tap.h"
 #include "engine/verbs.h"
 #include "model/forward.h"
@@ -53,10 +54,11 @@ struct pith_seq {
     int32_t cap;
     float *logits; /* [n_vocab], owned; NULL until the first are wanted */
     bool has_logits;
-    bool is_loaded;   /* from a file: what its tokens read is not known */
-    int32_t n_prompt; /* the first positions, marked as the prompt; 0: nothing is */
-    int32_t pinned;   /* the first position of recalled text; 0: nothing is pinned */
-    bool is_away;     /* its lanes are in host memory: sequence.c */
+    struct pi_row *row; /* row.c: the row where it is on the device; owned; NULL: it never is */
+    bool is_loaded;     /* from a file: what its tokens read is not known */
+    int32_t n_prompt;   /* the first positions, marked as the prompt; 0: nothing is */
+    int32_t pinned;     /* the first position of recalled text; 0: nothing is pinned */
+    bool is_away;       /* its lanes are in host memory: sequence.c */
     int32_t away_gap; /* what pi_seq_first_gap said when they left; 0 where that does not suffice */
 
     /* ---- the files' parts ---- */

@@ -49,6 +49,8 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
             return pi_fail(err, PITH_NOMEM, "no memory for a row of %d logits",
                            e->model->hp.n_vocab);
     }
+    if (item->logits == PITH_LOGITS_LAST)
+        pi_row_open(seq);
     return pi_memory_reserve(&seq->memory, pi_item_until_round(e, item, 0, item->n_token), err);
 }
 
@@ -62,25 +64,57 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return pi_verbs_reserve_batch(e, items, n, err);
 }
 
+/* Leaves the rows on the device, each with its sequence, where it finds their best tokens. False: it
+   does not, or a callback looks at a row. */
+static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+{
+    struct pi_at keep[PI_PASS_LOGITS];
+    struct pi_best *best[PI_PASS_LOGITS];
+    bool able = pi_pass_finds_best(e->pass);
+    for (int32_t i = 0; able && i < n; i++) {
+        struct pi_row *row = items[e->batch.row_item[i]].seq->row;
+        able = items[e->batch.row_item[i]].logits == PITH_LOGITS_LAST && row != NULL;
+        keep[i] = able ? row->at : (struct pi_at){0};
+        best[i] = able ? &row->best : NULL;
+    }
+    if (!able)
+        return false;
+    pi_pass_best(e->pass, e->batch.rows, n, keep, best);
+    for (int32_t i = 0; i < n; i++) {
+        struct pith_seq *seq = items[e->batch.row_item[i]].seq;
+        seq->has_logits = seq->row->there = true;
+    }
+    return true;
+}
+
+/* Makes the logits of rows first .. first + n, PI_LOGITS_ROWS at most, and hands them to their items.
+   The statuses of flush_logits. */
+static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items, int32_t first,
+                             int32_t n, pith_error *err)
+{
+    size_t n_vocab = (size_t)e->model->hp.n_vocab;
+    pi_pass_logits(e->pass, e->batch.rows + first, n, e->batch.logits);
+    PI_TRY(pi_pass_check(e->pass, err));
+    for (int32_t i = 0; i < n; i++) {
+        const pith_batch_item *item = &items[e->batch.row_item[first + i]];
+        const float *row = e->batch.logits + (size_t)i * n_vocab;
+        if (item->logits == PITH_LOGITS_LAST)
+            pi_seq_set_logits(item->seq, row);
+        else if (!item->on_logits(item->user, item->seq, e->batch.row_pos[first + i], row))
+            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+    }
+    return PITH_OK;
+}
+
 /* Makes the logits of the n wanted rows and hands them to their items. CANCELLED: a callback stops
    the batch. NOMEM, INTERNAL: the device failed. */
 static pith_status flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                 pith_error *err)
 {
-    size_t n_vocab = (size_t)e->model->hp.n_vocab;
-    if (n > 0)
-        pi_pass_logits(e->pass, e->batch.rows, n, e->batch.logits);
-    PI_TRY(pi_pass_check(e->pass, err));
-    for (int32_t i = 0; i < n; i++) {
-        const pith_batch_item *item = &items[e->batch.row_item[i]];
-        const float *row = e->batch.logits + (size_t)i * n_vocab;
-        if (item->logits == PITH_LOGITS_LAST) {
-            memcpy(item->seq->logits, row, n_vocab * sizeof(*row));
-            item->seq->has_logits = true;
-        } else if (!item->on_logits(item->user, item->seq, e->batch.row_pos[i], row)) {
-            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
-        }
-    }
+    if (n == 0 || leave_rows(e, items, n))
+        return pi_pass_check(e->pass, err);
+    for (int32_t i = 0; i < n; i += PI_LOGITS_ROWS)
+        PI_TRY(hand_rows(e, items, i, (int32_t)pi_min(PI_LOGITS_ROWS, n - i), err));
     return PITH_OK;
 }
 
@@ -90,7 +124,8 @@ static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *ite
                                pith_error *err)
 {
     int32_t row = 0, n = 0;
-    int32_t max = (int32_t)pi_min(PI_LOGITS_ROWS, e->chunk);
+    int32_t max = pi_pass_finds_best(e->pass) ? PI_PASS_LOGITS : PI_LOGITS_ROWS;
+    max = (int32_t)pi_min(max, e->chunk);
     for (int32_t p = 0; p < n_pass; p++) {
         const struct pi_pass_item *part = &e->batch.part[p];
         const pith_batch_item *item = &items[e->batch.item_of[p]];

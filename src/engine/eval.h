@@ -47,9 +47,9 @@ struct pi_batch {
     struct pi_item_state *state; /* [n_state] per item of the running batch */
     int32_t n_state;
     float *logits;                    /* [PI_LOGITS_ROWS][n_vocab] */
-    int32_t rows[PI_LOGITS_ROWS];     /* row of the pass, per row of logits */
-    int32_t row_item[PI_LOGITS_ROWS]; /* item of the batch */
-    int32_t row_pos[PI_LOGITS_ROWS];  /* position */
+    int32_t rows[PI_PASS_LOGITS];     /* row of the pass, per row of logits */
+    int32_t row_item[PI_PASS_LOGITS]; /* item of the batch */
+    int32_t row_pos[PI_PASS_LOGITS];  /* position */
     /* Tokens that a cancelled evaluation has read stay in the sequence; generate.c sets it. */
     bool keeps_read;
 };

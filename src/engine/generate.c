@@ -167,7 +167,7 @@ static pith_status generate_tokens(struct generation *g, pith_error *err)
     for (;;) {
         if (pi_output_is_full(&g->out))
             return flush_text(g, PITH_STOP_LENGTH, err);
-        PI_TRY(pi_output_next(&g->out, pith_seq_logits(g->seq), &part, err));
+        PI_TRY(pi_output_next(&g->out, g->seq, &part, err));
         if (part.token < 0)
             return flush_text(g, g->out.reason, err);
         if (!hand_out(g, &part) || part.ended)

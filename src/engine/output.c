@@ -1,6 +1,6 @@
 /*
  * output.c - from logits to text. It owns the sampler, the stop strings' stream and the bytes of
- * one token, and knows neither sequences nor the memory behind the logits.
+ * one token. Of a sequence it knows the row of logits behind it, or the best tokens of that (row.h).
  *
  * Invariant: text is handed out once, in order. It never has a byte that a later token could make
  * part of a stop string or of another character.
@@ -8,6 +8,7 @@
 #include "engine/output.h"
 
 #include "base/mem.h"
+#include "engine/row.h"
 #include "engine/sampler.h"
 #include "pith/inspect.h"
 
@@ -152,23 +153,34 @@ static pith_status end_at_token(struct pi_output *out, struct pi_output_part *pa
     return PITH_OK;
 }
 
-pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi_output_part *part,
-                           pith_error *err)
+/* By the best tokens of the row where these decide, else by the row. */
+static pith_status choose(struct pi_output *out, const struct pith_seq *seq, int32_t *id,
+                          pith_error *err)
+{
+    const struct pi_best *best = pi_row_best(seq);
+    pith_error why;
+    if (best != NULL && pi_sampler_sample_best(out->sampler, best, id))
+        return PITH_OK;
+    const float *logits = pith_seq_logits(seq);
+    if (pith_logits_check(out->model, logits, &why) != PITH_OK)
+        return pi_fail(err, why.status, "token %d of the answer: %s", out->n_generated,
+                       why.message);
+    *id = pith_sampler_sample(out->sampler, logits);
+    return *id >= 0 ? PITH_OK
+                    : pi_fail(err, pi_sampler_error(out->sampler)->status, "%s",
+                              pi_sampler_error(out->sampler)->message);
+}
+
+pith_status pi_output_next(struct pi_output *out, const struct pith_seq *seq,
+                           struct pi_output_part *part, pith_error *err)
 {
     begin_part(out, part);
     bool forced = out->n_generated < out->n_forced;
     bool must_end = !forced && pi_sampler_must_end(out->sampler);
-    pith_error why;
-    if (!forced && !must_end && pith_logits_check(out->model, logits, &why) != PITH_OK)
-        return pi_fail(err, why.status, "token %d of the answer: %s", out->n_generated,
-                       why.message);
+    int32_t id = forced ? out->forced[out->n_generated] : -1;
+    if (!forced && !must_end)
+        PI_TRY(choose(out, seq, &id, err));
     pi_sampler_answers(out->sampler);
-    int32_t id = forced     ? out->forced[out->n_generated]
-                 : must_end ? -1
-                            : pith_sampler_sample(out->sampler, logits);
-    if (id < 0 && !must_end)
-        return pi_fail(err, pi_sampler_error(out->sampler)->status, "%s",
-                       pi_sampler_error(out->sampler)->message);
     if (!must_end)
         pith_sampler_accept(out->sampler, id);
     if (!must_end && is_stop_token(out, id)) {

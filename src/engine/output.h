@@ -54,11 +54,11 @@ void pi_output_accept(struct pi_output *out, const int32_t *tokens, int32_t n);
 /* Whether there are n_predict tokens. */
 bool pi_output_is_full(const struct pi_output *out);
 
-/* Chooses the next token from logits [n_vocab], while it is not full. An end token ends the text,
+/* Chooses the next token from the logits behind the sequence, while it is not full. An end token ends the text,
    and is no part of it; so does a grammar behind whose text nothing can follow. NOMEM; INVALID or
    UNSUPPORTED: the grammar gives no token. */
-pith_status pi_output_next(struct pi_output *out, const float *logits, struct pi_output_part *part,
-                           pith_error *err);
+pith_status pi_output_next(struct pi_output *out, const struct pith_seq *seq,
+                           struct pi_output_part *part, pith_error *err);
 
 /* The text is over for a reason other than a stop string or the caller: what was held back is text.
    A character that the model itself left unfinished (PITH_STOP_END) shows as U+FFFD; one that was

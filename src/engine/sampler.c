@@ -6,6 +6,9 @@
  * Invariant: everything is sized at create; sampling allocates nothing but the states that a
  * grammar learns. The kept tokens are always the first of one order (higher logit, then lower id).
  * Top-p and min-p both cut that order short, so the cheaper may come first: min-p, by a threshold.
+ *
+ * PI_BEST tokens or fewer are summed and drawn from in that order. So a device that knows the best
+ * tokens of a row (device.h) leads to the same draws as the row.
  */
 #include <math.h>
 
@@ -256,6 +259,18 @@ static void make_heap(struct candidate *heap, int32_t n, bool worst_first)
         sift_down(heap, n, i, worst_first);
 }
 
+/* The first in order comes first. */
+static void sort(struct candidate *kept, int32_t n)
+{
+    make_heap(kept, n, true);
+    while (n > 1) {
+        struct candidate worst = kept[0];
+        kept[0] = kept[--n];
+        kept[n] = worst;
+        sift_down(kept, n, 0, true);
+    }
+}
+
 /* Leaves the k first candidates in kept[0, k): a heap of the best k so far with the worst on
    top. Most of the vocabulary never enters it. NaN never enters. */
 static int32_t keep_top_k(const float *row, int32_t n, int32_t k, struct candidate *kept)
@@ -341,27 +356,47 @@ static int32_t draw(pith_sampler *s, int32_t first, int32_t n, float max)
     return id;
 }
 
-/* Chooses from the row. */
-static int32_t choose(pith_sampler *s)
+static int32_t n_top(const pith_sampler *s)
 {
-    const pith_sample_params *p = &s->params;
-    int32_t best = greatest(s->row, s->n_vocab);
-    float max = s->row[best];
+    return s->params.top_k > 0 && s->params.top_k < s->n_vocab ? s->params.top_k : s->n_vocab;
+}
+
+/* The greatest is chosen without a draw. An infinite bias leaves nothing to draw from: it forces its
+   token, or bans them all. */
+static bool is_settled(pith_sampler *s, int32_t best, float max)
+{
     s->n_drawn = 0;
     s->only = best;
-    /* An infinite bias leaves nothing to draw from: it forces its token, or bans them all. */
-    if (p->temperature == 0.0f || !isfinite(max))
-        return best;
+    return s->params.temperature == 0.0f || !isfinite(max);
+}
 
-    int32_t k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;
-    int32_t n = keep_top_k(s->row, s->n_vocab, k, s->kept);
-    double total = p->top_p < 1.0f ? sum_exp(s->kept, n, max, 1.0f) : 0.0;
+/* From the n that top-k left in kept; sorted: in order. */
+static int32_t choose_kept(pith_sampler *s, int32_t n, float max, bool sorted)
+{
+    const pith_sample_params *p = &s->params;
     int32_t first = 0;
-    if (p->min_p > 0.0f)
+    if (!sorted && n <= PI_BEST)
+        sort(s->kept, n);
+    double total = p->top_p < 1.0f ? sum_exp(s->kept, n, max, 1.0f) : 0.0;
+    if (p->min_p > 0.0f) {
+        bool many = n > PI_BEST;
         n = keep_min_p(s->kept, n, max, p->min_p);
+        if (!sorted && many && n <= PI_BEST)
+            sort(s->kept, n);
+    }
     if (p->top_p < 1.0f)
         first = keep_top_p(s->kept, n, max, total, p->top_p);
     return draw(s, first, n - first, max);
+}
+
+/* Chooses from the row. */
+static int32_t choose(pith_sampler *s)
+{
+    int32_t best = greatest(s->row, s->n_vocab);
+    float max = s->row[best];
+    if (is_settled(s, best, max))
+        return best;
+    return choose_kept(s, keep_top_k(s->row, s->n_vocab, n_top(s), s->kept), max, false);
 }
 
 /* ---- with a grammar ---- */
@@ -408,6 +443,64 @@ int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
     sampler->sampled = true;
     fill_row(sampler, logits);
     return sampler->grammar != NULL ? choose_allowed(sampler) : choose(sampler);
+}
+
+/* ---- from the best tokens of a row ---- */
+
+/* Whether no token that is not among the best can come to stand among them: penalties may only lower
+   logits. Biases and grammars may name any token. */
+static bool can_take_best(const pith_sampler *s)
+{
+    const pith_sample_params *p = &s->params;
+    return p->n_bias == 0 && s->grammar == NULL &&
+           (s->count == NULL || (p->repeat_penalty >= 1.0f && p->presence_penalty >= 0.0f &&
+                                 p->frequency_penalty >= 0.0f));
+}
+
+/* How many of the best stand at the beginning of the row's order for certain. Others of the row have
+   at most the logit of the last, and penalties have changed the order. */
+static int32_t take_best(pith_sampler *s, const struct pi_best *best)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < best->n; i++) {
+        int32_t id = best->id[i], count = s->count != NULL ? s->count[id] : 0;
+        float logit = best->logit[i];
+        s->kept[i] =
+            (struct candidate){count > 0 ? penalised(logit, count, &s->params) : logit, id};
+    }
+    sort(s->kept, best->n);
+    if (best->n == s->n_vocab)
+        return best->n;
+    while (n < best->n && s->kept[n].logit > best->logit[best->n - 1])
+        n++;
+    return n;
+}
+
+/* Of the n certain ones those that are needed: top-k's, or where min-p alone cuts, all of them that
+   it keeps. */
+static bool decides(const pith_sampler *s, int32_t n, float max, float last)
+{
+    const pith_sample_params *p = &s->params;
+    if (n_top(s) <= n)
+        return true;
+    return p->min_p > 0.0f && p->top_p == 1.0f && max + logf(p->min_p) > last;
+}
+
+bool pi_sampler_sample_best(pith_sampler *sampler, const struct pi_best *best, int32_t *id)
+{
+    pith_sampler *s = sampler;
+    int32_t n = can_take_best(s) ? take_best(s, best) : 0;
+    if (n == 0)
+        return false;
+    float max = s->kept[0].logit;
+    bool settled = is_settled(s, s->kept[0].id, max);
+    if (!settled && !decides(s, n, max, best->logit[best->n - 1]))
+        return false;
+    s->answers = true;
+    s->sampled = true;
+    n = (int32_t)pi_min(n, n_top(s));
+    *id = settled ? s->kept[0].id : choose_kept(s, n, max, true);
+    return true;
 }
 
 /* ---- what it chose among ---- */

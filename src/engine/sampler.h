@@ -1,8 +1,13 @@
-/* sampler.h - what the library asks of a sampler with a grammar, beside the public functions. */
+/* sampler.h - what the library asks of a sampler, beside the public functions. */
 #ifndef PI_SAMPLER_H
 #define PI_SAMPLER_H
 
+#include "device/device.h"
 #include "text/grammar/grammar.h"
+
+/* Chooses the token that pith_sampler_sample would choose of the whole row, from its best tokens.
+   False: they do not decide, and nothing has changed. */
+bool pi_sampler_sample_best(pith_sampler *sampler, const struct pi_best *best, int32_t *id);
 
 /* The prompt is over, though no token was sampled yet. */
 void pi_sampler_answers(pith_sampler *sampler);

@@ -168,6 +168,26 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     pass->device->download(pass->stream, to, (size_t)n * row, out);
 }
 
+bool pi_pass_finds_best(const struct pi_pass *pass)
+{
+    return pass->device->best != NULL && pass->plan.n_logit == 0;
+}
+
+void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_at *keep,
+                  struct pi_best *const *out)
+{
+    const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
+    const struct pi_best_rows best = {pass->rows.logits, keep, out, n, pass->model->hp.n_vocab};
+    pick(pass, rows, n, &act);
+    make_logits(pass, n, pass->rows.logits);
+    pass->device->best(pass->stream, &best);
+}
+
+struct pi_device *pi_pass_device(const struct pi_pass *pass)
+{
+    return pass->device;
+}
+
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
 {
     pass->plan.n_logit = n;
@@ -246,8 +266,8 @@ static bool alloc_rooms(struct pi_pass *pass)
         return true;
     for (int i = 0; i < PI_N_ROOM; i++)
         pass->rows.room[i] = pi_pass_alloc(pass->plan.max_tok, len[i], sizeof(float), &ok);
-    pass->rows.logits =
-        pi_pass_place(pass, pass->plan.max_tok, (size_t)hp->n_vocab, sizeof(float), &ok);
+    pass->rows.logits = pi_pass_place(pass, (int32_t)pi_min(pass->plan.max_tok, PI_PASS_LOGITS),
+                                      (size_t)hp->n_vocab, sizeof(float), &ok);
     return ok;
 }
 

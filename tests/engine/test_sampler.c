@@ -10,11 +10,14 @@
 #include "testing.h"
 
 #include "base/mem.h"
+#include "engine/sampler.h"
 #include "pith/pith.h"
+#include "status.h"
 
 #define N_SMALL 24
 #define N_DRAW 20000
 #define N_LARGE 151936
+#define N_MANY 2000
 
 /* ---- the definition ---- */
 
@@ -424,6 +427,125 @@ TEST(allocates_at_the_start_alone)
 }
 
 /* A real vocabulary: the same candidates, and the time, which the eye may judge. */
+/* ---- from the best tokens alone ---- */
+
+/* As a device finds them in a row (device.h). */
+static struct pi_best best_of(const float *logits, int32_t n)
+{
+    static struct choice all[N_MANY];
+    struct pi_best best = {.n = (int32_t)pi_min(n, PI_BEST)};
+    for (int32_t i = 0; i < n; i++)
+        all[i] = (struct choice){logits[i], i, 0.0};
+    qsort(all, (size_t)n, sizeof(*all), by_order);
+    for (int32_t i = 0; i < best.n; i++) {
+        best.id[i] = all[i].id;
+        best.logit[i] = all[i].logit;
+    }
+    return best;
+}
+
+/* Logits in steps of `step`, so that many are equal; 0: hardly any. */
+static void fill_stepped(float *logits, int32_t n, float step, uint64_t *rng)
+{
+    for (int32_t i = 0; i < n; i++) {
+        float x = 6.0f * (rng_float(rng) + rng_float(rng) + rng_float(rng));
+        logits[i] = step > 0.0f ? step * floorf(x / step) : x;
+    }
+}
+
+struct best_case {
+    pith_sample_params p;
+    int32_t n;
+    float step;
+};
+
+/* One sampler sees the row, the other the best tokens where these decide. They choose the same and
+   show the same chances. Returns how often they decided. */
+static int32_t compare_best(const struct best_case *c, uint64_t seed, int32_t n_round)
+{
+    static float logits[N_MANY];
+    pith_sampler *by_row = NULL, *by_best = NULL;
+    int32_t n_decided = 0;
+    uint64_t rng = seed;
+    pith_sample_params p = c->p;
+    p.seed = seed;
+    check(pith_sampler_create(&p, c->n, &by_row, &err), &err);
+    check(pith_sampler_create(&p, c->n, &by_best, &err), &err);
+    for (int32_t i = 0; i < n_round; i++) {
+        int32_t other;
+        fill_stepped(logits, c->n, c->step, &rng);
+        struct pi_best best = best_of(logits, c->n);
+        int32_t id = pith_sampler_sample(by_row, logits);
+        if (pi_sampler_sample_best(by_best, &best, &other))
+            n_decided++;
+        else
+            other = pith_sampler_sample(by_best, logits);
+        assert_int_equal(id, other);
+        float a = pith_sampler_chance(by_row, id), b = pith_sampler_chance(by_best, id);
+        assert_memory_equal(&a, &b, sizeof(a));
+        pith_sampler_accept(by_row, id);
+        pith_sampler_accept(by_best, id);
+    }
+    pith_sampler_free(by_row);
+    pith_sampler_free(by_best);
+    return n_decided;
+}
+
+TEST(the_best_tokens_lead_to_the_rows_draws)
+{
+    const struct best_case often[] = {
+        {{.temperature = 0, .top_p = 1, .repeat_penalty = 1}, N_MANY, 0},
+        {{.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1},
+         N_MANY,
+         0},
+        {{.temperature = 1.3f, .top_k = 100, .top_p = 1, .repeat_penalty = 1}, N_MANY, 0},
+        {{.temperature = 1, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1}, N_MANY, 0.0625f},
+        {{.temperature = 1.5f, .top_p = 1, .min_p = 0.1f, .repeat_penalty = 1}, N_MANY, 0.0625f},
+        {{.temperature = 1, .top_k = 300, .top_p = 1, .min_p = 0.2f, .repeat_penalty = 1},
+         N_MANY,
+         0},
+        {{.temperature = 0.9f,
+          .top_k = 40,
+          .top_p = 0.95f,
+          .repeat_penalty = 1.2f,
+          .presence_penalty = 0.5f,
+          .frequency_penalty = 0.25f,
+          .penalty_last_n = -1},
+         N_MANY,
+         0.25f},
+        {{.temperature = 1, .top_p = 0.8f, .repeat_penalty = 1}, 100, 0.5f}, /* all are known */
+    };
+    for (size_t i = 0; i < PI_LEN(often); i++) {
+        int32_t n = compare_best(&often[i], i + 1, 400);
+        if (n < 300)
+            fail_msg("case %zu: only %d of 400 were decided", i, n);
+    }
+}
+
+TEST(the_best_tokens_decide_nothing_where_others_could_count)
+{
+    static const pith_logit_bias bias = {3, 1.0f};
+    const struct best_case never[] = {
+        {{.temperature = 1, .top_p = 1, .repeat_penalty = 1}, N_MANY, 0},
+        {{.temperature = 1, .top_p = 0.9f, .min_p = 0.1f, .repeat_penalty = 1}, N_MANY, 0},
+        {{.temperature = 1, .top_k = 129, .top_p = 1, .repeat_penalty = 1}, N_MANY, 0},
+        {{.temperature = 1, .top_k = 4, .top_p = 1, .repeat_penalty = 0.9f, .penalty_last_n = 64},
+         N_MANY,
+         0},
+        {{.temperature = 1,
+          .top_k = 4,
+          .top_p = 1,
+          .repeat_penalty = 1,
+          .bias = &bias,
+          .n_bias = 1},
+         N_MANY,
+         0},
+        {{.temperature = 1, .top_k = 100, .top_p = 1, .repeat_penalty = 1}, N_MANY, 8}, /* ties */
+    };
+    for (size_t i = 0; i < PI_LEN(never); i++)
+        assert_int_equal(compare_best(&never[i], i + 1, 50), 0);
+}
+
 TEST(agrees_on_a_large_vocabulary)
 {
     float *logits = calloc(N_LARGE, sizeof(*logits));

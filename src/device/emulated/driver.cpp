@@ -18,6 +18,7 @@
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
 #include "device/gpu/rows.cuh"
+#include "device/gpu/sample.cuh"
 #include "device/gpu/store.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */

@@ -384,6 +384,10 @@ static inline uint32_t AS_U(float x)
     memcpy(&y, &x, 4);
     return y;
 }
+static inline int32_t atomic_next(int32_t *p)
+{
+    return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED);
+}
 static inline void atomic_min(int32_t *p, int32_t v)
 {
     int32_t was = __atomic_load_n(p, __ATOMIC_RELAXED);

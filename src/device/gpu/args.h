@@ -108,7 +108,8 @@ enum gpu_weight_type {
     GPU_K(compact_2, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
-    GPU_K(read_all, 256, 8, gpu_read_args)
+    GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
+    GPU_K(best_rows, 1024, 1, gpu_best_args)
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -442,6 +443,22 @@ struct gpu_compact_args {
     uint64_t stride;
     int32_t n_part, page_len, n_plane, unused;
     struct gpu_compact_plane plane[GPU_MOVE_PLANES];
+};
+
+/* ---- sampling ---- */
+
+enum { GPU_BEST = 128 };
+
+/* The best tokens of rows of logits [n], one behind the other, and copies of the rows: keep has
+   their addresses, out a struct of each. */
+struct gpu_best_args {
+    gpu_at x, keep, out;
+    int32_t n;
+};
+struct gpu_best {
+    int32_t n; /* 0: there are none */
+    int32_t id[GPU_BEST];
+    float logit[GPU_BEST];
 };
 
 /* ---- measuring ---- */

@@ -453,6 +453,7 @@ static const struct pi_device table = {
     .describe = describe,
     .check = check,
     .measure = gpu_measure,
+    .best = gpu_best,
     .alloc = device_alloc,
     .free = device_free,
     .map = device_map,

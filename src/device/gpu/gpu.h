@@ -147,6 +147,11 @@ DEV void sync_block(void)
 {
     __syncthreads();
 }
+/* Adds 1, and returns what was there. */
+DEV int32_t atomic_next(int32_t *p)
+{
+    return atomicAdd(p, 1);
+}
 DEV void atomic_min(int32_t *p, int32_t v)
 {
     atomicMin(p, v);

@@ -280,6 +280,9 @@ int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);
 void gpu_attend_one(const struct kv_attend_job *job, void *scratch);
 
+/* sample.c */
+void gpu_best(struct pi_stream *s, const struct pi_best_rows *b);
+
 /* measure.c */
 pith_status gpu_measure(struct pi_device *device, struct pith_machine *out, pith_error *err);
 

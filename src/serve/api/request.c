@@ -170,6 +170,7 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     out->n_answer = r->n_answer;
     out->deadline_s = (double)r->timeout_s;
     out->budget = r->cache.budget;
+    out->no_logits = r->reply.top_logprobs < 0 || r->reply.after_sampling;
 }
 
 enum serve_api serve_request_api(const struct serve_request *r)

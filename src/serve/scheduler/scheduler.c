@@ -386,6 +386,7 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->salt = q->cache_salt;
     add_budget(s, q, r);
     r->on_prompt = q->on_prompt;
+    r->no_logits = q->no_logits;
     r->on_token = q->on_token;
     r->on_done = q->on_done;
     r->user = q->user;

@@ -26,7 +26,7 @@ static bool deliver(struct pith_scheduler *s, struct sched_answer *a,
         .token = part->token,
         .text = part->text,
         .len = part->len,
-        .logits = part->token >= 0 ? pith_seq_logits(a->seq) : NULL,
+        .logits = part->token >= 0 && !r->no_logits ? pith_seq_logits(a->seq) : NULL,
         .sampler = part->token >= 0 ? a->out.sampler : NULL,
     };
     double start = pi_time_s();
@@ -44,7 +44,7 @@ void scheduler_choose(struct pith_scheduler *s, struct sched_answer *a)
         return;
     }
     double start = pi_time_s();
-    pith_status status = pi_output_next(&a->out, pith_seq_logits(a->seq), &part, &why);
+    pith_status status = pi_output_next(&a->out, a->seq, &part, &why);
     double now = pi_time_s();
     s->step.user_s += now - start;
     if (a->tally.first_at == 0.0)

@@ -104,6 +104,7 @@ static void drop_logits(pith_seq *seq)
     pi_mem_free(seq->logits);
     seq->logits = NULL;
     seq->has_logits = false;
+    pi_row_free(seq);
 }
 
 void scheduler_slot_park(struct pith_scheduler *s, struct sched_answer *a)

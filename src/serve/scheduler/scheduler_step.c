@@ -74,8 +74,10 @@ static bool show_prompt(void *user, pith_seq *seq, int32_t pos, const float *log
 {
     struct sched_answer *a = user;
     const struct request *r = a->request;
-    if (pos == r->n_prompt - 1)
+    if (pos == r->n_prompt - 1) {
         memcpy(seq->logits, logits, (size_t)seq->engine->model->hp.n_vocab * sizeof(*logits));
+        pi_row_is_here(seq);
+    }
     if (pos < a->step.n_shown || a->step.unwanted || a->step.not_finite)
         return true;
     if (pi_max_magnitude(logits, seq->engine->model->hp.n_vocab) >= PI_FINITE_END) {
@@ -510,7 +512,7 @@ static void start_ready(struct pith_scheduler *s)
     for (int32_t i = 0; i < s->n_running;) {
         struct sched_answer *a = s->running[i];
         bool ready = a->state == ANSWER_READING && pith_seq_length(a->seq) >= a->known.n &&
-                     pith_seq_logits(a->seq) != NULL;
+                     a->seq->has_logits;
         if (ready) { /* it generates then, or has ended and is not in the list */
             a->park.untouched = false;
             scheduler_start_answers(s, a);
