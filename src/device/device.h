@@ -391,6 +391,39 @@ struct pi_best_rows {
     int32_t n_row, n;
 };
 
+/* ---- one token of a whole model ---- */
+
+struct kv_append;
+
+/* A layer of attention and feed-forward; matrices and vectors as in model/layer.h. */
+struct pi_step_layer {
+    const struct pi_weight *wq, *wk, *wv, *wo, *gate, *up, *down;
+    struct pi_at norm, ffn_norm; /* of the inputs of both blocks */
+    struct pi_at bq, bk, bv, bo, q_norm, k_norm;
+    struct pi_at centre;        /* [n_head_kv][dim_k] that stored keys are less; none: 0 */
+    struct pi_at cs;            /* none: nothing is rotated */
+    const struct pi_rope *rope; /* NULL likewise */
+    const float *sink;          /* [n_head] of the host, or NULL */
+};
+
+/* All layers of one token of one sequence, then its logits. */
+struct pi_step {
+    const struct pi_step_layer *layer; /* [n_layer] */
+    int32_t n_layer;
+    struct kv_append *append; /* [n_layer][n_head_kv] its entry; the device makes room for it in the
+                                 host's tables (kv_append_place) */
+    struct pi_at x;           /* [n_embd] its embedding; behind the last layer: what that left */
+    struct pi_at q, k, v, att, act; /* scratch */
+    struct pi_at pos;               /* int32_t of the device: its position, which pos0 is, too */
+    int32_t pos0;
+    const struct pi_weight *head; /* to logits, its n_group may be less than all; NULL: none */
+    struct pi_at head_norm, logits;
+    int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v;
+    struct pi_temperature temp;
+    enum pi_gate_act activation;
+    float eps, scale, cap; /* scale and cap of attention, as in kv_attend_job */
+};
+
 /* ---- the table ---- */
 
 /* The limits of a stream. */
@@ -490,6 +523,10 @@ struct pi_device {
                        const struct pi_delta_item *items, int32_t n);
     void (*delta_turn)(struct pi_stream *s, const struct pi_delta_rows *d,
                        const struct pi_delta_item *items, int32_t n);
+
+    /* A whole pass at once: the same bits as by the operations one after the other. NULL, or false:
+       not this one, and nothing has happened. */
+    bool (*step)(struct pi_stream *s, const struct pi_step *p);
 
     /* ---- the store. Tables, positions and marks are the host's; pages go by their numbers ---- */
 

@@ -5,7 +5,7 @@
  */
 
 #include "model/centre.h"
-#include "model/pass.h"
+#include "model/step.h"
 
 static const struct pi_at none;
 
@@ -89,8 +89,14 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pass->now.items = items;
     pass->now.n_item = n_item;
     pass->now.block = NULL;
+    pass->step.has_logits = false;
     lay_out(pass);
     embed(pass);
+    if (pass->step.layer != NULL && pass->ask.fn != NULL &&
+        !pass->ask.fn(pass->ask.user, n_done, n_block))
+        return false;
+    if (pi_step_run(pass))
+        return true;
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->now.layer = &m->layer[l];
         pass->now.w = &pass->placed->layer[l];
@@ -142,17 +148,25 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
         memcpy(out, from, size);
 }
 
-/* n rows of logits of some rows, from h. */
+struct pi_weight pi_pass_head(const struct pi_pass *pass)
+{
+    struct pi_weight w = pass->placed->output;
+    if (pass->plan.n_logit > 0)
+        w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->plan.n_logit, PI_GROUP));
+    return w;
+}
+
+/* n rows of logits of some rows, from h, where they are not there. */
 static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    struct pi_weight w = pass->placed->output;
+    const struct pi_weight w = pi_pass_head(pass);
     const struct pi_cap_rows cap = {out, hp->logit_cap, hp->n_vocab};
     int64_t work_per_row = 16 * (int64_t)hp->n_vocab;
-    if (pass->plan.n_logit > 0)
-        w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->plan.n_logit, PI_GROUP));
-    pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
-                    (const struct pi_at[]){out}, 1);
+    if (!pass->step.has_logits)
+        pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
+                        (const struct pi_at[]){out}, 1);
+    pass->step.has_logits = false;
     if (hp->logit_cap > 0)
         pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);
 }
@@ -162,7 +176,8 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 {
     size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
-    pick(pass, rows, n, &act);
+    if (!pass->step.has_logits)
+        pick(pass, rows, n, &act);
     struct pi_at to = pass->device->lend_out(pass->device, out, pass->rows.logits);
     make_logits(pass, n, to);
     pass->device->download(pass->stream, to, (size_t)n * row, out);
@@ -241,7 +256,7 @@ static bool alloc_rows(struct pi_pass *pass, const struct pi_block_scratch *most
     pass->ids.row0 = pi_pass_alloc(n + 1, 1, sizeof(int32_t), &ok);
     if (m->hp.delta.n_layer > 0)
         pass->delta.item = pi_pass_alloc(n, 1, sizeof(*pass->delta.item), &ok);
-    if (!ok || !pi_pass_attention_alloc(pass))
+    if (!ok || !pi_pass_attention_alloc(pass) || !pi_step_create(pass))
         return false;
     place_blocks(pass);
     return true;
@@ -331,6 +346,7 @@ void pi_pass_free(struct pi_pass *pass)
     for (int i = 0; i < PI_N_ROOM; i++)
         pi_mem_free(pass->rows.room[i]);
     pi_pass_attention_free(pass);
+    pi_step_free(pass);
     pi_placed_give(pass->placed);
     pi_mem_free(pass);
 }

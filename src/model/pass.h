@@ -188,11 +188,19 @@ struct pi_pass {
     struct pi_pass_watching watching;
     struct pi_pass_reading reading;
     struct pi_pass_recalling recalling;
+    struct {
+        struct pi_step_layer *layer; /* [n_layer]; NULL: passes go by the blocks */
+        struct kv_append *append;    /* [n_layer][n_head_kv] */
+        bool has_logits;             /* of the only token of the last pass, not capped */
+    } step;
 };
 
 /* forward.c. Replaces the stream by one whose calls of attention have attend_size bytes of scratch.
    NOMEM leaves the old one. */
 pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_error *err);
+
+/* The output matrix, of which a limit leaves the first rows. */
+struct pi_weight pi_pass_head(const struct pi_pass *pass);
 
 /* n_row * row_len elements of scratch; NULL, and *ok false, without memory or when any part of the
    size overflows. Of the host and of the pass's device. */

@@ -338,12 +338,15 @@ static bool load_kernels(struct cuda *c)
 {
     if (!cuda_good(c, cu.module_load(&c->module, pi_gpu_fatbin), "loading kernels"))
         return false;
-    for (int i = 0; i < GPU_N_KERNEL; i++)
+    for (int i = 0; i < GPU_N_KERNEL; i++) {
+        uint32_t smem =
+            i == GPU_KERNEL_step && c->base.smem_step > 0 ? c->base.smem_step : c->base.smem_most;
         if (!cuda_good(c, cu.module_function(&c->function[i], c->module, cuda_kernels[i].name),
                        cuda_kernels[i].name) ||
-            !cuda_good(c, cu.function_set(c->function[i], FUNCTION_SMEM, (int)c->base.smem_most),
+            !cuda_good(c, cu.function_set(c->function[i], FUNCTION_SMEM, (int)smem),
                        cuda_kernels[i].name))
             return false;
+    }
     return true;
 }
 
@@ -414,6 +417,7 @@ static bool start(struct cuda *c, int32_t i)
     int smem = attribute(c, ATTRIBUTE_SMEM);
     c->base.n_processor = attribute(c, ATTRIBUTE_PROCESSORS);
     c->base.smem_most = (uint32_t)(smem < 99 * 1024 ? smem : 99 * 1024);
+    c->base.smem_step = attribute(c, ATTRIBUTE_MAJOR) >= 9 ? (uint32_t)smem : 0;
     c->overlaps = attribute(c, ATTRIBUTE_MAJOR) >= 9;
     c->way = c->overlaps ? CUDA_GRAPH_OVERLAP : CUDA_GRAPH;
     c->base.wgmma = attribute(c, ATTRIBUTE_MAJOR) == 9 && attribute(c, ATTRIBUTE_MINOR) == 0;

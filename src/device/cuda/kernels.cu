@@ -13,6 +13,7 @@
 #include "device/gpu/measure.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/sample.cuh"
+#include "device/gpu/step.cuh"
 #include "device/gpu/store.cuh"
 
 #define ENTRY(name, threads, per_sm, type, begin)                                                  \

@@ -19,6 +19,7 @@
 #include "device/gpu/measure.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/sample.cuh"
+#include "device/gpu/step.cuh"
 #include "device/gpu/store.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */
@@ -173,11 +174,12 @@ static void emu_get(struct gpu_card *, void *host, gpu_at from, size_t size)
 
 static void run(const struct gpu_card *c, const struct gpu_launch *l)
 {
-    if (l->smem > c->smem_most)
+    const bool together = l->kernel == GPU_KERNEL_step;
+    if (l->smem > (together ? c->smem_step : c->smem_most))
         EMU_FAIL("kernel %d asks for %u bytes of shared memory", (int)l->kernel, l->smem);
     emu_waited = false;
-    emu_grid(dim3(l->x, l->y, l->z), dim3(entries[l->kernel].n_thread), l->smem,
-             entries[l->kernel].run, (void *)l->args);
+    (together ? emu_together : emu_grid)(dim3(l->x, l->y, l->z), dim3(entries[l->kernel].n_thread),
+                                         l->smem, entries[l->kernel].run, (void *)l->args);
     if (!emu_waited)
         EMU_FAIL("kernel %d does not wait for those before it", (int)l->kernel);
 }
@@ -210,6 +212,7 @@ extern "C" struct gpu_card *emulated_card(void)
     c.n_processor = 4;
     c.smem_most = 99 * 1024;
     c.f16_flop_per_s = c.f32_flop_per_s = 1e9; /* some figure, so that bounds have one */
+    c.smem_step = 227 * 1024;
     c.chunk = page_up(1);
     c.alloc = emu_alloc;
     c.free = emu_free;

@@ -68,7 +68,7 @@ struct dim3 {
 
 /* ---- fibers ---- */
 
-enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 256 };
+enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 256, EMU_BULK = 64 };
 struct emu_copy {
     void *to;
     const void *from;
@@ -80,7 +80,9 @@ struct emu_fiber {
     uint8_t *stack;
     void *fake; /* of AddressSanitizer */
     bool done, at_barrier;
-    int waits_warp; /* generation that it waits for to pass */
+    int waits_warp;       /* generation that it waits for to pass */
+    bool (*wait)(void *); /* it waits until this is true; NULL: it does not */
+    void *wait_arg;
     int n_copy, group;
     struct emu_copy copy[EMU_COPIES];
 };
@@ -88,10 +90,22 @@ struct emu_warp {
     int arrived, gen, tag;
     void *arg[32];
 };
+struct emu_part { /* a barrier of some threads of a block */
+    int arrived, gen;
+};
+struct emu_bulk {
+    void *to;
+    const void *from;
+    int n;
+    void *bar;
+};
 struct emu_state {
     struct emu_fiber *fiber, scheduler;
     int now, n_thread, barrier_gen;
     struct emu_warp warp[EMU_THREADS / 32];
+    struct emu_part part[16];
+    struct emu_bulk bulk[EMU_BULK];
+    int n_bulk;
     uint8_t *smem;
     size_t smem_size;
     dim3 block, grid, dim;
@@ -163,6 +177,7 @@ static void emu_start(emu_fiber *f)
     f->done = f->at_barrier = false;
     f->n_copy = f->group = 0;
     f->waits_warp = -1;
+    f->wait = NULL;
 #ifdef EMU_ASM
     /* Not all at the same place of a page, or they meet in the cache. */
     void **top = (void **)(f->stack + EMU_STACK - 64 - (f - emu.fiber) % 61 * 448);
@@ -184,69 +199,110 @@ static void emu_start(emu_fiber *f)
 static bool emu_ready(int i)
 {
     emu_fiber *f = &emu.fiber[i];
-    if (f->done || f->at_barrier)
+    if (f->done || f->at_barrier || (f->wait != NULL && !f->wait(f->wait_arg)))
         return false;
     return f->waits_warp < 0 || emu.warp[i / 32].gen != f->waits_warp;
 }
-static void emu_run_block(void)
+static void emu_start_block(void)
 {
-    static int order = getenv("EMU_ORDER") ? atoi(getenv("EMU_ORDER")) : 0;
-    int n = emu.n_thread, n_warp = n / 32;
     memset(emu.smem, 0xff, emu.smem_size);
     memset(emu.warp, 0, sizeof(emu.warp));
-    for (int i = 0; i < n; i++)
+    memset(emu.part, 0, sizeof(emu.part));
+    emu.n_bulk = 0;
+    for (int i = 0; i < emu.n_thread; i++)
         emu_start(&emu.fiber[i]);
-    for (unsigned pass = 0;; pass++) {
-        bool ran = false;
-        int done = 0, waiting = 0;
-        for (int j = 0; j < n_warp; j++) {
-            int w = order == 0   ? j
-                    : order == 1 ? n_warp - 1 - j
-                                 : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
-            for (bool again = true; again;) {
-                again = false;
-                for (int l = 0; l < 32; l++)
-                    if (emu_ready(32 * w + l)) {
-                        emu.now = 32 * w + l;
-                        emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
-                        again = ran = true;
-                    }
-            }
-        }
-        for (int i = 0; i < n; i++) {
-            done += emu.fiber[i].done;
-            waiting += emu.fiber[i].at_barrier;
-        }
-        if (done == n)
-            return;
-        if (waiting == n)
-            for (int i = 0; i < n; i++)
-                emu.fiber[i].at_barrier = false;
-        else if (!ran && (order < 2 || pass > 1000000))
-            EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x,
-                     emu.block.y, waiting, n, done);
-    }
 }
-static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), void *arg)
+enum emu_found { EMU_RAN, EMU_STUCK, EMU_DONE };
+/* Runs every fiber that can run. */
+static emu_found emu_pass(unsigned pass)
+{
+    static int order = getenv("EMU_ORDER") ? atoi(getenv("EMU_ORDER")) : 0;
+    int n = emu.n_thread, n_warp = n / 32, done = 0, waiting = 0;
+    bool ran = false;
+    for (int j = 0; j < n_warp; j++) {
+        int w = order == 0   ? j
+                : order == 1 ? n_warp - 1 - j
+                             : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
+        for (bool again = true; again;) {
+            again = false;
+            for (int l = 0; l < 32; l++)
+                if (emu_ready(32 * w + l)) {
+                    emu.now = 32 * w + l;
+                    emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
+                    again = ran = true;
+                }
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        done += emu.fiber[i].done;
+        waiting += emu.fiber[i].at_barrier;
+    }
+    if (done == n)
+        return EMU_DONE;
+    if (waiting != n)
+        return ran || (order >= 2 && pass <= 1000000) ? EMU_RAN : EMU_STUCK;
+    for (int i = 0; i < n; i++)
+        emu.fiber[i].at_barrier = false;
+    return EMU_RAN;
+}
+static void emu_report(void)
+{
+    int waiting = 0, done = 0;
+    for (int i = 0; i < emu.n_thread; i++) {
+        done += emu.fiber[i].done;
+        waiting += emu.fiber[i].at_barrier;
+    }
+    EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x,
+             emu.block.y, waiting, emu.n_thread, done);
+}
+static void emu_run_block(void)
+{
+    emu_found found = EMU_RAN;
+    emu_start_block();
+    for (unsigned pass = 0; found == EMU_RAN; pass++)
+        found = emu_pass(pass);
+    if (found == EMU_STUCK)
+        emu_report();
+}
+static emu_fiber *emu_fibers(void)
+{
+    emu_fiber *fiber = (emu_fiber *)calloc(EMU_THREADS, sizeof(emu_fiber));
+    for (int i = 0; i < EMU_THREADS; i++)
+        fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return fiber;
+}
+static void emu_check(dim3 block)
 {
     if (block.x % 32 != 0 || block.x > EMU_THREADS)
         EMU_FAIL("%u threads", block.x);
+}
+static void emu_take_smem(size_t smem)
+{
+    emu.smem_size = smem;
+    emu.smem = (uint8_t *)aligned_alloc(1024, (smem + 1023) / 1024 * 1024 + 1024);
+#ifdef EMU_ASAN
+    __asan_poison_memory_region(emu.smem + smem, (smem + 1023) / 1024 * 1024 + 1024 - smem);
+#endif
+}
+static void emu_give_smem(void)
+{
+#ifdef EMU_ASAN
+    __asan_unpoison_memory_region(emu.smem, (emu.smem_size + 1023) / 1024 * 1024 + 1024);
+#endif
+    free(emu.smem);
+}
+static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), void *arg)
+{
     int64_t n = (int64_t)grid.x * grid.y * grid.z;
+    emu_check(block);
 #ifdef _OPENMP
 #pragma omp parallel
 #endif
     {
-        if (emu.fiber == NULL) {
-            emu.fiber = (emu_fiber *)calloc(EMU_THREADS, sizeof(emu_fiber));
-            for (int i = 0; i < EMU_THREADS; i++)
-                emu.fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE,
-                                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        }
-        emu.smem_size = smem;
-        emu.smem = (uint8_t *)aligned_alloc(1024, (smem + 1023) / 1024 * 1024 + 1024);
-#ifdef EMU_ASAN
-        __asan_poison_memory_region(emu.smem + smem, (smem + 1023) / 1024 * 1024 + 1024 - smem);
-#endif
+        if (emu.fiber == NULL)
+            emu.fiber = emu_fibers();
+        emu_take_smem(smem);
         emu.n_thread = (int)block.x;
         emu.grid = grid, emu.dim = block, emu.body = body, emu.body_arg = arg;
 #ifdef _OPENMP
@@ -257,11 +313,53 @@ static void emu_grid(dim3 grid, dim3 block, size_t smem, void (*body)(void *), v
                              (unsigned)(i / grid.x / grid.y));
             emu_run_block();
         }
-#ifdef EMU_ASAN
-        __asan_unpoison_memory_region(emu.smem, (smem + 1023) / 1024 * 1024 + 1024);
-#endif
-        free(emu.smem);
+        emu_give_smem();
     }
+}
+/* Blocks that may wait for each other, in turn. */
+static void emu_together(dim3 grid, dim3 block, size_t smem, void (*body)(void *), void *arg)
+{
+    enum { MOST = 16 };
+    static thread_local emu_fiber *fiber[MOST];
+    const emu_state own = emu;
+    emu_state *state = (emu_state *)calloc(MOST, sizeof(*state));
+    int n = (int)grid.x, n_done = 0;
+    bool done[MOST] = {};
+    emu_check(block);
+    if (n > MOST || grid.y != 1 || grid.z != 1)
+        EMU_FAIL("%u blocks cannot run at the same time", grid.x);
+    for (int i = 0; i < n; i++) {
+        if (fiber[i] == NULL)
+            fiber[i] = emu_fibers();
+        emu.fiber = fiber[i];
+        emu_take_smem(smem);
+        emu.n_thread = (int)block.x;
+        emu.grid = grid, emu.dim = block, emu.body = body, emu.body_arg = arg;
+        emu.block = dim3((unsigned)i);
+        emu_start_block();
+        state[i] = emu;
+    }
+    for (unsigned pass = 0; n_done < n; pass++) {
+        bool ran = false;
+        for (int i = 0; i < n; i++) {
+            if (done[i])
+                continue;
+            emu = state[i];
+            emu_found found = emu_pass(pass);
+            done[i] = found == EMU_DONE;
+            n_done += done[i];
+            ran = ran || found != EMU_STUCK;
+            state[i] = emu;
+        }
+        if (!ran)
+            emu_report();
+    }
+    for (int i = 0; i < n; i++) {
+        emu.smem = state[i].smem;
+        emu_give_smem();
+    }
+    free(state);
+    emu = own;
 }
 
 /* ---- what threads do together ---- */
@@ -270,6 +368,48 @@ static void sync_block(void)
 {
     emu.fiber[emu.now].at_barrier = true;
     emu_yield();
+}
+/* Until test(arg) is true. */
+static void emu_wait(bool (*test)(void *), void *arg)
+{
+    emu_fiber *f = &emu.fiber[emu.now];
+    if (test(arg))
+        return;
+    f->wait = test;
+    f->wait_arg = arg;
+    emu_yield();
+    f->wait = NULL;
+}
+struct emu_passing {
+    emu_part *part;
+    int gen;
+};
+static void sync_part(int which, int n_thread)
+{
+    emu_part *p = &emu.part[which];
+    emu_passing arg = {p, p->gen};
+    if (++p->arrived == n_thread) {
+        p->arrived = 0;
+        p->gen++;
+    }
+    emu_wait([](void *a) { return ((emu_passing *)a)->part->gen != ((emu_passing *)a)->gen; },
+             &arg);
+}
+static void fence(void) {}
+struct emu_meeting {
+    const uint32_t *count;
+    uint32_t was;
+};
+static void grid_meet(uint32_t *count, bool first, uint32_t n_block)
+{
+    emu_meeting arg = {count, *count};
+    *count += first ? 0x80000000u - (n_block - 1) : 1;
+    emu_wait(
+        [](void *a) {
+            const emu_meeting *m = (const emu_meeting *)a;
+            return ((m->was ^ *m->count) & 0x80000000u) != 0;
+        },
+        &arg);
 }
 /* Every lane of the warp brings its argument; the last one that comes does the work for all. */
 template <class F> static void emu_meet(int tag, void *arg, F all)
@@ -398,6 +538,15 @@ static inline void atomic_min(int32_t *p, int32_t v)
 static inline void atomic_add(uint32_t *p, uint32_t v)
 {
     __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t atomic_wrap(uint32_t *p, uint32_t last)
+{
+    uint32_t was = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(p, &was, was >= last ? 0 : was + 1, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+    }
+    return was;
 }
 
 struct emu_mma {
@@ -543,6 +692,82 @@ static inline uint2 ld_stream2(const void *p)
 static inline uint32_t ld_near(const void *p)
 {
     return *(const uint32_t *)p;
+}
+
+static inline float ld_far(const float *p)
+{
+    return *p;
+}
+
+/* ---- bulk copies: what is there is lost at once, what comes is there when it is waited for ---- */
+
+struct emu_bar {
+    uint8_t n, left, parity, unused; /* arrivals of a round, and those that it still wants */
+    int32_t bytes;                   /* that are still to come */
+};
+static_assert(sizeof(emu_bar) == 8, "the size of a barrier");
+static void emu_turn(emu_bar *b)
+{
+    if (b->left > 0 || b->bytes != 0)
+        return;
+    b->left = b->n;
+    b->parity ^= 1;
+}
+static void bar_init(uint64_t *bar, int n)
+{
+    *(emu_bar *)bar = {(uint8_t)n, (uint8_t)n, 0, 0, 0};
+}
+static void bar_init_done(void) {}
+static void bar_arrive(uint64_t *bar)
+{
+    emu_bar *b = (emu_bar *)bar;
+    if (b->left == 0)
+        EMU_FAIL("too many arrivals at a barrier");
+    b->left--;
+    emu_turn(b);
+}
+static void bar_expect(uint64_t *bar, int n)
+{
+    ((emu_bar *)bar)->bytes += n;
+    bar_arrive(bar);
+}
+static void bulk_copy(void *to, const void *from, int n, uint64_t *bar)
+{
+    if ((uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0 || n % 16 != 0)
+        EMU_FAIL("a bulk copy is not aligned");
+    if (emu.n_bulk == EMU_BULK)
+        EMU_FAIL("too many bulk copies on their way");
+    memset(to, 0xff, (size_t)n);
+    emu.bulk[emu.n_bulk++] = {to, from, n, bar};
+}
+static void bulk_prefetch(const void *from, int n)
+{
+    if ((uintptr_t)from % 16 != 0 || n % 16 != 0)
+        EMU_FAIL("a bulk prefetch is not aligned");
+}
+struct emu_bar_wait {
+    emu_bar *bar;
+    uint32_t parity;
+};
+static bool emu_bar_passed(void *arg)
+{
+    const emu_bar_wait *w = (const emu_bar_wait *)arg;
+    int n = 0;
+    for (int i = 0; i < emu.n_bulk; i++)
+        if (emu.bulk[i].bar == w->bar) {
+            memcpy(emu.bulk[i].to, emu.bulk[i].from, (size_t)emu.bulk[i].n);
+            w->bar->bytes -= emu.bulk[i].n;
+            emu_turn(w->bar);
+        } else {
+            emu.bulk[n++] = emu.bulk[i];
+        }
+    emu.n_bulk = n;
+    return w->bar->parity != w->parity;
+}
+static void bar_wait(uint64_t *bar, uint32_t parity)
+{
+    emu_bar_wait arg = {(emu_bar *)bar, parity};
+    emu_wait(emu_bar_passed, &arg);
 }
 
 #endif

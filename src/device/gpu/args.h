@@ -17,6 +17,9 @@ typedef uint64_t gpu_at;
     X(Q8_0)                                                                                        \
     X(Q4_0) X(F16) X(Q4_1) X(Q5_0) X(Q5_1) X(Q5_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 
+/* One launch for a whole token knows these types (step.cuh). */
+#define GPU_STEP_WEIGHTS(X) X(Q4_K) X(Q6_K) X(Q8_0) X(Q4_0) X(F16) X(Q5_0) X(Q5_K)
+
 enum gpu_weight_type {
 #define GPU_WEIGHT_ENUM(type) GPU_WEIGHT_##type,
     GPU_WEIGHTS(GPU_WEIGHT_ENUM)
@@ -109,7 +112,10 @@ enum gpu_weight_type {
     GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
     GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
-    GPU_K(best_rows, 1024, 1, gpu_best_args)
+    GPU_K(best_rows, 1024, 1, gpu_best_args)                                                       \
+    GPU_K_WAITS(step, GPU_STEP_THREADS, 1, gpu_step_args)
+
+enum { GPU_STEP_THREADS = 544 /* 16 warps at work, one that fetches */ };
 
 enum gpu_kernel {
 #define GPU_K(name, threads, per_sm, args) GPU_KERNEL_##name,
@@ -467,6 +473,75 @@ struct gpu_best {
 struct gpu_read_args {
     gpu_at from, out;
     uint64_t size;
+};
+
+/* ---- one token of a model in one launch (step.cuh) ---- */
+
+/* A matrix; w 0: there is none. */
+struct gpu_step_matrix {
+    gpu_at w;
+    int32_t type, n_row, n_block;
+    float scale;
+};
+enum {
+    GPU_STEP_Q,
+    GPU_STEP_K,
+    GPU_STEP_V,
+    GPU_STEP_O,
+    GPU_STEP_GATE,
+    GPU_STEP_UP,
+    GPU_STEP_DOWN,
+    GPU_STEP_MATRICES
+};
+/* Its lanes lie behind it, struct gpu_step_lane [n_head_kv]. */
+struct gpu_step_layer {
+    struct gpu_step_matrix m[GPU_STEP_MATRICES];
+    gpu_at norm, ffn_norm;                             /* of the inputs of both blocks */
+    gpu_at bq, bk, bv, bo, q_norm, k_norm, centre, cs; /* 0: none */
+    gpu_at sink;                                       /* f32 [n_head] or none */
+    int32_t n_pair, adjacent;
+    int32_t kind;   /* of its pages */
+    int32_t n_most; /* chunks of its longest lane */
+    int32_t clip;   /* what append notes of a key; 1 more of a value */
+    int32_t unused[3];
+};
+/* A lane with the entry that the launch adds to it. The token sees its pages [first, end), of the
+   first one entries from `skip` on. */
+struct gpu_step_lane {
+    gpu_at refs;         /* struct gpu_attend_ref of all its pages */
+    gpu_at chunks;       /* as gpu_attend_job has it */
+    gpu_at page;         /* where the new entry goes */
+    int32_t slot, index; /* in that page, which is number `index` */
+    int32_t chunk;       /* has it */
+    int32_t chunk0, n_chunk;
+    int32_t first, end, skip;
+    int32_t last, last_n; /* number and entries of the lane's last page */
+};
+/* A class of pages. near: keys and values of f16, in rows of whole 16 bytes, keys side by side. */
+struct gpu_step_kind {
+    struct gpu_part k, v;
+    float limit[2];
+    gpu_at pool;
+    uint64_t stride;
+    int32_t near, order; /* enum gpu_attend_order, of keys */
+};
+struct gpu_step_args {
+    struct gpu_step_matrix head;         /* to logits; w 0: there is none */
+    gpu_at layers, kinds, head_norm;     /* layer_size bytes each; [n_kind] */
+    gpu_at x, q, k, v, att, act, logits; /* f32 rows of the token */
+    gpu_at pos;                          /* int32 */
+    gpu_at o, ml; /* f32 [n_head_kv * chunks][group][dim_v up to 16s], [..][group][2] */
+    gpu_at done,
+        met; /* int32 [n_head_kv] zeros, and uint32: the launch leaves them as it needs them */
+    gpu_at clipped; /* as gpu_append_args has it */
+    int32_t n_layer, layer_size, n_kind;
+    int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v, page_len;
+    int32_t per;                  /* pages that count as one where chunks begin */
+    int32_t temp_len, activation; /* enum pi_gate_act */
+    float temp_scale, eps, factor, cap;
+    /* shared memory: where what begins, in bytes; the ring begins at 0 */
+    int32_t n_slot, slot_size, area, parts, tile, copies, queries, weights, rows, codes, sums, bars;
+    int32_t part_units; /* stretches whose sums have room */
 };
 
 #endif

@@ -228,7 +228,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
 /* ---- what a call reads ---- */
 
 /* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
-static int32_t chunk_of(int32_t page)
+int32_t gpu_chunk_of(int32_t page)
 {
     return page < 16    ? page / 2
            : page < 64  ? 8 + (page - 16) / 4
@@ -403,7 +403,7 @@ static int32_t list_chunks(const struct plan *p, int32_t *to, int32_t *most)
         const struct kv_lane *lane =
             i < p->guests.n ? kv_lane_at(job->guests, job->layer, job->head) : own;
         int32_t page = lane->table[i < p->guests.n ? i : i - p->guests.n].page;
-        int32_t chunk = chunk_of(kv_page_pos(lane->kind, page)[0] / TILE);
+        int32_t chunk = gpu_chunk_of(kv_page_pos(lane->kind, page)[0] / TILE);
         if (n == 0 || chunk != last) {
             begin = i;
             if (to != NULL)
@@ -483,7 +483,7 @@ static bool make_plan(struct gpu_device *d, const struct kv_attend_job *job, siz
     if (p->end > p->first)
         p->n_chunk = own->window > 0 && job->slots == NULL
                          ? list_chunks(p, NULL, &most)
-                         : chunk_of((p->end - 1) / per) - chunk_of(p->first / per) + 1;
+                         : gpu_chunk_of((p->end - 1) / per) - gpu_chunk_of(p->first / per) + 1;
     p->bytes = list_bytes(p);
     p->way = job->slots == NULL && p->n_variant == 1 && most <= 32 ? WAY_FEW : WAY_ANY;
     return true;
@@ -585,7 +585,7 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
                                   .n_chunk = p->n_chunk,
                                   .per = pages_per(job),
                                   .ordered = !own->unordered};
-    to->chunk0 = chunk_of(p->first / to->per);
+    to->chunk0 = gpu_chunk_of(p->first / to->per);
     if (job->sink != NULL)
         memcpy(take(l, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
                (size_t)job->n_group * sizeof(float));
@@ -636,6 +636,11 @@ static enum gpu_attend_order order_of(const struct gpu_part *k)
     return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES
            : is_bits(k)            ? GPU_ORDER_BITS
                                    : GPU_ORDER_PLAIN;
+}
+
+int32_t gpu_order_of(const struct gpu_part *k)
+{
+    return (int32_t)order_of(k);
 }
 
 static struct gpu_attend_args args_of(const struct kv_attend_job *job)
@@ -849,6 +854,55 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
         add_call(&l, &s->plan[i], &to[i]);
     run_launch(&l, s->plan, to);
     return l.n;
+}
+
+/* ---- lists for others ---- */
+
+/* Patches of all lanes; false: no memory, or all lists were dropped meanwhile. */
+static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
+                       gpu_at *refs)
+{
+    size_t want = 0;
+    bool ok = true, plain;
+    for (int32_t i = 0; i < n; i++)
+        want += (size_t)lanes[i]->n_live * 2 + 64;
+    d->attend->forgot = false;
+    for (int32_t i = 0; i < n && ok && !d->attend->forgot; i++) {
+        struct gpu_attend_list list;
+        ok = pages_of(d, lanes[i], want, &list, &plain);
+        refs[i] = list.refs;
+    }
+    return ok && !d->attend->forgot;
+}
+
+bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
+                      gpu_at *refs)
+{
+    struct launch l = {.d = d};
+    void *host;
+    if (d->attend == NULL)
+        d->attend = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d->attend));
+    struct gpu_attend *s = d->attend;
+    if (s == NULL)
+        return false;
+    s->n_launch++;
+    if (!find_lists(d, lanes, n, refs) && !find_lists(d, lanes, n, refs))
+        return false;
+    s->forgot = false;
+    if (s->n_patch == 0)
+        return true;
+    for (size_t i = 0; i < s->n_patch; i++)
+        l.size += sizeof(struct gpu_attend_patch) + 32 +
+                  (size_t)s->patch[i].n * sizeof(struct gpu_attend_ref);
+    l.at = gpu_list(d, l.size, &host);
+    if (l.at == 0)
+        return false;
+    l.host = host;
+    take_patches(&l);
+    gpu_send(d, l.at, l.used);
+    gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)s->n_patch, 1, 1, 0, &l.args);
+    s->n_patch = 0;
+    return true;
 }
 
 /* ---- over the host ---- */

@@ -477,6 +477,7 @@ static const struct pi_device table = {
     .moe_sort = gpu_moe_sort,
     .delta_conv = gpu_delta_conv,
     .delta_turn = gpu_delta_turn,
+    .step = gpu_step,
     .attend_scratch = gpu_attend_scratch,
     .score_scratch = gpu_score_scratch,
     .attend_tile = gpu_attend_tile,
@@ -536,6 +537,8 @@ void gpu_device_free(struct pi_device *device)
         return;
     if (d->padded != 0)
         d->driver->free(d->driver, d->padded, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
+    if (d->step != 0)
+        d->driver->free(d->driver, d->step, GPU_STEP_COUNTS * sizeof(uint32_t));
     if (d->clipped_host != NULL)
         d->card->free_host(d->card, d->clipped_host, sizeof(int32_t));
     for (int i = 0; i < GPU_N_ROOM; i++)

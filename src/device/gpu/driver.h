@@ -13,7 +13,7 @@
    one. */
 struct gpu_driver {
     int32_t n_processor;
-    uint32_t smem_most;
+    uint32_t smem_most, smem_step;
     bool wgmma;
     const char *failure; /* NULL: there was none */
     uint64_t n_asked;    /* calls that write to the device's memory or take it away */

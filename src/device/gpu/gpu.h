@@ -160,6 +160,35 @@ DEV void atomic_add(uint32_t *p, uint32_t v)
 {
     atomicAdd(p, v);
 }
+/* Counts to `last`, then to 0 again; what it was. */
+DEV uint32_t atomic_wrap(uint32_t *p, uint32_t last)
+{
+    return atomicInc(p, last);
+}
+/* Barrier number `which` of 1 .. 15, of that many threads. */
+DEV void sync_part(int which, int n_thread)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(n_thread) : "memory");
+}
+/* All blocks see this thread's writes before its later ones. */
+DEV void fence(void)
+{
+    __threadfence();
+}
+/* A barrier of all blocks of a launch, which run at the same time. One thread of each calls it.
+   The count never ends: block 0 adds so much that its highest bit turns once in a round. */
+DEV void grid_meet(uint32_t *count, bool first, uint32_t n_block)
+{
+    const uint32_t by = first ? 0x80000000u - (n_block - 1) : 1;
+    uint32_t was, now;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(was)
+                 : "l"(count), "r"(by)
+                 : "memory");
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    while (((was ^ now) & 0x80000000u) == 0);
+}
 
 /* ---- kernels that overlap (sm_90 and up) ---- */
 
@@ -222,6 +251,59 @@ DEV void prefetch(const void *p, int n)
         asm volatile("prefetch.global.L2 [%0];" ::"l"((const uint8_t *)p + i));
 #endif
 }
+/* For numbers that other blocks of the launch wrote. */
+DEV float ld_far(const float *p)
+{
+    return __ldcg(p);
+}
+
+/* ---- bulk copies, from compute capability 9.0 on: they report to a barrier in shared memory ----
+ *
+ * Such a barrier counts arrivals and bytes. Its rounds have parities 0, 1, 0 and so on. A thread
+ * that waits for a round must have seen the one before. Else it takes one for the other.
+ */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GPU_BULK 1
+DEV void bar_init(uint64_t *bar, int n)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_at(bar)), "r"(n));
+}
+/* Before the block's other threads use barriers, and bulk copies. */
+DEV void bar_init_done(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/* An arrival, and n bytes that will come. */
+DEV void bar_expect(uint64_t *bar, int n)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(n)
+                 : "memory");
+}
+DEV void bar_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_at(bar)) : "memory");
+}
+DEV void bar_wait(uint64_t *bar, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nW:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+                 "@p bra D;\nbra W;\nD:\n}" ::"r"(smem_at(bar)),
+                 "r"(parity)
+                 : "memory");
+}
+/* Likewise to the second level of cache, by one thread. */
+DEV void bulk_prefetch(const void *from, int n)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n) : "memory");
+}
+/* To shared memory: addresses and n are multiples of 16. */
+DEV void bulk_copy(void *to, const void *from, int n, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(smem_at(to)),
+                 "l"(from), "r"(n), "r"(smem_at(bar))
+                 : "memory");
+}
+#endif
 
 #define AS_F(x) __uint_as_float(x)
 #define AS_U(x) __float_as_uint(x)
@@ -230,6 +312,7 @@ DEV void prefetch(const void *p, int n)
 #define UNROLL4 _Pragma("unroll 4")
 #else
 #include "device/emulated/emu.h"
+#define GPU_BULK 1
 #endif
 
 #define TID ((int)threadIdx.x)

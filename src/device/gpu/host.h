@@ -111,6 +111,7 @@ struct gpu_moves {
     size_t n_lane, n_chunk, n_goal, n_part;
 };
 
+enum { GPU_STEP_COUNTS = 1024 /* of a barrier, then of each KV head */ };
 enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made together */ };
 
 struct gpu_device {
@@ -133,6 +134,9 @@ struct gpu_device {
     gpu_at clipped;         /* and where kernels see it */
     struct kv_cache *noted; /* the cache of that number; NULL: none */
     struct gpu_ahead ahead;
+    gpu_at
+        step; /* counts of the launch of a whole token, which it leaves as it needs them; 0: there
+                    was none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
     uint8_t *list;             /* rows on their way */
@@ -229,6 +233,8 @@ static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *k
 void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
                    const struct kv_class *kind);
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
+/* The cache whose clipped entries are noted from now on. */
+void gpu_note_for(struct gpu_device *d, struct kv_cache *cache);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
               const struct kv_page_part *part, int32_t n_part);
 void gpu_copy(const struct kv_cache *cache, const struct kv_class *kind, int32_t to, int32_t from);
@@ -272,9 +278,18 @@ void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
 /* Does the moves that wait. */
 void gpu_flush_moves(struct gpu_device *d);
 void gpu_moves_free(struct gpu_device *d);
+/* step.c */
+bool gpu_step(struct pi_stream *s, const struct pi_step *p);
 
 /* attend.c */
 void gpu_attend_free(struct gpu_attend *s);
+/* Brings the lists of n lanes up to date that the device keeps of their pages, struct
+   gpu_attend_ref. They stay until the operation ends. False: no memory. */
+bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
+                      gpu_at *refs);
+/* The chunk of a page; and what attend.cuh calls the order of a class. */
+int32_t gpu_chunk_of(int32_t page);
+int32_t gpu_order_of(const struct gpu_part *k);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);

@@ -106,26 +106,40 @@ struct tile_scales {
     uint32_t s[2][4], m[2][4];
 };
 
-template <int T> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile)
+/* S: from shared memory. */
+template <bool S> DEV uint4 ld_four(const uint8_t *p)
+{
+    return S ? *(const uint4 *)p : ld_stream(p);
+}
+template <bool S> DEV uint2 ld_two(const uint8_t *p)
+{
+    return S ? *(const uint2 *)p : ld_stream2(p);
+}
+template <bool S> DEV uint32_t ld_one(const uint8_t *p)
+{
+    return S ? *(const uint32_t *)p : ld_near(p);
+}
+
+template <int T, bool S = false> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile)
 {
     const int lane = LANE;
     if (T == GPU_WEIGHT_F16) {
         UNROLL
         for (int k = 0; k < 4; k++)
             c->v[k % (T == GPU_WEIGHT_F16 ? 4 : 1)] =
-                ld_stream(block + (tile * 4 + k) * 512 + lane * 16);
+                ld_four<S>(block + (tile * 4 + k) * 512 + lane * 16);
     } else if (T == GPU_WEIGHT_Q8_0) {
         UNROLL
         for (int k = 0; k < 2; k++)
             c->v[k % (T == GPU_WEIGHT_Q8_0 ? 2 : 1)] =
-                ld_stream(block + (tile * 2 + k) * 512 + lane * 16);
+                ld_four<S>(block + (tile * 2 + k) * 512 + lane * 16);
     }
     if (has_low4(T))
-        c->v[0] = ld_stream(block + tile * 512 + lane * 16);
+        c->v[0] = ld_four<S>(block + tile * 512 + lane * 16);
     if (has_two(T))
-        c->two = ld_stream2(block + two_at(T) + tile * 256 + lane * 8);
+        c->two = ld_two<S>(block + two_at(T) + tile * 256 + lane * 8);
     if (has_one(T))
-        c->one = ld_near(block + one_at(T) + tile * 128 + lane * 4);
+        c->one = ld_one<S>(block + one_at(T) + tile * 128 + lane * 4);
 }
 
 /*
@@ -139,7 +153,7 @@ template <int T> DEV void codes_load(codes<T> *c, const uint8_t *block, int tile
  *   Q4_1, Q5_1        8 x (d, m)
  *   the others        8 f16
  */
-template <int T> DEV void scales_load(stored_scales<T> *s, const uint8_t *block)
+template <int T, bool S = false> DEV void scales_load(stored_scales<T> *s, const uint8_t *block)
 {
     const int g = LANE / 4, t = LANE % 4;
     const uint8_t *at = block + scales_at(T);
@@ -148,27 +162,27 @@ template <int T> DEV void scales_load(stored_scales<T> *s, const uint8_t *block)
         const int r = g + 8 * i;
         uint32_t *w = s->w[i];
         if (T == GPU_WEIGHT_Q4_K || T == GPU_WEIGHT_Q5_K) {
-            uint4 v = ld_stream(at + r * 16);
+            uint4 v = ld_four<S>(at + r * 16);
             w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
         } else if (T == GPU_WEIGHT_Q6_K || T == GPU_WEIGHT_Q2_K) {
-            w[0] = ld_near(at + r * 16 + t * 4);
-            w[1] = T == GPU_WEIGHT_Q2_K ? ld_near(at + 256 + r * 4)
-                                        : ld_near(at + 256 + (r & ~1) * 2) >> (16 * (r & 1));
+            w[0] = ld_one<S>(at + r * 16 + t * 4);
+            w[1] = T == GPU_WEIGHT_Q2_K ? ld_one<S>(at + 256 + r * 4)
+                                        : ld_one<S>(at + 256 + (r & ~1) * 2) >> (16 * (r & 1));
         } else if (T == GPU_WEIGHT_Q3_K) {
-            w[0] = ld_near(at + 192 + (r & ~1) * 2) >> (16 * (r & 1));
+            w[0] = ld_one<S>(at + 192 + (r & ~1) * 2) >> (16 * (r & 1));
             UNROLL
             for (int j = 0; j < 3; j++)
-                w[j + 1] = ld_near(at + r * 12 + 4 * j);
+                w[j + 1] = ld_one<S>(at + r * 12 + 4 * j);
         } else if (T == GPU_WEIGHT_IQ4_XS) {
-            uint2 v = ld_stream2(at + r * 8);
+            uint2 v = ld_two<S>(at + r * 8);
             w[0] = v.x, w[1] = v.y;
         } else if (T == GPU_WEIGHT_MXFP4) {
-            w[0] = ld_near(at + r * 8 + t / 2 * 4) >> (16 * (t & 1));
+            w[0] = ld_one<S>(at + r * 8 + t / 2 * 4) >> (16 * (t & 1));
         } else if (T == GPU_WEIGHT_Q4_1 || T == GPU_WEIGHT_Q5_1) {
-            uint2 v = ld_stream2(at + r * 32 + t * 8);
+            uint2 v = ld_two<S>(at + r * 32 + t * 8);
             w[0] = v.x, w[1] = v.y;
         } else if (T != GPU_WEIGHT_F16) {
-            w[0] = ld_near(at + r * 16 + t * 4);
+            w[0] = ld_one<S>(at + r * 16 + t * 4);
         }
     }
 }

@@ -280,6 +280,32 @@ DEV void turn_head(float *head, const float *cs, int n_pair, bool adjacent)
     }
 }
 
+/* A head of queries or keys, by a warp, from `from` to x. before, where there is one, gets a copy
+   of what is turned. Addresses that are 0: that step is not done. */
+DEV void head_row(float *x, const float *from, int dim, const float *bias, const float *norm,
+                  float eps, float *before, const float *cs, int n_pair, bool adjacent)
+{
+    float square = 0.0f;
+    for (int i = LANE; i < dim; i += 32) {
+        x[i] = ld_far(from + i);
+        if (bias != 0)
+            x[i] += bias[i];
+        square = fmaf(x[i], x[i], square);
+    }
+    square = warp_sum(square);
+    const float factor = 1.0f / sqrtf(square / (float)dim + eps);
+    for (int i = LANE; i < dim; i += 32) {
+        if (norm != 0)
+            x[i] = x[i] * factor * norm[i];
+        if (before != 0)
+            before[i] = x[i];
+    }
+    sync_warp();
+    if (cs != 0)
+        turn_head(x, cs, n_pair, adjacent);
+    sync_warp();
+}
+
 /* A head of queries or keys, by a warp, at its own place; values have a bias alone. Grid: (heads of
    all three / 4, rows). */
 KERNEL(128, 4) qkv(const gpu_qkv_args a)
@@ -293,34 +319,20 @@ KERNEL(128, 4) qkv(const gpu_qkv_args a)
             v[i] += AT(const float, a.bv)[i];
         return;
     }
-    const bool is = head < n_all, query = head < a.n_head;
-    const int h = !is ? 0 : query ? head : head - a.n_head;
-    const int n = query ? a.n_head : a.n_head_kv;
+    const bool query = head < a.n_head;
+    const int h = query ? head : head - a.n_head, n = query ? a.n_head : a.n_head_kv;
     const size_t at = ((size_t)t * n + h) * dim;
     float *x = AT(float, query ? a.q : a.k) + at;
-    const gpu_at bias = query ? a.bq : a.bk, norm = query ? a.q_norm : a.k_norm;
-    const gpu_at before = query ? a.q_pre : a.k_pre;
-    float square = 0.0f;
-    for (int i = LANE; is && i < dim; i += 32) {
-        if (query && a.q_gate != 0)
-            x[i] = AT(const float, a.q_gate)[2 * at + i];
-        if (bias != 0)
-            x[i] += AT(const float, bias)[h * dim + i];
-        square = fmaf(x[i], x[i], square);
-    }
-    square = warp_sum(square);
-    const float factor = 1.0f / sqrtf(square / (float)dim + a.eps);
-    for (int i = LANE; is && i < dim; i += 32) {
-        if (norm != 0)
-            x[i] = x[i] * factor * AT(const float, norm)[i];
-        if (before != 0)
-            AT(float, before)[at + i] = x[i];
-    }
-    sync_warp();
-    if (is && a.cs != 0)
-        turn_head(x, AT(const float, a.cs) + (size_t)t * a.n_pair * 2, a.n_pair, a.adjacent);
-    sync_warp();
-    if (is && query && a.temp_scale != 0.0f) {
+    const float *bias = AT(const float, query ? a.bq : a.bk);
+    float *before = AT(float, query ? a.q_pre : a.k_pre);
+    if (head >= n_all)
+        return;
+    head_row(x, query && a.q_gate != 0 ? AT(const float, a.q_gate) + 2 * at : x, dim,
+             bias != 0 ? bias + h * dim : bias, AT(const float, query ? a.q_norm : a.k_norm), a.eps,
+             before != 0 ? before + at : before,
+             AT(const float, a.cs) + (a.cs != 0 ? (size_t)t * a.n_pair * 2 : 0), a.n_pair,
+             a.adjacent);
+    if (query && a.temp_scale != 0.0f) {
         const float by = temperature(a.temp_scale, a.temp_len, AT(const int32_t, a.pos)[t]);
         for (int i = LANE; i < dim; i += 32)
             x[i] *= by;

@@ -182,8 +182,7 @@ static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, 
                   kv_norms_at(f->job->seq, (size_t)number) + slot);
 }
 
-/* The cache whose clipped entries are noted from now on. */
-static void note_for(struct gpu_device *d, struct kv_cache *cache)
+void gpu_note_for(struct gpu_device *d, struct kv_cache *cache)
 {
     if (d->noted == cache)
         return;
@@ -204,7 +203,7 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
              end < n &&
              kv_lane_at(jobs[end].seq, jobs[end].layer, jobs[end].head)->kind == lane->kind;)
             end++;
-        note_for(d, jobs[i].seq->cache);
+        gpu_note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
     }
     if (stream == NULL)

@@ -219,21 +219,18 @@ DEV uint32_t unit_to_store(int type, int plane, int u, const float *x, const uin
     return r;
 }
 
-/* A block makes one row an entry. Shared memory: codes, then scales. Grid: rows. */
-KERNEL(128, 4) append(const gpu_append_args a)
+/* By 128 threads, of which this is number i: whether a row has more than its type holds; its codes
+   and scales to shared memory; then, behind a barrier, its entry. */
+DEV bool row_clips(const float *x, int dim, float limit, int i)
 {
-    SHARED(smem);
-    const gpu_append_row row = AT(const gpu_append_row, a.rows)[blockIdx.x];
-    const gpu_part &part = a.part[row.value ? 1 : 0];
-    const float *x = AT(const float, row.from), limit = a.limit[row.value ? 1 : 0];
-    uint8_t *page = AT(uint8_t, row.page), *code = smem;
-    uint16_t *scale = (uint16_t *)(smem + (part.dim + 127) / 128 * 128);
     bool clipped = false;
-    for (int i = TID; i < part.dim; i += 128)
+    for (; i < dim; i += 128)
         clipped = clipped || !(fabsf(x[i]) <= limit);
-    if (clipped && a.clipped != 0)
-        atomic_min(AT(int32_t, a.clipped), row.clip);
-    for (int g = WARP; has_codes(part.type) && g < part.dim / part.group; g += 4) {
+    return clipped;
+}
+DEV void row_encode(const gpu_part &part, const float *x, uint8_t *code, uint16_t *scale, int i)
+{
+    for (int g = i / 32; has_codes(part.type) && g < part.dim / part.group; g += 4) {
         const float *from = x + g * part.group;
         uint8_t *to = code + g * part.group;
         uint32_t s = part.type == STORE_Q8_0   ? encode_q8(from[LANE], to + LANE)
@@ -242,11 +239,34 @@ KERNEL(128, 4) append(const gpu_append_args a)
         if (LANE == 0)
             scale[g] = (uint16_t)s;
     }
-    sync_block();
+}
+DEV void row_store(const gpu_part &part, const float *x, const uint8_t *code, const uint16_t *scale,
+                   uint8_t *page, int page_len, int slot, int i)
+{
     for (int p = 0; p < GPU_N_PLANE; p++)
-        for (int u = TID; u < (int)part.plane[p].row / 2; u += 128)
-            *(uint16_t *)(page + unit_at(part, p, a.page_len, row.slot, u)) =
+        for (int u = i; u < (int)part.plane[p].row / 2; u += 128)
+            *(uint16_t *)(page + unit_at(part, p, page_len, slot, u)) =
                 (uint16_t)unit_to_store(part.type, p, u, x, code, scale);
+}
+/* Bytes of codes of a row in shared memory, its scales behind them. */
+BOTH int row_codes(int dim)
+{
+    return (dim + 127) / 128 * 128;
+}
+
+/* A block makes one row an entry. Shared memory: codes, then scales. Grid: rows. */
+KERNEL(128, 4) append(const gpu_append_args a)
+{
+    SHARED(smem);
+    const gpu_append_row row = AT(const gpu_append_row, a.rows)[blockIdx.x];
+    const gpu_part &part = a.part[row.value ? 1 : 0];
+    const float *x = AT(const float, row.from);
+    uint16_t *scale = (uint16_t *)(smem + row_codes(part.dim));
+    if (row_clips(x, part.dim, a.limit[row.value ? 1 : 0], TID) && a.clipped != 0)
+        atomic_min(AT(int32_t, a.clipped), row.clip);
+    row_encode(part, x, smem, scale, TID);
+    sync_block();
+    row_store(part, x, smem, scale, AT(uint8_t, row.page), a.page_len, row.slot, TID);
 }
 
 /* ---- moving ---- */

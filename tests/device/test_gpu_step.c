@@ -1,0 +1,151 @@
+/*
+ * A token's pass in one launch on a device of GPU kind (device/gpu/step.cuh), beside the same pass by
+ * the device's other operations. Every bit of the logits is the same. Cases are the kinds of models,
+ * weights and pages that it takes. A counter tells that it was taken.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "device/emulated/emulated.h"
+#include "device/gpu/device.h"
+#include "folder.h"
+#include "mem_used.h"
+#include "model_maker.h"
+#include "pith/inspect.h"
+#include "status.h"
+
+enum { N_PROMPT = 70, N_TOKEN = 76 };
+
+static struct pi_device *the_gpu;
+static bool (*the_step)(struct pi_stream *, const struct pi_step *);
+static int32_t n_taken;
+
+static bool counted_step(struct pi_stream *s, const struct pi_step *p)
+{
+    bool took = the_step(s, p);
+    n_taken += took;
+    return took;
+}
+
+/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
+static struct pi_device *gpu(void)
+{
+    const char *name = getenv("PITH_TEST_DEVICE");
+    if (the_gpu == NULL) {
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
+        assert_non_null(the_gpu);
+        the_step = the_gpu->step;
+    }
+    return the_gpu;
+}
+
+static void free_gpu(void)
+{
+    remove_folder();
+    if (getenv("PITH_TEST_DEVICE") != NULL)
+        return;
+    gpu_device_free(the_gpu);
+    mem_check(NULL);
+}
+
+TEST_GROUP(make_folder, free_gpu);
+
+static pith_engine *engine_on(const pith_model *model, const char *type, int32_t page_len,
+                              bool step)
+{
+    pith_engine_params params;
+    pith_engine *e = NULL;
+    pith_engine_params_default(&params);
+    params.kv_tokens = 1024;
+    params.type_k = params.type_v = type;
+    params.page_len = page_len;
+    struct pi_device *was = pi_device_register(gpu());
+    gpu()->step = step ? counted_step : NULL;
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    pi_device_register(was);
+    return e;
+}
+
+static uint64_t hash_of(pith_seq *seq, const pith_model *model)
+{
+    pith_model_info info;
+    pith_model_get_info(model, &info);
+    return pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+}
+
+/* A prompt, then tokens one by one: the hash of each one's logits. */
+static void run(const pith_model *model, const char *type, int32_t page_len, bool step,
+                uint64_t hash[N_TOKEN])
+{
+    pith_model_info info;
+    int32_t ids[N_TOKEN];
+    pith_model_get_info(model, &info);
+    for (int32_t i = 0; i < N_TOKEN; i++)
+        ids[i] = (i * 7919 + 13) % info.n_vocab;
+    pith_engine *e = engine_on(model, type, page_len, step);
+    pith_seq *seq = seq_make(e);
+    check(pith_seq_eval(seq, ids, N_PROMPT, &err), &err);
+    for (int32_t i = N_PROMPT; i < N_TOKEN; i++) {
+        check(pith_seq_eval(seq, ids + i, 1, &err), &err);
+        hash[i] = hash_of(seq, model);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static void same_bits(const pith_model *model, const char *type, int32_t page_len, const char *what)
+{
+    uint64_t whole[N_TOKEN], parts[N_TOKEN];
+    n_taken = 0;
+    run(model, type, page_len, false, parts);
+    assert_int_equal(n_taken, 0);
+    run(model, type, page_len, true, whole);
+    if (n_taken != N_TOKEN - N_PROMPT)
+        fail_msg("%s, pages of %s: %d of %d tokens in one launch", what, type, (int)n_taken,
+                 N_TOKEN - N_PROMPT);
+    for (int32_t i = N_PROMPT; i < N_TOKEN; i++)
+        if (whole[i] != parts[i])
+            fail_msg("%s, pages of %s of %d: token %d differs", what, type, (int)page_len, (int)i);
+}
+
+static void same_bits_of(const char *words, const char *type, int32_t page_len)
+{
+    struct model_spec spec;
+    pith_model *model;
+    const char *path = in_folder("step.gguf");
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec, words, &err), &err);
+    check(model_make(&spec, path, &err), &err);
+    check(pith_model_load(path, NULL, &model, &err), &err);
+    same_bits(model, type, page_len, words);
+    pith_model_free(model);
+}
+
+TEST(families_have_the_same_bits)
+{
+    const char *const words[] = {
+        "arch=llama type=Q4_K_M layers=3 width=512 heads=8 kv_heads=2 ff=768",
+        "arch=qwen2 type=Q8_0 layers=2 width=320 heads=10 kv_heads=2 ff=448",
+        "arch=qwen3 type=Q6_K layers=2 width=256 heads=4 kv_heads=4 head_dim=128 ff=512",
+        "arch=smollm3 type=Q4_0 layers=4 width=192 heads=6 kv_heads=3 ff=320",
+        "arch=mistral3 type=Q5_K layers=2 width=256 heads=4 kv_heads=2 ff=512",
+        "arch=phi3 type=Q5_0 layers=2 width=128 heads=2 kv_heads=2 head_dim=64 ff=352",
+        "arch=llama type=F16 layers=2 width=96 heads=3 kv_heads=1 head_dim=80 ff=208 bias=1",
+    };
+    for (size_t i = 0; i < PI_LEN(words); i++)
+        same_bits_of(words[i], "f16", 64);
+}
+
+TEST(pages_of_every_type_have_the_same_bits)
+{
+    const char *const types[] = {"f32", "q8_0", "q4_0", "turbo4", "turbo3", "turbo2", "bf16"};
+    for (size_t i = 0; i < PI_LEN(types); i++)
+        same_bits_of(
+            "arch=qwen3 type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 head_dim=64 ff=192",
+            types[i], 64);
+    same_bits_of("arch=llama type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 ff=192", "f16", 16);
+    same_bits_of("arch=llama type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 ff=192", "f16", 32);
+}
