@@ -545,7 +545,8 @@ struct pi_device {
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
     /* Scores of a round by keys or values alone, which stay on the device for its choices. NULL:
-       policies score by what the host gets of keys and values. */
+       policies score by what the host gets of keys and values. Then `score` picks no vectors
+       (kv/score.h), and its scores are the host's. */
     void (*weigh)(struct pi_stream *s, const struct kv_weigh_list *list);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
        the host. score_one does the same for one lane, on any thread. */

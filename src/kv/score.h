@@ -4,7 +4,7 @@
 #ifndef PI_KV_SCORE_H
 #define PI_KV_SCORE_H
 
-#include "base/base.h"
+#include "device/device.h"
 #include "kv/geometry.h"
 #include "tensor/rope.h"
 
@@ -26,6 +26,16 @@ enum kv_score_kind {
    the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
 enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
 
+/* Vectors that a device with memory of its own takes of a chunk's queries: of every query head the n
+   that are least like their mean. Those of one rank are averaged over heads. */
+struct kv_score_pick {
+    struct pi_at q; /* on the device: query (t, g) at q + t * stride + g * dim_k floats */
+    size_t stride;
+    int32_t n_tok, n_group;
+    int32_t n;   /* at most n_tok; 0: vectors are given */
+    bool scaled; /* each query is divided by its length */
+};
+
 struct kv_score_job {
     const struct kv_seq *seq;
     int32_t layer;
@@ -33,19 +43,22 @@ struct kv_score_job {
     int32_t n;    /* the lane's first n slots are scored; at most its length */
     enum kv_score_kind kind;
     enum kv_score_reduce reduce;
-    const float *q;      /* [n_q][dim_k], after rope */
+    const float *q; /* [n_q][dim_k], after rope; not read where the device picks n_q */
+    struct kv_score_pick pick;
     int32_t n_q;         /* 1 or more */
     const int32_t *dims; /* [n_dim] ascending, of KV_SCORE_COLUMNS */
     int32_t n_dim;
     const struct pi_rope *rope; /* rotates q for pages with a delta; may be NULL without any */
     float *out;                 /* [n] */
+    struct pi_at at; /* receives where the scores are, f32 [n], where the list says `there` */
 };
 
 /* Jobs of a call. */
 struct kv_score_list {
-    const struct kv_score_job *jobs; /* [n] */
+    struct kv_score_job *jobs; /* [n] */
     int32_t n;
     int64_t work;        /* multiplications of all, about */
+    bool there;          /* scores may stay on the device until the next call, and `out` as it is */
     uint8_t *scratch;    /* of the host, [threads of the stream][scratch_size] */
     size_t scratch_size; /* kv_score_scratch_bytes of the most vectors of a job */
 };

@@ -66,17 +66,23 @@ void pi_pass_select(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)(hp->n_head * hp->dim_k);
-    const float *q = pi_pass_look(pass, pass->rows.q, n, PI_ROOM_Q);
+    const struct pi_pass_reader *reader = &pass->reading.fn;
+    const float *q = NULL;
+    for (int32_t i = 0; i < pass->reading.n_chunk; i++)
+        pass->reading.chunk[i].layer = pass->now.layer->kv_layer;
+    if (reader->looks == NULL ||
+        reader->looks(reader->user, pass->reading.chunk, pass->reading.n_chunk))
+        q = pi_pass_look(pass, pass->rows.q, n, PI_ROOM_Q);
     for (int32_t i = 0; i < pass->reading.n_chunk; i++) {
         struct pi_pass_chunk *c = &pass->reading.chunk[i];
-        c->layer = pass->now.layer->kv_layer;
-        c->q = q + row_of_chunk(pass, c, n);
+        c->q = q != NULL ? q + row_of_chunk(pass, c, n) : NULL;
+        c->q_at = pi_at_item(pass->rows.q, row_of_chunk(pass, c, n));
         c->q_stride = n;
         c->cap = (int32_t)pass->reading.cap_slot;
         c->slots = pi_pass_read_slots(pass, i, 0);
         c->n_slot = &pass->reading.n_slot[pi_pass_read_unit(pass, i, 0)];
     }
-    pass->reading.fn.select(pass->reading.fn.user, pass->reading.chunk, pass->reading.n_chunk);
+    reader->select(reader->user, pass->reading.chunk, pass->reading.n_chunk);
 }
 
 /* The reader may change the output of its chunks' attention. */

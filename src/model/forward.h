@@ -86,7 +86,9 @@ struct pi_pass_chunk {
     int32_t layer;
     int32_t t0;     /* its first token, of the item's */
     int32_t n_tok;  /* 1 .. the reader's chunk */
-    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k, t from 0 for t0 */
+    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k, t from 0 for t0;
+                       NULL where the reader does not look */
+    struct pi_at q_at; /* the same on the device */
     size_t q_stride;
     int32_t cap;     /* most slots of a lane */
     int32_t *slots;  /* [n_head_kv][cap] that are read, ascending, the chunk's own included */
@@ -99,6 +101,9 @@ struct pi_pass_chunk {
 struct pi_pass_reader {
     void *user;
     int32_t chunk; /* most tokens of a chunk */
+    /* Whether select looks at the queries of these chunks; NULL: always. Else they stay on the
+       device. */
+    bool (*looks)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
     /* Once a layer with the chunks of all items, after the layer's keys are stored and before
        anything attends: fills slots and n_slot. */
     void (*select)(void *user, const struct pi_pass_chunk *chunks, int32_t n);

@@ -168,7 +168,8 @@ TEST(scores_many_lanes_in_one_call)
                                         .n_q = 1 + l % 3,
                                         .out = out[l]};
     }
-    const struct kv_score_list list = {jobs, N_LANE, 1 << 20, scratch, size};
+    const struct kv_score_list list = {
+        .jobs = jobs, .n = N_LANE, .work = 1 << 20, .scratch = scratch, .scratch_size = size};
     s->device->score(s, &list);
     for (int32_t l = 0; l < N_LANE; l++) {
         jobs[l].out = alone;

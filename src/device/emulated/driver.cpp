@@ -17,6 +17,7 @@
 #include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
+#include "device/gpu/read.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/sample.cuh"
 #include "device/gpu/step.cuh"

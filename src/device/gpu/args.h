@@ -111,6 +111,13 @@ enum gpu_weight_type {
     GPU_K(compact_2, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_4, 256, 4, gpu_compact_args)                                                     \
     GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
+    GPU_K(pick_head, 1024, 1, gpu_pick_args)                                                       \
+    GPU_K(pick_join, 128, 4, gpu_pick_args)                                                        \
+    GPU_K(score_vectors, 128, 4, gpu_score_args)                                                   \
+    GPU_K(score_page, 128, 4, gpu_score_args)                                                      \
+    GPU_K(score_bounds, 128, 4, gpu_score_args)                                                    \
+    GPU_K(index_entries, 128, 4, gpu_index_args)                                                   \
+    GPU_K(index_pages, 128, 4, gpu_index_args)                                                     \
     GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
     GPU_K(best_rows, 1024, 1, gpu_best_args)                                                       \
     GPU_K_WAITS(step, GPU_STEP_THREADS, 1, gpu_step_args)
@@ -542,6 +549,60 @@ struct gpu_step_args {
     /* shared memory: where what begins, in bytes; the ring begins at 0 */
     int32_t n_slot, slot_size, area, parts, tile, copies, queries, weights, rows, codes, sums, bars;
     int32_t part_units; /* stretches whose sums have room */
+};
+
+/* ---- reading a part ---- */
+
+/* Of a chunk's queries those that are least like their mean: kv_score_pick. */
+struct gpu_pick {
+    gpu_at q;    /* f32: query (t, g) at q + t * stride + g * dim */
+    gpu_at unit; /* f32 [n_group][n][dim] the chosen ones of each head */
+    gpu_at out;  /* f32 [n][dim] their mean over heads */
+    uint64_t stride;
+    int32_t n_tok, n_group, n, scaled; /* scaled: each is divided by its length */
+};
+struct gpu_pick_args {
+    gpu_at picks;
+    int32_t dim, unused;
+};
+
+/* A job of kv_score, without bounds or with. */
+struct gpu_score_job {
+    gpu_at pages;   /* struct gpu_weigh_page, with `turn` the vectors that meet the page */
+    gpu_at out;     /* f32 [n] */
+    gpu_at q;       /* f32 [n_q][dim] as given */
+    gpu_at vectors; /* f32 [variants][n_vector][len + 1], a number of its own behind each */
+    gpu_at dims;    /* int32 [len] of COLUMNS */
+    gpu_at turn;    /* f32 [variants][n_pair][2]: what vectors are turned by */
+    gpu_at matrix;  /* f32 [len][dim] of PROJ */
+    int32_t n_page, n_q, n_vector, n_variant;
+    int32_t mean, unused;
+};
+struct gpu_score_args {
+    gpu_at jobs;
+    int32_t kind, page_len, n_entry;  /* n_entry: of a page that a block takes at once */
+    int32_t len;                      /* of a vector as keys meet it */
+    int32_t n_pair, adjacent, turned; /* turned: keys are stored rotated, and vectors likewise */
+    int32_t most_variant;
+    int32_t unit_dim, index_dim;
+    uint32_t norm, unit, unit_scale, columns, proj, bounds; /* offsets in a page; ~0: not there */
+    struct gpu_part k;
+};
+
+/* ---- the index ---- */
+
+struct gpu_index_row {
+    gpu_at page;
+    int32_t slot, lane;
+};
+struct gpu_index_args {
+    gpu_at rows;
+    gpu_at norms;  /* uint16 [rows] norms of values; none: not wanted */
+    gpu_at matrix; /* f32 [lane][index_dim][dim] of projections */
+    int32_t page_len, unit_dim, index_dim, n_entry;
+    uint32_t norm, unit, unit_scale, columns, proj, bounds, value_sum; /* as in gpu_score_args */
+    uint32_t unused;
+    struct gpu_part k, value;
 };
 
 #endif

@@ -92,75 +92,7 @@ static void send(struct gpu_device *d, const struct kv_class *kind, int32_t page
     d->driver->put(d->driver, gpu_page_at(kind, page) + from, d->stage[0].page + from, end - from);
 }
 
-/* ---- what follows from entries ---- */
-
-void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
-               int32_t page, int32_t slot, int32_t n)
-{
-    struct gpu_device *d = gpu_of_class(kind);
-    if (cache->g.index == 0 || kv_layer_window(&cache->g, lane / cache->g.n_head) != 0)
-        return;
-    gpu_enter(d);
-    if (gpu_stage_page(d, kind, page)) {
-        cpu_index(cache, &d->stage[0].kind, lane, 0, slot, n);
-        send(d, kind, page, kind->layout.stored, kind->layout.stride);
-    }
-    gpu_leave(d);
-}
-
-void gpu_finish_page(struct gpu_device *d, const struct kv_cache *cache,
-                     const struct kv_class *kind, int32_t page)
-{
-    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0 ||
-        !gpu_stage_page(d, kind, page))
-        return;
-    cpu_finish(cache, &d->stage[0].kind, 0);
-    send(d, kind, page, kind->layout.stored, kind->layout.stride);
-}
-
-void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
-{
-    struct gpu_device *d = gpu_of_class(kind);
-    gpu_enter(d);
-    gpu_finish_page(d, cache, kind, page);
-    gpu_leave(d);
-}
-
-void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
-               int32_t slot, int32_t n, uint16_t *out)
-{
-    struct gpu_device *d = gpu_of_class(kind);
-    gpu_enter(d);
-    if (gpu_stage_page(d, kind, page))
-        cpu_norms(cache, &d->stage[0].kind, 0, slot, n, out);
-    gpu_leave(d);
-}
-
 /* ---- lanes ---- */
-
-size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
-{
-    return cpu_score_scratch(g, n_q);
-}
-
-void gpu_score_one(const struct kv_score_job *job, void *scratch)
-{
-    struct gpu_device *d = gpu_of_lane(job->seq, job->layer, job->head);
-    struct kv_score_job own = *job;
-    gpu_enter(d);
-    if (gpu_stage_lane(d, 0, job->seq, job->layer, job->head)) {
-        own.seq = &d->stage[0].seq;
-        cpu_score_one(&own, scratch);
-    }
-    gpu_leave(d);
-}
-
-void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
-{
-    (void)s;
-    for (int32_t i = 0; i < list->n; i++)
-        gpu_score_one(&list->jobs[i], list->scratch);
-}
 
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out)

@@ -197,6 +197,7 @@ static void device_unmap(struct pi_device *device, enum pi_mem_tag tag, struct p
     gpu_enter(d);
     gpu_fold_clipped(d); /* the cache is still there */
     d->noted = NULL;
+    gpu_forget_projection(d);
     while ((*link)->at != at.at)
         link = &(*link)->next;
     free_mapping(d, link);
@@ -552,6 +553,8 @@ void gpu_device_free(struct pi_device *device)
     for (int i = 0; i < 2; i++)
         gpu_stage_free(&d->stage[i]);
     gpu_moves_free(d);
+    gpu_forget_projection(d);
+    pi_mem_free(d->rows);
     while (d->n_weight > 0)
         gpu_weight_free(d, d->weight[--d->n_weight]);
     pi_mem_free(d->weight);

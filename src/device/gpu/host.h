@@ -112,6 +112,13 @@ struct gpu_moves {
 };
 
 enum { GPU_STEP_COUNTS = 1024 /* of a barrier, then of each KV head */ };
+/* A copy of projections. */
+struct gpu_projection {
+    const float *of;
+    gpu_at at;
+    size_t size;
+};
+
 enum { GPU_N_ROPE = 4, GPU_JOBS = 512 /* calls of attention that are made together */ };
 
 struct gpu_device {
@@ -139,6 +146,8 @@ struct gpu_device {
                     was none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
+    struct gpu_projection projection;
+    void *rows; /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
     struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
@@ -250,14 +259,6 @@ bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, i
                     int32_t head);
 bool gpu_stage_page(struct gpu_device *d, const struct kv_class *kind, int32_t page);
 void gpu_stage_free(struct gpu_stage *stage);
-void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
-               int32_t page, int32_t slot, int32_t n);
-void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
-void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
-               int32_t slot, int32_t n, uint16_t *out);
-size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
-void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
-void gpu_score_one(const struct kv_score_job *job, void *scratch);
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                     enum kv_side side, float *out);
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
@@ -266,9 +267,6 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
 void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out);
 void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
-
-void gpu_finish_page(struct gpu_device *d, const struct kv_cache *cache,
-                     const struct kv_class *kind, int32_t page);
 
 /* keep.c */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
@@ -280,6 +278,26 @@ void gpu_flush_moves(struct gpu_device *d);
 void gpu_moves_free(struct gpu_device *d);
 /* step.c */
 bool gpu_step(struct pi_stream *s, const struct pi_step *p);
+
+/* read.c */
+size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
+void gpu_score_one(const struct kv_score_job *job, void *scratch);
+void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+               int32_t page, int32_t slot, int32_t n);
+void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
+void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+               int32_t slot, int32_t n, uint16_t *out);
+/* The index of n entries, lanes of one layer; norms [n] of their values, NULL: not wanted. And that
+   of full pages. Rows lie elsewhere than lists. */
+void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache,
+                    const struct kv_class *kind, const struct gpu_index_row *rows, int32_t n,
+                    uint16_t *norms);
+void gpu_index_full(struct gpu_device *d, const struct kv_cache *cache,
+                    const struct kv_class *kind, const struct gpu_index_row *rows, int32_t n);
+/* The device's copy of the cache's projections; 0: no memory. */
+gpu_at gpu_projection(struct gpu_device *d, const struct kv_cache *cache);
+void gpu_forget_projection(struct gpu_device *d);
 
 /* attend.c */
 void gpu_attend_free(struct gpu_attend *s);

@@ -664,9 +664,16 @@ static void put_moves(const struct gpu_moves *all, struct gpu_compact_lane *lane
 /* Pages that are full now. */
 static void finish_goals(struct gpu_device *d, const struct gpu_moves *all)
 {
+    struct gpu_index_row *row;
+    int32_t n = 0;
+    if ((all->cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0 ||
+        !gpu_host_room(d, &d->rows, all->n_goal * sizeof(*row)))
+        return;
+    row = d->rows;
     for (size_t i = 0; i < all->n_goal; i++)
         if (all->goal[i].of.full)
-            gpu_finish_page(d, all->cache, all->kind, all->goal[i].of.page);
+            row[n++] = (struct gpu_index_row){gpu_page_at(all->kind, all->goal[i].of.page), 0, 0};
+    gpu_index_full(d, all->cache, all->kind, row, n);
 }
 
 void gpu_flush_moves(struct gpu_device *d)

@@ -73,40 +73,6 @@ KERNEL(128, 8) weigh_half(const gpu_weigh_args a)
     store_four(l, group, page.slot + entry, s);
 }
 
-/* Entries first .. first + n_entry of a page become floats x [n_entry][dim + 1], as attention sees
-   them; places without one are 0. */
-DEV void decode_entries(const gpu_part &part, const uint8_t *page, int page_len, int first, int n,
-                        int n_entry, float *x)
-{
-    const int dim = part.dim, n_part = (dim + 7) / 8;
-    for (int i = TID; i < n_entry * n_part; i += 128) {
-        const int e = part.beside ? i % n_entry : i / n_part;
-        const int d = (part.beside ? i / n_entry : i % n_part) * 8;
-        float v[8];
-        if (first + e < n)
-            entry_read(part, page, page_len, first + e, d, v);
-        for (int j = 0; j < 8 && d + j < dim; j++)
-            x[e * (dim + 1) + d + j] = first + e < n ? v[j] : 0.0f;
-    }
-    sync_block();
-    if (part.wht_scale == 0.0f)
-        return;
-    for (int i = WARP; i < n_entry * (dim / part.group); i += 4) {
-        float *group = x + i / (dim / part.group) * (dim + 1) + i % (dim / part.group) * part.group;
-        float v[4];
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            v[j] = 32 * j + LANE < part.group ? group[32 * j + LANE] * wht_sign(32 * j + LANE, true)
-                                              : 0.0f;
-        wht_turn(v, part.group);
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            if (32 * j + LANE < part.group)
-                group[32 * j + LANE] = v[j] * wht_sign(32 * j + LANE, false) * part.wht_scale;
-    }
-    sync_block();
-}
-
 /* Turns keys of x to where they are read, and back to position 0. */
 DEV void turn_entries(const gpu_weigh_args &a, const gpu_weigh_lane &l, const gpu_weigh_page &page,
                       int first, float *x)

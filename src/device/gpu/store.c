@@ -1,7 +1,8 @@
 /*
  * store.c - pages on the device: rows become entries, entries move, pages come and go. A page has
  * the processor's bytes (kv/class.h), so that a file, a swapped page and a moved entry are the same
- * on both. carry.c has the operations without a kernel.
+ * on both. read.c makes their index. carry.c
+ * has the operations without a kernel.
  */
 #include <math.h>
 
@@ -161,25 +162,73 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
     gpu_leave(d);
 }
 
-/* The index and the norms of new entries, where the cache has them: over the host. */
+/* Entries of jobs whose index and norms are made, and pages that are full now. */
 struct follow {
     const struct kv_append *job;
     const struct kv_lane *lane;
+    struct gpu_index_row *row, *full;
+    int32_t n, n_full;
+    const uint16_t *norms; /* of the rows, on the way back */
 };
 
 static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
                         int32_t n, int32_t slot)
 {
-    const struct follow *f = ctx;
-    const struct kv_cache *cache = f->job->seq->cache;
+    struct follow *f = ctx;
+    gpu_at page = gpu_page_at(f->lane->kind, ref->page);
+    (void)done;
+    (void)slot;
+    for (int32_t i = 0; i < n; i++)
+        f->row[f->n++] =
+            (struct gpu_index_row){page, entry + i, kv_lane_number(f->job->seq, f->lane)};
+    if (ref->n == f->lane->kind->page_len)
+        f->full[f->n_full++] = (struct gpu_index_row){page, 0, 0};
+}
+
+static void take_norms(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
+                       int32_t n, int32_t slot)
+{
+    struct follow *f = ctx;
     int32_t number = kv_lane_number(f->job->seq, f->lane);
     (void)done;
-    gpu_index(cache, f->lane->kind, number, ref->page, entry, n);
-    if (ref->n == cache->g.page_len)
-        gpu_finish(cache, f->lane->kind, ref->page);
-    if (cache->value_norm)
-        gpu_norms(cache, f->lane->kind, ref->page, entry, n,
-                  kv_norms_at(f->job->seq, (size_t)number) + slot);
+    (void)ref;
+    (void)entry;
+    memcpy(kv_norms_at(f->job->seq, (size_t)number) + slot, f->norms, (size_t)n * sizeof(uint16_t));
+    f->norms += n;
+}
+
+static void each_job(struct follow *f, const struct kv_append *jobs, int32_t n, each_fn *fn)
+{
+    for (int32_t i = 0; i < n; i++) {
+        f->job = &jobs[i];
+        f->lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
+        each_page(&jobs[i], fn, f);
+    }
+}
+
+/* The index and the norms of new entries, where the cache has them. Jobs [0, n) as append_class has
+   them. */
+static void follow_class(struct gpu_device *d, const struct kv_append *jobs, int32_t n)
+{
+    const struct kv_cache *cache = jobs->seq->cache;
+    const struct kv_class *kind = kv_lane_at(jobs->seq, jobs->layer, jobs->head)->kind;
+    struct follow f = {.n = 0};
+    size_t n_row = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_row += (size_t)jobs[i].n;
+    size_t rows = 2 * n_row * sizeof(*f.row);
+    if ((cache->g.index == 0 && !cache->value_norm) || n_row == 0 ||
+        !gpu_host_room(d, (void **)&d->rows, rows + n_row * sizeof(uint16_t)))
+        return;
+    f.row = d->rows;
+    f.full = f.row + n_row;
+    uint16_t *norms = cache->value_norm ? (uint16_t *)(void *)(f.row + 2 * n_row) : NULL;
+    each_job(&f, jobs, n, follow_page);
+    gpu_index_rows(d, cache, kind, f.row, f.n, norms);
+    gpu_index_full(d, cache, kind, f.full, f.n_full);
+    f.norms = norms;
+    if (norms != NULL)
+        each_job(&f, jobs, n, take_norms);
 }
 
 void gpu_note_for(struct gpu_device *d, struct kv_cache *cache)
@@ -205,15 +254,11 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
             end++;
         gpu_note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
+        follow_class(d, jobs + i, end - i);
     }
     if (stream == NULL)
         gpu_fold_clipped(d);
     gpu_leave(d);
-    for (int32_t i = 0; i < n; i++) {
-        struct follow f = {&jobs[i], kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head)};
-        if (jobs[i].seq->cache->g.index != 0 || jobs[i].seq->cache->value_norm)
-            each_page(&jobs[i], follow_page, &f);
-    }
 }
 
 /* ---- moving ---- */

@@ -38,6 +38,9 @@
 
 /* ---- the queries ---- */
 
+/* Of a chunk whose queries a device picks: tokens, and dimensions of a head. */
+#define MOST_PICKED 4096
+#define MOST_PICKED_DIM 512
 #define LANES 16 /* partial sums of a product: several registers at every level */
 
 /* Scratch of quoka_queries_make. */
@@ -242,11 +245,29 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
     return sets_of(params, model) * count_of(params, n_tok);
 }
 
+/* The device averages over heads, and takes cosines. */
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    const struct quoka_form *form = params;
+    return form->pair == QUOKA_RANK && form->score == QUOKA_COSINE && n_tok <= MOST_PICKED &&
+           model->g.dim_k <= MOST_PICKED_DIM;
+}
+
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
 {
     const struct quoka_form *form = params;
     struct quoka_queries queries;
+    if (c->q == NULL) {
+        int32_t n = count_of(form, c->n_tok);
+        *jobs = (struct kv_score_job){
+            .kind = kind_of(form),
+            .reduce = form->aggregate == QUOKA_MEAN ? KV_SCORE_MEAN : KV_SCORE_MAX,
+            .n_q = n,
+            .pick = {c->q_at, c->q_stride, c->n_tok, c->n_group, n, true},
+        };
+        return;
+    }
     quoka_queries_make(form, view->model, c, c->scratch, &queries);
     memcpy(c->vector, queries.q,
            (size_t)(queries.n_set * queries.n) * (size_t)view->model->g.dim_k * sizeof(float));
@@ -335,6 +356,7 @@ const struct read_policy read_quoka = {
     .scratch_size = scratch_size,
     .n_set = n_set,
     .ask = ask,
+    .picks = picks,
     .n_vector = n_vector,
     .score = score,
 };

@@ -32,7 +32,9 @@ struct read_chunk {
     int32_t n_tok;
     int32_t n_group;
     int32_t pos0;   /* position of the first query */
-    const float *q; /* after rope: query (t, g) at q + t * q_stride + g * dim_k */
+    const float *q; /* after rope: query (t, g) at q + t * q_stride + g * dim_k; NULL: the device
+                       picks */
+    struct pi_at q_at; /* the same on the device */
     size_t q_stride;
     int32_t n_choose; /* entries that will be chosen by score */
     float *beside;    /* [n_tok][n_group] for chosen and adjust: of this chunk and KV head, from one
@@ -91,6 +93,9 @@ struct read_policy {
     void (*ask)(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs);
     int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
+    /* Whether a device with memory of its own picks the vectors of such chunks (kv_score_pick), and
+       score leaves what it gives as it is. NULL: never. */
+    bool (*picks)(const void *params, const struct policy_model *model, int32_t n_tok);
     /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
        out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
        scores the lower slot is taken. Pure; lanes are scored at the same time by several threads.

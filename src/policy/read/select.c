@@ -74,7 +74,8 @@ static struct lane lane_of(struct read *read, const struct pi_pass_chunk *c, int
               .n_tok = c->n_tok,
               .n_group = read->model.n_group,
               .pos0 = c->item->pos0 + c->t0,
-              .q = c->q + (size_t)head * group,
+              .q = c->q != NULL ? c->q + (size_t)head * group : NULL,
+              .q_at = pi_at_item(c->q_at, (size_t)head * group),
               .q_stride = c->q_stride,
               .beside = read->beside + at,
               .scratch = work->policy},
@@ -430,6 +431,18 @@ static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
     return n;
 }
 
+/* Choices among scores that stay on the device. Every lane that waits has one job of each kind. */
+static void point_choices(struct read *read, int32_t n_lane)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_lane; i++) {
+        if (read->lane[i].use == USE_NONE)
+            continue;
+        struct kv_choose_job *job = &read->choose_job[n];
+        job->at = pi_at_item(read->score_job[n++].at, (size_t)(job->score - read->lane[i].score));
+    }
+}
+
 /* The lanes' scores and choices, on the device. */
 static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
 {
@@ -437,6 +450,7 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     struct pi_device *d = read->stream->device;
     struct kv_score_list scores = {
         .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
+    scores.there = t->chunks[0].q == NULL;
     struct kv_choose_list choices = {.jobs = read->choose_job,
                                      .scratch = read->choose_scratch,
                                      .scratch_size = read->choose_size};
@@ -446,9 +460,12 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
         return;
     d->score(read->stream, &scores);
     spent = pi_time_s() - start;
-    pi_parallel_items(n_thread, n_lane, take_scores, t);
+    if (!scores.there)
+        pi_parallel_items(n_thread, n_lane, take_scores, t);
     start = pi_time_s();
     choices.n = pack_choices(read, n_lane, &choices.work);
+    if (scores.there)
+        point_choices(read, n_lane);
     d->choose(read->stream, &choices);
     spent += pi_time_s() - start;
     for (int32_t i = 0; i < n_lane; i++)
@@ -475,6 +492,21 @@ static void unite_chunks(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct union_turn *t = ctx;
     for (int64_t i = begin; i < end; i++)
         unite_choices(t->read, &t->chunks[i], thread);
+}
+
+/* Where the device picks the vectors of all chunks, the host needs no queries. */
+static bool looks(void *user, const struct pi_pass_chunk *chunks, int32_t n)
+{
+    const struct read *read = user;
+    const struct read_policy *p = read->config.policy;
+    const struct pi_device *d = read->stream->device;
+    if (p->picks == NULL || d->weigh == NULL)
+        return true;
+    for (int32_t i = 0; i < n; i++)
+        if (!p->picks(&read->config.params, &read->model, chunks[i].n_tok) ||
+            kv_lane_device(chunks[i].item->kv, chunks[i].layer, 0) != d)
+            return true;
+    return false;
 }
 
 static void select_lanes(void *user, const struct pi_pass_chunk *chunks, int32_t n)
@@ -528,6 +560,7 @@ void read_reader(struct read *read, struct pi_pass_reader *out)
     *out = (struct pi_pass_reader){
         .user = read,
         .chunk = read_chunk_of(&read->config.rules),
+        .looks = looks,
         .select = select_lanes,
         .attended = p->adjust != NULL ? adjust_outputs : NULL,
     };

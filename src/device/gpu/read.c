@@ -1,0 +1,473 @@
+/*
+ * read.c - scores of lanes by vectors, and the index of pages. A call's lanes go in one launch. The
+ * host makes lists of pages and of rotations; vectors are turned, picked and coded on the device.
+ *
+ * Invariant: a score depends on the vectors and its entry alone, of bounds on its page.
+ */
+#include <math.h>
+
+#include "device/gpu/host.h"
+
+static_assert(KV_SCORE_DOT == 0 && KV_SCORE_COSINE == 1 && KV_SCORE_UNIT8 == 2 &&
+                  KV_SCORE_COLUMNS == 3 && KV_SCORE_PROJ == 4 && KV_SCORE_BOUNDS == 5,
+              "kinds of read.cuh");
+
+enum { SMEM_MOST = 90 << 10, VECTORS = 16, NOT_THERE = -1 };
+
+/* Where a part of the index is in a page, or that it is not there. */
+static uint32_t part_at(const struct kv_geometry *g, uint32_t part, size_t at)
+{
+    return (g->index & part) != 0 ? (uint32_t)at : (uint32_t)NOT_THERE;
+}
+
+/* ---- the list of a call ---- */
+
+struct call {
+    struct gpu_device *d;
+    const struct kv_score_job *jobs; /* [n] of one class, kind and number of dimensions */
+    int32_t n;
+    struct gpu_score_args args;
+    uint8_t *host; /* NULL: sizes are counted alone */
+    gpu_at at;
+    size_t used;
+    gpu_at room; /* of vectors and picks */
+    size_t room_used;
+    gpu_at scores; /* [job][n] */
+    size_t scores_used;
+    struct gpu_score_job *job;
+    struct gpu_pick *pick;
+    gpu_at picks;
+    int32_t n_pick, most_page, most_vector, most_group, most_n, most_tok;
+};
+
+static void *take(struct call *c, size_t n, size_t size, gpu_at *at)
+{
+    size_t from = c->used;
+    c->used += pi_align(n * size, 16);
+    *at = c->at + from;
+    return c->host != NULL ? c->host + from : NULL;
+}
+
+static gpu_at take_room(struct call *c, size_t n)
+{
+    size_t from = c->room_used;
+    c->room_used += pi_align(n * sizeof(float), 256);
+    return c->room + from;
+}
+
+/* The pages of the first n slots, and the variant of vectors that meets each. deltas has the
+   variants' deltas, of which there are *n_variant. */
+static void add_pages(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to,
+                      int32_t *deltas, int32_t *variant_of)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    struct gpu_weigh_page *page = take(c, (size_t)lane->n_live, sizeof(*page), &to->pages);
+    int32_t n = 0;
+    to->n_variant = 1;
+    if (deltas != NULL)
+        deltas[0] = 0;
+    for (int32_t i = 0, slot = 0, last = 0, variant = 0; slot < job->n; i++) {
+        const struct kv_page_ref *ref = &lane->table[i];
+        int32_t n_here = (int32_t)pi_min(ref->n, job->n - slot);
+        if (ref->delta != last)
+            variant = ref->delta == 0 ? 0 : to->n_variant++;
+        if (ref->delta != last && deltas != NULL)
+            deltas[variant] = ref->delta;
+        last = ref->delta;
+        if (n_here == 0)
+            continue;
+        if (page != NULL) {
+            page[n] = (struct gpu_weigh_page){gpu_page_at(lane->kind, ref->page), 0, slot, n_here};
+            variant_of[n] = variant;
+        }
+        slot += n_here;
+        n++;
+    }
+    to->n_page = n;
+    c->most_page = (int32_t)pi_max(c->most_page, n);
+}
+
+/* Each page's vectors. */
+static void point_pages(const struct call *c, const struct gpu_score_job *to,
+                        const int32_t *variant_of)
+{
+    struct gpu_weigh_page *page = (void *)(c->host + (to->pages - c->at));
+    size_t variant = (size_t)to->n_vector * (size_t)(c->args.len + 1) * sizeof(float);
+    for (int32_t i = 0; i < to->n_page; i++)
+        page[i].turn = to->vectors + (size_t)variant_of[i] * variant;
+}
+
+static void add_pick(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to)
+{
+    const struct kv_score_pick *p = &job->pick;
+    size_t n = (size_t)p->n * (size_t)c->args.k.dim;
+    to->q = take_room(c, n);
+    gpu_at unit = take_room(c, n * (size_t)p->n_group);
+    if (c->host != NULL)
+        c->pick[c->n_pick] = (struct gpu_pick){.q = p->q.at,
+                                               .unit = unit,
+                                               .out = to->q,
+                                               .stride = p->stride,
+                                               .n_tok = p->n_tok,
+                                               .n_group = p->n_group,
+                                               .n = p->n,
+                                               .scaled = p->scaled};
+    c->n_pick++;
+    c->most_group = (int32_t)pi_max(c->most_group, p->n_group);
+    c->most_n = (int32_t)pi_max(c->most_n, p->n);
+    c->most_tok = (int32_t)pi_max(c->most_tok, p->n_tok);
+}
+
+/* The rotations of variants behind the first. */
+static void add_turns(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to,
+                      const int32_t *deltas)
+{
+    size_t n_pair = (size_t)c->args.n_pair;
+    float *turn = take(c, (size_t)to->n_variant * n_pair * 2, sizeof(*turn), &to->turn);
+    for (int32_t v = 1; turn != NULL && v < to->n_variant; v++)
+        pi_rope_fill_delta(job->rope, -deltas[v], turn + (size_t)v * n_pair * 2);
+}
+
+static void add_job(struct call *c, int32_t i)
+{
+    const struct kv_score_job *job = &c->jobs[i];
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    size_t n_live = (size_t)lane->n_live, dim = (size_t)c->args.k.dim;
+    struct gpu_score_job to = {
+        .n_q = job->n_q, .mean = job->reduce == KV_SCORE_MEAN, .out = c->scores + c->scores_used};
+    gpu_at at;
+    int32_t *deltas = take(c, n_live + 1, sizeof(*deltas), &at);
+    int32_t *variant_of = take(c, n_live + 1, sizeof(*variant_of), &at);
+    to.n_vector = to.mean && job->kind != KV_SCORE_BOUNDS ? 1 : job->n_q;
+    c->scores_used += pi_align((size_t)job->n * sizeof(float), 256);
+    add_pages(c, job, &to, deltas, variant_of);
+    if (job->pick.n > 0) {
+        add_pick(c, job, &to);
+    } else {
+        float *q = take(c, (size_t)job->n_q * dim, sizeof(*q), &to.q);
+        if (q != NULL)
+            memcpy(q, job->q, (size_t)job->n_q * dim * sizeof(*q));
+    }
+    add_turns(c, job, &to, deltas);
+    if (job->kind == KV_SCORE_COLUMNS) {
+        int32_t *dims = take(c, (size_t)job->n_dim, sizeof(*dims), &to.dims);
+        if (dims != NULL)
+            memcpy(dims, job->dims, (size_t)job->n_dim * sizeof(*dims));
+    }
+    if (job->kind == KV_SCORE_PROJ) {
+        const struct kv_cache *cache = job->seq->cache;
+        size_t row = (size_t)cache->g.index_dim * dim * sizeof(float);
+        to.matrix = gpu_projection(c->d, cache) + (size_t)kv_lane_number(job->seq, lane) * row;
+    }
+    to.vectors =
+        take_room(c, (size_t)to.n_variant * (size_t)to.n_vector * (size_t)(c->args.len + 1));
+    c->most_vector = (int32_t)pi_max(c->most_vector, to.n_vector);
+    c->args.most_variant = (int32_t)pi_max(c->args.most_variant, to.n_variant);
+    if (c->host == NULL)
+        return;
+    point_pages(c, &to, variant_of);
+    c->job[i] = to;
+}
+
+static void lay_out(struct call *c)
+{
+    c->used = c->room_used = c->scores_used = 0;
+    c->n_pick = 0;
+    c->job = take(c, (size_t)c->n, sizeof(*c->job), &c->args.jobs);
+    c->pick = take(c, (size_t)c->n, sizeof(*c->pick), &c->picks);
+    for (int32_t i = 0; i < c->n; i++)
+        add_job(c, i);
+}
+
+/* ---- launches ---- */
+
+static struct gpu_score_args args_of(const struct kv_score_job *job)
+{
+    const struct kv_geometry *g = &job->seq->cache->g;
+    const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
+    const struct kv_page_layout *at = &kind->layout;
+    struct gpu_score_args a = {
+        .kind = (int32_t)job->kind,
+        .page_len = kind->page_len,
+        .n_entry = kind->page_len,
+        .n_pair = job->rope != NULL ? job->rope->n_pair : 0,
+        .adjacent = job->rope != NULL && job->rope->adjacent,
+        .turned =
+            kind->k.codec->rotated && (job->kind == KV_SCORE_DOT || job->kind == KV_SCORE_COSINE),
+        .unit_dim = (int32_t)kv_unit_dim(g),
+        .index_dim = g->index_dim,
+        .norm = part_at(g, KV_INDEX_NORM, at->norm),
+        .unit = part_at(g, KV_INDEX_UNIT8, at->unit),
+        .unit_scale = part_at(g, KV_INDEX_UNIT8, at->unit_scale),
+        .columns = part_at(g, KV_INDEX_COLUMNS, at->columns),
+        .proj = part_at(g, KV_INDEX_PROJ, at->proj),
+        .bounds = part_at(g, KV_INDEX_BOUNDS, at->bounds),
+        .k = gpu_part_of(kind, &kind->k, true),
+    };
+    a.len = job->kind == KV_SCORE_COLUMNS  ? job->n_dim
+            : job->kind == KV_SCORE_PROJ   ? g->index_dim
+            : job->kind == KV_SCORE_BOUNDS ? 2 * kind->k.dim
+                                           : kind->k.dim;
+    return a;
+}
+
+/* Floats of a block of score_page or score_bounds. */
+static size_t block_floats(const struct gpu_score_args *a, int32_t n_entry)
+{
+    size_t n = (size_t)n_entry, len = (size_t)a->len, dim = (size_t)a->k.dim;
+    if (a->kind == KV_SCORE_BOUNDS)
+        return 2 * dim + 4 + n * (dim + 1);
+    bool whole = a->kind == KV_SCORE_COLUMNS && a->columns == (uint32_t)NOT_THERE;
+    return len * VECTORS + 128 + VECTORS + n * (len + 1) + (whole ? n * (dim + 1) : 0);
+}
+
+static void run_call(struct call *c)
+{
+    struct gpu_device *d = c->d;
+    struct gpu_score_args *a = &c->args;
+    size_t dim = (size_t)a->k.dim;
+    if (c->n_pick > 0) {
+        const struct gpu_pick_args picks = {c->picks, a->k.dim, 0};
+        size_t floats = 9 * dim + 2 * (size_t)c->most_tok + (size_t)c->most_n;
+        gpu_run(d, GPU_KERNEL_pick_head, c->most_group, c->n_pick, 1, floats * sizeof(float),
+                &picks);
+        gpu_run(d, GPU_KERNEL_pick_join, pi_ceil_div((int64_t)c->most_n * a->k.dim, 128), c->n_pick,
+                1, 0, &picks);
+    }
+    gpu_run(d, GPU_KERNEL_score_vectors, c->most_vector, a->most_variant, c->n,
+            (dim + 128) * sizeof(float), a);
+    size_t smem = block_floats(a, a->n_entry) * sizeof(float);
+    if (a->kind == KV_SCORE_BOUNDS)
+        gpu_run(d, GPU_KERNEL_score_bounds, c->most_page, c->n, 1, smem, a);
+    else
+        gpu_run(d, GPU_KERNEL_score_page, (int64_t)c->most_page * (a->page_len / a->n_entry), c->n,
+                1, smem, a);
+}
+
+/* Jobs that a launch can have together; their scores from `at` on. Returns the bytes they take; 0:
+   no memory. */
+static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n,
+                          gpu_at at)
+{
+    struct call c = {.d = d, .jobs = jobs, .n = n, .args = args_of(jobs), .scores = at};
+    void *host;
+    while (c.args.n_entry > 1 && block_floats(&c.args, c.args.n_entry) > SMEM_MOST / sizeof(float))
+        c.args.n_entry /= 2;
+    lay_out(&c);
+    c.room = gpu_room(d, GPU_ROOM_PART, c.room_used);
+    c.at = gpu_list(d, c.used, &host);
+    if (c.room == 0 || c.at == 0)
+        return 0;
+    c.host = host;
+    lay_out(&c);
+    gpu_send(d, c.at, c.used);
+    run_call(&c);
+    return c.scores_used;
+}
+
+static bool alike(const struct kv_score_job *a, const struct kv_score_job *b)
+{
+    return kv_lane_at(a->seq, a->layer, a->head)->kind ==
+               kv_lane_at(b->seq, b->layer, b->head)->kind &&
+           a->kind == b->kind && a->n_dim == b->n_dim && a->rope == b->rope;
+}
+
+/* Scores jobs, and says where each one's scores are. */
+static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t n)
+{
+    size_t size = 0, used = 0;
+    for (int32_t i = 0; i < n; i++) {
+        jobs[i].at.at = size;
+        size += pi_align((size_t)jobs[i].n * sizeof(float), 256);
+    }
+    gpu_at room = gpu_room(d, GPU_ROOM_SCORE, size + 256);
+    for (int32_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && alike(&jobs[i], &jobs[end]);)
+            end++;
+        if (room == 0)
+            return false;
+        used += score_alike(d, jobs + i, end - i, room + used);
+    }
+    for (int32_t i = 0; i < n; i++)
+        jobs[i].at.at += (uintptr_t)room;
+    return used == size;
+}
+
+static void fetch(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n)
+{
+    size_t size = 0, at = 0;
+    for (int32_t i = 0; i < n; i++)
+        size += pi_align((size_t)jobs[i].n * sizeof(float), 256);
+    if (size == 0 || !gpu_host_room(d, (void **)&d->list, size))
+        return;
+    d->driver->get(d->driver, d->list, jobs[0].at.at, size);
+    for (int32_t i = 0; i < n; at += pi_align((size_t)jobs[i++].n * sizeof(float), 256))
+        memcpy(jobs[i].out, d->list + at, (size_t)jobs[i].n * sizeof(float));
+}
+
+size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)
+{
+    (void)g;
+    (void)n_q;
+    return 64;
+}
+
+void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
+{
+    struct gpu_device *d = gpu_of_stream(s);
+    gpu_enter(d);
+    if (list->n > 0 && score_there(d, list->jobs, list->n) && !list->there)
+        fetch(d, list->jobs, list->n);
+    gpu_leave(d);
+}
+
+void gpu_score_one(const struct kv_score_job *job, void *scratch)
+{
+    struct gpu_device *d = gpu_of_lane(job->seq, job->layer, job->head);
+    struct kv_score_job own = *job;
+    (void)scratch;
+    gpu_enter(d);
+    if (score_there(d, &own, 1))
+        fetch(d, &own, 1);
+    gpu_leave(d);
+}
+
+/* ---- the index ---- */
+
+gpu_at gpu_projection(struct gpu_device *d, const struct kv_cache *cache)
+{
+    const struct kv_geometry *g = &cache->g;
+    int32_t n_layer = kv_full_lanes(g).n_layer;
+    size_t n = (size_t)n_layer * (size_t)g->n_head * (size_t)g->index_dim * (size_t)g->dim_k;
+    if (d->projection.of == cache->projection && d->projection.at != 0)
+        return d->projection.at;
+    gpu_forget_projection(d);
+    d->projection = (struct gpu_projection){
+        cache->projection, d->driver->alloc(d->driver, n * sizeof(float)), n * sizeof(float)};
+    if (d->projection.at == 0)
+        d->driver->failure = "no memory for what is computed";
+    else
+        d->driver->put(d->driver, d->projection.at, cache->projection, n * sizeof(float));
+    return d->projection.at;
+}
+
+void gpu_forget_projection(struct gpu_device *d)
+{
+    if (d->projection.at != 0)
+        d->driver->free(d->driver, d->projection.at, d->projection.size);
+    d->projection = (struct gpu_projection){NULL, 0, 0};
+}
+
+static struct gpu_index_args index_args(const struct kv_cache *cache, const struct kv_class *kind)
+{
+    const struct kv_geometry *g = &cache->g;
+    const struct kv_page_layout *at = &kind->layout;
+    struct gpu_index_args a = {
+        .page_len = kind->page_len,
+        .unit_dim = (int32_t)kv_unit_dim(g),
+        .index_dim = g->index_dim,
+        .n_entry = kind->page_len,
+        .norm = part_at(g, KV_INDEX_NORM, at->norm),
+        .unit = part_at(g, KV_INDEX_UNIT8, at->unit),
+        .unit_scale = part_at(g, KV_INDEX_UNIT8, at->unit_scale),
+        .columns = part_at(g, KV_INDEX_COLUMNS, at->columns),
+        .proj = part_at(g, KV_INDEX_PROJ, at->proj),
+        .bounds = part_at(g, KV_INDEX_BOUNDS, at->bounds),
+        .value_sum = part_at(g, KV_INDEX_VALUE_SUM, at->value_sum),
+        .k = gpu_part_of(kind, &kind->k, true),
+        .value = gpu_part_of(kind, &kind->value, g->v_in_k > 0),
+    };
+    return a;
+}
+
+/* Floats that a block has for entries. */
+static size_t entry_floats(const struct gpu_index_args *a, int32_t n_entry)
+{
+    return (size_t)n_entry * (size_t)(pi_max(a->k.dim, a->value.dim) + 1);
+}
+
+/* Parts of pages that entries have: none in a lane with a window, of which nothing is chosen. */
+static bool has_entry_parts(const struct kv_cache *cache, int32_t lane)
+{
+    const uint32_t parts = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_PROJ;
+    return (cache->g.index & parts) != 0 && kv_layer_window(&cache->g, lane / cache->g.n_head) == 0;
+}
+
+void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache, const struct kv_class *kind,
+                    const struct gpu_index_row *rows, int32_t n, uint16_t *norms)
+{
+    struct gpu_index_args a = index_args(cache, kind);
+    void *host;
+    size_t size = (size_t)n * sizeof(*rows);
+    a.rows = n > 0 ? gpu_list(d, pi_max(size, (size_t)n * sizeof(*norms)), &host) : 0;
+    if (a.rows == 0)
+        return;
+    memcpy(host, rows, size);
+    if (!has_entry_parts(cache, rows->lane))
+        a.norm = a.unit = a.columns = a.proj = (uint32_t)NOT_THERE;
+    if (a.proj != (uint32_t)NOT_THERE)
+        a.matrix = gpu_projection(d, cache);
+    if (norms != NULL)
+        a.norms = gpu_room(d, GPU_ROOM_HOST, (size_t)n * sizeof(*norms));
+    gpu_send(d, a.rows, size);
+    gpu_run(d, GPU_KERNEL_index_entries, n, 1, 1,
+            128 * sizeof(double) + (128 + entry_floats(&a, 1)) * sizeof(float), &a);
+    if (norms != NULL && a.norms != 0)
+        d->driver->get(d->driver, norms, a.norms, (size_t)n * sizeof(*norms));
+}
+
+void gpu_index_full(struct gpu_device *d, const struct kv_cache *cache, const struct kv_class *kind,
+                    const struct gpu_index_row *rows, int32_t n)
+{
+    struct gpu_index_args a = index_args(cache, kind);
+    void *host;
+    size_t size = (size_t)n * sizeof(*rows), bounds = 2 * (size_t)kind->k.dim;
+    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0)
+        return;
+    a.rows = n > 0 ? gpu_list(d, size, &host) : 0;
+    if (a.rows == 0)
+        return;
+    while (a.n_entry > 1 &&
+           (bounds + entry_floats(&a, a.n_entry)) * sizeof(float) > (size_t)SMEM_MOST)
+        a.n_entry /= 2;
+    memcpy(host, rows, size);
+    gpu_send(d, a.rows, size);
+    gpu_run(d, GPU_KERNEL_index_pages, n, 1, 1,
+            (bounds + entry_floats(&a, a.n_entry)) * sizeof(float), &a);
+}
+
+void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_t lane,
+               int32_t page, int32_t slot, int32_t n)
+{
+    struct gpu_device *d = gpu_of_class(kind);
+    struct gpu_index_row row[KV_PAGE_LEN_MAX];
+    if (!has_entry_parts(cache, lane))
+        return;
+    gpu_enter(d);
+    gpu_touch_page(d, kind, page);
+    for (int32_t i = 0; i < n; i++)
+        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), slot + i, lane};
+    gpu_index_rows(d, cache, kind, row, n, NULL);
+    gpu_leave(d);
+}
+
+void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
+{
+    struct gpu_device *d = gpu_of_class(kind);
+    const struct gpu_index_row row = {gpu_page_at(kind, page), 0, 0};
+    gpu_enter(d);
+    gpu_index_full(d, cache, kind, &row, 1);
+    gpu_leave(d);
+}
+
+void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_t page,
+               int32_t slot, int32_t n, uint16_t *out)
+{
+    struct gpu_device *d = gpu_of_class(kind);
+    struct gpu_index_row row[KV_PAGE_LEN_MAX];
+    gpu_enter(d);
+    for (int32_t i = 0; i < n; i++)
+        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), slot + i, 0};
+    gpu_index_rows(d, cache, kind, row, n, out);
+    gpu_leave(d);
+}
