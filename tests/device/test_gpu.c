@@ -751,6 +751,30 @@ TEST(when_memory_of_pages_ends_the_status_says_so_and_the_engine_goes_on)
     pith_model_free(model);
 }
 
+TEST(a_card_that_fails_gives_every_call_a_status_from_then_on)
+{
+    const int32_t tokens[] = {5, 9, 300, 41};
+    struct gpu_card *card = emulated_card();
+    struct pi_device *d = gpu_device_make(card);
+    assert_non_null(d);
+    pith_model *model = load();
+    pith_engine *e = engine_on(d, model, "f16", 64);
+    pith_seq *seq;
+    check(pith_seq_create(e, &seq, &err), &err);
+    assert_int_equal(pith_seq_eval(seq, tokens, 3, &err), PITH_OK);
+    card->failure = "it fell off the bus";
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pith_seq_eval(seq, tokens + 3, 1, &err), PITH_INTERNAL);
+        assert_string_equal(err.message, "emulated: it fell off the bus");
+        assert_int_equal(pith_seq_length(seq), 3);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_model_free(model);
+    gpu_device_free(d);
+    card->failure = NULL;
+}
+
 /* ---- the real one ---- */
 
 TEST(without_a_gpu_a_sentence_says_so)
