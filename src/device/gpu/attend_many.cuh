@@ -305,8 +305,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
             float c[2];
             UNROLL
             for (int i = 0; i < 2; i++)
-                c[i] = weights_row(
-                    s[r], i, logits_row(s[r], i, by[r][i], add, a.cap, sees, limit[r][i]), &m[r][i]);
+                c[i] = weights_row(s[r], i,
+                                   logits_row(s[r], i, by[r][i], add, a.cap, sees, limit[r][i]),
+                                   &m[r][i]);
             if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
                 UNROLL
                 for (int d = 0; d < D8 + 1; d++)
