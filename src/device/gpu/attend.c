@@ -118,7 +118,7 @@ static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const str
 static bool grow_lanes(struct gpu_attend *s)
 {
     size_t cap = s->cap_lane > 0 ? 2 * s->cap_lane : FIRST_LANES;
-    struct lane_copy *more = pi_mem_alloc(PI_MEM_OTHER, cap * sizeof(*more));
+    struct lane_copy *more = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*more));
     if (more == NULL)
         return false;
     for (size_t i = 0; i < s->cap_lane; i++)
@@ -155,7 +155,7 @@ static bool add_patch(struct gpu_attend *s, struct lane_copy *c, const struct kv
 {
     if (s->n_patch == s->cap_patch) {
         size_t cap = 2 * s->cap_patch + 64;
-        struct patch *more = pi_mem_grow(PI_MEM_OTHER, s->patch, cap, sizeof(*more));
+        struct patch *more = pi_mem_grow(PI_MEM_DEVICE, s->patch, cap, sizeof(*more));
         if (more == NULL)
             return false;
         s->patch = more;
@@ -208,7 +208,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
         pi_mem_free(c->was);
         s->n_lane += c->lane == NULL;
         *c = (struct lane_copy){
-            lane, pi_mem_alloc(PI_MEM_OTHER, (size_t)cap * sizeof(*c->was)), at, 0, cap, true, 0};
+            lane, pi_mem_alloc(PI_MEM_DEVICE, (size_t)cap * sizeof(*c->was)), at, 0, cap, true, 0};
         if (at == 0 || c->was == NULL) {
             c->cap = 0;
             return false;
@@ -332,7 +332,7 @@ static bool add_delta(struct gpu_attend *s, struct plan *p, int32_t delta)
             return true;
     if (s->n_delta == s->cap_delta) {
         size_t cap = 2 * s->cap_delta + 64;
-        int32_t *more = pi_mem_grow(PI_MEM_OTHER, s->delta, cap, sizeof(*more));
+        int32_t *more = pi_mem_grow(PI_MEM_DEVICE, s->delta, cap, sizeof(*more));
         if (more == NULL)
             return false;
         s->delta = more;
@@ -826,7 +826,7 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
 {
     struct launch l = {.d = d, .args = args_of(jobs)};
     if (d->attend == NULL)
-        d->attend = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d->attend));
+        d->attend = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d->attend));
     struct gpu_attend *s = d->attend;
     if (s != NULL) {
         s->n_launch++;

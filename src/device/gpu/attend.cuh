@@ -220,6 +220,16 @@ DEV void tile_fill(const gpu_part &part, const uint8_t *page, const gpu_attend_e
     for (int i = TID; i < n16 * n8; i += 128) {
         const int e = i % n16, d8 = i / n16;
         float x[8] = {};
+        if (part.type == STORE_F16 && !part.beside &&
+            (part.plane[PLANE_LOW].at | part.plane[PLANE_LOW].pitch) % 16 == 0) { /* as it is */
+            const uint8_t *from = list != NULL && e < n ? AT(const uint8_t, list[e].page) : page;
+            const size_t at =
+                part.plane[PLANE_LOW].at + d8 * 16 +
+                (size_t)(list != NULL && e < n ? list[e].slot : e) * part.plane[PLANE_LOW].pitch;
+            *(uint4 *)(out + (d8 * TILE + e) * 16) =
+                e < n && d8 * 8 < part.dim ? *(const uint4 *)(from + at) : make_uint4(0, 0, 0, 0);
+            continue;
+        }
         if (e < n && list != NULL)
             entry_slots(part, AT(const uint8_t, list[e].page), page_len, list[e].slot, d8 * 8,
                         order, x);

@@ -68,8 +68,8 @@ DEV void half_fetch(uint8_t *to, const uint8_t *page, const gpu_part &part, int 
         plane_fetch<TILE * DIM / 4, N_THREAD>(to, low, [&](int i) { return place_of(i, shift); });
         to += TILE * DIM / 4;
         if (type == STORE_TURBO3) {
-            plane_fetch<TILE * DIM / 8, N_THREAD>(
-                to, high, [&](int i) { return keys ? place_of(i, 0) : i; });
+            plane_fetch<TILE * DIM / 8, N_THREAD>(to, high,
+                                                  [&](int i) { return keys ? place_of(i, 0) : i; });
             to += TILE * DIM / 8;
         }
         plane_fetch<TILE * 2, N_THREAD>(to, scale, [](int i) { return i; });
@@ -434,8 +434,8 @@ DEV float logits_row(float (*x)[4], int i, float by, float add, float cap, const
         for (int e = 2 * i; e < 2 * i + 2; e++) {
             const int entry = entry_at(sees.codes, j, e);
             const int when = sees.pos != NULL ? sees.pos[entry] : limit;
-            const bool is = entry < sees.n && when <= limit &&
-                            (sees.window == 0 || when > limit - sees.window);
+            const bool is =
+                entry < sees.n && when <= limit && (sees.window == 0 || when > limit - sees.window);
             x[j][e] = is ? x[j][e] : NEG_INF;
         }
     }
@@ -538,9 +538,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     uint32_t q[DIM / 16][4] = {};
     float by[2] = {0.0f, 0.0f};
     int limit[2];
-    const int order = !codes_k                                              ? (int)GPU_ORDER_PLAIN
+    const int order = !codes_k                                          ? (int)GPU_ORDER_PLAIN
                       : TYPE_K == FEW_BITS || type_k != (int)STORE_Q8_0 ? (int)GPU_ORDER_BITS
-                                                                         : (int)GPU_ORDER_BYTES;
+                                                                        : (int)GPU_ORDER_BYTES;
     UNROLL
     for (int i = 0; i < 2; i++) {
         const int row = tile * ROWS + g + 8 * i;

@@ -118,6 +118,26 @@ DEV void values_bits(const uint8_t *v, bool three, const code_table &table, uint
     }
 }
 
+/* Keys of a page to f16, by 128 threads. */
+template <int DIM>
+DEV void keys_decode(int type, const uint8_t *k, const code_table &table, uint8_t *out)
+{
+    const int e = TID % TILE, half = TID / TILE % 2;
+    if (type == STORE_Q8_0)
+        keys_q8<DIM>(k, out, e, half);
+    else
+        keys_bits<DIM>(k, type == STORE_TURBO3, table, out, e, half);
+}
+
+DEV void values_decode(int type, const uint8_t *v, const code_table &table, uint8_t *out)
+{
+    const int e = TID % TILE, half = TID / TILE % 2;
+    if (type == STORE_Q8_0)
+        values_q8(v, out, e, half);
+    else
+        values_bits(v, type == STORE_TURBO3, table, out, e, half);
+}
+
 /* ---- fragments of either: as stored in f16, or from codes ---- */
 
 template <int DIM>
@@ -190,10 +210,172 @@ DEV void wht_row(float *x, int dim, float scale)
     sync_warp();
 }
 
+/* A warp's rows, 16 MT. */
+template <int DIM, int MT> struct many_rows {
+    int limit[MT][2];
+    float by[MT][2], o[MT][DIM / 8 + 1][4], m[MT][2]; /* of this chunk; o's last tile is the sum */
+    float top_m[MT][2], top_l[MT][2];                 /* of those before */
+};
+
+template <int DIM, int MT>
+DEV void many_begin(const gpu_attend_job &job, int row0, many_rows<DIM, MT> &rows)
+{
+    const int n_row = job.n_tok * job.n_group;
+    UNROLL
+    for (int r = 0; r < MT; r++)
+        UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int row = row0 + (WARP * MT + r) * 16 + LANE / 4 + 8 * i,
+                  own = row < n_row ? row : n_row - 1;
+        const bool sinks = job.sink != 0;
+        rows.limit[r][i] = job.pos0 + own / job.n_group;
+        rows.by[r][i] = AT(const float, job.scale)[own] * LOG2E;
+        rows.m[r][i] = NEG_INF;
+        rows.top_m[r][i] = sinks ? AT(const float, job.sink)[own % job.n_group] * LOG2E : NEG_INF;
+        rows.top_l[r][i] = sinks ? 1.0f : 0.0f;
+    }
+    UNROLL
+    for (int r = 0; r < MT; r++)
+        UNROLL
+    for (int d = 0; d < DIM / 8 + 1; d++)
+        UNROLL
+    for (int e = 0; e < 4; e++)
+        rows.o[r][d][e] = 0.0f;
+}
+
+/* A page that is there in f16. */
+template <int DIM, int MT>
+DEV void many_page(const gpu_attend_args &a, const uint8_t *qs, const uint8_t *k16,
+                   const uint8_t *v16, bool codes_k, bool codes_v, const sight &sees, float add,
+                   many_rows<DIM, MT> &rows)
+{
+    float s[MT][8][4] = {};
+    UNROLL
+    for (int k = 0; k < DIM / 16; k++) {
+        uint32_t q[MT][4], b[4];
+        UNROLL
+        for (int r = 0; r < MT; r++)
+            many_rows_at(q[r], qs, WARP * MT + r, k);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            key_pair<DIM>(b, k16, codes_k, a.k.beside, j, k);
+            UNROLL
+            for (int r = 0; r < MT; r++) {
+                mma(s[r][2 * j], q[r], b[0], b[1]);
+                mma(s[r][2 * j + 1], q[r], b[2], b[3]);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < MT; r++) {
+        float c[2];
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            c[i] = weights_row(
+                s[r], i, logits_row(s[r], i, rows.by[r][i], add, a.cap, sees, rows.limit[r][i]),
+                &rows.m[r][i]);
+        if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
+            UNROLL
+            for (int d = 0; d < DIM / 8 + 1; d++)
+                UNROLL
+            for (int e = 0; e < 4; e++)
+                rows.o[r][d][e] *= c[e / 2];
+        }
+    }
+    UNROLL
+    for (int k = 0; k < 4; k++) {
+        if (16 * k >= sees.n)
+            continue;
+        uint32_t w[MT][4], b[4];
+        UNROLL
+        for (int r = 0; r < MT; r++)
+            UNROLL
+        for (int i = 0; i < 4; i++)
+            w[r][i] = h2(s[r][2 * k + i / 2][2 * (i & 1)], s[r][2 * k + i / 2][2 * (i & 1) + 1]);
+        UNROLL
+        for (int d = 0; d < DIM / 16; d++) {
+            value_pair<DIM>(b, v16, codes_v, d, k);
+            UNROLL
+            for (int r = 0; r < MT; r++) {
+                mma(rows.o[r][2 * d], w[r], b[0], b[1]);
+                mma(rows.o[r][2 * d + 1], w[r], b[2], b[3]);
+            }
+        }
+        UNROLL
+        for (int r = 0; r < MT; r++)
+            mma(rows.o[r][DIM / 8], w[r], ONES, ONES);
+    }
+}
+
+/* Joins a chunk to those before, and begins the next. */
+template <int DIM, int MT> DEV void many_join(many_rows<DIM, MT> &rows, float *kept, bool is_first)
+{
+    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    UNROLL
+    for (int r = 0; r < MT; r++) {
+        float c[2], w[2];
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            const float high = f_max(rows.top_m[r][i], rows.m[r][i]), mm = finite_of(high);
+            c[i] = ex2(rows.top_m[r][i] - mm), w[i] = ex2(rows.m[r][i] - mm);
+            rows.top_l[r][i] = fmaf(rows.o[r][D8][2 * i], w[i], rows.top_l[r][i] * c[i]);
+            rows.top_m[r][i] = high;
+            rows.m[r][i] = NEG_INF;
+        }
+        UNROLL
+        for (int d = 0; d < D8; d++)
+            UNROLL
+        for (int e = 0; e < 4; e++) {
+            float *at = kept + ((r * D8 + d) * 4 + e) * N_THREAD + TID;
+            const float old = is_first ? 0.0f : *at;
+            *at = fmaf(rows.o[r][d][e], w[e / 2], old * c[e / 2]);
+            rows.o[r][d][e] = 0.0f;
+        }
+        UNROLL
+        for (int e = 0; e < 4; e++)
+            rows.o[r][D8][e] = 0.0f;
+    }
+}
+
+/* Outputs go through shared memory, [128][DIM + MANY_PITCH], where they are turned back. */
+template <int DIM, int MT>
+DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
+                     const many_rows<DIM, MT> &rows, const float *kept, bool is_empty, float *room)
+{
+    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    UNROLL
+    for (int r = 0; r < MT; r++)
+        UNROLL
+    for (int i = 0; i < 2; i++) {
+        float *row = room + ((WARP * MT + r) * 16 + LANE / 4 + 8 * i) * (DIM + MANY_PITCH);
+        const float l = rows.top_l[r][i];
+        UNROLL
+        for (int d = 0; d < D8; d++)
+            UNROLL
+        for (int e = 0; e < 2; e++) {
+            const float x = is_empty ? 0.0f : kept[((r * D8 + d) * 4 + 2 * i + e) * N_THREAD + TID];
+            row[d * 8 + LANE % 4 * 2 + e] = l > 0.0f ? x / l : 0.0f;
+        }
+    }
+    sync_warp();
+    for (int i = 0; i < 16 * MT; i++) {
+        const int at = WARP * MT * 16 + i, n = row0 + at;
+        float *row = room + at * (DIM + MANY_PITCH);
+        if (n >= job.n_tok * job.n_group)
+            break;
+        if (a.v.wht_scale != 0.0f)
+            wht_row(row, DIM, a.v.wht_scale);
+        float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
+                     (size_t)(n % job.n_group) * DIM;
+        for (int d = LANE; d < DIM; d += 32)
+            out[d] = row[d];
+    }
+}
+
 /* Grid: (tiles of 128 rows, calls). The last rows, which see most, begin first. */
 template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gpu_attend_args &a)
 {
-    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    enum { N_THREAD = 256 / MT };
     SHARED(smem);
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
     const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
@@ -205,10 +387,10 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
     const int half_k = half_bytes<DIM>(type_k), page = half_k + half_bytes<DIM>(type_v);
     uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec_k = raw + 2 * page,
             *dec_v = dec_k + (codes_k ? TILE * DIM * 2 : 0);
-    const int g = LANE / 4, t = LANE % 4, warp = WARP;
     float *kept = AT(float, a.o) + (job.part0 + row0) * DIM;
     const int last_row = row0 + MANY_ROWS < n_row ? row0 + MANY_ROWS - 1 : n_row - 1;
     const int end = many_end(job, job.pos0 + last_row / job.n_group);
+    const int least = job.pos0 + (row0 + WARP * 16 * MT) / job.n_group;
     gpu_attend_ref now = {}, next = {};
     if (job.first < end)
         next = page_ref(job, job.first);
@@ -221,27 +403,14 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         }
         cp_commit();
     };
-    for (int i = TID; i < MANY_ROWS * D8; i += N_THREAD) { /* [8 slots][128 rows][16 bytes] */
+    for (int i = TID; i < MANY_ROWS * DIM / 8; i += N_THREAD) { /* [8 slots][128 rows][16 bytes] */
         const int row = row0 + i % MANY_ROWS < n_pad ? row0 + i % MANY_ROWS : n_pad - 1;
-        cp16(qs + i * 16, AT(const uint8_t, job.packed) + ((size_t)row * D8 + i / MANY_ROWS) * 16);
+        cp16(qs + i * 16,
+             AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / MANY_ROWS) * 16);
     }
     fetch(job.first, next);
-    int limit[MT][2];
-    float o[MT][D8 + 1][4] = {}, m[MT][2], top_m[MT][2], top_l[MT][2], by[MT][2];
-    UNROLL
-    for (int r = 0; r < MT; r++)
-        UNROLL
-    for (int i = 0; i < 2; i++) {
-        const int row = row0 + (warp * MT + r) * 16 + g + 8 * i,
-                  own = row < n_row ? row : n_row - 1;
-        limit[r][i] = job.pos0 + own / job.n_group;
-        by[r][i] = AT(const float, job.scale)[own] * LOG2E;
-        m[r][i] = NEG_INF;
-        top_m[r][i] =
-            job.sink != 0 ? AT(const float, job.sink)[own % job.n_group] * LOG2E : NEG_INF;
-        top_l[r][i] = job.sink != 0 ? 1.0f : 0.0f;
-    }
-    const int least = job.pos0 + (row0 + warp * 16 * MT) / job.n_group;
+    many_rows<DIM, MT> rows;
+    many_begin(job, row0, rows);
     code_table table_k = {}, table_v = {};
     if (codes_k && type_k != STORE_Q8_0)
         table_k = table_of(a.k);
@@ -260,110 +429,21 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         CP_WAIT(1);
         sync_block();
         if (codes_k || codes_v) {
-            const int e = TID % TILE, half = TID / TILE % 2;
-            if (codes_k && (MT == 2 || TID < 128)) {
-                if (type_k == STORE_Q8_0)
-                    keys_q8<DIM>(k16, dec_k, e, half);
-                else
-                    keys_bits<DIM>(k16, type_k == STORE_TURBO3, table_k, dec_k, e, half);
-            }
-            if (codes_v && (MT == 2 || TID >= 128)) {
-                if (type_v == STORE_Q8_0)
-                    values_q8(v16, dec_v, e, half);
-                else
-                    values_bits(v16, type_v == STORE_TURBO3, table_v, dec_v, e, half);
-            }
+            if (codes_k && (MT == 2 || TID < 128))
+                keys_decode<DIM>(type_k, k16, table_k, dec_k);
+            if (codes_v && (MT == 2 || TID >= 128))
+                values_decode(type_v, v16, table_v, dec_v);
             sync_block();
             k16 = codes_k ? dec_k : k16;
             v16 = codes_v ? dec_v : v16;
-        }
-        float s[MT][8][4] = {};
-        UNROLL
-        for (int k = 0; k < DIM / 16; k++) {
-            uint32_t q[MT][4], b[4];
-            UNROLL
-            for (int r = 0; r < MT; r++)
-                many_rows_at(q[r], qs, warp * MT + r, k);
-            UNROLL
-            for (int j = 0; j < 4; j++) {
-                key_pair<DIM>(b, k16, codes_k, a.k.beside, j, k);
-                UNROLL
-                for (int r = 0; r < MT; r++) {
-                    mma(s[r][2 * j], q[r], b[0], b[1]);
-                    mma(s[r][2 * j + 1], q[r], b[2], b[3]);
-                }
-            }
         }
         const int32_t *pos = page_positions(job, p);
         if (pos != NULL && job.ordered && a.window == 0 && pos[now.n - 1] <= least)
             pos = NULL;
         const sight sees = {pos, now.n, a.window, false};
-        const float add = now.log_count * LOG2E;
-        const int n_step = (now.n + 15) / 16;
-        UNROLL
-        for (int r = 0; r < MT; r++) {
-            float c[2];
-            UNROLL
-            for (int i = 0; i < 2; i++)
-                c[i] = weights_row(
-                    s[r], i, logits_row(s[r], i, by[r][i], add, a.cap, sees, limit[r][i]), &m[r][i]);
-            if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
-                UNROLL
-                for (int d = 0; d < D8 + 1; d++)
-                    UNROLL
-                for (int e = 0; e < 4; e++)
-                    o[r][d][e] *= c[e / 2];
-            }
-        }
-        UNROLL
-        for (int k = 0; k < 4; k++) {
-            if (k >= n_step)
-                continue;
-            uint32_t w[MT][4], b[4];
-            UNROLL
-            for (int r = 0; r < MT; r++)
-                UNROLL
-            for (int i = 0; i < 4; i++)
-                w[r][i] =
-                    h2(s[r][2 * k + i / 2][2 * (i & 1)], s[r][2 * k + i / 2][2 * (i & 1) + 1]);
-            UNROLL
-            for (int d = 0; d < DIM / 16; d++) {
-                value_pair<DIM>(b, v16, codes_v, d, k);
-                UNROLL
-                for (int r = 0; r < MT; r++) {
-                    mma(o[r][2 * d], w[r], b[0], b[1]);
-                    mma(o[r][2 * d + 1], w[r], b[2], b[3]);
-                }
-            }
-            UNROLL
-            for (int r = 0; r < MT; r++)
-                mma(o[r][D8], w[r], ONES, ONES);
-        }
-        if (p + 1 == chunk_end || p + 1 == end) { /* joins the chunk to those before */
-            UNROLL
-            for (int r = 0; r < MT; r++) {
-                float c[2], w[2];
-                UNROLL
-                for (int i = 0; i < 2; i++) {
-                    const float high = f_max(top_m[r][i], m[r][i]), mm = finite_of(high);
-                    c[i] = ex2(top_m[r][i] - mm), w[i] = ex2(m[r][i] - mm);
-                    top_l[r][i] = fmaf(o[r][D8][2 * i], w[i], top_l[r][i] * c[i]);
-                    top_m[r][i] = high;
-                    m[r][i] = NEG_INF;
-                }
-                UNROLL
-                for (int d = 0; d < D8; d++)
-                    UNROLL
-                for (int e = 0; e < 4; e++) {
-                    float *at = kept + ((r * D8 + d) * 4 + e) * N_THREAD + TID;
-                    const float old = chunk > 0 ? *at : 0.0f;
-                    *at = fmaf(o[r][d][e], w[e / 2], old * c[e / 2]);
-                    o[r][d][e] = 0.0f;
-                }
-                UNROLL
-                for (int e = 0; e < 4; e++)
-                    o[r][D8][e] = 0.0f;
-            }
+        many_page<DIM, MT>(a, qs, k16, v16, codes_k, codes_v, sees, now.log_count * LOG2E, rows);
+        if (p + 1 == chunk_end || p + 1 == end) {
+            many_join(rows, kept, chunk == 0);
             if (++chunk < job.n_chunk)
                 chunk_pages(job, chunk, &chunk_begin, &chunk_end);
         }
@@ -371,35 +451,7 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
     }
     CP_WAIT(0);
     sync_block();
-    float *rows = (float *)smem; /* [128][DIM + MANY_PITCH] */
-    UNROLL
-    for (int r = 0; r < MT; r++)
-        UNROLL
-    for (int i = 0; i < 2; i++) {
-        float *row = rows + ((warp * MT + r) * 16 + g + 8 * i) * (DIM + MANY_PITCH);
-        const float l = top_l[r][i];
-        UNROLL
-        for (int d = 0; d < D8; d++)
-            UNROLL
-        for (int e = 0; e < 2; e++) {
-            const float x =
-                chunk > 0 ? kept[((r * D8 + d) * 4 + 2 * i + e) * N_THREAD + TID] : 0.0f;
-            row[d * 8 + 2 * t + e] = l > 0.0f ? x / l : 0.0f;
-        }
-    }
-    sync_warp();
-    for (int i = 0; i < 16 * MT; i++) {
-        const int at = warp * MT * 16 + i, n = row0 + at;
-        float *row = rows + at * (DIM + MANY_PITCH);
-        if (n >= n_row)
-            break;
-        if (a.v.wht_scale != 0.0f)
-            wht_row(row, DIM, a.v.wht_scale);
-        float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
-                     (size_t)(n % job.n_group) * DIM;
-        for (int d = LANE; d < DIM; d += 32)
-            out[d] = row[d];
-    }
+    many_finish(a, job, row0, rows, kept, chunk == 0, (float *)smem);
 }
 
 KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)

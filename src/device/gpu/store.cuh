@@ -25,9 +25,11 @@ enum { PLANE_LOW, PLANE_HIGH, PLANE_SCALE };
 DEV size_t unit_at(const gpu_part &part, int plane, int page_len, int slot, int u)
 {
     const uint32_t size = part.plane[plane].element, byte = 2 * (uint32_t)u;
-    if (part.beside)
-        return part.plane[plane].at + ((size_t)(byte / size) * page_len + slot) * size +
-               byte % size;
+    if (part.beside) { /* elements of 2 or 4 bytes */
+        const uint32_t element = size == 4 ? byte >> 2 : byte >> 1;
+        return part.plane[plane].at + ((size_t)element * page_len + slot) * size +
+               (byte & (size - 1));
+    }
     return part.plane[plane].at + (size_t)slot * part.plane[plane].pitch + byte;
 }
 
