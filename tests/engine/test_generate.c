@@ -356,10 +356,10 @@ TEST(survives_every_failing_allocation)
         assert_true(nth < 1000);
     }
     assert_true(n_failed >= 7);
-    /* Nothing stays behind but the sequence's own row of logits. */
+    /* Nothing stays behind but the sequence's own row of logits, and the best tokens of it. */
     pith_model_info info;
     pith_model_get_info(model, &info);
-    assert_true(pi_mem_used(PI_MEM_OTHER) <= before + 4 * info.n_vocab + 64);
+    assert_true(pi_mem_used(PI_MEM_OTHER) <= before + 4 * info.n_vocab + 2048);
     pith_seq_free(seq);
     pith_engine_free(e);
 }
