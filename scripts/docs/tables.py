@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks/ and docs/real/ from CSV files. A table stands below a line
+"""Writes the tables of docs/benchmarks/, docs/real/ and docs/gpu/ from CSV files. A table stands below a line
 that names its file, relative to the page, and ends with the last line that begins with "|":
 
     <!-- tables/keep-policies.csv -->
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(page for folder in ("benchmarks", "real") for page in (ROOT / "docs" / folder).glob("*.md"))
+PAGES = sorted(page for folder in ("benchmarks", "real", "gpu") for page in (ROOT / "docs" / folder).glob("*.md"))
 MARK = re.compile(r"<!-- (\S+\.csv) -->$")
 
 

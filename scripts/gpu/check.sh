@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 build=${BUILD:-build-gpu}
 out=${1:-$build/pith-gpu}
 jobs=${JOBS:-$(nproc)}
-tests="test_gpu test_device test_logits test_snapshot test_families test_recurrent test_latent test_draft test_real"
+tests="test_gpu test_gpu_sample test_device test_logits test_snapshot test_families test_recurrent test_latent test_draft test_real"
 
 BUILD=$build JOBS=$jobs scripts/release.sh "$build/out" -DPITH_CUDA=ON -DPITH_TESTS=ON -DPITH_BENCH=ON \
     -DPITH_TEST_ROOT=. '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib/pith' ${TARGETS:+"-DPITH_CUDA_TARGETS=$TARGETS"}

@@ -12,7 +12,9 @@
 #     attention   lanes and prompts beside their bounds
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
-#   OUT/PART.done for that. A test or a row that has ended is not either.
+#   OUT/PART.done for that. A test or a row that has ended is not either. As docs/gpu/NAME.md in the source
+#   tree, with NAME in the lines above its tables, the report is a page of the documents:
+#   scripts/docs/tables.py --take writes its CSV files.
 # Variables: DEVICE (cuda:0); LIMIT, seconds of a part; MODELS, a folder of more *.gguf files; SCRATCH
 # (/tmp), for 5 GB; SHAPE, as make_model takes it.
 set -u
@@ -169,21 +171,30 @@ serve() {
     done
 }
 
+# Test by test, since each launch takes many times as long.
 sanitizer() {
-    local tool program log
-    if ! command -v compute-sanitizer >/dev/null && [ ! -x /usr/local/cuda/bin/compute-sanitizer ]; then
+    local tool program test log
+    PATH=$PATH:/usr/local/cuda/bin
+    if ! command -v compute-sanitizer >/dev/null; then
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for tool in memcheck racecheck; do
-        log=$out/sanitizer-$tool.log
-        PATH=$PATH:/usr/local/cuda/bin PITH_TEST_DEVICE=$device within compute-sanitizer --tool $tool \
-            --error-exitcode 9 test/test_gpu >"$log" 2>&1
-        case $? in
-        0) verdict "ok $tool on test_gpu: $(tail -n 1 "$log")" ;;
-        124) verdict "no time for $tool" ;;
-        *) verdict "FAILED $tool on test_gpu: $(grep -m 1 -E 'Error|Race|FAILED|SUMMARY' "$log")" ;;
-        esac
+    for program in test_gpu_sample test_gpu test_gpu_keep; do
+        for test in $("test/$program" --list | sed "s/.* //"); do
+            for tool in memcheck racecheck; do
+                log=$out/$tool-$program-$test.log
+                [ ! -e "$log.ok" ] || continue
+                PITH_TEST_DEVICE=$device within compute-sanitizer --tool $tool --error-exitcode 9 \
+                    "test/$program" "$test" >"$log" 2>&1
+                case $? in
+                0) touch "$log.ok" ;;
+                77) ;;
+                124) verdict "no time for $tool on $program, $test" ;;
+                *) verdict "FAILED $tool on $program, $test: $(grep -m 1 -E 'Error|Race|ERROR' "$log")" ;;
+                esac
+            done
+        done
+        say "ok $program: $(find "$out" -name "*-$program-*.ok" | wc -l) runs without a word of the sanitizer"
     done
 }
 
@@ -228,6 +239,7 @@ END
 # ---- the report ----
 
 rows_of_bench() {
+    echo "<!-- tables/NAME-bench.csv -->"
     echo "| device | K | V | test | tokens | depth | sequences | tokens/s | +- | bound | of bound |"
     echo "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
     # Names of policies stand in quotes and have commas.
@@ -241,6 +253,7 @@ rows_of_bench() {
 }
 
 rows_of_parts() {
+    echo "<!-- tables/NAME-$(basename "$1") -->"
     echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
     echo "|---|---|--:|--:|--:|--:|--:|--:|"
     awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" {

@@ -664,6 +664,25 @@ TEST(bench_prints_a_row_for_each_measurement)
     }
     json_decref(o);
 
+    /* Prompts of each length are of one sequence; sequences generate together. */
+    s = command(NULL, "bench", ON_MODEL, "-p", "16,32", "-n", "4", "-np", "1,3", "-r", "1", "-o",
+                "json", NULL);
+    expect_status(&s, 0);
+    o = parse(s.out);
+    rows = json_object_get(o, "rows");
+    const int32_t expected[][2] = {{16, 1}, {32, 1}, {4, 1}, {4, 3}};
+    assert_int_equal(json_array_size(rows), 4);
+    json_array_foreach(rows, i, row)
+    {
+        assert_int_equal(whole(row, "n"), expected[i][0]);
+        assert_int_equal(whole(row, "sequences"), expected[i][1]);
+        assert_true(number(row, "bound") > 0);
+    }
+    /* The weights are read once for all. */
+    assert_true(number(json_array_get(rows, 3), "bound") >
+                1.5 * number(json_array_get(rows, 2), "bound"));
+    json_decref(o);
+
     /* As many fields in each line of CSV as in its head. */
     s = command(NULL, "bench", ON_MODEL, "-p", "16", "-n", "0", "-r", "1", "-o", "csv", NULL);
     expect_status(&s, 0);

@@ -21,14 +21,14 @@ static struct pi_stream *stream;
 static struct pi_device *gpu(void)
 {
     const struct pi_stream_shape shape = {.n_thread = 1, .widest = 1024, .attend_size = 1};
-    if (the_gpu != NULL)
-        return the_gpu;
-    the_gpu =
-        getenv("PITH_TEST_DEVICE") != NULL ? pi_device_default() : gpu_device_make(emulated_card());
+    if (the_gpu == NULL)
+        the_gpu = getenv("PITH_TEST_DEVICE") != NULL ? pi_device_default()
+                                                     : gpu_device_make(emulated_card());
     assert_non_null(the_gpu);
     if (the_gpu->best == NULL)
         test_skip("%s finds no best tokens", the_gpu->name);
-    stream = the_gpu->open(the_gpu, &shape);
+    if (stream == NULL)
+        stream = the_gpu->open(the_gpu, &shape);
     return the_gpu;
 }
 
