@@ -5,6 +5,7 @@
  *
  *   products   one matrix a call; calls go round copies that together exceed the caches
  *   attention  one token of each sequence, whose lanes are distinct pages; and prompts
+ *   sampling   the best tokens of rows of logits, which come to the host
  *
  * usage: bench_gpu [options]; see --help
  */
@@ -24,7 +25,7 @@
 #define MIN_SECONDS 0.05
 
 struct options {
-    const char *what; /* NULL: both */
+    const char *what; /* NULL: all */
     const char *device;
     const char *types; /* of weights and of pages; NULL: those that the tables have */
     struct option_ints tokens, sequences, depths, prompts;
@@ -32,7 +33,7 @@ struct options {
 };
 
 static const struct option option_table[] = {
-    RIG_TEXT("--what", "NAME", what, "both", "products or attention"),
+    RIG_TEXT("--what", "NAME", what, "all", "products, attention or sampling"),
     RIG_TEXT("--device", "NAME", device, "auto", "as the command takes it"),
     RIG_TEXT("--types", "NAMES", types, "some", "of weights and of pages: Q4_K,f16,..."),
     RIG_INTS("--tokens", tokens, 1, 1 << 14, "of a product"),
@@ -297,6 +298,42 @@ static void attention(const struct options *o)
                       o->depths.value[i % o->depths.n] / o->small);
 }
 
+/* ---- sampling ---- */
+
+enum { N_VOCAB = 151936, MOST_ROW = 64 };
+
+static void sample(void *ctx, int32_t i)
+{
+    (void)i;
+    device->best(stream, ctx);
+}
+
+static void sampling(const struct options *o)
+{
+    static struct pi_best best[MOST_ROW];
+    struct pi_best *out[MOST_ROW];
+    struct pi_at keep[MOST_ROW];
+    int32_t n = N_VOCAB / o->small;
+    struct pi_at x = rows_there((size_t)MOST_ROW * (size_t)n);
+    for (int32_t i = 0; i < MOST_ROW; i++) {
+        out[i] = &best[i];
+        keep[i] = room((size_t)n * sizeof(float));
+    }
+    for (int32_t i = 0; i < o->sequences.n; i++) {
+        struct pi_best_rows rows = {x, keep, out, (int32_t)pi_min(o->sequences.value[i], MOST_ROW),
+                                    n};
+        double bytes = 2.0 * rows.n_row * n * sizeof(float); /* read, and copied */
+        double s = seconds_of(sample, &rows, o->small > 1 ? 1 : 16);
+        double bound = bytes / machine.read_bytes_per_s;
+        printf("sampling,F32,%dx%d,1,%.2f,%.1f,,%.2f,%.1f\n", rows.n_row, n, 1e6 * s,
+               1e-9 * bytes / s, 1e6 * bound, 100.0 * bound / s);
+        fflush(stdout);
+    }
+    for (int32_t i = 0; i < MOST_ROW; i++)
+        device->free(device, keep[i]);
+    device->free(device, x);
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.tokens = {{1, 8, 16, 64, 512, 2048}, 6},
@@ -317,6 +354,8 @@ int main(int argc, char **argv)
            1e-12 * machine.f16_flop_per_s);
     if (rig_wants(o.what, "products"))
         products(&o);
+    if (rig_wants(o.what, "sampling"))
+        sampling(&o);
     if (rig_wants(o.what, "attention"))
         attention(&o);
     device->close(stream);

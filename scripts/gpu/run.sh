@@ -9,7 +9,7 @@
 #     serve       eight clients of a server at once: each gets the answer that it gets alone
 #     sanitizer   compute-sanitizer's memcheck and racecheck, where it is there
 #     products    matrices of Qwen3-8B beside their bounds
-#     attention   lanes and prompts beside their bounds
+#     attention   lanes, prompts and the best tokens of rows beside their bounds
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
 #   OUT/PART.done for that. A test or a row that has ended is not either. As docs/gpu/NAME.md in the source
@@ -204,7 +204,7 @@ products() {
 }
 
 attention() {
-    within test/bench_gpu --device "$device" --what attention >"$out/attention.csv" 2>"$out/attention.err" ||
+    within test/bench_gpu --device "$device" --what sampling,attention >"$out/attention.csv" 2>"$out/attention.err" ||
         verdict "no end: $(tail -n 1 "$out/attention.err")"
 }
 
@@ -256,7 +256,7 @@ rows_of_parts() {
     echo "<!-- tables/NAME-$(basename "$1") -->"
     echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
     echo "|---|---|--:|--:|--:|--:|--:|--:|"
-    awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" {
+    awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" || $1 == "sampling" {
         print "| " $2, $3, $4, $5, $6, $7, $8, $9 " % |" }' "$1"
     awk -F, '$1 == "device" { printf "\nThe bounds: reading %s GB/s (measured), f16 %s TFLOP/s (of the driver).\n",
         $6, $7 }' "$1"
