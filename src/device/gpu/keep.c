@@ -216,11 +216,9 @@ static void fill_turn(struct weigh *w)
     size_t size = pi_align((size_t)n * sizeof(int32_t), 256);
     gpu_at room =
         gpu_room(d, GPU_ROOM_HOST, size + (size_t)(n * w->args.n_pair) * 2 * sizeof(float));
-    void *host;
-    gpu_at list = gpu_list(d, size, &host);
-    if (room == 0 || list == 0)
+    if (room == 0 || !gpu_host_room(d, &d->rows, size))
         return;
-    int32_t *pos = host;
+    int32_t *pos = d->rows;
     for (int32_t i = 0; i < n; i++)
         pos[i] = i < GPU_TURN_LOW ? i : (w->args.first_high + i - GPU_TURN_LOW) * GPU_TURN_LOW;
     d->driver->put(d->driver, room, pos, (size_t)n * sizeof(*pos));
@@ -332,8 +330,8 @@ static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
     fill_turn(&w);
     lay_out(&w);
     w.room = gpu_room(d, GPU_ROOM_PART, w.room_used);
-    w.at = gpu_list(d, w.used, &host);
-    if (w.room == 0 || w.at == 0)
+    w.at = w.room != 0 ? gpu_list(d, w.used, &host) : 0;
+    if (w.at == 0)
         return;
     w.host = host;
     lay_out(&w);
@@ -396,10 +394,11 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     }
     void *host;
     size_t size = used + n_part * sizeof(struct gpu_choose_part);
-    gpu_at list = gpu_list(d, pi_max(size, n_slot * sizeof(int32_t)), &host);
     size_t slot_size = pi_align(n_slot * sizeof(int32_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_PART, slot_size + n_taken + 256), slot = room;
-    if (list == 0 || room == 0)
+    bool ready = room != 0 && gpu_host_room(d, &d->rows, slot_size);
+    gpu_at list = ready ? gpu_list(d, size, &host) : 0;
+    if (list == 0)
         return;
     struct gpu_choose_job *to = host;
     gpu_at taken = room + slot_size;
@@ -420,8 +419,8 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     gpu_send(d, list, used);
     const struct gpu_choose_args args = {.jobs = list, .n_job = n};
     gpu_run(d, GPU_KERNEL_choose_best, n, 1, 1, 2048 * 4 + 36 * 4, &args);
-    d->driver->get(d->driver, host, room, n_slot * sizeof(int32_t));
-    const int32_t *chosen = host;
+    d->driver->get(d->driver, d->rows, room, n_slot * sizeof(int32_t));
+    const int32_t *chosen = d->rows;
     for (int32_t i = 0; i < n; chosen += jobs[i++].k)
         memcpy(jobs[i].slots, chosen, (size_t)jobs[i].k * sizeof(*chosen));
 }
@@ -458,10 +457,11 @@ static int64_t count_all(struct gpu_device *d, const struct kv_choose_all *job)
     struct all_state state = {.left = job->k};
     int32_t most = 0;
     void *host;
-    gpu_at list = gpu_list(d, pi_max(size, n * 2 * sizeof(int32_t)), &host);
     size_t counts = pi_align(n * 2 * sizeof(uint32_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_PART, counts + n_bin * sizeof(uint32_t) + 256);
-    if (list == 0 || room == 0)
+    bool ready = room != 0 && gpu_host_room(d, &d->rows, counts);
+    gpu_at list = ready ? gpu_list(d, size, &host) : 0;
+    if (list == 0)
         return -1;
     struct gpu_choose_job *to = host;
     for (int32_t i = 0; i < job->n_lane; i++) {
@@ -485,9 +485,9 @@ static int64_t count_all(struct gpu_device *d, const struct kv_choose_all *job)
         gpu_run(d, GPU_KERNEL_all_digit, 1, 1, 1, n_bin * 4 + 36 * 4, &args);
     }
     gpu_run(d, GPU_KERNEL_all_above, blocks, job->n_lane, 1, 0, &args);
-    d->driver->get(d->driver, host, room, n * 2 * sizeof(int32_t));
+    d->driver->get(d->driver, d->rows, room, n * 2 * sizeof(int32_t));
     d->driver->get(d->driver, &state, args.state, sizeof(state));
-    const int32_t *count = host;
+    const int32_t *count = d->rows;
     for (int32_t i = 0; i < job->n_lane; i++) {
         job->lanes[i].n_top = count[2 * i];
         job->lanes[i].n_equal = count[2 * i + 1];
@@ -685,9 +685,9 @@ void gpu_flush_moves(struct gpu_device *d)
     size_t size = lanes + pages + all->n_part * sizeof(struct gpu_compact_part);
     size_t source = all->n_goal * len * sizeof(uint32_t);
     void *host;
-    gpu_at list = all->n_part > 0 ? gpu_list(d, size, &host) : 0;
-    gpu_at room = list != 0 ? gpu_room(d, GPU_ROOM_PART, source) : 0;
-    if (room != 0) {
+    gpu_at room = all->n_part > 0 ? gpu_room(d, GPU_ROOM_PART, source) : 0;
+    gpu_at list = room != 0 ? gpu_list(d, size, &host) : 0;
+    if (list != 0) {
         uint8_t *at = host;
         struct gpu_compact_args args = {.pool = all->kind->pool.at,
                                         .lanes = list,
