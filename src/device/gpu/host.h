@@ -93,12 +93,11 @@ struct gpu_goal {
 };
 struct gpu_moving {
     const void *lane;
-    size_t n_goal;
+    size_t n_goal, first, last; /* chunks */
 };
 /* Goals of a lane that came in one call. */
 struct gpu_move_chunk {
-    int32_t lane;
-    size_t first, n;
+    size_t first, n, next; /* of the lane; 0: it is the last one */
 };
 /* Moves that wait (keep.c), of one class. */
 struct gpu_moves {

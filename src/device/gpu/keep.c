@@ -564,7 +564,7 @@ static struct gpu_moving *moving_of(struct gpu_device *d, const struct kv_lane_m
         if (!grow(d, (void **)&all->lane, all->n_lane, 1, sizeof(*all->lane)))
             return NULL;
         lane = &all->lane[all->n_lane++];
-        *lane = (struct gpu_moving){.lane = m->lane};
+        *lane = (struct gpu_moving){m->lane, 0, all->n_chunk, all->n_chunk};
     }
     return lane;
 }
@@ -583,8 +583,10 @@ void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m)
     }
     all->cache = cache;
     all->kind = m->kind;
-    all->chunk[all->n_chunk++] =
-        (struct gpu_move_chunk){(int32_t)(lane - all->lane), all->n_goal, (size_t)m->n_goal};
+    if (lane->n_goal > 0)
+        all->chunk[lane->last].next = all->n_chunk;
+    lane->last = all->n_chunk;
+    all->chunk[all->n_chunk++] = (struct gpu_move_chunk){all->n_goal, (size_t)m->n_goal, 0};
     for (int32_t i = 0, part = 0; i < m->n_goal; i++) {
         all->goal[all->n_goal++] = (struct gpu_goal){m->goal[i], all->n_part};
         for (int32_t end = part + m->goal[i].n_part; part < end; part++)
@@ -646,18 +648,20 @@ static void put_moves(const struct gpu_moves *all, struct gpu_compact_lane *lane
     size_t row = 0;
     for (size_t l = 0; l < all->n_lane; l++) {
         lane[l] = (struct gpu_compact_lane){(int32_t)row, (int32_t)all->lane[l].n_goal};
-        for (size_t c = 0; c < all->n_chunk; c++)
-            for (size_t g = 0; all->chunk[c].lane == (int32_t)l && g < all->chunk[c].n; g++) {
-                const struct gpu_goal *goal = &all->goal[all->chunk[c].first + g];
+        const struct gpu_move_chunk *chunk = &all->chunk[all->lane[l].first];
+        for (;; chunk = &all->chunk[chunk->next]) {
+            const struct gpu_goal *goal = &all->goal[chunk->first], *end = goal + chunk->n;
+            for (; goal < end; goal++, row++) {
+                const struct kv_page_part *p = &all->part[goal->part];
                 page[row] = goal->of.page;
-                for (int32_t i = 0; i < goal->of.n_part; i++) {
-                    const struct kv_page_part *p = &all->part[goal->part + (size_t)i];
+                for (int32_t i = 0; i < goal->of.n_part; i++, p++)
                     *part++ = (struct gpu_compact_part){(uint32_t)p->from,     (uint32_t)row,
                                                         (uint8_t)p->from_slot, (uint8_t)p->to_slot,
                                                         (uint8_t)p->n,         0};
-                }
-                row++;
             }
+            if (chunk->next == 0)
+                break;
+        }
     }
 }
 
