@@ -26,8 +26,8 @@ enum kv_score_kind {
    the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
 enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
 
-/* Vectors that a device with memory of its own takes of a chunk's queries: of every query head the n
-   that are least like their mean. Those of one rank are averaged over heads. */
+/* Vectors that a device with memory of its own picks among a chunk's queries. Of every query head it
+   takes the n that are least like their mean, and averages equal ranks over heads. */
 struct kv_score_pick {
     struct pi_at q; /* on the device: query (t, g) at q + t * stride + g * dim_k floats */
     size_t stride;

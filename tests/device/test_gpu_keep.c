@@ -298,7 +298,7 @@ static void check_scores(const struct rig *r, const struct kv_weigh_job *like, i
             assert_true(out[s * MOST + i] == apart[s * MOST + i]);
         }
         if (!(sqrt(off / all) < 1e-5))
-            fail_msg("kind %d: error %.2e", (int)like->kind, sqrt(off / all));
+            fail_msg("%s %s, kind %d: error %.2e", kv_type_name(r->cache->g.type_k), kv_type_name(r->cache->g.type_v), (int)like->kind, sqrt(off / all));
     }
 }
 

@@ -93,12 +93,11 @@ struct gpu_goal {
 };
 struct gpu_moving {
     const void *lane;
-    size_t n_goal;
+    size_t n_goal, first, last; /* chunks */
 };
 /* Goals of a lane that came in one call. */
 struct gpu_move_chunk {
-    int32_t lane;
-    size_t first, n;
+    size_t first, n, next; /* of the lane; 0: it is the last one */
 };
 /* Moves that wait (keep.c), of one class. */
 struct gpu_moves {
@@ -147,7 +146,7 @@ struct gpu_device {
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
     struct gpu_projection projection;
-    void *rows; /* entries whose index is made */
+    void *rows;                /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
     struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
@@ -290,11 +289,10 @@ void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_
                int32_t slot, int32_t n, uint16_t *out);
 /* The index of n entries, lanes of one layer; norms [n] of their values, NULL: not wanted. And that
    of full pages. Rows lie elsewhere than lists. */
-void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache,
-                    const struct kv_class *kind, const struct gpu_index_row *rows, int32_t n,
-                    uint16_t *norms);
-void gpu_index_full(struct gpu_device *d, const struct kv_cache *cache,
-                    const struct kv_class *kind, const struct gpu_index_row *rows, int32_t n);
+void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache, const struct kv_class *kind,
+                    const struct gpu_index_row *rows, int32_t n, uint16_t *norms);
+void gpu_index_full(struct gpu_device *d, const struct kv_cache *cache, const struct kv_class *kind,
+                    const struct gpu_index_row *rows, int32_t n);
 /* The device's copy of the cache's projections; 0: no memory. */
 gpu_at gpu_projection(struct gpu_device *d, const struct kv_cache *cache);
 void gpu_forget_projection(struct gpu_device *d);

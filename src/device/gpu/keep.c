@@ -216,11 +216,9 @@ static void fill_turn(struct weigh *w)
     size_t size = pi_align((size_t)n * sizeof(int32_t), 256);
     gpu_at room =
         gpu_room(d, GPU_ROOM_HOST, size + (size_t)(n * w->args.n_pair) * 2 * sizeof(float));
-    void *host;
-    gpu_at list = gpu_list(d, size, &host);
-    if (room == 0 || list == 0)
+    if (room == 0 || !gpu_host_room(d, &d->rows, size))
         return;
-    int32_t *pos = host;
+    int32_t *pos = d->rows;
     for (int32_t i = 0; i < n; i++)
         pos[i] = i < GPU_TURN_LOW ? i : (w->args.first_high + i - GPU_TURN_LOW) * GPU_TURN_LOW;
     d->driver->put(d->driver, room, pos, (size_t)n * sizeof(*pos));
@@ -332,8 +330,8 @@ static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
     fill_turn(&w);
     lay_out(&w);
     w.room = gpu_room(d, GPU_ROOM_PART, w.room_used);
-    w.at = gpu_list(d, w.used, &host);
-    if (w.room == 0 || w.at == 0)
+    w.at = w.room != 0 ? gpu_list(d, w.used, &host) : 0;
+    if (w.at == 0)
         return;
     w.host = host;
     lay_out(&w);
@@ -396,10 +394,11 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     }
     void *host;
     size_t size = used + n_part * sizeof(struct gpu_choose_part);
-    gpu_at list = gpu_list(d, pi_max(size, n_slot * sizeof(int32_t)), &host);
     size_t slot_size = pi_align(n_slot * sizeof(int32_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_PART, slot_size + n_taken + 256), slot = room;
-    if (list == 0 || room == 0)
+    bool ready = room != 0 && gpu_host_room(d, &d->rows, slot_size);
+    gpu_at list = ready ? gpu_list(d, size, &host) : 0;
+    if (list == 0)
         return;
     struct gpu_choose_job *to = host;
     gpu_at taken = room + slot_size;
@@ -420,8 +419,8 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     gpu_send(d, list, used);
     const struct gpu_choose_args args = {.jobs = list, .n_job = n};
     gpu_run(d, GPU_KERNEL_choose_best, n, 1, 1, 2048 * 4 + 36 * 4, &args);
-    d->driver->get(d->driver, host, room, n_slot * sizeof(int32_t));
-    const int32_t *chosen = host;
+    d->driver->get(d->driver, d->rows, room, n_slot * sizeof(int32_t));
+    const int32_t *chosen = d->rows;
     for (int32_t i = 0; i < n; chosen += jobs[i++].k)
         memcpy(jobs[i].slots, chosen, (size_t)jobs[i].k * sizeof(*chosen));
 }
@@ -458,10 +457,11 @@ static int64_t count_all(struct gpu_device *d, const struct kv_choose_all *job)
     struct all_state state = {.left = job->k};
     int32_t most = 0;
     void *host;
-    gpu_at list = gpu_list(d, pi_max(size, n * 2 * sizeof(int32_t)), &host);
     size_t counts = pi_align(n * 2 * sizeof(uint32_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_PART, counts + n_bin * sizeof(uint32_t) + 256);
-    if (list == 0 || room == 0)
+    bool ready = room != 0 && gpu_host_room(d, &d->rows, counts);
+    gpu_at list = ready ? gpu_list(d, size, &host) : 0;
+    if (list == 0)
         return -1;
     struct gpu_choose_job *to = host;
     for (int32_t i = 0; i < job->n_lane; i++) {
@@ -485,9 +485,9 @@ static int64_t count_all(struct gpu_device *d, const struct kv_choose_all *job)
         gpu_run(d, GPU_KERNEL_all_digit, 1, 1, 1, n_bin * 4 + 36 * 4, &args);
     }
     gpu_run(d, GPU_KERNEL_all_above, blocks, job->n_lane, 1, 0, &args);
-    d->driver->get(d->driver, host, room, n * 2 * sizeof(int32_t));
+    d->driver->get(d->driver, d->rows, room, n * 2 * sizeof(int32_t));
     d->driver->get(d->driver, &state, args.state, sizeof(state));
-    const int32_t *count = host;
+    const int32_t *count = d->rows;
     for (int32_t i = 0; i < job->n_lane; i++) {
         job->lanes[i].n_top = count[2 * i];
         job->lanes[i].n_equal = count[2 * i + 1];
@@ -564,7 +564,7 @@ static struct gpu_moving *moving_of(struct gpu_device *d, const struct kv_lane_m
         if (!grow(d, (void **)&all->lane, all->n_lane, 1, sizeof(*all->lane)))
             return NULL;
         lane = &all->lane[all->n_lane++];
-        *lane = (struct gpu_moving){.lane = m->lane};
+        *lane = (struct gpu_moving){m->lane, 0, all->n_chunk, all->n_chunk};
     }
     return lane;
 }
@@ -583,8 +583,10 @@ void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m)
     }
     all->cache = cache;
     all->kind = m->kind;
-    all->chunk[all->n_chunk++] =
-        (struct gpu_move_chunk){(int32_t)(lane - all->lane), all->n_goal, (size_t)m->n_goal};
+    if (lane->n_goal > 0)
+        all->chunk[lane->last].next = all->n_chunk;
+    lane->last = all->n_chunk;
+    all->chunk[all->n_chunk++] = (struct gpu_move_chunk){all->n_goal, (size_t)m->n_goal, 0};
     for (int32_t i = 0, part = 0; i < m->n_goal; i++) {
         all->goal[all->n_goal++] = (struct gpu_goal){m->goal[i], all->n_part};
         for (int32_t end = part + m->goal[i].n_part; part < end; part++)
@@ -646,18 +648,20 @@ static void put_moves(const struct gpu_moves *all, struct gpu_compact_lane *lane
     size_t row = 0;
     for (size_t l = 0; l < all->n_lane; l++) {
         lane[l] = (struct gpu_compact_lane){(int32_t)row, (int32_t)all->lane[l].n_goal};
-        for (size_t c = 0; c < all->n_chunk; c++)
-            for (size_t g = 0; all->chunk[c].lane == (int32_t)l && g < all->chunk[c].n; g++) {
-                const struct gpu_goal *goal = &all->goal[all->chunk[c].first + g];
+        const struct gpu_move_chunk *chunk = &all->chunk[all->lane[l].first];
+        for (;; chunk = &all->chunk[chunk->next]) {
+            const struct gpu_goal *goal = &all->goal[chunk->first], *end = goal + chunk->n;
+            for (; goal < end; goal++, row++) {
+                const struct kv_page_part *p = &all->part[goal->part];
                 page[row] = goal->of.page;
-                for (int32_t i = 0; i < goal->of.n_part; i++) {
-                    const struct kv_page_part *p = &all->part[goal->part + (size_t)i];
+                for (int32_t i = 0; i < goal->of.n_part; i++, p++)
                     *part++ = (struct gpu_compact_part){(uint32_t)p->from,     (uint32_t)row,
                                                         (uint8_t)p->from_slot, (uint8_t)p->to_slot,
                                                         (uint8_t)p->n,         0};
-                }
-                row++;
             }
+            if (chunk->next == 0)
+                break;
+        }
     }
 }
 
@@ -685,9 +689,9 @@ void gpu_flush_moves(struct gpu_device *d)
     size_t size = lanes + pages + all->n_part * sizeof(struct gpu_compact_part);
     size_t source = all->n_goal * len * sizeof(uint32_t);
     void *host;
-    gpu_at list = all->n_part > 0 ? gpu_list(d, size, &host) : 0;
-    gpu_at room = list != 0 ? gpu_room(d, GPU_ROOM_PART, source) : 0;
-    if (room != 0) {
+    gpu_at room = all->n_part > 0 ? gpu_room(d, GPU_ROOM_PART, source) : 0;
+    gpu_at list = room != 0 ? gpu_list(d, size, &host) : 0;
+    if (list != 0) {
         uint8_t *at = host;
         struct gpu_compact_args args = {.pool = all->kind->pool.at,
                                         .lanes = list,

@@ -585,27 +585,34 @@ template <class T, int N> DEV void compact(const gpu_compact_args &a)
         entry[j] = vector[j] < n_vector && entry[j] < len ? entry[j] : -1;
         vector[j] += first;
     }
+    /* Numbers of sources are read two goals ahead, vectors one. */
     T x[N], next[N];
-    uint32_t from[N], from_next[N];
-    auto read = [&](int g, T *v, uint32_t *at) {
+    uint32_t from[N], from_next[N], from_later[N];
+    auto seek = [&](int g, uint32_t *at) {
         UNROLL
-        for (int j = 0; j < N; j++) {
+        for (int j = 0; j < N; j++)
             at[j] = g < lane.n && entry[j] >= 0 ? source[(size_t)g * len + entry[j]] : 0;
+    };
+    auto read = [&](const uint32_t *at, T *v) {
+        UNROLL
+        for (int j = 0; j < N; j++)
             if (at[j] != 0)
                 v[j] = *AT(const T, a.pool + (size_t)((at[j] - 1) / 64) * a.stride +
                                         vector_at(plane, vector[j], (at[j] - 1) % 64, sizeof(T)));
-        }
     };
-    read(0, x, from);
+    seek(0, from);
+    seek(1, from_next);
+    read(from, x);
     for (int g = 0; g < lane.n; g++) {
+        const size_t to = a.pool + (size_t)goal[g] * a.stride;
         sync_block();
-        read(g + 1, next, from_next);
+        seek(g + 2, from_later);
+        read(from_next, next);
         UNROLL
         for (int j = 0; j < N; j++) {
             if (from[j] != 0)
-                *AT(T, a.pool + (size_t)goal[g] * a.stride +
-                           vector_at(plane, vector[j], entry[j], sizeof(T))) = x[j];
-            x[j] = next[j], from[j] = from_next[j];
+                *AT(T, to + vector_at(plane, vector[j], entry[j], sizeof(T))) = x[j];
+            x[j] = next[j], from[j] = from_next[j], from_next[j] = from_later[j];
         }
     }
 }

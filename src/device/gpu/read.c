@@ -32,7 +32,8 @@ struct call {
     size_t used;
     gpu_at room; /* of vectors and picks */
     size_t room_used;
-    gpu_at scores; /* [job][n] */
+    gpu_at projection; /* of PROJ */
+    gpu_at scores;     /* [job][n] */
     size_t scores_used;
     struct gpu_score_job *job;
     struct gpu_pick *pick;
@@ -157,7 +158,7 @@ static void add_job(struct call *c, int32_t i)
     if (job->kind == KV_SCORE_PROJ) {
         const struct kv_cache *cache = job->seq->cache;
         size_t row = (size_t)cache->g.index_dim * dim * sizeof(float);
-        to.matrix = gpu_projection(c->d, cache) + (size_t)kv_lane_number(job->seq, lane) * row;
+        to.matrix = c->projection + (size_t)kv_lane_number(job->seq, lane) * row;
     }
     to.vectors =
         take_room(c, (size_t)to.n_variant * (size_t)to.n_vector * (size_t)(c->args.len + 1));
@@ -253,10 +254,12 @@ static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs,
     void *host;
     while (c.args.n_entry > 1 && block_floats(&c.args, c.args.n_entry) > SMEM_MOST / sizeof(float))
         c.args.n_entry /= 2;
+    if (jobs->kind == KV_SCORE_PROJ)
+        c.projection = gpu_projection(d, jobs->seq->cache);
     lay_out(&c);
     c.room = gpu_room(d, GPU_ROOM_PART, c.room_used);
-    c.at = gpu_list(d, c.used, &host);
-    if (c.room == 0 || c.at == 0)
+    c.at = c.room != 0 ? gpu_list(d, c.used, &host) : 0;
+    if (c.at == 0)
         return 0;
     c.host = host;
     lay_out(&c);
@@ -399,16 +402,18 @@ void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache, const st
     struct gpu_index_args a = index_args(cache, kind);
     void *host;
     size_t size = (size_t)n * sizeof(*rows);
-    a.rows = n > 0 ? gpu_list(d, pi_max(size, (size_t)n * sizeof(*norms)), &host) : 0;
-    if (a.rows == 0)
+    if (n == 0)
         return;
-    memcpy(host, rows, size);
     if (!has_entry_parts(cache, rows->lane))
         a.norm = a.unit = a.columns = a.proj = (uint32_t)NOT_THERE;
     if (a.proj != (uint32_t)NOT_THERE)
         a.matrix = gpu_projection(d, cache);
     if (norms != NULL)
         a.norms = gpu_room(d, GPU_ROOM_HOST, (size_t)n * sizeof(*norms));
+    a.rows = gpu_list(d, size, &host);
+    if (a.rows == 0)
+        return;
+    memcpy(host, rows, size);
     gpu_send(d, a.rows, size);
     gpu_run(d, GPU_KERNEL_index_entries, n, 1, 1,
             128 * sizeof(double) + (128 + entry_floats(&a, 1)) * sizeof(float), &a);

@@ -300,10 +300,10 @@ DEV float float_of(uint32_t half)
 
 #define Q8_SCALE_MOST 515.5f /* so that codes become numbers of f16 */
 
-/* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Those behind the last are
-   0. Wider types are cut to what f16 holds. */
-DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
-                    float *out)
+/* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Behind the last they are 0.
+   With `half` numbers of tables are rounded to f16, and wider types are cut to what it holds. */
+DEV void entry_decode(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
+                      bool half, float *out)
 {
     const int type = part.type;
     UNROLL
@@ -315,15 +315,15 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
             uint32_t x = unit_of(part, PLANE_LOW, page, page_len, slot, u);
             if (type == STORE_F32)
                 x |= unit_of(part, PLANE_LOW, page, page_len, slot, u + 1) << 16;
-            out[i] = type == STORE_F16 ? float_of(x)
-                                       : within(AS_F(type == STORE_F32 ? x : x << 16), 65504.0f);
+            const float y = type == STORE_F16 ? float_of(x) : AS_F(type == STORE_F32 ? x : x << 16);
+            out[i] = half ? within(y, 65504.0f) : y;
         }
         return;
     }
     if (d >= part.dim)
         return;
     float scale = float_of(unit_of(part, PLANE_SCALE, page, page_len, slot, d / part.group));
-    if (type == STORE_Q8_0)
+    if (half && type == STORE_Q8_0)
         scale = scale < Q8_SCALE_MOST ? scale : Q8_SCALE_MOST;
     uint32_t high = 0, word[4];
     if (type == STORE_TURBO3)
@@ -339,10 +339,17 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
         if (type == STORE_Q8_0)
             out[i] = scale * (float)(int8_t)code;
         else
-            out[i] =
-                scale *
-                float_of(half_of(part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)]));
+            out[i] = part.table[(code | (high >> i & 1) << 2) & (GPU_CODE_MAX - 1)];
+        if (type != STORE_Q8_0)
+            out[i] = scale * (half ? float_of(half_of(out[i])) : out[i]);
     }
+}
+
+/* As attention reads it. */
+DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
+                    float *out)
+{
+    entry_decode(part, page, page_len, slot, d, true, out);
 }
 
 /* Entries first .. first + n_entry of a page become floats x [n_entry][dim + 1], as attention sees
@@ -356,7 +363,7 @@ DEV void decode_entries(const gpu_part &part, const uint8_t *page, int page_len,
         const int d = (part.beside ? i / n_entry : i % n_part) * 8;
         float v[8];
         if (first + e < n)
-            entry_read(part, page, page_len, first + e, d, v);
+            entry_decode(part, page, page_len, first + e, d, false, v);
         for (int j = 0; j < 8 && d + j < dim; j++)
             x[e * (dim + 1) + d + j] = first + e < n ? v[j] : 0.0f;
     }
