@@ -481,6 +481,9 @@ struct pi_device {
     pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
     /* The best tokens of rows; NULL: the host looks at whole rows. */
     void (*best)(struct pi_stream *s, const struct pi_best_rows *b);
+    /* A whole pass at once: the same bits as by the operations one after the other. NULL, or false:
+       not this one, and nothing has happened. */
+    bool (*step)(struct pi_stream *s, const struct pi_step *p);
 
     /* ---- memory. Zeroed; NULL's address: there is none left. Mapped memory takes only its touched
        pages, and `drop` gives them back. ---- */
@@ -523,10 +526,6 @@ struct pi_device {
                        const struct pi_delta_item *items, int32_t n);
     void (*delta_turn)(struct pi_stream *s, const struct pi_delta_rows *d,
                        const struct pi_delta_item *items, int32_t n);
-
-    /* A whole pass at once: the same bits as by the operations one after the other. NULL, or false:
-       not this one, and nothing has happened. */
-    bool (*step)(struct pi_stream *s, const struct pi_step *p);
 
     /* ---- the store. Tables, positions and marks are the host's; pages go by their numbers ---- */
 

@@ -462,8 +462,8 @@ struct gpu_compact_args {
 
 enum { GPU_BEST = 128 };
 
-/* The best tokens of rows of logits [n], one behind the other, and copies of the rows: keep has
-   their addresses, out a struct of each. */
+/* The best tokens of rows of logits [n], one behind the other, and copies of the rows. keep has the
+   copies' addresses, out a struct of each row. */
 struct gpu_best_args {
     gpu_at x, keep, out;
     int32_t n;

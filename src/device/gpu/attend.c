@@ -44,7 +44,7 @@ enum {
     RECENT = 4096 /* launches: a lane that was read in none of them is likely gone */
 };
 
-/* What the device has of a lane's table. */
+/* The device's copy of a lane's table. */
 struct lane_copy {
     const struct kv_lane *lane; /* where it was found; NULL: nothing is here */
     struct kv_page_ref *was;    /* [cap] */
@@ -61,7 +61,7 @@ struct patch {
     int32_t n;
 };
 
-/* The kernels that a call takes: those of any form, or of frequent forms for few rows or many. */
+/* Which kernels a call takes: for any form, or for frequent forms and few rows or many. */
 enum way { WAY_ANY, WAY_FEW, WAY_MANY };
 
 struct plan {
@@ -78,7 +78,7 @@ struct gpu_attend {
     size_t n_lane, cap_lane;
     size_t n_ref, cap_ref; /* of GPU_ROOM_REFS */
     int64_t n_launch;
-    bool forgot; /* the lists were dropped since somebody looked */
+    bool forgot; /* the lists were dropped since the last look */
     struct patch *patch;
     size_t n_patch, cap_patch;
     int32_t *delta; /* of all plans, one after the other */
@@ -225,7 +225,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
     return true;
 }
 
-/* ---- what a call reads ---- */
+/* ---- the pages that a call reads ---- */
 
 /* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
 int32_t gpu_chunk_of(int32_t page)
@@ -243,8 +243,8 @@ static int32_t pages_per(const struct kv_attend_job *job)
     return job->slots != NULL || page_len >= TILE ? 1 : TILE / page_len;
 }
 
-/* Pages of a lane that some row sees, and which of these every row sees whole, but for the first
-   n_low and those from `high` on. */
+/* Pages of a lane that some row sees. Every row sees them whole, but for the first n_low and those
+   from `high` on. */
 struct span {
     int32_t first, end, n_low, high;
 };

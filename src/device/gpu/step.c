@@ -317,7 +317,7 @@ static bool take_rooms(struct gpu_device *d, const struct pi_step *p, int32_t n_
     return a->o != 0 && a->ml != 0 && d->step != 0;
 }
 
-/* What the device keeps of all lanes; NULL: no memory. */
+/* The device's lists of all lanes; NULL: no memory. */
 static gpu_at *lists_of(struct gpu_device *d, const struct pi_step *p)
 {
     size_t n = (size_t)p->n_layer * (size_t)p->n_head_kv;
