@@ -46,6 +46,7 @@
 #define SHARED(p) uint8_t *p = emu.smem
 #define UNROLL
 #define NO_UNROLL
+#define UNROLL2
 #define UNROLL4
 #define __shared__ /* dynamic only: SHARED */
 struct uint2 {
@@ -507,6 +508,10 @@ static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
     for (int i = 0; i < 4; i++)
         r |= (uint32_t)(all >> (8 * (sel >> (4 * i) & 7)) & 0xff) << (8 * i);
     return r;
+}
+static inline float reciprocal(float x)
+{
+    return 1.0f / x;
 }
 static inline float ex2(float x)
 {

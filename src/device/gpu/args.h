@@ -35,6 +35,8 @@ enum gpu_weight_type {
 /* Blocks of mul_few of 8 tokens that a processor has registers for. */
 #define GPU_FEW_BLOCKS(t)                                                                          \
     ((t) == GPU_WEIGHT_F16 || (t) == GPU_WEIGHT_Q2_K || (t) == GPU_WEIGHT_Q5_K ? 2 : 3)
+/* Of mul_wgmma of 64 tokens. */
+#define GPU_WGMMA_BLOCKS(t) ((t) == GPU_WEIGHT_F16 ? 1 : 2)
 #define GPU_KERNEL_FEW_1(type)                                                                     \
     GPU_K_WAITS(mul_few_1_##type, 256, GPU_FEW_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 #define GPU_KERNEL_FEW_2(type) GPU_K_WAITS(mul_few_2_##type, 256, 2, gpu_mul_args)
@@ -42,8 +44,10 @@ enum gpu_weight_type {
 #define GPU_KERNEL_SPLIT_64(type) GPU_K(mul_split_64_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_MANY_128(type) GPU_K(mul_many_128_##type, 256, 1, gpu_mul_args)
 #define GPU_KERNEL_WGMMA_128(type) GPU_K_WAITS(mul_wgmma_128_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_WGMMA_64(type) GPU_K_WAITS(mul_wgmma_64_##type, 256, 1, gpu_mul_args)
-#define GPU_KERNEL_WGMMA_SPLIT(type) GPU_K_WAITS(mul_wgmma_split_##type, 256, 1, gpu_mul_args)
+#define GPU_KERNEL_WGMMA_64(type)                                                                  \
+    GPU_K_WAITS(mul_wgmma_64_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
+#define GPU_KERNEL_WGMMA_SPLIT(type)                                                               \
+    GPU_K_WAITS(mul_wgmma_split_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 #define GPU_KERNELS                                                                                \
     GPU_WEIGHTS(GPU_KERNEL_FEW_1)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_FEW_2)                                                                  \
@@ -63,7 +67,7 @@ enum gpu_weight_type {
     GPU_K(qkv, 128, 4, gpu_qkv_args)                                                               \
     GPU_K(centre, 256, 4, gpu_centre_args)                                                         \
     GPU_K_WAITS(out_gate, 512, 1, gpu_out_args)                                                    \
-    GPU_K_WAITS(gate, 512, 1, gpu_gate_args)                                                       \
+    GPU_K_WAITS(gate, 1024, 1, gpu_gate_args)                                                      \
     GPU_K(moe_choose, 128, 4, gpu_moe_args)                                                        \
     GPU_K(moe_sort, 1024, 1, gpu_moe_args)                                                         \
     GPU_K(moe_gather, 256, 4, gpu_moe_args)                                                        \
@@ -165,10 +169,9 @@ struct gpu_mul_args {
     gpu_at first, padded, busy, n_busy; /* int32; none: no experts */
     gpu_at part; /* f32 [n_block][n_tok][n_all] stretches, where columns are split */
     int32_t n_block, n_tok, x_first;
-    int32_t n_col;   /* of F32 */
-    int32_t n_all;   /* rows of all matrices */
-    int32_t n_side;  /* eights of tokens that lie side by side (matmul.cuh) */
-    int32_t n_early; /* blocks of mul_few that are at work at a time */
+    int32_t n_col;  /* of F32 */
+    int32_t n_all;  /* rows of all matrices */
+    int32_t n_side; /* eights of tokens that lie side by side (matmul.cuh) */
 };
 
 /* Where a kernel leaves a row's packed form; out none: nowhere. */

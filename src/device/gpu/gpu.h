@@ -99,6 +99,13 @@ DEV float ex2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* About; of infinity 0. */
+DEV float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 /* ---- collectives of a warp ---- */
 
@@ -309,6 +316,7 @@ DEV void bulk_copy(void *to, const void *from, int n, uint64_t *bar)
 #define AS_U(x) __float_as_uint(x)
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL2 _Pragma("unroll 2")
 #define UNROLL4 _Pragma("unroll 4")
 #else
 #include "device/emulated/emu.h"

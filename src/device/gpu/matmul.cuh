@@ -398,20 +398,6 @@ DEV slab slab_of(const gpu_mul_args &a, int x, int z)
  * codes as soon as they are read. Weights are asked for before the kernels before this one are
  * awaited. Grid: (groups of rows, tokens / 8 NT, slabs).
  */
-template <int T> DEV void prefetch_tiles(const gpu_mul_args &a)
-{
-    const int size = a.n_block * block_bytes(T);
-    for (int x = (int)blockIdx.x; x < (int)gridDim.x; x += a.n_early) {
-        const gpu_matrix &m = a.m[(x >= a.m[1].tile0) + (x >= a.m[2].tile0)];
-        if (a.busy == 0 && (x < a.n_early || x != (int)blockIdx.x))
-            prefetch(AT(const uint8_t, m.w) + (size_t)blockIdx.z * m.slab_bytes +
-                         (size_t)(x - m.tile0) * size,
-                     size);
-        if (x != (int)blockIdx.x)
-            return;
-    }
-}
-
 template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
 {
     SHARED(smem);
@@ -433,8 +419,8 @@ template <int T, int NT> DEV void mul_few(const gpu_mul_args &args)
         for (int j = 0; j < 4; j++)
             codes_load<T>(&c[j], w, j);
     }
-    if (WARP == 0) /* what the block has not asked for, and a block that is not at work yet */
-        prefetch_tiles<T>(args);
+    if (WARP == 0)
+        prefetch(w, n_block * block_bytes(T));
     GRID_WAIT();
     /* A lane's words of the second operand are of token lane / 4, or of the first one where that is
        not there: its sums are nobody's. */

@@ -5,11 +5,10 @@
  * groups has 128 rows and BN tokens. Other targets have the names without the work, and the host
  * does not call them.
  *
- * Activations come 64 columns (a tile) at a time to a ring of stages. A stage has two barriers in
- * shared memory: full, when all threads' copies are there, and empty, when all warps have read it.
- * No barrier of the block stands between tiles. So one warp group may add up a stretch, or decode,
- * while the other's products keep the tensor cores busy. A warp decodes the next tile while its
- * products of this one run.
+ * Activations come 64 columns (a tile) at a time to a ring of stages, by bulk copies. A stage has two barriers in shared memory: full, when its bytes are there, and empty, when
+ * all warps have read it. No barrier of the block stands between tiles. So one warp group may add
+ * up a stretch, or decode, while the other's products keep the tensor cores busy. A warp decodes
+ * the next tile while its products of this one run.
  */
 #ifndef PI_GPU_MATMUL_WGMMA_CUH
 #define PI_GPU_MATMUL_WGMMA_CUH
@@ -41,11 +40,6 @@ template <int N> DEV void hold(float (&d)[N])
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
-/* An arrival when this thread's copies so far are there. */
-DEV void cp_arrive(uint64_t *bar)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_at(bar)) : "memory");
-}
 DEV void ring_init(uint64_t *bar, int n)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_at(bar)), "r"(n) : "memory");
@@ -54,6 +48,12 @@ DEV void ring_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_at(bar)) : "memory");
 }
+/* An arrival, and n bytes that will come. */
+DEV void ring_expect(uint64_t *bar, int n)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(n)
+                 : "memory");
+}
 DEV void ring_wait(uint64_t *bar, uint32_t parity)
 {
     asm volatile("{\n.reg .pred p;\nW:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
@@ -61,10 +61,31 @@ DEV void ring_wait(uint64_t *bar, uint32_t parity)
                  "r"(parity)
                  : "memory");
 }
+DEV void ring_copy(void *to, const void *from, int n, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(smem_at(to)),
+                 "l"(from), "r"(n), "r"(smem_at(bar))
+                 : "memory");
+}
+
+/* x, here and now: a load must not write to an operand, or be moved into the products. zero: that the
+   compiler does not know. */
+DEV uint32_t made_of(uint32_t x, uint32_t zero)
+{
+    uint32_t r;
+    asm volatile("xor.b32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(zero) : "memory");
+    return r;
+}
 
 template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args)
 {
-    enum { STAGE = BN * 128, RING = GPU_WGMMA_STAGES, AHEAD = RING / 2 };
+    enum {
+        STAGE = BN * 128,
+        RING = GPU_WGMMA_STAGES,
+        AHEAD = RING - 2,
+        BUFFERS = BN / 64 /* of fragments: with few registers another block decodes meanwhile */
+    };
     SHARED(smem);
     uint64_t *full = (uint64_t *)(smem + RING * STAGE), *empty = full + RING;
     GRID_GO();
@@ -79,112 +100,126 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
     const int first = SPLIT ? (int)blockIdx.z * n_block / (int)gridDim.z : 0;
     const int end = SPLIT ? ((int)blockIdx.z + 1) * n_block / (int)gridDim.z : n_block;
     const int n_tile = (end - first) * 4;
+    if (TID < RING) {
+        ring_init(&full[TID], 1);
+        ring_init(&empty[TID], 8);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    sync_block();
+    /* The first warp brings a tile, in pieces of tokens that lie side by side. Where they lie is not
+       kept in registers that all warps need. */
+    auto bring = [&](int tile) {
+        if (WARP > 0 || tile >= n_tile)
+            return;
+        const int n_piece = BN / 8 / args.n_side, piece = args.n_side * 1024;
+        const uint8_t *x =
+            (const uint8_t *)here.x +
+            (((size_t)(blockIdx.y * n_piece + lane % n_piece) * n_block + first) * 4 +
+             (size_t)tile) *
+                piece;
+        uint64_t *bar = &full[tile % RING];
+        if (tile >= RING)
+            ring_wait(&empty[tile % RING], (uint32_t)(tile / RING - 1) & 1);
+        if (lane == 0)
+            ring_expect(bar, STAGE);
+        sync_warp();
+        if (lane < n_piece)
+            ring_copy(smem + tile % RING * STAGE + lane * piece, x, piece, bar);
+        sync_warp();
+    };
     const uint32_t nothing = (uint32_t)args.n_tok >> 31;
     const uint8_t *w =
         here.w + ((size_t)(group < n_group ? group : 0) * n_block + first) * block_bytes(T);
-    const uint8_t *x = (const uint8_t *)(here.x + ((size_t)blockIdx.y * (BN / 8) * n_block * 32 +
-                                                   (size_t)first * 32) *
-                                                      X_MATRIX);
-    if (TID < RING) {
-        ring_init(&full[TID], 256);
-        ring_init(&empty[TID], 8);
-    }
-    sync_block();
-    auto copy = [&](int tile) {
-        if (tile >= n_tile)
-            return;
-        if (tile >= RING)
-            ring_wait(&empty[tile % RING], (uint32_t)(tile / RING - 1) & 1);
-        UNROLL
-        for (int i = TID; i < BN * 8; i += 256)
-            cp16(smem + tile % RING * STAGE + i * 16,
-                 x + ((size_t)(i / 64) * n_block * 32 + tile * 8) * X_MATRIX * 2 + i % 64 * 16);
-        cp_arrive(&full[tile % RING]);
-    };
     float acc[BN / 2], total[BN / 2];
-    codes<T> c;
+    codes<T> c[2];
     stored_scales<T> st;
     ready_scales<T> ready;
-    uint32_t a[2][4][4];
+    uint32_t a[BUFFERS][4][4];
     UNROLL
     for (int i = 0; i < BN / 2; i++)
         total[i] = acc[i] = 0.0f;
-    /* Decodes the tile whose codes are there, and asks for the next ones. */
+    /* Of a tile; behind the last one some block that is there. */
+    auto block_at = [&](int tile) { return tile < n_tile ? tile / 4 : 0; };
+    /* Decodes a tile whose codes are there, and asks for those of the one after the next. */
     auto decode = [&](uint32_t(&to)[4][4], int j, int tile) {
         tile_scales ts;
         if (j == 0) {
             scales_ready<T>(&st, &ready);
-            if (tile + 4 < n_tile)
-                scales_load<T>(&st, w + (size_t)(tile / 4 + 1) * block_bytes(T));
+            scales_load<T>(&st, w + (size_t)block_at(tile + 4) * block_bytes(T));
         }
         scales_of_tile<T>(&ready, j, &ts);
         UNROLL
         for (int k = 0; k < 4; k++) {
-            fragment<T>(&c, &ts, k, to[k]);
+            fragment<T>(&c[j & 1], &ts, k, to[k]);
             UNROLL
             for (int i = 0; T == GPU_WEIGHT_F16 && i < 4; i++)
-                to[k][i] ^= nothing; /* loads do not write to operands on their way */
+                to[k][i] = made_of(to[k][i], nothing);
         }
-        if (tile + 1 < n_tile)
-            codes_load<T>(&c, w + (size_t)((tile + 1) / 4) * block_bytes(T), (j + 1) % 4);
+        codes_load<T>(&c[j & 1], w + (size_t)block_at(tile + 2) * block_bytes(T), (j + 2) % 4);
     };
     scales_load<T>(&st, w);
-    codes_load<T>(&c, w, 0);
+    codes_load<T>(&c[0], w, 0);
+    codes_load<T>(&c[1], w, 1);
     decode(a[0], 0, 0);
     GRID_WAIT();
     for (int i = 0; i < AHEAD; i++)
-        copy(i);
-    auto place = [&](int i, int *row) {
-        *row = group * 16 + lane / 4 + 8 * (i / 2 % 2);
-        const int tok = (int)blockIdx.y * BN + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        return *row < n_row && tok < here.n_tok ? tok : -1;
+        bring(i);
+    const int row = group * 16 + lane / 4, tok0 = (int)blockIdx.y * BN + 2 * (lane % 4);
+    /* to: of this thread's first row and token, of rows `stride` apart. */
+    auto put = [&](float *to, size_t stride, const float(&v)[BN / 2]) {
+        UNROLL
+        for (int i = 0; i < BN / 2; i += 4, to += 8 * stride)
+            UNROLL
+        for (int e = 0; e < 4; e++) {
+            const int tok = tok0 + i * 2 + e % 2;
+            if (tok < here.n_tok && row + e / 2 * 8 < n_row)
+                to[(e % 2 > 0 ? stride : 0) + e / 2 * 8] =
+                    SPLIT ? v[i + e] : v[i + e] * m.scale * here.x_scale[tok];
+        }
     };
+    float *part = AT(float, args.part) + ((size_t)first * here.n_tok + (size_t)tok0) * args.n_all +
+                  m.row0 + row;
     NO_UNROLL
     for (int blk = 0; blk < end - first; blk++) {
         UNROLL
         for (int j = 0; j < 4; j++) {
             const int tile = blk * 4 + j, stage = tile % RING;
             ring_wait(&full[stage], (uint32_t)(tile / RING) & 1);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             hold(acc);
             wgmma_fence();
             const uint32_t at = smem_at(smem + stage * STAGE);
             UNROLL
             for (int k = 0; k < 4; k++)
-                wgmma(acc, a[j & 1][k], wgmma_matrix(at + k * 256), j > 0 || k > 0);
+                wgmma(acc, a[j % BUFFERS][k], wgmma_matrix(at + k * 256), j > 0 || k > 0);
             wgmma_commit();
-            copy(tile + AHEAD);
-            if (j > 0) {
+            if (BUFFERS > 1 && j > 0) {
                 WGMMA_WAIT(1);
                 if (lane == 0)
                     ring_arrive(&empty[(tile - 1) % RING]);
             }
-            if (j < 3 || blk + 1 < end - first)
-                decode(a[(j + 1) & 1], (j + 1) % 4, tile + 1);
-            if (j == 3) {
+            const bool more = j < 3 || blk + 1 < end - first;
+            if (BUFFERS > 1 && more)
+                decode(a[(j + 1) % BUFFERS], (j + 1) % 4, tile + 1);
+            bring(tile + AHEAD);
+            if (BUFFERS == 1 || j == 3) {
                 WGMMA_WAIT(0);
                 hold(acc);
                 if (lane == 0)
                     ring_arrive(&empty[stage]);
             }
+            if (BUFFERS == 1 && more)
+                decode(a[0], (j + 1) % 4, tile + 1);
+        }
+        if (SPLIT) {
+            put(part, (size_t)args.n_all, acc);
+            part += (size_t)here.n_tok * args.n_all;
         }
         UNROLL
-        for (int i = 0; i < BN / 2; i++) {
-            int row;
-            const int tok = SPLIT ? place(i, &row) : -1;
-            if (SPLIT && tok >= 0)
-                AT(float, args.part)
-            [((size_t)(first + blk) * here.n_tok + tok) * args.n_all + m.row0 + row] = acc[i];
+        for (int i = 0; i < BN / 2; i++)
             total[i] += acc[i];
-        }
     }
-    UNROLL
-    for (int i = 0; !SPLIT && i < BN / 2; i++) {
-        int row;
-        const int tok = place(i, &row);
-        if (tok >= 0)
-            here.out[(size_t)tok * m.out_stride + row] = total[i] * m.scale * here.x_scale[tok];
-    }
+    if (!SPLIT)
+        put(here.out + (size_t)tok0 * m.out_stride + row, m.out_stride, total);
 }
 #else
 template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &) {}
@@ -196,12 +231,12 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &) {}
         mul_wgmma<GPU_WEIGHT_##type, 128, false>(a);                                               \
     }
 #define MUL_WGMMA_64(type)                                                                         \
-    KERNEL(256, 1) mul_wgmma_64_##type(const gpu_mul_args a)                                       \
+    KERNEL(256, 2) mul_wgmma_64_##type(const gpu_mul_args a)                                       \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, false>(a);                                                \
     }
 #define MUL_WGMMA_SPLIT(type)                                                                      \
-    KERNEL(256, 1) mul_wgmma_split_##type(const gpu_mul_args a)                                    \
+    KERNEL(256, 2) mul_wgmma_split_##type(const gpu_mul_args a)                                    \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, true>(a);                                                 \
     }

@@ -27,9 +27,7 @@ static const struct gpu_weight *weight_of(const struct pi_weight *w)
 /* Eights of tokens that lie side by side, as the kernel wants them that takes n_tok tokens. */
 static int32_t side_of(const struct gpu_device *d, int64_t n_tok)
 {
-    (void)d;
-    (void)n_tok;
-    return 1;
+    return !d->driver->wgmma || n_tok <= 2 * FEW ? 1 : n_tok <= 64 ? 8 : 16;
 }
 
 /* Room for the packed form of rows; out 0: no memory. */
@@ -134,7 +132,9 @@ static enum gpu_kernel many_of(const struct gpu_device *d, enum gpu_kernel wgmma
 static bool run_split(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_args *a)
 {
     int64_t n_tile = tile(a, ROWS_OF_BLOCK);
-    int64_t n_share = pi_min(d->driver->n_processor / n_tile, a->n_block);
+    int64_t n_room =
+        (int64_t)d->driver->n_processor * (d->driver->wgmma ? GPU_WGMMA_BLOCKS((int)type) : 1);
+    int64_t n_share = pi_min(n_room / n_tile, a->n_block);
     size_t n = (size_t)a->n_all * (size_t)a->n_tok;
     if (n_share < 2)
         return false;
@@ -152,7 +152,6 @@ static void run(struct gpu_device *d, enum gpu_weight_type type, struct gpu_mul_
                 int64_t n_slab, int64_t typical)
 {
     size_t few = (size_t)a->n_block * 512;
-    a->n_early = d->driver->n_processor * (typical > FEW ? 2 : GPU_FEW_BLOCKS((int)type));
     if (typical <= 64 && typical > 2 * FEW && n_slab == 1 && a->busy == 0 && run_split(d, type, a))
         return;
     if (typical <= FEW && few <= d->driver->smem_most)

@@ -147,9 +147,10 @@ DEV void pack_row(const gpu_packed &to, int t, const float *x, const float *held
     }
 }
 
+/* Within a few units of the last place, which packing rounds away. */
 DEV float sigmoid(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return reciprocal(1.0f + ex2(-1.4426950408889634f * x));
 }
 
 DEV float activate(int fn, float x, float up)
@@ -247,14 +248,16 @@ KERNEL(256, 4) centre(const gpu_centre_args a)
 }
 
 /* Grid: rows, as of all that pack rows. */
-KERNEL(WIDE_ROW, 1) gate(const gpu_gate_args a)
+KERNEL(1024, 1) gate(const gpu_gate_args a)
 {
+    enum { THREADS = 1024 };
     SHARED(smem);
     const int t = (int)blockIdx.x;
     float *x = AT(float, a.gate) + (size_t)t * a.n, v[8], up[8], most = 0.0f;
     GRID_GO();
     GRID_WAIT();
-    for (int i = TID * 8; i < a.n; i += WIDE_ROW * 8) {
+    UNROLL2
+    for (int i = TID * 8; i < a.n; i += THREADS * 8) {
         load_eight(v, x, i, a.n);
         load_eight(up, AT(const float, a.up) + (size_t)t * a.n, i, a.n);
         UNROLL
@@ -263,7 +266,7 @@ KERNEL(WIDE_ROW, 1) gate(const gpu_gate_args a)
         most = most_of_eight(v, most);
         store_eight(v, x, i, a.n);
     }
-    pack_row(a.packed, t, x, NULL, a.n, most, (float *)smem, WIDE_ROW);
+    pack_row(a.packed, t, x, NULL, a.n, most, (float *)smem, THREADS);
 }
 
 /* ---- attention ---- */
