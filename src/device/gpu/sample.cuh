@@ -8,7 +8,7 @@
 
 #include "device/gpu/gpu.h"
 
-enum { SAMPLE_THREADS = 1024 };
+enum { SAMPLE_THREADS = 1024, SAMPLE_AHEAD = 8 };
 
 /* Larger for better tokens, 0 for none. -0 counts as 0. */
 DEV uint64_t sample_key(uint32_t bits, int id)
@@ -16,6 +16,23 @@ DEV uint64_t sample_key(uint32_t bits, int id)
     uint32_t u = bits == 0x80000000u ? 0 : bits;
     u = u >> 31 ? ~u : u | 0x80000000u;
     return (uint64_t)u << 32 | (0xffffffffu - (uint32_t)id);
+}
+
+/* f(i, bits) of the thread's part of a row. Loads are asked for several at a time: f may store. */
+template <class F> DEV void sample_each(const uint32_t *x, int n, int thread, F f)
+{
+    for (int first = thread; first < n; first += SAMPLE_THREADS * SAMPLE_AHEAD) {
+        uint32_t bits[SAMPLE_AHEAD];
+        for (int j = 0; j < SAMPLE_AHEAD; j++) {
+            const int i = first + j * SAMPLE_THREADS;
+            bits[j] = i < n ? x[i] : 0;
+        }
+        for (int j = 0; j < SAMPLE_AHEAD; j++) {
+            const int i = first + j * SAMPLE_THREADS;
+            if (i < n)
+                f(i, bits[j]);
+        }
+    }
 }
 
 /* Sorts a key of each thread, the largest first. */
@@ -53,13 +70,12 @@ KERNEL(1024, 1) best_rows(const gpu_best_args a)
     if (thread < 2)
         count[thread] = 0;
     sync_block();
-    for (int i = thread; i < a.n; i += SAMPLE_THREADS) {
-        const uint32_t bits = x[i];
+    sample_each(x, a.n, thread, [&](int i, uint32_t bits) {
         const uint64_t k = sample_key(bits, i);
         keep[i] = bits;
         mine = k > mine ? k : mine;
         bad = bad || (bits & 0x7f800000u) == 0x7f800000u;
-    }
+    });
     key[thread] = mine;
     if (bad)
         atomic_next(count + 1);
@@ -68,14 +84,14 @@ KERNEL(1024, 1) best_rows(const gpu_best_args a)
     sync_block();
     key[thread] = 0;
     sync_block();
-    for (int i = thread; i < a.n; i += SAMPLE_THREADS) {
-        const uint64_t k = sample_key(x[i], i);
+    sample_each(x, a.n, thread, [&](int i, uint32_t bits) {
+        const uint64_t k = sample_key(bits, i);
         if (k >= least) {
             const int32_t at = atomic_next(count);
             if (at < SAMPLE_THREADS)
                 key[at] = k;
         }
-    }
+    });
     sample_sort(key, thread);
     const int n = count[0] < GPU_BEST ? count[0] : GPU_BEST;
     if (thread == 0)
