@@ -5,14 +5,16 @@
 #   scripts/gpu/check.sh [OUT]        OUT: the folder, default build-gpu/pith-gpu
 # BUILD names the build folder (default build-gpu), TARGETS the compute capabilities, separated by ";"
 # (default: all), JOBS the compiler's processes. MODELS names a folder whose smollm2 model comes along.
-# PIECE=SIZE writes OUT.tar.gz in pieces of that size, too, as split(1) takes it. There:
-#   cat pith-gpu.tar.gz.* | tar -xz && pith-gpu/run.sh RESULTS
+# PIECE=SIZE writes OUT.tar.xz in pieces of that size, too, as split(1) takes it. There:
+#   cat pith-gpu.tar.xz.* | tar -xJ && pith-gpu/run.sh RESULTS
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build-gpu}
 out=${1:-$build/pith-gpu}
 jobs=${JOBS:-$(nproc)}
-tests="test_gpu test_gpu_sample test_device test_logits test_snapshot test_families test_recurrent test_latent test_draft test_real"
+tests="test_gpu test_gpu_record test_gpu_keep test_gpu_sample test_gpu_step test_device test_logits
+    test_snapshot test_recurrent test_latent test_draft test_keep_policies test_store_policies
+    test_read_model test_recall_model test_prefix_windows test_real test_families"
 
 BUILD=$build JOBS=$jobs scripts/release.sh "$build/out" -DPITH_CUDA=ON -DPITH_TESTS=ON -DPITH_BENCH=ON \
     -DPITH_TEST_ROOT=. '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib/pith' ${TARGETS:+"-DPITH_CUDA_TARGETS=$TARGETS"}
@@ -42,6 +44,7 @@ fi
 cp scripts/gpu/run.sh "$out/"
 git describe --always --dirty >"$out/COMMIT"
 if [ -n "${PIECE:-}" ]; then
-    tar -C "$(dirname "$out")" -czf - "$(basename "$out")" | split -b "$PIECE" - "$out.tar.gz."
+    # Test programs have much in common, which xz finds.
+    tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T "$jobs" | split -b "$PIECE" - "$out.tar.xz."
 fi
 du -sh "$out"

@@ -11,12 +11,11 @@
 #     products    matrices of Qwen3-8B beside their bounds
 #     attention   lanes, prompts and the best tokens of rows beside their bounds
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
+#     report      nothing more
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
-#   OUT/PART.done for that. A test or a row that has ended is not either. As docs/gpu/NAME.md in the source
-#   tree, with NAME in the lines above its tables, the report is a page of the documents:
-#   scripts/docs/tables.py --take writes its CSV files.
+#   OUT/PART.done for that. A test or a row that has ended is not either.
 # Variables: DEVICE (cuda:0); LIMIT, seconds of a part; MODELS, a folder of more *.gguf files; SCRATCH
-# (/tmp), for 5 GB; SHAPE, as make_model takes it.
+# (/tmp), for 5 GB; SHAPE, as make_model takes it; NAME, the card's in names of tables (card).
 set -u
 cd "$(dirname "$0")"
 out=${1:?usage: ./run.sh OUT [PART...]}
@@ -67,7 +66,7 @@ card() {
 
 tests() {
     local test log status
-    for test in test/test_*; do
+    for test in $(ls test/test_* | grep -v families) test/test_families; do # the longest at last
         log=$out/${test##*/}.log
         [ ! -e "$log.ok" ] || continue
         PITH_TEST_DEVICE=$device within "$test" >"$log" 2>&1
@@ -179,7 +178,7 @@ sanitizer() {
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for program in test_gpu_sample test_gpu test_gpu_keep; do
+    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -239,7 +238,7 @@ END
 # ---- the report ----
 
 rows_of_bench() {
-    echo "<!-- tables/NAME-bench.csv -->"
+    echo "<!-- tables/${NAME:-card}-bench.csv -->"
     echo "| device | K | V | test | tokens | depth | sequences | tokens/s | +- | bound | of bound |"
     echo "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
     # Names of policies stand in quotes and have commas.
@@ -253,7 +252,7 @@ rows_of_bench() {
 }
 
 rows_of_parts() {
-    echo "<!-- tables/NAME-$(basename "$1") -->"
+    echo "<!-- tables/${NAME:-card}-$(basename "$1") -->"
     echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
     echo "|---|---|--:|--:|--:|--:|--:|--:|"
     awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" || $1 == "sampling" {
@@ -262,7 +261,7 @@ rows_of_parts() {
         $6, $7 }' "$1"
 }
 
-report() {
+print_report() {
     local p
     echo "# Pith on a GPU"
     for p in card tests greedy perplexity serve sanitizer; do
@@ -274,6 +273,11 @@ report() {
     ls "$out"/bench-*.csv >/dev/null 2>&1 && printf '\n## bench\n\n' && rows_of_bench
 }
 
+# Every call ends with it.
+report() {
+    :
+}
+
 # ---- the run ----
 
 limit_of() {
@@ -283,11 +287,15 @@ limit_of() {
     esac
 }
 
-[ $# -gt 0 ] || set -- card tests greedy perplexity serve sanitizer products attention bench
+parts="card tests greedy perplexity serve sanitizer products attention bench"
+# shellcheck disable=SC2086
+[ $# -gt 0 ] || set -- $parts
 bad=0
 for part; do
     [ ! -e "$out/$part.done" ] || continue
-    case $part in card | tests | greedy | perplexity | serve | sanitizer | products | attention | bench) ;; *)
+    case " $parts report " in
+    *" $part "*) ;;
+    *)
         echo "run.sh: there is no part $part" >&2
         exit 2
         ;;
@@ -296,8 +304,12 @@ for part; do
     failed=0
     end=$((SECONDS + ${LIMIT:-$(limit_of "$part")}))
     "$part"
-    [ $failed = 1 ] && bad=1 || touch "$out/$part.done"
+    if [ $failed = 1 ]; then
+        bad=1
+    elif [ "$part" != report ]; then
+        touch "$out/$part.done"
+    fi
 done
-report >"$out/report.md"
+print_report >"$out/report.md"
 cat "$out/report.md"
 exit $bad
