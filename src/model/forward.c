@@ -193,7 +193,8 @@ void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const st
 {
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
     const struct pi_best_rows best = {pass->rows.logits, keep, out, n, pass->model->hp.n_vocab};
-    pick(pass, rows, n, &act);
+    if (!pass->step.has_logits)
+        pick(pass, rows, n, &act);
     make_logits(pass, n, pass->rows.logits);
     pass->device->best(pass->stream, &best);
 }
