@@ -419,7 +419,6 @@ static bool start(struct cuda *c, int32_t i)
     c->base.smem_most = (uint32_t)(smem < 99 * 1024 ? smem : 99 * 1024);
     c->base.smem_step = attribute(c, ATTRIBUTE_MAJOR) >= 9 ? (uint32_t)smem : 0;
     c->overlaps = attribute(c, ATTRIBUTE_MAJOR) >= 9;
-    c->way = c->overlaps ? CUDA_GRAPH_OVERLAP : CUDA_GRAPH;
     c->base.wgmma = attribute(c, ATTRIBUTE_MAJOR) == 9 && attribute(c, ATTRIBUTE_MINOR) == 0;
     set_peaks(c);
     c->prop = (struct cu_prop){.type = CU_PINNED, .location = {CU_DEVICE, c->device}};

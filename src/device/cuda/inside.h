@@ -109,7 +109,6 @@ enum {
     X(event_destroy, "cuEventDestroy_v2", void *)                                                  \
     X(event_record, "cuEventRecord", void *, void *)                                               \
     X(event_wait, "cuEventSynchronize", void *)                                                    \
-    X(event_elapsed, "cuEventElapsedTime", float *, void *, void *)                                \
     X(launch, "cuLaunchKernelEx", const struct cu_config *, void *, void **, void **)              \
     X(graph_create, "cuGraphCreate", void **, unsigned)                                            \
     X(graph_destroy, "cuGraphDestroy", void *)                                                     \
@@ -159,20 +158,10 @@ struct cuda_stage {
 struct cuda_graph;
 enum { CUDA_N_GRAPH = 64 };
 
-/* How batches run: see graph.c. */
-enum cuda_way {
-    CUDA_PLAIN,
-    CUDA_OVERLAP,
-    CUDA_GRAPH,
-    CUDA_GRAPH_OVERLAP,
-    CUDA_GRAPH_EARLY,
-    CUDA_TIMED
-};
-
 struct cuda {
     struct gpu_card base;
     int device;
-    bool overlaps; /* sm_90 and up: kernels may begin early */
+    bool overlaps; /* sm_90 and up: kernels with early work begin early */
     void *context, *module;
     void *stream, *up;       /* of all work, and of lists on their way */
     void *there[GPU_N_SLOT]; /* event: the slot's lists have gone up */
@@ -184,11 +173,6 @@ struct cuda {
     int turn; /* which stage takes what goes up */
     struct cuda_graph *graph[CUDA_N_GRAPH];
     uint64_t clock; /* of batches */
-    enum cuda_way way;
-    void *event[2]; /* CUDA_TIMED */
-    double ms[GPU_N_KERNEL];
-    int64_t n_run[GPU_N_KERNEL];
-    int64_t n_made, n_launched, n_set, n_plain;
     char name[16], text[128], why[128];
 };
 
