@@ -89,13 +89,13 @@ enum gpu_weight_type {
     GPU_K(attend_few_64_f16, 32, 4, gpu_attend_args)                                               \
     GPU_K(attend_few_128_f16, 32, 4, gpu_attend_args)                                              \
     GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
-    GPU_K(attend_few_128_bits, 32, 12, gpu_attend_args)                                            \
+    GPU_K(attend_few_128_turbo3, 32, 8, gpu_attend_args)                                           \
     GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
     GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
     GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
-    GPU_K(attend_many_128_q8_0, 128, 2, gpu_attend_args)                                           \
-    GPU_K(attend_many_128_mixed, 128, 2, gpu_attend_args)                                          \
-    GPU_K(attend_many_128_small, 256, 1, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \

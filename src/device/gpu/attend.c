@@ -44,7 +44,7 @@ enum {
     RECENT = 4096 /* launches: a lane that was read in none of them is likely gone */
 };
 
-/* The device's copy of a lane's table. */
+/* A lane's table as the device has it. */
 struct lane_copy {
     const struct kv_lane *lane; /* where it was found; NULL: nothing is here */
     struct kv_page_ref *was;    /* [cap] */
@@ -61,7 +61,7 @@ struct patch {
     int32_t n;
 };
 
-/* Which kernels a call takes: for any form, or for frequent forms and few rows or many. */
+/* Which kernels take a call: for any form, or for few rows or many of a frequent form. */
 enum way { WAY_ANY, WAY_FEW, WAY_MANY };
 
 struct plan {
@@ -78,7 +78,7 @@ struct gpu_attend {
     size_t n_lane, cap_lane;
     size_t n_ref, cap_ref; /* of GPU_ROOM_REFS */
     int64_t n_launch;
-    bool forgot; /* the lists were dropped since the last look */
+    bool forgot; /* the lists were dropped, which plan_some has not seen */
     struct patch *patch;
     size_t n_patch, cap_patch;
     int32_t *delta; /* of all plans, one after the other */
@@ -225,7 +225,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
     return true;
 }
 
-/* ---- the pages that a call reads ---- */
+/* ---- the pages of a call ---- */
 
 /* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
 int32_t gpu_chunk_of(int32_t page)
@@ -243,8 +243,8 @@ static int32_t pages_per(const struct kv_attend_job *job)
     return job->slots != NULL || page_len >= TILE ? 1 : TILE / page_len;
 }
 
-/* Pages of a lane that some row sees. Every row sees them whole, but for the first n_low and those
-   from `high` on. */
+/* Pages of a lane that some row sees. Every row sees all of them whole, but for the first n_low and
+   those from `high` on. */
 struct span {
     int32_t first, end, n_low, high;
 };
@@ -676,22 +676,23 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
          codes_v = a->v.type == KV_TYPE_Q8_0 || is_bits(&a->v);
     if (a->page_len != TILE || g->v_in_k > 0 || a->dim_k != a->dim_v)
         return GPU_N_KERNEL;
-    if (plain_k && plain_v && a->dim_k == 64)
+    if (plain_k && plain_v && a->k.beside && a->dim_k == 64)
         return GPU_KERNEL_attend_few_64_f16;
     if (a->dim_k != 128 || (!plain_k && !codes_k) || (!plain_v && !codes_v))
         return GPU_N_KERNEL;
-    if (plain_k && plain_v)
+    if (plain_k && plain_v && a->k.beside)
         return GPU_KERNEL_attend_few_128_f16;
     if (a->k.type == KV_TYPE_Q8_0 && a->v.type == KV_TYPE_Q8_0)
         return GPU_KERNEL_attend_few_128_q8_0;
-    return is_bits(&a->k) && is_bits(&a->v) ? GPU_KERNEL_attend_few_128_bits
-                                            : GPU_KERNEL_attend_few_128_mixed;
+    return a->k.type == KV_TYPE_TURBO3 && a->v.type == KV_TYPE_TURBO3
+               ? GPU_KERNEL_attend_few_128_turbo3
+               : GPU_KERNEL_attend_few_128_mixed;
 }
 
 static size_t few_smem(const struct kv_class *kind, enum gpu_kernel kernel)
 {
     size_t half = (size_t)TILE * pi_max(kv_part_bytes(&kind->k), kv_part_bytes(&kind->v));
-    return ROWS * TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_bits ? 4 : 3) * half;
+    return ROWS * TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_turbo3 ? 4 : 3) * half;
 }
 
 /* Whether two calls may share a launch. */
@@ -708,16 +709,20 @@ static size_t sum_bytes(const struct gpu_attend_args *a)
     return (size_t)up16(a->dim_v) * sizeof(float);
 }
 
-/* A kernel of attend_many.cuh for a class that has one of attend_few.cuh. */
-static enum gpu_kernel many_kernel(const struct gpu_device *d, enum gpu_kernel few, int64_t blocks)
+/* A kernel of attend_many.cuh for a class that has one of attend_few.cuh; GPU_N_KERNEL: there is
+   none. Few blocks of 128 rows take 16 rows a warp. */
+static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
+                                   enum gpu_kernel few, int64_t blocks)
 {
+    bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
+    bool wide = blocks >= 2 * d->card->n_processor;
+    if (few == GPU_N_KERNEL || plain_k != plain_v || (plain_k && !a->k.beside))
+        return GPU_N_KERNEL;
     if (few == GPU_KERNEL_attend_few_64_f16)
         return GPU_KERNEL_attend_many_64_f16;
-    if (blocks < 2 * d->driver->n_processor) /* 16 rows a warp */
-        return GPU_KERNEL_attend_many_128_small;
-    return few == GPU_KERNEL_attend_few_128_f16    ? GPU_KERNEL_attend_many_128_f16
-           : few == GPU_KERNEL_attend_few_128_q8_0 ? GPU_KERNEL_attend_many_128_q8_0
-                                                   : GPU_KERNEL_attend_many_128_mixed;
+    if (plain_k)
+        return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
+    return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
 }
 
 static size_t many_smem(const struct kv_class *kind)
@@ -744,7 +749,7 @@ static void run_parts(struct launch *l, const struct plan *plan)
     else if (plan->way == WAY_FEW)
         gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(kind, few), a);
     else
-        gpu_run(l->d, many_kernel(l->d, few, (int64_t)l->n * many_tiles(job)), many_tiles(job),
+        gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * many_tiles(job)), many_tiles(job),
                 l->n, 1, many_smem(kind), a);
     if (plan->way != WAY_MANY)
         gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
@@ -783,12 +788,12 @@ static size_t want_of(const struct kv_seq *seq, const struct kv_attend_job *job)
 static void choose_way(const struct gpu_device *d, const struct gpu_attend_args *a, struct plan *p,
                        int32_t n)
 {
-    if (few_kernel(a, &p->job->seq->cache->g) == GPU_N_KERNEL)
-        p->way = WAY_ANY;
-    if (p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0) /* of few rows */
+    enum gpu_kernel few = few_kernel(a, &p->job->seq->cache->g);
+    int64_t blocks = (int64_t)n * many_tiles(p->job);
+    if (few == GPU_N_KERNEL || p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0)
         p->way = WAY_ANY;
     if (p->way == WAY_FEW && p->job->n_tok * p->job->n_group > TILE_ROWS / 2 &&
-        2 * (int64_t)n * many_tiles(p->job) >= d->driver->n_processor)
+        2 * blocks >= d->card->n_processor && many_kernel(d, a, few, blocks) != GPU_N_KERNEL)
         p->way = WAY_MANY;
 }
 

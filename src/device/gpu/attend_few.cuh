@@ -211,28 +211,50 @@ DEV float query_row(const float *q, bool is, int order, float wht_scale, uint32_
 
 /* ---- products ---- */
 
-/* Logits of 16 rows: x[i] has entries 8 i .. of tile i of plain order. With codes tile 4 h + j has
-   entries 32 h + 4 column + j. */
-template <int DIM>
-DEV void dots_f16(const uint8_t *k, bool beside, const uint32_t (*q)[4], float (*x)[4])
+/* Where lanes find rows r of eight of matrices beside each other, in elements that place_f16 moved:
+   element 2 j + i / 2 of row (i & 1) * 8 + r, for matrix i of ldmatrix. */
+DEV void lane_places(int *at)
 {
     const int i = LANE / 8, r = LANE % 8;
+    UNROLL
+    for (int j = 0; j < 4; j++)
+        at[j] = ((2 * j + i / 2) ^ r) * 16;
+}
+
+/* Logits of 16 rows: x[i] has entries 8 i .. of tile i of plain order. With codes tile 4 h + j has
+   entries 32 h + 4 column + j. */
+template <int DIM> DEV void dots_f16(const uint8_t *k, const uint32_t (*q)[4], float (*x)[4])
+{
+    int at[4];
+    lane_places(at);
+    k += (LANE / 8 % 2 * 8 + LANE % 8) * TILE * 2;
     UNROLL
     for (int s = 0; s < DIM / 16; s++) {
         uint32_t b[4][4];
         UNROLL
         for (int j = 0; j < 4; j++)
-            if (beside)
-                ldsm4t(b[j], k + place_f16((16 * s + (i & 1) * 8 + r) * 8 + 2 * j + i / 2, 0) * 16);
-            else
-                ldsm4(b[j], k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1),
-                                          DIM / 128) *
-                                    16);
+            ldsm4t(b[j], k + at[j] + s * TILE * 32);
         UNROLL
         for (int j = 0; j < 4; j++) {
             mma(x[2 * j], q[s], b[j][0], b[j][1]);
             mma(x[2 * j + 1], q[s], b[j][2], b[j][3]);
         }
+    }
+}
+
+/* Likewise of keys that are stored entry by entry. */
+template <int DIM> DEV void dots_f16_rows(const uint8_t *k, const uint32_t (*q)[4], float (*x)[4])
+{
+    const int i = LANE / 8, r = LANE % 8;
+    UNROLL
+    for (int s = 0; s < DIM / 16; s++)
+        UNROLL
+    for (int j = 0; j < 4; j++) {
+        uint32_t b[4];
+        ldsm4(b, k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1), DIM / 128) *
+                         16);
+        mma(x[2 * j], q[s], b[0], b[1]);
+        mma(x[2 * j + 1], q[s], b[2], b[3]);
     }
 }
 
@@ -303,15 +325,15 @@ DEV void dots_bits(const uint8_t *k, bool three, const code_table &table, const 
    16 column + i. */
 template <int DIM> DEV void sums_f16(const uint8_t *v, int k, const uint32_t *w, float (*o)[4])
 {
-    const int i = LANE / 8, r = LANE % 8;
+    int at[4];
+    lane_places(at);
+    v += (16 * k + LANE / 8 % 2 * 8 + LANE % 8) * DIM * 2;
     UNROLL
     for (int d = 0; d < DIM / 16; d += 4) {
         uint32_t b[4][4];
         UNROLL
         for (int j = 0; j < 4; j++)
-            ldsm4t(b[j], v + place_f16((16 * k + (i & 1) * 8 + r) * (DIM / 8) + 2 * (d + j) + i / 2,
-                                       DIM / 128) *
-                                 16);
+            ldsm4t(b[j], v + at[j] + d * 32);
         UNROLL
         for (int j = 0; j < 4; j++) {
             mma(o[2 * (d + j)], w, b[j][0], b[j][1]);
@@ -488,10 +510,7 @@ DEV void weights_put(uint8_t *ps, bool codes, const float (*x)[4], int n_half)
 
 /* ---- a chunk ---- */
 
-enum {
-    FEW_ANY = -1,
-    FEW_BITS = -2
-}; /* types that the call says: any, or of codes of 2 and 3 bits */
+enum { FEW_ANY = -1 }; /* the type that the call says */
 
 BOTH int few_slot(int k, int v)
 {
@@ -510,8 +529,7 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     chunk_pages(job, chunk, &first, &end);
     const int g = LANE / 4, t = LANE % 4, n_half = n_row > 8 ? 2 : 1;
     const int type_k = TYPE_K < 0 ? a.k.type : TYPE_K, type_v = TYPE_V < 0 ? a.v.type : TYPE_V;
-    const bool codes_k = TYPE_K == FEW_BITS || type_k != STORE_F16,
-               codes_v = TYPE_V == FEW_BITS || type_v != STORE_F16;
+    const bool codes_k = type_k != STORE_F16, codes_v = type_v != STORE_F16;
     const int slot = few_slot(half_bytes<DIM>(type_k), half_bytes<DIM>(type_v));
     uint8_t *ps = smem, *ring = smem + ROWS * TILE * 2;
     for (int i = LANE; i < ROWS * TILE * 2 / 16; i += 32)
@@ -538,9 +556,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     uint32_t q[DIM / 16][4] = {};
     float by[2] = {0.0f, 0.0f};
     int limit[2];
-    const int order = !codes_k                                          ? (int)GPU_ORDER_PLAIN
-                      : TYPE_K == FEW_BITS || type_k != (int)STORE_Q8_0 ? (int)GPU_ORDER_BITS
-                                                                        : (int)GPU_ORDER_BYTES;
+    const int order = !codes_k                    ? (int)GPU_ORDER_PLAIN
+                      : type_k != (int)STORE_Q8_0 ? (int)GPU_ORDER_BITS
+                                                  : (int)GPU_ORDER_BYTES;
     UNROLL
     for (int i = 0; i < 2; i++) {
         const int row = tile * ROWS + g + 8 * i;
@@ -566,9 +584,11 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
         fetch(2 * at + STAGES - 1, STAGES % 2 == 1);
         const uint8_t *k = ring + 2 * at % STAGES * slot, *v = ring + (2 * at + 1) % STAGES * slot;
         float x[8][4] = {}, c[2] = {1.0f, 1.0f};
-        if (!codes_k)
-            dots_f16<DIM>(k, a.k.beside, q, x);
-        else if (TYPE_K != FEW_BITS && type_k == STORE_Q8_0)
+        if (!codes_k && (TYPE_K >= 0 || a.k.beside))
+            dots_f16<DIM>(k, q, x);
+        else if (!codes_k)
+            dots_f16_rows<DIM>(k, q, x);
+        else if (type_k == STORE_Q8_0)
             dots_q8<DIM>(k, q, x);
         else
             dots_bits<DIM>(k, type_k == STORE_TURBO3, table_k, q, x);
@@ -597,7 +617,7 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
             rows_at(w, ps, s);
             if (!codes_v)
                 sums_f16<DIM>(v, s, w, o);
-            else if (TYPE_V != FEW_BITS && type_v == STORE_Q8_0)
+            else if (type_v == STORE_Q8_0)
                 sums_q8(v, s, w, o);
             else
                 sums_bits(v, type_v == STORE_TURBO3, table_v, s, w, o);
@@ -633,8 +653,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
     }
 }
 
-enum { FEW_STAGES = 3, FEW_STAGES_BITS = 4 };
+enum { FEW_STAGES = 3, FEW_STAGES_TURBO = 4 };
 
+/* Keys of f16 lie side by side but in the last kernel. */
 KERNEL(32, 4) attend_few_64_f16(const gpu_attend_args a)
 {
     attend_few<64, STORE_F16, STORE_F16, FEW_STAGES>(a);
@@ -647,10 +668,9 @@ KERNEL(32, 8) attend_few_128_q8_0(const gpu_attend_args a)
 {
     attend_few<128, STORE_Q8_0, STORE_Q8_0, FEW_STAGES>(a);
 }
-/* turbo3 and turbo2, for keys and for values */
-KERNEL(32, 12) attend_few_128_bits(const gpu_attend_args a)
+KERNEL(32, 8) attend_few_128_turbo3(const gpu_attend_args a)
 {
-    attend_few<128, FEW_BITS, FEW_BITS, FEW_STAGES_BITS>(a);
+    attend_few<128, STORE_TURBO3, STORE_TURBO3, FEW_STAGES_TURBO>(a);
 }
 KERNEL(32, 8) attend_few_128_mixed(const gpu_attend_args a)
 {

@@ -138,30 +138,7 @@ DEV void values_decode(int type, const uint8_t *v, const code_table &table, uint
         values_bits(v, type == STORE_TURBO3, table, out, e, half);
 }
 
-/* ---- fragments of either: as stored in f16, or from codes ---- */
-
-template <int DIM>
-DEV void key_pair(uint32_t *b, const uint8_t *k, bool codes, bool beside, int j, int s)
-{
-    const int i = LANE / 8, r = LANE % 8;
-    if (codes)
-        keys_at(b, k, j, s);
-    else if (beside)
-        ldsm4t(b, k + place_f16((16 * s + (i & 1) * 8 + r) * 8 + 2 * j + i / 2, 0) * 16);
-    else
-        ldsm4(b, k + place_f16((16 * j + i / 2 * 8 + r) * (DIM / 8) + 2 * s + (i & 1), DIM / 128) *
-                         16);
-}
-
-template <int DIM> DEV void value_pair(uint32_t *b, const uint8_t *v, bool codes, int d, int k)
-{
-    const int i = LANE / 8, r = LANE % 8;
-    if (codes)
-        values_at(b, v, d, k);
-    else
-        ldsm4t(b, v + place_f16((16 * k + (i & 1) * 8 + r) * (DIM / 8) + 2 * d + i / 2, DIM / 128) *
-                          16);
-}
+/* ---- fragments ---- */
 
 DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
 {
@@ -243,13 +220,15 @@ DEV void many_begin(const gpu_attend_job &job, int row0, many_rows<DIM, MT> &row
         rows.o[r][d][e] = 0.0f;
 }
 
-/* A page that is there in f16. */
-template <int DIM, int MT>
-DEV void many_page(const gpu_attend_args &a, const uint8_t *qs, const uint8_t *k16,
-                   const uint8_t *v16, bool codes_k, bool codes_v, const sight &sees, float add,
-                   many_rows<DIM, MT> &rows)
+/* A page as it is stored, or in the order of keys_q8 and the others. */
+template <int DIM, int MT, bool CODES>
+DEV void many_page(const uint8_t *qs, const uint8_t *k16, const uint8_t *v16, const sight &sees,
+                   float add, float cap, many_rows<DIM, MT> &rows)
 {
+    const int row = LANE / 8 % 2 * 8 + LANE % 8; /* of f16 pages: as dots_f16 and sums_f16 */
+    int place[4];
     float s[MT][8][4] = {};
+    lane_places(place);
     UNROLL
     for (int k = 0; k < DIM / 16; k++) {
         uint32_t q[MT][4], b[4];
@@ -258,7 +237,10 @@ DEV void many_page(const gpu_attend_args &a, const uint8_t *qs, const uint8_t *k
             many_rows_at(q[r], qs, WARP * MT + r, k);
         UNROLL
         for (int j = 0; j < 4; j++) {
-            key_pair<DIM>(b, k16, codes_k, a.k.beside, j, k);
+            if (CODES)
+                keys_at(b, k16, j, k);
+            else
+                ldsm4t(b, k16 + place[j] + (16 * k + row) * TILE * 2);
             UNROLL
             for (int r = 0; r < MT; r++) {
                 mma(s[r][2 * j], q[r], b[0], b[1]);
@@ -271,9 +253,9 @@ DEV void many_page(const gpu_attend_args &a, const uint8_t *qs, const uint8_t *k
         float c[2];
         UNROLL
         for (int i = 0; i < 2; i++)
-            c[i] = weights_row(
-                s[r], i, logits_row(s[r], i, rows.by[r][i], add, a.cap, sees, rows.limit[r][i]),
-                &rows.m[r][i]);
+            c[i] = weights_row(s[r], i,
+                               logits_row(s[r], i, rows.by[r][i], add, cap, sees, rows.limit[r][i]),
+                               &rows.m[r][i]);
         if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL
             for (int d = 0; d < DIM / 8 + 1; d++)
@@ -294,7 +276,10 @@ DEV void many_page(const gpu_attend_args &a, const uint8_t *qs, const uint8_t *k
             w[r][i] = h2(s[r][2 * k + i / 2][2 * (i & 1)], s[r][2 * k + i / 2][2 * (i & 1) + 1]);
         UNROLL
         for (int d = 0; d < DIM / 16; d++) {
-            value_pair<DIM>(b, v16, codes_v, d, k);
+            if (CODES)
+                values_at(b, v16, d, k);
+            else
+                ldsm4t(b, v16 + place[d % 4] + (16 * k + row) * DIM * 2 + d / 4 * 128);
             UNROLL
             for (int r = 0; r < MT; r++) {
                 mma(rows.o[r][2 * d], w[r], b[0], b[1]);
@@ -373,7 +358,7 @@ DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ro
 }
 
 /* Grid: (tiles of 128 rows, calls). The last rows, which see most, begin first. */
-template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gpu_attend_args &a)
+template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_args &a)
 {
     enum { N_THREAD = 256 / MT };
     SHARED(smem);
@@ -382,11 +367,10 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
     const int row0 = ((n_row + MANY_ROWS - 1) / MANY_ROWS - 1 - (int)blockIdx.x) * MANY_ROWS;
     if (row0 < 0)
         return;
-    const int type_k = TYPE_K < 0 ? a.k.type : TYPE_K, type_v = TYPE_V < 0 ? a.v.type : TYPE_V;
-    const bool codes_k = type_k != STORE_F16, codes_v = type_v != STORE_F16;
+    const int type_k = CODES ? a.k.type : (int)STORE_F16,
+              type_v = CODES ? a.v.type : (int)STORE_F16;
     const int half_k = half_bytes<DIM>(type_k), page = half_k + half_bytes<DIM>(type_v);
-    uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec_k = raw + 2 * page,
-            *dec_v = dec_k + (codes_k ? TILE * DIM * 2 : 0);
+    uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec = raw + 2 * page;
     float *kept = AT(float, a.o) + (job.part0 + row0) * DIM;
     const int last_row = row0 + MANY_ROWS < n_row ? row0 + MANY_ROWS - 1 : n_row - 1;
     const int end = many_end(job, job.pos0 + last_row / job.n_group);
@@ -412,9 +396,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
     many_rows<DIM, MT> rows;
     many_begin(job, row0, rows);
     code_table table_k = {}, table_v = {};
-    if (codes_k && type_k != STORE_Q8_0)
+    if (CODES && type_k != STORE_Q8_0)
         table_k = table_of(a.k);
-    if (codes_v && type_v != STORE_Q8_0)
+    if (CODES && type_v != STORE_Q8_0)
         table_v = table_of(a.v);
     int chunk = 0, chunk_begin, chunk_end = 0;
     if (job.n_chunk > 0)
@@ -428,20 +412,20 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
         fetch(p + 1, next);
         CP_WAIT(1);
         sync_block();
-        if (codes_k || codes_v) {
-            if (codes_k && (MT == 2 || TID < 128))
-                keys_decode<DIM>(type_k, k16, table_k, dec_k);
-            if (codes_v && (MT == 2 || TID >= 128))
-                values_decode(type_v, v16, table_v, dec_v);
+        if (CODES) {
+            if (MT == 2 || TID < 128)
+                keys_decode<DIM>(type_k, k16, table_k, dec);
+            if (MT == 2 || TID >= 128)
+                values_decode(type_v, v16, table_v, dec + TILE * DIM * 2);
             sync_block();
-            k16 = codes_k ? dec_k : k16;
-            v16 = codes_v ? dec_v : v16;
+            k16 = dec;
+            v16 = dec + TILE * DIM * 2;
         }
         const int32_t *pos = page_positions(job, p);
         if (pos != NULL && job.ordered && a.window == 0 && pos[now.n - 1] <= least)
             pos = NULL;
         const sight sees = {pos, now.n, a.window, false};
-        many_page<DIM, MT>(a, qs, k16, v16, codes_k, codes_v, sees, now.log_count * LOG2E, rows);
+        many_page<DIM, MT, CODES>(qs, k16, v16, sees, now.log_count * LOG2E, a.cap, rows);
         if (p + 1 == chunk_end || p + 1 == end) {
             many_join(rows, kept, chunk == 0);
             if (++chunk < job.n_chunk)
@@ -454,25 +438,26 @@ template <int DIM, int TYPE_K, int TYPE_V, int MT> DEV void attend_many(const gp
     many_finish(a, job, row0, rows, kept, chunk == 0, (float *)smem);
 }
 
+/* Keys of f16 lie side by side. */
 KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)
 {
-    attend_many<64, STORE_F16, STORE_F16, 2>(a);
+    attend_many<64, false, 2>(a);
 }
 KERNEL(128, 2) attend_many_128_f16(const gpu_attend_args a)
 {
-    attend_many<128, STORE_F16, STORE_F16, 2>(a);
+    attend_many<128, false, 2>(a);
 }
-KERNEL(128, 2) attend_many_128_q8_0(const gpu_attend_args a)
+KERNEL(128, 2) attend_many_128_codes(const gpu_attend_args a)
 {
-    attend_many<128, STORE_Q8_0, STORE_Q8_0, 2>(a);
+    attend_many<128, true, 2>(a);
 }
-KERNEL(128, 2) attend_many_128_mixed(const gpu_attend_args a)
+KERNEL(256, 1) attend_many_128_f16_1(const gpu_attend_args a)
 {
-    attend_many<128, FEW_ANY, FEW_ANY, 2>(a);
+    attend_many<128, false, 1>(a);
 }
-KERNEL(256, 1) attend_many_128_small(const gpu_attend_args a)
+KERNEL(256, 1) attend_many_128_codes_1(const gpu_attend_args a)
 {
-    attend_many<128, FEW_ANY, FEW_ANY, 1>(a);
+    attend_many<128, true, 1>(a);
 }
 
 #endif
