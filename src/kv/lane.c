@@ -459,12 +459,17 @@ static pith_status check_slots(const struct kv_lane *lane, const int32_t *slots,
     return PITH_OK;
 }
 
-/* Whether the cut has the slots of the cut before it, in a lane of the same length. */
+enum { CHECKED_BEFORE = 64 }; /* cuts that may have had the same slots */
+
+/* Whether an earlier cut has the same slots, in a lane of the same length. */
 static bool is_checked(const struct kv_seq *seq, const struct kv_cut *cut, int32_t i)
 {
-    const struct kv_cut *a = &cut[i - (i > 0)], *b = &cut[i];
-    return i > 0 && a->slots == b->slots && a->n == b->n &&
-           kv_lane_at(seq, a->layer, a->head)->len == kv_lane_at(seq, b->layer, b->head)->len;
+    int32_t len = kv_lane_at(seq, cut[i].layer, cut[i].head)->len;
+    for (int32_t j = i - 1; j >= 0 && j >= i - CHECKED_BEFORE; j--)
+        if (cut[j].slots == cut[i].slots && cut[j].n == cut[i].n &&
+            kv_lane_at(seq, cut[j].layer, cut[j].head)->len == len)
+            return true;
+    return false;
 }
 
 /* The arguments of a thread that packs. */

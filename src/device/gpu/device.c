@@ -11,6 +11,12 @@
 
 /* ---- one at a time ---- */
 
+void gpu_enter_beside(struct gpu_device *d)
+{
+    pi_lock_take(&d->lock);
+    d->packed.x = 0;
+}
+
 void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);

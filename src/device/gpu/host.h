@@ -178,6 +178,8 @@ void gpu_enter(struct gpu_device *d);
 /* Likewise, for an operation that itself tells whether packed rows stay up to date (product.c). All
    others make them out of date. */
 void gpu_enter_product(struct gpu_device *d);
+/* Likewise, for an operation beside moves that wait. */
+void gpu_enter_beside(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
 /* Room of at least `size` bytes; 0: there is none, and the driver says so. */
 gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);

@@ -339,10 +339,24 @@ static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
     run_layer(&w);
 }
 
+/* Whether moves wait that concern a lane of the jobs. */
+static bool moves_concern(const struct gpu_moves *all, const struct kv_weigh_list *list)
+{
+    for (int32_t i = 0; i < list->n; i++)
+        for (size_t l = 0; l < all->n_lane; l++)
+            if (all->lane[l].lane ==
+                kv_lane_at(list->jobs[i].seq, list->jobs[i].layer, list->jobs[i].head))
+                return true;
+    return false;
+}
+
+/* Moves of other lanes wait on, so that those of all layers go together. */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
-    gpu_enter(d);
+    gpu_enter_beside(d);
+    if (moves_concern(&d->moves, list))
+        gpu_flush_moves(d);
     if (place_scores(d, list)) {
         if (list->n > 0)
             weigh_layer(d, list);
@@ -436,7 +450,7 @@ void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)
         }
         while (end < list->n && pi_at_some(list->jobs[end].at))
             end++;
-        gpu_enter(d);
+        gpu_enter_beside(d);
         choose_there(d, list->jobs + i, end - i);
         gpu_leave(d);
     }
