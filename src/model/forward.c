@@ -92,11 +92,12 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     pass->step.has_logits = false;
     lay_out(pass);
     embed(pass);
-    if (pass->step.layer != NULL && pass->ask.fn != NULL &&
-        !pass->ask.fn(pass->ask.user, n_done, n_block))
-        return false;
-    if (pi_step_run(pass))
-        return true;
+    if (pi_step_may(pass)) {
+        if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, n_done, n_block))
+            return false;
+        if (pi_step_run(pass))
+            return true;
+    }
     for (int32_t l = 0; l < m->hp.n_layer; l++) {
         pass->now.layer = &m->layer[l];
         pass->now.w = &pass->placed->layer[l];

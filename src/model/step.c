@@ -33,12 +33,12 @@ void pi_step_free(struct pi_pass *pass)
     pi_mem_free(pass->step.append);
 }
 
-static bool is_alone(const struct pi_pass *pass)
+bool pi_step_may(const struct pi_pass *pass)
 {
     const struct pi_pass_item *item = &pass->now.items[0];
-    return pass->now.n_item == 1 && item->n_tok == 1 && item->guests == NULL &&
-           pass->tap.fn == NULL && pass->writer.fn.written == NULL && pass->watching.n == 0 &&
-           pass->reading.n_chunk == 0 && pass->recalling.n == 0;
+    return pass->step.layer != NULL && pass->now.n_item == 1 && item->n_tok == 1 &&
+           item->guests == NULL && pass->tap.fn == NULL && pass->writer.fn.written == NULL &&
+           pass->watching.n == 0 && pass->reading.n_chunk == 0 && pass->recalling.n == 0;
 }
 
 static void fill_layer(struct pi_pass *pass, int32_t l)
@@ -86,8 +86,6 @@ bool pi_step_run(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
     const struct pi_hparams *hp = &m->hp;
-    if (pass->step.layer == NULL || !is_alone(pass))
-        return false;
     for (int32_t l = 0; l < hp->n_layer; l++)
         fill_layer(pass, l);
     struct pi_weight head = pi_pass_head(pass);

@@ -703,6 +703,10 @@ static inline float ld_far(const float *p)
 {
     return *p;
 }
+static inline float4 ld_far4(const float *p)
+{
+    return *(const float4 *)p;
+}
 
 /* ---- bulk copies: what is there is lost at once, what comes is there when it is waited for ---- */
 

@@ -491,7 +491,10 @@ struct gpu_read_args {
 struct gpu_step_matrix {
     gpu_at w;
     int32_t type, n_row, n_block;
+    int32_t bytes;          /* of a unit of 16 rows and 256 columns */
+    int32_t n_unit, n_copy; /* units of a copy, copies of 16 rows */
     float scale;
+    int32_t unused;
 };
 enum {
     GPU_STEP_Q,

@@ -263,6 +263,10 @@ DEV float ld_far(const float *p)
 {
     return __ldcg(p);
 }
+DEV float4 ld_far4(const float *p)
+{
+    return __ldcg((const float4 *)p);
+}
 
 /* ---- bulk copies, from compute capability 9.0 on: they report to a barrier in shared memory ----
  *

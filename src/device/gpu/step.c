@@ -5,6 +5,7 @@
  */
 #include "device/cpu/pages.h"
 #include "device/gpu/host.h"
+#include "tensor/dtype.h"
 
 static_assert(sizeof(struct gpu_step_layer) % 16 == 0 && sizeof(struct gpu_step_lane) % 16 == 0,
               "layers are copied by 16 bytes");
@@ -15,6 +16,7 @@ enum {
     DIM_MOST = 256,     /* of a key or value */
     ENTRIES = 64,       /* of a tile */
     SLOT = 9216,        /* bytes of a slot of the ring: copies of less than 8 KB are slower */
+    UNITS = 4,          /* of a copy, at most: one for each warp of a team */
     PART_UNITS = 192,   /* stretches whose sums are added together */
     SLOTS_LEAST = 4,    /* they come in fours */
     SUMS = 256,         /* bytes of numbers that warps exchange */
@@ -99,7 +101,7 @@ static bool plan(const struct gpu_device *d, const struct pi_step *p, struct gpu
     a->part_units = (int32_t)pi_max(PART_UNITS, 2 * n_block);
     a->tile = up16(p->dim_k) * 128 + ENTRIES * (int32_t)pi_align((size_t)p->dim_v * 2, 128);
     a->slot_size = SLOT;
-    int32_t parts = (int32_t)pi_max(2 * 64 * a->part_units, 4 * p->n_embd);
+    int32_t parts = 2 * 64 * a->part_units;
     int32_t copies = 2 * a->layer_size + a->n_kind * (int32_t)sizeof(struct gpu_step_kind) +
                      (int32_t)sizeof(struct gpu_step_matrix) + 3 * 4 * p->dim_k;
     const int32_t size[] = {
@@ -225,11 +227,16 @@ static void add_lane(struct list *l, const struct kv_append *job, gpu_at refs, i
 static struct gpu_step_matrix matrix_of(const struct pi_weight *w)
 {
     const struct gpu_weight *p = weight_of(w);
+    int32_t bytes = (int32_t)pi_dtype_row_bytes(pi_dtype_find((uint32_t)w->type), 256) * PI_GROUP;
+    int32_t n_unit = (int32_t)pi_min(SLOT / bytes, UNITS);
     return (struct gpu_step_matrix){.w = p->at,
                                     .type = (int32_t)p->type,
                                     .n_row =
                                         (int32_t)pi_min(w->n_row, (int64_t)w->n_group * PI_GROUP),
                                     .n_block = p->n_block,
+                                    .bytes = bytes,
+                                    .n_unit = n_unit,
+                                    .n_copy = (int32_t)pi_ceil_div(p->n_block, n_unit),
                                     .scale = p->scale};
 }
 

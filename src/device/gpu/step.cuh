@@ -23,16 +23,13 @@ enum {
     STEP_WORK = 32 * STEP_WARPS,
     STEP_TEAMS = 4,
     STEP_TEAM = STEP_WARPS / STEP_TEAMS,
-    STEP_UNITS = 4,  /* of a copy, at most */
-    STEP_PAIRS = 12, /* of a row that a thread keeps in registers */
-    STEP_NORMS = 8,  /* weights of a norm, likewise */
+    STEP_NORMS = 1,  /* eights of a row that a thread keeps in registers, where it is normed */
+    STEP_TAKES = 3,  /* and where not */
     STEP_PHASES = 4, /* of a layer */
     STEP_SUMS = 64   /* floats: three sets of 16, and the launch's flags */
 };
 
-#ifndef STEP_AHEAD
-#define STEP_AHEAD (128 << 10) /* bytes that are on their way to the second level of cache */
-#endif
+static_assert((int)STEP_WORK == (int)WIDE_ROW, "columns of threads");
 
 #ifdef GPU_BULK
 
@@ -96,95 +93,87 @@ DEV step_item item_of(const step_phase &p, int k)
     return item;
 }
 
-DEV int unit_bytes(int type)
-{
-    switch (type) {
-#define STEP_CASE(type)                                                                            \
-    case GPU_WEIGHT_##type:                                                                        \
-        return block_bytes(GPU_WEIGHT_##type);
-        GPU_STEP_WEIGHTS(STEP_CASE)
-#undef STEP_CASE
-    }
-    return 0;
-}
-
-/* Units of a copy. */
-DEV int units_of(const gpu_step_args &s, int type)
-{
-    const int n = s.slot_size / unit_bytes(type);
-    return n < STEP_UNITS ? n : STEP_UNITS;
-}
-
-/* ---- the stream ---- */
-
-/* Where a thread is on its way through this block's share of all matrices. */
-struct step_way {
-    int phase, k, end;
-    step_phase p;
-};
-
 DEV const gpu_step_layer *layer_at(const gpu_step_args &s, int l)
 {
     return AT(const gpu_step_layer, s.layers + (uint64_t)l * s.layer_size);
 }
 
-/* The next group of 16 rows; false: there are no more. */
-DEV bool way_next(const gpu_step_args &s, step_way *w, step_item *item)
+/* ---- the stream ---- */
+
+/* The matrices of phase i, a lane each. Where a layer begins, two lanes more have its norms as w. */
+DEV gpu_step_matrix lane_matrix(const gpu_step_args &s, int i)
 {
-    const int n_phase = STEP_PHASES * s.n_layer + (s.head.w != 0);
-    while (w->k == w->end) {
-        if (++w->phase >= n_phase)
-            return false;
-        const int l = w->phase / STEP_PHASES;
-        w->p = phase_of(l < s.n_layer ? layer_at(s, l)->m : &s.head,
-                        l < s.n_layer ? w->phase % STEP_PHASES : STEP_PHASES);
-        w->k = 0, w->end = items_of(w->p);
+    const int l = i / STEP_PHASES, which = i % STEP_PHASES;
+    const int n = which == 0 ? 3 : which == 2 ? 2 : 1;
+    gpu_step_matrix m = {};
+    if (l == s.n_layer) {
+        if (LANE == 0)
+            m = s.head;
+        return m;
     }
-    *item = item_of(w->p, w->k++);
-    return true;
+    const gpu_step_layer *layer = layer_at(s, l);
+    if (LANE < n)
+        m = layer->m[(which == 0   ? GPU_STEP_Q
+                      : which == 1 ? GPU_STEP_O
+                      : which == 2 ? GPU_STEP_GATE
+                                   : GPU_STEP_DOWN) +
+                     LANE];
+    else if (which == 0 && LANE < 5)
+        m.w = LANE == 3 ? layer->norm : layer->ffn_norm;
+    return m;
 }
 
-/* This block's lines of a vector. */
-DEV void vector_prefetch(gpu_at at, int n)
+/* A line of a norm goes to the second level of cache, of each block another one. */
+DEV void norm_prefetch(const gpu_step_args &s, gpu_at norm)
 {
-    for (int i = (int)blockIdx.x * 32; at != 0 && i < n; i += (int)gridDim.x * 32)
-        bulk_prefetch(AT(const uint8_t, (at + 4 * (uint64_t)i) & ~(uint64_t)127), 128);
+    const uint64_t at = (uint64_t)blockIdx.x * 128;
+    if (at < 4 * (uint64_t)s.n_embd)
+        bulk_prefetch(AT(const uint8_t, (norm + at) & ~(uint64_t)127), 128);
 }
 
-/* One copy after the other, in the order of the products. Further on, groups of rows go to the
-   second level of cache, so that the memory rests even less than the ring. */
+/* One copy after the other, in the order of the products, by one warp. What it needs to know of a
+   phase comes while the phase before is copied. */
 DEV void step_fetch(const gpu_step_args &s, uint8_t *smem, uint64_t *full, uint64_t *empty)
 {
-    step_way way, far_way;
-    step_item item, far_item;
-    way.phase = far_way.phase = -1;
-    way.k = way.end = far_way.k = far_way.end = 0;
-    int slot = 0, ahead = 0, layer = -1;
+    const int n_phase = STEP_PHASES * s.n_layer + (s.head.w != 0), n_block = (int)gridDim.x;
+    int slot = 0;
     uint32_t lap = 0;
-    while (way_next(s, &way, &item)) {
-        const int bytes = unit_bytes(item.m->type), n_unit = units_of(s, item.m->type);
-        const int n_block = item.m->n_block;
-        const uint8_t *from = AT(const uint8_t, item.m->w) + (size_t)item.group * n_block * bytes;
-        while (ahead < STEP_AHEAD && way_next(s, &far_way, &far_item)) {
-            const int size = far_item.m->n_block * unit_bytes(far_item.m->type);
-            if (far_way.phase / STEP_PHASES != layer && far_way.phase < STEP_PHASES * s.n_layer) {
-                layer = far_way.phase / STEP_PHASES;
-                vector_prefetch(layer_at(s, layer)->norm, s.n_embd);
-                vector_prefetch(layer_at(s, layer)->ffn_norm, s.n_embd);
+    gpu_step_matrix next = lane_matrix(s, 0);
+    for (int i = 0; i < n_phase; i++) {
+        const bool last = i == STEP_PHASES * s.n_layer;
+        const int turns = !last && i % STEP_PHASES == 2 ? 2 : 1;
+        const gpu_step_matrix m = next;
+        if (i + 1 < n_phase)
+            next = lane_matrix(s, i + 1);
+        if (!last && i % STEP_PHASES == 0 && (LANE == 3 || LANE == 4))
+            norm_prefetch(s, m.w);
+        const uint32_t groups = (uint32_t)(m.n_row + 15) / 16;
+        const int end0 = (int)shfl(groups, 0), end1 = end0 + (int)shfl(groups, 1);
+        const int n = turns == 2 ? end0 : end1 + (int)shfl(groups, 2);
+        const int end = (n - (int)blockIdx.x + n_block - 1) / n_block * turns;
+        int group = (int)blockIdx.x;
+        for (int k = 0; k < end; k++) {
+            const int of = turns == 2 ? k & 1 : (group >= end0) + (group >= end1);
+            const int at = turns == 2 || of == 0 ? group : group - (of == 1 ? end0 : end1);
+            const int bytes = (int)shfl((uint32_t)m.bytes, of);
+            const int n_unit = (int)shfl((uint32_t)m.n_unit, of);
+            const uint64_t w = shfl((uint32_t)m.w, of) | (uint64_t)shfl((uint32_t)(m.w >> 32), of)
+                                                             << 32;
+            int left = (int)shfl((uint32_t)m.n_block, of) * bytes;
+            const uint8_t *from = AT(const uint8_t, w) + (size_t)at * left;
+            for (const int most = n_unit * bytes; left > 0; left -= most, from += most) {
+                const int size = left < most ? left : most;
+                if (lap > 0)
+                    bar_wait(&empty[slot], (lap - 1) & 1);
+                if (LANE == 0) {
+                    bar_expect(&full[slot], size);
+                    bulk_copy(smem + slot * s.slot_size, from, size, &full[slot]);
+                }
+                if (++slot == s.n_slot)
+                    slot = 0, lap++;
             }
-            bulk_prefetch(AT(const uint8_t, far_item.m->w) + (size_t)far_item.group * size, size);
-            ahead += size;
-        }
-        ahead -= n_block * bytes;
-        for (int b = 0; b < n_block; b += n_unit) {
-            const int size = (n_unit < n_block - b ? n_unit : n_block - b) * bytes;
-            if (lap > 0)
-                bar_wait(&empty[slot], (lap - 1) & 1);
-            bar_expect(&full[slot], size);
-            bulk_copy(smem + slot * s.slot_size, from, size, &full[slot]);
-            from += size;
-            if (++slot == s.n_slot)
-                slot = 0, lap++;
+            if (turns == 1 || (k & 1) != 0)
+                group += n_block;
         }
     }
 }
@@ -260,10 +249,9 @@ struct step_block {
 
 /* The units of one item that are this warp's. */
 template <int T>
-DEV void step_multiply(const gpu_step_args &s, step_block *b, int n_block, float *part)
+DEV void step_multiply(const gpu_step_args &s, step_block *b, const gpu_step_matrix &m, float *part)
 {
-    const int fits = s.slot_size / block_bytes(T), n_unit = fits < STEP_UNITS ? fits : STEP_UNITS;
-    const int n_copy = (n_block + n_unit - 1) / n_unit, team = WARP / STEP_TEAM;
+    const int n_block = m.n_block, n_unit = m.n_unit, n_copy = m.n_copy, team = WARP / STEP_TEAM;
     NO_UNROLL
     for (int c = (team - b->slot) & (STEP_TEAMS - 1); c < n_copy; c += STEP_TEAMS) {
         int slot = b->slot + c;
@@ -289,7 +277,7 @@ DEV void step_any(const gpu_step_args &s, step_block *b, const gpu_step_matrix &
     switch (m.type) {
 #define STEP_CASE(type)                                                                            \
     case GPU_WEIGHT_##type:                                                                        \
-        step_multiply<GPU_WEIGHT_##type>(s, b, m.n_block, part);                                   \
+        step_multiply<GPU_WEIGHT_##type>(s, b, m, part);                                           \
         break;
         GPU_STEP_WEIGHTS(STEP_CASE)
 #undef STEP_CASE
@@ -309,78 +297,117 @@ DEV float step_most(float top, float *room)
     return top;
 }
 
-DEV void put_pair(const step_block *b, int c, float lo, float hi)
+/* Eight columns of a row that other blocks wrote. Behind the last column are zeros. */
+DEV void far_eight(float *v, const float *row, int at, int n)
 {
-    *(uint32_t *)(b->xs + 2 * x_place(c)) = h2(lo, hi);
+    if (in_eights(row, n)) {
+        const float4 a = at < n ? ld_far4(row + at) : float4(),
+                     b = at < n ? ld_far4(row + at + 4) : float4();
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = at + i < n ? ld_far(row + at + i) : 0.0f;
 }
 
-/* The norm of x, as `between` makes it with 256 threads, then f16 as pack_rows makes it. */
+/* Likewise to f16, times a power of two. */
+DEV void put_eight(const step_block *b, int c, const float *v, float by)
+{
+    UNROLL
+    for (int i = 0; i < 8; i += 2)
+        *(uint32_t *)(b->xs + 2 * x_place(c + i)) = h2(v[i] * by, v[i + 1] * by);
+}
+
+/* The columns of thread TID are those of rows.cuh's kernels of a whole row: eights, WIDE_ROW * 8
+   apart. The first ones stay in registers. */
+DEV int eights_of(int j)
+{
+    return 8 * (TID + STEP_WORK * j);
+}
+
+/* The norm of x, as `between` makes it, then f16 as pack_row makes it. */
 DEV void step_norm(const gpu_step_args &s, step_block *b, const float *x, const float *norm)
 {
-    float *row = b->parts, square = 0.0f, top = 0.0f, w[STEP_NORMS];
+    float v[STEP_NORMS][8], w[STEP_NORMS][8], more[8], by[8], square = 0.0f, top = 0.0f;
     const int n = s.n_embd, n256 = (n + 255) / 256 * 256;
     UNROLL
+    for (int j = 0; j < STEP_NORMS; j++) {
+        far_eight(v[j], x, eights_of(j), n);
+        load_eight(w[j], norm, eights_of(j), n);
+    }
+    UNROLL
     for (int j = 0; j < STEP_NORMS; j++)
-        w[j] = TID + STEP_WORK * j < n ? norm[TID + STEP_WORK * j] : 0.0f;
-    for (int i = TID; TID < 256 && i < n; i += 256) {
-        row[i] = ld_far(x + i);
-        square = fmaf(row[i], row[i], square);
+        square = square_of_eight(v[j], square);
+    for (int c = eights_of(STEP_NORMS); c < n; c += 8 * STEP_WORK) {
+        far_eight(more, x, c, n);
+        square = square_of_eight(more, square);
     }
     square = warp_sum(square);
     if (LANE == 0)
         b->sums[WARP] = square;
     sync_work();
     float sum = 0.0f;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < STEP_WARPS; i++)
         sum += b->sums[i];
     const float factor = 1.0f / sqrtf(sum / (float)n + s.eps);
     UNROLL
     for (int j = 0; j < STEP_NORMS; j++) {
-        const int i = TID + STEP_WORK * j;
-        if (i < n) {
-            row[i] = row[i] * factor * w[j];
-            top = f_max(top, fabsf(row[i]));
-        }
+        UNROLL
+        for (int e = 0; e < 8; e++)
+            v[j][e] = v[j][e] * factor * w[j][e];
+        top = most_of_eight(v[j], top);
     }
-    for (int i = TID + STEP_WORK * STEP_NORMS; i < n; i += STEP_WORK) {
-        row[i] = row[i] * factor * norm[i];
-        top = f_max(top, fabsf(row[i]));
+    for (int c = eights_of(STEP_NORMS); c < n; c += 8 * STEP_WORK) {
+        far_eight(more, x, c, n);
+        load_eight(by, norm, c, n);
+        for (int e = 0; e < 8; e++)
+            top = f_max(top, fabsf(more[e] * factor * by[e]));
     }
     top = step_most(top, b->sums + STEP_WARPS);
-    const float by = row_power(top, false);
+    const float scale = row_power(top, false);
     b->x_scale = row_power(top, true);
-    for (int c = 2 * TID; c < n256; c += 2 * STEP_WORK)
-        put_pair(b, c, c < n ? row[c] * by : 0.0f, c + 1 < n ? row[c + 1] * by : 0.0f);
+    UNROLL
+    for (int j = 0; j < STEP_NORMS; j++)
+        if (eights_of(j) < n256)
+            put_eight(b, eights_of(j), v[j], scale);
+    for (int c = eights_of(STEP_NORMS); c < n256; c += 8 * STEP_WORK) {
+        far_eight(more, x, c, n);
+        load_eight(by, norm, c, n);
+        for (int e = 0; e < 8; e++)
+            more[e] = more[e] * factor * by[e];
+        put_eight(b, c, more, scale);
+    }
     sync_work();
 }
 
-/* A row of other blocks, n even, to f16. */
+/* A row of other blocks to f16. */
 DEV void step_take(step_block *b, const float *x, int n)
 {
     const int n256 = (n + 255) / 256 * 256;
-    float v[STEP_PAIRS][2], top = 0.0f;
+    float v[STEP_TAKES][8], more[8], top = 0.0f;
     UNROLL
-    for (int j = 0; j < STEP_PAIRS; j++) {
-        const int c = 2 * (TID + STEP_WORK * j);
-        v[j][0] = c < n ? ld_far(x + c) : 0.0f;
-        v[j][1] = c < n ? ld_far(x + c + 1) : 0.0f;
+    for (int j = 0; j < STEP_TAKES; j++)
+        far_eight(v[j], x, eights_of(j), n);
+    UNROLL
+    for (int j = 0; j < STEP_TAKES; j++)
+        top = most_of_eight(v[j], top);
+    for (int c = eights_of(STEP_TAKES); c < n; c += 8 * STEP_WORK) {
+        far_eight(more, x, c, n);
+        top = most_of_eight(more, top);
     }
-    UNROLL
-    for (int j = 0; j < STEP_PAIRS; j++)
-        top = f_max(top, f_max(fabsf(v[j][0]), fabsf(v[j][1])));
-    for (int c = 2 * (TID + STEP_WORK * STEP_PAIRS); c < n; c += 2 * STEP_WORK)
-        top = f_max(top, f_max(fabsf(ld_far(x + c)), fabsf(ld_far(x + c + 1))));
     top = step_most(top, b->sums + STEP_WARPS);
-    const float by = row_power(top, false);
+    const float scale = row_power(top, false);
     b->x_scale = row_power(top, true);
     UNROLL
-    for (int j = 0; j < STEP_PAIRS; j++) {
-        const int c = 2 * (TID + STEP_WORK * j);
-        if (c < n256)
-            put_pair(b, c, v[j][0] * by, v[j][1] * by);
+    for (int j = 0; j < STEP_TAKES; j++)
+        if (eights_of(j) < n256)
+            put_eight(b, eights_of(j), v[j], scale);
+    for (int c = eights_of(STEP_TAKES); c < n256; c += 8 * STEP_WORK) {
+        far_eight(more, x, c, n);
+        put_eight(b, c, more, scale);
     }
-    for (int c = 2 * (TID + STEP_WORK * STEP_PAIRS); c < n256; c += 2 * STEP_WORK)
-        put_pair(b, c, c < n ? ld_far(x + c) * by : 0.0f, c < n ? ld_far(x + c + 1) * by : 0.0f);
     sync_work();
 }
 
@@ -1055,8 +1082,9 @@ DEV void step_run(const gpu_step_args &s)
         GRID_WAIT();
         GRID_GO();
         step_phases(s, &b, smem);
-    } else if (LANE == 0)
+    } else {
         step_fetch(s, smem, b.full, b.empty);
+    }
 }
 #endif
 
