@@ -1,8 +1,8 @@
 /*
  * A round on a device of GPU kind: scores of keys and values against f64, choices against the
- * host's, and compaction and the
- * index against the processor's bytes. Lanes in one call have the bits that they
- * have alone. Near ties are counted: where f64 chooses another entry, its score is at the border.
+ * host's. Compaction and the index are compared with the processor's bytes. Lanes in one call have
+ * the bits that they have alone. Near ties are counted: where f64 chooses another entry, its score
+ * is at the border.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -569,8 +569,8 @@ static void check_floats(const uint8_t *a, const uint8_t *b, size_t n, float bou
     }
 }
 
-/* The parts of the index that both have of the same entries: those that are copies or sums in the
-   same order are the same, codes may differ by one, and lengths by a rounding. */
+/* Copies, and sums in one order, are the same. Codes may differ by one, and lengths by a
+   rounding. */
 TEST(the_index_is_the_processors)
 {
     static const uint32_t both = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_PROJ |
