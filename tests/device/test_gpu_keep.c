@@ -1,7 +1,8 @@
 /*
  * A round on a device of GPU kind: scores of keys and values against f64, choices against the
- * host's, and compaction against the processor's bytes. Lanes in one call have the bits that they
- * have alone. Near ties are counted: where f64 chooses another entry, its score is at the border.
+ * host's. Compaction and the index are compared with the processor's bytes. Lanes in one call have
+ * the bits that they have alone. Near ties are counted: where f64 chooses another entry, its score
+ * is at the border.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -298,7 +299,8 @@ static void check_scores(const struct rig *r, const struct kv_weigh_job *like, i
             assert_true(out[s * MOST + i] == apart[s * MOST + i]);
         }
         if (!(sqrt(off / all) < 1e-5))
-            fail_msg("%s %s, kind %d: error %.2e", kv_type_name(r->cache->g.type_k), kv_type_name(r->cache->g.type_v), (int)like->kind, sqrt(off / all));
+            fail_msg("%s %s, kind %d: error %.2e", kv_type_name(r->cache->g.type_k),
+                     kv_type_name(r->cache->g.type_v), (int)like->kind, sqrt(off / all));
     }
 }
 
@@ -547,4 +549,69 @@ TEST(compaction_gives_the_processors_bytes)
     }
     test_free(a);
     test_free(b);
+}
+
+/* ---- the index ---- */
+
+/* A part of the index in a page as kv_page_export gives it. */
+static const uint8_t *index_part(const struct kv_page_layout *at, const uint8_t *page, size_t part)
+{
+    return page + at->saved + (part - at->stored);
+}
+
+static void check_floats(const uint8_t *a, const uint8_t *b, size_t n, float bound)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x, y;
+        memcpy(&x, a + i * sizeof(x), sizeof(x));
+        memcpy(&y, b + i * sizeof(y), sizeof(y));
+        assert_true(fabsf(x - y) <= bound * fabsf(x));
+    }
+}
+
+/* Copies, and sums in one order, are the same. Codes may differ by one, and lengths by a
+   rounding. */
+TEST(the_index_is_the_processors)
+{
+    static const uint32_t both = KV_INDEX_NORM | KV_INDEX_UNIT8 | KV_INDEX_COLUMNS | KV_INDEX_PROJ |
+                                 KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM;
+    struct kv_geometry g = shape_of(KV_TYPE_F16, KV_TYPE_F16, 64, 32, both);
+    struct rig cpu, own;
+    int32_t n_other = 0;
+    rig_open(&cpu, &pi_device_cpu, &g, 96, false);
+    rig_open(&own, gpu(), &g, 96, false);
+    for (int32_t l = 0; l < N_LAYER * N_HEAD * 3; l++) {
+        const struct kv_lane *a = kv_lane_at(cpu.seq, l / 6, l / 3 % N_HEAD);
+        const struct kv_lane *b = kv_lane_at(own.seq, l / 6, l / 3 % N_HEAD);
+        const struct kv_page_layout *at = &a->kind->layout;
+        uint8_t *x = test_malloc(at->bytes), *y = test_malloc(at->bytes);
+        kv_page_export(cpu.cache, a->kind, a->table[l % 3].page, x);
+        kv_page_export(own.cache, b->kind, b->table[l % 3].page, y);
+        assert_memory_equal(x, y, at->stored);
+        check_floats(index_part(at, x, at->norm), index_part(at, y, at->norm), 32, 1e-6f);
+        check_floats(index_part(at, x, at->unit_scale), index_part(at, y, at->unit_scale), 32,
+                     1e-6f);
+        assert_memory_equal(index_part(at, x, at->columns), index_part(at, y, at->columns),
+                            64 * 32 * sizeof(uint16_t));
+        assert_memory_equal(index_part(at, x, at->bounds), index_part(at, y, at->bounds),
+                            2 * 64 * sizeof(float));
+        assert_memory_equal(index_part(at, x, at->value_sum), index_part(at, y, at->value_sum),
+                            64 * sizeof(float));
+        for (int32_t i = 0; i < 32 * 64; i++) {
+            int32_t off = index_part(at, x, at->unit)[i] - index_part(at, y, at->unit)[i];
+            assert_true(off >= -1 && off <= 1);
+            n_other += off != 0;
+        }
+        for (int32_t i = 0; i < 32 * 8; i++) {
+            uint16_t p, q;
+            memcpy(&p, index_part(at, x, at->proj) + 2 * i, 2);
+            memcpy(&q, index_part(at, y, at->proj) + 2 * i, 2);
+            assert_true(p - q <= 2 && q - p <= 2);
+        }
+        test_free(x);
+        test_free(y);
+    }
+    assert_true(n_other < 10);
+    rig_close(&cpu);
+    rig_close(&own);
 }

@@ -350,7 +350,7 @@ static bool moves_concern(const struct gpu_moves *all, const struct kv_weigh_lis
     return false;
 }
 
-/* Moves of other lanes wait on, so that those of all layers go together. */
+/* Moves of other lanes wait on, so that all layers go together. */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
