@@ -434,7 +434,7 @@ static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
 static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
 {
     struct read *read = t->read;
-    struct pi_device *d = read->stream->device;
+    struct pi_stream *stream = read_stream_of(read, t->chunks->layer);
     struct kv_score_list scores = {
         .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
     struct kv_choose_list choices = {.jobs = read->choose_job,
@@ -444,12 +444,12 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     scores.n = pack_score_jobs(read, n_lane, &scores.work);
     if (scores.n == 0)
         return;
-    d->score(read->stream, &scores);
+    stream->device->score(stream, &scores);
     spent = pi_time_s() - start;
     pi_parallel_items(n_thread, n_lane, take_scores, t);
     start = pi_time_s();
     choices.n = pack_choices(read, n_lane, &choices.work);
-    d->choose(read->stream, &choices);
+    stream->device->choose(stream, &choices);
     spent += pi_time_s() - start;
     for (int32_t i = 0; i < n_lane; i++)
         read->lane[i].unit->tally.seconds += spent / n_lane;
