@@ -354,7 +354,7 @@ static void abandon(struct batch *b)
 static void size_memory(struct batch *b, struct memory_options *memory)
 {
     pith_error err;
-    int64_t bytes, n = 0, most = available_memory(&b->o->model) / 2;
+    int64_t bytes, n = 0, most = session_room(b->s.model, &b->o->model);
     pith_engine_params params = engine_params(&b->o->model, memory);
     if (memory->n_ctx > 0 || memory->kv_bytes > 0)
         return;

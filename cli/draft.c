@@ -67,7 +67,7 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_params load;
     pith_engine_params p;
     pith_model_info info;
-    int64_t bytes, most = available_memory(m) / 4;
+    int64_t bytes, most;
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
     load.cache_weights = m->cache_weights;
@@ -79,10 +79,11 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_get_info(s->draft_model, &info);
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
-    p.device = s->params.device;
+    session_place(m, &p);
     p.chunk = s->params.chunk;
     p.kv_tokens = tokens_of(s, info.n_ctx_train);
     cli_check(pith_kv_estimate(s->draft_model, &p, p.kv_tokens, &bytes, &err), &err);
+    most = session_room(s->draft_model, m) / 2;
     if (s->kv_memory > 0) {
         share_memory(s, p.kv_tokens, &p);
     } else if (most > 0 && bytes > most) {

@@ -72,11 +72,16 @@ static pith_status measure_sweep(const struct eval_setup *setup, const void *opt
 {
     const struct sweep_options *o = &((const struct sweep_command *)options)->sweep;
     const struct model_options *model = &((const struct sweep_command *)options)->shared.model;
+    pith_engine_params place;
+    pith_engine_params_default(&place);
+    session_place(model, &place);
     const struct eval_sweep_params params = {
         .path = o->path,
         .model = model->path,
         .n_thread = model->n_thread,
-        .device = session_device(model),
+        .device = place.device,
+        .n_gpu_layers = place.n_gpu_layers,
+        .tensor_split = place.tensor_split,
         .cache_weights = model->cache_weights,
         .out = o->out,
         .fresh = o->fresh,

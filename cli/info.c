@@ -211,6 +211,9 @@ static void print_shape(const pith_model *model, const struct kv_plan *plan)
            i->head_dim_k, i->head_dim_v);
     print_latent(model, i);
     print_layers(model, i);
+    char stages[512];
+    if (session_stages_of(model, &plan->o->model, stages, sizeof(stages)))
+        printf("runs on       %s\n", stages);
     printf("context       %d tokens, rope %d dimensions at base %g\n", i->n_ctx_train, i->n_rot,
            (double)i->rope_theta);
 }

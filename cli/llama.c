@@ -40,11 +40,8 @@
 #define ENV(suffix) .env = "LLAMA_ARG_" suffix
 
 const struct option llama_option_table[] = {
-    /* Where it computes: on the processor, with all weights in its own memory. */
-    VALUE("--n-gpu-layers", "-ngl", ENV("N_GPU_LAYERS"), .also = "--gpu-layers"),
+    /* Where it computes: whole layers are on one device, their pages beside them. */
     VALUE("--split-mode", "-sm", ENV("SPLIT_MODE")),
-    VALUE("--tensor-split", "-ts", ENV("TENSOR_SPLIT")),
-    VALUE("--main-gpu", "-mg", ENV("MAIN_GPU")),
     SWITCH("--fit", "-fit", ENV("FIT")),
     VALUE("--fit-target", "-fitt", ENV("FIT_TARGET")),
     VALUE("--fit-ctx", "-fitc", ENV("FIT_CTX")),

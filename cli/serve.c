@@ -319,6 +319,9 @@ static void say_start(const struct session *s, const struct server_config *confi
     const char *shut = open[0] != '\0' ? "]" : "";
     printf("listening on %s://%s%s%s:%d\n", config->tls_key != NULL ? "https" : "http", open,
            config->host, shut, port);
+    char layers[512];
+    if (session_stages(s, layers, sizeof(layers)))
+        printf("layers: %s\n", layers);
     printf("KV memory %s; one request may take %d tokens, %s of it\n",
            cli_bytes(kv->reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
     cli_finish_output();
@@ -363,7 +366,7 @@ static void drain(struct server *server, const sigset_t *set, int32_t limit_s)
 static void size_memory(const struct session *s, struct serve_options *o)
 {
     pith_error err;
-    int64_t bytes, most = available_memory(&o->model) / 2;
+    int64_t bytes, most = session_room(s->model, &o->model);
     pith_engine_params params = engine_params(&o->model, &o->memory);
     if (o->memory.n_ctx > 0 || o->memory.kv_bytes > 0)
         return;

@@ -39,8 +39,18 @@ const struct option model_option_table[] = {
     {"--threads", "-t", "N", OPTION_INT, AT(n_thread), .max = 1024, .absent = "all processors",
      .help = "threads that compute", .unset = "-1", .env = "LLAMA_ARG_THREADS"},
     {"--device", "-dev", "NAME", OPTION_TEXT, AT(device), .absent = "auto",
-     .help = "where it computes: a name of `pith devices`; auto takes the first",
+     .help = "where it computes: a name of `pith devices`, or GPUs as cuda:0,cuda:1; "
+             "auto takes the first GPU",
      .env = "LLAMA_ARG_DEVICE"},
+    {"--n-gpu-layers", "-ngl", "N", OPTION_TEXT, AT(gpu_layers), .absent = "auto",
+     .help = "layers on the GPU, the last ones: a number, all, or auto for as many as fit; "
+             "one more than there are: the output, too",
+     .also = "--gpu-layers", .env = "LLAMA_ARG_N_GPU_LAYERS"},
+    {"--main-gpu", "-mg", "N", OPTION_TEXT, AT(main_gpu), .absent = "the first",
+     .help = "number of the GPU that auto takes", .env = "LLAMA_ARG_MAIN_GPU"},
+    {"--tensor-split", "-ts", "SHARES", OPTION_TEXT, AT(tensor_split),
+     .absent = "by their free memory", .help = "shares of layers of several GPUs, as 3,1",
+     .env = "LLAMA_ARG_TENSOR_SPLIT"},
     {"--cpu-level", NULL, "LEVEL", OPTION_CHOICE, AT(cpu_level), .choices = cpu_levels,
      .absent = "the best there is", .help = "kernels to use"},
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
@@ -182,19 +192,6 @@ void sample_options_default(struct sample_options *o)
 
 /* ---- params ---- */
 
-/* llama.cpp's "none" is the processor. */
-const char *session_device(const struct model_options *m)
-{
-    return m->device != NULL && strcmp(m->device, "none") == 0 ? "cpu" : m->device;
-}
-
-static void check_device(const struct model_options *m)
-{
-    pith_error err;
-    if (pith_device_find(session_device(m), NULL, &err) != PITH_OK) /* "device: ..." */
-        cli_fail_usage("--%s", err.message);
-}
-
 /* "15043+1.5", "2-inf". */
 static bool parse_bias(const char *text, pith_logit_bias *out)
 {
@@ -271,13 +268,13 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
         cli_fail_usage("--%s", err.message);
     if (pith_policy_check(PITH_SHARE, o->share, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
-    check_device(m);
+    session_check_device(m);
     if (o->n_ctx > 0 && o->kv_bytes > 0)
         cli_fail_usage("-c %d and --kv-memory %lld both size the KV memory: give one", o->n_ctx,
                        (long long)o->kv_bytes);
     pith_engine_params_default(&p);
     p.n_thread = m->n_thread;
-    p.device = session_device(m);
+    session_place(m, &p);
     p.memory_bytes = o->kv_bytes;
     p.kv_tokens = o->n_ctx;
     p.page_len = o->page_len != NULL ? atoi(o->page_len) : 0;
@@ -304,14 +301,6 @@ int64_t disk_bytes(void)
     return value;
 }
 
-int64_t available_memory(const struct model_options *m)
-{
-    pith_device_info info;
-    pith_error err;
-    cli_check(pith_device_find(session_device(m), &info, &err), &err);
-    return info.free_bytes > 0 ? info.free_bytes : 0;
-}
-
 /* ---- session ---- */
 
 double clock_s(void)
@@ -331,7 +320,7 @@ static void print_warning(void *user, pith_log_level level, const char *line)
 void session_set_level(const struct model_options *o)
 {
     pith_error err;
-    check_device(o);
+    session_check_device(o);
     if (o->cpu_level != NULL)
         cli_check(pith_cpu_level_set(o->cpu_level, &err), &err);
 }
@@ -386,7 +375,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
             n = INT32_MAX;
         cli_check(pith_kv_estimate(s->model, &p, n, &pages, &err), &err);
         cli_check(pith_memory_estimate(s->model, &p, n, &whole, &err), &err);
-        int64_t most = available_memory(m) / 2;
+        int64_t most = session_room(s->model, m);
         s->kv_limited = most > 0 && whole > most;
         if (s->kv_limited)
             p.memory_bytes = most;

@@ -15,6 +15,9 @@ struct model_options {
     const char *hf_file; /* of it */
     int32_t n_thread;
     const char *device;
+    const char *gpu_layers; /* NULL: auto */
+    const char *main_gpu;
+    const char *tensor_split;
     const char *cpu_level;
     const char *cache_weights; /* as pith_model_params */
 };
@@ -76,7 +79,7 @@ extern const struct option llama_option_table[];
         "Options of llama.cpp", llama_option_table, .note = LLAMA_NOTE                             \
     }
 #define LLAMA_NOTE                                                                                 \
-    "  -ngl, -fa, --mlock, --no-mmap and others that change no answer are taken without effect,\n" \
+    "  -fa, --mlock, --no-mmap and others that change no answer are taken without effect,\n"       \
     "  which one line says. docs/from-llama.cpp.md lists them."
 
 void memory_options_default(struct memory_options *o);
@@ -96,6 +99,12 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
 
 /* The device that an engine takes; NULL: auto. */
 const char *session_device(const struct model_options *m);
+/* Fails (usage) where the options name no device. Of a list of devices the engine says it. */
+void session_check_device(const struct model_options *m);
+/* Sets where an engine's layers are. */
+void session_place(const struct model_options *m, pith_engine_params *out);
+/* Bytes of KV memory that an engine of the options takes unless it is told; 0: not known. */
+int64_t session_room(const pith_model *model, const struct model_options *m);
 /* Bytes of memory that the device of the options could give now; 0 when it does not say. */
 int64_t available_memory(const struct model_options *m);
 /* Bytes that this process has had read from disks so far; -1 when the system does not say. */
@@ -128,6 +137,12 @@ struct session {
 
 /* Selects the kernel level that --cpu-level names. */
 void session_set_level(const struct model_options *o);
+
+/* "cpu layers 0-7 (98 MiB), cuda:0 layers 8-35 and the output (4.1 GiB)" into buf. The engine is the
+   session's, or one of the options. False: all are on the processor. */
+bool session_stages(const struct session *s, char *buf, size_t cap);
+bool session_stages_of(const pith_model *model, const struct model_options *m, char *buf,
+                       size_t cap);
 
 /* Selects the kernel level and loads the model, with a progress line on a terminal. */
 void session_load(struct session *s, const struct model_options *o, bool vocab_only);

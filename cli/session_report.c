@@ -178,6 +178,13 @@ static void print_devices(void)
     fputs(" of weights, pages as reserved, and buffers\n", stderr);
 }
 
+static void print_stages(const struct session *s)
+{
+    char text[512];
+    if (session_stages(s, text, sizeof(text)))
+        fprintf(stderr, "layers   %s\n", text);
+}
+
 static json_t *memory_json(const struct account *a)
 {
     const pith_memory_stats *m = &a->memory;
@@ -386,6 +393,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
             cli_bytes(kv->used_bytes, used), cli_bytes(kv->reserved_bytes, reserved), a.n_token,
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
     print_memory(s, &a);
+    print_stages(s);
     print_devices();
     print_keep(s, &a);
     print_read(s, &a.read);

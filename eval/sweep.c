@@ -164,6 +164,8 @@ static pith_status prepare(struct sweep *s, pith_error *err)
         if (s->plan.policies[i].engine.n_thread == 0)
             s->plan.policies[i].engine.n_thread = s->params->n_thread;
         s->plan.policies[i].engine.device = s->params->device;
+        s->plan.policies[i].engine.n_gpu_layers = s->params->n_gpu_layers;
+        s->plan.policies[i].engine.tensor_split = s->params->tensor_split;
     }
     pith_model_params load;
     pith_model_params_default(&load);

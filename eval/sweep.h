@@ -12,11 +12,13 @@
 typedef void eval_note_fn(void *user, const char *sentence);
 
 struct eval_sweep_params {
-    const char *path;           /* the sweep file */
-    const char *model;          /* instead of the file's; NULL: the file's */
-    const char *out;            /* the results; NULL: what the file says, or its name with .jsonl */
-    int32_t n_thread;           /* where the file does not say; 0: all processors */
-    const char *device;         /* likewise; NULL: the first */
+    const char *path;   /* the sweep file */
+    const char *model;  /* instead of the file's; NULL: the file's */
+    const char *out;    /* the results; NULL: what the file says, or its name with .jsonl */
+    int32_t n_thread;   /* where the file does not say; 0: all processors */
+    const char *device; /* likewise, as pith_engine_params, and the next two */
+    int32_t n_gpu_layers;
+    const char *tensor_split;
     const char *cache_weights;  /* as pith_model_params */
     bool fresh;                 /* forget the results that are there */
     eval_note_fn *note;         /* may be NULL */

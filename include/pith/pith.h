@@ -363,7 +363,8 @@ typedef bool pith_advance_fn(void *user, int64_t n_read, int64_t n_token);
 typedef struct pith_engine_params {
     int32_t n_thread;   /* 0: all processors (default) */
     int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
-    int32_t kv_tokens;  /* KV memory budget in tokens; 0: the model's trained context (default) */
+    int32_t kv_tokens;  /* KV memory budget in tokens; 0 (default): the model's trained context, on
+                           a GPU as much of it as fits */
     int32_t page_len;   /* entries of a page: 16, 32 or 64; 0 (default): 64, and 16 where `share`
                            compares pages or `read` scores them as a whole (quest) */
     int32_t chunk;      /* most tokens of one pass (default 512) */
@@ -390,9 +391,19 @@ typedef struct pith_engine_params {
                              their parts of it as one long conversation would fill them. 0
                              (default): kv_bytes or kv_tokens size the pages, the rest comes on top.
                              With one of these it is INVALID */
-    const char *device;   /* where it computes and has its pages: a name of pith_device_get; NULL
-                             (default) or "auto": the first */
+    const char *device;   /* where it computes and has its pages: a name of pith_device_get, or
+                             several GPUs as "cuda:0,cuda:1". NULL (default) or "auto": the first
+                             GPU that can be used, else the processor */
+    int32_t n_gpu_layers; /* the number of layers on the GPU, the last ones, with their pages. The
+                             others are on the processor. One more than there are: the output is
+                             there, too. PITH_GPU_LAYERS_NONE, PITH_GPU_LAYERS_ALL. 0 (default): as
+                             many as fit beside the KV memory. Without a GPU it says nothing */
+    const char *tensor_split; /* of several GPUs each one's share of these layers, as "3,1"; NULL
+                                 (default): as their free memory */
 } pith_engine_params;
+
+#define PITH_GPU_LAYERS_NONE (-1)
+#define PITH_GPU_LAYERS_ALL INT32_MAX
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
@@ -410,8 +421,33 @@ PITH_API void pith_engine_free(pith_engine *engine);
 /* The model that the engine was made over. */
 PITH_API const pith_model *pith_engine_model(const pith_engine *engine);
 
-/* The name of its device; a constant string. */
+/* The name of its device, the first GPU where it has some; a constant string. */
 PITH_API const char *pith_engine_device(const pith_engine *engine);
+
+/* A stretch of the model's layers on one device. */
+typedef struct pith_stage_info {
+    const char *device; /* its name, constant */
+    int32_t first_layer;
+    int32_t n_layer; /* may be 0: the output alone */
+    bool output;     /* the output matrix is there: of the last stretch */
+    int64_t weight_bytes;
+    int64_t page_bytes; /* of pages in use on the device, all its stretches together */
+    uint32_t reserved[8];
+} pith_stage_info;
+
+/* Stretch i, in the order in which a pass goes over them. NOT_FOUND past the last. */
+PITH_API pith_status pith_engine_stage(const pith_engine *engine, int32_t i, pith_stage_info *out);
+
+/* The same as an engine with these params would have it, without pages. A vocab_only model will do.
+   NOT_FOUND, and the statuses of pith_engine_create. */
+PITH_API pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *params,
+                                     int32_t i, pith_stage_info *out, pith_error *err);
+
+/* Bytes of pages that an engine of these params should take at most, whatever budget they have. On
+   the processor it is half of the free memory, on GPUs as many as fit beside the weights. 0: it is
+   not known. The statuses of pith_engine_create. */
+PITH_API pith_status pith_kv_room(const pith_model *model, const pith_engine_params *params,
+                                  int64_t *bytes, pith_error *err);
 
 /* Bytes of KV memory that n_token tokens of one sequence take with these params, for planning
    before anything is allocated. They count whole pages, and with a keep policy the most pages that

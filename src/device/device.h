@@ -122,7 +122,7 @@ struct pi_embed_rows {
     const int32_t *tokens;         /* the same as token, of the host */
     float scale;                   /* of embeddings */
     const struct pi_rope *rope[2]; /* of the host; the second may be NULL */
-    struct pi_at x;                /* [n_row][embd.n_col] */
+    struct pi_at x;                /* [n_row][embd.n_col]; none: only the turns are made */
     struct pi_at cs[2];            /* [n_row][rope.n_pair][2] */
 };
 

@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
-#include "engine/devices.h"
+#include "engine/split.h"
 #include "model/delta.h"
 
 #define MAX_CHUNK 8192
@@ -28,6 +28,9 @@ struct plan {
     int32_t chunk;
     struct policy_set policies;
     struct pi_account account;
+    struct pi_split split;
+    struct pi_stages stages;
+    int64_t room; /* bytes of pages that there is room for */
 };
 
 /* Values that are parts of keys are stored as these are, where that is what was asked for. */
@@ -90,6 +93,24 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
     return PITH_OK;
 }
 
+/* Tokens that a device has room for at least, unless params say otherwise. */
+#define ROOM_TOKENS 8192
+
+/* Where the layers are. Without a size of their own pages are as many as fit beside them. */
+static pith_status split_layers(const pith_engine_params *params, struct plan *out, pith_error *err)
+{
+    const struct pi_account *a = &out->account;
+    bool sized = params->memory_bytes > 0 || params->kv_bytes > 0 || params->kv_tokens > 0;
+    int32_t n_token = params->n_gpu_layers == 0 ? ROOM_TOKENS : 1;
+    int64_t least = sized ? out->kv_bytes : pi_account_pages(a, (int32_t)pi_min(n_token, a->n_ctx));
+    PI_TRY(pi_split_plan(&out->split, params->n_gpu_layers, least, &out->stages, &out->room, err));
+    if (!sized && out->room < out->kv_bytes) {
+        out->kv_bytes = out->room;
+        out->policies.recall.kv.ram = pi_account_tier(a, out->room);
+    }
+    return PITH_OK;
+}
+
 static pith_status make_plan(const pith_model *model, const pith_engine_params *params,
                              struct plan *out, pith_error *err)
 {
@@ -105,8 +126,10 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(pi_check_range("kv_bytes", params->kv_bytes, 0, INT64_MAX / 2, err));
     PI_TRY(pi_check_range("kv_tokens", params->kv_tokens, 0, INT32_MAX, err));
     PI_TRY(pi_check_range("memory_bytes", params->memory_bytes, 0, INT64_MAX / 2, err));
-    struct pi_device *device;
-    PI_TRY(pi_device_find(params->device, &device, err));
+    PI_TRY(
+        pi_check_range("n_gpu_layers", params->n_gpu_layers, PITH_GPU_LAYERS_NONE, INT32_MAX, err));
+    struct pi_split split = {.model = model, .max_tok = params->chunk, .n_ctx = hp->n_ctx_train};
+    PI_TRY(pi_split_open(&split, params, err));
     *out = (struct plan){
         .geometry = {.n_layer = hp->n_layer_kv,
                      .n_head = hp->n_head_kv,
@@ -117,10 +140,12 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
                      .window = model->kv_window,
                      .step_len = params->chunk,
                      .state_bytes = pi_delta_state_bytes(&hp->delta),
-                     .device = device},
+                     .device = split.device[0]},
         .n_thread = params->n_thread > 0 ? params->n_thread : pi_thread_count(),
         .chunk = params->chunk,
+        .split = split,
     };
+    out->split.geometry = &out->geometry;
     struct policy_set *policies = &out->policies;
     PI_TRY(policy_set_parse(params, policies, err));
     if (params->page_len == 0)
@@ -132,7 +157,8 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     out->account = (struct pi_account){&out->geometry, policies, hp->n_head / hp->n_head_kv,
                                        hp->n_ctx_train, policies->recall.kv.ram};
-    return size_memory(params, out, err);
+    PI_TRY(size_memory(params, out, err));
+    return split_layers(params, out, err);
 }
 
 pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *params,
@@ -152,6 +178,44 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
     *bytes = pi_account_whole(&plan.account, (int32_t)n_token);
+    return PITH_OK;
+}
+
+pith_status pith_kv_room(const pith_model *model, const pith_engine_params *params, int64_t *bytes,
+                         pith_error *err)
+{
+    struct plan plan;
+    pith_engine_params unsized;
+    pith_engine_params_default(&unsized);
+    if (params != NULL)
+        unsized = *params;
+    unsized.kv_bytes = unsized.memory_bytes = 0;
+    unsized.kv_tokens = 0;
+    PI_TRY(make_plan(model, &unsized, &plan, err));
+    *bytes = plan.room < INT64_MAX ? plan.room : pi_split_half(&plan.split);
+    return PITH_OK;
+}
+
+static void describe_stage(const pith_model *model, const struct pi_stage *stage,
+                           pith_stage_info *out)
+{
+    *out = (pith_stage_info){
+        .device = stage->device->name,
+        .first_layer = stage->begin,
+        .n_layer = stage->end - stage->begin,
+        .output = stage->output,
+        .weight_bytes = pi_split_weights(model, stage),
+    };
+}
+
+pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *params, int32_t i,
+                            pith_stage_info *out, pith_error *err)
+{
+    struct plan plan;
+    PI_TRY(make_plan(model, params, &plan, err));
+    if (i < 0 || i >= plan.stages.n)
+        return PITH_NOT_FOUND;
+    describe_stage(model, &plan.stages.stage[i], out);
     return PITH_OK;
 }
 
@@ -177,6 +241,15 @@ static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,
     return pi_engine_update_tap(e, NULL, NULL, err);
 }
 
+static void log_stage(const struct plan *plan, int32_t i)
+{
+    const struct pi_stage *s = &plan->stages.stage[i];
+    pi_log(PITH_LOG_INFO,
+           "stage=%d device=%s layers=%d..%d output=%d weight_bytes=%lld kv_bytes=%lld", i,
+           s->device->name, s->begin, s->end, s->output,
+           (long long)pi_split_weights(plan->split.model, s), (long long)plan->kv_bytes);
+}
+
 pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                pith_engine **out, pith_error *err)
 {
@@ -196,6 +269,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         return pi_fail(err, PITH_NOMEM, "no memory for an engine");
     e->model = model;
     e->lanes = kv_full_lanes(&plan.geometry);
+    e->stages = plan.stages;
     e->chunk = plan.chunk;
     e->n_thread = plan.n_thread;
     e->memory_bytes = params->memory_bytes;
@@ -205,9 +279,14 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         pi_log(PITH_LOG_INFO, "type_k=%s given=%s query_heads=%d kv_heads=%d",
                kv_type_name(plan.geometry.type_k), kv_type_name(plan.given.type_k),
                model->hp.n_head, model->hp.n_head_kv);
+    for (int32_t i = 0;
+         i < plan.stages.n && (plan.stages.n > 1 || plan.stages.stage[0].device != &pi_device_cpu);
+         i++)
+        log_stage(&plan, i);
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
-        status = pi_pass_create(model, &plan.geometry, plan.chunk, plan.n_thread, &e->pass, err);
+        status = pi_pass_create(model, &plan.geometry, &plan.stages, plan.chunk, plan.n_thread,
+                                &e->pass, err);
     if (status == PITH_OK)
         status = open_verbs(e, &plan, params, err);
     if (status == PITH_OK)
@@ -240,6 +319,16 @@ const pith_model *pith_engine_model(const pith_engine *e)
 const char *pith_engine_device(const pith_engine *e)
 {
     return kv_geometry_device(kv_cache_geometry(e->kv))->name;
+}
+
+pith_status pith_engine_stage(const pith_engine *e, int32_t i, pith_stage_info *out)
+{
+    if (i < 0 || i >= e->stages.n)
+        return PITH_NOT_FOUND;
+    const struct pi_stage *stage = &e->stages.stage[i];
+    describe_stage(e->model, stage, out);
+    out->page_bytes = kv_cache_device_bytes(e->kv, stage->device);
+    return PITH_OK;
 }
 
 void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)

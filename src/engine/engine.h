@@ -24,6 +24,7 @@ struct pith_engine {
     struct kv_cache *kv;            /* owned */
     struct kv_geometry lanes;       /* of it those that policies work on, which have no window */
     struct pi_pass *pass;           /* owned */
+    struct pi_stages stages;        /* the pass's */
     struct pith_seq *first;         /* all sequences, for the account of memory */
     int64_t memory_bytes;           /* of all that grows with them; 0: nothing was said */
     int32_t chunk;

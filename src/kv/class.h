@@ -129,7 +129,8 @@ struct kv_class {
     int64_t n_ref_extra; /* the sum of those beyond each one's first */
 };
 
-enum { KV_CLASS_MAX = 5 };     /* two types of keys with two of values, and states */
+/* Two types of keys with two of values on each device, and states. */
+enum { KV_CLASS_MAX = 4 * KV_PART_MOST + 1 };
 enum { KV_PAGE_LEN_MAX = 64 }; /* of those that kv_geometry_check lets through */
 
 /* The form of pages of a geometry's layers with a pair of types; no pool. */

@@ -160,6 +160,18 @@ struct pi_device *kv_geometry_device(const struct kv_geometry *g)
     return g->device != NULL ? g->device : pi_device_default();
 }
 
+struct pi_device *kv_layer_device(const struct kv_geometry *g, int32_t layer)
+{
+    const struct kv_devices *d = &g->devices;
+    int32_t i = 0;
+    if (d->n == 0)
+        return kv_geometry_device(g);
+    while (d->number[layer] >= d->part[i].end)
+        i++;
+    assert(i < d->n);
+    return d->part[i].device;
+}
+
 /* ---- classes ---- */
 
 /* Adds a part of P rows to the layout and returns its offset. */
@@ -236,7 +248,8 @@ size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
     return kind.layout.bytes;
 }
 
-/* Layers from this one on that have the same types, which only change at edges, and window. */
+/* Layers from this one on that have the same types, which only change at edges, window and device.
+ */
 static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
 {
     int32_t n = edged_layers(g);
@@ -246,8 +259,9 @@ static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
     for (size_t i = 0; i < PI_LEN(ends); i++)
         if (ends[i] > layer)
             end = (int32_t)pi_min(end, ends[i]);
-    for (int32_t l = layer + 1; g->window != NULL && l < end; l++)
-        if (kv_layer_window(g, l) != kv_layer_window(g, layer))
+    for (int32_t l = layer + 1; (g->window != NULL || g->devices.n > 0) && l < end; l++)
+        if (kv_layer_window(g, l) != kv_layer_window(g, layer) ||
+            kv_layer_device(g, l) != kv_layer_device(g, layer))
             end = l;
     return end - layer;
 }
@@ -262,22 +276,34 @@ size_t kv_page_bytes(const struct kv_geometry *g)
     return most;
 }
 
+/* Bytes of n layers like this one, for n_token tokens; INT64_MAX: more. */
+static int64_t bytes_alike(const struct kv_geometry *g, int32_t layer, int32_t n, int64_t n_token)
+{
+    size_t bytes;
+    int64_t n_page = n_token > 0 ? (n_token - 1) / g->page_len + 1 : 0;
+    if (kv_layer_window(g, layer) > 0)
+        n_page = pi_min(n_page, kv_window_pages(g, kv_layer_window(g, layer)));
+    if (!pi_mul_size(kv_layer_page_bytes(g, layer), (size_t)n * (size_t)g->n_head, &bytes) ||
+        !pi_mul_size(bytes, (size_t)n_page, &bytes) || bytes > INT64_MAX)
+        return INT64_MAX;
+    return (int64_t)bytes;
+}
+
+int64_t kv_layer_bytes_for_tokens(const struct kv_geometry *g, int32_t layer, int64_t n_token)
+{
+    return bytes_alike(g, layer, 1, n_token);
+}
+
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token)
 {
-    size_t sum = 0, bytes;
-    if (n_token <= 0)
-        return 0;
+    int64_t sum = 0;
     for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
-        int64_t n_page = (n_token - 1) / g->page_len + 1;
-        if (kv_layer_window(g, l) > 0)
-            n_page = pi_min(n_page, kv_window_pages(g, kv_layer_window(g, l)));
-        if (!pi_mul_size(kv_layer_page_bytes(g, l), (size_t)count_alike(g, l) * (size_t)g->n_head,
-                         &bytes) ||
-            !pi_mul_size(bytes, (size_t)n_page, &bytes) || bytes > INT64_MAX - sum)
+        int64_t bytes = bytes_alike(g, l, count_alike(g, l), n_token);
+        if (bytes > INT64_MAX - sum)
             return INT64_MAX;
         sum += bytes;
     }
-    return (int64_t)sum;
+    return sum;
 }
 
 int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLASS_MAX])
@@ -286,13 +312,14 @@ int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLA
     for (int32_t l = 0; l < g->n_layer; l += count_alike(g, l)) {
         enum kv_type k = kv_layer_type_k(g, l), v = kv_layer_type_v(g, l);
         int32_t i = 0;
-        while (i < n && (kind[i].type_k != k || kind[i].type_v != v))
+        struct pi_device *d = kv_layer_device(g, l);
+        while (i < n && (kind[i].type_k != k || kind[i].type_v != v || kind[i].device != d))
             i++;
         if (i < n)
             continue;
         assert(i < KV_CLASS_MAX);
         kv_class_make(g, k, v, &kind[i]);
-        kind[i].device = kv_geometry_device(g);
+        kind[i].device = d;
         kind[i].number = n++;
     }
     return n;
@@ -302,12 +329,16 @@ const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_
                                    int32_t layer)
 {
     enum kv_type k = kv_layer_type_k(g, layer), v = kv_layer_type_v(g, layer);
-    while (kind->type_k != k || kind->type_v != v)
+    struct pi_device *d = kv_layer_device(g, layer);
+    while (kind->type_k != k || kind->type_v != v || kind->device != d)
         kind++;
     return kind;
 }
 
 int64_t kv_bytes_of_state(const struct kv_geometry *g)
 {
-    return (int64_t)pi_align(g->state_bytes, PART_ALIGN);
+    size_t sum = 0;
+    for (int32_t i = 0; i < g->devices.n; i++)
+        sum += pi_align(g->devices.part[i].state_bytes, PART_ALIGN);
+    return (int64_t)(sum > 0 ? sum : pi_align(g->state_bytes, PART_ALIGN));
 }

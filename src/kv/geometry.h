@@ -11,6 +11,21 @@
 
 struct pi_device;
 
+/* Layers on several devices. A part has the lanes of the layers below its end that no earlier part
+   has, and the next bytes of a state. */
+enum { KV_PART_MOST = 10 };
+
+struct kv_devices {
+    int32_t n;             /* parts; 0: the geometry's device has everything */
+    const int32_t *number; /* [n_layer] of each layer, which the ends count in; borrowed as long as
+                              there is a cache */
+    struct {
+        struct pi_device *device;
+        int32_t end;
+        size_t state_bytes;
+    } part[KV_PART_MOST];
+};
+
 struct kv_geometry {
     int32_t n_layer; /* those that have lanes: of a model its layers with attention */
     int32_t n_head;  /* KV heads */
@@ -33,8 +48,11 @@ struct kv_geometry {
     int32_t v_in_k; /* 0: values are stored beside keys; else they are the dim_v dimensions of keys
                        from this one on, and take no bytes: latent lanes */
     struct pi_device *device; /* that has the pages; NULL: the first of the list */
+    struct kv_devices devices;
 };
 
+/* That has the pages of a layer's lanes; and of all, or of most. */
+struct pi_device *kv_layer_device(const struct kv_geometry *g, int32_t layer);
 struct pi_device *kv_geometry_device(const struct kv_geometry *g);
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
@@ -60,6 +78,7 @@ size_t kv_page_bytes(const struct kv_geometry *g);
 /* Bytes of pages for n_token tokens of one sequence in every lane: in those with a window the most
    that they hold on the way. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
+int64_t kv_layer_bytes_for_tokens(const struct kv_geometry *g, int32_t layer, int64_t n_token);
 /* Bytes that a state takes of the budget; 0: there are none. */
 int64_t kv_bytes_of_state(const struct kv_geometry *g);
 

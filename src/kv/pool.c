@@ -73,25 +73,30 @@ static void place_lists(struct kv_class *kind, void *lists)
     kind->n_entry = at + 3 * bits + 2 * ref_size;
 }
 
-/* Bytes of all pages, and of their positions. */
-static void size_pool(struct kv_class *kind)
+/* Bytes of the positions of all pages. A state has none. */
+static void size_pos(struct kv_class *kind)
 {
-    kind->pool_size = (size_t)kind->n_page * kind->layout.stride;
-    kind->pos_size = (size_t)kind->n_page * (kind->layout.bytes - kind->layout.stride);
+    kind->pos_size = (size_t)kind->n_page * (size_t)kind->page_len * sizeof(*kind->pos);
 }
 
 /* Pages lie in the runs of their lanes, and a run is filled long after it begins. With small pages
    of the system only the filled part takes physical memory. */
+static bool map_pool(struct kv_class *kind)
+{
+    kind->pool_size = (size_t)kind->n_page * kind->layout.stride;
+    kind->pool = kind->device->map(kind->device, PI_MEM_KV, kind->pool_size);
+    return pi_at_some(kind->pool);
+}
+
 static bool map_class(struct kv_class *kind)
 {
-    size_pool(kind);
-    kind->pool = kind->device->map(kind->device, PI_MEM_KV, kind->pool_size);
+    size_pos(kind);
     if (kind->pos_size > 0)
         kind->pos = pi_mem_map(PI_MEM_KV, kind->pos_size);
     void *lists = pi_mem_map(PI_MEM_TABLE, size_of_lists(kind));
     if (lists != NULL)
         place_lists(kind, lists);
-    return pi_at_some(kind->pool) && (kind->pos_size == 0 || kind->pos != NULL) && lists != NULL;
+    return map_pool(kind) && (kind->pos_size == 0 || kind->pos != NULL) && lists != NULL;
 }
 
 /* A cache without memory for its pages. */
@@ -99,18 +104,28 @@ static pith_status make_cache(const struct kv_geometry *g, int64_t budget_bytes,
                               struct kv_cache **out, pith_error *err)
 {
     PI_TRY(kv_geometry_check(g, err));
-    struct kv_cache *cache = pi_mem_alloc(PI_MEM_TABLE, sizeof(*cache));
+    struct kv_class kind[KV_CLASS_MAX], more[KV_PART_MOST];
+    int32_t n_kind = kv_classes_make(g, kind), n_state = 0;
+    if (g->state_bytes > 0) {
+        n_state = kv_state_classes_make(g, &kind[n_kind], more);
+        kind[n_kind].number = n_kind;
+        n_kind++;
+    }
+    int32_t n_more = n_state > 0 ? n_state - 1 : 0;
+    size_t size = sizeof(struct kv_cache) + (size_t)(n_kind + n_more) * sizeof(*kind);
+    struct kv_cache *cache = pi_mem_alloc(PI_MEM_TABLE, size);
     if (cache == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a KV cache");
     cache->g = *g;
-    cache->table_bytes = (int64_t)sizeof(*cache);
+    cache->kind = (struct kv_class *)(void *)(cache + 1);
+    cache->more = cache->kind + n_kind;
+    cache->n_kind = n_kind;
+    cache->n_more = n_more;
+    memcpy(cache->kind, kind, (size_t)n_kind * sizeof(*kind));
+    memcpy(cache->more, more, (size_t)n_more * sizeof(*more));
+    cache->state = n_state > 0 ? &cache->kind[n_kind - 1] : NULL;
+    cache->table_bytes = (int64_t)size;
     cache->clipped = INT32_MAX;
-    cache->n_kind = kv_classes_make(g, cache->kind);
-    if (g->state_bytes > 0) {
-        cache->state = &cache->kind[cache->n_kind];
-        kv_state_class_make(g, cache->state);
-        cache->state->number = cache->n_kind++;
-    }
     pith_status status = count_pages(cache, budget_bytes, err);
     if (status != PITH_OK) {
         kv_cache_free(cache);
@@ -124,15 +139,21 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err)
 {
     struct kv_cache *cache;
+    bool ok = true;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
-    for (int32_t i = 0; i < cache->n_kind; i++) {
-        if (!map_class(&cache->kind[i])) {
-            pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
-                                         (long long)cache->budget);
-            kv_cache_free(cache);
-            return status;
-        }
+    for (int32_t i = 0; i < cache->n_kind && ok; i++) {
+        ok = map_class(&cache->kind[i]);
         cache->table_bytes += (int64_t)cache->kind[i].lists_size;
+    }
+    for (int32_t i = 0; i < cache->n_more && ok; i++) {
+        cache->more[i].n_page = cache->state->n_page;
+        ok = map_pool(&cache->more[i]);
+    }
+    if (!ok) {
+        pith_status status = pi_fail(err, PITH_NOMEM, "no memory for a KV pool of %lld bytes",
+                                     (long long)cache->budget);
+        kv_cache_free(cache);
+        return status;
     }
     *out = cache;
     return PITH_OK;
@@ -158,7 +179,8 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
     struct kv_class *kind = &cache->kind[0];
     assert(cache->n_kind == 1 && kind->device->in_host);
     cache->borrowed = true;
-    size_pool(kind);
+    size_pos(kind);
+    kind->pool_size = (size_t)kind->n_page * kind->layout.stride;
     kind->pool = (struct pi_at){(uintptr_t)pool};
     kind->pos = (int32_t *)(void *)(pool + kind->pool_size);
     place_lists(kind, lists);
@@ -178,6 +200,9 @@ void kv_cache_free(struct kv_cache *cache)
         kind->device->unmap(kind->device, PI_MEM_KV, kind->pool, kind->pool_size);
         pi_mem_unmap(PI_MEM_KV, kind->pos, kind->pos_size);
     }
+    for (int32_t i = 0; i < cache->n_more; i++)
+        cache->more[i].device->unmap(cache->more[i].device, PI_MEM_KV, cache->more[i].pool,
+                                     cache->more[i].pool_size);
     pi_mem_free(cache);
 }
 
@@ -208,19 +233,26 @@ static void set_bit(uint64_t *words, int32_t page, bool on)
     words[page / 64] = on ? words[page / 64] | bit : words[page / 64] & ~bit;
 }
 
+static void drop_of_pool(const struct kv_class *kind, int32_t begin, int32_t n)
+{
+    kind->device->drop(kind->device, pi_at_add(kind->pool, (size_t)begin * kind->layout.stride),
+                       (size_t)n * kind->layout.stride);
+}
+
 /* Gives the memory of n pages back. Where they begin or end within a page of the system, that one
    stays. */
-static void drop_pages(struct kv_class *kind, int32_t begin, int32_t n)
+static void drop_pages(const struct kv_cache *cache, struct kv_class *kind, int32_t begin,
+                       int32_t n)
 {
-    struct pi_device *d = kind->device;
-    d->drop(d, pi_at_add(kind->pool, (size_t)begin * kind->layout.stride),
-            (size_t)n * kind->layout.stride);
+    drop_of_pool(kind, begin, n);
+    for (int32_t i = 0; kind == cache->state && i < cache->n_more; i++)
+        drop_of_pool(&cache->more[i], begin, n);
     if (kind->pos != NULL)
         pi_mem_drop(kv_page_pos(kind, begin), (size_t)n * (size_t)kind->page_len * sizeof(int32_t));
 }
 
 /* The same of a class's free pages, run by run. */
-static void give_back(struct kv_class *kind)
+static void give_back(const struct kv_cache *cache, struct kv_class *kind)
 {
     for (int32_t p = 0, begin = 0; p <= kind->n_page; p++) {
         if (p < kind->n_page && p % 64 == 0 && begin == p && kind->resident[p / 64] == 0) {
@@ -234,7 +266,7 @@ static void give_back(struct kv_class *kind)
             continue;
         }
         if (begin < p)
-            drop_pages(kind, begin, p - begin);
+            drop_pages(cache, kind, begin, p - begin);
         begin = p + 1;
     }
 }
@@ -242,7 +274,7 @@ static void give_back(struct kv_class *kind)
 void kv_cache_give_back(struct kv_cache *cache)
 {
     for (int32_t i = 0; i < cache->n_kind; i++)
-        give_back(&cache->kind[i]);
+        give_back(cache, &cache->kind[i]);
 }
 
 /* Called before the first use of a page's memory. Where all classes would exceed the budget,
@@ -255,11 +287,23 @@ static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t
     int64_t most = cache->budget - kv_pages_bytes(kind, 1);
     for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
         if (i != kind->number)
-            give_back(&cache->kind[i]);
+            give_back(cache, &cache->kind[i]);
     if (resident_bytes(cache) > most)
-        give_back(kind);
+        give_back(cache, kind);
     set_bit(kind->resident, page, true);
     kind->n_resident++;
+}
+
+/* The part of a token's bytes that its lanes on a device take. */
+static double share_of(const struct kv_cache *cache, const struct pi_device *d)
+{
+    double all = 0.0, there = 0.0;
+    for (int32_t l = 0; l < cache->g.n_layer && cache->g.devices.n > 0; l++) {
+        double bytes = (double)kv_layer_page_bytes(&cache->g, l);
+        all += bytes;
+        there += kv_layer_device(&cache->g, l) == d ? bytes : 0.0;
+    }
+    return all > 0.0 ? there / all : 1.0;
 }
 
 pith_status kv_cache_secure(const struct kv_cache *cache, int64_t bytes, pith_error *err)
@@ -267,7 +311,7 @@ pith_status kv_cache_secure(const struct kv_cache *cache, int64_t bytes, pith_er
     bytes += cache->used - resident_bytes(cache);
     for (int32_t i = 0; i < cache->n_kind && bytes > 0; i++) {
         struct pi_device *d = cache->kind[i].device;
-        if (!d->spare(d, (size_t)bytes))
+        if (!d->spare(d, (size_t)((double)bytes * share_of(cache, d))))
             return pi_fail(err, PITH_NOMEM, "%s: no memory is left for %lld bytes of pages",
                            d->name, (long long)bytes);
     }
@@ -453,6 +497,20 @@ bool kv_page_charge(const struct kv_class *kind, int32_t page)
 int64_t kv_cache_free_bytes(const struct kv_cache *cache)
 {
     return kv_free_bytes(cache);
+}
+
+int64_t kv_cache_device_bytes(const struct kv_cache *cache, const struct pi_device *device)
+{
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        if (&cache->kind[i] != cache->state && cache->kind[i].device == device)
+            bytes += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_used);
+    for (int32_t i = 0; cache->state != NULL && i <= cache->n_more; i++) {
+        const struct kv_class *part = i == 0 ? cache->state : &cache->more[i - 1];
+        if (part->device == device)
+            bytes += (int64_t)part->layout.stride * cache->state->n_used;
+    }
+    return bytes;
 }
 
 /* Bytes of states, and of entries that some lane sees, each page counted once, with the most that

@@ -27,6 +27,8 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
 void kv_cache_give_back(struct kv_cache *cache);
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
+/* Of pages in use, states included, on one device. */
+int64_t kv_cache_device_bytes(const struct kv_cache *cache, const struct pi_device *device);
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
 void kv_cache_reset_peak(struct kv_cache *cache); /* to the present use */
 

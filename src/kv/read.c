@@ -74,9 +74,22 @@ void kv_lane_value(const struct kv_seq *seq, int32_t layer, int32_t head, int32_
 
 /* ---- attention and scores ---- */
 
+/* Device i of a geometry's; NULL: there are no more. */
+static struct pi_device *device_at(const struct kv_geometry *g, int32_t i)
+{
+    if (g->devices.n == 0)
+        return i == 0 ? kv_geometry_device(g) : NULL;
+    return i < g->devices.n ? g->devices.part[i].device : NULL;
+}
+
 size_t kv_attend_scratch_bytes(const struct kv_geometry *g, int32_t n_row)
 {
-    return kv_geometry_device(g)->attend_scratch(g, n_row);
+    size_t most = 0;
+    for (int32_t i = 0; device_at(g, i) != NULL; i++) {
+        size_t size = device_at(g, i)->attend_scratch(g, n_row);
+        most = size > most ? size : most;
+    }
+    return most;
 }
 
 int32_t kv_attend_tile(const struct kv_geometry *g, int32_t n_group)
@@ -91,7 +104,12 @@ void kv_attend(const struct kv_attend_job *job, void *scratch)
 
 size_t kv_score_scratch_bytes(const struct kv_geometry *g, int32_t n_q)
 {
-    return kv_geometry_device(g)->score_scratch(g, n_q);
+    size_t most = 0;
+    for (int32_t i = 0; device_at(g, i) != NULL; i++) {
+        size_t size = device_at(g, i)->score_scratch(g, n_q);
+        most = size > most ? size : most;
+    }
+    return most;
 }
 
 void kv_score(const struct kv_score_job *job, void *scratch)

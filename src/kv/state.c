@@ -12,13 +12,33 @@
 #include "kv/pool_internal.h"
 #include "kv/state_internal.h"
 
+#define STATE_ALIGN 64
+
 /* ---- pages ---- */
 
-void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out)
+static void make_part(struct pi_device *device, size_t size, struct kv_class *out)
 {
-    *out = (struct kv_class){
-        .type_k = KV_N_TYPE, .type_v = KV_N_TYPE, .device = kv_geometry_device(g)};
-    out->layout.bytes = out->layout.stride = pi_align(g->state_bytes, 64);
+    *out = (struct kv_class){.type_k = KV_N_TYPE, .type_v = KV_N_TYPE, .device = device};
+    out->layout.bytes = out->layout.stride = pi_align(size, STATE_ALIGN);
+    out->layout.stored = size;
+}
+
+int32_t kv_state_classes_make(const struct kv_geometry *g, struct kv_class *first,
+                              struct kv_class more[KV_PART_MOST])
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->devices.n; i++)
+        if (g->devices.part[i].state_bytes > 0) {
+            make_part(g->devices.part[i].device, g->devices.part[i].state_bytes,
+                      n == 0 ? first : &more[n - 1]);
+            n++;
+        }
+    if (n == 0) {
+        make_part(kv_geometry_device(g), g->state_bytes, first);
+        n = 1;
+    }
+    first->layout.bytes = (size_t)kv_bytes_of_state(g);
+    return n;
 }
 
 static int64_t bytes_of(const struct kv_seq *seq)
@@ -44,6 +64,18 @@ static int32_t share(const struct kv_seq *seq, int32_t page)
     if (page >= 0)
         kv_page_ref_add(seq->cache, seq->cache->state, page);
     return page;
+}
+
+/* Part i of the states, on one device. */
+static const struct kv_class *part_of(const struct kv_cache *cache, int32_t i)
+{
+    return i == 0 ? cache->state : &cache->more[i - 1];
+}
+
+static void copy_page(const struct kv_cache *cache, int32_t to, int32_t from)
+{
+    for (int32_t i = 0; i <= cache->n_more; i++)
+        kv_page_copy(cache, part_of(cache, i), to, from);
 }
 
 /* ---- a sequence's ---- */
@@ -82,9 +114,11 @@ void kv_state_reserve(struct kv_seq *seq)
         return;
     seq->state.page = take(seq);
     if (shared >= 0)
-        kv_page_copy(seq->cache, seq->cache->state, seq->state.page, shared);
-    else
-        seq->cache->state->device->clear_page(seq->cache, seq->cache->state, seq->state.page);
+        copy_page(seq->cache, seq->state.page, shared);
+    for (int32_t i = 0; shared < 0 && i <= seq->cache->n_more; i++) {
+        const struct kv_class *part = part_of(seq->cache, i);
+        part->device->clear_page(seq->cache, part, seq->state.page);
+    }
     give(seq, shared);
 }
 
@@ -102,26 +136,33 @@ void kv_state_trim(struct kv_seq *seq)
     seq->state.page = -1;
 }
 
-/* Of its page; the rest of that is padding. */
-static struct pi_at at_of(const struct kv_seq *seq, int32_t page)
+/* Where a part's bytes are, in the whole state and in a page. */
+static struct pi_at at_of(const struct kv_class *part, int32_t page)
 {
-    const struct kv_class *kind = seq->cache->state;
-    return pi_at_add(kind->pool, (size_t)page * kind->layout.stride);
+    return pi_at_add(part->pool, (size_t)page * part->layout.stride);
 }
 
 void kv_seq_read_state(const struct kv_seq *seq, void *out)
 {
-    size_t size = seq->cache->g.state_bytes;
-    const void *from =
-        seq->cache->state->device->download(NULL, at_of(seq, seq->state.page), size, out);
-    if (from != out)
-        memcpy(out, from, size);
+    uint8_t *to = out;
+    for (int32_t i = 0; i <= seq->cache->n_more; i++) {
+        const struct kv_class *part = part_of(seq->cache, i);
+        size_t size = part->layout.stored;
+        const void *from = part->device->download(NULL, at_of(part, seq->state.page), size, to);
+        if (from != to)
+            memcpy(to, from, size);
+        to += size;
+    }
 }
 
 void kv_seq_write_state(const struct kv_seq *seq, const void *state)
 {
-    seq->cache->state->device->upload(NULL, state, seq->cache->g.state_bytes,
-                                      at_of(seq, seq->state.page));
+    const uint8_t *from = state;
+    for (int32_t i = 0; i <= seq->cache->n_more; i++) {
+        const struct kv_class *part = part_of(seq->cache, i);
+        part->device->upload(NULL, from, part->layout.stored, at_of(part, seq->state.page));
+        from += part->layout.stored;
+    }
 }
 
 bool kv_state_save(const struct kv_seq *seq, uint8_t *out)
@@ -138,10 +179,13 @@ void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token)
     seq->state.n_token = n_token;
 }
 
-struct pi_at kv_seq_state(const struct kv_seq *seq)
+struct pi_at kv_seq_state(const struct kv_seq *seq, size_t offset)
 {
+    int32_t i = 0;
     assert(kv_state_lacks(seq) == 0);
-    return at_of(seq, seq->state.page);
+    for (; offset >= part_of(seq->cache, i)->layout.stored; i++)
+        offset -= part_of(seq->cache, i)->layout.stored;
+    return pi_at_add(at_of(part_of(seq->cache, i), seq->state.page), offset);
 }
 
 void kv_seq_note_state(struct kv_seq *seq, int32_t n_token)
@@ -206,7 +250,7 @@ void kv_seq_keep_state(struct kv_seq *seq)
     if (cache->budget - cache->used < bytes_of(seq)) /* others' are worth as much */
         return;
     int32_t page = take(seq);
-    kv_page_copy(cache, cache->state, page, seq->state.page);
+    copy_page(cache, page, seq->state.page);
     seq->kept[seq->n_kept++] = (struct kv_state){page, seq->state.n_token};
 }
 

@@ -18,8 +18,9 @@ struct kv_seq;
 /* The most that are kept of a sequence. */
 enum { KV_STATES_KEPT = 3 };
 
-/* The sequence's state, to be read and written to on its device; room was reserved. */
-struct pi_at kv_seq_state(const struct kv_seq *seq);
+/* The sequence's state from one of its bytes on, to be read and written to on the device that has
+   it; room was reserved. */
+struct pi_at kv_seq_state(const struct kv_seq *seq, size_t offset);
 /* The same to the host and back, state_bytes of it. */
 void kv_seq_read_state(const struct kv_seq *seq, void *out);
 void kv_seq_write_state(const struct kv_seq *seq, const void *state);

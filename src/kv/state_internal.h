@@ -6,8 +6,9 @@
 
 #include "kv/store.h"
 
-/* The class of states; its number is set. */
-void kv_state_class_make(const struct kv_geometry *g, struct kv_class *out);
+/* The class of states, and the pools of their later parts; returns the number of parts. */
+int32_t kv_state_classes_make(const struct kv_geometry *g, struct kv_class *first,
+                              struct kv_class more[KV_PART_MOST]);
 /* Of a sequence that is made, forked (of `from`), or freed. */
 void kv_state_start(struct kv_seq *seq);
 void kv_state_fork(const struct kv_seq *from, struct kv_seq *seq);

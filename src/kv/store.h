@@ -53,9 +53,12 @@ struct kv_state {
 
 struct kv_cache {
     struct kv_geometry g;
-    struct kv_class kind[KV_CLASS_MAX];
+    struct kv_class *kind; /* [n_kind], in the cache's own block */
     int32_t n_kind;
-    struct kv_class *state;  /* one of kind, whose pages are states; NULL: there are none */
+    struct kv_class *state; /* one of kind, whose pages are states; NULL: there are none */
+    struct kv_class *more;  /* [n_more] behind kind: pools of the later parts of states, nothing
+                                else. A page has its number in all of them */
+    int32_t n_more;
     int64_t budget;          /* bytes of pages */
     int64_t used;            /* of pages that are taken, at most the budget */
     int64_t peak;            /* the most they were */

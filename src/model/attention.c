@@ -159,22 +159,39 @@ const struct pi_block pi_block_attention = {
 
 /* ---- the tap ---- */
 
-pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)
+static pith_status make_tap(struct pi_pass *pass, pith_error *err)
 {
     bool ok = true;
-    if (fn != NULL && !pi_at_some(pass->rows.q_pre)) {
-        struct pi_at rows =
-            pi_pass_place(pass, pass->plan.max_tok, len_q(&pass->model->hp), sizeof(float), &ok);
-        if (!ok)
-            return pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
-                           pass->plan.max_tok);
-        pass->rows.q_pre = rows;
-    }
-    if (fn == NULL) {
-        pass->device->free(pass->device, pass->rows.q_pre);
-        pass->rows.q_pre = (struct pi_at){0};
-    }
-    pass->tap.fn = fn;
-    pass->tap.user = user;
+    if (pi_at_some(pass->rows.q_pre))
+        return PITH_OK;
+    struct pi_at rows =
+        pi_pass_place(pass, pass->plan.max_tok, len_q(&pass->model->hp), sizeof(float), &ok);
+    if (!ok)
+        return pi_fail(err, PITH_NOMEM, "no memory for the queries of %d tokens",
+                       pass->plan.max_tok);
+    pass->rows.q_pre = rows;
     return PITH_OK;
+}
+
+static void free_tap(struct pi_pass *pass)
+{
+    pass->device->free(pass->device, pass->rows.q_pre);
+    pass->rows.q_pre = (struct pi_at){0};
+}
+
+pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)
+{
+    pith_status status = PITH_OK;
+    PI_EACH_STAGE(s, pass)
+    status = fn != NULL && status == PITH_OK ? make_tap(s, err) : status;
+    PI_EACH_STAGE(s, pass)
+    {
+        if (status == PITH_OK) {
+            s->tap.fn = fn;
+            s->tap.user = user;
+        }
+        if (s->tap.fn == NULL)
+            free_tap(s);
+    }
+    return status;
 }

@@ -10,7 +10,8 @@
    several times. They are few enough that they stay in a cache beside their inputs. */
 #define WATCH_ROWS 32
 
-pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+/* Room for a watch, and the size of its tiles. */
+static pith_status make_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
                               pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -35,11 +36,20 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
         }
         pass->watching = w;
     }
-    pass->watching.fn = watch != NULL ? *watch : (struct pi_pass_watch){0};
     return PITH_OK;
 }
 
-pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
+pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *watch,
+                              pith_error *err)
+{
+    PI_EACH_STAGE(s, pass)
+    PI_TRY(make_watch(s, watch, err));
+    PI_EACH_STAGE(s, pass)
+    s->watching.fn = watch != NULL ? *watch : (struct pi_pass_watch){0};
+    return PITH_OK;
+}
+
+static pith_status reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t n_row = pass->watching.tile * (hp->n_head / hp->n_head_kv);
@@ -62,22 +72,29 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     return PITH_OK;
 }
 
+pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
+{
+    PI_EACH_STAGE(s, pass)
+    PI_TRY(reserve_watch(s, longest, err));
+    return PITH_OK;
+}
+
 size_t pi_pass_grown_bytes(const struct pi_pass *pass)
 {
-    return pi_mem_size(pass->watching.rows) + pi_mem_size(pass->reading.chunk) +
-           pi_mem_size(pass->reading.slots) + pi_mem_size(pass->reading.n_slot);
+    size_t bytes = 0;
+    for (const struct pi_pass *s = pass; s != NULL; s = s->next)
+        bytes += pi_mem_size(s->watching.rows) + pi_mem_size(s->reading.chunk) +
+                 pi_mem_size(s->reading.slots) + pi_mem_size(s->reading.n_slot);
+    return bytes;
 }
 
 /* ---- the reader ---- */
 
-pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
+/* A stream with room for a reader's chunks. */
+static pith_status make_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
                                pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    if (reader == NULL) {
-        pass->reading.fn = (struct pi_pass_reader){0};
-        return PITH_OK;
-    }
     int32_t n_group = hp->n_head / hp->n_head_kv;
     int32_t most = (int32_t)pi_max(pass->plan.tile, PI_PASS_PART_ROWS / n_group);
     most = (int32_t)pi_max(pass->plan.tile, pi_min(most, reader->chunk));
@@ -85,13 +102,21 @@ pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader
     if (size > pass->plan.attend_size && pi_pass_open_stream(pass, size, NULL) != PITH_OK)
         return pi_fail(err, PITH_NOMEM, "no memory for the attention of chunks of %d tokens",
                        reader->chunk);
-    pass->reading.fn = *reader;
     pass->reading.part_most = most;
     return PITH_OK;
 }
 
-pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
-                                 pith_error *err)
+pith_status pi_pass_set_reader(struct pi_pass *pass, const struct pi_pass_reader *reader,
+                               pith_error *err)
+{
+    for (struct pi_pass *s = reader != NULL ? pass : NULL; s != NULL; s = s->next)
+        PI_TRY(make_reader(s, reader, err));
+    PI_EACH_STAGE(s, pass)
+    s->reading.fn = reader != NULL ? *reader : (struct pi_pass_reader){0};
+    return PITH_OK;
+}
+
+static pith_status reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap, pith_error *err)
 {
     int32_t n_head = pass->model->hp.n_head_kv;
     size_t n_slot;
@@ -121,40 +146,62 @@ pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t 
     return PITH_OK;
 }
 
+pith_status pi_pass_reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t cap,
+                                 pith_error *err)
+{
+    PI_EACH_STAGE(s, pass)
+    PI_TRY(reserve_read(s, n_chunk, cap, err));
+    return PITH_OK;
+}
+
 /* ---- the writer ---- */
+
+/* Room for the rows that a writer sees. */
+static pith_status make_writer(struct pi_pass *pass, pith_error *err)
+{
+    size_t n_head = (size_t)pass->model->hp.n_head_kv, dim = (size_t)pass->model->hp.dim_k;
+    bool ok = true;
+    if (pi_at_some(pass->rows.k_pre))
+        return PITH_OK;
+    struct pi_at rows = pi_pass_place(pass, pass->plan.max_tok, n_head * dim, sizeof(float), &ok);
+    struct pi_pass_written *lanes = pi_pass_alloc(pass->plan.max_tok, n_head, sizeof(*lanes), &ok);
+    if (!ok) {
+        pass->device->free(pass->device, rows);
+        pi_mem_free(lanes);
+        return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens", pass->plan.max_tok);
+    }
+    pass->rows.k_pre = rows;
+    pass->writer.lanes = lanes;
+    return PITH_OK;
+}
+
+static void free_writer(struct pi_pass *pass)
+{
+    pass->device->free(pass->device, pass->rows.k_pre);
+    pi_mem_free(pass->writer.lanes);
+    pass->rows.k_pre = (struct pi_at){0};
+    pass->writer.lanes = NULL;
+}
 
 pith_status pi_pass_set_writer(struct pi_pass *pass, const struct pi_pass_writer *writer,
                                pith_error *err)
 {
-    size_t n_head = (size_t)pass->model->hp.n_head_kv, dim = (size_t)pass->model->hp.dim_k;
-    bool ok = true;
-    if (writer != NULL && !pi_at_some(pass->rows.k_pre)) {
-        struct pi_at rows =
-            pi_pass_place(pass, pass->plan.max_tok, n_head * dim, sizeof(float), &ok);
-        struct pi_pass_written *lanes =
-            pi_pass_alloc(pass->plan.max_tok, n_head, sizeof(*lanes), &ok);
-        if (!ok) {
-            pass->device->free(pass->device, rows);
-            pi_mem_free(lanes);
-            return pi_fail(err, PITH_NOMEM, "no memory for the keys of %d tokens",
-                           pass->plan.max_tok);
-        }
-        pass->rows.k_pre = rows;
-        pass->writer.lanes = lanes;
-    }
-    if (writer == NULL) {
-        pass->device->free(pass->device, pass->rows.k_pre);
-        pi_mem_free(pass->writer.lanes);
-        pass->rows.k_pre = (struct pi_at){0};
-        pass->writer.lanes = NULL;
-    }
-    pass->writer.fn = writer != NULL ? *writer : (struct pi_pass_writer){0};
-    return PITH_OK;
+    pith_status status = PITH_OK;
+    PI_EACH_STAGE(s, pass)
+    status = writer != NULL && status == PITH_OK ? make_writer(s, err) : status;
+    if (status == PITH_OK)
+        PI_EACH_STAGE(s, pass)
+    s->writer.fn = writer != NULL ? *writer : (struct pi_pass_writer){0};
+    PI_EACH_STAGE(s, pass)
+    if (s->writer.fn.written == NULL)
+        free_writer(s);
+    return status;
 }
 
 /* ---- the recaller ---- */
 
 void pi_pass_set_recaller(struct pi_pass *pass, const struct pi_pass_recaller *recaller)
 {
-    pass->recalling.fn = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
+    PI_EACH_STAGE(s, pass)
+    s->recalling.fn = recaller != NULL ? *recaller : (struct pi_pass_recaller){0};
 }

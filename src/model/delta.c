@@ -117,8 +117,9 @@ static void list_items(struct pi_pass *pass)
 {
     const struct pi_delta_shape *s = &pass->model->hp.delta;
     for (int32_t i = 0; i < pass->now.n_item; i++) {
-        struct pi_at past = pi_at_item(kv_seq_state(pass->now.items[i].kv),
-                                       (size_t)pass->now.layer->delta_layer * layer_len(s));
+        struct pi_at past =
+            kv_seq_state(pass->now.items[i].kv,
+                         (size_t)pass->now.layer->delta_layer * layer_len(s) * sizeof(float));
         pass->delta.item[i] = (struct pi_delta_item){
             .past = past,
             .matrix = pi_at_item(past, pi_align((size_t)(s->n_conv - 1) * channels(s), BLOCK)),

@@ -1,7 +1,8 @@
 /*
  * forward.c - the pass: embed, then each layer's list of blocks, then logits. It owns the steps
  * between two blocks. The output of one joins the residual stream, and the norm of the next follows
- * while the row is in the cache. It must not know the inside of a block.
+ * while the row is in the cache. From one stage to the next the residual stream goes over the host.
+ * It must not know the inside of a block.
  */
 
 #include "model/centre.h"
@@ -54,15 +55,16 @@ static void lay_out(struct pi_pass *pass)
 static void embed(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
+    bool first = pass->stage.begin == 0;
     const struct pi_embed_rows rows = {
         .embd = pass->placed->embd,
-        .file = m->embd_rows,
+        .file = first ? m->embd_rows : NULL,
         .token = pass->ids.token,
         .tokens = pass->ids.token_of,
         .pos = pass->ids.pos,
         .scale = m->hp.embd_scale,
         .rope = {&m->rope, m->rope_local.n_pair > 0 ? &m->rope_local : NULL},
-        .x = pass->rows.x,
+        .x = first ? pass->rows.x : none,
         .cs = {pass->rows.cs, pass->rows.local_cs},
     };
     pi_pass_rows(pass, PI_ROWS_EMBED, &rows, m->hp.n_embd);
@@ -70,8 +72,11 @@ static void embed(struct pi_pass *pass)
 
 void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user)
 {
-    pass->ask.fn = fn;
-    pass->ask.user = user;
+    PI_EACH_STAGE(s, pass)
+    {
+        s->ask.fn = fn;
+        s->ask.user = user;
+    }
 }
 
 static int32_t count_blocks(const struct pith_model *m)
@@ -82,27 +87,30 @@ static int32_t count_blocks(const struct pith_model *m)
     return n;
 }
 
-bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
+/* The residual stream to where another stage has it. */
+static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
 {
-    const struct pith_model *m = pass->model;
-    int32_t n_done = 0, n_block = count_blocks(m);
-    pass->now.items = items;
-    pass->now.n_item = n_item;
+    size_t n = (size_t)from->model->hp.n_embd, size = (size_t)from->now.n_tok * n * sizeof(float);
+    const float *x = pi_pass_look(from, from->rows.x, n, PI_ROOM_H);
+    to->device->upload(to->stream, x, size, to->rows.x);
+}
+
+/* The layers of a stage, of whose pass n_done blocks of n_block are done; false: it was stopped. */
+static bool run_stage(struct pi_pass *pass, int32_t *n_done, int32_t n_block)
+{
     pass->now.block = NULL;
     pass->step.has_logits = false;
-    lay_out(pass);
-    embed(pass);
     if (pi_step_may(pass)) {
-        if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, n_done, n_block))
+        if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, *n_done, n_block))
             return false;
         if (pi_step_run(pass))
             return true;
     }
-    for (int32_t l = 0; l < m->hp.n_layer; l++) {
-        pass->now.layer = &m->layer[l];
-        pass->now.w = &pass->placed->layer[l];
-        for (int32_t i = 0; i < pass->now.layer->n_block; i++, n_done++) {
-            if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, n_done, n_block))
+    for (int32_t l = pass->stage.begin; l < pass->stage.end; l++) {
+        pass->now.layer = &pass->model->layer[l];
+        pass->now.w = &pass->placed->layer[l - pass->stage.begin];
+        for (int32_t i = 0; i < pass->now.layer->n_block; i++, ++*n_done) {
+            if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, *n_done, n_block))
                 return false;
             go_on(pass, &pass->now.layer->block[i]);
             pass->now.block->block->run(pass);
@@ -112,14 +120,46 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
     return true;
 }
 
+bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t n_item)
+{
+    int32_t n_done = 0, n_block = count_blocks(pass->model);
+    PI_EACH_STAGE(s, pass)
+    {
+        s->now.items = items;
+        s->now.n_item = n_item;
+        lay_out(s);
+        embed(s);
+    }
+    PI_EACH_STAGE(s, pass)
+    {
+        if (!run_stage(s, &n_done, n_block))
+            return false;
+        if (s->next != NULL)
+            hand_over(s, s->next);
+    }
+    return true;
+}
+
 void pi_pass_wait(struct pi_pass *pass)
 {
-    pass->device->wait(pass->stream);
+    PI_EACH_STAGE(s, pass)
+    s->device->wait(s->stream);
+}
+
+/* ---- what the last stage leaves ---- */
+
+static struct pi_pass *last_of(struct pi_pass *pass)
+{
+    while (pass->next != NULL)
+        pass = pass->next;
+    return pass;
 }
 
 pith_status pi_pass_check(const struct pi_pass *pass, pith_error *err)
 {
-    return pass->device->check(pass->device, err);
+    for (const struct pi_pass *s = pass; s != NULL; s = s->next)
+        PI_TRY(s->device->check(s->device, err));
+    return PITH_OK;
 }
 
 /* The hidden states of some rows to h, from the first on. */
@@ -142,6 +182,7 @@ static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const str
 void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     const struct pi_int8 unread = {none, none, none};
+    pass = last_of(pass);
     size_t size = (size_t)n * (size_t)pass->model->hp.n_embd * sizeof(*out);
     pick(pass, rows, n, &unread);
     const void *from = pass->device->download(pass->stream, pass->rows.h, size, out);
@@ -176,6 +217,7 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
+    pass = last_of(pass);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
     if (!pass->step.has_logits)
         pick(pass, rows, n, &act);
@@ -186,12 +228,15 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 
 bool pi_pass_finds_best(const struct pi_pass *pass)
 {
+    while (pass->next != NULL)
+        pass = pass->next;
     return pass->device->best != NULL && pass->plan.n_logit == 0;
 }
 
 void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_at *keep,
                   struct pi_best *const *out)
 {
+    pass = last_of(pass);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
     const struct pi_best_rows best = {pass->rows.logits, keep, out, n, pass->model->hp.n_vocab};
     if (!pass->step.has_logits)
@@ -202,21 +247,24 @@ void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const st
 
 struct pi_device *pi_pass_device(const struct pi_pass *pass)
 {
+    while (pass->next != NULL)
+        pass = pass->next;
     return pass->device;
 }
 
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)
 {
-    pass->plan.n_logit = n;
+    last_of(pass)->plan.n_logit = n;
 }
 
 /* ---- scratch ---- */
 
-/* The most scratch that any block of any layer needs. */
-static struct pi_block_scratch count_scratch(const struct pith_model *m)
+/* The most scratch that any block of a stage's layers needs. */
+static struct pi_block_scratch count_scratch(const struct pith_model *m,
+                                             const struct pi_stage *stage)
 {
-    struct pi_block_scratch most = {.widest = (size_t)m->hp.n_embd}, one;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
+    struct pi_block_scratch most = {.row = 1, .widest = (size_t)m->hp.n_embd}, one;
+    for (int32_t l = stage->begin; l < stage->end; l++)
         for (int32_t i = 0; i < m->layer[l].n_block; i++) {
             m->layer[l].block[i].block->scratch(&m->hp, &one);
             most.row = one.row > most.row ? one.row : most.row;
@@ -228,7 +276,7 @@ static struct pi_block_scratch count_scratch(const struct pith_model *m)
 static void place_blocks(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
-    for (int32_t l = 0; l < m->hp.n_layer; l++)
+    for (int32_t l = pass->stage.begin; l < pass->stage.end; l++)
         for (int32_t i = 0; i < m->layer[l].n_block; i++)
             m->layer[l].block[i].block->place(pass, pass->rows.block);
 }
@@ -283,8 +331,9 @@ static bool alloc_rooms(struct pi_pass *pass)
         return true;
     for (int i = 0; i < PI_N_ROOM; i++)
         pass->rows.room[i] = pi_pass_alloc(pass->plan.max_tok, len[i], sizeof(float), &ok);
-    pass->rows.logits = pi_pass_place(pass, (int32_t)pi_min(pass->plan.max_tok, PI_PASS_LOGITS),
-                                      (size_t)hp->n_vocab, sizeof(float), &ok);
+    if (pass->stage.output)
+        pass->rows.logits = pi_pass_place(pass, (int32_t)pi_min(pass->plan.max_tok, PI_PASS_LOGITS),
+                                          (size_t)hp->n_vocab, sizeof(float), &ok);
     return ok;
 }
 
@@ -303,36 +352,64 @@ pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_e
     return PITH_OK;
 }
 
-pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
-                           int32_t max_tok, int32_t n_thread, struct pi_pass **out, pith_error *err)
+static pith_status stage_create(const struct pith_model *model, const struct kv_geometry *geometry,
+                                const struct pi_stage *stage, int32_t max_tok, int32_t n_thread,
+                                struct pi_pass **out, pith_error *err)
 {
-    struct pi_block_scratch most = count_scratch(model);
+    struct pi_block_scratch most = count_scratch(model, stage);
     struct pi_pass *pass = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*pass));
     if (pass == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a pass");
+    *out = pass;
     pass->model = model;
+    pass->stage = *stage;
+    pass->device = stage->device;
     pass->plan.geometry = *geometry;
-    pass->device = kv_geometry_device(geometry);
+    pass->plan.geometry.device = stage->device;
+    pass->plan.geometry.devices.n = 0;
     pass->plan.max_tok = max_tok;
     pass->plan.n_thread = n_thread;
     pass->plan.widest = most.widest;
-    pith_status status = pi_pass_open_stream(pass, pi_pass_attention_plan(pass), err);
-    if (status == PITH_OK && (!alloc_rows(pass, &most) || !alloc_rooms(pass)))
-        status = pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
-    if (status == PITH_OK)
-        status = pi_placed_take(model, pass->device, &pass->placed, err);
-    if (status != PITH_OK) {
-        pi_pass_free(pass);
-        return status;
+    PI_TRY(pi_pass_open_stream(pass, pi_pass_attention_plan(pass), err));
+    if (!alloc_rows(pass, &most) || !alloc_rooms(pass))
+        return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
+    return pi_placed_take(model, stage, &pass->placed, err);
+}
+
+pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
+                           const struct pi_stages *stages, int32_t max_tok, int32_t n_thread,
+                           struct pi_pass **out, pith_error *err)
+{
+    const struct pi_stages one = {1, {{kv_geometry_device(geometry), 0, model->hp.n_layer, true}}};
+    struct pi_pass *pass = NULL, **end = &pass;
+    if (stages == NULL)
+        stages = &one;
+    for (int32_t i = 0; i < stages->n; i++) {
+        pith_status status =
+            stage_create(model, geometry, &stages->stage[i], max_tok, n_thread, end, err);
+        if (status != PITH_OK) {
+            pi_pass_free(pass);
+            return status;
+        }
+        end = &(*end)->next;
     }
     *out = pass;
     return PITH_OK;
 }
 
-void pi_pass_free(struct pi_pass *pass)
+/* Two more of the widest rows, for copies that a device makes. */
+int64_t pi_pass_stage_bytes(const struct pith_model *model, const struct pi_stage *stage,
+                            int32_t max_tok)
 {
-    if (pass == NULL)
-        return;
+    struct pi_block_scratch most = count_scratch(model, stage);
+    size_t n = 2 * (size_t)model->hp.n_embd + most.row + 3 * most.widest;
+    n += 2 * (size_t)(model->rope.n_pair + model->rope_local.n_pair);
+    n += stage->output && !stage->device->in_host ? (size_t)model->hp.n_vocab : 0;
+    return (int64_t)(n * sizeof(float)) * max_tok;
+}
+
+static void stage_free(struct pi_pass *pass)
+{
     struct pi_device *d = pass->device;
     const struct pi_at placed[] = {pass->rows.x,         pass->rows.h,         pass->rows.block,
                                    pass->rows.act.q,     pass->rows.act.scale, pass->rows.cs,
@@ -353,17 +430,34 @@ void pi_pass_free(struct pi_pass *pass)
     pi_mem_free(pass);
 }
 
+void pi_pass_free(struct pi_pass *pass)
+{
+    while (pass != NULL) {
+        struct pi_pass *next = pass->next;
+        stage_free(pass);
+        pass = next;
+    }
+}
+
+/* The centres of all layers, to a stage's device. */
+static bool place_centre(struct pi_pass *pass, const float *centre, size_t n)
+{
+    bool ok = true;
+    pass->lanes.centre = pi_pass_place(pass, 1, n, sizeof(float), &ok);
+    if (ok)
+        pass->device->upload(pass->stream, centre, n * sizeof(float), pass->lanes.centre);
+    return ok;
+}
+
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    size_t n_k = (size_t)hp->n_head_kv * (size_t)hp->dim_k;
+    size_t n = (size_t)hp->n_layer_kv * (size_t)hp->n_head_kv * (size_t)hp->dim_k;
     float *centre = NULL;
     bool ok = true;
     PI_TRY(pi_centre_create(pass->model, &centre, err));
-    pass->lanes.centre = pi_pass_place(pass, hp->n_layer_kv, n_k, sizeof(float), &ok);
-    if (ok)
-        pass->device->upload(pass->stream, centre, (size_t)hp->n_layer_kv * n_k * sizeof(float),
-                             pass->lanes.centre);
+    PI_EACH_STAGE(s, pass)
+    ok = ok && place_centre(s, centre, n);
     pi_mem_free(centre);
     return ok ? PITH_OK
               : pi_fail(err, PITH_NOMEM, "no memory for the centres of %d layers", hp->n_layer_kv);

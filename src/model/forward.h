@@ -8,6 +8,18 @@
 #include "kv/kv.h"
 #include "model/shape.h"
 
+/* A stretch of layers on one device. The first one also has the embeddings. */
+struct pi_stage {
+    struct pi_device *device;
+    int32_t begin, end; /* layers; none in a stage of the output alone */
+    bool output;        /* it has the output matrix: the last one */
+};
+
+struct pi_stages {
+    int32_t n;
+    struct pi_stage stage[KV_PART_MOST];
+};
+
 /* Tokens of one sequence in a pass. Room for them was reserved in kv. */
 struct pi_pass_item {
     struct kv_seq *kv;
@@ -159,11 +171,15 @@ struct pi_pass_writer {
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */
 struct pi_pass;
 
-/* A pass of at most max_tok tokens. model is borrowed until pi_pass_free. NOMEM. */
+/* A pass of at most max_tok tokens, in these stages; NULL: all on the geometry's device. model is
+   borrowed until pi_pass_free. NOMEM. */
 pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
-                           int32_t max_tok, int32_t n_thread, struct pi_pass **out,
-                           pith_error *err);
+                           const struct pi_stages *stages, int32_t max_tok, int32_t n_thread,
+                           struct pi_pass **out, pith_error *err);
 void pi_pass_free(struct pi_pass *pass);
+/* Bytes of its device that a stage's rows take, about. */
+int64_t pi_pass_stage_bytes(const struct pith_model *model, const struct pi_stage *stage,
+                            int32_t max_tok);
 
 /* From now on keys are stored less their lane's centre (centre.h). UNSUPPORTED, NOMEM. */
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);

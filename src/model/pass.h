@@ -1,6 +1,7 @@
 /*
- * pass.h - the inside of a pass, for forward.c and the blocks alone. Rows of numbers are on the
- * device of the pass; a block's run() is a program of its operations.
+ * pass.h - the inside of a pass, for forward.c and the blocks alone. A pass is a list of stages,
+ * each of them a stretch of layers on one device with its stream, its weights and its rows. Blocks
+ * see one stage: a block's run() is a program of its device's operations.
  */
 #ifndef PI_PASS_H
 #define PI_PASS_H
@@ -159,11 +160,14 @@ struct pi_pass_delta {
     struct pi_delta_item *item; /* [max_tok] of the running layer; NULL: the model has none */
 };
 
+/* A stage. The pass is its first one. */
 struct pi_pass {
+    struct pi_pass *next; /* owned; NULL: the last, which makes the logits */
+    struct pi_stage stage;
     const struct pith_model *model;
-    struct pi_device *device;
+    struct pi_device *device; /* the stage's */
     struct pi_stream *stream;
-    const struct pi_placed *placed; /* the model's weights on the device; a use of them */
+    const struct pi_placed *placed; /* the stage's weights on the device; a use of them */
     struct pi_pass_plan plan;
     struct pi_pass_now now;
     struct pi_pass_buffers rows;
@@ -194,6 +198,10 @@ struct pi_pass {
         bool has_logits;             /* of the only token of the last pass, not capped */
     } step;
 };
+
+/* The stages of a pass, in order. */
+#define PI_EACH_STAGE(stage, pass)                                                                 \
+    for (struct pi_pass *stage = (pass); stage != NULL; stage = stage->next)
 
 /* forward.c. Replaces the stream by one whose calls of attention have attend_size bytes of scratch.
    NOMEM leaves the old one. */

@@ -1,5 +1,5 @@
 /*
- * placed.c - packs a model's weights for devices, and knows who uses them. Invariant: a device is in
+ * placed.c - packs a model's weights for devices, and knows who uses them. Invariant: a stage is in
  * a model's list once, as long as an engine uses the weights there.
  */
 #include "model/placed.h"
@@ -53,15 +53,36 @@ static struct pi_weight *weight_of(struct pi_placed_layer *layer, const struct e
     return (struct pi_weight *)(void *)((char *)layer + e->weight);
 }
 
+static const struct pi_matrix *matrix_of(const struct pi_layer *layer, const struct entry *e)
+{
+    return (const struct pi_matrix *)(const void *)((const char *)layer + e->matrix);
+}
+
+static int32_t slabs_of(const struct pi_hparams *hp, const struct entry *e)
+{
+    return e->slabs == ONE ? 1 : e->slabs == HEADS ? hp->n_head : hp->moe.n_expert;
+}
+
 static bool place_layer(struct pi_device *d, const struct pi_hparams *hp,
                         const struct pi_layer *layer, struct pi_placed_layer *out)
 {
-    const int32_t n_slab[] = {[ONE] = 1, [HEADS] = hp->n_head, [EXPERTS] = hp->moe.n_expert};
     bool ok = true;
-    for (size_t i = 0; ok && i < PI_LEN(entries); i++) {
-        const void *w = (const char *)layer + entries[i].matrix;
-        ok = place(d, w, n_slab[entries[i].slabs], weight_of(out, &entries[i]));
-    }
+    for (size_t i = 0; ok && i < PI_LEN(entries); i++)
+        ok = place(d, matrix_of(layer, &entries[i]), slabs_of(hp, &entries[i]),
+                   weight_of(out, &entries[i]));
+    return ok;
+}
+
+/* Rows of embeddings that are the output's matrix, too, may be of this stage's. */
+static bool place_ends(const struct pith_model *m, struct pi_placed *out)
+{
+    struct pi_device *d = out->device;
+    bool first = out->stage.begin == 0, tied = m->embd.data == m->output.data;
+    bool ok = !out->stage.output || place(d, &m->output, 1, &out->output);
+    if (first && tied && out->stage.output)
+        out->embd = out->output;
+    else if (first)
+        ok = ok && place(d, &m->embd, 1, &out->embd);
     return ok;
 }
 
@@ -69,13 +90,9 @@ static bool place_all(const struct pith_model *m, struct pi_placed *out)
 {
     struct pi_device *d = out->device;
     out->vectors = d->pack_vector(d, m->vectors, pi_mem_size(m->vectors) / sizeof(float));
-    bool ok = pi_at_some(out->vectors) && place(d, &m->output, 1, &out->output);
-    if (m->embd.data == m->output.data)
-        out->embd = out->output;
-    else
-        ok = ok && place(d, &m->embd, 1, &out->embd);
-    for (int32_t l = 0; ok && l < m->hp.n_layer; l++)
-        ok = place_layer(d, &m->hp, &m->layer[l], &out->layer[l]);
+    bool ok = pi_at_some(out->vectors) && place_ends(m, out);
+    for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++)
+        ok = place_layer(d, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
     return ok;
 }
 
@@ -83,7 +100,8 @@ static bool place_all(const struct pith_model *m, struct pi_placed *out)
 static void unplace(struct pi_placed *placed)
 {
     struct pi_device *d = placed->device;
-    for (int32_t l = 0; placed->layer != NULL && l < placed->model->hp.n_layer; l++)
+    int32_t n = placed->stage.end - placed->stage.begin;
+    for (int32_t l = 0; placed->layer != NULL && l < n; l++)
         for (size_t i = 0; i < PI_LEN(entries); i++)
             d->unpack(d, weight_of(&placed->layer[l], &entries[i])->data);
     if (placed->embd.data.at != placed->output.data.at)
@@ -94,21 +112,22 @@ static void unplace(struct pi_placed *placed)
     pi_mem_free(placed);
 }
 
-static pith_status make(const struct pith_model *model, struct pi_device *device,
+static pith_status make(const struct pith_model *model, const struct pi_stage *stage,
                         struct pi_placed **out, pith_error *err)
 {
+    int32_t n = stage->end - stage->begin;
     struct pi_placed *placed = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*placed));
     if (placed != NULL) {
-        placed->device = device;
+        placed->device = stage->device;
         placed->model = model;
-        placed->layer =
-            pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)model->hp.n_layer, sizeof(*placed->layer));
+        placed->stage = *stage;
+        placed->layer = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)n + 1, sizeof(*placed->layer));
     }
     if (placed == NULL || placed->layer == NULL || !place_all(model, placed)) {
         if (placed != NULL)
             unplace(placed);
         return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the device %s",
-                       model->hp.n_layer, device->name);
+                       n, stage->device->name);
     }
     *out = placed;
     return PITH_OK;
@@ -139,17 +158,32 @@ void pi_placed_list_free(struct pi_placed_list *list)
     pi_mem_free(list);
 }
 
-pith_status pi_placed_take(const struct pith_model *model, struct pi_device *device,
+static struct pi_placed *find(const struct pith_model *model, const struct pi_stage *stage)
+{
+    struct pi_placed *p = model->placed->first;
+    while (p != NULL && (p->device != stage->device || p->stage.begin != stage->begin ||
+                         p->stage.end != stage->end || p->stage.output != stage->output))
+        p = p->next;
+    return p;
+}
+
+bool pi_placed_has(const struct pith_model *model, const struct pi_stage *stage)
+{
+    pi_lock_take(&model->placed->lock);
+    bool has = find(model, stage) != NULL;
+    pi_lock_give(&model->placed->lock);
+    return has;
+}
+
+pith_status pi_placed_take(const struct pith_model *model, const struct pi_stage *stage,
                            const struct pi_placed **out, pith_error *err)
 {
     struct pi_placed_list *list = model->placed;
     pith_status status = PITH_OK;
     pi_lock_take(&list->lock);
-    struct pi_placed *found = list->first;
-    while (found != NULL && found->device != device)
-        found = found->next;
+    struct pi_placed *found = find(model, stage);
     if (found == NULL) {
-        status = make(model, device, &found, err);
+        status = make(model, stage, &found, err);
         if (status == PITH_OK) {
             found->next = list->first;
             list->first = found;

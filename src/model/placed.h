@@ -1,11 +1,12 @@
 /*
- * placed.h - a model's weights on devices, on each of them once: they belong to the model, and its
+ * placed.h - a model's weights on devices, each stage's once: they belong to the model, and its
  * engines share them. On the processor they are the model's own.
  */
 #ifndef PI_PLACED_H
 #define PI_PLACED_H
 
 #include "device/device.h"
+#include "model/forward.h"
 #include "model/model.h"
 
 /* The matrices of a layer, named as in pi_layer, which has their shapes. */
@@ -28,12 +29,14 @@ struct pi_placed_layer {
 };
 
 struct pi_placed {
-    struct pi_placed *next; /* of the model's, on another device */
+    struct pi_placed *next; /* of the model's, of another stage */
     int32_t n_user;         /* of the list's lock */
     struct pi_device *device;
     const struct pith_model *model;
-    struct pi_placed_layer *layer; /* [n_layer] */
-    struct pi_weight embd, output; /* embd without data: rows are read from the file */
+    struct pi_stage stage;
+    struct pi_placed_layer *layer; /* [layers of the stage] */
+    struct pi_weight embd, output; /* of the first and the last stage; embd without data: rows are
+                                      read from the file */
     struct pi_at vectors;          /* all of the model's, where they are there */
 };
 
@@ -42,11 +45,15 @@ struct pi_placed {
 pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
 void pi_placed_list_free(struct pi_placed_list *list);
 
-/* The model's weights on a device: the first who takes them has them packed, and the last who gives
-   them back frees them. The model outlives that. Any thread may call; NULL is ignored. NOMEM. */
-pith_status pi_placed_take(const struct pith_model *model, struct pi_device *device,
+/* The model's weights of a stage on its device. The first who takes them has them packed, and the
+   last who gives them back frees them. The model outlives that. Any thread may call; NULL is
+   ignored. NOMEM. */
+pith_status pi_placed_take(const struct pith_model *model, const struct pi_stage *stage,
                            const struct pi_placed **out, pith_error *err);
 void pi_placed_give(const struct pi_placed *placed);
+
+/* Whether a stage's weights are packed already. */
+bool pi_placed_has(const struct pith_model *model, const struct pi_stage *stage);
 
 /* A vector of the model there; none for NULL. */
 static inline struct pi_at pi_placed_vector(const struct pi_placed *placed, const float *vector)

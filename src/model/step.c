@@ -16,7 +16,8 @@ static bool is_plain(const struct pi_layer *layer)
 bool pi_step_create(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
-    bool plain = pass->device->step != NULL && !m->hp.attn_gated, ok = true;
+    bool whole = pass->stage.begin == 0 && pass->stage.end == m->hp.n_layer && pass->stage.output;
+    bool plain = whole && pass->device->step != NULL && !m->hp.attn_gated, ok = true;
     for (int32_t l = 0; l < m->hp.n_layer; l++)
         plain = plain && is_plain(&m->layer[l]);
     if (!plain)

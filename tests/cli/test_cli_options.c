@@ -171,11 +171,11 @@ TEST(lines_for_llama_cpp_run_as_they_are)
         const char *without; /* the line on standard error; NULL: none */
     } cases[] = {
         {{ON_MODEL, "-n", "6", "-ngl", "99", "-fa", "--mlock"},
-         "without effect in Pith: -ngl, -fa, --mlock\n"},
+         "without effect in Pith: -fa, --mlock\n"},
         {{ON_MODEL, "--n-predict", "6", "-fa", "on", "--no-mmap", "-c", "0"},
          "without effect in Pith: -fa, --no-mmap\n"},
         {{ON_MODEL, "--n_predict", "6", "--gpu-layers", "all", "--color", "--no-warmup"},
-         "without effect in Pith: --gpu-layers, --color, --no-warmup\n"},
+         "without effect in Pith: --color, --no-warmup\n"},
         {{ON_MODEL, "-n", "6", "--flash-attn=auto", "-b", "2048", "-ub", "512"},
          "without effect in Pith: --flash-attn=auto, -b\n"},
         {{ON_MODEL, "-n", "6", "-no-cnv", "--no-display-prompt", "-t", "-1", "--mirostat", "0"},
@@ -201,7 +201,7 @@ TEST(lines_for_llama_cpp_run_as_they_are)
     static const char *const loud[] = {ON_MODEL, "-n", "1", NULL};
     static const char *const json[] = {ON_MODEL, "-n", "1", "--json", NULL};
     struct said s = command_under(&gpu, loud);
-    expect_word(s.err, "without effect in Pith: LLAMA_ARG_N_GPU_LAYERS, LLAMA_ARG_FLASH_ATTN\n");
+    expect_word(s.err, "without effect in Pith: LLAMA_ARG_FLASH_ATTN\n");
     s = command_under(&gpu, json);
     assert_int_equal(s.err[0], '{');
     s = command_under(&gpu, plain);

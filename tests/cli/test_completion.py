@@ -41,7 +41,7 @@ class Words(unittest.TestCase):
     def test_options(self):
         self.assertEqual(words("run", "--kv-m")[1], ["--kv-memory"])
         self.assertIn("-ctk", words("run", "-")[1])
-        self.assertNotIn("--n-gpu-layers", words("run", "--")[1])  # taken, but not offered
+        self.assertNotIn("--split-mode", words("run", "--")[1])  # taken, but not offered
         self.assertEqual(words("run", "-n", "3", "--temp", "1", "--pag")[1], ["--page"])
 
     def test_values(self):

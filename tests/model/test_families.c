@@ -65,6 +65,7 @@ static pith_engine *engine_make(int32_t chunk, int32_t n_thread)
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     params.chunk = chunk;
     params.n_thread = n_thread;
     params.page_len = PAGE_LEN;
@@ -295,6 +296,7 @@ static void ask_under_keep(bool no_prefix, struct order *out)
     memcpy(other, tokens, sizeof(other));
     other[N_PREFIX] = (other[N_PREFIX] + 1) % N_VOCAB;
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     params.chunk = 32;
     params.n_thread = 1;
     params.page_len = PAGE_LEN;
@@ -374,6 +376,7 @@ static uint64_t read_under(const char *keep, const char *budget, int32_t *longes
     pith_keep_stats stats;
     char text[128];
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     params.n_thread = 1;
     params.page_len = PAGE_LEN;
     params.kv_tokens = 2 * N_TOKEN;
@@ -435,6 +438,7 @@ static bool read_stored(const char *type, int32_t chunk, int32_t n_thread, uint6
     pith_engine *e = NULL;
     char forced[32];
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     snprintf(forced, sizeof(forced), "%s:force", type);
     params.chunk = chunk;
     params.n_thread = n_thread;

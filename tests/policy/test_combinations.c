@@ -166,6 +166,7 @@ static pith_engine_params params_of(const struct cell *c)
 {
     pith_engine_params params;
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     params.chunk = 64;
     params.n_thread = 1;
     params.kv_tokens = 1200;

@@ -1,7 +1,8 @@
 /*
  * device_choice.c - the device of a test program's engines and stores, and its kernels: those that
  * the variables PITH_TEST_DEVICE and PITH_TEST_LEVEL name, before main. The checked device has the
- * scalar kernels unless a level is named; "best" is the processor's best. Part of every test.
+ * scalar kernels unless a level is named; "best" is the processor's best. PITH_TEST_LAYERS is for
+ * tests that split models (testing.h). Part of every test.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,22 @@
 #include "device/gpu/device.h"
 #endif
 
+/* The processor as a device of its own, beside which layers can be on the processor. */
+static struct pi_device *twin(void)
+{
+    static struct pi_device d;
+    memcpy(&d, &pi_device_cpu, sizeof(d));
+    d.name = "twin";
+    return &d;
+}
+
 /* NULL: there is none of that name. */
 static struct pi_device *device_of(const char *name)
 {
     if (strcmp(name, "checked") == 0)
         return &pi_device_checked;
+    if (strcmp(name, "twin") == 0)
+        return twin();
 #ifdef PITH_EMULATED
     if (strcmp(name, "emulated") == 0)
         return gpu_device_make(emulated_card());

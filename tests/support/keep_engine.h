@@ -48,6 +48,7 @@ static inline pith_engine *engine_make_typed(const char *keep, const char *type,
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_engine_params_default(&params);
+    params.n_gpu_layers = test_gpu_layers();
     params.chunk = chunk;
     params.n_thread = n_thread;
     params.kv_tokens = kv_tokens;

@@ -48,6 +48,8 @@ static inline pith_engine *engine_with(const pith_model *model, pith_engine_para
     params.chunk = params.chunk != 0 ? params.chunk : defaults.chunk;
     params.type_k = params.type_k != NULL ? params.type_k : defaults.type_k;
     params.type_v = params.type_v != NULL ? params.type_v : defaults.type_v;
+    if (params.n_gpu_layers == 0)
+        params.n_gpu_layers = test_gpu_layers();
     check(pith_engine_create(model, &params, &e, &err), &err);
     return e;
 }

@@ -177,3 +177,9 @@ int main(int argc, char **argv)
     }
     return run_those(program, argc == 2 ? argv[1] : NULL);
 }
+
+int32_t test_gpu_layers(void)
+{
+    const char *text = getenv("PITH_TEST_LAYERS");
+    return text != NULL ? atoi(text) : 0;
+}

@@ -82,6 +82,10 @@ const char *test_data(const char *name);
    which scripts/models.sh fills. Without it the running test is skipped. */
 const char *test_model_file(const char *name, const char *file);
 
+/* The variable PITH_TEST_LAYERS: layers that engines of tests have on the tests' device, and the
+   others on the processor; 0: none is set. */
+int32_t test_gpu_layers(void);
+
 /* splitmix64: the same numbers on every machine. */
 static inline uint64_t rng_next(uint64_t *state)
 {

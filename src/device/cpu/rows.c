@@ -50,9 +50,10 @@ static void embed_rows(const struct cpu_stream *s, const void *args, int64_t beg
     int32_t n = a->embd.n_col;
     (void)s;
     for (int64_t t = begin; t < end; t++) {
-        float *x = pi_cpu_floats(a->x) + t * n;
-        embed_row(a, token[t], x);
-        if (a->scale != 1.0f)
+        float *x = pi_at_some(a->x) ? pi_cpu_floats(a->x) + t * n : NULL;
+        if (x != NULL)
+            embed_row(a, token[t], x);
+        if (x != NULL && a->scale != 1.0f)
             scale_row(x, a->scale, n);
         for (int i = 0; i < 2 && a->rope[i] != NULL; i++)
             pi_rope_fill(a->rope[i], pos[t],

@@ -54,12 +54,16 @@ static void embed(struct gpu_device *d, const struct pi_embed_rows *a, int64_t n
         args.n_pair[i] = args.freq[i] != 0 ? a->rope[i]->n_pair : 0;
         args.magnitude[i] = a->rope[i]->magnitude;
     }
-    args.rows = gpu_list(d, (size_t)n_row * row, &list);
-    if (args.rows == 0)
-        return;
-    for (int64_t t = 0; t < n_row; t++)
-        memcpy((uint8_t *)list + (size_t)t * row, a->file + (size_t)a->tokens[t] * row, row);
-    gpu_send(d, args.rows, (size_t)n_row * row);
+    if (!pi_at_some(a->x)) {
+        args.n = 0;
+    } else {
+        args.rows = gpu_list(d, (size_t)n_row * row, &list);
+        if (args.rows == 0)
+            return;
+        for (int64_t t = 0; t < n_row; t++)
+            memcpy((uint8_t *)list + (size_t)t * row, a->file + (size_t)a->tokens[t] * row, row);
+        gpu_send(d, args.rows, (size_t)n_row * row);
+    }
     gpu_run(d, GPU_KERNEL_embed, n_row, 1, 1, 0, &args);
 }
 

@@ -146,11 +146,34 @@ void read_add_tally(struct read *read, const struct pi_pass_item *item, struct r
 
 /* ---- the policy of an engine ---- */
 
-/* The stream, the sizes of a lane's scores, and what the policy opens. */
+struct pi_stream *read_stream_of(const struct read *read, int32_t layer)
+{
+    const struct pi_device *d = kv_layer_device(&read->model.g, layer);
+    for (int32_t i = 0; i < read->n_stream; i++)
+        if (read->stream[i]->device == d)
+            return read->stream[i];
+    return NULL;
+}
+
+static bool open_streams(struct read *read)
+{
+    const struct pi_stream_shape shape = {.n_thread = read->n_thread};
+    for (int32_t l = 0; l < read->model.g.n_layer; l++) {
+        if (read_stream_of(read, l) != NULL)
+            continue;
+        struct pi_device *d = kv_layer_device(&read->model.g, l);
+        struct pi_stream *s = d->open(d, &shape);
+        if (s == NULL)
+            return false;
+        read->stream[read->n_stream++] = s;
+    }
+    return true;
+}
+
+/* The streams, the sizes of a lane's scores, and what the policy opens. */
 static pith_status make_parts(struct read *read, pith_error *err)
 {
     const struct read_policy *p = read->config.policy;
-    struct pi_device *d = kv_geometry_device(&read->model.g);
     int32_t chunk = read_chunk_of(&read->config.rules);
     read->n_row = p->unites ? read->model.n_group : 1;
     if (p->n_set != NULL) {
@@ -159,8 +182,7 @@ static pith_status make_parts(struct read *read, pith_error *err)
         if (n_set > 0)
             read->n_vector = p->n_vector(&read->config.params, &read->model, chunk);
     }
-    read->stream = d->open(d, &(struct pi_stream_shape){.n_thread = read->n_thread});
-    if (read->stream == NULL)
+    if (!open_streams(read))
         return pi_fail(err, PITH_NOMEM, "no memory for a read policy");
     return p->open != NULL ? p->open(&read->config.params, &read->model, &read->data, err)
                            : PITH_OK;
@@ -194,8 +216,8 @@ void read_free(struct read *read)
         return;
     if (read->data != NULL && read->config.policy->close != NULL)
         read->config.policy->close(read->data);
-    if (read->stream != NULL)
-        read->stream->device->close(read->stream);
+    for (int32_t i = 0; i < read->n_stream; i++)
+        read->stream[i]->device->close(read->stream[i]);
     pi_mem_free(read->block);
     pi_mem_free(read);
 }

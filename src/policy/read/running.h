@@ -58,9 +58,10 @@ struct read {
     struct policy_model model;
     void *data; /* owned by the policy */
     int32_t n_thread;
-    struct pi_stream *stream; /* of the lanes' device, owned */
-    int32_t n_row;            /* rows of a lane's scores: of the policy, or what the device gives */
-    int32_t n_vector;         /* of a lane; 0: the policy scores by itself */
+    struct pi_stream *stream[KV_PART_MOST]; /* [n_stream] of the lanes' devices, owned */
+    int32_t n_stream;
+    int32_t n_row;    /* rows of a lane's scores: of the policy, or what the device gives */
+    int32_t n_vector; /* of a lane; 0: the policy scores by itself */
 
     /* Of the running pass; parts of one block. */
     int32_t cap_chunk;
@@ -87,6 +88,9 @@ struct read {
 };
 
 /* By how many sets of vectors the device scores a lane for chunks of n_tok tokens. */
+/* The stream of a layer's device (run.c). */
+struct pi_stream *read_stream_of(const struct read *read, int32_t layer);
+
 static inline int32_t read_sets_of(const struct read *read, int32_t n_tok)
 {
     const struct read_policy *p = read->config.policy;

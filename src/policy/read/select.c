@@ -447,7 +447,7 @@ static void point_choices(struct read *read, int32_t n_lane)
 static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
 {
     struct read *read = t->read;
-    struct pi_device *d = read->stream->device;
+    struct pi_stream *stream = read_stream_of(read, t->chunks->layer);
     struct kv_score_list scores = {
         .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
     scores.there = t->chunks[0].q == NULL;
@@ -458,7 +458,7 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     scores.n = pack_score_jobs(read, n_lane, &scores.work);
     if (scores.n == 0)
         return;
-    d->score(read->stream, &scores);
+    stream->device->score(stream, &scores);
     spent = pi_time_s() - start;
     if (!scores.there)
         pi_parallel_items(n_thread, n_lane, take_scores, t);
@@ -466,7 +466,7 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     choices.n = pack_choices(read, n_lane, &choices.work);
     if (scores.there)
         point_choices(read, n_lane);
-    d->choose(read->stream, &choices);
+    stream->device->choose(stream, &choices);
     spent += pi_time_s() - start;
     for (int32_t i = 0; i < n_lane; i++)
         read->lane[i].unit->tally.seconds += spent / n_lane;
@@ -499,7 +499,7 @@ static bool looks(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     const struct read *read = user;
     const struct read_policy *p = read->config.policy;
-    const struct pi_device *d = read->stream->device;
+    const struct pi_device *d = read_stream_of(read, chunks->layer)->device;
     if (p->picks == NULL || d->weigh == NULL)
         return true;
     for (int32_t i = 0; i < n; i++)

@@ -163,7 +163,7 @@ static struct world *world_open(const struct read_policy *policy, const char *op
     check(read_config_fit(&config, &m.g, &err), &err);
     check(kv_cache_create(&m.g, kv_bytes_for_tokens(&m.g, 2 * N_TOKEN), &w->cache, &err), &err);
     check(kv_seq_create(w->cache, &w->kv, &err), &err);
-    check(pi_pass_create(model, &m.g, N_TOKEN, n_thread, &w->pass, &err), &err);
+    check(pi_pass_create(model, &m.g, NULL, N_TOKEN, n_thread, &w->pass, &err), &err);
     check(read_create(&config, &m, n_thread, &w->read, &err), &err);
     read_reader(w->read, &w->inner);
     struct pi_pass_reader outer = w->inner;

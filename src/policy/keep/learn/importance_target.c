@@ -276,7 +276,7 @@ void importance_target_attended(struct importance_target *t, const struct pi_pas
     int32_t pos = a->item->pos0 + a->t, n_group = hp->n_head / hp->n_head_kv;
     if (a->layer >= hp->n_layer_full || pos < t->span.query_begin || pos >= t->span.query_end)
         return;
-    assert(a->parts == NULL && a->n >= t->span.key_end);
+    assert(a->n >= t->span.key_end);
     float scale = t->gram != NULL ? t->inverse[pos - t->span.query_begin] : 1.0f;
     for (int32_t g = 0; g < n_group; g++) {
         size_t head = (size_t)a->layer * (size_t)hp->n_head + (size_t)(a->head * n_group + g);
