@@ -124,7 +124,7 @@ static pith_engine *engine(const char *device, int32_t n, int32_t chunk)
                                                    .chunk = chunk,
                                                    .n_thread = 1,
                                                    .page_len = 16,
-                                                   .kv_tokens = 4 * n_token});
+                                                   .kv_tokens = 4 * MOST_TOKEN});
 }
 
 /* With half of another text beside it where there is room in a chunk. */

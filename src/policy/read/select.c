@@ -499,8 +499,10 @@ static bool looks(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     const struct read *read = user;
     const struct read_policy *p = read->config.policy;
+    if (p->picks == NULL)
+        return true;
     const struct pi_device *d = read_stream_of(read, chunks->layer)->device;
-    if (p->picks == NULL || d->weigh == NULL)
+    if (d->weigh == NULL)
         return true;
     for (int32_t i = 0; i < n; i++)
         if (!p->picks(&read->config.params, &read->model, chunks[i].n_tok) ||
