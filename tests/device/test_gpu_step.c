@@ -17,7 +17,7 @@
 #include "pith/inspect.h"
 #include "status.h"
 
-enum { N_PROMPT = 70, N_TOKEN = 76 };
+enum { N_PROMPT = 66, N_TOKEN = 69 };
 
 static struct pi_device *the_gpu;
 static bool (*the_step)(struct pi_stream *, const struct pi_step *);

@@ -195,11 +195,12 @@ DEV void give_back(uint64_t *empty)
 }
 
 /* A unit of a slot times x. All tokens of the tensor cores' second operand are the same one. The
-   slot is given back when its codes are in registers, of wide types those of the last tile. */
+   slot is given back when its codes are in registers: of wide types, which come a tile at a time,
+   those of the last one. */
 template <int T>
 DEV void step_unit(const uint8_t *unit, uint64_t *empty, const uint8_t *x, float *part)
 {
-    const bool wide = T == GPU_WEIGHT_F16;
+    const bool wide = T != GPU_WEIGHT_Q4_K && T != GPU_WEIGHT_Q4_0;
     codes<T> c[wide ? 1 : 4];
     stored_scales<T> st;
     ready_scales<T> ready;
@@ -678,10 +679,8 @@ DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *
         UNROLL
         for (int e = 0; e < 4; e++) {
             const int slot = 8 * warp + 2 * u + (e & 1), i = e / 2;
-            float y = x[e] * scale[g + 8 * i];
-            if (s.cap > 0.0f)
-                y = s.cap * tanhf(y / s.cap);
-            x[e] = slot >= skip && slot < n ? (y + ref.log_count) * LOG2E : NEG_INF;
+            const float y = logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap);
+            x[e] = slot >= skip && slot < n ? y : NEG_INF;
             top[i] = f_max(top[i], x[e]);
         }
         UNROLL
