@@ -215,7 +215,6 @@ extern "C" struct gpu_card *emulated_card(void)
     c.f16_flop_per_s = c.f32_flop_per_s = 1e9; /* some figure, so that bounds have one */
     c.smem_step = 227 * 1024;
     c.chunk = page_up(1);
-    c.steps = true;
     c.alloc = emu_alloc;
     c.free = emu_free;
     c.alloc_host = emu_alloc_host;

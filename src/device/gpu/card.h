@@ -40,7 +40,6 @@ struct gpu_card {
     uint32_t smem_most;  /* bytes of shared memory that a block may have */
     uint32_t smem_step;  /* likewise of the kernel `step`; 0: it is not there */
     bool wgmma;          /* kernels for Hopper's tensor cores are there */
-    bool steps;          /* a whole token may be one launch */
     double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
                                               fused multiply-adds; 0: not known */
     size_t chunk;        /* bytes that mapped memory is given and taken by */
