@@ -288,12 +288,23 @@ DEV void turn_head(float *head, const float *cs, int n_pair, bool adjacent)
 DEV void head_row(float *x, const float *from, int dim, const float *bias, const float *norm,
                   float eps, float *before, const float *cs, int n_pair, bool adjacent)
 {
+    enum { N = 8 }; /* numbers of a lane that come together */
     float square = 0.0f;
-    for (int i = LANE; i < dim; i += 32) {
-        x[i] = ld_far(from + i);
-        if (bias != 0)
-            x[i] += bias[i];
-        square = fmaf(x[i], x[i], square);
+    for (int i0 = LANE; i0 < dim; i0 += 32 * N) {
+        float v[N];
+        UNROLL
+        for (int j = 0; j < N; j++)
+            v[j] = i0 + 32 * j < dim ? ld_far(from + i0 + 32 * j) : 0.0f;
+        UNROLL
+        for (int j = 0; j < N; j++) {
+            const int i = i0 + 32 * j;
+            if (i >= dim)
+                continue;
+            if (bias != 0)
+                v[j] += bias[i];
+            x[i] = v[j];
+            square = fmaf(v[j], v[j], square);
+        }
     }
     square = warp_sum(square);
     const float factor = 1.0f / sqrtf(square / (float)dim + eps);

@@ -593,10 +593,17 @@ DEV void step_key(const gpu_step_args &s, const step_here &h, int head, float *x
 }
 DEV void step_value(const gpu_step_args &s, const step_here &h, int head, float *x)
 {
-    for (int i = LANE; i < s.dim_v; i += 32) {
-        x[i] = ld_far(AT(const float, s.v) + (size_t)head * s.dim_v + i);
-        if (h.layer->bv != 0)
-            x[i] += AT(const float, h.layer->bv)[head * s.dim_v + i];
+    const float *from = AT(const float, s.v) + (size_t)head * s.dim_v;
+    float v[8];
+    UNROLL
+    for (int j = 0; j < 8; j++)
+        v[j] = LANE + 32 * j < s.dim_v ? ld_far(from + LANE + 32 * j) : 0.0f;
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        const int i = LANE + 32 * j;
+        if (i < s.dim_v)
+            x[i] =
+                h.layer->bv != 0 ? v[j] + AT(const float, h.layer->bv)[head * s.dim_v + i] : v[j];
     }
 }
 
@@ -1023,6 +1030,15 @@ DEV void vectors_copy(const gpu_step_args &s, const step_here &h)
         h.cs[i] = AT(const float, h.layer->cs)[i];
 }
 
+/* The first pages that this block reads in a layer go to the second level of cache: by one thread,
+   early, since what comes from memory waits behind the ring's share of it. */
+DEV void pages_prefetch(const gpu_step_args &s, const step_here &h)
+{
+    const step_piece p = next_piece(s, h, 0);
+    for (int i = p.first; p.lane != 0 && i < p.end && i < p.first + 4; i++)
+        bulk_prefetch(page_at(h, ref_at(p.lane, i)), (int)h.kind->stride);
+}
+
 /* Phases of a layer: queries, keys and values, then attention; its output; gate and up; down. A
    phase more: logits. */
 DEV void step_phases(const gpu_step_args &s, step_block *b, uint8_t *smem)
@@ -1032,9 +1048,11 @@ DEV void step_phases(const gpu_step_args &s, step_block *b, uint8_t *smem)
     NO_UNROLL
     for (int i = 0; i < n_phase; i++) {
         const int l = i / STEP_PHASES, which = l == s.n_layer ? STEP_PHASES : i % STEP_PHASES;
-        if (which == 0) {
+        if (i == 0) {
             CP_WAIT(0);
             sync_work();
+        } else if (which == STEP_PHASES - 1) {
+            CP_WAIT(0); /* the next layer's struct: seen by all behind the input's barriers */
         }
         const step_here h = here_of(s, b, l < s.n_layer ? l : 0);
         if (which == 0)
@@ -1047,6 +1065,8 @@ DEV void step_phases(const gpu_step_args &s, step_block *b, uint8_t *smem)
         else
             step_take(b, AT(const float, which == 1 ? s.att : s.act),
                       which == 1 ? s.n_head * s.dim_v : s.n_ff);
+        if (which == STEP_PHASES - 1 && l + 1 < s.n_layer && TID == STEP_WORK - 1)
+            pages_prefetch(s, here_of(s, b, l + 1));
         step_product(s, b, h.layer, which);
         if (which == 0)
             step_attention(s, h, smem);
