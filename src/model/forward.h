@@ -96,9 +96,9 @@ struct pi_pass_chunk {
     const struct pi_pass_item *item;
     int32_t index; /* of the chunk in the pass */
     int32_t layer;
-    int32_t t0;     /* its first token, of the item's */
-    int32_t n_tok;  /* 1 .. the reader's chunk */
-    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k, t from 0 for t0;
+    int32_t t0;        /* its first token, of the item's */
+    int32_t n_tok;     /* 1 .. the reader's chunk */
+    const float *q;    /* after rope: query (t, h) at q + t * q_stride + h * dim_k, t from 0 for t0;
                        NULL where the reader does not look */
     struct pi_at q_at; /* the same on the device */
     size_t q_stride;

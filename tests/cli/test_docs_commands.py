@@ -242,6 +242,7 @@ def run(folder, text):
         if words[i - 1] in ("-o", "--output") and (folder.path / word).is_file():
             (folder.path / word).unlink()
     words = [word.replace("/var/cache/pith", str(folder.path)) for word in words]
+    words = ["cpu" if word == "cuda:0" else word for word in words]  # there may be no GPU
     if verb == "serve":
         status, said = serve(folder, environment, words)
     else:

@@ -37,13 +37,13 @@ struct gpu_card {
     const char *name; /* as users give it: "cuda:0" */
     const char *text; /* what it is, for people */
     int32_t n_processor;
-    uint32_t smem_most;  /* bytes of shared memory that a block may have */
-    uint32_t smem_step;  /* likewise of the kernel `step`; 0: it is not there */
-    bool wgmma;          /* kernels for Hopper's tensor cores are there */
+    uint32_t smem_most;                    /* bytes of shared memory that a block may have */
+    uint32_t smem_step;                    /* likewise of the kernel `step`; 0: it is not there */
+    bool wgmma;                            /* kernels for Hopper's tensor cores are there */
     double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
                                               fused multiply-adds; 0: not known */
-    size_t chunk;        /* bytes that mapped memory is given and taken by */
-    const char *failure; /* NULL: there was none */
+    size_t chunk;                          /* bytes that mapped memory is given and taken by */
+    const char *failure;                   /* NULL: there was none */
 
     gpu_at (*alloc)(struct gpu_card *c, size_t size); /* not cleared; 0: none is left */
     void (*free)(struct gpu_card *c, gpu_at at, size_t size);

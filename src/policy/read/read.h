@@ -31,8 +31,8 @@ struct read_chunk {
     int32_t n;    /* entries of earlier tokens: slots 0 .. n - 1 */
     int32_t n_tok;
     int32_t n_group;
-    int32_t pos0;   /* position of the first query */
-    const float *q; /* after rope: query (t, g) at q + t * q_stride + g * dim_k; NULL: the device
+    int32_t pos0;      /* position of the first query */
+    const float *q;    /* after rope: query (t, g) at q + t * q_stride + g * dim_k; NULL: the device
                        picks */
     struct pi_at q_at; /* the same on the device */
     size_t q_stride;

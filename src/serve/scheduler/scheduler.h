@@ -68,7 +68,7 @@ struct request {
     double budget_scale; /* its sequence's own budget, as in keep_point */
     uint64_t salt;       /* and of it, so that what was kept under another is never found */
     pith_prompt_logits_fn *on_prompt;
-    bool no_logits; /* on_token looks at none */
+    bool no_logits;     /* on_token looks at none */
     bool any_cancelled; /* some answer ended so */
     bool any_failed;
     bool in_queue; /* it counts as waiting: nothing of it was ever admitted */
