@@ -528,6 +528,8 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
     }
     memcpy(&d->base, &table, sizeof(table));
     d->base.name = card->name;
+    if (card->smem_step == 0)
+        d->base.step = NULL;
     d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
     d->clipped_host = card->alloc_host(card, sizeof(int32_t), &d->clipped);
     if (d->padded == 0 || d->clipped_host == NULL || !note_device(NULL, d)) {

@@ -70,10 +70,10 @@ static bool takes_lane(const struct kv_lane *lane, int32_t pos0)
 static bool takes(const struct gpu_device *d, const struct pi_step *p)
 {
     const struct kv_cache *cache = p->append[0].seq->cache;
-    bool ok = d->driver->smem_step > 0 && p->n_head_kv < GPU_STEP_COUNTS &&
-              p->n_head <= GROUP_MOST * p->n_head_kv && p->dim_k <= DIM_MOST &&
-              p->dim_v <= DIM_MOST && cache->g.index == 0 && !cache->value_norm &&
-              cache->g.v_in_k == 0 && (p->head == NULL || takes_weight(p->head));
+    bool ok = p->n_head_kv < GPU_STEP_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
+              p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && cache->g.index == 0 &&
+              !cache->value_norm && cache->g.v_in_k == 0 &&
+              (p->head == NULL || takes_weight(p->head));
     for (int32_t l = 0; l < p->n_layer && ok; l++) {
         const struct kv_append *jobs = p->append + (size_t)l * (size_t)p->n_head_kv;
         ok = takes_layer(&p->layer[l]);
