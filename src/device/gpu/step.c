@@ -67,7 +67,7 @@ static bool takes_lane(const struct kv_lane *lane, int32_t pos0)
     return delta == 0 && (!lane->unordered || lane->top <= pos0);
 }
 
-static bool takes(const struct gpu_device *d, const struct pi_step *p)
+static bool takes(const struct pi_step *p)
 {
     const struct kv_cache *cache = p->append[0].seq->cache;
     bool ok = p->n_head_kv < GPU_STEP_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
@@ -399,7 +399,7 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         .factor = p->scale,
         .cap = p->cap,
     };
-    if (!takes(d, p) || !plan(d, p, &a))
+    if (!takes(p) || !plan(d, p, &a))
         return false;
     if (p->head != NULL)
         a.head = matrix_of(p->head);
