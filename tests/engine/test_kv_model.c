@@ -595,7 +595,8 @@ static void run(uint64_t seed, int32_t n_page)
                                   0,
                                   0,
                                   0,
-                                  NULL};
+                                  NULL,
+                                  {0}};
     w = (struct world){.rng = seed, .tables = pi_mem_used(PI_MEM_TABLE)};
     w.cache = kv_check_cache(&g, n_page);
     kv_cache_set_marks(w.cache, 1, false);

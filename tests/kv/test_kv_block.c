@@ -11,7 +11,7 @@
 
 static const struct kv_geometry two_layers = {
     2,   2,    32, 32, 16, KV_TYPE_F16, KV_TYPE_F32, 0, 0, {KV_TYPE_Q8_0, 1, 0},
-    {0}, NULL, 0,  0,  0,  NULL};
+    {0}, NULL, 0,  0,  0,  NULL,        {0}};
 static const struct kv_geometry one_lane = KV_SHAPE(1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_Q8_0);
 
 static struct kv_seq *open_seq(struct kv_cache *cache)

@@ -91,8 +91,8 @@ static float strange(uint64_t *rng)
 static void check_codec(enum kv_type type, int32_t page_len, int32_t dim_k, int32_t dim_v,
                         uint32_t index, uint64_t *rng)
 {
-    struct kv_geometry g = {1, 1,   dim_k, dim_v, page_len, type, type, index,
-                            0, {0}, {0},   NULL,  0,        0,    0,    NULL};
+    struct kv_geometry g = {1,   1,   dim_k, dim_v, page_len, type, type, index, 0,
+                            {0}, {0}, NULL,  0,     0,        0,    NULL, {0}};
     struct kv_cache *cache = kv_check_cache(&g, 1);
     uint8_t *page = kv_page_at(cache->kind, 0);
     static float k[64 * MAX_ROW], v[64 * MAX_ROW];

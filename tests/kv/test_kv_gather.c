@@ -160,8 +160,8 @@ TEST(chosen_entries_give_the_bits_of_a_lane_of_them)
     int32_t slots[N_ENTRY], n;
     for (int t = 0; t < 3; t++) {
         struct kv_geometry g = {
-            1,   1,    64, 96, 64, types[t], types[(t + 1) % 3], KV_INDEX_NORM, 0, {0},
-            {0}, NULL, 0,  0,  0,  NULL};
+            1,    1, 64, 96, 64,   types[t], types[(t + 1) % 3], KV_INDEX_NORM, 0, {0}, {0},
+            NULL, 0, 0,  0,  NULL, {0}};
         struct fixture f;
         struct kv_seq *alone;
         uint64_t rng = (uint64_t)t;
@@ -187,8 +187,8 @@ TEST(small_pages_give_the_same_bits)
     int32_t slots[N_ENTRY];
     for (int32_t page_len = 16; page_len <= 32; page_len *= 2) {
         struct kv_geometry g = {
-            1, 1,   80,  33,   page_len, KV_TYPE_F16, KV_TYPE_F32, KV_INDEX_ROWS,
-            0, {0}, {0}, NULL, 0,        0,           0,           NULL};
+            1,   1,    80, 33, page_len, KV_TYPE_F16, KV_TYPE_F32, KV_INDEX_ROWS, 0, {0},
+            {0}, NULL, 0,  0,  0,        NULL,        {0}};
         struct fixture f, alone;
         uint64_t rng = (uint64_t)page_len;
         float k[80], v[33];
@@ -222,8 +222,8 @@ TEST(shifted_and_overwritten_lanes_give_the_same_bits)
     for (int unordered = 0; unordered < 2; unordered++)
         for (int round = 0; round < 4; round++) {
             struct kv_geometry g = {
-                1,   1,   DIM,  DIM, 64, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_ROWS, 0,
-                {0}, {0}, NULL, 0,   0,  0,           NULL};
+                1,   1,    DIM, DIM, 64, KV_TYPE_F16, KV_TYPE_Q8_0, KV_INDEX_ROWS, 0, {0},
+                {0}, NULL, 0,   0,   0,  NULL,        {0}};
             uint64_t rng = (uint64_t)(10 + round);
             struct fixture f;
             struct kv_seq *other, *alone;
@@ -257,8 +257,8 @@ TEST(shifted_and_overwritten_lanes_give_the_same_bits)
 /* Nothing is chosen: nothing is seen. */
 TEST(no_chosen_entry_gives_zeros)
 {
-    struct kv_geometry g = {1, 1,   32,  32,   64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS,
-                            0, {0}, {0}, NULL, 0,  0,           0,           NULL};
+    struct kv_geometry g = {1,   1,    32, 32, 64, KV_TYPE_F16, KV_TYPE_F16, KV_INDEX_ROWS, 0, {0},
+                            {0}, NULL, 0,  0,  0,  NULL,        {0}};
     const int32_t slots[1] = {0};
     struct fixture f;
     uint64_t rng = 4;

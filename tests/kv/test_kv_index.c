@@ -103,7 +103,23 @@ static void check_page(const struct kv_cache *cache, const struct kv_seq *seq, c
 TEST(each_part_is_what_it_is_defined_to_be)
 {
     const struct kv_geometry shapes[] = {
-        {1, 1, 64, 96, 16, KV_TYPE_F16, KV_TYPE_F32, all_parts, 20, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {1,
+         1,
+         64,
+         96,
+         16,
+         KV_TYPE_F16,
+         KV_TYPE_F32,
+         all_parts,
+         20,
+         {0},
+         {0},
+         NULL,
+         0,
+         0,
+         0,
+         NULL,
+         {0}},
         {1,
          1,
          130,
@@ -119,7 +135,8 @@ TEST(each_part_is_what_it_is_defined_to_be)
          0,
          0,
          0,
-         NULL},
+         NULL,
+         {0}},
         {1,
          1,
          160,
@@ -135,8 +152,25 @@ TEST(each_part_is_what_it_is_defined_to_be)
          0,
          0,
          0,
-         NULL},
-        {1, 1, 3, 1, 64, KV_TYPE_F16, KV_TYPE_F16, all_parts, 2, {0}, {0}, NULL, 0, 0, 0, NULL},
+         NULL,
+         {0}},
+        {1,
+         1,
+         3,
+         1,
+         64,
+         KV_TYPE_F16,
+         KV_TYPE_F16,
+         all_parts,
+         2,
+         {0},
+         {0},
+         NULL,
+         0,
+         0,
+         0,
+         NULL,
+         {0}},
     };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const struct kv_geometry *g = &shapes[i];
@@ -352,7 +386,8 @@ TEST(the_index_follows_its_entries)
                                       0,
                                       0,
                                       0,
-                                      NULL};
+                                      NULL,
+                                      {0}};
         struct zoo z = {.cache = kv_check_cache(&g, 220), .rng = (uint64_t)t + 1};
         float matrix[N_LANE * 12 * 32];
         fill(matrix, N_LANE * 12 * 32, &z.rng, 0.5f);
@@ -415,9 +450,9 @@ TEST(files_are_the_same_with_and_without_an_index)
 {
     const struct kv_geometry plain =
         KV_SHAPE(N_LAYER, N_HEAD, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16);
-    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,    32, 32,  16,  KV_TYPE_F16,
-                                        KV_TYPE_F16, all_parts, 7,  {0}, {0}, NULL,
-                                        0,           0,         0,  NULL};
+    const struct kv_geometry indexed = {N_LAYER,     N_HEAD,    32, 32,   16,  KV_TYPE_F16,
+                                        KV_TYPE_F16, all_parts, 7,  {0},  {0}, NULL,
+                                        0,           0,         0,  NULL, {0}};
     struct kv_cache *a = kv_check_cache(&plain, 60), *b = kv_check_cache(&indexed, 60);
     float matrix[N_LANE * 7 * 32];
     uint64_t rng = 9;
@@ -453,10 +488,10 @@ TEST(refuses_bad_parts)
         pith_status status;
         const char *names;
     } cases[] = {
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 128, 0, {0}, {0}, NULL, 0, 0, 0, NULL, {0}},
          PITH_INVALID,
          "index: 128"},
-        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}, NULL, 0, 0, 0, NULL},
+        {{1, 1, 32, 32, 16, KV_TYPE_F16, KV_TYPE_F16, 0, 4, {0}, {0}, NULL, 0, 0, 0, NULL, {0}},
          PITH_INVALID,
          "index_dim: 4"},
         {{1,
@@ -474,7 +509,8 @@ TEST(refuses_bad_parts)
           0,
           0,
           0,
-          NULL},
+          NULL,
+          {0}},
          PITH_INVALID,
          "index_dim: 0"},
         {{1,
@@ -492,7 +528,8 @@ TEST(refuses_bad_parts)
           0,
           0,
           0,
-          NULL},
+          NULL,
+          {0}},
          PITH_INVALID,
          "index_dim: 33"},
         {{1,
@@ -510,7 +547,8 @@ TEST(refuses_bad_parts)
           0,
           0,
           0,
-          NULL},
+          NULL,
+          {0}},
          PITH_UNSUPPORTED,
          "1025 dimensions"},
         {{1,
@@ -528,7 +566,8 @@ TEST(refuses_bad_parts)
           0,
           0,
           0,
-          NULL},
+          NULL,
+          {0}},
          PITH_OK,
          ""},
     };

@@ -400,8 +400,9 @@ TEST(sums_of_values_agree_with_doubles)
             double want[160] = {0};
             for (int with = 0; with < 2; with++) {
                 struct kv_geometry g = {
-                    1, 1,   32,  160,  32, types[t], types[t], with ? KV_INDEX_VALUE_SUM : 0,
-                    0, {0}, {0}, NULL, 0,  0,        0,        NULL};
+                    1,  1,   32,  160,  32, types[t], types[t], with ? KV_INDEX_VALUE_SUM : 0,
+                    0,  {0}, {0}, NULL, 0,  0,        0,        NULL,
+                    {0}};
                 struct fixture f;
                 uint64_t rng = 3;
                 cache_open(&f, &g, 150);

@@ -12,7 +12,7 @@ enum { N_HEAD = 6, N_LANE = 2 * N_HEAD, N_TOKEN = 150, DIM = 32, N_ROUND = 20 };
 
 static const struct kv_geometry shape = {
     2,   N_HEAD, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0, 0, 0, {KV_TYPE_F32, 1, 0},
-    {0}, NULL,   0,   0,   0,  NULL};
+    {0}, NULL,   0,   0,   0,  NULL,        {0}};
 
 /* Two sequences that share, fold and close, and the work to do on the lanes of one. */
 struct work {
