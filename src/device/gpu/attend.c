@@ -8,6 +8,8 @@
  *
  * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
  * window on its first position.
+ *
+ * Lists, plans and launches work on the same structs of a call, so they are one file.
  */
 #include <math.h>
 

@@ -3,7 +3,8 @@
  * and moves of whole lanes. Scores of a stage stay in a room of their own, set behind set, until
  * the next stage. Choices among scores of the host are the host's.
  *
- * Moves wait in a list of the host's, from several threads, until another operation begins.
+ * Moves wait in a list of the host's, from several threads, until another operation begins. The three
+ * steps follow each other on the same lanes, so they are one file.
  */
 #include <math.h>
 

@@ -1,7 +1,8 @@
 /*
  * rows.cuh - what happens to a row between two products: a block a row, in most kernels. Sums are
  * those of a block (block_sum): each thread's terms in ascending order, then a tree, so that the
- * bits of a row depend on it alone. device.h says what each body does.
+ * bits of a row depend on it alone. device.h says what each body does. They share these sums, so they
+ * are one file.
  */
 #ifndef PI_GPU_ROWS_CUH
 #define PI_GPU_ROWS_CUH

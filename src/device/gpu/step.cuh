@@ -1,12 +1,13 @@
 /*
  * step.cuh - one token of a whole model in one launch: a block a processor, all at the same time.
  *
- * Weights do not depend on activations. So one thread of each block fetches the block's share of
+ * Weights do not depend on activations. So one warp of each block fetches the block's share of
  * all matrices, in order, into a ring of slots in shared memory, and runs ahead as far as the ring
  * reaches. 16 warps take units of 16 rows x 256 columns out of it. Barriers of the grid, norms and
  * attention stop those warps. The stream from memory goes on as long as the ring has room.
  *
- * The arithmetic is that of matmul.cuh, rows.cuh, store.cuh and attend.cuh, bit by bit.
+ * The arithmetic is that of matmul.cuh, rows.cuh, store.cuh and attend.cuh, bit by bit. It is one
+ * kernel, so it is one file.
  *
  * Slots belong to teams of 4 warps in turn, so that each warp sees every round of its slots: the
  * parity of a round is no more than that. Copies are numbered through the launch; number n goes to
