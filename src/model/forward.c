@@ -226,10 +226,9 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     pass->device->download(pass->stream, to, (size_t)n * row, out);
 }
 
-bool pi_pass_finds_best(const struct pi_pass *pass)
+bool pi_pass_finds_best(struct pi_pass *pass)
 {
-    while (pass->next != NULL)
-        pass = pass->next;
+    pass = last_of(pass);
     return pass->device->best != NULL && pass->plan.n_logit == 0;
 }
 
@@ -245,11 +244,9 @@ void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const st
     pass->device->best(pass->stream, &best);
 }
 
-struct pi_device *pi_pass_device(const struct pi_pass *pass)
+struct pi_device *pi_pass_device(struct pi_pass *pass)
 {
-    while (pass->next != NULL)
-        pass = pass->next;
-    return pass->device;
+    return last_of(pass)->device;
 }
 
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n)

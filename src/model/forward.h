@@ -245,10 +245,10 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
 /* The best tokens in the place of logits, which go to keep[i] on the device. Only where the device
    has `best`, and the pass computes all logits of a row. */
-bool pi_pass_finds_best(const struct pi_pass *pass);
+bool pi_pass_finds_best(struct pi_pass *pass);
 void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_at *keep,
                   struct pi_best *const *out);
-struct pi_device *pi_pass_device(const struct pi_pass *pass);
+struct pi_device *pi_pass_device(struct pi_pass *pass);
 /* From now on the pass computes only the first n logits of each row, and the rest of the row is
    arbitrary. 0: all. */
 void pi_pass_limit_logits(struct pi_pass *pass, int32_t n);

@@ -572,6 +572,11 @@ struct gpu_pick_args {
     int32_t dim, unused;
 };
 
+/* Where a page has the parts of its index, in bytes; ~0: not there. */
+struct gpu_index_parts {
+    uint32_t norm, unit, unit_scale, columns, proj, bounds, value_sum, unused;
+};
+
 /* A job of kv_score, without bounds or with. */
 struct gpu_score_job {
     gpu_at pages;   /* struct gpu_weigh_page, with `turn` the vectors that meet the page */
@@ -591,7 +596,7 @@ struct gpu_score_args {
     int32_t n_pair, adjacent, turned; /* turned: keys are stored rotated, and vectors likewise */
     int32_t most_variant;
     int32_t unit_dim, index_dim;
-    uint32_t norm, unit, unit_scale, columns, proj, bounds; /* offsets in a page; ~0: not there */
+    struct gpu_index_parts at;
     struct gpu_part k;
 };
 
@@ -606,8 +611,7 @@ struct gpu_index_args {
     gpu_at norms;  /* uint16 [rows] norms of values; none: not wanted */
     gpu_at matrix; /* f32 [lane][index_dim][dim] of projections */
     int32_t page_len, unit_dim, index_dim, n_entry;
-    uint32_t norm, unit, unit_scale, columns, proj, bounds, value_sum; /* as in gpu_score_args */
-    uint32_t unused;
+    struct gpu_index_parts at;
     struct gpu_part k, value;
 };
 

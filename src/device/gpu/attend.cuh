@@ -110,24 +110,34 @@ KERNEL(128, 4) attend_refs(const gpu_attend_args a)
         AT(uint4, patch.to)[i] = AT(const uint4, patch.from)[i];
 }
 
-/* Rotates the groups of a vector in shared memory, or back; a block of 128. */
-DEV void wht_shared(float *x, int dim, int group, float scale, bool inverse)
+/* Meets the threads of a warp, or of a block. */
+template <int N> DEV void sync_of(void)
 {
-    for (int i = TID; i < dim; i += 128)
+    if (N == 32)
+        sync_warp();
+    else
+        sync_block();
+}
+
+/* Rotates the groups of a vector in shared memory, or back, by N threads: a warp, or a block of 128. */
+template <int N> DEV void wht_shared(float *x, int dim, int group, float scale, bool inverse)
+{
+    const int id = N == 32 ? LANE : TID;
+    for (int i = id; i < dim; i += N)
         x[i] *= wht_sign(i % group, inverse);
     for (int h = 1; h < group; h *= 2) {
-        sync_block();
-        for (int p = TID; p < dim / 2; p += 128) {
+        sync_of<N>();
+        for (int p = id; p < dim / 2; p += N) {
             const int i = p / h * 2 * h + p % h;
             const float a = x[i], b = x[i + h];
             x[i] = a + b;
             x[i + h] = a - b;
         }
     }
-    sync_block();
-    for (int i = TID; i < dim; i += 128)
+    sync_of<N>();
+    for (int i = id; i < dim; i += N)
         x[i] *= wht_sign(i % group, !inverse) * scale;
-    sync_block();
+    sync_of<N>();
 }
 
 /* A row of queries of a variant: turned to where pages of a delta have keys, rotated as these are
@@ -153,7 +163,7 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
                   a.adjacent);
     sync_block();
     if (a.k.wht_scale != 0.0f)
-        wht_shared(x, dim, a.k.group, a.k.wht_scale, false);
+        wht_shared<128>(x, dim, a.k.group, a.k.wht_scale, false);
     float top = 0.0f;
     for (int i = TID; i < dim; i += 128)
         top = f_max(top, fabsf(x[i]));
@@ -456,7 +466,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
             x[TID + 128 * j] = l > 0.0f ? o[j] / l : 0.0f;
     sync_block();
     if (a.v.wht_scale != 0.0f)
-        wht_shared(x, a.dim_v, a.v.group, a.v.wht_scale, true);
+        wht_shared<128>(x, a.dim_v, a.v.group, a.v.wht_scale, true);
     for (int d = TID; d < a.dim_v; d += 128)
         out[d] = x[d];
 }

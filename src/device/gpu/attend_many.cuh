@@ -166,27 +166,6 @@ DEV int many_end(const gpu_attend_job &job, int limit)
     return end;
 }
 
-/* A row of outputs in shared memory is turned back; by a warp. The arithmetic of wht_shared. */
-DEV void wht_row(float *x, int dim, float scale)
-{
-    sync_warp();
-    for (int i = LANE; i < dim; i += 32)
-        x[i] *= wht_sign(i, true);
-    for (int h = 1; h < dim; h *= 2) {
-        sync_warp();
-        for (int p = LANE; p < dim / 2; p += 32) {
-            const int i = p / h * 2 * h + p % h;
-            const float a = x[i], b = x[i + h];
-            x[i] = a + b;
-            x[i + h] = a - b;
-        }
-    }
-    sync_warp();
-    for (int i = LANE; i < dim; i += 32)
-        x[i] *= wht_sign(i, false) * scale;
-    sync_warp();
-}
-
 /* A warp's rows, 16 MT. */
 template <int DIM, int MT> struct many_rows {
     int limit[MT][2];
@@ -348,8 +327,10 @@ DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ro
         float *row = room + at * (DIM + MANY_PITCH);
         if (n >= job.n_tok * job.n_group)
             break;
-        if (a.v.wht_scale != 0.0f)
-            wht_row(row, DIM, a.v.wht_scale);
+        if (a.v.wht_scale != 0.0f) {
+            sync_warp();
+            wht_shared<32>(row, DIM, DIM, a.v.wht_scale, true);
+        }
         float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
                      (size_t)(n % job.n_group) * DIM;
         for (int d = LANE; d < DIM; d += 32)

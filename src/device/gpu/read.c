@@ -182,11 +182,24 @@ static void lay_out(struct call *c)
 
 /* ---- launches ---- */
 
+static struct gpu_index_parts index_parts(const struct kv_geometry *g,
+                                          const struct kv_page_layout *at)
+{
+    return (struct gpu_index_parts){
+        .norm = part_at(g, KV_INDEX_NORM, at->norm),
+        .unit = part_at(g, KV_INDEX_UNIT8, at->unit),
+        .unit_scale = part_at(g, KV_INDEX_UNIT8, at->unit_scale),
+        .columns = part_at(g, KV_INDEX_COLUMNS, at->columns),
+        .proj = part_at(g, KV_INDEX_PROJ, at->proj),
+        .bounds = part_at(g, KV_INDEX_BOUNDS, at->bounds),
+        .value_sum = part_at(g, KV_INDEX_VALUE_SUM, at->value_sum),
+    };
+}
+
 static struct gpu_score_args args_of(const struct kv_score_job *job)
 {
     const struct kv_geometry *g = &job->seq->cache->g;
     const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
-    const struct kv_page_layout *at = &kind->layout;
     struct gpu_score_args a = {
         .kind = (int32_t)job->kind,
         .page_len = kind->page_len,
@@ -197,12 +210,7 @@ static struct gpu_score_args args_of(const struct kv_score_job *job)
             kind->k.codec->rotated && (job->kind == KV_SCORE_DOT || job->kind == KV_SCORE_COSINE),
         .unit_dim = (int32_t)kv_unit_dim(g),
         .index_dim = g->index_dim,
-        .norm = part_at(g, KV_INDEX_NORM, at->norm),
-        .unit = part_at(g, KV_INDEX_UNIT8, at->unit),
-        .unit_scale = part_at(g, KV_INDEX_UNIT8, at->unit_scale),
-        .columns = part_at(g, KV_INDEX_COLUMNS, at->columns),
-        .proj = part_at(g, KV_INDEX_PROJ, at->proj),
-        .bounds = part_at(g, KV_INDEX_BOUNDS, at->bounds),
+        .at = index_parts(g, &kind->layout),
         .k = gpu_part_of(kind, &kind->k, true),
     };
     a.len = job->kind == KV_SCORE_COLUMNS  ? job->n_dim
@@ -218,7 +226,7 @@ static size_t block_floats(const struct gpu_score_args *a, int32_t n_entry)
     size_t n = (size_t)n_entry, len = (size_t)a->len, dim = (size_t)a->k.dim;
     if (a->kind == KV_SCORE_BOUNDS)
         return 2 * dim + 4 + n * (dim + 1);
-    bool whole = a->kind == KV_SCORE_COLUMNS && a->columns == (uint32_t)NOT_THERE;
+    bool whole = a->kind == KV_SCORE_COLUMNS && a->at.columns == (uint32_t)NOT_THERE;
     return len * VECTORS + 128 + VECTORS + n * (len + 1) + (whole ? n * (dim + 1) : 0);
 }
 
@@ -364,19 +372,12 @@ void gpu_forget_projection(struct gpu_device *d)
 static struct gpu_index_args index_args(const struct kv_cache *cache, const struct kv_class *kind)
 {
     const struct kv_geometry *g = &cache->g;
-    const struct kv_page_layout *at = &kind->layout;
     struct gpu_index_args a = {
         .page_len = kind->page_len,
         .unit_dim = (int32_t)kv_unit_dim(g),
         .index_dim = g->index_dim,
         .n_entry = kind->page_len,
-        .norm = part_at(g, KV_INDEX_NORM, at->norm),
-        .unit = part_at(g, KV_INDEX_UNIT8, at->unit),
-        .unit_scale = part_at(g, KV_INDEX_UNIT8, at->unit_scale),
-        .columns = part_at(g, KV_INDEX_COLUMNS, at->columns),
-        .proj = part_at(g, KV_INDEX_PROJ, at->proj),
-        .bounds = part_at(g, KV_INDEX_BOUNDS, at->bounds),
-        .value_sum = part_at(g, KV_INDEX_VALUE_SUM, at->value_sum),
+        .at = index_parts(g, &kind->layout),
         .k = gpu_part_of(kind, &kind->k, true),
         .value = gpu_part_of(kind, &kind->value, g->v_in_k > 0),
     };
@@ -405,8 +406,8 @@ void gpu_index_rows(struct gpu_device *d, const struct kv_cache *cache, const st
     if (n == 0)
         return;
     if (!has_entry_parts(cache, rows->lane))
-        a.norm = a.unit = a.columns = a.proj = (uint32_t)NOT_THERE;
-    if (a.proj != (uint32_t)NOT_THERE)
+        a.at.norm = a.at.unit = a.at.columns = a.at.proj = (uint32_t)NOT_THERE;
+    if (a.at.proj != (uint32_t)NOT_THERE)
         a.matrix = gpu_projection(d, cache);
     if (norms != NULL)
         a.norms = gpu_room(d, GPU_ROOM_HOST, (size_t)n * sizeof(*norms));

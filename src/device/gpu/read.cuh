@@ -209,7 +209,7 @@ DEV void load_keys(const gpu_score_args &a, const gpu_score_job &job, const gpu_
         decode_entries(as_stored, at, a.page_len, first, page.n, n_entry, x);
         return;
     }
-    if (a.kind == SCORE_COLUMNS && a.columns == NOT_THERE) {
+    if (a.kind == SCORE_COLUMNS && a.at.columns == NOT_THERE) {
         float *whole = x + n_entry * row;
         decode_entries(a.k, at, a.page_len, first, page.n, n_entry, whole);
         for (int i = TID; i < n_entry * len; i += 128)
@@ -227,11 +227,11 @@ DEV void load_keys(const gpu_score_args &a, const gpu_score_job &job, const gpu_
             k = float_of(
                 ((const uint16_t
                       *)(at +
-                         a.columns))[(size_t)AT(const int32_t, job.dims)[d] * a.page_len + slot]);
+                         a.at.columns))[(size_t)AT(const int32_t, job.dims)[d] * a.page_len + slot]);
         else if (slot < page.n && a.kind == SCORE_PROJ)
-            k = float_of(((const uint16_t *)(at + a.proj))[(size_t)slot * len + d]);
+            k = float_of(((const uint16_t *)(at + a.at.proj))[(size_t)slot * len + d]);
         else if (slot < page.n)
-            k = (float)((int)at[a.unit + (size_t)slot * a.unit_dim + d] - 128);
+            k = (float)((int)at[a.at.unit + (size_t)slot * a.unit_dim + d] - 128);
         x[e * row + d] = k;
     }
     sync_block();
@@ -312,8 +312,8 @@ KERNEL(128, 4) score_page(const gpu_score_args a)
     for (int i = 1; i < n_share; i++)
         top = f_max(top, best[i * n_entry + e]);
     const uint8_t *at = AT(const uint8_t, page.page);
-    const uint32_t factor = a.kind == SCORE_COSINE  ? a.norm
-                            : a.kind == SCORE_UNIT8 ? a.unit_scale
+    const uint32_t factor = a.kind == SCORE_COSINE  ? a.at.norm
+                            : a.kind == SCORE_UNIT8 ? a.at.unit_scale
                                                     : NOT_THERE;
     if (factor != NOT_THERE)
         top *= ((const float *)(at + factor))[first + e];
@@ -351,9 +351,9 @@ KERNEL(128, 4) score_bounds(const gpu_score_args a)
     const gpu_weigh_page page = AT(const gpu_weigh_page, job.pages)[blockIdx.x];
     const uint8_t *at = AT(const uint8_t, page.page);
     float *bounds = (float *)smem, *room = bounds + 2 * a.k.dim, *x = room + 4;
-    if (a.bounds != NOT_THERE && page.n == a.page_len) {
+    if (a.at.bounds != NOT_THERE && page.n == a.page_len) {
         for (int i = TID; i < 2 * a.k.dim; i += 128)
-            bounds[i] = ((const float *)(at + a.bounds))[i];
+            bounds[i] = ((const float *)(at + a.at.bounds))[i];
         sync_block();
     } else {
         take_bounds(a.k, at, a.page_len, page.n, a.n_entry, bounds, x);
@@ -412,12 +412,12 @@ DEV double sum_128(double v, double *room)
 DEV void index_unit(const gpu_index_args &a, const gpu_index_row &row, const float *x, float most,
                     double length)
 {
-    uint8_t *page = AT(uint8_t, row.page), *code = page + a.unit + (size_t)row.slot * a.unit_dim;
+    uint8_t *page = AT(uint8_t, row.page), *code = page + a.at.unit + (size_t)row.slot * a.unit_dim;
     const double inverse = most > 0.0f ? 127.0 / (double)most : 0.0;
     for (int d = TID; d < a.unit_dim; d += 128)
         code[d] = (uint8_t)(d < a.k.dim ? code_of(x[d], inverse) + 128 : 128);
     if (TID == 0)
-        ((float *)(page + a.unit_scale))[row.slot] =
+        ((float *)(page + a.at.unit_scale))[row.slot] =
             most > 0.0f ? (float)((double)most / length / 127.0) : 0.0f;
 }
 
@@ -432,28 +432,28 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
     uint8_t *page = AT(uint8_t, row.page);
     const int dim = a.k.dim, slot = row.slot;
     decode_entries(a.k, page, a.page_len, slot, slot + 1, 1, x);
-    if (a.norm != NOT_THERE || a.unit != NOT_THERE) {
+    if (a.at.norm != NOT_THERE || a.at.unit != NOT_THERE) {
         double square = 0.0;
         for (int d = TID; d < dim; d += 128)
             square += (double)x[d] * (double)x[d];
         const double length = sqrt(sum_128(square, sums));
-        if (a.norm != NOT_THERE && TID == 0)
-            ((float *)(page + a.norm))[slot] =
+        if (a.at.norm != NOT_THERE && TID == 0)
+            ((float *)(page + a.at.norm))[slot] =
                 length > 0.0
                     ? (float)(1.0 / length < 3.402823466e38 ? 1.0 / length : 3.402823466e38)
                     : 0.0f;
-        if (a.unit != NOT_THERE)
+        if (a.at.unit != NOT_THERE)
             index_unit(a, row, x, block_most(x, dim, room), length);
     }
-    for (int d = TID; a.columns != NOT_THERE && d < dim; d += 128)
-        ((uint16_t *)(page + a.columns))[(size_t)d * a.page_len + slot] =
+    for (int d = TID; a.at.columns != NOT_THERE && d < dim; d += 128)
+        ((uint16_t *)(page + a.at.columns))[(size_t)d * a.page_len + slot] =
             (uint16_t)index_half(x[d]);
-    for (int i = TID; a.proj != NOT_THERE && i < a.index_dim; i += 128) {
+    for (int i = TID; a.at.proj != NOT_THERE && i < a.index_dim; i += 128) {
         const float *m = AT(const float, a.matrix) + ((size_t)row.lane * a.index_dim + i) * dim;
         float sum = 0.0f;
         for (int d = 0; d < dim; d++)
             sum = fmaf(m[d], x[d], sum);
-        ((uint16_t *)(page + a.proj))[(size_t)slot * a.index_dim + i] = (uint16_t)index_half(sum);
+        ((uint16_t *)(page + a.at.proj))[(size_t)slot * a.index_dim + i] = (uint16_t)index_half(sum);
     }
     if (a.norms == 0)
         return; /* the whole block */
@@ -473,14 +473,14 @@ KERNEL(128, 4) index_pages(const gpu_index_args a)
     SHARED(smem);
     uint8_t *page = AT(uint8_t, AT(const gpu_index_row, a.rows)[blockIdx.x].page);
     float *bounds = (float *)smem, *x = bounds + 2 * a.k.dim;
-    if (a.bounds != NOT_THERE) {
+    if (a.at.bounds != NOT_THERE) {
         take_bounds(a.k, page, a.page_len, a.page_len, a.n_entry, bounds, x);
         for (int i = TID; i < 2 * a.k.dim; i += 128)
-            ((float *)(page + a.bounds))[i] = bounds[i];
+            ((float *)(page + a.at.bounds))[i] = bounds[i];
         sync_block();
     }
-    for (int first = 0; a.value_sum != NOT_THERE && first < a.page_len; first += a.n_entry) {
-        float *out = (float *)(page + a.value_sum);
+    for (int first = 0; a.at.value_sum != NOT_THERE && first < a.page_len; first += a.n_entry) {
+        float *out = (float *)(page + a.at.value_sum);
         decode_entries(a.value, page, a.page_len, first, a.page_len, a.n_entry, x);
         for (int d = TID; d < a.value.dim; d += 128)
             for (int e = 0; e < a.n_entry; e++) {

@@ -258,6 +258,15 @@ static void clear(struct gpu_driver *d, gpu_at at, size_t size)
 
 /* ---- memory ---- */
 
+/* Recorded launches may use memory that changes now: they go first. */
+static struct recorder *settle_memory(struct gpu_driver *d)
+{
+    struct recorder *r = recorder_of(d);
+    submit(r);
+    d->n_asked++;
+    return r;
+}
+
 static gpu_at record_alloc(struct gpu_driver *d, size_t size)
 {
     struct recorder *r = recorder_of(d);
@@ -266,9 +275,7 @@ static gpu_at record_alloc(struct gpu_driver *d, size_t size)
 
 static void record_free(struct gpu_driver *d, gpu_at at, size_t size)
 {
-    struct recorder *r = recorder_of(d);
-    submit(r);
-    d->n_asked++;
+    struct recorder *r = settle_memory(d);
     r->card->free(r->card, at, size);
     note_failure(r);
 }
@@ -281,9 +288,7 @@ static gpu_at map(struct gpu_driver *d, size_t size)
 
 static void unmap(struct gpu_driver *d, gpu_at at, size_t size)
 {
-    struct recorder *r = recorder_of(d);
-    submit(r);
-    d->n_asked++;
+    struct recorder *r = settle_memory(d);
     r->card->unmap(r->card, at, size);
     note_failure(r);
 }
@@ -298,9 +303,7 @@ static bool touch(struct gpu_driver *d, gpu_at at, size_t size)
 
 static void drop(struct gpu_driver *d, gpu_at at, size_t size)
 {
-    struct recorder *r = recorder_of(d);
-    submit(r);
-    d->n_asked++;
+    struct recorder *r = settle_memory(d);
     r->card->drop(r->card, at, size);
     note_failure(r);
 }

@@ -530,26 +530,6 @@ DEV void step_values(const step_tile &t, const uint8_t *values, int d, int e, in
         ldsm4t(b, values + (c * TILE + row) * 16);
 }
 
-/* The butterflies of a row in shared memory, by a warp. */
-DEV void wht_warp(float *x, int dim, int group, float scale, bool inverse)
-{
-    for (int i = LANE; i < dim; i += 32)
-        x[i] *= wht_sign(i % group, inverse);
-    for (int h = 1; h < group; h *= 2) {
-        sync_warp();
-        for (int p = LANE; p < dim / 2; p += 32) {
-            const int i = p / h * 2 * h + p % h;
-            const float a = x[i], b = x[i + h];
-            x[i] = a + b;
-            x[i + h] = a - b;
-        }
-    }
-    sync_warp();
-    for (int i = LANE; i < dim; i += 32)
-        x[i] *= wht_sign(i % group, !inverse) * scale;
-    sync_warp();
-}
-
 /* A query of the group to f16 there, by a warp: qkv, then attend_queries. */
 DEV void step_query(const gpu_step_args &s, const step_here &h, float *x, int head, int row,
                     uint8_t *qs, float *scale)
@@ -566,7 +546,7 @@ DEV void step_query(const gpu_step_args &s, const step_here &h, float *x, int he
         sync_warp();
     }
     if (h.kind->k.wht_scale != 0.0f)
-        wht_warp(x, dim, h.kind->k.group, h.kind->k.wht_scale, false);
+        wht_shared<32>(x, dim, h.kind->k.group, h.kind->k.wht_scale, false);
     float top = 0.0f;
     for (int i = LANE; i < dim; i += 32)
         top = f_max(top, fabsf(x[i]));
@@ -825,7 +805,7 @@ DEV void step_leave(const gpu_step_args &s, const step_here &h, const step_piece
     sync_work();
     const gpu_part &part = h.kind->v;
     for (int r = WARP; part.wht_scale != 0.0f && r < n_group; r += STEP_WARPS)
-        wht_warp(rows + r * s.dim_v, s.dim_v, part.group, part.wht_scale, true);
+        wht_shared<32>(rows + r * s.dim_v, s.dim_v, part.group, part.wht_scale, true);
     if (part.wht_scale != 0.0f)
         sync_work();
     for (int i = TID; i < n_group * s.dim_v; i += STEP_WORK)
