@@ -11,6 +11,8 @@
  *
  * mma adds 16 exact products and the old value in f64 and rounds once. So results differ from a
  * GPU's in the last bits, as two GPUs may differ.
+ *
+ * It gives every function of gpu.h its other meaning, so it is one header, as that is.
  */
 #ifndef PI_EMU_H
 #define PI_EMU_H
