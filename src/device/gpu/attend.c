@@ -1,494 +1,19 @@
 /*
- * attend.c - attention over lanes: calls become jobs of attend.cuh. A lane's list of pages stays on
- * the device (pages_of), and only what changed since the last call goes there. The host compares
- * tables by content, so that it does not matter who changed one. Pages that every row of a call sees
- * whole need no positions. Pages that no row sees are left out. Both change no bit. The host makes
- * weights and logits (kv_attend_tap) by the processor's operation. Outputs are the device's all the
- * same, so that watching changes no bit.
- *
- * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
- * window on its first position.
- *
- * Lists, plans and launches work on the same structs of a call, so they are one file.
+ * attend.c - attention over lanes: calls become jobs of attend.cuh, which attend_plan.c has the pages
+ * of. Calls that are alike share a launch. The host makes weights and logits (kv_attend_tap) by the
+ * processor's operation. Outputs are the device's all the same, so that watching changes no bit.
  */
-#include <math.h>
-
-#include "device/cpu/pages.h"
-#include "device/gpu/host.h"
+#include "device/gpu/attend_plan.h"
 
 enum {
-    ROWS = 16,
-    TILE = 64,               /* entries */
-    TILE_ROWS = 128,         /* rows of a call at full speed */
     PART_BYTES = 64 << 20,   /* of the sums of chunks of one launch */
     DIM_MOST = 512,          /* of a value */
     KERNEL_SMEM = 2048 + 256 /* of a block, beside the tiles and queries */
 };
 
-static_assert((int)TILE == (int)KV_GATHER_LEN && (int)KV_PAGE_LEN_MAX <= (int)TILE,
-              "tiles of kernels");
-
-static int32_t up16(int32_t n)
-{
-    return (n + 15) / 16 * 16;
-}
-
 int32_t gpu_attend_tile(int32_t n_group)
 {
-    return n_group >= TILE_ROWS ? 1 : TILE_ROWS / n_group;
-}
-
-/* ---- lists of pages that stay on the device ---- */
-
-enum {
-    FIRST_REFS = 1 << 16,
-    FIRST_LANES = 1 << 10,
-    RECENT = 4096 /* launches: a lane that was read in none of them is likely gone */
-};
-
-/* A lane's table as the device has it. */
-struct lane_copy {
-    const struct kv_lane *lane; /* where it was found; NULL: nothing is here */
-    struct kv_page_ref *was;    /* [cap] */
-    gpu_at at;                  /* [cap] struct gpu_attend_ref */
-    int32_t n, cap;
-    bool plain; /* no page has a delta */
-    int64_t used;
-};
-
-/* References of a table that go to the device. */
-struct patch {
-    gpu_at to;
-    const struct kv_page_ref *from;
-    int32_t n;
-};
-
-/* Which kernels take a call: for any form, or for few rows or many of a frequent form. */
-enum way { WAY_ANY, WAY_FEW, WAY_MANY };
-
-struct plan {
-    const struct kv_attend_job *job;
-    struct gpu_attend_list guests, own;
-    int32_t first, end, n_low, high; /* struct gpu_attend_job */
-    int32_t delta0, n_variant, n_chunk;
-    size_t bytes; /* of the list, at most */
-    enum way way;
-};
-
-struct gpu_attend {
-    struct lane_copy *lane; /* [cap_lane], a power of two: by the hash of the lane's address */
-    size_t n_lane, cap_lane;
-    size_t n_ref, cap_ref; /* of GPU_ROOM_REFS */
-    int64_t n_launch;
-    bool forgot; /* the lists were dropped, which plan_some has not seen */
-    struct patch *patch;
-    size_t n_patch, cap_patch;
-    int32_t *delta; /* of all plans, one after the other */
-    size_t n_delta, cap_delta;
-    struct plan plan[GPU_JOBS];
-};
-
-static void forget_lanes(struct gpu_attend *s)
-{
-    for (size_t i = 0; i < s->cap_lane; i++) {
-        pi_mem_free(s->lane[i].was);
-        s->lane[i] = (struct lane_copy){0};
-    }
-    s->n_lane = s->n_ref = s->n_patch = 0;
-    s->forgot = true;
-}
-
-void gpu_attend_free(struct gpu_attend *s)
-{
-    if (s == NULL)
-        return;
-    forget_lanes(s);
-    pi_mem_free(s->lane);
-    pi_mem_free(s->patch);
-    pi_mem_free(s->delta);
-    pi_mem_free(s);
-}
-
-static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const struct kv_lane *lane)
-{
-    size_t i = (size_t)(((uint64_t)(uintptr_t)lane * 0x9e3779b97f4a7c15u) >> 20) & (cap - 1);
-    while (lanes[i].lane != NULL && lanes[i].lane != lane)
-        i = (i + 1) & (cap - 1);
-    return &lanes[i];
-}
-
-static bool grow_lanes(struct gpu_attend *s)
-{
-    size_t cap = s->cap_lane > 0 ? 2 * s->cap_lane : FIRST_LANES;
-    struct lane_copy *more = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*more));
-    if (more == NULL)
-        return false;
-    for (size_t i = 0; i < s->cap_lane; i++)
-        if (s->lane[i].lane != NULL)
-            *place_in(more, cap, s->lane[i].lane) = s->lane[i];
-    pi_mem_free(s->lane);
-    s->lane = more;
-    s->cap_lane = cap;
-    return true;
-}
-
-/* Room for n more references. Where there is none all lists are dropped, and a launch begins anew
-   with room for what was read lately and for `want`. */
-static gpu_at take_refs(struct gpu_device *d, size_t n, size_t want)
-{
-    struct gpu_attend *s = d->attend;
-    if (s->n_ref + n > s->cap_ref) {
-        size_t live = want;
-        for (size_t i = 0; i < s->cap_lane; i++)
-            if (s->lane[i].lane != NULL && s->lane[i].used + RECENT > s->n_launch)
-                live += (size_t)s->lane[i].cap;
-        forget_lanes(s);
-        if (s->cap_ref < 2 * live)
-            s->cap_ref = pi_max(FIRST_REFS, 4 * live);
-    }
-    gpu_at room = gpu_room(d, GPU_ROOM_REFS, s->cap_ref * sizeof(struct gpu_attend_ref));
-    gpu_at at = room + s->n_ref * sizeof(struct gpu_attend_ref);
-    s->n_ref += n;
-    return room != 0 ? at : 0;
-}
-
-static bool add_patch(struct gpu_attend *s, struct lane_copy *c, const struct kv_lane *lane,
-                      int32_t from)
-{
-    if (s->n_patch == s->cap_patch) {
-        size_t cap = 2 * s->cap_patch + 64;
-        struct patch *more = pi_mem_grow(PI_MEM_DEVICE, s->patch, cap, sizeof(*more));
-        if (more == NULL)
-            return false;
-        s->patch = more;
-        s->cap_patch = cap;
-    }
-    int32_t n = lane->n_live - from;
-    s->patch[s->n_patch++] =
-        (struct patch){c->at + (size_t)from * sizeof(struct gpu_attend_ref), lane->table + from, n};
-    memcpy(c->was + from, lane->table + from, (size_t)n * sizeof(*c->was));
-    c->n = lane->n_live;
-    c->plain = true;
-    for (int32_t i = 0; i < c->n; i++)
-        c->plain = c->plain && c->was[i].delta == 0;
-    return true;
-}
-
-/* Whether they are the same but for how many entries the page has. */
-static bool same_page(const struct kv_page_ref *a, const struct kv_page_ref *b)
-{
-    return a->page == b->page && a->delta == b->delta && a->n_folded == b->n_folded;
-}
-
-/* How many pages the device has as they are. It need not know how many entries the last one has. */
-static int32_t count_same(const struct lane_copy *c, const struct kv_lane *lane)
-{
-    int32_t n = (int32_t)pi_min(c->n, lane->n_live), i = 0;
-    if (n == lane->n_live && memcmp(c->was, lane->table, (size_t)(n - 1) * sizeof(*c->was)) == 0)
-        i = n - 1;
-    while (i < n && memcmp(&c->was[i], &lane->table[i], sizeof(*c->was)) == 0)
-        i++;
-    return i == lane->n_live - 1 && i < n && same_page(&c->was[i], &lane->table[i]) ? i + 1 : i;
-}
-
-/* The list of a lane on the device, with patches that make it what the table is; `want` as above. */
-static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t want,
-                     struct gpu_attend_list *out, bool *plain)
-{
-    struct gpu_attend *s = d->attend;
-    *out = (struct gpu_attend_list){.n = lane->n_live};
-    *plain = true;
-    if (lane->n_live == 0)
-        return true;
-    if (2 * (s->n_lane + 1) > s->cap_lane && !grow_lanes(s))
-        return false;
-    struct lane_copy *c = place_in(s->lane, s->cap_lane, lane);
-    if (c->cap < lane->n_live) {
-        int32_t cap = lane->n_live + lane->n_live / 2 + 8;
-        gpu_at at = take_refs(d, (size_t)cap, want);
-        c = place_in(s->lane, s->cap_lane, lane);
-        pi_mem_free(c->was);
-        s->n_lane += c->lane == NULL;
-        *c = (struct lane_copy){
-            lane, pi_mem_alloc(PI_MEM_DEVICE, (size_t)cap * sizeof(*c->was)), at, 0, cap, true, 0};
-        if (at == 0 || c->was == NULL) {
-            c->cap = 0;
-            return false;
-        }
-    }
-    c->used = s->n_launch;
-    int32_t same = count_same(c, lane);
-    if (same < lane->n_live && !add_patch(s, c, lane, same))
-        return false;
-    c->n = lane->n_live;
-    out->refs = c->at;
-    out->last_n = lane->table[lane->n_live - 1].n;
-    *plain = c->plain;
-    return true;
-}
-
-/* ---- the pages of a call ---- */
-
-/* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
-int32_t gpu_chunk_of(int32_t page)
-{
-    return page < 16    ? page / 2
-           : page < 64  ? 8 + (page - 16) / 4
-           : page < 256 ? 20 + (page - 64) / 8
-                        : 44 + (page - 256) / 16;
-}
-
-/* Pages that count as one where chunks begin. */
-static int32_t pages_per(const struct kv_attend_job *job)
-{
-    int32_t page_len = job->seq->cache->g.page_len;
-    return job->slots != NULL || page_len >= TILE ? 1 : TILE / page_len;
-}
-
-/* Pages of a lane that some row sees. Every row sees all of them whole, but for the first n_low and
-   those from `high` on. */
-struct span {
-    int32_t first, end, n_low, high;
-};
-
-/* The least and the largest position of a page, as they are read. */
-static void page_reach(const struct kv_lane *lane, const struct kv_page_ref *ref, int64_t *low,
-                       int64_t *high)
-{
-    const int32_t *pos = kv_page_pos(lane->kind, ref->page);
-    int32_t least = pos[0], most = pos[ref->n > 0 ? ref->n - 1 : 0];
-    for (int32_t i = 0; lane->unordered && i < ref->n; i++) {
-        least = (int32_t)pi_min(least, pos[i]);
-        most = (int32_t)pi_max(most, pos[i]);
-    }
-    *low = (int64_t)least + ref->delta;
-    *high = (int64_t)most + ref->delta;
-}
-
-/* Of a lane without deltas and window whose positions ascend: from the end. */
-static struct span span_of_ordered(const struct kv_lane *lane, int64_t first, int64_t last)
-{
-    struct span s = {.end = lane->n_live, .high = lane->n_live};
-    for (int64_t low, high; s.high > 0; s.high--) {
-        page_reach(lane, &lane->table[s.high - 1], &low, &high);
-        if (high <= first)
-            break;
-        if (low > last)
-            s.end = s.high - 1;
-    }
-    return s;
-}
-
-/* Whether some row sees the page, and whether all see it whole. */
-static bool is_seen(const struct kv_lane *lane, int32_t i, int64_t first, int64_t last, bool *whole)
-{
-    int64_t window = lane->window, low, high;
-    page_reach(lane, &lane->table[i], &low, &high);
-    bool seen = low <= last && (window == 0 || high > first - window);
-    *whole = seen && high <= first && (window == 0 || low > last - window);
-    return seen;
-}
-
-static struct span span_of(const struct kv_lane *lane, bool plain, int64_t first, int64_t last)
-{
-    struct span s = {.first = lane->n_live};
-    bool whole;
-    if (lane->unordered && lane->top <= first)
-        return (struct span){.end = lane->n_live, .high = lane->n_live};
-    if (!lane->unordered && plain && lane->window == 0)
-        return span_of_ordered(lane, first, last);
-    for (int32_t i = 0; i < lane->n_live; i++)
-        if (is_seen(lane, i, first, last, &whole)) {
-            s.first = (int32_t)pi_min(s.first, i);
-            s.end = i + 1;
-        }
-    s.first = (int32_t)pi_min(s.first, s.end);
-    s.high = s.first;
-    while (lane->window > 0 && s.high < s.end &&
-           (is_seen(lane, s.high, first, last, &whole), !whole))
-        s.high++;
-    s.n_low = s.high - s.first;
-    while (s.high < s.end && (is_seen(lane, s.high, first, last, &whole), whole))
-        s.high++;
-    return s;
-}
-
-/* Guests and a lane, one behind the other. */
-static struct span span_both(struct span a, int32_t n_a, struct span b)
-{
-    if (n_a == 0)
-        return b;
-    /* a window's early pages are at the beginning of either: then all have positions */
-    bool whole = a.n_low == 0 && a.high == a.end && b.n_low == 0 && b.first == 0;
-    return (struct span){.first = a.first,
-                         .end = n_a + b.end,
-                         .high = whole && a.end == n_a ? n_a + b.high : a.first};
-}
-
-/* ---- plans ---- */
-
-static bool add_delta(struct gpu_attend *s, struct plan *p, int32_t delta)
-{
-    for (int32_t i = 0; i < p->n_variant; i++)
-        if (s->delta[p->delta0 + i] == delta)
-            return true;
-    if (s->n_delta == s->cap_delta) {
-        size_t cap = 2 * s->cap_delta + 64;
-        int32_t *more = pi_mem_grow(PI_MEM_DEVICE, s->delta, cap, sizeof(*more));
-        if (more == NULL)
-            return false;
-        s->delta = more;
-        s->cap_delta = cap;
-    }
-    s->delta[s->n_delta++] = delta;
-    p->n_variant++;
-    return true;
-}
-
-/* The variants of queries that a lane's pages need: one for each delta. */
-static bool add_deltas(struct gpu_attend *s, struct plan *p, const struct kv_lane *lane)
-{
-    bool ok = true;
-    for (int32_t i = 0; ok && i < lane->n_live; i++)
-        ok = add_delta(s, p, lane->table[i].delta);
-    return ok;
-}
-
-static struct gpu_attend_ref ref_of(const struct kv_page_ref *ref)
-{
-    return (struct gpu_attend_ref){ref->page, ref->n, ref->delta,
-                                   ref->n_folded > 0 ? (float)log(1.0 + ref->n_folded) : 0.0f};
-}
-
-/* The entries that a call lists, in tiles as the processor's gather.c has them; returns how many
-   tiles. refs NULL: they are only counted. */
-static int32_t list_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *refs,
-                          struct gpu_attend_entry *entries)
-{
-    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
-    const struct kv_page_ref *of = NULL; /* the tile's */
-    int32_t n_tile = 0, n = 0, index = 0, begin = 0, before = 0;
-    for (int32_t at = 0; at < job->n_slot; at++) {
-        int32_t slot = job->slots[at];
-        while (slot >= begin + lane->table[index].n)
-            begin += lane->table[index++].n;
-        const struct kv_page_ref *ref = &lane->table[index];
-        int32_t pos = kv_page_pos(lane->kind, ref->page)[slot - begin];
-        bool falls = !lane->unordered && pos <= before;
-        if (at == 0 || n == TILE || ref->delta != of->delta || ref->n_folded != of->n_folded ||
-            falls) {
-            of = ref;
-            n = 0;
-            n_tile++;
-        }
-        before = pos;
-        n++;
-        if (refs != NULL) {
-            refs[n_tile - 1] = ref_of(of);
-            refs[n_tile - 1].page = at + 1 - n;
-            refs[n_tile - 1].n = n;
-            entries[at] =
-                (struct gpu_attend_entry){gpu_page_at(lane->kind, ref->page), slot - begin, pos};
-        }
-    }
-    return n_tile;
-}
-
-/* Where chunks of a lane with a window begin; returns how many there are. to NULL: they are only
-   counted. *most becomes the most pages of one. */
-static int32_t list_chunks(const struct plan *p, int32_t *to, int32_t *most)
-{
-    const struct kv_attend_job *job = p->job;
-    const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head);
-    int32_t n = 0, last = -1, begin = p->first;
-    for (int32_t i = p->first; i < p->end; i++) {
-        const struct kv_lane *lane =
-            i < p->guests.n ? kv_lane_at(job->guests, job->layer, job->head) : own;
-        int32_t page = lane->table[i < p->guests.n ? i : i - p->guests.n].page;
-        int32_t chunk = gpu_chunk_of(kv_page_pos(lane->kind, page)[0] / TILE);
-        if (n == 0 || chunk != last) {
-            begin = i;
-            if (to != NULL)
-                to[n] = i;
-            n++;
-        }
-        *most = (int32_t)pi_max(*most, i + 1 - begin);
-        last = chunk;
-    }
-    if (to != NULL)
-        to[n] = p->end;
-    return n;
-}
-
-static int32_t row_tiles(const struct kv_attend_job *job)
-{
-    return (job->n_tok * job->n_group + ROWS - 1) / ROWS;
-}
-
-static int32_t many_tiles(const struct kv_attend_job *job)
-{
-    return (job->n_tok * job->n_group + TILE_ROWS - 1) / TILE_ROWS;
-}
-
-/* Rows of sums of a call. */
-static size_t count_sums(const struct plan *p)
-{
-    if (p->way == WAY_MANY)
-        return (size_t)many_tiles(p->job) * TILE_ROWS;
-    int64_t n_row = (int64_t)p->job->n_tok * p->job->n_group;
-    return (size_t)(row_tiles(p->job) * pi_min(n_row, ROWS)) * (size_t)p->n_chunk;
-}
-
-/* Bytes that a call takes of the list, at most. */
-static size_t list_bytes(const struct plan *p)
-{
-    const struct kv_attend_job *job = p->job;
-    size_t turn = job->rope != NULL ? (size_t)job->rope->n_pair * 2 * sizeof(float) : 0;
-    size_t listed = job->slots != NULL ? (size_t)job->n_slot : 0;
-    return (size_t)job->n_group * sizeof(float) + 256 +
-           (size_t)(p->n_low + p->end - p->high) * TILE * sizeof(int32_t) +
-           listed * (sizeof(struct gpu_attend_ref) + sizeof(struct gpu_attend_entry)) +
-           (size_t)p->n_variant * (turn + sizeof(int32_t)) +
-           (size_t)(p->n_chunk + 1) * sizeof(int32_t);
-}
-
-/* The pages that a call reads. `want` as take_refs has it. */
-static bool make_plan(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
-                      struct plan *p)
-{
-    struct gpu_attend *s = d->attend;
-    const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head), *guests = NULL;
-    int64_t first = job->pos0, last = (int64_t)job->pos0 + job->n_tok - 1;
-    bool plain = true, own_plain = true;
-    struct span a = {0}, b;
-    *p = (struct plan){.job = job, .delta0 = (int32_t)s->n_delta};
-    if (job->guests != NULL) {
-        guests = kv_lane_at(job->guests, job->layer, job->head);
-        if (!pages_of(d, guests, want, &p->guests, &plain))
-            return false;
-        a = span_of(guests, plain, first, last);
-    }
-    if (!pages_of(d, own, want, &p->own, &own_plain))
-        return false;
-    if (job->slots != NULL) {
-        p->own = (struct gpu_attend_list){.n = list_tiles(job, NULL, NULL)};
-        b = (struct span){.end = p->own.n, .high = p->own.n};
-    } else {
-        b = span_of(own, own_plain, first, last);
-    }
-    b = span_both(a, p->guests.n, b);
-    p->first = b.first, p->end = b.end, p->n_low = b.n_low, p->high = b.high;
-    if (!add_delta(s, p, 0) || (!plain && !add_deltas(s, p, guests)) ||
-        (!own_plain && !add_deltas(s, p, own)))
-        return false;
-    int32_t per = pages_per(job), most = 0;
-    if (p->end > p->first)
-        p->n_chunk = own->window > 0 && job->slots == NULL
-                         ? list_chunks(p, NULL, &most)
-                         : gpu_chunk_of((p->end - 1) / per) - gpu_chunk_of(p->first / per) + 1;
-    p->bytes = list_bytes(p);
-    p->way = job->slots == NULL && p->n_variant == 1 && most <= 32 ? WAY_FEW : WAY_ANY;
-    return true;
+    return n_group >= GPU_TILE_ROWS ? 1 : GPU_TILE_ROWS / n_group;
 }
 
 /* ---- a launch ---- */
@@ -498,70 +23,46 @@ struct launch {
     struct gpu_device *d;
     struct gpu_attend_args args;
     const struct kv_class *kind;
-    int32_t n;     /* calls */
-    uint8_t *host; /* the list, and where it will be */
-    gpu_at at;
-    size_t used, size;
+    int32_t n; /* calls */
+    struct gpu_listing list;
     size_t n_sum;
     int32_t most_rows, most_queries, most_chunks;
     size_t q_used, scale_used; /* of GPU_ROOM_QUERY: elements of 2 and of 4 bytes */
 };
 
-/* The next n elements of the list, and where they will be. */
-static void *take(struct launch *l, size_t n, size_t size, gpu_at *at)
-{
-    void *part = l->host + l->used;
-    *at = l->at + l->used;
-    l->used += pi_align(n * size, 16);
-    assert(l->used <= l->size);
-    return part;
-}
-
-static void take_patches(struct launch *l)
-{
-    const struct gpu_attend *s = l->d->attend;
-    struct gpu_attend_patch *to = take(l, s->n_patch, sizeof(*to), &l->args.patches);
-    for (size_t i = 0; i < s->n_patch; i++) {
-        const struct patch *p = &s->patch[i];
-        struct gpu_attend_ref *refs = take(l, (size_t)p->n, sizeof(*refs), &to[i].from);
-        to[i].to = p->to;
-        to[i].n = p->n;
-        for (int32_t j = 0; j < p->n; j++)
-            refs[j] = ref_of(&p->from[j]);
-    }
-}
-
-static void take_positions(struct launch *l, const struct plan *p, struct gpu_attend_job *to)
+static void take_positions(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
     int32_t n_high = p->end - p->high;
     if (p->n_low + n_high == 0 || job->slots != NULL)
         return;
-    int32_t *pos = take(l, (size_t)(p->n_low + n_high) * TILE, sizeof(*pos), &to->pos);
+    int32_t *pos =
+        gpu_take(&l->list, (size_t)(p->n_low + n_high) * GPU_TILE, sizeof(*pos), &to->pos);
     for (int32_t i = 0; i < p->n_low + n_high; i++) {
         int32_t at = i < p->n_low ? p->first + i : p->high + i - p->n_low;
         const struct kv_lane *lane =
             kv_lane_at(at < p->guests.n ? job->guests : job->seq, job->layer, job->head);
         const struct kv_page_ref *ref = &lane->table[at < p->guests.n ? at : at - p->guests.n];
-        memset(pos + (size_t)i * TILE, 0, TILE * sizeof(*pos));
-        memcpy(pos + (size_t)i * TILE, kv_page_pos(lane->kind, ref->page), ref->n * sizeof(*pos));
+        memset(pos + (size_t)i * GPU_TILE, 0, GPU_TILE * sizeof(*pos));
+        memcpy(pos + (size_t)i * GPU_TILE, kv_page_pos(lane->kind, ref->page),
+               ref->n * sizeof(*pos));
     }
 }
 
-static void take_variants(struct launch *l, const struct plan *p, struct gpu_attend_job *to)
+static void take_variants(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
 {
     const struct pi_rope *rope = p->job->rope;
     size_t n = (size_t)p->n_variant, n_pair = rope != NULL ? (size_t)rope->n_pair : 0;
     if (n == 1)
         return;
-    int32_t *delta = take(l, n, sizeof(*delta), &to->delta);
-    float *turn = take(l, n * n_pair * 2, sizeof(*turn), &to->turn);
+    int32_t *delta = gpu_take(&l->list, n, sizeof(*delta), &to->delta);
+    float *turn = gpu_take(&l->list, n * n_pair * 2, sizeof(*turn), &to->turn);
     memcpy(delta, l->d->attend->delta + p->delta0, n * sizeof(*delta));
     for (size_t i = 1; i < n; i++)
         pi_rope_fill_delta(rope, -delta[i], turn + i * n_pair * 2);
 }
 
-static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_job *to)
+static void add_call(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
     const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head);
@@ -585,28 +86,33 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
                                   .n_low = p->n_low,
                                   .high = p->high,
                                   .n_chunk = p->n_chunk,
-                                  .per = pages_per(job),
+                                  .per = p->per,
                                   .ordered = !own->unordered};
     to->chunk0 = gpu_chunk_of(p->first / to->per);
     if (job->sink != NULL)
-        memcpy(take(l, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
+        memcpy(gpu_take(&l->list, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
                (size_t)job->n_group * sizeof(float));
     take_variants(l, p, to);
     take_positions(l, p, to);
     if (job->slots != NULL) {
-        struct gpu_attend_entry *entries = take(l, (size_t)job->n_slot, sizeof(*entries), &at);
+        struct gpu_attend_entry *entries =
+            gpu_take(&l->list, (size_t)job->n_slot, sizeof(*entries), &at);
         to->entries = at;
-        list_tiles(job, take(l, (size_t)p->own.n, sizeof(struct gpu_attend_ref), &to->own.refs),
-                   entries);
+        gpu_plan_tiles(
+            job, gpu_take(&l->list, (size_t)p->own.n, sizeof(struct gpu_attend_ref), &to->own.refs),
+            entries);
         to->own.last_n =
-            ((struct gpu_attend_ref *)(void *)(l->host + (to->own.refs - l->at)))[p->own.n - 1].n;
+            ((struct gpu_attend_ref *)(void *)(l->list.host +
+                                               (to->own.refs - l->list.at)))[p->own.n - 1]
+                .n;
     } else if (own->window > 0) {
-        list_chunks(p, take(l, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks), &most);
+        gpu_plan_chunks(p, gpu_take(&l->list, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks),
+                        &most);
     }
-    int32_t n_q = p->way == WAY_FEW ? 0 : p->n_variant * up16(job->n_tok * job->n_group);
-    l->q_used += (size_t)n_q * (size_t)up16(l->args.dim_k);
+    int32_t n_q = p->way == GPU_WAY_FEW ? 0 : p->n_variant * gpu_up16(job->n_tok * job->n_group);
+    l->q_used += (size_t)n_q * (size_t)gpu_up16(l->args.dim_k);
     l->scale_used += (size_t)n_q;
-    l->n_sum += count_sums(p);
+    l->n_sum += gpu_plan_sums(p);
     l->most_queries = (int32_t)pi_max(l->most_queries, n_q);
     l->most_rows = (int32_t)pi_max(l->most_rows, job->n_tok * job->n_group);
     l->most_chunks = (int32_t)pi_max(l->most_chunks, p->n_chunk);
@@ -614,9 +120,9 @@ static void add_call(struct launch *l, const struct plan *p, struct gpu_attend_j
 
 static size_t tile_smem(const struct gpu_attend_args *a)
 {
-    size_t row = (size_t)up16(a->dim_k) * 2,
-           values = a->v_in_k >= 0 ? 0 : (size_t)up16(a->dim_v) * 2;
-    return ROWS * row + TILE * (row + values) + KERNEL_SMEM;
+    size_t row = (size_t)gpu_up16(a->dim_k) * 2,
+           values = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
+    return GPU_ROWS * row + GPU_TILE * (row + values) + KERNEL_SMEM;
 }
 
 /* Whether kernels take the class; else the processor does. */
@@ -676,7 +182,7 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool codes_k = a->order != GPU_ORDER_PLAIN,
          codes_v = a->v.type == KV_TYPE_Q8_0 || is_bits(&a->v);
-    if (a->page_len != TILE || g->v_in_k > 0 || a->dim_k != a->dim_v)
+    if (a->page_len != GPU_TILE || g->v_in_k > 0 || a->dim_k != a->dim_v)
         return GPU_N_KERNEL;
     if (plain_k && plain_v && a->k.beside && a->dim_k == 64)
         return GPU_KERNEL_attend_few_64_f16;
@@ -693,8 +199,8 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
 
 static size_t few_smem(const struct kv_class *kind, enum gpu_kernel kernel)
 {
-    size_t half = (size_t)TILE * pi_max(kv_part_bytes(&kind->k), kv_part_bytes(&kind->v));
-    return ROWS * TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_turbo3 ? 4 : 3) * half;
+    size_t half = (size_t)GPU_TILE * pi_max(kv_part_bytes(&kind->k), kv_part_bytes(&kind->v));
+    return GPU_ROWS * GPU_TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_turbo3 ? 4 : 3) * half;
 }
 
 /* Whether two calls may share a launch. */
@@ -708,7 +214,7 @@ static bool alike(const struct kv_attend_job *a, const struct kv_attend_job *b)
 
 static size_t sum_bytes(const struct gpu_attend_args *a)
 {
-    return (size_t)up16(a->dim_v) * sizeof(float);
+    return (size_t)gpu_up16(a->dim_v) * sizeof(float);
 }
 
 /* A kernel of attend_many.cuh for a class that has one of attend_few.cuh; GPU_N_KERNEL: there is
@@ -729,36 +235,36 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
 
 static size_t many_smem(const struct kv_class *kind)
 {
-    size_t k = TILE * kv_part_bytes(&kind->k), v = TILE * kv_part_bytes(&kind->v),
-           tile = (size_t)TILE * (size_t)kind->k.dim * 2;
+    size_t k = GPU_TILE * kv_part_bytes(&kind->k), v = GPU_TILE * kv_part_bytes(&kind->v),
+           tile = (size_t)GPU_TILE * (size_t)kind->k.dim * 2;
     size_t pages = 2 * (k + v) + (kind->type_k != KV_TYPE_F16 ? tile : 0) +
                    (kind->type_v != KV_TYPE_F16 ? tile : 0);
     return 2 * tile + pages;
 }
 
-static void run_parts(struct launch *l, const struct plan *plan)
+static void run_parts(struct launch *l, const struct gpu_plan *plan)
 {
     struct gpu_attend_args *a = &l->args;
     const struct kv_attend_job *job = plan->job;
     const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
     enum gpu_kernel few = few_kernel(a, &job->seq->cache->g), any;
-    int32_t tiles = (l->most_rows + ROWS - 1) / ROWS;
+    int32_t tiles = (l->most_rows + GPU_ROWS - 1) / GPU_ROWS;
     any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
           : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
                             : GPU_KERNEL_attend_part_16;
-    if (plan->way == WAY_ANY)
+    if (plan->way == GPU_WAY_ANY)
         gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
-    else if (plan->way == WAY_FEW)
+    else if (plan->way == GPU_WAY_FEW)
         gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(kind, few), a);
     else
-        gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * many_tiles(job)), many_tiles(job),
-                l->n, 1, many_smem(kind), a);
-    if (plan->way != WAY_MANY)
+        gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * gpu_many_tiles(job)),
+                gpu_many_tiles(job), l->n, 1, many_smem(kind), a);
+    if (plan->way != GPU_WAY_MANY)
         gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
-                (size_t)up16(a->dim_v) * sizeof(float), a);
+                (size_t)gpu_up16(a->dim_v) * sizeof(float), a);
 }
 
-static void run_launch(struct launch *l, const struct plan *plan, struct gpu_attend_job *jobs)
+static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu_attend_job *jobs)
 {
     struct gpu_device *d = l->d;
     struct gpu_attend_args *a = &l->args;
@@ -772,31 +278,25 @@ static void run_launch(struct launch *l, const struct plan *plan, struct gpu_att
         jobs[i].packed += room;
         jobs[i].scale += room + queries;
     }
-    gpu_send(d, l->at, l->used);
+    gpu_send(d, l->list.at, l->list.used);
     gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)d->attend->n_patch, 1, 1, 0, a);
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
-            (size_t)up16(a->dim_k) * sizeof(float) + 64, a);
+            (size_t)gpu_up16(a->dim_k) * sizeof(float) + 64, a);
     run_parts(l, plan);
     d->attend->n_patch = 0;
 }
 
-/* References that pages_of may take for a lane. */
-static size_t want_of(const struct kv_seq *seq, const struct kv_attend_job *job)
-{
-    return seq != NULL ? (size_t)kv_lane_at(seq, job->layer, job->head)->n_live * 2 + 64 : 0;
-}
-
 /* n calls wait. Blocks of 128 rows should be at least half as many as there are processors. */
-static void choose_way(const struct gpu_device *d, const struct gpu_attend_args *a, struct plan *p,
-                       int32_t n)
+static void choose_way(const struct gpu_device *d, const struct gpu_attend_args *a,
+                       struct gpu_plan *p, int32_t n)
 {
     enum gpu_kernel few = few_kernel(a, &p->job->seq->cache->g);
-    int64_t blocks = (int64_t)n * many_tiles(p->job);
+    int64_t blocks = (int64_t)n * gpu_many_tiles(p->job);
     if (few == GPU_N_KERNEL || p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0)
-        p->way = WAY_ANY;
-    if (p->way == WAY_FEW && p->job->n_tok * p->job->n_group > TILE_ROWS / 2 &&
+        p->way = GPU_WAY_ANY;
+    if (p->way == GPU_WAY_FEW && p->job->n_tok * p->job->n_group > GPU_TILE_ROWS / 2 &&
         2 * blocks >= d->card->n_processor && many_kernel(d, a, few, blocks) != GPU_N_KERNEL)
-        p->way = WAY_MANY;
+        p->way = GPU_WAY_MANY;
 }
 
 /* Plans of the first calls that may share a launch; their number, 0 where memory is out. */
@@ -807,10 +307,10 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
     size_t want = 0, n_sum = 0;
     int32_t i;
     for (i = 0; i < n; i++)
-        want += want_of(jobs[i].seq, &jobs[i]) + want_of(jobs[i].guests, &jobs[i]);
+        want += gpu_plan_want(jobs[i].seq, &jobs[i]) + gpu_plan_want(jobs[i].guests, &jobs[i]);
     for (i = 0; i < n && i < GPU_JOBS && alike(jobs, jobs + i); i++) {
-        struct plan *p = &s->plan[i];
-        if (!make_plan(d, &jobs[i], want, p))
+        struct gpu_plan *p = &s->plan[i];
+        if (!gpu_plan_make(d, &jobs[i], want, p))
             return 0;
         if (s->forgot) { /* what was planned is void */
             s->forgot = false;
@@ -820,9 +320,9 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             continue;
         }
         choose_way(d, a, p, n);
-        n_sum += count_sums(p);
+        n_sum += gpu_plan_sums(p);
         if (i > 0 && (p->way != s->plan[0].way || n_sum * sum_bytes(a) > PART_BYTES ||
-                      (p->way == WAY_MANY && many_tiles(p->job) != many_tiles(jobs))))
+                      (p->way == GPU_WAY_MANY && gpu_many_tiles(p->job) != gpu_many_tiles(jobs))))
             break;
     }
     return i;
@@ -845,71 +345,19 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
         return n;
     }
     for (int32_t i = 0; i < l.n; i++)
-        l.size += sizeof(struct gpu_attend_job) + s->plan[i].bytes;
-    for (size_t i = 0; i < s->n_patch; i++)
-        l.size +=
-            sizeof(struct gpu_attend_patch) + (size_t)s->patch[i].n * sizeof(struct gpu_attend_ref);
-    l.size += 256;
+        l.list.size += sizeof(struct gpu_attend_job) + s->plan[i].bytes;
+    l.list.size += gpu_patches_size(s) + 256;
     void *host;
-    l.at = gpu_list(d, l.size, &host);
-    if (l.at == 0)
+    l.list.at = gpu_list(d, l.list.size, &host);
+    if (l.list.at == 0)
         return l.n;
-    l.host = host;
-    struct gpu_attend_job *to = take(&l, (size_t)l.n, sizeof(*to), &l.args.jobs);
-    take_patches(&l);
+    l.list.host = host;
+    struct gpu_attend_job *to = gpu_take(&l.list, (size_t)l.n, sizeof(*to), &l.args.jobs);
+    gpu_patches_take(s, &l.list, &l.args.patches);
     for (int32_t i = 0; i < l.n; i++)
         add_call(&l, &s->plan[i], &to[i]);
     run_launch(&l, s->plan, to);
     return l.n;
-}
-
-/* ---- lists for others ---- */
-
-/* Patches of all lanes; false: no memory, or all lists were dropped meanwhile. */
-static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
-                       gpu_at *refs)
-{
-    size_t want = 0;
-    bool ok = true, plain;
-    for (int32_t i = 0; i < n; i++)
-        want += (size_t)lanes[i]->n_live * 2 + 64;
-    d->attend->forgot = false;
-    for (int32_t i = 0; i < n && ok && !d->attend->forgot; i++) {
-        struct gpu_attend_list list;
-        ok = pages_of(d, lanes[i], want, &list, &plain);
-        refs[i] = list.refs;
-    }
-    return ok && !d->attend->forgot;
-}
-
-bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
-                      gpu_at *refs)
-{
-    struct launch l = {.d = d};
-    void *host;
-    if (d->attend == NULL)
-        d->attend = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d->attend));
-    struct gpu_attend *s = d->attend;
-    if (s == NULL)
-        return false;
-    s->n_launch++;
-    if (!find_lists(d, lanes, n, refs) && !find_lists(d, lanes, n, refs))
-        return false;
-    s->forgot = false;
-    if (s->n_patch == 0)
-        return true;
-    for (size_t i = 0; i < s->n_patch; i++)
-        l.size += sizeof(struct gpu_attend_patch) + 32 +
-                  (size_t)s->patch[i].n * sizeof(struct gpu_attend_ref);
-    l.at = gpu_list(d, l.size, &host);
-    if (l.at == 0)
-        return false;
-    l.host = host;
-    take_patches(&l);
-    gpu_send(d, l.at, l.used);
-    gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)s->n_patch, 1, 1, 0, &l.args);
-    s->n_patch = 0;
-    return true;
 }
 
 /* ---- over the host ---- */

@@ -1,0 +1,513 @@
+/*
+ * attend_plan.c - which pages a call of attention reads, and in which chunks. A lane's list of pages
+ * stays on the device (pages_of), and only what changed since the last call goes there. The host
+ * compares tables by content, so that it does not matter who changed one. Pages that every row of a
+ * call sees whole need no positions. Pages that no row sees are left out. Both change no bit.
+ *
+ * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
+ * window on its first position.
+ */
+#include "device/gpu/attend_plan.h"
+
+#include <math.h>
+
+static_assert((int)GPU_TILE == (int)KV_GATHER_LEN && (int)KV_PAGE_LEN_MAX <= (int)GPU_TILE,
+              "tiles of kernels");
+
+/* ---- lists of pages that stay on the device ---- */
+
+enum {
+    FIRST_REFS = 1 << 16,
+    FIRST_LANES = 1 << 10,
+    RECENT = 4096 /* launches: a lane that was read in none of them is likely gone */
+};
+
+/* A lane's table as the device has it. */
+struct lane_copy {
+    const struct kv_lane *lane; /* where it was found; NULL: nothing is here */
+    struct kv_page_ref *was;    /* [cap] */
+    gpu_at at;                  /* [cap] struct gpu_attend_ref */
+    int32_t n, cap;
+    bool plain; /* no page has a delta */
+    int64_t used;
+};
+
+static void forget_lanes(struct gpu_attend *s)
+{
+    for (size_t i = 0; i < s->cap_lane; i++) {
+        pi_mem_free(s->lane[i].was);
+        s->lane[i] = (struct lane_copy){0};
+    }
+    s->n_lane = s->n_ref = s->n_patch = 0;
+    s->forgot = true;
+}
+
+void gpu_attend_free(struct gpu_attend *s)
+{
+    if (s == NULL)
+        return;
+    forget_lanes(s);
+    pi_mem_free(s->lane);
+    pi_mem_free(s->patch);
+    pi_mem_free(s->delta);
+    pi_mem_free(s);
+}
+
+static struct lane_copy *place_in(struct lane_copy *lanes, size_t cap, const struct kv_lane *lane)
+{
+    size_t i = (size_t)(((uint64_t)(uintptr_t)lane * 0x9e3779b97f4a7c15u) >> 20) & (cap - 1);
+    while (lanes[i].lane != NULL && lanes[i].lane != lane)
+        i = (i + 1) & (cap - 1);
+    return &lanes[i];
+}
+
+static bool grow_lanes(struct gpu_attend *s)
+{
+    size_t cap = s->cap_lane > 0 ? 2 * s->cap_lane : FIRST_LANES;
+    struct lane_copy *more = pi_mem_alloc(PI_MEM_DEVICE, cap * sizeof(*more));
+    if (more == NULL)
+        return false;
+    for (size_t i = 0; i < s->cap_lane; i++)
+        if (s->lane[i].lane != NULL)
+            *place_in(more, cap, s->lane[i].lane) = s->lane[i];
+    pi_mem_free(s->lane);
+    s->lane = more;
+    s->cap_lane = cap;
+    return true;
+}
+
+/* Room for n more references. Where there is none all lists are dropped, and a launch begins anew
+   with room for what was read lately and for `want`. */
+static gpu_at take_refs(struct gpu_device *d, size_t n, size_t want)
+{
+    struct gpu_attend *s = d->attend;
+    if (s->n_ref + n > s->cap_ref) {
+        size_t live = want;
+        for (size_t i = 0; i < s->cap_lane; i++)
+            if (s->lane[i].lane != NULL && s->lane[i].used + RECENT > s->n_launch)
+                live += (size_t)s->lane[i].cap;
+        forget_lanes(s);
+        if (s->cap_ref < 2 * live)
+            s->cap_ref = pi_max(FIRST_REFS, 4 * live);
+    }
+    gpu_at room = gpu_room(d, GPU_ROOM_REFS, s->cap_ref * sizeof(struct gpu_attend_ref));
+    gpu_at at = room + s->n_ref * sizeof(struct gpu_attend_ref);
+    s->n_ref += n;
+    return room != 0 ? at : 0;
+}
+
+static bool add_patch(struct gpu_attend *s, struct lane_copy *c, const struct kv_lane *lane,
+                      int32_t from)
+{
+    if (s->n_patch == s->cap_patch) {
+        size_t cap = 2 * s->cap_patch + 64;
+        struct gpu_patch *more = pi_mem_grow(PI_MEM_DEVICE, s->patch, cap, sizeof(*more));
+        if (more == NULL)
+            return false;
+        s->patch = more;
+        s->cap_patch = cap;
+    }
+    int32_t n = lane->n_live - from;
+    s->patch[s->n_patch++] = (struct gpu_patch){
+        c->at + (size_t)from * sizeof(struct gpu_attend_ref), lane->table + from, n};
+    memcpy(c->was + from, lane->table + from, (size_t)n * sizeof(*c->was));
+    c->n = lane->n_live;
+    c->plain = true;
+    for (int32_t i = 0; i < c->n; i++)
+        c->plain = c->plain && c->was[i].delta == 0;
+    return true;
+}
+
+/* Whether they are the same but for how many entries the page has. */
+static bool same_page(const struct kv_page_ref *a, const struct kv_page_ref *b)
+{
+    return a->page == b->page && a->delta == b->delta && a->n_folded == b->n_folded;
+}
+
+/* How many pages the device has as they are. It need not know how many entries the last one has. */
+static int32_t count_same(const struct lane_copy *c, const struct kv_lane *lane)
+{
+    int32_t n = (int32_t)pi_min(c->n, lane->n_live), i = 0;
+    if (n == lane->n_live && memcmp(c->was, lane->table, (size_t)(n - 1) * sizeof(*c->was)) == 0)
+        i = n - 1;
+    while (i < n && memcmp(&c->was[i], &lane->table[i], sizeof(*c->was)) == 0)
+        i++;
+    return i == lane->n_live - 1 && i < n && same_page(&c->was[i], &lane->table[i]) ? i + 1 : i;
+}
+
+/* The list of a lane on the device, with patches that make it what the table is; `want` as above. */
+static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t want,
+                     struct gpu_attend_list *out, bool *plain)
+{
+    struct gpu_attend *s = d->attend;
+    *out = (struct gpu_attend_list){.n = lane->n_live};
+    *plain = true;
+    if (lane->n_live == 0)
+        return true;
+    if (2 * (s->n_lane + 1) > s->cap_lane && !grow_lanes(s))
+        return false;
+    struct lane_copy *c = place_in(s->lane, s->cap_lane, lane);
+    if (c->cap < lane->n_live) {
+        int32_t cap = lane->n_live + lane->n_live / 2 + 8;
+        gpu_at at = take_refs(d, (size_t)cap, want);
+        c = place_in(s->lane, s->cap_lane, lane);
+        pi_mem_free(c->was);
+        s->n_lane += c->lane == NULL;
+        *c = (struct lane_copy){
+            lane, pi_mem_alloc(PI_MEM_DEVICE, (size_t)cap * sizeof(*c->was)), at, 0, cap, true, 0};
+        if (at == 0 || c->was == NULL) {
+            c->cap = 0;
+            return false;
+        }
+    }
+    c->used = s->n_launch;
+    int32_t same = count_same(c, lane);
+    if (same < lane->n_live && !add_patch(s, c, lane, same))
+        return false;
+    c->n = lane->n_live;
+    out->refs = c->at;
+    out->last_n = lane->table[lane->n_live - 1].n;
+    *plain = c->plain;
+    return true;
+}
+
+/* ---- what changed of them ---- */
+
+void *gpu_take(struct gpu_listing *l, size_t n, size_t size, gpu_at *at)
+{
+    void *part = l->host + l->used;
+    *at = l->at + l->used;
+    l->used += pi_align(n * size, 16);
+    assert(l->used <= l->size);
+    return part;
+}
+
+static struct gpu_attend_ref ref_of(const struct kv_page_ref *ref)
+{
+    return (struct gpu_attend_ref){ref->page, ref->n, ref->delta,
+                                   ref->n_folded > 0 ? (float)log(1.0 + ref->n_folded) : 0.0f};
+}
+
+size_t gpu_patches_size(const struct gpu_attend *s)
+{
+    size_t size = 32;
+    for (size_t i = 0; i < s->n_patch; i++)
+        size +=
+            sizeof(struct gpu_attend_patch) + (size_t)s->patch[i].n * sizeof(struct gpu_attend_ref);
+    return size;
+}
+
+void gpu_patches_take(const struct gpu_attend *s, struct gpu_listing *l, gpu_at *patches)
+{
+    struct gpu_attend_patch *to = gpu_take(l, s->n_patch, sizeof(*to), patches);
+    for (size_t i = 0; i < s->n_patch; i++) {
+        const struct gpu_patch *p = &s->patch[i];
+        struct gpu_attend_ref *refs = gpu_take(l, (size_t)p->n, sizeof(*refs), &to[i].from);
+        to[i].to = p->to;
+        to[i].n = p->n;
+        for (int32_t j = 0; j < p->n; j++)
+            refs[j] = ref_of(&p->from[j]);
+    }
+}
+
+/* ---- lists for others ---- */
+
+/* Patches of all lanes; false: no memory, or all lists were dropped meanwhile. */
+static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
+                       gpu_at *refs)
+{
+    size_t want = 0;
+    bool ok = true, plain;
+    for (int32_t i = 0; i < n; i++)
+        want += (size_t)lanes[i]->n_live * 2 + 64;
+    d->attend->forgot = false;
+    for (int32_t i = 0; i < n && ok && !d->attend->forgot; i++) {
+        struct gpu_attend_list list;
+        ok = pages_of(d, lanes[i], want, &list, &plain);
+        refs[i] = list.refs;
+    }
+    return ok && !d->attend->forgot;
+}
+
+bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
+                      gpu_at *refs)
+{
+    struct gpu_listing l = {0};
+    struct gpu_attend_args a = {0};
+    void *host;
+    if (d->attend == NULL)
+        d->attend = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d->attend));
+    struct gpu_attend *s = d->attend;
+    if (s == NULL)
+        return false;
+    s->n_launch++;
+    if (!find_lists(d, lanes, n, refs) && !find_lists(d, lanes, n, refs))
+        return false;
+    s->forgot = false;
+    if (s->n_patch == 0)
+        return true;
+    l.size = gpu_patches_size(s);
+    l.at = gpu_list(d, l.size, &host);
+    if (l.at == 0)
+        return false;
+    l.host = host;
+    gpu_patches_take(s, &l, &a.patches);
+    gpu_send(d, l.at, l.used);
+    gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)s->n_patch, 1, 1, 0, &a);
+    s->n_patch = 0;
+    return true;
+}
+
+/* ---- the pages of a call ---- */
+
+/* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
+int32_t gpu_chunk_of(int32_t page)
+{
+    return page < 16    ? page / 2
+           : page < 64  ? 8 + (page - 16) / 4
+           : page < 256 ? 20 + (page - 64) / 8
+                        : 44 + (page - 256) / 16;
+}
+
+/* Pages that count as one where chunks begin. */
+static int32_t pages_per(const struct kv_attend_job *job)
+{
+    int32_t page_len = job->seq->cache->g.page_len;
+    return job->slots != NULL || page_len >= GPU_TILE ? 1 : GPU_TILE / page_len;
+}
+
+/* Pages of a lane that some row sees. Every row sees all of them whole, but for the first n_low and
+   those from `high` on. */
+struct span {
+    int32_t first, end, n_low, high;
+};
+
+/* The least and the largest position of a page, as they are read. */
+static void page_reach(const struct kv_lane *lane, const struct kv_page_ref *ref, int64_t *low,
+                       int64_t *high)
+{
+    const int32_t *pos = kv_page_pos(lane->kind, ref->page);
+    int32_t least = pos[0], most = pos[ref->n > 0 ? ref->n - 1 : 0];
+    for (int32_t i = 0; lane->unordered && i < ref->n; i++) {
+        least = (int32_t)pi_min(least, pos[i]);
+        most = (int32_t)pi_max(most, pos[i]);
+    }
+    *low = (int64_t)least + ref->delta;
+    *high = (int64_t)most + ref->delta;
+}
+
+/* Of a lane without deltas and window whose positions ascend: from the end. */
+static struct span span_of_ordered(const struct kv_lane *lane, int64_t first, int64_t last)
+{
+    struct span s = {.end = lane->n_live, .high = lane->n_live};
+    for (int64_t low, high; s.high > 0; s.high--) {
+        page_reach(lane, &lane->table[s.high - 1], &low, &high);
+        if (high <= first)
+            break;
+        if (low > last)
+            s.end = s.high - 1;
+    }
+    return s;
+}
+
+/* Whether some row sees the page, and whether all see it whole. */
+static bool is_seen(const struct kv_lane *lane, int32_t i, int64_t first, int64_t last, bool *whole)
+{
+    int64_t window = lane->window, low, high;
+    page_reach(lane, &lane->table[i], &low, &high);
+    bool seen = low <= last && (window == 0 || high > first - window);
+    *whole = seen && high <= first && (window == 0 || low > last - window);
+    return seen;
+}
+
+static struct span span_of(const struct kv_lane *lane, bool plain, int64_t first, int64_t last)
+{
+    struct span s = {.first = lane->n_live};
+    bool whole;
+    if (lane->unordered && lane->top <= first)
+        return (struct span){.end = lane->n_live, .high = lane->n_live};
+    if (!lane->unordered && plain && lane->window == 0)
+        return span_of_ordered(lane, first, last);
+    for (int32_t i = 0; i < lane->n_live; i++)
+        if (is_seen(lane, i, first, last, &whole)) {
+            s.first = (int32_t)pi_min(s.first, i);
+            s.end = i + 1;
+        }
+    s.first = (int32_t)pi_min(s.first, s.end);
+    s.high = s.first;
+    while (lane->window > 0 && s.high < s.end &&
+           (is_seen(lane, s.high, first, last, &whole), !whole))
+        s.high++;
+    s.n_low = s.high - s.first;
+    while (s.high < s.end && (is_seen(lane, s.high, first, last, &whole), whole))
+        s.high++;
+    return s;
+}
+
+/* Guests and a lane, one behind the other. */
+static struct span span_both(struct span a, int32_t n_a, struct span b)
+{
+    if (n_a == 0)
+        return b;
+    /* a window's early pages are at the beginning of either: then all have positions */
+    bool whole = a.n_low == 0 && a.high == a.end && b.n_low == 0 && b.first == 0;
+    return (struct span){.first = a.first,
+                         .end = n_a + b.end,
+                         .high = whole && a.end == n_a ? n_a + b.high : a.first};
+}
+
+/* ---- plans ---- */
+
+static bool add_delta(struct gpu_attend *s, struct gpu_plan *p, int32_t delta)
+{
+    for (int32_t i = 0; i < p->n_variant; i++)
+        if (s->delta[p->delta0 + i] == delta)
+            return true;
+    if (s->n_delta == s->cap_delta) {
+        size_t cap = 2 * s->cap_delta + 64;
+        int32_t *more = pi_mem_grow(PI_MEM_DEVICE, s->delta, cap, sizeof(*more));
+        if (more == NULL)
+            return false;
+        s->delta = more;
+        s->cap_delta = cap;
+    }
+    s->delta[s->n_delta++] = delta;
+    p->n_variant++;
+    return true;
+}
+
+/* The variants of queries that a lane's pages need: one for each delta. */
+static bool add_deltas(struct gpu_attend *s, struct gpu_plan *p, const struct kv_lane *lane)
+{
+    bool ok = true;
+    for (int32_t i = 0; ok && i < lane->n_live; i++)
+        ok = add_delta(s, p, lane->table[i].delta);
+    return ok;
+}
+
+int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *refs,
+                       struct gpu_attend_entry *entries)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    const struct kv_page_ref *of = NULL; /* the tile's */
+    int32_t n_tile = 0, n = 0, index = 0, begin = 0, before = 0;
+    for (int32_t at = 0; at < job->n_slot; at++) {
+        int32_t slot = job->slots[at];
+        while (slot >= begin + lane->table[index].n)
+            begin += lane->table[index++].n;
+        const struct kv_page_ref *ref = &lane->table[index];
+        int32_t pos = kv_page_pos(lane->kind, ref->page)[slot - begin];
+        bool falls = !lane->unordered && pos <= before;
+        if (at == 0 || n == GPU_TILE || ref->delta != of->delta || ref->n_folded != of->n_folded ||
+            falls) {
+            of = ref;
+            n = 0;
+            n_tile++;
+        }
+        before = pos;
+        n++;
+        if (refs != NULL) {
+            refs[n_tile - 1] = ref_of(of);
+            refs[n_tile - 1].page = at + 1 - n;
+            refs[n_tile - 1].n = n;
+            entries[at] =
+                (struct gpu_attend_entry){gpu_page_at(lane->kind, ref->page), slot - begin, pos};
+        }
+    }
+    return n_tile;
+}
+
+int32_t gpu_plan_chunks(const struct gpu_plan *p, int32_t *to, int32_t *most)
+{
+    const struct kv_attend_job *job = p->job;
+    const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head);
+    int32_t n = 0, last = -1, begin = p->first;
+    for (int32_t i = p->first; i < p->end; i++) {
+        const struct kv_lane *lane =
+            i < p->guests.n ? kv_lane_at(job->guests, job->layer, job->head) : own;
+        int32_t page = lane->table[i < p->guests.n ? i : i - p->guests.n].page;
+        int32_t chunk = gpu_chunk_of(kv_page_pos(lane->kind, page)[0] / GPU_TILE);
+        if (n == 0 || chunk != last) {
+            begin = i;
+            if (to != NULL)
+                to[n] = i;
+            n++;
+        }
+        *most = (int32_t)pi_max(*most, i + 1 - begin);
+        last = chunk;
+    }
+    if (to != NULL)
+        to[n] = p->end;
+    return n;
+}
+
+static int32_t row_tiles(const struct kv_attend_job *job)
+{
+    return (job->n_tok * job->n_group + GPU_ROWS - 1) / GPU_ROWS;
+}
+
+size_t gpu_plan_sums(const struct gpu_plan *p)
+{
+    if (p->way == GPU_WAY_MANY)
+        return (size_t)gpu_many_tiles(p->job) * GPU_TILE_ROWS;
+    int64_t n_row = (int64_t)p->job->n_tok * p->job->n_group;
+    return (size_t)(row_tiles(p->job) * pi_min(n_row, GPU_ROWS)) * (size_t)p->n_chunk;
+}
+
+/* Bytes that a call takes of the list, at most. */
+static size_t list_bytes(const struct gpu_plan *p)
+{
+    const struct kv_attend_job *job = p->job;
+    size_t turn = job->rope != NULL ? (size_t)job->rope->n_pair * 2 * sizeof(float) : 0;
+    size_t listed = job->slots != NULL ? (size_t)job->n_slot : 0;
+    return (size_t)job->n_group * sizeof(float) + 256 +
+           (size_t)(p->n_low + p->end - p->high) * GPU_TILE * sizeof(int32_t) +
+           listed * (sizeof(struct gpu_attend_ref) + sizeof(struct gpu_attend_entry)) +
+           (size_t)p->n_variant * (turn + sizeof(int32_t)) +
+           (size_t)(p->n_chunk + 1) * sizeof(int32_t);
+}
+
+bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
+                   struct gpu_plan *p)
+{
+    struct gpu_attend *s = d->attend;
+    const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head), *guests = NULL;
+    int64_t first = job->pos0, last = (int64_t)job->pos0 + job->n_tok - 1;
+    bool plain = true, own_plain = true;
+    struct span a = {0}, b;
+    *p = (struct gpu_plan){.job = job, .delta0 = (int32_t)s->n_delta};
+    if (job->guests != NULL) {
+        guests = kv_lane_at(job->guests, job->layer, job->head);
+        if (!pages_of(d, guests, want, &p->guests, &plain))
+            return false;
+        a = span_of(guests, plain, first, last);
+    }
+    if (!pages_of(d, own, want, &p->own, &own_plain))
+        return false;
+    if (job->slots != NULL) {
+        p->own = (struct gpu_attend_list){.n = gpu_plan_tiles(job, NULL, NULL)};
+        b = (struct span){.end = p->own.n, .high = p->own.n};
+    } else {
+        b = span_of(own, own_plain, first, last);
+    }
+    b = span_both(a, p->guests.n, b);
+    p->first = b.first, p->end = b.end, p->n_low = b.n_low, p->high = b.high;
+    if (!add_delta(s, p, 0) || (!plain && !add_deltas(s, p, guests)) ||
+        (!own_plain && !add_deltas(s, p, own)))
+        return false;
+    int32_t most = 0;
+    p->per = pages_per(job);
+    if (p->end > p->first)
+        p->n_chunk =
+            own->window > 0 && job->slots == NULL
+                ? gpu_plan_chunks(p, NULL, &most)
+                : gpu_chunk_of((p->end - 1) / p->per) - gpu_chunk_of(p->first / p->per) + 1;
+    p->bytes = list_bytes(p);
+    p->way = job->slots == NULL && p->n_variant == 1 && most <= 32 ? GPU_WAY_FEW : GPU_WAY_ANY;
+    return true;
+}
+
+size_t gpu_plan_want(const struct kv_seq *seq, const struct kv_attend_job *job)
+{
+    return seq != NULL ? (size_t)kv_lane_at(seq, job->layer, job->head)->n_live * 2 + 64 : 0;
+}

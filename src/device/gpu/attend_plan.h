@@ -1,0 +1,90 @@
+/*
+ * attend_plan.h - shared by attend_plan.c, which finds the pages that calls of attention read, and
+ * attend.c, which launches the kernels that read them.
+ */
+#ifndef PI_GPU_ATTEND_PLAN_H
+#define PI_GPU_ATTEND_PLAN_H
+
+#include "device/cpu/pages.h"
+#include "device/gpu/host.h"
+
+enum {
+    GPU_ROWS = 16,       /* of a tile of calls */
+    GPU_TILE = 64,       /* entries */
+    GPU_TILE_ROWS = 128, /* rows of a call at full speed */
+};
+
+/* References of a table that go to the device. */
+struct gpu_patch {
+    gpu_at to;
+    const struct kv_page_ref *from;
+    int32_t n;
+};
+
+/* Which kernels take a call: for any form, or for few rows or many of a frequent form. */
+enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_MANY };
+
+struct gpu_plan {
+    const struct kv_attend_job *job;
+    struct gpu_attend_list guests, own;
+    int32_t first, end, n_low, high; /* struct gpu_attend_job */
+    int32_t delta0, n_variant, n_chunk;
+    int32_t per;  /* pages that count as one where chunks begin */
+    size_t bytes; /* of the list, at most */
+    enum gpu_way way;
+};
+
+struct gpu_attend {
+    struct lane_copy *lane; /* [cap_lane], a power of two: by the hash of the lane's address */
+    size_t n_lane, cap_lane;
+    size_t n_ref, cap_ref; /* of GPU_ROOM_REFS */
+    int64_t n_launch;
+    bool forgot; /* the lists were dropped, which plan_some has not seen */
+    struct gpu_patch *patch;
+    size_t n_patch, cap_patch;
+    int32_t *delta; /* of all plans, one after the other */
+    size_t n_delta, cap_delta;
+    struct gpu_plan plan[GPU_JOBS];
+};
+
+/* A list that goes to the device. */
+struct gpu_listing {
+    uint8_t *host; /* where it is written, and where it will be */
+    gpu_at at;
+    size_t used, size;
+};
+
+/* The next n elements of the list, and where they will be. */
+void *gpu_take(struct gpu_listing *l, size_t n, size_t size, gpu_at *at);
+
+/* References that a plan may take for a lane. */
+size_t gpu_plan_want(const struct kv_seq *seq, const struct kv_attend_job *job);
+/* The pages that a call reads. Where there is no room for references all lists are dropped. A launch
+   begins anew then, with room for what was read lately and for `want`. False: no memory. */
+bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
+                   struct gpu_plan *p);
+/* Rows of sums of a call. */
+size_t gpu_plan_sums(const struct gpu_plan *p);
+/* The entries that a call lists, in tiles as the processor's gather.c has them; returns how many
+   tiles. refs NULL: they are only counted. */
+int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *refs,
+                       struct gpu_attend_entry *entries);
+/* Where chunks of a lane with a window begin; returns how many there are. to NULL: they are only
+   counted. *most becomes the most pages of one. */
+int32_t gpu_plan_chunks(const struct gpu_plan *p, int32_t *to, int32_t *most);
+
+/* Patches bring the lists that stay up to date: their size in a list, and their part of it. */
+size_t gpu_patches_size(const struct gpu_attend *s);
+void gpu_patches_take(const struct gpu_attend *s, struct gpu_listing *l, gpu_at *patches);
+
+static inline int32_t gpu_up16(int32_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+static inline int32_t gpu_many_tiles(const struct kv_attend_job *job)
+{
+    return (job->n_tok * job->n_group + GPU_TILE_ROWS - 1) / GPU_TILE_ROWS;
+}
+
+#endif
