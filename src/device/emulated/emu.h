@@ -511,6 +511,24 @@ static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
         r |= (uint32_t)(all >> (8 * (sel >> (4 * i) & 7)) & 0xff) << (8 * i);
     return r;
 }
+static inline int anew(int x)
+{
+    return x;
+}
+static inline uint32_t prmt_of(uint32_t a, uint32_t b, uint32_t sel)
+{
+    if ((sel & 0x8888u) != 0)
+        EMU_FAIL("a selector of prmt_of is above 7");
+    return prmt(a, b, sel);
+}
+static inline uint32_t or_and(uint32_t a, uint32_t b, uint32_t mask)
+{
+    return (a | b) & mask;
+}
+static inline uint32_t pick(uint32_t mask, uint32_t a, uint32_t b)
+{
+    return (a & mask) | (b & ~mask);
+}
 static inline float reciprocal(float x)
 {
     return 1.0f / x;

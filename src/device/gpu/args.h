@@ -364,7 +364,7 @@ struct gpu_attend_args {
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
     int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
-    float factor, cap; /* factor: of q.k */
+    float factor, cap, cap_by; /* factor: of q.k; cap_by: 1 / (cap log2 e) */
     struct gpu_part k, v;
 };
 
@@ -551,7 +551,7 @@ struct gpu_step_args {
     int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v, page_len;
     int32_t per;                  /* pages that count as one where chunks begin */
     int32_t temp_len, activation; /* enum pi_gate_act */
-    float temp_scale, eps, factor, cap;
+    float temp_scale, eps, factor, cap, cap_by;
     /* shared memory: where what begins, in bytes; the ring begins at 0 */
     int32_t n_slot, slot_size, area, parts, tile, copies, queries, weights, rows, codes, sums, bars;
     int32_t part_units; /* stretches whose sums have room */

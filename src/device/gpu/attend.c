@@ -151,6 +151,11 @@ int32_t gpu_order_of(const struct gpu_part *k)
     return (int32_t)order_of(k);
 }
 
+float gpu_cap_by(float cap)
+{
+    return cap > 0.0f ? (float)(1.0 / ((double)cap * 1.4426950408889634)) : 0.0f;
+}
+
 static struct gpu_attend_args args_of(const struct kv_attend_job *job)
 {
     const struct kv_geometry *g = &job->seq->cache->g;
@@ -169,6 +174,7 @@ static struct gpu_attend_args args_of(const struct kv_attend_job *job)
         .adjacent = job->rope != NULL && job->rope->adjacent,
         .factor = job->scale,
         .cap = job->cap,
+        .cap_by = gpu_cap_by(job->cap),
         .k = gpu_part_of(kind, &kind->k, true),
         .v = gpu_part_of(kind, &kind->value, g->v_in_k > 0),
     };
@@ -239,7 +245,9 @@ static size_t many_smem(const struct kv_class *kind)
            tile = (size_t)GPU_TILE * (size_t)kind->k.dim * 2;
     size_t pages = 2 * (k + v) + (kind->type_k != KV_TYPE_F16 ? tile : 0) +
                    (kind->type_v != KV_TYPE_F16 ? tile : 0);
-    return 2 * tile + pages;
+    bool tables = kind->type_k != KV_TYPE_F16 &&
+                  (kind->type_k != KV_TYPE_Q8_0 || kind->type_v != KV_TYPE_Q8_0);
+    return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
 }
 
 static void run_parts(struct launch *l, const struct gpu_plan *plan)

@@ -260,9 +260,9 @@ DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim1
 }
 
 /* A product becomes an exponent of 2: by and add are multiplied by log2 e. */
-DEV float logit_of(float x, float by, float add, float cap)
+DEV float logit_of(float x, float by, float add, float cap, float cap_by)
 {
-    return fmaf(cap > 0.0f ? cap * tanhf(x * by / (cap * LOG2E)) : x, cap > 0.0f ? LOG2E : by, add);
+    return fmaf(cap > 0.0f ? cap * tanhf(x * by * cap_by) : x, cap > 0.0f ? LOG2E : by, add);
 }
 
 /* Sums of a row of a chunk; a call's rows beyond the last have none. */
@@ -337,7 +337,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 const int64_t when = (int64_t)(listed ? list[slot].pos : pos[slot]) + page.delta;
                 sees = when <= limit[i] && (a.window == 0 || when > limit[i] - a.window);
             }
-            s[j][e] = sees ? logit_of(s[j][e], by[i], page.log_count * LOG2E, a.cap) : NEG_INF;
+            s[j][e] =
+                sees ? logit_of(s[j][e], by[i], page.log_count * LOG2E, a.cap, a.cap_by) : NEG_INF;
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL

@@ -45,7 +45,7 @@ DEV int place_of(int i, int shift)
 template <int BYTES, int N_THREAD, typename F>
 DEV void plane_fetch(uint8_t *to, const uint8_t *from, F place)
 {
-    const int t = TID % N_THREAD;
+    const int t = anew(TID) % N_THREAD;
     UNROLL
     for (int i = 0; i < BYTES / 16; i += N_THREAD)
         if (BYTES / 16 % N_THREAD == 0 || i + t < BYTES / 16)
@@ -98,7 +98,8 @@ DEV code_table table_of(const gpu_part &part)
 /* The numbers of the codes in the lower four nibbles of sel, each below 8. */
 DEV void numbers_of(const code_table &t, uint32_t sel, uint32_t *r)
 {
-    const uint32_t low = prmt(t.low[0], t.low[1], sel), high = prmt(t.high[0], t.high[1], sel);
+    const uint32_t low = prmt_of(t.low[0], t.low[1], sel),
+                   high = prmt_of(t.high[0], t.high[1], sel);
     r[0] = prmt(low, high, 0x5140);
     r[1] = prmt(low, high, 0x7362);
 }
@@ -431,17 +432,24 @@ struct sight {
     bool codes; /* how logits lie */
 };
 
-/* Row i of two of products x becomes exponents of 2; returns the largest. */
-DEV float logits_row(float (*x)[4], int i, float by, float add, float cap, const sight &sees,
-                     int limit)
+/* Row i of two of products x becomes exponents of 2; returns the largest. A cap's code is long, so it
+   stands there once: tiles go by in turn. */
+DEV float logits_row(float (*x)[4], int i, float by, float add, const gpu_attend_args &a,
+                     const sight &sees, int limit)
 {
     float top = NEG_INF;
-    if (cap > 0.0f) {
-        UNROLL
-        for (int j = 0; j < 8; j++)
+    if (a.cap > 0.0f) {
+        NO_UNROLL
+        for (int turn = 0; turn < 8; turn++) {
+            const float y = logit_of(x[0][2 * i], by, add, a.cap, a.cap_by);
+            const float z = logit_of(x[0][2 * i + 1], by, add, a.cap, a.cap_by);
             UNROLL
-        for (int e = 2 * i; e < 2 * i + 2; e++)
-            x[j][e] = logit_of(x[j][e], by, add, cap);
+            for (int j = 0; j < 7; j++) {
+                x[j][2 * i] = x[j + 1][2 * i];
+                x[j][2 * i + 1] = x[j + 1][2 * i + 1];
+            }
+            x[7][2 * i] = y, x[7][2 * i + 1] = z;
+        }
     } else {
         UNROLL
         for (int j = 0; j < 8; j++)
@@ -465,15 +473,15 @@ DEV float logits_row(float (*x)[4], int i, float by, float add, float cap, const
     for (int j = 0; j < 8; j++)
         UNROLL
     for (int e = 2 * i; e < 2 * i + 2; e++)
-        top = f_max(top, x[j][e]);
-    top = f_max(top, shfl_xor(top, 1));
-    return f_max(top, shfl_xor(top, 2));
+        top = n_max(top, x[j][e]);
+    top = n_max(top, shfl_xor(top, 1));
+    return n_max(top, shfl_xor(top, 2));
 }
 
 /* Weights of a row given the largest exponent so far; returns what older sums are multiplied by. */
 DEV float weights_row(float (*x)[4], int i, float top, float *m)
 {
-    const float now = f_max(*m, top), mm = finite_of(now), c = ex2(*m - mm);
+    const float now = n_max(*m, top), mm = finite_of(now), c = ex2(*m - mm);
     *m = now;
     UNROLL
     for (int j = 0; j < 8; j++) {
@@ -594,9 +602,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
             dots_bits<DIM>(k, type_k == STORE_TURBO3, table_k, q, x);
         const sight sees = {page_positions(job, p), n, a.window, codes_k};
         const float add = log_count * LOG2E;
-        c[0] = weights_row(x, 0, logits_row(x, 0, by[0], add, a.cap, sees, limit[0]), &m[0]);
+        c[0] = weights_row(x, 0, logits_row(x, 0, by[0], add, a, sees, limit[0]), &m[0]);
         if (n_half == 2)
-            c[1] = weights_row(x, 1, logits_row(x, 1, by[1], add, a.cap, sees, limit[1]), &m[1]);
+            c[1] = weights_row(x, 1, logits_row(x, 1, by[1], add, a, sees, limit[1]), &m[1]);
         weights_put(ps, codes_k, x, n_half);
         if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL

@@ -166,48 +166,76 @@ DEV int many_end(const gpu_attend_job &job, int limit)
     return end;
 }
 
-/* A warp's rows, 16 MT. */
+/* The page behind chunk i, if there is such a chunk. */
+DEV int chunk_last(const gpu_attend_job &job, int i)
+{
+    int first, end = 0;
+    if (i < job.n_chunk)
+        chunk_pages(job, i, &first, &end);
+    return end;
+}
+
+/* A warp's rows, 16 MT: of this chunk. */
 template <int DIM, int MT> struct many_rows {
-    int limit[MT][2];
-    float by[MT][2], o[MT][DIM / 8 + 1][4], m[MT][2]; /* of this chunk; o's last tile is the sum */
-    float top_m[MT][2], top_l[MT][2];                 /* of those before */
+    float o[MT][DIM / 8][4], l[MT][2], m[MT][2];
 };
 
-template <int DIM, int MT>
-DEV void many_begin(const gpu_attend_job &job, int row0, many_rows<DIM, MT> &rows)
+/* What is rarely asked of a row, which registers have no room for: in shared memory. */
+struct many_row {
+    float by;
+    int limit;
+};
+
+DEV int many_row_at(int r, int i)
+{
+    return r * 16 + LANE / 4 + 8 * i;
+}
+
+DEV void many_begin(const gpu_attend_job &job, int row0, many_row *row)
 {
     const int n_row = job.n_tok * job.n_group;
-    UNROLL
-    for (int r = 0; r < MT; r++)
-        UNROLL
-    for (int i = 0; i < 2; i++) {
-        const int row = row0 + (WARP * MT + r) * 16 + LANE / 4 + 8 * i,
-                  own = row < n_row ? row : n_row - 1;
-        const bool sinks = job.sink != 0;
-        rows.limit[r][i] = job.pos0 + own / job.n_group;
-        rows.by[r][i] = AT(const float, job.scale)[own] * LOG2E;
-        rows.m[r][i] = NEG_INF;
-        rows.top_m[r][i] = sinks ? AT(const float, job.sink)[own % job.n_group] * LOG2E : NEG_INF;
-        rows.top_l[r][i] = sinks ? 1.0f : 0.0f;
+    if (TID < MANY_ROWS) {
+        const int own = row0 + TID < n_row ? row0 + TID : n_row - 1;
+        row[TID].by = AT(const float, job.scale)[own] * LOG2E;
+        row[TID].limit = job.pos0 + own / job.n_group;
     }
+}
+
+template <int DIM, int MT> DEV void many_clear(many_rows<DIM, MT> &rows)
+{
     UNROLL
-    for (int r = 0; r < MT; r++)
+    for (int r = 0; r < MT; r++) {
         UNROLL
-    for (int d = 0; d < DIM / 8 + 1; d++)
+        for (int d = 0; d < DIM / 8; d++)
+            UNROLL
+        for (int e = 0; e < 4; e++)
+            rows.o[r][d][e] = 0.0f;
         UNROLL
-    for (int e = 0; e < 4; e++)
-        rows.o[r][d][e] = 0.0f;
+        for (int i = 0; i < 2; i++)
+            rows.l[r][i] = 0.0f, rows.m[r][i] = NEG_INF;
+    }
+}
+
+/* Positions of a page's entries; NULL: the warp's rows see all n. */
+template <int MT>
+DEV const int32_t *many_positions(const gpu_attend_args &a, const gpu_attend_job &job, int p, int n,
+                                  const many_row *row_of)
+{
+    const int32_t *pos = page_positions(job, p);
+    const bool all =
+        pos != NULL && job.ordered && a.window == 0 && pos[n - 1] <= row_of[WARP * 16 * MT].limit;
+    return all ? NULL : pos;
 }
 
 /* A page as it is stored, or in the order of keys_q8 and the others. */
 template <int DIM, int MT, bool CODES>
-DEV void many_page(const uint8_t *qs, const uint8_t *k16, const uint8_t *v16, const sight &sees,
-                   float add, float cap, many_rows<DIM, MT> &rows)
+DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, const uint8_t *qs,
+                   const uint8_t *k16, const uint8_t *v16, const many_row *row_of,
+                   many_rows<DIM, MT> &rows)
 {
-    const int row = LANE / 8 % 2 * 8 + LANE % 8; /* of f16 pages: as dots_f16 and sums_f16 */
-    int place[4];
+    /* of f16 pages: as dots_f16 and sums_f16; place j is at ^ 32 j */
+    const int row = LANE / 8 % 2 * 8 + LANE % 8, at = (LANE / 16 ^ LANE % 8) * 16;
     float s[MT][8][4] = {};
-    lane_places(place);
     UNROLL
     for (int k = 0; k < DIM / 16; k++) {
         uint32_t q[MT][4], b[4];
@@ -219,7 +247,7 @@ DEV void many_page(const uint8_t *qs, const uint8_t *k16, const uint8_t *v16, co
             if (CODES)
                 keys_at(b, k16, j, k);
             else
-                ldsm4t(b, k16 + place[j] + (16 * k + row) * TILE * 2);
+                ldsm4t(b, k16 + (row * TILE * 2 | at ^ 32 * j) + k * TILE * 32);
             UNROLL
             for (int r = 0; r < MT; r++) {
                 mma(s[r][2 * j], q[r], b[0], b[1]);
@@ -227,97 +255,134 @@ DEV void many_page(const uint8_t *qs, const uint8_t *k16, const uint8_t *v16, co
             }
         }
     }
+    const gpu_attend_ref ref = page_ref(job, p);
+    const sight sees = {many_positions<MT>(a, job, p, ref.n, row_of), ref.n, a.window, false};
+    const float add = ref.log_count * LOG2E;
+    uint32_t w[MT][4][4];
     UNROLL
     for (int r = 0; r < MT; r++) {
         float c[2];
         UNROLL
-        for (int i = 0; i < 2; i++)
-            c[i] = weights_row(s[r], i,
-                               logits_row(s[r], i, rows.by[r][i], add, cap, sees, rows.limit[r][i]),
+        for (int i = 0; i < 2; i++) {
+            const many_row *own = row_of + many_row_at(WARP * MT + r, i);
+            c[i] = weights_row(s[r], i, logits_row(s[r], i, own->by, add, a, sees, own->limit),
                                &rows.m[r][i]);
+        }
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            UNROLL
+        for (int i = 0; i < 4; i++) {
+            const float *x = s[r][2 * k + i / 2] + 2 * (i & 1);
+            w[r][k][i] = h2(x[0], x[1]);
+        }
         if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL
-            for (int d = 0; d < DIM / 8 + 1; d++)
+            for (int d = 0; d < DIM / 8; d++)
                 UNROLL
             for (int e = 0; e < 4; e++)
                 rows.o[r][d][e] *= c[e / 2];
+            rows.l[r][0] *= c[0], rows.l[r][1] *= c[1];
         }
     }
     UNROLL
     for (int k = 0; k < 4; k++) {
         if (16 * k >= sees.n)
             continue;
-        uint32_t w[MT][4], b[4];
-        UNROLL
-        for (int r = 0; r < MT; r++)
-            UNROLL
-        for (int i = 0; i < 4; i++)
-            w[r][i] = h2(s[r][2 * k + i / 2][2 * (i & 1)], s[r][2 * k + i / 2][2 * (i & 1) + 1]);
+        uint32_t b[4];
         UNROLL
         for (int d = 0; d < DIM / 16; d++) {
             if (CODES)
                 values_at(b, v16, d, k);
             else
-                ldsm4t(b, v16 + place[d % 4] + (16 * k + row) * DIM * 2 + d / 4 * 128);
+                ldsm4t(b, v16 + (row * DIM * 2 | at ^ 32 * (d % 4)) + k * DIM * 32 + d / 4 * 128);
             UNROLL
             for (int r = 0; r < MT; r++) {
-                mma(rows.o[r][2 * d], w[r], b[0], b[1]);
-                mma(rows.o[r][2 * d + 1], w[r], b[2], b[3]);
+                mma(rows.o[r][2 * d], w[r][k], b[0], b[1]);
+                mma(rows.o[r][2 * d + 1], w[r][k], b[2], b[3]);
             }
         }
         UNROLL
-        for (int r = 0; r < MT; r++)
-            mma(rows.o[r][DIM / 8], w[r], ONES, ONES);
+        for (int r = 0; r < MT; r++) {
+            float l[4] = {rows.l[r][0], rows.l[r][0], rows.l[r][1], rows.l[r][1]};
+            mma(l, w[r][k], ONES, ONES);
+            rows.l[r][0] = l[0], rows.l[r][1] = l[2];
+        }
     }
 }
 
+/* Where what the chunks before gave lies: outputs, a thread's apart, and [128 rows][2] of maxima and
+   sums. Found anew at each join, so that no register holds it meanwhile. */
+template <int DIM> struct many_kept {
+    float *o, *ml;
+};
+
+template <int DIM>
+DEV many_kept<DIM> many_kept_of(const gpu_attend_args &a, const gpu_attend_job &job, int row0)
+{
+    const size_t row = job.part0 + row0;
+    return {AT(float, a.o) + row * DIM + TID, AT(float, a.ml) + row * 2};
+}
+
 /* Joins a chunk to those before, and begins the next. */
-template <int DIM, int MT> DEV void many_join(many_rows<DIM, MT> &rows, float *kept, bool is_first)
+template <int DIM, int MT>
+DEV void many_join(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
+                   many_rows<DIM, MT> &rows, bool is_first)
 {
     enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    const many_kept<DIM> kept = many_kept_of<DIM>(a, job, row0);
+    float *ml = kept.ml;
     UNROLL
     for (int r = 0; r < MT; r++) {
         float c[2], w[2];
         UNROLL
         for (int i = 0; i < 2; i++) {
-            const float high = f_max(rows.top_m[r][i], rows.m[r][i]), mm = finite_of(high);
-            c[i] = ex2(rows.top_m[r][i] - mm), w[i] = ex2(rows.m[r][i] - mm);
-            rows.top_l[r][i] = fmaf(rows.o[r][D8][2 * i], w[i], rows.top_l[r][i] * c[i]);
-            rows.top_m[r][i] = high;
-            rows.m[r][i] = NEG_INF;
+            const int row = many_row_at(WARP * MT + r, i);
+            float m = NEG_INF, l = 0.0f;
+            if (!is_first) {
+                m = ml[2 * row], l = ml[2 * row + 1];
+            } else if (job.sink != 0) {
+                m = AT(const float, job.sink)[(row0 + row) % job.n_group] * LOG2E;
+                l = 1.0f;
+            }
+            const float high = n_max(m, rows.m[r][i]), mm = finite_of(high);
+            c[i] = ex2(m - mm), w[i] = ex2(rows.m[r][i] - mm);
+            l = fmaf(rows.l[r][i], w[i], l * c[i]);
+            sync_warp();
+            if (LANE % 4 == 0)
+                ml[2 * row] = high, ml[2 * row + 1] = l;
         }
         UNROLL
         for (int d = 0; d < D8; d++)
             UNROLL
         for (int e = 0; e < 4; e++) {
-            float *at = kept + ((r * D8 + d) * 4 + e) * N_THREAD + TID;
-            const float old = is_first ? 0.0f : *at;
+            float *at = kept.o + ((r * D8 + d) * 4 + e) * N_THREAD;
+            float old = *at; /* read in any case, which is shorter than a branch */
+            old = is_first ? 0.0f : old;
             *at = fmaf(rows.o[r][d][e], w[e / 2], old * c[e / 2]);
-            rows.o[r][d][e] = 0.0f;
         }
-        UNROLL
-        for (int e = 0; e < 4; e++)
-            rows.o[r][D8][e] = 0.0f;
     }
+    many_clear(rows);
+    sync_warp();
 }
 
 /* Outputs go through shared memory, [128][DIM + MANY_PITCH], where they are turned back. */
 template <int DIM, int MT>
-DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
-                     const many_rows<DIM, MT> &rows, const float *kept, bool is_empty, float *room)
+DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int row0, bool is_empty,
+                     float *room)
 {
     enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
-    UNROLL
-    for (int r = 0; r < MT; r++)
-        UNROLL
-    for (int i = 0; i < 2; i++) {
-        float *row = room + ((WARP * MT + r) * 16 + LANE / 4 + 8 * i) * (DIM + MANY_PITCH);
-        const float l = rows.top_l[r][i];
-        UNROLL
+    const many_kept<DIM> kept = many_kept_of<DIM>(a, job, row0);
+    NO_UNROLL
+    for (int i = 0; i < 2 * MT; i++) {
+        const int at = many_row_at(WARP * MT + i / 2, i % 2);
+        float *row = room + at * (DIM + MANY_PITCH);
+        const float l = is_empty ? 0.0f : kept.ml[2 * at + 1];
+        NO_UNROLL
         for (int d = 0; d < D8; d++)
             UNROLL
         for (int e = 0; e < 2; e++) {
-            const float x = is_empty ? 0.0f : kept[((r * D8 + d) * 4 + 2 * i + e) * N_THREAD + TID];
+            const float x =
+                is_empty ? 0.0f : kept.o[((i / 2 * D8 + d) * 4 + i % 2 * 2 + e) * N_THREAD];
             row[d * 8 + LANE % 4 * 2 + e] = l > 0.0f ? x / l : 0.0f;
         }
     }
@@ -343,7 +408,7 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
 {
     enum { N_THREAD = 256 / MT };
     SHARED(smem);
-    const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
+    const gpu_attend_job &job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
     const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
     const int row0 = ((n_row + MANY_ROWS - 1) / MANY_ROWS - 1 - (int)blockIdx.x) * MANY_ROWS;
     if (row0 < 0)
@@ -352,17 +417,15 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
               type_v = CODES ? a.v.type : (int)STORE_F16;
     const int half_k = half_bytes<DIM>(type_k), page = half_k + half_bytes<DIM>(type_v);
     uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec = raw + 2 * page;
-    float *kept = AT(float, a.o) + (job.part0 + row0) * DIM;
+    many_row *row_of =
+        (many_row *)(dec + ((type_k != STORE_F16) + (type_v != STORE_F16)) * TILE * DIM * 2);
     const int last_row = row0 + MANY_ROWS < n_row ? row0 + MANY_ROWS - 1 : n_row - 1;
     const int end = many_end(job, job.pos0 + last_row / job.n_group);
-    const int least = job.pos0 + (row0 + WARP * 16 * MT) / job.n_group;
-    gpu_attend_ref now = {}, next = {};
-    if (job.first < end)
-        next = page_ref(job, job.first);
-    auto fetch = [&](int p, const gpu_attend_ref &ref) {
-        uint8_t *to = raw + (p - job.first) % 2 * page;
+    auto fetch = [&](int p) {
+        uint8_t *to = raw + (p & 1) * page;
         if (p < end) {
-            const uint8_t *from = AT(const uint8_t, a.pool) + ref.page * a.stride;
+            const uint8_t *from =
+                AT(const uint8_t, a.pool) + page_ref((&job)[anew(0)], p).page * a.stride;
             half_fetch<DIM, N_THREAD>(to, from, a.k, type_k, true);
             half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, type_v, false);
         }
@@ -373,50 +436,42 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
         cp16(qs + i * 16,
              AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / MANY_ROWS) * 16);
     }
-    fetch(job.first, next);
     many_rows<DIM, MT> rows;
-    many_begin(job, row0, rows);
-    code_table table_k = {}, table_v = {};
+    many_clear(rows);
+    many_begin(job, row0, row_of);
+    code_table *tables = (code_table *)(row_of + MANY_ROWS); /* there for codes of bits alone */
     if (CODES && type_k != STORE_Q8_0)
-        table_k = table_of(a.k);
+        tables[0] = table_of(a.k);
     if (CODES && type_v != STORE_Q8_0)
-        table_v = table_of(a.v);
-    int chunk = 0, chunk_begin, chunk_end = 0;
-    if (job.n_chunk > 0)
-        chunk_pages(job, 0, &chunk_begin, &chunk_end);
+        tables[1] = table_of(a.v);
+    int chunk = 0, chunk_end = chunk_last(job, 0);
     NO_UNROLL
-    for (int p = job.first; p < end; p++) {
-        const uint8_t *here = raw + (p - job.first) % 2 * page, *k16 = here, *v16 = here + half_k;
-        now = next;
-        if (p + 1 < end)
-            next = page_ref(job, p + 1);
-        fetch(p + 1, next);
+    for (int p = job.first - 1; p < end; p++) {
+        const uint8_t *here = raw + (p & 1) * page, *k16 = here, *v16 = here + half_k;
+        fetch(p + 1);
+        if (p < job.first)
+            continue;
         CP_WAIT(1);
         sync_block();
         if (CODES) {
             if (MT == 2 || TID < 128)
-                keys_decode<DIM>(type_k, k16, table_k, dec);
+                keys_decode<DIM>(type_k, k16, tables[0], dec);
             if (MT == 2 || TID >= 128)
-                values_decode(type_v, v16, table_v, dec + TILE * DIM * 2);
+                values_decode(type_v, v16, tables[1], dec + TILE * DIM * 2);
             sync_block();
             k16 = dec;
             v16 = dec + TILE * DIM * 2;
         }
-        const int32_t *pos = page_positions(job, p);
-        if (pos != NULL && job.ordered && a.window == 0 && pos[now.n - 1] <= least)
-            pos = NULL;
-        const sight sees = {pos, now.n, a.window, false};
-        many_page<DIM, MT, CODES>(qs, k16, v16, sees, now.log_count * LOG2E, a.cap, rows);
+        many_page<DIM, MT, CODES>(a, (&job)[anew(0)], p, qs, k16, v16, row_of, rows);
         if (p + 1 == chunk_end || p + 1 == end) {
-            many_join(rows, kept, chunk == 0);
-            if (++chunk < job.n_chunk)
-                chunk_pages(job, chunk, &chunk_begin, &chunk_end);
+            many_join(a, job, row0, rows, chunk == 0);
+            chunk_end = chunk_last(job, ++chunk);
         }
         sync_block();
     }
     CP_WAIT(0);
     sync_block();
-    many_finish(a, job, row0, rows, kept, chunk == 0, (float *)smem);
+    many_finish<DIM, MT>(a, job, row0, chunk == 0, (float *)smem);
 }
 
 /* Keys of f16 lie side by side. */

@@ -93,6 +93,26 @@ DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel)
 {
     return __byte_perm(a, b, sel);
 }
+/* Likewise, where the lower four nibbles of sel are below 8 for sure: one instruction less. */
+DEV uint32_t prmt_of(uint32_t a, uint32_t b, uint32_t sel)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(sel));
+    return r;
+}
+/* (a | b) & mask; and bits of a where the mask has them, else of b: one instruction each. */
+DEV uint32_t or_and(uint32_t a, uint32_t b, uint32_t mask)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xa8;" : "=r"(r) : "r"(a), "r"(b), "r"(mask));
+    return r;
+}
+DEV uint32_t pick(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+    return r;
+}
 DEV float ex2(float x)
 {
     float y;
@@ -316,6 +336,14 @@ DEV void bulk_copy(void *to, const void *from, int n, uint64_t *bar)
 }
 #endif
 
+/* The same number, of which the compiler knows nothing: what is made of it is made anew each time,
+   and holds no register meanwhile. */
+DEV int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 #define AS_F(x) __uint_as_float(x)
 #define AS_U(x) __float_as_uint(x)
 #define UNROLL _Pragma("unroll")
@@ -335,6 +363,11 @@ DEV void bulk_copy(void *to, const void *from, int n, uint64_t *bar)
 DEV float f_max(float a, float b)
 {
     return a > b ? a : b;
+}
+/* Likewise of numbers alone, in one instruction. */
+DEV float n_max(float a, float b)
+{
+    return fmaxf(a, b);
 }
 
 #endif

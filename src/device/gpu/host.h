@@ -308,6 +308,8 @@ bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, 
 /* The chunk of a page; and what attend.cuh calls the order of a class. */
 int32_t gpu_chunk_of(int32_t page);
 int32_t gpu_order_of(const struct gpu_part *k);
+/* 1 / (cap log2 e); 0 without a cap. */
+float gpu_cap_by(float cap);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);

@@ -398,6 +398,7 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         .eps = p->eps,
         .factor = p->scale,
         .cap = p->cap,
+        .cap_by = gpu_cap_by(p->cap),
     };
     if (!takes(p) || !plan(d, p, &a))
         return false;

@@ -667,7 +667,7 @@ DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *
         UNROLL
         for (int e = 0; e < 4; e++) {
             const int slot = 8 * warp + 2 * u + (e & 1), i = e / 2;
-            const float y = logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap);
+            const float y = logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap, s.cap_by);
             x[e] = slot >= skip && slot < n ? y : NEG_INF;
             top[i] = f_max(top[i], x[e]);
         }
