@@ -8,7 +8,7 @@
 #define PI_EVAL_H
 
 #include <jansson.h>
-#include "pith/policy.h"
+#include "pith/scheduler.h"
 
 /* Called between items: fraction in [0,1] of the task, what is being done ("4096 tokens, depth
    0.50"). Return false to cancel. */
@@ -165,9 +165,8 @@ bool eval_is_plain(const pith_engine_params *params); /* and everything is read 
 
 /* Adds a sequence's figures of its policies to *cost. */
 void eval_account(const pith_seq *seq, struct eval_answer *cost);
-/* The part of that which a scheduler says of an answer: of a sequence of n_token tokens. */
-void eval_account_policies(const pith_keep_stats *keep, const pith_share_stats *share,
-                           int64_t n_token, struct eval_answer *cost);
+/* The same of what a scheduler says of an answer; its tokens, too. */
+void eval_account_result(const pith_answer_result *result, struct eval_answer *cost);
 
 /* A number of JSON; null where value is not finite, which JSON cannot say. NULL: out of memory. */
 json_t *eval_number(double value);

@@ -5,7 +5,6 @@
  * promises. Only times do: an answer in company counts its share of the whole time.
  */
 #include "parallel.h"
-#include "pith/scheduler.h"
 
 #include <stdlib.h>
 
@@ -40,10 +39,7 @@ static void on_done(void *user, const pith_answer_result *result)
     struct asking *a = p->asking;
     struct eval_answer *out = &p->asked->answer;
     a->n_ended++;
-    out->n_prompt = result->n_prompt + result->n_cached;
-    out->n_generated = result->n_generated;
-    out->reason = result->reason;
-    eval_account_policies(&result->keep, &result->share, out->n_prompt + out->n_generated, out);
+    eval_account_result(result, out);
     if (result->status != PITH_OK && a->status == PITH_OK)
         a->status = eval_fail(&a->err, result->status, "prompt %d: %.200s",
                               (int)(p->asked - a->asked) + 1, result->message);
@@ -60,6 +56,8 @@ static pith_status submit(pith_scheduler *scheduler, const struct eval_setup *se
     pith_generate_params_default(&generate);
     generate.sample = asked->sample;
     generate.n_predict = asked->n_predict;
+    generate.message = asked->prompt->text.data;
+    generate.message_len = asked->prompt->text.len;
     pith_status status = eval_prompt_encode(setup, asked->prompt, &ids, &n_id, &place->thinks, err);
     if (status != PITH_OK)
         return status;

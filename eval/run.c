@@ -115,6 +115,8 @@ void eval_run_add(struct eval_run *run, const struct eval_answer *cost)
 {
     run->n_prompt += cost->n_prompt;
     run->n_generated += cost->n_generated;
+    if (cost->n_prompt + cost->n_generated > run->longest)
+        run->longest = cost->n_prompt + cost->n_generated;
     eval_add_cost(&run->total, cost);
 }
 
@@ -247,11 +249,21 @@ static bool on_text(void *user, const char *text, size_t len)
     return !l->cancelled && !l->text.failed;
 }
 
-void eval_account_policies(const pith_keep_stats *keep, const pith_share_stats *share,
-                           int64_t n_token, struct eval_answer *cost)
+static void account_policies(const pith_keep_stats *keep, const pith_read_stats *read,
+                             const pith_recall_stats *recall, const pith_share_stats *share,
+                             int64_t n_token, struct eval_answer *cost)
 {
     cost->evicted += keep->evicted;
     cost->rounds += keep->rounds;
+    cost->stored += read->stored;
+    cost->read += read->read;
+    cost->recall.recalls += recall->recalls;
+    cost->recall.stored += recall->stored;
+    cost->recall.lost += recall->lost;
+    cost->recall.guests += recall->guests;
+    cost->recall.seconds += recall->seconds;
+    raise_to(&cost->recall.ram_bytes, recall->ram_bytes);
+    raise_to(&cost->recall.file_bytes, recall->file_bytes);
     cost->share.steps += share->steps_closed;
     cost->share.similar += share->steps_similar;
     cost->share.pages += share->pages_shared;
@@ -270,16 +282,17 @@ void eval_account(const pith_seq *seq, struct eval_answer *cost)
     pith_seq_share_stats(seq, &share);
     pith_seq_read_stats(seq, &read);
     pith_seq_recall_stats(seq, &recall);
-    cost->stored += read.stored;
-    cost->read += read.read;
-    eval_account_policies(&keep, &share, pith_seq_length(seq), cost);
-    cost->recall.recalls += recall.recalls;
-    cost->recall.stored += recall.stored;
-    cost->recall.lost += recall.lost;
-    cost->recall.guests += recall.guests;
-    cost->recall.seconds += recall.seconds;
-    raise_to(&cost->recall.ram_bytes, recall.ram_bytes);
-    raise_to(&cost->recall.file_bytes, recall.file_bytes);
+    account_policies(&keep, &read, &recall, &share, pith_seq_length(seq), cost);
+}
+
+void eval_account_result(const pith_answer_result *result, struct eval_answer *cost)
+{
+    cost->n_prompt = result->n_prompt + result->n_cached - result->n_recalled;
+    cost->n_generated = result->n_generated;
+    cost->reason = result->reason;
+    cost->recall.tokens += result->n_recalled;
+    account_policies(&result->keep, &result->read, &result->recall, &result->share,
+                     result->n_prompt + result->n_cached + result->n_generated, cost);
 }
 
 /* Adds the figures of the sequence and its memory for the item that was just done. */
@@ -297,8 +310,6 @@ static void account(struct eval_run *run, const pith_seq *seq, const pith_genera
     raise_to(&out->kv_peak_bytes, kv.peak_bytes);
     eval_account(seq, out);
     eval_run_add(run, out);
-    if (out->n_prompt + out->n_generated > run->longest)
-        run->longest = out->n_prompt + out->n_generated;
 }
 
 /* Reads the prompt and hears the given answer behind it. *peak is that of the reading: the fork

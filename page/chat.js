@@ -105,7 +105,8 @@ function sentencesOf({usage, timings, seconds: s}) {
     list.push(`It ended with ${bytes(own)} of memory, where the full cache takes ${inUnit(p.full_bytes, own)}.`);
   }
   if (p.evicted_entries) list.push(`${number(p.evicted_entries)} entries were evicted so far and ${number(p.kept_entries)} are held` +
-    (p.recalled_entries ? `; recall has ${number(p.recalled_entries)} back.` : "."));
+    (p.recalled_entries ? `; recall has ${number(p.recalled_entries)} back.` :
+      p.recalled_tokens ? `; ${number(p.recalled_tokens)} tokens of their text were read again.` : "."));
   return list;
 }
 

@@ -142,7 +142,11 @@ typedef struct pith_answer_result {
                           no more had room; -1: no number was given */
     int64_t held_bytes; /* of pages at its end, those that others hold, too, included */
     int64_t full_bytes; /* that its tokens would take without any policy */
-    uint32_t reserved[1];
+    int32_t
+        n_recalled; /* tokens of recalled text that were read in front of its question; those of a
+                           request's first answer are counted in n_prompt */
+    pith_read_stats read;
+    uint32_t reserved[4];
 } pith_answer_result;
 
 typedef void pith_answer_done_fn(void *user, const pith_answer_result *result);
@@ -151,7 +155,12 @@ typedef struct pith_request {
     const int32_t *prompt; /* [n_prompt] copied */
     int32_t n_prompt;
     const pith_generate_params *params; /* copied, strings and biases included; NULL: the defaults.
-                                           progress and message are not looked at */
+                                           progress and recalled are not looked at. With
+                                           recall `text` its message's question finds text, which
+                                           is read in front of it as pith_generate does, and stays
+                                           in a parked conversation. The next request goes on from
+                                           that without the text. Requests with on_prompt ask
+                                           nothing */
     int32_t n_answer;      /* 1 (default) to n_seq: answers to one prompt, which is computed once;
                               the seed of answer i is that of params plus i */
     int32_t priority;      /* higher ones are admitted first and put back last. Default 0 */
@@ -192,7 +201,7 @@ typedef struct pith_request {
 PITH_API void pith_request_default(pith_request *out);
 
 /* params may be NULL. The engine must outlive the scheduler, and so must that of params->draft.
-   INVALID (a value out of range, named), UNSUPPORTED (recall of text, which changes prompts), the
+   INVALID (a value out of range, named), UNSUPPORTED (recall of text with a session that all requests would share), the
    statuses of pith_draft_check, NOMEM. */
 PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
                                            pith_scheduler **out, pith_error *err);

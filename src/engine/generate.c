@@ -8,7 +8,7 @@
  * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
  * token is therefore never evaluated, and a caller that stops loses no work.
  */
-#include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/os.h"
@@ -204,45 +204,6 @@ static pith_status evaluate(struct generation *g, const int32_t *ids, int32_t n,
     return pith_batch_eval(g->seq->engine, &item, 1, heard ? part_progress : NULL, &part, err);
 }
 
-/* Whether the last token that the sequence holds ends a line. */
-static bool ends_line(const struct generation *g)
-{
-    char bytes[64];
-    size_t n = 0;
-    const struct pith_seq *seq = g->seq;
-    if (seq->n_token == 0)
-        return true;
-    pith_status status =
-        pith_token_bytes(g->model, seq->tokens[seq->n_token - 1], false, bytes, sizeof(bytes), &n);
-    return status == PITH_OK && n > 0 && bytes[n - 1] == '\n';
-}
-
-/* The tokens [n_text] of the text that was found, on lines of its own, and behind them the rest of
-   the prompt. The caller frees. */
-static pith_status join(struct generation *g, const char *found, const int32_t *rest,
-                        int32_t n_rest, int32_t **out, int32_t *n_text, pith_error *err)
-{
-    size_t len = strlen(found) + 1;
-    char *text = pi_mem_alloc(PI_MEM_OTHER, len + 1);
-    int32_t cap = len < INT32_MAX / 4 ? 3 * (int32_t)len + 8 : 0; /* composed, it may be longer */
-    int32_t *ids = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)cap + (size_t)n_rest, sizeof(*ids));
-    pith_status status = PITH_OK;
-    if (text == NULL || ids == NULL || cap == 0)
-        status = pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of recalled text", len);
-    if (status == PITH_OK) {
-        snprintf(text, len + 1, "%s%s", ends_line(g) ? "" : "\n", found);
-        status = pith_tokenize(g->model, text, strlen(text), 0, ids, cap, n_text, err);
-    }
-    if (status == PITH_OK) {
-        memcpy(ids + *n_text, rest, (size_t)n_rest * sizeof(*ids));
-        *out = ids;
-        ids = NULL;
-    }
-    pi_mem_free(text);
-    pi_mem_free(ids);
-    return status;
-}
-
 /* The mark of a prompt that n_text tokens are put into; false where that many cannot be pinned. */
 static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 {
@@ -255,9 +216,6 @@ static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
     return true;
 }
 
-/* Tokens that a line's end in front may take beside what was found. */
-#define LINE_TOKENS 2
-
 /* Reads the prompt from its question on, with the text that was found for it in front, pinned
    until the question is answered. Where nothing is found, or the two do not fit, the prompt is
    read as it is. */
@@ -268,13 +226,14 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
     char *text = NULL;
     int32_t *ids = NULL, n_text = 0, n_rest = n_prompt - q->at, marked = g->seq->n_prompt;
     int32_t n_before = 0;
-    pith_status status =
-        pi_seq_find_text(g->seq, q->text, q->len, n_rest + LINE_TOKENS, &text, &n_before, err);
+    pith_status status = pi_seq_find_text(g->seq, q->text, q->len, n_rest + PI_TEXT_LINE_TOKENS,
+                                          &text, &n_before, err);
     if (status == PITH_OK && text != NULL)
-        status = join(g, text, prompt + q->at, n_rest, &ids, &n_text, err);
+        status = pi_seq_text_tokens(g->seq, text, 0, n_rest, &ids, &n_text, err);
     pith_recall_free(text);
     PI_TRY(status);
     if (n_text > 0 && widen_mark(g, n_prompt, n_text)) {
+        memcpy(ids + n_text, prompt + q->at, (size_t)n_rest * sizeof(*ids));
         g->seq->pinned = (int32_t)pi_max(1, g->seq->n_token - n_before);
         status = evaluate(g, ids, n_text + n_rest, part, err);
         if (status == PITH_OK) {

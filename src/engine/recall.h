@@ -39,11 +39,20 @@ struct pi_seq_recall {
     struct pi_recall_point point;
 };
 
+/* Tokens of a sequence that no prompt has: a text that was found, and read in front of a question. */
+struct pi_insert {
+    int32_t from;
+    int32_t n;
+};
+
 /* A sequence's recall of text. */
 struct pi_seq_text {
     struct recall_text_seq *store; /* owned; NULL without recall of text */
     int64_t n_recall;              /* texts that were found */
     int32_t n_found;               /* spans of the text that was found last */
+    struct pi_insert *insert;      /* [n_insert] ascending; owned. The scheduler notes them */
+    int32_t n_insert;
+    bool asked; /* a question searched the store, for which a round may have come early */
 };
 
 /* Whether a turn's last tokens are one pass, which chooses what comes back: where it was stopped
@@ -66,5 +75,19 @@ bool pi_engine_finds_text(const struct pith_engine *e);
    is found, or the engine has no recall of text. NOMEM, INVALID. */
 pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t len, int32_t n_rest,
                              char **text, int32_t *n_before, pith_error *err);
+
+/* Tokens that a line's end in front may take beside what was found. */
+#define PI_TEXT_LINE_TOKENS 2
+
+/* The n tokens of a text that was found, on lines of its own behind the sequence's tokens. They
+   stand in a block that the caller frees, between room for n_head and n_tail others. NOMEM. */
+pith_status pi_seq_text_tokens(const struct pith_seq *seq, const char *found, int32_t n_head,
+                               int32_t n_tail, int32_t **out, int32_t *n, pith_error *err);
+
+/* Notes that the sequence's next n tokens are such a text. NOMEM. */
+pith_status pi_seq_note_insert(struct pith_seq *seq, int32_t n, pith_error *err);
+
+/* The tokens of such texts among the sequence's first n. */
+int32_t pi_seq_inserted(const struct pith_seq *seq, int32_t n);
 
 #endif

@@ -3,6 +3,9 @@
  * turn's question searches the store. generate.c puts the text that it finds in front. The store
  * itself is policy/recall/'s.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/text_embed.h"
@@ -42,6 +45,7 @@ static pith_status start_seq(struct pith_seq *seq, pith_error *err)
 static void stop_seq(struct pith_seq *seq)
 {
     recall_text_seq_free(seq->text.store);
+    pi_mem_free(seq->text.insert);
     seq->text = (struct pi_seq_text){0};
 }
 
@@ -50,13 +54,26 @@ static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pi
     stop_seq(to);
     to->text.n_recall = from->text.n_recall;
     to->text.n_found = from->text.n_found;
+    to->text.asked = from->text.asked;
+    size_t n = (size_t)from->text.n_insert;
+    if (n > 0) {
+        to->text.insert = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(struct pi_insert));
+        if (to->text.insert == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for a list of %zu recalled texts", n);
+        memcpy(to->text.insert, from->text.insert, n * sizeof(struct pi_insert));
+        to->text.n_insert = from->text.n_insert;
+    }
     return recall_text_seq_fork(from->text.store, &to->text.store, err);
 }
 
 static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
 {
     (void)whole;
-    recall_text_seq_truncate(seq->text.store, n_token);
+    struct pi_seq_text *text = &seq->text;
+    while (text->n_insert > 0 &&
+           text->insert[text->n_insert - 1].from + text->insert[text->n_insert - 1].n > n_token)
+        text->n_insert--;
+    recall_text_seq_truncate(text->store, n_token);
 }
 
 static void update(struct pith_seq *seq)
@@ -135,6 +152,7 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     if (seq->text.store == NULL)
         return PITH_OK;
     /* Entries that the next round would drop are to be found, too. */
+    seq->text.asked = true;
     pith_status status = pith_seq_keep_round(seq, err);
     if (status != PITH_OK && status != PITH_KV_FULL)
         return status;
@@ -144,6 +162,65 @@ pith_status pi_seq_find_text(struct pith_seq *seq, const char *question, size_t 
     seq->text.n_recall += *text != NULL;
     seq->text.n_found = n;
     return PITH_OK;
+}
+
+/* ---- what was found, in a sequence ---- */
+
+/* Whether the last token that the sequence holds ends a line. */
+static bool ends_line(const struct pith_seq *seq)
+{
+    char bytes[64];
+    size_t n = 0;
+    if (seq->n_token == 0)
+        return true;
+    pith_status status = pith_token_bytes(seq->engine->model, seq->tokens[seq->n_token - 1], false,
+                                          bytes, sizeof(bytes), &n);
+    return status == PITH_OK && n > 0 && bytes[n - 1] == '\n';
+}
+
+pith_status pi_seq_text_tokens(const struct pith_seq *seq, const char *found, int32_t n_head,
+                               int32_t n_tail, int32_t **out, int32_t *n, pith_error *err)
+{
+    size_t len = strlen(found) + 1;
+    char *text = pi_mem_alloc(PI_MEM_OTHER, len + 1);
+    int32_t cap = len < INT32_MAX / 4 ? 3 * (int32_t)len + 8 : 0; /* composed, it may be longer */
+    int32_t *ids =
+        pi_mem_alloc_n(PI_MEM_OTHER, (size_t)n_head + (size_t)cap + (size_t)n_tail, sizeof(*ids));
+    pith_status status = PITH_OK;
+    if (text == NULL || ids == NULL || cap == 0)
+        status = pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of recalled text", len);
+    if (status == PITH_OK) {
+        snprintf(text, len + 1, "%s%s", ends_line(seq) ? "" : "\n", found);
+        status =
+            pith_tokenize(seq->engine->model, text, strlen(text), 0, ids + n_head, cap, n, err);
+    }
+    if (status == PITH_OK) {
+        *out = ids;
+        ids = NULL;
+    }
+    pi_mem_free(text);
+    pi_mem_free(ids);
+    return status;
+}
+
+pith_status pi_seq_note_insert(struct pith_seq *seq, int32_t n, pith_error *err)
+{
+    struct pi_seq_text *text = &seq->text;
+    size_t count = (size_t)text->n_insert + 1;
+    struct pi_insert *list = pi_mem_grow(PI_MEM_OTHER, text->insert, count, sizeof(*list));
+    if (list == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a list of %zu recalled texts", count);
+    text->insert = list;
+    list[text->n_insert++] = (struct pi_insert){seq->n_token, n};
+    return PITH_OK;
+}
+
+int32_t pi_seq_inserted(const struct pith_seq *seq, int32_t n)
+{
+    int32_t sum = 0;
+    for (int32_t i = 0; i < seq->text.n_insert && seq->text.insert[i].from < n; i++)
+        sum += seq->text.insert[i].n;
+    return sum;
 }
 
 /* Tokens of a message's question and of a template, by guess: few texts have less than three bytes

@@ -58,7 +58,8 @@ void pi_seq_trim(struct pith_seq *seq)
 
 bool pi_seq_altered(const struct pith_seq *seq)
 {
-    return seq->is_loaded || (seq->engine->traits.counts_steps && seq->n_token > seq->n_prompt);
+    return seq->is_loaded || seq->text.asked ||
+           (seq->engine->traits.counts_steps && seq->n_token > seq->n_prompt);
 }
 
 int32_t pi_seq_unaltered(const struct pith_seq *seq)

@@ -69,6 +69,8 @@ TEST(each_request_gets_what_it_gets_alone)
     static const char *const read[] = {"--read", "quoka:budget=32", NULL};
     static const char *const recall[] = {
         "--keep", "knorm:budget=64,slack=16", "--recall", "kv", "--page", "16", NULL};
+    static const char *const text[] = {
+        "--keep", "streaming:budget=64,slack=8", "--recall", "text:floor=0", "--page", "16", NULL};
     write_plain("plain.jsonl", in, N_REQUEST);
     check_alone(in, none, none);
     check_alone(in, none, few);
@@ -79,6 +81,7 @@ TEST(each_request_gets_what_it_gets_alone)
     check_alone(in, share, few);
     check_alone(in, read, none);
     check_alone(in, recall, few);
+    check_alone(in, text, few);
 }
 
 TEST(answers_do_not_depend_on_company)

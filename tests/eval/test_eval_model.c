@@ -258,3 +258,57 @@ TEST(questions_run_on_the_model)
     unlink(path);
     pith_model_free(model);
 }
+
+/* What policies did for an answer is counted beside others as it is alone. */
+TEST(questions_beside_others_count_the_same)
+{
+    static const struct {
+        const char *keep, *read, *recall;
+    } ways[] = {{NULL, "quoka:budget=8,chunk=16,gate=1", NULL},
+                {"streaming:budget=128,slack=16", NULL, "text:floor=0"}};
+    pith_model *model = load_model();
+    char path[] = "/tmp/pith-questions-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "wb");
+    for (int32_t i = 0; i < 3; i++) {
+        fprintf(f, "{\"problem\": \"The password of Maria is red %d. ", i);
+        for (int32_t k = 0; k < 40 + i; k++)
+            fprintf(f, "The friend of Anton is Emma. ");
+        fprintf(f, "\\nQuestion: What is the password of Maria?\\nAnswer:\", \"answer\": %d}\n", i);
+    }
+    fclose(f);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct eval_setup setup = setup_of(model);
+        struct eval_questions_params p = {.path = path, .n_draw = 1, .n_predict = 8};
+        json_t *result[2];
+        pith_sample_params_default(&p.sample);
+        setup.engine.keep = ways[i].keep;
+        setup.engine.read = ways[i].read;
+        setup.engine.recall = ways[i].recall;
+        for (int32_t k = 0; k < 2; k++) {
+            p.n_parallel = 1 + 2 * k;
+            if (eval_questions(&setup, &p, &result[k], &err) != PITH_OK)
+                fail_msg("%s", err.message);
+        }
+        assert_true(
+            json_equal(json_object_get(result[0], "rows"), json_object_get(result[1], "rows")));
+        assert_true(summary(result[1], "read_share") == summary(result[0], "read_share"));
+        assert_true(summary(result[1], "prompt_tokens") == summary(result[0], "prompt_tokens"));
+        assert_true(summary(result[1], "evicted") == summary(result[0], "evicted"));
+        assert_int_equal(summary(result[0], "read_share") < 0.9, ways[i].read != NULL);
+        const json_t *recall[2];
+        for (int32_t k = 0; k < 2; k++)
+            recall[k] = json_object_get(json_object_get(result[k], "summary"), "recall");
+        assert_int_equal(recall[0] != NULL, ways[i].recall != NULL);
+        if (recall[0] != NULL)
+            assert_int_equal(json_integer_value(json_object_get(recall[0], "tokens")),
+                             json_integer_value(json_object_get(recall[1], "tokens")));
+        if (recall[0] != NULL)
+            assert_true(json_integer_value(json_object_get(recall[0], "tokens")) > 0);
+        json_decref(result[0]);
+        json_decref(result[1]);
+    }
+    unlink(path);
+    pith_model_free(model);
+}

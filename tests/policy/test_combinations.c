@@ -386,7 +386,6 @@ static void expect_refusal(const struct cell *c, pith_status status, const pith_
 /* The refusals that the page lists: by the engine, by the scheduler, or by the use itself. */
 static void refuse(const struct cell *c, pith_engine *e, const pith_error *expected)
 {
-    pith_scheduler *s = NULL;
     pith_seq *seq = NULL;
     if (c->use == PITH_USE_FILE) {
         seq = read_prompt(e);
@@ -396,8 +395,6 @@ static void refuse(const struct cell *c, pith_engine *e, const pith_error *expec
         expect_refusal(c, pith_seq_load(e, "/tmp/pith-never", &seq, &err), &err, expected);
     } else if (c->use == PITH_USE_DRAFT) {
         expect_refusal(c, pith_draft_check(e, NULL, &err), &err, expected);
-    } else if (e->traits.recalls_text) {
-        expect_refusal(c, pith_scheduler_create(e, NULL, &s, &err), &err, expected);
     } else {
         assert_int_equal(c->use, PITH_USE_PREFIX); /* the only one that does without */
         share_prefix(c, e);

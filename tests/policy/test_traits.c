@@ -28,7 +28,7 @@ static const struct {
      "keep"},
     {"knorm:budget=96", "quoka:budget=64", NULL, NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
     {"knorm:budget=192", NULL, "kv:ram=1MiB", NULL, "bcsp", ENGINE_PUBLISHES_ALL, "keep"},
-    {"knorm:budget=192", NULL, "text", NULL, "bs", ENGINE_PUBLISHES_NOTHING, "keep"},
+    {"knorm:budget=192", NULL, "text", NULL, "bc p", ENGINE_PUBLISHES_ALL, "keep"},
 };
 
 static pith_model *model;

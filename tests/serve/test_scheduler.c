@@ -169,7 +169,7 @@ TEST(refuses_bad_parameters)
     pith_scheduler *s = NULL;
     pith_engine_params_default(&params);
     params.keep = "knorm:budget=64,slack=16";
-    params.recall = "text";
+    params.recall = "text:session=work";
     check(pith_engine_create(model, &params, &e, &err), &err);
     expect(pith_scheduler_create(e, NULL, &s, &err), &err, PITH_UNSUPPORTED, "recall");
     pith_engine_free(e);

@@ -37,7 +37,7 @@ struct engine_traits engine_traits_compute(const struct policy_set *set)
     bool rounds_cut_chunks = t.reads_parts && (t.evicts || t.recalls_kv);
     t.remembers = (t.needs & KEEP_NEED_ROWS) != 0 || t.n_mark > 0;
     t.bounded = t.evicts;
-    t.cuts_prompts = !rounds_cut_chunks && !t.recalls_text && !t.overwrites && !t.waits;
+    t.cuts_prompts = !rounds_cut_chunks && !t.overwrites && !t.waits;
     t.counts_steps = !t.cuts_prompts || t.shares || t.reads_parts || t.recalls_kv ||
                      (t.needs & KEEP_NEED_STEP_WEIGHTS) != 0;
     t.takes_prefixes = engine_traits_check(&t, PITH_USE_PREFIX, NULL) == PITH_OK;

@@ -9,20 +9,10 @@ const char engine_guests_stay[] =
 
 /* ---- what is refused ---- */
 
-static pith_status check_scheduler(const struct engine_traits *t, pith_error *err)
-{
-    if (t->recalls_text)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "recall: text changes prompts while they are read, which a scheduler does "
-                       "not do");
-    return PITH_OK;
-}
-
 /* A prefix of others fits where the sequence would hold the same entries and nothing else, and the
    policy saw nothing of them. Recall chooses by a prompt's last tokens, which are read in any case. */
 static pith_status check_prefix(const struct engine_traits *t, pith_error *err)
 {
-    PI_TRY(check_scheduler(t, err));
     if (t->reads_parts)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "read: what is read depends on where an evaluation begins, so that every "
@@ -87,7 +77,6 @@ pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pit
 {
     static pith_status (*const checks[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
         [PITH_USE_PREFIX] = check_prefix,
-        [PITH_USE_SWAP] = check_scheduler,
         [PITH_USE_FILE] = check_file,
         [PITH_USE_DRAFT] = check_draft,
     };
@@ -126,6 +115,10 @@ static void note_swap(const struct engine_traits *t, pith_error *out)
 {
     if (t->recalls_kv)
         pi_fail(out, PITH_OK, "%s", engine_guests_stay);
+    else if (t->recalls_text)
+        pi_fail(out, PITH_OK,
+                "recall: a sequence whose question was asked waits in host memory; before that its "
+                "tokens are read again");
     else if (!t->counts_steps)
         pi_fail(out, PITH_OK,
                 "its tokens are read again instead, which gives the same entries without host "

@@ -467,6 +467,7 @@ static void take_result(struct reply_answer *a, const pith_answer_result *result
     a->n_predict = result->n_predict;
     a->held_bytes = result->held_bytes;
     a->full_bytes = result->full_bytes;
+    a->n_recalled = result->n_recalled;
     a->stop_word = find_stop(a);
 }
 

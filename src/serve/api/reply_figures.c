@@ -90,13 +90,15 @@ static void set_bytes(struct serve_reply *reply, json_t *object)
    was reused: of a batch nothing goes on. */
 void reply_set_kept(struct serve_reply *reply, json_t *usage)
 {
-    int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0;
+    int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0, text = 0;
     for (int32_t i = 0; i < reply->n_answer; i++) {
         rounds += reply->answer[i].kept.rounds;
         evicted += reply->answer[i].kept.evicted;
         live += reply->answer[i].kept.live;
-        recalls += reply->answer[i].recalled.recalls;
-        guests += reply->answer[i].recalled.guests;
+        const pith_recall_stats *r = &reply->answer[i].recalled;
+        recalls += r->ram_bytes + r->file_bytes > 0 ? r->recalls : 0; /* of entries */
+        guests += r->guests;
+        text += reply->answer[i].n_recalled;
     }
     json_t *pith = reply_need(reply, json_object());
     set_bytes(reply, pith);
@@ -115,6 +117,8 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
     }
     if (recalls > 0)
         reply_set(reply, pith, "recalled_entries", json_integer((json_int_t)guests));
+    if (text > 0)
+        reply_set(reply, pith, "recalled_tokens", json_integer((json_int_t)text));
     reply_set(reply, usage, "pith", pith);
 }
 

@@ -61,6 +61,7 @@ struct reply_answer {
     int32_t slot;        /* where it stays; -1: nowhere */
     int32_t n_draft, n_draft_accepted;
     pith_reuse reuse;   /* why n_cached is not more */
+    int32_t n_recalled; /* tokens of text that was read in front of the question */
     int32_t differs_at; /* the first token that is another; -1: none */
     double prompt_s, generate_s;
     pith_keep_stats kept;

@@ -164,6 +164,8 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     params->sample.seed += (uint64_t)(i * r->n_answer); /* each answer of a body has its own */
     out->prompt = r->prompts.item[i].ids;
     out->n_prompt = r->prompts.item[i].n_id;
+    params->message = r->prompts.item[i].message;
+    params->message_len = r->prompts.item[i].message_len;
     int32_t n_pin = r->cache.n_keep != 0 ? r->cache.n_keep : r->cache.n_system;
     out->n_pin = n_pin > 0 && n_pin < out->n_prompt ? n_pin : 0; /* 0: the prompt */
     out->params = params;

@@ -21,6 +21,8 @@ struct serve_prompt {
     size_t len;
     int32_t *ids; /* [n_id] */
     int32_t n_id;
+    const char *message; /* [message_len] what recall of text finds a question in; NULL: nothing */
+    size_t message_len;
 };
 
 enum serve_choice { SERVE_CHOICE_AUTO, SERVE_CHOICE_NONE, SERVE_CHOICE_REQUIRED };

@@ -364,6 +364,26 @@ static bool contents_to_text(struct serve_reader *rd)
     return changed;
 }
 
+/* The text of the last message of the user's, the last part of it where it has several. */
+static void take_message(const json_t *chat, struct serve_prompt *p)
+{
+    const json_t *messages = json_object_get(chat, "messages"), *text = NULL;
+    for (size_t i = json_array_size(messages); i-- > 0 && text == NULL;) {
+        const json_t *message = json_array_get(messages, i);
+        const json_t *content = json_object_get(message, "content");
+        if (!request_is(json_object_get(message, "role"), "user"))
+            continue;
+        text = content;
+        for (size_t k = 0; k < json_array_size(content); k++)
+            if (json_is_string(json_object_get(json_array_get(content, k), "text")))
+                text = json_object_get(json_array_get(content, k), "text");
+    }
+    if (!json_is_string(text))
+        return;
+    p->message = json_string_value(text);
+    p->message_len = json_string_length(text);
+}
+
 /* The tokens of a rendered prompt. */
 static void take_ids(struct serve_reader *rd, const pith_prompt *rendered, struct serve_prompt *p)
 {
@@ -444,6 +464,7 @@ void request_make_chat(struct serve_reader *rd)
         SERVE_FAULT(rd, "messages", "messages: %s", err.message);
     else
         take_ids(rd, r->prompts.rendered, &r->prompts.item[0]);
+    take_message(r->source.chat, &r->prompts.item[0]);
     if (rd->setup->pins && (r->cache.slot >= 0 || r->setup->finds) && r->cache.n_keep == 0 &&
         !request_is_bad(rd))
         count_system(rd);

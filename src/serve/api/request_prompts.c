@@ -112,6 +112,8 @@ static void read_prompt(struct serve_reader *rd, const json_t *value, struct ser
     } else if (json_is_string(value)) {
         out->text = json_string_value(value);
         out->len = json_string_length(value);
+        out->message = out->text;
+        out->message_len = out->len;
         if (rd->setup->model != NULL)
             request_tokenize(rd, out, out->text, out->len, text_flags(rd));
     } else {

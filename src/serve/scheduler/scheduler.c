@@ -58,6 +58,18 @@ static pith_status check_params(const pith_scheduler_params *p, pith_error *err)
 
 /* ---- making and freeing ---- */
 
+/* A session with a name would let one conversation find what another one lost. */
+static pith_status check_recall(const pith_engine *e, pith_error *err)
+{
+    const struct recall_text_options *o = &e->policies.recall.text;
+    if (e->traits.recalls_text && o->session[0] != '\0')
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "recall: text: session=%.96s: a scheduler's conversations each have a "
+                       "session of their own",
+                       o->session);
+    return PITH_OK;
+}
+
 /* All that entries depend on beside tokens: the model, and how they are stored. Policies do not
    belong to it, because only what they left alone is ever published. */
 static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
@@ -121,7 +133,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     if (engine == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_create: engine and out must not be NULL");
     PI_TRY(check_params(params, err));
-    PI_TRY(engine_traits_check(&engine->traits, PITH_USE_SWAP, err));
+    PI_TRY(check_recall(engine, err));
     struct pith_scheduler *s = pi_mem_alloc(PI_MEM_OTHER, sizeof(*s));
     if (s == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a scheduler");
@@ -297,6 +309,9 @@ static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_e
                        "which hold %d tokens",
                        r->n_prompt, (long long)bytes, (long long)s->kv_bytes,
                        room_for(s, r, r->n_prompt));
+    while (r->n_ask > 0 &&
+           scheduler_bytes(s, r, r->mark + r->n_ask, r->n_prompt + r->n_ask) > s->kv_bytes)
+        r->n_ask /= 2; /* the question finds less */
     if (r->params.n_predict <= 0)
         return PITH_OK;
     int64_t final = (int64_t)r->n_prompt + r->params.n_predict - 1;
@@ -317,6 +332,7 @@ static size_t lay_out(struct request *r, const pith_request *q, const pith_gener
     size_t used = pi_align(sizeof(*r), 64), n_text = 0;
     for (int32_t i = 0; i < p->n_stop; i++)
         n_text += stop_len(p, i) + 1;
+    n_text += p->message != NULL ? p->message_len : 0;
     int32_t *prompt = pi_mem_part(base, &used, (size_t)q->n_prompt, sizeof(*prompt));
     int32_t *forced = pi_mem_part(base, &used, (size_t)q->n_forced, sizeof(*forced));
     struct sched_answer *answer = pi_mem_part(base, &used, (size_t)q->n_answer, sizeof(*answer));
@@ -375,6 +391,8 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
         stop[i] = memcpy(text, p->stop[i], len);
         text += len + 1;
     }
+    if (p->message != NULL)
+        r->params.message = memcpy(text, p->message, p->message_len);
     r->priority = q->priority;
     r->n_prompt = q->n_prompt;
     r->n_forced = q->n_forced;
@@ -386,6 +404,7 @@ static struct request *copy_request(const struct pith_scheduler *s, const pith_r
     r->salt = q->cache_salt;
     add_budget(s, q, r);
     r->on_prompt = q->on_prompt;
+    r->n_ask = scheduler_ask_most(s, r);
     r->no_logits = q->no_logits;
     r->on_token = q->on_token;
     r->on_done = q->on_done;

@@ -3,7 +3,8 @@
  * each of them is. scheduler.c has the inbox and the public functions, scheduler_list.c shows all
  * of it. Each other file has a header with its parts of these structs. scheduler_admit.h has memory
  * and admission, scheduler_slot.h parked conversations and how a request finds one.
- * scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_result.h tokens and ends.
+ * scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_ask.h recall of text, and
+ * scheduler_result.h tokens and ends.
  *
  * An answer is in one place: in the queue, or running, or ended. A request's answers are queued
  * together until its prompt was read; one that was put back is queued alone. Fields that the lock
@@ -18,6 +19,7 @@
 #include "pith/scheduler.h"
 #include "serve/scheduler/prefix.h"
 #include "serve/scheduler/scheduler_admit.h"
+#include "serve/scheduler/scheduler_ask.h"
 #include "serve/scheduler/scheduler_draft.h"
 #include "serve/scheduler/scheduler_result.h"
 #include "serve/scheduler/scheduler_slot.h"
@@ -46,6 +48,7 @@ struct sched_answer {
     struct answer_park park;
     struct answer_step step;
     struct answer_draft draft;
+    struct answer_ask ask;
     struct answer_tally tally;
 };
 
@@ -65,6 +68,7 @@ struct request {
     uint64_t session;
     int32_t mark; /* tokens that are marked as the prompt in a fresh sequence */
     int32_t n_pin;
+    int32_t n_ask;       /* tokens that its question finds at most; 0: it asks nothing */
     double budget_scale; /* its sequence's own budget, as in keep_point */
     uint64_t salt;       /* and of it, so that what was kept under another is never found */
     pith_prompt_logits_fn *on_prompt;

@@ -92,7 +92,8 @@ int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r,
 /* The same of an answer's sequence. */
 static int64_t bytes_of(const struct pith_scheduler *s, const struct sched_answer *a, int32_t n)
 {
-    return scheduler_bytes(s, a->request, a->known.mark, n);
+    int32_t n_ask = a->ask.at > 0 && a->known.mark > a->ask.at ? a->request->n_ask : 0;
+    return scheduler_bytes(s, a->request, a->known.mark + n_ask, n);
 }
 
 double scheduler_reserve(const struct pith_scheduler *s)
@@ -108,10 +109,9 @@ static int32_t target_of(const struct pith_scheduler *s, const struct sched_answ
                          int32_t *least)
 {
     double share = scheduler_reserve(s);
-    int32_t final = scheduler_final(s, a->request);
-    int32_t known = a->known.n + a->has_next;
-    if (a->known.retold)
-        final += a->known.n - a->request->n_prompt;
+    int32_t n_ask = a->ask.at > 0 && !a->ask.found ? a->request->n_ask : 0;
+    int32_t final = scheduler_final(s, a->request) + a->known.n_more + n_ask;
+    int32_t known = a->known.n + a->has_next + n_ask;
     if (a->room.n_preempted >= s->params.max_preempt && a->room.n_preempted > 0)
         share = 1.0;
     *least = known;
@@ -214,6 +214,8 @@ static int32_t most_known(const struct pith_scheduler *s, const struct sched_ans
 {
     int32_t n = a->known.n - (s->engine->traits.counts_steps ? 1 : 0);
     n = pi_verbs_leave(s->engine, n, a->known.n);
+    if (a->ask.at > 0) /* the question is read behind what it finds */
+        n = (int32_t)pi_min(n, a->ask.at + (s->engine->traits.counts_steps ? -1 : 1));
     return a->step.n_shown < a->request->n_prompt ? (int32_t)pi_min(n, a->step.n_shown + 1) : n;
 }
 
@@ -432,6 +434,7 @@ bool scheduler_admit_first(struct pith_scheduler *s, bool *again)
     bool alone = s->room.n_active == 0;
     look_outside(s);
     int32_t n_parked = scheduler_find(s, a);
+    scheduler_ask_look(s, a, n_parked);
     pith_status status = find_room(s, a, n_parked, alone, &need, &waits, &why);
     if (status == PITH_OK && !waits)
         status = take_in(s, a, n_parked, need, alone, &waits, &why);

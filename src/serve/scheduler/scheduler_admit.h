@@ -38,6 +38,7 @@ struct answer_tokens {
                       is the request's */
     int32_t n;
     bool retold;        /* list is the prompt, in the tokens that its slot has for it */
+    int32_t n_more;     /* of n: tokens that the request's prompt lacks */
     int32_t n_computed; /* tokens that were evaluated before it was put back */
     int32_t mark;       /* the first positions of its sequence, marked as the prompt */
 };

@@ -14,9 +14,13 @@
 
 int32_t scheduler_common(const pith_seq *seq, const struct request *r)
 {
-    int32_t n = 0, most = (int32_t)pi_min(r->n_prompt, seq->n_token);
-    while (n < most && seq->tokens[n] == r->prompt[n])
-        n++;
+    int32_t n = 0, t = 0;
+    for (int32_t i = 0; t < seq->n_token; n++, t++) {
+        while (i < seq->text.n_insert && seq->text.insert[i].from == t)
+            t += seq->text.insert[i++].n;
+        if (t >= seq->n_token || n == r->n_prompt || seq->tokens[t] != r->prompt[n])
+            break;
+    }
     return n;
 }
 
@@ -55,6 +59,7 @@ struct match {
     int32_t slot;   /* -1: none */
     int32_t n;      /* tokens that the answer can go on from */
     int32_t common; /* tokens that both begin with */
+    bool told;      /* n counts what recall read in front of questions, too */
 };
 
 /* One that is shown logits of its prompt changes what it looks at, so that it has its slot
@@ -68,14 +73,25 @@ static bool may_look(const struct pith_scheduler *s, const struct sched_answer *
     return i == r->slot || (!s->params.no_prefix && r->on_prompt == NULL);
 }
 
+/* Whether the prompt goes on with all of a parked conversation in which recall read something: only
+   that is not in the prompt. */
+static bool is_told(const pith_seq *seq, const struct request *r, int32_t common)
+{
+    int32_t n_insert = pi_seq_inserted(seq, seq->n_token);
+    return n_insert > 0 && r->on_prompt == NULL && common == seq->n_token - n_insert &&
+           (common < r->n_prompt || seq->has_logits);
+}
+
 /* Of a conversation of others a copy is made, which has to be worth it: a page at least. */
 static struct match look_at(const struct pith_scheduler *s, const struct sched_answer *a, int32_t i)
 {
     const struct request *r = a->request;
     pith_seq *seq = s->park.slot[i].seq;
     struct match m = {.slot = i, .common = scheduler_common(seq, r)};
-    if (!lost_pins(seq, r))
-        m.n = reusable(seq, a);
+    if (!lost_pins(seq, r)) {
+        m.told = is_told(seq, r, m.common);
+        m.n = m.told ? seq->n_token : reusable(seq, a);
+    }
     bool part = m.n < seq->n_token;
     if (part && i != r->slot && m.n < kv_cache_geometry(s->engine->kv)->page_len)
         m.n = 0;
@@ -180,6 +196,8 @@ int32_t scheduler_find(struct pith_scheduler *s, struct sched_answer *a)
         return 0;
     a->tally.differs_at = -1;
     look(s, a, &best, &like);
+    if (best.told && !scheduler_retell(s->park.slot[best.slot].seq, a))
+        best = (struct match){.slot = -1};
     bool whole = best.n > 0 && best.n == s->park.slot[best.slot].seq->n_token;
     if (whole || find_text(s, a, &best, &like))
         a->tally.reuse = PITH_REUSE_NONE;
@@ -249,6 +267,7 @@ pith_status scheduler_take(struct pith_scheduler *s, struct sched_answer *a, int
     pith_keep_stats keep;
     pith_seq_keep_stats(seq, &keep);
     a->tally.n_evicted = keep.evicted;
+    seq->pinned = 0; /* what was is of a question that is answered */
     a->seq = seq;
     a->park.untouched = true;
     a->park.n_before = n;

@@ -93,6 +93,8 @@ static void start_sibling(struct pith_scheduler *s, const struct sched_answer *a
     b->room.admission = ++s->room.n_admission;
     b->tally.n_cached = r->n_prompt;
     b->tally.n_evicted = evicted_of(a);
+    b->known.n_more = a->known.n_more;
+    b->ask = a->ask;
     b->out.forced = r->forced;
     b->out.n_forced = r->n_forced;
     s->running[s->n_running++] = b; /* a's slots had one for it */
@@ -156,6 +158,7 @@ static void fill_result(const struct sched_answer *a, const pith_error *why,
         .slot = a->park.slot,
         .n_from_park = a->tally.n_from_park,
         .n_predict = r->params.n_predict,
+        .n_recalled = a->ask.n,
     };
     double admitted = a->tally.admitted_at > 0.0 ? a->tally.admitted_at : now;
     double first = a->tally.first_at > 0.0 ? a->tally.first_at : now;
@@ -167,6 +170,7 @@ static void fill_result(const struct sched_answer *a, const pith_error *why,
         pith_seq_keep_stats(a->seq, &out->keep);
         out->n_evicted = pi_max(0, out->keep.evicted - a->tally.n_evicted);
         pith_seq_share_stats(a->seq, &out->share);
+        pith_seq_read_stats(a->seq, &out->read);
         pith_seq_recall_stats(a->seq, &out->recall);
         out->full_bytes = pi_seq_full_bytes(a->seq);
     }
@@ -174,10 +178,11 @@ static void fill_result(const struct sched_answer *a, const pith_error *why,
         out->held_bytes = pi_seq_held_bytes(a->seq);
 }
 
-/* A prompt that was stopped between its parts: with a read policy no later one goes on from there,
-   but from what the slot had. */
+/* A prompt that was stopped between its parts. Where its question was asked, no other goes on from
+   there. With a read policy no later one does, but from what the slot had. */
 static void take_back(const struct pith_scheduler *s, struct sched_answer *a)
 {
+    a->park.torn = a->park.torn || (a->state == ANSWER_READING && a->ask.found);
     if (!pi_engine_reads_chunks(s->engine) || a->state != ANSWER_READING || a->seq == NULL ||
         a->swapped != NULL || a->park.torn || a->park.n_before >= a->seq->n_token)
         return;

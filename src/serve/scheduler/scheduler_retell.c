@@ -2,7 +2,8 @@
  * scheduler_retell.c - a prompt in the words of the slot that it goes on from. A model may spell an
  * answer in other tokens than the tokenizer: under a grammar it does so for calls of tools. The
  * next turn has the same text, and its tokens differ there. Where a parked sequence cannot be cut,
- * everything would be read again for that; here its own tokens stay in the prompt instead.
+ * everything would be read again for that; here its own tokens stay in the prompt instead. So does
+ * what recall of text read in front of a question, which no client knows of.
  *
  * Invariant: a template's text is never taken for a user's, nor the other way round. A control
  * token that is parked is met by the same token only. One of the prompt may be met by its text,
@@ -80,7 +81,9 @@ void scheduler_untell(struct sched_answer *a)
     pi_mem_free(a->known.list);
     a->known.list = NULL;
     a->known.n = a->request->n_prompt;
+    a->known.n_more = 0;
     a->known.retold = false;
+    scheduler_ask_forget(a);
 }
 
 bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
@@ -92,11 +95,17 @@ bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
     int32_t middle[TOKEN_BYTES_MAX], n_middle;
     if (r->on_prompt != NULL) /* it is shown the tokens that it gave */
         return false;
-    while (parked.at < parked.n)
-        if (!follow(&parked, &prompt))
+    for (int32_t i = 0; parked.at < parked.n;) {
+        const struct pi_insert *insert = &seq->text.insert[i];
+        if (i < seq->text.n_insert && insert->from == parked.at) {
+            parked.at += insert->n;
+            i++;
+        } else if (!follow(&parked, &prompt)) {
             return false;
+        }
+    }
     int32_t n_rest = prompt.n - prompt.at;
-    if (!split(&prompt, middle, &n_middle) || n_middle + n_rest == 0)
+    if (!split(&prompt, middle, &n_middle) || (n_middle + n_rest == 0 && !seq->has_logits))
         return false;
     size_t n = (size_t)seq->n_token + (size_t)n_middle + (size_t)n_rest;
     int32_t *known = n <= INT32_MAX ? pi_mem_alloc(PI_MEM_OTHER, n * sizeof(*known)) : NULL;
@@ -107,6 +116,8 @@ bool scheduler_retell(const pith_seq *seq, struct sched_answer *a)
     memcpy(known + seq->n_token + n_middle, r->prompt + prompt.at, (size_t)n_rest * sizeof(*known));
     a->known.list = known;
     a->known.n = (int32_t)n;
+    a->known.n_more = a->known.n - r->n_prompt;
     a->known.retold = true;
+    scheduler_ask_forget(a);
     return true;
 }

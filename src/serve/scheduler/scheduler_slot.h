@@ -96,7 +96,8 @@ pith_seq *scheduler_slot_empty(struct pith_scheduler *s, struct slot *slot);
 /* Parks a copy of the answer's sequence, whose prompt is read and which a keep policy allows no
    way back. A request that has another answer there goes on from it. */
 void scheduler_slot_mark_return(struct pith_scheduler *s, struct sched_answer *a);
-/* Tokens that a parked sequence and a prompt begin with, of at most n. */
+/* Tokens that a parked sequence and a prompt begin with, what recall read in front of questions
+   left out. */
 int32_t scheduler_common(const pith_seq *seq, const struct request *r);
 /* Whether a conversation of the prompt's beginning made room. */
 bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, int32_t *n);

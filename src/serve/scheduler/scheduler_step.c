@@ -111,7 +111,7 @@ static pith_batch_item item_for(struct sched_answer *a, int32_t n)
         return item;
     }
     int32_t len = pith_seq_length(a->seq);
-    item.n_rest = a->known.n - len - n;
+    item.n_rest = scheduler_ask_end(a) - len - n;
     item.tokens = (a->known.list != NULL ? a->known.list : a->request->prompt) + len;
     bool known = len + n < a->known.n || a->has_next; /* the token behind them */
     if (known && item.logits == PITH_LOGITS_LAST)
@@ -215,7 +215,7 @@ static int32_t before_recall(const struct pith_scheduler *s, const struct sched_
 static int32_t part_of(const struct pith_scheduler *s, const struct sched_answer *a, bool first)
 {
     const struct pith_engine *e = s->engine;
-    int32_t left = a->known.n - pith_seq_length(a->seq);
+    int32_t left = scheduler_ask_end(a) - pith_seq_length(a->seq);
     int32_t n = (int32_t)pi_min(left, s->step.tokens_left);
     if (s->step.tokens_left < 1 || left < 1)
         return 0;
@@ -294,6 +294,8 @@ static bool plan_running(struct pith_scheduler *s)
             return false;
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sched_answer *a = s->running[i];
+        if (a->state == ANSWER_READING)
+            scheduler_ask(s, a);
         int32_t n = a->state == ANSWER_READING ? part_of(s, a, first) : 0;
         if (n > 0 && !plan_tokens(s, a, n))
             return false;
@@ -319,6 +321,7 @@ static bool plan_queue(struct pith_scheduler *s)
         if (!scheduler_admit_first(s, &again))
             continue;
         struct sched_answer *a = s->running[s->n_running - 1];
+        scheduler_ask(s, a);
         int32_t n = a->state == ANSWER_GENERATING ? 1 : part_of(s, a, !reads_any(s));
         any = again = true;
         if (n > 0 && !plan_tokens(s, a, n))
