@@ -165,7 +165,7 @@ bool eval_is_plain(const pith_engine_params *params); /* and everything is read 
 
 /* Adds a sequence's figures of its policies to *cost. */
 void eval_account(const pith_seq *seq, struct eval_answer *cost);
-/* The same of what a scheduler says of an answer; its tokens, too. */
+/* The same of a scheduler's result of an answer; its tokens, too. */
 void eval_account_result(const pith_answer_result *result, struct eval_answer *cost);
 
 /* A number of JSON; null where value is not finite, which JSON cannot say. NULL: out of memory. */

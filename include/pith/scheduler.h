@@ -142,9 +142,8 @@ typedef struct pith_answer_result {
                           no more had room; -1: no number was given */
     int64_t held_bytes; /* of pages at its end, those that others hold, too, included */
     int64_t full_bytes; /* that its tokens would take without any policy */
-    int32_t
-        n_recalled; /* tokens of recalled text that were read in front of its question; those of a
-                           request's first answer are counted in n_prompt */
+    int32_t n_recalled; /* tokens of recalled text in front of its question. Of a request's first
+                           answer they are counted in n_prompt */
     pith_read_stats read;
     uint32_t reserved[4];
 } pith_answer_result;

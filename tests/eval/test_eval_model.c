@@ -259,7 +259,7 @@ TEST(questions_run_on_the_model)
     pith_model_free(model);
 }
 
-/* What policies did for an answer is counted beside others as it is alone. */
+/* The work of policies for an answer is counted beside others as it is alone. */
 TEST(questions_beside_others_count_the_same)
 {
     static const struct {

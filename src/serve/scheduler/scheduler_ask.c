@@ -15,7 +15,7 @@
 #include "base/os.h"
 #include "engine/question.h"
 
-/* What is found may come to a few more tokens than it was: it is cut at other places. */
+/* A text that comes back may have a few more tokens than it had: it is cut at other places. */
 #define CUT_TOKENS 64
 
 static bool asks(const struct pith_scheduler *s, const struct request *r)

@@ -1,6 +1,6 @@
 /*
- * scheduler_ask.h - recall of text: a prompt is read up to its question, which searches what its
- * sequence lost. What is found is read in front of it.
+ * scheduler_ask.h - recall of text: a prompt is read up to its question, which searches the text
+ * that its sequence lost. The text that it finds is read in front of it.
  */
 #ifndef PI_SCHEDULER_ASK_H
 #define PI_SCHEDULER_ASK_H
@@ -22,7 +22,8 @@ struct answer_ask {
     int32_t n;     /* tokens that were found */
 };
 
-/* The most tokens that are set aside for what a request's question may find; 0: it asks nothing. */
+/* The most tokens that a request's question may find, for which memory is set aside; 0: it asks
+   nothing. */
 int32_t scheduler_ask_most(const struct pith_scheduler *s, const struct request *r);
 
 /* Looks where the question begins in the answer's known tokens, of which its sequence will hold
