@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "budget.h"
 #include "command.h"
 #include "session.h"
 #include "pith/inspect.h"
@@ -104,7 +105,7 @@ struct row {
 };
 
 struct bench {
-    const struct options *options;
+    struct options *options;
     struct session s;
     struct row *rows; /* [n_row] */
     int32_t n_row;
@@ -573,6 +574,7 @@ static int run(void *options)
     b.s.n_ctx = b.options->memory.n_ctx;
     session_load(&b.s, &b.options->model, false);
     make_tokens(&b, n);
+    budget_settle(&b.s, &b.options->model, &b.options->memory, BUDGET_TEXTS, n);
     session_start(&b.s, &b.options->model, &b.options->memory, all);
     make_sequences(&b);
     cli_interrupt_catch();

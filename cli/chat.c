@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "command.h"
 #include "draft.h"
 #include "eval.h"
@@ -453,6 +454,7 @@ static int run(void *options)
     c.s.n_ctx = o->memory.n_ctx;
     session_load(&c.s, &o->model, false);
     session_check_template(c.s.model, &o->chat);
+    budget_settle(&c.s, &o->model, &o->memory, BUDGET_ONE, 0);
     session_start(&c.s, &o->model, &o->memory, 0);
     session_note_context(&c.s, o->memory.n_ctx);
     c.draft = draft_start(&c.s, &o->draft, &o->model);

@@ -7,6 +7,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "budget.h"
 #include "task.h"
 
 #include <errno.h>
@@ -163,19 +164,20 @@ static int run_task(const struct eval_options *o, const pith_model *model, measu
     return exit_status;
 }
 
-int eval_command_run(const void *options, measure_fn *measure)
+int eval_command_run(void *options, measure_fn *measure)
 {
-    const struct eval_options *o = options;
+    struct eval_options *o = options;
     struct session s = {0};
     check_options(o);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
+    budget_settle(&s, &o->model, &o->memory, o->asks ? BUDGET_QUESTIONS : BUDGET_TEXTS, o->longest);
     int status = run_task(o, s.model, measure);
     session_free(&s);
     return status;
 }
 
-int eval_command_run_alone(const void *options, measure_fn *measure)
+int eval_command_run_alone(void *options, measure_fn *measure)
 {
     check_options(options);
     return run_task(options, NULL, measure);

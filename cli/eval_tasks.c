@@ -4,6 +4,7 @@
  * here and one line in the list at the end.
  */
 #include <stdlib.h>
+#include <string.h>
 #include <tasks.h>
 
 #include "task.h"
@@ -28,8 +29,38 @@ static pith_status measure_task(const struct eval_setup *setup, const void *opti
     return c->task->run(setup, &c->args, result, err);
 }
 
+/* Whether the task asks questions in its prompts. */
+static bool asks(const struct eval_task *task)
+{
+    static const char *const reading[] = {"perplexity", "stack", "divergence", "kept"};
+    for (size_t i = 0; i < sizeof(reading) / sizeof(reading[0]); i++)
+        if (strcmp(task->name, reading[i]) == 0)
+            return false;
+    return true;
+}
+
+/* Tokens of the longest text that the task's options name: -c, else --length. */
+static int64_t longest(const struct eval_command *c)
+{
+    int64_t most = 0;
+    const uint8_t *args = (const uint8_t *)&c->args;
+    for (const struct option *o = c->task->options; o->name != NULL; o++) {
+        bool context = o->alias != NULL && strcmp(o->alias, "-c") == 0;
+        bool lengths = strcmp(o->name, "--length") == 0;
+        if ((context || lengths) && o->type == OPTION_INT) {
+            int32_t n;
+            memcpy(&n, args + o->offset, sizeof(n));
+            return n;
+        }
+        const struct option_ints *list = (const void *)(args + o->offset);
+        for (int32_t i = 0; lengths && o->type == OPTION_INTS && i < list->n; i++)
+            most = list->value[i] > most ? list->value[i] : most;
+    }
+    return most;
+}
+
 /* Reads the file that the task wants the text of, and runs it. */
-static int run_with(struct eval_command *c, int (*run)(const void *options, measure_fn *measure))
+static int run_with(struct eval_command *c, int (*run)(void *options, measure_fn *measure))
 {
     struct cli_text text = {0};
     const char *fault = eval_task_check(c->task, &c->args);
@@ -39,6 +70,8 @@ static int run_with(struct eval_command *c, int (*run)(const void *options, meas
         text = cli_read_file(c->args.common.path);
         eval_task_set_text(c->task, &c->args, text.data, text.len);
     }
+    c->shared.longest = longest(c);
+    c->shared.asks = asks(c->task);
     int status = run(c, measure_task);
     free(text.data);
     return status;

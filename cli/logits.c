@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
 #include "command.h"
 #include "session.h"
 #include "pith/inspect.h"
@@ -172,12 +173,13 @@ static void evaluate(struct session *s, struct collector *c, const struct cli_id
 
 static int run(void *options)
 {
-    const struct options *o = options;
+    struct options *o = options;
     struct session s = {0};
     struct collector c = {0};
     (void)engine_params(&o->model, &o->memory);
     session_load(&s, &o->model, false);
     struct cli_ids ids = read_ids(o->logits.ids, s.info.n_vocab);
+    budget_settle(&s, &o->model, &o->memory, BUDGET_TEXTS, ids.n);
     session_start(&s, &o->model, &o->memory, ids.n);
     c.n_vocab = s.info.n_vocab;
     c.model = s.model;

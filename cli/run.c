@@ -11,6 +11,7 @@
 
 #include <recorder.h>
 
+#include "budget.h"
 #include "command.h"
 #include "draft.h"
 #include "map.h"
@@ -327,6 +328,7 @@ static int run(void *options)
     if (o->output.map != NULL && eval_check_file(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;
+    s.quiet = o->output.quiet || o->output.json;
     session_load(&s, &o->model, false);
     struct cli_text message = read_message(o), shown = message;
     hint_at_chat(o, s.model);
@@ -336,8 +338,12 @@ static int run(void *options)
     if (ids.n == 0)
         cli_fail_usage("the prompt is empty, and the model has no token to begin a text with");
 
-    int64_t most = (int64_t)ids.n + o->output.n_predict + recall_most_tokens(o->memory.recall);
-    if (o->output.n_predict < 0 || most > s.info.n_ctx_train)
+    int64_t most = (int64_t)ids.n + o->output.n_predict;
+    if (o->output.n_predict < 0)
+        most = 0;
+    budget_settle(&s, &o->model, &o->memory, BUDGET_ONE, most);
+    most += most > 0 ? recall_most_tokens(o->memory.recall) : 0;
+    if (most > s.info.n_ctx_train)
         most = 0;
     session_start(&s, &o->model, &o->memory, most);
     session_note_context(&s, o->memory.n_ctx > ids.n ? o->memory.n_ctx : ids.n);

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "command.h"
 #include "draft.h"
 #include "server.h"
@@ -397,6 +398,7 @@ static void start_session(struct session *s, struct serve_options *o)
     s->n_ctx = o->memory.n_ctx;
     s->no_bar = true;
     session_load(s, &o->model, false);
+    budget_settle(s, &o->model, &o->memory, BUDGET_MANY, 0);
     recall_by_default(s, &o->memory, &o->model);
     size_memory(s, o);
     session_start(s, &o->model, &o->memory, 0);

@@ -6,6 +6,7 @@
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L
 
+#include "budget.h"
 #include "models.h"
 
 #include "pith/inspect.h"
@@ -65,6 +66,10 @@ const struct option memory_option_table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .max = INT32_MAX,
      .absent = "the model's context, or as much as half of the free memory holds",
      .help = "KV memory in tokens", .env = "LLAMA_ARG_CTX_SIZE", .one_of = "KV memory"},
+    {"--kv", NULL, "HOW MUCH", OPTION_TEXT, AT(kv), .absent = "all that the tokens need",
+     .help = "KV memory in one word: a share of the full f16 cache (25%), a size of the whole "
+             "process (500MiB), or auto. Pith chooses types, --keep and --recall, and says which",
+     .one_of = "KV memory"},
     {"--kv-memory", NULL, "SIZE", OPTION_BYTES, AT(kv_bytes), .max = 0x1p62,
      .absent = "as the tokens need",
      .help = "most bytes of all that grows with conversations, as 512MiB or 2G: "
@@ -249,6 +254,16 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
     return grammar;
 }
 
+/* What a policy says that wants statistics is checked before they are looked for. */
+static const char *with_stats(const char *keep)
+{
+    static char text[1024];
+    if (!budget_wants_stats(keep))
+        return keep;
+    snprintf(text, sizeof(text), "%s%cstats=-", keep, strchr(keep, ':') != NULL ? ',' : ':');
+    return text;
+}
+
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o)
 {
     pith_engine_params p;
@@ -260,7 +275,12 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
                        o->keep, o->keep);
     if (pith_store_check(o->type_k, o->type_v, &err) != PITH_OK) /* "type_k: ..." */
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
-    if (pith_policy_check(PITH_KEEP, o->keep, &err) != PITH_OK)
+    if (o->kv != NULL)
+        (void)budget_parse(o->kv);
+    if (o->kv != NULL && o->kv_bytes > 0)
+        cli_fail_usage("--kv %s and --kv-memory %lld both size the KV memory: give one", o->kv,
+                       (long long)o->kv_bytes);
+    if (pith_policy_check(PITH_KEEP, with_stats(o->keep), &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
     if (pith_policy_check(PITH_READ, o->read, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
@@ -437,6 +457,8 @@ void session_free(struct session *s)
     pith_model_free(s->draft_model);
     pith_model_free(s->model);
     free(s->path);
+    free(s->stats);
+    free(s->keep_text);
     *s = (struct session){0};
 }
 

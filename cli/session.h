@@ -7,6 +7,7 @@
 
 #include "io.h"
 #include "pith/grammar.h"
+#include "pith/plan.h"
 #include "options.h"
 
 struct model_options {
@@ -23,7 +24,8 @@ struct model_options {
 };
 
 struct memory_options {
-    int32_t n_ctx; /* tokens; 0: not given */
+    const char *kv; /* "25%", "500MiB", "auto"; NULL: not given (budget.h) */
+    int32_t n_ctx;  /* tokens; 0: not given */
     int64_t kv_bytes;
     int32_t chunk;
     const char *page_len; /* NULL: not given */
@@ -115,6 +117,7 @@ struct session {
     pith_model *model;   /* owned */
     pith_engine *engine; /* owned */
     pith_seq *seq;       /* owned */
+    bool quiet;          /* set before: what --kv chose is not printed */
     bool no_bar;         /* set before session_start: prompts are read without a word */
     int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
@@ -128,6 +131,10 @@ struct session {
     const char *share;  /* the same */
     bool told_context;  /* that texts are longer than the trained context */
     bool kv_limited;    /* the KV memory is smaller than the trained context for want of memory */
+    pith_plan plan;     /* of --kv (budget.h) */
+    char *stats;        /* the path of the model's own statistics; owned. NULL: not looked for, or
+                           there are none */
+    char *keep_text;    /* --keep with that path; owned */
     int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;

@@ -276,6 +276,8 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_t *more = keep->budget >= 0 ? keep_json(a) : json_object();
     json_t *read = read_json(s, &a->read), *recall = recall_json(s, r), *share = share_json(s);
     json_t *weights = weights_json(s, r, a->disk);
+    if (s->plan.line[0] != '\0')
+        json_object_set_new(more, "kv_plan", json_string(s->plan.line));
     json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted), *memory = memory_json(a);
     if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
         json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||

@@ -24,6 +24,8 @@ struct eval_options {
     struct model_options model;
     struct memory_options memory;
     struct measure_options measure;
+    bool asks;       /* questions, which recall of text answers. No option */
+    int64_t longest; /* tokens of the longest text that the task reads; 0: not known. No option */
 };
 
 extern const struct option measure_option_table[];
@@ -47,9 +49,9 @@ typedef pith_status measure_fn(const struct eval_setup *setup, const void *optio
 
 /* Loads the model, measures, prints; options begins with a struct eval_options. Returns the exit
    status, or fails with a sentence. */
-int eval_command_run(const void *options, measure_fn *measure);
+int eval_command_run(void *options, measure_fn *measure);
 /* The same for a task that needs no model. */
-int eval_command_run_alone(const void *options, measure_fn *measure);
+int eval_command_run_alone(void *options, measure_fn *measure);
 
 /* The tasks that have files of their own. */
 extern const struct command task_sweep;

@@ -137,15 +137,20 @@ void pi_processor_name(char *out, size_t cap)
         snprintf(out, cap, "this machine's processor");
 }
 
-static int64_t read_kib(const char *name)
+static int64_t read_kib(const char *path, const char *name)
 {
     char text[64];
-    return read_value("/proc/meminfo", name, text, sizeof(text)) ? strtoll(text, NULL, 10) * 1024
-                                                                 : -1;
+    return read_value(path, name, text, sizeof(text)) ? strtoll(text, NULL, 10) * 1024 : -1;
 }
 
 void pi_memory_size(int64_t *total, int64_t *unused)
 {
-    *total = read_kib("MemTotal:");
-    *unused = read_kib("MemAvailable:");
+    *total = read_kib("/proc/meminfo", "MemTotal:");
+    *unused = read_kib("/proc/meminfo", "MemAvailable:");
+}
+
+void pi_memory_resident(int64_t *own, int64_t *of_files)
+{
+    *own = read_kib("/proc/self/status", "RssAnon:");
+    *of_files = read_kib("/proc/self/status", "RssFile:");
 }

@@ -6,9 +6,11 @@
 #include "engine/engine.h"
 
 #include "base/mem.h"
+#include "base/processors.h"
 #include "base/threads.h"
 #include "engine/split.h"
 #include "model/delta.h"
+#include "pith/plan.h"
 
 #define MAX_CHUNK 8192
 #define MAX_THREAD 1024
@@ -193,6 +195,39 @@ pith_status pith_kv_room(const pith_model *model, const pith_engine_params *para
     unsized.kv_tokens = 0;
     PI_TRY(make_plan(model, &unsized, &plan, err));
     *bytes = plan.room < INT64_MAX ? plan.room : pi_split_half(&plan.split);
+    return PITH_OK;
+}
+
+/* The products' own buffers and what threads have, beside the rows of a pass. */
+#define PASS_EXTRA ((int64_t)8 << 20)
+
+pith_status pith_process_bytes(const pith_model *model, const pith_engine_params *params,
+                               int64_t *bytes, pith_error *err)
+{
+    struct plan plan;
+    pith_engine_params unsized;
+    int64_t own, of_files, weights = 0;
+    pith_engine_params_default(&unsized);
+    if (params != NULL)
+        unsized = *params;
+    unsized.kv_bytes = unsized.memory_bytes = 0;
+    unsized.kv_tokens = 1;
+    PI_TRY(make_plan(model, &unsized, &plan, err));
+    pi_memory_resident(&own, &of_files);
+    if (own < 0 || of_files < 0)
+        return pi_fail(err, PITH_UNSUPPORTED, "the system does not say what the process takes");
+    *bytes = own + of_files + PASS_EXTRA + (int64_t)model->hp.n_vocab * (int64_t)sizeof(float);
+    for (int32_t i = 0; i < plan.stages.n; i++) {
+        const struct pi_stage *stage = &plan.stages.stage[i];
+        bool there =
+            stage->device->in_host && model->weights != NULL && model->weights_file.data == NULL;
+        weights += there ? 0 : pi_split_weights(model, stage);
+        *bytes += pi_pass_stage_bytes(model, stage, plan.chunk);
+    }
+    /* Of a mapped file those that were read count already. */
+    if (model->weights_file.data != NULL)
+        weights = pi_max(0, weights - of_files);
+    *bytes += weights;
     return PITH_OK;
 }
 

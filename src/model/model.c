@@ -10,6 +10,7 @@
 #include "model/plan.h"
 #include "text/template/chat.h"
 #include "pith/inspect.h"
+#include "pith/plan.h"
 
 void pith_model_params_default(pith_model_params *out)
 {
@@ -268,6 +269,11 @@ static int64_t count_token_bytes(const struct pith_model *m)
 }
 
 /* Where a vocabulary-only load found no shape, the fields that need one are 0. */
+uint64_t pith_model_fingerprint(const pith_model *model)
+{
+    return pi_model_fingerprint(model);
+}
+
 void pith_model_get_info(const pith_model *m, pith_model_info *out)
 {
     const struct pi_hparams *hp = &m->hp;

@@ -5,6 +5,7 @@
 #include "pith/pith.h"
 #include "pith/pith.h" /* twice does no harm */
 #include "pith/grammar.h"
+#include "pith/plan.h"
 #include "pith/scheduler.h"
 
 #ifdef __cplusplus

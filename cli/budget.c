@@ -1,0 +1,223 @@
+/*
+ * budget.c - `--kv` on the command line: what its value means in bytes, and the line that says how
+ * they are spent. Also the statistics that `pith calibrate` has left for a model.
+ * Invariant: what the user names stands; only what is left out is chosen.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "budget.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models_folder.h"
+
+#include "pith/calibrate.h"
+#include "pith/policy.h"
+
+/* What stays free for others with --kv auto: an eighth, and this at least. */
+#define RESERVE_LEAST ((int64_t)256 << 20)
+#define RESERVE_PART 8
+
+/* Seconds of `pith calibrate` for a parameter, on two cores of a Zen 5 (82 s for 630 million). */
+#define CALIBRATION_S_PER_PARAM (82.0 / 630e6)
+
+struct budget budget_parse(const char *text)
+{
+    struct budget b = {0};
+    char *end;
+    double percent = strtod(text, &end);
+    if (strcmp(text, "auto") == 0) {
+        b.automatic = true;
+        return b;
+    }
+    if (end != text && strcmp(end, "%") == 0) {
+        if (!(percent > 0.0))
+            cli_fail_usage("--kv: %s leaves no entry: give a share above 0%%", text);
+        if (percent > 100.0)
+            cli_fail_usage("--kv: %s is more than the full cache, which is 100%%", text);
+        b.share = percent / 100.0;
+        return b;
+    }
+    if (!options_parse_bytes(text, &b.bytes) || (end != text && *end == '\0'))
+        cli_fail_usage("--kv: \"%.40s\" is neither a share (25%%), nor a size of the whole process "
+                       "(500MiB), nor auto",
+                       text);
+    if (b.bytes <= 0)
+        cli_fail_usage("--kv: %s is no memory", text);
+    return b;
+}
+
+/* ---- statistics ---- */
+
+/* Policies that rank all lanes by themselves. */
+static bool ranks_alone(const char *keep)
+{
+    static const char *const names[] = {"streaming", "random", "kvzip"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strncmp(keep, names[i], strcspn(keep, ":")) == 0)
+            return true;
+    return false;
+}
+
+bool budget_wants_stats(const char *keep)
+{
+    if (keep == NULL || strstr(keep, "stats=") != NULL)
+        return false;
+    return strncmp(keep, "kvzap", strcspn(keep, ":")) == 0 ||
+           strstr(keep, "split=calibrated") != NULL ||
+           (!ranks_alone(keep) &&
+            (strstr(keep, ":global") != NULL || strstr(keep, "granularity=global") != NULL));
+}
+
+char *budget_stats_path(const pith_model *model)
+{
+    char name[64], *models = models_folder();
+    char *slash = strrchr(models, '/');
+    *slash = '\0'; /* beside the models */
+    snprintf(name, sizeof(name), "%016" PRIx64 ".stats", pith_model_fingerprint(model));
+    char *path = models_join(models, "/", name);
+    free(models);
+    return path;
+}
+
+/* The statistics of the session's model, where they are there and of it; NULL: not. */
+static const char *find_stats(struct session *s)
+{
+    pith_stats *stats = NULL;
+    pith_importance_info importance;
+    if (s->stats != NULL)
+        return s->stats;
+    if (getenv("XDG_CACHE_HOME") == NULL && getenv("HOME") == NULL)
+        return NULL;
+    char *path = budget_stats_path(s->model);
+    bool good = strlen(path) < 256 && strchr(path, ',') == NULL && access(path, R_OK) == 0 &&
+                pith_stats_load(path, &stats, NULL) == PITH_OK &&
+                pith_stats_check(stats, s->model, NULL) == PITH_OK &&
+                pith_stats_get_importance(stats, &importance) == PITH_OK;
+    pith_stats_free(stats);
+    if (good)
+        s->stats = path;
+    else
+        free(path);
+    return s->stats;
+}
+
+static void add_stats(struct session *s, struct memory_options *o)
+{
+    if (!budget_wants_stats(o->keep) || find_stats(s) == NULL)
+        return;
+    free(s->keep_text);
+    s->keep_text = cli_alloc(strlen(o->keep) + strlen(s->stats) + 16, 1);
+    sprintf(s->keep_text, "%s%cstats=%s", o->keep, strchr(o->keep, ':') != NULL ? ',' : ':',
+            s->stats);
+    o->keep = s->keep_text;
+}
+
+const char *budget_calibration_time(const pith_model_info *info, char buf[32])
+{
+    double seconds = CALIBRATION_S_PER_PARAM * (double)info->n_param;
+    if (seconds < 100.0)
+        snprintf(buf, 32, "%.0f seconds", seconds < 5.0 ? 5.0 : seconds);
+    else
+        snprintf(buf, 32, "%.0f minutes", seconds / 60.0);
+    return buf;
+}
+
+/* ---- the plan ---- */
+
+/* Bytes of KV memory that a value means; 0: a share says it. */
+static int64_t bytes_of(const struct session *s, const struct model_options *m,
+                        const pith_engine_params *p, const char *text, const struct budget *b)
+{
+    int64_t taken;
+    pith_error err;
+    char all[32], there[32];
+    if (b->share > 0.0)
+        return 0;
+    if (b->automatic) {
+        pith_device_info device;
+        cli_check(pith_device_find(p->device, &device, &err), &err);
+        if (strcmp(device.name, "cpu") != 0)
+            return session_room(s->model, m);
+        int64_t rest = device.free_bytes / RESERVE_PART;
+        rest = device.free_bytes - (rest > RESERVE_LEAST ? rest : RESERVE_LEAST);
+        if (rest <= 0)
+            cli_fail("--kv auto: %s of memory are free, which is too little",
+                     cli_bytes(device.free_bytes, all));
+        return rest;
+    }
+    cli_check(pith_process_bytes(s->model, p, &taken, &err), &err);
+    if (b->bytes <= taken)
+        cli_fail("--kv %s: weights, buffers and tables of the process take %s, which leaves "
+                 "nothing to the KV memory",
+                 text, cli_bytes(taken, there));
+    return b->bytes - taken;
+}
+
+/* The options as params, of which the plan chooses what is NULL. */
+static pith_engine_params given_params(const struct model_options *m,
+                                       const struct memory_options *o)
+{
+    struct memory_options defaults;
+    pith_engine_params p = engine_params(m, o);
+    memory_options_default(&defaults);
+    p.type_k = o->type_k == defaults.type_k ? NULL : o->type_k;
+    p.type_v = o->type_v == defaults.type_v ? NULL : o->type_v;
+    p.kv_tokens = 0;
+    return p;
+}
+
+static void say(const struct session *s, const struct memory_options *o)
+{
+    char time[32];
+    if (s->quiet)
+        return;
+    cli_note("--kv %s: %s", o->kv, s->plan.line);
+    if (s->plan.wants_stats)
+        cli_note(
+            "\"pith calibrate %s\" would lose less: it learns once, in about %s, which entries "
+            "matter",
+            s->path, budget_calibration_time(&s->info, time));
+}
+
+static void plan(struct session *s, const struct model_options *m, struct memory_options *o,
+                 enum budget_use use, int64_t n_token)
+{
+    pith_error err;
+    struct budget b = budget_parse(o->kv);
+    pith_engine_params p = given_params(m, o), typed = p;
+    pith_plan_goal goal = {.share = b.share,
+                           .stats = find_stats(s),
+                           .no_text = use == BUDGET_MANY || use == BUDGET_TEXTS};
+    typed.type_k = typed.type_v = "f16";
+    goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
+    goal.bytes = bytes_of(s, m, &typed, o->kv, &b);
+    if (pith_plan_make(s->model, &p, &goal, &s->plan, &err) != PITH_OK)
+        cli_fail("--kv %s: %s", o->kv, err.message);
+    say(s, o);
+    p.type_k = o->type_k;
+    p.type_v = o->type_v;
+    pith_plan_apply(&s->plan, &p);
+    o->type_k = p.type_k;
+    o->type_v = p.type_v;
+    o->keep = p.keep;
+    o->recall = p.recall;
+    o->n_ctx = 0;
+    if (use == BUDGET_ONE)
+        o->kv_bytes = s->plan.bytes;
+    if (use == BUDGET_MANY && goal.bytes > 0)
+        o->kv_bytes = goal.bytes;
+}
+
+void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
+                   enum budget_use use, int64_t n_token)
+{
+    add_stats(s, o);
+    if (o->kv != NULL)
+        plan(s, m, o, use, n_token);
+    o->kv = NULL;
+}

@@ -1,0 +1,44 @@
+/*
+ * budget.h - `--kv`: one word for the bytes of KV memory, and the statistics of models that commands
+ * find by themselves. The library chooses how bytes are spent (pith/plan.h).
+ */
+#ifndef CLI_BUDGET_H
+#define CLI_BUDGET_H
+
+#include "session.h"
+
+/* The conversations that a command has. */
+enum budget_use {
+    BUDGET_ONE,  /* one, which gets the bytes */
+    BUDGET_MANY, /* several; a share is of each, a size of all */
+    /* Those of a task, which sizes its engines itself and asks questions, or asks none. */
+    BUDGET_QUESTIONS,
+    BUDGET_TEXTS,
+};
+
+/* A value of --kv. */
+struct budget {
+    double share;   /* above 0, up to 1; 0: not given */
+    int64_t bytes;  /* of the whole process; 0: not given */
+    bool automatic; /* what the machine has free */
+};
+
+/* Reads "25%", "500MiB" or "auto"; fails (usage) for anything else. */
+struct budget budget_parse(const char *text);
+
+/* Settles what options leave to the model, which is loaded. A keep policy that wants statistics
+   gets those of `pith calibrate`. --kv becomes types, --keep, --recall and a size, and one line says
+   which. n_token: of the longest conversation where -c does not say; 0: the trained context. */
+void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
+                   enum budget_use use, int64_t n_token);
+
+/* Whether a keep policy, which may be NULL, wants statistics that it does not name. */
+bool budget_wants_stats(const char *keep);
+
+/* Where `pith calibrate` keeps the statistics of a model; the caller frees. */
+char *budget_stats_path(const pith_model *model);
+
+/* "82 seconds", "4 minutes": what calibrating a model takes on this machine, about. */
+const char *budget_calibration_time(const pith_model_info *info, char buf[32]);
+
+#endif

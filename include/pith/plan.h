@@ -1,0 +1,73 @@
+/*
+ * plan.h - how to spend bytes of KV memory: storage types, which entries stay, and recall, chosen by
+ * what was measured. docs/memory.md says how, and docs/real/budget.md what it costs.
+ */
+#ifndef PITH_PLAN_H
+#define PITH_PLAN_H
+
+#include "pith/pith.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What may be spent. */
+typedef struct pith_plan_goal {
+    int32_t n_token; /* tokens of the longest conversation; 0: the model's trained context */
+    double share;    /* of the bytes that the full f16 cache of n_token tokens takes, above 0 and at
+                          most 1; 0: bytes says it */
+    int64_t bytes;   /* for all that grows with such a conversation */
+    const char *stats; /* a file of pith_calibrate_importance for this model; NULL: there is none */
+    bool no_text;      /* recall of text cannot be used, as in a scheduler */
+    uint32_t reserved[4];
+} pith_plan_goal;
+
+/* What was chosen. Texts are "" where params decide, or for none. */
+typedef struct pith_plan {
+    char type_k[64], type_v[64]; /* as in pith_engine_params */
+    char keep[640];
+    char recall[320];
+    int32_t n_token;    /* of the goal */
+    int32_t n_entry;    /* entries of a lane that stay, of them */
+    int64_t full_bytes; /* pages of the full f16 cache of n_token tokens */
+    int64_t bytes;      /* pith_memory_estimate of n_token tokens under the plan */
+    /* The loss that was measured, in percent with errors: of the facts that the full cache finds
+       those that are still found, and the rise of perplexity. Below 0: not measured (facts); NAN
+       (perplexity). */
+    float facts, facts_error;
+    float perplexity, perplexity_error;
+    const char *on; /* the model that it was measured on, a constant; NULL: nothing was measured */
+    bool on_its_kind; /* a model of this architecture and size */
+    bool wants_stats; /* with statistics (goal.stats) another plan would lose less */
+    char line[400];   /* all of it, for people */
+    uint32_t reserved[8];
+} pith_plan;
+
+/* Chooses how to spend the bytes. What params name stands: device, chunk, pages, and of type_k,
+   type_v, keep and recall those that are not NULL. A keep policy without a budget gets one. First
+   fewer bits are spent, then fewer entries, then recall, in the order of a table of measurements.
+   The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no plan fits; the
+   sentence has the least bytes that one takes. Also the statuses of pith_memory_estimate. */
+PITH_API pith_status pith_plan_make(const pith_model *model, const pith_engine_params *params,
+                                    const pith_plan_goal *goal, pith_plan *out, pith_error *err);
+
+/* Sets the texts of params that are the plan's, which must outlive the use of params. Where nothing
+   is evicted there is no recall. */
+PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params);
+
+/* Bytes that this process has, and will have for an engine of these params, beside what grows with
+   conversations: weights (mapped ones, too, and on GPUs those there), vocabulary, code, and the
+   buffers of a pass. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. The
+   statuses of pith_memory_estimate; UNSUPPORTED where the system does not say. */
+PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engine_params *params,
+                                        int64_t *bytes, pith_error *err);
+
+/* What tells one model's shape and norms from another's: never 0, and the same for files of it in
+   any type (docs/stats.md). */
+PITH_API uint64_t pith_model_fingerprint(const pith_model *model);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+#!/bin/bash
+# Measures the frontier of `--kv`: facts and perplexity of real models by storage types, keep policy,
+# share of entries and recall, at equal bytes of the full f16 cache.
+#   scripts/docs/real_budget.sh DIR_OF_MODELS DIR_OF_DATA OUT
+# Each cell is one JSON file in OUT, written when it is complete: started again, the script goes on
+# where it stopped. scripts/docs/real_budget_table.py OUT prints the table. By environment:
+#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts perplexity"   CELLS="TYPES:POLICY:SHARE:RECALL ..."
+#   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
+set -euo pipefail
+if [ $# -ne 3 ]; then
+    echo "usage: scripts/docs/real_budget.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
+    exit 2
+fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+models=$1 data=$2 out=$3
+MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
+TASKS=${TASKS:-facts perplexity}
+LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
+PITH=${PITH:-$root/build/cli/pith}
+mkdir -p "$out"
+me=real_budget.sh
+. "$root/scripts/docs/cells.sh"
+
+# TYPES:POLICY:SHARE:RECALL, the most telling first. SHARE is percent of the entries.
+CELLS=${CELLS:-"
+f16/f16:full:100:none
+q8_0/turbo3:full:100:none
+q8_0/turbo4:full:100:none
+q8_0/turbo3:kvzap:66:none
+q8_0/turbo3:kvzap:33:none
+q8_0/turbo3:kvzap:33:text
+q8_0/turbo3:kvzap:66:text
+q8_0/turbo3:kvzap:16:text
+q8_0/turbo4:kvzap:60:none
+q8_0/turbo3:triattention:66:none
+q8_0/turbo3:v3:66:none
+q8_0/turbo3:streaming:66:none
+q8_0/turbo3:streaming:33:text
+q8_0/turbo2:kvzap:72:none
+q8_0/turbo2:kvzap:36:text
+q8_0/turbo4:kvzap:30:text
+q8_0/turbo3:v3-bare:66:none
+q8_0/turbo3:keydiff:66:none
+q8_0/turbo3:snapkv:66:none
+q8_0/turbo3:v3-bare:33:text
+q8_0/turbo3:triattention:33:text
+q8_0/turbo3:kvzap:16:none
+turbo4/turbo4:full:100:none
+turbo4/turbo4:kvzap:92:none
+turbo4/turbo4:kvzap:46:text
+f16/f16:kvzap:25:none
+q8_0/q8_0:full:100:none
+"}
+
+# The text of --keep of a policy, its share and statistics.
+keep_of() {
+    local shared=granularity=global,overwrite=off
+    case $1 in
+    kvzap) echo "kvzap:stats=$3,budget=$2%,$shared" ;;
+    triattention) echo "triattention:sinks=4,pin-prompt=off,distance=256,window=128,stats=$3,budget=$2%,$shared" ;;
+    v3) echo "triattention:v3,stats=$3,budget=$2%" ;;
+    v3-bare) echo "triattention:v3,budget=$2%" ;;
+    *) echo "$1:budget=$2%" ;;
+    esac
+}
+
+for m in $MODELS; do need_model "$m"; done
+for m in $MODELS; do for cell in $CELLS; do for task in $TASKS; do
+    IFS=: read -r types policy share recall <<<"$cell"
+    [ "$task:$recall" != perplexity:text ] || continue # a text that is foretold asks nothing
+    name=$m.$task.${types/\//-}.$policy.$share.$recall
+    is_done "$name" && continue
+    stats=$out/$m.stats
+    keys=${types%/*}
+    [[ $keys != turbo* ]] || keys=$keys:force
+    arguments=(-ctk "$keys" -ctv "${types#*/}")
+    if [ "$policy" != full ]; then
+        keep=$(keep_of "$policy" "$share" "$stats")
+        arguments+=(--keep "$keep")
+        if [[ $keep == *stats=* && ! -e $stats ]]; then
+            PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$m")" "$stats" "$data" \
+                -c 800 --keep triattention:global </dev/null
+        fi
+    fi
+    [ "$recall" = none ] || arguments+=(--recall "$recall")
+    case $task in
+    facts) arguments+=(-n "$LENGTH" --texts "$TEXTS" --chat --no-paired) ;;
+    perplexity) arguments+=(-c 4096 -b 512 --chunks "$CHUNKS" --no-paired) ;;
+    *) echo "real_budget.sh: there is no task \"$task\", only facts, perplexity" >&2; exit 2 ;;
+    esac
+    measure "$name" "$PITH" eval "$task" -m "$(file_of "$m")" -f "$data/text/wiki.test.raw" \
+        -t "$THREADS" --seed "$SEED" "${arguments[@]}"
+done; done; done

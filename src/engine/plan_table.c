@@ -1,0 +1,100 @@
+/*
+ * plan_table.c - how bytes of KV memory are best spent, by measurement. The one place to change
+ * when there are new figures.
+ *
+ * Source: scripts/docs/real_budget.sh measures the cells, and scripts/docs/real_budget_table.py
+ * OUT --points prints the rows below. docs/real/budget.md shows them with their errors. Facts are
+ * those of 2,048 tokens, perplexity is that of 4,096.
+ */
+#include "engine/plan_table.h"
+
+#include <math.h>
+#include <string.h>
+
+/* kvzap's window is small beside half of the budget, which it keeps as recent entries. */
+#define KVZAP "kvzap:window=32"
+
+const struct plan_way pi_plan_ways[PLAN_N_WAY] = {
+    [PLAN_F16] = {"f16", "f16", NULL, NULL, false},
+    [PLAN_Q8] = {"q8_0", "q8_0", NULL, NULL, false},
+    [PLAN_Q8_TURBO4] = {"q8_0", "turbo4", NULL, NULL, false},
+    [PLAN_Q8_TURBO3] = {"q8_0", "turbo3", NULL, NULL, false},
+    [PLAN_TURBO4] = {"turbo4:force", "turbo4", NULL, NULL, false},
+    [PLAN_KVZAP] = {NULL, NULL, KVZAP, NULL, true},
+    [PLAN_KVZAP_TEXT] = {NULL, NULL, KVZAP, "text", true},
+    [PLAN_V3_TEXT] = {NULL, NULL, "triattention:v3", "text", false},
+    [PLAN_V3_KV] = {NULL, NULL, "triattention:v3", "kv", false},
+    [PLAN_V3] = {NULL, NULL, "triattention:v3", NULL, false},
+    [PLAN_STREAMING_TEXT] = {NULL, NULL, "streaming:sinks=4", "text", false},
+    [PLAN_STREAMING] = {NULL, NULL, "streaming:sinks=4", NULL, false},
+};
+
+/* Where statistics are there, kvzap keeps every fact at half of the entries. Text comes back below
+   that. Without statistics V3 loses more, so that recall helps at once. */
+static const struct plan_choice usual[] = {
+    {PLAN_F16, 1.0},   {PLAN_Q8, 1.0},         {PLAN_Q8_TURBO4, 1.0},      {PLAN_Q8_TURBO3, 1.0},
+    {PLAN_KVZAP, 0.5}, {PLAN_KVZAP_TEXT, 0.0}, {PLAN_KVZAP, 0.0},          {PLAN_V3_TEXT, 0.1},
+    {PLAN_V3_KV, 0.2}, {PLAN_V3, 0.1},         {PLAN_STREAMING_TEXT, 0.0}, {PLAN_STREAMING, 0.0},
+    {PLAN_N_WAY, 0.0},
+};
+
+/* Where few query heads share a KV head, coarse keys cost less than entries chosen without
+   statistics. */
+static const struct plan_choice few_heads[] = {
+    {PLAN_F16, 1.0},       {PLAN_Q8, 1.0},     {PLAN_Q8_TURBO4, 1.0},
+    {PLAN_Q8_TURBO3, 1.0}, {PLAN_KVZAP, 0.5},  {PLAN_KVZAP_TEXT, 0.0},
+    {PLAN_KVZAP, 0.0},     {PLAN_TURBO4, 1.0}, {PLAN_V3_TEXT, 0.1},
+    {PLAN_V3_KV, 0.2},     {PLAN_V3, 0.1},     {PLAN_STREAMING_TEXT, 0.0},
+    {PLAN_STREAMING, 0.0}, {PLAN_N_WAY, 0.0},
+};
+
+static const struct plan_point smollm2[] = {
+    {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
+    {PLAN_Q8, 53.8f, -1.0f, 0.0f, -0.1f, 0.2f},
+    {PLAN_Q8_TURBO4, 40.8f, -1.0f, 0.0f, 0.2f, 0.3f},
+    {PLAN_Q8_TURBO3, 37.7f, -1.0f, 0.0f, 2.0f, 0.4f},
+    {PLAN_TURBO4, 27.7f, -1.0f, 0.0f, 4.2f, 0.6f},
+};
+
+static const struct plan_point coder_05b[] = {
+    {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
+    {PLAN_Q8, 53.8f, -1.0f, 0.0f, 0.8f, 0.5f},
+    {PLAN_Q8_TURBO4, 40.8f, -1.0f, 0.0f, 1.4f, 0.6f},
+    {PLAN_Q8_TURBO3, 37.7f, -1.0f, 0.0f, 1.2f, 0.7f},
+};
+
+static const struct plan_point coder_15b[] = {
+    {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
+};
+
+#define POINTS(array) array, PI_LEN(array)
+
+static const struct plan_class classes[] = {
+    {"SmolLM2-135M", "llama", 0.135e9, few_heads, POINTS(smollm2)},
+    {"Qwen2.5-Coder-0.5B", "qwen2", 0.63e9, usual, POINTS(coder_05b)},
+    {"Qwen2.5-Coder-1.5B", "qwen2", 1.78e9, usual, POINTS(coder_15b)},
+};
+
+/* Doublings of size between two models. */
+static double doublings(double a, double b)
+{
+    return fabs(log2(fmax(a, 1.0) / fmax(b, 1.0)));
+}
+
+const struct plan_class *pi_plan_class(const char *architecture, double n_param, bool *same)
+{
+    const double other_architecture = 100.0;
+    const struct plan_class *best = NULL;
+    double least = INFINITY;
+    for (size_t i = 0; i < PI_LEN(classes); i++) {
+        double far = doublings(classes[i].n_param, n_param);
+        if (strcmp(classes[i].architecture, architecture) != 0)
+            far += other_architecture;
+        if (far >= least)
+            continue;
+        least = far;
+        best = &classes[i];
+    }
+    *same = least < 1.0;
+    return best;
+}

@@ -1,0 +1,132 @@
+/*
+ * `--kv`: a run holds the bytes that it says, values that cannot be are refused in one sentence, and
+ * options beside it stand.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <jansson.h>
+#include <string.h>
+
+#include "command.h"
+#include "json_read.h"
+#include "testing.h"
+
+TEST_GROUP(folder_make, folder_remove);
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
+#define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+#define RUN "run", "-m", MODEL, "-t", "1", "-f", TEXT, "-n", "4", "--temp", "0", "--no-chat"
+
+static json_t *stats_of(const struct said *s)
+{
+    expect_status(s, 0);
+    json_t *o = json_loads(s->err, 0, NULL);
+    assert_non_null(o);
+    return o;
+}
+
+TEST(a_run_holds_the_share_that_it_was_given)
+{
+    static const char *const values[] = {"40%", "25%", "12.5%"};
+    struct said s = command(NULL, RUN, "--json", NULL);
+    json_t *full = stats_of(&s);
+    double all = number(full, "kv_peak_bytes");
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        s = command(NULL, RUN, "--json", "--kv", values[i], NULL);
+        json_t *o = stats_of(&s);
+        double share = atof(values[i]) / 100.0;
+        double drafts = number(json_object_get(o, "memory_parts"), "drafts");
+        double work = number(json_object_get(o, "memory_parts"), "work");
+        assert_true(number(o, "kv_peak_bytes") <= share * all);
+        assert_true(number(o, "memory_total_bytes") - drafts - work <= share * all);
+        /* It is spent, too. */
+        assert_true(number(o, "memory_total_bytes") - work > 0.75 * share * all);
+        assert_non_null(json_object_get(o, "kv_plan"));
+        json_decref(o);
+    }
+    json_decref(full);
+}
+
+TEST(the_line_says_what_was_chosen)
+{
+    struct said s = command(NULL, RUN, "--kv", "25%", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "--kv 25%: ");
+    expect_word(s.err, " of the full f16 cache of ");
+    expect_word(s.err, "q8_0/turbo3, ");
+    expect_word(s.err, "\"pith calibrate ");
+    s = command(NULL, RUN, "-q", "--kv", "25%", NULL);
+    expect_status(&s, 0);
+    assert_string_equal(s.err, "");
+}
+
+TEST(a_size_is_the_whole_process)
+{
+    struct said s = command(NULL, RUN, "--kv", "512MiB", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "f16/f16, all entries; nothing is lost");
+    s = command(NULL, RUN, "--kv", "12MiB", NULL);
+    expect_failure(&s, 1, "weights, buffers and tables of the process take ");
+    s = command(NULL, RUN, "--kv", "auto", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "nothing is lost");
+}
+
+TEST(values_that_are_none_are_refused)
+{
+    static const struct {
+        const char *value, *word;
+    } bad[] = {
+        {"0%", "leaves no entry"},   {"-5%", "leaves no entry"},
+        {"nan%", "leaves no entry"}, {"101%", "more than the full cache"},
+        {"25", "neither a share"},   {"25q", "neither a share"},
+        {"25%%", "neither a share"}, {"%", "neither a share"},
+        {"much", "neither a share"}, {"0MiB", "is no memory"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct said s = command(NULL, RUN, "--kv", bad[i].value, NULL);
+        expect_failure(&s, 2, bad[i].word);
+    }
+    struct said s = command(NULL, RUN, "--kv", "25%", "--kv-memory", "10MiB", NULL);
+    expect_failure(&s, 2, "give one");
+    s = command(NULL, RUN, "--kv", "0.01%", NULL);
+    expect_failure(&s, 1, "the least that a plan takes is ");
+}
+
+TEST(options_beside_it_stand)
+{
+    struct said s = command(NULL, RUN, "--kv", "25%", "--keep", "streaming:sinks=8", "-ctk", "f16",
+                            "--recall", "none", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "f16/turbo3, streaming ");
+    expect_word(s.err, "streaming:sinks=8,budget=");
+    s = command(NULL, RUN, "--kv", "25%", "--keep", "streaming:budget=1900", "-ctk", "f16", NULL);
+    expect_failure(&s, 1, "the least that a plan takes is ");
+}
+
+TEST(tasks_and_other_commands_take_it)
+{
+    char path[128];
+    struct said s =
+        command(NULL, "eval", "perplexity", "-m", MODEL, "-t", "1", "-f", TEXT, "-c", "512",
+                "--chunks", "1", "--no-paired", "--kv", "25%", "--json", "-", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, " of the full f16 cache of 512 tokens");
+    json_t *o = json_loads(s.out, 0, NULL);
+    assert_non_null(o);
+    assert_true(figure(o, "kv_peak_bytes") <= 0.25 * 512 * 3120);
+    assert_true(figure(o, "rounds") > 0);
+    json_decref(o);
+    s = command("hello\n", "chat", "-m", MODEL, "-t", "1", "-n", "2", "--kv", "30%",
+                "--chat-template", "chatml", "--system", "You are short.", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, " of the full f16 cache of 8192 tokens");
+    write_file(in_folder("in.jsonl", path),
+               "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"
+               "{\"prompt\":\"Once\",\"max_tokens\":2}}\n");
+    char out[128];
+    s = command(NULL, "batch", "-m", MODEL, "-t", "1", "-f", path, "-o", in_folder("o.jsonl", out),
+                "--kv", "25%", NULL);
+    expect_status(&s, 0);
+    assert_null(strstr(s.err, "recall text"));
+}
