@@ -11,7 +11,7 @@
 enum budget_use {
     BUDGET_ONE,  /* one, which gets the bytes */
     BUDGET_MANY, /* several; a share is of each, a size of all */
-    /* Those of a task, which sizes its engines itself and asks questions, or asks none. */
+    /* A task sizes its engines itself, and asks questions or none. */
     BUDGET_QUESTIONS,
     BUDGET_TEXTS,
 };
@@ -26,9 +26,9 @@ struct budget {
 /* Reads "25%", "500MiB" or "auto"; fails (usage) for anything else. */
 struct budget budget_parse(const char *text);
 
-/* Settles what options leave to the model, which is loaded. A keep policy that wants statistics
-   gets those of `pith calibrate`. --kv becomes types, --keep, --recall and a size, and one line says
-   which. n_token: of the longest conversation where -c does not say; 0: the trained context. */
+/* Settles what options leave to the model, which is loaded. A keep policy that wants statistics gets
+   the model's own. --kv becomes types, --keep, --recall and a size, and one line says which.
+   n_token: of the longest conversation where -c does not say; 0: the trained context. */
 void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
                    enum budget_use use, int64_t n_token);
 

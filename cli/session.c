@@ -254,7 +254,7 @@ pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *mo
     return grammar;
 }
 
-/* What a policy says that wants statistics is checked before they are looked for. */
+/* The text of a policy that wants statistics, with a name for them: they are not read yet. */
 static const char *with_stats(const char *keep)
 {
     static char text[1024];

@@ -3,7 +3,6 @@
 
     scripts/docs/real_budget_table.py OUT            the tables
     scripts/docs/real_budget_table.py OUT --points   the rows of src/engine/plan_table.c
-    scripts/docs/real_budget_table.py OUT --csv      the same cells, one in each line
 
 A cell has the bytes of pages that it held at most, in percent of the full f16 cache's. Facts are
 those that are found of all that the full f16 cache finds, and p is the ratio of the right answers'
@@ -121,7 +120,8 @@ def print_tables(cells):
             print(f"The full f16 cache finds {100 * s['score']:.0f} % of {s['n']} facts.")
         if "perplexity" in full:
             print(f"Its perplexity is {full['perplexity']['summary']['perplexity']:.3f}.")
-        print("\n| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |")
+        print(f"\n<!-- tables/budget-{model.replace('.', '-')}.csv -->")
+        print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |")
         print("|---|---|---|---|---|---|---|")
         for types, policy, share, recall, f in rows(cells, model):
             entries = "all" if policy == "full" else f"`{policy}` {share} %"
@@ -148,22 +148,10 @@ def print_points(cells):
                   f"{number(c, 'NAN')}, {number(d, 'NAN')}}},")
 
 
-def print_csv(cells):
-    print("model,types,policy,share,recall,bytes,facts,facts_error,p,p_error,rise,rise_error")
-    for model in MODELS:
-        for *key, f in rows(cells, model):
-            figures = [f["bytes"], *f["facts"], *f["p"], *f["rise"]]
-            print(",".join([model, *key, *("" if math.isnan(x) else f"{x:.2f}" for x in figures)]))
-
-
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--points"]):
         sys.exit(__doc__)
-    how = {"--points": print_points, "--csv": print_csv}
-    if len(sys.argv) == 3 and sys.argv[2] not in how:
-        sys.exit(__doc__)
-    cells = load(sys.argv[1])
-    (print_tables if len(sys.argv) == 2 else how[sys.argv[2]])(cells)
+    (print_points if sys.argv[2:] else print_tables)(load(sys.argv[1]))
 
 
 if __name__ == "__main__":

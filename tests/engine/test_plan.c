@@ -1,6 +1,6 @@
 /*
- * test_plan.c - plans of KV memory: they hold their bytes by the estimate and in an engine, spend
- * all that they can, leave alone what params name, and refuse what cannot be with figures.
+ * test_plan.c - plans of KV memory. They hold their bytes by the estimate and in an engine, and
+ * spend all that they can. They leave alone whatever params name, and refuse with figures.
  */
 #include <math.h>
 #include <string.h>
@@ -125,7 +125,7 @@ TEST(an_engine_of_the_plan_reads_the_whole_conversation_within_it)
         check(pith_seq_create(e, &seq, &err), &err);
         check(pith_seq_eval(seq, tokens, N_TOKEN, &err), &err);
         pith_engine_memory_stats(e, &m);
-        /* A row of logits and what a policy learns do not grow with the text. */
+        /* The row of logits and a policy's own block do not grow with the text. */
         assert_true(m.total_bytes - m.work_bytes - m.policy_bytes <= plan.bytes);
         pith_seq_free(seq);
         pith_engine_free(e);
