@@ -18,7 +18,7 @@
 #include "pith/calibrate.h"
 #include "pith/policy.h"
 
-/* What stays free for others with --kv auto: an eighth, and this at least. */
+/* With --kv auto an eighth stays free for others, and this at least. */
 #define RESERVE_LEAST ((int64_t)256 << 20)
 #define RESERVE_PART 8
 

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* What may be spent. */
+/* The bytes that may be spent, and for which conversation. */
 typedef struct pith_plan_goal {
     int32_t n_token; /* tokens of the longest conversation; 0: the model's trained context */
     double share;    /* of the bytes that the full f16 cache of n_token tokens takes, above 0 and at
@@ -22,7 +22,7 @@ typedef struct pith_plan_goal {
     uint32_t reserved[4];
 } pith_plan_goal;
 
-/* What was chosen. Texts are "" where params decide, or for none. */
+/* The choice. Texts are "" where params decide, or for none. */
 typedef struct pith_plan {
     char type_k[64], type_v[64]; /* as in pith_engine_params */
     char keep[640];
@@ -31,9 +31,8 @@ typedef struct pith_plan {
     int32_t n_entry;    /* entries of a lane that stay, of them */
     int64_t full_bytes; /* pages of the full f16 cache of n_token tokens */
     int64_t bytes;      /* pith_memory_estimate of n_token tokens under the plan */
-    /* The loss that was measured, in percent with errors: of the facts that the full cache finds
-       those that are still found, and the rise of perplexity. Below 0: not measured (facts); NAN
-       (perplexity). */
+    /* The measured loss in percent, with errors. Facts: the share that is found, of all that the
+       full cache finds; below 0: not measured. Perplexity: its rise; NAN: not measured. */
     float facts, facts_error;
     float perplexity, perplexity_error;
     const char *on; /* the model that it was measured on, a constant; NULL: nothing was measured */
@@ -43,8 +42,8 @@ typedef struct pith_plan {
     uint32_t reserved[8];
 } pith_plan;
 
-/* Chooses how to spend the bytes. What params name stands: device, chunk, pages, and of type_k,
-   type_v, keep and recall those that are not NULL. A keep policy without a budget gets one. First
+/* Chooses how to spend the bytes. All that params name stands: device, chunk and pages, and type_k,
+   type_v, keep and recall where they are not NULL. A keep policy without a budget gets one. First
    fewer bits are spent, then fewer entries, then recall, in the order of a table of measurements.
    The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no plan fits; the
    sentence has the least bytes that one takes. Also the statuses of pith_memory_estimate. */
@@ -55,15 +54,15 @@ PITH_API pith_status pith_plan_make(const pith_model *model, const pith_engine_p
    is evicted there is no recall. */
 PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params);
 
-/* Bytes that this process has, and will have for an engine of these params, beside what grows with
-   conversations: weights (mapped ones, too, and on GPUs those there), vocabulary, code, and the
-   buffers of a pass. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. The
+/* Bytes of this process with an engine of these params, beside all that grows with conversations.
+   They are weights (mapped ones and those on GPUs, too), vocabulary, code, and the buffers of a
+   pass. Subtract it from a limit of the whole process to get pith_plan_goal.bytes. The
    statuses of pith_memory_estimate; UNSUPPORTED where the system does not say. */
 PITH_API pith_status pith_process_bytes(const pith_model *model, const pith_engine_params *params,
                                         int64_t *bytes, pith_error *err);
 
-/* What tells one model's shape and norms from another's: never 0, and the same for files of it in
-   any type (docs/stats.md). */
+/* A number, never 0, that tells a model from others by its shape and norms. Files of one model in
+   several types have the same (docs/stats.md). */
 PITH_API uint64_t pith_model_fingerprint(const pith_model *model);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ void pi_processor_name(char *out, size_t cap);
 /* Bytes of the machine's memory, and those that it could give now without swapping; -1: the system
    does not say. */
 void pi_memory_size(int64_t *total, int64_t *unused);
-/* Bytes of this process that are in memory: its own, and those of files; -1: the system does not
+/* Bytes of this process that are in memory: its own, and pages of files; -1: the system does not
    say. */
 void pi_memory_resident(int64_t *own, int64_t *of_files);
 

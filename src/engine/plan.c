@@ -63,7 +63,7 @@ static bool has_option(const char *keep, const char *key)
     return false;
 }
 
-/* The keep policy with a budget of entries. What is given has the first word. */
+/* The keep policy with a budget of entries. Options of the caller stand. */
 static void write_keep(const struct search *s, const char *keep, bool stats, int32_t n_entry,
                        char *out, size_t cap)
 {
@@ -83,7 +83,7 @@ static void write_keep(const struct search *s, const char *keep, bool stats, int
     }
 }
 
-/* The plan's bytes with so many entries of a lane; below 0: it cannot be, and s->why says why. */
+/* The plan's bytes with n_entry entries of a lane; below 0: it cannot be, and s->why says why. */
 static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t n_entry)
 {
     pith_engine_params p = *s->given;
@@ -99,8 +99,8 @@ static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t 
     return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK ? bytes : -1;
 }
 
-/* The largest budget within the bytes; 0: none. The smallest ones are refused by what a policy
-   protects. */
+/* The largest budget within the bytes; 0: none. The smallest ones are below
+   the entries that a policy protects. */
 static int32_t most_entries(struct search *s, const struct plan_way *way)
 {
     int32_t low = FIRST_BUDGET, high = s->n_token;

@@ -4,7 +4,7 @@
  *
  * Source: scripts/docs/real_budget.sh measures the cells, and scripts/docs/real_budget_table.py
  * OUT --points prints the rows below. docs/real/budget.md shows them with their errors. Facts are
- * those of 2,048 tokens, perplexity is that of 4,096.
+ * of texts of 2,048 tokens, perplexity of 4,096.
  */
 #include "engine/plan_table.h"
 

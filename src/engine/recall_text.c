@@ -35,7 +35,7 @@ static void count_text(const struct pith_engine *e, pith_memory_stats *out)
     out->text_bytes += recall_text_bytes(e->recall_text);
 }
 
-/* Measured: what SQLite begins with, and what a text of four bytes a token adds. */
+/* As measured: SQLite takes the first at once, and the other for a token of four bytes. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const int64_t first = (int64_t)112 << 10, of_token = 20;
