@@ -167,7 +167,7 @@ static void bench_open(struct bench *b)
     most += (MAX_ROUND + 1) * MAX_STEP; /* sequences that keep go on from turn to turn */
     b->model = load_model(b->o.model, b->o.n_thread, &b->info);
     b->weight_bytes = generation_bytes(b->model);
-    check(fill_open(&b->fill, most, &err), &err);
+    check(fill_open(&b->fill, &pi_device_cpu, most, &err), &err);
     b->tokens = memory((size_t)most * sizeof(*b->tokens));
     check(random_stats_write(b->model, b->stats, sizeof(b->stats), &err), &err);
 }
@@ -204,6 +204,7 @@ static pith_engine_params side_params(const struct bench *b, const char *budget,
 {
     pith_engine_params p;
     pith_engine_params_default(&p);
+    p.device = "cpu"; /* whose rounds have the bounds above */
     p.n_thread = b->o.n_thread;
     p.chunk = N_PASS;
     p.type_k = p.type_v = type;

@@ -8,21 +8,27 @@
 #include "base/mem.h"
 #include "rig.h"
 
-pith_status fill_open(struct fill *f, int32_t most_tokens, pith_error *err)
+pith_status fill_open(struct fill *f, struct pi_device *device, int32_t most_tokens,
+                      pith_error *err)
 {
-    *f = (struct fill){.cap = most_tokens};
+    *f = (struct fill){.device = device, .cap = most_tokens};
     f->noise = pi_mem_alloc_n(PI_MEM_OTHER, FILL_NOISE, sizeof(float));
     f->pos = pi_mem_alloc_n(PI_MEM_OTHER, 2 * (size_t)most_tokens, sizeof(int32_t));
-    if (f->noise == NULL || f->pos == NULL) {
+    if (!device->in_host)
+        f->room = device->alloc(device, PI_MEM_OTHER, FILL_NOISE * sizeof(float));
+    if (f->noise == NULL || f->pos == NULL || (!device->in_host && !pi_at_some(f->room))) {
         fill_close(f);
         return pi_fail(err, PITH_NOMEM, "no memory for random keys");
     }
     fill_random(f->noise, FILL_NOISE, 1);
+    f->at = device->lend(device, f->noise, FILL_NOISE * sizeof(float), f->room);
     return PITH_OK;
 }
 
 void fill_close(struct fill *f)
 {
+    if (pi_at_some(f->room))
+        f->device->free(f->device, f->room);
     pi_mem_free(f->noise);
     pi_mem_free(f->pos);
     *f = (struct fill){0};
@@ -39,22 +45,37 @@ struct append {
 };
 
 /* Where in the noise n rows begin: anywhere, so that hardly two rows of a lane are alike. */
-static const float *rows_for(const struct append *a, uint64_t key, int32_t dim)
+static struct pi_at rows_for(const struct append *a, uint64_t key, int32_t dim)
 {
     key *= 0x9e3779b97f4a7c15u;
     key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9u;
-    return a->f->noise + (key >> 20) % (FILL_NOISE - (size_t)(a->n * dim));
+    return pi_at_item(a->f->at, (key >> 20) % (FILL_NOISE - (size_t)(a->n * dim)));
 }
+
+/* Lanes of one call of the device. */
+#define LANES 64
 
 static void append_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct append *a = ctx;
+    struct kv_append jobs[LANES];
     (void)thread;
-    for (int64_t lane = begin; lane < end; lane++) {
-        uint64_t key = ((uint64_t)lane << 32 | (uint32_t)a->pos0) * 2;
-        kv_seq_append(a->kv, (int32_t)(lane / a->g->n_head), (int32_t)(lane % a->g->n_head),
-                      a->pos0, a->n, rows_for(a, key, a->g->dim_k), (size_t)a->g->dim_k,
-                      rows_for(a, key + 1, a->g->dim_v), (size_t)a->g->dim_v);
+    for (int64_t lane = begin; lane < end;) {
+        int32_t n = 0;
+        for (; n < LANES && lane < end; n++, lane++) {
+            uint64_t key = ((uint64_t)lane << 32 | (uint32_t)a->pos0) * 2;
+            jobs[n] = (struct kv_append){.seq = a->kv,
+                                         .layer = (int32_t)(lane / a->g->n_head),
+                                         .head = (int32_t)(lane % a->g->n_head),
+                                         .pos0 = a->pos0,
+                                         .n = a->n,
+                                         .k = rows_for(a, key, a->g->dim_k),
+                                         .k_stride = (size_t)a->g->dim_k,
+                                         .v = rows_for(a, key + 1, a->g->dim_v),
+                                         .v_stride = (size_t)a->g->dim_v};
+        }
+        kv_append_place(jobs, n);
+        a->f->device->append(NULL, jobs, n);
     }
 }
 

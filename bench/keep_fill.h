@@ -21,13 +21,17 @@ struct fill_rounds {
 };
 
 struct fill {
-    float *noise; /* [FILL_NOISE] random numbers in [-1, 1), owned */
+    struct pi_device *device; /* that has the lanes */
+    float *noise;      /* [FILL_NOISE] random numbers in [-1, 1), owned */
+    struct pi_at room; /* of the device, owned; none where it reads the host's */
+    struct pi_at at;   /* the same numbers, for the device */
     int32_t *pos; /* [2][cap] positions of a lane before and after a round, owned */
     int32_t cap;
 };
 
-/* A fill for sequences of at most most_tokens. NOMEM. */
-pith_status fill_open(struct fill *f, int32_t most_tokens, pith_error *err);
+/* A fill for sequences of at most most_tokens, on engines of one device. NOMEM. */
+pith_status fill_open(struct fill *f, struct pi_device *device, int32_t most_tokens,
+                      pith_error *err);
 void fill_close(struct fill *f);
 
 /* Appends to the sequence until it has n_token tokens, and adds the rounds of that to *rounds. The

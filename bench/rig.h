@@ -27,6 +27,11 @@
         name, NULL, "N,...", OPTION_INTS, offsetof(struct options, field), least, most,            \
             .help = what, .env = ""                                                                \
     }
+#define RIG_BYTES(name, field, otherwise, what)                                                    \
+    {                                                                                              \
+        name, NULL, "SIZE", OPTION_BYTES, offsetof(struct options, field), .absent = otherwise,    \
+                                                                           .help = what, .env = "" \
+    }
 #define RIG_TEXT(name, value, field, otherwise, what)                                              \
     {                                                                                              \
         name, NULL, value, OPTION_TEXT, offsetof(struct options, field), .absent = otherwise,      \
