@@ -6,11 +6,14 @@
  *           computes with each weight once per sequence,
  *             step >= max(weights / bandwidth, 2 * N * weights / peak) + N * entries / bandwidth
  *           with the bandwidth and the peak that the machine measured (the peak of int8 products
- *           where the weights are quantised, else of f32)
+ *           where the weights are quantised, else of f32; of f16 on a GPU)
  *   prefix  time to the first token of a prompt whose head another prompt has had, against the same
  *           when it was new; the bound is the ratio of the tokens that are computed
  *   share   what MemShare's comparing takes of the time of N sequences whose answers are given:
- * steps of which half recur letter by letter. Needs a model with a tokenizer
+ *           steps of which half recur letter by letter. Needs a model with a tokenizer, as the next
+ *   repeat  tokens per second of N such answers in the KV memory of M, where a share of the steps
+ *           recurs, against an engine that shares nothing and has its usual pages. The bound is that
+ *           of memory: of answers whose affected ratio is a, 1 / (1 - a) times as many fit
  *
  * Everything takes turns in every round, ratios compare times of the same round, and the program
  * prints medians over rounds. So other work on the machine disturbs both sides alike.
@@ -31,28 +34,35 @@ enum {
     MAX_SEQ = 64, /* a step has tokens for prompts besides, while others generate */
     N_WARM = 3,   /* steps that are not counted, because they touch memory for the first time */
     MAX_TEXT = 1 << 16,
+    STEP_LEN = 46, /* tokens of a step of `repeat`, without its end */
+    MAX_WORD = 4096,
 };
 
 /* Random weights make no two pages alike. Open thresholds make the policy compare every pair in all
    layers, which is the longest that comparing takes, and share pages. */
 #define SHARE "memshare:step=0.8,block=100,relative=2"
+#define SHARE_PAGE 16 /* as where pages are compared: sides differ in nothing else */
 
 struct options {
     const char *model;
     const char *parts; /* names of those that run; NULL: all */
     const char *share;
+    const char *device;
     int32_t n_thread; /* 0: all processors */
     int32_t n_round;
     struct option_ints seqs;
-    int32_t n_step;   /* tokens that each sequence generates in a turn */
-    int32_t n_prompt; /* tokens before them */
-    int32_t n_head;   /* tokens of the head that prompts of `prefix` have in common */
-    int32_t n_part;   /* steps of an answer of `share` */
+    int32_t n_step;             /* tokens that each sequence generates in a turn */
+    int32_t n_prompt;           /* tokens before them */
+    int32_t n_head;             /* tokens of the head that prompts of `prefix` have in common */
+    int32_t n_part;             /* steps of an answer of `share` and `repeat` */
+    struct option_ints repeats; /* of 100 steps of `repeat` those that recur */
+    int32_t n_room;             /* answers of `repeat` that the KV memory holds */
     bool csv;
 };
 
 static const struct option option_table[] = {
-    RIG_TEXT("--parts", "NAME,...", parts, "all", "of batch, prefix, share"),
+    RIG_TEXT("--parts", "NAME,...", parts, "all", "of batch, prefix, share, repeat"),
+    RIG_TEXT("--device", "NAME", device, "auto", "as the command takes it"),
     RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
     RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
     RIG_INTS("--seqs", seqs, 1, MAX_SEQ,
@@ -60,8 +70,10 @@ static const struct option option_table[] = {
     RIG_INT("--steps", n_step, 1, 4096, "tokens that each generates in a turn"),
     RIG_INT("--prompt", n_prompt, 1, 1 << 16, "tokens before them"),
     RIG_INT("--head", n_head, 64, 1 << 16, "tokens that prompts of `prefix` have in common"),
-    RIG_INT("--answer", n_part, 2, 128, "steps of an answer of `share`"),
-    RIG_TEXT("--share", "POLICY", share, NULL, "of the part `share`"),
+    RIG_INT("--answer", n_part, 2, 128, "steps of an answer of `share` and `repeat`"),
+    RIG_TEXT("--share", "POLICY", share, NULL, "of the parts `share` and `repeat`"),
+    RIG_INTS("--repeat", repeats, 0, 99, "percent of the steps of `repeat` that recur"),
+    RIG_INT("--room", n_room, 1, MAX_SEQ, "answers of `repeat` that the KV memory holds"),
     RIG_CSV(csv),
     RIG_MODEL(model),
     {0},
@@ -97,10 +109,13 @@ struct side {
     pith_scheduler *scheduler;
     pith_answer_result last; /* of the request that ended last */
     int32_t n_done;
+    int64_t n_shared; /* entries of a lane that pages of others stand for, of all that ended */
 };
 
+/* The scheduler takes n_seq answers; the KV memory holds n_room of n_token tokens. page_len 0: the
+   usual one. */
 static void side_open(struct side *s, const struct bench *b, const char *share, bool prefix,
-                      int32_t n_seq, int32_t n_token)
+                      int32_t n_seq, int32_t n_room, int32_t n_token, int32_t page_len)
 {
     pith_engine_params engine;
     pith_scheduler_params params;
@@ -109,11 +124,12 @@ static void side_open(struct side *s, const struct bench *b, const char *share, 
     *s = (struct side){.b = b};
     pith_engine_params_default(&engine);
     pith_scheduler_params_default(&params);
-    engine.n_thread = b->machine.n_thread;
-    engine.page_len = 16; /* as where pages are compared: sides differ in nothing else */
+    engine.device = b->o.device;
+    engine.n_thread = b->o.n_thread;
+    engine.page_len = page_len;
     engine.share = share;
     check(pith_kv_estimate(b->model, &engine, n_token, &bytes, &err), &err);
-    engine.kv_bytes = bytes * (n_seq + 1); /* a spare one, for what admitting leaves free */
+    engine.kv_bytes = bytes * (n_room + 1); /* a spare one, for what admitting leaves free */
     params.n_seq = params.n_queue = n_seq;
     params.no_prefix = !prefix;
     check(pith_engine_create(b->model, &engine, &s->engine, &err), &err);
@@ -135,6 +151,7 @@ static void on_done(void *user, const pith_answer_result *result)
     }
     s->last = *result;
     s->n_done++;
+    s->n_shared += result->share.tokens_shared;
 }
 
 static void submit(struct side *s, const int32_t *prompt, int32_t n_prompt, const int32_t *forced,
@@ -198,7 +215,7 @@ static void batch_turn(struct bench *b, int32_t n, struct batch *out)
     /* While the last prompts are read, the first sequences generate already. */
     int32_t n_predict = b->o.n_step + N_WARM + 2 + n * (1 + b->o.n_prompt / 64);
     int32_t *prompt = memory((size_t)b->o.n_prompt * sizeof(*prompt));
-    side_open(&s, b, NULL, false, n, b->o.n_prompt + n_predict);
+    side_open(&s, b, NULL, false, n, n, b->o.n_prompt + n_predict, SHARE_PAGE);
     for (int32_t i = 0; i < n; i++) {
         fill_prompt(b, prompt, b->o.n_prompt);
         submit(&s, prompt, b->o.n_prompt, NULL, n_predict);
@@ -269,7 +286,7 @@ static void part_prefix(struct bench *b)
     int32_t *prompt = memory((size_t)n * sizeof(*prompt));
     struct samples cold = {.n = 0}, warm = {.n = 0}, times = {.n = 0}, bound = {.n = 0};
     struct side s;
-    side_open(&s, b, NULL, true, 2, n + 64);
+    side_open(&s, b, NULL, true, 2, 2, n + 64, SHARE_PAGE);
     for (int32_t r = -1; r < b->o.n_round; r++) { /* the first round warms up */
         int32_t all, rest;
         fill_prompt(b, prompt, n);
@@ -330,7 +347,7 @@ static double share_turn(struct bench *b, const char *share, int32_t n_seq, int3
     for (int32_t i = 0; i < n_seq; i++)
         longest = n_answer[i] > longest ? n_answer[i] : longest;
     /* Pages that steps end early take memory, too: room for twice the tokens. */
-    side_open(s, b, share, false, n_seq, b->o.n_prompt + 2 * longest);
+    side_open(s, b, share, false, n_seq, n_seq, b->o.n_prompt + 2 * longest, SHARE_PAGE);
     for (int32_t i = 0; i < n_seq; i++)
         submit(s, prompt, b->o.n_prompt, answer[i], n_answer[i]);
     check(pith_scheduler_run(s->scheduler, &err), &err);
@@ -376,15 +393,130 @@ static void part_share(struct bench *b)
     pi_mem_free(prompt);
 }
 
+/* ---- repeat ---- */
+
+/* Tokens that are words of a step: of some bytes, and no end of a line. */
+static int32_t find_words(const struct bench *b, int32_t *out)
+{
+    char text[64];
+    int32_t n = 0;
+    for (int32_t id = 0; id < b->info.n_vocab && n < MAX_WORD; id++) {
+        size_t len;
+        if (pith_token_bytes(b->model, id, false, text, sizeof(text), &len) == PITH_OK && len > 0 &&
+            memchr(text, '\n', len) == NULL && !pith_token_is_end(b->model, id))
+            out[n++] = id;
+    }
+    if (n == 0)
+        stop(&(pith_error){.message = "repeat: the model's tokenizer has no words"});
+    return n;
+}
+
+/* An answer of n_part steps of random words. `percent` of 100 steps are copies of earlier ones.
+   Returns its tokens in out, and how many there are. */
+static int32_t repeat_answer(struct bench *b, int32_t percent, const int32_t *words, int32_t n_word,
+                             int32_t *out)
+{
+    pith_error err;
+    int32_t end[8], n_end, step_len;
+    check(pith_tokenize(b->model, "\n\n", 2, 0, end, (int32_t)PI_LEN(end), &n_end, &err), &err);
+    step_len = STEP_LEN + n_end;
+    for (int32_t i = 0; i < b->o.n_part; i++) {
+        int32_t *step = out + i * step_len;
+        if (i > 0 && (i + 1) * percent / 100 > i * percent / 100) {
+            int32_t from = (int32_t)((random_u32(&b->noise) >> 8) % (uint32_t)i);
+            memcpy(step, out + from * step_len, (size_t)step_len * sizeof(*step));
+            continue;
+        }
+        for (int32_t j = 0; j < STEP_LEN; j++)
+            step[j] = words[(random_u32(&b->noise) >> 8) % (uint32_t)n_word];
+        memcpy(step + STEP_LEN, end, (size_t)n_end * sizeof(*end));
+    }
+    return b->o.n_part * step_len;
+}
+
+struct repeat {
+    double tokens_per_s, affected; /* of all tokens, those that others stand for */
+    int32_t most;                  /* answers at a time */
+};
+
+/* All answers in the KV memory of n_room of them. */
+static struct repeat repeat_turn(struct bench *b, const char *share, int32_t n_seq,
+                                 int32_t *const *answer, int32_t n_answer, const int32_t *prompt)
+{
+    struct side s;
+    struct repeat r;
+    pith_scheduler_stats stats;
+    pith_error err;
+    int32_t n_token = b->o.n_prompt + n_answer;
+    side_open(&s, b, share, false, n_seq, b->o.n_room, n_token, share != NULL ? SHARE_PAGE : 0);
+    for (int32_t i = 0; i < n_seq; i++)
+        submit(&s, prompt, b->o.n_prompt, answer[i], n_answer);
+    check(pith_scheduler_run(s.scheduler, &err), &err);
+    pith_scheduler_get_stats(s.scheduler, &stats);
+    r = (struct repeat){(double)stats.generated_tokens / stats.seconds,
+                        (double)s.n_shared / ((double)n_seq * n_token), stats.peak_running};
+    side_close(&s);
+    return r;
+}
+
+static void part_repeat(struct bench *b)
+{
+    static int32_t words[MAX_WORD];
+    int32_t n_seq = b->o.seqs.value[b->o.seqs.n - 1], *answer[MAX_SEQ], n_answer = 0;
+    int32_t *prompt = memory((size_t)b->o.n_prompt * sizeof(*prompt));
+    if (strcmp(b->info.tokenizer, "none") == 0) {
+        fprintf(stderr, "bench_share: repeat is left out: the model has no tokenizer\n");
+        pi_mem_free(prompt);
+        return;
+    }
+    int32_t n_word = find_words(b, words);
+    fill_prompt(b, prompt, b->o.n_prompt);
+    for (int32_t i = 0; i < n_seq; i++)
+        answer[i] = memory((size_t)b->o.n_part * (STEP_LEN + 8) * sizeof(**answer));
+    for (int32_t j = 0; j < b->o.repeats.n; j++) {
+        struct samples times = {.n = 0}, speed = {.n = 0}, plain = {.n = 0};
+        struct repeat with = {0}, without = {0};
+        char what[64];
+        int32_t percent = b->o.repeats.value[j];
+        for (int32_t i = 0; i < n_seq; i++)
+            n_answer = repeat_answer(b, percent, words, n_word, answer[i]);
+        for (int32_t r = 0; r < b->o.n_round; r++) {
+            without = repeat_turn(b, NULL, n_seq, answer, n_answer, prompt);
+            with = repeat_turn(b, b->o.share, n_seq, answer, n_answer, prompt);
+            add(&plain, without.tokens_per_s);
+            add(&speed, with.tokens_per_s);
+            add(&times, with.tokens_per_s / without.tokens_per_s);
+        }
+        snprintf(what, sizeof(what), "%d %% recur: no sharing", percent);
+        print(b, "repeat", what, n_seq, median(&plain), "tokens/s", NAN, "");
+        snprintf(what, sizeof(what), "%d %% recur: sharing", percent);
+        print(b, "repeat", what, n_seq, median(&speed), "tokens/s", NAN, "");
+        snprintf(what, sizeof(what), "%d %% recur: affected ratio", percent);
+        print(b, "repeat", what, n_seq, 100.0 * with.affected, "%", percent, "");
+        snprintf(what, sizeof(what), "%d %% recur: answers at a time", percent);
+        print(b, "repeat", what, n_seq, (double)with.most / without.most, "times",
+              1.0 / (1.0 - with.affected), "");
+        snprintf(what, sizeof(what), "%d %% recur: against no sharing", percent);
+        print(b, "repeat", what, n_seq, median(&times), "times", 1.0 / (1.0 - with.affected),
+              percent >= 40 ? "1.85" : "");
+    }
+    for (int32_t i = 0; i < n_seq; i++)
+        pi_mem_free(answer[i]);
+    pi_mem_free(prompt);
+}
+
 /* ---- the whole ---- */
 
 static void bench_open(struct bench *b)
 {
+    pith_error err = {0};
     b->model = load_model(b->o.model, b->o.n_thread, &b->info);
-    b->machine = machine_of(b->o.n_thread);
+    check(pith_device_measure(b->o.device, b->o.n_thread, &b->machine, &err), &err);
     bool plain = strchr(b->info.file_type, 'Q') == NULL;
     b->weight_bytes = generation_bytes(b->model);
     b->peak = plain ? b->machine.f32_flop_per_s : b->machine.int8_op_per_s;
+    if (b->machine.f16_flop_per_s > 0.0) /* a GPU */
+        b->peak = b->machine.f16_flop_per_s;
 }
 
 int main(int argc, char **argv)
@@ -393,14 +525,19 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(struct bench *b);
-    } parts[] = {{"batch", part_batch}, {"prefix", part_prefix}, {"share", part_share}};
+    } parts[] = {{"batch", part_batch},
+                 {"prefix", part_prefix},
+                 {"share", part_share},
+                 {"repeat", part_repeat}};
     b.o = (struct options){.share = SHARE,
                            .n_round = 5,
                            .seqs = {{1, 4, 16, 32}, 4},
                            .n_step = 24,
                            .n_prompt = 64,
                            .n_head = 512,
-                           .n_part = 6};
+                           .n_part = 6,
+                           .repeats = {{10, 25, 40, 50}, 4},
+                           .n_room = 8};
     rig_options(argc, argv, option_table, &b.o);
     bench_open(&b);
     puts(b.o.csv ? "part,what,sequences,value,unit,bound,goal"

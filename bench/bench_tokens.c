@@ -75,7 +75,8 @@ static const struct option option_table[] = {
     RIG_INT("--steps", n_step, 2, MAX_STEP, "of a turn"),
     RIG_INT("--prompt", prompt, 1, 1 << 20, "tokens"),
     RIG_INT("--output", output, 2 * MAX_STEP, 1 << 20, "tokens"),
-    RIG_INTS("--budget", budgets, 2 * N_QUERY, 1 << 20, "entries of a lane, for each of them a row"),
+    RIG_INTS("--budget", budgets, 2 * N_QUERY, 1 << 20,
+             "entries of a lane, for each of them a row"),
     RIG_INT("--full", n_full, 1, MAX_SEQ, "sequences that the KV memory holds without a policy"),
     RIG_BYTES("--kv-memory", kv_bytes, "of --full", "the size of the KV memory, as 48GiB"),
     RIG_TEXT("--device", "NAME", device, "auto", "as the command takes it"),
@@ -355,9 +356,8 @@ static void print_csv_row(const struct bench *b, size_t i, int32_t j)
     struct figures f = figures_of(b, r);
     printf("%s,%d,%.4f,%.4f,%.6g,%.6g,%.6g,%.4g,%.4g,%d,%.6g,%s\n", entrants[i].name, r->n_seq,
            1e3 * f.step_s, 1e3 * f.round_s, f.tokens_per_s, f.roofline, f.with_products,
-           full ? f.tokens_per_s / base.tokens_per_s : NAN,
-           full ? f.roofline / base.roofline : NAN, i == 0 ? 0 : b->o.budgets.value[j],
-           b->entry_bytes * r->entries, b->device->name);
+           full ? f.tokens_per_s / base.tokens_per_s : NAN, full ? f.roofline / base.roofline : NAN,
+           i == 0 ? 0 : b->o.budgets.value[j], b->entry_bytes * r->entries, b->device->name);
     fflush(stdout);
 }
 
@@ -370,7 +370,8 @@ static void print_head(const struct bench *b)
            (double)b->kv_bytes * 0x1p-20, (double)b->kv_bytes / b->weight_bytes, b->o.prompt,
            b->o.output, b->device->name, b->machine.n_thread, 1e-9 * median(&b->read),
            1e-9 * median(&b->peak), b->o.n_round, b->o.n_step);
-    puts("                  budget  seqs  step, ms  + rounds  tokens/s  roofline  part  with products  part"
+    puts("                  budget  seqs  step, ms  + rounds  tokens/s  roofline  part  with "
+         "products  part"
          "   x full  roofline's  goal");
 }
 
@@ -432,8 +433,8 @@ static void look(struct bench *b)
 {
     pith_error err = {0};
     check(pith_device_measure(b->device->name, b->o.n_thread, &b->machine, &err), &err);
-    add(&b->peak, b->machine.f16_flop_per_s > 0.0 ? b->machine.f16_flop_per_s
-                                                  : b->machine.int8_op_per_s);
+    add(&b->peak,
+        b->machine.f16_flop_per_s > 0.0 ? b->machine.f16_flop_per_s : b->machine.int8_op_per_s);
 }
 
 static void check_options(const struct options *o)

@@ -22,10 +22,10 @@ struct fill_rounds {
 
 struct fill {
     struct pi_device *device; /* that has the lanes */
-    float *noise;      /* [FILL_NOISE] random numbers in [-1, 1), owned */
-    struct pi_at room; /* of the device, owned; none where it reads the host's */
-    struct pi_at at;   /* the same numbers, for the device */
-    int32_t *pos; /* [2][cap] positions of a lane before and after a round, owned */
+    float *noise;             /* [FILL_NOISE] random numbers in [-1, 1), owned */
+    struct pi_at room;        /* of the device, owned; none where it reads the host's */
+    struct pi_at at;          /* the same numbers, for the device */
+    int32_t *pos;             /* [2][cap] positions of a lane before and after a round, owned */
     int32_t cap;
 };
 

@@ -100,8 +100,9 @@ struct row {
     double sum;     /* of tokens/s, over the repetitions */
     double sum_squares;
     double best;
-    double bound; /* tokens/s */
-    int64_t disk; /* bytes read from disks, over the repetitions */
+    double bound;           /* tokens/s */
+    double seconds, rounds; /* of all repetitions, and of their keep rounds */
+    int64_t disk;           /* bytes read from disks, over the repetitions */
 };
 
 struct bench {
@@ -182,16 +183,30 @@ static void count_entries(const struct bench *b, struct row *row)
 static void add_sample(struct row *row, double seconds)
 {
     double speed = (double)row->n * row->n_seq / seconds;
+    row->seconds += seconds;
     row->sum += speed;
     row->sum_squares += speed * speed;
     if (speed > row->best)
         row->best = speed;
 }
 
+/* Seconds of keep rounds so far, of the row's sequences. */
+static double rounds_of(const struct bench *b, const struct row *row)
+{
+    pith_keep_stats keep;
+    double seconds = 0.0;
+    for (int32_t i = 0; i < row->n_seq; i++) {
+        pith_seq_keep_stats(b->seq[i], &keep);
+        seconds += keep.seconds;
+    }
+    return seconds;
+}
+
 static void measure_row(struct bench *b, struct row *row)
 {
     set_out(b, row);
     count_entries(b, row);
+    row->rounds -= rounds_of(b, row);
     const int32_t *tokens = b->tokens + row->depth;
     int64_t disk = disk_bytes();
     double start = clock_s();
@@ -201,6 +216,7 @@ static void measure_row(struct bench *b, struct row *row)
         for (int32_t i = 0; i < row->n; i++)
             evaluate(b, 0, row->n_seq, tokens + i, 1, PITH_LOGITS_LAST);
     add_sample(row, clock_s() - start);
+    row->rounds += rounds_of(b, row);
     row->disk += disk_bytes() - disk;
 }
 
@@ -361,6 +377,12 @@ static double deviation_of(const struct bench *b, const struct row *row)
     return variance > 0.0 ? sqrt(variance) : 0.0;
 }
 
+/* Percent of a row's time. */
+static double rounds_share(const struct row *row)
+{
+    return 100.0 * row->rounds / row->seconds;
+}
+
 /* Of a token of the row, on average. */
 static double disk_of(const struct bench *b, const struct row *row)
 {
@@ -426,16 +448,20 @@ static void print_table(const struct bench *b)
     printf("memory: peak %s, of it KV %s; %s on %s\n\n", cli_bytes(b->peak_rss, rss),
            cli_bytes(b->kv_peak, kv), cli_bytes(device_bytes(b), device),
            pith_engine_device(b->s.engine));
-    printf("%-8s %7s %8s %s%12s %8s %10s %10s %8s\n", "test", "tokens", "depth",
-           several ? "sequences " : "", "tokens/s", "+-", "best", "bound", "of bound");
+    printf("%-8s %7s %8s %s%12s %8s %10s %10s %8s%s\n", "test", "tokens", "depth",
+           several ? "sequences " : "", "tokens/s", "+-", "best", "bound", "of bound",
+           o->keep != NULL ? "   rounds" : "");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         double mean = mean_of(b, r);
         printf("%-8s %7d %8d ", r->test, r->n, r->depth);
         if (several)
             printf("%9d ", r->n_seq);
-        printf("%12.2f %8.2f %10.2f %10.2f %7.0f%%\n", mean, deviation_of(b, r), r->best, r->bound,
+        printf("%12.2f %8.2f %10.2f %10.2f %7.0f%%", mean, deviation_of(b, r), r->best, r->bound,
                100.0 * mean / r->bound);
+        if (o->keep != NULL)
+            printf(" %7.2f%%", rounds_share(r));
+        putchar('\n');
     }
 }
 
@@ -447,13 +473,13 @@ static void print_csv(const struct bench *b)
            "test,n,depth,"
            "tokens_per_s,deviation,best,bound,read_bytes_per_s,f32_flop_per_s,int8_op_per_s,load_s,"
            "peak_rss_bytes,kv_peak_bytes,weights_mapped,disk_bytes_per_token,sequences,device,"
-           "f16_flop_per_s\n");
+           "f16_flop_per_s,rounds_pct,device_used_bytes\n");
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         printf("%s,%lld,%lld,%s,%d,%s,%s,\"%s\",\"%s\",\"%s\",\"%s\",%d,%s,%d,%d,%.3f,%.3f,%.3f,%."
                "3f,%.4g,"
                "%.4g,%.4g,"
-               "%.3f,%lld,%lld,%d,%.0f,%d,%s,%.4g\n",
+               "%.3f,%lld,%lld,%d,%.0f,%d,%s,%.4g,%.4g,%lld\n",
                b->s.info.file_type, (long long)b->s.info.n_param, (long long)b->s.info.weight_bytes,
                pith_cpu_level(), m->n_thread, o->type_k, o->type_v,
                o->keep != NULL ? o->keep : "none", o->read != NULL ? o->read : "none",
@@ -461,7 +487,8 @@ static void print_csv(const struct bench *b)
                o->chunk, r->test, r->n, r->depth, mean_of(b, r), deviation_of(b, r), r->best,
                r->bound, m->read_bytes_per_s, m->f32_flop_per_s, m->int8_op_per_s, b->s.load_s,
                (long long)b->peak_rss, (long long)b->kv_peak, b->s.info.weights_mapped,
-               disk_of(b, r), r->n_seq, pith_engine_device(b->s.engine), m->f16_flop_per_s);
+               disk_of(b, r), r->n_seq, pith_engine_device(b->s.engine), m->f16_flop_per_s,
+               rounds_share(r), (long long)device_bytes(b));
     }
 }
 
@@ -477,10 +504,11 @@ static void print_json(const struct bench *b)
     for (int32_t i = 0; i < b->n_row; i++) {
         const struct row *r = &b->rows[i];
         json_array_append_new(
-            rows, json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f}", "test", r->test, "n",
-                            (int)r->n, "depth", (int)r->depth, "sequences", (int)r->n_seq,
+            rows, json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "test", r->test,
+                            "n", (int)r->n, "depth", (int)r->depth, "sequences", (int)r->n_seq,
                             "tokens_per_s", mean_of(b, r), "deviation", deviation_of(b, r), "best",
-                            r->best, "bound", r->bound, "disk_bytes_per_token", disk_of(b, r)));
+                            r->best, "bound", r->bound, "disk_bytes_per_token", disk_of(b, r),
+                            "rounds_pct", rounds_share(r)));
     }
     json_t *machine =
         json_pack("{s:f, s:f, s:f, s:f, s:f}", "read_bytes_per_s", m->read_bytes_per_s,
