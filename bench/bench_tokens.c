@@ -69,7 +69,7 @@ struct options {
 
 static const struct option option_table[] = {
     RIG_TEXT("--policies", "NAME,...", policies, "all",
-             "of full, longflow, triattention:v3, h2o, rkv, snapkv, tova"),
+             "of full, longflow, triattention:v3, triattention:paper, h2o, rkv, snapkv, tova"),
     RIG_INT("--threads", n_thread, 0, 1024, "0: all processors"),
     RIG_INT("--rounds", n_round, 1, MAX_ROUND, "turns of each"),
     RIG_INT("--steps", n_step, 2, MAX_STEP, "of a turn"),
@@ -96,6 +96,7 @@ static const struct entrant entrants[] = {
     {"full", false, ""},
     {"longflow", false, "at least 2.9 x full, 0.9 of the roofline"},
     {"triattention:v3", true, ""},
+    {"triattention:paper", true, ""},
     {"h2o", false, ""},
     {"rkv", false, ""},
     {"snapkv", false, ""},
@@ -370,7 +371,7 @@ static void print_head(const struct bench *b)
            (double)b->kv_bytes * 0x1p-20, (double)b->kv_bytes / b->weight_bytes, b->o.prompt,
            b->o.output, b->device->name, b->machine.n_thread, 1e-9 * median(&b->read),
            1e-9 * median(&b->peak), b->o.n_round, b->o.n_step);
-    puts("                  budget  seqs  step, ms  + rounds  tokens/s  roofline  part  with "
+    puts("                    budget  seqs  step, ms  + rounds  tokens/s  roofline  part  with "
          "products  part"
          "   x full  roofline's  goal");
 }
@@ -379,7 +380,7 @@ static void print_row(const struct bench *b, size_t i, int32_t j)
 {
     const struct result *r = &b->result[i][j];
     struct figures base, f = figures_of(b, r);
-    printf("%-16s %7d %5d %9.2f %9.2f %9.1f %9.1f %5.2f %14.1f %5.2f", entrants[i].name,
+    printf("%-18s %7d %5d %9.2f %9.2f %9.1f %9.1f %5.2f %14.1f %5.2f", entrants[i].name,
            i == 0 ? 0 : b->o.budgets.value[j], r->n_seq, 1e3 * f.step_s, 1e3 * f.round_s,
            f.tokens_per_s, f.roofline, f.tokens_per_s / f.roofline, f.with_products,
            f.tokens_per_s / f.with_products);
