@@ -1,8 +1,8 @@
 /*
  * bench_tokens.c - tokens per second of the full cache and of keep policies in a KV memory of one
  * size, each with as many sequences as fit. This is the throughput experiment of LongFlow (section
- * 4.4), whose sequences are prompt : output : budget = 512 : 16,000 : 3,200 tokens, and of
- * TriAttention (5.2.4), which has several budgets.
+ * 4.4), whose sequences are prompt : output : budget = 512 : 16,000 : 3,200 tokens.
+ * TriAttention (5.2.4) has the same with several budgets.
  *
  * Generating 16,000 tokens would take too long. So caches are filled with random entries
  * (keep_fill.h) to the depth that they would have then. There it takes steps through
@@ -23,7 +23,7 @@
  *                  were free; of rounds, too
  *   with products  the same where the weights' part is no less than 2 * n * weights / int8 peak:
  *                  what n tokens compute with each weight that they share the reading of
- * On a GPU bandwidth and peak (of f16) are those of pith_device_measure.
+ * On a GPU pith_device_measure says the bandwidth, and the peak of f16.
  *
  * usage: bench_tokens [options] MODEL.gguf; see --help
  */

@@ -11,7 +11,7 @@
 # page of docs/gpu/ with what there is so far.
 # Variables: DEVICE (cuda:0); TIME, seconds of a call (1200): cells that do not fit into it are left for
 # the next one; KV (48GiB) and KV_SMALL (32GiB), KV memory beside models of 8 and 1.7 billion weights;
-# MODELS, a folder of real *.gguf; SCRATCH (/tmp), for 6 GB of random models; NAME, the card's in names
+# MODELS, a folder of real *.gguf (models); SCRATCH (/tmp), for 6 GB of random models; NAME, the card's in names
 # of files (card); PYTHON (python3); BUILD, a build folder in the place of that folder.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -69,8 +69,12 @@ some() {
 # ---- cells ----
 
 models() {
-    [ $trying = 0 ] && ls "${MODELS:-/nowhere}"/smollm2-*.gguf "${MODELS:-/nowhere}"/*coder-0.5b*.gguf 2>/dev/null
-    [ $trying = 1 ] && ls models/pith-nano.gguf
+    local folder=${MODELS:-models}
+    if [ $trying = 1 ]; then
+        ls models/pith-nano.gguf
+    else
+        ls "$folder"/smollm2-*.gguf "$folder"/*coder-0.5b*.gguf 2>/dev/null
+    fi
 }
 
 # Name, options of pith. STATS is the model's file of statistics.
