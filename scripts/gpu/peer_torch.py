@@ -103,7 +103,7 @@ def weights_of(q, k):
     """Of each query head, summed over the heads that share a key head: [sequences][heads of keys][entries]
     and the weights themselves."""
     n, heads, t, dim = q.shape
-    grouped = q.view(n, k.shape[1], heads // k.shape[1] * t, dim)
+    grouped = q.reshape(n, k.shape[1], heads // k.shape[1] * t, dim)
     weight = torch.softmax((grouped @ k.transpose(2, 3)).float() * dim ** -0.5, -1)
     return weight.sum(2), weight.to(q.dtype)
 
@@ -154,7 +154,7 @@ class Cache:
         self.norm[i].scatter_(2, at, v.abs().sum(-1).float())
         weight_sum, weight = weights_of(q, self.k[i])
         self.choose(i, weight_sum, self.norm[i])
-        return (weight @ self.v[i]).view(q.shape)
+        return (weight @ self.v[i]).reshape(q.shape)
 
     def rkv(self, i, q, k, v):
         self.recent[i] = q if self.recent[i] is None else torch.cat((self.recent[i], q), 2)[:, :, -RECENT:]
