@@ -1,7 +1,8 @@
 /*
  * test_combinations.c - docs/combinations.md cell by cell. Cells that work are run with pith-nano,
  * and cells that are refused give the page's sentence. Policies have budgets that a short text goes
- * beyond, so that each of them acts.
+ * beyond, so that each of them acts. PITH_CELL picks cells by a part of their title, as
+ * "triattention x quoka", or as "3/40" every 40th of a table, from the third on.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
@@ -424,11 +425,23 @@ static void run_cell(const struct cell *c)
     pith_engine_free(e);
 }
 
+/* Whether cell i of a table is one of those that PITH_CELL asks for. */
+static bool is_asked(const char *title, int32_t i)
+{
+    const char *only = getenv("PITH_CELL");
+    int first, step;
+    if (only == NULL)
+        return true;
+    if (sscanf(only, "%d/%d", &first, &step) == 2)
+        return step > 0 && i % step == first;
+    return strstr(title, only) != NULL;
+}
+
 /* All cells of the table behind a heading. Recall needs a keep policy. */
 static void run_table(const char *heading, const char *row_kind, const char *column_kind)
 {
     char head[N_CELL][64], row[N_CELL][64];
-    int32_t at = 0, n_run = 0;
+    int32_t at = 0, n_cell = 0, n_run = 0;
     while (at < n_line && strcmp(lines[at], heading) != 0)
         at++;
     while (at < n_line && lines[at][0] != '|')
@@ -437,7 +450,7 @@ static void run_table(const char *heading, const char *row_kind, const char *col
     int32_t n = cut(lines[at], head);
     for (at += 2; lines[at][0] == '|'; at++) {
         assert_int_equal(cut(lines[at], row), n);
-        for (int32_t i = 1; i < n; i++, n_run++) {
+        for (int32_t i = 1; i < n; i++) {
             struct cell c = {.use = PITH_USE_EVALUATE, .says = row[i]};
             set_part(&c, row[0], row_kind);
             set_part(&c, head[i], column_kind);
@@ -449,10 +462,13 @@ static void run_table(const char *heading, const char *row_kind, const char *col
             c.why = sscanf(row[i], "%*s %d", &number) == 1 ? sentence[number] : "";
             assert_true(strcmp(row[i], "yes") == 0 || c.why[0] != '\0');
             snprintf(c.title, sizeof(c.title), "%s x %s", row[0], head[i]);
+            if (!is_asked(c.title, n_cell++))
+                continue;
             run_cell(&c);
+            n_run++;
         }
     }
-    assert_true(n_run >= 4 * 21);
+    assert_true(n_run >= 1 && n_cell >= 4 * 21);
 }
 
 TEST(keep_and_read_combine_as_the_page_says)
@@ -542,6 +558,10 @@ static void setup(void)
     strcpy(basis_path, "/tmp/pith-cells-XXXXXX");
     close(mkstemp(stats_path));
     close(mkstemp(basis_path));
+    /* The processor makes the files of a few cells: an emulated GPU takes longer for that. */
+    struct pi_device *before = pi_device_default();
+    if (getenv("PITH_CELL") != NULL)
+        pi_device_register(&pi_device_cpu);
     pith_engine *e = engine_make(NULL, 64, 1, 1200);
     pith_importance_params_default(&p);
     p.texts = texts;
@@ -553,6 +573,7 @@ static void setup(void)
     pith_stats_free(stats);
     pith_projection_free(basis);
     pith_engine_free(e);
+    pi_device_register(before);
 }
 
 static void teardown(void)
