@@ -84,8 +84,7 @@ char *budget_stats_path(const pith_model *model)
     return path;
 }
 
-/* The statistics of the session's model, where they are there and of it; NULL: not. */
-static const char *find_stats(struct session *s)
+const char *budget_find_stats(struct session *s)
 {
     pith_stats *stats = NULL;
     pith_importance_info importance;
@@ -108,13 +107,30 @@ static const char *find_stats(struct session *s)
 
 static void add_stats(struct session *s, struct memory_options *o)
 {
-    if (!budget_wants_stats(o->keep) || find_stats(s) == NULL)
+    if (!budget_wants_stats(o->keep) || budget_find_stats(s) == NULL)
         return;
     free(s->keep_text);
     s->keep_text = cli_alloc(strlen(o->keep) + strlen(s->stats) + 16, 1);
     sprintf(s->keep_text, "%s%cstats=%s", o->keep, strchr(o->keep, ':') != NULL ? ',' : ':',
             s->stats);
     o->keep = s->keep_text;
+}
+
+/* Loki's bases lie beside the statistics. */
+static void add_bases(struct session *s, struct memory_options *o)
+{
+    if (o->read == NULL || strncmp(o->read, "loki", strcspn(o->read, ":")) != 0 ||
+        strstr(o->read, "projection=") != NULL || budget_find_stats(s) == NULL)
+        return;
+    char *bases = models_join(s->stats, ".", "loki");
+    if (access(bases, R_OK) == 0) {
+        free(s->read_text);
+        s->read_text = cli_alloc(strlen(o->read) + strlen(bases) + 16, 1);
+        sprintf(s->read_text, "%s%cprojection=%s", o->read,
+                strchr(o->read, ':') != NULL ? ',' : ':', bases);
+        o->read = s->read_text;
+    }
+    free(bases);
 }
 
 const char *budget_calibration_time(const pith_model_info *info, char buf[32])
@@ -191,7 +207,7 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     struct budget b = budget_parse(o->kv);
     pith_engine_params p = given_params(m, o), typed = p;
     pith_plan_goal goal = {.share = b.share,
-                           .stats = find_stats(s),
+                           .stats = budget_find_stats(s),
                            .no_text = use == BUDGET_MANY || use == BUDGET_TEXTS};
     typed.type_k = typed.type_v = "f16";
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
@@ -217,6 +233,7 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
                    enum budget_use use, int64_t n_token)
 {
     add_stats(s, o);
+    add_bases(s, o);
     if (o->kv != NULL)
         plan(s, m, o, use, n_token);
     o->kv = NULL;

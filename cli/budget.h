@@ -35,6 +35,9 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
 /* Whether a keep policy, which may be NULL, wants statistics that it does not name. */
 bool budget_wants_stats(const char *keep);
 
+/* The path of the session's model's own statistics, which it owns; NULL: there are none. */
+const char *budget_find_stats(struct session *s);
+
 /* Where `pith calibrate` keeps the statistics of a model; the caller frees. */
 char *budget_stats_path(const pith_model *model);
 

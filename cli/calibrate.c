@@ -1,5 +1,6 @@
 /*
- * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own.
+ * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own, and
+ * `all` makes all that policies want (calibrate_all.c).
  * `queries` gathers the statistics of queries. `importance` learns how important entries are
  * (calibrate_importance.c), `loki` finds the bases of keys (calibrate_loki.c). `share` shows how far
  * apart pages of reasoning are (calibrate_share.c), and `inspect` draws files
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "calibrate.h"
+#include "calibrate_all.h"
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
 #include "calibrate_ranges.h"
@@ -116,6 +118,11 @@ static const struct option inspect_table[] = {
     {0},
 };
 
+static const struct option all_table[] = {
+    {"--again", NULL, NULL, OPTION_FLAG, AT(again), .help = "learn anew what is there"},
+    {0},
+};
+
 static const struct option pass_table[] = {
     {"--chunk", NULL, "N", OPTION_INT, AT(memory.chunk), .min = 1, .max = 8192,
      .help = "most tokens of one pass", .also = "-ub --ubatch-size", .env = "LLAMA_ARG_UBATCH"},
@@ -150,6 +157,14 @@ static const struct option_group loki_groups[] = {
     {"Calibration", loki_table, 0},
     {"Text", text_table, 0},
     {"Pieces", piece_table, 0},
+    {"Model", model_option_table, offsetof(struct calibrate_options, model)},
+    {"Passes", pass_table, 0},
+    LLAMA_GROUP,
+    {0},
+};
+
+static const struct option_group all_groups[] = {
+    {"Calibration", all_table, 0},
     {"Model", model_option_table, offsetof(struct calibrate_options, model)},
     {"Passes", pass_table, 0},
     LLAMA_GROUP,
@@ -449,7 +464,30 @@ static int run_inspect(void *options)
     return calibrate_inspect(o);
 }
 
+static int run_all(void *options)
+{
+    struct calibrate_options *o = options;
+    return calibrate_all(o, shows_progress(o));
+}
+
 /* ---- commands ---- */
+
+static const struct command command_all = {
+    .name = "all",
+    .summary = "learn all that policies want of a model, from texts that come with Pith",
+    .synopsis = "MODEL",
+    .notes =
+        "\"pith calibrate MODEL\" is the same. The files lie in pith/ below XDG_CACHE_HOME, else\n"
+        "below ~/.cache, and commands find them by the model's fingerprint. Ctrl-C stops it,\n"
+        "and the same command goes on from there.\n"
+        "\n"
+        "  pith calibrate model.gguf\n"
+        "  pith run -m model.gguf -f long.txt --kv 25%",
+    .groups = all_groups,
+    .options_size = sizeof(struct calibrate_options),
+    .defaults = defaults,
+    .run = run_all,
+};
 
 static const struct command command_queries = {
     .name = "queries",
@@ -521,22 +559,27 @@ static const struct command command_inspect = {
 };
 
 static const struct command *const calibrate_commands[] = {
-    &command_queries, &command_importance, &command_loki, &command_share, &command_inspect, NULL};
+    &command_all,  &command_queries, &command_importance,
+    &command_loki, &command_share,   &command_inspect,
+    NULL};
 
 /* Earlier, an option chose the command; its present form, "" for none. */
 static const struct command_older older[] = {
     {"--inspect", "", "inspect"}, {"--importance", "", "importance"},
     {"--share", "", "share"},     {"--loki", "--output", "loki"},
-    {NULL, NULL, "queries"},
+    {"-o", "-o", "queries"},      {"--output", "--output", "queries"},
+    {NULL, NULL, NULL},
 };
 
 const struct command command_calibrate = {
     .name = "calibrate",
     .summary = "learn from texts what policies need",
-    .notes = "The result goes to a file, which a policy then reads.\n"
+    .notes = "The result goes to a file, which a policy then reads. Without a task it is \"all\".\n"
              "\n"
+             "  pith calibrate model.gguf\n"
              "  pith calibrate importance -m model.gguf -f text.txt -o model.stats\n"
              "  pith calibrate inspect model.stats",
     .subcommands = calibrate_commands,
     .older = older,
+    .otherwise = "all",
 };

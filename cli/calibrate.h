@@ -28,6 +28,7 @@ struct calibrate_options {
     int32_t layer;
     int32_t head;
     bool hidden;
+    bool again;
     bool progress;
     bool quiet;
 };

@@ -226,6 +226,7 @@ static pith_stats *learn(struct session *s, const struct importance_source *from
     p.keep = from->keep->text;
     p.n_keep = from->keep->n;
     p.path = part;
+    p.resume = from->resume;
     p.text = names;
     p.progress = cli_progress_step;
     p.progress_user = &shown;
@@ -234,6 +235,8 @@ static pith_stats *learn(struct session *s, const struct importance_source *from
     pith_status status = pith_calibrate_importance(s->engine, &p, &stats, &err);
     cli_progress_end(&shown);
     unlink(part);
+    if (status == PITH_CANCELLED && from->resume != NULL)
+        cli_note("stopped: the same command goes on from there");
     if (status == PITH_CANCELLED)
         cli_exit(EXIT_INTERRUPTED);
     session_check(status, &err);
@@ -257,6 +260,8 @@ void importance_write(struct session *s, const struct model_options *m,
     double start = clock_s();
     pith_stats *stats = learn(s, from, &pieces, progress, part);
     cli_check(pith_stats_save(stats, path, &err), &err);
+    if (from->resume != NULL)
+        unlink(from->resume);
     if (!quiet)
         fprintf(stderr, "%s: importance of entries from %d pieces of at most %d tokens in %.1f s\n",
                 path, pieces.n, from->piece_len, clock_s() - start);

@@ -12,6 +12,7 @@ struct importance_source {
     int32_t n_piece;                 /* pieces of each file, at most */
     int32_t piece_len;               /* tokens of a piece */
     bool hidden;
+    const char *resume; /* where a run that is stopped leaves what it learnt; NULL: nowhere */
 };
 
 /* Learns from pieces of the files, writes the statistics to path and prints how well they predict,

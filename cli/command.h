@@ -6,7 +6,7 @@
 
 /* An option that chose a command below in earlier lines, and the word that replaces it now. */
 struct command_older {
-    const char *option;  /* "--loki"; NULL: none was given, which ends the list */
+    const char *option;  /* "--loki"; NULL ends the list */
     const char *instead; /* "--output"; "": its value is an operand, or there is none */
     const char *name;    /* of the command below */
 };
@@ -23,6 +23,7 @@ struct command {
     /* The verbs below this one, ended by NULL. Of the fields above, only name, summary and notes
        then count, and run, which may be NULL (its options are NULL). */
     const struct command *const *subcommands;
+    const char *otherwise; /* the verb below that words mean which name none; NULL: none */
     const struct command_older *older; /* NULL: options do not come before the verb below */
 };
 
@@ -35,6 +36,7 @@ extern const struct command command_logits;
 extern const struct command command_bench;
 extern const struct command command_tokenize;
 extern const struct command command_info;
+extern const struct command command_plan;
 extern const struct command command_eval;
 extern const struct command command_quantize;
 extern const struct command command_calibrate;

@@ -14,24 +14,13 @@
 #include "pith/policy.h"
 
 static const struct command *const commands[] = {
-    &command_run,
-    &command_chat,
-    &command_serve,
-    &command_batch,
-    &command_demo,
-    &command_bench,
-    &command_eval,
-    &command_tokenize,
-    &command_info,
-    &command_quantize,
-    &command_calibrate,
-    &command_policies,
-    &command_devices,
-    &command_logits,
-    &command_pull,
-    &command_models,
-    &command_completion,
-    NULL,
+    &command_run,      &command_chat,       &command_serve,
+    &command_batch,    &command_demo,       &command_bench,
+    &command_eval,     &command_tokenize,   &command_info,
+    &command_quantize, &command_calibrate,
+    &command_plan,  &command_policies,
+    &command_devices,  &command_logits,     &command_pull,
+    &command_models,   &command_completion, NULL,
 };
 
 const struct command *const *const cli_commands = commands;
@@ -201,6 +190,15 @@ static int find_word(int argc, char **argv, const char *option)
     return -1;
 }
 
+/* Whether the word names a verb below. */
+static bool is_below(const struct command *c, const char *word)
+{
+    for (size_t i = 0; c->subcommands[i] != NULL; i++)
+        if (strcmp(c->subcommands[i]->name, word) == 0)
+            return true;
+    return false;
+}
+
 /* The verb below that an option chose earlier. Its words then stand in argv as they are now. */
 static struct verb older_command(const struct verb *verb, int *argc, char **argv)
 {
@@ -208,12 +206,13 @@ static struct verb older_command(const struct verb *verb, int *argc, char **argv
     const struct command_older *o = verb->command->older;
     while (o->option != NULL && (at = find_word(*argc, argv, o->option)) < 0)
         o++;
-    struct verb below = need_command(verb->command->subcommands, verb->name, o->name);
+    struct verb below = need_command(verb->command->subcommands, verb->name,
+                                     o->option != NULL ? o->name : verb->command->otherwise);
+    if (o->option == NULL)
+        return below;
     cli_set_verb(verb->name);
     if (find_word(*argc, argv, "-q") < 0 && find_word(*argc, argv, "--quiet") < 0)
         cli_note("this is \"pith %s\" now", below.name);
-    if (o->option == NULL)
-        return below;
     char *value = strchr(argv[at], '=');
     if (value != NULL && o->instead[0] != '\0') {
         size_t size = strlen(o->instead) + strlen(value) + 1;
@@ -254,8 +253,9 @@ static int run_verb(const struct verb *verb, int argc, char **argv)
     if (argv[0][0] == '-')
         cli_fail_usage("%s: the task comes before the options: \"pith %s TASK %s\"", argv[0],
                        verb->name, argv[0]);
-    struct verb below = need_command(c->subcommands, verb->name, argv[0]);
-    return run_leaf(&below, argc - 1, argv + 1);
+    bool all = c->otherwise != NULL && !is_below(c, argv[0]);
+    struct verb below = need_command(c->subcommands, verb->name, all ? c->otherwise : argv[0]);
+    return all ? run_leaf(&below, argc, argv) : run_leaf(&below, argc - 1, argv + 1);
 }
 
 static int dispatch(int argc, char **argv)

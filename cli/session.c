@@ -459,6 +459,7 @@ void session_free(struct session *s)
     free(s->path);
     free(s->stats);
     free(s->keep_text);
+    free(s->read_text);
     *s = (struct session){0};
 }
 

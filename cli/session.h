@@ -135,6 +135,7 @@ struct session {
     char *stats;        /* the path of the model's own statistics; owned. NULL: not looked for, or
                            there are none */
     char *keep_text;    /* --keep with that path; owned */
+    char *read_text;    /* --read likewise */
     int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;

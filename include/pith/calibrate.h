@@ -165,7 +165,9 @@ typedef struct pith_importance_params {
     const char *text; /* what the texts are, for the file; may be NULL */
     pith_progress_fn *progress;
     void *progress_user;
-    uint32_t reserved[8];
+    const char *resume; /* a file where what was learnt so far is kept, for the same calibration to
+                           go on from; NULL: nowhere. The caller removes it at the end */
+    uint32_t reserved[6];
 } pith_importance_params;
 
 PITH_API void pith_importance_params_default(pith_importance_params *out);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "engine/calibrate_resume.h"
 #include "engine/engine.h"
 #include "policy/keep/learn/calibrate.h"
 #include "policy/keep/learn/importance_prompt.h"
@@ -48,8 +49,9 @@ struct run {
     int64_t n_all;
     /* The text that is read: */
     int32_t i;
-    int32_t begin, end; /* positions of its targets */
-    struct importance_target *target;
+    int32_t begin, end;               /* positions of its targets */
+    struct importance_target *target; /* NULL: its targets are known from an earlier run */
+    struct pi_resume resume;
 };
 
 /* ---- texts ---- */
@@ -150,7 +152,8 @@ static void add_centres(struct run *r, const struct pi_pass_tap_rows *in)
 static void show_first(void *user, const struct pi_pass_tap_rows *rows)
 {
     struct run *r = user;
-    importance_target_rows(r->target, rows, r->engine->n_thread);
+    if (r->target != NULL)
+        importance_target_rows(r->target, rows, r->engine->n_thread);
     if (rows->item->pos0 >= r->end)
         return;
     importance_sums_measure(r->sums, rows, r->begin, r->end);
@@ -181,8 +184,26 @@ static void take_targets(const struct run *r)
                                targets_of(r) + (size_t)lane * n_sample);
 }
 
+/* Entries of the text that is read, which have targets. */
+static int64_t text_len(const struct run *r)
+{
+    return r->first[r->i + 1] - r->first[r->i];
+}
+
+/* A text whose targets are known is read alone, for the sums that all texts add to. */
+static pith_status read_again(struct run *r, struct kv_seq *kv, pith_error *err)
+{
+    int32_t n = fill_tokens(r, false);
+    PI_TRY(report(r, r->prompt.n_middle + r->params->texts[r->i].n_token, err));
+    PI_TRY(kv_seq_reserve(kv, n, err));
+    return evaluate(r, kv, 0, n, false, err);
+}
+
 static pith_status repeat_text(struct run *r, struct kv_seq *kv, pith_error *err)
 {
+    size_t stride = (size_t)r->first[r->params->n_text];
+    if (pi_resume_read(&r->resume, targets_of(r), r->n_lane, text_len(r), stride))
+        return read_again(r, kv, err);
     int32_t n = fill_tokens(r, true), n_middle = r->prompt.n_middle;
     struct importance_span span = {r->begin, r->end, r->end + n_middle, n};
     PI_TRY(importance_target_create(r->engine->model, r->gram, &span, &r->target, err));
@@ -190,6 +211,7 @@ static pith_status repeat_text(struct run *r, struct kv_seq *kv, pith_error *err
     PI_TRY(evaluate(r, kv, 0, span.query_begin, false, err));
     PI_TRY(evaluate(r, kv, span.query_begin, n, true, err));
     take_targets(r);
+    pi_resume_write(&r->resume, targets_of(r), r->n_lane, text_len(r), stride);
     return PITH_OK;
 }
 
@@ -418,6 +440,26 @@ static pith_status check(const pith_engine *e, const pith_importance_params *p, 
     return PITH_OK;
 }
 
+/* The sum of all that targets depend on: the model, and tokens as they are read. */
+static uint64_t resume_key(const struct run *r)
+{
+    struct pi_sum sum;
+    const pith_importance_params *p = r->params;
+    uint64_t model = pi_model_fingerprint(r->engine->model);
+    pith_model_info info; /* files of one model in other types give other targets */
+    pith_model_get_info(r->engine->model, &info);
+    pi_sum_start(&sum);
+    pi_sum_add(&sum, &info.file_bytes, sizeof(info.file_bytes));
+    pi_sum_add(&sum, &model, sizeof(model));
+    pi_sum_add(&sum, r->prompt.before, (size_t)r->prompt.n_before * sizeof(int32_t));
+    pi_sum_add(&sum, r->prompt.middle, (size_t)r->prompt.n_middle * sizeof(int32_t));
+    for (int32_t i = 0; i < p->n_text; i++) {
+        pi_sum_add(&sum, &p->texts[i].n_token, sizeof(p->texts[i].n_token));
+        pi_sum_add(&sum, p->texts[i].tokens, (size_t)p->texts[i].n_token * sizeof(int32_t));
+    }
+    return pi_sum_value(&sum);
+}
+
 /* The amount of work by the texts and the model, and the arrays for it. */
 static pith_status prepare(struct run *r, pith_error *err)
 {
@@ -443,6 +485,7 @@ static pith_status prepare(struct run *r, pith_error *err)
     r->score = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)p->n_keep, sizeof(*r->score));
     if (r->y == NULL || r->tokens == NULL || r->select == NULL || r->score == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the targets of %zu tokens", n_sample);
+    PI_TRY(pi_resume_open(&r->resume, p->resume, resume_key(r), err));
     PI_TRY(calibration_create(e->model, 1, 1, (int64_t)n_sample, &r->centres, err));
     PI_TRY(importance_sums_create(e->model, p->hidden, e->chunk, e->n_thread, &r->sums, err));
     return importance_gram_create(e->model, e->n_thread, &r->gram, err);
@@ -455,6 +498,7 @@ static void clean_up(struct run *r)
     importance_prompt_free(&r->prompt);
     importance_gram_free(r->gram);
     importance_sums_free(r->sums);
+    pi_resume_close(&r->resume);
     importance_target_free(r->target);
     calibration_free(r->centres);
     void *const parts[] = {r->score, r->y, r->first, r->tokens, r->select};

@@ -11,7 +11,15 @@
 #include "json_read.h"
 #include "testing.h"
 
-TEST_GROUP(folder_make, folder_remove);
+/* No statistics are there but those that a test makes. */
+static void make(void)
+{
+    char path[128];
+    folder_make();
+    setenv("XDG_CACHE_HOME", in_folder("cache", path), 1);
+}
+
+TEST_GROUP(make, folder_remove);
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
 #define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
@@ -129,4 +137,48 @@ TEST(tasks_and_other_commands_take_it)
                 "--kv", "25%", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "recall text"));
+}
+
+#define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+/* Options of a plan, as a user would paste them behind a command that reads the text. */
+static void paste(const char *options, double bytes)
+{
+    const char *words[40] = {"run", "-m", NANO, "-t", "1", "-f", TEXT, "-n", "1", "--json"};
+    char *copy = strdup(options), *rest = NULL;
+    size_t n = 10;
+    for (char *word = strtok_r(copy, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
+        words[n++] = word;
+    words[n] = NULL;
+    struct said s = command_list(NULL, NULL, words);
+    json_t *o = stats_of(&s);
+    assert_true(number(o, "kv_peak_bytes") <= bytes);
+    json_decref(o);
+    free(copy);
+}
+
+TEST(options_of_a_plan_run_within_its_bytes)
+{
+    struct said s = command(NULL, "plan", NANO, "-c", "2048", "-t", "1", "--json", NULL);
+    expect_status(&s, 0);
+    json_t *o = json_loads(s.out, 0, NULL), *plan;
+    size_t i;
+    double before = 1e18, speed = 0.0;
+    assert_non_null(o);
+    assert_true(json_array_size(json_object_get(o, "plans")) >= 6);
+    json_array_foreach(json_object_get(o, "plans"), i, plan)
+    {
+        assert_true(number(plan, "bytes") < before);
+        assert_true(number(plan, "tokens_per_s") > speed);
+        before = number(plan, "bytes");
+        speed = number(plan, "tokens_per_s");
+        if (i % TEST_STRIDE == 0)
+            paste(json_string_value(json_object_get(plan, "options")), before);
+    }
+    json_decref(o);
+    s = command(NULL, "plan", "-m", NANO, "-c", "512", "--serve", NULL);
+    expect_status(&s, 0);
+    expect_word(s.out, "the full f16 cache of 512 tokens takes ");
+    expect_word(s.out, "-ctk q8_0 -ctv turbo3 --keep ");
+    assert_null(strstr(s.out, "--recall text"));
 }

@@ -240,6 +240,39 @@ TEST(an_interrupt_leaves_the_old_file)
     close(out);
 }
 
+/* Commands find by the model the files that `pith calibrate MODEL` leaves. */
+TEST(one_word_calibrates_all_that_policies_want)
+{
+    char cache[128];
+    in_folder("cache", cache);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    struct said s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--keep",
+                            "kvzap:budget=25%", NULL);
+    expect_failure(&s, 1, "pith calibrate");
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--no-chat", "--kv", "20%", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "would lose less: it learns once, in about ");
+    s = command(NULL, "calibrate", MODEL, "-t", "1", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "pith-nano is calibrated, in ");
+    assert_string_equal(s.out, "");
+    s = command(NULL, "calibrate", "-m", MODEL, NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, ".stats is there: --again learns it anew");
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--no-chat", "--kv", "20%", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, ", kvzap ");
+    assert_null(strstr(s.err, "would lose less"));
+    s = command(NULL, "run", "-m", MODEL, "-f", TEXT, "-n", "1", "--keep", "kvzap:budget=25%",
+                "--read", "loki:budget=256", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "stats=/");
+    s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-mini.gguf", "-p", "a", "-n", "1",
+                "--keep", "kvzap:budget=25%", NULL);
+    expect_failure(&s, 1, "pith calibrate"); /* another model's are not taken */
+    unsetenv("XDG_CACHE_HOME");
+}
+
 /* Texts that are none, and places where no file can be: said before anything is computed. */
 TEST(refuses_empty_texts_and_places_without_files)
 {

@@ -339,6 +339,50 @@ TEST(refuses_what_it_cannot_learn)
     }
 }
 
+/* Stopped at every step, and once with a damaged file: the same bits, in fewer tokens. */
+TEST(a_calibration_that_was_stopped_goes_on)
+{
+    char path[] = "/tmp/pith-resume-XXXXXX";
+    pith_importance_text text[N_TEXTS];
+    pith_importance_params p = params_of(text, N_TEXTS);
+    size_t n, n_again;
+    pith_stats *whole = calibrate(&p, 32, 1);
+    uint8_t *bytes = bytes_of(whole, &n);
+    int fd = mkstemp(path), n_stop = 0;
+    p.resume = path;
+    for (bool done = false; !done; n_stop++) {
+        pith_engine *e = engine_make_typed(NULL, "f32", 32, 1, 256);
+        pith_stats *s = NULL;
+        int left = 4 + n_stop;
+        p.progress = stop;
+        p.progress_user = &left;
+        pith_status status = pith_calibrate_importance(e, &p, &s, &err);
+        pith_engine_free(e);
+        if (n_stop == 5) /* a byte of the first text's targets */
+            assert_int_equal(pwrite(fd, "?", 1, 20), 1);
+        if (n_stop == 9) /* another calibration's */
+            assert_int_equal(pwrite(fd, "?", 1, 9), 1);
+        done = status == PITH_OK;
+        assert_true(done || status == PITH_CANCELLED);
+        if (!done)
+            continue;
+        uint8_t *again = bytes_of(s, &n_again);
+        assert_int_equal(n, n_again);
+        assert_memory_equal(bytes, again, n);
+        pi_mem_free(again);
+        pith_stats_free(s);
+    }
+    assert_true(n_stop > 10);
+    close(fd);
+    assert_int_equal(unlink(path), 0);
+    p.resume = "/nowhere/at/all";
+    pith_engine *e = engine_make_typed(NULL, "f32", 32, 1, 256);
+    expect(pith_calibrate_importance(e, &p, &whole, &err), &err, PITH_IO, "cannot open");
+    pith_engine_free(e);
+    pi_mem_free(bytes);
+    pith_stats_free(whole);
+}
+
 TEST(failing_memory_loses_nothing)
 {
     pith_importance_text text[1];

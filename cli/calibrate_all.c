@@ -1,0 +1,118 @@
+/*
+ * calibrate_all.c - `pith calibrate MODEL`: all that policies want, from texts of four kinds that come
+ * with Pith. It gathers where queries point, the importance of entries, maps of policies' scores, and
+ * the bases of keys. The files lie in pith/ below XDG_CACHE_HOME, named by the model's fingerprint.
+ * Invariant: files appear whole or not at all, and a run that was stopped goes on.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "calibrate_all.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "budget.h"
+#include "calibrate_importance.h"
+#include "calibrate_loki.h"
+#include "models_folder.h"
+#include "shipped.h"
+
+#define N_PIECE 4     /* of each text, */
+#define PIECE_LEN 500 /* tokens */
+
+static const char *const texts[] = {"prose", "code", "mathematics", "dialogue"};
+#define N_TEXT (sizeof(texts) / sizeof(texts[0]))
+
+/* Policies whose scores can rank entries over all lanes. The last four look at entries alone, so
+   that they cost nothing. */
+static const char *const maps[] = {"expected", "h2o",   "snapkv", "triattention:global",
+                                   "keydiff",  "knorm", "vnorm"};
+
+/* The shipped files, as the options of `pith calibrate importance` would name them. */
+static void find_texts(struct option_texts *files)
+{
+    char name[64];
+    for (size_t i = 0; i < N_TEXT; i++) {
+        snprintf(name, sizeof(name), "demo/calibration/%s.txt", texts[i]);
+        files->text[files->n++] = cli_find_shipped(name);
+    }
+}
+
+static void free_texts(struct option_texts *files)
+{
+    for (int32_t i = 0; i < files->n; i++)
+        free((char *)files->text[i]);
+}
+
+/* Tokens of all texts, one behind the other. */
+static struct cli_ids read_texts(const struct session *s, const struct option_texts *files)
+{
+    struct cli_ids all = {0};
+    for (int32_t i = 0; i < files->n; i++) {
+        struct cli_text text = cli_read_file(files->text[i]);
+        struct cli_ids ids = session_tokenize(s->model, text.data, text.len, 0);
+        all.data = realloc(all.data, (size_t)(all.n + ids.n) * sizeof(*all.data));
+        if (all.data == NULL)
+            cli_fail("no memory for %d tokens", all.n + ids.n);
+        memcpy(all.data + all.n, ids.data, (size_t)ids.n * sizeof(*all.data));
+        all.n += ids.n;
+        free(ids.data);
+        free(text.data);
+    }
+    return all;
+}
+
+static void report(const struct session *s, const char *path, double seconds)
+{
+    pith_stats *stats = NULL;
+    pith_importance_info i;
+    pith_error err;
+    double sum = 0.0;
+    cli_check(pith_stats_load(path, &stats, &err), &err);
+    if (pith_stats_get_importance(stats, &i) == PITH_OK)
+        for (int32_t lane = 0; lane < i.n_lane; lane++)
+            sum += (double)i.key_r2[lane] / i.n_lane;
+    pith_stats_free(stats);
+    cli_note(
+        "%s is calibrated, in %.0f s: R^2 of importance is %.2f on texts held out; --kv, --keep "
+        "kvzap and --read loki find the files (%s)",
+        s->info.name[0] != '\0' ? s->info.name : s->path, seconds, sum, path);
+}
+
+int calibrate_all(struct calibrate_options *o, bool progress)
+{
+    struct session s = {0};
+    struct option_texts files = {0}, keep = {.n = (int32_t)(sizeof(maps) / sizeof(maps[0]))};
+    memcpy(keep.text, maps, sizeof(maps));
+    session_load(&s, &o->model, false);
+    char *path = budget_stats_path(s.model);
+    char *bases = models_join(path, ".", "loki"), *part = models_join(path, ".", "part");
+    models_make_folders(path);
+    if (!o->again && access(path, R_OK) == 0 && access(bases, R_OK) == 0) {
+        if (!o->quiet)
+            cli_note("%s is there: --again learns it anew", path);
+    } else {
+        double start = clock_s();
+        find_texts(&files);
+        const struct importance_source from = {.files = &files,
+                                               .keep = &keep,
+                                               .n_piece = N_PIECE,
+                                               .piece_len = PIECE_LEN,
+                                               .resume = part};
+        importance_write(&s, &o->model, &o->memory, &from, progress, true, path);
+        struct cli_ids ids = read_texts(&s, &files);
+        const struct loki_source keys = {&ids, "calibration", o->keys, 2 * PIECE_LEN};
+        loki_write(&s, &keys, progress, true, bases);
+        free(ids.data);
+        if (!o->quiet)
+            report(&s, path, clock_s() - start);
+        free_texts(&files);
+    }
+    free(path);
+    free(bases);
+    free(part);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
