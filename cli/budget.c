@@ -206,9 +206,8 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     pith_error err;
     struct budget b = budget_parse(o->kv);
     pith_engine_params p = given_params(m, o), typed = p;
-    pith_plan_goal goal = {.share = b.share,
-                           .stats = budget_find_stats(s),
-                           .no_text = use == BUDGET_MANY || use == BUDGET_TEXTS};
+    pith_plan_goal goal = {
+        .share = b.share, .stats = budget_find_stats(s), .no_text = use == BUDGET_TEXTS};
     typed.type_k = typed.type_v = "f16";
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
     goal.bytes = bytes_of(s, m, &typed, o->kv, &b);

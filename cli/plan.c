@@ -1,5 +1,5 @@
 /*
- * plan.c - `pith plan`: what a model's KV memory can cost, from the full cache to a sixteenth of it.
+ * plan.c - `pith plan`: the KV memory of a model, from the full cache to a sixteenth of it.
  * Each line is a plan of --kv: bytes, the speed that they allow, the loss that was measured, and the
  * options that make it.
  */
@@ -18,7 +18,6 @@
 struct options {
     struct model_options model;
     int32_t n_ctx;
-    bool no_text;
     bool json;
 };
 
@@ -27,8 +26,6 @@ static const struct option table[] = {
     {"--ctx-size", "-c", "N", OPTION_INT, AT(n_ctx), .min = 1, .max = INT32_MAX,
      .absent = "the model's context", .help = "tokens of a conversation",
      .env = "LLAMA_ARG_CTX_SIZE"},
-    {"--serve", NULL, NULL, OPTION_FLAG, AT(no_text),
-     .help = "plans of `pith serve` and `pith batch`, which do not recall text"},
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {0},
 };
@@ -130,15 +127,14 @@ static json_t *row_json(const struct frontier *f, const pith_plan *plan)
     return o;
 }
 
-/* Each plan once: a smaller share may fit what a larger one chose. */
+/* Each plan once: a smaller share may fit the choice of a larger one. */
 static size_t make_plans(const struct frontier *f, pith_plan *plans)
 {
     const pith_engine_params p = params_of(f);
     pith_error err;
     size_t n = 0;
     for (size_t i = 0; i < N_SHARE; i++) {
-        const pith_plan_goal goal = {
-            .n_token = f->n_token, .share = shares[i], .stats = f->stats, .no_text = f->o->no_text};
+        const pith_plan_goal goal = {.n_token = f->n_token, .share = shares[i], .stats = f->stats};
         if (pith_plan_make(f->s.model, &p, &goal, &plans[n], &err) == PITH_OK)
             n += n == 0 || plans[n].bytes < plans[n - 1].bytes;
         else if (i == 0)
@@ -215,7 +211,7 @@ static int run(void *options)
 
 const struct command command_plan = {
     .name = "plan",
-    .summary = "show what a model's KV memory can cost, and what that loses",
+    .summary = "show how a model's KV memory can be less, and what that loses",
     .synopsis = "MODEL [-c N]",
     .notes = "Each row is what --kv chooses at that many bytes, with the options to paste.\n"
              "docs/memory.md says how it chooses.\n"

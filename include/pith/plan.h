@@ -18,7 +18,7 @@ typedef struct pith_plan_goal {
                           most 1; 0: bytes says it */
     int64_t bytes;   /* for all that grows with such a conversation */
     const char *stats; /* a file of pith_calibrate_importance for this model; NULL: there is none */
-    bool no_text;      /* recall of text cannot be used, as in a scheduler */
+    bool no_text;      /* recall of text cannot be used, where nothing is asked */
     uint32_t reserved[4];
 } pith_plan_goal;
 

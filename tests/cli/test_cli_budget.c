@@ -136,7 +136,6 @@ TEST(tasks_and_other_commands_take_it)
     s = command(NULL, "batch", "-m", MODEL, "-t", "1", "-f", path, "-o", in_folder("o.jsonl", out),
                 "--kv", "25%", NULL);
     expect_status(&s, 0);
-    assert_null(strstr(s.err, "recall text"));
 }
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
@@ -176,9 +175,8 @@ TEST(options_of_a_plan_run_within_its_bytes)
             paste(json_string_value(json_object_get(plan, "options")), before);
     }
     json_decref(o);
-    s = command(NULL, "plan", "-m", NANO, "-c", "512", "--serve", NULL);
+    s = command(NULL, "plan", "-m", NANO, "-c", "512", NULL);
     expect_status(&s, 0);
     expect_word(s.out, "the full f16 cache of 512 tokens takes ");
     expect_word(s.out, "-ctk q8_0 -ctv turbo3 --keep ");
-    assert_null(strstr(s.out, "--recall text"));
 }
