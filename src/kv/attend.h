@@ -39,6 +39,14 @@ struct kv_attend_tap {
                                       weight = exp(logit - max) / sum */
 };
 
+/* Entries that a device chose (kv_choose_job.there): of the lane's slots the first n_first, then n
+   that it lists, then the last n_last before `end`. All queries see those before the last ones. The
+   lane's positions ascend, and its pages are full but the last, count once and have no delta. */
+struct kv_attend_chosen {
+    struct pi_at at; /* int32 [n] slots, counted from n_first on; none: nothing was chosen */
+    int32_t n_first, n, n_last, end;
+};
+
 /* One attention call: n_tok queries times the n_group query heads that share one KV head. */
 struct kv_attend_job {
     const struct kv_seq *seq;
@@ -75,6 +83,7 @@ struct kv_attend_job {
                              those at its position or before; NULL: the whole lane. A tap's rows are
                              then as long as slots, and weights come in no parts */
     int32_t n_slot;
+    struct kv_attend_chosen chosen; /* its slots are on the device, n_slot of them; there is no tap */
 };
 
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */

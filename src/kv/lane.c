@@ -110,6 +110,15 @@ int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head)
     return kv_lane_count_breaks(kv_lane_at(seq, layer, head));
 }
 
+bool kv_lane_is_plain(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    bool plain = !lane->ragged && !lane->unordered;
+    for (int32_t i = 0; i < lane->n_live && plain; i++)
+        plain = lane->table[i].delta == 0 && lane->table[i].n_folded == 0;
+    return plain;
+}
+
 struct pi_device *kv_lane_device(const struct kv_seq *seq, int32_t layer, int32_t head)
 {
     return kv_lane_at(seq, layer, head)->kind->device;

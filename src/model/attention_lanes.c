@@ -159,10 +159,11 @@ static bool watched_tile(const struct pi_pass *pass, struct attend_unit u, int32
 
 /* Tokens of one call for a chunk of n_tok. Over chosen entries it is mostly all of them, because
    each call gathers the entries anew. Over everything, each call decodes the entries anew, which
-   costs less. */
+   costs less. A device that is not the host's cuts calls by itself. */
 static int32_t part_of(const struct pi_pass *pass, int32_t n_tok, bool sparse)
 {
-    int64_t n_call = (int64_t)pass->plan.n_thread * (sparse ? 1 : PARTS_PER_THREAD);
+    int64_t n_thread = pass->device->in_host ? pass->plan.n_thread : 1;
+    int64_t n_call = n_thread * (sparse ? 1 : PARTS_PER_THREAD);
     int64_t n_part =
         pi_ceil_div(n_call, (int64_t)pass->reading.n_chunk * pass->model->hp.n_head_kv);
     return (int32_t)pi_max(pass->plan.tile,
@@ -196,7 +197,9 @@ static bool tile_job(const struct pi_pass *pass, int32_t tile, int32_t head, int
         return false;
     *job = job_of(pass, s->item, head, s->t0 + (int32_t)t, (int32_t)pi_min(n_tok, s->n_tok - t));
     if (n_slot >= 0) {
-        job->slots = pi_pass_read_slots(pass, s->chunk, head);
+        job->chosen = pass->reading.chosen[pi_pass_read_unit(pass, s->chunk, head)];
+        if (!pi_at_some(job->chosen.at))
+            job->slots = pi_pass_read_slots(pass, s->chunk, head);
         job->n_slot = n_slot;
     }
     take_part(pass, job, part);
@@ -383,7 +386,7 @@ void pi_pass_attention_free(struct pi_pass *pass)
 {
     void *const parts[] = {pass->lanes.segment,  pass->lanes.tile0,   pass->watching.items,
                            pass->lanes.append,   pass->reading.chunk, pass->watching.rows,
-                           pass->watching.taps,  pass->reading.slots, pass->reading.n_slot,
+                           pass->watching.taps,  pass->reading.slots, pass->reading.n_slot, pass->reading.chosen,
                            pass->watching.lanes, pass->writer.lanes,  pass->watching.out,
                            pass->recalling.items};
     for (size_t i = 0; i < PI_LEN(parts); i++)

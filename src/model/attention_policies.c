@@ -81,6 +81,8 @@ void pi_pass_select(struct pi_pass *pass)
         c->cap = (int32_t)pass->reading.cap_slot;
         c->slots = pi_pass_read_slots(pass, i, 0);
         c->n_slot = &pass->reading.n_slot[pi_pass_read_unit(pass, i, 0)];
+        c->chosen = &pass->reading.chosen[pi_pass_read_unit(pass, i, 0)];
+        memset(c->chosen, 0, (size_t)hp->n_head_kv * sizeof(*c->chosen));
     }
     reader->select(reader->user, pass->reading.chunk, pass->reading.n_chunk);
 }

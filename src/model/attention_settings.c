@@ -84,7 +84,8 @@ size_t pi_pass_grown_bytes(const struct pi_pass *pass)
     size_t bytes = 0;
     for (const struct pi_pass *s = pass; s != NULL; s = s->next)
         bytes += pi_mem_size(s->watching.rows) + pi_mem_size(s->reading.chunk) +
-                 pi_mem_size(s->reading.slots) + pi_mem_size(s->reading.n_slot);
+                 pi_mem_size(s->reading.slots) + pi_mem_size(s->reading.n_slot) +
+                 pi_mem_size(s->reading.chosen);
     return bytes;
 }
 
@@ -131,8 +132,11 @@ static pith_status reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t c
     struct pi_pass_chunk *chunk = pi_pass_alloc(n_chunk, 1, sizeof(*chunk), &ok);
     int32_t *slots = pi_pass_alloc(n_chunk, n_slot, sizeof(*slots), &ok);
     int32_t *n = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*n), &ok);
-    void *const old[] = {pass->reading.chunk, pass->reading.slots, pass->reading.n_slot},
-                *const fresh[] = {chunk, slots, n};
+    struct kv_attend_chosen *chosen =
+        pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*chosen), &ok);
+    void *const old[] = {pass->reading.chunk, pass->reading.slots, pass->reading.n_slot,
+                         pass->reading.chosen},
+                *const fresh[] = {chunk, slots, n, chosen};
     for (size_t i = 0; i < PI_LEN(old); i++)
         pi_mem_free(ok ? old[i] : fresh[i]);
     if (!ok)
@@ -141,6 +145,7 @@ static pith_status reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t c
     pass->reading.chunk = chunk;
     pass->reading.slots = slots;
     pass->reading.n_slot = n;
+    pass->reading.chosen = chosen;
     pass->reading.cap_chunk = n_chunk;
     pass->reading.cap_slot = cap;
     return PITH_OK;

@@ -105,6 +105,8 @@ struct pi_pass_chunk {
     int32_t cap;     /* most slots of a lane */
     int32_t *slots;  /* [n_head_kv][cap] that are read, ascending, the chunk's own included */
     int32_t *n_slot; /* [n_head_kv]; -1: everything */
+    struct kv_attend_chosen *chosen; /* [n_head_kv] where the slots are on the device; each is none
+                                        where select is called */
     float *out;      /* likewise output (t, h), behind the attention; else NULL */
     size_t out_stride;
 };

@@ -79,6 +79,7 @@ struct pi_pass_reading {
     int32_t part_most; /* most tokens of a chunk in one attention call */
     int32_t *slots;    /* [cap_chunk][n_head_kv][cap_slot] of the running layer, ascending */
     int32_t *n_slot;   /* [cap_chunk][n_head_kv] -1: everything */
+    struct kv_attend_chosen *chosen; /* likewise */
     int32_t cap_chunk;
     int64_t cap_slot;
 };

@@ -14,6 +14,7 @@
 #include "device/gpu/fill.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"
+#include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"

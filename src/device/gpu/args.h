@@ -99,6 +99,8 @@ enum gpu_weight_type {
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
+    GPU_K(gather_list, 128, 8, gpu_gather_args)                                                    \
+    GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
     GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
     GPU_K(weigh_half, 128, 8, gpu_weigh_args)                                                      \
     GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
@@ -350,6 +352,23 @@ struct gpu_attend_job {
     int32_t chunk0, n_chunk; /* the number of the first chunk */
     int32_t per;             /* pages that count as one where chunks begin */
     int32_t ordered;         /* positions ascend */
+};
+/* Entries that a call reads of its lane: listed, or chosen on the device (struct kv_attend_chosen). */
+struct gpu_gather_job {
+    gpu_at entries; /* struct gpu_attend_entry [n]: given, or of chosen ones written by gather_list */
+    gpu_at chosen;  /* int32 [n_chosen]; none: entries are given */
+    gpu_at refs;    /* struct gpu_attend_ref of the lane's pages */
+    gpu_at tiles;   /* struct gpu_attend_ref [n_tile]: `page` is the first entry */
+    gpu_at pos;     /* int32 [n_tile - high][64] of chosen ones; before, all queries see them */
+    int32_t n, n_tile, n_first, n_chosen, n_last, end, high;
+    int32_t first; /* page of the room */
+};
+struct gpu_gather_args {
+    gpu_at jobs, pool;
+    gpu_at to, refs; /* pages of f16, and their references */
+    uint64_t stride, to_stride;
+    int32_t page_len, most_tile, most, unused;
+    struct gpu_part k, v;
 };
 enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
 /* References on their way to a lane's list. */

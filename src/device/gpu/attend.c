@@ -23,23 +23,52 @@ struct launch {
     struct gpu_device *d;
     struct gpu_attend_args args;
     const struct kv_class *kind;
-    int32_t n; /* calls */
+    int32_t n;       /* calls */
+    bool is_listed;  /* their entries are */
+    struct gpu_gather_job *gather; /* [n] then */
+    gpu_at gather_at;
+    struct gpu_attend_args form; /* of args, as pages are stored */
     struct gpu_listing list;
     size_t n_sum;
     int32_t most_rows, most_queries, most_chunks;
     size_t q_used, scale_used; /* of GPU_ROOM_QUERY: elements of 2 and of 4 bytes */
 };
 
+/* Positions of the entries that a call lists, of the n-th 64; of those that all queries see 0. */
+static void listed_positions(const struct kv_attend_job *job, int32_t n, int32_t *out)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    const struct kv_attend_chosen *chosen = &job->chosen;
+    int32_t index = 0, begin = 0;
+    for (int32_t e = 0, i = n * GPU_TILE; e < GPU_TILE; e++, i++) {
+        out[e] = 0;
+        if (i >= job->n_slot || (job->slots == NULL && i < job->n_slot - chosen->n_last))
+            continue;
+        int32_t slot = job->slots != NULL ? job->slots[i] : chosen->end - job->n_slot + i;
+        if (job->slots == NULL && begin == 0) {
+            index = slot / lane->kind->page_len;
+            begin = index * lane->kind->page_len;
+        }
+        while (slot >= begin + lane->table[index].n)
+            begin += lane->table[index++].n;
+        out[e] = kv_page_pos(lane->kind, lane->table[index].page)[slot - begin];
+    }
+}
+
 static void take_positions(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
     int32_t n_high = p->end - p->high;
-    if (p->n_low + n_high == 0 || job->slots != NULL)
+    if (p->n_low + n_high == 0)
         return;
     int32_t *pos =
         gpu_take(&l->list, (size_t)(p->n_low + n_high) * GPU_TILE, sizeof(*pos), &to->pos);
     for (int32_t i = 0; i < p->n_low + n_high; i++) {
         int32_t at = i < p->n_low ? p->first + i : p->high + i - p->n_low;
+        if (gpu_is_listed(job) && at >= p->guests.n) {
+            listed_positions(job, at - p->guests.n, pos + (size_t)i * GPU_TILE);
+            continue;
+        }
         const struct kv_lane *lane =
             kv_lane_at(at < p->guests.n ? job->guests : job->seq, job->layer, job->head);
         const struct kv_page_ref *ref = &lane->table[at < p->guests.n ? at : at - p->guests.n];
@@ -62,11 +91,12 @@ static void take_variants(struct launch *l, const struct gpu_plan *p, struct gpu
         pi_rope_fill_delta(rope, -delta[i], turn + i * n_pair * 2);
 }
 
-static void add_call(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
+/* Call number `number` of the launch. */
+static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
+                     struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
     const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head);
-    gpu_at at;
     int32_t most = 0;
     *to = (struct gpu_attend_job){.q = job->q_at.at,
                                   .out = job->out_at.at,
@@ -94,17 +124,8 @@ static void add_call(struct launch *l, const struct gpu_plan *p, struct gpu_atte
                (size_t)job->n_group * sizeof(float));
     take_variants(l, p, to);
     take_positions(l, p, to);
-    if (job->slots != NULL) {
-        struct gpu_attend_entry *entries =
-            gpu_take(&l->list, (size_t)job->n_slot, sizeof(*entries), &at);
-        to->entries = at;
-        gpu_plan_tiles(
-            job, gpu_take(&l->list, (size_t)p->own.n, sizeof(struct gpu_attend_ref), &to->own.refs),
-            entries);
-        to->own.last_n =
-            ((struct gpu_attend_ref *)(void *)(l->list.host +
-                                               (to->own.refs - l->list.at)))[p->own.n - 1]
-                .n;
+    if (l->is_listed) {
+        gpu_gather_add(&l->list, p, &l->gather[number], to);
     } else if (own->window > 0) {
         gpu_plan_chunks(p, gpu_take(&l->list, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks),
                         &most);
@@ -178,7 +199,7 @@ static struct gpu_attend_args args_of(const struct kv_attend_job *job)
         .k = gpu_part_of(kind, &kind->k, true),
         .v = gpu_part_of(kind, &kind->value, g->v_in_k > 0),
     };
-    a.order = shared ? GPU_ORDER_PLAIN : order_of(&a.k);
+    a.order = shared || gpu_is_listed(job) ? GPU_ORDER_PLAIN : order_of(&a.k);
     return a;
 }
 
@@ -203,9 +224,15 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
                : GPU_KERNEL_attend_few_128_mixed;
 }
 
-static size_t few_smem(const struct kv_class *kind, enum gpu_kernel kernel)
+/* Bytes of a stored key or value. */
+static size_t part_bytes(const struct gpu_part *p)
 {
-    size_t half = (size_t)GPU_TILE * pi_max(kv_part_bytes(&kind->k), kv_part_bytes(&kind->v));
+    return (size_t)p->plane[0].row + p->plane[1].row + p->plane[2].row;
+}
+
+static size_t few_smem(const struct gpu_attend_args *a, enum gpu_kernel kernel)
+{
+    size_t half = (size_t)GPU_TILE * pi_max(part_bytes(&a->k), part_bytes(&a->v));
     return GPU_ROWS * GPU_TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_turbo3 ? 4 : 3) * half;
 }
 
@@ -215,7 +242,7 @@ static bool alike(const struct kv_attend_job *a, const struct kv_attend_job *b)
     const struct kv_lane *x = kv_lane_at(a->seq, a->layer, a->head);
     const struct kv_lane *y = kv_lane_at(b->seq, b->layer, b->head);
     return x->kind == y->kind && x->window == y->window && a->scale == b->scale &&
-           a->cap == b->cap && a->rope == b->rope;
+           a->cap == b->cap && a->rope == b->rope && gpu_is_listed(a) == gpu_is_listed(b);
 }
 
 static size_t sum_bytes(const struct gpu_attend_args *a)
@@ -239,14 +266,14 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
     return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
 }
 
-static size_t many_smem(const struct kv_class *kind)
+static size_t many_smem(const struct gpu_attend_args *a)
 {
-    size_t k = GPU_TILE * kv_part_bytes(&kind->k), v = GPU_TILE * kv_part_bytes(&kind->v),
-           tile = (size_t)GPU_TILE * (size_t)kind->k.dim * 2;
-    size_t pages = 2 * (k + v) + (kind->type_k != KV_TYPE_F16 ? tile : 0) +
-                   (kind->type_v != KV_TYPE_F16 ? tile : 0);
-    bool tables = kind->type_k != KV_TYPE_F16 &&
-                  (kind->type_k != KV_TYPE_Q8_0 || kind->type_v != KV_TYPE_Q8_0);
+    size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
+           tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
+    size_t pages = 2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) +
+                   (a->v.type != KV_TYPE_F16 ? tile : 0);
+    bool tables =
+        a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
     return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
 }
 
@@ -254,7 +281,6 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
 {
     struct gpu_attend_args *a = &l->args;
     const struct kv_attend_job *job = plan->job;
-    const struct kv_class *kind = kv_lane_at(job->seq, job->layer, job->head)->kind;
     enum gpu_kernel few = few_kernel(a, &job->seq->cache->g), any;
     int32_t tiles = (l->most_rows + GPU_ROWS - 1) / GPU_ROWS;
     any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
@@ -263,10 +289,10 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
     if (plan->way == GPU_WAY_ANY)
         gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
     else if (plan->way == GPU_WAY_FEW)
-        gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(kind, few), a);
+        gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(a, few), a);
     else
         gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * gpu_many_tiles(job)),
-                gpu_many_tiles(job), l->n, 1, many_smem(kind), a);
+                gpu_many_tiles(job), l->n, 1, many_smem(a), a);
     if (plan->way != GPU_WAY_MANY)
         gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
                 (size_t)gpu_up16(a->dim_v) * sizeof(float), a);
@@ -276,11 +302,16 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
 {
     struct gpu_device *d = l->d;
     struct gpu_attend_args *a = &l->args;
+    struct gpu_gather_args gather;
+    bool pages = plan->way != GPU_WAY_ANY;
     size_t queries = pi_align(l->q_used * sizeof(uint16_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_QUERY, queries + l->scale_used * sizeof(float) + 1);
     a->o = gpu_room(d, GPU_ROOM_PART, l->n_sum * sum_bytes(a));
     a->ml = gpu_room(d, GPU_ROOM_ML, l->n_sum * 2 * sizeof(float));
     if (room == 0 || a->o == 0 || a->ml == 0)
+        return;
+    if (l->is_listed &&
+        !gpu_gather_place(d, &l->form, pages, l->gather, l->gather_at, jobs, l->n, &gather))
         return;
     for (int32_t i = 0; i < l->n; i++) {
         jobs[i].packed += room;
@@ -288,6 +319,10 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     }
     gpu_send(d, l->list.at, l->list.used);
     gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)d->attend->n_patch, 1, 1, 0, a);
+    if (l->is_listed) {
+        gpu_gather_run(d, &gather, pages, l->n);
+        a->pool = pages ? gather.to : a->pool;
+    }
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
             (size_t)gpu_up16(a->dim_k) * sizeof(float) + 64, a);
     run_parts(l, plan);
@@ -339,7 +374,10 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
 /* Calls that are alike and have a kernel, as many as share a launch; returns how many. */
 static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n)
 {
-    struct launch l = {.d = d, .args = args_of(jobs)};
+    struct launch l = {.d = d, .args = args_of(jobs), .is_listed = gpu_is_listed(jobs)};
+    l.form = l.args;
+    if (l.is_listed)
+        l.args = gpu_gather_form(&l.form);
     if (d->attend == NULL)
         d->attend = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*d->attend));
     struct gpu_attend *s = d->attend;
@@ -352,6 +390,8 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
         d->driver->failure = "no memory for lists of pages";
         return n;
     }
+    if (s->plan[0].way == GPU_WAY_ANY)
+        l.args = l.form;
     for (int32_t i = 0; i < l.n; i++)
         l.list.size += sizeof(struct gpu_attend_job) + s->plan[i].bytes;
     l.list.size += gpu_patches_size(s) + 256;
@@ -361,9 +401,11 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
         return l.n;
     l.list.host = host;
     struct gpu_attend_job *to = gpu_take(&l.list, (size_t)l.n, sizeof(*to), &l.args.jobs);
+    if (l.is_listed)
+        l.gather = gpu_take(&l.list, (size_t)l.n, sizeof(*l.gather), &l.gather_at);
     gpu_patches_take(s, &l.list, &l.args.patches);
     for (int32_t i = 0; i < l.n; i++)
-        add_call(&l, &s->plan[i], &to[i]);
+        add_call(&l, &s->plan[i], i, &to[i]);
     run_launch(&l, s->plan, to);
     return l.n;
 }

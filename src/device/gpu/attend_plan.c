@@ -273,7 +273,7 @@ int32_t gpu_chunk_of(int32_t page)
 static int32_t pages_per(const struct kv_attend_job *job)
 {
     int32_t page_len = job->seq->cache->g.page_len;
-    return job->slots != NULL || page_len >= GPU_TILE ? 1 : GPU_TILE / page_len;
+    return gpu_is_listed(job) || page_len >= GPU_TILE ? 1 : GPU_TILE / page_len;
 }
 
 /* Pages of a lane that some row sees. Every row sees all of them whole, but for the first n_low and
@@ -417,6 +417,31 @@ int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *r
     return n_tile;
 }
 
+/* The tiles of what a call lists; `high` is the first one with an entry that some query does not
+   see. */
+static struct span span_of_listed(const struct kv_attend_job *job)
+{
+    const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+    if (job->slots == NULL) {
+        int32_t n = (int32_t)pi_ceil_div(job->n_slot, GPU_TILE);
+        return (struct span){.end = n, .high = (job->n_slot - job->chosen.n_last) / GPU_TILE};
+    }
+    struct span s = {.end = gpu_plan_tiles(job, NULL, NULL)};
+    int32_t n = 0, index = 0, begin = 0;
+    if (lane->window > 0)
+        return s;
+    /* tiles of 64 end where their last entry does; shorter ones make some more tiles have positions */
+    for (; n < job->n_slot; n++) {
+        while (job->slots[n] >= begin + lane->table[index].n)
+            begin += lane->table[index++].n;
+        const struct kv_page_ref *ref = &lane->table[index];
+        if (kv_page_pos(lane->kind, ref->page)[job->slots[n] - begin] + ref->delta > job->pos0)
+            break;
+    }
+    s.high = n == job->n_slot ? s.end : n / GPU_TILE;
+    return s;
+}
+
 int32_t gpu_plan_chunks(const struct gpu_plan *p, int32_t *to, int32_t *most)
 {
     const struct kv_attend_job *job = p->job;
@@ -459,10 +484,9 @@ static size_t list_bytes(const struct gpu_plan *p)
 {
     const struct kv_attend_job *job = p->job;
     size_t turn = job->rope != NULL ? (size_t)job->rope->n_pair * 2 * sizeof(float) : 0;
-    size_t listed = job->slots != NULL ? (size_t)job->n_slot : 0;
     return (size_t)job->n_group * sizeof(float) + 256 +
            (size_t)(p->n_low + p->end - p->high) * GPU_TILE * sizeof(int32_t) +
-           listed * (sizeof(struct gpu_attend_ref) + sizeof(struct gpu_attend_entry)) +
+           (gpu_is_listed(job) ? gpu_gather_bytes(p) : 0) +
            (size_t)p->n_variant * (turn + sizeof(int32_t)) +
            (size_t)(p->n_chunk + 1) * sizeof(int32_t);
 }
@@ -484,9 +508,11 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
     }
     if (!pages_of(d, own, want, &p->own, &own_plain))
         return false;
-    if (job->slots != NULL) {
-        p->own = (struct gpu_attend_list){.n = gpu_plan_tiles(job, NULL, NULL)};
-        b = (struct span){.end = p->own.n, .high = p->own.n};
+    if (gpu_is_listed(job)) {
+        b = span_of_listed(job);
+        p->lane = p->own;
+        p->n_tile = b.end;
+        p->own = (struct gpu_attend_list){.n = b.end};
     } else {
         b = span_of(own, own_plain, first, last);
     }
@@ -499,11 +525,13 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
     p->per = pages_per(job);
     if (p->end > p->first)
         p->n_chunk =
-            own->window > 0 && job->slots == NULL
+            own->window > 0 && !gpu_is_listed(job)
                 ? gpu_plan_chunks(p, NULL, &most)
                 : gpu_chunk_of((p->end - 1) / p->per) - gpu_chunk_of(p->first / p->per) + 1;
     p->bytes = list_bytes(p);
-    p->way = job->slots == NULL && p->n_variant == 1 && most <= 32 ? GPU_WAY_FEW : GPU_WAY_ANY;
+    bool plain_list = !gpu_is_listed(job) || (p->guests.n == 0 && p->n_tile ==
+                                              pi_ceil_div(job->n_slot, GPU_TILE));
+    p->way = plain_list && p->n_variant == 1 && most <= 32 ? GPU_WAY_FEW : GPU_WAY_ANY;
     return true;
 }
 

@@ -27,6 +27,8 @@ enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_MANY };
 struct gpu_plan {
     const struct kv_attend_job *job;
     struct gpu_attend_list guests, own;
+    struct gpu_attend_list lane; /* of its own pages, where entries are listed: own has tiles of 64 */
+    int32_t n_tile;              /* then */
     int32_t first, end, n_low, high; /* struct gpu_attend_job */
     int32_t delta0, n_variant, n_chunk;
     int32_t per;  /* pages that count as one where chunks begin */
@@ -69,6 +71,23 @@ size_t gpu_plan_sums(const struct gpu_plan *p);
    tiles. refs NULL: they are only counted. */
 int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *refs,
                        struct gpu_attend_entry *entries);
+/* Whether a call reads entries that it lists, or that the device chose. */
+static inline bool gpu_is_listed(const struct kv_attend_job *job)
+{
+    return job->slots != NULL || pi_at_some(job->chosen.at);
+}
+
+/* attend_gather.c: the form of pages that listed entries become; bytes of a call's part of the list,
+   its part, where its pages or its list will be (false: no memory), and the launch. */
+struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
+size_t gpu_gather_bytes(const struct gpu_plan *p);
+void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,
+                    struct gpu_attend_job *to);
+bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
+                      struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
+                      int32_t n, struct gpu_gather_args *args);
+void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n);
+
 /* Where chunks of a lane with a window begin; returns how many there are. to NULL: they are only
    counted. *most becomes the most pages of one. */
 int32_t gpu_plan_chunks(const struct gpu_plan *p, int32_t *to, int32_t *most);

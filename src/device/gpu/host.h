@@ -33,6 +33,7 @@ enum gpu_room {
     GPU_ROOM_ML,      /* maxima and sums of chunks */
     GPU_ROOM_QUERY,   /* packed queries */
     GPU_ROOM_REFS,    /* lists of pages, which stay until the room grows */
+    GPU_ROOM_GATHER,  /* entries that attention reads, as pages or as a list */
     GPU_ROOM_HOST,    /* rows of the host's */
     GPU_ROOM_SCORE,   /* scores of a round, which last until the next */
     GPU_N_ROOM

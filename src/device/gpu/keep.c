@@ -404,7 +404,7 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     size_t n_part = 0, n_slot = 0, n_taken = 0, used = (size_t)n * sizeof(struct gpu_choose_job);
     for (int32_t i = 0; i < n; i++) {
         n_part += (size_t)jobs[i].n_part + 1;
-        n_slot += (size_t)jobs[i].k;
+        n_slot += pi_at_some(jobs[i].there) ? 0 : (size_t)jobs[i].k;
         n_taken += pi_align((size_t)jobs[i].n, 16);
     }
     void *host;
@@ -420,7 +420,7 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     for (int32_t i = 0; i < n; i++) {
         to[i] = (struct gpu_choose_job){.score = jobs[i].at.at,
                                         .parts = list + used,
-                                        .slots = slot,
+                                        .slots = pi_at_some(jobs[i].there) ? jobs[i].there.at : slot,
                                         .taken = taken,
                                         .n = jobs[i].n,
                                         .k = jobs[i].k,
@@ -428,16 +428,21 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
                                         .n_part = jobs[i].n_part + 1};
         put_parts(&jobs[i], (struct gpu_choose_part *)(void *)((uint8_t *)host + used));
         used += (size_t)(jobs[i].n_part + 1) * sizeof(struct gpu_choose_part);
-        slot += (size_t)jobs[i].k * sizeof(int32_t);
+        slot += pi_at_some(jobs[i].there) ? 0 : (size_t)jobs[i].k * sizeof(int32_t);
         taken += pi_align((size_t)jobs[i].n, 16);
     }
     gpu_send(d, list, used);
     const struct gpu_choose_args args = {.jobs = list, .n_job = n};
     gpu_run(d, GPU_KERNEL_choose_best, n, 1, 1, 2048 * 4 + 36 * 4, &args);
+    if (n_slot == 0)
+        return;
     d->driver->get(d->driver, d->rows, room, n_slot * sizeof(int32_t));
     const int32_t *chosen = d->rows;
-    for (int32_t i = 0; i < n; chosen += jobs[i++].k)
-        memcpy(jobs[i].slots, chosen, (size_t)jobs[i].k * sizeof(*chosen));
+    for (int32_t i = 0; i < n; i++)
+        if (!pi_at_some(jobs[i].there)) {
+            memcpy(jobs[i].slots, chosen, (size_t)jobs[i].k * sizeof(*chosen));
+            chosen += jobs[i].k;
+        }
 }
 
 void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list)

@@ -95,6 +95,20 @@ static size_t lay_out(struct read *read, int32_t n_chunk, int32_t longest, int32
     return used;
 }
 
+/* Room on devices for choices that stay there. Without it they come to the host. */
+static void reserve_slots(struct read *read)
+{
+    size_t n = (size_t)read->cap_chunk * (size_t)read->model.g.n_head * (size_t)read->most;
+    for (int32_t i = 0; i < read->n_stream; i++) {
+        struct pi_device *d = read->stream[i]->device;
+        if (d->weigh == NULL || read->config.policy->picks == NULL)
+            continue;
+        if (pi_at_some(read->slots_at[i]))
+            d->free(d, read->slots_at[i]);
+        read->slots_at[i] = d->alloc(d, PI_MEM_SCRATCH, n * sizeof(int32_t));
+    }
+}
+
 pith_status read_reserve(struct read *read, int32_t n_chunk, int64_t longest, pith_error *err)
 {
     if (n_chunk <= read->cap_chunk && longest <= read->longest)
@@ -115,6 +129,7 @@ pith_status read_reserve(struct read *read, int32_t n_chunk, int64_t longest, pi
     read->longest = n;
     read->most = most;
     lay_out(read, n_chunk, (int32_t)n, most, block);
+    reserve_slots(read);
     return PITH_OK;
 }
 
@@ -146,20 +161,20 @@ void read_add_tally(struct read *read, const struct pi_pass_item *item, struct r
 
 /* ---- the policy of an engine ---- */
 
-struct pi_stream *read_stream_of(const struct read *read, int32_t layer)
+int32_t read_stream_number(const struct read *read, int32_t layer)
 {
     const struct pi_device *d = kv_layer_device(&read->model.g, layer);
     for (int32_t i = 0; i < read->n_stream; i++)
         if (read->stream[i]->device == d)
-            return read->stream[i];
-    return NULL;
+            return i;
+    return -1;
 }
 
 static bool open_streams(struct read *read)
 {
     const struct pi_stream_shape shape = {.n_thread = read->n_thread};
     for (int32_t l = 0; l < read->model.g.n_layer; l++) {
-        if (read_stream_of(read, l) != NULL)
+        if (read_stream_number(read, l) >= 0)
             continue;
         struct pi_device *d = kv_layer_device(&read->model.g, l);
         struct pi_stream *s = d->open(d, &shape);
@@ -216,8 +231,12 @@ void read_free(struct read *read)
         return;
     if (read->data != NULL && read->config.policy->close != NULL)
         read->config.policy->close(read->data);
-    for (int32_t i = 0; i < read->n_stream; i++)
-        read->stream[i]->device->close(read->stream[i]);
+    for (int32_t i = 0; i < read->n_stream; i++) {
+        struct pi_device *d = read->stream[i]->device;
+        if (pi_at_some(read->slots_at[i]))
+            d->free(d, read->slots_at[i]);
+        d->close(read->stream[i]);
+    }
     pi_mem_free(read->block);
     pi_mem_free(read);
 }

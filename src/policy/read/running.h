@@ -49,6 +49,7 @@ struct lane {
     enum use use;
     int32_t n_read; /* entries of earlier tokens */
     int32_t *slots; /* [cap] of the pass */
+    struct kv_attend_chosen chosen; /* at none: the choice comes to slots */
     int32_t n_slot; /* -1: everything */
     float *score;   /* [n_row][n] */
 };
@@ -59,6 +60,8 @@ struct read {
     void *data; /* owned by the policy */
     int32_t n_thread;
     struct pi_stream *stream[KV_PART_MOST]; /* [n_stream] of the lanes' devices, owned */
+    struct pi_at slots_at[KV_PART_MOST]; /* [cap_chunk][n_head][most] of each, where choices stay
+                                            that the host need not know; none: they all come */
     int32_t n_stream;
     int32_t n_row;    /* rows of a lane's scores: of the policy, or what the device gives */
     int32_t n_vector; /* of a lane; 0: the policy scores by itself */
@@ -87,9 +90,14 @@ struct read {
     uint8_t *block;                          /* owned */
 };
 
+/* The stream of a layer's device (run.c); -1: there is none yet. */
+int32_t read_stream_number(const struct read *read, int32_t layer);
+static inline struct pi_stream *read_stream_of(const struct read *read, int32_t layer)
+{
+    return read->stream[read_stream_number(read, layer)];
+}
+
 /* By how many sets of vectors the device scores a lane for chunks of n_tok tokens. */
-/* The stream of a layer's device (run.c). */
-struct pi_stream *read_stream_of(const struct read *read, int32_t layer);
 
 static inline int32_t read_sets_of(const struct read *read, int32_t n_tok)
 {

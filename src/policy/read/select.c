@@ -256,8 +256,12 @@ static void fill_own(struct lane *l)
 {
     const struct read *read = l->read;
     const struct read_policy *p = read->config.policy;
-    read_fill(&read->config.rules, l->c.n, l->n_read, l->slots);
     l->n_slot = l->n_read;
+    if (pi_at_some(l->chosen.at)) {
+        l->of->chosen[l->c.head] = l->chosen;
+        return;
+    }
+    read_fill(&read->config.rules, l->c.n, l->n_read, l->slots);
     if (p->chosen != NULL)
         p->chosen(&read->config.params, &l->view, &l->c, l->slots, l->n_read);
 }
@@ -270,7 +274,7 @@ static void finish_lane(struct lane *l)
         fill_own(l);
     else if (l->use == USE_KEEP)
         keep_choice(l);
-    for (int32_t t = 0; l->n_slot >= 0 && t < c->n_tok; t++)
+    for (int32_t t = 0; l->n_slot >= 0 && !pi_at_some(l->chosen.at) && t < c->n_tok; t++)
         l->slots[l->n_slot + t] = l->unit->n + t;
     l->n_slot += l->n_slot >= 0 ? c->n_tok : 0;
     assert(l->n_slot <= c->cap);
@@ -431,6 +435,23 @@ static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
     return n;
 }
 
+/* A choice that the host need not know stays on the device: it reads a plain lane by it. */
+static void leave_choice(struct lane *l, struct kv_choose_job *job)
+{
+    const struct read *read = l->read;
+    struct pi_at at = read->slots_at[read_stream_number(read, l->c.layer)];
+    if (l->use != USE_OWN || read->config.policy->chosen != NULL || l->of->chosen == NULL ||
+        !pi_at_some(at) || !kv_lane_is_plain(l->view.kv, l->c.layer, l->c.head))
+        return;
+    int32_t n_first = (int32_t)(job->slots - l->slots);
+    job->there = pi_at_item(at, (size_t)(l->unit - read->unit) * (size_t)read->most);
+    l->chosen = (struct kv_attend_chosen){.at = job->there,
+                                          .n_first = n_first,
+                                          .n = job->k,
+                                          .n_last = l->n_read - n_first - job->k + l->c.n_tok,
+                                          .end = l->c.n + l->c.n_tok};
+}
+
 /* Choices among scores that stay on the device. Every lane that waits has one job of each kind. */
 static void point_choices(struct read *read, int32_t n_lane)
 {
@@ -440,6 +461,7 @@ static void point_choices(struct read *read, int32_t n_lane)
             continue;
         struct kv_choose_job *job = &read->choose_job[n];
         job->at = pi_at_item(read->score_job[n++].at, (size_t)(job->score - read->lane[i].score));
+        leave_choice(&read->lane[i], job);
     }
 }
 

@@ -1,0 +1,138 @@
+/*
+ * attend_gather.c - entries that calls of attention list, on their way to kernels. gather.cuh makes
+ * pages of f16 of them in a room, which the kernels of frequent forms read. Where there is no such
+ * kernel, attend.cuh reads the entries where they are, by a list.
+ *
+ * Invariant: both give the same bits, and neither depends on who made the list.
+ */
+#include "device/gpu/attend_plan.h"
+
+static size_t page_bytes(const struct gpu_attend_args *a)
+{
+    return (size_t)GPU_TILE * (size_t)(a->dim_k + a->dim_v) * 2;
+}
+
+/* Keys or values of a page of f16. */
+static struct gpu_part half_part(const struct gpu_part *of, size_t at, bool beside)
+{
+    struct gpu_part part = {.type = KV_TYPE_F16,
+                            .dim = of->dim,
+                            .group = of->group,
+                            .beside = beside,
+                            .wht_scale = of->wht_scale};
+    part.plane[0].at = (uint32_t)at;
+    part.plane[0].row = part.plane[0].pitch = (uint32_t)of->dim * 2;
+    part.plane[0].element = 2;
+    return part;
+}
+
+struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
+{
+    struct gpu_attend_args out = *a;
+    out.page_len = GPU_TILE;
+    out.stride = page_bytes(a);
+    out.k = half_part(&a->k, 0, true);
+    out.v = half_part(&a->v, (size_t)GPU_TILE * (size_t)a->dim_k * 2, false);
+    return out;
+}
+
+size_t gpu_gather_bytes(const struct gpu_plan *p)
+{
+    size_t tiles = (size_t)p->n_tile * sizeof(struct gpu_attend_ref);
+    size_t entries = p->job->slots != NULL
+                         ? (size_t)p->job->n_slot * sizeof(struct gpu_attend_entry)
+                         : 0;
+    return tiles + entries + sizeof(struct gpu_gather_job) + 96;
+}
+
+/* Tiles of what the device chose: all are full but the last. */
+static void put_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *tiles, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        tiles[i] = (struct gpu_attend_ref){
+            i * GPU_TILE, (int32_t)pi_min(GPU_TILE, job->n_slot - i * GPU_TILE), 0, 0.0f};
+}
+
+void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,
+                    struct gpu_attend_job *to)
+{
+    const struct kv_attend_job *of = p->job;
+    *job = (struct gpu_gather_job){.n = of->n_slot, .n_tile = p->n_tile};
+    struct gpu_attend_ref *tiles = gpu_take(l, (size_t)p->n_tile, sizeof(*tiles), &job->tiles);
+    if (of->slots != NULL) {
+        struct gpu_attend_entry *entries =
+            gpu_take(l, (size_t)of->n_slot, sizeof(*entries), &job->entries);
+        gpu_plan_tiles(of, tiles, entries);
+    } else {
+        put_tiles(of, tiles, p->n_tile);
+        job->chosen = of->chosen.at.at;
+        job->refs = p->lane.refs;
+        job->n_first = of->chosen.n_first;
+        job->n_chosen = of->chosen.n;
+        job->n_last = of->chosen.n_last;
+        job->end = of->chosen.end;
+        job->high = (int32_t)pi_max(p->high - p->guests.n, 0);
+        job->pos = to->pos;
+    }
+    to->entries = job->entries;
+    to->own.refs = job->tiles;
+    to->own.last_n = tiles[p->n_tile - 1].n;
+}
+
+/* Where each call's pages or entries go; false: no memory. */
+static bool place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
+                  struct gpu_gather_job *jobs, struct gpu_attend_job *calls, int32_t n,
+                  struct gpu_gather_args *args)
+{
+    size_t n_tile = 0, n_entry = 0, size = page_bytes(from);
+    for (int32_t i = 0; i < n; i++) {
+        jobs[i].first = (int32_t)n_tile;
+        n_tile += (size_t)jobs[i].n_tile;
+        n_entry += jobs[i].chosen != 0 ? (size_t)jobs[i].n : 0;
+    }
+    if (!pages && n_entry == 0)
+        return true;
+    size = pages ? n_tile * (size + sizeof(struct gpu_attend_ref))
+                 : n_entry * sizeof(struct gpu_attend_entry);
+    args->to = gpu_room(d, GPU_ROOM_GATHER, size);
+    args->refs = args->to + n_tile * args->to_stride;
+    n_entry = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (pages) {
+            calls[i].entries = 0;
+            calls[i].own.refs = args->refs + (size_t)jobs[i].first * sizeof(struct gpu_attend_ref);
+        } else if (jobs[i].chosen != 0) {
+            calls[i].entries = jobs[i].entries =
+                args->to + n_entry * sizeof(struct gpu_attend_entry);
+            n_entry += (size_t)jobs[i].n;
+        }
+    }
+    return args->to != 0;
+}
+
+bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
+                      struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
+                      int32_t n, struct gpu_gather_args *args)
+{
+    *args = (struct gpu_gather_args){.jobs = jobs_at,
+                                     .pool = from->pool,
+                                     .stride = from->stride,
+                                     .to_stride = page_bytes(from),
+                                     .page_len = from->page_len,
+                                     .k = from->k,
+                                     .v = from->v};
+    for (int32_t i = 0; i < n; i++) {
+        args->most_tile = (int32_t)pi_max(args->most_tile, jobs[i].n_tile);
+        args->most = (int32_t)pi_max(args->most, jobs[i].chosen != 0 ? jobs[i].n : 0);
+    }
+    return place(d, from, pages, jobs, calls, n, args);
+}
+
+void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n)
+{
+    size_t smem = GPU_TILE * (sizeof(struct gpu_attend_entry) + (size_t)(args->k.dim + 2) * 2);
+    if (pages)
+        gpu_run(d, GPU_KERNEL_gather_pages, args->most_tile, n, 1, smem, args);
+    else
+        gpu_run(d, GPU_KERNEL_gather_list, pi_ceil_div(args->most, 128), n, 1, 0, args);
+}
