@@ -83,7 +83,8 @@ struct kv_attend_job {
                              those at its position or before; NULL: the whole lane. A tap's rows are
                              then as long as slots, and weights come in no parts */
     int32_t n_slot;
-    struct kv_attend_chosen chosen; /* its slots are on the device, n_slot of them; there is no tap */
+    struct kv_attend_chosen
+        chosen; /* its slots are on the device, n_slot of them; there is no tap */
 };
 
 /* Bytes of scratch of one thread for calls with at most n_tok * n_group rows. */

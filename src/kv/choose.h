@@ -20,7 +20,8 @@ struct kv_choose_job {
     const int32_t *pos; /* [n] ascending, within lo .. hi; of parts */
     int32_t lo, hi;
     int32_t *slots; /* [k] receives the chosen slots, ascending */
-    struct pi_at there; /* not none, and then `at` is not, either: they stay on the device, int32 [k]
+    struct pi_at
+        there; /* not none, and then `at` is not, either: they stay on the device, int32 [k]
                            here, and slots is not written */
 };
 

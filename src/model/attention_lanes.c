@@ -384,11 +384,11 @@ bool pi_pass_attention_alloc(struct pi_pass *pass)
 
 void pi_pass_attention_free(struct pi_pass *pass)
 {
-    void *const parts[] = {pass->lanes.segment,  pass->lanes.tile0,   pass->watching.items,
-                           pass->lanes.append,   pass->reading.chunk, pass->watching.rows,
-                           pass->watching.taps,  pass->reading.slots, pass->reading.n_slot, pass->reading.chosen,
-                           pass->watching.lanes, pass->writer.lanes,  pass->watching.out,
-                           pass->recalling.items};
+    void *const parts[] = {pass->lanes.segment,  pass->lanes.tile0,    pass->watching.items,
+                           pass->lanes.append,   pass->reading.chunk,  pass->watching.rows,
+                           pass->watching.taps,  pass->reading.slots,  pass->reading.n_slot,
+                           pass->reading.chosen, pass->watching.lanes, pass->writer.lanes,
+                           pass->watching.out,   pass->recalling.items};
     for (size_t i = 0; i < PI_LEN(parts); i++)
         pi_mem_free(parts[i]);
 }

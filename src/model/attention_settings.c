@@ -132,8 +132,7 @@ static pith_status reserve_read(struct pi_pass *pass, int32_t n_chunk, int64_t c
     struct pi_pass_chunk *chunk = pi_pass_alloc(n_chunk, 1, sizeof(*chunk), &ok);
     int32_t *slots = pi_pass_alloc(n_chunk, n_slot, sizeof(*slots), &ok);
     int32_t *n = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*n), &ok);
-    struct kv_attend_chosen *chosen =
-        pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*chosen), &ok);
+    struct kv_attend_chosen *chosen = pi_pass_alloc(n_chunk, (size_t)n_head, sizeof(*chosen), &ok);
     void *const old[] = {pass->reading.chunk, pass->reading.slots, pass->reading.n_slot,
                          pass->reading.chosen},
                 *const fresh[] = {chunk, slots, n, chosen};

@@ -107,7 +107,7 @@ struct pi_pass_chunk {
     int32_t *n_slot; /* [n_head_kv]; -1: everything */
     struct kv_attend_chosen *chosen; /* [n_head_kv] where the slots are on the device; each is none
                                         where select is called */
-    float *out;      /* likewise output (t, h), behind the attention; else NULL */
+    float *out;                      /* likewise output (t, h), behind the attention; else NULL */
     size_t out_stride;
 };
 

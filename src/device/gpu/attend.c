@@ -23,8 +23,8 @@ struct launch {
     struct gpu_device *d;
     struct gpu_attend_args args;
     const struct kv_class *kind;
-    int32_t n;       /* calls */
-    bool is_listed;  /* their entries are */
+    int32_t n;                     /* calls */
+    bool is_listed;                /* their entries are */
     struct gpu_gather_job *gather; /* [n] then */
     gpu_at gather_at;
     struct gpu_attend_args form; /* of args, as pages are stored */
@@ -130,7 +130,8 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
         gpu_plan_chunks(p, gpu_take(&l->list, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks),
                         &most);
     }
-    int32_t n_q = p->way == GPU_WAY_FEW ? 0 : p->n_variant * gpu_up16(job->n_tok * job->n_group);
+    bool packs = p->way != GPU_WAY_FEW || (l->is_listed && l->args.k.wht_scale != 0.0f);
+    int32_t n_q = packs ? p->n_variant * gpu_up16(job->n_tok * job->n_group) : 0;
     l->q_used += (size_t)n_q * (size_t)gpu_up16(l->args.dim_k);
     l->scale_used += (size_t)n_q;
     l->n_sum += gpu_plan_sums(p);

@@ -210,6 +210,20 @@ DEV float query_row(const float *q, bool is, int order, float wht_scale, uint32_
     return row_power(top, true);
 }
 
+/* The same from the queries that attend_queries made: of f16 pages that were gathered of a rotated
+   type. */
+template <int DIM>
+DEV float packed_row(const gpu_attend_job &job, int row, bool is, uint32_t (*out)[4], int i)
+{
+    const uint32_t *q = AT(const uint32_t, job.packed) + (size_t)row * (DIM / 2) + LANE % 4;
+    UNROLL
+    for (int s = 0; s < DIM / 16; s++) {
+        out[s][i] = is ? q[8 * s] : 0;
+        out[s][i + 2] = is ? q[8 * s + 4] : 0;
+    }
+    return is ? AT(const float, job.scale)[row] * LOG2E : 0.0f;
+}
+
 /* ---- products ---- */
 
 /* Where lanes find rows r of eight of matrices beside each other, in elements that place_f16 moved:
@@ -573,7 +587,9 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
         const float *from = AT(const float, job.q) + (size_t)(row / job.n_group) * job.q_stride +
                             (size_t)(row % job.n_group) * DIM;
         limit[i] = job.pos0 + row / job.n_group;
-        if (i < n_half)
+        if (TYPE_K == STORE_F16 && a.k.wht_scale != 0.0f)
+            by[i] = packed_row<DIM>(job, row, g + 8 * i < n_row, q, i);
+        else if (i < n_half)
             by[i] = query_row<DIM>(from, g + 8 * i < n_row, order, a.k.wht_scale, q, i) * a.factor *
                     LOG2E;
     }

@@ -39,9 +39,8 @@ struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
 size_t gpu_gather_bytes(const struct gpu_plan *p)
 {
     size_t tiles = (size_t)p->n_tile * sizeof(struct gpu_attend_ref);
-    size_t entries = p->job->slots != NULL
-                         ? (size_t)p->job->n_slot * sizeof(struct gpu_attend_entry)
-                         : 0;
+    size_t entries =
+        p->job->slots != NULL ? (size_t)p->job->n_slot * sizeof(struct gpu_attend_entry) : 0;
     return tiles + entries + sizeof(struct gpu_gather_job) + 96;
 }
 

@@ -529,8 +529,8 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
                 ? gpu_plan_chunks(p, NULL, &most)
                 : gpu_chunk_of((p->end - 1) / p->per) - gpu_chunk_of(p->first / p->per) + 1;
     p->bytes = list_bytes(p);
-    bool plain_list = !gpu_is_listed(job) || (p->guests.n == 0 && p->n_tile ==
-                                              pi_ceil_div(job->n_slot, GPU_TILE));
+    bool plain_list = !gpu_is_listed(job) ||
+                      (p->guests.n == 0 && p->n_tile == pi_ceil_div(job->n_slot, GPU_TILE));
     p->way = plain_list && p->n_variant == 1 && most <= 32 ? GPU_WAY_FEW : GPU_WAY_ANY;
     return true;
 }

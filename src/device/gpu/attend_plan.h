@@ -27,8 +27,9 @@ enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_MANY };
 struct gpu_plan {
     const struct kv_attend_job *job;
     struct gpu_attend_list guests, own;
-    struct gpu_attend_list lane; /* of its own pages, where entries are listed: own has tiles of 64 */
-    int32_t n_tile;              /* then */
+    struct gpu_attend_list
+        lane;       /* of its own pages, where entries are listed: own has tiles of 64 */
+    int32_t n_tile; /* then */
     int32_t first, end, n_low, high; /* struct gpu_attend_job */
     int32_t delta0, n_variant, n_chunk;
     int32_t per;  /* pages that count as one where chunks begin */
@@ -86,7 +87,8 @@ void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_
 bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, bool pages,
                       struct gpu_gather_job *jobs, gpu_at jobs_at, struct gpu_attend_job *calls,
                       int32_t n, struct gpu_gather_args *args);
-void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n);
+void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages,
+                    int32_t n);
 
 /* Where chunks of a lane with a window begin; returns how many there are. to NULL: they are only
    counted. *most becomes the most pages of one. */

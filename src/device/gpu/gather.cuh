@@ -15,14 +15,14 @@ DEV gpu_attend_entry gathered_entry(const gpu_gather_args &a, const gpu_gather_j
         return AT(const gpu_attend_entry, job.entries)[i];
     const int before = job.n_first + job.n_chosen, tile = i / TILE;
     const int slot = i < job.n_first ? i
-                     : i < before
-                         ? AT(const int32_t, job.chosen)[i - job.n_first] + job.n_first
-                         : job.end - job.n + i;
+                     : i < before    ? AT(const int32_t, job.chosen)[i - job.n_first] + job.n_first
+                                     : job.end - job.n + i;
     const gpu_attend_ref ref = AT(const gpu_attend_ref, job.refs)[slot / a.page_len];
     gpu_attend_entry entry;
     entry.page = a.pool + (uint64_t)ref.page * a.stride;
     entry.slot = slot % a.page_len;
-    entry.pos = tile < job.high ? 0 : AT(const int32_t, job.pos)[(tile - job.high) * TILE + i % TILE];
+    entry.pos =
+        tile < job.high ? 0 : AT(const int32_t, job.pos)[(tile - job.high) * TILE + i % TILE];
     return entry;
 }
 

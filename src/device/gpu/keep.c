@@ -418,14 +418,15 @@ static void choose_there(struct gpu_device *d, const struct kv_choose_job *jobs,
     struct gpu_choose_job *to = host;
     gpu_at taken = room + slot_size;
     for (int32_t i = 0; i < n; i++) {
-        to[i] = (struct gpu_choose_job){.score = jobs[i].at.at,
-                                        .parts = list + used,
-                                        .slots = pi_at_some(jobs[i].there) ? jobs[i].there.at : slot,
-                                        .taken = taken,
-                                        .n = jobs[i].n,
-                                        .k = jobs[i].k,
-                                        .lowest = jobs[i].lowest,
-                                        .n_part = jobs[i].n_part + 1};
+        to[i] =
+            (struct gpu_choose_job){.score = jobs[i].at.at,
+                                    .parts = list + used,
+                                    .slots = pi_at_some(jobs[i].there) ? jobs[i].there.at : slot,
+                                    .taken = taken,
+                                    .n = jobs[i].n,
+                                    .k = jobs[i].k,
+                                    .lowest = jobs[i].lowest,
+                                    .n_part = jobs[i].n_part + 1};
         put_parts(&jobs[i], (struct gpu_choose_part *)(void *)((uint8_t *)host + used));
         used += (size_t)(jobs[i].n_part + 1) * sizeof(struct gpu_choose_part);
         slot += pi_at_some(jobs[i].there) ? 0 : (size_t)jobs[i].k * sizeof(int32_t);

@@ -47,11 +47,11 @@ struct lane {
     struct read_view view;
     struct read_chunk c;
     enum use use;
-    int32_t n_read; /* entries of earlier tokens */
-    int32_t *slots; /* [cap] of the pass */
+    int32_t n_read;                 /* entries of earlier tokens */
+    int32_t *slots;                 /* [cap] of the pass */
     struct kv_attend_chosen chosen; /* at none: the choice comes to slots */
-    int32_t n_slot; /* -1: everything */
-    float *score;   /* [n_row][n] */
+    int32_t n_slot;                 /* -1: everything */
+    float *score;                   /* [n_row][n] */
 };
 
 struct read {
@@ -60,7 +60,7 @@ struct read {
     void *data; /* owned by the policy */
     int32_t n_thread;
     struct pi_stream *stream[KV_PART_MOST]; /* [n_stream] of the lanes' devices, owned */
-    struct pi_at slots_at[KV_PART_MOST]; /* [cap_chunk][n_head][most] of each, where choices stay
+    struct pi_at slots_at[KV_PART_MOST];    /* [cap_chunk][n_head][most] of each, where choices stay
                                             that the host need not know; none: they all come */
     int32_t n_stream;
     int32_t n_row;    /* rows of a lane's scores: of the policy, or what the device gives */

@@ -1,0 +1,212 @@
+/*
+ * Reading a part on a device of GPU kind: entries that the device chose are read as entries that
+ * the host lists, bit for bit, whatever pages they lie in; and everything of it has the bits of
+ * attention over the whole lane where everything is chosen.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "device/emulated/emulated.h"
+#include "device/gpu/device.h"
+#include "kv/choose.h"
+#include "kv/internal.h"
+#include "kv/score.h"
+#include "mem_used.h"
+#include "near.h"
+#include "status.h"
+#include "testing.h"
+
+enum { N_HEAD = 2, N_GROUP = 2, N_BEFORE = 230, N_TOK = 40, MOST = N_BEFORE + N_TOK, DIM = 128 };
+enum { N_FIRST = 3, N_CHOOSE = 97, N_LAST = 5, N_READ = N_FIRST + N_CHOOSE + N_LAST };
+
+static struct pi_device *the_gpu;
+
+/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
+static struct pi_device *gpu(void)
+{
+    const char *name = getenv("PITH_TEST_DEVICE");
+    if (the_gpu == NULL)
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
+    assert_non_null(the_gpu);
+    return the_gpu;
+}
+
+static void free_gpu(void)
+{
+    if (getenv("PITH_TEST_DEVICE") != NULL || the_gpu == NULL)
+        return;
+    gpu_device_free(the_gpu);
+    mem_check(NULL);
+}
+
+TEST_GROUP(NULL, free_gpu);
+
+/* ---- lanes ---- */
+
+struct rig {
+    struct pi_device *d;
+    struct pi_stream *stream;
+    struct kv_cache *cache;
+    struct kv_seq *seq;
+    int32_t dim;
+    struct pi_at q, out, slots; /* [N_TOK][N_HEAD][N_GROUP][dim] twice, [N_HEAD][N_CHOOSE] */
+};
+
+static size_t rows_size(const struct rig *r)
+{
+    return (size_t)N_TOK * N_HEAD * N_GROUP * (size_t)r->dim * sizeof(float);
+}
+
+static void rig_open(struct rig *r, enum kv_type type, uint32_t index, int32_t page_len,
+                     int32_t dim)
+{
+    static float k[MOST * DIM], v[MOST * DIM], q[N_TOK * N_HEAD * N_GROUP * DIM];
+    uint64_t rng = 5;
+    *r = (struct rig){.d = gpu(), .dim = dim};
+    const struct kv_geometry g = {.n_layer = 1,
+                                  .n_head = N_HEAD,
+                                  .dim_k = dim,
+                                  .dim_v = dim,
+                                  .page_len = page_len,
+                                  .type_k = type,
+                                  .type_v = type,
+                                  .index = index,
+                                  .device = r->d};
+    check(kv_cache_create(&g, 8 << 20, &r->cache, NULL), NULL);
+    check(kv_seq_create(r->cache, &r->seq, NULL), NULL);
+    check(kv_seq_reserve(r->seq, MOST, NULL), NULL);
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        for (int32_t i = 0; i < MOST * dim; i++)
+            k[i] = rng_float(&rng), v[i] = rng_float(&rng);
+        kv_seq_append(r->seq, 0, h, 0, MOST, k, (size_t)dim, v, (size_t)dim);
+    }
+    r->stream = r->d->open(r->d, &(struct pi_stream_shape){.n_thread = 1});
+    r->q = r->d->alloc(r->d, PI_MEM_OTHER, rows_size(r));
+    r->out = r->d->alloc(r->d, PI_MEM_OTHER, rows_size(r));
+    r->slots = r->d->alloc(r->d, PI_MEM_OTHER, (size_t)N_HEAD * N_CHOOSE * sizeof(int32_t));
+    for (size_t i = 0; i < rows_size(r) / sizeof(float); i++)
+        q[i] = rng_float(&rng);
+    r->d->upload(r->stream, q, rows_size(r), r->q);
+}
+
+static void rig_close(struct rig *r)
+{
+    r->d->free(r->d, r->slots);
+    r->d->free(r->d, r->out);
+    r->d->free(r->d, r->q);
+    r->d->close(r->stream);
+    kv_seq_free(r->seq);
+    kv_cache_free(r->cache);
+}
+
+/* ---- reading ---- */
+
+/* Calls of tokens [t0, t0 + n_tok), a head each. */
+struct calls {
+    const struct rig *r;
+    int32_t t0, n_tok;
+    const int32_t *slots[N_HEAD]; /* NULL: what the device chose */
+    const struct kv_attend_chosen *chosen;
+    int32_t n_slot;
+};
+
+static bool call_of(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out)
+{
+    const struct calls *c = ctx;
+    size_t row = (size_t)N_HEAD * N_GROUP * (size_t)c->r->dim;
+    size_t at = (size_t)c->t0 * row + (size_t)i * N_GROUP * (size_t)c->r->dim;
+    (void)thread;
+    *out = (struct kv_attend_job){.seq = c->r->seq,
+                                  .head = (int32_t)i,
+                                  .n_tok = c->n_tok,
+                                  .n_group = N_GROUP,
+                                  .pos0 = N_BEFORE + c->t0,
+                                  .q_at = pi_at_item(c->r->q, at),
+                                  .q_stride = row,
+                                  .scale = 0.1f,
+                                  .out_at = pi_at_item(c->r->out, at),
+                                  .out_stride = row,
+                                  .slots = c->slots[i],
+                                  .n_slot = c->n_slot};
+    if (c->chosen != NULL)
+        out->chosen = c->chosen[i];
+    return turn == 0;
+}
+
+static void attend(const struct calls *c, float *out)
+{
+    struct calls own = *c;
+    const struct kv_attend_list list = {.ctx = &own, .n = N_HEAD, .job = call_of};
+    static float zeros[N_TOK * N_HEAD * N_GROUP * DIM];
+    c->r->d->upload(c->r->stream, zeros, rows_size(c->r), c->r->out);
+    c->r->d->attend(c->r->stream, &list);
+    memcpy(out, c->r->d->download(c->r->stream, c->r->out, rows_size(c->r), out), rows_size(c->r));
+}
+
+/* Scores by the queries that the device picks, and the choice among them: to the host, or left. */
+static void choose(const struct rig *r, bool there, int32_t slots[N_HEAD][N_CHOOSE])
+{
+    struct kv_score_job score[N_HEAD];
+    struct kv_choose_job jobs[N_HEAD];
+    size_t group = (size_t)N_GROUP * (size_t)r->dim;
+    for (int32_t h = 0; h < N_HEAD; h++)
+        score[h] = (struct kv_score_job){
+            .seq = r->seq,
+            .head = h,
+            .n = N_BEFORE,
+            .kind = KV_SCORE_DOT,
+            .n_q = 4,
+            .pick = {pi_at_item(r->q, (size_t)h * group), N_HEAD * group, N_TOK, N_GROUP, 4, true}};
+    r->d->score(r->stream, &(struct kv_score_list){.jobs = score, .n = N_HEAD, .there = true});
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        jobs[h] = (struct kv_choose_job){.at = pi_at_item(score[h].at, N_FIRST),
+                                         .n = N_BEFORE - N_FIRST - N_LAST,
+                                         .k = N_CHOOSE,
+                                         .slots = slots[h]};
+        if (there)
+            jobs[h].there = pi_at_item(r->slots, (size_t)h * N_CHOOSE);
+    }
+    r->d->choose(r->stream, &(struct kv_choose_list){.jobs = jobs, .n = N_HEAD});
+}
+
+static void check_chosen(enum kv_type type, uint32_t index, int32_t page_len, int32_t dim)
+{
+    static float want[N_TOK * N_HEAD * N_GROUP * DIM], got[N_TOK * N_HEAD * N_GROUP * DIM];
+    int32_t slots[N_HEAD][N_CHOOSE], all[N_HEAD][N_READ + N_TOK];
+    struct kv_attend_chosen chosen[N_HEAD];
+    struct rig r;
+    rig_open(&r, type, index, page_len, dim);
+    choose(&r, false, slots);
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        assert_true(kv_lane_is_plain(r.seq, 0, h));
+        for (int32_t i = 0; i < N_READ + N_TOK; i++)
+            all[h][i] = i < N_FIRST              ? i
+                        : i < N_FIRST + N_CHOOSE ? slots[h][i - N_FIRST] + N_FIRST
+                                                 : MOST - N_READ - N_TOK + i;
+        chosen[h] = (struct kv_attend_chosen){pi_at_item(r.slots, (size_t)h * N_CHOOSE), N_FIRST,
+                                              N_CHOOSE, N_LAST + N_TOK, MOST};
+    }
+    struct calls listed = {.r = &r, .n_tok = N_TOK, .slots = {all[0], all[1]}},
+                 left = {.r = &r, .n_tok = N_TOK, .chosen = chosen};
+    listed.n_slot = left.n_slot = N_READ + N_TOK;
+    attend(&listed, want);
+    choose(&r, true, slots);
+    attend(&left, got);
+    assert_memory_equal(got, want, rows_size(&r));
+    left.t0 = 17, left.n_tok = 1; /* a token by itself */
+    choose(&r, true, slots);
+    attend(&left, got);
+    size_t row = rows_size(&r) / N_TOK / sizeof(float);
+    assert_memory_equal(got + 17 * row, want + 17 * row, row * sizeof(float));
+    rig_close(&r);
+}
+
+TEST(choices_that_stay_on_the_device_are_read_as_lists_of_the_host)
+{
+    check_chosen(KV_TYPE_F16, KV_INDEX_NORM, 64, 128);
+    check_chosen(KV_TYPE_F16, 0, 16, 64);
+    check_chosen(KV_TYPE_TURBO3, KV_INDEX_UNIT8, 32, 128);
+    check_chosen(KV_TYPE_Q8_0, 0, 64, 96); /* a size of no frequent kernel */
+}
