@@ -23,8 +23,8 @@ int32_t kv_lane_room(const struct kv_seq *seq, int32_t layer, int32_t head);
    tells how many pages more entries take. 0 for a lane that shares nothing at other positions and
    folded nothing. */
 int32_t kv_lane_breaks(const struct kv_seq *seq, int32_t layer, int32_t head);
-/* Whether all pages but the last are full, count once and are read where they were written, so that
-   slot s is in page s / P, and whether positions ascend. O(pages). */
+/* Whether slot s is in page s / P, pages have no delta and count once, and positions ascend.
+   O(pages). */
 bool kv_lane_is_plain(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- positions ---- */

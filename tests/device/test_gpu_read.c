@@ -1,7 +1,6 @@
 /*
- * Reading a part on a device of GPU kind: entries that the device chose are read as entries that
- * the host lists, bit for bit, whatever pages they lie in; and everything of it has the bits of
- * attention over the whole lane where everything is chosen.
+ * Reading a part on a device of GPU kind. Entries that the device chose are read as those that the
+ * host lists, bit for bit, whatever pages they lie in.
  */
 #include <math.h>
 #include <stdlib.h>

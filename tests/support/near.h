@@ -13,8 +13,8 @@ static inline void near(double a, double b, double tolerance)
         fail_msg("%.9g is not %.9g within %g", a, b, tolerance);
 }
 
-/* What attention may be off by, of values near 1: devices of another kind than the processor's round
-   queries, keys, values and weights to f16 (docs/gpu.md). */
+/* By how much attention over values near 1 may be off. Devices of another kind than the processor's
+   round what goes into it to f16 (docs/gpu.md). */
 static inline double attention_error(void)
 {
     return pi_device_default()->floats ? 1e-3 : 0.0;
