@@ -453,6 +453,7 @@ struct kv_cache;
 struct kv_geometry;
 struct kv_seq;
 struct kv_page_part;
+struct kv_lane;
 struct kv_lane_moves;
 struct kv_place;
 enum kv_side { KV_SIDE_K, KV_SIDE_V };
@@ -539,7 +540,7 @@ struct pi_device {
        notes which are more than their types hold. s NULL: on this thread, at once. */
     void (*append)(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
     /* Every call of a layer's attention; the device asks for them as it needs them. A call's notes
-       of its weights go to arrays of the host (kv/note.h). */
+       of its weights go to arrays of the host (kv/note.h), but marks of lanes that the device has. */
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
@@ -580,6 +581,11 @@ struct pi_device {
        lanes of its own. It may be done as late as before the next other call. NULL: `move` and
        `finish` do it page by page. */
     void (*move_lane)(const struct kv_cache *cache, const struct kv_lane_moves *m);
+    /* Packs the marks and norms of slots [n], ascending, into the first ones of a lane whose marks it
+       has (kv_lane.marks). As move_lane for threads and time. NULL: marks are the host's, and notes
+       of attention go there. */
+    void (*keep_marks)(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+                       int32_t n);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  int32_t from);
     /* A whole page to the host and back. A page in the form of files gets no index. */

@@ -28,6 +28,8 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
     e->traits.state_size = keep_state_size(k->handle);
     assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
+    if (keep_config_notes(&e->policies.keep))
+        kv_cache_note_marks(e->kv);
     PI_TRY(pi_keep_watch(e, err));
     return pi_keep_start_repeat(e, err);
 }

@@ -40,7 +40,7 @@ static void put_lanes(uint8_t **to, const struct pith_seq *seq, const struct kv_
             for (int32_t i = 0; i < n_mark; i++) {
                 size_t n = (size_t)kv_lane_len(seq->memory.kv, l, h);
                 if (n > 0)
-                    put(to, kv_lane_marks(seq->memory.kv, l, h, i), n * sizeof(float));
+                    put(to, kv_lane_read_marks(seq->memory.kv, l, h, i), n * sizeof(float));
             }
 }
 

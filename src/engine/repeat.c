@@ -151,7 +151,7 @@ static int32_t first_unjudged(const struct pith_engine *e, const struct pith_seq
     int32_t first = n_token;
     for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
         int32_t l = i / g->n_head, h = i % g->n_head, n = kv_lane_len(seq->memory.kv, l, h);
-        const float *mark = n > 0 ? kv_lane_marks(seq->memory.kv, l, h, 0) : NULL;
+        const float *mark = n > 0 ? kv_lane_read_marks(seq->memory.kv, l, h, 0) : NULL;
         for (int32_t j = 0; j < n; j++)
             if (mark[j] == 0.0f)
                 first = (int32_t)pi_min(first, kv_lane_pos(seq->memory.kv, l, h, j));

@@ -18,11 +18,20 @@ struct kv_seq;
    of dimensions. It is rounded to bf16, since steps read it at every token.
    The bytes of both count with page tables. No sequence exists yet. */
 void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm);
+/* Attention notes the marks (kv/note.h), and few others write them. Devices that can have them in
+   their own memory then, and the host gets what it asks for. */
+void kv_cache_note_marks(struct kv_cache *cache);
 
 /* Mark i of every slot, [length]; kv_cache_set_marks. The thread that has the lane may write. Valid
-   until the sequence gets more room (reserve, fork, load) or the lane's slots change. */
+   until the sequence gets more room (reserve, fork, load) or the lane's slots change, or attention
+   notes them. A device that has them is asked for them, and gets them back with the next entry. */
 float *kv_lane_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
-/* The norms of the values of every slot, bf16 [length], likewise; read only. */
+/* The same to read alone: a device keeps them. */
+const float *kv_lane_read_marks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+/* The norms of the values of every slot, bf16 [length], likewise. */
 const uint16_t *kv_lane_norms(const struct kv_seq *seq, int32_t layer, int32_t head);
+/* Where the host has them; their contents may be out of date. NULL: no lane has had room yet. */
+float *kv_lane_marks_place(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i);
+const uint16_t *kv_lane_norms_place(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 #endif

@@ -28,6 +28,26 @@ static inline uint16_t *kv_norms_at(const struct kv_seq *seq, size_t l)
     return (uint16_t *)(void *)behind + l * row;
 }
 
+/* Bytes of a row of a lane on its device: a mark of every slot. */
+static inline size_t kv_marks_row(const struct kv_seq *seq)
+{
+    return (size_t)seq->cap * (size_t)seq->cache->g.page_len * sizeof(float);
+}
+
+/* Entries of a lane whose marks are its device's. */
+static inline int32_t kv_marks_there(const struct kv_lane *lane)
+{
+    return lane->n_there < lane->len ? lane->n_there : lane->len;
+}
+
+/* Memory of devices for marks, for room for cap table entries; false: there is none. seq has its
+   lanes' classes, and gets the memory alone: kv_marks_settle gives lanes their parts. */
+bool kv_marks_reserve(struct kv_seq *seq, const struct kv_seq *lanes, int32_t cap);
+void kv_marks_settle(struct kv_seq *seq);
+void kv_marks_release(struct kv_cache *cache, struct pi_at *there);
+/* The host gets a lane's marks, which the device forgets. */
+void kv_marks_pull(const struct kv_seq *seq, struct kv_lane *lane);
+
 /* An entry's marks, and the norm of its value. The bytes of a sequence's with room for cap
    table entries; false: too many. */
 bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);

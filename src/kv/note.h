@@ -32,7 +32,8 @@ enum kv_note_word {
     KV_NOTE_NORM, /* to[i] = w times the norm of the entry's value: LongFlow's contribution */
 };
 
-/* One word of one lane. Arrays are the host's, and valid until the call returns. */
+/* One word of one lane. Arrays are the host's, and valid until the call returns. Where `to` or norm
+   are the places of the lane's marks or norms, and its device has these, they are meant. */
 struct kv_note {
     enum kv_note_word word;
     enum kv_group group; /* EACH goes with SUM and MOST, MEAN alone with NORM */

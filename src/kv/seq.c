@@ -23,7 +23,7 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
            kv_room_bytes(seq->cache, seq->cap);
 }
 
-/* One block of tables for all lanes, and one of marks: both grow or none does. */
+/* One block of tables for all lanes, and one of marks, and those of devices: all grow or none does. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
 {
     size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, size = 0;
@@ -36,12 +36,13 @@ bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
     table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
     if (size > 0)
         grown.marks = pi_mem_alloc(PI_MEM_TABLE, size);
-    if (table == NULL || (size > 0 && grown.marks == NULL)) {
+    if (table == NULL || (size > 0 && grown.marks == NULL) || !kv_marks_reserve(&grown, seq, cap)) {
         pi_mem_free(table);
         pi_mem_free(grown.marks);
         return false;
     }
     kv_marks_copy(seq, &grown);
+    kv_marks_release(seq->cache, seq->there);
     for (size_t l = 0; l < n_lane; l++) {
         struct kv_lane *lane = &seq->lane[l];
         if (lane->n_page > 0)
@@ -53,7 +54,9 @@ bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
     seq->cache->table_bytes -= seq_table_bytes(seq);
     seq->table = table;
     seq->marks = grown.marks;
+    seq->there = grown.there;
     seq->cap = cap;
+    kv_marks_settle(seq);
     seq->cache->table_bytes += seq_table_bytes(seq);
     return true;
 }
@@ -105,6 +108,7 @@ void kv_seq_free(struct kv_seq *seq)
     cache->table_bytes -= seq_table_bytes(seq);
     pi_mem_free(seq->table);
     pi_mem_free(seq->marks);
+    kv_marks_release(cache, seq->there);
     pi_mem_free(seq->lane);
     pi_mem_free(seq);
 }

@@ -43,6 +43,10 @@ struct kv_lane {
     int32_t victim; /* 1 + the slot of the entry that the next one overwrites; 0: none */
     int32_t most;   /* pages that it is expected to hold one day; 0: not known */
     int32_t window; /* the layer's; such a lane is never unordered */
+    struct pi_at marks; /* on its device f32 [n_mark][cap * page_len], then norms bf16 [..]; none:
+                           they are the host's alone */
+    int32_t n_there; /* the first entries whose marks are the device's, and out of date on the host;
+                        more than len where the lane was cut since */
 };
 
 /* A state is a page of a class of its own. */
@@ -67,6 +71,7 @@ struct kv_cache {
     bool borrowed;           /* the caller owns the pools' memory (kv_cache_create_in) */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
+    bool marks_noted;        /* attention notes them, on the lane's device where that can */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;
     _Atomic int32_t
@@ -84,7 +89,8 @@ struct kv_seq {
     uint8_t *marks; /* f32 [n_layer][n_head][n_mark][cap * page_len] by slot, with norms after them
                        bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or room;
                        owned */
-    int32_t cap;    /* table entries of a lane */
+    struct pi_at *there; /* [cache->n_kind] memory of marks on devices; NULL likewise; owned */
+    int32_t cap;         /* table entries of a lane */
     struct kv_state state;                /* the sequence's own */
     struct kv_state kept[KV_STATES_KEPT]; /* [n_kept] ascending */
     int32_t n_kept;

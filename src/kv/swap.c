@@ -5,6 +5,7 @@
  */
 #include "kv/swap.h"
 #include "base/mem.h"
+#include "kv/marks_internal.h"
 #include "kv/page.h"
 #include "kv/pool_internal.h"
 #include "kv/seq.h"
@@ -16,6 +17,7 @@ struct kv_swapped {
     struct kv_page_ref *table; /* the sequence's, where the heads' tables lie; owned. A page is 0,
                                   the next of data, or -1 - i, that of its lane's entry i */
     uint8_t *marks;            /* the sequence's; owned */
+    struct pi_at *there;       /* likewise; the lanes know their parts */
     int32_t cap;               /* of table and marks, which the cache's account goes on to count */
     uint8_t *data;             /* [data_size] pages, lane by lane, and the state; owned */
     int64_t data_size;
@@ -101,9 +103,11 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
         seq->lane[l] = (struct kv_lane){.kind = lane[l].kind, .window = lane[l].window};
     }
     struct kv_state state = take_state(seq, at);
-    *s = (struct kv_swapped){cache, lane, seq->table, seq->marks, seq->cap, data, size, state};
+    *s = (struct kv_swapped){cache,    lane, seq->table, seq->marks, seq->there,
+                             seq->cap, data, size,       state};
     seq->table = NULL;
     seq->marks = NULL;
+    seq->there = NULL;
     seq->cap = 0;
     cache->aside_bytes += kv_swapped_host_bytes(s);
     *out = s;
@@ -167,6 +171,7 @@ pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error 
     give_state(seq, s->state, at);
     seq->table = s->table;
     seq->marks = s->marks;
+    seq->there = s->there;
     seq->cap = s->cap;
     free_rest(s);
     return PITH_OK;
@@ -179,6 +184,7 @@ void kv_swapped_free(struct kv_swapped *s)
     s->cache->table_bytes -= kv_room_bytes(s->cache, s->cap);
     pi_mem_free(s->table);
     pi_mem_free(s->marks);
+    kv_marks_release(s->cache, s->there);
     free_rest(s);
 }
 

@@ -153,6 +153,7 @@ void pi_pass_watch_job(const struct pi_pass *pass, const struct pi_pass_watched 
     job->notes = lane->note;
     job->n_note = lane->n_note;
     job->n_later = n_later;
+    job->notes_only = !lane->rows;
 }
 
 /* The output of attention for a watched tile, as the host sees it. */

@@ -18,6 +18,7 @@
 #include "device/gpu/keep.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
+#include "device/gpu/note.cuh"
 #include "device/gpu/read.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/sample.cuh"

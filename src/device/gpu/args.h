@@ -102,6 +102,11 @@ enum gpu_weight_type {
     GPU_K(gather_list, 128, 8, gpu_gather_args)                                                    \
     GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
     GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
+    GPU_K(note_words, 256, 4, gpu_note_args)                                                       \
+    GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
+    GPU_K(marks_clear, 128, 8, gpu_marks_args)                                                     \
+    GPU_K(marks_sources, 128, 8, gpu_marks_args)                                                   \
+    GPU_K(marks_keep, 1024, 1, gpu_marks_args)                                                     \
     GPU_K(weigh_half, 128, 8, gpu_weigh_args)                                                      \
     GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
@@ -352,6 +357,10 @@ struct gpu_attend_job {
     int32_t chunk0, n_chunk; /* the number of the first chunk */
     int32_t per;             /* pages that count as one where chunks begin */
     int32_t ordered;         /* positions ascend */
+    /* Of a call whose weights are looked at: f32 [rows][logits_stride] exponents of 2 of its own
+       pages, page_len a page, and what the join ends with, f32 [rows][2]; none: neither. */
+    gpu_at logits, ml;
+    uint64_t logits_stride;
 };
 /* Entries that a call reads of its lane: listed, or chosen on the device (struct kv_attend_chosen). */
 struct gpu_gather_job {
@@ -386,6 +395,58 @@ struct gpu_attend_args {
     int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap, cap_by; /* factor: of q.k; cap_by: 1 / (cap log2 e) */
     struct gpu_part k, v;
+};
+
+/* ---- notes of weights ---- */
+
+/* kv/note.h's words. Arrays of marks are where the lane's marks are. */
+struct gpu_note_word {
+    gpu_at to;        /* f32 [rows][stride] */
+    gpu_at norm;      /* uint16 bf16 [entries] of NORM */
+    gpu_at scale;     /* f32 [tokens of the call] of MOST, or none */
+    gpu_at log_scale; /* f32, of NORM, or none */
+    uint64_t stride;
+    int32_t word, group, from, n, window, newest;
+    float threshold;
+    int32_t unused;
+};
+/* A call of attention. Its logits are of places: page * page_len + entry. Pages outside of
+   [first, end) were not read. */
+struct gpu_note_call {
+    gpu_at words, logits, ml;
+    uint64_t stride;
+    int32_t n_word, n_tok, pos0, n_later, first, end;
+};
+/* Calls of one lane, in order. */
+struct gpu_note_lane {
+    gpu_at calls;
+    gpu_at pages; /* int32 [n_page][2] slot of the first entry, entries; none: places are slots */
+    int32_t n_call, n_group, len, page_len, n_page, unused;
+};
+struct gpu_note_args {
+    gpu_at lanes;
+};
+/* Rows of a call as the host sees them, f32 [rows][row_stride]; none: not wanted. */
+struct gpu_note_rows_args {
+    struct gpu_note_call call;
+    struct gpu_note_lane lane;
+    gpu_at weight, logit;
+    uint64_t row_stride;
+};
+
+/* Lanes whose marks change: of marks_clear n new entries from slot on, of marks_keep the entries that
+   slots slot .. + n get, whose old slots are in source from `first` on. */
+struct gpu_marks_lane {
+    gpu_at marks; /* kv_lane.marks */
+    uint64_t row; /* bytes */
+    int32_t slot, n, first, unused;
+};
+struct gpu_marks_run {
+    int32_t to, from, n; /* to: in source */
+};
+struct gpu_marks_args {
+    gpu_at lanes, runs, source;
+    int32_t n_run, n_mark, norms, unused;
 };
 
 /* ---- a round ---- */
@@ -624,6 +685,7 @@ struct gpu_score_args {
 
 struct gpu_index_row {
     gpu_at page;
+    gpu_at norm; /* uint16: where the norm of its value goes; 0: to gpu_index_args.norms */
     int32_t slot, lane;
 };
 struct gpu_index_args {

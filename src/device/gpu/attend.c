@@ -1,12 +1,13 @@
 /*
  * attend.c - attention over lanes: calls become jobs of attend.cuh, which attend_plan.c has the pages
- * of. Calls that are alike share a launch. The host makes weights and logits (kv_attend_tap) by the
- * processor's operation. Outputs are the device's all the same, so that watching changes no bit.
+ * of. Calls that are alike share a launch. Kernels keep the logits of calls whose weights are looked at,
+ * which note.c goes on with. Where a call has no kernel, the processor's operation works on its pages.
  */
 #include "device/gpu/attend_plan.h"
 
 enum {
     PART_BYTES = 64 << 20,   /* of the sums of chunks of one launch */
+    LOGIT_BYTES = 256 << 20, /* of logits that are kept */
     DIM_MOST = 512,          /* of a value */
     KERNEL_SMEM = 2048 + 256 /* of a block, beside the tiles and queries */
 };
@@ -32,6 +33,7 @@ struct launch {
     size_t n_sum;
     int32_t most_rows, most_queries, most_chunks;
     size_t q_used, scale_used; /* of GPU_ROOM_QUERY: elements of 2 and of 4 bytes */
+    size_t logit_used;         /* floats of GPU_ROOM_LOGITS */
 };
 
 /* Positions of the entries that a call lists, of the n-th 64; of those that all queries see 0. */
@@ -91,6 +93,17 @@ static void take_variants(struct launch *l, const struct gpu_plan *p, struct gpu
         pi_rope_fill_delta(rope, -delta[i], turn + i * n_pair * 2);
 }
 
+static size_t row_count(const struct kv_attend_job *job)
+{
+    return (size_t)job->n_tok * (size_t)job->n_group;
+}
+
+/* Of a watched call's logits, and of its rows' maxima and sums. */
+static size_t logit_floats(const struct kv_attend_job *job)
+{
+    return pi_align(row_count(job) * (gpu_logits_stride(job) + 2), 64);
+}
+
 /* Call number `number` of the launch. */
 static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                      struct gpu_attend_job *to)
@@ -119,6 +132,12 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                                   .per = p->per,
                                   .ordered = !own->unordered};
     to->chunk0 = gpu_chunk_of(p->first / to->per);
+    if (gpu_is_watched(job)) {
+        to->logits_stride = gpu_logits_stride(job);
+        to->logits = l->logit_used * sizeof(float);
+        l->logit_used += logit_floats(job);
+        to->ml = (l->logit_used - 2 * row_count(job)) * sizeof(float);
+    }
     if (job->sink != NULL)
         memcpy(gpu_take(&l->list, (size_t)job->n_group, sizeof(float), &to->sink), job->sink,
                (size_t)job->n_group * sizeof(float));
@@ -309,15 +328,21 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     gpu_at room = gpu_room(d, GPU_ROOM_QUERY, queries + l->scale_used * sizeof(float) + 1);
     a->o = gpu_room(d, GPU_ROOM_PART, l->n_sum * sum_bytes(a));
     a->ml = gpu_room(d, GPU_ROOM_ML, l->n_sum * 2 * sizeof(float));
-    if (room == 0 || a->o == 0 || a->ml == 0)
+    gpu_at logits = gpu_room(d, GPU_ROOM_LOGITS, l->logit_used * sizeof(float) + 1);
+    if (room == 0 || a->o == 0 || a->ml == 0 || logits == 0)
         return;
     if (l->is_listed &&
         !gpu_gather_place(d, &l->form, pages, l->gather, l->gather_at, jobs, l->n, &gather))
         return;
     for (int32_t i = 0; i < l->n; i++) {
+        bool watched = gpu_is_watched(plan[i].job);
         jobs[i].packed += room;
         jobs[i].scale += room + queries;
+        jobs[i].logits += watched ? logits : 0;
+        jobs[i].ml += watched ? logits : 0;
     }
+    if (l->logit_used > 0)
+        memcpy(d->attend->there, jobs, (size_t)l->n * sizeof(*jobs));
     gpu_send(d, l->list.at, l->list.used);
     gpu_run(d, GPU_KERNEL_attend_refs, (int64_t)d->attend->n_patch, 1, 1, 0, a);
     if (l->is_listed) {
@@ -338,8 +363,9 @@ static void choose_way(const struct gpu_device *d, const struct gpu_attend_args 
     int64_t blocks = (int64_t)n * gpu_many_tiles(p->job);
     if (few == GPU_N_KERNEL || p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0)
         p->way = GPU_WAY_ANY;
-    if (p->way == GPU_WAY_FEW && p->job->n_tok * p->job->n_group > GPU_TILE_ROWS / 2 &&
-        2 * blocks >= d->card->n_processor && many_kernel(d, a, few, blocks) != GPU_N_KERNEL)
+    if (p->way == GPU_WAY_FEW && !gpu_is_watched(p->job) &&
+        p->job->n_tok * p->job->n_group > GPU_TILE_ROWS / 2 && 2 * blocks >= d->card->n_processor &&
+        many_kernel(d, a, few, blocks) != GPU_N_KERNEL)
         p->way = GPU_WAY_MANY;
 }
 
@@ -348,7 +374,7 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
                          const struct kv_attend_job *jobs, int32_t n)
 {
     struct gpu_attend *s = d->attend;
-    size_t want = 0, n_sum = 0;
+    size_t want = 0, n_sum = 0, n_logit = 0;
     int32_t i;
     for (i = 0; i < n; i++)
         want += gpu_plan_want(jobs[i].seq, &jobs[i]) + gpu_plan_want(jobs[i].guests, &jobs[i]);
@@ -360,12 +386,14 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             s->forgot = false;
             s->n_delta = 0;
             i = -1;
-            n_sum = 0;
+            n_sum = n_logit = 0;
             continue;
         }
         choose_way(d, a, p, n);
         n_sum += gpu_plan_sums(p);
-        if (i > 0 && (p->way != s->plan[0].way || n_sum * sum_bytes(a) > PART_BYTES ||
+        n_logit += gpu_is_watched(&jobs[i]) ? logit_floats(&jobs[i]) * sizeof(float) : 0;
+        if (i > 0 && (n_logit > LOGIT_BYTES || p->way != s->plan[0].way ||
+                      n_sum * sum_bytes(a) > PART_BYTES ||
                       (p->way == GPU_WAY_MANY && gpu_many_tiles(p->job) != gpu_many_tiles(jobs))))
             break;
     }
@@ -408,6 +436,8 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     for (int32_t i = 0; i < l.n; i++)
         add_call(&l, &s->plan[i], i, &to[i]);
     run_launch(&l, s->plan, to);
+    if (l.logit_used > 0 && d->driver->failure == NULL)
+        gpu_note_calls(d, jobs, s->there, l.n);
     return l.n;
 }
 
@@ -444,6 +474,8 @@ static void attend_on_host(struct gpu_device *d, const struct kv_attend_job *job
     size_t q_size = row_bytes(job, job->q_stride, kind->k.dim);
     size_t out_size = output ? row_bytes(job, job->out_stride, kind->value.dim) : 0;
     struct kv_attend_job own = *job;
+    if (job->n_note > 0)
+        gpu_marks_down(d, job->seq, kv_lane_at(job->seq, job->layer, job->head));
     own.out_at = (struct pi_at){0};
     own.out = output ? job->out : NULL;
     bool out_there = output && job->out == NULL && pi_at_some(job->out_at);
@@ -475,13 +507,17 @@ static void attend_call(struct gpu_device *d, const struct kv_attend_job *job, v
 {
     const struct gpu_attend_args args = args_of(job);
     bool kernel = has_kernel(d, &args), output = pi_at_some(job->out_at);
-    if (job->tap != NULL || (output && !kernel)) {
+    bool there = kernel && (job->slots == NULL || job->tap == NULL);
+    if (!there && (job->tap != NULL || (output && !kernel))) {
         void *room = scratch != NULL ? scratch : host_scratch(d, job);
         if (room != NULL)
             attend_on_host(d, job, output && !kernel, room);
     }
-    if (output && kernel)
-        attend_some(d, job, 1);
+    struct kv_attend_job own = *job;
+    own.tap = there ? job->tap : NULL;
+    own.n_note = there ? job->n_note : 0;
+    if ((output || own.tap != NULL) && kernel)
+        attend_some(d, &own, 1);
 }
 
 void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
@@ -510,7 +546,7 @@ void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
     gpu_leave(d);
 }
 
-/* Calls without a tap are collected, and made together. */
+/* Calls are collected, and made together, but those with rows that the host looks at. */
 static void attend_collected(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n)
 {
     for (int32_t i = 0; i < n;) {
@@ -522,6 +558,19 @@ static void attend_collected(struct gpu_device *d, const struct kv_attend_job *j
     }
 }
 
+static bool is_alone(const struct kv_attend_job *job)
+{
+    return gpu_is_watched(job) && !(job->notes_only && job->slots == NULL);
+}
+
+/* Whether a call must come in a later launch than the one before: notes for the same array of the
+   host come down between. */
+static bool comes_later(const struct kv_attend_job *before, const struct kv_attend_job *job)
+{
+    return job->n_note > 0 && before->seq == job->seq && before->head == job->head &&
+           gpu_notes_host(job);
+}
+
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
@@ -529,9 +578,9 @@ void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
     int32_t n = 0;
     for (int64_t i = 0; i < list->n; i++)
         for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &job); turn++) {
-            bool alone = list->done != NULL || job.tap != NULL;
+            bool alone = is_alone(&job);
             gpu_enter(d);
-            if (n > 0 && (alone || n == GPU_JOBS)) {
+            if (n > 0 && (alone || n == GPU_JOBS || comes_later(&d->job[n - 1], &job))) {
                 attend_collected(d, d->job, n);
                 n = 0;
             }

@@ -272,6 +272,14 @@ DEV size_t part_row(const gpu_attend_job &job, int tile, int chunk, int row)
     return job.part0 + ((size_t)tile * job.n_chunk + chunk) * rows + row;
 }
 
+/* Where weights are looked at: a row's exponent of an entry of page p. */
+DEV void keep_logit(const gpu_attend_job &job, int page_len, int p, int slot, int row, float x)
+{
+    if (job.logits != 0 && p >= job.guests.n && row < job.n_tok * job.n_group)
+        AT(float, job.logits)
+    [(size_t)row * job.logits_stride + (size_t)(p - job.guests.n) * page_len + slot] = x;
+}
+
 /* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
    entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: (chunks, calls, tiles of rows). The
    longest chunks begin first. */
@@ -339,6 +347,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
             }
             s[j][e] =
                 sees ? logit_of(s[j][e], by[i], page.log_count * LOG2E, a.cap, a.cap_by) : NEG_INF;
+            if (slot < a.page_len)
+                keep_logit(job, a.page_len, p, slot, tile * ROWS + g + 8 * i, s[j][e]);
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL
@@ -461,6 +471,12 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
                 m = now;
             }
     }
+    if (job.ml != 0 && TID == 0) {
+        AT(float, job.ml)[2 * row] = m;
+        AT(float, job.ml)[2 * row + 1] = l;
+    }
+    if (job.out == 0)
+        return; /* the whole block: weights alone are wanted */
     UNROLL
     for (int j = 0; j < N; j++)
         if (TID + 128 * j < a.dim_v)

@@ -492,6 +492,16 @@ DEV float logits_row(float (*x)[4], int i, float by, float add, const gpu_attend
     return n_max(top, shfl_xor(top, 2));
 }
 
+/* Where weights are looked at: exponents of a page, of rows from row0 on. */
+DEV void keep_logits(const gpu_attend_job &job, int p, int row0, bool codes, const float (*x)[4])
+{
+    UNROLL
+    for (int j = 0; j < 8; j++)
+        UNROLL
+    for (int e = 0; e < 4; e++)
+        keep_logit(job, TILE, p, entry_at(codes, j, e), row0 + LANE / 4 + 8 * (e / 2), x[j][e]);
+}
+
 /* Weights of a row given the largest exponent so far; returns what older sums are multiplied by. */
 DEV float weights_row(float (*x)[4], int i, float top, float *m)
 {
@@ -618,9 +628,14 @@ template <int DIM, int TYPE_K, int TYPE_V, int STAGES> DEV void attend_few(const
             dots_bits<DIM>(k, type_k == STORE_TURBO3, table_k, q, x);
         const sight sees = {page_positions(job, p), n, a.window, codes_k};
         const float add = log_count * LOG2E;
-        c[0] = weights_row(x, 0, logits_row(x, 0, by[0], add, a, sees, limit[0]), &m[0]);
+        float top[2] = {logits_row(x, 0, by[0], add, a, sees, limit[0]), NEG_INF};
         if (n_half == 2)
-            c[1] = weights_row(x, 1, logits_row(x, 1, by[1], add, a, sees, limit[1]), &m[1]);
+            top[1] = logits_row(x, 1, by[1], add, a, sees, limit[1]);
+        if (job.logits != 0)
+            keep_logits(job, p, tile * ROWS, codes_k, x);
+        c[0] = weights_row(x, 0, top[0], &m[0]);
+        if (n_half == 2)
+            c[1] = weights_row(x, 1, top[1], &m[1]);
         weights_put(ps, codes_k, x, n_half);
         if (any_lane(c[0] != 1.0f || c[1] != 1.0f)) {
             UNROLL

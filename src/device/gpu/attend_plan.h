@@ -48,6 +48,7 @@ struct gpu_attend {
     int32_t *delta; /* of all plans, one after the other */
     size_t n_delta, cap_delta;
     struct gpu_plan plan[GPU_JOBS];
+    struct gpu_attend_job there[GPU_JOBS]; /* of a launch that keeps logits */
 };
 
 /* A list that goes to the device. */

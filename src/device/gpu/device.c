@@ -20,7 +20,7 @@ void gpu_enter_beside(struct gpu_device *d)
 void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
-    if (d->moves.n_goal > 0)
+    if (d->moves.n_goal > 0 || d->marks.n_lane > 0)
         gpu_flush_moves(d);
 }
 
@@ -508,6 +508,7 @@ static const struct pi_device table = {
     .norms = gpu_norms,
     .move = gpu_move,
     .move_lane = gpu_move_lane,
+    .keep_marks = gpu_keep_marks,
     .copy = gpu_copy,
     .read_page = gpu_read_page,
     .write_page = gpu_write_page,

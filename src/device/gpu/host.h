@@ -36,6 +36,8 @@ enum gpu_room {
     GPU_ROOM_GATHER,  /* entries that attention reads, as pages or as a list */
     GPU_ROOM_HOST,    /* rows of the host's */
     GPU_ROOM_SCORE,   /* scores of a round, which last until the next */
+    GPU_ROOM_LOGITS,  /* of calls whose weights are looked at, and maxima and sums of rows */
+    GPU_ROOM_NOTE,    /* notes for arrays of the host, rows for the host */
     GPU_N_ROOM
 };
 
@@ -111,6 +113,14 @@ struct gpu_moves {
     size_t n_lane, n_chunk, n_goal, n_part;
 };
 
+/* Marks that wait to be packed. */
+struct gpu_mark_moves {
+    const struct kv_cache *cache;
+    struct gpu_marks_lane *lane;
+    struct gpu_marks_run *run;
+    size_t n_lane, n_run, n_source;
+};
+
 enum { GPU_STEP_COUNTS = 1024 /* of a barrier, then of each KV head */ };
 /* A copy of projections. */
 struct gpu_projection {
@@ -146,6 +156,7 @@ struct gpu_device {
                     was none */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
+    struct gpu_mark_moves marks;
     struct gpu_projection projection;
     void *rows;                /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
@@ -274,10 +285,40 @@ void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t 
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
 void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
 void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
+
+/* compact.c */
 void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
 /* Does the moves that wait. */
 void gpu_flush_moves(struct gpu_device *d);
 void gpu_moves_free(struct gpu_device *d);
+/* Room of the host for n more elements behind `used`; false: no memory. */
+bool gpu_host_grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size);
+
+/* note.c */
+/* The device gets the marks of a lane's first n entries as far as it has them not yet; and the host
+   gets all, which the device then forgets. Inside of operations. */
+void gpu_marks_up(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane, int32_t n);
+void gpu_marks_down(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane);
+/* Where a lane has its mark or norm of a slot; 0: the host has them. */
+gpu_at gpu_norm_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot);
+/* Marks of the entries that jobs append, lanes of one class. */
+void gpu_marks_append(struct gpu_device *d, const struct kv_append *jobs, int32_t n);
+void gpu_keep_marks(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+                    int32_t n);
+void gpu_flush_marks(struct gpu_device *d);
+/* Whether a call's weights are looked at: by notes, or by the host. */
+static inline bool gpu_is_watched(const struct kv_attend_job *job)
+{
+    return job->tap != NULL;
+}
+/* Whether some note is for an array of the host. */
+bool gpu_notes_host(const struct kv_attend_job *job);
+/* Floats from row to row of a call's logits. */
+size_t gpu_logits_stride(const struct kv_attend_job *job);
+/* Notes of calls, and the rows that the host looks at, once their logits are there; at: as the
+   launch has them. */
+void gpu_note_calls(struct gpu_device *d, const struct kv_attend_job *jobs,
+                    const struct gpu_attend_job *at, int32_t n);
 /* step.c */
 bool gpu_step(struct pi_stream *s, const struct pi_step *p);
 

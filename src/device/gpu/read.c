@@ -452,7 +452,7 @@ void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_
     gpu_enter(d);
     gpu_touch_page(d, kind, page);
     for (int32_t i = 0; i < n; i++)
-        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), slot + i, lane};
+        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), 0, slot + i, lane};
     gpu_index_rows(d, cache, kind, row, n, NULL);
     gpu_leave(d);
 }
@@ -460,7 +460,7 @@ void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_
 void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32_t page)
 {
     struct gpu_device *d = gpu_of_class(kind);
-    const struct gpu_index_row row = {gpu_page_at(kind, page), 0, 0};
+    const struct gpu_index_row row = {.page = gpu_page_at(kind, page)};
     gpu_enter(d);
     gpu_index_full(d, cache, kind, &row, 1);
     gpu_leave(d);
@@ -473,7 +473,7 @@ void gpu_norms(const struct kv_cache *cache, const struct kv_class *kind, int32_
     struct gpu_index_row row[KV_PAGE_LEN_MAX];
     gpu_enter(d);
     for (int32_t i = 0; i < n; i++)
-        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), slot + i, 0};
+        row[i] = (struct gpu_index_row){gpu_page_at(kind, page), 0, slot + i, 0};
     gpu_index_rows(d, cache, kind, row, n, out);
     gpu_leave(d);
 }

@@ -224,10 +224,10 @@ DEV void load_keys(const gpu_score_args &a, const gpu_score_job &job, const gpu_
         const int slot = first + e;
         float k = 0.0f;
         if (slot < page.n && beside)
-            k = float_of(
-                ((const uint16_t
-                      *)(at +
-                         a.at.columns))[(size_t)AT(const int32_t, job.dims)[d] * a.page_len + slot]);
+            k = float_of((
+                (const uint16_t
+                     *)(at +
+                        a.at.columns))[(size_t)AT(const int32_t, job.dims)[d] * a.page_len + slot]);
         else if (slot < page.n && a.kind == SCORE_PROJ)
             k = float_of(((const uint16_t *)(at + a.at.proj))[(size_t)slot * len + d]);
         else if (slot < page.n)
@@ -453,9 +453,10 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
         float sum = 0.0f;
         for (int d = 0; d < dim; d++)
             sum = fmaf(m[d], x[d], sum);
-        ((uint16_t *)(page + a.at.proj))[(size_t)slot * a.index_dim + i] = (uint16_t)index_half(sum);
+        ((uint16_t *)(page + a.at.proj))[(size_t)slot * a.index_dim + i] =
+            (uint16_t)index_half(sum);
     }
-    if (a.norms == 0)
+    if (a.norms == 0 && row.norm == 0)
         return; /* the whole block */
     sync_block();
     decode_entries(a.value, page, a.page_len, slot, slot + 1, 1, x);
@@ -464,7 +465,8 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
         sum += (double)fabsf(x[d]);
     sum = sum_128(sum, sums);
     if (TID == 0)
-        AT(uint16_t, a.norms)[blockIdx.x] = (uint16_t)bf16_of((float)sum);
+        *AT(uint16_t, row.norm != 0 ? row.norm : a.norms + blockIdx.x * 2) =
+            (uint16_t)bf16_of((float)sum);
 }
 
 /* What belongs to a full page. Shared: [2 dim] floats, keys or values. Grid: rows. */

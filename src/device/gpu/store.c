@@ -177,12 +177,11 @@ static void follow_page(void *ctx, int32_t done, const struct kv_page_ref *ref, 
     struct follow *f = ctx;
     gpu_at page = gpu_page_at(f->lane->kind, ref->page);
     (void)done;
-    (void)slot;
     for (int32_t i = 0; i < n; i++)
-        f->row[f->n++] =
-            (struct gpu_index_row){page, entry + i, kv_lane_number(f->job->seq, f->lane)};
+        f->row[f->n++] = (struct gpu_index_row){page, gpu_norm_at(f->job->seq, f->lane, slot + i),
+                                                entry + i, kv_lane_number(f->job->seq, f->lane)};
     if (ref->n == f->lane->kind->page_len)
-        f->full[f->n_full++] = (struct gpu_index_row){page, 0, 0};
+        f->full[f->n_full++] = (struct gpu_index_row){.page = page};
 }
 
 static void take_norms(void *ctx, int32_t done, const struct kv_page_ref *ref, int32_t entry,
@@ -222,7 +221,8 @@ static void follow_class(struct gpu_device *d, const struct kv_append *jobs, int
         return;
     f.row = d->rows;
     f.full = f.row + n_row;
-    uint16_t *norms = cache->value_norm ? (uint16_t *)(void *)(f.row + 2 * n_row) : NULL;
+    bool there = pi_at_some(kv_lane_at(jobs->seq, jobs->layer, jobs->head)->marks);
+    uint16_t *norms = cache->value_norm && !there ? (uint16_t *)(void *)(f.row + 2 * n_row) : NULL;
     each_job(&f, jobs, n, follow_page);
     gpu_index_rows(d, cache, kind, f.row, f.n, norms);
     gpu_index_full(d, cache, kind, f.full, f.n_full);
@@ -254,6 +254,7 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
             end++;
         gpu_note_for(d, jobs[i].seq->cache);
         append_class(d, jobs + i, end - i);
+        gpu_marks_append(d, jobs + i, end - i);
         follow_class(d, jobs + i, end - i);
     }
     if (stream == NULL)

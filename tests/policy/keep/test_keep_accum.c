@@ -511,8 +511,8 @@ TEST(lazyeviction_scores_as_its_authors_do)
         make(&t, &keep_lazyeviction, forms[f], 1);
         append_any(&t, N);
         for (int32_t i = 0; i < N; i++) {
-            keep_marks(&t.view, 0, 0, 0)[i] = (float)rows[i].ts + 2.0f;
-            keep_marks(&t.view, 0, 0, 1)[i] = (float)rows[i].mri;
+            keep_marks_to_write(&t.view, 0, 0, 0)[i] = (float)rows[i].ts + 2.0f;
+            keep_marks_to_write(&t.view, 0, 0, 1)[i] = (float)rows[i].mri;
         }
         t.view.n_token = 351; /* t = 350 is the position of the last token */
         score(&t, got);

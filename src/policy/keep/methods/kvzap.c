@@ -136,7 +136,7 @@ static void written(const void *params, const struct keep_view *view,
                     const struct pi_pass_written *w)
 {
     const struct params *p = params;
-    float *mark = keep_marks(view, w->layer, w->head, 0);
+    float *mark = keep_marks_to_write(view, w->layer, w->head, 0);
     bool hidden = p->features == FEATURES_HIDDEN;
     struct lane_model m = hidden ? hidden_model(view->model, w->layer, w->head)
                                  : key_model(view->model, w->layer, w->head);

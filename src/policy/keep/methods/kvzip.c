@@ -86,7 +86,7 @@ static void repeated(const void *params, const struct keep_view *view, const str
 {
     const struct keep_lane lane = {.layer = r->layer, .head = r->head, .n = r->n};
     int32_t n_run = kv_lane_runs(view->kv, r->layer, r->head);
-    float *mark = keep_marks(view, r->layer, r->head, 0);
+    float *mark = keep_marks_to_write(view, r->layer, r->head, 0);
     (void)params;
     for (int32_t k = 0; k < n_run; k++) {
         struct keep_run run = keep_run_at(view, &lane, k);

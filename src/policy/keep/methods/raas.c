@@ -133,8 +133,8 @@ static void stamp_top(const struct params *p, const struct keep_view *view,
 static void attended(const void *params, const struct keep_view *view,
                      const struct keep_attention *a)
 {
-    stamp_top(params, view, a, keep_marks(view, a->layer, a->head, MARK_STAMP),
-              keep_marks(view, a->layer, a->head, MARK_PAGE));
+    stamp_top(params, view, a, keep_marks_to_write(view, a->layer, a->head, MARK_STAMP),
+              keep_marks_to_write(view, a->layer, a->head, MARK_PAGE));
 }
 
 /* ---- scores ---- */

@@ -61,8 +61,9 @@ void keep_run_keys(const struct keep_view *view, const struct keep_lane *lane, i
 void keep_run_values(const struct keep_view *view, const struct keep_lane *lane, int32_t i,
                      float *value);
 
-/* Mark i of the lane's entries, [length]: kv_lane_marks. */
-float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i);
+/* Mark i of the lane's entries, [length]: kv_lane_read_marks; to write: kv_lane_marks. */
+const float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i);
+float *keep_marks_to_write(const struct keep_view *view, int32_t layer, int32_t head, int32_t i);
 /* With KEEP_NEED_VALUE_NORM: the L1 norms of their values as they are stored, bf16 [length]. */
 const uint16_t *keep_norms(const struct keep_view *view, int32_t layer, int32_t head);
 
@@ -534,6 +535,8 @@ const struct keep_config *keep_get_config(const struct keep *keep);
 uint32_t keep_config_needs(const struct keep_config *c);
 /* Floats that every entry carries along for the policy (kv_cache_set_marks). */
 int32_t keep_config_marks(const struct keep_config *c);
+/* Whether attention notes marks, or a step's scores, by words of the policy. */
+bool keep_config_notes(const struct keep_config *c);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
 /* Bytes of scratch that grew with the lanes so far. */

@@ -142,6 +142,7 @@ void keep_queries_sums(const struct keep_view *view, const struct keep_lane *lan
         job.notes = &note;
         job.n_note = 1;
         job.n_later = -1;
+        job.notes_only = true;
         kv_attend(&job, attend);
         n_done += job.n_tok;
     }

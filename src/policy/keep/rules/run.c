@@ -44,7 +44,12 @@ void keep_run_values(const struct keep_view *view, const struct keep_lane *lane,
     kv_lane_run_values(view->kv, lane->layer, lane->head, i, value);
 }
 
-float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i)
+const float *keep_marks(const struct keep_view *view, int32_t layer, int32_t head, int32_t i)
+{
+    return kv_lane_read_marks(view->kv, layer, head, i);
+}
+
+float *keep_marks_to_write(const struct keep_view *view, int32_t layer, int32_t head, int32_t i)
 {
     return kv_lane_marks(view->kv, layer, head, i);
 }

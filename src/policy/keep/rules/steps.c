@@ -122,20 +122,26 @@ static int32_t words_of(const struct keep_config *c, bool step, struct keep_word
     return n;
 }
 
+bool keep_config_notes(const struct keep_config *c)
+{
+    struct keep_word all[KEEP_WORD_ROOM];
+    return c->policy != NULL && c->policy->words != NULL && c->policy->words(&c->params, all) > 0;
+}
+
 int32_t keep_mark_notes(const struct keep_config *c, const struct keep_view *view, int32_t layer,
                         int32_t head, struct kv_note *out)
 {
     struct keep_word word[KEEP_WORD_ROOM];
     int32_t n = words_of(c, false, word);
-    const float *first = n > 0 ? keep_marks(view, layer, head, 0) : NULL;
+    const float *first = n > 0 ? kv_lane_marks_place(view->kv, layer, head, 0) : NULL;
     bool several = n > 0 && keep_config_marks(c) > 1;
     for (int32_t i = 0; i < n; i++)
         out[i] = (struct kv_note){
             .word = word[i].word,
             .group = word[i].group,
             .from = word[i].last > 0 ? view->n_prompt - word[i].last : 0,
-            .to = keep_marks(view, layer, head, word[i].mark),
-            .stride = several ? (size_t)(keep_marks(view, layer, head, 1) - first) : 0,
+            .to = kv_lane_marks_place(view->kv, layer, head, word[i].mark),
+            .stride = several ? (size_t)(kv_lane_marks_place(view->kv, layer, head, 1) - first) : 0,
             .threshold = word[i].threshold,
             .window = word[i].window,
         };
@@ -156,7 +162,7 @@ static struct kv_note note_of_step(const struct keep *k, const struct keep_view 
     };
     if (word->word != KV_NOTE_NORM)
         return note;
-    note.norm = keep_norms(view, lane->layer, lane->head);
+    note.norm = kv_lane_norms_place(view->kv, lane->layer, lane->head);
     if (word->plain)
         note.log_scale = log_scales_of(k, item) + lane->head;
     if (!word->plain && adds_at_once(k)) {
