@@ -39,7 +39,9 @@ static pith_status make_parts(struct keep *k, pith_error *err)
 {
     const struct keep_policy *p = k->config.policy;
     size_t n_head = (size_t)k->model.g.n_head;
-    k->set = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)keep_n_set(k), sizeof(*k->set));
+    k->n_together = 1;
+    k->set = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)keep_n_set(k) * (size_t)k->model.g.n_layer,
+                            sizeof(*k->set));
     k->part = pi_mem_alloc_n(PI_MEM_OTHER, n_head, sizeof(*k->part));
     k->cut = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(*k->cut));
     k->agrees = pi_mem_alloc_n(PI_MEM_OTHER, n_head * (size_t)k->model.g.n_layer, sizeof(bool));
@@ -168,11 +170,24 @@ static bool keep_weighs(const struct keep *k)
     return k->config.policy->weigh != NULL && k->stream != NULL && k->stream->device->weigh != NULL;
 }
 
+/* Entries of the sets that a round has at a time, about. */
+#define ROUND_ENTRIES (4 << 20)
+
+/* The host waits for the device once for all stages that a round takes together. */
+static int32_t count_together(const struct keep *k, int32_t cap_set)
+{
+    int64_t most = ROUND_ENTRIES / pi_max((int64_t)cap_set * keep_n_set(k), 1);
+    if (!keep_weighs(k) || keep_config_allots(&k->config) || keep_stage_layers(k) > 1)
+        return 1;
+    return (int32_t)pi_max(1, pi_min(most, k->model.g.n_layer));
+}
+
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. Sets of lanes
    that share a budget are packed in turn at every round: one may be as long as all. */
 static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
 {
     size_t used = 0, n = (size_t)room->cap, n_set = (size_t)room->cap_set;
+    k->n_together = count_together(k, room->cap_set);
     for (int32_t h = 0; h < k->model.g.n_head; h++) {
         struct keep_part *part = &k->part[h];
         part->pos = pi_mem_part(base, &used, n, sizeof(*part->pos));
@@ -180,11 +195,11 @@ static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
         part->evictable = pi_mem_part(base, &used, n, sizeof(*part->evictable));
     }
     place_set(&k->all, (size_t)room->cap_all, base, &used);
-    for (int32_t s = 0; !keep_config_is_global(&k->config) && s < keep_n_set(k); s++)
+    for (int32_t s = 0; !keep_config_is_global(&k->config) && s < keep_round_sets(k); s++)
         place_set(&k->set[s], n_set, base, &used);
     k->merged = pi_mem_part(base, &used, n_set, sizeof(*k->merged));
     k->kept = pi_mem_part(base, &used, n_set, sizeof(*k->kept));
-    k->job = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->job));
+    k->job = pi_mem_part(base, &used, (size_t)keep_round_sets(k), sizeof(*k->job));
     k->lane = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->lane));
     if (keep_weighs(k)) {
         size_t n_head = (size_t)k->model.g.n_head;
@@ -193,7 +208,7 @@ static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
                             ? pi_align(p->weigh_size(&k->config.params, &k->model, k->data), 64)
                             : 0;
         k->weigh = pi_mem_part(base, &used, n_head, sizeof(*k->weigh));
-        k->weighed = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->weighed));
+        k->weighed = pi_mem_part(base, &used, (size_t)keep_round_sets(k), sizeof(*k->weighed));
         k->weigh_room = pi_mem_part(base, &used, n_head, k->weigh_size);
     }
     k->choose_size = pi_align(kv_choose_scratch_bytes(room->cap_set), 64);

@@ -26,11 +26,12 @@ struct kv_choose_job keep_choice(const int32_t *pos, const float *score, int32_t
 /* The choice lies at the end of slots, where each is read before its place is written. */
 int32_t keep_rest(const struct kv_choose_job *choice, const int32_t *pos, int32_t n, int32_t *slots)
 {
-    int32_t first = (int32_t)(choice->pos - pos), n_gone = 0, n_kept = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (n_gone < choice->k && choice->slots[n_gone] + first == i)
-            n_gone++;
-        else
-            slots[n_kept++] = i;
+    int32_t first = (int32_t)(choice->pos - pos), n_kept = 0;
+    for (int32_t i = 0, begin = 0; i <= choice->k; i++) {
+        int32_t end = i < choice->k ? choice->slots[i] + first : n;
+        for (int32_t s = begin; s < end; s++)
+            slots[n_kept++] = s;
+        begin = end + 1;
+    }
     return n_kept;
 }

@@ -83,9 +83,21 @@ static bool is_large(const struct keep *k, int64_t n)
     return work_of(k, n) >= PARALLEL_MIN;
 }
 
-/* Compares lanes of the stage that begins at the round's layer with the first lane of their set.
-   That is the lane of its first layer and of the head that has the set's number. Where all lanes
-   share a budget each is a set. */
+/* The first layer of a layer's stage. */
+static int32_t first_layer(const struct keep *k, int32_t layer)
+{
+    return layer / keep_stage_layers(k) * keep_stage_layers(k);
+}
+
+/* Whether a lane is the first one of its set: that of the set's first layer and of the head that has
+   its number among the layer's. Where all lanes share a budget each is a set. */
+static bool is_first(const struct keep *k, int32_t layer, int32_t head)
+{
+    return keep_config_is_global(&k->config) ||
+           (layer == first_layer(k, layer) && head == keep_set_of(k, layer, head));
+}
+
+/* Compares lanes of the stages that begin at the round's layer with the first lane of their set. */
 static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct round *r = ctx;
@@ -93,10 +105,9 @@ static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int32_t layer = r->layer + (int32_t)(i / n_head), head = (int32_t)(i % n_head);
-        int32_t first = keep_set_of(r->k, 0, head);
-        r->k->agrees[i] = keep_config_is_global(&r->k->config) ||
-                          (layer == r->layer && head == first) ||
-                          kv_lane_agrees(r->kv, layer, head, r->layer, first);
+        r->k->agrees[i] =
+            is_first(r->k, layer, head) ||
+            kv_lane_agrees(r->kv, layer, head, first_layer(r->k, layer), keep_set_of(r->k, 0, head));
     }
 }
 
@@ -104,18 +115,33 @@ static void add_lane(const struct round *r, struct keep_set *set, bool first, in
                      int32_t head)
 {
     int32_t number = (layer - r->layer) * r->k->model.g.n_head + head;
-    if (!first && set->agree && r->k->agrees[number])
+    if (set->agree && (first || r->k->agrees[number]))
         return; /* what is known already */
     const struct keep_part *part = read_lane(r, layer, head);
     size_t size = (size_t)part->n * sizeof(*part->pos);
     set->longest = (int32_t)pi_max(set->longest, part->n);
-    if (first && ascends(part->pos, part->n)) {
-        memcpy(set->pos, part->pos, size);
-        set->n = part->n;
-    } else if (first || !set->agree || part->n != set->n ||
-               memcmp(set->pos, part->pos, size) != 0) {
+    set->n = first ? 0 : set->n;
+    if (first || !set->agree || part->n != set->n || memcmp(set->pos, part->pos, size) != 0) {
         set->agree = false;
         merge(r->k, set, part->pos, part->n);
+    }
+}
+
+/* Positions of the lanes that are the first ones of their sets. Where they do not ascend, the lane
+   does not agree with its own set. */
+static void read_first(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct round *r = ctx;
+    const struct keep *k = r->k;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t l = r->layer + (int32_t)(i / k->model.g.n_head), h = (int32_t)(i % k->model.g.n_head);
+        if (!is_first(k, l, h))
+            continue;
+        struct keep_set *set = &k->set[keep_round_set(k, l, h)];
+        set->n = set->longest = kv_lane_len(r->kv, l, h);
+        keep_positions(k, r->kv, l, h, set->pos, set->n);
+        set->agree = ascends(set->pos, set->n);
     }
 }
 
@@ -157,7 +183,7 @@ static void begin_sets(const struct round *r)
 {
     const struct keep *k = r->k;
     size_t at = 0;
-    for (int32_t s = 0; s < keep_n_set(k); s++) {
+    for (int32_t s = 0; s < keep_round_sets(k); s++) {
         struct keep_set *set = &k->set[s];
         set->n = set->longest = 0;
         set->agree = true;
@@ -172,16 +198,21 @@ static void begin_sets(const struct round *r)
     }
 }
 
-/* The budget and the span of set s of a stage that begins at a layer. */
+/* The budget and the span of set s of stages that begin at a layer. The last ones may be fewer than
+   there is memory for. */
 static void bound_set(const struct round *r, int32_t begin, int32_t s)
 {
     const struct keep *k = r->k;
     struct keep_set *set = &k->set[s];
     struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale};
-    int32_t head = keep_config_is_global(&k->config) ? 0 : s;
-    int32_t budget = keep_lane_budget_at(&k->config, begin, head, at);
+    int32_t layer = begin + s / keep_n_set(k) * keep_stage_layers(k);
+    int32_t head = keep_config_is_global(&k->config) ? 0 : s % keep_n_set(k);
+    set->due = false;
+    if (layer >= k->model.g.n_layer)
+        return;
+    int32_t budget = keep_lane_budget_at(&k->config, layer, head, at);
     set->span = span_of(&k->config.rules, set, r->view, budget);
-    set->budget = keep_round_budget(k, begin, head, at);
+    set->budget = keep_round_budget(k, layer, head, at);
     set->due = pi_max(set->n, set->longest) > set->budget;
 }
 
@@ -195,13 +226,11 @@ static bool gather_sets(struct round *r, int32_t begin, int32_t end)
     r->layer = begin;
     pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, n_lane, compare_lanes, r);
     begin_sets(r);
+    pi_parallel_items(is_large(k, n_entry) ? k->n_thread : 1, n_lane, read_first, r);
     for (int32_t l = begin; l < end; l++)
-        for (int32_t h = 0; h < n_head; h++) {
-            int32_t s = keep_set_of(k, l, h);
-            bool first = keep_config_is_global(&k->config) || (l == begin && h == s);
-            add_lane(r, &k->set[s], first, l, h);
-        }
-    for (int32_t s = 0; s < keep_n_set(k); s++) {
+        for (int32_t h = 0; h < n_head; h++)
+            add_lane(r, &k->set[keep_round_set(k, l, h)], is_first(k, l, h), l, h);
+    for (int32_t s = 0; s < keep_round_sets(k); s++) {
         bound_set(r, begin, s);
         due = due || k->set[s].due;
     }
@@ -237,7 +266,7 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct round *r = ctx;
     const struct keep *k = r->k;
     for (int32_t h = (int32_t)begin; h < (int32_t)end; h++) {
-        const struct keep_set *set = &k->set[keep_set_of(k, r->layer, h)];
+        const struct keep_set *set = &k->set[keep_round_set(k, r->layer, h)];
         if (!set->due)
             continue;
         struct keep_part *part = &k->part[h];
@@ -327,22 +356,22 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
     int32_t n_head = k->model.g.n_head;
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_round_sets(k); s++)
         memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(int32_t));
     for (r->layer = begin; r->layer < end; r->layer++) {
         int64_t n_entry = 0;
         if (is_silent(r))
             continue;
         for (int32_t h = 0; h < n_head; h++) {
-            const struct keep_set *set = &k->set[keep_set_of(k, r->layer, h)];
+            const struct keep_set *set = &k->set[keep_round_set(k, r->layer, h)];
             n_entry += set->due ? set->n : 0;
         }
         pi_parallel_items(is_large(k, n_entry) ? k->n_scorer : 1, n_head, score_heads, r);
         for (int32_t h = 0; h < n_head; h++)
-            if (k->set[keep_set_of(k, r->layer, h)].due)
-                fold(k, &k->set[keep_set_of(k, r->layer, h)], &k->part[h]);
+            if (k->set[keep_round_set(k, r->layer, h)].due)
+                fold(k, &k->set[keep_round_set(k, r->layer, h)], &k->part[h]);
     }
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_round_sets(k); s++)
         finish_scores(k, s);
 }
 
@@ -356,7 +385,7 @@ static bool weighs(const struct round *r, int32_t begin, int32_t end)
     for (int32_t l = begin; l < end; l++)
         if (kv_lane_device(r->kv, l, 0) != k->stream->device)
             return false;
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_round_sets(k); s++)
         if (k->set[s].due && !k->set[s].agree)
             return false;
     return k->weigh != NULL;
@@ -369,7 +398,7 @@ static void fill_jobs(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct keep *k = r->k;
     (void)thread;
     for (int32_t h = (int32_t)begin; h < (int32_t)end; h++) {
-        int32_t s = keep_set_of(k, r->layer, h);
+        int32_t s = keep_round_set(k, r->layer, h);
         struct kv_weigh_job *job = &k->weigh[h];
         *job = (struct kv_weigh_job){.seq = r->kv,
                                      .layer = r->layer,
@@ -390,7 +419,7 @@ static void fill_jobs(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 static void begin_weighing(const struct keep *k)
 {
-    for (int32_t s = 0; s < keep_n_set(k); s++) {
+    for (int32_t s = 0; s < keep_round_sets(k); s++) {
         struct keep_set *set = &k->set[s];
         int32_t first = set->due ? policy_first_from(set->pos, set->n, set->span.lo) : 0;
         int32_t last = set->due ? policy_first_from(set->pos, set->n, set->span.hi) : 0;
@@ -428,7 +457,7 @@ static void weigh_sets(struct round *r, int32_t begin, int32_t end)
     struct keep *k = r->k;
     struct kv_weigh_list list = {.jobs = k->weigh,
                                  .sets = k->weighed,
-                                 .n_set = keep_n_set(k),
+                                 .n_set = keep_round_sets(k),
                                  .mean = k->config.rules.combine == KEEP_MEAN};
     begin_weighing(k);
     for (r->layer = begin; r->layer < end; r->layer++)
@@ -437,21 +466,34 @@ static void weigh_sets(struct round *r, int32_t begin, int32_t end)
     list.n = 0;
     list.last = true;
     k->stream->device->weigh(k->stream, &list);
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_round_sets(k); s++)
         k->set[s].at = k->weighed[s].score;
 }
 
 /* ---- choosing and dropping ---- */
+
+/* What a choice leaves of each set. */
+static void take_rest(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct keep *k = ((const struct round *)ctx)->k;
+    (void)thread;
+    for (int64_t s = begin; s < end; s++) {
+        struct keep_set *set = &k->set[s];
+        if (set->due)
+            set->n_kept = keep_rest(&k->job[set->job], set->pos, set->n, set->slots);
+    }
+}
 
 /* Chooses the entries that stay of all sets that are due. */
 static void choose(const struct round *r)
 {
     const struct keep *k = r->k;
     struct kv_choose_list list = {.jobs = k->job, .scratch = k->choose, k->choose_size};
-    for (int32_t s = 0; s < keep_n_set(k); s++) {
+    for (int32_t s = 0; s < keep_round_sets(k); s++) {
         struct keep_set *set = &k->set[s];
         if (!set->due)
             continue;
+        set->job = list.n;
         k->job[list.n++] =
             keep_choice(set->pos, set->score, set->n, set->span, k->config.rules.segments,
                         (int32_t)pi_max(0, set->n - set->budget), set->slots);
@@ -459,9 +501,8 @@ static void choose(const struct round *r)
         list.work += work_of(k, set->n);
     }
     k->stream->device->choose(k->stream, &list);
-    for (int32_t s = 0, i = 0; s < keep_n_set(k); s++)
-        if (k->set[s].due)
-            k->set[s].n_kept = keep_rest(&k->job[i++], k->set[s].pos, k->set[s].n, k->set[s].slots);
+    int32_t n_thread = list.work >= PARALLEL_MIN ? k->n_thread : 1;
+    pi_parallel_items(n_thread, keep_round_sets(k), take_rest, (void *)(uintptr_t)r);
 }
 
 /* Where distances are between places within the lane: reads the first entries, which always stay,
@@ -514,7 +555,7 @@ static void show_cuts(void *ctx, int64_t begin, int64_t end, int32_t thread)
 /* Drops a lane's entries at the other positions, in a set whose lanes differ. */
 static pith_status drop_some(struct round *r, int32_t layer, int32_t head, pith_error *err)
 {
-    struct keep_set *set = &r->k->set[keep_set_of(r->k, layer, head)];
+    struct keep_set *set = &r->k->set[keep_round_set(r->k, layer, head)];
     int32_t *slots, n = kv_lane_len(r->kv, layer, head);
     int32_t n_kept = slots_of(r, set, layer, head, &slots);
     const struct kv_cut cut = {layer, head, slots, n_kept};
@@ -537,7 +578,7 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
     int64_t n_entry = 0;
     for (int32_t l = begin; l < end; l++)
         for (int32_t h = 0; h < k->model.g.n_head; h++) {
-            const struct keep_set *set = &k->set[keep_set_of(k, l, h)];
+            const struct keep_set *set = &k->set[keep_round_set(k, l, h)];
             if (set->due && !set->agree)
                 PI_TRY(drop_some(r, l, h, err));
             if (!set->due || !set->agree)
@@ -554,13 +595,13 @@ static pith_status drop(struct round *r, int32_t begin, int32_t end, pith_error 
     return kv_seq_compact_lanes(r->kv, k->cut, n_cut, n_thread, err);
 }
 
-/* The layers [begin, end), whose sets are decided together. */
-static pith_status run_stage(struct round *r, int32_t begin, int32_t end, pith_error *err)
+/* The layers [begin, end): a stage, whose sets are decided together, or several. */
+static pith_status run_stages(struct round *r, int32_t begin, int32_t end, pith_error *err)
 {
     struct keep *k = r->k;
     if (!gather_sets(r, begin, end))
         return PITH_OK;
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_round_sets(k); s++)
         k->set[s].at = (struct pi_at){0};
     if (weighs(r, begin, end))
         weigh_sets(r, begin, end);
@@ -647,12 +688,12 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
     struct round r = {.k = k, .kv = kv, .view = &whole};
     kv_seq_trim(kv);
     int64_t n_free = kv_seq_free_bytes(kv);
-    int32_t step = keep_stage_layers(k);
+    int32_t step = keep_stage_layers(k) * k->n_together, n_layer = k->model.g.n_layer;
     pith_status status = PITH_OK;
     if (k->config.policy->begin != NULL)
         k->config.policy->begin(&k->config.params, &whole);
-    for (int32_t l = 0; l < k->model.g.n_layer && status == PITH_OK; l += step)
-        status = run_stage(&r, l, l + step, err);
+    for (int32_t l = 0; l < n_layer && status == PITH_OK; l += step)
+        status = run_stages(&r, l, (int32_t)pi_min(l + step, n_layer), err);
     if (tally->n_round++ == 0)
         tally->first_at = view->n_token;
     tally->n_evicted += r.n_evicted;

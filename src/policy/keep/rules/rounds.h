@@ -14,6 +14,7 @@ struct keep_set {
     int32_t n;       /* positions that some lane of the set holds */
     int32_t longest; /* entries of its longest lane: above n where a lane has a position twice */
     int32_t n_kept;
+    int32_t job;    /* of the stages' choices, where it is due */
     int32_t *pos;   /* [cap_set] */
     float *score;   /* [cap_set] combined */
     int32_t *n_of;  /* [cap_set] lanes whose scores are in score */
@@ -76,7 +77,9 @@ struct keep {
     int64_t cap_all;             /* where all lanes share a budget: entries of all sets together */
     struct pith_stats *stats;    /* of the rule, owned; NULL: none */
     const struct stats_map *map; /* of the policy, where scores of lanes are compared; NULL: none */
-    struct keep_set *set;        /* [keep_n_set] sets of the running stage, owned */
+    int32_t n_together; /* stages whose sets there is memory for: a round takes them together. 1
+                           but where the device scores, and each stage is a layer */
+    struct keep_set *set;        /* [keep_round_sets] sets of the running stages, owned */
     struct keep_part *part;      /* [n_head] owned */
     struct kv_cut *cut;          /* [n_layer * n_head] what stays of the stage's lanes, owned */
     bool *agrees; /* [n_layer * n_head] the stage's lanes that hold what the first of their
@@ -86,10 +89,10 @@ struct keep {
         all;         /* pos, score, n_of and slots of all sets, one behind the other [cap_all] */
     int32_t *merged; /* [cap_set] */
     int32_t *kept;   /* [cap_set] slots of one lane */
-    struct kv_choose_job *job;    /* [keep_n_set] choices of the stage */
+    struct kv_choose_job *job;    /* [keep_round_sets] choices of the stages */
     struct kv_choose_lane *lane;  /* [keep_n_set] */
     struct kv_weigh_job *weigh;   /* [n_head] where the device scores; and .. */
-    struct kv_weigh_set *weighed; /* [keep_n_set] */
+    struct kv_weigh_set *weighed; /* [keep_round_sets] */
     size_t weigh_size;
     uint8_t *weigh_room; /* [n_head][weigh_size] */
     size_t choose_size;
@@ -153,6 +156,18 @@ static inline int32_t keep_set_of(const struct keep *k, int32_t layer, int32_t h
 {
     bool global = k->config.rules.granularity == KEEP_GLOBAL;
     return keep_n_set(k) == 1 ? 0 : global ? layer * k->model.g.n_head + head : head;
+}
+
+/* Sets that a round has at a time, and which of them a lane belongs to. */
+static inline int32_t keep_round_sets(const struct keep *k)
+{
+    return keep_n_set(k) * k->n_together;
+}
+
+static inline int32_t keep_round_set(const struct keep *k, int32_t layer, int32_t head)
+{
+    int32_t stage = k->n_together > 1 ? layer % k->n_together : 0;
+    return stage * keep_n_set(k) + keep_set_of(k, layer, head);
 }
 
 /* Layers whose lanes are decided together: all of them where a set reaches across layers. */
