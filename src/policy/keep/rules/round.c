@@ -105,9 +105,9 @@ static void compare_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int32_t layer = r->layer + (int32_t)(i / n_head), head = (int32_t)(i % n_head);
-        r->k->agrees[i] =
-            is_first(r->k, layer, head) ||
-            kv_lane_agrees(r->kv, layer, head, first_layer(r->k, layer), keep_set_of(r->k, 0, head));
+        r->k->agrees[i] = is_first(r->k, layer, head) ||
+                          kv_lane_agrees(r->kv, layer, head, first_layer(r->k, layer),
+                                         keep_set_of(r->k, 0, head));
     }
 }
 
@@ -135,7 +135,8 @@ static void read_first(void *ctx, int64_t begin, int64_t end, int32_t thread)
     const struct keep *k = r->k;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        int32_t l = r->layer + (int32_t)(i / k->model.g.n_head), h = (int32_t)(i % k->model.g.n_head);
+        int32_t l = r->layer + (int32_t)(i / k->model.g.n_head),
+                h = (int32_t)(i % k->model.g.n_head);
         if (!is_first(k, l, h))
             continue;
         struct keep_set *set = &k->set[keep_round_set(k, l, h)];

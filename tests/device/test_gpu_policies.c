@@ -1,0 +1,168 @@
+/*
+ * Keep policies of a model on a device of GPU kind: which entries stay, against the processor's. Near
+ * ties may go either way, and are counted. Another chunk keeps the same entries and has the same
+ * logits.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/emulated/emulated.h"
+#include "device/gpu/device.h"
+#include "engine/engine.h"
+#include "mem_used.h"
+#include "pith/inspect.h"
+#include "status.h"
+#include "testing.h"
+
+#define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
+
+enum { N_PROMPT = 30, N_STEP = 3, N_LANE = 6, MOST = 128 };
+
+static pith_error err;
+static struct pi_device *the_gpu;
+
+static struct pi_device *gpu(void)
+{
+    const char *name = getenv("PITH_TEST_DEVICE");
+    if (the_gpu == NULL)
+        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
+    assert_non_null(the_gpu);
+    return the_gpu;
+}
+
+static void free_gpu(void)
+{
+    if (getenv("PITH_TEST_DEVICE") == NULL && the_gpu != NULL)
+        gpu_device_free(the_gpu);
+}
+
+TEST_GROUP(NULL, free_gpu);
+
+/* A prompt in chunks, and tokens one by one. */
+static pith_seq *run(struct pi_device *d, const pith_model *model, const char *keep, int32_t chunk)
+{
+    pith_engine_params params;
+    pith_engine *e;
+    pith_seq *seq;
+    int32_t ids[N_PROMPT + N_STEP];
+    pith_engine_params_default(&params);
+    params.kv_tokens = 256;
+    params.keep = keep;
+    params.chunk = chunk;
+    for (int32_t i = 0; i < N_PROMPT + N_STEP; i++)
+        ids[i] = 300 + i * 37 % 211;
+    struct pi_device *was = pi_device_register(d);
+    check(pith_engine_create(model, &params, &e, &err), &err);
+    pi_device_register(was);
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_eval(seq, ids, N_PROMPT, &err), &err);
+    for (int32_t i = N_PROMPT; i < N_PROMPT + N_STEP; i++)
+        check(pith_seq_eval(seq, ids + i, 1, &err), &err);
+    return seq;
+}
+
+static void end(pith_seq *seq)
+{
+    pith_engine *e = seq->engine;
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* Entries of a lane that another one has not. */
+static int32_t count_apart(const struct kv_seq *a, const struct kv_seq *b, int32_t l, int32_t h)
+{
+    int32_t x[MOST], y[MOST], n = kv_lane_len(a, l, h), apart = 0;
+    assert_int_equal(n, kv_lane_len(b, l, h));
+    kv_lane_positions(a, l, h, x, n);
+    kv_lane_positions(b, l, h, y, n);
+    for (int32_t i = 0; i < n; i++) {
+        bool there = false;
+        for (int32_t j = 0; j < n; j++)
+            there = there || x[i] == y[j];
+        apart += !there;
+    }
+    return apart;
+}
+
+static int32_t count_all_apart(const pith_seq *a, const pith_seq *b, int32_t *n)
+{
+    const struct kv_geometry *g = kv_cache_geometry(a->engine->kv);
+    int32_t apart = 0;
+    *n = 0;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++) {
+            apart += count_apart(a->memory.kv, b->memory.kv, l, h);
+            *n += kv_lane_len(a->memory.kv, l, h);
+        }
+    return apart;
+}
+
+/* cuts: another chunk, too. */
+static void run_policy(const char *keep, bool cuts)
+{
+    pith_model *model;
+    pith_model_info info;
+    int32_t n;
+    check(pith_model_load(MODEL, NULL, &model, &err), &err);
+    pith_model_get_info(model, &info);
+    pith_seq *host = run(&pi_device_cpu, model, keep, 64), *a = run(gpu(), model, keep, 64),
+             *b = cuts ? run(gpu(), model, keep, 17) : NULL;
+    int32_t apart = count_all_apart(a, host, &n);
+    printf("%s: %d of %d entries differ from the processor's\n", keep, apart, n);
+    assert_true(apart * 12 <= n && n < (N_PROMPT + N_STEP) * N_LANE);
+    if (cuts) {
+        assert_int_equal(count_all_apart(a, b, &n), 0);
+        assert_memory_equal(pith_seq_logits(a), pith_seq_logits(b),
+                            (size_t)info.n_vocab * sizeof(float));
+        end(b);
+    }
+    end(host);
+    end(a);
+    pith_model_free(model);
+}
+
+/* Notes of every token, whose sums are marks; lanes are overwritten. */
+TEST(sums_of_weights)
+{
+    run_policy("h2o:budget=20,sinks=2", true);
+}
+
+TEST(sums_of_weights_and_norms)
+{
+    run_policy("vatp:budget=20,sinks=2", false);
+}
+
+TEST(bits_of_weights)
+{
+    run_policy("scissorhands:budget=20,slack=2", false);
+}
+
+TEST(times_and_gaps)
+{
+    run_policy("lazyeviction:budget=20,slack=2,window=4", false);
+    run_policy("raas:budget=20,slack=2", false);
+}
+
+/* Notes of steps. */
+TEST(last_weights)
+{
+    run_policy("tova:budget=20", false);
+}
+
+TEST(contributions)
+{
+    run_policy("longflow:budget=20,prompt-window=8", true);
+}
+
+/* Positions alone, and keys. */
+TEST(positions_and_keys)
+{
+    run_policy("streaming:budget=20,slack=2", false);
+    run_policy("knorm:budget=20,slack=2", false);
+}
+
+/* Sums that the device makes of remembered queries. */
+TEST(last_queries)
+{
+    run_policy("snapkv:budget=20,slack=2,queries=8,window=8", false);
+}
