@@ -584,7 +584,7 @@ struct pi_device {
     /* Packs the marks and norms of slots [n], ascending, into the first ones of a lane whose marks it
        has (kv_lane.marks). As move_lane for threads and time. NULL: marks are the host's, and notes
        of attention go there. */
-    void (*keep_marks)(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+    void (*pack_marks)(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
                        int32_t n);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,
                  int32_t from);

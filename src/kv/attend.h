@@ -77,7 +77,7 @@ struct kv_attend_job {
     const struct kv_note *notes; /* [n_note] of the lane's weights, for which a device that keeps
                                     them on the host has the tap's rows */
     int32_t n_note;
-    bool notes_only; /* nobody looks at the tap's rows: a device may leave them as they are */
+    bool notes_only; /* the tap's rows are not looked at: a device may leave them as they are */
     int32_t n_later; /* of notes: the lane's last entries that are of tokens behind the call's; -1:
                         every query may see all entries */
     const int32_t *slots; /* [n_slot] ascending: the entries that are read, of which a query sees
@@ -110,8 +110,7 @@ struct kv_attend_list {
     int64_t n;    /* units */
     int64_t work; /* multiplications of all, about */
     bool (*job)(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out);
-    /* After a call: its tap is filled. NULL: nothing. It may come before a call whose tap nobody
-       looks at, or that has none. */
+    /* After a call: its tap is filled. NULL: nothing. It may come before a call that has no tap, or only for notes. */
     void (*done)(void *ctx, int64_t i, int32_t turn, const struct kv_attend_job *job,
                  int32_t thread);
 };

@@ -4,8 +4,9 @@
  * because sequences share pages: a note about an entry belongs to one sequence alone. It must not
  * know their meaning. The norms of values, which the store itself computes, lie after them and move
  * with them. Invariant: marks of slots at and beyond a lane's length are arbitrary; an entry's
- * marks are set when it is written. Where a lane's device has its marks (n_there), they are current there
- * alone: what is not done on the device pulls them to the host first.
+ * marks are set when it is written. The host's marks of a lane's first n_there
+ * entries are out of date: its device has them. What is not done on the device pulls them to the
+ * host first.
  */
 #include "kv/marks.h"
 #include "device/device.h"
@@ -111,7 +112,7 @@ bool kv_marks_reserve(struct kv_seq *seq, const struct kv_seq *lanes, int32_t ca
         size_t n = 0;
         for (int32_t l = 0; l < kv_lane_count(cache); l++)
             n += lanes->lane[l].kind == &cache->kind[k];
-        if (n == 0 || d->keep_marks == NULL)
+        if (n == 0 || d->pack_marks == NULL)
             continue;
         seq->there[k] = d->alloc(d, PI_MEM_TABLE, n * lane_size(&sized));
         ok = pi_at_some(seq->there[k]);
@@ -206,7 +207,7 @@ void kv_marks_keep(const struct kv_seq *seq, const struct kv_lane *lane, const i
     size_t at = number_of(seq, lane);
     struct kv_lane *own = &seq->lane[at];
     if (n > 0 && own->n_there >= own->len) {
-        own->kind->device->keep_marks(seq, own, slots, n);
+        own->kind->device->pack_marks(seq, own, slots, n);
         own->n_there = n;
         return;
     }

@@ -23,7 +23,7 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
            kv_room_bytes(seq->cache, seq->cap);
 }
 
-/* One block of tables for all lanes, and one of marks, and those of devices: all grow or none does. */
+/* One block of tables for all lanes, one of marks, the devices' marks: all grow or none does. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
 {
     size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, size = 0;

@@ -27,7 +27,7 @@ TEST(no_operation_is_missing)
 {
     size_t first = offsetof(struct pi_device, alloc);
     const size_t own[] = {offsetof(struct pi_device, weigh), offsetof(struct pi_device, move_lane),
-                          offsetof(struct pi_device, keep_marks)};
+                          offsetof(struct pi_device, pack_marks)};
     size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
     assert_true(n > 30);
     for (int i = 0; i < N_DEVICE; i++)

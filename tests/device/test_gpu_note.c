@@ -1,7 +1,7 @@
 /*
  * Notes of attention's weights on a device of GPU kind: every word against the processor's, while
- * lanes grow, are cut and overwritten. The weights that notes come from have the rounding of f16, so
- * that a threshold may fall between two numbers that are nearly equal: these are counted. Other cuts
+ * lanes grow, are cut and overwritten. Weights have the rounding of f16 there. So a
+ * threshold may fall between two numbers that are nearly equal: these are counted. Other cuts
  * of the same tokens have the same bits.
  */
 #include <math.h>

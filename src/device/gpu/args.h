@@ -357,8 +357,8 @@ struct gpu_attend_job {
     int32_t chunk0, n_chunk; /* the number of the first chunk */
     int32_t per;             /* pages that count as one where chunks begin */
     int32_t ordered;         /* positions ascend */
-    /* Of a call whose weights are looked at: f32 [rows][logits_stride] exponents of 2 of its own
-       pages, page_len a page, and what the join ends with, f32 [rows][2]; none: neither. */
+    /* Of a call whose weights are looked at, else none. f32 [rows][logits_stride] exponents of 2 of its
+       own pages, page_len a page; and f32 [rows][2], maximum and sum of each row. */
     gpu_at logits, ml;
     uint64_t logits_stride;
 };
@@ -392,7 +392,7 @@ struct gpu_attend_args {
     uint64_t stride;                  /* bytes from one page to the next */
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
-    int32_t order;     /* of dimensions of queries and keys, enum gpu_attend_order */
+    int32_t order;             /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap, cap_by; /* factor: of q.k; cap_by: 1 / (cap log2 e) */
     struct gpu_part k, v;
 };
@@ -434,8 +434,8 @@ struct gpu_note_rows_args {
     uint64_t row_stride;
 };
 
-/* Lanes whose marks change: of marks_clear n new entries from slot on, of marks_keep the entries that
-   slots slot .. + n get, whose old slots are in source from `first` on. */
+/* A lane whose marks change. marks_clear: n new entries from slot on. marks_keep: slots slot .. + n
+   get the entries of the slots that source has from `first` on. */
 struct gpu_marks_lane {
     gpu_at marks; /* kv_lane.marks */
     uint64_t row; /* bytes */

@@ -295,15 +295,15 @@ void gpu_moves_free(struct gpu_device *d);
 bool gpu_host_grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size);
 
 /* note.c */
-/* The device gets the marks of a lane's first n entries as far as it has them not yet; and the host
-   gets all, which the device then forgets. Inside of operations. */
+/* The device gets the marks of a lane's first n entries that it has not yet. Or the host gets all,
+   and the device forgets them. Inside of operations. */
 void gpu_marks_up(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane, int32_t n);
 void gpu_marks_down(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane);
 /* Where a lane has its mark or norm of a slot; 0: the host has them. */
 gpu_at gpu_norm_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot);
 /* Marks of the entries that jobs append, lanes of one class. */
 void gpu_marks_append(struct gpu_device *d, const struct kv_append *jobs, int32_t n);
-void gpu_keep_marks(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+void gpu_pack_marks(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
                     int32_t n);
 void gpu_flush_marks(struct gpu_device *d);
 /* Whether a call's weights are looked at: by notes, or by the host. */

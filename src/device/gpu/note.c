@@ -127,7 +127,7 @@ static int32_t count_run(const struct kv_lane *lane, const int32_t *slots, int32
     return i;
 }
 
-void gpu_keep_marks(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
+void gpu_pack_marks(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
                     int32_t n)
 {
     struct gpu_device *d = gpu_of_class(lane->kind);
@@ -395,7 +395,7 @@ static void lay_out(struct notes *w)
     }
 }
 
-/* What notes for arrays of the host are added to. */
+/* Arrays of the host that notes are added to go up first. */
 static void send_ahead(struct notes *w)
 {
     for (size_t i = 0; i < w->n_back; i++) {

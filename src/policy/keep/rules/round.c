@@ -89,8 +89,8 @@ static int32_t first_layer(const struct keep *k, int32_t layer)
     return layer / keep_stage_layers(k) * keep_stage_layers(k);
 }
 
-/* Whether a lane is the first one of its set: that of the set's first layer and of the head that has
-   its number among the layer's. Where all lanes share a budget each is a set. */
+/* Whether a lane is the first one of its set. That is the lane of its first layer, and of the head
+   that has the set's number there. Where all lanes share a budget each is a set. */
 static bool is_first(const struct keep *k, int32_t layer, int32_t head)
 {
     return keep_config_is_global(&k->config) ||
@@ -473,7 +473,7 @@ static void weigh_sets(struct round *r, int32_t begin, int32_t end)
 
 /* ---- choosing and dropping ---- */
 
-/* What a choice leaves of each set. */
+/* The slots that stay of each set, by its choice. */
 static void take_rest(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct keep *k = ((const struct round *)ctx)->k;
