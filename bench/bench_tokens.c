@@ -108,8 +108,9 @@ static const struct entrant entrants[] = {
 /* The results of one entrant's turns. */
 struct result {
     int32_t n_seq;
-    double entries; /* of a sequence's lanes in a step, the mean */
-    int32_t slack;  /* tokens from round to round; 0: there are none */
+    int64_t most_bytes; /* that one sequence ever takes of the KV memory */
+    double entries;     /* of a sequence's lanes in a step, the mean */
+    int32_t slack;      /* tokens from round to round; 0: there are none */
     struct samples step[MAX_DEPTH];
     struct samples round; /* seconds of one sequence's */
 };
@@ -299,6 +300,7 @@ static void run_entrant(struct bench *b, size_t i, int32_t j)
     side_open(&s, b, &entrants[i], b->o.budgets.value[j]);
     const struct keep_rules *rules = rules_of(&s);
     r->n_seq = s.n_seq;
+    r->most_bytes = bytes_of_one(&s);
     if (rules == NULL) {
         run_full(&s, r);
     } else {
@@ -355,10 +357,10 @@ static void print_csv_row(const struct bench *b, size_t i, int32_t j)
     bool full = runs(b, 0);
     struct figures base = full ? figures_of(b, &b->result[0][0]) : (struct figures){0};
     struct figures f = figures_of(b, r);
-    printf("%s,%d,%.4f,%.4f,%.6g,%.6g,%.6g,%.4g,%.4g,%d,%.6g,%s\n", entrants[i].name, r->n_seq,
+    printf("%s,%d,%.4f,%.4f,%.6g,%.6g,%.6g,%.4g,%.4g,%d,%lld,%s\n", entrants[i].name, r->n_seq,
            1e3 * f.step_s, 1e3 * f.round_s, f.tokens_per_s, f.roofline, f.with_products,
            full ? f.tokens_per_s / base.tokens_per_s : NAN, full ? f.roofline / base.roofline : NAN,
-           i == 0 ? 0 : b->o.budgets.value[j], b->entry_bytes * r->entries, b->device->name);
+           i == 0 ? 0 : b->o.budgets.value[j], (long long)r->most_bytes, b->device->name);
     fflush(stdout);
 }
 
@@ -461,7 +463,7 @@ int main(int argc, char **argv)
     bench_open(&b);
     if (b.o.csv)
         puts("test,sequences,step_ms,rounds_ms,tokens_per_s,roofline,with_products,to_full,"
-             "roofline_to_full,budget,bytes_of_one,device");
+             "roofline_to_full,budget,most_bytes,device");
     for (int32_t r = 0; r < b.o.n_round; r++) {
         look(&b);
         for (size_t i = 0; i < N_ENTRANT; i++)

@@ -226,7 +226,7 @@ tokens_rows() {
             goal = ""
             if ($1 ~ /^triattention:paper/) goal = budget == 1024 ? 6.3 : budget == 2048 ? 3.4 : budget == 3072 ? 2.5 : budget == 4096 ? 1.9 : ""
             if ($1 == "longflow") goal = 2.9
-            printf "| %s | %s | %d | %.2f | %.2f %% | %.0f | %.0f | %.0f %% | %s | %s |\n", $1, (budget > 0 ? budget : ""), $at["sequences"],
+            printf "| %s | %s | %d | %.1f | %.2f | %.2f %% | %.0f | %.0f | %.0f %% | %s | %s |\n", $1, (budget > 0 ? budget : ""), $at["sequences"], $at["most_bytes"] / 2 ^ 20,
                 $at["step_ms"], part, $at["tokens_per_s"], $at["roofline"], 100 * $at["tokens_per_s"] / $at["roofline"],
                 (base > 0 ? sprintf("%.2f", $at["tokens_per_s"] / base) : ""), goal
         }' -v base="${base:-0}"
@@ -234,8 +234,8 @@ tokens_rows() {
 }
 
 tokens_head() {
-    echo "| cache | budget | sequences that fit | ms of a step | rounds | tokens/s | bound | of bound | times the full cache | goal |"
-    echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    echo "| cache | budget | sequences that fit | MiB of one | ms of a step | rounds | tokens/s | bound | of bound | times the full cache | goal |"
+    echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
 }
 
 page_budgets() {

@@ -31,7 +31,7 @@ has() {
 tables $cells >"$work/page" 2>"$work/log" || fail "tables.sh: $(cat "$work/log")"
 cmp -s "$work/page" "$work/out/toy.md" || fail "the page is not the one that was printed"
 has "full |  | 4 |"
-has "triattention:paper | 256 | [0-9]* | [0-9.]* | [0-9.]* % | [0-9]* | [0-9]* | [0-9]* % | [0-9.]* |"
+has "triattention:paper | 256 | [0-9]* | [0-9.]* | [0-9.]* | [0-9.]* % | [0-9]* | [0-9]* | [0-9]* % | [0-9.]* |"
 has "128 | [-0-9.]* | [0-9.]* |"
 has "V3 at 90 %, f16 | 768 | "
 has "50 % | [0-9]* | [0-9]* | [0-9.]* % |"
