@@ -341,9 +341,10 @@ struct eval_recursion_params {
     int32_t min_steps; /* also of the records of a file */
     int32_t max_steps;
     int32_t step_stride;
-    int32_t n_sample;  /* per number of steps; of a file at most, 0: all */
-    int32_t n_predict; /* 0, of traces only: a right trace's length and a quarter more */
-    bool trace;        /* the trace format that pith-mini is trained on, not the paper's prompt */
+    int32_t n_sample;   /* per number of steps; of a file at most, 0: all */
+    int32_t n_predict;  /* 0, of traces only: a right trace's length and a quarter more */
+    int32_t n_parallel; /* answers that are generated at the same time, 1 or more */
+    bool trace;         /* the trace format that pith-mini is trained on, not the paper's prompt */
 };
 pith_status eval_recursion(const struct eval_setup *setup,
                            const struct eval_recursion_params *params, json_t **result,

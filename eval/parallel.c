@@ -56,6 +56,8 @@ static pith_status submit(pith_scheduler *scheduler, const struct eval_setup *se
     pith_generate_params_default(&generate);
     generate.sample = asked->sample;
     generate.n_predict = asked->n_predict;
+    generate.stop = asked->stop;
+    generate.n_stop = asked->n_stop;
     generate.message = asked->prompt->text.data;
     generate.message_len = asked->prompt->text.len;
     pith_status status = eval_prompt_encode(setup, asked->prompt, &ids, &n_id, &place->thinks, err);
@@ -115,9 +117,9 @@ static pith_status collect_answers(struct asking *a, struct place *places, pith_
     return PITH_OK;
 }
 
-pith_status eval_prompts_ask(struct eval_run *run, const struct eval_setup *setup,
-                             struct eval_asked *asked, int32_t n, int32_t n_parallel,
-                             pith_error *err)
+static pith_status ask_together(struct eval_run *run, const struct eval_setup *setup,
+                                struct eval_asked *asked, int32_t n, int32_t n_parallel,
+                                pith_error *err)
 {
     struct asking a = {.run = run, .asked = asked, .n = n, .start_s = eval_clock_s()};
     struct place *places = calloc((size_t)n, sizeof(*places));
@@ -144,4 +146,34 @@ pith_status eval_prompts_ask(struct eval_run *run, const struct eval_setup *setu
         eval_text_free(&places[i].text);
     free(places);
     return status;
+}
+
+static pith_status ask_each(struct eval_run *run, const struct eval_setup *setup,
+                            struct eval_asked *asked, int32_t n, pith_error *err)
+{
+    pith_status status = PITH_OK;
+    for (int32_t i = 0; i < n && status == PITH_OK; i++) {
+        struct eval_asked *a = &asked[i];
+        status = eval_progress(run, (double)i / n, err, "answer %d of %d", (int)i + 1, (int)n);
+        if (status == PITH_OK)
+            status = eval_prompt_ask(run, setup, a->prompt, a->n_predict, &a->sample, a->stop,
+                                     a->n_stop, &a->answer, err);
+    }
+    return status;
+}
+
+pith_status eval_prompts_ask(struct eval_run *run, const struct eval_setup *setup,
+                             struct eval_asked *asked, int32_t n, int32_t n_parallel,
+                             pith_error *err)
+{
+    return n_parallel > 1 ? ask_together(run, setup, asked, n, n_parallel, err)
+                          : ask_each(run, setup, asked, n, err);
+}
+
+pith_status eval_run_create_many(const struct eval_setup *setup, int32_t n_token,
+                                 int32_t n_parallel, struct eval_run **out, pith_error *err)
+{
+    struct eval_setup many = *setup;
+    pith_status status = eval_size_memory(many.model, n_token, n_parallel, &many.engine, err);
+    return status == PITH_OK ? eval_run_create(&many, 0, out, err) : status;
 }

@@ -165,21 +165,6 @@ static pith_status make_prompts(struct questions_run *r, int32_t *longest, pith_
     return status;
 }
 
-/* One after the other, as recall of text needs it. */
-static pith_status ask_each(struct questions_run *r, pith_error *err)
-{
-    pith_status status = PITH_OK;
-    for (int32_t i = 0; i < r->n_asked && status == PITH_OK; i++) {
-        struct eval_asked *a = &r->asked[i];
-        status = eval_progress(r->run, (double)i / r->n_asked, err, "question %d of %d",
-                               (int)(i / r->params->n_draw + 1), (int)r->n_question);
-        if (status == PITH_OK)
-            status = eval_prompt_ask(r->run, r->setup, a->prompt, a->n_predict, &a->sample, NULL, 0,
-                                     &a->answer, err);
-    }
-    return status;
-}
-
 /* Takes the final answer out of an answer and compares it. */
 static pith_status judge(struct questions_run *r, const struct question *q,
                          const struct eval_asked *a, int32_t *right, json_t *answers, json_t *texts,
@@ -276,15 +261,6 @@ static json_t *settings_of(const struct questions_run *r)
                      (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 
-/* A run whose memory holds as many items as are asked at a time. */
-static pith_status open_run(struct questions_run *r, int32_t n_token, pith_error *err)
-{
-    struct eval_setup setup = *r->setup;
-    pith_status status =
-        eval_size_memory(setup.model, n_token, r->params->n_parallel, &setup.engine, err);
-    return status == PITH_OK ? eval_run_create(&setup, 0, &r->run, err) : status;
-}
-
 static void free_run(struct questions_run *r)
 {
     for (int32_t i = 0; i < r->n_asked && r->asked != NULL; i++)
@@ -308,11 +284,10 @@ pith_status eval_questions(const struct eval_setup *setup,
     if (status == PITH_OK)
         status = make_prompts(&r, &longest, err);
     if (status == PITH_OK)
-        status = open_run(&r, longest + params->n_predict, err);
+        status = eval_run_create_many(setup, longest + params->n_predict, params->n_parallel,
+                                      &r.run, err);
     if (status == PITH_OK)
-        status = params->n_parallel > 1
-                     ? eval_prompts_ask(r.run, setup, r.asked, r.n_asked, params->n_parallel, err)
-                     : ask_each(&r, err);
+        status = eval_prompts_ask(r.run, setup, r.asked, r.n_asked, params->n_parallel, err);
     for (int32_t i = 0; i < r.n_question && status == PITH_OK; i++)
         status = judge_question(&r, i, err);
     if (status == PITH_OK)

@@ -5,6 +5,7 @@
  * Invariant: a drawn item depends on the seed, its steps and its sample alone.
  */
 #include "recursion.h"
+#include "parallel.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,9 @@ struct recursion_run {
     struct eval_run *run;
     struct eval_counter counter;
     struct recursion_file file; /* empty: records are drawn */
-    int32_t n_item;             /* of all rows */
-    int32_t n_done;
+    struct item *items;         /* [n_item] of all rows, one row behind the other; owned */
+    struct eval_asked *asked;   /* [n_item] owned */
+    int32_t n_item;
     double n_stack; /* right ones so far */
     json_t *rows;
 };
@@ -93,38 +95,27 @@ static pith_status make_item(const struct recursion_run *r, int32_t steps, int32
     return eval_prompt_check(&it->prompt, err);
 }
 
-static pith_status run_item(struct recursion_run *r, int32_t steps, int32_t sample,
-                            struct cell *cell, pith_error *err)
+/* Compares an answer with its item. */
+static pith_status judge(const struct recursion_run *r, const struct item *it, const char *answer,
+                         struct cell *cell, pith_error *err)
 {
-    struct item it = {.record = NULL};
-    struct eval_answer a = {0};
     struct recursion_score s;
-    /* A model that was trained on traces goes on with the next graph. */
-    static const char *const stop[] = {"\nGraph:"};
-    pith_status status = make_item(r, steps, sample, &it, err);
-    if (status == PITH_OK)
-        status = eval_prompt_ask(r->run, r->setup, &it.prompt, it.n_predict, NULL, stop,
-                                 r->params->trace ? 1 : 0, &a, err);
-    if (status == PITH_OK) {
-        if (r->params->trace)
-            eval_trace_score(a.text, it.prompt.refs.at[0], &s);
-        else
-            eval_paper_score(a.text, it.record, &s);
-        cell->n++;
-        cell->parsed += s.parsed;
-        cell->node += s.node;
-        cell->stack += s.stack;
-        cell->depth += s.depth;
-        cell->visited += s.visited;
-        cell->f1 += s.f1;
-        cell->lines += s.lines;
-        if (cell->texts != NULL &&
-            !eval_keep_text(cell->texts, &it.prompt, a.text, NULL, s.stack ? 1.0 : 0.0))
-            status = no_memory(err);
-    }
-    eval_answer_free(&a);
-    item_free(&it);
-    return status;
+    if (r->params->trace)
+        eval_trace_score(answer, it->prompt.refs.at[0], &s);
+    else
+        eval_paper_score(answer, it->record, &s);
+    cell->n++;
+    cell->parsed += s.parsed;
+    cell->node += s.node;
+    cell->stack += s.stack;
+    cell->depth += s.depth;
+    cell->visited += s.visited;
+    cell->f1 += s.f1;
+    cell->lines += s.lines;
+    if (cell->texts != NULL &&
+        !eval_keep_text(cell->texts, &it->prompt, answer, NULL, s.stack ? 1.0 : 0.0))
+        return no_memory(err);
+    return PITH_OK;
 }
 
 static pith_status add_row(struct recursion_run *r, int32_t steps, const struct cell *c,
@@ -149,52 +140,86 @@ static pith_status add_row(struct recursion_run *r, int32_t steps, const struct 
     return json_array_append_new(r->rows, row) == 0 ? PITH_OK : no_memory(err);
 }
 
-static pith_status run_row(struct recursion_run *r, int32_t steps, pith_error *err)
+/* Sums up n items of `steps` steps, which begin at number `first` of all. */
+static pith_status sum_row(struct recursion_run *r, int32_t steps, int32_t first, int32_t n,
+                           pith_error *err)
 {
-    int32_t n = count_items(r, steps);
-    if (n == 0)
-        return PITH_OK;
     struct cell cell = {.texts = r->setup->keep_text ? json_array() : NULL};
     pith_status status = PITH_OK;
     if (r->setup->keep_text && cell.texts == NULL)
         status = no_memory(err);
-    for (int32_t i = 0; i < n && status == PITH_OK; i++) {
-        status = eval_progress(r->run, (double)r->n_done / r->n_item, err, "%d steps", (int)steps);
-        if (status == PITH_OK)
-            status = run_item(r, steps, i, &cell, err);
-        r->n_done++;
-    }
+    for (int32_t i = first; i < first + n && status == PITH_OK; i++)
+        status = judge(r, &r->items[i], r->asked[i].answer.text, &cell, err);
     if (status == PITH_OK)
         status = add_row(r, steps, &cell, err);
     json_decref(cell.texts);
     return status;
 }
 
-/* Makes every item once, to learn how many tokens the longest takes. */
-static pith_status measure_items(struct recursion_run *r, int32_t *longest, pith_error *err)
+static pith_status sum_rows(struct recursion_run *r, pith_error *err)
 {
     const struct eval_recursion_params *p = r->params;
+    int32_t first = 0;
     pith_status status = PITH_OK;
+    for (int32_t steps = p->min_steps; steps <= p->max_steps && status == PITH_OK;
+         steps += p->step_stride) {
+        int32_t n = count_items(r, steps);
+        if (n > 0)
+            status = sum_row(r, steps, first, n, err);
+        first += n;
+    }
+    return status;
+}
+
+/* Makes all items, and counts the tokens of the longest. */
+static pith_status make_items(struct recursion_run *r, int32_t *longest, pith_error *err)
+{
+    /* A model that was trained on traces goes on with the next graph. */
+    static const char *const stop[] = {"\nGraph:"};
+    const struct eval_recursion_params *p = r->params;
+    pith_status status = PITH_OK;
+    int32_t n_made = 0;
+    for (int32_t steps = p->min_steps; steps <= p->max_steps; steps += p->step_stride)
+        r->n_item += count_items(r, steps);
+    if (r->n_item == 0)
+        return eval_fail(err, PITH_INVALID, "recursion: no record has %d to %d steps",
+                         (int)p->min_steps, (int)p->max_steps);
+    r->items = calloc((size_t)r->n_item, sizeof(*r->items));
+    r->asked = calloc((size_t)r->n_item, sizeof(*r->asked));
+    if (r->items == NULL || r->asked == NULL)
+        return no_memory(err);
     *longest = 0;
     for (int32_t steps = p->min_steps; steps <= p->max_steps; steps += p->step_stride) {
         int32_t n = count_items(r, steps);
-        r->n_item += n;
-        for (int32_t i = 0; i < n && status == PITH_OK; i++) {
-            struct item it = {.record = NULL};
+        for (int32_t i = 0; i < n && status == PITH_OK; i++, n_made++) {
+            struct item *it = &r->items[n_made];
+            struct eval_asked *a = &r->asked[n_made];
             int32_t n_token = 0;
-            status = make_item(r, steps, i, &it, err);
+            status = make_item(r, steps, i, it, err);
             if (status == PITH_OK)
                 status =
-                    r->counter.count(r->counter.user, it.prompt.text.data, NULL, &n_token, err);
-            if (n_token + it.n_predict > *longest)
-                *longest = n_token + it.n_predict;
-            item_free(&it);
+                    r->counter.count(r->counter.user, it->prompt.text.data, NULL, &n_token, err);
+            if (n_token + it->n_predict > *longest)
+                *longest = n_token + it->n_predict;
+            *a = (struct eval_asked){.prompt = &it->prompt,
+                                     .n_predict = it->n_predict,
+                                     .stop = stop,
+                                     .n_stop = p->trace ? 1 : 0};
+            pith_sample_params_default(&a->sample);
+            a->sample.temperature = 0.0f;
         }
     }
-    if (status == PITH_OK && r->n_item == 0)
-        return eval_fail(err, PITH_INVALID, "recursion: no record has %d to %d steps",
-                         (int)p->min_steps, (int)p->max_steps);
     return status;
+}
+
+static void free_items(struct recursion_run *r)
+{
+    for (int32_t i = 0; i < r->n_item && r->items != NULL && r->asked != NULL; i++) {
+        eval_answer_free(&r->asked[i].answer);
+        item_free(&r->items[i]);
+    }
+    free(r->asked);
+    free(r->items);
 }
 
 static pith_status check_params(const struct eval_recursion_params *p, pith_error *err)
@@ -202,6 +227,9 @@ static pith_status check_params(const struct eval_recursion_params *p, pith_erro
     int32_t most = p->trace ? TRACE_MAX_STEP : RECURSION_MAX_STEP;
     if (p->path != NULL && p->trace)
         return eval_fail(err, PITH_INVALID, "recursion: traces are drawn, not read from a file");
+    if (p->n_parallel < 1)
+        return eval_fail(err, PITH_INVALID, "recursion: parallel = %d must be positive",
+                         (int)p->n_parallel);
     if (p->n_sample < (p->path != NULL ? 0 : 1))
         return eval_fail(err, PITH_INVALID, "recursion: samples = %d is too few", (int)p->n_sample);
     if (p->path != NULL)
@@ -228,12 +256,12 @@ static pith_status read_file(struct recursion_run *r, pith_error *err)
 static json_t *settings_of(const struct recursion_run *r)
 {
     const struct eval_recursion_params *p = r->params;
-    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form",
+    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b}", "form",
                      p->trace ? "trace" : "question", "file", eval_json_text(p->path), "min_steps",
                      (int)p->min_steps, "max_steps", (int)p->max_steps, "step_stride",
-                     (int)p->step_stride, "samples", (int)p->n_sample, "answer_tokens",
-                     (int)p->n_predict, "seed", (json_int_t)r->setup->seed, "chat",
-                     (int)r->setup->chat);
+                     (int)p->step_stride, "samples", (int)p->n_sample, "parallel",
+                     (int)p->n_parallel, "answer_tokens", (int)p->n_predict, "seed",
+                     (json_int_t)r->setup->seed, "chat", (int)r->setup->chat);
 }
 
 pith_status eval_recursion(const struct eval_setup *setup,
@@ -247,16 +275,17 @@ pith_status eval_recursion(const struct eval_setup *setup,
     if (status == PITH_OK && params->path != NULL)
         status = read_file(&r, err);
     if (status == PITH_OK)
-        status = measure_items(&r, &longest, err);
+        status = make_items(&r, &longest, err);
     if (status == PITH_OK)
-        status = eval_run_create(setup, longest, &r.run, err);
-    for (int32_t steps = params->min_steps; steps <= params->max_steps && status == PITH_OK;
-         steps += params->step_stride)
-        status = run_row(&r, steps, err);
+        status = eval_run_create_many(setup, longest, params->n_parallel, &r.run, err);
+    if (status == PITH_OK)
+        status = eval_prompts_ask(r.run, setup, r.asked, r.n_item, params->n_parallel, err);
+    if (status == PITH_OK)
+        status = sum_rows(&r, err);
     if (status == PITH_OK)
         status = eval_scored(
-            eval_result(r.run, "recursion", r.n_done, settings_of(&r), json_incref(r.rows)),
-            eval_wilson(r.n_stack, r.n_done), result, err);
+            eval_result(r.run, "recursion", r.n_item, settings_of(&r), json_incref(r.rows)),
+            eval_wilson(r.n_stack, r.n_item), result, err);
     if (status == PITH_OK && params->path != NULL &&
         json_object_set_new(json_object_get(*result, "summary"), "file_disagrees",
                             json_integer(r.file.n_wrong)) != 0) {
@@ -265,6 +294,7 @@ pith_status eval_recursion(const struct eval_setup *setup,
         status = no_memory(err);
     }
     json_decref(r.rows);
+    free_items(&r);
     eval_record_file_free(&r.file);
     eval_run_free(r.run);
     return status;

@@ -286,13 +286,16 @@ const struct option eval_recursion_options[] = {
      .help = "graphs of each number of steps; 0: all of a file"},
     {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
      .help = "most tokens of an answer; 0: 512, of traces a right one's length and a quarter more"},
+    {"--parallel", NULL, "N", OPTION_INT, AT(p.n_parallel), .min = 1, .max = 256,
+     .help = "answers that are generated at the same time; no answer depends on it"},
     {0},
 };
 #undef AT
 
 /* The paper's range. */
 static const union eval_args recursion_defaults = {
-    .recursion = {.p = {.min_steps = 6, .max_steps = 20, .step_stride = 2, .n_sample = 10}}};
+    .recursion = {
+        .p = {.min_steps = 6, .max_steps = 20, .step_stride = 2, .n_sample = 10, .n_parallel = 1}}};
 
 static bool recursion_is_random(const union eval_args *a)
 {

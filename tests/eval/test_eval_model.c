@@ -96,12 +96,22 @@ TEST(recursion_runs_on_the_model)
 {
     pith_model *model = load_model();
     struct eval_setup setup = setup_of(model);
-    struct eval_recursion_params p = {
-        .min_steps = 6, .max_steps = 8, .step_stride = 2, .n_sample = 2, .trace = true};
-    json_t *result = NULL;
+    struct eval_recursion_params p = {.min_steps = 6,
+                                      .max_steps = 8,
+                                      .step_stride = 2,
+                                      .n_sample = 2,
+                                      .n_parallel = 1,
+                                      .trace = true};
+    json_t *result = NULL, *together = NULL;
+    setup.keep_text = true;
     if (eval_recursion(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
     assert_int_equal(summary(result, "n"), 4);
+    p.n_parallel = 3;
+    if (eval_recursion(&setup, &p, &together, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_true(json_equal(json_object_get(result, "rows"), json_object_get(together, "rows")));
+    json_decref(together);
     json_decref(result);
     p.trace = false;
     p.n_predict = 16;

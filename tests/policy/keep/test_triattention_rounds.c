@@ -552,6 +552,25 @@ TEST(silent_layers_have_no_say)
         assert_int_equal(max[i], 20 + i);
 }
 
+/* The layers that boundary-skip leaves decide, and all of them where it leaves none. */
+TEST(skipped_layers_have_no_say)
+{
+    int32_t skip[20], all[20], first[20];
+    kept_of("granularity=all,budget=20,slack=20,boundary-skip=1,combine=mean", skip);
+    kept_of("granularity=all,budget=20,slack=20,score-layers=1,combine=mean", first);
+    kept_of("granularity=all,budget=20,slack=20,combine=mean", all);
+    assert_memory_not_equal(skip, all, sizeof(all));
+    assert_memory_not_equal(skip, first, sizeof(first));
+    kept_of("granularity=all,budget=20,slack=20,boundary-skip=1,combine=max", first);
+    assert_memory_equal(skip, first, sizeof(first)); /* one layer's mean is its maximum */
+    kept_of("granularity=all,budget=20,slack=20,boundary-skip=2,combine=mean", skip);
+    assert_memory_equal(skip, all, sizeof(all));
+    /* Each layer by itself: the last one decides as ever. */
+    kept_of("granularity=layer,budget=20,slack=20,boundary-skip=1,combine=max", skip);
+    kept_of("granularity=layer,budget=20,slack=20,combine=max", all);
+    assert_memory_equal(skip, all, sizeof(all));
+}
+
 /* Writes statistics of LAYERS layers with one head: 3 bands, n_flat more dimensions. */
 static void write_stats(int32_t n_pair, int32_t n_flat)
 {

@@ -40,6 +40,7 @@ struct params {
     int32_t group;
     int32_t sign;
     int32_t n_layer; /* that are scored; 0: all */
+    int32_t n_skip;  /* first layers that are not scored */
     int32_t warmup;
     int32_t calibrate;
     int32_t distance; /* of every key; 0: its own */
@@ -443,6 +444,8 @@ static bool silent(const void *params, const struct keep_view *view, int32_t lay
     const struct data *d = view->data;
     if (p->n_layer > 0 && layer >= p->n_layer)
         return true;
+    if (layer < p->n_skip && p->n_skip < d->model.g.n_layer) /* else none would score */
+        return true;
     if (d->stats != NULL)
         return d->stats->count[layer] == 0;
     struct state s = state_at(d, view->state);
@@ -567,6 +570,9 @@ static const struct policy_param own_params[] = {
      "evict: the keys of most predicted attention go first", sign_words},
     {"score-layers", POLICY_TYPE_COUNT, AT(n_layer), 0, 1 << 20, "0",
      "only this many first layers score; 0: all", NULL},
+    {"boundary-skip", POLICY_TYPE_COUNT, AT(n_skip), 0, 1 << 20, "0",
+     "this many first layers with a full cache do not score; as many as there are: all score",
+     NULL},
     {"distance", POLICY_TYPE_COUNT, AT(distance), 0, 1 << 30, "0",
      "every key counts as if it stood this many positions back, so that its score never changes; "
      "0: its own distance",
