@@ -358,6 +358,18 @@ static const char *short_count(double n, char out[16])
     return out;
 }
 
+/* Where no generated token chose anything, that is said: a user thinks that it did. */
+static void print_steps(const pith_read_stats *r)
+{
+    if (r->steps == 0 || r->steps_sparse > 0)
+        return;
+    if (r->step_gate > 0)
+        fprintf(stderr, "; generated tokens read lanes of up to %lld entries whole (gate)",
+                (long long)r->step_gate);
+    else
+        fprintf(stderr, "; generated tokens read everything (gate)");
+}
+
 static void print_read(const struct session *s, const pith_read_stats *r)
 {
     char stored[16];
@@ -365,11 +377,13 @@ static void print_read(const struct session *s, const pith_read_stats *r)
         return;
     fprintf(stderr, "read     %8.3f s   %.*s: ", r->seconds, name_len(s->read), s->read);
     if (r->chunks == 0)
-        fprintf(stderr, "no chunk that it chooses for\n");
+        fprintf(stderr, "no chunk that it chooses for");
     else
-        fprintf(stderr, "%.1f %% of %s entries; %lld of %lld lane chunks read a part\n",
+        fprintf(stderr, "%.1f %% of %s entries; %lld of %lld lane chunks read a part",
                 percent((double)r->read, (double)r->stored), short_count((double)r->stored, stored),
                 (long long)r->sparse, (long long)r->chunks);
+    print_steps(r);
+    fputc('\n', stderr);
 }
 
 void session_report(struct session *s, const pith_generate_result *r, bool json)

@@ -86,6 +86,9 @@ struct eval_answer {
     int64_t rounds;
     int64_t stored; /* entries of lanes, summed over everything that attended to them, .. */
     int64_t read;   /* .. and the entries that were read */
+    int64_t steps;  /* single tokens times lanes, and of them those that read a part */
+    int64_t steps_sparse;
+    int64_t step_gate; /* as in pith_read_stats */
     struct eval_recall_cost recall;
     struct eval_share_cost share;
 };

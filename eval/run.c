@@ -94,6 +94,9 @@ void eval_add_cost(struct eval_answer *sum, const struct eval_answer *cost)
     sum->rounds += cost->rounds;
     sum->stored += cost->stored;
     sum->read += cost->read;
+    sum->steps += cost->steps;
+    sum->steps_sparse += cost->steps_sparse;
+    sum->step_gate = cost->step_gate;
     raise_to(&sum->kv_peak_bytes, cost->kv_peak_bytes);
     r->recalls += cost->recall.recalls;
     r->stored += cost->recall.stored;
@@ -257,6 +260,9 @@ static void account_policies(const pith_keep_stats *keep, const pith_read_stats 
     cost->rounds += keep->rounds;
     cost->stored += read->stored;
     cost->read += read->read;
+    cost->steps += read->steps;
+    cost->steps_sparse += read->steps_sparse;
+    cost->step_gate = read->step_gate;
     cost->recall.recalls += recall->recalls;
     cost->recall.stored += recall->stored;
     cost->recall.lost += recall->lost;
@@ -468,16 +474,35 @@ static json_t *describe_share(const struct eval_run *run)
                      s->of > 0 ? (double)s->tokens / (double)s->of : 0.0, "seconds", s->seconds);
 }
 
-static json_t *make_summary(const struct eval_run *run, int32_t n)
+/* What must be said about the run; "": nothing. */
+static void write_note(const struct eval_run *run, char *note, size_t cap)
 {
     const struct eval_answer *t = &run->total;
     pith_model_info info;
-    char note[128] = "";
+    size_t len = 0;
+    note[0] = '\0';
     pith_model_get_info(run->setup.model, &info);
     if (run->longest > info.n_ctx_train)
-        snprintf(note, sizeof(note),
-                 "Items of %d tokens are longer than the %d of the model's training.",
-                 (int)run->longest, (int)info.n_ctx_train);
+        len = (size_t)snprintf(note, cap,
+                               "Items of %d tokens are longer than the %d of the model's training.",
+                               (int)run->longest, (int)info.n_ctx_train);
+    if (t->steps == 0 || t->steps_sparse > 0)
+        return;
+    const char *space = len > 0 ? " " : "";
+    if (t->step_gate > 0)
+        snprintf(note + len, cap - len,
+                 "%sGenerated tokens read everything: the gate lets them read lanes of up to %lld "
+                 "entries whole.",
+                 space, (long long)t->step_gate);
+    else
+        snprintf(note + len, cap - len, "%sGenerated tokens read everything, by the gate.", space);
+}
+
+static json_t *make_summary(const struct eval_run *run, int32_t n)
+{
+    const struct eval_answer *t = &run->total;
+    char note[256];
+    write_note(run, note, sizeof(note));
     json_t *recall = eval_recall(&run->setup.engine) != NULL ? describe_recall(run) : NULL;
     json_t *share = share_policy(&run->setup.engine) != NULL ? describe_share(run) : NULL;
     return json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o*, s:o*, s:s*}",

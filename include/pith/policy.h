@@ -272,12 +272,15 @@ PITH_API void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out);
    KV heads and chunks. Forks and files as for pith_keep_stats; forgetting so much that no token is
    left that read a part returns to zero. */
 typedef struct pith_read_stats {
-    int64_t chunks; /* chunks times lanes, generated tokens included */
-    int64_t sparse; /* of them: those that read a part */
-    int64_t stored; /* entries that the lanes of all those chunks held */
-    int64_t read;   /* of them: those that were read */
-    double seconds; /* spent choosing, over all threads */
-    uint32_t reserved[8];
+    int64_t chunks;       /* chunks times lanes, generated tokens included */
+    int64_t sparse;       /* of them: those that read a part */
+    int64_t stored;       /* entries that the lanes of all those chunks held */
+    int64_t read;         /* of them: those that were read */
+    double seconds;       /* spent choosing, over all threads */
+    int64_t steps;        /* of chunks: those of a single token */
+    int64_t steps_sparse; /* of them: those that read a part */
+    int64_t step_gate;    /* a single token reads lanes of up to this many entries whole; -1: all */
+    uint32_t reserved[2];
 } pith_read_stats;
 
 PITH_API void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out);

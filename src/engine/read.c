@@ -24,6 +24,9 @@ static pith_status open_read(struct pith_engine *e, const pith_engine_params *pa
                        "read: chunk: %d tokens choose together, which a pass of at most %d tokens "
                        "(the engine's chunk) does not hold",
                        reader.chunk, e->chunk);
+    if (e->policies.read.rules.phase != READ_PROMPT)
+        pi_log(PITH_LOG_INFO, "read=%s step_gate=%lld", e->policies.read.policy->name,
+               (long long)read_step_gate(&e->policies.read.rules));
     if (read_projection(e->read) != NULL)
         kv_cache_set_projection(e->kv, read_projection(e->read));
     return pi_pass_set_reader(e->pass, &reader, err);
@@ -153,6 +156,11 @@ void pith_seq_read_stats(const pith_seq *seq, pith_read_stats *out)
     const struct read_tally *t = &seq->read;
     *out = (pith_read_stats){.chunks = t->n_chunk,
                              .sparse = t->n_sparse,
+                             .steps = t->n_step,
+                             .steps_sparse = t->n_step_sparse,
+                             .step_gate = seq->engine->traits.reads_parts
+                                              ? read_step_gate(&seq->engine->policies.read.rules)
+                                              : 0,
                              .stored = t->n_stored,
                              .read = t->n_read,
                              .seconds = t->seconds};

@@ -109,7 +109,13 @@ TEST(lines_tell_what_was_read)
         expect_word(s.err, chunks);
         assert_int_equal(m.stats.sparse == 0, i == 3);
     }
-    struct said s = command(NULL, RUN, "--read", "quoka:phase=decode", "-n", "1", NULL);
+    struct said s = command(NULL, RUN, "--read", "quoka:budget=1024", "-n", "3", NULL);
+    expect_word(s.err, "; generated tokens read lanes of up to 6144 entries whole (gate)");
+    s = command(NULL, RUN, "--read", "quoka:budget=25%", "-n", "3", NULL);
+    expect_word(s.err, "; generated tokens read everything (gate)");
+    s = command(NULL, RUN, "--read", "quoka:budget=25%,gate=1", "-n", "3", NULL);
+    assert_null(strstr(s.err, "(gate)"));
+    s = command(NULL, RUN, "--read", "quoka:phase=decode", "-n", "1", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "quoka: no chunk that it chooses for");
     s = command(NULL, RUN, "--read", "none", NULL);

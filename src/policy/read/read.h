@@ -188,12 +188,17 @@ struct kv_choose_job read_choice(const struct read_rules *rules, const float *sc
                                  int32_t n_read, int32_t *slots);
 void read_fill(const struct read_rules *rules, int32_t n, int32_t n_read, int32_t *slots);
 
+/* Entries up to which a single token reads a lane whole; -1: it reads all lanes whole. */
+int64_t read_step_gate(const struct read_rules *rules);
+
 /* ---- reading ---- */
 
 /* The entries that were there and that were read, over all layers, KV heads and chunks. */
 struct read_tally {
     int64_t n_chunk;  /* chunks times lanes */
     int64_t n_sparse; /* of them: those that read a part */
+    int64_t n_step;   /* of n_chunk: those of a single token */
+    int64_t n_step_sparse;
     int64_t n_stored; /* entries that the lanes of all those chunks held, their own included */
     int64_t n_read;   /* of them: those that were read */
     double seconds;   /* spent choosing: over all threads, but for the device's part */

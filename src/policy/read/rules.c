@@ -3,6 +3,8 @@
  * contradictions, and how many entries are read. Also how tokens are cut into chunks. Pure
  * functions of the options; which entries are read is choose.c's.
  */
+#include <math.h>
+
 #include "policy/read/reading.h"
 
 #define COUNT_MAX (1 << 29) /* of one rule: sums of several stay within int32_t */
@@ -99,6 +101,16 @@ int32_t read_whole_up_to(const struct read_rules *r)
         budget = 1; /* the least that a share is; beyond it a longer lane may be read in part */
     double n = gate_of(r, 2) * (double)pi_max(budget, (int64_t)r->sinks + r->recent);
     return n < INT32_MAX ? (int32_t)n : INT32_MAX;
+}
+
+int64_t read_step_gate(const struct read_rules *r)
+{
+    double always = (double)r->sinks + r->recent, budget = (double)r->budget.value;
+    if (r->phase == READ_PROMPT)
+        return -1;
+    if (r->budget.unit == POLICY_UNIT_TOKENS)
+        return (int64_t)(gate_of(r, 1) * budget);
+    return gate_of(r, 1) * budget >= 1e6 ? -1 : (int64_t)(gate_of(r, 1) * fmax(1.0, always));
 }
 
 /* ---- chunks ---- */

@@ -152,6 +152,8 @@ void read_add_tally(struct read *read, const struct pi_pass_item *item, struct r
                 tally->first_at = t->first_at;
             tally->n_chunk += t->n_chunk;
             tally->n_sparse += t->n_sparse;
+            tally->n_step += t->n_step;
+            tally->n_step_sparse += t->n_step_sparse;
             tally->n_stored += t->n_stored;
             tally->n_read += t->n_read;
             tally->seconds += t->seconds;

@@ -248,6 +248,8 @@ static void count(struct unit *u, const struct pi_pass_chunk *c, int32_t n_slot)
     if (n_slot >= 0 && t->n_sparse++ == 0)
         t->first_at = c->item->pos0 + c->t0;
     t->n_chunk++;
+    t->n_step += c->n_tok == 1;
+    t->n_step_sparse += c->n_tok == 1 && n_slot >= 0;
     t->n_stored += n_stored;
     t->n_read += n_slot >= 0 ? n_slot : n_stored;
 }
