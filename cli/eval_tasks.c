@@ -249,6 +249,19 @@ static const struct command task_questions = {
     .defaults = questions_defaults,
 };
 
+static void longbench_defaults(void *options)
+{
+    task_defaults(options, "longbench");
+}
+
+static const struct command task_longbench = {
+    .name = "longbench",
+    .summary = "ask a file of LongBench and score answers by its metrics",
+    .synopsis = "-m MODEL -f multi_news.jsonl [--chat] [-n 4096]",
+    WITH_MODEL(eval_longbench_options),
+    .defaults = longbench_defaults,
+};
+
 static void facts_defaults(void *options)
 {
     task_defaults(options, "facts");
@@ -303,6 +316,6 @@ static const struct command task_kept = {
 };
 
 const struct command *const eval_tasks[] = {
-    &task_perplexity, &task_stack,      &task_divergence, &task_needle,    &task_ruler,
-    &task_recursion,  &task_derivation, &task_share,      &task_questions, &task_facts,
-    &task_replay,     &task_kept,       &task_sweep,      &task_report,    NULL};
+    &task_perplexity, &task_stack, &task_divergence, &task_needle, &task_ruler,     &task_recursion,
+    &task_derivation, &task_share, &task_questions,  &task_facts,  &task_longbench, &task_replay,
+    &task_kept,       &task_sweep, &task_report,     NULL};

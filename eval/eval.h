@@ -405,6 +405,20 @@ pith_status eval_questions(const struct eval_setup *setup,
                            const struct eval_questions_params *params, json_t **result,
                            pith_error *err);
 
+struct eval_longbench_params {
+    const char *path;    /* JSONL of the benchmark */
+    const char *dataset; /* NULL: as the file or its lines name it */
+    int32_t n_item;      /* 0: all */
+    int32_t n_length;    /* most tokens of a prompt, the middle of a longer one is left out; 0: as
+                            many as the model's context holds */
+    int32_t n_predict;   /* most tokens of an answer; 0: the data set's */
+    int32_t n_parallel;  /* answers that are generated at the same time, 1 or more */
+};
+/* A data set of LongBench, greedily, with its prompts and metrics. Rows: one per class of length. */
+pith_status eval_longbench(const struct eval_setup *setup,
+                           const struct eval_longbench_params *params, json_t **result,
+                           pith_error *err);
+
 /* Policies on recorded tensors; needs no model in the setup, and of its engine params the storage
    types and the page length. Rows: one per policy, stop, layer and KV head; docs/eval.md describes
    their figures. With several policies the rows name theirs, and the summary has the figures of

@@ -441,6 +441,37 @@ static pith_status run_questions(const struct eval_setup *setup, const union eva
     return eval_questions(setup, &p, result, err);
 }
 
+/* ---- longbench ---- */
+
+#define AT(member) .offset = offsetof(struct longbench_args, member)
+const struct option eval_longbench_options[] = {
+    {"--file", "-f", "FILE", OPTION_TEXT, AT(common.path), .required = true,
+     .help = "a file of the benchmark: a JSON object per line with context, input and answers"},
+    {"--dataset", NULL, "NAME", OPTION_TEXT, AT(p.dataset), .absent = "as the file is named",
+     .help = "the data set, which decides prompt and metric"},
+    {"--items", NULL, "N", OPTION_INT, AT(p.n_item), .min = 0, .max = INT32_MAX,
+     .help = "how many of them, from the first on; 0: all"},
+    {"--length", "-n", "N", OPTION_INT, AT(p.n_length), .min = 0, .max = EVAL_MAX_TOKENS,
+     .help = "most tokens of a prompt, of a longer one the middle is left out; 0: what the model's "
+             "context holds"},
+    {"--predict", NULL, "N", OPTION_INT, AT(p.n_predict), .min = 0, .max = EVAL_MAX_TOKENS,
+     .help = "most tokens of an answer; 0: the data set's"},
+    {"--parallel", NULL, "N", OPTION_INT, AT(p.n_parallel), .min = 1, .max = 256,
+     .help = "answers generated at the same time: the same answers, sooner"},
+    {0},
+};
+#undef AT
+
+static const union eval_args longbench_defaults = {.longbench = {.p = {.n_parallel = 1}}};
+
+static pith_status run_longbench(const struct eval_setup *setup, const union eval_args *a,
+                                 json_t **result, pith_error *err)
+{
+    struct eval_longbench_params p = a->longbench.p;
+    p.path = a->common.path;
+    return eval_longbench(setup, &p, result, err);
+}
+
 /* ---- facts ---- */
 
 /* In the order of enum eval_facts_style. */
@@ -582,6 +613,8 @@ const struct eval_task eval_task_table[] = {
      .run = run_derivation},
     {"questions", eval_questions_options, &questions_defaults, .in_sweeps = true,
      .reads_itself = reads_itself, .is_random = questions_are_random, .run = run_questions},
+    {"longbench", eval_longbench_options, &longbench_defaults, .in_sweeps = true,
+     .reads_itself = reads_itself, .is_random = never_random, .run = run_longbench},
     {"facts", eval_facts_options, &facts_defaults, .in_sweeps = true,
      .reads_itself = facts_are_cut_once, .is_random = facts_are_random, .run = run_facts},
     {"kept", eval_kept_options, &kept_defaults, .in_sweeps = true, .is_random = never_random,

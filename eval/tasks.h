@@ -78,6 +78,11 @@ struct questions_args {
     struct eval_questions_params p;
 };
 
+struct longbench_args {
+    struct task_common common;
+    struct eval_longbench_params p;
+};
+
 struct facts_args {
     struct task_common common;
     struct eval_facts_texts_params p;
@@ -112,6 +117,7 @@ union eval_args {
     struct derivation_args derivation;
     struct share_args share;
     struct questions_args questions;
+    struct longbench_args longbench;
     struct facts_args facts;
     struct replay_args replay;
     struct kept_args kept;
@@ -121,7 +127,8 @@ union eval_args {
 extern const struct option eval_perplexity_options[], eval_stack_options[],
     eval_divergence_options[], eval_needle_options[], eval_ruler_options[],
     eval_recursion_options[], eval_derivation_options[], eval_share_options[],
-    eval_questions_options[], eval_facts_options[], eval_replay_options[], eval_kept_options[];
+    eval_questions_options[], eval_longbench_options[], eval_facts_options[], eval_replay_options[],
+    eval_kept_options[];
 
 struct eval_task {
     const char *name; /* NULL ends the table */
