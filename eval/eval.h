@@ -334,7 +334,9 @@ struct eval_ruler_params {
     enum eval_haystack haystack; /* TASK: as RULER has it for each task */
     const char *text;            /* [text_len] prose for text haystacks, or NULL */
     size_t text_len;
-    bool example; /* vt and cwe: one worked example before the question, as RULER has */
+    const char *squad;    /* the file of qa_1, and .. */
+    const char *hotpotqa; /* .. that of qa_2; NULL: "all" leaves the task out */
+    bool example;         /* vt and cwe: one worked example before the question, as RULER has */
 };
 pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_params *params,
                        json_t **result, pith_error *err);

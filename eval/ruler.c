@@ -1,6 +1,6 @@
 /*
  * ruler.c - the table of RULER's tasks, the making of their items, and `pith eval ruler`, which
- * asks them. ruler_niah.c, ruler_track.c and ruler_count.c make the texts.
+ * asks them. ruler_niah.c, ruler_track.c, ruler_count.c and ruler_qa.c make the texts.
  *
  * Invariant: an item depends on seed, task, length and sample alone, besides the texts that are
  * given and the tokenizer that measures them.
@@ -25,6 +25,8 @@ const struct ruler_task eval_ruler_tasks[RULER_N_TASK] = {
     {"vt", 30, 5, EVAL_HAYSTACK_NOISE, eval_prepare_vt, eval_build_vt},
     {"cwe", 120, 10, EVAL_HAYSTACK_TASK, eval_prepare_cwe, eval_build_cwe},
     {"fwe", 50, 1, EVAL_HAYSTACK_TASK, eval_prepare_fwe, eval_build_fwe},
+    {"qa_1", 32, 1, EVAL_HAYSTACK_TASK, NULL, eval_build_qa}, /* SQuAD */
+    {"qa_2", 32, 1, EVAL_HAYSTACK_TASK, NULL, eval_build_qa}, /* HotpotQA */
 };
 
 const struct ruler_task *eval_ruler_find(const char *name)
@@ -79,6 +81,8 @@ pith_status eval_ruler_make(const struct ruler_task *task, const struct ruler_it
 {
     struct ruler_build b = {.task = task, .item = item};
     pith_status status = PITH_OK;
+    if (task->build == eval_build_qa && item->qa == NULL)
+        return eval_fail(err, PITH_INVALID, "ruler: %s needs a file of its data set", task->name);
     if (task->prepare != NULL)
         status = task->prepare(&b, counter, err);
     if (status == PITH_OK && b.example.failed)
@@ -100,8 +104,9 @@ struct ruler_run {
     struct eval_counter counter;
     const struct ruler_task *tasks[RULER_N_TASK];
     int32_t n_task;
-    int32_t n_done; /* items */
-    double sum;     /* of their scores */
+    struct ruler_qa qa[2]; /* of qa_1 and qa_2; empty without files */
+    int32_t n_done;        /* items */
+    double sum;            /* of their scores */
     json_t *rows;
 };
 
@@ -127,6 +132,8 @@ static pith_status run_item(struct ruler_run *r, const struct ruler_task *task,
         status = eval_prompt_ask(r->run, r->setup, &p, task->n_predict, NULL, NULL, 0, &a, err);
     if (status == PITH_OK) {
         double score = eval_share_found(a.text, &p.refs);
+        if (task->build == eval_build_qa) /* one right answer is enough */
+            score = score > 0.0 ? 1.0 : 0.0;
         cell->score += score;
         cell->n_token += p.n_token;
         if (cell->texts != NULL && !eval_keep_text(cell->texts, &p, a.text, NULL, score))
@@ -162,6 +169,23 @@ static pith_status add_row(struct ruler_run *r, const struct ruler_task *task,
     return PITH_OK;
 }
 
+/* The questions of a task; NULL: it has none, or there is no file of them. */
+static const struct ruler_qa *qa_of(const struct ruler_run *r, const struct ruler_task *task)
+{
+    const struct ruler_qa *qa = &r->qa[strcmp(task->name, "qa_2") == 0];
+    return task->build == eval_build_qa && qa->n > 0 ? qa : NULL;
+}
+
+static pith_status read_questions(struct ruler_run *r, pith_error *err)
+{
+    pith_status status = PITH_OK;
+    if (r->params->squad != NULL)
+        status = eval_ruler_qa_read(r->params->squad, true, &r->qa[0], err);
+    if (status == PITH_OK && r->params->hotpotqa != NULL)
+        status = eval_ruler_qa_read(r->params->hotpotqa, false, &r->qa[1], err);
+    return status;
+}
+
 static pith_status run_cell(struct ruler_run *r, const struct ruler_task *task, int32_t length,
                             pith_error *err)
 {
@@ -171,6 +195,7 @@ static pith_status run_cell(struct ruler_run *r, const struct ruler_task *task, 
                               .haystack = p->haystack,
                               .text = p->text,
                               .text_len = p->text_len,
+                              .qa = qa_of(r, task),
                               .example = p->example};
     struct ruler_cell cell = {.texts = r->setup->keep_text ? json_array() : NULL};
     pith_status status = PITH_OK;
@@ -200,10 +225,15 @@ static pith_status choose_tasks(struct ruler_run *r, pith_error *err)
         if (!all && eval_ruler_find(name) == NULL)
             return eval_fail(err, PITH_INVALID, "ruler: \"%.40s\" is none of its tasks", name);
         for (int t = 0; t < RULER_N_TASK; t++) {
-            if (taken[t] || (!all && strcmp(eval_ruler_tasks[t].name, name) != 0))
+            const struct ruler_task *task = &eval_ruler_tasks[t];
+            bool lacks = task->build == eval_build_qa && qa_of(r, task) == NULL;
+            if (taken[t] || (all ? lacks : strcmp(task->name, name) != 0))
                 continue;
+            if (lacks)
+                return eval_fail(err, PITH_INVALID, "ruler: %s needs --%s FILE", name,
+                                 t + 1 < RULER_N_TASK ? "squad" : "hotpotqa");
             taken[t] = true;
-            r->tasks[r->n_task++] = &eval_ruler_tasks[t];
+            r->tasks[r->n_task++] = task;
         }
     }
     return r->n_task > 0 ? PITH_OK : eval_fail(err, PITH_INVALID, "ruler: no task is given");
@@ -244,6 +274,8 @@ pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_p
     int32_t longest = 0;
     pith_status status = r.rows != NULL ? check_params(params, err) : no_memory(err);
     if (status == PITH_OK)
+        status = read_questions(&r, err);
+    if (status == PITH_OK)
         status = choose_tasks(&r, err);
     if (status == PITH_OK)
         status = eval_check_lengths("ruler", params->lengths, params->n_length, &longest, err);
@@ -258,6 +290,8 @@ pith_status eval_ruler(const struct eval_setup *setup, const struct eval_ruler_p
             eval_scored(eval_result(r.run, "ruler", r.n_done, settings_of(&r), json_incref(r.rows)),
                         eval_wilson(r.sum, r.n_done), result, err);
     json_decref(r.rows);
+    eval_ruler_qa_free(&r.qa[0]);
+    eval_ruler_qa_free(&r.qa[1]);
     eval_run_free(r.run);
     return status;
 }

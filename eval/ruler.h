@@ -1,6 +1,6 @@
 /*
  * ruler.h - the generators of RULER's tasks: retrieval from a haystack, variable tracking, common
- * and frequent words. Wording and sizes are the benchmark's, words are our own.
+ * and frequent words, questions among documents. Wording and sizes are the benchmark's, words are our own.
  */
 #ifndef PI_EVAL_RULER_H
 #define PI_EVAL_RULER_H
@@ -10,6 +10,26 @@
 
 struct ruler_task;
 
+/* A question of SQuAD or HotpotQA. */
+struct ruler_question {
+    char *query;
+    struct eval_strings answers; /* one of them is enough */
+    int32_t *doc; /* [n_doc] places of its own documents, then of those near them; owned */
+    int32_t n_doc, n_own;
+};
+
+/* A file of either. */
+struct ruler_qa {
+    struct eval_strings docs;        /* sorted, each once */
+    struct ruler_question *question; /* [n] owned */
+    int32_t n, cap;
+};
+
+/* Reads a file of SQuAD, else of HotpotQA, which the caller frees, also on failure. IO, FORMAT,
+   NOMEM. */
+pith_status eval_ruler_qa_read(const char *path, bool squad, struct ruler_qa *out, pith_error *err);
+void eval_ruler_qa_free(struct ruler_qa *qa);
+
 /* One item that is wanted. */
 struct ruler_item {
     uint64_t seed;
@@ -18,7 +38,8 @@ struct ruler_item {
     enum eval_haystack haystack;
     const char *text; /* [text_len] prose, or NULL: borrowed */
     size_t text_len;
-    bool example; /* vt and cwe: one worked example stands before the question */
+    const struct ruler_qa *qa; /* of qa_1 and qa_2: of a file; borrowed */
+    bool example;              /* vt and cwe: one worked example stands before the question */
 };
 
 /* An item while it is built. */
@@ -42,7 +63,7 @@ struct ruler_task {
     eval_build_fn *build;        /* user is a struct ruler_build */
 };
 
-#define RULER_N_TASK 11
+#define RULER_N_TASK 13
 extern const struct ruler_task eval_ruler_tasks[RULER_N_TASK];
 
 /* NULL when there is no such task. */
@@ -77,6 +98,8 @@ pith_status eval_build_niah(void *user, int32_t size, struct eval_prompt *out, p
 pith_status eval_prepare_vt(struct ruler_build *b, const struct eval_counter *counter,
                             pith_error *err);
 pith_status eval_build_vt(void *user, int32_t size, struct eval_prompt *out, pith_error *err);
+/* ruler_qa.c */
+pith_status eval_build_qa(void *user, int32_t size, struct eval_prompt *out, pith_error *err);
 /* ruler_count.c */
 pith_status eval_prepare_cwe(struct ruler_build *b, const struct eval_counter *counter,
                              pith_error *err);

@@ -229,7 +229,7 @@ static const char *const haystacks[] = {"task", "noise", "text", "needles", NULL
 const struct option eval_ruler_options[] = {
     {"--task", NULL, "NAME", OPTION_TEXTS, AT(tasks),
      .help = "niah_single_1 .. 3, niah_multikey_1 .. 3, niah_multivalue, niah_multiquery, vt, cwe, "
-             "fwe; repeatable (default: all)",
+             "fwe, qa_1, qa_2; repeatable (default: all)",
      .keys = "tasks"},
     {"--length", "-n", "LIST", OPTION_INTS, AT(lengths), .min = 1, .max = EVAL_MAX_TOKENS,
      .help = "tokens of prompt and answer", .keys = "lengths"},
@@ -239,6 +239,10 @@ const struct option eval_ruler_options[] = {
      .help = "the text that hides the facts; task: as the benchmark has it"},
     {"--file", "-f", "FILE", OPTION_TEXT, AT(common.path), .absent = "noise in its place",
      .help = "prose for haystacks of text"},
+    {"--squad", NULL, "FILE", OPTION_TEXT, AT(squad), .absent = "without qa_1",
+     .help = "SQuAD's JSON file (dev-v2.0.json), for qa_1"},
+    {"--hotpotqa", NULL, "FILE", OPTION_TEXT, AT(hotpotqa), .absent = "without qa_2",
+     .help = "HotpotQA's JSON file (hotpot_dev_distractor_v1.json), for qa_2"},
     {"--no-example", NULL, NULL, OPTION_FLAG, AT(no_example),
      .help = "leave out the worked example of vt and cwe"},
     {0},
@@ -262,6 +266,8 @@ static pith_status run_ruler(const struct eval_setup *setup, const union eval_ar
         .haystack = (enum eval_haystack)index_of(haystacks, o->haystack),
         .text = o->common.text,
         .text_len = o->common.len,
+        .squad = o->squad,
+        .hotpotqa = o->hotpotqa,
         .example = !o->no_example,
     };
     return eval_ruler(setup, &p, result, err);

@@ -50,6 +50,7 @@ struct ruler_args {
     struct option_ints lengths;
     int32_t n_sample;
     const char *haystack;
+    const char *squad, *hotpotqa;
     bool no_example;
 };
 

@@ -83,12 +83,73 @@ TEST(ruler_runs_on_the_model)
     json_t *result = NULL;
     if (eval_ruler(&setup, &p, &result, &err) != PITH_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(json_array_size(json_object_get(result, "rows")), RULER_N_TASK);
-    assert_int_equal(summary(result, "n"), RULER_N_TASK);
+    assert_int_equal(json_array_size(json_object_get(result, "rows")),
+                     RULER_N_TASK - 2); /* no files */
+    assert_int_equal(summary(result, "n"), RULER_N_TASK - 2);
     json_decref(result);
     static const char *const none[] = {"niah_single_9"};
     p.tasks = none;
     assert_int_equal(eval_ruler(&setup, &p, &result, &err), PITH_INVALID);
+    pith_model_free(model);
+}
+
+static void write_to(char *path, const char *text)
+{
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+/* qa_1 and qa_2: a question's own documents are there, others as far as there is room, and one of
+   several answers is enough. */
+TEST(ruler_asks_questions_among_documents)
+{
+    char squad[] = "/tmp/pith-squad-XXXXXX", hotpot[] = "/tmp/pith-hotpot-XXXXXX";
+    static const char *const tasks[] = {"qa_1", "qa_2"};
+    static const int32_t lengths[] = {230, 420};
+    pith_model *model = load_model();
+    struct eval_setup setup = setup_of(model);
+    struct eval_ruler_params p = {
+        .tasks = tasks, .n_task = 2, .lengths = lengths, .n_length = 2, .n_sample = 2};
+    json_t *result = NULL;
+    write_to(
+        squad,
+        "{\"data\": [{\"paragraphs\": [{\"context\": \"The password of Maria is copper lantern.\","
+        " \"qas\": [{\"question\": \"Gone?\", \"is_impossible\": true, \"answers\": []},"
+        " {\"question\": \"What is the password of Maria?\", \"is_impossible\": false,"
+        " \"answers\": [{\"text\": \"zzz\"}, {\"text\": \"a\"}, {\"text\": \"e\"}]}]},"
+        " {\"context\": \"The friend of Anton is Emma.\", \"qas\": []}]}]}");
+    write_to(hotpot,
+             "[{\"question\": \"Who is the friend of Anton?\", \"answer\": \"Emma\", \"context\":"
+             " [[\"Anton\", [\"The friend of Anton\", \" is Emma.\"]], [\"Otto\", [\"Otto "
+             "sleeps.\"]]]}]");
+    assert_int_equal(eval_ruler(&setup, &p, &result, &err), PITH_INVALID);
+    assert_non_null(strstr(err.message, "--squad"));
+    p.squad = squad;
+    p.hotpotqa = hotpot;
+    setup.keep_text = true;
+    if (eval_ruler(&setup, &p, &result, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(json_object_get(result, "rows"), i);
+        const json_t *text = json_array_get(json_object_get(row, "texts"), 1);
+        const char *prompt = json_string_value(json_object_get(text, "prompt"));
+        assert_non_null(
+            strstr(prompt, i < 2 ? "lantern.\n" : "Anton\nThe friend of Anton is Emma.\n"));
+        assert_non_null(strstr(prompt, i < 2 ? "Question: What is the password of Maria?"
+                                             : "Question: Who is the friend of Anton?"));
+        assert_non_null(strstr(prompt, "Document 2:\n"));
+        assert_int_equal(strstr(prompt, "Document 5:\n") != NULL, i % 2 == 1);
+        double n = json_number_value(json_object_get(row, "tokens"));
+        assert_true(n <= lengths[i % 2] - 32 && n > 0.6 * lengths[i % 2] - 32);
+        double score = json_number_value(json_object_get(row, "score"));
+        assert_true(score == 0.0 || score == 0.5 || score == 1.0);
+    }
+    json_decref(result);
+    p.squad = hotpot;
+    assert_int_equal(eval_ruler(&setup, &p, &result, &err), PITH_FORMAT);
+    unlink(squad);
+    unlink(hotpot);
     pith_model_free(model);
 }
 
