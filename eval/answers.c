@@ -353,3 +353,47 @@ pith_status eval_final_answer(const char *answer, const char *question, bool cut
     *out = copy;
     return PITH_OK;
 }
+
+/* The letter of a choice that stands alone at `at`, '\0' where none does. */
+static char choice_at(const char *text, const char *at, int32_t n)
+{
+    bool alone = (at == text || !is_letter(at[-1])) && !is_letter(at[1]) && at[1] != '\'';
+    return alone && *at >= 'A' && *at < 'A' + n ? *at : '\0';
+}
+
+/* The first choice in the first `len` bytes of a text. */
+static char first_choice(const char *text, size_t len, int32_t n)
+{
+    for (size_t i = 0; i < len && text[i] != '\0'; i++)
+        if (choice_at(text, text + i, n) != '\0')
+            return text[i];
+    return '\0';
+}
+
+#define BEHIND_ANSWER 24 /* bytes behind the word in which the letter stands */
+
+pith_status eval_final_choice(const char *answer, const char *question, int32_t n, char *out,
+                              pith_error *err)
+{
+    const char *text = eval_after_echo(eval_visible(answer), question);
+    char *boxed = NULL, behind = '\0', bracket = '\0';
+    *out = '\0';
+    if (strstr(text, "\\boxed{") != NULL) {
+        pith_status status = eval_final_answer(answer, question, false, &boxed, err);
+        if (status != PITH_OK)
+            return status;
+        *out = first_choice(boxed, strlen(boxed), n);
+        free(boxed);
+    }
+    for (const char *at = text; *at != '\0'; at++) {
+        char found = strncmp(at + 1, "nswer", 5) == 0 && (*at == 'a' || *at == 'A')
+                         ? first_choice(at + 6, BEHIND_ANSWER, n)
+                         : '\0';
+        behind = found != '\0' ? found : behind;
+        if (*at == '(' && at[1] != '\0' && at[2] == ')' && choice_at(text, at + 1, n) != '\0')
+            bracket = at[1];
+    }
+    if (*out == '\0')
+        *out = behind != '\0' ? behind : bracket;
+    return PITH_OK;
+}

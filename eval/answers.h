@@ -60,6 +60,12 @@ double eval_share_found(const char *answer, const struct eval_strings *refs);
 pith_status eval_final_answer(const char *answer, const char *question, bool cut, char **out,
                               pith_error *err);
 
+/* The letter of the choice that an answer names, of n from A on: in the last \boxed{...}, else
+   behind the last "answer", else in the last brackets. '\0': none. question is as for
+   eval_final_answer. NOMEM. */
+pith_status eval_final_choice(const char *answer, const char *question, int32_t n, char *out,
+                              pith_error *err);
+
 /* Normalises TeX that prints the same, or means the same number, to one text. It covers spacing,
    \left and \right, \dfrac and a/b and \frac12, units, degrees, percent and dollar signs. Also
    commas in numbers, a leading "x=" and a full stop. The caller frees *out. NOMEM. */
@@ -68,5 +74,8 @@ pith_status eval_normalise(const char *answer, char **out, pith_error *err);
 /* Sets *equal: the same text after eval_normalise, the same number (18.0 and 18, 0.5 and 1/2), or a
    list of such. An answer of letters only may differ in case. Nothing equals "". NOMEM. */
 pith_status eval_answers_equal(const char *a, const char *b, bool *equal, pith_error *err);
+
+/* The same of lists whose items may come in any order. */
+pith_status eval_sets_equal(const char *a, const char *b, bool *equal, pith_error *err);
 
 #endif

@@ -437,3 +437,37 @@ pith_status eval_answers_equal(const char *a, const char *b, bool *equal, pith_e
     free(y);
     return status;
 }
+
+#define ITEMS_MAX 64
+
+/* Splits a list; returns the number of its items, at most ITEMS_MAX. */
+static int32_t split_all(char *s, char **item)
+{
+    int32_t n = 0;
+    for (; s != NULL && n < ITEMS_MAX; n++) {
+        item[n] = s;
+        s = split(s);
+    }
+    return s == NULL ? n : 0;
+}
+
+pith_status eval_sets_equal(const char *a, const char *b, bool *equal, pith_error *err)
+{
+    char *x = NULL, *y = NULL, *items_x[ITEMS_MAX], *items_y[ITEMS_MAX];
+    pith_status status = eval_normalise(a, &x, err);
+    if (status == PITH_OK)
+        status = eval_normalise(b, &y, err);
+    int32_t n = status == PITH_OK ? split_all(x, items_x) : 0;
+    *equal = n > 0 && split_all(y, items_y) == n;
+    for (int32_t i = 0; i < n && *equal; i++) {
+        int32_t j = i;
+        while (j < n && !same_scalar(items_x[i], items_y[j]))
+            j++;
+        *equal = j < n;
+        if (j < n)
+            items_y[j] = items_y[i]; /* the one that was matched is used up */
+    }
+    free(x);
+    free(y);
+    return status;
+}

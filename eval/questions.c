@@ -45,26 +45,148 @@ static char *reference(const json_t *answer)
     return eval_copy(text);
 }
 
+/* A list of texts in one, with commas between them. */
+static char *join(const json_t *list)
+{
+    struct eval_text t = {0};
+    for (size_t i = 0; i < json_array_size(list); i++)
+        eval_text_printf(&t, "%s%s", i > 0 ? ", " : "",
+                         json_is_string(json_array_get(list, i))
+                             ? json_string_value(json_array_get(list, i))
+                             : "");
+    eval_text_add(&t, "");
+    return t.failed ? NULL : t.data;
+}
+
+/* Puts choices [n] behind the problem, each with its letter. */
+static char *with_choices(const char *problem, const char *const *choice, int32_t n)
+{
+    struct eval_text t = {0};
+    eval_text_printf(&t, "%s\n", problem);
+    for (int32_t i = 0; i < n; i++)
+        eval_text_printf(&t, "\n(%c) %s", 'A' + i, choice[i]);
+    return t.failed ? NULL : t.data;
+}
+
+#define CHOICES_MAX 26
+
+/* The place of the right one among choices [n]; -1: the answer names none. */
+static int32_t right_choice(const json_t *answer, const char *const *choice, int32_t n)
+{
+    if (json_is_integer(answer))
+        return (int32_t)(json_integer_value(answer) >= 0 && json_integer_value(answer) < n
+                             ? json_integer_value(answer)
+                             : -1);
+    const char *text = json_is_string(answer) ? json_string_value(answer) : "";
+    for (int32_t i = 0; i < n; i++)
+        if (strcmp(choice[i], text) == 0)
+            return i;
+    bool letter = text[0] >= 'A' && text[0] < 'A' + n && text[1] == '\0';
+    return letter ? text[0] - 'A' : -1;
+}
+
+static pith_status take_choices(struct question *q, const char *problem, const char *const *choice,
+                                int32_t n, int32_t right, int32_t line, pith_error *err)
+{
+    char letter[2] = {(char)('A' + right), '\0'};
+    if (right < 0)
+        return eval_fail(err, PITH_FORMAT, "questions: line %d: answer is none of its choices",
+                         (int)line);
+    q->n_choice = n;
+    q->problem = with_choices(problem, choice, n);
+    q->answer = eval_copy(letter);
+    return q->problem != NULL && q->answer != NULL ? PITH_OK : no_memory(err);
+}
+
+/* GPQA's right answer and the three others, in an order that the line's number draws. */
+static pith_status read_gpqa(const json_t *json, int32_t line, struct question *q, pith_error *err)
+{
+    static const char *const fields[] = {"Correct Answer", "Incorrect Answer 1",
+                                         "Incorrect Answer 2", "Incorrect Answer 3"};
+    const char *choice[4], *correct = NULL;
+    int32_t right = 0;
+    for (int32_t i = 0; i < 4; i++) {
+        const json_t *value = json_object_get(json, fields[i]);
+        if (!json_is_string(value))
+            return eval_fail(err, PITH_FORMAT, "questions: line %d: \"%s\" is no text", (int)line,
+                             fields[i]);
+        choice[i] = json_string_value(value);
+    }
+    correct = choice[0];
+    struct eval_rng rng = eval_rng_make(0, (uint64_t)line, 0);
+    eval_rng_shuffle(&rng, choice, 4, sizeof(choice[0]));
+    while (choice[right] != correct)
+        right++;
+    return take_choices(q, json_string_value(json_object_get(json, "Question")), choice, 4, right,
+                        line, err);
+}
+
+static pith_status read_choices(const json_t *json, const char *problem, const json_t *list,
+                                int32_t line, struct question *q, pith_error *err)
+{
+    const char *choice[CHOICES_MAX];
+    size_t n = json_array_size(list);
+    if (n < 2 || n > CHOICES_MAX)
+        return eval_fail(err, PITH_FORMAT, "questions: line %d has %zu choices", (int)line, n);
+    for (size_t i = 0; i < n; i++) {
+        if (!json_is_string(json_array_get(list, i)))
+            return eval_fail(err, PITH_FORMAT, "questions: line %d: choice %zu is no text",
+                             (int)line, i);
+        choice[i] = json_string_value(json_array_get(list, i));
+    }
+    int32_t right = right_choice(json_object_get(json, "answer"), choice, (int32_t)n);
+    return take_choices(q, problem, choice, (int32_t)n, right, line, err);
+}
+
+/* What the file says is right: an answer, a list of final ones, or a solution that ends with it. */
+static pith_status read_answer(const json_t *json, int32_t line, struct question *q,
+                               pith_error *err)
+{
+    const json_t *answer = json_object_get(json, "answer");
+    const json_t *final = json_object_get(json, "final_answer");
+    const json_t *solution = json_object_get(json, "solution");
+    if (json_is_string(answer) || json_is_number(answer)) {
+        q->answer = reference(answer);
+    } else if (json_array_size(final) > 0) {
+        q->answer = join(final);
+        q->any_order =
+            json_array_size(final) > 1 || json_is_true(json_object_get(json, "is_multiple_answer"));
+    } else if (json_is_string(solution)) {
+        return eval_final_answer(json_string_value(solution), NULL, false, &q->answer, err);
+    } else {
+        return eval_fail(err, PITH_FORMAT,
+                         "questions: line %d: answer is no text or number, and there is neither "
+                         "final_answer nor solution",
+                         (int)line);
+    }
+    return q->answer != NULL ? PITH_OK : no_memory(err);
+}
+
 static pith_status read_line(const json_t *json, int32_t line, struct question *q, pith_error *err)
 {
-    const json_t *problem = json_object_get(json, "problem");
-    const json_t *answer = json_object_get(json, "answer"), *id = json_object_get(json, "id");
-    if (!json_is_string(problem))
-        problem = json_object_get(json, "question");
+    static const char *const problems[] = {"problem", "question", "Question"};
+    static const char *const names[] = {"id", "unique_id", "Record ID"};
+    const json_t *problem = NULL, *id = NULL, *choices = json_object_get(json, "choices");
+    for (int i = 0; i < 3; i++) {
+        problem = json_is_string(problem) ? problem : json_object_get(json, problems[i]);
+        id = json_is_string(id) ? id : json_object_get(json, names[i]);
+    }
     if (!json_is_string(problem))
         return eval_fail(err, PITH_FORMAT, "questions: line %d has neither problem nor question",
                          (int)line);
-    if (!json_is_string(answer) && !json_is_number(answer))
-        return eval_fail(err, PITH_FORMAT, "questions: line %d: answer is no text or number",
-                         (int)line);
     char name[32];
-    if (!json_is_string(id))
-        id = json_object_get(json, "unique_id");
     snprintf(name, sizeof(name), "line %d", (int)line);
-    q->problem = eval_copy(json_string_value(problem));
-    q->answer = reference(answer);
     q->name = eval_copy(json_is_string(id) ? json_string_value(id) : name);
-    return q->problem != NULL && q->answer != NULL && q->name != NULL ? PITH_OK : no_memory(err);
+    if (q->name == NULL)
+        return no_memory(err);
+    if (!json_is_array(choices))
+        choices = json_object_get(json, "options");
+    if (json_object_get(json, "Correct Answer") != NULL)
+        return read_gpqa(json, line, q, err);
+    if (json_is_array(choices))
+        return read_choices(json, json_string_value(problem), choices, line, q, err);
+    q->problem = eval_copy(json_string_value(problem));
+    return q->problem != NULL ? read_answer(json, line, q, err) : no_memory(err);
 }
 
 /* A file that is being read. */
@@ -165,6 +287,19 @@ static pith_status make_prompts(struct questions_run *r, int32_t *longest, pith_
     return status;
 }
 
+/* The final answer of an answer, which of choices is a letter. The caller frees. */
+static pith_status final_answer(const struct question *q, const char *answer, bool cut, char **said,
+                                pith_error *err)
+{
+    char letter[2] = {'\0', '\0'};
+    if (q->n_choice == 0)
+        return eval_final_answer(answer, q->problem, cut, said, err);
+    pith_status status = eval_final_choice(answer, q->problem, q->n_choice, &letter[0], err);
+    if (status == PITH_OK && (*said = eval_copy(letter)) == NULL)
+        status = no_memory(err);
+    return status;
+}
+
 /* Takes the final answer out of an answer and compares it. */
 static pith_status judge(struct questions_run *r, const struct question *q,
                          const struct eval_asked *a, int32_t *right, json_t *answers, json_t *texts,
@@ -173,9 +308,10 @@ static pith_status judge(struct questions_run *r, const struct question *q,
     pith_stop_reason reason = a->answer.reason;
     bool cut = reason == PITH_STOP_LENGTH || reason == PITH_STOP_FULL, equal = false;
     char *said = NULL;
-    pith_status status = eval_final_answer(a->answer.text, q->problem, cut, &said, err);
+    pith_status status = final_answer(q, a->answer.text, cut, &said, err);
     if (status == PITH_OK)
-        status = eval_answers_equal(said, q->answer, &equal, err);
+        status =
+            (q->any_order ? eval_sets_equal : eval_answers_equal)(said, q->answer, &equal, err);
     if (status == PITH_OK) {
         *right += equal;
         r->answered += said[0] != '\0';

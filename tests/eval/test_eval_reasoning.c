@@ -381,6 +381,71 @@ TEST(reads_lines_of_questions)
     }
 }
 
+/* Fields of GPQA, OlympiadBench, Minerva and lists of choices. */
+TEST(reads_choices_lists_and_solutions)
+{
+    static const char text[] =
+        "{\"Question\": \"Which?\", \"Correct Answer\": \"right\", \"Incorrect Answer 1\": \"x\","
+        " \"Incorrect Answer 2\": \"y\", \"Incorrect Answer 3\": \"z\", \"Record ID\": \"rec1\"}\n"
+        "{\"question\": \"Q\", \"final_answer\": [\"$2$\", \"3\"], \"is_multiple_answer\": true}\n"
+        "{\"problem\": \"P\", \"solution\": \"It is \\\\boxed{5} or so, \\\\boxed{7}.\"}\n"
+        "{\"question\": \"C\", \"choices\": [\"p\", \"q\"], \"answer\": 1}\n"
+        "{\"question\": \"C\", \"options\": [\"p\", \"q\"], \"answer\": \"A\"}\n";
+    struct question_file f;
+    if (eval_questions_parse(text, strlen(text), &f, &err) != PITH_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(f.n, 5);
+    char line[16];
+    snprintf(line, sizeof(line), "(%s) right", f.question[0].answer);
+    assert_non_null(strstr(f.question[0].problem, line));
+    assert_non_null(strstr(f.question[0].problem, "(D) "));
+    assert_string_equal(f.question[0].name, "rec1");
+    assert_string_equal(f.question[1].answer, "$2$, 3");
+    assert_true(f.question[1].any_order);
+    assert_string_equal(f.question[2].answer, "7");
+    assert_string_equal(f.question[3].answer, "B");
+    assert_string_equal(f.question[4].answer, "A");
+    assert_int_equal(f.question[4].n_choice, 2);
+    eval_questions_free(&f);
+    static const char none[] = "{\"question\": \"C\", \"choices\": [\"p\", \"q\"], \"answer\": 2}";
+    assert_int_equal(eval_questions_parse(none, strlen(none), &f, &err), PITH_FORMAT);
+    eval_questions_free(&f);
+}
+
+TEST(lists_are_compared_in_any_order)
+{
+    static const struct {
+        const char *a, *b;
+        bool equal;
+    } cases[] = {{"3, 2", "$2$, 3", true},  {"2, 3", "2,3", true},          {"2", "2, 3", false},
+                 {"2, 2", "2, 3", false},   {"(1,2), 3", "3, (1,2)", true}, {"", "2", false},
+                 {"1/2, 4", "4, 0.5", true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool equal;
+        assert_int_equal(eval_sets_equal(cases[i].a, cases[i].b, &equal, &err), PITH_OK);
+        if (equal != cases[i].equal)
+            fail_msg("\"%s\" and \"%s\"", cases[i].a, cases[i].b);
+    }
+}
+
+TEST(takes_the_letter_of_a_choice)
+{
+    static const struct {
+        const char *text;
+        char letter;
+    } cases[] = {{"So \\boxed{C}.", 'C'},  {"\\boxed{\\text{B}}", 'B'},
+                 {"\\boxed{(D)}", 'D'},    {"The answer is (A).", 'A'},
+                 {"Answer: **B**", 'B'},   {"(A) is wrong, so (C)", 'C'},
+                 {"I think Apples", '\0'}, {"\\boxed{E}", '\0'},
+                 {"<think>(A)", '\0'},     {"<think>(A)</think>(B)", 'B'}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char letter;
+        assert_int_equal(eval_final_choice(cases[i].text, "", 4, &letter, &err), PITH_OK);
+        if (letter != cases[i].letter)
+            fail_msg("\"%s\": %c", cases[i].text, letter);
+    }
+}
+
 /* Every reference that is shipped is found again in a solution, boxed, and equals itself and no
    neighbour that reads otherwise. */
 TEST(reads_the_published_questions)
