@@ -60,9 +60,9 @@ double eval_share_found(const char *answer, const struct eval_strings *refs);
 pith_status eval_final_answer(const char *answer, const char *question, bool cut, char **out,
                               pith_error *err);
 
-/* The letter of the choice that an answer names, of n from A on: in the last \boxed{...}, else
-   behind the last "answer", else in the last brackets. '\0': none. question is as for
-   eval_final_answer. NOMEM. */
+/* The letter of the choice that an answer names, of n from A on. It is the one in the last
+   \boxed{...}, else behind the last "answer", else in the last brackets. '\0': none. question is as
+   for eval_final_answer. NOMEM. */
 pith_status eval_final_choice(const char *answer, const char *question, int32_t n, char *out,
                               pith_error *err);
 

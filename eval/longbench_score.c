@@ -474,8 +474,8 @@ static double retrieval(const char *answer, const char *truth, const char *word)
     return 0.0;
 }
 
-/* Classes that the answer names. Those that are a part of the truth do not count, but for every one
-   behind such a one, which the authors' loop steps over. */
+/* Classes that the answer names. One that is a part of the truth does not count. The authors' loop
+   steps over the class behind it, which therefore counts. */
 static double class_score(const char *answer, const char *truth, const struct eval_strings *classes)
 {
     int32_t n = 0, found = 0;

@@ -138,7 +138,7 @@ static pith_status read_choices(const json_t *json, const char *problem, const j
     return take_choices(q, problem, choice, (int32_t)n, right, line, err);
 }
 
-/* What the file says is right: an answer, a list of final ones, or a solution that ends with it. */
+/* The right answer: as such, as a list of final ones, or at the end of a solution. */
 static pith_status read_answer(const json_t *json, int32_t line, struct question *q,
                                pith_error *err)
 {

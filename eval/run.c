@@ -474,7 +474,7 @@ static json_t *describe_share(const struct eval_run *run)
                      s->of > 0 ? (double)s->tokens / (double)s->of : 0.0, "seconds", s->seconds);
 }
 
-/* What must be said about the run; "": nothing. */
+/* A remark on the run; "": none. */
 static void write_note(const struct eval_run *run, char *note, size_t cap)
 {
     const struct eval_answer *t = &run->total;

@@ -277,8 +277,8 @@ typedef struct pith_read_stats {
     int64_t stored;       /* entries that the lanes of all those chunks held */
     int64_t read;         /* of them: those that were read */
     double seconds;       /* spent choosing, over all threads */
-    int64_t steps;        /* of chunks: those of a single token */
-    int64_t steps_sparse; /* of them: those that read a part */
+    int64_t steps;        /* of chunks: single tokens */
+    int64_t steps_sparse; /* of them: tokens that read a part */
     int64_t step_gate;    /* a single token reads lanes of up to this many entries whole; -1: all */
     uint32_t reserved[2];
 } pith_read_stats;

@@ -197,7 +197,7 @@ int64_t read_step_gate(const struct read_rules *rules);
 struct read_tally {
     int64_t n_chunk;  /* chunks times lanes */
     int64_t n_sparse; /* of them: those that read a part */
-    int64_t n_step;   /* of n_chunk: those of a single token */
+    int64_t n_step;   /* of n_chunk: single tokens */
     int64_t n_step_sparse;
     int64_t n_stored; /* entries that the lanes of all those chunks held, their own included */
     int64_t n_read;   /* of them: those that were read */
