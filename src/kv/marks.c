@@ -5,7 +5,7 @@
  * know their meaning. The norms of values, which the store itself computes, lie after them and move
  * with them. Invariant: marks of slots at and beyond a lane's length are arbitrary; an entry's
  * marks are set when it is written. The host's marks of a lane's first n_there
- * entries are out of date: its device has them. What is not done on the device pulls them to the
+ * entries are out of date: its device has them. Work that the host does pulls them to the
  * host first.
  */
 #include "kv/marks.h"

@@ -44,7 +44,7 @@ size_t gpu_gather_bytes(const struct gpu_plan *p)
     return tiles + entries + sizeof(struct gpu_gather_job) + 96;
 }
 
-/* Tiles of what the device chose: all are full but the last. */
+/* Tiles of entries that the device chose: all are full but the last. */
 static void put_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *tiles, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)

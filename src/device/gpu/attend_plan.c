@@ -417,8 +417,7 @@ int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *r
     return n_tile;
 }
 
-/* The tiles of what a call lists; `high` is the first one with an entry that some query does not
-   see. */
+/* The tiles of a call's list; `high` is the first one with an entry that some query does not see. */
 static struct span span_of_listed(const struct kv_attend_job *job)
 {
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);

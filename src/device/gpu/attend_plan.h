@@ -79,8 +79,8 @@ static inline bool gpu_is_listed(const struct kv_attend_job *job)
     return job->slots != NULL || pi_at_some(job->chosen.at);
 }
 
-/* attend_gather.c: the form of pages that listed entries become; bytes of a call's part of the list,
-   its part, where its pages or its list will be (false: no memory), and the launch. */
+/* attend_gather.c: the form of pages that listed entries become, and the bytes of a call's part of
+   the list. gpu_gather_place says where pages or lists will be (false: no memory). */
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
 size_t gpu_gather_bytes(const struct gpu_plan *p);
 void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,
