@@ -48,6 +48,20 @@ enum gpu_weight_type {
     GPU_K_WAITS(mul_wgmma_64_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 #define GPU_KERNEL_WGMMA_SPLIT(type)                                                               \
     GPU_K_WAITS(mul_wgmma_split_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
+/* Forms of pages that attend_few takes, each with a kernel for 8 rows and one for 16: name, dimensions,
+   types of keys and values (ANY: the call's), half pages in shared memory, blocks of a processor of
+   8 rows and of 16. */
+#define GPU_FEW_FORMS(X)                                                                           \
+    X(64_f16, 64, FEW_F16, FEW_F16, 3, 8, 4)                                                       \
+    X(64_mixed, 64, FEW_ANY, FEW_ANY, 3, 8, 4)                                                     \
+    X(128_f16, 128, FEW_F16, FEW_F16, 3, 4, 4)                                                     \
+    X(128_q8_0, 128, FEW_Q8_0, FEW_Q8_0, 3, 8, 8)                                                  \
+    X(128_turbo3, 128, FEW_TURBO3, FEW_TURBO3, 3, 16, 8)                                           \
+    X(128_mixed, 128, FEW_ANY, FEW_ANY, 3, 8, 8)                                                   \
+    X(256_mixed, 256, FEW_ANY, FEW_ANY, 3, 4, 1)
+#define GPU_KERNELS_FEW(name, dim, k, v, stages, blocks_8, blocks_16)                              \
+    GPU_K(attend_few_##name, 32, blocks_8, gpu_attend_args)                                        \
+    GPU_K(attend_few_##name##_16, 32, blocks_16, gpu_attend_args)
 #define GPU_KERNELS                                                                                \
     GPU_WEIGHTS(GPU_KERNEL_FEW_1)                                                                  \
     GPU_WEIGHTS(GPU_KERNEL_FEW_2)                                                                  \
@@ -86,11 +100,7 @@ enum gpu_weight_type {
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
     GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
     GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
-    GPU_K(attend_few_64_f16, 32, 4, gpu_attend_args)                                               \
-    GPU_K(attend_few_128_f16, 32, 4, gpu_attend_args)                                              \
-    GPU_K(attend_few_128_q8_0, 32, 8, gpu_attend_args)                                             \
-    GPU_K(attend_few_128_turbo3, 32, 8, gpu_attend_args)                                           \
-    GPU_K(attend_few_128_mixed, 32, 8, gpu_attend_args)                                            \
+    GPU_FEW_FORMS(GPU_KERNELS_FEW)                                                                 \
     GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
     GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \

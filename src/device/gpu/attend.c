@@ -180,7 +180,7 @@ static bool is_bits(const struct gpu_part *p)
 /* The order of dimensions that kernels of codes want of keys. */
 static enum gpu_attend_order order_of(const struct gpu_part *k)
 {
-    if (k->dim != 128 || !k->beside)
+    if ((k->dim != 64 && k->dim != 128 && k->dim != 256) || !k->beside)
         return GPU_ORDER_PLAIN;
     return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES
            : is_bits(k)            ? GPU_ORDER_BITS
@@ -231,11 +231,16 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
          codes_v = a->v.type == KV_TYPE_Q8_0 || is_bits(&a->v);
     if (a->page_len != GPU_TILE || g->v_in_k > 0 || a->dim_k != a->dim_v)
         return GPU_N_KERNEL;
-    if (plain_k && plain_v && a->k.beside && a->dim_k == 64)
-        return GPU_KERNEL_attend_few_64_f16;
-    if (a->dim_k != 128 || (!plain_k && !codes_k) || (!plain_v && !codes_v))
+    bool both = plain_k && plain_v && a->k.beside;
+    if ((!plain_k && !codes_k) || (!plain_v && !codes_v))
         return GPU_N_KERNEL;
-    if (plain_k && plain_v && a->k.beside)
+    if (a->dim_k == 64)
+        return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
+    if (a->dim_k == 256)
+        return GPU_KERNEL_attend_few_256_mixed;
+    if (a->dim_k != 128)
+        return GPU_N_KERNEL;
+    if (both)
         return GPU_KERNEL_attend_few_128_f16;
     if (a->k.type == KV_TYPE_Q8_0 && a->v.type == KV_TYPE_Q8_0)
         return GPU_KERNEL_attend_few_128_q8_0;
@@ -250,10 +255,11 @@ static size_t part_bytes(const struct gpu_part *p)
     return (size_t)p->plane[0].row + p->plane[1].row + p->plane[2].row;
 }
 
-static size_t few_smem(const struct gpu_attend_args *a, enum gpu_kernel kernel)
+/* Weights of n_row rows, and the half pages of a kernel. */
+static size_t few_smem(const struct gpu_attend_args *a, int32_t n_row)
 {
     size_t half = (size_t)GPU_TILE * pi_max(part_bytes(&a->k), part_bytes(&a->v));
-    return GPU_ROWS * GPU_TILE * 2 + (kernel == GPU_KERNEL_attend_few_128_turbo3 ? 4 : 3) * half;
+    return (size_t)n_row * GPU_TILE * 2 + 3 * half;
 }
 
 /* Whether two calls may share a launch. */
@@ -277,7 +283,8 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
 {
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool wide = blocks >= 2 * d->card->n_processor;
-    if (few == GPU_N_KERNEL || plain_k != plain_v || (plain_k && !a->k.beside))
+    if (few == GPU_N_KERNEL || plain_k != plain_v || (plain_k && !a->k.beside) || a->dim_k == 256 ||
+        few == GPU_KERNEL_attend_few_64_mixed)
         return GPU_N_KERNEL;
     if (few == GPU_KERNEL_attend_few_64_f16)
         return GPU_KERNEL_attend_many_64_f16;
@@ -290,8 +297,8 @@ static size_t many_smem(const struct gpu_attend_args *a)
 {
     size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
            tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
-    size_t pages = 2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) +
-                   (a->v.type != KV_TYPE_F16 ? tile : 0);
+    size_t pages =
+        2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) + (a->v.type != KV_TYPE_F16 ? tile : 0);
     bool tables =
         a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
     return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
@@ -308,8 +315,10 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
                             : GPU_KERNEL_attend_part_16;
     if (plan->way == GPU_WAY_ANY)
         gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
-    else if (plan->way == GPU_WAY_FEW)
-        gpu_run(l->d, few, l->most_chunks, l->n, tiles, few_smem(a, few), a);
+    else if (plan->way == GPU_WAY_FEW && l->most_rows <= GPU_ROWS / 2)
+        gpu_run(l->d, few, l->most_chunks, l->n, 1, few_smem(a, GPU_ROWS / 2), a);
+    else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
+        gpu_run(l->d, few + 1, l->most_chunks, l->n, tiles, few_smem(a, GPU_ROWS), a);
     else
         gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * gpu_many_tiles(job)),
                 gpu_many_tiles(job), l->n, 1, many_smem(a), a);

@@ -18,11 +18,6 @@ DEV void tile_put(uint8_t *out, int d8, int e, const uint32_t *x)
     *(uint4 *)(out + (d8 * TILE + e) * 16) = make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-DEV uint32_t quarter_of(const uint4 &x, int i)
-{
-    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-}
-
 template <int DIM> DEV void keys_q8(const uint8_t *k, uint8_t *out, int e, int half)
 {
     UNROLL
@@ -82,8 +77,8 @@ DEV void values_q8(const uint8_t *v, uint8_t *out, int e, int half)
         const uint32_t by = q8_scales(one | one << 16);
         UNROLL
         for (int j = 0; j < 2; j++) {
-            const uint32_t a = quarter_of(c, 2 * j) ^ 0x80808080u,
-                           b = quarter_of(c, 2 * j + 1) ^ 0x80808080u;
+            const uint32_t a = word_of_four(c, 2 * j) ^ 0x80808080u,
+                           b = word_of_four(c, 2 * j + 1) ^ 0x80808080u;
             const uint32_t x[4] = {bytes_of(a, 0x4140, by), bytes_of(a, 0x4342, by),
                                    bytes_of(b, 0x4140, by), bytes_of(b, 0x4342, by)};
             tile_put(out, 2 * g + j, e, x);
@@ -103,7 +98,7 @@ DEV void values_bits(const uint8_t *v, bool three, const code_table &table, uint
     UNROLL
     for (int i = 0; i < 4; i++) {
         uint32_t even, odd, a[2], b[2];
-        nibbles_of(quarter_of(c, i), prmt(i < 2 ? up.x : up.y, 0, i % 2 == 0 ? 0x4140 : 0x4342),
+        nibbles_of(word_of_four(c, i), prmt(i < 2 ? up.x : up.y, 0, i % 2 == 0 ? 0x4140 : 0x4342),
                    &even, &odd);
         const uint32_t x = (even & 0x0f0f0f0fu) | (odd << 4 & 0xf0f0f0f0u);
         const uint32_t y = (even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u);
@@ -144,6 +139,65 @@ DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
 {
     const int i = LANE / 8;
     ldsm4(a, m + ((2 * k + i / 2) * MANY_ROWS + 16 * r + (i & 1) * 8 + LANE % 8) * 16);
+}
+
+/* ---- weights ---- */
+
+/* Row i of two of products x becomes exponents of 2; returns the largest. A cap's code is long, so it
+   stands there once: tiles go by in turn. */
+DEV float logits_row(float (*x)[4], int i, float by, float add, const gpu_attend_args &a,
+                     const sight &sees, int limit)
+{
+    float top = NEG_INF;
+    if (a.cap > 0.0f) {
+        NO_UNROLL
+        for (int turn = 0; turn < 8; turn++) {
+            const float y = logit_of(x[0][2 * i], by, add, a.cap, a.cap_by);
+            const float z = logit_of(x[0][2 * i + 1], by, add, a.cap, a.cap_by);
+            UNROLL
+            for (int j = 0; j < 7; j++) {
+                x[j][2 * i] = x[j + 1][2 * i];
+                x[j][2 * i + 1] = x[j + 1][2 * i + 1];
+            }
+            x[7][2 * i] = y, x[7][2 * i + 1] = z;
+        }
+    } else {
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            UNROLL
+        for (int e = 2 * i; e < 2 * i + 2; e++)
+            x[j][e] = fmaf(x[j][e], by, add);
+    }
+    if (sees.n < TILE || sees.pos != NULL) {
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            UNROLL
+        for (int e = 2 * i; e < 2 * i + 2; e++) {
+            const int entry = 8 * j + LANE % 4 * 2 + (e & 1);
+            const int when = sees.pos != NULL ? sees.pos[entry] : limit;
+            x[j][e] = is_seen(sees, entry, when, limit) ? x[j][e] : NEG_INF;
+        }
+    }
+    UNROLL
+    for (int j = 0; j < 8; j++)
+        UNROLL
+    for (int e = 2 * i; e < 2 * i + 2; e++)
+        top = n_max(top, x[j][e]);
+    top = n_max(top, shfl_xor(top, 1));
+    return n_max(top, shfl_xor(top, 2));
+}
+
+/* Weights of a row given the largest exponent so far; returns what older sums are multiplied by. */
+DEV float weights_row(float (*x)[4], int i, float top, float *m)
+{
+    const float now = n_max(*m, top), mm = finite_of(now), c = ex2(*m - mm);
+    *m = now;
+    UNROLL
+    for (int j = 0; j < 8; j++) {
+        x[j][2 * i] = ex2(x[j][2 * i] - mm);
+        x[j][2 * i + 1] = ex2(x[j][2 * i + 1] - mm);
+    }
+    return c;
 }
 
 /* ---- pages ---- */
@@ -256,7 +310,7 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
         }
     }
     const gpu_attend_ref ref = page_ref(job, p);
-    const sight sees = {many_positions<MT>(a, job, p, ref.n, row_of), ref.n, a.window, false};
+    const sight sees = {many_positions<MT>(a, job, p, ref.n, row_of), ref.n, a.window};
     const float add = ref.log_count * LOG2E;
     uint32_t w[MT][4][4];
     UNROLL
