@@ -305,7 +305,7 @@ TEST(embeddings_of_every_type_have_the_processors_bits)
 
 /* ---- attention ---- */
 
-enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 128, N_GROUP = 3, ATTEND_TOK = 45 };
+enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 256, N_GROUP = 3, ATTEND_TOK = 45 };
 
 /* A lane with entries of a type, on a device. */
 struct rig {
@@ -452,6 +452,13 @@ static void check_form(const struct form *form, float cap, const float *sink)
         run_job(&r, &single);
     }
     assert_memory_equal(one, all, n * sizeof(*all));
+    enum { FIRST = 7, SOME = 5 }; /* 15 rows */
+    struct kv_attend_job some = job_of(&r, FIRST, SOME, one);
+    some.cap = cap;
+    some.sink = sink;
+    run_job(&r, &some);
+    assert_memory_equal(one, all + FIRST * N_GROUP * r.dim,
+                        (size_t)SOME * N_GROUP * (size_t)r.dim * sizeof(*all));
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
@@ -486,7 +493,14 @@ TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
     const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
     const struct form small[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 64, true},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false}};
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 64, true},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, 64, true},
+                                 {KV_TYPE_F16, KV_TYPE_TURBO3, 64, 64, false},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, true},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 256, true},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO3, 64, 256, true},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, false}};
     for (size_t i = 0; i < PI_LEN(small); i++)
         check_form(&small[i], 0, NULL);
     for (size_t k = 0; k < PI_LEN(frequent); k++)
