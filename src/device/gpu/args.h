@@ -367,6 +367,7 @@ struct gpu_attend_job {
     int32_t chunk0, n_chunk; /* the number of the first chunk */
     int32_t per;             /* pages that count as one where chunks begin */
     int32_t ordered;         /* positions ascend */
+    int32_t token0, unused;  /* its first token's row of outputs, where these are packed */
     /* Of a call whose weights are looked at, else none. f32 [rows][logits_stride] exponents of 2 of its
        own pages, page_len a page; and f32 [rows][2], maximum and sum of each row. */
     gpu_at logits, ml;
@@ -404,6 +405,10 @@ struct gpu_attend_args {
     int32_t dim_k, dim_v, n_pair, adjacent;
     int32_t order;             /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap, cap_by; /* factor: of q.k; cap_by: 1 / (cap log2 e) */
+    /* where calls make whole rows [token][n_col] and these are packed; packed.out 0: they are not */
+    struct gpu_packed packed;
+    gpu_at rows, count; /* f32; uint32 [token] zeros, which are left so */
+    int32_t n_col, n_head;
     struct gpu_part k, v;
 };
 

@@ -6,10 +6,11 @@
 #include "device/gpu/attend_plan.h"
 
 enum {
-    PART_BYTES = 64 << 20,   /* of the sums of chunks of one launch */
-    LOGIT_BYTES = 256 << 20, /* of logits that are kept */
-    DIM_MOST = 512,          /* of a value */
-    KERNEL_SMEM = 2048 + 256 /* of a block, beside the tiles and queries */
+    PART_BYTES = 64 << 20,    /* of the sums of chunks of one launch */
+    LOGIT_BYTES = 256 << 20,  /* of logits that are kept */
+    DIM_MOST = 512,           /* of a value */
+    KERNEL_SMEM = 2048 + 256, /* of a block, beside the tiles and queries */
+    JOIN_SMEM = 256           /* likewise, beside a row */
 };
 
 int32_t gpu_attend_tile(int32_t n_group)
@@ -18,6 +19,12 @@ int32_t gpu_attend_tile(int32_t n_group)
 }
 
 /* ---- a launch ---- */
+
+/* Rows of outputs. */
+struct rows {
+    gpu_at at;
+    int32_t n_tok, n_col;
+};
 
 /* Calls that share a launch: their lanes are of one class, their numbers the same. */
 struct launch {
@@ -32,6 +39,7 @@ struct launch {
     struct gpu_listing list;
     size_t n_sum;
     int32_t most_rows, most_queries, most_chunks;
+    struct rows rows;          /* that the calls make */
     size_t q_used, scale_used; /* of GPU_ROOM_QUERY: elements of 2 and of 4 bytes */
     size_t logit_used;         /* floats of GPU_ROOM_LOGITS */
 };
@@ -131,6 +139,8 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                                   .n_chunk = p->n_chunk,
                                   .per = p->per,
                                   .ordered = !own->unordered};
+    if (l->rows.n_tok > 0)
+        to->token0 = (int32_t)((job->out_at.at - l->rows.at) / sizeof(float) / job->out_stride);
     to->chunk0 = gpu_chunk_of(p->first / to->per);
     if (gpu_is_watched(job)) {
         to->logits_stride = gpu_logits_stride(job);
@@ -304,6 +314,43 @@ static size_t many_smem(const struct gpu_attend_args *a)
     return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
 }
 
+/* The rows of outputs that calls make together: rows [n_tok][n_col] of heads side by side; n_tok 0:
+   there is none, or more than counts are for. */
+static struct rows rows_of(const struct kv_attend_job *jobs, int32_t n, int32_t dim)
+{
+    struct rows out = {.at = jobs->out_at.at, .n_col = (int32_t)jobs->out_stride};
+    int64_t numbers = 0, n_tok = 0;
+    for (int32_t i = 1; i < n; i++)
+        out.at = pi_min(out.at, jobs[i].out_at.at);
+    for (int32_t i = 0; i < n; i++) {
+        const struct kv_attend_job *job = &jobs[i];
+        int64_t width = (int64_t)job->n_group * dim,
+                at = (int64_t)((job->out_at.at - out.at) / sizeof(float));
+        if (!pi_at_some(job->out_at) || (int32_t)job->out_stride != out.n_col ||
+            at % out.n_col + width > out.n_col)
+            return (struct rows){0};
+        numbers += job->n_tok * width;
+        n_tok = pi_max(n_tok, at / out.n_col + job->n_tok);
+    }
+    if (numbers == n_tok * out.n_col && n_tok < GPU_COUNTS - 1)
+        out.n_tok = (int32_t)n_tok;
+    return out;
+}
+
+/* The join leaves rows packed, too, for the product that comes next. */
+static void join_packs(struct launch *l)
+{
+    struct gpu_attend_args *a = &l->args;
+    a->count = gpu_counts(l->d);
+    if (a->count == 0)
+        return;
+    a->count += sizeof(uint32_t); /* the first is that of step.cuh's barrier */
+    a->rows = l->rows.at;
+    a->n_col = l->rows.n_col;
+    a->n_head = a->n_col / a->dim_v;
+    a->packed = gpu_packs(l->d, l->rows.at, l->rows.n_tok, a->n_col);
+}
+
 static void run_parts(struct launch *l, const struct gpu_plan *plan)
 {
     struct gpu_attend_args *a = &l->args;
@@ -322,9 +369,12 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
     else
         gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * gpu_many_tiles(job)),
                 gpu_many_tiles(job), l->n, 1, many_smem(a), a);
-    if (plan->way != GPU_WAY_MANY)
-        gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
-                (size_t)gpu_up16(a->dim_v) * sizeof(float), a);
+    if (plan->way == GPU_WAY_MANY)
+        return;
+    if (l->rows.n_tok > 0)
+        join_packs(l);
+    gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
+            (size_t)gpu_up16(a->dim_v) * sizeof(float) + JOIN_SMEM, a);
 }
 
 static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu_attend_job *jobs)
@@ -409,8 +459,10 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
     return i;
 }
 
-/* Calls that are alike and have a kernel, as many as share a launch; returns how many. */
-static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n)
+/* Calls that are alike and have a kernel, as many as share a launch; returns how many. Whole: they
+   are all calls of an operation. */
+static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n,
+                           bool whole)
 {
     struct launch l = {.d = d, .args = args_of(jobs), .is_listed = gpu_is_listed(jobs)};
     l.form = l.args;
@@ -433,6 +485,8 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     for (int32_t i = 0; i < l.n; i++)
         l.list.size += sizeof(struct gpu_attend_job) + s->plan[i].bytes;
     l.list.size += gpu_patches_size(s) + 256;
+    if (whole && l.n == n)
+        l.rows = rows_of(jobs, n, l.args.dim_v);
     void *host;
     l.list.at = gpu_list(d, l.list.size, &host);
     if (l.list.at == 0)
@@ -526,7 +580,7 @@ static void attend_call(struct gpu_device *d, const struct kv_attend_job *job, v
     own.tap = there ? job->tap : NULL;
     own.n_note = there ? job->n_note : 0;
     if ((output || own.tap != NULL) && kernel)
-        attend_some(d, &own, 1);
+        attend_some(d, &own, 1, false);
 }
 
 void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
@@ -556,12 +610,13 @@ void gpu_attend_one(const struct kv_attend_job *job, void *scratch)
 }
 
 /* Calls are collected, and made together, but those with rows that the host looks at. */
-static void attend_collected(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n)
+static void attend_collected(struct gpu_device *d, const struct kv_attend_job *jobs, int32_t n,
+                             bool whole)
 {
     for (int32_t i = 0; i < n;) {
         const struct gpu_attend_args args = args_of(&jobs[i]);
         if (has_kernel(d, &args))
-            i += attend_some(d, jobs + i, n - i);
+            i += attend_some(d, jobs + i, n - i, whole && i == 0);
         else
             attend_call(d, &jobs[i++], NULL);
     }
@@ -585,14 +640,17 @@ void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
     struct gpu_device *d = gpu_of_stream(s);
     struct kv_attend_job job;
     int32_t n = 0;
+    bool whole = true;
     for (int64_t i = 0; i < list->n; i++)
         for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &job); turn++) {
             bool alone = is_alone(&job);
             gpu_enter(d);
             if (n > 0 && (alone || n == GPU_JOBS || comes_later(&d->job[n - 1], &job))) {
-                attend_collected(d, d->job, n);
+                attend_collected(d, d->job, n, false);
                 n = 0;
+                whole = false;
             }
+            whole = whole && !alone;
             if (alone)
                 attend_call(d, &job, NULL);
             else
@@ -602,6 +660,6 @@ void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
                 list->done(list->ctx, i, turn, &job, 0);
         }
     gpu_enter(d);
-    attend_collected(d, d->job, n);
+    attend_collected(d, d->job, n, whole);
     gpu_leave(d);
 }

@@ -23,6 +23,7 @@
 #ifndef PI_GPU_ATTEND_CUH
 #define PI_GPU_ATTEND_CUH
 
+#include "device/gpu/rows.cuh"
 #include "device/gpu/store.cuh"
 
 enum { TILE = 64 /* entries, at most */, ROWS = 16 };
@@ -428,6 +429,33 @@ KERNEL(128, 1) attend_part_16(const gpu_attend_args a)
     attend_part<16>(a);
 }
 
+/* Packs a token's row of outputs once all its heads are there: the last one's block does it. */
+DEV void join_pack(const gpu_attend_args &a, int token, float *room)
+{
+    uint32_t *before = (uint32_t *)room;
+    if (a.packed.out == 0)
+        return;
+    fence();
+    sync_block();
+    if (TID == 0) {
+        *before = atomic_wrap(AT(uint32_t, a.count) + token, (uint32_t)a.n_head - 1);
+        fence();
+    }
+    sync_block();
+    const bool last = *before == (uint32_t)a.n_head - 1;
+    sync_block();
+    if (!last)
+        return;
+    const float *row = AT(const float, a.rows) + (size_t)token * a.n_col;
+    float most = 0.0f;
+    for (int i = TID * 8; i < a.n_col; i += 128 * 8) {
+        float v[8];
+        load_eight(v, row, i, a.n_col);
+        most = most_of_eight(v, most);
+    }
+    pack_row(a.packed, token, row, NULL, a.n_col, most, room, 128);
+}
+
 /* Joins the chunks of a row, and turns a sum of rotated values back. Grid: (rows, calls). */
 KERNEL(128, 4) attend_join(const gpu_attend_args a)
 {
@@ -486,6 +514,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args a)
         wht_shared<128>(x, a.dim_v, a.v.group, a.v.wht_scale, true);
     for (int d = TID; d < a.dim_v; d += 128)
         out[d] = x[d];
+    join_pack(a, job.token0 + row / job.n_group, x + dim_v16);
 }
 
 #endif

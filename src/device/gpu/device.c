@@ -30,6 +30,19 @@ void gpu_enter(struct gpu_device *d)
     d->packed.x = 0;
 }
 
+gpu_at gpu_counts(struct gpu_device *d)
+{
+    size_t size = GPU_COUNTS * sizeof(uint32_t);
+    if (d->counts == 0) {
+        d->counts = d->driver->alloc(d->driver, size);
+        if (d->counts == 0)
+            d->driver->failure = "no memory for the counts of a launch";
+        else
+            d->driver->clear(d->driver, d->counts, size);
+    }
+    return d->counts;
+}
+
 void gpu_leave(struct gpu_device *d)
 {
     d->driver->rest(d->driver);
@@ -547,8 +560,8 @@ void gpu_device_free(struct pi_device *device)
         return;
     if (d->padded != 0)
         d->driver->free(d->driver, d->padded, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
-    if (d->step != 0)
-        d->driver->free(d->driver, d->step, GPU_STEP_COUNTS * sizeof(uint32_t));
+    if (d->counts != 0)
+        d->driver->free(d->driver, d->counts, GPU_COUNTS * sizeof(uint32_t));
     if (d->clipped_host != NULL)
         d->card->free_host(d->card, d->clipped_host, sizeof(int32_t));
     for (int i = 0; i < GPU_N_ROOM; i++)

@@ -121,7 +121,7 @@ struct gpu_mark_moves {
     size_t n_lane, n_run, n_source;
 };
 
-enum { GPU_STEP_COUNTS = 1024 /* of a barrier, then of each KV head */ };
+enum { GPU_COUNTS = 1024 };
 /* A copy of projections. */
 struct gpu_projection {
     const float *of;
@@ -151,9 +151,7 @@ struct gpu_device {
     gpu_at clipped;         /* and where kernels see it */
     struct kv_cache *noted; /* the cache of that number; NULL: none */
     struct gpu_ahead ahead;
-    gpu_at
-        step; /* counts of the launch of a whole token, which it leaves as it needs them; 0: there
-                    was none */
+    gpu_at counts;             /* gpu_counts; 0: not yet */
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
     struct gpu_mark_moves marks;
@@ -186,6 +184,9 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 }
 
 /* device.c */
+/* Counts, uint32 [GPU_COUNTS]; 0: no memory. The first is step.cuh's barrier's. The others are zeros,
+   for kernels whose last block does more, and every launch leaves them so. */
+gpu_at gpu_counts(struct gpu_device *d);
 void gpu_enter(struct gpu_device *d);
 /* Likewise, for an operation that itself tells whether packed rows stay up to date (product.c). All
    others make them out of date. */

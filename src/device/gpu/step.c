@@ -70,7 +70,7 @@ static bool takes_lane(const struct kv_lane *lane, int32_t pos0)
 static bool takes(const struct pi_step *p)
 {
     const struct kv_cache *cache = p->append[0].seq->cache;
-    bool ok = p->n_head_kv < GPU_STEP_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
+    bool ok = p->n_head_kv < GPU_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
               p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && cache->g.index == 0 &&
               !cache->value_norm && cache->g.v_in_k == 0 &&
               (p->head == NULL || takes_weight(p->head));
@@ -309,19 +309,11 @@ static bool take_rooms(struct gpu_device *d, const struct pi_step *p, int32_t n_
                        struct gpu_step_args *a)
 {
     size_t n = (size_t)n_most * (size_t)p->n_head;
-    size_t size = GPU_STEP_COUNTS * sizeof(uint32_t);
     a->o = gpu_room(d, GPU_ROOM_PART, n * (size_t)up16(p->dim_v) * sizeof(float));
     a->ml = gpu_room(d, GPU_ROOM_ML, n * 2 * sizeof(float));
-    if (d->step == 0) {
-        d->step = d->driver->alloc(d->driver, size);
-        if (d->step == 0)
-            d->driver->failure = "no memory for the counts of a launch";
-        else
-            d->driver->clear(d->driver, d->step, size);
-    }
-    a->met = d->step;
-    a->done = d->step + sizeof(uint32_t);
-    return a->o != 0 && a->ml != 0 && d->step != 0;
+    a->met = gpu_counts(d); /* the barrier's, then those of KV heads */
+    a->done = a->met + sizeof(uint32_t);
+    return a->o != 0 && a->ml != 0 && a->met != 0;
 }
 
 /* The device's lists of all lanes; NULL: no memory. */
