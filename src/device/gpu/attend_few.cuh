@@ -598,19 +598,25 @@ DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, flo
     }
 }
 
-/* Where weights are looked at: exponents of a page, of rows from row0 on. */
+/* Where weights are looked at: exponents of a page, of rows from row0 on (keep_logit). */
 template <int NB>
 DEV void keep_logits(const gpu_attend_job &job, int p, int row0, bool codes,
                      const float (*x)[NB][4])
 {
+    if (job.logits == 0 || p < job.guests.n)
+        return;
     UNROLL
-    for (int i = 0; i < 8; i++)
-        UNROLL
     for (int n = 0; n < NB; n++)
         UNROLL
-    for (int e = 0; e < 2; e++)
-        keep_logit(job, TILE, p, few_entry(codes, i), row0 + 8 * n + 2 * (LANE % 4) + e,
-                   x[i / 2][n][i % 2 * 2 + e]);
+    for (int e = 0; e < 2; e++) {
+        const int row = row0 + 8 * n + 2 * (LANE % 4) + e;
+        float *to = AT(float, job.logits) + (size_t)row * job.logits_stride +
+                    (size_t)(p - job.guests.n) * TILE;
+        if (row < job.n_tok * job.n_group)
+            UNROLL
+        for (int i = 0; i < 8; i++)
+            to[few_entry(codes, i)] = x[i / 2][n][i % 2 * 2 + e];
+    }
 }
 
 /* Exponents become weights; older sums are multiplied by what the largest exponent so far says. */
@@ -832,8 +838,7 @@ DEV void attend_few(const gpu_attend_args &a)
             dots_bits<DIM, NB>(k, type_k == STORE_TURBO3, table_k, q, x);
         const sight sees = {page_positions(job, p), n, a.window};
         few_logits<DIM, NB>(a, rows, log_count * LOG2E, codes_k, sees, x);
-        if (job.logits != 0)
-            keep_logits<NB>(job, p, tile * ROWS, codes_k, x);
+        keep_logits<NB>(job, p, tile * ROWS, codes_k, x);
         few_weights<DIM, NB>(rows, x);
         weights_put<NB>(ps, codes_k, x);
         CP_WAIT(STAGES - 2);
