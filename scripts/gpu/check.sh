@@ -16,7 +16,8 @@ jobs=${JOBS:-$(nproc)}
 benches="bench_gpu bench_tokens bench_share"
 tests="test_gpu test_gpu_record test_gpu_keep test_gpu_sample test_gpu_step test_device test_logits
     test_snapshot test_recurrent test_latent test_draft test_keep_policies test_store_policies
-    test_read_model test_recall_model test_prefix_windows test_real test_families"
+    test_read_model test_recall_model test_prefix_windows test_longflow test_share test_read_quoka
+    test_prefix_model test_combinations test_real test_families"
 
 BUILD=$build JOBS=$jobs scripts/release.sh "$build/out" -DPITH_CUDA=ON -DPITH_TESTS=ON -DPITH_BENCH=ON \
     -DPITH_TEST_ROOT=. '-DCMAKE_BUILD_RPATH=$ORIGIN/../lib/pith' ${TARGETS:+"-DPITH_CUDA_TARGETS=$TARGETS"}
@@ -24,7 +25,7 @@ BUILD=$build JOBS=$jobs scripts/release.sh "$build/out" -DPITH_CUDA=ON -DPITH_TE
 cmake --build "$build" -j "$jobs" --target $tests $benches make_model >"$build.log" 2>&1 ||
     { tail -n 5 "$build.log" >&2; exit 1; }
 rm -rf "$build.log" "$out"
-mkdir -p "$out/test" "$out/tests" "$out/models"
+mkdir -p "$out/test" "$out/tests" "$out/models" "$out/docs"
 cp -r "$build"/stage/pith-*/. "$out"
 for program in $tests make_model; do
     cp "$build/tests/$program" "$out/test/"
@@ -41,6 +42,7 @@ ldd "$out"/test/* | sed -n 's/.* => \(\/[^ ]*\).*/\1/p' | sort -u | while read -
     esac
 done
 cp -r tests/golden tests/vectors "$out/tests/"
+cp docs/combinations.md "$out/docs/" # which a test reads
 cp -r models/*.gguf models/demo "$out/models/"
 if [ -n "${MODELS:-}" ]; then
     for model in "$MODELS"/smollm2-*.gguf "$MODELS"/*coder-0.5b*.gguf; do

@@ -66,7 +66,8 @@ card() {
 
 tests() {
     local test log status
-    for test in $(ls test/test_* | grep -v families) test/test_families; do # the longest at last
+    for test in $(ls test/test_* | grep -v 'families\|combinations') test/test_families \
+        test/test_combinations; do # the longest at last
         log=$out/${test##*/}.log
         [ ! -e "$log.ok" ] || continue
         PITH_TEST_DEVICE=$device within "$test" >"$log" 2>&1
