@@ -48,9 +48,9 @@ enum gpu_weight_type {
     GPU_K_WAITS(mul_wgmma_64_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 #define GPU_KERNEL_WGMMA_SPLIT(type)                                                               \
     GPU_K_WAITS(mul_wgmma_split_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
-/* Forms of pages that attend_few takes, each with a kernel for 8 rows and one for 16: name, dimensions,
-   types of keys and values (ANY: the call's), half pages in shared memory, blocks of a processor of
-   8 rows and of 16. */
+/* Forms of pages that attend_few takes, each with a kernel for 8 rows and one for 16. X has name,
+   dimensions, and types of keys and values (ANY: the call's). Then come half pages in shared memory,
+   and blocks of a processor of 8 rows and of 16. */
 #define GPU_FEW_FORMS(X)                                                                           \
     X(64_f16, 64, FEW_F16, FEW_F16, 3, 8, 4)                                                       \
     X(64_mixed, 64, FEW_ANY, FEW_ANY, 3, 8, 4)                                                     \

@@ -314,8 +314,8 @@ static size_t many_smem(const struct gpu_attend_args *a)
     return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
 }
 
-/* The rows of outputs that calls make together: rows [n_tok][n_col] of heads side by side; n_tok 0:
-   there is none, or more than counts are for. */
+/* The rows of outputs that calls make together: rows [n_tok][n_col] of heads side by side. With
+   n_tok 0 there is none, or more than counts are for. */
 static struct rows rows_of(const struct kv_attend_job *jobs, int32_t n, int32_t dim)
 {
     struct rows out = {.at = jobs->out_at.at, .n_col = (int32_t)jobs->out_stride};

@@ -311,7 +311,7 @@ static bool take_rooms(struct gpu_device *d, const struct pi_step *p, int32_t n_
     size_t n = (size_t)n_most * (size_t)p->n_head;
     a->o = gpu_room(d, GPU_ROOM_PART, n * (size_t)up16(p->dim_v) * sizeof(float));
     a->ml = gpu_room(d, GPU_ROOM_ML, n * 2 * sizeof(float));
-    a->met = gpu_counts(d); /* the barrier's, then those of KV heads */
+    a->met = gpu_counts(d); /* of the barrier, then of KV heads */
     a->done = a->met + sizeof(uint32_t);
     return a->o != 0 && a->ml != 0 && a->met != 0;
 }
