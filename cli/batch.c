@@ -420,7 +420,7 @@ static void begin(struct batch *b)
     b->setup.model = b->s.model;
     if (chat)
         session_check_template(b->s.model, &b->o->chat);
-    budget_settle(&b->s, &b->o->model, &memory, BUDGET_MANY, 0);
+    budget_settle(&b->s, &b->o->model, &memory, BUDGET_BATCH, 0);
     size_memory(b, &memory);
     session_start(&b->s, &b->o->model, &memory, 0);
     pith_scheduler_params params = scheduler_params(&b->o->schedule);

@@ -224,8 +224,30 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     o->n_ctx = 0;
     if (use == BUDGET_ONE)
         o->kv_bytes = s->plan.bytes;
-    if (use == BUDGET_MANY && goal.bytes > 0)
+    if ((use == BUDGET_SERVER || use == BUDGET_BATCH) && goal.bytes > 0)
         o->kv_bytes = goal.bytes;
+}
+
+/* Turns recall on for entries that a keep policy evicts, unless it is declined or the policies do
+   not go together. */
+static void recall_by_default(const struct session *s, const struct model_options *m,
+                              struct memory_options *o)
+{
+    pith_error err;
+    int64_t bytes;
+    if (o->keep == NULL || strcmp(o->keep, "none") == 0 || o->recall != NULL)
+        return;
+    o->recall = "kv";
+    pith_engine_params params = engine_params(m, o);
+    if (pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err) == PITH_OK)
+        return;
+    o->recall = params.recall = NULL;
+    /* A policy that is refused either way is refused later. */
+    pith_error other;
+    bool alone =
+        pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &other) == PITH_OK;
+    if (alone && !s->quiet)
+        cli_note("entries that --keep evicts do not come back: %s", err.message);
 }
 
 void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
@@ -235,5 +257,7 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
     add_bases(s, o);
     if (o->kv != NULL)
         plan(s, m, o, use, n_token);
+    else if (use == BUDGET_ONE || use == BUDGET_SERVER)
+        recall_by_default(s, m, o);
     o->kv = NULL;
 }

@@ -9,8 +9,10 @@
 
 /* The conversations that a command has. */
 enum budget_use {
-    BUDGET_ONE,  /* one, which gets the bytes */
-    BUDGET_MANY, /* several; a share is of each, a size of all */
+    BUDGET_ONE, /* one, which gets the bytes */
+    /* Several: a share is of each, a size of all. */
+    BUDGET_SERVER,
+    BUDGET_BATCH,
     /* A task sizes its engines itself, and asks questions or none. */
     BUDGET_QUESTIONS,
     BUDGET_TEXTS,
@@ -27,7 +29,7 @@ struct budget {
 struct budget budget_parse(const char *text);
 
 /* Settles what options leave to the model, which is loaded. A keep policy that wants statistics gets
-   the model's own. --kv becomes types, --keep, --recall and a size, and one line says which.
+   the model's own. Its entries come back by default. --kv becomes types, --keep, --recall and a size, and one line says which.
    n_token: of the longest conversation where -c does not say; 0: the trained context. */
 void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
                    enum budget_use use, int64_t n_token);

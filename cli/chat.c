@@ -179,6 +179,7 @@ static bool answer(struct chat *c)
     cli_write("\n", 1);
     if (result.reason == PITH_STOP_FULL)
         session_explain_full(&c->s);
+    recall_doubt(&c->s);
     if (c->options->talk.stats)
         session_report(&c->s, &result, false);
     add_message(c, "assistant", c->answer.len > 0 ? c->answer.data : "", c->answer.len);

@@ -57,6 +57,23 @@ int64_t recall_guests(const struct session *s)
     return r.guests;
 }
 
+/* Share of a token's attention, in lanes that look for evicted entries, from which an answer leaned
+   on what did not come back. */
+#define DOUBTFUL 0.5
+
+void recall_doubt(const struct session *s)
+{
+    pith_recall_stats r;
+    if (!recall_is_on(s))
+        return;
+    pith_seq_recall_stats(s->seq, &r);
+    if (r.doubt >= DOUBTFUL)
+        cli_note(
+            "doubt %.2f: a token of the answer looked for evicted entries that did not all come "
+            "back; a larger budget is safer",
+            r.doubt);
+}
+
 void recall_report(const struct session *s, const pith_generate_result *result)
 {
     pith_recall_stats r;
@@ -74,12 +91,12 @@ json_t *recall_json(const struct session *s, const pith_generate_result *result)
     if (!recall_is_on(s))
         return json_pack("{s:s}", "recall", "none");
     pith_seq_recall_stats(s->seq, &r);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f}", "recall", s->recall,
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:f}", "recall", s->recall,
                      "recalls", (json_int_t)r.recalls, "recall_stored", (json_int_t)r.stored,
                      "recall_lost", (json_int_t)r.lost, "recall_guests", (json_int_t)r.guests,
                      "recall_ram_bytes", (json_int_t)r.ram_bytes, "recall_file_bytes",
                      (json_int_t)r.file_bytes, "recalled_tokens", (int)result->n_recalled,
-                     "recall_s", r.seconds);
+                     "recall_s", r.seconds, "doubt", r.doubt);
 }
 
 void recall_hint(const struct session *s)

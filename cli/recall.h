@@ -19,6 +19,9 @@ int64_t recall_guests(const struct session *s);
 /* The line of a report on standard error; nothing without --recall. */
 void recall_report(const struct session *s, const pith_generate_result *r);
 
+/* A line where the answer leaned on entries that are gone (pith_recall_stats.doubt). */
+void recall_doubt(const struct session *s);
+
 /* The same as members of a report's JSON; NULL where there is no memory. */
 json_t *recall_json(const struct session *s, const pith_generate_result *r);
 

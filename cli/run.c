@@ -200,6 +200,8 @@ static int report(const struct run_options *o, struct session *s,
     if (result->reason == PITH_STOP_FULL)
         session_explain_full(s);
     if (!o->output.quiet) {
+        if (!o->output.json)
+            recall_doubt(s);
         session_report(s, result, o->output.json);
         if (!o->output.json)
             recall_hint(s);

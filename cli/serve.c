@@ -376,30 +376,12 @@ static void size_memory(const struct session *s, struct serve_options *o)
     o->memory.kv_bytes = most > 0 && bytes > most ? most : bytes;
 }
 
-/* Turns recall on for entries that a keep policy evicts, unless it is declined or the policies do
-   not go together. */
-static void recall_by_default(const struct session *s, struct memory_options *o,
-                              const struct model_options *m)
-{
-    pith_error err;
-    int64_t bytes;
-    if (o->keep == NULL || strcmp(o->keep, "none") == 0 || o->recall != NULL)
-        return;
-    o->recall = "kv";
-    pith_engine_params params = engine_params(m, o);
-    if (pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err) == PITH_OK)
-        return;
-    o->recall = NULL;
-    cli_note("entries that --keep evicts do not come back: %s", err.message);
-}
-
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
     s->no_bar = true;
     session_load(s, &o->model, false);
-    budget_settle(s, &o->model, &o->memory, BUDGET_MANY, 0);
-    recall_by_default(s, &o->memory, &o->model);
+    budget_settle(s, &o->model, &o->memory, BUDGET_SERVER, 0);
     size_memory(s, o);
     session_start(s, &o->model, &o->memory, 0);
     pith_seq_free(s->seq); /* the scheduler has its own */

@@ -297,7 +297,11 @@ typedef struct pith_recall_stats {
     double seconds;      /* spent remembering and choosing, over all threads; or writing and
                             searching */
     int64_t guest_bytes; /* of the pages that entries which are back lie in */
-    uint32_t reserved[6];
+    double doubt; /* how far the tokens since the last prompt leaned on entries that did not come
+                     back. Of a token it is the share of its attention, the mean of the lanes that
+                     look for entries; the largest counts. 0 with recall of text. docs/recall.md
+                     says what it is good for */
+    uint32_t reserved[4];
 } pith_recall_stats;
 
 PITH_API void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out);

@@ -11,6 +11,8 @@
  * Invariant: when recalls come, and by which queries, depends on the sequence and its evaluations
  * alone. Guests never change what rounds see.
  */
+#include <math.h>
+
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
@@ -82,12 +84,16 @@ static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t 
     struct pi_seq_recall *r = &seq->recall;
     size_t lane = lane_of(e, query->layer, query->head);
     double start = pi_time_s();
-    if (!r->found[lane] ||
-        recall_store_missed(r->store, query, r->guests, thread) < (float)options_of(e)->ask)
+    if (!r->found[lane])
+        return;
+    r->missed[lane] = recall_store_missed(r->store, query, r->guests, thread);
+    if (r->missed[lane] < (float)options_of(e)->ask)
         return;
     int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep, &e->lanes, query->layer,
                                     query->head, r->room);
     recall_store_choose(r->store, query, r->guests, n_most, thread);
+    /* Doubt is about the rest, for which there was no room. */
+    r->missed[lane] = recall_store_missed(r->store, query, r->guests, thread);
     r->seconds[lane] += pi_time_s() - start;
 }
 
@@ -191,7 +197,8 @@ static pith_status start_seq(struct pith_seq *seq, pith_error *err)
     struct pi_seq_recall *r = &seq->recall;
     r->seconds = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->seconds));
     r->found = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->found));
-    if (r->seconds == NULL || r->found == NULL)
+    r->missed = pi_mem_alloc_n(PI_MEM_OTHER, lane_count(e), sizeof(*r->missed));
+    if (r->seconds == NULL || r->found == NULL || r->missed == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the recall of a sequence");
     return recall_store_create(e->recall.tier, &r->store, err);
 }
@@ -214,6 +221,7 @@ static void stop_seq(struct pith_seq *seq)
         recall_store_free(r->store);
     pi_mem_free(r->asked);
     pi_mem_free(r->found);
+    pi_mem_free(r->missed);
     pi_mem_free(r->seconds);
     *r = (struct pi_seq_recall){0};
 }
@@ -287,7 +295,8 @@ static struct kv_seq *guests_of(const struct pith_seq *seq)
 static int64_t remembered(const struct pith_seq *seq)
 {
     const struct pi_seq_recall *r = &seq->recall;
-    return (int64_t)(pi_mem_size(r->asked) + pi_mem_size(r->found) + pi_mem_size(r->seconds));
+    return (int64_t)(pi_mem_size(r->asked) + pi_mem_size(r->found) + pi_mem_size(r->missed) +
+                     pi_mem_size(r->seconds));
 }
 
 /* ---- what is evicted ---- */
@@ -498,6 +507,19 @@ static void note_point(const struct pith_seq *seq, struct pi_item_state *state)
     state->recall = seq->recall.point;
 }
 
+/* The mean over the lanes that looked for evicted entries at a step; 0: none did. */
+static float doubt_of(const struct pith_seq *seq)
+{
+    const struct pi_seq_recall *r = &seq->recall;
+    double sum = 0.0;
+    int32_t n = 0;
+    for (size_t lane = 0; lane < lane_count(seq->engine); lane++) {
+        sum += r->found[lane] ? (double)r->missed[lane] : 0.0;
+        n += r->found[lane];
+    }
+    return n > 0 ? (float)(sum / n) : 0.0f;
+}
+
 static void note_pass(const pith_batch_item *item, const struct pi_pass_item *part)
 {
     struct pi_seq_recall *r = &item->seq->recall;
@@ -505,10 +527,13 @@ static void note_pass(const pith_batch_item *item, const struct pi_pass_item *pa
         r->point.n_recall += part->guests != NULL && holds_any(item->seq);
         r->point.end = part->pos0 + part->n_tok;
         r->point.n_step = 0;
+        r->point.doubt = 0.0f;
         r->n_asked = part->n_tok;
         r->asked_pos = part->pos0;
     } else if (item->n_token == 1) {
         r->point.n_step++;
+        if (part->recall && r->alone)
+            r->point.doubt = fmaxf(r->point.doubt, doubt_of(item->seq));
     }
 }
 
@@ -617,6 +642,7 @@ void pith_seq_recall_stats(const pith_seq *seq, pith_recall_stats *out)
     out->ram_bytes = counts.ram_bytes;
     out->file_bytes = counts.file_bytes;
     out->guests = count_guests(seq);
+    out->doubt = (double)r->point.doubt;
     out->guest_bytes = r->guests != NULL ? kv_seq_held_bytes(r->guests) : 0;
     for (size_t i = 0; i < lane_count(seq->engine); i++)
         out->seconds += r->seconds[i];

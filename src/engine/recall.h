@@ -22,6 +22,7 @@ struct pi_recall_point {
     int64_t n_recall; /* passes that chose guests */
     int32_t n_step;   /* tokens evaluated alone since the last */
     int32_t end;      /* tokens in the sequence when the guests were chosen; 0: there are none */
+    float doubt;      /* pith_recall_stats.doubt of the steps since then */
 };
 
 /* A sequence's recall of entries. */
@@ -34,6 +35,7 @@ struct pi_seq_recall {
     int32_t n_asked;   /* tokens that asked last; 0: none */
     int32_t asked_pos; /* the first one's position */
     bool *found;       /* [n_layer][n_head] they found something in this lane; owned */
+    float *missed;     /* [n_layer][n_head] shares of the running step that are not there; owned */
     bool alone;        /* the running item is a token that asks only where it misses something */
     double *seconds;   /* [n_layer][n_head] spent remembering and choosing; owned */
     struct pi_recall_point point;

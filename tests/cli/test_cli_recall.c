@@ -116,7 +116,13 @@ TEST(json_tells_what_recall_did)
         expect_hash(o, m.hash);
         json_decref(o);
     }
+    /* It is the default beside a keep policy. */
     struct said s = command(NULL, RUN, "--json", "--keep", KEEP, NULL);
+    json_t *usual = json_loads(s.err, 0, NULL);
+    expect_hash(usual, make(KEEP, "kv", true).hash);
+    assert_true(number(usual, "doubt") >= 0.0 && number(usual, "doubt") <= 1.0);
+    json_decref(usual);
+    s = command(NULL, RUN, "--json", "--keep", KEEP, "--recall", "none", NULL);
     expect_word(s.err, "\"recall\":\"none\"");
     assert_null(strstr(s.err, "recall_stored"));
 }
@@ -138,7 +144,7 @@ TEST(threads_and_chunks_change_no_bit)
 /* The fact is evicted, and both forms find it again before the answer. */
 TEST(finds_the_fact)
 {
-    struct said s = command(NULL, RUN, "-q", "--keep", KEEP, NULL);
+    struct said s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "none", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.out, FACT));
     s = command(NULL, RUN, "-q", "--keep", KEEP, "--recall", "kv", NULL);
@@ -177,7 +183,7 @@ TEST(lines_tell_what_recall_did)
 TEST(hints_at_recall_where_entries_were_evicted)
 {
     char line[128];
-    struct said s = command(NULL, RUN, "--keep", KEEP, NULL);
+    struct said s = command(NULL, RUN, "--keep", KEEP, "--recall", "none", NULL);
     struct made m = make(KEEP, NULL, false);
     expect_status(&s, 0);
     snprintf(line, sizeof(line), "recall   %lld of %lld entries were evicted; --recall kv reads",
@@ -186,7 +192,7 @@ TEST(hints_at_recall_where_entries_were_evicted)
     s = command(NULL, RUN, "--keep", "streaming:budget=3000", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
-    s = command(NULL, RUN, "--keep", KEEP, "--json", NULL);
+    s = command(NULL, RUN, "--keep", KEEP, "--recall", "none", "--json", NULL);
     expect_status(&s, 0);
     assert_null(strstr(s.err, "--recall"));
 }

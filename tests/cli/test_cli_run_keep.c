@@ -31,7 +31,7 @@ TEST_GROUP(folder_make, folder_remove);
 #define N_PREDICT 150
 #define RUN                                                                                        \
     "run", "-m", MODEL, "-t", "1", "-p", TEXT, "--temp", "0", "-n", "150", "--ignore-eos",         \
-        "--page", "16"
+        "--page", "16", "--recall", "none"
 #define N_LAYER 3
 #define N_HEAD 2
 #define CAP 1000
@@ -274,9 +274,9 @@ TEST(maps_an_interrupted_run)
     char path[128], buf[4096];
     int ends[2], in = open("/dev/null", O_RDONLY);
     in_folder("interrupted.svg", path);
-    const char *const words[] = {"run",          "-m",    MODEL,    "-t", "1",      "-p",
-                                 TEXT,           "-n",    "100000", "-q", "--keep", policies[0],
-                                 "--ignore-eos", "--map", path,     NULL};
+    const char *const words[] = {"run",    "-m",        MODEL,          "-t",    "1",        "-p",
+                                 TEXT,     "-n",        "100000",       "-q",    "--recall", "none",
+                                 "--keep", policies[0], "--ignore-eos", "--map", path,       NULL};
     FILE *log = tmpfile();
     assert_int_equal(pipe(ends), 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);

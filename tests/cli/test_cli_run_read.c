@@ -66,9 +66,9 @@ static struct made make(const char *read, const char *keep)
 static void expect_json(const char *read, const char *keep)
 {
     char hash[24];
-    struct said s = keep != NULL
-                        ? command(NULL, RUN, "--json", "--read", read, "--keep", keep, NULL)
-                        : command(NULL, RUN, "--json", "--read", read, NULL);
+    struct said s = keep != NULL ? command(NULL, RUN, "--json", "--read", read, "--keep", keep,
+                                           "--recall", "none", NULL)
+                                 : command(NULL, RUN, "--json", "--read", read, NULL);
     expect_status(&s, 0);
     json_t *o = json_loads(s.err, 0, NULL);
     assert_non_null(o);

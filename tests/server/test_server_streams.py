@@ -222,6 +222,8 @@ class Caches(unittest.TestCase):
                 a = s.post("/completion", body).json()
                 self.assertEqual(s.get("/kv").json()["policies"]["recall"], recall)
                 self.assertEqual(a["pith"].get("recalled_entries", 0) > 0, recall == "kv")
+                self.assertEqual("doubt" in a["pith"], recall == "kv")
+                self.assertTrue(0 <= a["pith"].get("doubt", 0) <= 1)
 
     def test_slot_goes_on_from_its_own_spelling(self):
         def ids(text, special=False):

@@ -91,6 +91,7 @@ static void set_bytes(struct serve_reply *reply, json_t *object)
 void reply_set_kept(struct serve_reply *reply, json_t *usage)
 {
     int64_t rounds = 0, evicted = 0, live = 0, recalls = 0, guests = 0, text = 0;
+    double doubt = 0.0;
     for (int32_t i = 0; i < reply->n_answer; i++) {
         rounds += reply->answer[i].kept.rounds;
         evicted += reply->answer[i].kept.evicted;
@@ -98,6 +99,7 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
         const pith_recall_stats *r = &reply->answer[i].recalled;
         recalls += r->ram_bytes + r->file_bytes > 0 ? r->recalls : 0; /* of entries */
         guests += r->guests;
+        doubt = r->doubt > doubt ? r->doubt : doubt;
         text += reply->answer[i].n_recalled;
     }
     json_t *pith = reply_need(reply, json_object());
@@ -117,6 +119,8 @@ void reply_set_kept(struct serve_reply *reply, json_t *usage)
     }
     if (recalls > 0)
         reply_set(reply, pith, "recalled_entries", json_integer((json_int_t)guests));
+    if (recalls > 0)
+        reply_set(reply, pith, "doubt", json_real(doubt));
     if (text > 0)
         reply_set(reply, pith, "recalled_tokens", json_integer((json_int_t)text));
     reply_set(reply, usage, "pith", pith);

@@ -183,6 +183,7 @@ TEST(everything_back_is_full)
             eval(full, t, t + 1);
         }
         assert_true(distance(pith_seq_logits(seq), pith_seq_logits(full)) < 1e-4);
+        assert_true(recall_of(seq).doubt < 1e-4);
         /* Without them it is far away. */
         check(pith_seq_truncate(seq, N_PROMPT, &err), &err);
         assert_int_equal(recall_of(seq).guests, 0);
@@ -249,6 +250,36 @@ TEST(steps_ask_where_they_miss_something)
     }
     assert_true(hash[0] == hash[1]);
     assert_true(hash[0] != hash[2]);
+}
+
+/* It begins anew with a turn, and is 0 where steps do not look. */
+TEST(doubt_is_about_entries_that_did_not_come_back)
+{
+    static const char *const recalls[] = {
+        "kv:last=16,take=2,ask=0.01", "kv:last=16,take=30,ask=0.01", "kv:last=16,take=30,ask=0"};
+    double doubt[3];
+    for (size_t i = 0; i < PI_LEN(recalls); i++)
+        for (int32_t n_thread = 1; n_thread <= 2; n_thread++) {
+            pith_engine *e = engine_of("streaming:sinks=4,budget=60,slack=40", NULL, recalls[i],
+                                       "f16", 64 / n_thread, n_thread, 1000);
+            pith_seq *seq = seq_make(e), *fork;
+            eval(seq, 0, N_PROMPT);
+            assert_true(recall_of(seq).doubt == 0.0);
+            for (int32_t t = N_PROMPT; t < N_PROMPT + 4; t++)
+                eval(seq, t, t + 1);
+            double d = recall_of(seq).doubt;
+            assert_true(d >= 0.0 && d <= 1.0);
+            assert_true(n_thread == 1 || d == doubt[i]);
+            doubt[i] = d;
+            check(pith_seq_fork(seq, &fork, &err), &err);
+            assert_true(recall_of(fork).doubt == d);
+            pith_seq_free(fork);
+            eval(seq, N_PROMPT + 4, N_PROMPT + 24);
+            assert_true(recall_of(seq).doubt == 0.0);
+            pith_seq_free(seq);
+            pith_engine_free(e);
+        }
+    assert_true(doubt[0] > 0.0 && doubt[1] > 0.0 && doubt[2] == 0.0);
 }
 
 /* ---- memory ---- */
