@@ -39,7 +39,7 @@ SMALL = {
     "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
     "tokenize": [], "info": [], "quantize": [], "policies": [], "devices": [], "help": [], "completion": [],
     "logits": ["-t", "1"], "--version": [],
-    "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
+    "plan": ["-t", "1"], "calibrate model.gguf": ["-t", "1"], "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
     "calibrate loki": ["-t", "1"], "calibrate share": ["-t", "1"], "calibrate inspect": ["-t", "1"],
     "serve": ["--port", "0", "-t", "1", "--host", "127.0.0.1"],
     "eval perplexity": ["-c", "128", "--chunks", "1", "-t", "1"],
@@ -233,6 +233,7 @@ def run(folder, text):
     words = prepare(folder, words)
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PITH_", "LLAMA_"))} | more
+    environment["XDG_CACHE_HOME"] = str(folder.path)  # calibrations are kept there
     wanted = 0, ""
     if any(text.startswith(begin) for begin in INSTEAD):
         words, wanted = words + ["-m", "/no/model.gguf"], (1, "/no/model.gguf")
