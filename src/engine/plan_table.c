@@ -20,6 +20,7 @@ const struct plan_way pi_plan_ways[PLAN_N_WAY] = {
     [PLAN_Q8_TURBO4] = {"q8_0", "turbo4", NULL, NULL, false},
     [PLAN_Q8_TURBO3] = {"q8_0", "turbo3", NULL, NULL, false},
     [PLAN_TURBO4] = {"turbo4:force", "turbo4", NULL, NULL, false},
+    [PLAN_KVZAP_TURBO4] = {"q8_0", "turbo4", KVZAP, NULL, true},
     [PLAN_KVZAP] = {NULL, NULL, KVZAP, NULL, true},
     [PLAN_KVZAP_TEXT] = {NULL, NULL, KVZAP, "text", true},
     [PLAN_V3_TEXT] = {NULL, NULL, "triattention:v3", "text", false},
@@ -38,33 +39,52 @@ static const struct plan_choice usual[] = {
     {PLAN_N_WAY, 0.0},
 };
 
-/* Where few query heads share a KV head, coarse keys cost less than entries chosen without
-   statistics. */
+/* Where few query heads share a KV head, and heads are small, values of 4 bits and fewer entries lose
+   less than values of 3 bits. Coarse keys cost less than entries chosen without statistics. */
 static const struct plan_choice few_heads[] = {
-    {PLAN_F16, 1.0},       {PLAN_Q8, 1.0},     {PLAN_Q8_TURBO4, 1.0},
-    {PLAN_Q8_TURBO3, 1.0}, {PLAN_KVZAP, 0.5},  {PLAN_KVZAP_TEXT, 0.0},
-    {PLAN_KVZAP, 0.0},     {PLAN_TURBO4, 1.0}, {PLAN_V3_TEXT, 0.1},
-    {PLAN_V3_KV, 0.2},     {PLAN_V3, 0.1},     {PLAN_STREAMING_TEXT, 0.0},
-    {PLAN_STREAMING, 0.0}, {PLAN_N_WAY, 0.0},
+    {PLAN_F16, 1.0},
+    {PLAN_Q8, 1.0},
+    {PLAN_Q8_TURBO4, 1.0},
+    {PLAN_KVZAP_TURBO4, 0.5},
+    {PLAN_Q8_TURBO3, 1.0},
+    {PLAN_KVZAP_TEXT, 0.0},
+    {PLAN_KVZAP, 0.0},
+    {PLAN_TURBO4, 1.0},
+    {PLAN_V3_TEXT, 0.1},
+    {PLAN_V3_KV, 0.2},
+    {PLAN_STREAMING_TEXT, 0.0},
+    {PLAN_STREAMING, 0.0},
+    {PLAN_N_WAY, 0.0},
 };
 
 static const struct plan_point smollm2[] = {
     {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
-    {PLAN_Q8, 53.8f, -1.0f, 0.0f, -0.1f, 0.2f},
-    {PLAN_Q8_TURBO4, 40.8f, -1.0f, 0.0f, 0.2f, 0.3f},
-    {PLAN_Q8_TURBO3, 37.7f, -1.0f, 0.0f, 2.0f, 0.4f},
-    {PLAN_TURBO4, 27.7f, -1.0f, 0.0f, 4.2f, 0.6f},
+    {PLAN_Q8, 53.8f, -1.0f, 0.0f, -0.1f, 0.2f}, /* docs/store.md */
+    {PLAN_Q8_TURBO4, 40.8f, 88.5f, 3.7f, 0.6f, 0.1f},
+    {PLAN_Q8_TURBO3, 37.7f, 84.6f, 6.0f, 2.0f, 0.4f},
+    {PLAN_KVZAP_TURBO4, 26.0f, 96.2f, 4.1f, 0.7f, 0.4f},
+    {PLAN_KVZAP, 25.9f, 88.5f, 7.9f, 1.5f, 0.2f},
+    {PLAN_KVZAP, 14.5f, 76.9f, 10.2f, 3.3f, 0.5f},
+    {PLAN_KVZAP, 8.6f, 50.0f, 9.4f, NAN, NAN},
+    {PLAN_KVZAP_TEXT, 25.9f, 88.5f, 6.6f, 1.5f, 0.2f},
+    {PLAN_KVZAP_TEXT, 14.5f, 76.9f, 12.8f, 3.3f, 0.5f},
+    {PLAN_KVZAP_TEXT, 8.6f, 65.4f, 8.4f, NAN, NAN},
+    {PLAN_V3_TEXT, 14.1f, 84.6f, 5.4f, NAN, NAN},
+    {PLAN_V3, 25.9f, 38.5f, 2.0f, 4.1f, 0.8f},
+    {PLAN_STREAMING_TEXT, 14.1f, 84.6f, 11.0f, NAN, NAN},
+    {PLAN_STREAMING, 25.9f, 50.0f, 5.4f, 3.4f, 1.2f},
+    {PLAN_TURBO4, 27.7f, -1.0f, 0.0f, 4.2f, 0.6f}, /* docs/store.md */
 };
 
 static const struct plan_point coder_05b[] = {
     {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
-    {PLAN_Q8, 53.8f, -1.0f, 0.0f, 0.8f, 0.5f},
-    {PLAN_Q8_TURBO4, 40.8f, -1.0f, 0.0f, 1.4f, 0.6f},
-    {PLAN_Q8_TURBO3, 37.7f, -1.0f, 0.0f, 1.2f, 0.7f},
-};
-
-static const struct plan_point coder_15b[] = {
-    {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
+    {PLAN_Q8, 53.8f, -1.0f, 0.0f, 0.8f, 0.5f}, /* docs/store.md */
+    {PLAN_Q8_TURBO4, 40.8f, 100.0f, 0.0f, 0.5f, 0.2f},
+    {PLAN_Q8_TURBO3, 37.7f, 94.3f, 5.5f, 1.4f, 0.4f},
+    {PLAN_KVZAP, 25.8f, 97.1f, 2.7f, 1.2f, 0.2f},
+    {PLAN_KVZAP, 14.5f, 85.7f, 5.2f, 5.4f, 0.9f},
+    {PLAN_KVZAP_TEXT, 25.8f, 94.3f, 3.0f, 1.2f, 0.2f},
+    {PLAN_KVZAP_TEXT, 14.5f, 94.3f, 3.0f, 5.4f, 0.9f},
 };
 
 #define POINTS(array) array, PI_LEN(array)
@@ -72,7 +92,6 @@ static const struct plan_point coder_15b[] = {
 static const struct plan_class classes[] = {
     {"SmolLM2-135M", "llama", 0.135e9, few_heads, POINTS(smollm2)},
     {"Qwen2.5-Coder-0.5B", "qwen2", 0.63e9, usual, POINTS(coder_05b)},
-    {"Qwen2.5-Coder-1.5B", "qwen2", 1.78e9, usual, POINTS(coder_15b)},
 };
 
 /* Doublings of size between two models. */

@@ -13,6 +13,7 @@ enum plan_way_id {
     PLAN_Q8_TURBO4,
     PLAN_Q8_TURBO3,
     PLAN_TURBO4,
+    PLAN_KVZAP_TURBO4,
     PLAN_KVZAP,
     PLAN_KVZAP_TEXT,
     PLAN_V3_TEXT,
