@@ -4,7 +4,8 @@
  * (mma, ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
  *
  * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
- * as they may. Warps run in an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. Threads
+ * as they may, and what was there is lost at once. Warps, and blocks that run together, take turns in
+ * an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed, by which some rest, too. Threads
  * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It
  * does not find races within a warp and has no opinion on memory order between blocks of one
  * launch.
@@ -66,11 +67,17 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 }
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
+
+/* The emulation's own work is not what sanitizers are to see, and it is most of the time. */
+#define EMU_OWN __attribute__((no_sanitize("address"), no_sanitize("undefined")))
 
 /* ---- fibers ---- */
 
+#if defined(__x86_64__) && !defined(EMU_PORTABLE)
+#define EMU_ASM 1
+#endif
 enum { EMU_STACK = 128 * 1024, EMU_THREADS = 1024, EMU_COPIES = 256, EMU_BULK = 64 };
 struct emu_copy {
     void *to;
@@ -79,22 +86,25 @@ struct emu_copy {
 };
 struct emu_fiber {
     void *sp;
-    ucontext_t context;
     uint8_t *stack;
-    void *fake; /* of AddressSanitizer */
-    bool done, at_barrier;
-    int waits_warp;       /* generation that it waits for to pass */
-    bool (*wait)(void *); /* it waits until this is true; NULL: it does not */
+    void *fake;           /* of AddressSanitizer */
+    bool (*wait)(void *); /* it waits until this is true */
     void *wait_arg;
+    struct emu_copy *copy; /* [EMU_COPIES] */
     int n_copy, group;
-    struct emu_copy copy[EMU_COPIES];
+#ifndef EMU_ASM
+    ucontext_t context;
+#endif
 };
+/* Sets of lanes: those that can run, wait until a function is true, wait at the collective. */
 struct emu_warp {
-    int arrived, gen, tag;
+    uint32_t ready, asks, meets;
+    int arrived, tag;
     void *arg[32];
 };
 struct emu_part { /* a barrier of some threads of a block */
-    int arrived, gen;
+    int arrived;
+    uint32_t waits[EMU_THREADS / 32]; /* sets of lanes */
 };
 struct emu_bulk {
     void *to;
@@ -104,7 +114,7 @@ struct emu_bulk {
 };
 struct emu_state {
     struct emu_fiber *fiber, scheduler;
-    int now, n_thread, barrier_gen;
+    int now, n_thread, n_done, n_at_barrier;
     struct emu_warp warp[EMU_THREADS / 32];
     struct emu_part part[16];
     struct emu_bulk bulk[EMU_BULK];
@@ -115,7 +125,8 @@ struct emu_state {
     void (*body)(void *);
     void *body_arg;
 };
-static thread_local emu_state emu;
+static thread_local emu_state emu
+    __attribute__((tls_model("initial-exec"))); /* read at every turn */
 struct emu_index {
     unsigned x, y, z;
 };
@@ -124,17 +135,16 @@ struct emu_index {
 #define gridDim emu.grid
 #define blockDim emu.dim
 
-#if defined(__x86_64__) && !defined(EMU_PORTABLE)
+#ifdef EMU_ASM
 extern "C" void emu_switch(void **save, void *to);
 asm(".text\n.weak emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
-static void emu_jump(emu_fiber *from, emu_fiber *to)
+EMU_OWN static void emu_jump(emu_fiber *from, emu_fiber *to)
 {
     emu_switch(&from->sp, to->sp);
 }
-#define EMU_ASM 1
 #else
 static void emu_jump(emu_fiber *from, emu_fiber *to)
 {
@@ -146,7 +156,7 @@ static void emu_jump(emu_fiber *from, emu_fiber *to)
 static thread_local const void *emu_bottom; /* of the system's own stack */
 static thread_local size_t emu_size;
 #endif
-static void emu_swap(emu_fiber *from, emu_fiber *to, bool ends)
+EMU_OWN static void emu_swap(emu_fiber *from, emu_fiber *to, bool ends)
 {
 #ifdef EMU_ASAN
     const void *bottom = to->stack != NULL ? to->stack : emu_bottom;
@@ -159,28 +169,48 @@ static void emu_swap(emu_fiber *from, emu_fiber *to, bool ends)
 #endif
     (void)ends;
 }
-static void emu_yield(void)
+EMU_OWN static emu_warp *emu_here(void)
 {
-    emu_fiber *f = &emu.fiber[emu.now];
-    emu_swap(f, &emu.scheduler, false);
+    return &emu.warp[emu.now / 32];
+}
+EMU_OWN static uint32_t emu_bit(void)
+{
+    return 1u << emu.now % 32;
+}
+/* The next lane of the warp that can run, else the scheduler. */
+EMU_OWN static void emu_go_on(bool ends)
+{
+    emu_fiber *f = &emu.fiber[emu.now], *to = &emu.scheduler;
+    const uint32_t ready = emu_here()->ready, later = ready & ~(emu_bit() | (emu_bit() - 1));
+    if (ready != 0) {
+        emu.now = emu.now / 32 * 32 + __builtin_ctz(later != 0 ? later : ready);
+        to = &emu.fiber[emu.now];
+    }
+    emu_swap(f, to, ends);
+}
+/* Until others have made the lane ready. */
+EMU_OWN static void emu_yield(void)
+{
+    emu_here()->ready &= ~emu_bit();
+    emu_go_on(false);
 }
 static void emu_entry(void)
 {
 #ifdef EMU_ASAN
-    __sanitizer_finish_switch_fiber(NULL, &emu_bottom, &emu_size);
+    if (emu_bottom == NULL) /* the first one comes from the scheduler */
+        __sanitizer_finish_switch_fiber(NULL, &emu_bottom, &emu_size);
+    else
+        __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
 #endif
     emu.body(emu.body_arg);
-    emu_fiber *f = &emu.fiber[emu.now];
-    f->done = true;
-    emu_swap(f, &emu.scheduler, true);
+    emu.n_done++;
+    emu_here()->ready &= ~emu_bit();
+    emu_go_on(true);
     abort();
 }
 static void emu_start(emu_fiber *f)
 {
-    f->done = f->at_barrier = false;
     f->n_copy = f->group = 0;
-    f->waits_warp = -1;
-    f->wait = NULL;
 #ifdef EMU_ASM
     /* Not all at the same place of a page, or they meet in the cache. */
     void **top = (void **)(f->stack + EMU_STACK - 64 - (f - emu.fiber) % 61 * 448);
@@ -199,64 +229,85 @@ static void emu_start(emu_fiber *f)
 }
 #define EMU_FAIL(...) (fprintf(stderr, "emu: " __VA_ARGS__), fputc('\n', stderr), abort())
 
-static bool emu_ready(int i)
-{
-    emu_fiber *f = &emu.fiber[i];
-    if (f->done || f->at_barrier || (f->wait != NULL && !f->wait(f->wait_arg)))
-        return false;
-    return f->waits_warp < 0 || emu.warp[i / 32].gen != f->waits_warp;
-}
 static void emu_start_block(void)
 {
     memset(emu.smem, 0xff, emu.smem_size);
     memset(emu.warp, 0, sizeof(emu.warp));
     memset(emu.part, 0, sizeof(emu.part));
-    emu.n_bulk = 0;
+    emu.n_bulk = emu.n_done = emu.n_at_barrier = 0;
+    for (int i = 0; i < emu.n_thread / 32; i++)
+        emu.warp[i].ready = ~0u;
     for (int i = 0; i < emu.n_thread; i++)
         emu_start(&emu.fiber[i]);
 }
+/* A number for the order of things, 0 in the orders that are no seeds. */
+static int emu_order(void)
+{
+    static const int order = getenv("EMU_ORDER") ? atoi(getenv("EMU_ORDER")) : 0;
+    return order;
+}
+EMU_OWN static uint32_t emu_random(uint32_t a, uint32_t b)
+{
+    uint32_t x = (a * 2654435761u) ^ (b * 2246822519u) ^ ((uint32_t)emu_order() * 3266489917u);
+    x = (x ^ x >> 15) * 2654435761u;
+    return x ^ x >> 13;
+}
+/* Which of n comes in turn j of a pass, each once. */
+EMU_OWN static int emu_turn_of(int j, int n, uint32_t pass)
+{
+    const int order = emu_order();
+    if (order < 2)
+        return order == 0 ? j : n - 1 - j;
+    return (int)((uint32_t)j + emu_random(pass, 7)) % n;
+}
+/* Whether something that could run is left for later: never in each fourth pass. */
+EMU_OWN static bool emu_idles(int i, uint32_t pass)
+{
+    return emu_order() >= 2 && pass % 4 != 3 && (emu_random(pass, (uint32_t)i) & 1) != 0;
+}
+/* Lets those run that wait for something that has come. */
+static void emu_ask(emu_warp *w, emu_fiber *lanes)
+{
+    for (uint32_t left = w->asks; left != 0; left &= left - 1) {
+        const int l = __builtin_ctz(left);
+        if (lanes[l].wait(lanes[l].wait_arg))
+            w->asks &= ~(1u << l), w->ready |= 1u << l;
+    }
+}
 enum emu_found { EMU_RAN, EMU_STUCK, EMU_DONE };
 /* Runs every fiber that can run. */
-static emu_found emu_pass(unsigned pass)
+EMU_OWN static emu_found emu_pass(unsigned pass)
 {
-    static int order = getenv("EMU_ORDER") ? atoi(getenv("EMU_ORDER")) : 0;
-    int n = emu.n_thread, n_warp = n / 32, done = 0, waiting = 0;
+    const int n = emu.n_thread, n_warp = n / 32;
     bool ran = false;
     for (int j = 0; j < n_warp; j++) {
-        int w = order == 0   ? j
-                : order == 1 ? n_warp - 1 - j
-                             : (int)((j * 2654435761u + pass * 40503u + order) % n_warp);
-        for (bool again = true; again;) {
-            again = false;
-            for (int l = 0; l < 32; l++)
-                if (emu_ready(32 * w + l)) {
-                    emu.now = 32 * w + l;
-                    emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
-                    again = ran = true;
-                }
+        const int i = emu_turn_of(j, n_warp, pass);
+        emu_warp *w = &emu.warp[i];
+        if ((w->ready | w->asks) != 0 && emu_idles(i + (int)emu.block.x * 32, pass)) {
+            ran = true;
+            continue;
+        }
+        emu_ask(w, emu.fiber + 32 * i);
+        while (w->ready != 0) {
+            emu.now = 32 * i + __builtin_ctz(w->ready);
+            emu_swap(&emu.scheduler, &emu.fiber[emu.now], false);
+            ran = true;
+            emu_ask(w, emu.fiber + 32 * i);
         }
     }
-    for (int i = 0; i < n; i++) {
-        done += emu.fiber[i].done;
-        waiting += emu.fiber[i].at_barrier;
-    }
-    if (done == n)
+    if (emu.n_done == n)
         return EMU_DONE;
-    if (waiting != n)
-        return ran || (order >= 2 && pass <= 1000000) ? EMU_RAN : EMU_STUCK;
-    for (int i = 0; i < n; i++)
-        emu.fiber[i].at_barrier = false;
+    if (emu.n_at_barrier != n)
+        return ran ? EMU_RAN : EMU_STUCK;
+    emu.n_at_barrier = 0;
+    for (int i = 0; i < n_warp; i++)
+        emu.warp[i].ready = ~0u;
     return EMU_RAN;
 }
 static void emu_report(void)
 {
-    int waiting = 0, done = 0;
-    for (int i = 0; i < emu.n_thread; i++) {
-        done += emu.fiber[i].done;
-        waiting += emu.fiber[i].at_barrier;
-    }
     EMU_FAIL("block %u,%u: %d of %d threads wait at a barrier, %d are done", emu.block.x,
-             emu.block.y, waiting, emu.n_thread, done);
+             emu.block.y, emu.n_at_barrier, emu.n_thread, emu.n_done);
 }
 static void emu_run_block(void)
 {
@@ -270,9 +321,12 @@ static void emu_run_block(void)
 static emu_fiber *emu_fibers(void)
 {
     emu_fiber *fiber = (emu_fiber *)calloc(EMU_THREADS, sizeof(emu_fiber));
-    for (int i = 0; i < EMU_THREADS; i++)
+    emu_copy *copy = (emu_copy *)calloc((size_t)EMU_THREADS * EMU_COPIES, sizeof(emu_copy));
+    for (int i = 0; i < EMU_THREADS; i++) {
         fiber[i].stack = (uint8_t *)mmap(NULL, EMU_STACK, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        fiber[i].copy = copy + (size_t)i * EMU_COPIES;
+    }
     return fiber;
 }
 static void emu_check(dim3 block)
@@ -344,7 +398,8 @@ static void emu_together(dim3 grid, dim3 block, size_t smem, void (*body)(void *
     }
     for (unsigned pass = 0; n_done < n; pass++) {
         bool ran = false;
-        for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            const int i = emu_turn_of(j, n, pass * 3);
             if (done[i])
                 continue;
             emu = state[i];
@@ -367,9 +422,9 @@ static void emu_together(dim3 grid, dim3 block, size_t smem, void (*body)(void *
 
 /* ---- what threads do together ---- */
 
-static void sync_block(void)
+EMU_OWN static void sync_block(void)
 {
-    emu.fiber[emu.now].at_barrier = true;
+    emu.n_at_barrier++;
     emu_yield();
 }
 /* Until test(arg) is true. */
@@ -380,23 +435,22 @@ static void emu_wait(bool (*test)(void *), void *arg)
         return;
     f->wait = test;
     f->wait_arg = arg;
+    emu_here()->asks |= emu_bit();
     emu_yield();
-    f->wait = NULL;
 }
-struct emu_passing {
-    emu_part *part;
-    int gen;
-};
-static void sync_part(int which, int n_thread)
+EMU_OWN static void sync_part(int which, int n_thread)
 {
     emu_part *p = &emu.part[which];
-    emu_passing arg = {p, p->gen};
-    if (++p->arrived == n_thread) {
-        p->arrived = 0;
-        p->gen++;
+    if (++p->arrived < n_thread) {
+        p->waits[emu.now / 32] |= emu_bit();
+        emu_yield();
+        return;
     }
-    emu_wait([](void *a) { return ((emu_passing *)a)->part->gen != ((emu_passing *)a)->gen; },
-             &arg);
+    p->arrived = 0;
+    for (int i = 0; i < emu.n_thread / 32; i++) {
+        emu.warp[i].ready |= p->waits[i];
+        p->waits[i] = 0;
+    }
 }
 static void fence(void) {}
 struct emu_meeting {
@@ -415,22 +469,22 @@ static void grid_meet(uint32_t *count, bool first, uint32_t n_block)
         &arg);
 }
 /* Every lane of the warp brings its argument; the last one that comes does the work for all. */
-template <class F> static void emu_meet(int tag, void *arg, F all)
+EMU_OWN static void emu_meet(int tag, void *arg, void (*all)(void **))
 {
-    emu_warp *w = &emu.warp[emu.now / 32];
+    emu_warp *w = emu_here();
     if (w->arrived > 0 && w->tag != tag)
         EMU_FAIL("lanes of a warp are at different collectives (%d, %d)", w->tag, tag);
     w->tag = tag;
     w->arg[emu.now % 32] = arg;
-    if (++w->arrived == 32) {
-        w->arrived = 0;
-        all(w->arg);
-        w->gen++;
+    if (++w->arrived < 32) {
+        w->meets |= emu_bit();
+        emu_yield();
         return;
     }
-    emu.fiber[emu.now].waits_warp = w->gen;
-    emu_yield();
-    emu.fiber[emu.now].waits_warp = -1;
+    w->arrived = 0;
+    all(w->arg);
+    w->ready |= w->meets;
+    w->meets = 0;
 }
 
 /* Kernels run one after the other. Each must say that it waits (emulated/driver.cpp). */
@@ -579,32 +633,47 @@ struct emu_mma {
     const uint32_t *a;
     uint32_t b[2];
 };
+/* Four or eight numbers of registers as f64, pair by pair to where they belong. */
+EMU_OWN static void emu_pairs(const uint32_t *h, int n, double *out, int step)
+{
+    for (int i = 0; i < n; i += 2) {
+        const __m256d x = _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(h + i))));
+        _mm_storeu_pd(out + i * step, _mm256_castpd256_pd128(x));
+        _mm_storeu_pd(out + (i + 1) * step, _mm256_extractf128_pd(x, 1));
+    }
+}
+EMU_OWN static void emu_mma_all(void **p)
+{
+    emu_mma **m = (emu_mma **)p;
+    alignas(32) double a[32][4][2], b[16][8], lane[2][2]; /* a: [lane][register][half] */
+    for (int l = 0; l < 32; l++) {
+        emu_pairs(m[l]->a, 4, a[l][0], 2);
+        emu_pairs(m[l]->b, 2, lane[0], 2);
+        for (int i = 0; i < 4; i++)
+            b[2 * (l % 4) + 8 * (i >> 1) + (i & 1)][l / 4] = lane[i >> 1][i & 1];
+    }
+    /* exact products, and exact sums but for the last bits of f64, columns side by side */
+    for (int r = 0; r < 16; r++) {
+        __m256d sum0 = _mm256_setzero_pd(), sum1 = sum0;
+        alignas(32) double sum[8];
+        for (int k = 0; k < 16; k++) {
+            const double *of = &a[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2][k % 2];
+            const __m256d x = _mm256_broadcast_sd(of);
+            sum0 = _mm256_fmadd_pd(x, _mm256_load_pd(b[k]), sum0);
+            sum1 = _mm256_fmadd_pd(x, _mm256_load_pd(b[k] + 4), sum1);
+        }
+        _mm256_store_pd(sum, sum0);
+        _mm256_store_pd(sum + 4, sum1);
+        for (int c = 0; c < 8; c++) {
+            float *d = m[r % 8 * 4 + c / 2]->d + r / 8 * 2 + c % 2;
+            *d = (float)((double)*d + sum[c]);
+        }
+    }
+}
 static void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     emu_mma arg = {d, a, {b0, b1}};
-    emu_meet(1, &arg, [](void **p) {
-        float a[16][16], b[16][8];
-        emu_mma **m = (emu_mma **)p;
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 4; i++) {
-                int row = l / 4 + 8 * (i & 1), k = 2 * (l % 4) + 8 * (i >> 1);
-                a[row][k] = h_lo(m[l]->a[i]), a[row][k + 1] = h_hi(m[l]->a[i]);
-            }
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 2; i++) {
-                int k = 2 * (l % 4) + 8 * i;
-                b[k][l / 4] = h_lo(m[l]->b[i]), b[k + 1][l / 4] = h_hi(m[l]->b[i]);
-            }
-        double sum[16][8] = {}; /* exact products, columns side by side for the compiler */
-        for (int k = 0; k < 16; k++)
-            for (int r = 0; r < 16; r++)
-                for (int c = 0; c < 8; c++)
-                    sum[r][c] += (double)a[r][k] * (double)b[k][c];
-        for (int l = 0; l < 32; l++)
-            for (int i = 0; i < 4; i++)
-                m[l]->d[i] =
-                    (float)((double)m[l]->d[i] + sum[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)]);
-    });
+    emu_meet(1, &arg, emu_mma_all);
 }
 struct emu_rows {
     uint32_t *r;
@@ -637,14 +706,16 @@ struct emu_shfl {
     uint32_t in, out;
     int from;
 };
-static uint32_t shfl(uint32_t v, int lane)
+EMU_OWN static void emu_shfl_all(void **p)
+{
+    emu_shfl **m = (emu_shfl **)p;
+    for (int l = 0; l < 32; l++)
+        m[l]->out = m[m[l]->from]->in;
+}
+EMU_OWN static uint32_t shfl(uint32_t v, int lane)
 {
     emu_shfl arg = {v, 0, lane & 31};
-    emu_meet(4, &arg, [](void **p) {
-        emu_shfl **m = (emu_shfl **)p;
-        for (int l = 0; l < 32; l++)
-            m[l]->out = m[m[l]->from]->in;
-    });
+    emu_meet(4, &arg, emu_shfl_all);
     return arg.out;
 }
 static float shfl_xor(float v, int mask)
@@ -680,6 +751,7 @@ static void cp16(void *to, const void *from)
         EMU_FAIL("a copy is not aligned");
     if (f->n_copy == EMU_COPIES)
         EMU_FAIL("too many copies on their way");
+    memset(to, 0xff, 16); /* it may come at once, too */
     f->copy[f->n_copy++] = {to, from, f->group};
 }
 static void cp_commit(void)
