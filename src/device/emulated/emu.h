@@ -140,7 +140,8 @@ extern "C" void emu_switch(void **save, void *to);
 asm(".text\n.weak emu_switch\n.type emu_switch,@function\nemu_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
     "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
-    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\n"
+    "popq %rcx\njmp *%rcx\n");
 EMU_OWN static void emu_jump(emu_fiber *from, emu_fiber *to)
 {
     emu_switch(&from->sp, to->sp);

@@ -303,6 +303,7 @@ DEV void bar_init(uint64_t *bar, int n)
 DEV void bar_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 /* An arrival, and n bytes that will come. */
 DEV void bar_expect(uint64_t *bar, int n)

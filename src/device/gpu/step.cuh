@@ -164,9 +164,10 @@ DEV void step_fetch(const gpu_step_args &s, uint8_t *smem, uint64_t *full, uint6
             const uint8_t *from = AT(const uint8_t, w) + (size_t)at * left;
             for (const int most = n_unit * bytes; left > 0; left -= most, from += most) {
                 const int size = left < most ? left : most;
-                if (lap > 0)
-                    bar_wait(&empty[slot], (lap - 1) & 1);
+                /* one lane alone: others might miss a round, as a wait knows parities only */
                 if (LANE == 0) {
+                    if (lap > 0)
+                        bar_wait(&empty[slot], (lap - 1) & 1);
                     bar_expect(&full[slot], size);
                     bulk_copy(smem + slot * s.slot_size, from, size, &full[slot]);
                 }
@@ -266,8 +267,8 @@ DEV void step_multiply(const gpu_step_args &s, step_block *b, const gpu_step_mat
         if (mine < n)
             step_unit<T>(b->ring + slot * s.slot_size + mine * block_bytes(T), &b->empty[slot],
                          b->xs + (c * n_unit + mine) * 512, part + (c * n_unit + mine) * 16);
-        else if (LANE == 0)
-            bar_arrive(&b->empty[slot]);
+        else
+            give_back(&b->empty[slot]); /* when all lanes have seen the round */
     }
     b->slot += n_copy;
     for (; b->slot >= s.n_slot; b->lap++)
@@ -329,11 +330,49 @@ DEV int eights_of(int j)
     return 8 * (TID + STEP_WORK * j);
 }
 
-/* The norm of x, as `between` makes it, then f16 as pack_row makes it. */
+/* Eight columns of x again, normed where there is a norm. */
+DEV void step_again(float *v, const float *x, const float *norm, float factor, int c, int n)
+{
+    float by[8];
+    far_eight(v, x, c, n);
+    if (norm == 0)
+        return;
+    load_eight(by, norm, c, n);
+    UNROLL
+    for (int e = 0; e < 8; e++)
+        v[e] = v[e] * factor * by[e];
+}
+
+/* A row to f16 as pack_row makes it: N eights of a thread, which holds them, then the rest. */
+template <int N>
+DEV void step_put(step_block *b, const float (*held)[8], float top, const float *x,
+                  const float *norm, float factor, int n)
+{
+    const int n256 = (n + 255) / 256 * 256;
+    float more[8];
+    for (int c = eights_of(N); c < n; c += 8 * STEP_WORK) {
+        step_again(more, x, norm, factor, c, n);
+        top = most_of_eight(more, top);
+    }
+    top = step_most(top, b->sums + STEP_WARPS);
+    const float scale = row_power(top, false);
+    b->x_scale = row_power(top, true);
+    UNROLL
+    for (int j = 0; j < N; j++)
+        if (eights_of(j) < n256)
+            put_eight(b, eights_of(j), held[j], scale);
+    for (int c = eights_of(N); c < n256; c += 8 * STEP_WORK) {
+        step_again(more, x, norm, factor, c, n);
+        put_eight(b, c, more, scale);
+    }
+    sync_work();
+}
+
+/* The norm of x, as `between` makes it. */
 DEV void step_norm(const gpu_step_args &s, step_block *b, const float *x, const float *norm)
 {
-    float v[STEP_NORMS][8], w[STEP_NORMS][8], more[8], by[8], square = 0.0f, top = 0.0f;
-    const int n = s.n_embd, n256 = (n + 255) / 256 * 256;
+    float v[STEP_NORMS][8], w[STEP_NORMS][8], more[8], square = 0.0f, top = 0.0f;
+    const int n = s.n_embd;
     UNROLL
     for (int j = 0; j < STEP_NORMS; j++) {
         far_eight(v[j], x, eights_of(j), n);
@@ -361,56 +400,20 @@ DEV void step_norm(const gpu_step_args &s, step_block *b, const float *x, const 
             v[j][e] = v[j][e] * factor * w[j][e];
         top = most_of_eight(v[j], top);
     }
-    for (int c = eights_of(STEP_NORMS); c < n; c += 8 * STEP_WORK) {
-        far_eight(more, x, c, n);
-        load_eight(by, norm, c, n);
-        for (int e = 0; e < 8; e++)
-            top = f_max(top, fabsf(more[e] * factor * by[e]));
-    }
-    top = step_most(top, b->sums + STEP_WARPS);
-    const float scale = row_power(top, false);
-    b->x_scale = row_power(top, true);
-    UNROLL
-    for (int j = 0; j < STEP_NORMS; j++)
-        if (eights_of(j) < n256)
-            put_eight(b, eights_of(j), v[j], scale);
-    for (int c = eights_of(STEP_NORMS); c < n256; c += 8 * STEP_WORK) {
-        far_eight(more, x, c, n);
-        load_eight(by, norm, c, n);
-        for (int e = 0; e < 8; e++)
-            more[e] = more[e] * factor * by[e];
-        put_eight(b, c, more, scale);
-    }
-    sync_work();
+    step_put<STEP_NORMS>(b, v, top, x, norm, factor, n);
 }
 
-/* A row of other blocks to f16. */
+/* A row of other blocks. */
 DEV void step_take(step_block *b, const float *x, int n)
 {
-    const int n256 = (n + 255) / 256 * 256;
-    float v[STEP_TAKES][8], more[8], top = 0.0f;
+    float v[STEP_TAKES][8], top = 0.0f;
     UNROLL
     for (int j = 0; j < STEP_TAKES; j++)
         far_eight(v[j], x, eights_of(j), n);
     UNROLL
     for (int j = 0; j < STEP_TAKES; j++)
         top = most_of_eight(v[j], top);
-    for (int c = eights_of(STEP_TAKES); c < n; c += 8 * STEP_WORK) {
-        far_eight(more, x, c, n);
-        top = most_of_eight(more, top);
-    }
-    top = step_most(top, b->sums + STEP_WARPS);
-    const float scale = row_power(top, false);
-    b->x_scale = row_power(top, true);
-    UNROLL
-    for (int j = 0; j < STEP_TAKES; j++)
-        if (eights_of(j) < n256)
-            put_eight(b, eights_of(j), v[j], scale);
-    for (int c = eights_of(STEP_TAKES); c < n256; c += 8 * STEP_WORK) {
-        far_eight(more, x, c, n);
-        put_eight(b, c, more, scale);
-    }
-    sync_work();
+    step_put<STEP_TAKES>(b, v, top, x, 0, 1.0f, n);
 }
 
 /* ---- attention ---- */
@@ -880,7 +883,7 @@ DEV void step_attention(const gpu_step_args &s, const step_here &h, uint8_t *sme
     f.page = f.p.first, f.n_fetched = f.n_used = 0;
     step_piece p = f.p;
     pages_next(&f);
-    if (t.near)
+    for (int i = 0; t.near && i < 2; i++) /* what this token writes is put there by step_patch */
         step_page_fetch(s, h, t, tiles, &f);
     sync_grid(s);
     for (; p.lane != 0; p = next_piece(s, h, p.k + 1)) {
