@@ -6,6 +6,8 @@
  *   products   one matrix a call; calls go round copies that together exceed the caches
  *   attention  one token of each sequence, whose lanes are distinct pages; and prompts
  *   sampling   the best tokens of rows of logits, which come to the host
+ *   step       tokens of a model in one launch each and by kernels one by one: times, and that the
+ *              logits have the same bits, or the program fails
  *
  * usage: bench_gpu [options]; see --help
  */
@@ -16,6 +18,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "cpu/matmul_layout.h"
+#include "device/gpu/device.h"
 #include "engine/devices.h"
 #include "kv/attend.h"
 #include "rig.h"
@@ -28,12 +31,14 @@ struct options {
     const char *what; /* NULL: all */
     const char *device;
     const char *types; /* of weights and of pages; NULL: those that the tables have */
+    const char *model; /* NULL: no step */
     struct option_ints tokens, sequences, depths, prompts;
     int32_t small; /* matrices and lanes are divided by it, to try the program */
 };
 
 static const struct option option_table[] = {
-    RIG_TEXT("--what", "NAME", what, "all", "products, attention or sampling"),
+    RIG_TEXT("--what", "NAME", what, "all", "products, attention, sampling or step"),
+    RIG_TEXT("--model", "FILE", model, "no step", "whose tokens go in one launch"),
     RIG_TEXT("--device", "NAME", device, "auto", "as the command takes it"),
     RIG_TEXT("--types", "NAMES", types, "some", "of weights and of pages: Q4_K,f16,..."),
     RIG_INTS("--tokens", tokens, 1, 1 << 14, "of a product"),
@@ -334,6 +339,76 @@ static void sampling(const struct options *o)
     device->free(device, x);
 }
 
+/* ---- tokens in one launch ---- */
+
+enum { N_WARM = 4, N_TIMED = 32, N_CHECKED = 8 };
+
+/* Tokens one by one behind a prompt: us of one, and the hash of each one's logits of the last. */
+static double run_tokens(const pith_model *model, int32_t depth, bool step,
+                         uint64_t hash[N_CHECKED])
+{
+    pith_engine_params params;
+    pith_engine *engine = NULL;
+    pith_seq *seq = NULL;
+    pith_model_info info;
+    pith_error err;
+    const int32_t n = depth + N_WARM + N_TIMED + N_CHECKED;
+    int32_t *ids = memory((size_t)n * sizeof(*ids));
+    pith_model_get_info(model, &info);
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)((i * (int64_t)7919 + 13) % info.n_vocab);
+    pith_engine_params_default(&params);
+    params.kv_tokens = n + params.page_len;
+    if (!gpu_device_step(device, step))
+        rig_usage("--what step: this device has no such kernel");
+    check(pith_engine_create(model, &params, &engine, &err), &err);
+    check(pith_seq_create(engine, &seq, &err), &err);
+    check(pith_seq_eval(seq, ids, depth, &err), &err);
+    double start = 0;
+    for (int32_t i = 0; i < N_WARM + N_TIMED; i++) {
+        if (i == N_WARM)
+            start = pi_time_s();
+        check(pith_seq_eval(seq, ids + depth + i, 1, &err), &err);
+        pith_logits_hash(pith_seq_logits(seq), i == 0 ? info.n_vocab : 1); /* waits for the row */
+    }
+    double us = (pi_time_s() - start) * 1e6 / N_TIMED;
+    for (int32_t i = 0; i < N_CHECKED; i++) {
+        check(pith_seq_eval(seq, ids + n - N_CHECKED + i, 1, &err), &err);
+        hash[i] = pith_logits_hash(pith_seq_logits(seq), info.n_vocab);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(engine);
+    pi_mem_free(ids);
+    return us;
+}
+
+/* The bound is that of reading the weights; pages are not in it. */
+static bool steps(const struct options *o)
+{
+    pith_model_info info;
+    pith_model *model = load_model(o->model, 0, &info);
+    double bytes = generation_bytes(model), bound = 1e6 * bytes / machine.read_bytes_per_s;
+    struct pi_device *was = pi_device_register(device);
+    bool same = true;
+    for (int32_t i = 0; i < o->depths.n; i++) {
+        uint64_t hash[2][N_CHECKED];
+        for (int32_t step = 0; step < 2; step++) {
+            double us = run_tokens(model, o->depths.value[i], step == 1, hash[step]);
+            printf("step,%s,%d,1,%.1f,%.1f,,%.1f,%.1f\n", step == 1 ? "one launch" : "kernels",
+                   (int)o->depths.value[i], us, 1e-3 * bytes / us, bound, 100 * bound / us);
+            fflush(stdout);
+        }
+        if (memcmp(hash[0], hash[1], sizeof(hash[0])) != 0) {
+            fprintf(stderr, "bench_gpu: behind %d entries one launch gives other logits\n",
+                    (int)o->depths.value[i]);
+            same = false;
+        }
+    }
+    pi_device_register(was);
+    pith_model_free(model);
+    return same;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.tokens = {{1, 8, 16, 64, 512, 2048}, 6},
@@ -359,5 +434,6 @@ int main(int argc, char **argv)
     if (rig_wants(o.what, "attention"))
         attention(&o);
     device->close(stream);
-    return 0;
+    bool same = o.model == NULL || !rig_wants(o.what, "step") || steps(&o);
+    return same ? 0 : 1;
 }

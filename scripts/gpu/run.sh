@@ -10,6 +10,7 @@
 #     sanitizer   compute-sanitizer's memcheck and racecheck, where it is there
 #     products    matrices of Qwen3-8B beside their bounds
 #     attention   lanes, prompts and the best tokens of rows beside their bounds
+#     step        tokens of such a model in one launch each: the kernels' bits, and times
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
 #     report      nothing more
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
@@ -208,14 +209,31 @@ attention() {
         verdict "no end: $(tail -n 1 "$out/attention.err")"
 }
 
+# A model of Qwen3-8B's shape with random weights, and how it is made.
+random_model() {
+    model=$scratch/pith-random.gguf
+    [ -e "$model" ] && return
+    # shellcheck disable=SC2086
+    within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
+        mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
+}
+
+# Fails where a bit differs. The library offers the launch to nobody; bench_gpu asks for it.
+step() {
+    local model
+    random_model
+    if within test/bench_gpu --device "$device" --what step --model "$model" --depths 64,8192,32768 \
+        >"$out/step.csv" 2>"$out/step.err"; then
+        verdict "ok tokens in one launch have the bits of kernels one by one"
+    else
+        verdict "FAILED step: $(tail -n 1 "$out/step.err")"
+    fi
+}
+
 # One call of `pith bench` a row, since a call prints when it has ended.
 bench() {
-    local model=$scratch/pith-random.gguf line file
-    if [ ! -e "$model" ]; then
-        # shellcheck disable=SC2086
-        within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
-            mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
-    fi
+    local model line file
+    random_model
     while read -r file line; do
         [ ! -s "$out/bench-$file.csv" ] || continue
         # shellcheck disable=SC2086
@@ -256,7 +274,7 @@ rows_of_parts() {
     echo "<!-- tables/${NAME:-card}-$(basename "$1") -->"
     echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
     echo "|---|---|--:|--:|--:|--:|--:|--:|"
-    awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" || $1 == "sampling" {
+    awk -F, -v OFS=' | ' '$1 == "products" || $1 == "attention" || $1 == "sampling" || $1 == "step" {
         print "| " $2, $3, $4, $5, $6, $7, $8, $9 " % |" }' "$1"
     awk -F, '$1 == "device" { printf "\nThe bounds: reading %s GB/s (measured), f16 %s TFLOP/s (of the driver).\n",
         $6, $7 }' "$1"
@@ -265,10 +283,10 @@ rows_of_parts() {
 print_report() {
     local p
     echo "# Pith on a GPU"
-    for p in card tests greedy perplexity serve sanitizer; do
+    for p in card tests greedy perplexity serve sanitizer step; do
         [ -s "$out/$p.txt" ] && printf '\n## %s\n\n' "$p" && sed 's/^/    /' "$out/$p.txt"
     done
-    for p in products attention; do
+    for p in products attention step; do
         [ -s "$out/$p.csv" ] && printf '\n## %s\n\n' "$p" && rows_of_parts "$out/$p.csv"
     done
     ls "$out"/bench-*.csv >/dev/null 2>&1 && printf '\n## bench\n\n' && rows_of_bench
@@ -288,7 +306,7 @@ limit_of() {
     esac
 }
 
-parts="card tests greedy perplexity serve sanitizer products attention bench"
+parts="card tests greedy perplexity serve sanitizer products attention step bench"
 # shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $parts
 bad=0

@@ -37,7 +37,8 @@ static struct pi_device *gpu(void)
     if (the_gpu == NULL) {
         the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
         assert_non_null(the_gpu);
-        the_step = the_gpu->step;
+        if (gpu_device_step(the_gpu, true))
+            the_step = the_gpu->step;
     }
     return the_gpu;
 }

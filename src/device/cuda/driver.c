@@ -417,8 +417,9 @@ static bool start(struct cuda *c, int32_t i)
     int smem = attribute(c, ATTRIBUTE_SMEM);
     c->base.n_processor = attribute(c, ATTRIBUTE_PROCESSORS);
     c->base.smem_most = (uint32_t)(smem < 99 * 1024 ? smem : 99 * 1024);
-    /* On an H100 its bits are not the kernels' in rows of 4,096, and it is slower (docs/gpu.md). */
-    c->base.smem_step = 0;
+    /* It has bulk copies from 9.0 on. On an H100 it is slower behind long lanes (docs/gpu.md). */
+    c->base.smem_step = attribute(c, ATTRIBUTE_MAJOR) >= 9 ? (uint32_t)smem : 0;
+    c->base.step = false;
     c->overlaps = attribute(c, ATTRIBUTE_MAJOR) >= 9;
     c->base.wgmma = attribute(c, ATTRIBUTE_MAJOR) == 9 && attribute(c, ATTRIBUTE_MINOR) == 0;
     set_peaks(c);

@@ -216,6 +216,7 @@ extern "C" struct gpu_card *emulated_card(void)
     c.smem_most = 99 * 1024;
     c.f16_flop_per_s = c.f32_flop_per_s = 1e9; /* some figure, so that bounds have one */
     c.smem_step = 227 * 1024;
+    c.step = true;
     c.chunk = page_up(1);
     c.alloc = emu_alloc;
     c.free = emu_free;

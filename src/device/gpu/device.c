@@ -542,8 +542,7 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
     }
     memcpy(&d->base, &table, sizeof(table));
     d->base.name = card->name;
-    if (card->smem_step == 0)
-        d->base.step = NULL;
+    gpu_device_step(&d->base, card->step);
     d->padded = d->driver->alloc(d->driver, (PI_MOE_MAX_EXPERT + 1) * sizeof(int32_t));
     d->clipped_host = card->alloc_host(card, sizeof(int32_t), &d->clipped);
     if (d->padded == 0 || d->clipped_host == NULL || !note_device(NULL, d)) {
@@ -551,6 +550,13 @@ struct pi_device *gpu_device_make(struct gpu_card *card)
         return NULL;
     }
     return &d->base;
+}
+
+bool gpu_device_step(struct pi_device *device, bool on)
+{
+    const bool can = gpu_of(device)->card->smem_step > 0;
+    device->step = on && can ? gpu_step : NULL;
+    return can;
 }
 
 void gpu_device_free(struct pi_device *device)
