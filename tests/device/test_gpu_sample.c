@@ -174,7 +174,7 @@ TEST(a_row_that_is_made_for_it_is_refused_or_right)
 
 /* ---- choices ---- */
 
-enum { N_PROMPT = 30, N_NEXT = 24, N_SEQ = 3 };
+enum { N_PROMPT = 30, N_NEXT = 12, N_SEQ = 3 };
 
 static pith_engine *engine_on_gpu(const pith_model *model)
 {

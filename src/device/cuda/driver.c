@@ -1,7 +1,7 @@
 /*
  * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is
- * asked for: no CUDA runtime, nothing to link. The kernels are a fatbin in the library, an array
- * that the build makes. Work runs on one stream, and lists go up on another. Invariant: what the
+ * asked for: no CUDA runtime, nothing to link. The kernels are fatbins in the library, arrays that
+ * the build makes. Work runs on one stream, and lists go up on another. Invariant: what the
  * driver refuses is noted once, in `failure`, and nothing crashes.
  */
 #include <dlfcn.h>
@@ -10,7 +10,20 @@
 #include "base/mem.h"
 #include "device/cuda/inside.h"
 
-extern const unsigned long long pi_gpu_fatbin[];
+/* The modules, and how many kernels each one has. */
+#define GPU_IMAGE(name, kernels) extern const unsigned long long pi_gpu_##name[];
+GPU_GROUPS(GPU_IMAGE)
+#undef GPU_IMAGE
+#undef GPU_K_WAITS
+#define GPU_K_WAITS(...) +1
+#define GPU_K(...) +1
+#define GPU_MODULE(name, kernels) {pi_gpu_##name, 0 kernels},
+static const struct {
+    const void *image;
+    int n_kernel;
+} modules[CUDA_MODULES] = {GPU_GROUPS(GPU_MODULE)};
+#undef GPU_MODULE
+#undef GPU_K
 
 struct cu_api cu;
 
@@ -336,12 +349,17 @@ void cuda_describe(int32_t i, struct pi_device_report *out)
 
 static bool load_kernels(struct cuda *c)
 {
-    if (!cuda_good(c, cu.module_load(&c->module, pi_gpu_fatbin), "loading kernels"))
-        return false;
-    for (int i = 0; i < GPU_N_KERNEL; i++) {
+    for (int i = 0, module = -1, end = 0; i < GPU_N_KERNEL; i++) {
+        if (i == end) {
+            end += modules[++module].n_kernel;
+            if (!cuda_good(c, cu.module_load(&c->module[module], modules[module].image),
+                           "loading kernels"))
+                return false;
+        }
         uint32_t smem =
             i == GPU_KERNEL_step && c->base.smem_step > 0 ? c->base.smem_step : c->base.smem_most;
-        if (!cuda_good(c, cu.module_function(&c->function[i], c->module, cuda_kernels[i].name),
+        if (!cuda_good(c,
+                       cu.module_function(&c->function[i], c->module[module], cuda_kernels[i].name),
                        cuda_kernels[i].name) ||
             !cuda_good(c, cu.function_set(c->function[i], FUNCTION_SMEM, (int)smem),
                        cuda_kernels[i].name))
@@ -474,8 +492,9 @@ void cuda_close(struct gpu_card *card)
     while (c->mapping != NULL)
         cuda_unmap(card, c->mapping->at, c->mapping->size);
     cuda_graphs_free(c);
-    if (c->module != NULL)
-        cu.module_unload(c->module);
+    for (int i = 0; i < CUDA_MODULES; i++)
+        if (c->module[i] != NULL)
+            cu.module_unload(c->module[i]);
     free_streams(c);
     if (c->context != NULL)
         cu.context_release(c->device);

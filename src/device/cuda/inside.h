@@ -9,6 +9,11 @@
 
 typedef int cu_result;
 
+/* Groups of kernels. */
+#define CUDA_ONE(name, kernels) +1
+enum { CUDA_MODULES = 0 GPU_GROUPS(CUDA_ONE) };
+#undef CUDA_ONE
+
 /* CUmemAllocationProp and CUmemAccessDesc of memory of a device. */
 struct cu_location {
     int type, id;
@@ -162,7 +167,7 @@ struct cuda {
     struct gpu_card base;
     int device;
     bool overlaps; /* sm_90 and up: kernels with early work begin early */
-    void *context, *module;
+    void *context, *module[CUDA_MODULES];
     void *stream, *up;       /* of all work, and of lists on their way */
     void *there[GPU_N_SLOT]; /* event: the slot's lists have gone up */
     void *used[GPU_N_SLOT];  /* event: the kernels of its batch are done */

@@ -39,7 +39,7 @@ struct entry {
     unsigned n_thread;
 };
 
-/* As kernels.cu has them. */
+/* As cuda/kernels.h has them. */
 #define GPU_K(name, threads, per_sm, type)                                                         \
     {[](void *args) {                                                                              \
          GRID_WAIT();                                                                              \

@@ -5,7 +5,7 @@
  *
  * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
  * as they may, and what was there is lost at once. Warps, and blocks that run together, take turns in
- * an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed, by which some rest, too. Threads
+ * an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. By a seed some rest, too. Threads
  * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It
  * does not find races within a warp and has no opinion on memory order between blocks of one
  * launch.
@@ -259,7 +259,7 @@ EMU_OWN static int emu_turn_of(int j, int n, uint32_t pass)
     const int order = emu_order();
     if (order < 2)
         return order == 0 ? j : n - 1 - j;
-    return (int)((uint32_t)j + emu_random(pass, 7)) % n;
+    return (int)(((uint32_t)j + emu_random(pass, 7)) % (uint32_t)n);
 }
 /* Whether something that could run is left for later: never in each fourth pass. */
 EMU_OWN static bool emu_idles(int i, uint32_t pass)

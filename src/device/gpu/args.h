@@ -62,15 +62,19 @@ enum gpu_weight_type {
 #define GPU_KERNELS_FEW(name, dim, k, v, stages, blocks_8, blocks_16)                              \
     GPU_K(attend_few_##name, 32, blocks_8, gpu_attend_args)                                        \
     GPU_K(attend_few_##name##_16, 32, blocks_16, gpu_attend_args)
-#define GPU_KERNELS                                                                                \
+/* Kernels in groups, each of which nvcc compiles to a module of its own: cuda/GROUP.cu. */
+#define GPU_GROUP_FEW                                                                              \
     GPU_WEIGHTS(GPU_KERNEL_FEW_1)                                                                  \
-    GPU_WEIGHTS(GPU_KERNEL_FEW_2)                                                                  \
+    GPU_WEIGHTS(GPU_KERNEL_FEW_2)
+#define GPU_GROUP_64                                                                               \
     GPU_WEIGHTS(GPU_KERNEL_MANY_64)                                                                \
-    GPU_WEIGHTS(GPU_KERNEL_SPLIT_64)                                                               \
-    GPU_WEIGHTS(GPU_KERNEL_MANY_128)                                                               \
+    GPU_WEIGHTS(GPU_KERNEL_SPLIT_64)
+#define GPU_GROUP_128 GPU_WEIGHTS(GPU_KERNEL_MANY_128)
+#define GPU_GROUP_WGMMA                                                                            \
     GPU_WEIGHTS(GPU_KERNEL_WGMMA_128)                                                              \
     GPU_WEIGHTS(GPU_KERNEL_WGMMA_64)                                                               \
-    GPU_WEIGHTS(GPU_KERNEL_WGMMA_SPLIT)                                                            \
+    GPU_WEIGHTS(GPU_KERNEL_WGMMA_SPLIT)
+#define GPU_GROUP_ROWS                                                                             \
     GPU_K(mul_float, 256, 4, gpu_mul_args)                                                         \
     GPU_K(join_stretches, 256, 4, gpu_mul_args)                                                    \
     GPU_K_WAITS(pack_rows, 512, 1, gpu_pack_args)                                                  \
@@ -98,20 +102,8 @@ enum gpu_weight_type {
     GPU_K(latent_gather, 128, 4, gpu_latent_args)                                                  \
     GPU_K(append, 128, 4, gpu_append_args)                                                         \
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
-    GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
-    GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
-    GPU_FEW_FORMS(GPU_KERNELS_FEW)                                                                 \
-    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
-    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
-    GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \
-    GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
-    GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
-    GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
-    GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
-    GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
     GPU_K(gather_list, 128, 8, gpu_gather_args)                                                    \
     GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
-    GPU_K(attend_join, 128, 4, gpu_attend_args)                                                    \
     GPU_K(note_words, 256, 4, gpu_note_args)                                                       \
     GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
     GPU_K(marks_clear, 128, 8, gpu_marks_args)                                                     \
@@ -140,8 +132,31 @@ enum gpu_weight_type {
     GPU_K(index_entries, 128, 4, gpu_index_args)                                                   \
     GPU_K(index_pages, 128, 4, gpu_index_args)                                                     \
     GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
-    GPU_K(best_rows, 1024, 1, gpu_best_args)                                                       \
-    GPU_K_WAITS(step, GPU_STEP_THREADS, 1, gpu_step_args)
+    GPU_K(best_rows, 1024, 1, gpu_best_args)
+#define GPU_GROUP_ATTENTION                                                                        \
+    GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
+    GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
+    GPU_FEW_FORMS(GPU_KERNELS_FEW)                                                                 \
+    GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
+    GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
+    GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
+    GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
+    GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
+    GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
+    GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
+    GPU_K(attend_join, 128, 4, gpu_attend_args)
+#define GPU_GROUP_STEP GPU_K_WAITS(step, GPU_STEP_THREADS, 1, gpu_step_args)
+#define GPU_GROUPS(X)                                                                              \
+    X(products_few, GPU_GROUP_FEW)                                                                 \
+    X(products_64, GPU_GROUP_64)                                                                   \
+    X(products_128, GPU_GROUP_128)                                                                 \
+    X(products_wgmma, GPU_GROUP_WGMMA)                                                             \
+    X(rows, GPU_GROUP_ROWS)                                                                        \
+    X(attention, GPU_GROUP_ATTENTION)                                                              \
+    X(step, GPU_GROUP_STEP)
+#define GPU_OF_GROUP(name, kernels) kernels
+#define GPU_KERNELS GPU_GROUPS(GPU_OF_GROUP)
 
 enum { GPU_STEP_THREADS = 544 /* 16 warps at work, one that fetches */ };
 

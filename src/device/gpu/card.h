@@ -39,7 +39,7 @@ struct gpu_card {
     int32_t n_processor;
     uint32_t smem_most;                    /* bytes of shared memory that a block may have */
     uint32_t smem_step;                    /* likewise of the kernel `step`; 0: it is not there */
-    bool step;                             /* tokens go by it unless somebody says no */
+    bool step;                             /* tokens go by it unless gpu_device_step says no */
     bool wgmma;                            /* kernels for Hopper's tensor cores are there */
     double f16_flop_per_s, f32_flop_per_s; /* at most: f16 by tensor cores with sums in f32, and
                                               fused multiply-adds; 0: not known */

@@ -17,7 +17,7 @@
 #include <cuda_fp16.h>
 #define DEV static __device__ __forceinline__
 #define BOTH static __host__ __device__ __forceinline__
-/* kernels.cu makes a kernel out of it. */
+/* cuda/kernels.h makes a kernel out of it. */
 #define KERNEL(threads, per_sm) DEV void
 extern __shared__ __align__(1024) uint8_t gpu_smem[];
 #define SHARED(p) uint8_t *p = gpu_smem

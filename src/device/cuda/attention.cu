@@ -1,0 +1,7 @@
+/* attention.cu - kernels for nvcc: attention. */
+#include "device/gpu/attend.cuh"
+#include "device/gpu/attend_few.cuh"
+#include "device/gpu/attend_many.cuh"
+#include "device/cuda/kernels.h"
+
+GPU_GROUP_ATTENTION
