@@ -10,7 +10,9 @@
 #include "device/emulated/emulated.h"
 #include "device/gpu/device.h"
 #include "kv/choose.h"
+#include "kv/copy.h"
 #include "kv/internal.h"
+#include "kv/read.h"
 #include "kv/score.h"
 #include "mem_used.h"
 #include "near.h"
@@ -208,4 +210,108 @@ TEST(choices_that_stay_on_the_device_are_read_as_lists_of_the_host)
     check_chosen(KV_TYPE_F16, 0, 16, 64);
     check_chosen(KV_TYPE_TURBO3, KV_INDEX_UNIT8, 32, 128);
     check_chosen(KV_TYPE_Q8_0, 0, 64, 96); /* a size of no frequent kernel */
+}
+
+/* ---- single entries ---- */
+
+enum { N_COPY = 6 };
+static const int32_t copied[N_COPY] = {3, 64, 65, 66, 200, 201};
+
+/* A sequence with room for copies, on a device. */
+static struct kv_seq *target(struct pi_device *d, enum kv_type type, uint32_t index,
+                             struct kv_cache **cache)
+{
+    const struct kv_geometry g = {.n_layer = 1,
+                                  .n_head = N_HEAD,
+                                  .dim_k = DIM,
+                                  .dim_v = DIM,
+                                  .page_len = 64,
+                                  .type_k = type,
+                                  .type_v = type,
+                                  .index = index,
+                                  .device = d};
+    struct kv_seq *seq;
+    check(kv_cache_create(&g, 8 << 20, cache, NULL), NULL);
+    check(kv_seq_create(*cache, &seq, NULL), NULL);
+    check(kv_seq_reserve(seq, MOST, NULL), NULL);
+    return seq;
+}
+
+/* The lane's copies are those of `from` [N_COPY], within a share of numbers below 1. */
+static void check_copies(const struct kv_seq *from, const struct kv_seq *to, int32_t head,
+                         float shift, float error)
+{
+    float want[DIM], got[DIM];
+    for (int32_t i = 0; i < N_COPY; i++)
+        for (int side = 0; side < 2; side++) {
+            (side == 0 ? kv_lane_key : kv_lane_value)(from, 0, head, copied[i], want);
+            (side == 0 ? kv_lane_key : kv_lane_value)(to, 0, head, i, got);
+            for (int32_t d = 0; d < DIM; d++)
+                near(got[d], want[d] + (side == 0 ? shift : 0.0f), error);
+        }
+}
+
+/* Copies from one sequence to a new one of a device. */
+static void check_copy(const struct kv_seq *from, struct pi_device *d, enum kv_type type,
+                       float shift, float error)
+{
+    float moved[DIM];
+    struct kv_cache *cache;
+    struct kv_seq *to = target(d, type, KV_INDEX_NORM, &cache);
+    for (int32_t i = 0; i < DIM; i++)
+        moved[i] = shift;
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        const struct kv_copy c = {.from = from,
+                                  .from_head = h,
+                                  .to = to,
+                                  .to_head = h,
+                                  .shift = shift != 0.0f ? moved : NULL};
+        kv_seq_copy(&c, copied, N_COPY);
+    }
+    for (int32_t h = 0; h < N_HEAD; h++)
+        check_copies(from, to, h, shift, error);
+    kv_seq_free(to);
+    kv_cache_free(cache);
+}
+
+TEST(copies_of_entries_wait_and_are_there_when_they_are_asked_for)
+{
+    struct rig r;
+    rig_open(&r, KV_TYPE_F16, KV_INDEX_NORM, 64, DIM);
+    check_copy(r.seq, gpu(), KV_TYPE_F16, 0.0f, 0.0f);
+    check_copy(r.seq, gpu(), KV_TYPE_F16, 0.5f, 1e-3f);
+    check_copy(r.seq, gpu(), KV_TYPE_Q8_0, 0.0f, 1e-2f);
+    struct kv_cache *cache; /* to the processor, and back: the store of recall is there */
+    struct kv_seq *host = target(&pi_device_cpu, KV_TYPE_F16, 0, &cache);
+    int32_t all[MOST];
+    for (int32_t i = 0; i < MOST; i++)
+        all[i] = i;
+    for (int32_t h = 0; h < N_HEAD; h++)
+        kv_seq_copy(&(struct kv_copy){.from = r.seq, .from_head = h, .to = host, .to_head = h}, all,
+                    MOST);
+    check_copy(host, gpu(), KV_TYPE_F16, 0.0f, 0.0f);
+    check_copy(host, gpu(), KV_TYPE_TURBO4, 0.25f, 0.3f);
+    kv_seq_free(host);
+    kv_cache_free(cache);
+    rig_close(&r);
+}
+
+TEST(sums_of_values_are_those_of_the_entries)
+{
+    const uint32_t index[] = {0, KV_INDEX_VALUE_SUM};
+    for (size_t i = 0; i < PI_LEN(index); i++) {
+        struct rig r;
+        double want[DIM] = {0};
+        float got[DIM], row[DIM];
+        rig_open(&r, KV_TYPE_Q8_0, index[i], 64, DIM);
+        for (int32_t s = 0; s < 200; s++) {
+            kv_lane_value(r.seq, 0, 1, s, row);
+            for (int32_t d = 0; d < DIM; d++)
+                want[d] += (double)row[d];
+        }
+        kv_lane_value_sum(r.seq, 0, 1, 200, got);
+        for (int32_t d = 0; d < DIM; d++)
+            near(got[d], want[d], 1e-4);
+        rig_close(&r);
+    }
 }

@@ -1,6 +1,7 @@
 /* rows.cu - kernels for nvcc: what is small: rows, pages, scores, choices. */
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
+#include "device/gpu/entries.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"

@@ -11,6 +11,7 @@
 
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
+#include "device/gpu/entries.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"

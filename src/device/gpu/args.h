@@ -101,6 +101,10 @@ enum gpu_weight_type {
     GPU_K(latent_query, 128, 4, gpu_latent_args)                                                   \
     GPU_K(latent_gather, 128, 4, gpu_latent_args)                                                  \
     GPU_K(append, 128, 4, gpu_append_args)                                                         \
+    GPU_K(entry_put, 128, 4, gpu_entry_args)                                                       \
+    GPU_K(entry_copy, 128, 4, gpu_entry_args)                                                      \
+    GPU_K(value_pages, 128, 4, gpu_value_args)                                                     \
+    GPU_K(value_join, 128, 4, gpu_value_args)                                                      \
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
     GPU_K(gather_list, 128, 8, gpu_gather_args)                                                    \
     GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
@@ -477,6 +481,31 @@ struct gpu_marks_run {
 struct gpu_marks_args {
     gpu_at lanes, runs, source;
     int32_t n_run, n_mark, norms, unused;
+};
+
+/* ---- single entries ---- */
+
+/* A key or a value on its way to a place of a page. */
+struct gpu_entry_row {
+    gpu_at page, from; /* from: bytes as stored or floats, or a page of another lane */
+    gpu_at shift;      /* f32 [dim] added to a key of another lane, or none */
+    int32_t slot, from_slot, value, encode, of_host, unused;
+};
+struct gpu_entry_args {
+    gpu_at rows;
+    int32_t page_len, from_len;
+    struct gpu_part part[2];
+};
+
+/* A page of a lane whose values are summed: where its sum is, and whether it is made. */
+struct gpu_value_page {
+    gpu_at page, sum;
+    int32_t n, makes;
+};
+struct gpu_value_args {
+    gpu_at pages, out;
+    int32_t page_len, n_entry, n_page, unused;
+    struct gpu_part part;
 };
 
 /* ---- a round ---- */

@@ -85,13 +85,6 @@ bool gpu_stage_lane(struct gpu_device *d, int which, const struct kv_seq *seq, i
     return stage_entries(d, which, seq, layer, head, 0, kv_lane_at(seq, layer, head)->n_live);
 }
 
-/* The staged page back, or a stretch of it. */
-static void send(struct gpu_device *d, const struct kv_class *kind, int32_t page, size_t from,
-                 size_t end)
-{
-    d->driver->put(d->driver, gpu_page_at(kind, page) + from, d->stage[0].page + from, end - from);
-}
-
 /* ---- lanes ---- */
 
 void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
@@ -101,15 +94,6 @@ void gpu_decode_run(const struct kv_seq *seq, int32_t layer, int32_t head, int32
     gpu_enter(d);
     if (stage_entries(d, 0, seq, layer, head, i, 1))
         cpu_decode_run(&d->stage[0].seq, layer, head, 0, side, out);
-    gpu_leave(d);
-}
-
-void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
-{
-    struct gpu_device *d = gpu_of_lane(seq, layer, head);
-    gpu_enter(d);
-    if (gpu_stage_lane(d, 0, seq, layer, head))
-        cpu_value_sum(&d->stage[0].seq, layer, head, n, out);
     gpu_leave(d);
 }
 
@@ -144,52 +128,4 @@ void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out)
     if (stage_place(d, p, &here))
         cpu_get_entry(&here, side, out);
     gpu_leave(d);
-}
-
-void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes)
-{
-    struct gpu_device *d = gpu_of_class(p->kind);
-    struct kv_place here;
-    gpu_enter(d);
-    if (stage_place(d, p, &here)) {
-        cpu_put_entry(&here, side, bytes);
-        send(d, p->kind, p->page, 0, p->kind->layout.stored);
-    }
-    gpu_leave(d);
-}
-
-enum { MOST_DIM = 16384 }; /* of a head: kv_geometry_check */
-
-/* One side of an entry, as it is stored where both store it alike. */
-static void copy_side(const struct kv_place *from, const struct kv_place *to, enum kv_side side,
-                      const float *shift)
-{
-    const struct kv_part *part = kv_place_part(from, side);
-    float row[MOST_DIM];
-    if (part->dim == 0)
-        return;
-    if (shift == NULL && part->type == kv_place_part(to, side)->type) {
-        gpu_get_entry(from, side, (uint8_t *)row);
-        gpu_put_entry(to, side, (const uint8_t *)row);
-        return;
-    }
-    gpu_decode_entry(from, side, row);
-    for (int32_t i = 0; shift != NULL && i < part->dim; i++)
-        row[i] += shift[i];
-    gpu_encode_entry(to, side, row);
-}
-
-void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot)
-{
-    const struct kv_lane *from = kv_lane_at(c->from, c->from_layer, c->from_head);
-    const struct kv_lane *to = kv_lane_at(c->to, c->to_layer, c->to_head);
-    struct kv_place a = kv_place_of(c->from, from, slots[0]);
-    int32_t begin = slots[0] - a.slot;
-    for (int32_t i = 0; i < n; i++) {
-        const struct kv_place b = kv_place_of(c->to, to, to_slot + i);
-        a.slot = slots[i] - begin;
-        copy_side(&a, &b, KV_SIDE_K, c->shift);
-        copy_side(&a, &b, KV_SIDE_V, NULL);
-        gpu_index(b.cache, b.kind, b.lane, b.page, b.slot, 1);
-    }
 }

@@ -42,6 +42,8 @@ void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m)
     struct gpu_device *d = gpu_of_class(m->kind);
     struct gpu_moves *all = &d->moves;
     pi_lock_take(&d->lock);
+    if (d->entries.n > 0)
+        gpu_flush_entries(d);
     struct gpu_moving *lane = moving_of(d, m);
     if (lane == NULL ||
         !gpu_host_grow(d, (void **)&all->chunk, all->n_chunk, 1, sizeof(*all->chunk)) ||

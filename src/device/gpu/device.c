@@ -15,6 +15,8 @@ void gpu_enter_beside(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
     d->packed.x = 0;
+    if (d->entries.n > 0)
+        gpu_flush_entries(d);
 }
 
 void gpu_enter_product(struct gpu_device *d)
@@ -22,6 +24,8 @@ void gpu_enter_product(struct gpu_device *d)
     pi_lock_take(&d->lock);
     if (d->moves.n_goal > 0 || d->marks.n_lane > 0)
         gpu_flush_moves(d);
+    if (d->entries.n > 0)
+        gpu_flush_entries(d);
 }
 
 void gpu_enter(struct gpu_device *d)
@@ -581,6 +585,7 @@ void gpu_device_free(struct pi_device *device)
     for (int i = 0; i < 2; i++)
         gpu_stage_free(&d->stage[i]);
     gpu_moves_free(d);
+    gpu_entries_free(d);
     gpu_forget_projection(d);
     pi_mem_free(d->rows);
     while (d->n_weight > 0)

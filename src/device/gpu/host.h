@@ -122,6 +122,18 @@ struct gpu_mark_moves {
 };
 
 enum { GPU_COUNTS = 1024 };
+/* Entries that wait (entries.c), to pages of one class. */
+struct gpu_entries {
+    const struct kv_cache *cache;
+    const struct kv_class *kind, *from; /* from: of those of other lanes */
+    const struct kv_seq *reads;         /* that these go to */
+    struct gpu_entry_row *row;
+    struct gpu_index_row *index; /* made behind them */
+    uint8_t *bytes;              /* of the host: `from` and 1 + `shift` of a row begin there */
+    uint64_t *place;             /* [cap_place] a set of the places that rows go to */
+    size_t n, n_index, n_byte, cap_place;
+};
+
 /* A copy of projections. */
 struct gpu_projection {
     const float *of;
@@ -155,6 +167,7 @@ struct gpu_device {
     struct gpu_stage stage[2]; /* of a lane, and of its guests */
     struct gpu_moves moves;
     struct gpu_mark_moves marks;
+    struct gpu_entries entries;
     struct gpu_projection projection;
     void *rows;                /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
@@ -281,6 +294,14 @@ void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *
 void gpu_get_entry(const struct kv_place *p, enum kv_side side, uint8_t *out);
 void gpu_put_entry(const struct kv_place *p, enum kv_side side, const uint8_t *bytes);
 void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t to_slot);
+
+/* entries.c: what waits is done; the index of entries that wait is made behind them (false: they do
+   not wait). */
+void gpu_flush_entries(struct gpu_device *d);
+void gpu_entries_free(struct gpu_device *d);
+bool gpu_index_later(struct gpu_device *d, const struct kv_cache *cache,
+                     const struct kv_class *kind, int32_t lane, int32_t page, int32_t slot,
+                     int32_t n);
 
 /* keep.c */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);

@@ -449,6 +449,11 @@ void gpu_index(const struct kv_cache *cache, const struct kv_class *kind, int32_
     struct gpu_index_row row[KV_PAGE_LEN_MAX];
     if (!has_entry_parts(cache, lane))
         return;
+    pi_lock_take(&d->lock);
+    bool waits = gpu_index_later(d, cache, kind, lane, page, slot, n);
+    pi_lock_give(&d->lock);
+    if (waits)
+        return;
     gpu_enter(d);
     gpu_touch_page(d, kind, page);
     for (int32_t i = 0; i < n; i++)
@@ -461,6 +466,8 @@ void gpu_finish(const struct kv_cache *cache, const struct kv_class *kind, int32
 {
     struct gpu_device *d = gpu_of_class(kind);
     const struct gpu_index_row row = {.page = gpu_page_at(kind, page)};
+    if ((cache->g.index & (KV_INDEX_BOUNDS | KV_INDEX_VALUE_SUM)) == 0)
+        return;
     gpu_enter(d);
     gpu_index_full(d, cache, kind, &row, 1);
     gpu_leave(d);

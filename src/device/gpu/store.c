@@ -141,27 +141,6 @@ static void append_class(struct gpu_device *d, const struct kv_append *jobs, int
     run_append(d, kind, at, l.n, d->clipped);
 }
 
-void gpu_encode_entry(const struct kv_place *p, enum kv_side side, const float *row)
-{
-    struct gpu_device *d = gpu_of_class(p->kind);
-    size_t size = (size_t)kv_place_part(p, side)->dim * sizeof(*row);
-    struct gpu_append_row one = {
-        .page = gpu_page_at(p->kind, p->page), .slot = p->slot, .value = side == KV_SIDE_V};
-    gpu_enter(d);
-    gpu_touch_page(d, p->kind, p->page);
-    one.from = gpu_room(d, GPU_ROOM_HOST, size);
-    void *host;
-    if (one.from != 0)
-        d->driver->put(d->driver, one.from, row, size);
-    gpu_at list = one.from != 0 ? gpu_list(d, sizeof(one), &host) : 0;
-    if (list != 0) {
-        memcpy(host, &one, sizeof(one));
-        gpu_send(d, list, sizeof(one));
-        run_append(d, p->kind, list, 1, 0);
-    }
-    gpu_leave(d);
-}
-
 /* Entries of jobs whose index and norms are made, and pages that are full now. */
 struct follow {
     const struct kv_append *job;
