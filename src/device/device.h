@@ -440,6 +440,7 @@ struct pi_stream {
 };
 
 struct kv_append;
+struct kv_apart_list;
 struct kv_attend_list;
 struct kv_attend_job;
 struct kv_score_job;
@@ -559,6 +560,8 @@ struct pi_device {
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                        enum kv_side side, float *out);
     void (*value_sum)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out);
+    /* How far entries of lanes are apart (kv/apart.h). NULL: the host compares what it gets. */
+    void (*apart)(const struct kv_apart_list *list);
     /* A key or value as floats, turned back, and as stored (kv_side_bytes), and either back. */
     void (*decode_entry)(const struct kv_place *p, enum kv_side side, float *out);
     void (*encode_entry)(const struct kv_place *p, enum kv_side side, const float *row);

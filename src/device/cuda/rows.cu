@@ -1,4 +1,5 @@
 /* rows.cu - kernels for nvcc: what is small: rows, pages, scores, choices. */
+#include "device/gpu/apart.cuh"
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
 #include "device/gpu/entries.cuh"

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "device/gpu/apart.cuh"
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
 #include "device/gpu/entries.cuh"

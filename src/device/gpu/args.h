@@ -133,6 +133,7 @@ enum gpu_weight_type {
     GPU_K(score_vectors, 128, 4, gpu_score_args)                                                   \
     GPU_K(score_page, 128, 4, gpu_score_args)                                                      \
     GPU_K(score_bounds, 128, 4, gpu_score_args)                                                    \
+    GPU_K(apart, 128, 4, gpu_apart_args)                                                           \
     GPU_K(index_entries, 128, 4, gpu_index_args)                                                   \
     GPU_K(index_pages, 128, 4, gpu_index_args)                                                     \
     GPU_K(read_all, 256, 8, gpu_read_args)                                                         \
@@ -506,6 +507,21 @@ struct gpu_value_args {
     gpu_at pages, out;
     int32_t page_len, n_entry, n_page, unused;
     struct gpu_part part;
+};
+
+/* Places of two entries that are compared. */
+struct gpu_apart_pair {
+    gpu_at page[2];
+    int32_t slot[2], turned, unused;
+};
+struct gpu_apart_args {
+    gpu_at pairs; /* [job][n] */
+    gpu_at turn;  /* f32 [n_pair][2] */
+    gpu_at out;   /* f64 [job][n][3]: keys, values, both */
+    int32_t page_len, n, n_pair, adjacent;
+    float by; /* what squares of turned dimensions are multiplied by */
+    int32_t unused;
+    struct gpu_part k, value;
 };
 
 /* ---- a round ---- */

@@ -515,6 +515,7 @@ static const struct pi_device table = {
     .choose_all = gpu_choose_all,
     .decode_run = gpu_decode_run,
     .value_sum = gpu_value_sum,
+    .apart = gpu_apart,
     .decode_entry = gpu_decode_entry,
     .encode_entry = gpu_encode_entry,
     .get_entry = gpu_get_entry,

@@ -303,6 +303,9 @@ bool gpu_index_later(struct gpu_device *d, const struct kv_cache *cache,
                      const struct kv_class *kind, int32_t lane, int32_t page, int32_t slot,
                      int32_t n);
 
+/* apart.c */
+void gpu_apart(const struct kv_apart_list *list);
+
 /* keep.c */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
 void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);

@@ -166,6 +166,8 @@ struct share_scratch {
     float *cs;               /* [n_pair][2] of keys that are turned by cs_delta positions */
     int32_t cs_delta;        /* 0: cs may hold anything */
     struct share_sums *sums; /* [n_head] of a layer */
+    struct kv_apart_job
+        *apart; /* [n_layer][n_head] where one device sums up all layers; else NULL */
 };
 
 struct share {

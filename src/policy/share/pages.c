@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "kv/apart.h"
 #include "policy/share/internal.h"
 
 /* ---- where ---- */
@@ -133,6 +134,15 @@ static void gather(const struct share *s, const struct share_place *p, int32_t l
     }
 }
 
+/* Where both are in a lane; false: it does not have the entries, or reads parts of them
+   differently. */
+static bool are_there(const struct share_place *a, const struct share_place *b, int32_t layer,
+                      int32_t head, struct share_spot *at, struct share_spot *from)
+{
+    return spot_of(a, layer, head, at) && spot_of(b, layer, head, from) && at->turns == 0 &&
+           from->turns == 0 && at->delta == a->spot.delta && from->delta == b->spot.delta;
+}
+
 /* Sums of a layer's lanes; false: one of them does not have the entries, or reads parts of them
    differently. */
 static bool compare_layer(const struct share *s, struct share_scratch *scratch,
@@ -145,8 +155,7 @@ static bool compare_layer(const struct share *s, struct share_scratch *scratch,
     const struct share_rows x = {row[0], row[2]}, y = {row[1], row[3]};
     for (int32_t head = 0; head < s->g.n_head; head++) {
         struct share_spot at, from;
-        if (!spot_of(a, layer, head, &at) || !spot_of(b, layer, head, &from) || at.turns > 0 ||
-            from.turns > 0 || at.delta != a->spot.delta || from.delta != b->spot.delta)
+        if (!are_there(a, b, layer, head, &at, &from))
             return false;
         gather(s, a, layer, head, &at, row[0], row[2], row[4]);
         gather(s, b, layer, head, &from, row[1], row[3], row[4]);
@@ -172,6 +181,46 @@ static bool is_turned(const struct share *s, int32_t layer)
     return s->lane_rope == NULL || s->lane_rope[layer] == s->rope;
 }
 
+/* The device's sums of all lanes, from the last layer to the first; returns how many layers have the
+   entries, up to one that does not. */
+static int32_t sum_up(const struct share *s, struct share_scratch *scratch,
+                      const struct share_place *a, const struct share_place *b,
+                      const struct share_turn *turn)
+{
+    struct kv_apart_list list = {.jobs = scratch->apart, .n = a->n};
+    int32_t n_layer = 0;
+    if (turn != NULL) {
+        list.rope = turn->rope;
+        list.turn = turn->cs;
+    }
+    for (bool there = true; there && n_layer < s->g.n_layer; n_layer += there) {
+        int32_t layer = s->g.n_layer - 1 - n_layer;
+        for (int32_t head = 0; head < s->g.n_head && there; head++) {
+            struct share_spot at = {0}, from = {0};
+            there = are_there(a, b, layer, head, &at, &from);
+            list.jobs[n_layer * s->g.n_head + head] =
+                (struct kv_apart_job){.seq_a = a->kv,
+                                      .seq_b = b->kv,
+                                      .layer = layer,
+                                      .head = head,
+                                      .a = at.slot,
+                                      .b = from.slot,
+                                      .turned = turn != NULL && is_turned(s, layer)};
+        }
+    }
+    list.n_job = n_layer * s->g.n_head;
+    kv_layer_device(&s->g, 0)->apart(&list);
+    return n_layer;
+}
+
+/* Of the layer's lanes what the device summed up. */
+static void take_layer(const struct share *s, struct share_scratch *scratch, int32_t layer)
+{
+    const struct kv_apart_job *job = scratch->apart + (s->g.n_layer - 1 - layer) * s->g.n_head;
+    for (int32_t head = 0; head < s->g.n_head; head++)
+        scratch->sums[head] = (struct share_sums){job[head].k, job[head].v, job[head].size};
+}
+
 bool share_compare(const struct share *s, struct share_scratch *scratch,
                    const struct share_place *a, const struct share_place *b, double limit,
                    struct share_distance *out)
@@ -185,8 +234,15 @@ bool share_compare(const struct share *s, struct share_scratch *scratch,
     if (positional)
         turn = turn_by(s, scratch, b->pos - b->spot.delta - (a->pos - a->spot.delta));
     *out = (struct share_distance){0};
+    int32_t n_there = n_layer;
+    if (scratch->apart != NULL)
+        n_there = sum_up(s, scratch, a, b, positional ? &turn : NULL);
     for (int32_t l = n_layer - 1; l >= 0 && !out->early; l--) {
-        if (!compare_layer(s, scratch, a, b, l, positional && is_turned(s, l) ? &turn : NULL))
+        if (n_layer - 1 - l >= n_there)
+            return false;
+        if (scratch->apart != NULL)
+            take_layer(s, scratch, l);
+        else if (!compare_layer(s, scratch, a, b, l, positional && is_turned(s, l) ? &turn : NULL))
             return false;
         share_total_add(&total, &s->g, scratch->sums, a->n);
         double so_far =

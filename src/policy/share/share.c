@@ -8,9 +8,21 @@
  */
 #include "base/mem.h"
 #include "base/os.h"
+#include "device/device.h"
+#include "kv/apart.h"
 #include "policy/share/internal.h"
 
 /* ---- an engine's ---- */
+
+/* Whether one device has all layers, and sums up how far pages are apart. */
+static bool has_one_device(const struct share *s)
+{
+    const struct pi_device *d = kv_layer_device(&s->g, 0);
+    for (int32_t l = 1; l < s->g.n_layer; l++)
+        if (kv_layer_device(&s->g, l) != d)
+            return false;
+    return d->apart != NULL;
+}
 
 static pith_status alloc_scratch(struct share *s, int32_t n_vocab, pith_error *err)
 {
@@ -25,7 +37,11 @@ static pith_status alloc_scratch(struct share *s, int32_t n_vocab, pith_error *e
         scratch->work = pi_mem_alloc_n(PI_MEM_SCRATCH, 5 * s->work_row, sizeof(*scratch->work));
         scratch->cs = pi_mem_alloc_n(PI_MEM_SCRATCH, n_cs, sizeof(*scratch->cs));
         scratch->sums = pi_mem_alloc_n(PI_MEM_SCRATCH, n_head, sizeof(*scratch->sums));
-        all = all && scratch->work != NULL && scratch->cs != NULL && scratch->sums != NULL;
+        if (has_one_device(s))
+            scratch->apart = pi_mem_alloc_n(PI_MEM_SCRATCH, n_head * (size_t)s->g.n_layer,
+                                            sizeof(*scratch->apart));
+        all = all && (scratch->apart != NULL || !has_one_device(s)) && scratch->work != NULL &&
+              scratch->cs != NULL && scratch->sums != NULL;
     }
     if (s->count == NULL || s->scratch == NULL || !all)
         return pi_fail(err, PITH_NOMEM, "no memory for comparing pages");
@@ -35,6 +51,7 @@ static pith_status alloc_scratch(struct share *s, int32_t n_vocab, pith_error *e
 static void free_scratch(struct share *s)
 {
     for (int32_t i = 0; i < s->n_thread && s->scratch != NULL; i++) {
+        pi_mem_free(s->scratch[i].apart);
         pi_mem_free(s->scratch[i].sums);
         pi_mem_free(s->scratch[i].cs);
         pi_mem_free(s->scratch[i].work);
