@@ -180,7 +180,7 @@ sanitizer() {
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_read test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -250,6 +250,14 @@ cpu --device cpu -p 512 -n 16 -d 0 -np 1,8
 q8 --device $device -p 2048 -n 32 -d 8192 -ctk q8_0 -ctv q8_0
 turbo3 --device $device -p 2048 -n 32 -d 8192 -ctk q8_0 -ctv turbo3
 q8-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv q8_0
+quoka-512-32k --device $device -p 512,2048 -n 32 -d 32768 --read quoka:chunk=512,gate=1
+quoka-128-32k --device $device -p 128 -n 0 -d 32768 --read quoka:chunk=128
+quest-32k --device $device -p 0 -n 32 -d 32768 --read quest
+sparq-32k --device $device -p 0 -n 32 -d 32768 --read sparq
+tidaldecode-32k --device $device -p 0 -n 32 -d 32768 --read tidaldecode
+sampleattention-32k --device $device -p 512 -n 0 -d 32768 --read sampleattention:weigh=logits
+snapkv-32k --device $device -p 512 -n 0 -d 32768 --read snapkv
+lessismore-32k --device $device -p 0 -n 32 -d 32768 --read lessismore
 turbo3-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv turbo3
 END
 }

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "device/emulated/emulated.h"
 #include "device/gpu/device.h"
+#include "kv/apart.h"
 #include "kv/choose.h"
 #include "kv/copy.h"
 #include "kv/internal.h"
@@ -237,7 +238,7 @@ static struct kv_seq *target(struct pi_device *d, enum kv_type type, uint32_t in
     return seq;
 }
 
-/* The lane's copies are those of `from` [N_COPY], within a share of numbers below 1. */
+/* The lane has copies of entries of `from` [N_COPY], within an error of numbers below 1. */
 static void check_copies(const struct kv_seq *from, const struct kv_seq *to, int32_t head,
                          float shift, float error)
 {
@@ -314,4 +315,66 @@ TEST(sums_of_values_are_those_of_the_entries)
             near(got[d], want[d], 1e-4);
         rig_close(&r);
     }
+}
+
+/* ---- distances ---- */
+
+/* Sums of squares over entries [a, a + n) and [b, b + n) of a lane. */
+static void apart_exactly(const struct rig *r, struct kv_apart_job *job, int32_t n,
+                          const struct pi_rope *rope, const float *cs)
+{
+    float x[DIM], y[DIM];
+    for (int32_t i = 0; i < 2 * n; i++) {
+        bool key = i < n;
+        (key ? kv_lane_key : kv_lane_value)(r->seq, 0, job->head, job->a + i % n, x);
+        (key ? kv_lane_key : kv_lane_value)(r->seq, 0, job->head, job->b + i % n, y);
+        for (int32_t f = 0; key && job->turned && f < rope->n_pair; f++) {
+            float re = x[f], im = x[rope->n_pair + f];
+            x[f] = re * cs[2 * f] - im * cs[2 * f + 1];
+            x[rope->n_pair + f] = re * cs[2 * f + 1] + im * cs[2 * f];
+        }
+        for (int32_t d = 0; d < DIM; d++) {
+            bool scaled = key && job->turned && d < 2 * rope->n_pair;
+            double by = scaled ? 1.0 / (rope->magnitude * rope->magnitude) : 1.0;
+            *(key ? &job->k : &job->v) += by * ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
+            job->size += by * 0.5 * ((double)x[d] * x[d] + (double)y[d] * y[d]);
+        }
+    }
+}
+
+static void check_apart(enum kv_type type, uint32_t index)
+{
+    struct rig r;
+    const struct pi_rope rope = {.n_pair = 48, .magnitude = 1.25f};
+    float cs[96];
+    rig_open(&r, type, index, 32, DIM);
+    for (int32_t f = 0; f < 48; f++) {
+        cs[2 * f] = cosf(0.1f * (float)f);
+        cs[2 * f + 1] = sinf(0.1f * (float)f);
+    }
+    struct kv_apart_job jobs[4];
+    for (int32_t i = 0; i < 4; i++)
+        jobs[i] = (struct kv_apart_job){.seq_a = r.seq,
+                                        .seq_b = r.seq,
+                                        .head = i % 2,
+                                        .a = 7 + 20 * i,
+                                        .b = 130,
+                                        .turned = i < 2};
+    r.d->apart(
+        &(struct kv_apart_list){.jobs = jobs, .n_job = 4, .n = 31, .rope = &rope, .turn = cs});
+    for (int32_t i = 0; i < 4; i++) {
+        struct kv_apart_job want = jobs[i];
+        want.k = want.v = want.size = 0.0;
+        apart_exactly(&r, &want, 31, &rope, cs);
+        near(jobs[i].k, want.k, 1e-5 * want.k);
+        near(jobs[i].v, want.v, 1e-5 * want.v);
+        near(jobs[i].size, want.size, 1e-5 * want.size);
+    }
+    rig_close(&r);
+}
+
+TEST(distances_are_those_of_the_entries)
+{
+    check_apart(KV_TYPE_F16, 0);
+    check_apart(KV_TYPE_TURBO3, KV_INDEX_NORM);
 }

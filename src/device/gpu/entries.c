@@ -1,7 +1,7 @@
 /*
  * entries.c - single entries that come from the host or from another lane, and the sum of a lane's
  * values. Entries on their way wait in a list of the host's until another operation begins. So
- * those of all lanes go in one launch, and the host waits for nothing.
+ * all lanes' entries go in one launch, and the host waits for nothing.
  *
  * Invariant: what waits goes to pages of one class, each place once, and no entry that waits is
  * read by another that does. Either entries wait, or moves (keep.c).
@@ -10,7 +10,7 @@
 
 enum {
     MOST_ROWS = 1 << 16,
-    MOST_BYTES = 16 << 20, /* of what comes from the host */
+    MOST_BYTES = 16 << 20, /* from the host */
     SMEM_MOST = 90 << 10,  /* of entries that a block decodes */
     FIRST_PLACES = 1 << 10 /* of the set of places; a power of two */
 };

@@ -125,7 +125,7 @@ enum { GPU_COUNTS = 1024 };
 /* Entries that wait (entries.c), to pages of one class. */
 struct gpu_entries {
     const struct kv_cache *cache;
-    const struct kv_class *kind, *from; /* from: of those of other lanes */
+    const struct kv_class *kind, *from; /* from: other lanes' class */
     const struct kv_seq *reads;         /* that these go to */
     struct gpu_entry_row *row;
     struct gpu_index_row *index; /* made behind them */

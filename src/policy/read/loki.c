@@ -182,6 +182,12 @@ static void score(const void *params, const struct read_view *view, const struct
         read_clean(out, c->n);
 }
 
+static bool as_scored(const void *params, int32_t n_tok)
+{
+    (void)n_tok;
+    return ((const struct params *)params)->rank == READ_RANK_LOGITS;
+}
+
 static const struct policy_param own_params[] = {
     {"projection", POLICY_TYPE_TEXT, offsetof(struct params, projection), 0, 0, "",
      "the file of bases that pith calibrate loki wrote for this model", NULL},
@@ -219,5 +225,6 @@ const struct read_policy read_loki = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
+    .as_scored = as_scored,
     .score = score,
 };

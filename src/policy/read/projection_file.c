@@ -153,8 +153,7 @@ pith_status projection_parse(const uint8_t *data, size_t size, struct pith_proje
     struct header h = {0};
     if (size < 12 || memcmp(data, MAGIC, 8) != 0)
         return pi_fail(err, PITH_FORMAT,
-                       "the file does not begin with " MAGIC
-                       ", as pith calibrate loki writes it");
+                       "the file does not begin with " MAGIC ", as pith calibrate loki writes it");
     PI_TRY(get_header(&c, size, &h, err));
     if (pi_get(&sum, SUM_SIZE) != pi_sum_of(data, size - SUM_SIZE))
         return pi_fail(err, PITH_FORMAT, "the checksum is wrong: the file is damaged");

@@ -170,6 +170,12 @@ static void score(const void *params, const struct read_view *view, const struct
         score_weights(p, view, c, count_of(p, c), out);
 }
 
+static bool as_scored(const void *params, int32_t n_tok)
+{
+    (void)n_tok;
+    return ((const struct params *)params)->weigh == WEIGH_LOGITS;
+}
+
 static const char *const weigh_words[] = {
     [WEIGH_SOFTMAX] = "softmax", [WEIGH_LOGITS] = "logits", NULL};
 
@@ -194,5 +200,6 @@ const struct read_policy read_sampleattention = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
+    .as_scored = as_scored,
     .score = score,
 };

@@ -467,6 +467,20 @@ static void point_choices(struct read *read, int32_t n_lane)
     }
 }
 
+/* Whether the scores of all lanes that wait may stay on the device. */
+static bool scores_stay(const struct turn *t, const struct pi_device *d, int32_t n_lane)
+{
+    const struct read *read = t->read;
+    const struct read_policy *p = read->config.policy;
+    bool stay = p->as_scored != NULL && d->weigh != NULL;
+    for (int32_t i = 0; i < n_lane && stay; i++) {
+        const struct lane *l = &read->lane[i];
+        stay = l->use == USE_NONE || (read_sets_of(read, l->c.n_tok) == 1 &&
+                                      p->as_scored(&read->config.params, l->c.n_tok));
+    }
+    return stay || t->chunks[0].q == NULL;
+}
+
 /* The lanes' scores and choices, on the device. */
 static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
 {
@@ -474,7 +488,7 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     struct pi_stream *stream = read_stream_of(read, t->chunks->layer);
     struct kv_score_list scores = {
         .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
-    scores.there = t->chunks[0].q == NULL;
+    scores.there = scores_stay(t, stream->device, n_lane);
     struct kv_choose_list choices = {.jobs = read->choose_job,
                                      .scratch = read->choose_scratch,
                                      .scratch_size = read->choose_size};
