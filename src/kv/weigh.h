@@ -1,5 +1,5 @@
 /*
- * weigh.h - the scores of a round by keys or values alone, as a device with memory of its own makes
+ * weigh.h - the scores of a round by keys, values or marks, as a device with memory of its own makes
  * them. They stay there: its choices (kv/choose.h) take them from there, and the host learns which
  * entries go.
  */
@@ -15,6 +15,22 @@ enum kv_weigh_kind {
     KV_WEIGH_ALIKE,    /* cos(k, the mean of all k / |k|) */
     KV_WEIGH_VALUE_L1, /* |v[0]| + |v[1]| + .. */
     KV_WEIGH_VALUE_L2, /* |v| */
+    /* By marks that the device has (kv/marks.h), m: the first, and the others. */
+    KV_WEIGH_MARK,      /* m[0] */
+    KV_WEIGH_MARK_MEAN, /* m[0] / max(m[1], 1) */
+    KV_WEIGH_MARK_NORM, /* m[0] times the L1 norm of the value */
+    KV_WEIGH_MARK_BITS, /* less by 1 for each bit that is set in all marks */
+    KV_WEIGH_MARK_GAPS, /* struct kv_weigh_gaps, of m[0] a time and m[1] a gap */
+    KV_WEIGH_POSITION,
+    KV_WEIGH_N
+};
+
+/* s(x) = 1 / (1 + exp(-x)), ago = now - m[0], gap = m[1]; where m[0] is 0: ago 0, gap 1.
+   code: 2 s(-1 - ago / (gap + 1e-5)) + 2 s(1 - gap), the second where gap > 0.
+   Else 2 s(-ago / gap) + 2 s(-1 / gap) where gap > 0, else 0. */
+struct kv_weigh_gaps {
+    float now;
+    bool code;
 };
 
 /*
@@ -40,6 +56,7 @@ struct kv_weigh_job {
     enum kv_weigh_kind kind;
     const struct pi_rope *rope;  /* of its keys; NULL: not known, WAVES needs it */
     struct kv_weigh_waves waves; /* of WAVES */
+    struct kv_weigh_gaps gaps;   /* of MARK_GAPS */
     bool lowest;                 /* scores change their sign */
     bool mapped;                 /* then: slope * score + intercept */
     float slope, intercept;

@@ -115,6 +115,7 @@ enum gpu_weight_type {
     GPU_K(marks_keep, 1024, 1, gpu_marks_args)                                                     \
     GPU_K(weigh_half, 128, 8, gpu_weigh_args)                                                      \
     GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
+    GPU_K(weigh_marks, 256, 4, gpu_weigh_args)                                                     \
     GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
     GPU_K(weigh_sums, 256, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_spread, 128, 4, gpu_weigh_args)                                                    \
@@ -542,12 +543,15 @@ struct gpu_weigh_lane {
     gpu_at sum;   /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
     gpu_at
         spread; /* f64 [rows][2] mean, and 1 / deviation; of APART f32 [dim + 1], and its length */
+    gpu_at marks; /* kv_lane.marks, of kinds that look at them */
+    uint64_t row; /* bytes */
     int32_t n_page, n_vector, n, n_row;
     int32_t begin, end; /* slots that may go */
     int32_t standard;   /* rows are standardised over those */
     int32_t mapped;     /* scores are slope * score + intercept */
     float slope, intercept, sign;
-    int32_t unused;
+    float now; /* of gaps */
+    int32_t code, n_mark;
 };
 #define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
 enum { GPU_WEIGH_CHUNK = 2048 };

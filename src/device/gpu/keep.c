@@ -6,13 +6,16 @@
 #include <math.h>
 
 #include "device/gpu/host.h"
+#include "kv/marks_internal.h"
 
 static_assert(KV_WEIGH_WAVES == 0 && KV_WEIGH_KEY == 1 && KV_WEIGH_ALIKE == 2 &&
-                  KV_WEIGH_VALUE_L1 == 3 && KV_WEIGH_VALUE_L2 == 4,
+                  KV_WEIGH_VALUE_L1 == 3 && KV_WEIGH_VALUE_L2 == 4 && KV_WEIGH_MARK == 5 &&
+                  KV_WEIGH_MARK_MEAN == 6 && KV_WEIGH_MARK_NORM == 7 && KV_WEIGH_MARK_BITS == 8 &&
+                  KV_WEIGH_MARK_GAPS == 9 && KV_WEIGH_POSITION == 10 && KV_WEIGH_N == 11,
               "kinds of keep.cuh");
 
 enum {
-    WEIGH_MEAN = 5,      /* of keep.cuh */
+    WEIGH_MEAN = KV_WEIGH_N, /* of keep.cuh */
     SMEM_MOST = 90 << 10 /* of a part of a page and its vectors */
 };
 
@@ -109,6 +112,12 @@ static void add_pages(struct weigh *w, const struct kv_weigh_job *job, const str
     w->most_page = (int32_t)pi_max(w->most_page, n);
 }
 
+/* Kinds that look at no page. */
+static bool looks_at_marks(enum kv_weigh_kind kind)
+{
+    return kind >= KV_WEIGH_MARK;
+}
+
 static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
 {
     const struct kv_weigh_job *job = &w->list->jobs[i];
@@ -129,14 +138,22 @@ static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
                                   .intercept = job->intercept,
                                   .sign = job->lowest ? -1.0f : 1.0f};
     assert(set->n == lane->len);
-    add_pages(w, job, lane, to);
+    if (looks_at_marks(job->kind)) {
+        to->marks = lane->marks.at;
+        to->row = kv_marks_row(job->seq);
+        to->n_mark = job->seq->cache->n_mark;
+        to->now = job->gaps.now;
+        to->code = job->gaps.code;
+    } else {
+        add_pages(w, job, lane, to);
+    }
     if (waves) {
         size_t len = (size_t)GPU_WEIGH_LEN(w->args.n_pair, w->args.part.dim);
         float *x = take(w, (size_t)pi_ceil_div(n_vector, 4) * len, sizeof(*x), &to->w);
         if (x != NULL)
             put_vectors(w, job, n_vector, x);
     }
-    if (waves && job->waves.still && w->args.n_pair > 0) {
+    if ((waves && job->waves.still && w->args.n_pair > 0) || job->kind == KV_WEIGH_POSITION) {
         int32_t *pos = take(w, (size_t)set->n, sizeof(*pos), &to->pos);
         if (pos != NULL)
             memcpy(pos, set->pos, (size_t)set->n * sizeof(*pos));
@@ -265,7 +282,9 @@ static void run_layer(struct weigh *w)
         gpu_run(d, GPU_KERNEL_weigh_anchor, n, 1, 1, 128 * sizeof(float), a);
         a->kind = KV_WEIGH_ALIKE;
     }
-    if (w->half)
+    if (looks_at_marks((enum kv_weigh_kind)a->kind))
+        gpu_run(d, GPU_KERNEL_weigh_marks, pi_ceil_div(w->most_entry, 256), n, 1, 0, a);
+    else if (w->half)
         gpu_run(d, GPU_KERNEL_weigh_half, pi_ceil_div(w->most_page, 128 / a->page_len), n, groups,
                 (size_t)GPU_WEIGH_LEN(a->n_pair, a->part.dim) * sizeof(float), a);
     else
@@ -325,6 +344,11 @@ static void weigh_layer(struct gpu_device *d, const struct kv_weigh_list *list)
 {
     struct weigh w = {.d = d, .list = list, .args = args_of(&list->jobs[0])};
     void *host;
+    for (int32_t i = 0; i < list->n && looks_at_marks(list->jobs[i].kind); i++) {
+        const struct kv_weigh_job *job = &list->jobs[i];
+        struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+        gpu_marks_up(d, job->seq, lane, lane->len);
+    }
     fill_turn(&w);
     lay_out(&w);
     w.room = gpu_room(d, GPU_ROOM_PART, w.room_used);

@@ -9,7 +9,20 @@
 #include "device/gpu/store.cuh"
 
 /* enum kv_weigh_kind: host files assert that they are these. */
-enum { WEIGH_WAVES, WEIGH_KEY, WEIGH_ALIKE, WEIGH_VALUE_L1, WEIGH_VALUE_L2, WEIGH_MEAN };
+enum {
+    WEIGH_WAVES,
+    WEIGH_KEY,
+    WEIGH_ALIKE,
+    WEIGH_VALUE_L1,
+    WEIGH_VALUE_L2,
+    WEIGH_MARK,
+    WEIGH_MARK_MEAN,
+    WEIGH_MARK_NORM,
+    WEIGH_MARK_BITS,
+    WEIGH_MARK_GAPS,
+    WEIGH_POSITION,
+    WEIGH_MEAN /* the host's, for ALIKE */
+};
 #define WEIGH_LEAST 1e-12f /* of a length; below, a key points nowhere */
 
 /* ---- scores ---- */
@@ -193,6 +206,51 @@ KERNEL(128, 4) weigh_page(const gpu_weigh_args a)
     } else {
         score_one_number(a, l, page, first, x);
     }
+}
+
+DEV double logistic(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+DEV double gap_worth(const gpu_weigh_lane &l, float last, float gap)
+{
+    const double ago = last > 0.0f ? (double)(l.now - last) : 0.0;
+    const double mri = last > 0.0f ? (double)gap : 1.0;
+    if (l.code)
+        return 2.0 * logistic(-1.0 - ago / (mri + 1e-5)) +
+               (mri > 0.0 ? 2.0 * logistic(1.0 - mri) : 0.0);
+    return mri > 0.0 ? 2.0 * logistic(-ago / mri) + 2.0 * logistic(-1.0 / mri) : 0.0;
+}
+
+/* Kinds that look at marks, or positions. Grid: (entries / 256, lanes). */
+KERNEL(256, 4) weigh_marks(const gpu_weigh_args a)
+{
+    const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
+    const int i = l.begin + (int)blockIdx.x * 256 + TID;
+    if (i >= l.end)
+        return;
+    const float *m = AT(const float, l.marks) + i;
+    const size_t row = l.row / 4;
+    float x = 0.0f;
+    if (a.kind == WEIGH_POSITION) {
+        x = (float)AT(const int32_t, l.pos)[i];
+    } else if (a.kind == WEIGH_MARK_BITS) {
+        for (int j = 0; j < l.n_mark; j++)
+            for (uint32_t bits = AS_U(m[j * row]); bits != 0; bits &= bits - 1)
+                x -= 1.0f;
+    } else if (a.kind == WEIGH_MARK_GAPS) {
+        x = (float)gap_worth(l, m[0], m[row]);
+    } else if (a.kind == WEIGH_MARK_MEAN) {
+        x = m[0] / f_max(m[row], 1.0f);
+    } else if (a.kind == WEIGH_MARK_NORM) {
+        const float norm =
+            AS_F((uint32_t)AT(const uint16_t, l.marks + l.n_mark * l.row)[i] << 16);
+        x = m[0] * (norm < 3.402823466e38f ? norm : 3.402823466e38f);
+    } else {
+        x = m[0];
+    }
+    AT(float, l.raw)[i] = x;
 }
 
 /* The mean key of ALIKE, and its length. Grid: lanes. */

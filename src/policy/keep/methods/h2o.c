@@ -69,6 +69,15 @@ static const struct policy_param own_params[] = {
     {0},
 };
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    (void)view;
+    (void)room;
+    job->kind = p->average ? KV_WEIGH_MARK_MEAN : KV_WEIGH_MARK;
+}
+
 const struct keep_policy keep_h2o = {
     .name = "h2o",
     .summary = "entries that got most attention so far, and recent entries",
@@ -83,4 +92,5 @@ const struct keep_policy keep_h2o = {
     .words = words,
     .scores_steps = true,
     .score = score,
+    .weigh = weigh,
 };

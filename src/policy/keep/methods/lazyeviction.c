@@ -107,6 +107,16 @@ static const struct policy_preset presets[] = {
     {0},
 };
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    (void)room;
+    job->kind = KV_WEIGH_MARK_GAPS;
+    job->gaps = (struct kv_weigh_gaps){.now = (float)(view->n_token - 1 + STEP_BASE),
+                                       .code = p->score == SCORE_CODE};
+}
+
 const struct keep_policy keep_lazyeviction = {
     .name = "lazyeviction",
     .summary = "entries whose attention is due to recur",
@@ -120,4 +130,5 @@ const struct keep_policy keep_lazyeviction = {
     .n_mark = n_mark,
     .words = words,
     .score = score,
+    .weigh = weigh,
 };

@@ -104,6 +104,15 @@ static const struct policy_param own_params[] = {
     {0},
 };
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    (void)view;
+    (void)room;
+    job->kind = p->count == COUNT_LOW ? KV_WEIGH_MARK_BITS : KV_WEIGH_MARK;
+}
+
 const struct keep_policy keep_scissorhands = {
     .name = "scissorhands",
     .summary = "entries that few of the last queries ignored",
@@ -117,4 +126,5 @@ const struct keep_policy keep_scissorhands = {
     .n_mark = n_mark,
     .words = words,
     .score = score,
+    .weigh = weigh,
 };

@@ -50,6 +50,15 @@ static bool comparable(const void *params)
     return true;
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_POSITION;
+}
+
 const struct keep_policy keep_streaming = {
     .name = "streaming",
     .summary = "the first tokens (attention sinks) and the most recent ones",
@@ -60,5 +69,6 @@ const struct keep_policy keep_streaming = {
     .params_size = sizeof(struct streaming_params),
     .needs = needs,
     .score = score,
+    .weigh = weigh,
     .comparable = comparable,
 };

@@ -62,6 +62,15 @@ static const struct policy_param own_params[] = {
     {0},
 };
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_MARK_NORM;
+}
+
 const struct keep_policy keep_vatp = {
     .name = "vatp",
     .summary = "the same as h2o, weighted by the size of the value",
@@ -76,4 +85,5 @@ const struct keep_policy keep_vatp = {
     .words = words,
     .scores_steps = true,
     .score = score,
+    .weigh = weigh,
 };
