@@ -238,6 +238,32 @@ static void print_head(void)
         "a cell. A pair can be used for what both of its parts can.\n");
 }
 
+/* Where a GPU works, and where the host does. */
+static void print_gpu(void)
+{
+    static const char *const head[] = {"--keep", "rounds", "notes"};
+    pith_policy_info info;
+    size_t width[] = {strlen(head[0]), strlen(head[1]), strlen(head[2])};
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++)
+        width[0] = strlen(info.name) > width[0] ? strlen(info.name) : width[0];
+    printf("\n## Keep on a GPU\n\n"
+           "`GPU`: the GPU scores the entries of a round and chooses which go (rounds), or notes\n"
+           "attention's weights beside entries (notes). `host`: the host does it with numbers that "
+           "it\n"
+           "downloads, which is slower. `-`: the policy asks for no weights. The GPU moves the "
+           "entries\n"
+           "that stay, whatever the policy.\n\n");
+    print_row(head, width, 3);
+    print_rule(width, 3);
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++) {
+        const char *const cells[] = {info.name, (info.gpu & PITH_GPU_ROUNDS) != 0 ? "GPU" : "host",
+                                     (info.gpu & PITH_ASKS_NOTES) == 0  ? "-"
+                                     : (info.gpu & PITH_GPU_NOTES) != 0 ? "GPU"
+                                                                        : "host"};
+        print_row(cells, width, 3);
+    }
+}
+
 /* Lists the files that default options lack. */
 static void print_files(void)
 {
@@ -293,6 +319,7 @@ void policies_print_matrix(void)
            "Recall is here with `--keep %s`.\n\n",
            some_keep());
     print_table(&m, "option", &rest, &uses);
+    print_gpu();
     print_files();
     print_sentences(&m);
 }

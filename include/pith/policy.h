@@ -21,6 +21,14 @@ typedef enum pith_verb { PITH_KEEP, PITH_READ, PITH_RECALL, PITH_SHARE } pith_ve
 
 #define PITH_N_VERB 4
 
+/* Bits of pith_policy_info.gpu, with the policy's default options. A GPU does these steps itself, and
+   the host does the others with numbers that it downloads. */
+enum {
+    PITH_GPU_ROUNDS = 1, /* scores of rounds, and the choice */
+    PITH_GPU_NOTES = 2,  /* notes of attention's weights */
+    PITH_ASKS_NOTES = 4  /* the policy asks for such notes, or looks at weights */
+};
+
 typedef struct pith_policy_info {
     const char *name;     /* constant strings, all of them */
     const char *summary;  /* one line */
@@ -28,7 +36,8 @@ typedef struct pith_policy_info {
     int32_t n_param;
     int32_t n_preset;
     const char *file; /* the option that it cannot do without, and what writes the file; "": none */
-    uint32_t reserved[4];
+    uint32_t gpu;     /* of keep policies alone */
+    uint32_t reserved[3];
 } pith_policy_info;
 
 typedef struct pith_param_info {

@@ -181,6 +181,7 @@ sanitizer() {
         return
     fi
     for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_read test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_note test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -228,6 +229,35 @@ step() {
     else
         verdict "FAILED step: $(tail -n 1 "$out/step.err")"
     fi
+random_model() {
+    model=$scratch/pith-random.gguf
+    if [ ! -e "$model" ]; then
+        # shellcheck disable=SC2086
+        within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
+            mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
+    fi
+}
+
+# Tokens behind 32,768 entries with a round in them, and what they note, beside the full cache.
+rounds() {
+    local model policy name
+    random_model
+    for policy in none knorm knorm:granularity=head keydiff vnorm streaming snapkv h2o:overwrite=off \
+        vatp:overwrite=off h2o tova longflow; do
+        name=$(printf %s "$policy" | tr ':=' '--')
+        [ ! -s "$out/rounds-$name.csv" ] || continue
+        case $policy in
+        none) set -- ;;
+        *:*) set -- --keep "$policy,budget=32768,slack=128" ;;
+        *) set -- --keep "$policy:budget=32768,slack=128" ;;
+        esac
+        if within ./bin/pith bench -m "$model" -r 1 -o csv --device "$device" -p 0 -n 160 -d 32768 "$@" \
+            >"$out/rounds-$name.part" 2>"$out/rounds-$name.err"; then
+            mv "$out/rounds-$name.part" "$out/rounds-$name.csv"
+        else
+            verdict "no row of $policy: $(tail -n 1 "$out/rounds-$name.err")"
+        fi
+    done
 }
 
 # One call of `pith bench` a row, since a call prints when it has ended.
@@ -278,6 +308,22 @@ rows_of_bench() {
         }'
 }
 
+# Time of tokens beyond the full cache's.
+rows_of_rounds() {
+    local file name
+    echo "<!-- tables/${NAME:-card}-rounds.csv -->"
+    echo "| policy | tokens/s | longer than the full cache |"
+    echo "|---|--:|--:|"
+    for file in "$out"/rounds-none.csv $(ls "$out"/rounds-*.csv | grep -v -- -none.csv); do
+        name=${file##*/rounds-}
+        sed 's/"[^"]*"//g' "$file" | awk -F, -v name="${name%.csv}" '
+            $1 == "type" { for (i = 1; i <= NF; i++) at[$i] = i; next }
+            $at["n"] > 0 { print name, $at["tokens_per_s"] }'
+    done | awk '
+        NR == 1 { full = $2 }
+        { printf "| %s | %.1f | %.1f %% |\n", $1, $2, 100 * (full / $2 - 1) }'
+}
+
 rows_of_parts() {
     echo "<!-- tables/${NAME:-card}-$(basename "$1") -->"
     echo "| type | rows x columns, or sequences x entries | tokens | us | GB/s | TFLOP/s | bound us | of bound |"
@@ -298,6 +344,7 @@ print_report() {
         [ -s "$out/$p.csv" ] && printf '\n## %s\n\n' "$p" && rows_of_parts "$out/$p.csv"
     done
     ls "$out"/bench-*.csv >/dev/null 2>&1 && printf '\n## bench\n\n' && rows_of_bench
+    [ -s "$out/rounds-none.csv" ] && printf '\n## rounds\n\n' && rows_of_rounds
 }
 
 # Every call ends with it.
@@ -309,12 +356,13 @@ report() {
 
 limit_of() {
     case $1 in
-    tests | sanitizer | bench) echo 600 ;;
+    tests | sanitizer | bench | rounds) echo 600 ;;
     *) echo 200 ;;
     esac
 }
 
 parts="card tests greedy perplexity serve sanitizer products attention step bench"
+parts="card tests greedy perplexity serve sanitizer products attention bench rounds"
 # shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $parts
 bad=0

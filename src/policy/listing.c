@@ -58,6 +58,7 @@ pith_status pith_policy_get(pith_verb verb, int32_t i, pith_policy_info *out)
         .n_param = count_params(p.options.rules) + count_params(p.options.own),
         .n_preset = count_presets(p.options.presets),
         .file = p.file != NULL ? p.file : "",
+        .gpu = p.gpu,
     };
     return PITH_OK;
 }

@@ -106,6 +106,7 @@ struct policy_listed {
     const char *citation;
     struct policy_options options;
     const char *file; /* the option that it cannot do without; NULL: none */
+    uint32_t gpu;     /* pith_policy_info's */
 };
 
 /* The tables of a verb that listing and checking need. */

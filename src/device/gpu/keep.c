@@ -16,7 +16,7 @@ static_assert(KV_WEIGH_WAVES == 0 && KV_WEIGH_KEY == 1 && KV_WEIGH_ALIKE == 2 &&
 
 enum {
     WEIGH_MEAN = KV_WEIGH_N, /* of keep.cuh */
-    SMEM_MOST = 90 << 10 /* of a part of a page and its vectors */
+    SMEM_MOST = 90 << 10     /* of a part of a page and its vectors */
 };
 
 /* ---- the list of a layer ---- */

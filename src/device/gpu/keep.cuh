@@ -244,8 +244,7 @@ KERNEL(256, 4) weigh_marks(const gpu_weigh_args a)
     } else if (a.kind == WEIGH_MARK_MEAN) {
         x = m[0] / f_max(m[row], 1.0f);
     } else if (a.kind == WEIGH_MARK_NORM) {
-        const float norm =
-            AS_F((uint32_t)AT(const uint16_t, l.marks + l.n_mark * l.row)[i] << 16);
+        const float norm = AS_F((uint32_t)AT(const uint16_t, l.marks + l.n_mark * l.row)[i] << 16);
         x = m[0] * (norm < 3.402823466e38f ? norm : 3.402823466e38f);
     } else {
         x = m[0];

@@ -3,6 +3,7 @@
  * the library names a policy.
  */
 #include "policy/keep/rules/keep.h"
+#include "pith/policy.h"
 
 static const struct keep_policy *const policies[] = {
     &keep_streaming,    &keep_random,       &keep_snapkv,   &keep_pyramidkv, &keep_adakv,
@@ -83,12 +84,24 @@ pith_status keep_config_parse(const char *text, struct keep_config *out, pith_er
 
 /* ---- the verb ---- */
 
+/* Steps that devices of GPU kind have kernels for. */
+static uint32_t gpu_of(const struct keep_policy *p)
+{
+    struct keep_config c;
+    uint32_t watches = KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS;
+    if (keep_config_set(p, NULL, &c, NULL) != PITH_OK)
+        return 0;
+    bool asks = (keep_config_needs(&c) & watches) != 0;
+    return (p->weigh != NULL ? PITH_GPU_ROUNDS : 0) | (asks ? PITH_ASKS_NOTES : 0) |
+           (asks && keep_config_notes(&c) ? PITH_GPU_NOTES : 0);
+}
+
 static bool list_at(int32_t i, struct policy_listed *out)
 {
     const struct keep_policy *p = keep_policy_at(i);
     if (p == NULL)
         return false;
-    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL), p->file};
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL), p->file, gpu_of(p)};
     return true;
 }
 
