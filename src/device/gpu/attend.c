@@ -293,10 +293,10 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
 {
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool wide = blocks >= 2 * d->card->n_processor;
-    if (few == GPU_N_KERNEL || plain_k != plain_v || (plain_k && !a->k.beside) || a->dim_k == 256 ||
-        few == GPU_KERNEL_attend_few_64_mixed)
+    if (few == GPU_N_KERNEL || plain_k != plain_v || a->dim_k == 256 ||
+        (a->dim_k == 64 && !plain_k))
         return GPU_N_KERNEL;
-    if (few == GPU_KERNEL_attend_few_64_f16)
+    if (a->dim_k == 64)
         return GPU_KERNEL_attend_many_64_f16;
     if (plain_k)
         return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;

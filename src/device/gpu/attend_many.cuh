@@ -281,6 +281,28 @@ DEV const int32_t *many_positions(const gpu_attend_args &a, const gpu_attend_job
     return all ? NULL : pos;
 }
 
+/* Products of keys and the warp's rows; keys(b, j, k): those 16 j .. at dimensions 16 k .. */
+template <int DIM, int MT, typename F>
+DEV void many_dots(const uint8_t *qs, float (*s)[8][4], F keys)
+{
+    UNROLL
+    for (int k = 0; k < DIM / 16; k++) {
+        uint32_t q[MT][4], b[4];
+        UNROLL
+        for (int r = 0; r < MT; r++)
+            many_rows_at(q[r], qs, WARP * MT + r, k);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            keys(b, j, k);
+            UNROLL
+            for (int r = 0; r < MT; r++) {
+                mma(s[r][2 * j], q[r], b[0], b[1]);
+                mma(s[r][2 * j + 1], q[r], b[2], b[3]);
+            }
+        }
+    }
+}
+
 /* A page as it is stored, or in the order of keys_q8 and the others. */
 template <int DIM, int MT, bool CODES>
 DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, const uint8_t *qs,
@@ -290,24 +312,18 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
     /* of f16 pages: as dots_f16 and sums_f16; place j is at ^ 32 j */
     const int row = LANE / 8 % 2 * 8 + LANE % 8, at = (LANE / 16 ^ LANE % 8) * 16;
     float s[MT][8][4] = {};
-    UNROLL
-    for (int k = 0; k < DIM / 16; k++) {
-        uint32_t q[MT][4], b[4];
-        UNROLL
-        for (int r = 0; r < MT; r++)
-            many_rows_at(q[r], qs, WARP * MT + r, k);
-        UNROLL
-        for (int j = 0; j < 4; j++) {
-            if (CODES)
-                keys_at(b, k16, j, k);
-            else
-                ldsm4t(b, k16 + (row * TILE * 2 | at ^ 32 * j) + k * TILE * 32);
-            UNROLL
-            for (int r = 0; r < MT; r++) {
-                mma(s[r][2 * j], q[r], b[0], b[1]);
-                mma(s[r][2 * j + 1], q[r], b[2], b[3]);
-            }
-        }
+    if (CODES)
+        many_dots<DIM, MT>(qs, s, [&](uint32_t *b, int j, int k) { keys_at(b, k16, j, k); });
+    else if (a.k.beside)
+        many_dots<DIM, MT>(qs, s, [&](uint32_t *b, int j, int k) {
+            ldsm4t(b, k16 + (row * TILE * 2 | at ^ 32 * j) + k * TILE * 32);
+        });
+    else { /* as dots_f16_rows */
+        const int lane = anew(LANE),
+                  own = (lane / 16 * 8 + lane % 8) * DIM * 2 | (lane / 8 % 2 ^ lane % 8) * 16;
+        many_dots<DIM, MT>(qs, s, [&](uint32_t *b, int j, int k) {
+            ldsm4(b, k16 + (own ^ 32 * (k % 4)) + j * DIM * 32 + k / 4 * 128);
+        });
     }
     const gpu_attend_ref ref = page_ref(job, p);
     const sight sees = {many_positions<MT>(a, job, p, ref.n, row_of), ref.n, a.window};
@@ -528,7 +544,6 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
     many_finish<DIM, MT>(a, job, row0, chunk == 0, (float *)smem);
 }
 
-/* Keys of f16 lie side by side. */
 KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)
 {
     attend_many<64, false, 2>(a);
