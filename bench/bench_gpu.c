@@ -200,27 +200,36 @@ enum { N_HEAD = 8, N_GROUP = 4, DIM = 128, PAGE = 64, PIECE = 4096 };
 
 static const enum kv_type page_types[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
 
+/* Heads of other sizes that small models have. */
+static const struct {
+    enum kv_type type;
+    int32_t dim;
+} other_heads[] = {
+    {KV_TYPE_F16, 64},  {KV_TYPE_Q8_0, 64},  {KV_TYPE_TURBO3, 64},
+    {KV_TYPE_F16, 256}, {KV_TYPE_Q8_0, 256},
+};
+
 /* A sequence is N_HEAD lanes; all are heads of one sequence of the cache. */
 struct attention {
     struct kv_cache *cache;
     struct kv_seq *seq;
-    struct pi_at q, out; /* [n_tok][n_lane * N_GROUP][DIM] */
-    int32_t n_seq, depth, n_tok;
+    struct pi_at q, out; /* [n_tok][n_lane * N_GROUP][dim] */
+    int32_t n_seq, depth, n_tok, dim;
 };
 
 static void fill_lanes(struct attention *a)
 {
     enum { STEP = 7919 };
     pith_error err = {0};
-    size_t n = (size_t)PIECE * DIM;
+    size_t n = (size_t)PIECE * (size_t)a->dim;
     float *rows = memory((n + (size_t)a->n_seq * N_HEAD * STEP) * sizeof(float));
     fill_random(rows, n + (size_t)a->n_seq * N_HEAD * STEP, 2);
     for (int32_t pos = 0; pos < a->depth; pos += PIECE) {
         int32_t now = (int32_t)pi_min(PIECE, a->depth - pos);
         check(kv_seq_reserve(a->seq, now, &err), &err);
         for (int32_t h = 0; h < a->n_seq * N_HEAD; h++)
-            kv_seq_append(a->seq, 0, h, pos, now, rows + (size_t)h * STEP, DIM,
-                          rows + (size_t)h * STEP + DIM / 2, DIM);
+            kv_seq_append(a->seq, 0, h, pos, now, rows + (size_t)h * STEP, (size_t)a->dim,
+                          rows + (size_t)h * STEP + DIM / 2, (size_t)a->dim);
     }
     pi_mem_free(rows);
 }
@@ -228,18 +237,19 @@ static void fill_lanes(struct attention *a)
 static bool next_job(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out)
 {
     const struct attention *a = ctx;
-    size_t row = (size_t)a->n_seq * N_HEAD * N_GROUP * DIM;
+    size_t row = (size_t)a->n_seq * N_HEAD * N_GROUP * (size_t)a->dim;
     (void)thread;
-    *out = (struct kv_attend_job){.seq = a->seq,
-                                  .head = (int32_t)i,
-                                  .n_tok = a->n_tok,
-                                  .n_group = N_GROUP,
-                                  .pos0 = a->depth - a->n_tok,
-                                  .q_at = pi_at_item(a->q, (size_t)i * N_GROUP * DIM),
-                                  .q_stride = row,
-                                  .scale = 0.0884f,
-                                  .out_at = pi_at_item(a->out, (size_t)i * N_GROUP * DIM),
-                                  .out_stride = row};
+    *out =
+        (struct kv_attend_job){.seq = a->seq,
+                               .head = (int32_t)i,
+                               .n_tok = a->n_tok,
+                               .n_group = N_GROUP,
+                               .pos0 = a->depth - a->n_tok,
+                               .q_at = pi_at_item(a->q, (size_t)i * N_GROUP * (size_t)a->dim),
+                               .q_stride = row,
+                               .scale = 0.0884f,
+                               .out_at = pi_at_item(a->out, (size_t)i * N_GROUP * (size_t)a->dim),
+                               .out_stride = row};
     return turn == 0;
 }
 
@@ -248,7 +258,7 @@ static void attend(void *ctx, int32_t i)
     struct attention *a = ctx;
     const struct kv_attend_list list = {.ctx = a,
                                         .n = a->n_seq * N_HEAD,
-                                        .work = (int64_t)a->n_seq * N_HEAD * N_GROUP * DIM * 2 *
+                                        .work = (int64_t)a->n_seq * N_HEAD * N_GROUP * a->dim * 2 *
                                                 a->depth * a->n_tok,
                                         .job = next_job};
     (void)i;
@@ -259,17 +269,20 @@ static void attend(void *ctx, int32_t i)
 static void attention_row(const struct options *o, struct attention *a, enum kv_type type,
                           int32_t n_tok)
 {
-    size_t n = (size_t)n_tok * (size_t)a->n_seq * N_HEAD * N_GROUP * DIM;
+    size_t n = (size_t)n_tok * (size_t)a->n_seq * N_HEAD * N_GROUP * (size_t)a->dim;
     double n_lane = (double)a->n_seq * N_HEAD;
     double pairs = (double)n_tok * (a->depth - n_tok) + 0.5 * n_tok * (n_tok + 1.0);
-    double flop = 4.0 * DIM * pairs * N_GROUP * n_lane;
-    double bytes = 2.0 * kv_type_bits(type, DIM) / 8 * DIM * a->depth * n_lane;
+    double flop = 4.0 * a->dim * pairs * N_GROUP * n_lane;
+    double bytes = 2.0 * kv_type_bits(type, a->dim) / 8 * a->dim * a->depth * n_lane;
     a->q = rows_there(n);
     a->out = room(n * sizeof(float));
     a->n_tok = n_tok;
     double s = seconds_of(attend, a, o->small > 1 ? 1 : n_tok > 1 ? 2 : 16);
     double bound = fmax(bytes / machine.read_bytes_per_s, flop / machine.f16_flop_per_s);
-    printf("attention,%s,%dx%d,%d,%.2f,%.1f,%.2f,%.2f,%.1f\n", kv_type_name(type), a->n_seq,
+    char head[32] = "";
+    if (a->dim != DIM)
+        snprintf(head, sizeof(head), " of %d dimensions", (int)a->dim);
+    printf("attention,%s%s,%dx%d,%d,%.2f,%.1f,%.2f,%.2f,%.1f\n", kv_type_name(type), head, a->n_seq,
            a->depth, n_tok, 1e6 * s, 1e-9 * bytes / s, 1e-12 * flop / s, 1e6 * bound,
            100.0 * bound / s);
     fflush(stdout);
@@ -277,11 +290,12 @@ static void attention_row(const struct options *o, struct attention *a, enum kv_
     device->free(device, a->out);
 }
 
-static void lanes(const struct options *o, enum kv_type type, int32_t n_seq, int32_t depth)
+static void lanes(const struct options *o, enum kv_type type, int32_t dim, int32_t n_seq,
+                  int32_t depth)
 {
     pith_error err = {0};
-    struct attention a = {.n_seq = n_seq, .depth = depth};
-    struct kv_geometry g = lanes_shape(n_seq * N_HEAD, DIM, PAGE, type);
+    struct attention a = {.n_seq = n_seq, .depth = depth, .dim = dim};
+    struct kv_geometry g = lanes_shape(n_seq * N_HEAD, dim, PAGE, type);
     g.device = device;
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, depth), &a.cache, &err), &err);
     check(kv_seq_create(a.cache, &a.seq, &err), &err);
@@ -299,8 +313,11 @@ static void attention(const struct options *o)
     for (size_t t = 0; t < PI_LEN(page_types); t++)
         for (int32_t i = 0; i < o->sequences.n * o->depths.n; i++)
             if (rig_wants(o->types, kv_type_name(page_types[t])))
-                lanes(o, page_types[t], o->sequences.value[i / o->depths.n],
+                lanes(o, page_types[t], DIM, o->sequences.value[i / o->depths.n],
                       o->depths.value[i % o->depths.n] / o->small);
+    for (size_t i = 0; i < PI_LEN(other_heads); i++)
+        if (rig_wants(o->types, kv_type_name(other_heads[i].type)))
+            lanes(o, other_heads[i].type, other_heads[i].dim, 1, 32768 / o->small);
 }
 
 /* ---- sampling ---- */
