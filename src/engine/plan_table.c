@@ -39,7 +39,7 @@ static const struct plan_choice usual[] = {
     {PLAN_N_WAY, 0.0},
 };
 
-/* Where few query heads share a KV head, and heads are small, values of 4 bits and fewer entries lose
+/* Few query heads share a KV head, and heads are small. There values of 4 bits and fewer entries lose
    less than values of 3 bits. Coarse keys cost less than entries chosen without statistics. */
 static const struct plan_choice few_heads[] = {
     {PLAN_F16, 1.0},
