@@ -24,6 +24,8 @@
 static const char *stats_path;
 static struct stats_importance *importance; /* of the file */
 
+#define N_HIDDEN 5 /* neurons */
+
 /* ---- statistics ---- */
 
 static void fill(float *x, size_t n, float scale, uint64_t *rng)
@@ -38,6 +40,7 @@ static struct stats_importance *make_importance(int32_t n_embd, int32_t n_featur
                                      .n_lane = n_lane,
                                      .n_embd = n_embd,
                                      .n_feature = n_feature,
+                                     .n_hidden = n_embd > 0 ? N_HIDDEN : 0,
                                      .n_quantile = 1};
     struct stats_importance *m = NULL;
     uint64_t rng = 11;
@@ -50,6 +53,8 @@ static struct stats_importance *make_importance(int32_t n_embd, int32_t n_featur
     }
     if (n_embd == 0)
         return m;
+    fill(m->net_in, (size_t)info.n_layer * N_HIDDEN * (size_t)(n_embd + 1), 0.2f, &rng);
+    fill(m->net_out, (size_t)n_lane * (N_HIDDEN + 1), 0.5f, &rng);
     fill(m->hidden_weight, (size_t)n_lane * (size_t)(n_embd + 1), 0.5f, &rng);
     for (size_t i = 0; i < (size_t)info.n_layer * (size_t)n_embd; i++) {
         m->hidden_low[i] = i % 5 == 0 ? -0.3f : -100.0f;
@@ -116,6 +121,7 @@ static const char *const forms[] = {
     "kvzap:budget=48,window=16,slack=24,granularity=layer,features=hidden",
     "kvzap:budget=48,window=16,slack=24",
     "kvzap:budget=40%,window=8,slack=24,features=hidden",
+    "kvzap:budget=48,window=16,slack=24,features=network",
     "expected:budget=48,slack=24,granularity=layer-head",
     "expected:budget=40%,slack=24,granularity=all,score=log,window=8",
 };
@@ -151,14 +157,32 @@ static double length_of(const float *x, int32_t n)
     return sqrt(sum);
 }
 
-static double predict(const struct seen *s, bool hidden, int32_t layer, int32_t head, int32_t pos)
+/* NVIDIA's KVzap with a layer of neurons, and PyTorch's GELU. */
+static double network(const struct stats_importance *m, int32_t layer, size_t lane, const float *h)
+{
+    const float *out = m->net_out + lane * (N_HIDDEN + 1);
+    double sum = (double)out[N_HIDDEN];
+    for (int32_t j = 0; j < N_HIDDEN; j++) {
+        const float *in =
+            m->net_in + ((size_t)layer * N_HIDDEN + (size_t)j) * (size_t)(m->n_embd + 1);
+        double x = (double)in[m->n_embd];
+        for (int32_t i = 0; i < m->n_embd; i++)
+            x += (double)in[i] * (double)h[i];
+        sum += (double)out[j] * 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    }
+    return sum;
+}
+
+static double predict(const struct seen *s, int hidden, int32_t layer, int32_t head, int32_t pos)
 {
     const struct pi_hparams *hp = &model->hp;
     const struct stats_importance *m = importance;
     size_t lane = (size_t)layer * (size_t)hp->n_head_kv + (size_t)head, n = (size_t)m->n_feature;
     size_t at = (size_t)layer * N_TOKEN + (size_t)pos;
     float x[512], cs[512];
-    if (hidden)
+    if (hidden == 2)
+        return network(m, layer, lane, s->h + at * (size_t)hp->n_embd);
+    if (hidden == 1)
         return stats_importance_predict(m->hidden_weight + lane * (size_t)(hp->n_embd + 1),
                                         m->hidden_low + (size_t)layer * (size_t)hp->n_embd,
                                         m->hidden_high + (size_t)layer * (size_t)hp->n_embd,
@@ -174,13 +198,14 @@ static double predict(const struct seen *s, bool hidden, int32_t layer, int32_t 
 /* Marks before any round, after chunks and steps, equal the statistics' predictions. */
 TEST(marks_are_what_the_statistics_predict)
 {
-    static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden"};
+    static const char *const texts[] = {"kvzap:budget=1024", "kvzap:budget=1024,features=hidden",
+                                        "kvzap:budget=1024,features=network"};
     const struct pi_hparams *hp = &model->hp;
     size_t n_row = (size_t)hp->n_layer * N_TOKEN, n_kv = n_row * (size_t)hp->n_head_kv;
     struct seen s = {calloc(n_row * (size_t)hp->n_embd, sizeof(float)),
                      calloc(n_kv * (size_t)hp->dim_k, sizeof(float)),
                      calloc(n_kv * (size_t)hp->dim_v, sizeof(float))};
-    for (int hidden = 0; hidden < 2; hidden++) {
+    for (int hidden = 0; hidden < 3; hidden++) {
         pith_engine *e = engine_make(keep_of(texts[hidden]), 50, 2, 512);
         pith_seq *seq = seq_make(e);
         check(pi_pass_set_tap(e->pass, see_rows, &s, &err), &err);
@@ -190,7 +215,7 @@ TEST(marks_are_what_the_statistics_predict)
         for (int32_t l = 0; l < hp->n_layer; l++)
             for (int32_t h = 0; h < hp->n_head_kv; h++)
                 for (int32_t t = 0; t < 130; t++) {
-                    double want = predict(&s, hidden != 0, l, h, t);
+                    double want = predict(&s, hidden, l, h, t);
                     double got = (double)kv_lane_marks(seq->memory.kv, l, h, 0)[t];
                     if (fabs(got - want) > 2e-4 * (1.0 + fabs(want)))
                         fail_msg("%s, layer %d, head %d, token %d: %g is not %g", texts[hidden], l,
@@ -395,4 +420,14 @@ TEST(refuses_statistics_that_lack_something)
     save_stats(make_importance(0, model->hp.dim_k + 2), in_folder("keys.stats"));
     snprintf(text, sizeof(text), "kvzap:features=hidden,stats=%s", in_folder("keys.stats"));
     expect_refused(text, "keys alone");
+    snprintf(text, sizeof(text), "kvzap:features=network,stats=%s", in_folder("keys.stats"));
+    expect_refused(text, "keys alone");
+    struct stats_importance *m = make_importance(info.n_embd, model->hp.dim_k + 2);
+    memset(m->key_weight, 0, (size_t)n_lane * (size_t)(m->n_feature + 1) * sizeof(float));
+    memset(m->hidden_weight, 0, (size_t)n_lane * (size_t)(m->n_embd + 1) * sizeof(float));
+    save_stats(m, in_folder("net.stats"));
+    snprintf(text, sizeof(text), "kvzap:stats=%s", in_folder("net.stats"));
+    expect_refused(text, "layers' inputs alone");
+    snprintf(text, sizeof(text), "kvzap:features=hidden,stats=%s", in_folder("net.stats"));
+    expect_refused(text, "network alone");
 }

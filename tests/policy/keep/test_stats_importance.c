@@ -212,7 +212,7 @@ TEST(refuses_damaged_importance)
         {at + 20, 0, "quantiles: 0"},
         {at + 24, 65, "maps: 65"},
         {at + 24, 3, "do not make a section"},
-        {at + 28, 1, "flags 1"},
+        {at + 28, 1, "counts do not make"}, /* neurons */
         {body, 0x7fc00000, "mean 0 is no number"},
         {body + 4 * LANES, 0xbf800000, "deviation 0: -1 is below 0"},
         {quantile, 0x42000000, "quantile 0: 32 is above"},

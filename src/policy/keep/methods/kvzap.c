@@ -9,6 +9,8 @@
  *   features=key      score = w . [k before rotation, |k|, |v|] + b
  *   features=hidden   score = w . h + b, h the layer's input after its norm (the paper's linear
  * form)
+ *   features=network  score = sum over j of w_j gelu(u_j . h + c_j) + b, one network u, c for the
+ *                     lanes of a layer (the paper's other form, of which NVIDIA publishes weights)
  *
  * The score is the entry's mark, written with it, so that a round reads marks and nothing else. A
  * mark of 0 says that the policy was not shown the entry when it was written. That is so in a
@@ -16,8 +18,8 @@
  * stored key and value, whatever `features` says; they have what their storage type left of them.
  *
  * Departures. The paper drops entries that score below a threshold when they leave the window, so
- * that the text decides how many stay. Here the budget decides that, and scores say which. Its
- * other form, a network with a hidden layer, is left out.
+ * that the text decides how many stay. Here the budget decides that, and scores say which. Networks
+ * are read (scripts/kvzap_from_hf.py), not learnt.
  */
 #include <float.h>
 #include <math.h>
@@ -29,7 +31,7 @@
 
 #define LANES 16 /* partial sums of a product with h */
 
-enum { FEATURES_KEY, FEATURES_HIDDEN };
+enum { FEATURES_KEY, FEATURES_HIDDEN, FEATURES_NETWORK };
 
 struct params {
     int32_t features;
@@ -59,6 +61,22 @@ static struct lane_model hidden_model(const struct policy_model *model, int32_t 
     size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head, n = (size_t)m->n_embd;
     return (struct lane_model){m->hidden_weight + lane * (n + 1), m->hidden_low + (size_t)layer * n,
                                m->hidden_high + (size_t)layer * n, m->n_embd};
+}
+
+/* The network of a layer, as far as a lane reads it. */
+struct network {
+    const float *in;  /* [n_hidden][n + 1] */
+    const float *out; /* [n_hidden + 1] */
+    int32_t n_hidden, n;
+};
+
+static struct network network_of(const struct policy_model *model, int32_t layer, int32_t head)
+{
+    const struct stats_importance *m = model->stats->importance;
+    size_t lane = (size_t)layer * (size_t)model->g.n_head + (size_t)head;
+    size_t n = (size_t)m->n_embd + 1, n_hidden = (size_t)m->n_hidden;
+    return (struct network){m->net_in + (size_t)layer * n_hidden * n,
+                            m->net_out + lane * (n_hidden + 1), m->n_hidden, m->n_embd};
 }
 
 static double length_of(const float *x, int32_t n)
@@ -118,6 +136,46 @@ static float predict_hidden(const struct lane_model *m, const float *restrict h)
     return mark_of((double)sum[0] + (double)w[m->n]);
 }
 
+/* w . h + w[n], in the order of predict_hidden. */
+static double neuron(const float *restrict w, const float *restrict h, int32_t n)
+{
+    float sum[LANES] = {0};
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++)
+            sum[j] += w[i + j] * h[i + j];
+    for (int32_t j = 0; i + j < n; j++)
+        sum[j] += w[i + j] * h[i + j];
+    for (int32_t half = LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            sum[j] += sum[j + half];
+    return (double)sum[0] + (double)w[n];
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1.0 + erf(x * sqrt(0.5)));
+}
+
+/* Neuron by neuron, so that each one's weights are read once for all tokens. A token's sum is in
+   its mark and knows no other token. */
+static void mark_by_network(const struct network *net, const struct pi_pass_written *w, float *mark)
+{
+    int32_t n_tok = w->item->n_tok;
+    for (int32_t t = 0; t < n_tok; t++)
+        mark[pi_pass_written_slot(w, t)] = net->out[net->n_hidden];
+    for (int32_t j = 0; j < net->n_hidden; j++)
+        for (int32_t t = 0; t < n_tok; t++) {
+            const float *in = net->in + (size_t)j * ((size_t)net->n + 1);
+            double x = neuron(in, w->h + (size_t)t * (size_t)net->n, net->n);
+            mark[pi_pass_written_slot(w, t)] += net->out[j] * (float)gelu(x);
+        }
+    for (int32_t t = 0; t < n_tok; t++) {
+        float *x = &mark[pi_pass_written_slot(w, t)];
+        *x = mark_of((double)*x);
+    }
+}
+
 /* ---- members ---- */
 
 static uint32_t needs(const void *params)
@@ -138,6 +196,11 @@ static void written(const void *params, const struct keep_view *view,
     const struct params *p = params;
     float *mark = keep_marks_to_write(view, w->layer, w->head, 0);
     bool hidden = p->features == FEATURES_HIDDEN;
+    if (p->features == FEATURES_NETWORK) {
+        const struct network net = network_of(view->model, w->layer, w->head);
+        mark_by_network(&net, w, mark);
+        return;
+    }
     struct lane_model m = hidden ? hidden_model(view->model, w->layer, w->head)
                                  : key_model(view->model, w->layer, w->head);
     for (int32_t t = 0; t < w->item->n_tok; t++) {
@@ -224,13 +287,41 @@ static void score(const void *params, const struct keep_view *view, const struct
 
 /* ---- statistics ---- */
 
+/* Whether there are weights, which converted statistics may leave at 0. */
+static bool any_weight(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i] != 0.0f)
+            return true;
+    return false;
+}
+
+static pith_status check_features(int32_t features, const struct stats_importance *m,
+                                  pith_error *err)
+{
+    size_t n_lane = (size_t)m->n_lane;
+    if (features == FEATURES_KEY && !any_weight(m->key_weight, n_lane * ((size_t)m->n_feature + 1)))
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: features=key: the statistics have weights for layers' inputs alone");
+    if (features != FEATURES_KEY && m->n_embd == 0)
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: features=hidden: the statistics have weights for keys alone");
+    if (features == FEATURES_HIDDEN &&
+        !any_weight(m->hidden_weight, n_lane * ((size_t)m->n_embd + 1)))
+        return pi_fail(err, PITH_INVALID,
+                       "kvzap: features=hidden: the statistics have a network alone");
+    if (features == FEATURES_NETWORK && m->n_hidden == 0)
+        return pi_fail(err, PITH_INVALID, "kvzap: features=network: the statistics have none");
+    return PITH_OK;
+}
+
 /* Whether the statistics, which are of the cache's lanes, have what the options want. Nothing else
    is shared. */
 static pith_status open_data(const void *params, const struct policy_model *model, void **out,
                              pith_error *err)
 {
     const struct kv_geometry *g = &model->g;
-    bool hidden = ((const struct params *)params)->features == FEATURES_HIDDEN;
+    int32_t features = ((const struct params *)params)->features;
     *out = NULL;
     if (model->stats == NULL || model->stats->importance == NULL)
         return pi_fail(err, PITH_INVALID,
@@ -243,12 +334,11 @@ static pith_status open_data(const void *params, const struct policy_model *mode
                        "kvzap: stats: the importance is of %d lanes and keys of %d dimensions; the "
                        "cache has %d and %d",
                        m->n_lane, m->n_feature - 2, g->n_layer * g->n_head, g->dim_k);
-    if (hidden && m->n_embd == 0)
+    PI_TRY(check_features(features, m, err));
+    if (features != FEATURES_KEY && model->model != NULL &&
+        m->n_embd != pi_model_hparams(model->model)->n_embd)
         return pi_fail(err, PITH_INVALID,
-                       "kvzap: features=hidden: the statistics have weights for keys alone");
-    if (hidden && model->model != NULL && m->n_embd != pi_model_hparams(model->model)->n_embd)
-        return pi_fail(err, PITH_INVALID,
-                       "kvzap: features=hidden: the statistics are of inputs of %d dimensions; the "
+                       "kvzap: features: the statistics are of inputs of %d dimensions; the "
                        "model's have %d",
                        m->n_embd, pi_model_hparams(model->model)->n_embd);
     return PITH_OK;
@@ -262,13 +352,14 @@ static bool comparable(const void *params)
 
 /* ---- the options ---- */
 
-static const char *const features_words[] = {"key", "hidden", NULL};
+static const char *const features_words[] = {"key", "hidden", "network", NULL};
 
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
      "key: an entry is scored by its key before rotation and both lengths, with dim_k + 3 weights "
-     "per lane. hidden: by the layer's input, with n_embd + 1 weights",
+     "per lane. hidden: by the layer's input, with n_embd + 1 weights. network: by a layer of "
+     "neurons over the layer's input",
      features_words},
     {0},
 };

@@ -48,6 +48,9 @@ struct stats_importance {
     float *hidden_low;     /* [n_layer][n_embd] */
     float *hidden_high;    /* [n_layer][n_embd] */
     float *hidden_r2;      /* [n_lane] */
+    int32_t n_hidden;      /* neurons of each layer's network; 0: there is none */
+    float *net_in;         /* [n_layer][n_hidden][n_embd + 1] of the layer's input, the bias last */
+    float *net_out;        /* [n_lane][n_hidden + 1] of gelu(neuron), the bias last */
     struct stats_map *map; /* [n_map] */
     int32_t n_map;
 };
@@ -87,6 +90,7 @@ struct pith_stats {
 #define STATS_MAX_TEXT 4096
 #define STATS_MAX_RANGE (1 << 20)
 #define STATS_MAX_EMBD (1 << 17)
+#define STATS_MAX_HIDDEN 16384
 #define STATS_MAX_FEATURE (1 << 14)
 #define STATS_MAX_QUANTILE 4096
 #define STATS_MAX_MAP 64

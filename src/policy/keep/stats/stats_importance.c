@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "policy/keep/stats/stats.h"
 
-#define SECTION_HEADER 24 /* n_lane, n_embd, n_feature, n_quantile, n_map, 0 */
+#define SECTION_HEADER 24 /* n_lane, n_embd, n_feature, n_quantile, n_map, n_hidden */
 
 /* An array of the section. */
 struct part {
@@ -19,14 +19,14 @@ struct part {
     size_t n;   /* floats */
 };
 
-#define N_PART 11
+#define N_PART 13
 
 /* The arrays in the order of the file; those that an object does not have have no floats. */
 static void list_parts(struct stats_importance *m, struct part *out)
 {
     size_t n_lane = (size_t)m->n_lane, n_feature = (size_t)m->n_feature;
     size_t n_embd = (size_t)m->n_embd, n_layer = (size_t)m->n_layer;
-    size_t has = n_embd > 0;
+    size_t has = n_embd > 0, n_hidden = (size_t)m->n_hidden, net = n_hidden > 0;
     const struct part parts[N_PART] = {
         {"mean", &m->mean, n_lane},
         {"deviation", &m->deviation, n_lane},
@@ -39,6 +39,8 @@ static void list_parts(struct stats_importance *m, struct part *out)
         {"low hidden feature", &m->hidden_low, n_layer * n_embd},
         {"high hidden feature", &m->hidden_high, n_layer * n_embd},
         {"hidden R^2", &m->hidden_r2, has * n_lane},
+        {"weight into the network", &m->net_in, n_layer * n_hidden * (n_embd + 1)},
+        {"weight out of the network", &m->net_out, net * n_lane * (n_hidden + 1)},
     };
     memcpy(out, parts, sizeof(parts));
 }
@@ -82,6 +84,7 @@ pith_status stats_importance_create(const struct stats_importance *shape,
         m->n_feature = shape->n_feature;
         m->n_quantile = shape->n_quantile;
         m->n_map = shape->n_map;
+        m->n_hidden = shape->n_hidden;
     }
     if (m == NULL || !alloc_all(m)) {
         stats_importance_free(m);
@@ -122,6 +125,7 @@ static pith_status check_counts(const struct stats_importance *m, const struct p
         {"key features", m->n_feature, 1, STATS_MAX_FEATURE},
         {"quantiles", m->n_quantile, 1, STATS_MAX_QUANTILE},
         {"maps", m->n_map, 0, STATS_MAX_MAP},
+        {"neurons", m->n_hidden, 0, m->n_embd > 0 ? STATS_MAX_HIDDEN : 0},
     };
     if (s->n_head_kv == 0 || m->n_layer != s->n_layer || m->n_lane != s->n_layer * s->n_head_kv)
         return pi_fail(err, PITH_FORMAT, "importance: %d lanes are not %d layers of %d KV heads",
@@ -215,6 +219,9 @@ static uint64_t fixed_size(const struct stats_importance *m)
     uint64_t n = n_lane * (3 + (uint64_t)m->n_quantile + 3 * n_feature + 1);
     if (n_embd > 0)
         n += n_lane * (n_embd + 2) + 2 * (uint64_t)m->n_layer * n_embd;
+    if (m->n_hidden > 0)
+        n += (uint64_t)m->n_layer * (uint64_t)m->n_hidden * (n_embd + 1) +
+             n_lane * ((uint64_t)m->n_hidden + 1);
     return SECTION_HEADER + 4 * n + (uint64_t)m->n_map * (4 + 12 * n_lane);
 }
 
@@ -233,7 +240,8 @@ void stats_importance_put(struct pi_cursor *c, const struct stats_importance *m)
     struct stats_importance copy = *m;
     struct part part[N_PART];
     size_t n_lane = (size_t)m->n_lane;
-    const int32_t count[] = {m->n_lane, m->n_embd, m->n_feature, m->n_quantile, m->n_map, 0};
+    const int32_t count[] = {m->n_lane,     m->n_embd, m->n_feature,
+                             m->n_quantile, m->n_map,  m->n_hidden};
     for (size_t i = 0; i < PI_LEN(count); i++)
         pi_put(c, (uint64_t)count[i], 4);
     list_parts(&copy, part);
@@ -281,15 +289,13 @@ pith_status stats_importance_get(struct pi_cursor *c, uint64_t size, const struc
 {
     struct stats_importance shape = {.n_layer = s->n_layer};
     int32_t *to[] = {&shape.n_lane,     &shape.n_embd, &shape.n_feature,
-                     &shape.n_quantile, &shape.n_map,  &(int32_t){0}};
+                     &shape.n_quantile, &shape.n_map,  &shape.n_hidden};
     struct part part[N_PART];
     if (size < SECTION_HEADER)
         return wrong_size(size, err);
     for (size_t i = 0; i < PI_LEN(to); i++)
         *to[i] = (int32_t)pi_min((int64_t)pi_get(c, 4), INT32_MAX);
     PI_TRY(check_counts(&shape, s, err));
-    if (*to[5] != 0)
-        return pi_fail(err, PITH_FORMAT, "importance: flags %d are not 0", *to[5]);
     if (fixed_size(&shape) > size)
         return wrong_size(size, err);
     uint64_t left = size - fixed_size(&shape);
