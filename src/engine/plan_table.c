@@ -39,8 +39,8 @@ static const struct plan_choice usual[] = {
     {PLAN_N_WAY, 0.0},
 };
 
-/* Few query heads share a KV head, and heads are small. There values of 4 bits and fewer entries lose
-   less than values of 3 bits. Coarse keys cost less than entries chosen without statistics. */
+/* Where few query heads share a small KV head, values of 3 bits lose more than fewer entries with
+   values of 4 bits. Coarse keys cost less than entries that are chosen without statistics. */
 static const struct plan_choice few_heads[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},
