@@ -29,10 +29,10 @@ void share_report(const struct session *s)
     fprintf(
         stderr,
         "share    %8.3f s   %.*s: %lld of %lld steps had one like them, %lld pages shared (%s), "
-        "%.1f %% of the tokens\n",
+        "%.1f %% of the tokens, below a distance of %.3g\n",
         t.seconds, (int)strcspn(s->share, ":"), s->share, (long long)t.steps_similar,
         (long long)t.steps_closed, (long long)t.pages_shared, cli_bytes(t.bytes_saved, saved),
-        100.0 * affected(s, &t));
+        100.0 * affected(s, &t), t.block);
 }
 
 json_t *share_json(const struct session *s)
@@ -41,12 +41,12 @@ json_t *share_json(const struct session *s)
     if (!share_is_on(s->share))
         return json_pack("{s:s}", "share", "none");
     pith_seq_share_stats(s->seq, &t);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "share", s->share,
-                     "share_steps", (json_int_t)t.steps_closed, "share_steps_compared",
-                     (json_int_t)t.steps_compared, "share_steps_similar",
-                     (json_int_t)t.steps_similar, "share_pages_compared",
-                     (json_int_t)t.pages_compared, "share_pages_early", (json_int_t)t.pages_early,
-                     "share_pages", (json_int_t)t.pages_shared, "share_tokens",
-                     (json_int_t)t.tokens_shared, "share_bytes_saved", (json_int_t)t.bytes_saved,
-                     "share_affected", affected(s, &t), "share_s", t.seconds);
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "share", s->share,
+        "share_steps", (json_int_t)t.steps_closed, "share_steps_compared",
+        (json_int_t)t.steps_compared, "share_steps_similar", (json_int_t)t.steps_similar,
+        "share_pages_compared", (json_int_t)t.pages_compared, "share_pages_early",
+        (json_int_t)t.pages_early, "share_pages", (json_int_t)t.pages_shared, "share_tokens",
+        (json_int_t)t.tokens_shared, "share_bytes_saved", (json_int_t)t.bytes_saved,
+        "share_affected", affected(s, &t), "share_s", t.seconds, "share_block", t.block);
 }

@@ -328,7 +328,9 @@ typedef struct pith_share_stats {
                                the affected ratio of MemShare */
     int64_t bytes_saved;    /* of the pages that came free */
     double seconds;         /* spent closing and comparing */
-    uint32_t reserved[8];
+    double
+        block; /* below this distance pages stand for each other now; 0: it is not measured yet */
+    uint32_t reserved[6];
 } pith_share_stats;
 
 PITH_API void pith_seq_share_stats(const pith_seq *seq, pith_share_stats *out);

@@ -212,6 +212,10 @@ static pith_status set_real(const char *verb, const struct policy_param *param, 
                             void *field, pith_error *err)
 {
     double value;
+    if (param->words != NULL && piece_is(text, param->words[0])) {
+        *(double *)field = -1.0;
+        return PITH_OK;
+    }
     if (!pi_number_read(text.at, (size_t)text.len, &value))
         return pi_fail(err, PITH_INVALID, "%s: %s: \"%.*s\" is not a number", verb, param->key,
                        (int)pi_min(text.len, 32), text.at);

@@ -34,7 +34,7 @@ static inline const struct pi_rope *policy_rope(const struct policy_model *m, in
 enum policy_type {
     POLICY_TYPE_COUNT,  /* int32_t: "128" */
     POLICY_TYPE_BUDGET, /* struct policy_budget: "2048", "50%", "64MiB" */
-    POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths */
+    POLICY_TYPE_REAL,   /* double: "0.5"; min and max are in thousandths; -1: the only word */
     POLICY_TYPE_CHOICE, /* int32_t: the index of one of `words` */
     POLICY_TYPE_TEXT,   /* char[POLICY_TEXT_SIZE], terminated: a file's name; no comma */
     POLICY_TYPE_SIZE,   /* int64_t, bytes: "64MiB", min and max in mebibytes; -1: the only word */

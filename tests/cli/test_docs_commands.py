@@ -50,6 +50,7 @@ SMALL = {
     "eval ruler": ["-n", "1000", "--samples", "1", "-t", "1"],
     "eval recursion": ["--min-steps", "2", "--max-steps", "2", "--samples", "1", "--predict", "4",
                        "-t", "1"],
+    "eval longbench": ["--items", "1", "-n", "100", "--predict", "4", "--parallel", "1", "-t", "1"],
     "eval derivation": ["-n", "4", "--samples", "1", "--predict", "4", "-t", "1"],
     "eval questions": ["--questions", "1", "--draws", "2", "--parallel", "2", "--predict", "4",
                        "-t", "1"],
@@ -188,6 +189,9 @@ class Folder:
             path.write_text(json.dumps({
                 "context": self.text[:600],
                 "questions": [{"ask": " The password of", "answer": " Maria"}]}) + "\n")
+        elif name == "multi_news.jsonl":
+            line = {"context": "The friend of Anton is Emma.", "input": "", "answers": ["Emma"]}
+            path.write_text(json.dumps(line) + "\n")
         elif name.endswith(("math500.jsonl", "questions.jsonl")):
             path.write_text(json.dumps({"problem": "What is 1+1?", "answer": "2"}) + "\n")
         elif name.endswith((".txt", ".raw", ".md")):

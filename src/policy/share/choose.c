@@ -181,21 +181,24 @@ static double distance_of(const struct share *s, const struct share_distance *d)
     return s->config.options.form == SHARE_PAPER ? d->paper : d->rms;
 }
 
-/* Whether a pair was compared to the end, and is no further apart than the thresholds say. */
-static bool is_near(const struct share *s, const struct share_distance *d, double loose)
-{
-    const struct share_options *o = &s->config.options;
-    return !d->early && distance_of(s, d) < loose * o->block &&
-           (o->form == SHARE_PAPER || d->relative < loose * o->relative);
-}
-
 /* A closed step's blocks, which any free thread compares. */
 struct compare_job {
     const struct share_seq *seq;
     const struct share_step *step;
     const struct candidate *best;
     double loose;
+    double block;  /* the threshold, loosened */
+    bool measures; /* all layers are compared, as the distance is a measurement */
 };
+
+/* Whether a pair was compared to the end, and is no further apart than the thresholds say. */
+static bool is_near(const struct compare_job *job, const struct share_distance *d)
+{
+    const struct share *s = job->seq->share;
+    const struct share_options *o = &s->config.options;
+    return !d->early && distance_of(s, d) < job->block &&
+           (o->form == SHARE_PAPER || d->relative < job->loose * o->relative);
+}
 
 /* Compares the block's entries; false: not every lane has them. */
 static bool compare_entries(const struct compare_job *job, struct share_scratch *scratch,
@@ -204,7 +207,7 @@ static bool compare_entries(const struct compare_job *job, struct share_scratch 
     const struct share *s = job->seq->share;
     struct share_place own = place_at(job->seq, job->step->begin + b->begin, b->n);
     struct share_place their = place_at(job->best[b->from].seq, b->at, b->n);
-    double limit = s->log_all ? INFINITY : job->loose * s->config.options.block;
+    double limit = s->log_all || job->measures ? INFINITY : job->block;
     return share_place_find(&own) && share_place_find(&their) &&
            share_compare(s, scratch, &own, &their, limit, &b->distance);
 }
@@ -220,15 +223,14 @@ static void compare_block(const struct compare_job *job, struct share_scratch *s
     b->compared = compare_entries(job, scratch, b);
     if (!b->compared)
         return;
-    b->near = !s->log_all && is_near(s, &b->distance, job->loose);
+    b->near = !s->log_all && is_near(job, &b->distance);
     while (n < b->n && count_same(job->seq, job->step, b->begin + n, c, from + n, 1) == 1)
         n++;
     if (!b->near && !s->log_all && s->config.options.mode == SHARE_POSITIONAL && n > 0 &&
         n < b->n) {
         struct share_block first = *b;
         first.n = n;
-        first.near =
-            compare_entries(job, scratch, &first) && is_near(s, &first.distance, job->loose);
+        first.near = compare_entries(job, scratch, &first) && is_near(job, &first.distance);
         if (first.near)
             *b = first;
     }
@@ -246,8 +248,17 @@ static void compare_blocks(struct share_seq *seq, struct share_step *step,
                            const struct candidate *best, int32_t n_block, double loose)
 {
     struct share *s = seq->share;
-    struct compare_job job = {seq, step, best, loose};
+    struct compare_job job = {.seq = seq,
+                              .step = step,
+                              .best = best,
+                              .loose = loose,
+                              .block = loose * share_block_limit(seq),
+                              .measures = s->config.options.block < 0.0 && loose == 1.0};
     pi_parallel_items(s->n_thread, n_block, compare_some, &job);
+    for (int32_t i = 0; i < n_block && job.measures; i++)
+        if (s->block[i].compared)
+            share_sample_add(seq, (int32_t)(step - seq->step),
+                             distance_of(s, &s->block[i].distance), false);
     for (int32_t i = 0; i < n_block; i++) {
         step->tally.pages_compared += s->block[i].compared;
         step->tally.pages_early += s->block[i].compared && s->block[i].distance.early;
@@ -509,6 +520,39 @@ static void share_by_chance(struct share_seq *seq, struct share_step *step)
             share_any(seq, step, &s->page[i]);
 }
 
+#define CHANCES 4 /* pages by chance that are measured beside a step */
+
+/* Measures a page of the step beside one of the steps before it, both drawn by number k: pages that
+   have no token at the same place. */
+static void measure_chance(struct share_seq *seq, const struct share_step *step, int32_t n_page,
+                           int32_t k)
+{
+    struct share *s = seq->share;
+    struct candidate c;
+    struct share_page from;
+    struct share_distance d;
+    const struct share_page page = s->page[(int32_t)(chance(s, step->begin, 2 * k) * n_page)];
+    int32_t n = find_any(seq, step, &page, -1, &c, &from);
+    if (n == 0)
+        return;
+    find_any(seq, step, &page, (int32_t)(chance(s, step->begin, 2 * k + 1) * n), &c, &from);
+    struct share_place own = place_at(seq, page.at, page.n);
+    struct share_place their = place_at(seq, from.at, page.n);
+    if (count_same(seq, step, page.at - step->begin, &c, from.at - step_of(&c)->begin, page.n) ==
+            0 &&
+        share_place_find(&own) && share_place_find(&their) &&
+        share_compare(s, &s->scratch[0], &own, &their, INFINITY, &d))
+        share_sample_add(seq, (int32_t)(step - seq->step), distance_of(s, &d), true);
+}
+
+static void measure_chances(struct share_seq *seq, const struct share_step *step)
+{
+    struct share *s = seq->share;
+    int32_t n = share_pages_inside(seq->kv, step->begin, step->end, s->page, s->cap_page);
+    for (int32_t k = 0; k < CHANCES && n > 0; k++)
+        measure_chance(seq, step, n, k);
+}
+
 /* ---- a step ---- */
 
 void share_step_compare(struct share_seq *seq, int32_t index, double loose)
@@ -516,8 +560,12 @@ void share_step_compare(struct share_seq *seq, int32_t index, double loose)
     struct share_step *step = &seq->step[index];
     if (step->gone)
         return;
-    if (seq->share->config.kind == SHARE_MEMSHARE)
-        compare_step(seq, step, loose);
-    else
+    if (seq->share->config.kind != SHARE_MEMSHARE) {
         share_by_chance(seq, step);
+        return;
+    }
+    bool measures = seq->share->config.options.block < 0.0 && loose == 1.0;
+    if (measures) /* before pages of the step give way to others */
+        measure_chances(seq, step);
+    compare_step(seq, step, loose);
 }

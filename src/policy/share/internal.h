@@ -112,6 +112,15 @@ struct share_step {
 
 #define SHARE_NO_STEP (-1)
 
+/* The distance of two pages that a sequence compared, for a threshold that it measures. */
+struct share_sample {
+    int32_t step; /* the one that closed */
+    float distance;
+    bool chance; /* of a page that chance took, and that says something else */
+};
+
+#define SHARE_SAMPLES 2048 /* of a sequence at most: the threshold stays what it is then */
+
 struct share_seq {
     struct share *share; /* borrowed */
     const pith_seq *owner;
@@ -130,6 +139,8 @@ struct share_seq {
     int32_t *bag_id;    /* [cap_id] */
     int32_t *bag_count; /* [cap_id] */
     int32_t n_id, cap_id;
+    struct share_sample *sample; /* [cap_sample] by step; NULL: the threshold is given */
+    int32_t n_sample, cap_sample;
     double seconds;
 };
 
@@ -262,6 +273,14 @@ int32_t share_gain(const struct share_layout *layout, int32_t begin, int32_t n);
    than it does. Also where there would be more stretches than memory is set aside for. */
 bool share_apply(struct share *s, struct kv_seq *kv, const struct share_place *step,
                  const struct share_place *a, const struct share_place *b);
+
+/* ---- measure.c: the threshold of pages ---- */
+
+/* Below this distance pages stand for each other: `block`, or what the sequence has measured; 0
+   until it has enough. */
+double share_block_limit(const struct share_seq *seq);
+/* Notes a distance, for which there is room. */
+void share_sample_add(struct share_seq *seq, int32_t step, double distance, bool chance);
 
 /* ---- choose.c: what stands for what ---- */
 

@@ -14,6 +14,7 @@
 static const char *const form_words[] = {[SHARE_RMS] = "rms", [SHARE_PAPER] = "paper", NULL};
 static const char *const mode_words[] = {
     [SHARE_POSITIONAL] = "positional", [SHARE_LITERAL] = "literal", NULL};
+static const char *const auto_words[] = {"auto", NULL};
 static const char *const yes_words[] = {"no", "yes", NULL};
 
 #define AT(member) .offset = offsetof(struct share_options, member)
@@ -39,9 +40,13 @@ static const struct policy_param memshare_params[] = {
      "reasoning steps are alike where the cosine of their bags of tokens is above this, to "
      "thousandths",
      NULL},
-    {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "0.15",
-     "pages stand for each other where their distance is below this. The right value depends on "
-     "the model",
+    {"block", POLICY_TYPE_REAL, AT(block), 0, DISTANCE_MAX, "auto",
+     "pages stand for each other where their distance is below this. auto: the sequence measures "
+     "it, as quantile says",
+     auto_words},
+    {"quantile", POLICY_TYPE_REAL, AT(quantile), 0, 1000, "0.1",
+     "with block=auto: this part of the pages of like steps, as far as all but 1 % of random pages "
+     "are further apart",
      NULL},
     {"relative", POLICY_TYPE_REAL, AT(relative), 0, 2000, "0.5",
      "with form=rms: and where their difference is below this part of their size (0: equal, about "

@@ -144,7 +144,7 @@ pith_status share_seq_create(struct share *s, const pith_seq *owner, struct shar
 size_t share_seq_bytes(const struct share_seq *seq)
 {
     return sizeof(*seq) + pi_mem_size(seq->step) + pi_mem_size(seq->ids) +
-           pi_mem_size(seq->bag_id) + pi_mem_size(seq->bag_count);
+           pi_mem_size(seq->bag_id) + pi_mem_size(seq->bag_count) + pi_mem_size(seq->sample);
 }
 
 void share_seq_free(struct share_seq *seq)
@@ -157,6 +157,7 @@ void share_seq_free(struct share_seq *seq)
         seq->share->first = seq->next;
     if (seq->next != NULL)
         seq->next->prev = seq->prev;
+    pi_mem_free(seq->sample);
     pi_mem_free(seq->bag_count);
     pi_mem_free(seq->bag_id);
     pi_mem_free(seq->ids);
@@ -200,11 +201,23 @@ static bool grow_scratch(struct share *s, int32_t n)
            grow((void **)&s->page, &s->cap_page, n_run, 2 * sizeof(*s->page));
 }
 
+/* Room for what comparing a step of n tokens may measure. */
+static bool grow_samples(struct share_seq *seq, int32_t n)
+{
+    const struct share_options *o = &seq->share->config.options;
+    int64_t want = seq->n_sample + (int64_t)share_runs_at(seq->share, n) * o->candidates + 4;
+    if (seq->share->config.kind != SHARE_MEMSHARE || o->block >= 0.0)
+        return true;
+    want = pi_min(want, SHARE_SAMPLES);
+    return grow((void **)&seq->sample, &seq->cap_sample, want, sizeof(*seq->sample));
+}
+
 /* Room for one more step of n tokens, beside what is there. */
 static pith_status reserve(struct share_seq *seq, struct kv_seq *kv, int32_t n, pith_error *err)
 {
     if (!grow((void **)&seq->step, &seq->cap_step, (int64_t)seq->n_step + 1, sizeof(*seq->step)) ||
-        !grow_ids(seq, (int64_t)seq->n_id + n) || !grow_scratch(seq->share, n))
+        !grow_ids(seq, (int64_t)seq->n_id + n) || !grow_scratch(seq->share, n) ||
+        !grow_samples(seq, n))
         return pi_fail(err, PITH_NOMEM, "no memory for a step of %d tokens", n);
     return kv_seq_reserve_runs(kv, share_runs_at(seq->share, n), err);
 }
@@ -221,7 +234,8 @@ pith_status share_seq_fork(const struct share_seq *from, const pith_seq *owner, 
     struct share_seq *seq = NULL;
     PI_TRY(share_seq_create(from->share, owner, &seq, err));
     if (!grow((void **)&seq->step, &seq->cap_step, from->n_step, sizeof(*seq->step)) ||
-        !grow_ids(seq, from->n_id)) {
+        !grow_ids(seq, from->n_id) ||
+        !grow((void **)&seq->sample, &seq->cap_sample, from->n_sample, sizeof(*seq->sample))) {
         share_seq_free(seq);
         return pi_fail(err, PITH_NOMEM, "no memory for a copy of %d steps", from->n_step);
     }
@@ -229,8 +243,10 @@ pith_status share_seq_fork(const struct share_seq *from, const pith_seq *owner, 
     copy(seq->ids, from->ids, from->n_id, sizeof(*seq->ids));
     copy(seq->bag_id, from->bag_id, from->n_id, sizeof(*seq->bag_id));
     copy(seq->bag_count, from->bag_count, from->n_id, sizeof(*seq->bag_count));
+    copy(seq->sample, from->sample, from->n_sample, sizeof(*seq->sample));
     seq->n_step = from->n_step;
     seq->n_id = from->n_id;
+    seq->n_sample = from->n_sample;
     seq->kv = kv;
     seq->begin = from->begin;
     seq->n_seen = from->n_seen;
@@ -254,6 +270,8 @@ static void resume(struct share_seq *seq, int32_t n_token)
             seq->begin = step->begin;
         seq->n_id = step->ids;
     }
+    while (seq->n_sample > 0 && seq->sample[seq->n_sample - 1].step >= seq->n_step)
+        seq->n_sample--;
 }
 
 void share_seq_truncate(struct share_seq *seq, int32_t n_token)
@@ -274,7 +292,7 @@ void share_seq_truncate(struct share_seq *seq, int32_t n_token)
 
 void share_seq_forget(struct share_seq *seq)
 {
-    seq->n_step = seq->n_id = 0;
+    seq->n_step = seq->n_id = seq->n_sample = 0;
     seq->begin = SHARE_NO_STEP;
     seq->began = false;
 }
@@ -370,6 +388,8 @@ int64_t share_seq_scan(struct share_seq *seq, struct kv_seq *kv)
 void share_seq_stats(const struct share_seq *seq, pith_share_stats *out)
 {
     *out = (pith_share_stats){.steps_closed = seq->n_step, .seconds = seq->seconds};
+    if (seq->share->config.kind == SHARE_MEMSHARE)
+        out->block = share_block_limit(seq);
     for (int32_t i = 0; i < seq->n_step; i++) {
         const struct share_tally *t = &seq->step[i].tally;
         out->steps_compared += t->compared;

@@ -33,7 +33,8 @@ enum share_mode {
 
 struct share_options {
     double step;        /* the cosine of two steps' bags of tokens is above this; 0.8 */
-    double block;       /* the distance of two pages is below this; 0.15 */
+    double block;       /* below 0: the sequence measures it */
+    double quantile;    /* of its measurements of like steps */
     double relative;    /* the guard of SHARE_RMS: so is the relative distance */
     int32_t form;       /* enum share_form */
     int32_t mode;       /* enum share_mode */

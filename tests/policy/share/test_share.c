@@ -24,7 +24,7 @@ TEST(reads_options_and_refuses_bad_ones)
     pith_policy_info info;
     pith_param_info param;
     check(share_config_parse("memshare", &a, &err), &err);
-    assert_true(a.options.step == 0.8 && a.options.block == 0.15);
+    assert_true(a.options.step == 0.8 && a.options.block < 0.0 && a.options.quantile == 0.1);
     assert_int_equal(a.options.mode, SHARE_POSITIONAL);
     assert_int_equal(a.options.form, SHARE_RMS);
     assert_int_equal(a.options.candidates, 8);
@@ -99,6 +99,41 @@ TEST(sharing_nothing_changes_no_bit)
         pith_seq_free(seq[i]);
         pith_engine_free(e[i]);
     }
+}
+
+/* ---- measured ---- */
+
+/* Without a threshold a sequence measures one. A fork, and one that forgets its last steps and reads
+   them again, go on with the same. */
+TEST(a_sequence_measures_its_threshold)
+{
+    pith_engine_params p = params_of("memshare:quantile=0.9"),
+                       few = params_of("memshare:quantile=0.05");
+    pith_engine *e = engine_of(&p), *least = engine_of(&few);
+    pith_seq *seq = seq_of(e), *fork = NULL, *other = seq_of(least);
+    int32_t half = N_PROMPT + (n_id - N_PROMPT) / 2;
+    read_to(seq, half);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    read_to(seq, n_id);
+    read_to(fork, n_id);
+    pith_share_stats t = stats_of(seq);
+    assert_true(t.block > 0.0 && t.block == stats_of(fork).block);
+    assert_true(hash_of(seq) == hash_of(fork));
+    assert_true(t.pages_shared > 0);
+    read_to(other, n_id);
+    assert_true(stats_of(other).block > 0.0 && stats_of(other).block < t.block);
+    assert_true(stats_of(other).pages_shared < t.pages_shared);
+    check(pith_seq_truncate(other, half, &err), &err);
+    double cut = stats_of(other).block;
+    pith_seq *again = seq_of(least);
+    read_to(again, half);
+    assert_true(stats_of(again).block == cut);
+    pith_seq_free(again);
+    pith_seq_free(other);
+    pith_seq_free(fork);
+    pith_seq_free(seq);
+    pith_engine_free(least);
+    pith_engine_free(e);
 }
 
 /* ---- shared ---- */
