@@ -71,6 +71,7 @@ static void start_model(struct session *s, const char *path, const struct model_
     pith_model_params_default(&load);
     load.n_thread = m->n_thread;
     load.cache_weights = m->cache_weights;
+    load.on_demand = session_uses_gpu(m);
     char *found = models_find(path);
     pith_status status = pith_model_load(found, &load, &s->draft_model, &err);
     free(found);

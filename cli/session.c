@@ -364,6 +364,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     params.vocab_only = vocab_only;
     params.n_thread = o->n_thread;
     params.cache_weights = o->cache_weights;
+    params.on_demand = !vocab_only && session_uses_gpu(o);
     params.progress = cli_progress_step;
     params.progress_user = &progress;
     double start = clock_s();

@@ -103,6 +103,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
 const char *session_device(const struct model_options *m);
 /* Fails (usage) where the options name no device. Of a list of devices the engine says it. */
 void session_check_device(const struct model_options *m);
+/* Whether some layers may be on a GPU, so that weights wait for the engine. */
+bool session_uses_gpu(const struct model_options *m);
 /* Sets where an engine's layers are. */
 void session_place(const struct model_options *m, pith_engine_params *out);
 /* Bytes of KV memory that an engine of the options takes unless it is told; 0: not known. */

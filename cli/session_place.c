@@ -45,6 +45,17 @@ void session_place(const struct model_options *m, pith_engine_params *out)
     out->tensor_split = m->tensor_split;
 }
 
+bool session_uses_gpu(const struct model_options *m)
+{
+    pith_device_info info;
+    const char *names = session_device(m);
+    if (gpu_layers(m) == PITH_GPU_LAYERS_NONE)
+        return false;
+    if (names != NULL && strchr(names, ',') != NULL)
+        return true;
+    return pith_device_find(names, &info, NULL) == PITH_OK && strcmp(info.name, "cpu") != 0;
+}
+
 void session_check_device(const struct model_options *m)
 {
     pith_error err;

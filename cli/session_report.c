@@ -168,6 +168,19 @@ static json_t *devices_json(void)
     return o;
 }
 
+/* Pages that are used on each device. They sum to all that are. */
+static json_t *pages_json(const struct session *s)
+{
+    pith_kv_device d;
+    json_t *o = json_object();
+    for (int32_t i = 0; pith_engine_kv_device(s->engine, i, &d) == PITH_OK; i++)
+        json_object_set_new(o, d.device,
+                            json_pack("{s:I, s:I, s:I, s:I}", "used", (json_int_t)d.used_bytes,
+                                      "peak", (json_int_t)d.peak_bytes, "idle",
+                                      (json_int_t)d.idle_bytes, "most", (json_int_t)d.most_bytes));
+    return o;
+}
+
 static void print_devices(void)
 {
     pith_device_info d;
@@ -175,7 +188,21 @@ static void print_devices(void)
     const char *before = "devices  ";
     for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++, before = ", ")
         fprintf(stderr, "%s%s %s", before, d.name, cli_bytes(d.used_bytes, text));
-    fputs(" of weights, pages as reserved, and buffers\n", stderr);
+    fputs(" of weights, pages, and buffers; the cpu's pages as reserved\n", stderr);
+}
+
+/* Where layers are on several devices. */
+static void print_pages(const struct session *s)
+{
+    pith_kv_device d;
+    char used[32], most[32];
+    const char *before = "pages    ";
+    if (pith_engine_kv_device(s->engine, 1, &d) != PITH_OK)
+        return;
+    for (int32_t i = 0; pith_engine_kv_device(s->engine, i, &d) == PITH_OK; i++, before = ", ")
+        fprintf(stderr, "%s%s %s of %s at most", before, d.device, cli_bytes(d.used_bytes, used),
+                cli_bytes(d.most_bytes, most));
+    fputc('\n', stderr);
 }
 
 static void print_stages(const struct session *s)
@@ -185,15 +212,16 @@ static void print_stages(const struct session *s)
         fprintf(stderr, "layers   %s\n", text);
 }
 
-static json_t *memory_json(const struct account *a)
+static json_t *memory_json(const struct session *s, const struct account *a)
 {
     const pith_memory_stats *m = &a->memory;
     json_t *list = json_object();
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         json_object_set_new(list, parts[i].name, json_integer(part_of(m, &parts[i])));
-    return json_pack("{s:I, s:I, s:I, s:o, s:o}", "memory_total_bytes", (json_int_t)m->total_bytes,
-                     "memory_budget_bytes", (json_int_t)m->budget_bytes, "memory_file_bytes",
-                     (json_int_t)m->file_bytes, "memory_parts", list, "devices", devices_json());
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "memory_total_bytes",
+                     (json_int_t)m->total_bytes, "memory_budget_bytes", (json_int_t)m->budget_bytes,
+                     "memory_file_bytes", (json_int_t)m->file_bytes, "memory_parts", list,
+                     "devices", devices_json(), "pages", pages_json(s));
 }
 
 static void print_memory(const struct session *s, const struct account *a)
@@ -278,7 +306,7 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     json_t *weights = weights_json(s, r, a->disk);
     if (s->plan.line[0] != '\0')
         json_object_set_new(more, "kv_plan", json_string(s->plan.line));
-    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted), *memory = memory_json(a);
+    json_t *draft = draft_json(s, r->n_draft, r->n_draft_accepted), *memory = memory_json(s, a);
     if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
         json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||
         json_object_update(o, share) != 0 || json_object_update(o, draft) != 0 ||
@@ -411,6 +439,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
     print_memory(s, &a);
     print_stages(s);
     print_devices();
+    print_pages(s);
     print_keep(s, &a);
     print_read(s, &a.read);
     recall_report(s, r);

@@ -10,6 +10,8 @@
 struct numbers {
     pith_scheduler_stats run;
     pith_kv_stats kv;
+    pith_kv_device pages[SERVER_DEVICES]; /* [n_pages] */
+    int32_t n_pages;
     pith_memory_stats all;
     pith_memory_stats draft; /* of the drafting model's engine; zero without one */
     struct {
@@ -151,6 +153,8 @@ static void collect(struct server *s, struct numbers *n)
     pith_scheduler_get_stats(s->scheduler, &n->run);
     pthread_mutex_lock(&s->lock);
     n->kv = s->kv;
+    memcpy(n->pages, s->pages, sizeof(n->pages));
+    n->n_pages = s->n_pages;
     n->all = s->memory;
     n->draft = s->draft;
     pthread_mutex_unlock(&s->lock);
@@ -160,21 +164,44 @@ static void collect(struct server *s, struct numbers *n)
         n->usage = (double)n->kv.used_bytes / (double)n->kv.reserved_bytes;
 }
 
+/* The lines of a gauge that each device has. */
+static bool add_head(struct serve_bytes *text, const char *name, const char *help)
+{
+    char line[LINE_BYTES];
+    int len = snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s gauge\n", name, help, name);
+    return serve_bytes_add(text, line, (size_t)len);
+}
+
+static bool add_of_device(struct serve_bytes *text, const char *name, const char *device,
+                          int64_t bytes)
+{
+    char line[LINE_BYTES];
+    int len =
+        snprintf(line, sizeof(line), "%s{device=\"%s\"} %lld\n", name, device, (long long)bytes);
+    return serve_bytes_add(text, line, (size_t)len);
+}
+
 /* Bytes that the process has taken of each device. */
 static bool add_devices(struct serve_bytes *text)
 {
     static const char name[] = "pith_device_used_bytes";
     pith_device_info d;
-    char line[LINE_BYTES];
-    int len = snprintf(line, sizeof(line),
-                       "# HELP %s Weights, pages as reserved, and buffers.\n# TYPE %s gauge\n",
-                       name, name);
-    bool ok = serve_bytes_add(text, line, (size_t)len);
-    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++) {
-        len = snprintf(line, sizeof(line), "%s{device=\"%s\"} %lld\n", name, d.name,
-                       (long long)d.used_bytes);
-        ok = serve_bytes_add(text, line, (size_t)len);
-    }
+    bool ok = add_head(text, name, "Weights, pages (the cpu's as reserved), and buffers.");
+    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++)
+        ok = add_of_device(text, name, d.name, d.used_bytes);
+    return ok;
+}
+
+/* Pages that are used on each device, which sum to pith_kv_used_bytes, and how many there may be. */
+static bool add_pages(struct serve_bytes *text, const struct numbers *n)
+{
+    static const char used[] = "pith_kv_device_used_bytes", most[] = "pith_kv_device_most_bytes";
+    bool ok = add_head(text, used, "Pages in use on a device.");
+    for (int32_t i = 0; ok && i < n->n_pages; i++)
+        ok = add_of_device(text, used, n->pages[i].device, n->pages[i].used_bytes);
+    ok = ok && add_head(text, most, "Pages that a device may have.");
+    for (int32_t i = 0; ok && i < n->n_pages; i++)
+        ok = add_of_device(text, most, n->pages[i].device, n->pages[i].most_bytes);
     return ok;
 }
 
@@ -192,7 +219,7 @@ void metrics_answer(struct exchange *ex)
                      m->name, m->kind == COUNTER ? "counter" : "gauge", m->name, value_of(m, &n));
         ok = serve_bytes_add(&text, line, (size_t)len);
     }
-    if (ok && add_devices(&text))
+    if (ok && add_devices(&text) && add_pages(&text, &n))
         exchange_text(ex, "text/plain; version=0.0.4", text.data, text.len);
     else
         exchange_abort(ex);

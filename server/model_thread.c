@@ -23,6 +23,8 @@ double server_now(void)
 static void publish(struct server *s, double *last, bool idle)
 {
     pith_kv_stats kv;
+    pith_kv_device pages[SERVER_DEVICES];
+    int32_t n = 0;
     pith_memory_stats memory, draft = {0};
     const pith_draft_params *drafts = s->config.schedule.draft;
     double now = server_now();
@@ -31,10 +33,14 @@ static void publish(struct server *s, double *last, bool idle)
     *last = now;
     pith_engine_kv_stats(s->config.engine, &kv);
     pith_engine_memory_stats(s->config.engine, &memory);
+    while (n < SERVER_DEVICES && pith_engine_kv_device(s->config.engine, n, &pages[n]) == PITH_OK)
+        n++;
     if (drafts != NULL && drafts->engine != NULL)
         pith_engine_memory_stats(drafts->engine, &draft);
     pthread_mutex_lock(&s->lock);
     s->kv = kv;
+    memcpy(s->pages, pages, (size_t)n * sizeof(*pages));
+    s->n_pages = n;
     s->memory = memory;
     s->draft = draft;
     pthread_mutex_unlock(&s->lock);

@@ -47,6 +47,8 @@ struct session_note {
     int64_t id;
 };
 
+enum { SERVER_DEVICES = 16 }; /* that one engine has pages on, at most */
+
 struct server {
     struct server_config config;
     struct serve_setup requests;
@@ -78,10 +80,12 @@ struct server {
     double viewed;  /* when viewers were told last */
     bool view_idle; /* and that nothing happens */
 
-    pthread_mutex_t lock;     /* of the fields below */
-    pthread_cond_t quiet;     /* n_open came to 0 */
-    int32_t n_open;           /* exchanges that a drain waits for */
-    pith_kv_stats kv;         /* as of the end of a step, at most 50 ms ago while there are steps */
+    pthread_mutex_t lock; /* of the fields below */
+    pthread_cond_t quiet; /* n_open came to 0 */
+    int32_t n_open;       /* exchanges that a drain waits for */
+    pith_kv_stats kv;     /* as of the end of a step, at most 50 ms ago while there are steps */
+    pith_kv_device pages[SERVER_DEVICES]; /* [n_pages] likewise, on each device */
+    int32_t n_pages;
     pith_memory_stats memory; /* likewise */
     pith_memory_stats draft;  /* likewise, of the drafting model's engine; zero without one */
 };

@@ -125,7 +125,10 @@ typedef struct pith_model_params {
     const char *cache_weights; /* a folder where packed weights are kept between loads, in the file
                                   NAME.packed for a model NAME. "": the model's own folder. NULL
                                   (default): they are packed into memory by each load */
-    uint32_t reserved[4];
+    bool on_demand; /* an engine packs the weights of its layers when it is made, each for the
+                       layer's device alone. False (default): they are packed for the processor by
+                       the load, and those that an engine then packs for a GPU are given back */
+    uint32_t reserved[3];
 } pith_model_params;
 
 PITH_API void pith_model_params_default(pith_model_params *out);
@@ -152,7 +155,7 @@ typedef struct pith_model_info {
     const char *tokenizer;    /* "bpe/qwen2", "spm", "none" */
     int64_t n_param;          /* weights in all tensors */
     int64_t file_bytes;
-    int64_t weight_bytes; /* bytes of weights in memory; 0 when vocab_only */
+    int64_t weight_bytes; /* of all weights as the processor has them; 0 when vocab_only */
     int32_t n_layer;
     int32_t n_embd;
     int32_t n_ff;
@@ -481,6 +484,21 @@ typedef struct pith_kv_stats {
 } pith_kv_stats;
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
+
+/* The pages and states on one device. There is one budget for all of them. used_bytes of all sums to
+   that of pith_kv_stats, idle_bytes to that of pith_memory_stats. */
+typedef struct pith_kv_device {
+    const char *device; /* its name, constant */
+    int64_t most_bytes; /* that can be in use there: the budget, or less on a GPU */
+    int64_t used_bytes;
+    int64_t peak_bytes; /* most ever in use there */
+    int64_t idle_bytes; /* free pages that were used, and whose memory waits for the next ones */
+    uint32_t reserved[8];
+} pith_kv_device;
+
+/* The i-th device that has pages. NOT_FOUND past the last. */
+PITH_API pith_status pith_engine_kv_device(const pith_engine *engine, int32_t i,
+                                           pith_kv_device *out);
 
 /* Where the memory goes that grows with conversations: parts in bytes, which sum to total_bytes.
    Memory that an engine takes once (weights, buffers of a pass) is in none of them. */

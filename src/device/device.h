@@ -469,11 +469,19 @@ struct pi_device_report {
     int64_t unused; /* that it could give now */
 };
 
+/* Bytes of a device, and host memory of alloc_host that is copied there or from there. */
+struct pi_carry {
+    struct pi_at at;
+    uint8_t *host;
+    size_t size;
+};
+
 struct pi_device {
     const char *name;      /* as users give it: "cpu", "cuda:0" */
     bool in_host;          /* its addresses are pointers of this process that the host may use */
     bool floats;           /* products of all types read their input's floats, not an int8 copy */
-    _Atomic int64_t bytes; /* of its memory in use, mapped ones included */
+    _Atomic int64_t bytes; /* of its memory in use. Of mapped memory a GPU counts what is touched,
+                              the processor all */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
     /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
@@ -503,6 +511,14 @@ struct pi_device {
     void (*upload)(struct pi_stream *s, const void *host, size_t size, struct pi_at to);
     /* Where the host finds the bytes: in room, or where they are. */
     void *(*download)(struct pi_stream *s, struct pi_at from, size_t size, void *room);
+    /* Copies beside passes, out to the host or in, which begin when all earlier calls are done. Calls
+       of passes do not wait for them: those on streams, but for scores, choices and weights of a
+       round. Other calls do, and so does all that comes after `settle`. Freeing host memory waits.
+       NULL, all four: upload and download will do. alloc_host gives NULL where none is left. */
+    void *(*alloc_host)(struct pi_device *d, size_t size);
+    void (*free_host)(struct pi_device *d, void *p, size_t size);
+    void (*carry)(struct pi_device *d, const struct pi_carry *list, int32_t n, bool out);
+    void (*settle)(struct pi_device *d);
     /* n_slab matrices of the host's packing, one behind the other; the host's memory stays. Address
        none: no memory. */
     struct pi_at (*pack)(struct pi_device *d, const struct pi_matrix *w, int32_t n_slab);

@@ -110,6 +110,7 @@ static pith_status split_layers(const pith_engine_params *params, struct plan *o
         out->kv_bytes = out->room;
         out->policies.recall.kv.ram = pi_account_tier(a, out->room);
     }
+    pi_split_bound(&out->split, &out->stages, out->kv_bytes);
     return PITH_OK;
 }
 
@@ -361,8 +362,28 @@ pith_status pith_engine_stage(const pith_engine *e, int32_t i, pith_stage_info *
     if (i < 0 || i >= e->stages.n)
         return PITH_NOT_FOUND;
     const struct pi_stage *stage = &e->stages.stage[i];
+    struct kv_device_parts kv;
     describe_stage(e->model, stage, out);
-    out->page_bytes = kv_cache_device_bytes(e->kv, stage->device);
+    kv_cache_device_parts(e->kv, stage->device, &kv);
+    out->page_bytes = kv.used;
+    return PITH_OK;
+}
+
+pith_status pith_engine_kv_device(const pith_engine *e, int32_t i, pith_kv_device *out)
+{
+    const struct kv_geometry *g = kv_cache_geometry(e->kv);
+    int32_t n = g->devices.n;
+    struct pi_device *d =
+        n > 0 && i < n ? g->devices.part[i < 0 ? 0 : i].device : kv_geometry_device(g);
+    struct kv_device_parts kv;
+    if (i < 0 || i >= (n > 0 ? n : 1))
+        return PITH_NOT_FOUND;
+    kv_cache_device_parts(e->kv, d, &kv);
+    *out = (pith_kv_device){.device = d->name,
+                            .most_bytes = kv.most,
+                            .used_bytes = kv.used,
+                            .peak_bytes = kv.peak,
+                            .idle_bytes = kv.idle};
     return PITH_OK;
 }
 

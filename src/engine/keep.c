@@ -190,21 +190,28 @@ static pith_status prepare(struct pith_engine *e, const pith_batch_item *item, p
     return keep_prepare(e->keep.handle, seq->memory.kv, pi_seq_point(seq, 0), item->n_token, err);
 }
 
-int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
+struct kv_need pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
-    int64_t lacks = 0, repeat = 0;
+    struct kv_need lacks = {0};
+    int64_t repeat = 0;
     if (e->keep.handle == NULL)
-        return 0;
+        return lacks;
     for (int32_t i = 0; i < n; i++) {
         struct kv_seq *kv = items[i].seq->memory.kv;
-        lacks += keep_lacks(e->keep.handle, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
-        lacks += kv_seq_window_lacks(kv, items[i].n_token);
+        struct kv_need own =
+            keep_lacks(e->keep.handle, kv, pi_seq_point(items[i].seq, 0), items[i].n_token);
+        struct kv_need windows = kv_seq_window_lacks(kv, items[i].n_token);
+        kv_need_join(&lacks, &own);
+        kv_need_join(&lacks, &windows);
     }
     for (int32_t i = 0; i < n; i++)
         kv_seq_clear_charges(items[i].seq->memory.kv);
     for (int32_t i = 0; i < n; i++) /* one after the other */
         repeat = pi_max(repeat, pi_item_repeat_bytes(e, &items[i]));
-    return lacks + repeat;
+    lacks.all += repeat;
+    for (int32_t i = 0; i < e->lanes.devices.n; i++)
+        lacks.part[i] += repeat; /* at most */
+    return lacks;
 }
 
 /* Memory for the rounds: no more pages must be free than a sequence gives back itself. No other
@@ -212,12 +219,12 @@ int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32
 static pith_status reserve_rounds(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                   pith_error *err)
 {
-    int64_t lacks = pi_items_lack(e, items, n), n_free = kv_seq_free_bytes(items[0].seq->memory.kv);
-    if (lacks > n_free)
+    struct kv_need lacks = pi_items_lack(e, items, n);
+    if (!kv_cache_fits(e->kv, &lacks))
         return pi_fail(err, PITH_KV_FULL,
                        "keep rounds of this evaluation can take %lld more bytes of pages, and %lld "
                        "are free",
-                       (long long)lacks, (long long)n_free);
+                       (long long)lacks.all, (long long)kv_cache_free_bytes(e->kv));
     return pi_keep_reserve_watch(e, items, n, err);
 }
 

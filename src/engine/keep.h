@@ -65,7 +65,7 @@ int64_t pi_item_longest(const struct pith_engine *e, const pith_batch_item *item
 
 /* Bytes of pages that the keep rounds of items, all reserved, can take beyond what they give back.
  */
-int64_t pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n);
+struct kv_need pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n);
 
 /* Whether rounds of the engine run passes of their own, after which the last pass's rows are
    gone. */

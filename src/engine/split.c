@@ -223,6 +223,15 @@ static int64_t pages_in(const struct need *n, int64_t rest)
     return rest < 0 ? -1 : pages < 1e18 ? (int64_t)pages : INT64_MAX;
 }
 
+/* Bytes that a device has beside what stays free, and beside weights and buffers. */
+static int64_t rest_of(const struct need *n, int64_t *unused, int64_t *margin)
+{
+    int64_t total;
+    *unused = unused_of(n->device, &total);
+    *margin = margin_of(total);
+    return *unused - *margin - n->weights - n->buffers;
+}
+
 /* Whether stages have room for kv bytes of pages; *most: the most that they should have. A plan
    still fits where a little less is free than when it was made. */
 static pith_status weigh(const struct pi_split *s, const struct pi_stages *stages, int64_t kv,
@@ -231,8 +240,7 @@ static pith_status weigh(const struct pi_split *s, const struct pi_stages *stage
     *most = INT64_MAX;
     for (int32_t i = 0; i < s->n_device; i++) {
         struct need n = need_of(s, stages, s->device[i]);
-        int64_t total, unused = unused_of(n.device, &total), margin = margin_of(total);
-        int64_t rest = unused - margin - n.weights - n.buffers;
+        int64_t unused, margin, rest = rest_of(&n, &unused, &margin);
         if (unused < 0)
             continue;
         if (pages_in(&n, rest + margin / 2) < kv)
@@ -265,6 +273,19 @@ pith_status pi_split_plan(const struct pi_split *s, int32_t n_gpu_layers, int64_
     }
     set_devices(s, stages);
     return n <= 0 ? PITH_OK : status;
+}
+
+void pi_split_bound(const struct pi_split *s, const struct pi_stages *stages, int64_t kv)
+{
+    struct kv_devices *d = &s->geometry->devices;
+    struct kv_need one = kv_need_for_tokens(s->geometry, 1);
+    for (int32_t i = 0; i < d->n; i++) {
+        struct need n = need_of(s, stages, d->part[i].device);
+        int64_t unused, margin, rest = rest_of(&n, &unused, &margin);
+        int64_t share = pi_max((int64_t)((double)kv * n.share), one.part[i]);
+        if (is_gpu(n.device) && unused >= 0)
+            d->part[i].most = pi_max(rest, share);
+    }
 }
 
 int64_t pi_split_half(const struct pi_split *s)

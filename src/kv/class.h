@@ -107,6 +107,7 @@ struct kv_class {
     struct kv_page_layout layout;
 
     struct pi_device *device; /* that has the pages */
+    int32_t part;             /* of the geometry's devices; 0 where there are none */
     int32_t number;           /* in the cache's list */
     struct pi_at pool;        /* [n_page][layout.stride] there, one mapping; owned by the cache */
     size_t pool_size;
@@ -115,11 +116,12 @@ struct kv_class {
     int32_t page_len;
     int32_t n_page;
     int32_t n_used;
-    void *lists; /* one mapping that holds the six arrays; owned by the cache */
+    void *lists; /* one mapping that holds the seven arrays; owned by the cache */
     size_t lists_size;
     uint64_t *taken;    /* [ceil(n_page / 64)] bit p % 64 of word p / 64 is set when p is in use */
     uint64_t *left;     /* likewise: free, and better taken by the lane of the page before p */
     uint64_t *resident; /* likewise: the system may have given p memory */
+    uint64_t *moving;   /* likewise: p may be on its way to the host or from there (swap.c) */
     int32_t *n_ref;     /* [n_page] table entries that point to the page, and blocks that hold it */
     int32_t *n_held;    /* [n_page] of these the blocks */
     uint8_t *n_entry;   /* [n_page] scratch of counts (kv_cache_stats, charges); zero between */

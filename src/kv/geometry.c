@@ -160,16 +160,20 @@ struct pi_device *kv_geometry_device(const struct kv_geometry *g)
     return g->device != NULL ? g->device : pi_device_default();
 }
 
-struct pi_device *kv_layer_device(const struct kv_geometry *g, int32_t layer)
+int32_t kv_layer_part(const struct kv_geometry *g, int32_t layer)
 {
     const struct kv_devices *d = &g->devices;
     int32_t i = 0;
-    if (d->n == 0)
-        return kv_geometry_device(g);
-    while (d->number[layer] >= d->part[i].end)
+    while (d->n > 0 && d->number[layer] >= d->part[i].end)
         i++;
-    assert(i < d->n);
-    return d->part[i].device;
+    assert(i == 0 || i < d->n);
+    return i;
+}
+
+struct pi_device *kv_layer_device(const struct kv_geometry *g, int32_t layer)
+{
+    return g->devices.n > 0 ? g->devices.part[kv_layer_part(g, layer)].device
+                            : kv_geometry_device(g);
 }
 
 /* ---- classes ---- */
@@ -320,6 +324,7 @@ int32_t kv_classes_make(const struct kv_geometry *g, struct kv_class kind[KV_CLA
         assert(i < KV_CLASS_MAX);
         kv_class_make(g, k, v, &kind[i]);
         kind[i].device = d;
+        kind[i].part = kv_layer_part(g, l);
         kind[i].number = n++;
     }
     return n;
@@ -335,10 +340,25 @@ const struct kv_class *kv_class_of(const struct kv_class *kind, const struct kv_
     return kind;
 }
 
+struct kv_need kv_need_of_state(const struct kv_geometry *g)
+{
+    struct kv_need n = {0};
+    for (int32_t i = 0; i < g->devices.n; i++)
+        kv_need_add(&n, i, (int64_t)pi_align(g->devices.part[i].state_bytes, PART_ALIGN));
+    if (n.all == 0)
+        kv_need_add(&n, 0, (int64_t)pi_align(g->state_bytes, PART_ALIGN));
+    return n;
+}
+
 int64_t kv_bytes_of_state(const struct kv_geometry *g)
 {
-    size_t sum = 0;
-    for (int32_t i = 0; i < g->devices.n; i++)
-        sum += pi_align(g->devices.part[i].state_bytes, PART_ALIGN);
-    return (int64_t)(sum > 0 ? sum : pi_align(g->state_bytes, PART_ALIGN));
+    return kv_need_of_state(g).all;
+}
+
+struct kv_need kv_need_for_tokens(const struct kv_geometry *g, int64_t n_token)
+{
+    struct kv_need n = kv_need_of_state(g);
+    for (int32_t l = 0; l < g->n_layer; l++)
+        kv_need_add(&n, kv_layer_part(g, l), kv_layer_bytes_for_tokens(g, l, n_token));
+    return n;
 }

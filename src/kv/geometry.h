@@ -16,15 +16,35 @@ struct pi_device;
 enum { KV_PART_MOST = 10 };
 
 struct kv_devices {
-    int32_t n;             /* parts; 0: the geometry's device has everything */
+    int32_t n;             /* parts, each of another device; 0: the geometry's has everything */
     const int32_t *number; /* [n_layer] of each layer, which the ends count in; borrowed as long as
                               there is a cache */
     struct {
         struct pi_device *device;
         int32_t end;
         size_t state_bytes;
+        int64_t most; /* bytes of pages that the device has room for; 0: nothing is said */
     } part[KV_PART_MOST];
 };
+
+/* Bytes of pages: all, and of them those on the device of each part. */
+struct kv_need {
+    int64_t all;
+    int64_t part[KV_PART_MOST];
+};
+
+static inline void kv_need_add(struct kv_need *n, int32_t part, int64_t bytes)
+{
+    n->all += bytes;
+    n->part[part] += bytes;
+}
+
+static inline void kv_need_join(struct kv_need *n, const struct kv_need *more)
+{
+    n->all += more->all;
+    for (int32_t i = 0; i < KV_PART_MOST; i++)
+        n->part[i] += more->part[i];
+}
 
 struct kv_geometry {
     int32_t n_layer; /* those that have lanes: of a model its layers with attention */
@@ -54,6 +74,8 @@ struct kv_geometry {
 /* That has the pages of a layer's lanes; and of all, or of most. */
 struct pi_device *kv_layer_device(const struct kv_geometry *g, int32_t layer);
 struct pi_device *kv_geometry_device(const struct kv_geometry *g);
+/* The part that a layer is of; 0 where there are none. */
+int32_t kv_layer_part(const struct kv_geometry *g, int32_t layer);
 
 static inline int32_t kv_layer_window(const struct kv_geometry *g, int32_t layer)
 {
@@ -79,7 +101,10 @@ size_t kv_page_bytes(const struct kv_geometry *g);
    that they hold on the way. */
 int64_t kv_bytes_for_tokens(const struct kv_geometry *g, int64_t n_token);
 int64_t kv_layer_bytes_for_tokens(const struct kv_geometry *g, int32_t layer, int64_t n_token);
-/* Bytes that a state takes of the budget; 0: there are none. */
+/* Bytes that a state takes of the budget; 0: there are none. Likewise those on each device. */
 int64_t kv_bytes_of_state(const struct kv_geometry *g);
+struct kv_need kv_need_of_state(const struct kv_geometry *g);
+/* As kv_bytes_for_tokens and a state. */
+struct kv_need kv_need_for_tokens(const struct kv_geometry *g, int64_t n_token);
 
 #endif

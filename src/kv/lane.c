@@ -3,6 +3,8 @@
  * decides nothing about which entries are worth keeping. Invariant: len, n_live and ragged agree
  * with the table, and positions ascend within every page of a lane that is not unordered.
  */
+#include <stdio.h>
+
 #include "kv/lane.h"
 #include "base/threads.h"
 #include "device/device.h"
@@ -499,29 +501,36 @@ static void pack_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
+static pith_status check_copies(const struct kv_cache *cache, const struct kv_need *copies,
+                                int64_t n, int64_t n_entry, pith_error *err)
+{
+    char what[96];
+    snprintf(what, sizeof(what), "keeping %lld of %lld entries copies shared pages", (long long)n,
+             (long long)n_entry);
+    return kv_cache_secure(cache, copies, what, err);
+}
+
 pith_status kv_seq_compact_lanes(struct kv_seq *seq, const struct kv_cut *cut, int32_t n_cut,
                                  int32_t n_thread, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
     struct packing job = {seq, cut};
-    int64_t copies = 0, n_entry = 0, n = 0;
+    struct kv_need copies = {0};
+    int64_t n_entry = 0, n = 0;
     for (int32_t i = 0; i < n_cut; i++) {
         const struct kv_lane *lane = kv_lane_at(seq, cut[i].layer, cut[i].head);
         if (!is_checked(seq, cut, i))
             PI_TRY(check_slots(lane, cut[i].slots, cut[i].n, err));
         if (lane_shares(lane))
-            copies += kv_pages_bytes(lane->kind, count_copies(cache, lane, cut[i].slots, cut[i].n));
+            kv_need_add(
+                &copies, lane->kind->part,
+                kv_pages_bytes(lane->kind, count_copies(cache, lane, cut[i].slots, cut[i].n)));
         n_entry += lane->len;
         n += cut[i].n;
     }
-    if (copies > kv_free_bytes(cache))
-        return pi_fail(
-            err, PITH_KV_FULL,
-            "keeping %lld of %lld entries copies shared pages of %lld bytes, and %lld of "
-            "%lld are free",
-            (long long)n, (long long)n_entry, (long long)copies, (long long)kv_free_bytes(cache),
-            (long long)cache->budget);
-    for (int32_t i = 0; copies > 0 && i < n_cut; i++)
+    if (copies.all > 0)
+        PI_TRY(check_copies(cache, &copies, n, n_entry, err));
+    for (int32_t i = 0; copies.all > 0 && i < n_cut; i++)
         claim(cache, kv_lane_at(seq, cut[i].layer, cut[i].head), cut[i].slots, cut[i].n);
     pi_parallel_items(n_thread, n_cut, pack_lanes, &job);
     for (int32_t i = 0; i < n_cut; i++) {
@@ -567,7 +576,7 @@ pith_status kv_seq_split(struct kv_seq *seq, int32_t layer, int32_t head, int32_
     if (entry == 0)
         return PITH_OK;
     bool shared = lane->kind->n_ref[lane->table[i].page] > 1;
-    if (kv_free_bytes(cache) < kv_pages_bytes(lane->kind, 1 + shared) || lane->n_page == seq->cap)
+    if (!kv_pages_fit(cache, lane->kind, 1 + shared) || lane->n_page == seq->cap)
         return pi_fail(err, PITH_KV_FULL, "no page for the entries before slot %d of %d", slot,
                        lane->len);
     kv_page_unshare(cache, lane->kind, &lane->table[i]);

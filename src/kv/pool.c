@@ -4,7 +4,7 @@
  * it assumes that attention reads a lane from its first page to its last. Reading memory in order
  * is faster, so a lane takes pages side by side. Invariants: a page is taken exactly when its
  * reference count is positive. Neither the used bytes nor the bytes of pages with physical memory
- * exceed the budget.
+ * exceed the budget. On one of several devices they do not exceed its room.
  */
 #include "kv/pool.h"
 #include "base/mem.h"
@@ -44,10 +44,12 @@ static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_erro
         return pi_fail(
             err, PITH_INVALID, "KV budget: %lld bytes are more than the %lld that can be addressed",
             (long long)budget, (long long)pi_min(MAX_BUDGET / cache->n_kind, smallest * INT32_MAX));
+    cache->budget = budget;
+    PI_TRY(kv_check_devices(cache, err));
     for (int32_t i = 0; i < cache->n_kind; i++)
-        cache->kind[i].n_page = (int32_t)(budget / kv_pages_bytes(&cache->kind[i], 1));
-    cache->budget =
-        cache->n_kind > 1 ? budget : kv_pages_bytes(&cache->kind[0], cache->kind[0].n_page);
+        cache->kind[i].n_page = (int32_t)kv_most_pages(cache, &cache->kind[i]);
+    if (cache->n_kind == 1)
+        cache->budget = kv_pages_bytes(&cache->kind[0], cache->kind[0].n_page);
     return PITH_OK;
 }
 
@@ -55,7 +57,7 @@ static pith_status count_pages(struct kv_cache *cache, int64_t budget, pith_erro
 static size_t size_of_lists(const struct kv_class *kind)
 {
     size_t n = (size_t)kind->n_page;
-    return 3 * ((n + 63) / 64 * sizeof(uint64_t)) + 2 * n * sizeof(int32_t) + n;
+    return 4 * ((n + 63) / 64 * sizeof(uint64_t)) + 2 * n * sizeof(int32_t) + n;
 }
 
 static void place_lists(struct kv_class *kind, void *lists)
@@ -68,9 +70,10 @@ static void place_lists(struct kv_class *kind, void *lists)
     kind->taken = lists;
     kind->left = (uint64_t *)(void *)(at + bits);
     kind->resident = (uint64_t *)(void *)(at + 2 * bits);
-    kind->n_ref = (int32_t *)(void *)(at + 3 * bits);
-    kind->n_held = (int32_t *)(void *)(at + 3 * bits + ref_size);
-    kind->n_entry = at + 3 * bits + 2 * ref_size;
+    kind->moving = (uint64_t *)(void *)(at + 3 * bits);
+    kind->n_ref = (int32_t *)(void *)(at + 4 * bits);
+    kind->n_held = (int32_t *)(void *)(at + 4 * bits + ref_size);
+    kind->n_entry = at + 4 * bits + 2 * ref_size;
 }
 
 /* Bytes of the positions of all pages. A state has none. */
@@ -213,13 +216,13 @@ const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache)
 
 /* ---- memory ---- */
 
-/* Bytes of pages that the system may have given memory. */
-static int64_t resident_bytes(const struct kv_cache *cache)
+static bool resident_fits(const struct kv_cache *cache, const struct kv_need *more)
 {
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < cache->n_kind; i++)
-        bytes += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_resident);
-    return bytes;
+    struct kv_need n = kv_resident_need(cache);
+    bool fits = n.all + more->all <= cache->budget;
+    for (int32_t i = 0; i < cache->g.devices.n; i++)
+        fits = fits && (more->part[i] == 0 || n.part[i] + more->part[i] <= kv_most_on(cache, i));
+    return fits;
 }
 
 static bool bit_of(const uint64_t *words, int32_t page)
@@ -277,45 +280,21 @@ void kv_cache_give_back(struct kv_cache *cache)
         give_back(cache, &cache->kind[i]);
 }
 
-/* Called before the first use of a page's memory. Where all classes would exceed the budget,
-   free pages give their physical memory up, first in other classes. With a single class they
-   never do. */
+/* Called before the first use of a page's memory. Where all classes would exceed the budget, or
+   classes of a device its room, free pages give their physical memory up. Other classes come first.
+   With a single class they never do. */
 static void make_resident(struct kv_cache *cache, struct kv_class *kind, int32_t page)
 {
     if (bit_of(kind->resident, page))
         return;
-    int64_t most = cache->budget - kv_pages_bytes(kind, 1);
-    for (int32_t i = 0; i < cache->n_kind && resident_bytes(cache) > most; i++)
+    struct kv_need need = kv_need_of_pages(cache, kind, 1);
+    for (int32_t i = 0; i < cache->n_kind && !resident_fits(cache, &need); i++)
         if (i != kind->number)
             give_back(cache, &cache->kind[i]);
-    if (resident_bytes(cache) > most)
+    if (!resident_fits(cache, &need))
         give_back(cache, kind);
     set_bit(kind->resident, page, true);
     kind->n_resident++;
-}
-
-/* The part of a token's bytes that its lanes on a device take. */
-static double share_of(const struct kv_cache *cache, const struct pi_device *d)
-{
-    double all = 0.0, there = 0.0;
-    for (int32_t l = 0; l < cache->g.n_layer && cache->g.devices.n > 0; l++) {
-        double bytes = (double)kv_layer_page_bytes(&cache->g, l);
-        all += bytes;
-        there += kv_layer_device(&cache->g, l) == d ? bytes : 0.0;
-    }
-    return all > 0.0 ? there / all : 1.0;
-}
-
-pith_status kv_cache_secure(const struct kv_cache *cache, int64_t bytes, pith_error *err)
-{
-    bytes += cache->used - resident_bytes(cache);
-    for (int32_t i = 0; i < cache->n_kind && bytes > 0; i++) {
-        struct pi_device *d = cache->kind[i].device;
-        if (!d->spare(d, (size_t)((double)bytes * share_of(cache, d))))
-            return pi_fail(err, PITH_NOMEM, "%s: no memory is left for %lld bytes of pages",
-                           d->name, (long long)bytes);
-    }
-    return PITH_OK;
 }
 
 pith_status kv_cache_check(const struct kv_cache *cache, pith_error *err)
@@ -387,25 +366,45 @@ static int32_t choose_page(const struct kv_class *kind, const struct kv_page_ref
     return found > 0 ? page : lowest_free(kind);
 }
 
+void kv_page_moves(struct kv_cache *cache, const struct kv_class *of, int32_t page)
+{
+    set_bit(cache->kind[of->number].moving, page, true);
+    cache->moving = true;
+}
+
+void kv_cache_settle(struct kv_cache *cache)
+{
+    for (int32_t i = 0; cache->moving && i < cache->n_kind; i++) {
+        struct kv_class *kind = &cache->kind[i];
+        memset(kind->moving, 0, ((size_t)kind->n_page + 63) / 64 * sizeof(*kind->moving));
+        if (kind->device->settle != NULL)
+            kind->device->settle(kind->device);
+    }
+    for (int32_t i = 0; cache->moving && i < cache->n_more; i++)
+        if (cache->more[i].device->settle != NULL)
+            cache->more[i].device->settle(cache->more[i].device);
+    cache->moving = false;
+}
+
 int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *of,
                      const struct kv_page_ref *table, int32_t n, int32_t run)
 {
     struct kv_class *kind = &cache->kind[of->number];
     if (cache->state != NULL)
-        kv_state_give_way(cache, kv_pages_bytes(kind, 1));
-    if (cache->budget - cache->used < kv_pages_bytes(kind, 1))
+        kv_state_give_way(cache, kind);
+    if (!kv_page_fits_now(cache, kind))
         return -1;
     while (kind->taken[kind->low_word] == UINT64_MAX)
         kind->low_word++;
     int32_t page = choose_page(kind, table, n, run);
     assert(page < kind->n_page && kind->n_ref[page] == 0);
+    if (bit_of(kind->moving, page))
+        kv_cache_settle(cache);
     make_resident(cache, kind, page);
     set_bit(kind->taken, page, true);
     set_bit(kind->left, page, false);
     kind->n_ref[page] = 1;
-    kind->n_used++;
-    cache->used += kv_pages_bytes(kind, 1);
-    cache->peak = pi_max(cache->peak, cache->used);
+    kv_charge_pages(cache, kind, 1);
     return page;
 }
 
@@ -429,6 +428,8 @@ void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *of, int32_t 
 {
     struct kv_class *kind = &cache->kind[of->number];
     assert(kind->n_ref[page] > 0);
+    if (bit_of(kind->moving, page))
+        kv_cache_settle(cache);
     note_shared(kind, count_entries(kind, page), 1);
     kind->n_ref[page]++;
 }
@@ -440,8 +441,7 @@ static void make_free(struct kv_cache *cache, struct kv_class *kind, int32_t pag
     kind->low_word = (int32_t)pi_min(kind->low_word, page / 64);
     for (int32_t p = page + 1; p < kind->n_page && bit_of(kind->left, p); p++)
         set_bit(kind->left, p, false);
-    kind->n_used--;
-    cache->used -= kv_pages_bytes(kind, 1);
+    kv_charge_pages(cache, kind, -1);
 }
 
 void kv_page_drop(struct kv_cache *cache, const struct kv_class *of, int32_t page)
@@ -458,6 +458,8 @@ void kv_page_hold(struct kv_cache *cache, const struct kv_class *of, int32_t pag
 {
     struct kv_class *kind = &cache->kind[of->number];
     assert(kind->n_ref[page] > 0);
+    if (bit_of(kind->moving, page))
+        kv_cache_settle(cache);
     kind->n_held[page]++;
     kind->n_ref[page]++;
 }
@@ -493,25 +495,6 @@ bool kv_page_charge(const struct kv_class *kind, int32_t page)
 }
 
 /* ---- the account ---- */
-
-int64_t kv_cache_free_bytes(const struct kv_cache *cache)
-{
-    return kv_free_bytes(cache);
-}
-
-int64_t kv_cache_device_bytes(const struct kv_cache *cache, const struct pi_device *device)
-{
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < cache->n_kind; i++)
-        if (&cache->kind[i] != cache->state && cache->kind[i].device == device)
-            bytes += kv_pages_bytes(&cache->kind[i], cache->kind[i].n_used);
-    for (int32_t i = 0; cache->state != NULL && i <= cache->n_more; i++) {
-        const struct kv_class *part = i == 0 ? cache->state : &cache->more[i - 1];
-        if (part->device == device)
-            bytes += (int64_t)part->layout.stride * cache->state->n_used;
-    }
-    return bytes;
-}
 
 /* Bytes of states, and of entries that some lane sees, each page counted once, with the most that
    any lane sees of it. Counting a page clears its mark, so that the marks are all zero between
@@ -560,6 +543,7 @@ void kv_cache_parts(const struct kv_cache *cache, struct kv_parts *out)
 void kv_cache_reset_peak(struct kv_cache *cache)
 {
     cache->peak = cache->used;
+    cache->most_on = cache->on;
 }
 
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out)

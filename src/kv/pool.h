@@ -9,8 +9,8 @@
 
 struct kv_cache;
 
-/* The bytes of pages in use never exceed budget_bytes. Where all pages have one size, the budget is
-   rounded down to whole pages. INVALID, with the numbers, when not one token fits in every lane or
+/* The bytes of pages in use never exceed budget_bytes, and on no device what the geometry says that
+   it has room for. Where all pages have one size, the budget is rounded down to whole pages. INVALID, with the numbers, when not one token fits in every lane or
    when the budget is more than can be addressed; NOMEM. */
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
@@ -26,9 +26,17 @@ pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes
 /* Gives the memory of free pages back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);
 const struct kv_geometry *kv_cache_geometry(const struct kv_cache *cache);
+/* Whether there is room for pages, when kept states give way. */
+bool kv_cache_fits(const struct kv_cache *cache, const struct kv_need *need);
+/* Bytes that lanes can still take which all grow alike. */
 int64_t kv_cache_free_bytes(const struct kv_cache *cache);
-/* Of pages in use, states included, on one device. */
-int64_t kv_cache_device_bytes(const struct kv_cache *cache, const struct pi_device *device);
+/* Pages and states on one device. The used and idle bytes of all devices sum to the cache's. */
+struct kv_device_parts {
+    int64_t most; /* that can be there */
+    int64_t used, peak, idle;
+};
+void kv_cache_device_parts(const struct kv_cache *cache, const struct pi_device *device,
+                           struct kv_device_parts *out);
 void kv_cache_stats(const struct kv_cache *cache, pith_kv_stats *out);
 void kv_cache_reset_peak(struct kv_cache *cache); /* to the present use */
 

@@ -4,12 +4,14 @@
  * fail. Invariant: an entry is only ever written to a page whose reference count is 1.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "kv/seq.h"
 #include "base/mem.h"
 #include "device/device.h"
 #include "kv/lane_internal.h"
 #include "kv/page.h"
+#include "kv/pool.h"
 #include "kv/pool_internal.h"
 #include "kv/seq_internal.h"
 #include "kv/window_internal.h"
@@ -95,6 +97,7 @@ void kv_seq_free(struct kv_seq *seq)
     if (seq == NULL)
         return;
     struct kv_cache *cache = seq->cache;
+    kv_seq_land(seq, true);
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         kv_lane_drop_from(cache, &seq->lane[l], 0);
     kv_state_drop(seq);
@@ -235,40 +238,46 @@ static void reserve_lane(struct kv_cache *cache, struct kv_lane *lane, int32_t n
     take_pages(cache, lane, lacks);
 }
 
-int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n)
+static struct kv_need seq_takes(const struct kv_seq *seq, int32_t n)
 {
-    int64_t bytes = n > 0 ? kv_state_lacks(seq) : 0;
+    struct kv_need need = {0};
+    if (n > 0 && kv_state_lacks(seq) > 0)
+        need = kv_need_of_state(&seq->cache->g);
     for (int32_t l = 0; n > 0 && l < kv_lane_count(seq->cache); l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        bytes += kv_pages_bytes(lane->kind, lane_takes(seq->cache, lane, n));
+        kv_need_add(&need, lane->kind->part,
+                    kv_pages_bytes(lane->kind, lane_takes(seq->cache, lane, n)));
     }
-    return bytes;
+    return need;
+}
+
+int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n)
+{
+    return seq_takes(seq, n).all;
 }
 
 pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
 {
     struct kv_cache *cache = seq->cache;
     int32_t n_lane = kv_lane_count(cache);
-    int64_t need = kv_seq_takes(seq, n), cap = 0;
+    struct kv_need need = seq_takes(seq, n);
+    int64_t cap = 0;
+    char what[96];
     if (n < 0)
         return pi_fail(err, PITH_INVALID, "room for %d entries cannot be reserved", n);
     if (n == 0)
         return PITH_OK;
+    kv_seq_land(seq, false);
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
         cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
     }
-    if (need > kv_free_bytes(cache)) { /* its own state may be one that it keeps, too */
+    if (!kv_cache_fits(cache, &need)) { /* its own state may be one that it keeps, too */
         kv_state_forget_kept(seq);
-        need = kv_seq_takes(seq, n);
+        need = seq_takes(seq, n);
     }
-    if (need > kv_free_bytes(cache))
-        return pi_fail(err, PITH_KV_FULL,
-                       "%d more entries in each of %d lanes take pages of %lld bytes, and %lld of "
-                       "%lld are free",
-                       n, n_lane, (long long)need, (long long)kv_free_bytes(cache),
-                       (long long)cache->budget);
-    PI_TRY(kv_cache_secure(cache, need, err));
+    snprintf(what, sizeof(what), "%d more entries in each of %d lanes take pages", n, n_lane);
+    PI_TRY(kv_cache_secure(cache, &need, what, err));
     if (cap > seq->cap) {
         int64_t roomy = pi_min(pi_max(cap, seq->cap + seq->cap / 2 + 4), INT32_MAX);
         if (!kv_seq_grow(seq, (int32_t)roomy))
@@ -294,17 +303,16 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
 {
     struct kv_cache *cache = seq->cache;
     int32_t n_lane = kv_lane_count(cache);
-    int64_t need = 0, cap = 0;
+    struct kv_need need = {0};
+    int64_t cap = 0;
+    kv_seq_land(seq, false);
     for (int32_t l = 0; l < n_lane; l++) {
         const struct kv_lane *lane = &seq->lane[l];
-        need += kv_pages_bytes(lane->kind, lane_takes_whole(cache, lane, n[l]));
+        kv_need_add(&need, lane->kind->part,
+                    kv_pages_bytes(lane->kind, lane_takes_whole(cache, lane, n[l])));
         cap = pi_max(cap, pi_ceil_div(n[l], cache->g.page_len));
     }
-    if (need > kv_free_bytes(cache))
-        return pi_fail(err, PITH_KV_FULL,
-                       "entries that come back take pages of %lld bytes, and %lld of %lld are free",
-                       (long long)need, (long long)kv_free_bytes(cache), (long long)cache->budget);
-    PI_TRY(kv_cache_secure(cache, need, err));
+    PI_TRY(kv_cache_secure(cache, &need, "entries that come back take pages", err));
     if (!kv_seq_grow(seq, (int32_t)cap))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                        (long long)cap, n_lane);
@@ -360,20 +368,25 @@ int64_t kv_seq_held_bytes(const struct kv_seq *seq)
 
 int64_t kv_seq_free_bytes(const struct kv_seq *seq)
 {
-    return kv_free_bytes(seq->cache);
+    return kv_least_free(seq->cache);
 }
 
-int64_t kv_seq_charge_copies(struct kv_seq *seq)
+bool kv_seq_fits(const struct kv_seq *seq, const struct kv_need *need)
+{
+    return kv_cache_fits(seq->cache, need);
+}
+
+struct kv_need kv_seq_charge_copies(struct kv_seq *seq)
 {
     const struct kv_cache *cache = seq->cache;
-    int64_t bytes = 0;
+    struct kv_need need = {0};
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         for (int32_t i = 0; i < seq->lane[l].n_live; i++) {
             const struct kv_class *kind = seq->lane[l].kind;
             if (kv_page_charge(kind, seq->lane[l].table[i].page))
-                bytes += kv_pages_bytes(kind, 1);
+                kv_need_add(&need, kind->part, kv_pages_bytes(kind, 1));
         }
-    return bytes;
+    return need;
 }
 
 void kv_seq_clear_charges(struct kv_seq *seq)
@@ -464,6 +477,7 @@ void kv_append_place(struct kv_append *jobs, int32_t n)
 {
     for (struct kv_append *job = jobs; job < jobs + n; job++) {
         struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
+        assert(!job->seq->on_the_way);
         assert(!lane->unordered || job->n == 0 || lane->top < job->pos0);
         job->n_over = 0;
         job->slot = lane->victim > 0 ? lane->victim - 1 : lane->len;
@@ -584,8 +598,7 @@ static void truncate_page(struct kv_seq *seq, const struct kv_lane *lane, struct
     struct below below;
     const struct kv_class *kind = lane->kind;
     find_below(lane, ref, pos, &below);
-    if (!is_prefix(&below) && kind->n_ref[ref->page] > 1 &&
-        kv_free_bytes(cache) < kv_pages_bytes(kind, 1)) {
+    if (!is_prefix(&below) && kind->n_ref[ref->page] > 1 && !kv_pages_fit(cache, kind, 1)) {
         below.n_part = below.part[0].from_slot == 0;
         below.n = below.n_part > 0 ? below.part[0].n : 0;
     }

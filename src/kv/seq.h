@@ -6,9 +6,9 @@
 
 #include "base/base.h"
 #include "device/device.h"
+#include "kv/geometry.h"
 
 struct kv_cache;
-struct kv_geometry;
 struct kv_seq;
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err);
@@ -40,8 +40,10 @@ void kv_seq_trim(struct kv_seq *seq);
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
 /* Bytes of all pages held, reserved ones included. */
 int64_t kv_seq_held_bytes(const struct kv_seq *seq);
-/* Bytes that pages can still be taken for. */
+/* Bytes that pages can still be taken for, whatever lanes they are of; and whether there is room for
+   some whose lanes are known. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);
+bool kv_seq_fits(const struct kv_seq *seq, const struct kv_need *need);
 
 /* ---- room for a plan of compactions and reservations: after these two, later reservations of n
    entries in all need no memory but pages ---- */
@@ -56,7 +58,7 @@ int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int
    Each holder of a page but the last may need one. A series of calls over several sequences charges
    a page no more often than that. Call kv_seq_clear_charges for each sequence at the end, and only
    kv_lane functions in between. */
-int64_t kv_seq_charge_copies(struct kv_seq *seq);
+struct kv_need kv_seq_charge_copies(struct kv_seq *seq);
 void kv_seq_clear_charges(struct kv_seq *seq);
 
 /* ---- entries in ---- */

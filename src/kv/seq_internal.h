@@ -14,6 +14,10 @@ static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
     return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks);
 }
 
+/* Later calls find the pages of a sequence that came back: to be called before a pass. The second
+   call, or `whole`, frees the memory that they came from. */
+void kv_seq_land(struct kv_seq *seq, bool whole);
+
 /* Gives every lane room for cap table entries; false: no memory, and nothing has changed. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap);
 

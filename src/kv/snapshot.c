@@ -3,6 +3,8 @@
  * additional data (tokens) is bytes to it. Invariant: a file appears whole or not at all. A load
  * that fails has changed nothing, not even the account's peak.
  */
+#include <stdio.h>
+
 #include "kv/snapshot.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -378,21 +380,23 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
 
 /* Bytes of the pool's pages that a snapshot of the cache's shape takes: pages belong to one lane.
  */
-static int64_t count_bytes(const struct kv_cache *cache, const struct kv_snapshot *s)
+static struct kv_need count_bytes(const struct kv_cache *cache, const struct kv_snapshot *s)
 {
     size_t ref = 0;
     int32_t next = 0;
-    int64_t bytes = s->state_size > 0 ? kv_bytes_of_state(&cache->g) : 0;
+    struct kv_need need = {0};
+    if (s->state_size > 0)
+        need = kv_need_of_state(&cache->g);
     for (int32_t l = 0; l < kv_lane_count(cache); l++) {
         const struct kv_class *kind = kv_class_of(cache->kind, &cache->g, l / cache->g.n_head);
         uint32_t n = kv_snapshot_lane_at(s, (size_t)l).n;
         for (uint32_t i = 0; i < n; i++)
             if (kv_snapshot_ref_at(s, ref++).page == next) {
                 next++;
-                bytes += kv_pages_bytes(kind, 1);
+                kv_need_add(&need, kind->part, kv_pages_bytes(kind, 1));
             }
     }
-    return bytes;
+    return need;
 }
 
 /* Everything that can fail: the sequence, its tables, the list of pages, the caller's block. */
@@ -401,14 +405,12 @@ static pith_status load_prepare(struct kv_cache *cache, const struct kv_snapshot
                                 void **extra, pith_error *err)
 {
     int32_t cap = 0;
-    int64_t bytes = count_bytes(cache, s);
+    struct kv_need need = count_bytes(cache, s);
+    char what[256];
     for (int32_t l = 0; l < kv_lane_count(cache); l++)
         cap = (int32_t)pi_max(cap, kv_snapshot_lane_at(s, (size_t)l).n);
-    if (bytes > kv_free_bytes(cache))
-        return pi_fail(
-            err, PITH_KV_FULL, "%s: %d pages of %lld bytes in all, and %lld of %lld are free", name,
-            s->n_page, (long long)bytes, (long long)kv_free_bytes(cache), (long long)cache->budget);
-    PI_TRY(kv_cache_secure(cache, bytes, err));
+    snprintf(what, sizeof(what), "%.160s: %d pages", name, s->n_page);
+    PI_TRY(kv_cache_secure(cache, &need, what, err));
     PI_TRY(kv_seq_create(cache, seq, err));
     *pages = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->n_page, sizeof(**pages));
     *extra = pi_mem_alloc(PI_MEM_OTHER, s->extra_size);

@@ -63,7 +63,7 @@ static pith_status find_span(const struct kv_seq *seq, const struct kv_lane *lan
     for (int32_t i = out->first; i < out->last + (out->gone > 0); i++)
         PI_TRY(check_count_once(lane, i, "slot", err));
     if (out->gone > 0 && lane->kind->n_ref[lane->table[out->last].page] > 1 &&
-        kv_free_bytes(cache) < kv_pages_bytes(lane->kind, 1))
+        !kv_pages_fit(cache, lane->kind, 1))
         return pi_fail(err, PITH_KV_FULL, "no page for the entries from slot %d of %d on", slot + n,
                        lane->len);
     return PITH_OK;

@@ -247,7 +247,7 @@ void kv_seq_keep_state(struct kv_seq *seq)
         return;
     if (seq->n_kept == KV_STATES_KEPT)
         forget(seq, find_least(seq));
-    if (cache->budget - cache->used < bytes_of(seq)) /* others' are worth as much */
+    if (!kv_page_fits_now(cache, cache->state)) /* others' are worth as much */
         return;
     int32_t page = take(seq);
     copy_page(cache, page, seq->state.page);
@@ -269,10 +269,10 @@ int64_t kv_state_kept_bytes(const struct kv_cache *cache)
     return n * kv_pages_bytes(cache->state, 1);
 }
 
-void kv_state_give_way(struct kv_cache *cache, int64_t bytes)
+void kv_state_give_way(struct kv_cache *cache, const struct kv_class *kind)
 {
     for (struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
-        for (int32_t i = 0; i < seq->n_kept && cache->budget - cache->used < bytes;)
+        for (int32_t i = 0; i < seq->n_kept && !kv_page_fits_now(cache, kind);)
             if (is_alone(seq, i))
                 forget(seq, i);
             else

@@ -22,8 +22,8 @@ void kv_state_forget_kept(struct kv_seq *seq);
 bool kv_state_save(const struct kv_seq *seq, uint8_t *out);
 /* Makes the state of a fresh sequence that after n_token tokens; there is room. */
 void kv_state_load(struct kv_seq *seq, const uint8_t *bytes, int32_t n_token);
-/* Forgets kept states that are not shared until that many bytes are unused. */
-void kv_state_give_way(struct kv_cache *cache, int64_t bytes);
+/* Forgets kept states that are not shared until there is room for a page of a class. */
+void kv_state_give_way(struct kv_cache *cache, const struct kv_class *kind);
 /* As kv_seq_truncate. */
 void kv_state_truncate(struct kv_seq *seq, int32_t n_token);
 /* Lets a page, which counts one more then, be the state of a sequence that has none. */

@@ -66,8 +66,11 @@ struct kv_cache {
     int64_t budget;          /* bytes of pages */
     int64_t used;            /* of pages that are taken, at most the budget */
     int64_t peak;            /* the most they were */
+    struct kv_need on;       /* of used: on each device */
+    struct kv_need most_on;  /* the most they were there */
     int64_t table_bytes;     /* lists, and the lane heads, tables and marks of all sequences */
     int64_t aside_bytes;     /* of contents that are swapped out */
+    bool moving;             /* some page is marked as moving */
     bool borrowed;           /* the caller owns the pools' memory (kv_cache_create_in) */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
@@ -91,7 +94,10 @@ struct kv_seq {
                        owned */
     struct pi_at *there; /* [cache->n_kind] memory of marks on devices; NULL likewise; owned */
     int32_t cap;         /* table entries of a lane */
-    struct kv_state state;                /* the sequence's own */
+    struct kv_swapped
+        *arriving;         /* what its pages come from; owned; NULL: it is not away any more */
+    bool on_the_way;       /* they may not be there yet: kv_seq_land */
+    struct kv_state state; /* the sequence's own */
     struct kv_state kept[KV_STATES_KEPT]; /* [n_kept] ascending */
     int32_t n_kept;
     int32_t state_wanted; /* kv_seq_want_state */

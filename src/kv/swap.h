@@ -8,7 +8,8 @@
 
 struct kv_seq;
 
-/* The contents of a sequence, in host memory instead of pages. */
+/* The contents of a sequence, in host memory instead of pages. Where a device can, they are copied
+   beside the passes of other sequences, and these functions do not wait for it. */
 struct kv_swapped;
 /* Empties the sequence, and gives its pages back, reserved ones too. A page that occurs in several
    places of the sequence is copied once, and occurs there again later. Pages shared with other

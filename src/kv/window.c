@@ -89,14 +89,15 @@ void kv_seq_slide(struct kv_seq *seq, bool hold)
             slide_lane(seq, &seq->lane[l], hold);
 }
 
-int64_t kv_seq_window_lacks(const struct kv_seq *seq, int32_t n)
+struct kv_need kv_seq_window_lacks(const struct kv_seq *seq, int32_t n)
 {
     const struct kv_geometry *g = &seq->cache->g;
-    int64_t bytes = 0;
+    struct kv_need need = {0};
     for (int32_t l = 0; g->window != NULL && l < g->n_layer; l++)
         for (int32_t h = 0; g->window[l] > 0 && h < g->n_head; h++)
-            bytes += kv_lane_lacks(seq, l, h, n) * (int64_t)kv_layer_page_bytes(g, l);
-    return bytes;
+            kv_need_add(&need, kv_layer_part(g, l),
+                        kv_lane_lacks(seq, l, h, n) * (int64_t)kv_layer_page_bytes(g, l));
+    return need;
 }
 
 bool kv_seq_reaches(const struct kv_seq *seq, int32_t pos)

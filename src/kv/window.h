@@ -5,12 +5,12 @@
 #ifndef PI_KV_WINDOW_H
 #define PI_KV_WINDOW_H
 
-#include "base/base.h"
+#include "kv/geometry.h"
 
 struct kv_seq;
 
 /* Bytes of pages that lanes with a window lack for n more entries. */
-int64_t kv_seq_window_lacks(const struct kv_seq *seq, int32_t n);
+struct kv_need kv_seq_window_lacks(const struct kv_seq *seq, int32_t n);
 /* Drops full pages from the front of every lane with a window, if no query after the lane's last
    entry sees them. `hold`: a reservation goes on, and the lane's own pages stay reserved for its
    next entries. Else they are given back, and so is the whole reservation. A reservation counts on

@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "model/host.h"
 #include "model/load.h"
 #include "model/load_turned.h"
-#include "device/device.h"
 #include "model/weights_file.h"
 #include "tensor/dtype_table.h"
 
@@ -178,8 +178,7 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
 
 /* ---- tensors ---- */
 
-#define VECTOR_ALIGN 16  /* floats of a cache line */
-#define PLACE_ALIGN 4096 /* a page of the system holds bytes of one matrix alone */
+#define VECTOR_ALIGN 16 /* floats of a cache line */
 
 /* "[8][32][64]", slowest first; at least two dimensions. */
 static const char *shape_text(const int64_t ne[4], char out[96])
@@ -388,7 +387,7 @@ static void place(struct pi_plan *plan, bool slabs)
         if ((what->n_slab > 1) != slabs)
             continue;
         what->place = plan->places_size;
-        plan->places_size = pi_align(what->place + pi_plan_size(what), PLACE_ALIGN);
+        plan->places_size = pi_align(what->place + pi_plan_size(what), PI_PLAN_ALIGN);
     }
 }
 
@@ -402,6 +401,7 @@ static void load_vectors(const struct pi_plan *plan, float *at)
     }
 }
 
+/* Into memory, which is taken as it is touched: later, where weights are packed on demand. */
 static pith_status pack_into_memory(const struct pi_plan *plan, struct pith_model *model,
                                     const pith_model_params *params, struct pi_beside *beside,
                                     pith_error *err)
@@ -410,7 +410,7 @@ static pith_status pack_into_memory(const struct pi_plan *plan, struct pith_mode
     if (model->weights == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for %zu bytes of weights", plan->weights_size);
     struct pi_pack_target target = {.memory = model->weights};
-    return pi_pack_all(plan, model, params, &target, beside, err);
+    return params->on_demand ? PITH_OK : pi_pack_all(plan, model, params, &target, beside, err);
 }
 
 /* In a file where the caller asks for one and it is possible, else in memory. */
@@ -424,15 +424,6 @@ static pith_status load_matrices(const struct pi_plan *plan, struct pith_model *
             return status;
     }
     return pack_into_memory(plan, model, params, beside, err);
-}
-
-/* Counts the weights in memory in the processor's account. A file's mapping is the system's. */
-static void count(struct pith_model *model)
-{
-    model->counted = (int64_t)pi_mem_size(model->vectors);
-    if (model->weights_file.data == NULL)
-        model->counted += (int64_t)model->places_size;
-    atomic_fetch_add(&pi_device_cpu.bytes, model->counted);
 }
 
 static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, const char *path,
@@ -450,7 +441,8 @@ static pith_status load_planned(struct pi_plan *plan, struct pith_model *model, 
         return pi_fail(err, PITH_NOMEM, "no memory for %zu vectors", (size_t)plan->n_vector);
     load_vectors(plan, model->vectors);
     PI_TRY(load_matrices(plan, model, path, params, beside, err));
-    count(model);
+    bool packed = model->weights_file.data != NULL || !params->on_demand;
+    PI_TRY(pi_host_create(plan, model, params->n_thread, packed, err));
     if (model->output.data == NULL)
         model->output = model->embd; /* tied */
     plan_blocks(model);

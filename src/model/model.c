@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "model/host.h"
 #include "model/load.h"
 #include "model/placed.h"
 #include "model/plan.h"
@@ -221,7 +222,7 @@ void pith_model_free(pith_model *m)
         return;
     pi_placed_list_free(m->placed);
     pi_vocab_free(m->vocab);
-    atomic_fetch_sub(&pi_device_cpu.bytes, m->counted);
+    pi_host_free(m);
     pi_mem_free(m->vectors);
     if (m->weights_file.data != NULL)
         pi_file_unmap(&m->weights_file);

@@ -12,6 +12,7 @@
 #include "text/vocab/vocab.h"
 
 struct pi_placed_list;
+struct pi_host;
 
 struct pith_model {
     struct pi_gguf_parts parts; /* stay mapped for the metadata and the rows of an embedding */
@@ -32,14 +33,15 @@ struct pith_model {
     struct pi_matrix output;        /* [n_vocab][n_embd]; the same data as embd when tied */
     float *output_norm;             /* [n_embd] */
     struct pi_file weights_file;    /* has the packed matrices; data NULL: memory has; owned */
-    uint8_t *weights;               /* every packed matrix; owned where no file has them */
-    size_t weights_size;            /* bytes of all */
-    size_t places_size;             /* the same including the gaps between them */
-    size_t experts_at;              /* where the first of the matrices with slabs lies */
-    float *vectors;                 /* every vector, owned */
-    int64_t counted;                /* bytes of both that the processor's account has */
-    struct pi_placed_list *placed;  /* the weights on devices (placed.h); owned */
-    char *name;                     /* terminated copies for pith_model_info; owned */
+    uint8_t *weights;              /* places of the packed matrices; owned where no file has them */
+    size_t weights_size;           /* bytes of all */
+    size_t places_size;            /* the same including the gaps between them */
+    size_t experts_at;             /* where the first of the matrices with slabs lies */
+    float *vectors;                /* every vector, owned */
+    int64_t counted;               /* bytes of both that the processor's account has */
+    struct pi_host *host;          /* what of the weights is packed (host.h); owned */
+    struct pi_placed_list *placed; /* the weights on devices (placed.h); owned */
+    char *name;                    /* terminated copies for pith_model_info; owned */
     char *arch_name;
     const char *file_type;
     struct pi_chat_template chat; /* text NULL: the file has none; owned */

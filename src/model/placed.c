@@ -1,10 +1,12 @@
 /*
- * placed.c - packs a model's weights for devices, and knows who uses them. Invariant: a stage is in
- * a model's list once, as long as an engine uses the weights there.
+ * placed.c - packs a model's weights for devices, and knows who uses them. A GPU makes its packing
+ * from the processor's, layer by layer, which is given back. Invariant: a stage is in a model's list
+ * once, as long as an engine uses the weights there.
  */
 #include "model/placed.h"
 
 #include "base/lock.h"
+#include "model/host.h"
 
 struct pi_placed_list {
     struct pi_lock lock;
@@ -73,34 +75,115 @@ static bool place_layer(struct pi_device *d, const struct pi_hparams *hp,
     return ok;
 }
 
+static bool is_tied(const struct pith_model *m)
+{
+    return m->embd.data == m->output.data;
+}
+
 /* Rows of embeddings that are the output's matrix, too, may be of this stage's. */
 static bool place_ends(const struct pith_model *m, struct pi_placed *out)
 {
     struct pi_device *d = out->device;
-    bool first = out->stage.begin == 0, tied = m->embd.data == m->output.data;
+    bool first = out->stage.begin == 0;
     bool ok = !out->stage.output || place(d, &m->output, 1, &out->output);
-    if (first && tied && out->stage.output)
+    if (first && is_tied(m) && out->stage.output)
         out->embd = out->output;
     else if (first)
         ok = ok && place(d, &m->embd, 1, &out->embd);
     return ok;
 }
 
-static bool place_all(const struct pith_model *m, struct pi_placed *out)
+/* ---- the host's packing ---- */
+
+/* Structs of matrices in the model, one range after the other: of a stage's ends and layers. */
+struct range {
+    const void *begin, *end;
+};
+enum { N_RANGE = 3 };
+
+static void find_ranges(const struct pith_model *m, const struct pi_stage *stage,
+                        struct range out[N_RANGE])
+{
+    const struct pi_matrix *output = is_tied(m) ? &m->embd : &m->output;
+    bool twice = stage->begin == 0 && is_tied(m);
+    out[0] = (struct range){&m->embd, &m->embd + (stage->begin == 0)};
+    out[1] = (struct range){output, output + (stage->output && !twice)};
+    out[2] = (struct range){&m->layer[stage->begin], &m->layer[stage->end]};
+}
+
+static void give_ranges(const struct pith_model *m, const struct range *range, int n, bool drop)
+{
+    while (n-- > 0)
+        pi_host_give(m, range[n].begin, range[n].end, drop);
+}
+
+static pith_status take_ranges(const struct pith_model *m, const struct range *range, int n,
+                               pith_error *err)
+{
+    for (int i = 0; i < n; i++) {
+        pith_status status = pi_host_take(m, range[i].begin, range[i].end, err);
+        if (status == PITH_OK)
+            continue;
+        give_ranges(m, range, i, false);
+        return status;
+    }
+    return PITH_OK;
+}
+
+/* ---- a stage ---- */
+
+static pith_status fail_place(const struct pi_placed *placed, pith_error *err)
+{
+    return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the device %s",
+                   placed->stage.end - placed->stage.begin, placed->device->name);
+}
+
+/* On the host they stay. */
+static pith_status place_on_host(const struct pith_model *m, struct pi_placed *out, pith_error *err)
+{
+    struct range range[N_RANGE];
+    find_ranges(m, &out->stage, range);
+    PI_TRY(take_ranges(m, range, N_RANGE, err));
+    out->on_host = true;
+    bool ok = place_ends(m, out);
+    for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++)
+        ok = place_layer(out->device, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
+    return ok ? PITH_OK : fail_place(out, err);
+}
+
+static pith_status place_elsewhere(const struct pith_model *m, struct pi_placed *out,
+                                   pith_error *err)
+{
+    struct range range[N_RANGE];
+    find_ranges(m, &out->stage, range);
+    PI_TRY(take_ranges(m, range, 2, err));
+    bool ok = place_ends(m, out);
+    give_ranges(m, range, 2, true);
+    for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++) {
+        const struct range layer = {&m->layer[l], &m->layer[l + 1]};
+        PI_TRY(take_ranges(m, &layer, 1, err));
+        ok = place_layer(out->device, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
+        give_ranges(m, &layer, 1, true);
+    }
+    return ok ? PITH_OK : fail_place(out, err);
+}
+
+static pith_status place_all(const struct pith_model *m, struct pi_placed *out, pith_error *err)
 {
     struct pi_device *d = out->device;
     out->vectors = d->pack_vector(d, m->vectors, pi_mem_size(m->vectors) / sizeof(float));
-    bool ok = pi_at_some(out->vectors) && place_ends(m, out);
-    for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++)
-        ok = place_layer(d, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
-    return ok;
+    if (!pi_at_some(out->vectors))
+        return fail_place(out, err);
+    return d->in_host ? place_on_host(m, out, err) : place_elsewhere(m, out, err);
 }
 
 /* At any stage. */
 static void unplace(struct pi_placed *placed)
 {
     struct pi_device *d = placed->device;
+    struct range range[N_RANGE];
     int32_t n = placed->stage.end - placed->stage.begin;
+    find_ranges(placed->model, &placed->stage, range);
     for (int32_t l = 0; placed->layer != NULL && l < n; l++)
         for (size_t i = 0; i < PI_LEN(entries); i++)
             d->unpack(d, weight_of(&placed->layer[l], &entries[i])->data);
@@ -108,6 +191,8 @@ static void unplace(struct pi_placed *placed)
         d->unpack(d, placed->embd.data);
     d->unpack(d, placed->output.data);
     d->unpack(d, placed->vectors);
+    if (placed->on_host)
+        give_ranges(placed->model, range, N_RANGE, false);
     pi_mem_free(placed->layer);
     pi_mem_free(placed);
 }
@@ -123,11 +208,13 @@ static pith_status make(const struct pith_model *model, const struct pi_stage *s
         placed->stage = *stage;
         placed->layer = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)n + 1, sizeof(*placed->layer));
     }
-    if (placed == NULL || placed->layer == NULL || !place_all(model, placed)) {
-        if (placed != NULL)
-            unplace(placed);
-        return pi_fail(err, PITH_NOMEM, "no memory for the weights of %d layers on the device %s",
-                       n, stage->device->name);
+    if (placed == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the list of %d layers' weights", n);
+    pith_status status =
+        placed->layer != NULL ? place_all(model, placed, err) : fail_place(placed, err);
+    if (status != PITH_OK) {
+        unplace(placed);
+        return status;
     }
     *out = placed;
     return PITH_OK;

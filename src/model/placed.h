@@ -38,6 +38,7 @@ struct pi_placed {
     struct pi_weight embd, output; /* of the first and the last stage; embd without data: rows are
                                       read from the file */
     struct pi_at vectors;          /* all of the model's, where they are there */
+    bool on_host;                  /* these weights are the host's own, which it has taken */
 };
 
 /* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is

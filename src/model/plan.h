@@ -10,6 +10,7 @@
 #include "model/model.h"
 
 #define PI_PLAN_NAME_LEN 128
+#define PI_PLAN_ALIGN 4096 /* of places: a page of the system has bytes of one matrix alone */
 
 struct pi_plan_matrix {
     const uint8_t *data; /* of the first row, in the file */
@@ -62,7 +63,8 @@ struct pi_pack_target {
 };
 
 /* Packs every matrix and calls the function of `beside`, unless that was done. Where they go into
-   memory, the model's matrices then have their data. Afterwards the file's pages are given back.
+   memory, the model's matrices then have their data. Of the plan nothing but the matrices and their
+   size matters. Afterwards the file's pages are given back.
    FORMAT (a scale that is none), IO (of the target), NOMEM, CANCELLED. */
 pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *model,
                         const pith_model_params *params, const struct pi_pack_target *target,

@@ -128,7 +128,7 @@ static void op_compact(struct world *w, struct pair *p)
         assert_true(to[l].n_page <= apart + (pi_max(0, n - apart) + P - 1) / P);
     }
     pith_status want = copies > model_free_bytes(w) ? PITH_KV_FULL : PITH_OK;
-    assert_true(copies <= kv_seq_charge_copies(p->seq)); /* pages that a plan sets aside */
+    assert_true(copies <= kv_seq_charge_copies(p->seq).all); /* pages that a plan sets aside */
     kv_seq_clear_charges(p->seq);
     if (!went(w, OP_COMPACT, kv_seq_compact_lanes(p->seq, cut, n_cut, 1, NULL), want))
         return;

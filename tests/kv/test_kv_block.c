@@ -193,7 +193,7 @@ TEST(a_block_is_never_written_to)
     kv_lane_key(seq, 0, 0, 1, before);
     assert_int_equal(kv_block_hold(seq, 0, &block, NULL), PITH_OK);
     kv_seq_set_victim(seq, 0, 0, 1);
-    assert_int_equal(kv_seq_charge_copies(seq), (int64_t)kv_page_bytes(&one_lane));
+    assert_int_equal(kv_seq_charge_copies(seq).all, (int64_t)kv_page_bytes(&one_lane));
     kv_seq_clear_charges(seq);
     assert_int_equal(kv_seq_takes(seq, 1), (int64_t)kv_page_bytes(&one_lane));
     assert_int_equal(kv_seq_reserve(seq, 1, NULL), PITH_OK);

@@ -12,6 +12,8 @@
 
 #define WORDS_MAX 64
 
+const char *command_path = PITH_COMMAND;
+
 pid_t command_start(const char *const *words, int in, int out, int why)
 {
     char *argv[WORDS_MAX + 2];
@@ -29,7 +31,7 @@ pid_t command_start(const char *const *words, int in, int out, int why)
         dup2(in, STDIN_FILENO);
         dup2(out, STDOUT_FILENO);
         dup2(why, STDERR_FILENO);
-        execv(PITH_COMMAND, argv);
+        execv(command_path, argv);
         _exit(127);
     }
     return pid;

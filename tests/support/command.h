@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+/* Which program that is: PITH_COMMAND, unless a test says otherwise. */
+extern const char *command_path;
+
 struct said {
     int status; /* exit status; 128 + N when signal N ended it */
     char *out;  /* standard output, [out_len], terminated */

@@ -1,8 +1,9 @@
 /*
  * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is
  * asked for: no CUDA runtime, nothing to link. The kernels are fatbins in the library, arrays that
- * the build makes. Work runs on one stream, and lists go up on another. Invariant: what the
- * driver refuses is noted once, in `failure`, and nothing crashes.
+ * the build makes. Work runs on one stream. Lists go up on another, and pages come and go beside the
+ * work on a third. Invariant: what the driver refuses is noted once, in `failure`, and nothing
+ * crashes.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -70,17 +71,22 @@ static gpu_at cuda_alloc(struct gpu_card *d, size_t size)
     return enter(c) && cu.mem_alloc(&at, size) == 0 ? at : 0;
 }
 
-/* Work may still use memory that is given back. */
-static bool await_all(struct cuda *c)
+/* Work may still use memory that is given back, and pages may be on their way. */
+static bool await_work(struct cuda *c)
 {
     return enter(c) && cuda_good(c, cu.stream_wait(c->stream), "the GPU's work");
+}
+
+static bool await_all(struct cuda *c)
+{
+    return await_work(c) && cuda_good(c, cu.stream_wait(c->beside), "copies beside the GPU's work");
 }
 
 static void cuda_free(struct gpu_card *d, gpu_at at, size_t size)
 {
     struct cuda *c = cuda_of(d);
     (void)size;
-    if (await_all(c))
+    if (await_work(c))
         cuda_good(c, cu.mem_free(at), "freeing the GPU's memory");
 }
 
@@ -280,7 +286,36 @@ static void cuda_claim(struct gpu_card *d, int32_t slot)
 
 static void cuda_wait(struct gpu_card *d)
 {
-    await_all(cuda_of(d));
+    await_work(cuda_of(d));
+}
+
+static void cuda_carry(struct gpu_card *d, const struct gpu_carry *list, int32_t n, bool out)
+{
+    static const char what[] = "copies beside the GPU's work";
+    struct cuda *c = cuda_of(d);
+    bool ok = enter(c) && cuda_good(c, cu.event_record(c->before, c->stream), what) &&
+              cuda_good(c, cu.stream_await(c->beside, c->before, 0), what);
+    for (int32_t i = 0; ok && i < n; i++)
+        ok = cuda_good(c,
+                       out ? cu.copy_out(list[i].host, list[i].at, list[i].size, c->beside)
+                           : cu.copy_in(list[i].at, list[i].host, list[i].size, c->beside),
+                       what);
+    if (ok)
+        cuda_good(c, cu.event_record(c->carried, c->beside), what);
+}
+
+static void cuda_settle(struct gpu_card *d)
+{
+    struct cuda *c = cuda_of(d);
+    if (enter(c))
+        cuda_good(c, cu.stream_await(c->stream, c->carried, 0), "copies beside the GPU's work");
+}
+
+static void cuda_carried(struct gpu_card *d)
+{
+    struct cuda *c = cuda_of(d);
+    if (enter(c))
+        cuda_good(c, cu.stream_wait(c->beside), "copies beside the GPU's work");
 }
 
 static void cuda_memory(struct gpu_card *d, size_t *free, size_t *total)
@@ -376,7 +411,9 @@ static bool make_event(struct cuda *c, void **out)
 static bool make_streams(struct cuda *c)
 {
     bool ok = cuda_good(c, cu.stream_create(&c->stream, STREAM_NON_BLOCKING), "the GPU's stream") &&
-              cuda_good(c, cu.stream_create(&c->up, STREAM_NON_BLOCKING), "the GPU's stream");
+              cuda_good(c, cu.stream_create(&c->up, STREAM_NON_BLOCKING), "the GPU's stream") &&
+              cuda_good(c, cu.stream_create(&c->beside, STREAM_NON_BLOCKING), "the GPU's stream") &&
+              make_event(c, &c->before) && make_event(c, &c->carried);
     for (int i = 0; ok && i < GPU_N_SLOT; i++)
         ok = make_event(c, &c->there[i]) && make_event(c, &c->used[i]);
     for (int i = 0; ok && i < CUDA_N_STAGE; i++)
@@ -400,6 +437,12 @@ static void free_streams(struct cuda *c)
         if (c->stage[i].host != NULL)
             cu.host_free(c->stage[i].host);
     }
+    if (c->before != NULL)
+        cu.event_destroy(c->before);
+    if (c->carried != NULL)
+        cu.event_destroy(c->carried);
+    if (c->beside != NULL)
+        cu.stream_destroy(c->beside);
     if (c->up != NULL)
         cu.stream_destroy(c->up);
     if (c->stream != NULL)
@@ -473,6 +516,9 @@ pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err)
                                 .submit = cuda_submit,
                                 .claim = cuda_claim,
                                 .wait = cuda_wait,
+                                .carry = cuda_carry,
+                                .settle = cuda_settle,
+                                .carried = cuda_carried,
                                 .memory = cuda_memory};
     if (!start(c, i)) {
         pith_status status = pi_fail(err, PITH_UNSUPPORTED, "GPU %d cannot be used: %s", i, c->why);

@@ -169,6 +169,8 @@ struct cuda {
     bool overlaps; /* sm_90 and up: kernels with early work begin early */
     void *context, *module[CUDA_MODULES];
     void *stream, *up;       /* of all work, and of lists on their way */
+    void *beside;            /* stream of copies beside the work */
+    void *before, *carried;  /* events: what such copies come after, and the copies are done */
     void *there[GPU_N_SLOT]; /* event: the slot's lists have gone up */
     void *used[GPU_N_SLOT];  /* event: the kernels of its batch are done */
     void *function[GPU_N_KERNEL];

@@ -2,12 +2,15 @@
  * driver.cpp - a GPU without a GPU, for tests: kernels run by emu.h on the processor. Its memory is
  * the process's, but addresses have a bit that no pointer has, so that a host that takes one for a
  * pointer crashes. New memory is full of NaN, and what is mapped can only be touched where `touch`
- * gave it memory. Lists are full of NaN, too, before they are written and after they went up.
+ * gave it memory. Lists are full of NaN, too, before they are written and after they went up. Copies
+ * beside the work are done as late as the contract of card.h allows.
  */
 #include "device/emulated/emulated.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <vector>
 
 #include "device/gpu/apart.cuh"
 #include "device/gpu/attend.cuh"
@@ -72,6 +75,52 @@ static gpu_at emu_alloc(struct gpu_card *, size_t size)
     return hide(p);
 }
 
+/* ---- copies beside the work ---- */
+
+struct late {
+    struct gpu_carry piece;
+    bool out;
+};
+static std::vector<late> emu_late;
+static bool emu_forgets;
+
+static void emu_carried(struct gpu_card *)
+{
+    for (const late &l : emu_late)
+        if (l.out)
+            memcpy(l.piece.host, ptr(l.piece.at), l.piece.size);
+        else
+            memcpy(ptr(l.piece.at), l.piece.host, l.piece.size);
+    emu_late.clear();
+}
+
+/* Until then there are other numbers where the bytes go, of f16 about 1. */
+static void emu_carry(struct gpu_card *, const struct gpu_carry *list, int32_t n, bool out)
+{
+    for (int32_t i = 0; i < n; i++) {
+        memset(out ? list[i].host : ptr(list[i].at), 0x3c, list[i].size);
+        emu_late.push_back({list[i], out});
+    }
+}
+
+static void emu_settle(struct gpu_card *c)
+{
+    if (!emu_forgets)
+        emu_carried(c);
+}
+
+extern "C" void emulated_forget_settle(bool forget)
+{
+    emu_forgets = forget;
+}
+
+extern "C" size_t emulated_on_the_way(void)
+{
+    return emu_late.size();
+}
+
+/* ---- memory ---- */
+
 static void emu_free(struct gpu_card *, gpu_at at, size_t)
 {
     free(ptr(at));
@@ -133,8 +182,9 @@ static gpu_at emu_map(struct gpu_card *, size_t size)
     return hide(p);
 }
 
-static void emu_unmap(struct gpu_card *, gpu_at at, size_t size)
+static void emu_unmap(struct gpu_card *c, gpu_at at, size_t size)
 {
+    emu_carried(c);
     munmap(ptr(at), page_up(size));
     emu_given -= *given_of(at);
     for (auto &m : emu_mapping)
@@ -150,8 +200,9 @@ static bool emu_touch(struct gpu_card *, gpu_at at, size_t size)
     return true;
 }
 
-static void emu_drop(struct gpu_card *, gpu_at at, size_t size)
+static void emu_drop(struct gpu_card *c, gpu_at at, size_t size)
 {
+    emu_carried(c);
     madvise(ptr(at), size, MADV_DONTNEED);
     mprotect(ptr(at), size, PROT_NONE);
     count_given(at, 0 - size);
@@ -233,6 +284,9 @@ extern "C" struct gpu_card *emulated_card(void)
     c.submit = emu_submit;
     c.claim = emu_claim;
     c.wait = emu_wait;
+    c.carry = emu_carry;
+    c.settle = emu_settle;
+    c.carried = emu_carried;
     c.memory = emu_memory;
     return &c;
 }

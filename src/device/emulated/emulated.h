@@ -15,6 +15,10 @@ struct gpu_card *emulated_card(void);
 /* Bytes of pages that have memory, at most (1 GB), and now. */
 void emulated_limit(size_t size);
 size_t emulated_given(void);
+/* A mutant: what comes after `settle` does not wait for copies beside it. */
+void emulated_forget_settle(bool forget);
+/* Copies beside the work that are not done. */
+size_t emulated_on_the_way(void);
 
 #ifdef __cplusplus
 }

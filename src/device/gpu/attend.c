@@ -644,7 +644,7 @@ void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
     for (int64_t i = 0; i < list->n; i++)
         for (int32_t turn = 0; list->job(list->ctx, i, turn, 0, &job); turn++) {
             bool alone = is_alone(&job);
-            gpu_enter(d);
+            gpu_enter_pass(d);
             if (n > 0 && (alone || n == GPU_JOBS || comes_later(&d->job[n - 1], &job))) {
                 attend_collected(d, d->job, n, false);
                 n = 0;
@@ -659,7 +659,7 @@ void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list)
             if (list->done != NULL)
                 list->done(list->ctx, i, turn, &job, 0);
         }
-    gpu_enter(d);
+    gpu_enter_pass(d);
     attend_collected(d, d->job, n, whole);
     gpu_leave(d);
 }

@@ -21,6 +21,13 @@ struct gpu_launch {
 /* Lists of batches lie in slots, one after the other, in memory of both the host and the card. */
 enum { GPU_N_SLOT = 8 };
 
+/* A copy between the card and memory of alloc_host. */
+struct gpu_carry {
+    gpu_at at;
+    void *host;
+    size_t size;
+};
+
 struct gpu_batch {
     const struct gpu_launch *launch; /* [n] */
     int32_t n;
@@ -65,6 +72,12 @@ struct gpu_card {
     /* The host may write to the slot's lists again. */
     void (*claim)(struct gpu_card *c, int32_t slot);
     void (*wait)(struct gpu_card *c);
+    /* Copies of mapped memory out to the host, or in, beside what comes later. They begin when all
+       before is done, one after the other. Calls after `settle` come after them. `carried` waits
+       for them, as unmap and drop do. */
+    void (*carry)(struct gpu_card *c, const struct gpu_carry *list, int32_t n, bool out);
+    void (*settle)(struct gpu_card *c);
+    void (*carried)(struct gpu_card *c);
     void (*memory)(struct gpu_card *c, size_t *free, size_t *total);
 };
 

@@ -1,7 +1,7 @@
 /*
  * device.c - a device of GPU kind: memory, streams, the table. It keeps a list of its blocks, since
- * the driver wants sizes back. Invariant: `bytes` counts every block, mapping, packed matrix and
- * room.
+ * the driver wants sizes back. Invariant: `bytes` counts every block, packed matrix and room, and
+ * what of mappings has memory.
  */
 #include "device/gpu/device.h"
 
@@ -11,9 +11,17 @@
 
 /* ---- one at a time ---- */
 
+static void settle(struct gpu_device *d)
+{
+    if (d->carries)
+        d->card->settle(d->card);
+    d->carries = false;
+}
+
 void gpu_enter_beside(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
+    settle(d);
     d->packed.x = 0;
     if (d->entries.n > 0)
         gpu_flush_entries(d);
@@ -28,10 +36,16 @@ void gpu_enter_product(struct gpu_device *d)
         gpu_flush_entries(d);
 }
 
-void gpu_enter(struct gpu_device *d)
+void gpu_enter_pass(struct gpu_device *d)
 {
     gpu_enter_product(d);
     d->packed.x = 0;
+}
+
+void gpu_enter(struct gpu_device *d)
+{
+    gpu_enter_pass(d);
+    settle(d);
 }
 
 gpu_at gpu_counts(struct gpu_device *d)
@@ -97,7 +111,7 @@ static struct pi_at device_alloc(struct pi_device *device, enum pi_mem_tag tag, 
 {
     struct gpu_device *d = gpu_of(device);
     (void)tag;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     gpu_at at = take(d, size);
     if (at != 0)
         d->driver->clear(d->driver, at, size);
@@ -110,7 +124,7 @@ static void device_free(struct pi_device *device, struct pi_at at)
     struct gpu_device *d = gpu_of(device);
     if (!pi_at_some(at))
         return;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     d->driver->free(d->driver, at.at, forget_block(d, at.at));
     gpu_leave(d);
 }
@@ -144,6 +158,7 @@ bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
             return false;
         }
         m->touched[i / 64] |= (uint64_t)1 << (i % 64);
+        atomic_fetch_add(&d->base.bytes, (int64_t)chunk);
     }
     return true;
 }
@@ -159,6 +174,7 @@ static void drop(struct gpu_device *d, gpu_at at, size_t size)
         if (is_touched(m, i)) {
             d->driver->drop(d->driver, m->at + i * chunk, chunk);
             m->touched[i / 64] &= ~((uint64_t)1 << (i % 64));
+            atomic_fetch_sub(&d->base.bytes, (int64_t)chunk);
         }
 }
 
@@ -192,7 +208,6 @@ static struct pi_at device_map(struct pi_device *device, enum pi_mem_tag tag, si
     if (m != NULL) {
         m->next = d->mapping;
         d->mapping = m;
-        atomic_fetch_add(&d->base.bytes, (int64_t)size);
     }
     gpu_leave(d);
     return (struct pi_at){m != NULL ? (uintptr_t)m->at : 0};
@@ -201,9 +216,12 @@ static struct pi_at device_map(struct pi_device *device, enum pi_mem_tag tag, si
 static void free_mapping(struct gpu_device *d, struct gpu_mapping **link)
 {
     struct gpu_mapping *m = *link;
+    size_t chunk = d->card->chunk, n = 0;
     *link = m->next;
     d->driver->unmap(d->driver, m->at, m->size);
-    atomic_fetch_sub(&d->base.bytes, (int64_t)m->size);
+    for (size_t i = 0; i * chunk < m->size; i++)
+        n += is_touched(m, i);
+    atomic_fetch_sub(&d->base.bytes, (int64_t)(n * chunk));
     pi_mem_unmap(PI_MEM_DEVICE, m->touched, touched_size(d, m->size));
     pi_mem_free(m);
 }
@@ -274,7 +292,7 @@ static bool device_spare(struct pi_device *device, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
     size_t unused, total;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     d->card->memory(d->card, &unused, &total);
     gpu_leave(d);
     return unused >= size + d->card->chunk;
@@ -284,7 +302,6 @@ static bool device_spare(struct pi_device *device, size_t size)
 
 static void put(struct gpu_device *d, struct pi_at to, const void *host, size_t size)
 {
-    gpu_enter(d);
     gpu_touch(d, to.at, size);
     d->driver->put(d->driver, to.at, host, size);
     gpu_leave(d);
@@ -292,6 +309,7 @@ static void put(struct gpu_device *d, struct pi_at to, const void *host, size_t 
 
 static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
 {
+    gpu_enter_pass(gpu_of(d));
     put(gpu_of(d), room, host, size);
     return room;
 }
@@ -301,6 +319,50 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
     (void)d;
     (void)host;
     return room;
+}
+
+/* ---- copies beside passes ---- */
+
+static void *alloc_host(struct pi_device *device, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_at at;
+    gpu_enter_pass(d);
+    void *p = d->card->alloc_host(d->card, size > 0 ? size : 1, &at);
+    gpu_leave(d);
+    return p;
+}
+
+static void free_host(struct pi_device *device, void *p, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter_pass(d);
+    d->card->carried(d->card);
+    d->card->free_host(d->card, p, size > 0 ? size : 1);
+    gpu_leave(d);
+}
+
+static void carry(struct pi_device *device, const struct pi_carry *list, int32_t n, bool out)
+{
+    struct gpu_device *d = gpu_of(device);
+    struct gpu_carry piece[64];
+    gpu_enter_pass(d);
+    for (int32_t i = 0, k = 0; i < n; i++) {
+        d->lost = !gpu_touch(d, list[i].at.at, list[i].size) || d->lost;
+        piece[k++] = (struct gpu_carry){list[i].at.at, list[i].host, list[i].size};
+        if (k < (int32_t)PI_LEN(piece) && i < n - 1)
+            continue;
+        d->driver->carry(d->driver, piece, k, out);
+        k = 0;
+    }
+    d->carries = true;
+    gpu_leave(d);
+}
+
+static void device_settle(struct pi_device *device)
+{
+    gpu_enter(gpu_of(device));
+    gpu_leave(gpu_of(device));
 }
 
 /* ---- the devices of this kind ---- */
@@ -343,15 +405,25 @@ static bool note_device(struct gpu_device *from, struct gpu_device *to)
     return false;
 }
 
+/* A call on a stream is one of a pass, and no copies beside passes are of memory but pages. */
+static void enter_on(struct gpu_device *d, const struct pi_stream *s, gpu_at at)
+{
+    gpu_enter_pass(d);
+    if (s == NULL && mapping_of(d, at) != NULL)
+        settle(d);
+}
+
 static void upload(struct pi_stream *s, const void *host, size_t size, struct pi_at to)
 {
-    put(device_of(s, to), to, host, size);
+    struct gpu_device *d = device_of(s, to);
+    enter_on(d, s, to.at);
+    put(d, to, host, size);
 }
 
 static void *download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
 {
     struct gpu_device *d = device_of(s, from);
-    gpu_enter(d);
+    enter_on(d, s, from.at);
     gpu_touch(d, from.at, size);
     d->driver->get(d->driver, room, from.at, size);
     gpu_leave(d);
@@ -438,7 +510,7 @@ static void close_stream(struct pi_stream *s)
 static void wait(struct pi_stream *s)
 {
     struct gpu_device *d = gpu_of_stream(s);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     gpu_fold_clipped(d);
     gpu_leave(d);
 }
@@ -449,7 +521,7 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
 {
     struct gpu_device *d = gpu_of(device);
     size_t unused, total;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     d->card->memory(d->card, &unused, &total);
     gpu_leave(d);
     snprintf(out->text, sizeof(out->text), "%s", d->card->text);
@@ -460,7 +532,7 @@ static void describe(struct pi_device *device, struct pi_device_report *out)
 static pith_status check(struct pi_device *device, pith_error *err)
 {
     struct gpu_device *d = gpu_of(device);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     const char *why = d->driver->failure;
     bool lost = d->lost || d->card->failure != NULL;
     if (!lost)
@@ -488,6 +560,10 @@ static const struct pi_device table = {
     .lend_out = lend_out,
     .upload = upload,
     .download = download,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .carry = carry,
+    .settle = device_settle,
     .pack = gpu_pack,
     .pack_vector = gpu_pack_vector,
     .unpack = gpu_unpack,
@@ -597,6 +673,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->ahead.bytes);
     pi_mem_free(d->scratch);
     gpu_attend_free(d->attend);
+    d->card->carried(d->card);
     gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);

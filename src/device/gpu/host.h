@@ -149,6 +149,7 @@ struct gpu_device {
     struct gpu_driver *driver; /* over the card */
     struct pi_lock lock;
     bool lost;               /* what is in some page is not what it was to be */
+    bool carries;            /* copies beside passes may be on their way */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
     struct gpu_mapping *mapping;
@@ -200,7 +201,10 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 /* Counts, uint32 [GPU_COUNTS]; 0: no memory. The first is step.cuh's barrier's. The others are zeros,
    for kernels whose last block does more, and every launch leaves them so. */
 gpu_at gpu_counts(struct gpu_device *d);
+/* Begins an operation, after copies beside passes. */
 void gpu_enter(struct gpu_device *d);
+/* Begins one of a pass, which does not wait for them. */
+void gpu_enter_pass(struct gpu_device *d);
 /* Likewise, for an operation that itself tells whether packed rows stay up to date (product.c). All
    others make them out of date. */
 void gpu_enter_product(struct gpu_device *d);

@@ -252,7 +252,7 @@ void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p)
     struct gpu_pack_args x = {
         .x = p->x.at, .n_col = p->w->n_col, .n_tok = p->n_tok, .x_first = (int32_t)n_tok};
     bool is_float = w->type == GPU_WEIGHT_F32;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     if (p->n_tok > 0 && (is_float || pack(d, &x, p->n_head, n_tok * (size_t)p->n_head))) {
         struct gpu_mul_args a = args_of(p->w, &x);
         add(&a, p->w, p->out);
@@ -278,7 +278,7 @@ void gpu_product_experts(struct pi_stream *s, const struct pi_product_experts *p
                               .n_col = p->w[0]->n_col,
                               .n_tok = p->n_row};
     bool packed = false, ok = true;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     for (int32_t i = 0; i < p->n && ok && p->n_row > 0; i++) {
         const struct gpu_weight *w = weight_of(p->w[i]);
         bool is_float = w->type == GPU_WEIGHT_F32;

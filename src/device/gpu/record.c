@@ -246,6 +246,17 @@ static void get(struct gpu_driver *d, void *host, gpu_at from, size_t size)
         memset(host, 0, size);
 }
 
+/* Recorded launches come before it. */
+static void carry(struct gpu_driver *d, const struct gpu_carry *list, int32_t n, bool out)
+{
+    struct recorder *r = recorder_of(d);
+    submit(r);
+    d->n_asked++;
+    if (r->base.failure == NULL)
+        r->card->carry(r->card, list, n, out);
+    note_failure(r);
+}
+
 static void copy(struct gpu_driver *d, gpu_at to, gpu_at from, size_t size)
 {
     fill(recorder_of(d), to, from, size);
@@ -328,6 +339,7 @@ struct gpu_driver *gpu_record(struct gpu_card *card)
                                   .drop = drop,
                                   .put = put,
                                   .get = get,
+                                  .carry = carry,
                                   .copy = copy,
                                   .clear = clear,
                                   .launch = launch,

@@ -207,7 +207,7 @@ void gpu_moe_sort(struct pi_stream *s, const struct pi_moe_rule *rule,
     args.n_expert = rule->n_expert;
     args.n_used = rule->n_used;
     args.n_tok = n_tok;
-    gpu_enter(d);
+    gpu_enter_pass(d);
     gpu_run(d, GPU_KERNEL_moe_sort, 1, 1, 1, 0, &args);
     gpu_leave(d);
 }
@@ -263,7 +263,7 @@ void gpu_delta_conv(struct pi_stream *s, const struct pi_delta_rows *rows, struc
 {
     struct gpu_device *d = gpu_of_stream(s);
     struct gpu_delta_args args = delta_args(rows);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     args.w = w.at;
     args.items = put_items(d, items, n);
     gpu_run(d, GPU_KERNEL_delta_conv, pi_ceil_div(mix_of(&rows->shape), 128), n, 1, 0, &args);
@@ -275,7 +275,7 @@ void gpu_delta_turn(struct pi_stream *s, const struct pi_delta_rows *rows,
 {
     struct gpu_device *d = gpu_of_stream(s);
     struct gpu_delta_args args = delta_args(rows);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     args.items = put_items(d, items, n);
     gpu_run(d, GPU_KERNEL_delta_turn, pi_ceil_div(rows->shape.dim, 64), rows->shape.n_value, n, 0,
             &args);
@@ -372,7 +372,7 @@ void gpu_rows(struct pi_stream *s, enum pi_rows_body body, const void *args, int
     (void)work;
     if (body == PI_ROWS_OUT && !pi_at_some(((const struct pi_out_rows *)args)->q_gate))
         return; /* nothing is done, and packed rows stay up to date */
-    gpu_enter(d);
+    gpu_enter_pass(d);
     switch (body) {
     case PI_ROWS_EMBED:
         embed(d, args, n_row);

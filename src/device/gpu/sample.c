@@ -27,7 +27,7 @@ void gpu_best(struct pi_stream *s, const struct pi_best_rows *b)
 {
     struct gpu_device *d = gpu_of_stream(s);
     size_t size = (size_t)b->n_row * sizeof(struct gpu_best);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     gpu_at out = gpu_host_room(d, (void **)&d->list, size) ? run(d, b, size) : 0;
     const struct gpu_best *best = (const struct gpu_best *)(void *)d->list;
     if (out != 0) {

@@ -396,7 +396,7 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         return false;
     if (p->head != NULL)
         a.head = matrix_of(p->head);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     kv_append_place(p->append, p->n_layer * p->n_head_kv);
     launch(d, p, &a);
     gpu_leave(d);

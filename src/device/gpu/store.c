@@ -224,7 +224,7 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
     if (n == 0)
         return;
     struct gpu_device *d = gpu_of_lane(jobs->seq, jobs->layer, jobs->head);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     for (int32_t i = 0, end; i < n; i = end) {
         const struct kv_lane *lane = kv_lane_at(jobs[i].seq, jobs[i].layer, jobs[i].head);
         for (end = i + 1;

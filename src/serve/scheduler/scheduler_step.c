@@ -258,14 +258,13 @@ static bool check_rounds(struct pith_scheduler *s)
     if (!s->engine->traits.bounded || scheduler_is_roomy(s, 0))
         return true;
     list_items(s);
-    int64_t lacks = pi_items_lack(s->engine, s->step.items, s->step.n_item);
-    int64_t n_free = kv_cache_free_bytes(s->engine->kv);
-    if (lacks <= n_free)
+    struct kv_need lacks = pi_items_lack(s->engine, s->step.items, s->step.n_item);
+    if (kv_cache_fits(s->engine->kv, &lacks))
         return true;
-    if (!scheduler_relieve(s, NULL, lacks)) {
+    if (!scheduler_relieve(s, NULL, lacks.all)) {
         pi_fail(&why, PITH_KV_FULL,
                 "keep rounds can take %lld more bytes of pages, and %lld are free",
-                (long long)lacks, (long long)n_free);
+                (long long)lacks.all, (long long)kv_cache_free_bytes(s->engine->kv));
         give_up(s, s->step.item_of[s->step.n_item - 1], &why);
     }
     return false;

@@ -133,6 +133,19 @@ static json_t *devices_json(void)
     return out;
 }
 
+/* Pages that are used on each device. They sum to all that are. */
+static json_t *pages_json(const pith_engine *engine)
+{
+    pith_kv_device d;
+    json_t *out = json_object();
+    for (int32_t i = 0; pith_engine_kv_device(engine, i, &d) == PITH_OK; i++)
+        put(&out, d.device,
+            json_pack("{s:I, s:I, s:I, s:I}", "used", (json_int_t)d.used_bytes, "peak",
+                      (json_int_t)d.peak_bytes, "idle", (json_int_t)d.idle_bytes, "most",
+                      (json_int_t)d.most_bytes));
+    return out;
+}
+
 static json_t *memory_json(const struct serve_view *v, const struct serve_view_source *s)
 {
     pith_kv_stats kv;
@@ -148,7 +161,7 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         pith_engine_memory_stats(s->draft_engine, &draft);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:o, s:o}",
+        "s:I, s:I, s:o, s:o, s:o}",
         "reserved", (json_int_t)kv.reserved_bytes, "used", (json_int_t)kv.used_bytes, "live",
         (json_int_t)kv.live_bytes, "pinned", (json_int_t)pinned, "shared",
         (json_int_t)kv.shared_bytes, "saved", (json_int_t)kv.saved_bytes, "free",
@@ -158,7 +171,8 @@ static json_t *memory_json(const struct serve_view *v, const struct serve_view_s
         (json_int_t)s->stats.swapped_bytes, "tier_memory", (json_int_t)all.tier_bytes, "tier_file",
         (json_int_t)all.file_bytes, "budget", (json_int_t)all.budget_bytes, "total",
         (json_int_t)(all.total_bytes + draft.total_bytes), "parts",
-        parts_json(&all, draft.total_bytes), "devices", devices_json());
+        parts_json(&all, draft.total_bytes), "devices", devices_json(), "pages",
+        pages_json(s->engine));
 }
 
 /* ---- requests ---- */

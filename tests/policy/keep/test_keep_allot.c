@@ -320,7 +320,7 @@ static void grow(int32_t s, int32_t n)
         world.n_refused++;
         return;
     }
-    int64_t lacks = keep_lacks(world.keep, kv, at, n);
+    int64_t lacks = keep_lacks(world.keep, kv, at, n).all;
     kv_seq_clear_charges(kv);
     if (lacks > kv_seq_free_bytes(kv)) {
         kv_seq_trim(kv);

@@ -320,7 +320,7 @@ TEST(breaks_are_counted)
         for (int32_t l = 0; l < N_LANE; l++)
             check(page_move(kv, l / N_HEAD, l % N_HEAD, 0, 50, &err), &err);
         check(keep_prepare(keep, kv, at, 200, &err), &err);
-        int64_t lacks = keep_lacks(keep, kv, at, 200);
+        int64_t lacks = keep_lacks(keep, kv, at, 200).all;
         kv_seq_clear_charges(kv);
         assert_int_equal(lacks, N_LANE * (int64_t)kv_page_bytes(&model.g));
         for (int32_t left = 200; extra > 0 && left > 0;) {

@@ -451,7 +451,8 @@ static void grow_together(int32_t n_seq, const int32_t *which, const int32_t *n)
         status = kv_seq_reserve(h->kv, keep_room(world.keep, h->kv, point_of(h), n[i]), &err);
     }
     for (int32_t i = 0; i < n_seq && status == PITH_OK; i++)
-        lacks += keep_lacks(world.keep, world.h[which[i]].kv, point_of(&world.h[which[i]]), n[i]);
+        lacks +=
+            keep_lacks(world.keep, world.h[which[i]].kv, point_of(&world.h[which[i]]), n[i]).all;
     for (int32_t i = 0; i < n_seq; i++)
         kv_seq_clear_charges(world.h[which[i]].kv);
     if (status != PITH_OK || lacks > kv_seq_free_bytes(world.h[which[0]].kv)) {

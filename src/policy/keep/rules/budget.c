@@ -593,17 +593,17 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
     PI_TRY(prepare_scratch(k, kv, at, 0, longest_lane(k, kv), err));
     PI_TRY(reserve_table(k, kv, 0, err));
     kv_seq_trim(kv);
-    int64_t lacks = kv_seq_charge_copies(kv), n_free = kv_seq_free_bytes(kv);
+    struct kv_need lacks = kv_seq_charge_copies(kv);
     kv_seq_clear_charges(kv);
     for (int32_t l = 0; l < k->model.g.n_layer; l++) {
         int64_t page = (int64_t)kv_layer_page_bytes(&k->model.g, l);
         for (int32_t h = 0; h < k->model.g.n_head; h++)
-            lacks += page * to_split(k, kv, l, h, at);
+            kv_need_add(&lacks, kv_layer_part(&k->model.g, l), page * to_split(k, kv, l, h, at));
     }
-    if (lacks > n_free)
+    if (!kv_seq_fits(kv, &lacks))
         return pi_fail(err, PITH_KV_FULL,
                        "a keep round can take %lld more bytes of pages, and %lld are free",
-                       (long long)lacks, (long long)n_free);
+                       (long long)lacks.all, (long long)kv_seq_free_bytes(kv));
     return PITH_OK;
 }
 
@@ -645,16 +645,34 @@ static int64_t lane_lacks(const struct keep *k, const struct kv_seq *kv, int32_t
                   n_page - kv_lane_pages(kv, layer, head));
 }
 
-int64_t keep_lacks(const struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n)
+/* The same of lanes that share a budget with a layer's. Each device among them may have to take
+   all. */
+static void add_allotted(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                         struct keep_point at, int32_t n, struct kv_need *need)
 {
-    int64_t bytes = 0;
+    const struct kv_geometry *g = &k->model.g;
+    int64_t bytes = allotted_lacks(k, kv, layer, at, n);
+    int32_t first = kv_layer_part(g, layer);
+    int32_t last = kv_layer_part(g, layer + keep_stage_layers(k) - 1);
+    need->all += bytes;
+    for (int32_t i = first; i <= last; i++)
+        need->part[i] += bytes;
+}
+
+struct kv_need keep_lacks(const struct keep *k, struct kv_seq *kv, struct keep_point at, int32_t n)
+{
+    const struct kv_geometry *g = &k->model.g;
+    struct kv_need need = {0};
     bool allots = keep_config_allots(&k->config);
     if (!round_within(k, kv, at, n))
-        return 0;
+        return need;
     for (int32_t l = 0; allots && l < keep_asked_layers(k); l++)
-        bytes += allotted_lacks(k, kv, l, at, n);
-    for (int32_t l = 0; !allots && l < k->model.g.n_layer; l++)
-        for (int32_t h = 0; h < k->model.g.n_head; h++)
-            bytes += lane_lacks(k, kv, l, h, at, n) * (int64_t)kv_layer_page_bytes(&k->model.g, l);
-    return bytes + kv_seq_charge_copies(kv);
+        add_allotted(k, kv, l, at, n, &need);
+    for (int32_t l = 0; !allots && l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            kv_need_add(&need, kv_layer_part(g, l),
+                        lane_lacks(k, kv, l, h, at, n) * (int64_t)kv_layer_page_bytes(g, l));
+    struct kv_need copies = kv_seq_charge_copies(kv);
+    kv_need_join(&need, &copies);
+    return need;
 }

@@ -591,7 +591,8 @@ pith_status keep_prepare(struct keep *keep, struct kv_seq *kv, struct keep_point
    them n more tokens with all their rounds succeed, whatever the policy chooses. It charges the
    pages that the sequence shares (kv_seq_charge_copies): the counts of several sequences add up,
    and kv_seq_clear_charges ends them. */
-int64_t keep_lacks(const struct keep *keep, struct kv_seq *kv, struct keep_point at, int32_t n);
+struct kv_need keep_lacks(const struct keep *keep, struct kv_seq *kv, struct keep_point at,
+                          int32_t n);
 
 /* Whether some lane holds more than its budget, so that a round is worth while. With overwrite=on
    also where one holds its budget and has no chosen victim. */

@@ -1,0 +1,41 @@
+/*
+ * gpu_list.c - makes the emulated GPU cuda:0 of the machine, in a program that is linked with this
+ * file. PITH_TEST_GPU_BYTES is the memory that it has for pages (1 GB).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "device/emulated/emulated.h"
+#include "device/gpu/device.h"
+#include "engine/devices.h"
+
+static int32_t count(pith_error *why)
+{
+    (void)why;
+    return 1;
+}
+
+static void describe(int32_t i, struct pi_device_report *out)
+{
+    (void)i;
+    snprintf(out->text, sizeof(out->text), "%s", emulated_card()->text);
+}
+
+static pith_status open_one(int32_t i, struct pi_device **out, pith_error *why)
+{
+    (void)i;
+    struct gpu_card *card = emulated_card();
+    card->name = "cuda:0";
+    *out = gpu_device_make(card);
+    return *out != NULL ? PITH_OK : pi_fail(why, PITH_NOMEM, "no memory for the emulation");
+}
+
+static const struct pi_gpu_list list = {count, describe, open_one};
+
+__attribute__((constructor)) static void offer(void)
+{
+    const char *bytes = getenv("PITH_TEST_GPU_BYTES");
+    if (bytes != NULL)
+        emulated_limit((size_t)strtoull(bytes, NULL, 10));
+    pi_gpu_list_register(&list);
+}
