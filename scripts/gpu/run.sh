@@ -182,6 +182,7 @@ sanitizer() {
     fi
     for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_read test_gpu_step; do
     for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_note test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_swap test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log

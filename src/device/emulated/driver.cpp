@@ -223,8 +223,16 @@ static void emu_put(struct gpu_card *, gpu_at to, const void *host, size_t size)
     memcpy(ptr(to), host, size);
 }
 
+static size_t emu_n_get;
+
+extern "C" size_t emulated_gets(void)
+{
+    return emu_n_get;
+}
+
 static void emu_get(struct gpu_card *, void *host, gpu_at from, size_t size)
 {
+    emu_n_get++;
     memcpy(host, ptr(from), size);
 }
 

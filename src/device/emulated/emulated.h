@@ -19,6 +19,8 @@ size_t emulated_given(void);
 void emulated_forget_settle(bool forget);
 /* Copies beside the work that are not done. */
 size_t emulated_on_the_way(void);
+/* How often the host waited for bytes of the card. */
+size_t emulated_gets(void);
 
 #ifdef __cplusplus
 }

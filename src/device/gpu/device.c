@@ -30,6 +30,8 @@ void gpu_enter_beside(struct gpu_device *d)
 void gpu_enter_product(struct gpu_device *d)
 {
     pi_lock_take(&d->lock);
+    if (d->moves.n_goal > 0 || d->marks.n_lane > 0 || d->entries.n > 0)
+        settle(d);
     if (d->moves.n_goal > 0 || d->marks.n_lane > 0)
         gpu_flush_moves(d);
     if (d->entries.n > 0)
