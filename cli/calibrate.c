@@ -97,7 +97,7 @@ static const struct option loki_table[] = {
 static const char *const share_selections[] = {"all", "generated", NULL};
 
 static const struct option share_table[] = {
-    {"POLICY", NULL, NULL, OPTION_TEXT, AT(memory.share), .required = true, .absent = "",
+    {"POLICY", NULL, NULL, OPTION_TEXT, AT(memory.share), .absent = "memshare",
      .help = "memshare, whose options count"},
     {"--select", NULL, "WHICH", OPTION_CHOICE, AT(select), .choices = share_selections,
      .help = "whose steps: the text's, or the steps that the model writes after it"},
@@ -115,6 +115,8 @@ static const struct option inspect_table[] = {
      .absent = "that of the curve that tells most", .help = "layer of the curve that is drawn"},
     {"--head", NULL, "H", OPTION_INT, AT(head), .min = -1, .max = 1 << 20,
      .absent = "that of the curve that tells most", .help = "its query head"},
+    {"--html", NULL, "FILE", OPTION_TEXT, AT(html), .absent = "none",
+     .help = "also write a page with drawings of the text's queries, keys and blocks"},
     {0},
 };
 
@@ -441,6 +443,8 @@ static int run_share(void *options)
     struct session s = {0};
     bool writes = strcmp(o->select, "generated") == 0;
     resolve_one(o);
+    if (o->memory.share == NULL)
+        o->memory.share = "memshare";
     share_calibrate_check(o->memory.share);
     (void)engine_params(&o->model, &o->memory); /* complains before the model is loaded */
     session_load(&s, &o->model, false);
@@ -461,6 +465,8 @@ static int run_inspect(void *options)
                        "model");
     if (o->model.path == NULL && calibrate_source(o) != NULL)
         cli_fail_usage("a text is compared with only where -m names the model");
+    if (o->html != NULL && calibrate_source(o) == NULL)
+        cli_fail_usage("--html draws a text: name it with -f, and the model with -m");
     return calibrate_inspect(o);
 }
 
@@ -548,7 +554,7 @@ static const struct command command_share = {
 static const struct command command_inspect = {
     .name = "inspect",
     .summary = "draw a file of statistics or bases",
-    .synopsis = "FILE [-m MODEL] [-f TEXT|--tokens FILE]",
+    .synopsis = "FILE [-m MODEL] [-f TEXT|--tokens FILE] [--html FILE]",
     .notes = "It reads Pith's files and TRIA. With -m and -f it compares curves with a text.\n"
              "\n"
              "  pith calibrate inspect model.stats -m model.gguf -f other.txt",

@@ -17,6 +17,7 @@ struct calibrate_options {
     const char *keys;
     const char *select;
     const char *inspect;
+    const char *html;
     struct option_texts keep;
     int32_t n_piece;
     int32_t pieces;

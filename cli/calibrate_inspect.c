@@ -11,6 +11,7 @@
 #include "calibrate.h"
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
+#include "calibrate_picture.h"
 
 #define PLOT_HEIGHT 9
 #define PLOT_WIDTH 64
@@ -249,6 +250,18 @@ static void print_reconstruction(const struct calibrate_options *o, const pith_s
     free(r);
 }
 
+/* The page of drawings. */
+static void draw_text(const struct calibrate_options *o, const pith_stats *stats, struct session *s,
+                      int32_t layer, int32_t head)
+{
+    struct cli_ids ids = calibrate_read_tokens(o, s);
+    int32_t n = ids.n < MAX_CHECK_TOKEN ? ids.n : MAX_CHECK_TOKEN;
+    n = n < s->info.n_ctx_train ? n : s->info.n_ctx_train;
+    calibrate_picture(s, stats, ids.data, n, layer, head, o->html);
+    printf("\ndrawings      %s\n", o->html);
+    free(ids.data);
+}
+
 int calibrate_inspect(struct calibrate_options *o)
 {
     pith_stats *stats = NULL;
@@ -276,10 +289,16 @@ int calibrate_inspect(struct calibrate_options *o)
     if (s.model != NULL && info.has_keys) {
         if (calibrate_source(o) != NULL) {
             o->memory.n_ctx = MAX_CHECK_TOKEN;
+            if (o->html != NULL)
+                o->memory.chunk = MAX_CHECK_TOKEN;
             session_start(&s, &o->model, &o->memory, 0);
             print_reconstruction(o, stats, &info, &s, &layer, &head);
         }
-        print_curve(stats, &s, o->layer >= 0 ? o->layer : layer, o->head >= 0 ? o->head : head);
+        layer = o->layer >= 0 ? o->layer : layer;
+        head = o->head >= 0 ? o->head : head;
+        print_curve(stats, &s, layer, head);
+        if (o->html != NULL)
+            draw_text(o, stats, &s, layer, head);
     } else if (s.model != NULL)
         printf("\nWithout statistics of keys there is no curve: gather them with pith calibrate "
                "queries.\n");

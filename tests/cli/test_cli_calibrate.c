@@ -49,6 +49,45 @@ TEST(gathers_statistics_that_run_uses)
     expect_word(s.err, "evicted");
 }
 
+/* Occurrences of a word in a file. */
+static int32_t count_word(const char *path, const char *word)
+{
+    static char page[1 << 20];
+    int32_t n = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t len = fread(page, 1, sizeof(page) - 1, file);
+    fclose(file);
+    page[len] = '\0';
+    for (const char *at = strstr(page, word); at != NULL; at = strstr(at + 1, word))
+        n++;
+    return n;
+}
+
+TEST(draws_queries_keys_and_blocks)
+{
+    char path[128], page[128];
+    in_folder("d.stats", path);
+    in_folder("d.html", page);
+    struct said s =
+        command(NULL, "calibrate", "queries", "-m", MODEL, "-f", TEXT, "-o", path, "-q", NULL);
+    expect_status(&s, 0);
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "-f", TEXT, "--layer", "1",
+                "--head", "1", "--html", page, NULL);
+    expect_status(&s, 0);
+    assert_int_equal(count_word(page, "<svg "), 5);
+    assert_int_equal(count_word(page, "</svg>"), 5);
+    assert_int_equal(count_word(page, "of layer 1, head 1"), 2);
+    assert_int_equal(count_word(page, "<circle "), 2 * 2 * 1024); /* a point for each token */
+    assert_int_equal(count_word(page, "class=\"cell\""), 64 * 63 / 2);
+    assert_int_equal(count_word(page, "class=\"line"), 3);
+    assert_int_equal(count_word(page, " nan") + count_word(page, "\"nan") + count_word(page, "inf"),
+                     0);
+    assert_int_equal(count_word(page, "http"), 0); /* nothing is asked of the network */
+    s = command(NULL, "calibrate", "inspect", path, "-m", MODEL, "--html", page, NULL);
+    expect_failure(&s, 2, "--html draws a text");
+}
+
 TEST(gathers_importance_of_entries)
 {
     char path[128], other[128];

@@ -522,8 +522,8 @@ static void share_by_chance(struct share_seq *seq, struct share_step *step)
 
 #define CHANCES 4 /* pages by chance that are measured beside a step */
 
-/* Measures a page of the step beside one of the steps before it. Number k draws both. They have no
-   token at the same place. */
+/* Measures a page of the step beside one of the steps before it. Both are drawn by number k, and
+   have no token at the same place. */
 static void measure_chance(struct share_seq *seq, const struct share_step *step, int32_t n_page,
                            int32_t k)
 {

@@ -1,7 +1,7 @@
 /*
  * measure.c - the threshold of pages where none is given. Distances mean something else in every
- * model, so a sequence measures its own. It does so for pages of like steps, and for pages of other
- * tokens that chance took. Pages below a quantile of the first stand for each other, as far as they are nearer
+ * model, so a sequence measures its own. Its pairs are pages of like steps, and pages of other tokens
+ * that chance took. Pages below a quantile of the first stand for each other, as far as they are nearer
  * than all but few of the second.
  *
  * Invariant: the threshold depends on the steps that closed before alone. So a fork goes on as its
