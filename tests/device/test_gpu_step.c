@@ -245,3 +245,77 @@ TEST(a_layer_of_one_token_has_few_launches)
                    "attend_join 1, ");
     card->submit = the_submit;
 }
+
+/* ---- kernels one by one ---- */
+
+static int32_t n_launch[GPU_N_KERNEL];
+static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
+
+static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
+{
+    for (int32_t i = 0; i < batch->n; i++)
+        n_launch[batch->launch[i].kernel]++;
+    the_submit(c, batch);
+}
+
+/* The launches of a token's pass behind a prompt. */
+static void count_token(const char *words, int32_t n_layer, int32_t count[GPU_N_KERNEL])
+{
+    const int32_t ids[] = {3, 1, 4, 1, 5, 9};
+    char all[256];
+    struct model_spec spec;
+    pith_model *model;
+    const char *path = in_folder("layers.gguf");
+    snprintf(all, sizeof(all), "%s layers=%d", words, (int)n_layer);
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec, all, &err), &err);
+    check(model_make(&spec, path, &err), &err);
+    check(pith_model_load(path, NULL, &model, &err), &err);
+    pith_engine *e = engine_on(model, "f16", 64, false);
+    pith_seq *seq = seq_make(e);
+    check(pith_seq_eval(seq, ids, 4, &err), &err);
+    check(pith_seq_eval(seq, ids + 4, 1, &err), &err);
+    (void)hash_of(seq, model);
+    memset(n_launch, 0, sizeof(n_launch));
+    check(pith_seq_eval(seq, ids + 5, 1, &err), &err);
+    (void)hash_of(seq, model);
+    memcpy(count, n_launch, sizeof(n_launch));
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_model_free(model);
+}
+
+/* What a third layer adds, in the order of args.h. */
+static void layer_launches(const char *words, const char *expected)
+{
+    static const char *const names[] = {
+#define GPU_K(name, threads, per_sm, args) #name,
+        GPU_KERNELS
+#undef GPU_K
+    };
+    int32_t two[GPU_N_KERNEL], three[GPU_N_KERNEL];
+    char text[512] = "";
+    count_token(words, 2, two);
+    count_token(words, 3, three);
+    for (int32_t i = 0; i < GPU_N_KERNEL; i++)
+        if (three[i] != two[i])
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s %d, ", names[i],
+                     (int)(three[i] - two[i]));
+    assert_string_equal(text, expected);
+}
+
+TEST(a_layer_of_one_token_has_few_launches)
+{
+    gpu();
+    if (getenv("PITH_TEST_DEVICE") != NULL)
+        test_skip("launches are counted on the emulated card");
+    struct gpu_card *card = emulated_card();
+    the_submit = card->submit;
+    card->submit = counted_submit;
+    /* queries, keys and values are a product, and so are gate and up */
+    layer_launches("arch=llama type=Q4_0 width=128 heads=2 kv_heads=1 ff=192",
+                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_64_f16 1, attend_join 1, ");
+    layer_launches("arch=qwen3 type=Q4_0 width=128 heads=2 kv_heads=1 head_dim=128 ff=192",
+                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_128_f16 1, attend_join 1, ");
+    card->submit = the_submit;
+}
