@@ -285,7 +285,7 @@ static void count_token(const char *words, int32_t n_layer, int32_t count[GPU_N_
     pith_model_free(model);
 }
 
-/* What a third layer adds, in the order of args.h. */
+/* The launches that a third layer adds, in the order of args.h. */
 static void layer_launches(const char *words, const char *expected)
 {
     static const char *const names[] = {
@@ -314,8 +314,10 @@ TEST(a_layer_of_one_token_has_few_launches)
     card->submit = counted_submit;
     /* queries, keys and values are a product, and so are gate and up */
     layer_launches("arch=llama type=Q4_0 width=128 heads=2 kv_heads=1 ff=192",
-                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_64_f16 1, attend_join 1, ");
+                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_64_f16 1, "
+                   "attend_join 1, ");
     layer_launches("arch=qwen3 type=Q4_0 width=128 heads=2 kv_heads=1 head_dim=128 ff=192",
-                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_128_f16 1, attend_join 1, ");
+                   "mul_few_1_Q4_0 4, between 2, qkv 1, gate 1, append 1, attend_few_128_f16 1, "
+                   "attend_join 1, ");
     card->submit = the_submit;
 }
