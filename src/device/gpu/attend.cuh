@@ -212,11 +212,15 @@ DEV void entry_slots(const gpu_part &part, const uint8_t *page, int page_len, in
         entry_read(part, page, page_len, slot, d, x);
         return;
     }
+    const int n =
+        order == GPU_ORDER_BYTES ? 4 : 2; /* slots that are of the same eight dimensions */
+    float y[8];
     for (int i = 0; i < 8; i++) {
         const int dim = slot_dim(order, d + i);
-        float y[8];
-        entry_read(part, page, page_len, slot, dim & ~7, y);
+        if (i % n == 0)
+            entry_read(part, page, page_len, slot, dim & ~7, y);
         x[i] = y[0];
+        UNROLL
         for (int j = 1; j < 8; j++)
             x[i] = j == (dim & 7) ? y[j] : x[i];
     }
