@@ -3,6 +3,7 @@
  */
 #include <microhttpd.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "routes.h"
 #include "state.h"
