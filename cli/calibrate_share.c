@@ -191,6 +191,30 @@ static void print_histogram(const struct gathering *g, enum distance d)
     }
 }
 
+#define LEAST_LIKE 8 /* pairs from which block=auto measures, too */
+#define LEAST_CHANCE 4
+#define LIKE_SHARE 0.1
+#define CHANCE_SHARE 0.01
+
+/* The threshold that block=auto comes to: a quantile of all pages of like steps, but below nearly all
+   that chance takes. */
+static void print_measured(const struct gathering *g)
+{
+    struct values like = {0};
+    const struct values *chance = &g->v[CHANCE][RMS];
+    for (int k = SAME; k <= ALIKE; k++)
+        for (size_t i = 0; i < g->v[k][RMS].n; i++)
+            add(&like, g->v[k][RMS].at[i]);
+    if (like.n >= LEAST_LIKE && chance->n >= LEAST_CHANCE) {
+        qsort(like.at, like.n, sizeof(double), compare);
+        double x = quantile(&like, LIKE_SHARE), y = quantile(chance, CHANCE_SHARE);
+        printf("\n%.0f %% of the pages of like steps lie below this, and all but %.0f %% of random "
+               "pages are further apart: block=%.3g\n",
+               100.0 * LIKE_SHARE, 100.0 * CHANCE_SHARE, x < y ? x : y);
+    }
+    free(like.at);
+}
+
 /* For each distance the value that only one of a hundred pages with other tokens is below. These
    are pages of like steps, which a threshold must tell from pages that say the same. */
 static void print_suggestion(const struct gathering *g)
@@ -225,6 +249,7 @@ static void print(struct gathering *g, const pith_share_stats *t, int32_t n_toke
         print_quantiles(g, (enum distance)d);
         print_histogram(g, (enum distance)d);
     }
+    print_measured(g);
     print_suggestion(g);
 }
 
