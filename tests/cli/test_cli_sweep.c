@@ -170,7 +170,7 @@ TEST(keys_of_a_sweep_are_the_options)
         help_of(task, options, sizeof(options));
         assert_string_equal(keys, options);
     }
-    assert_int_equal(n, 9);
+    assert_int_equal(n, 10);
 }
 
 /* The sweep among the examples is one that can be run. */
