@@ -30,17 +30,27 @@ const struct plan_way pi_plan_ways[PLAN_N_WAY] = {
     [PLAN_STREAMING] = {NULL, NULL, "streaming:sinks=4", NULL, false},
 };
 
-/* Where statistics are there, kvzap keeps every fact at half of the entries. Text comes back below
-   that. Without statistics V3 loses more, so that recall helps at once. */
+/* kvzap at half of the entries and more, on values of 4 bits, loses less than values of 3 bits do.
+   Below that entries are worth more than bits, and text comes back. Without statistics the choice of
+   entries loses so much that recall helps at once. */
 static const struct plan_choice usual[] = {
-    {PLAN_F16, 1.0},   {PLAN_Q8, 1.0},         {PLAN_Q8_TURBO4, 1.0},      {PLAN_Q8_TURBO3, 1.0},
-    {PLAN_KVZAP, 0.5}, {PLAN_KVZAP_TEXT, 0.0}, {PLAN_KVZAP, 0.0},          {PLAN_V3_TEXT, 0.1},
-    {PLAN_V3_KV, 0.2}, {PLAN_V3, 0.1},         {PLAN_STREAMING_TEXT, 0.0}, {PLAN_STREAMING, 0.0},
+    {PLAN_F16, 1.0},
+    {PLAN_Q8, 1.0},
+    {PLAN_Q8_TURBO4, 1.0},
+    {PLAN_KVZAP_TURBO4, 0.5},
+    {PLAN_Q8_TURBO3, 1.0},
+    {PLAN_KVZAP_TEXT, 0.0},
+    {PLAN_KVZAP, 0.0},
+    {PLAN_V3_TEXT, 0.1},
+    {PLAN_V3_KV, 0.2},
+    {PLAN_V3, 0.1},
+    {PLAN_STREAMING_TEXT, 0.0},
+    {PLAN_STREAMING, 0.0},
     {PLAN_N_WAY, 0.0},
 };
 
-/* Where few query heads share a small KV head, values of 3 bits lose more than fewer entries with
-   values of 4 bits. Coarse keys cost less than entries that are chosen without statistics. */
+/* The same where few query heads share a KV head: without statistics coarse keys of all entries cost
+   less than a part of the entries. */
 static const struct plan_choice few_heads[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},
@@ -59,21 +69,21 @@ static const struct plan_choice few_heads[] = {
 
 static const struct plan_point smollm2[] = {
     {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
-    {PLAN_Q8, 53.8f, -1.0f, 0.0f, -0.1f, 0.2f}, /* docs/store.md */
+    {PLAN_Q8, 53.8f, 96.2f, 3.8f, -0.0f, 0.1f},
     {PLAN_Q8_TURBO4, 40.8f, 88.5f, 3.7f, 0.6f, 0.1f},
     {PLAN_Q8_TURBO3, 37.7f, 84.6f, 6.0f, 2.0f, 0.4f},
+    {PLAN_TURBO4, 27.7f, 76.9f, 2.6f, 3.2f, 0.2f},
     {PLAN_KVZAP_TURBO4, 26.0f, 96.2f, 4.1f, 0.7f, 0.4f},
     {PLAN_KVZAP, 25.9f, 88.5f, 7.9f, 1.5f, 0.2f},
     {PLAN_KVZAP, 14.5f, 76.9f, 10.2f, 3.3f, 0.5f},
-    {PLAN_KVZAP, 8.6f, 50.0f, 9.4f, NAN, NAN},
+    {PLAN_KVZAP, 8.6f, 50.0f, 9.4f, 6.1f, 0.7f},
     {PLAN_KVZAP_TEXT, 25.9f, 88.5f, 6.6f, 1.5f, 0.2f},
     {PLAN_KVZAP_TEXT, 14.5f, 76.9f, 12.8f, 3.3f, 0.5f},
-    {PLAN_KVZAP_TEXT, 8.6f, 65.4f, 8.4f, NAN, NAN},
+    {PLAN_KVZAP_TEXT, 8.6f, 65.4f, 8.4f, 6.1f, 0.7f},
     {PLAN_V3_TEXT, 14.1f, 84.6f, 5.4f, NAN, NAN},
     {PLAN_V3, 25.9f, 38.5f, 2.0f, 4.1f, 0.8f},
     {PLAN_STREAMING_TEXT, 14.1f, 84.6f, 11.0f, NAN, NAN},
     {PLAN_STREAMING, 25.9f, 50.0f, 5.4f, 3.4f, 1.2f},
-    {PLAN_TURBO4, 27.7f, -1.0f, 0.0f, 4.2f, 0.6f}, /* docs/store.md */
 };
 
 static const struct plan_point coder_05b[] = {
@@ -81,10 +91,12 @@ static const struct plan_point coder_05b[] = {
     {PLAN_Q8, 53.8f, -1.0f, 0.0f, 0.8f, 0.5f}, /* docs/store.md */
     {PLAN_Q8_TURBO4, 40.8f, 100.0f, 0.0f, 0.5f, 0.2f},
     {PLAN_Q8_TURBO3, 37.7f, 94.3f, 5.5f, 1.4f, 0.4f},
+    {PLAN_KVZAP_TURBO4, 26.0f, 100.0f, 0.0f, 1.0f, 0.2f},
     {PLAN_KVZAP, 25.8f, 97.1f, 2.7f, 1.2f, 0.2f},
     {PLAN_KVZAP, 14.5f, 85.7f, 5.2f, 5.4f, 0.9f},
     {PLAN_KVZAP_TEXT, 25.8f, 94.3f, 3.0f, 1.2f, 0.2f},
     {PLAN_KVZAP_TEXT, 14.5f, 94.3f, 3.0f, 5.4f, 0.9f},
+    {PLAN_KVZAP_TEXT, 8.7f, 94.3f, 3.0f, NAN, NAN},
 };
 
 #define POINTS(array) array, PI_LEN(array)
