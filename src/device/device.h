@@ -15,7 +15,7 @@
  * before it returns, and writes there before it returns. The caller may then overwrite it, change
  * the tables, or free it. There are two exceptions. Data of a model (ropes, sinks, rows of its
  * file) never changes and outlives its streams, so that a device may keep the pointer. And
- * `clipped` of a cache is up to date after wait.
+ * `clipped` of a cache is up to date after wait or note_clipped.
  *
  * Device memory. An operation on a stream may use device memory later, up to the next download from
  * the stream, wait, close, or call without a stream. The host gives no memory back that a stream
@@ -556,6 +556,8 @@ struct pi_device {
     /* Writes entries to where the host has made room for them in its tables (kv_append_place), and
        notes which are more than their types hold. s NULL: on this thread, at once. */
     void (*append)(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
+    /* Brings `clipped` of all caches up to date. NULL: calls without a stream leave it so. */
+    void (*note_clipped)(struct pi_device *d);
     /* Every call of a layer's attention; the device asks for them as it needs them. A call's notes
        of its weights go to arrays of the host (kv/note.h), but marks of lanes that the device has. */
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);

@@ -26,14 +26,23 @@ enum kv_score_kind {
    the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
 enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
 
-/* Vectors that a device with memory of its own picks among a chunk's queries. Of every query head it
-   takes the n that are least like their mean, and averages equal ranks over heads. */
+enum kv_pick {
+    KV_PICK_NONE,    /* vectors are given */
+    KV_PICK_UNUSUAL, /* of every query head the n_q that are least like their mean, equal ranks
+                        averaged over heads; at most n_tok */
+    KV_PICK_MEAN, /* one: the mean of n tokens' queries, token j n_tok / n each, times `factor` */
+    KV_PICK_ALL,  /* all n_tok n_group, token by token */
+};
+
+/* Vectors that a device with memory of its own makes of a chunk's queries. */
 struct kv_score_pick {
+    enum kv_pick how;
     struct pi_at q; /* on the device: query (t, g) at q + t * stride + g * dim_k floats */
     size_t stride;
     int32_t n_tok, n_group;
-    int32_t n;   /* at most n_tok; 0: vectors are given */
-    bool scaled; /* each query is divided by its length */
+    int32_t n;    /* of MEAN: 1 .. n_tok */
+    bool scaled;  /* of UNUSUAL: each query is divided by its length */
+    float factor; /* of MEAN */
 };
 
 struct kv_score_job {
@@ -45,6 +54,7 @@ struct kv_score_job {
     enum kv_score_reduce reduce;
     const float *q; /* [n_q][dim_k], after rope; not read where the device picks n_q */
     struct kv_score_pick pick;
+    int32_t n_sure;      /* where the device picks: the last n_sure scores are INFINITY */
     int32_t n_q;         /* 1 or more */
     const int32_t *dims; /* [n_dim] ascending, of KV_SCORE_COLUMNS */
     int32_t n_dim;

@@ -442,6 +442,9 @@ int32_t kv_lane_victim(const struct kv_seq *seq, int32_t layer, int32_t head)
 
 bool kv_cache_clipped(const struct kv_cache *cache, int32_t *layer, bool *value)
 {
+    for (int32_t i = 0; i < cache->n_kind; i++)
+        if (cache->kind[i].device->note_clipped != NULL)
+            cache->kind[i].device->note_clipped(cache->kind[i].device);
     int32_t which = atomic_load(&cache->clipped);
     *layer = which / 2;
     *value = which % 2 != 0;

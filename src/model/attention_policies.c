@@ -87,11 +87,24 @@ void pi_pass_select(struct pi_pass *pass)
     reader->select(reader->user, pass->reading.chunk, pass->reading.n_chunk);
 }
 
+/* Whether some lane of the layer reads a part. */
+static bool reads_part(const struct pi_pass *pass)
+{
+    for (int32_t i = 0; i < pass->reading.n_chunk; i++)
+        for (int32_t h = 0; h < pass->model->hp.n_head_kv; h++)
+            if (pass->reading.chunk[i].n_slot[h] >= 0)
+                return true;
+    return false;
+}
+
 /* The reader may change the output of its chunks' attention. */
 void pi_pass_show_attended(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)(hp->n_head * hp->dim_v);
+    if (!reads_part(pass))
+        return;
+
     float *out = pi_pass_look(pass, pass->rows.att, n, PI_ROOM_ATT);
     for (int32_t i = 0; i < pass->reading.n_chunk; i++) {
         struct pi_pass_chunk *c = &pass->reading.chunk[i];

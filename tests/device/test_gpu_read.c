@@ -147,20 +147,31 @@ static void attend(const struct calls *c, float *out)
     memcpy(out, c->r->d->download(c->r->stream, c->r->out, rows_size(c->r), out), rows_size(c->r));
 }
 
+static struct kv_score_pick pick_of(const struct rig *r, int32_t head, enum kv_pick how)
+{
+    size_t group = (size_t)N_GROUP * (size_t)r->dim;
+    return (struct kv_score_pick){.how = how,
+                                  .q = pi_at_item(r->q, (size_t)head * group),
+                                  .stride = N_HEAD * group,
+                                  .n_tok = N_TOK,
+                                  .n_group = N_GROUP,
+                                  .n = N_TOK,
+                                  .scaled = true,
+                                  .factor = 1.0f};
+}
+
 /* Scores by the queries that the device picks, and the choice among them: to the host, or left. */
 static void choose(const struct rig *r, bool there, int32_t slots[N_HEAD][N_CHOOSE])
 {
     struct kv_score_job score[N_HEAD];
     struct kv_choose_job jobs[N_HEAD];
-    size_t group = (size_t)N_GROUP * (size_t)r->dim;
     for (int32_t h = 0; h < N_HEAD; h++)
-        score[h] = (struct kv_score_job){
-            .seq = r->seq,
-            .head = h,
-            .n = N_BEFORE,
-            .kind = KV_SCORE_DOT,
-            .n_q = 4,
-            .pick = {pi_at_item(r->q, (size_t)h * group), N_HEAD * group, N_TOK, N_GROUP, 4, true}};
+        score[h] = (struct kv_score_job){.seq = r->seq,
+                                         .head = h,
+                                         .n = N_BEFORE,
+                                         .kind = KV_SCORE_DOT,
+                                         .n_q = 4,
+                                         .pick = pick_of(r, h, KV_PICK_UNUSUAL)};
     r->d->score(r->stream, &(struct kv_score_list){.jobs = score, .n = N_HEAD, .there = true});
     for (int32_t h = 0; h < N_HEAD; h++) {
         jobs[h] = (struct kv_choose_job){.at = pi_at_item(score[h].at, N_FIRST),
@@ -211,6 +222,71 @@ TEST(choices_that_stay_on_the_device_are_read_as_lists_of_the_host)
     check_chosen(KV_TYPE_F16, 0, 16, 64);
     check_chosen(KV_TYPE_TURBO3, KV_INDEX_UNIT8, 32, 128);
     check_chosen(KV_TYPE_Q8_0, 0, 64, 96); /* a size of no frequent kernel */
+}
+
+/* ---- vectors ---- */
+
+/* The host's vectors for a pick of a head. */
+static int32_t make_vectors(const struct rig *r, const struct kv_score_pick *p, int32_t head,
+                            float *out)
+{
+    static float q[N_TOK * N_HEAD * N_GROUP * DIM];
+    size_t dim = (size_t)r->dim, stride = p->stride;
+    const float *from = r->d->download(r->stream, r->q, rows_size(r), q);
+    bool mean = p->how == KV_PICK_MEAN;
+    int32_t n = mean ? p->n : N_TOK;
+    memset(out, 0, dim * sizeof(*out));
+    for (int32_t j = 0; j < n; j++)
+        for (size_t i = 0; i < N_GROUP * dim; i++) {
+            float x = from[(size_t)(j * N_TOK / n) * stride + (size_t)head * N_GROUP * dim + i];
+            if (mean)
+                out[i % dim] += x * p->factor / (float)(n * N_GROUP);
+            else
+                out[(size_t)j * N_GROUP * dim + i] = x;
+        }
+    return mean ? 1 : N_TOK * N_GROUP;
+}
+
+/* Scores by vectors that the device makes are near those by the host's. The last n_sure are above
+   all others. */
+static void check_vectors(enum kv_score_kind kind, enum kv_pick how, int32_t n, float factor,
+                          int32_t n_sure)
+{
+    static float vector[N_TOK * N_GROUP * DIM], want[N_BEFORE], got[N_BEFORE];
+    struct rig r;
+    rig_open(&r, KV_TYPE_F16, 0, 64, DIM);
+    for (int32_t h = 0; h < N_HEAD; h++) {
+        struct kv_score_job job = {.seq = r.seq,
+                                   .head = h,
+                                   .n = N_BEFORE,
+                                   .kind = kind,
+                                   .reduce = KV_SCORE_MEAN,
+                                   .q = vector,
+                                   .out = want};
+        struct kv_score_pick pick = pick_of(&r, h, how);
+        pick.n = n;
+        pick.factor = factor;
+        job.n_q = make_vectors(&r, &pick, h, vector);
+        r.d->score(r.stream, &(struct kv_score_list){.jobs = &job, .n = 1});
+        job.q = NULL;
+        job.pick = pick;
+        job.n_sure = n_sure;
+        job.out = got;
+        r.d->score(r.stream, &(struct kv_score_list){.jobs = &job, .n = 1});
+        for (int32_t i = 0; i < N_BEFORE - n_sure; i++)
+            near(got[i], want[i], 1e-4);
+        for (int32_t i = N_BEFORE - n_sure; i < N_BEFORE; i++)
+            assert_true(got[i] == INFINITY);
+    }
+    rig_close(&r);
+}
+
+TEST(vectors_that_the_device_makes_score_as_those_of_the_host)
+{
+    check_vectors(KV_SCORE_DOT, KV_PICK_MEAN, N_TOK, 1.0f, 0);
+    check_vectors(KV_SCORE_DOT, KV_PICK_MEAN, 7, 0.25f, 0);
+    check_vectors(KV_SCORE_BOUNDS, KV_PICK_ALL, N_TOK, 1.0f, 38);
+    check_vectors(KV_SCORE_DOT, KV_PICK_ALL, N_TOK, 1.0f, 0);
 }
 
 /* ---- single entries ---- */
@@ -377,4 +453,22 @@ TEST(distances_are_those_of_the_entries)
 {
     check_apart(KV_TYPE_F16, 0);
     check_apart(KV_TYPE_TURBO3, KV_INDEX_NORM);
+}
+
+/* ---- entries that are more than their type holds ---- */
+
+TEST(who_asks_learns_at_once_that_a_number_was_clipped)
+{
+    struct rig r;
+    int32_t layer;
+    bool value;
+    float x[2 * DIM] = {[5] = 1e6f};
+    rig_open(&r, KV_TYPE_F16, 0, 64, DIM);
+    assert_false(kv_cache_clipped(r.cache, &layer, &value));
+    check(kv_seq_reserve(r.seq, 1, NULL), NULL);
+    kv_seq_append(r.seq, 0, 1, MOST, 1, x + DIM, DIM, x, DIM);
+    assert_true(kv_cache_clipped(r.cache, &layer, &value));
+    assert_int_equal(layer, 0);
+    assert_true(value);
+    rig_close(&r);
 }

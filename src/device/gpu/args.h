@@ -722,10 +722,13 @@ struct gpu_step_args {
 /* Of a chunk's queries those that are least like their mean: kv_score_pick. */
 struct gpu_pick {
     gpu_at q;    /* f32: query (t, g) at q + t * stride + g * dim */
-    gpu_at unit; /* f32 [n_group][n][dim] the chosen ones of each head */
-    gpu_at out;  /* f32 [n][dim] their mean over heads */
+    gpu_at unit; /* f32 [n_group][n][dim] what each head gives; not of ALL */
+    gpu_at out;  /* f32 [n][dim] their mean over heads, or all */
     uint64_t stride;
     int32_t n_tok, n_group, n, scaled; /* scaled: each is divided by its length */
+    int32_t how, n_sample;             /* enum kv_pick; of MEAN */
+    float factor;
+    int32_t unused;
 };
 struct gpu_pick_args {
     gpu_at picks;
@@ -747,7 +750,8 @@ struct gpu_score_job {
     gpu_at turn;    /* f32 [variants][n_pair][2]: what vectors are turned by */
     gpu_at matrix;  /* f32 [len][dim] of PROJ */
     int32_t n_page, n_q, n_vector, n_variant;
-    int32_t mean, unused;
+    int32_t mean;
+    int32_t sure; /* slots from there on are the best */
 };
 struct gpu_score_args {
     gpu_at jobs;

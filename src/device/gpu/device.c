@@ -584,6 +584,7 @@ static const struct pi_device table = {
     .score_scratch = gpu_score_scratch,
     .attend_tile = gpu_attend_tile,
     .append = gpu_append,
+    .note_clipped = gpu_note_clipped,
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
     .weigh = gpu_weigh,

@@ -273,6 +273,7 @@ static inline void gpu_touch_page(struct gpu_device *d, const struct kv_class *k
 void gpu_planes_of(struct gpu_move_args *a, const struct kv_cache *cache,
                    const struct kv_class *kind);
 void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n);
+void gpu_note_clipped(struct pi_device *device);
 /* The cache whose clipped entries are noted from now on. */
 void gpu_note_for(struct gpu_device *d, struct kv_cache *cache);
 void gpu_move(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

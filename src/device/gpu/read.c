@@ -11,6 +11,8 @@
 static_assert(KV_SCORE_DOT == 0 && KV_SCORE_COSINE == 1 && KV_SCORE_UNIT8 == 2 &&
                   KV_SCORE_COLUMNS == 3 && KV_SCORE_PROJ == 4 && KV_SCORE_BOUNDS == 5,
               "kinds of read.cuh");
+static_assert(KV_PICK_UNUSUAL == 1 && KV_PICK_MEAN == 2 && KV_PICK_ALL == 3,
+              "ways to pick of read.cuh");
 
 enum { SMEM_MOST = 90 << 10, VECTORS = 16, NOT_THERE = -1 };
 
@@ -101,9 +103,10 @@ static void point_pages(const struct call *c, const struct gpu_score_job *to,
 static void add_pick(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to)
 {
     const struct kv_score_pick *p = &job->pick;
-    size_t n = (size_t)p->n * (size_t)c->args.k.dim;
+    size_t n = (size_t)job->n_q * (size_t)c->args.k.dim;
+    bool all = p->how == KV_PICK_ALL;
     to->q = take_room(c, n);
-    gpu_at unit = take_room(c, n * (size_t)p->n_group);
+    gpu_at unit = take_room(c, all ? 0 : n * (size_t)p->n_group);
     if (c->host != NULL)
         c->pick[c->n_pick] = (struct gpu_pick){.q = p->q.at,
                                                .unit = unit,
@@ -111,12 +114,15 @@ static void add_pick(struct call *c, const struct kv_score_job *job, struct gpu_
                                                .stride = p->stride,
                                                .n_tok = p->n_tok,
                                                .n_group = p->n_group,
-                                               .n = p->n,
-                                               .scaled = p->scaled};
+                                               .n = job->n_q,
+                                               .scaled = p->scaled,
+                                               .how = (int32_t)p->how,
+                                               .n_sample = p->n,
+                                               .factor = p->factor};
     c->n_pick++;
-    c->most_group = (int32_t)pi_max(c->most_group, p->n_group);
-    c->most_n = (int32_t)pi_max(c->most_n, p->n);
-    c->most_tok = (int32_t)pi_max(c->most_tok, p->n_tok);
+    c->most_group = (int32_t)pi_max(c->most_group, all ? 0 : p->n_group);
+    c->most_n = (int32_t)pi_max(c->most_n, job->n_q);
+    c->most_tok = (int32_t)pi_max(c->most_tok, p->how == KV_PICK_UNUSUAL ? p->n_tok : 0);
 }
 
 /* The rotations of variants behind the first. */
@@ -142,7 +148,8 @@ static void add_job(struct call *c, int32_t i)
     to.n_vector = to.mean && job->kind != KV_SCORE_BOUNDS ? 1 : job->n_q;
     c->scores_used += pi_align((size_t)job->n * sizeof(float), 256);
     add_pages(c, job, &to, deltas, variant_of);
-    if (job->pick.n > 0) {
+    to.sure = job->n - job->n_sure;
+    if (job->pick.how != KV_PICK_NONE) {
         add_pick(c, job, &to);
     } else {
         float *q = take(c, (size_t)job->n_q * dim, sizeof(*q), &to.q);
@@ -237,7 +244,9 @@ static void run_call(struct call *c)
     size_t dim = (size_t)a->k.dim;
     if (c->n_pick > 0) {
         const struct gpu_pick_args picks = {c->picks, a->k.dim, 0};
-        size_t floats = 9 * dim + 2 * (size_t)c->most_tok + (size_t)c->most_n;
+        size_t floats = 9 * dim + 2 * (size_t)c->most_tok;
+        floats += c->most_tok > 0 ? (size_t)c->most_n : 0;
+
         gpu_run(d, GPU_KERNEL_pick_head, c->most_group, c->n_pick, 1, floats * sizeof(float),
                 &picks);
         gpu_run(d, GPU_KERNEL_pick_join, pi_ceil_div((int64_t)c->most_n * a->k.dim, 128), c->n_pick,

@@ -22,8 +22,11 @@ DEV float within_range(float x)
 
 /* ---- the queries of a chunk ---- */
 
-/* One query head of a lane. Shared: [8 + 1][dim] sums and the mean, [n_tok] similarities, [n_tok]
-   inverse lengths, [n] tokens. Grid: (heads of a group, picks). */
+/* enum kv_pick: host files assert that they are these. */
+enum { PICK_NONE, PICK_UNUSUAL, PICK_MEAN, PICK_ALL };
+
+/* One query head of a lane. Shared: [8 + 1][dim] sums and the mean; of UNUSUAL also [n_tok]
+   similarities, [n_tok] inverse lengths, [n] tokens. Grid: (heads of a group, picks). */
 KERNEL(1024, 1) pick_head(const gpu_pick_args a)
 {
     SHARED(smem);
@@ -33,12 +36,15 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
           *inverse = like + p.n_tok;
     int32_t *kept = (int32_t *)(inverse + p.n_tok);
     const float *q = AT(const float, p.q) + (size_t)g * dim;
-    if (g >= p.n_group)
+    if (g >= p.n_group || p.how == PICK_ALL)
         return; /* the whole block */
+    const int n_sample = p.how == PICK_MEAN ? p.n_sample : p.n_tok;
     for (int i = TID; i < 8 * dim; i += 1024) {
         float s = 0.0f;
-        for (int t = i / dim; t < p.n_tok; t += 8)
+        for (int j = i / dim; j < n_sample; j += 8) {
+            const int64_t t = n_sample < p.n_tok ? (int64_t)j * p.n_tok / n_sample : j;
             s += q[(size_t)t * p.stride + i % dim];
+        }
         sum[i] = s;
     }
     sync_block();
@@ -46,8 +52,12 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
         float s = 0.0f;
         for (int i = 0; i < 8; i++)
             s += sum[i * dim + d];
-        mean[d] = s / (float)p.n_tok;
+        mean[d] = s / (float)n_sample;
+        if (p.how == PICK_MEAN)
+            AT(float, p.unit)[g * dim + d] = mean[d] * p.factor;
     }
+    if (p.how == PICK_MEAN)
+        return; /* the whole block */
     sync_block();
     for (int t = WARP; t < p.n_tok; t += 32) {
         float dot = 0.0f, square = 0.0f;
@@ -79,13 +89,19 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
     }
 }
 
-/* The mean over heads. Grid: (numbers / 128, picks). */
+/* The mean over heads, or all queries. Grid: (numbers / 128, picks). */
 KERNEL(128, 4) pick_join(const gpu_pick_args a)
 {
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
     const int i = (int)blockIdx.x * 128 + TID, n = p.n * a.dim;
     if (i >= n)
         return;
+    if (p.how == PICK_ALL) {
+        const int v = i / a.dim, g = v % p.n_group;
+        AT(float, p.out)[i] =
+            AT(const float, p.q)[(size_t)(v / p.n_group) * p.stride + g * a.dim + i % a.dim];
+        return;
+    }
     float sum = 0.0f;
     for (int g = 0; g < p.n_group; g++)
         sum += AT(const float, p.unit)[(size_t)g * n + i];
@@ -317,7 +333,8 @@ KERNEL(128, 4) score_page(const gpu_score_args a)
                                                     : NOT_THERE;
     if (factor != NOT_THERE)
         top *= ((const float *)(at + factor))[first + e];
-    AT(float, job.out)[page.slot + first + e] = top;
+    const int slot = page.slot + first + e;
+    AT(float, job.out)[slot] = slot < job.sure ? top : -NEG_INF;
 }
 
 /* The least and largest of each dimension of a page's n entries: bounds [2][dim]. x: [n_entry][dim
@@ -379,7 +396,7 @@ KERNEL(128, 4) score_bounds(const gpu_score_args a)
     if (job.mean)
         top = sum * (1.0f / (float)job.n_vector);
     for (int e = TID; e < page.n; e += 128)
-        AT(float, job.out)[page.slot + e] = top;
+        AT(float, job.out)[page.slot + e] = page.slot + e < job.sure ? top : -NEG_INF;
 }
 
 /* ---- the index ---- */

@@ -219,8 +219,9 @@ void gpu_note_for(struct gpu_device *d, struct kv_cache *cache)
     *d->clipped_host = INT32_MAX;
 }
 
-void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t n)
+void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n)
 {
+    (void)s;
     if (n == 0)
         return;
     struct gpu_device *d = gpu_of_lane(jobs->seq, jobs->layer, jobs->head);
@@ -236,8 +237,14 @@ void gpu_append(struct pi_stream *stream, const struct kv_append *jobs, int32_t 
         gpu_marks_append(d, jobs + i, end - i);
         follow_class(d, jobs + i, end - i);
     }
-    if (stream == NULL)
-        gpu_fold_clipped(d);
+    gpu_leave(d);
+}
+
+void gpu_note_clipped(struct pi_device *device)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter(d);
+    gpu_fold_clipped(d);
     gpu_leave(d);
 }
 

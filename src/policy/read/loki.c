@@ -182,10 +182,11 @@ static void score(const void *params, const struct read_view *view, const struct
         read_clean(out, c->n);
 }
 
-static bool as_scored(const void *params, int32_t n_tok)
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
     (void)n_tok;
-    return ((const struct params *)params)->rank == READ_RANK_LOGITS;
+    return ((const struct params *)params)->rank == READ_RANK_LOGITS &&
+           model->g.dim_k <= READ_MOST_PICKED_DIM;
 }
 
 static const struct policy_param own_params[] = {
@@ -225,6 +226,6 @@ const struct read_policy read_loki = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
-    .as_scored = as_scored,
+    .picks = picks,
     .score = score,
 };

@@ -71,13 +71,24 @@ static void ask(const void *params, const struct read_view *view, const struct r
 {
     const struct params *p = params;
     size_t row = (size_t)c->n_group * (size_t)view->model->g.dim_k;
-    for (int32_t t = 0; t < c->n_tok; t++)
+    for (int32_t t = 0; c->q != NULL && t < c->n_tok; t++)
         memcpy(read_vector(view, c, t * c->n_group), c->q + (size_t)t * c->q_stride,
                row * sizeof(float));
     *jobs = (struct kv_score_job){.kind = KV_SCORE_BOUNDS,
                                   .reduce = p->heads == HEADS_MAX ? KV_SCORE_MAX : KV_SCORE_MEAN,
                                   .q = c->vector,
                                   .n_q = c->n_tok * c->n_group};
+    if (c->q == NULL) {
+        jobs->pick = read_pick(c, KV_PICK_ALL);
+        jobs->n_sure = c->n - open_page(view, c);
+    }
+}
+
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    (void)n_tok;
+    return model->g.dim_k <= READ_MOST_PICKED_DIM;
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -119,6 +130,7 @@ const struct read_policy read_quest = {
     .index = index_of,
     .n_set = n_set,
     .ask = ask,
+    .picks = picks,
     .n_vector = n_vector,
     .score = score,
 };

@@ -38,9 +38,8 @@
 
 /* ---- the queries ---- */
 
-/* Of a chunk whose queries a device picks: tokens, and dimensions of a head. */
+/* Tokens of a chunk whose queries a device picks. */
 #define MOST_PICKED 4096
-#define MOST_PICKED_DIM 512
 #define LANES 16 /* partial sums of a product: several registers at every level */
 
 /* Scratch of quoka_queries_make. */
@@ -250,7 +249,7 @@ static bool picks(const void *params, const struct policy_model *model, int32_t 
 {
     const struct quoka_form *form = params;
     return form->pair == QUOKA_RANK && form->score == QUOKA_COSINE && n_tok <= MOST_PICKED &&
-           model->g.dim_k <= MOST_PICKED_DIM;
+           model->g.dim_k <= READ_MOST_PICKED_DIM;
 }
 
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -259,13 +258,14 @@ static void ask(const void *params, const struct read_view *view, const struct r
     const struct quoka_form *form = params;
     struct quoka_queries queries;
     if (c->q == NULL) {
-        int32_t n = count_of(form, c->n_tok);
         *jobs = (struct kv_score_job){
             .kind = kind_of(form),
             .reduce = form->aggregate == QUOKA_MEAN ? KV_SCORE_MEAN : KV_SCORE_MAX,
-            .n_q = n,
-            .pick = {c->q_at, c->q_stride, c->n_tok, c->n_group, n, true},
+            .n_q = count_of(form, c->n_tok),
+            .pick = read_pick(c, KV_PICK_UNUSUAL),
+
         };
+        jobs->pick.scaled = true;
         return;
     }
     quoka_queries_make(form, view->model, c, c->scratch, &queries);

@@ -93,12 +93,11 @@ struct read_policy {
     void (*ask)(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs);
     int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
-    /* Whether a device with memory of its own picks the vectors of such chunks (kv_score_pick), and
-       score leaves what it gives as it is. NULL: never. */
+    /* Whether a device with memory of its own makes the vectors of such chunks, which ask names
+       (kv_score_pick), and its scores of one set are what score makes of them. They stay there.
+       NULL: never. */
     bool (*picks)(const void *params, const struct policy_model *model, int32_t n_tok);
-    /* Whether score leaves the result of one set as it is, but makes numbers finite. A device with
-       memory of its own does that, too, and keeps them. NULL: never. */
-    bool (*as_scored)(const void *params, int32_t n_tok);
+
     /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
        out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
        scores the lower slot is taken. Pure; lanes are scored at the same time by several threads.

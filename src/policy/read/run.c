@@ -101,8 +101,7 @@ static void reserve_slots(struct read *read)
     size_t n = (size_t)read->cap_chunk * (size_t)read->model.g.n_head * (size_t)read->most;
     for (int32_t i = 0; i < read->n_stream; i++) {
         struct pi_device *d = read->stream[i]->device;
-        if (d->weigh == NULL ||
-            (read->config.policy->picks == NULL && read->config.policy->as_scored == NULL))
+        if (d->weigh == NULL || read->config.policy->picks == NULL)
             continue;
         if (pi_at_some(read->slots_at[i]))
             d->free(d, read->slots_at[i]);

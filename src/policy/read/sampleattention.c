@@ -147,6 +147,14 @@ static void ask(const void *params, const struct read_view *view, const struct r
     const struct policy_model *m = view->model;
     int32_t dim = m->g.dim_k, n = count_of(params, c);
     float *mean = read_vector(view, c, 0);
+    *jobs =
+        (struct kv_score_job){.kind = KV_SCORE_DOT, .reduce = KV_SCORE_MEAN, .q = mean, .n_q = 1};
+    if (c->q == NULL) {
+        jobs->pick = read_pick(c, KV_PICK_MEAN);
+        jobs->pick.n = n;
+        jobs->pick.factor = m->scale;
+        return;
+    }
     memset(mean, 0, (size_t)dim * sizeof(*mean));
     for (int32_t j = 0; j < n; j++)
         for (int32_t g = 0; g < c->n_group; g++) {
@@ -156,8 +164,6 @@ static void ask(const void *params, const struct read_view *view, const struct r
         }
     for (int32_t d = 0; d < dim; d++)
         mean[d] *= m->scale / (float)(n * c->n_group);
-    *jobs =
-        (struct kv_score_job){.kind = KV_SCORE_DOT, .reduce = KV_SCORE_MEAN, .q = mean, .n_q = 1};
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -170,10 +176,11 @@ static void score(const void *params, const struct read_view *view, const struct
         score_weights(p, view, c, count_of(p, c), out);
 }
 
-static bool as_scored(const void *params, int32_t n_tok)
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
     (void)n_tok;
-    return ((const struct params *)params)->weigh == WEIGH_LOGITS;
+    return ((const struct params *)params)->weigh == WEIGH_LOGITS &&
+           model->g.dim_k <= READ_MOST_PICKED_DIM;
 }
 
 static const char *const weigh_words[] = {
@@ -200,6 +207,6 @@ const struct read_policy read_sampleattention = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
-    .as_scored = as_scored,
+    .picks = picks,
     .score = score,
 };

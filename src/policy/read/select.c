@@ -467,20 +467,6 @@ static void point_choices(struct read *read, int32_t n_lane)
     }
 }
 
-/* Whether the scores of all lanes that wait may stay on the device. */
-static bool scores_stay(const struct turn *t, const struct pi_device *d, int32_t n_lane)
-{
-    const struct read *read = t->read;
-    const struct read_policy *p = read->config.policy;
-    bool stay = p->as_scored != NULL && d->weigh != NULL;
-    for (int32_t i = 0; i < n_lane && stay; i++) {
-        const struct lane *l = &read->lane[i];
-        stay = l->use == USE_NONE || (read_sets_of(read, l->c.n_tok) == 1 &&
-                                      p->as_scored(&read->config.params, l->c.n_tok));
-    }
-    return stay || t->chunks[0].q == NULL;
-}
-
 /* The lanes' scores and choices, on the device. */
 static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
 {
@@ -488,7 +474,7 @@ static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
     struct pi_stream *stream = read_stream_of(read, t->chunks->layer);
     struct kv_score_list scores = {
         .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
-    scores.there = scores_stay(t, stream->device, n_lane);
+    scores.there = t->chunks[0].q == NULL;
     struct kv_choose_list choices = {.jobs = read->choose_job,
                                      .scratch = read->choose_scratch,
                                      .scratch_size = read->choose_size};
@@ -532,19 +518,29 @@ static void unite_chunks(void *ctx, int64_t begin, int64_t end, int32_t thread)
         unite_choices(t->read, &t->chunks[i], thread);
 }
 
-/* Where the device picks the vectors of all chunks, the host needs no queries. */
+/* Whether some lane of a chunk reads a part. */
+static bool reads_part(const struct read *read, const struct pi_pass_chunk *c)
+{
+    int32_t n;
+    for (int32_t h = 0; h < read->model.g.n_head; h++)
+        if (count_earlier(c, h, &n) && read_budget_for(&read->config.rules, n, c->n_tok) < n)
+            return true;
+    return false;
+}
+
+/* The host needs no queries where nothing is chosen, or where the device makes all vectors. */
 static bool looks(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     const struct read *read = user;
     const struct read_policy *p = read->config.policy;
-    if (p->picks == NULL)
-        return true;
     const struct pi_device *d = read_stream_of(read, chunks->layer)->device;
+    enum read_role role = role_of(read, chunks->layer);
     if (d->weigh == NULL)
         return true;
-    for (int32_t i = 0; i < n; i++)
-        if (!p->picks(&read->config.params, &read->model, chunks[i].n_tok) ||
-            kv_lane_device(chunks[i].item->kv, chunks[i].layer, 0) != d)
+    for (int32_t i = 0; i < n && (role == READ_OWN || role == READ_SOURCE); i++)
+        if (reads_part(read, &chunks[i]) &&
+            (p->picks == NULL || !p->picks(&read->config.params, &read->model, chunks[i].n_tok) ||
+             kv_lane_device(chunks[i].item->kv, chunks[i].layer, 0) != d))
             return true;
     return false;
 }

@@ -98,11 +98,12 @@ static void score(const void *params, const struct read_view *view, const struct
     }
 }
 
-static bool as_scored(const void *params, int32_t n_tok)
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
     const struct params *p = params;
     (void)n_tok;
-    return p->rank == READ_RANK_LOGITS && p->heads == HEADS_MEAN;
+    return p->rank == READ_RANK_LOGITS && p->heads == HEADS_MEAN &&
+           model->g.dim_k <= READ_MOST_PICKED_DIM;
 }
 
 static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "max", NULL};
@@ -139,6 +140,6 @@ const struct read_policy read_tidaldecode = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
-    .as_scored = as_scored,
+    .picks = picks,
     .score = score,
 };

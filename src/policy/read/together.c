@@ -27,6 +27,17 @@ void read_mean_query(const struct read_chunk *c, int32_t dim, int32_t g0, int32_
         out[d] *= share;
 }
 
+struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how)
+{
+    return (struct kv_score_pick){.how = how,
+                                  .q = c->q_at,
+                                  .stride = c->q_stride,
+                                  .n_tok = c->n_tok,
+                                  .n_group = c->n_group,
+                                  .n = c->n_tok,
+                                  .factor = 1.0f};
+}
+
 struct kv_score_job read_score_job(const struct read_view *view, const struct read_chunk *c,
                                    enum kv_score_kind kind, const float *q, int32_t n_q, int32_t n,
                                    float *out)
@@ -51,8 +62,14 @@ void read_ask_means(const struct read_view *view, const struct read_chunk *c,
     int32_t n_g = c->n_group / n_set;
     for (int32_t i = 0; i < n_set; i++) {
         float *q = read_vector(view, c, i);
-        read_mean_query(c, view->model->g.dim_k, i * n_g, n_g, q);
         jobs[i] = (struct kv_score_job){.kind = kind, .reduce = KV_SCORE_MEAN, .q = q, .n_q = 1};
+        if (c->q != NULL) {
+            read_mean_query(c, view->model->g.dim_k, i * n_g, n_g, q);
+            continue;
+        }
+        jobs[i].pick = read_pick(c, KV_PICK_MEAN);
+        jobs[i].pick.q = pi_at_item(c->q_at, (size_t)(i * n_g * view->model->g.dim_k));
+        jobs[i].pick.n_group = n_g;
     }
 }
 

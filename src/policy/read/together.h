@@ -8,8 +8,14 @@
 
 #include "policy/read/read.h"
 
+/* Dimensions of a head whose queries a device with memory of its own makes vectors of, at most. */
+#define READ_MOST_PICKED_DIM 512
+
+/* A chunk's queries, for such a device to make vectors of. */
+struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how);
+
 /* ask of methods whose sets are query heads of the group, each by the mean of its queries: n_set of
-   n_group / n_set heads. */
+   n_group / n_set heads. The device makes the vectors where the host has no queries. */
 void read_ask_means(const struct read_view *view, const struct read_chunk *c,
                     enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs);
 
