@@ -1,7 +1,7 @@
 /*
  * device.c - a device of GPU kind: memory, streams, the table. It keeps a list of its blocks, since
- * the driver wants sizes back. Invariant: `bytes` counts every block, packed matrix and room, and
- * what of mappings has memory.
+ * the driver wants sizes back. Invariant: `bytes` counts every block that is given out, packed
+ * matrix and room, and what of mappings has memory.
  */
 #include "device/gpu/device.h"
 
@@ -99,9 +99,47 @@ static size_t forget_block(struct gpu_device *d, gpu_at at)
     return size;
 }
 
+/* Small blocks that were given back are kept for the next of their size: the card would wait. */
+enum { SPARE_MOST = 1 << 20 };
+
+static void free_spare(struct gpu_device *d, struct gpu_block *spare)
+{
+    if (spare->at != 0)
+        d->driver->free(d->driver, spare->at, spare->size);
+    *spare = (struct gpu_block){0, 0};
+}
+
+static void give_back(struct gpu_device *d, gpu_at at, size_t size)
+{
+    if (size > SPARE_MOST) {
+        d->driver->free(d->driver, at, size);
+        return;
+    }
+    free_spare(d, &d->spare[0]);
+    d->spare[0] = d->spare[1];
+    d->spare[1] = (struct gpu_block){at, size};
+}
+
+static gpu_at alloc_block(struct gpu_device *d, size_t size)
+{
+    for (int i = 0; i < 2; i++)
+        if (d->spare[i].at != 0 && d->spare[i].size == size) {
+            gpu_at at = d->spare[i].at;
+            d->spare[i] = (struct gpu_block){0, 0};
+            return at;
+        }
+    gpu_at at = d->driver->alloc(d->driver, size);
+    if (at != 0)
+        return at;
+    free_spare(d, &d->spare[0]);
+    free_spare(d, &d->spare[1]);
+    return d->driver->alloc(d->driver, size);
+}
+
 static gpu_at take(struct gpu_device *d, size_t size)
 {
-    gpu_at at = d->driver->alloc(d->driver, size > 0 ? size : 1);
+    size += size == 0;
+    gpu_at at = alloc_block(d, size);
     if (at != 0 && !note_block(d, at, size)) {
         d->driver->free(d->driver, at, size);
         return 0;
@@ -127,7 +165,7 @@ static void device_free(struct pi_device *device, struct pi_at at)
     if (!pi_at_some(at))
         return;
     gpu_enter_pass(d);
-    d->driver->free(d->driver, at.at, forget_block(d, at.at));
+    give_back(d, at.at, forget_block(d, at.at));
     gpu_leave(d);
 }
 
@@ -664,6 +702,8 @@ void gpu_device_free(struct pi_device *device)
     }
     for (int i = 0; i < 2; i++)
         gpu_stage_free(&d->stage[i]);
+    free_spare(d, &d->spare[0]);
+    free_spare(d, &d->spare[1]);
     gpu_moves_free(d);
     gpu_entries_free(d);
     gpu_forget_projection(d);

@@ -152,6 +152,7 @@ struct gpu_device {
     bool carries;            /* copies beside passes may be on their way */
     struct gpu_block *block; /* [n_block] what was given out, in any order */
     size_t n_block, cap_block;
+    struct gpu_block spare[2]; /* given back; at 0: none */
     struct gpu_mapping *mapping;
     struct gpu_weight **weight; /* [n_weight] */
     size_t n_weight, cap_weight;

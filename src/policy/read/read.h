@@ -93,9 +93,9 @@ struct read_policy {
     void (*ask)(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs);
     int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
-    /* Whether a device with memory of its own makes the vectors of such chunks, which ask names
-       (kv_score_pick), and its scores of one set are what score makes of them. They stay there.
-       NULL: never. */
+    /* Whether a device with memory of its own makes the vectors of such chunks: ask says which
+       (kv_score_pick). Its scores of one set then are the policy's, and stay there. NULL: never.
+     */
     bool (*picks)(const void *params, const struct policy_model *model, int32_t n_tok);
 
     /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
