@@ -243,7 +243,7 @@ void gpu_append(struct pi_stream *s, const struct kv_append *jobs, int32_t n)
 void gpu_note_clipped(struct pi_device *device)
 {
     struct gpu_device *d = gpu_of(device);
-    gpu_enter(d);
+    gpu_enter_pass(d);
     gpu_fold_clipped(d);
     gpu_leave(d);
 }
