@@ -7,11 +7,14 @@
 #include "kv/marks_internal.h"
 #include "kv/store.h"
 
-/* Bytes of the tables and marks of a sequence with room for cap table entries in every lane. */
+/* Bytes of the tables and marks of a sequence with room for cap table entries in every lane, and of
+   the list of where devices have marks. */
 static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
 {
     int64_t marks = (int64_t)cache->g.page_len * (int64_t)kv_mark_bytes(cache);
-    return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks);
+    bool listed = cache->marks_noted && cap > 0;
+    return kv_lane_count(cache) * (int64_t)cap * ((int64_t)sizeof(struct kv_page_ref) + marks) +
+           (listed ? cache->n_kind * (int64_t)sizeof(struct pi_at) : 0);
 }
 
 /* Later calls find the pages of a sequence that came back: to be called before a pass. The second

@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "base/mem.h"
+#include "device/device.h"
 #include "kv_by_page.h"
 #include "kv_check.h"
 #include "testing.h"
@@ -70,12 +71,16 @@ static struct entry entry_of(const struct kv_geometry *g, uint64_t id, int32_t p
     return e;
 }
 
-static void world_start(struct world *w, const struct kv_geometry *g, int32_t n_page, uint64_t seed)
+/* noted: marks lie on the device, where it takes them. */
+static void world_start(struct world *w, const struct kv_geometry *g, int32_t n_page, uint64_t seed,
+                        bool noted)
 {
     *w = (struct world){.rng = seed, .other_table_bytes = pi_mem_used(PI_MEM_TABLE)};
     snprintf(w->path, sizeof(w->path), "/tmp/pith-marks-%d", (int)getpid());
     w->cache = kv_check_cache(g, n_page);
     kv_cache_set_marks(w->cache, N_MARK, true);
+    if (noted)
+        kv_cache_note_marks(w->cache);
 }
 
 static void world_end(struct world *w)
@@ -89,6 +94,22 @@ static void world_end(struct world *w)
     assert_int_equal(pi_mem_used(PI_MEM_TABLE), w->other_table_bytes);
 }
 
+/* A GPU adds up the squares of a rotated group in its own order: its scale may be the next f16. */
+static void check_row(enum kv_type type, const float *row, const float *want)
+{
+    bool other_sums = pi_device_default()->floats && type >= KV_TYPE_TURBO4 && type != KV_TYPE_BF16;
+    for (int d = 0; d < DIM && other_sums; d++)
+        assert_true(fabsf(row[d] - want[d]) <= fabsf(want[d]) * 0x1p-9f);
+    if (!other_sums)
+        assert_memory_equal(row, want, DIM * sizeof(*row));
+}
+
+/* Likewise the norm of a value: the next bf16. */
+static void check_norm(uint16_t norm, uint16_t want)
+{
+    assert_true(abs(norm - want) <= (pi_device_default()->floats ? 1 : 0));
+}
+
 static void check_contents(const struct pair *p, int h)
 {
     const struct kv_geometry *g = kv_cache_geometry(p->seq->cache);
@@ -97,11 +118,23 @@ static void check_contents(const struct pair *p, int h)
         rows_of(p->lane[h].entry[s].id, k, v);
         kv_check_stored(g->type_k, k, DIM, want);
         kv_lane_key(p->seq, 0, h, s, row);
-        assert_memory_equal(row, want, sizeof(want));
+        check_row(g->type_k, row, want);
         kv_check_stored(g->type_v, v, DIM, want);
         kv_lane_value(p->seq, 0, h, s, row);
-        assert_memory_equal(row, want, sizeof(want));
+        check_row(g->type_v, row, want);
     }
+}
+
+static void check_marks(const struct kv_seq *seq, int h, const struct model_lane *m)
+{
+    for (int i = 0; i < N_MARK; i++) {
+        const float *mark = kv_lane_read_marks(seq, 0, h, i);
+        for (int s = 0; s < m->len; s++)
+            assert_memory_equal(&mark[s], &m->entry[s].mark[i], sizeof(*mark));
+    }
+    const uint16_t *norm = kv_lane_norms(seq, 0, h);
+    for (int s = 0; s < m->len; s++)
+        check_norm(norm[s], m->entry[s].norm);
 }
 
 static void check_pair(const struct pair *p, bool contents)
@@ -113,12 +146,9 @@ static void check_pair(const struct pair *p, bool contents)
         assert_int_equal(kv_lane_len(p->seq, 0, h), m->len);
         assert_int_equal(kv_lane_victim(p->seq, 0, h), m->victim);
         kv_lane_positions(p->seq, 0, h, pos, m->len);
+        check_marks(p->seq, h, m);
         for (int s = 0; s < m->len; s++) {
             assert_int_equal(pos[s], m->entry[s].pos);
-            for (int i = 0; i < N_MARK; i++)
-                assert_memory_equal(&kv_lane_marks(p->seq, 0, h, i)[s], &m->entry[s].mark[i],
-                                    sizeof(float));
-            assert_int_equal(kv_lane_norms(p->seq, 0, h)[s], m->entry[s].norm);
             falls = falls || pos[s] <= last;
             last = (int32_t)pi_max(last, pos[s]);
         }
@@ -427,13 +457,14 @@ static void random_step(struct world *w)
 TEST(marks_agree_with_plain_arrays)
 {
     int n_full = 0, n_overwrite = 0, n_reordered = 0;
+    int n_step = pi_device_default()->floats ? 400 : 1200; /* the emulated GPU is slow */
     for (int t = 0; t < 9; t++) {
         struct kv_geometry g =
             KV_SHAPE(1, N_HEAD, DIM, DIM, t % 2 ? 16 : 32, (enum kv_type)(t % KV_N_TYPE),
                      (enum kv_type)(t / 3 % KV_N_TYPE));
         struct world w;
-        world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1);
-        for (int i = 0; i < 1200; i++) {
+        world_start(&w, &g, t % 3 == 0 ? 24 : 60, (uint64_t)t + 1, t % 4 < 2);
+        for (int i = 0; i < n_step; i++) {
             random_step(&w);
             if (i % 4 == 0)
                 kv_check_account(w.cache, w.other_table_bytes);
@@ -446,7 +477,7 @@ TEST(marks_agree_with_plain_arrays)
         n_reordered += w.n_reordered;
         world_end(&w);
     }
-    assert_true(n_full > 100 && n_overwrite > 2000 && n_reordered > 20);
+    assert_true(n_full > n_step / 12 && n_overwrite > n_step && n_reordered > n_step / 60);
 }
 
 /* ---- room ---- */
