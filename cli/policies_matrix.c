@@ -241,26 +241,29 @@ static void print_head(void)
 /* Where a GPU works, and where the host does. */
 static void print_gpu(void)
 {
-    static const char *const head[] = {"--keep", "rounds", "notes"};
+    static const char *const head[] = {"--keep", "rounds", "notes", "steps"};
     pith_policy_info info;
-    size_t width[] = {strlen(head[0]), strlen(head[1]), strlen(head[2])};
+    size_t width[] = {strlen(head[0]), strlen(head[1]), strlen(head[2]), strlen(head[3])};
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++)
         width[0] = strlen(info.name) > width[0] ? strlen(info.name) : width[0];
-    printf("\n## Keep on a GPU\n\n"
-           "`GPU`: the GPU scores the entries of a round and chooses which go (rounds), or notes\n"
-           "attention's weights beside entries (notes). `host`: the host does it with numbers that "
-           "it\n"
-           "downloads, which is slower. `-`: the policy asks for no weights. The GPU moves the "
-           "entries\n"
-           "that stay, whatever the policy.\n\n");
-    print_row(head, width, 3);
-    print_rule(width, 3);
+    printf(
+        "\n## Keep on a GPU\n\n"
+        "`GPU`: the GPU scores the entries of a round and chooses which go (rounds), notes\n"
+        "attention's weights beside entries (notes), or finds the entry that a step overwrites\n"
+        "(steps). `host`: the host does it with numbers that it downloads, which is slower. `-`:\n"
+        "the policy asks for no weights, or its steps overwrite nothing. The GPU moves the\n"
+        "entries that stay, whatever the policy.\n\n");
+    print_row(head, width, 4);
+    print_rule(width, 4);
     for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, &info) == PITH_OK; i++) {
         const char *const cells[] = {info.name, (info.gpu & PITH_GPU_ROUNDS) != 0 ? "GPU" : "host",
                                      (info.gpu & PITH_ASKS_NOTES) == 0  ? "-"
                                      : (info.gpu & PITH_GPU_NOTES) != 0 ? "GPU"
+                                                                        : "host",
+                                     (info.gpu & PITH_ASKS_STEPS) == 0  ? "-"
+                                     : (info.gpu & PITH_GPU_STEPS) != 0 ? "GPU"
                                                                         : "host"};
-        print_row(cells, width, 3);
+        print_row(cells, width, 4);
     }
 }
 

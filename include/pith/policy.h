@@ -26,7 +26,9 @@ typedef enum pith_verb { PITH_KEEP, PITH_READ, PITH_RECALL, PITH_SHARE } pith_ve
 enum {
     PITH_GPU_ROUNDS = 1, /* scores of rounds, and the choice */
     PITH_GPU_NOTES = 2,  /* notes of attention's weights */
-    PITH_ASKS_NOTES = 4  /* the policy asks for such notes, or looks at weights */
+    PITH_ASKS_NOTES = 4, /* the policy asks for such notes, or looks at weights */
+    PITH_GPU_STEPS = 8,  /* which entry a step overwrites */
+    PITH_ASKS_STEPS = 16 /* steps overwrite entries */
 };
 
 typedef struct pith_policy_info {

@@ -448,6 +448,7 @@ struct kv_score_list;
 struct kv_choose_list;
 struct kv_choose_all;
 struct kv_weigh_list;
+struct kv_victim_list;
 struct kv_class;
 struct kv_copy;
 struct kv_cache;
@@ -567,6 +568,9 @@ struct pi_device {
        policies score by what the host gets of keys and values. Then `score` picks no vectors
        (kv/score.h), and its scores are the host's. */
     void (*weigh)(struct pi_stream *s, const struct kv_weigh_list *list);
+    /* The entries that the next step overwrites, by scores of the device; slots stay there, too
+       (kv/victim.h). NULL: the host chooses. */
+    void (*victims)(struct pi_stream *s, const struct kv_victim_list *list);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
        the host. score_one does the same for one lane, on any thread. */
     void (*score)(struct pi_stream *s, const struct kv_score_list *list);

@@ -281,6 +281,7 @@ static pith_status finish_pass(struct pith_engine *e, const pith_batch_item *ite
                                pith_error *err)
 {
     bool late = pi_engine_rounds_run_passes(e);
+    pi_keep_learn_victims(e, n_pass);
     for (int32_t p = 0; p < n_pass; p++) {
         const pith_batch_item *item = &items[e->batch.item_of[p]];
         settle(item, &e->batch.part[p]);

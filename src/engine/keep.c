@@ -14,6 +14,12 @@ static bool has_keep(const struct engine_traits *traits)
     return traits->evicts;
 }
 
+/* Whether a device finds the victims of steps, so that positions lie beside entries. */
+static bool finds_victims(const struct policy_set *policies, const struct kv_geometry *g)
+{
+    return keep_config_finds(&policies->keep) && kv_geometry_device(g)->victims != NULL;
+}
+
 /* ---- the engine ---- */
 
 static pith_status open_keep(struct pith_engine *e, const pith_engine_params *params,
@@ -30,6 +36,8 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     if (keep_config_notes(&e->policies.keep))
         kv_cache_note_marks(e->kv);
+    if (finds_victims(&e->policies, kv_cache_geometry(e->kv)))
+        kv_cache_note_places(e->kv);
     PI_TRY(pi_keep_watch(e, err));
     return pi_keep_start_repeat(e, err);
 }
@@ -55,7 +63,7 @@ static void count_keep(const struct pith_engine *e, pith_memory_stats *out)
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const struct engine_traits t = engine_traits_compute(a->policies);
-    int64_t mark = (int64_t)sizeof(float) * t.n_mark +
+    int64_t mark = (int64_t)sizeof(float) * (t.n_mark + finds_victims(a->policies, a->g)) +
                    ((t.needs & KEEP_NEED_VALUE_NORM) != 0 ? (int64_t)sizeof(uint16_t) : 0);
     return 2 * mark * a->g->page_len * pi_account_page_count(a, n_token);
 }

@@ -95,6 +95,8 @@ pith_status pi_keep_watch(struct pith_engine *e, pith_error *err);
 
 /* Whether the watch is shown the attention of an item of n_token tokens. */
 bool pi_keep_watches(const struct pith_engine *e, int32_t n_token);
+/* Behind a pass of n_pass parts: its steps get the victims that the device found. */
+void pi_keep_learn_victims(struct pith_engine *e, int32_t n_pass);
 
 /* Memory for showing a batch's watched items, before its first pass. NOMEM. */
 pith_status pi_keep_reserve_watch(struct pith_engine *e, const pith_batch_item *items, int32_t n,

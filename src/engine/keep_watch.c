@@ -104,9 +104,34 @@ static void choose_victims(void *ctx, int64_t begin, int64_t end, int32_t thread
     }
 }
 
-static void finish_lanes(void *user, const struct pi_pass_watched *lanes, int32_t n)
+/* What the device is to find, for all items. */
+static void find_victims(const struct pith_engine *e, struct pi_stream *stream,
+                         const struct pi_pass_watched *lanes, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += e->lanes.n_head) {
+        const struct pi_pass_item *item = lanes[i].item;
+        struct keep_view view = pi_seq_view(item->owner, item->pos0 + item->n_tok);
+        if (step_of(e, item) >= 0)
+            keep_list_victims(e->keep.handle, item->kv, &view, lanes[i].layer, step_of(e, item));
+    }
+    keep_find_victims(e->keep.handle, stream);
+}
+
+void pi_keep_learn_victims(struct pith_engine *e, int32_t n_pass)
+{
+    if (e->keep.handle == NULL || !e->traits.overwrites)
+        return;
+    keep_learn_victims(e->keep.handle);
+    for (int32_t p = 0; p < n_pass; p++)
+        if (e->keep.step_of[p] >= 0)
+            keep_set_victims(e->keep.handle, e->batch.part[p].kv, e->keep.step_of[p]);
+}
+
+static void finish_lanes(void *user, struct pi_stream *stream, const struct pi_pass_watched *lanes,
+                         int32_t n)
 {
     const struct pith_engine *e = user;
+    find_victims(e, stream, lanes, n);
     struct turn t = {.e = e, .watched = lanes};
     int64_t work = 0;
     for (int32_t i = 0; i < n; i++)

@@ -25,6 +25,23 @@ void kv_cache_note_marks(struct kv_cache *cache)
     cache->marks_noted = cache->n_mark > 0 || cache->value_norm;
 }
 
+void kv_cache_note_places(struct kv_cache *cache)
+{
+    assert(cache->first == NULL && !cache->places);
+    cache->n_mark++;
+    cache->places = cache->marks_noted = true;
+}
+
+bool kv_lane_finds_victim(const struct kv_seq *seq, int32_t layer, int32_t head)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    bool finds =
+        seq->cache->places && pi_at_some(lane->marks) && lane->kind->device->victims != NULL;
+    for (int32_t i = 0; finds && i < lane->n_live; i++)
+        finds = lane->table[i].delta == 0 && lane->table[i].n_folded == 0;
+    return finds;
+}
+
 static size_t number_of(const struct kv_seq *seq, const struct kv_lane *lane)
 {
     return (size_t)(lane - seq->lane);
@@ -173,11 +190,17 @@ void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
 
 /* ---- entries ---- */
 
-void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n)
+void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                    const int32_t *pos, int32_t n)
 {
     size_t at = number_of(seq, lane);
-    for (int32_t i = 0; i < seq->cache->n_mark; i++)
+    int32_t n_mark = seq->cache->n_mark;
+    for (int32_t i = 0; i < n_mark; i++)
         memset(kv_marks_at(seq, at, i) + slot, 0, (size_t)n * sizeof(float));
+    for (int32_t i = 0; seq->cache->places && i < n; i++) {
+        const int32_t place = pos[i] + 1;
+        memcpy(kv_marks_at(seq, at, n_mark - 1) + slot + i, &place, sizeof(place));
+    }
 }
 
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
@@ -186,7 +209,7 @@ void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_
     const struct kv_cache *cache = seq->cache;
     size_t at = number_of(seq, lane);
     kv_marks_pull(seq, &seq->lane[at]);
-    kv_marks_clear(seq, lane, slot, n);
+    kv_marks_clear(seq, lane, slot, kv_page_pos(lane->kind, ref->page) + entry, n);
     if (cache->value_norm)
         lane->kind->device->norms(cache, lane->kind, ref->page, entry, n,
                                   kv_norms_at(seq, at) + slot);

@@ -53,8 +53,9 @@ void kv_marks_pull(const struct kv_seq *seq, struct kv_lane *lane);
 bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
 /* Copies the marks of all entries into the block of another sequence, or one with more room. */
 void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
-/* Sets the marks of slots slot .. slot + n to 0, not the norms. */
-void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot, int32_t n);
+/* Sets the marks of slots slot .. slot + n to 0, not the norms. pos [n]: their positions. */
+void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,
+                    const int32_t *pos, int32_t n);
 /* Sets the marks of slots slot .. slot + n to 0, whose entries are new, and their norms. The values
    were written to places entry .. entry + n of a page. */
 void kv_marks_start(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,

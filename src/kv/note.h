@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "base/base.h"
+#include "device/device.h"
 
 /* How the weights that a group of query heads gave to an entry become one. */
 enum kv_group {
@@ -40,6 +40,7 @@ struct kv_note {
     int32_t from;        /* tokens at lower positions are left out */
     int32_t n;           /* no more than the first n entries are noted; 0: all */
     float *to;           /* [rows][stride] */
+    struct pi_at there;  /* none, or in the place of `to` memory of the device [n], of one row */
     size_t stride;
     float threshold;
     int32_t window;     /* of LOW */

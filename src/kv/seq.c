@@ -411,7 +411,7 @@ static void place_over(struct kv_append *job, struct kv_lane *lane)
     assert(lane->kind->n_ref[ref->page] == 1 && ref->delta == 0 && ref->n_folded == 0);
     ref->closed = false;
     kv_page_pos(lane->kind, ref->page)[job->over_entry] = job->pos0;
-    kv_marks_clear(job->seq, lane, slot, 1);
+    kv_marks_clear(job->seq, lane, slot, &job->pos0, 1);
     lane->unordered = lane->unordered || slot != lane->len - 1;
     lane->top = job->pos0;
     lane->victim = 0;
@@ -468,7 +468,7 @@ static void place_behind(struct kv_append *job, struct kv_lane *lane)
         }
         for (int32_t i = 0; i < part; i++)
             pos[i] = job->pos0 + done + i;
-        kv_marks_clear(job->seq, lane, lane->len, part);
+        kv_marks_clear(job->seq, lane, lane->len, pos, part);
         lane->top = job->pos0 + done + part - 1;
         ref->n = (uint8_t)(ref->n + part);
         lane->len += part;

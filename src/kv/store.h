@@ -37,12 +37,12 @@ struct kv_lane {
     int32_t n_live;              /* pages with entries: table[0 .. n_live) */
     int32_t len;                 /* entries, the sum of n */
     bool ragged;                 /* a page before the last with entries holds fewer than P */
-    bool unordered; /* an entry was overwritten, and since then positions fall within a page, or
+    bool unordered;     /* an entry was overwritten, and since then positions fall within a page, or
                        between pages of one delta; else they ascend in every page */
-    int32_t top;    /* the largest position, delta included, of an unordered lane */
-    int32_t victim; /* 1 + the slot of the entry that the next one overwrites; 0: none */
-    int32_t most;   /* pages that it is expected to hold one day; 0: not known */
-    int32_t window; /* the layer's; such a lane is never unordered */
+    int32_t top;        /* the largest position, delta included, of an unordered lane */
+    int32_t victim;     /* 1 + the slot of the entry that the next one overwrites; 0: none */
+    int32_t most;       /* pages that it is expected to hold one day; 0: not known */
+    int32_t window;     /* the layer's; such a lane is never unordered */
     struct pi_at marks; /* on its device f32 [n_mark][cap * page_len], then norms bf16 [..]; none:
                            they are the host's alone */
     int32_t n_there; /* the first entries whose marks are the device's, and out of date on the host;
@@ -74,6 +74,7 @@ struct kv_cache {
     bool borrowed;           /* the caller owns the pools' memory (kv_cache_create_in) */
     int32_t n_mark;          /* floats beside every entry */
     bool value_norm;         /* beside them the L1 norm of the value, in bf16 */
+    bool places;             /* the last mark is 1 + the entry's position, int32_t */
     bool marks_noted;        /* attention notes them, on the lane's device where that can */
     const float *projection; /* [n_layer][n_head][index_dim][dim_k] of KV_INDEX_PROJ; borrowed */
     int32_t n_seq;

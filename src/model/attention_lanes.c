@@ -306,7 +306,7 @@ void pi_pass_attention_run(struct pi_pass *pass)
     if (chunks_of(pass) > 0 && pass->reading.fn.attended != NULL)
         pi_pass_show_attended(pass);
     if (pass->watching.n > 0 && is_governed(pass) && pass->watching.fn.finished != NULL)
-        pass->watching.fn.finished(pass->watching.fn.user, pass->watching.lanes,
+        pass->watching.fn.finished(pass->watching.fn.user, pass->stream, pass->watching.lanes,
                                    pass->watching.n * hp->n_head_kv);
 }
 

@@ -87,8 +87,9 @@ struct pi_pass_watch {
        are all lanes' tokens times their entries. Only a tile of tokens of one lane is there at a
        time. The memory that a points to is valid during the call. NULL: no lane asks. */
     void (*attended)(void *user, const struct pi_pass_attention *a, int32_t thread);
-    /* Once a layer with the same lanes, when all have attended. NULL: nothing. */
-    void (*finished)(void *user, const struct pi_pass_watched *lanes, int32_t n);
+    /* Once a layer with the same lanes, when all have attended on the stream. NULL: nothing. */
+    void (*finished)(void *user, struct pi_stream *stream, const struct pi_pass_watched *lanes,
+                     int32_t n);
 };
 
 /* Tokens of an item that read the same entries in one lane. */

@@ -27,11 +27,11 @@ TEST(no_operation_is_missing)
 {
     size_t first = offsetof(struct pi_device, alloc);
     const size_t own[] = {
-        offsetof(struct pi_device, weigh),       offsetof(struct pi_device, move_lane),
-        offsetof(struct pi_device, alloc_host),  offsetof(struct pi_device, free_host),
-        offsetof(struct pi_device, carry),       offsetof(struct pi_device, settle),
-        offsetof(struct pi_device, pack_marks),  offsetof(struct pi_device, apart),
-        offsetof(struct pi_device, note_clipped)};
+        offsetof(struct pi_device, weigh),        offsetof(struct pi_device, move_lane),
+        offsetof(struct pi_device, alloc_host),   offsetof(struct pi_device, free_host),
+        offsetof(struct pi_device, carry),        offsetof(struct pi_device, settle),
+        offsetof(struct pi_device, pack_marks),   offsetof(struct pi_device, apart),
+        offsetof(struct pi_device, note_clipped), offsetof(struct pi_device, victims)};
     size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
     assert_true(n > 30);
     for (int i = 0; i < N_DEVICE; i++)

@@ -110,6 +110,7 @@ enum gpu_weight_type {
     GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
     GPU_K(note_words, 256, 4, gpu_note_args)                                                       \
     GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
+    GPU_K(victims, 256, 4, gpu_victim_args)                                                        \
     GPU_K(marks_clear, 128, 8, gpu_marks_args)                                                     \
     GPU_K(marks_sources, 128, 8, gpu_marks_args)                                                   \
     GPU_K(marks_keep, 1024, 1, gpu_marks_args)                                                     \
@@ -470,7 +471,22 @@ struct gpu_note_rows_args {
     uint64_t row_stride;
 };
 
-/* A lane whose marks change. marks_clear: n new entries from slot on. marks_keep: slots slot .. + n
+/* Scores of a lane, by slot: times the norm, or divided by how many saw the entry; none: alone. */
+struct gpu_victim_row {
+    gpu_at score, seen, norm; /* f32, f32, bf16 */
+};
+/* Lanes of which one entry goes (kv/victim.h). */
+struct gpu_victim {
+    gpu_at rows;  /* struct gpu_victim_row [n_row] */
+    gpu_at place; /* int32 [n] 1 + position */
+    gpu_at out;   /* int32 */
+    int32_t n_row, n, lo, hi, n_sink, mean;
+};
+struct gpu_victim_args {
+    gpu_at victims;
+};
+
+/* A lane whose marks change. marks_clear: n new entries from slot on, the first at position `first`. marks_keep: slots slot .. + n
    get the entries of the slots that source has from `first` on. */
 struct gpu_marks_lane {
     gpu_at marks; /* kv_lane.marks */
@@ -482,7 +498,7 @@ struct gpu_marks_run {
 };
 struct gpu_marks_args {
     gpu_at lanes, runs, source;
-    int32_t n_run, n_mark, norms, unused;
+    int32_t n_run, n_mark, norms, places; /* places: the last mark is 1 + the position */
 };
 
 /* ---- single entries ---- */

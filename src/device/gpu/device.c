@@ -626,6 +626,7 @@ static const struct pi_device table = {
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
     .weigh = gpu_weigh,
+    .victims = gpu_victims,
     .score = gpu_score,
     .score_one = gpu_score_one,
     .choose = gpu_choose,

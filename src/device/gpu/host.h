@@ -350,6 +350,9 @@ size_t gpu_logits_stride(const struct kv_attend_job *job);
    launch has them. */
 void gpu_note_calls(struct gpu_device *d, const struct kv_attend_job *jobs,
                     const struct gpu_attend_job *at, int32_t n);
+/* victim.c */
+void gpu_victims(struct pi_stream *s, const struct kv_victim_list *list);
+
 /* step.c */
 bool gpu_step(struct pi_stream *s, const struct pi_step *p);
 

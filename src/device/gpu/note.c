@@ -71,6 +71,7 @@ static void run_marks(struct gpu_device *d, const struct kv_cache *cache, enum g
     size_t size = n * sizeof(*lanes);
     args->n_mark = cache->n_mark;
     args->norms = cache->value_norm;
+    args->places = cache->places;
     args->lanes = gpu_list(d, size, &host);
     if (args->lanes == 0)
         return;
@@ -98,9 +99,9 @@ void gpu_marks_append(struct gpu_device *d, const struct kv_append *jobs, int32_
         gpu_marks_up(d, job->seq, lane, old);
         lane->n_there = lane->len;
         struct gpu_marks_lane all = {.marks = lane->marks.at, .row = kv_marks_row(job->seq)};
-        all.slot = old, all.n = n_new;
+        all.slot = old, all.n = n_new, all.first = job->pos0 + job->n_over;
         to[n_lane++] = all;
-        all.slot = job->slot, all.n = job->n_over;
+        all.slot = job->slot, all.n = job->n_over, all.first = job->pos0;
         if (job->n_over > 0)
             to[n_lane++] = all;
     }
@@ -233,7 +234,7 @@ bool gpu_notes_host(const struct kv_attend_job *job)
 {
     bool host = false;
     for (int32_t i = 0; i < job->n_note; i++)
-        host = host || mark_of(job, job->notes[i].to) < 0;
+        host = host || (!pi_at_some(job->notes[i].there) && mark_of(job, job->notes[i].to) < 0);
     return host;
 }
 
@@ -306,6 +307,8 @@ static void add_word(struct notes *w, const struct kv_attend_job *job, const str
                                  .threshold = note->threshold};
     if (mark >= 0) {
         word.to = row_at(job->seq, lane_of(job), mark);
+    } else if (pi_at_some(note->there)) {
+        word.to = note->there.at;
     } else {
         word.to = take_array(w, job, note);
         word.stride = (uint64_t)pi_max(seen_of(job, note), 1);

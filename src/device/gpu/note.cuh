@@ -159,6 +159,105 @@ KERNEL(256, 4) note_rows(const gpu_note_rows_args a)
         AT(float, a.logit)[at] = exponent_of(a.call, a.lane, row, place) * LN2;
 }
 
+/* ---- the entry that goes ---- */
+
+struct victim_best {
+    float score;
+    int pos, slot; /* slot -1: there is none */
+};
+
+DEV void take_lower(victim_best *best, float score, int pos, int slot)
+{
+    const bool takes = slot >= 0 && (best->slot < 0 || score < best->score ||
+                                     (score == best->score && pos < best->pos));
+    best->score = takes ? score : best->score;
+    best->pos = takes ? pos : best->pos;
+    best->slot = takes ? slot : best->slot;
+}
+
+/* The lowest over 256 threads. All get it; room: [8]. */
+DEV victim_best lowest_of_block(victim_best best, victim_best *room)
+{
+    for (int mask = 16; mask > 0; mask /= 2) {
+        const float score = shfl_xor(best.score, mask);
+        const int pos = (int)shfl((uint32_t)best.pos, LANE ^ mask);
+        const int slot = (int)shfl((uint32_t)best.slot, LANE ^ mask);
+        take_lower(&best, score, pos, slot);
+    }
+    sync_block();
+    if (LANE == 0)
+        room[WARP] = best;
+    sync_block();
+    best = room[0];
+    for (int i = 1; i < 8; i++)
+        take_lower(&best, room[i].score, room[i].pos, room[i].slot);
+    return best;
+}
+
+/* Behind the n_sink oldest entries. They are a lane's first ones, but where it was made otherwise. */
+DEV int behind_sinks(const gpu_victim &v, const int32_t *place, victim_best *room)
+{
+    victim_best last = {0.0f, 0, -1}, other = {0.0f, 0, -1};
+    for (int i = TID; i < v.n_sink; i += 256)
+        take_lower(&last, 0.0f, 1 - place[i], i);
+    last = lowest_of_block(last, room); /* the highest position, with its sign changed */
+    for (int i = v.n_sink + TID; i < v.n; i += 256)
+        if (place[i] - 1 <= -last.pos)
+            take_lower(&other, 0.0f, place[i] - 1, i);
+    other = lowest_of_block(other, room);
+    int lo = other.slot < 0 ? 1 - last.pos : 0;
+    for (int s = 0; s < v.n_sink && other.slot >= 0; s++) {
+        victim_best next = {0.0f, 0, -1};
+        for (int i = TID; i < v.n; i += 256)
+            if (place[i] - 1 >= lo)
+                take_lower(&next, 0.0f, place[i] - 1, i);
+        next = lowest_of_block(next, room);
+        lo = next.pos + 1;
+    }
+    return lo;
+}
+
+DEV float row_score_of(const gpu_victim_row &r, int i)
+{
+    const float x = AT(const float, r.score)[i];
+    if (r.seen != 0)
+        return x / f_max(AT(const float, r.seen)[i], 1.0f);
+    if (r.norm == 0)
+        return x;
+    const float norm = AS_F((uint32_t)AT(const uint16_t, r.norm)[i] << 16);
+    return x * (norm < 3.402823466e38f ? norm : 3.402823466e38f);
+}
+
+DEV float victim_score(const gpu_victim &v, int i)
+{
+    const gpu_victim_row *row = AT(const gpu_victim_row, v.rows);
+    float x = row_score_of(row[0], i);
+    for (int r = 1; r < v.n_row; r++) {
+        const float y = row_score_of(row[r], i);
+        x = v.mean ? x + y : f_max(x, y);
+    }
+    return x == x ? x : 0.0f;
+}
+
+/* Grid: victims. */
+KERNEL(256, 4) victims(const gpu_victim_args a)
+{
+    SHARED(smem);
+    victim_best *room = (victim_best *)smem, best = {0.0f, 0, -1};
+    const gpu_victim v = AT(const gpu_victim, a.victims)[blockIdx.x];
+    const int32_t *place = AT(const int32_t, v.place);
+    const int sinks = v.n_sink > 0 ? behind_sinks(v, place, room) : 0,
+              lo = sinks > v.lo ? sinks : v.lo;
+    for (int i = TID; i < v.n; i += 256) {
+        const int pos = place[i] - 1;
+        if (pos >= lo && pos < v.hi)
+            take_lower(&best, victim_score(v, i), pos, i);
+    }
+    best = lowest_of_block(best, room);
+    if (TID == 0)
+        *AT(int32_t, v.out) = best.slot;
+}
+
 /* ---- marks ---- */
 
 /* Grid: lanes. */
@@ -167,7 +266,8 @@ KERNEL(128, 8) marks_clear(const gpu_marks_args a)
     const gpu_marks_lane l = AT(const gpu_marks_lane, a.lanes)[blockIdx.x];
     for (int m = 0; m < a.n_mark; m++)
         for (int i = TID; i < l.n; i += 128)
-            AT(float, l.marks + m * l.row)[l.slot + i] = 0.0f;
+            AT(int32_t, l.marks + m * l.row)
+            [l.slot + i] = a.places && m == a.n_mark - 1 ? l.first + i + 1 : 0;
 }
 
 /* A thread has a run. */

@@ -96,8 +96,10 @@ void keep_free(struct keep *k)
     pi_mem_free(k->agrees);
     pi_mem_free(k->block);
     pi_mem_free(k->steps.block);
-    if (k->stream != NULL)
+    if (k->stream != NULL) {
+        k->stream->device->free(k->stream->device, k->steps.there);
         k->stream->device->close(k->stream);
+    }
     pi_mem_free(k);
 }
 

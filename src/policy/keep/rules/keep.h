@@ -638,6 +638,19 @@ void keep_attended(const struct keep *keep, const struct keep_view *view, struct
 void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struct keep_view *view,
                          int32_t layer, int32_t item, bool lanes_differ);
 
+/* Whether a device that can finds the victims of steps (kv_cache_note_places): by one word, or by
+   marks. */
+bool keep_config_finds(const struct keep_config *config);
+
+/* Where the lanes' device chooses, keep_choose_victims leaves it to that. These list what it is to
+   find in a layer of one item, have it found for all, and give the lanes of an item what was found,
+   behind the pass. keep_learn_victims comes before that, once. One thread calls them. */
+void keep_list_victims(struct keep *keep, const struct kv_seq *kv, const struct keep_view *view,
+                       int32_t layer, int32_t item);
+void keep_find_victims(struct keep *keep, struct pi_stream *stream);
+void keep_learn_victims(struct keep *keep);
+void keep_set_victims(const struct keep *keep, struct kv_seq *kv, int32_t item);
+
 /* Lanes whose next entry overwrites one. */
 int32_t keep_count_victims(const struct keep *keep, const struct kv_seq *kv);
 

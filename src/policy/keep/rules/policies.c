@@ -93,7 +93,8 @@ static uint32_t gpu_of(const struct keep_policy *p)
         return 0;
     bool asks = (keep_config_needs(&c) & watches) != 0;
     return (p->weigh != NULL ? PITH_GPU_ROUNDS : 0) | (asks ? PITH_ASKS_NOTES : 0) |
-           (asks && keep_config_notes(&c) ? PITH_GPU_NOTES : 0);
+           (asks && keep_config_notes(&c) ? PITH_GPU_NOTES : 0) |
+           (c.rules.overwrite ? PITH_ASKS_STEPS : 0) | (keep_config_finds(&c) ? PITH_GPU_STEPS : 0);
 }
 
 static bool list_at(int32_t i, struct policy_listed *out)

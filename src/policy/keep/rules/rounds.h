@@ -59,6 +59,13 @@ struct keep_steps {
     float *all_score; /* [n_item][n_head * cap] combined; lanes_differ only */
     int32_t *n_of;    /* [n_item][n_head * cap] lanes whose scores are in it; lanes_differ only */
     uint8_t *scratch; /* [n_thread][scratch_size] of calls to the policy */
+    /* Where the lanes' device chooses: */
+    struct pi_at there;        /* of its memory: scores as above, then slots as below; owned */
+    int32_t *slot;             /* [n_layer][n_item][n_head] on their way to the lanes */
+    bool *asked;               /* likewise: whether one was asked for */
+    struct kv_victim_job *job; /* [n_item * n_head] of the running layer */
+    int32_t n_job;
+    bool some; /* something was asked for */
 };
 
 struct keep {
@@ -77,11 +84,11 @@ struct keep {
     int64_t cap_all;             /* where all lanes share a budget: entries of all sets together */
     struct pith_stats *stats;    /* of the rule, owned; NULL: none */
     const struct stats_map *map; /* of the policy, where scores of lanes are compared; NULL: none */
-    int32_t n_together; /* stages whose sets there is memory for: a round takes them together. 1
+    int32_t n_together;     /* stages whose sets there is memory for: a round takes them together. 1
                            but where the device scores, and each stage is a layer */
-    struct keep_set *set;        /* [keep_round_sets] sets of the running stages, owned */
-    struct keep_part *part;      /* [n_head] owned */
-    struct kv_cut *cut;          /* [n_layer * n_head] what stays of the stage's lanes, owned */
+    struct keep_set *set;   /* [keep_round_sets] sets of the running stages, owned */
+    struct keep_part *part; /* [n_head] owned */
+    struct kv_cut *cut;     /* [n_layer * n_head] what stays of the stage's lanes, owned */
     bool *agrees; /* [n_layer * n_head] the stage's lanes that hold what the first of their
                      set does; owned */
     void *block;  /* the arrays above, and .. owned */

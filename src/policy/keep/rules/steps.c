@@ -9,6 +9,9 @@
  * heads are scored by several threads, and combined in their order. That is done at once, while the
  * sum is in the cache, where the policy can and all heads before are done. Else it is done when the
  * layer is.
+ *
+ * A device that has the scores finds victims itself (kv/victim.h): by the same scores, in the same
+ * order. The host then learns all slots of a pass at its end.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -16,6 +19,7 @@
 #include "base/mem.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
+#include "kv/victim.h"
 #include "policy/positions.h"
 #include "policy/keep/rules/rounds.h"
 
@@ -25,6 +29,24 @@
 static size_t scales_stride(const struct keep *k)
 {
     return pi_align((size_t)k->model.g.n_head, PI_APART / sizeof(float));
+}
+
+/* Whether the device chooses where the lanes allow it. */
+static bool finds(const struct keep *k)
+{
+    return k->stream->device->victims != NULL && keep_config_finds(&k->config);
+}
+
+static size_t count_slots(const struct keep *k, const struct keep_steps *s)
+{
+    return finds(k) ? (size_t)k->model.g.n_layer * (size_t)s->n_item * (size_t)k->model.g.n_head
+                    : 0;
+}
+
+/* Bytes of the rows of scores, the first part of `there`. */
+static size_t scores_size(const struct keep *k, const struct keep_steps *s)
+{
+    return (size_t)s->n_item * (size_t)k->model.g.n_head * (size_t)s->cap * sizeof(float);
 }
 
 /* Places the arrays into base (NULL: counts alone) and returns the bytes they take. */
@@ -40,12 +62,18 @@ static size_t lay_out(const struct keep *k, struct keep_steps *s, uint8_t *base)
     s->all_score = pi_mem_part(base, &used, n_all, sizeof(*s->all_score));
     s->n_of = pi_mem_part(base, &used, n_all, sizeof(*s->n_of));
     s->scratch = pi_mem_part(base, &used, (size_t)k->n_thread, s->scratch_size);
+    s->slot = pi_mem_part(base, &used, count_slots(k, s), sizeof(*s->slot));
+    s->asked = pi_mem_part(base, &used, count_slots(k, s), sizeof(*s->asked));
+    s->job = pi_mem_part(base, &used, n_item * n_head, sizeof(*s->job));
     return used;
 }
 
 /* A pass that was given up may have left some. */
-static void combine_none(const struct keep_steps *s)
+static void combine_none(const struct keep *k, struct keep_steps *s)
 {
+    s->some = false;
+    if (s->n_item > 0)
+        memset(s->asked, 0, count_slots(k, s) * sizeof(*s->asked));
     for (int32_t i = 0; i < s->n_item; i++)
         atomic_init(&s->combined[i].n_head, 0);
 }
@@ -56,7 +84,7 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     const struct keep_policy *p = k->config.policy;
     struct keep_steps *s = &k->steps, grown = *s;
     size_t n;
-    combine_none(s);
+    combine_none(k, s);
     if (n_item <= s->n_item && longest <= s->cap && (s->lanes_differ || !lanes_differ))
         return PITH_OK;
     /* More than asked: a lane that is not full grows with every step. */
@@ -73,14 +101,24 @@ pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, 
     if (longest <= grown.cap && pi_mul_size((size_t)grown.n_item * (size_t)k->model.g.n_head,
                                             (size_t)grown.cap * 4 * sizeof(float), &n))
         block = pi_mem_alloc(PI_MEM_SCRATCH, lay_out(k, &grown, NULL));
+    if (block != NULL && finds(k)) {
+        struct pi_device *d = k->stream->device;
+        grown.there = d->alloc(d, PI_MEM_SCRATCH,
+                               scores_size(k, &grown) + count_slots(k, &grown) * sizeof(int32_t));
+        if (!pi_at_some(grown.there)) {
+            pi_mem_free(block);
+            block = NULL;
+        }
+    }
     if (block == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the scores of %d steps over %lld entries",
                        n_item, (long long)longest);
+    k->stream->device->free(k->stream->device, s->there);
     pi_mem_free(s->block);
     grown.block = block;
     lay_out(k, &grown, block);
     *s = grown;
-    combine_none(s);
+    combine_none(k, s);
     return PITH_OK;
 }
 
@@ -122,6 +160,26 @@ static int32_t words_of(const struct keep_config *c, bool step, struct keep_word
     return n;
 }
 
+bool keep_config_finds(const struct keep_config *c)
+{
+    struct keep_word word[KEEP_WORD_ROOM];
+    if (c->policy == NULL || !c->rules.overwrite)
+        return false;
+    if (c->policy->scores_steps)
+        return c->policy->weigh != NULL;
+    return words_of(c, true, word) == 1 && !word[0].plain;
+}
+
+/* Whether a layer's victims are found by its device. */
+static bool found_there(const struct keep *k, const struct kv_seq *kv, int32_t layer)
+{
+    bool there = finds(k) && kv_lane_device(kv, layer, 0) == k->stream->device &&
+                 (k->config.rules.granularity == KEEP_LAYER_HEAD || !k->steps.lanes_differ);
+    for (int32_t h = 0; there && h < k->model.g.n_head; h++)
+        there = kv_lane_finds_victim(kv, layer, h);
+    return there;
+}
+
 bool keep_config_notes(const struct keep_config *c)
 {
     struct keep_word all[KEEP_WORD_ROOM];
@@ -148,6 +206,12 @@ int32_t keep_mark_notes(const struct keep_config *c, const struct keep_view *vie
     return n;
 }
 
+/* Where the device has the row of scores of an item's KV head. */
+static struct pi_at row_there(const struct keep *k, int32_t item, int32_t head)
+{
+    return pi_at_item(k->steps.there, (size_t)(row_of(k, item, head) - k->steps.score));
+}
+
 /* A step's word. */
 static struct kv_note note_of_step(const struct keep *k, const struct keep_view *view,
                                    const struct keep_word *word, int32_t item,
@@ -160,6 +224,8 @@ static struct kv_note note_of_step(const struct keep *k, const struct keep_view 
         .newest = word->newest ? lane->slot : -1,
         .number = lane->head,
     };
+    if (found_there(k, view->kv, lane->layer))
+        note.there = row_there(k, item, lane->head);
     if (word->word != KV_NOTE_NORM)
         return note;
     note.norm = kv_lane_norms_place(view->kv, lane->layer, lane->head);
@@ -303,14 +369,11 @@ static int32_t behind_sinks(const int32_t *pos, int32_t n, int32_t n_sink)
     return lo;
 }
 
-/* As span_of of a round, for n entries in any order. */
-static struct keep_span span_of(const struct keep *k, const struct keep_view *view,
-                                const int32_t *pos, int32_t n, int32_t budget)
+/* As span_of of a round, but for the first entries of the rule sinks. */
+static struct keep_span span_of(const struct keep *k, const struct keep_view *view, int32_t budget)
 {
     const struct keep_rules *rules = &k->config.rules;
     int64_t lo = pi_max(rules->prefix, keep_pinned_prompt(rules, view->n_prompt, view->scale));
-    if (rules->sinks > 0)
-        lo = pi_max(lo, behind_sinks(pos, n, rules->sinks));
     int64_t hi = pi_max((int64_t)view->n_token - keep_protected_at(rules, budget, view), 0);
     return (struct keep_span){(int32_t)pi_min(lo, INT32_MAX), (int32_t)hi};
 }
@@ -329,7 +392,9 @@ static int32_t next_budget(const struct keep *k, const struct keep_view *view, i
 static int32_t choose(const struct keep *k, const struct keep_view *view, const int32_t *pos,
                       const float *score, int32_t n, int32_t budget)
 {
-    struct keep_span span = span_of(k, view, pos, n, budget);
+    struct keep_span span = span_of(k, view, budget);
+    if (k->config.rules.sinks > 0)
+        span.lo = (int32_t)pi_max(span.lo, behind_sinks(pos, n, k->config.rules.sinks));
     return pi_kernels()->vec.lowest(score, pos, n, span.lo, span.hi);
 }
 
@@ -343,7 +408,7 @@ static int32_t choose_at_once(const struct keep *k, const struct kv_seq *kv,
     if (slot < 0)
         return -1;
     int32_t pos = kv_lane_pos(kv, layer, head, slot);
-    struct keep_span span = span_of(k, view, NULL, n, budget);
+    struct keep_span span = span_of(k, view, budget);
     bool moved = kv_lane_written_pos(kv, layer, head, slot) != pos;
     return !moved && pos >= span.lo && pos < span.hi ? slot : -1;
 }
@@ -484,6 +549,8 @@ static void choose_uneven(const struct keep *k, struct kv_seq *kv, const struct 
 void keep_choose_victims(const struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                          int32_t layer, int32_t item, bool lanes_differ)
 {
+    if (found_there(k, kv, layer))
+        return;
     score_marks(k, view, layer, item);
     if (k->config.rules.granularity == KEEP_LAYER_HEAD)
         choose_alone(k, kv, view, layer, item);
@@ -491,6 +558,94 @@ void keep_choose_victims(const struct keep *k, struct kv_seq *kv, const struct k
         choose_uneven(k, kv, view, layer, item);
     else
         choose_together(k, kv, view, layer, item);
+}
+
+/* ---- by the device ---- */
+
+static size_t slot_of(const struct keep *k, int32_t layer, int32_t item, int32_t head)
+{
+    return ((size_t)layer * (size_t)k->steps.n_item + (size_t)item) * (size_t)k->model.g.n_head +
+           (size_t)head;
+}
+
+static bool chooses_alone(const struct keep *k)
+{
+    return k->config.rules.granularity == KEEP_LAYER_HEAD;
+}
+
+static struct kv_victim_job job_of(const struct keep *k, const struct kv_seq *kv,
+                                   const struct keep_view *view, int32_t layer, int32_t head,
+                                   int32_t item)
+{
+    struct keep_span span = span_of(k, view, next_budget(k, view, layer, head));
+    size_t at = slot_of(k, layer, item, head), scores = scores_size(k, &k->steps);
+    struct kv_weigh_job marks = {.seq = kv};
+    struct kv_victim_job job = {
+        .seq = kv,
+        .layer = layer,
+        .head = head,
+        .n_head = chooses_alone(k) ? 1 : k->model.g.n_head,
+        .mean = k->config.rules.combine == KEEP_MEAN,
+        .stride = (size_t)k->steps.cap,
+        .lo = span.lo,
+        .hi = span.hi,
+        .n_sink = k->config.rules.sinks,
+        .out = pi_at_item(pi_at_add(k->steps.there, scores), at),
+    };
+    if (!k->config.policy->scores_steps) {
+        job.score = row_there(k, item, head);
+        return job;
+    }
+    k->config.policy->weigh(&k->config.params, view, &marks, NULL);
+    job.kind = marks.kind;
+    return job;
+}
+
+void keep_list_victims(struct keep *k, const struct kv_seq *kv, const struct keep_view *view,
+                       int32_t layer, int32_t item)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    int32_t n_set = chooses_alone(k) ? k->model.g.n_head : 1;
+    for (int32_t h = 0; h < n_set && found_there(k, kv, layer); h++) {
+        if (kv_lane_len(kv, layer, h) < next_budget(k, view, layer, h))
+            continue;
+        k->steps.job[k->steps.n_job++] = job_of(k, kv, &whole, layer, h, item);
+        k->steps.asked[slot_of(k, layer, item, h)] = true;
+        k->steps.some = true;
+    }
+}
+
+void keep_find_victims(struct keep *k, struct pi_stream *stream)
+{
+    const struct kv_victim_list list = {k->steps.job, k->steps.n_job};
+    if (list.n > 0)
+        stream->device->victims(stream, &list);
+    k->steps.n_job = 0;
+}
+
+void keep_learn_victims(struct keep *k)
+{
+    struct keep_steps *s = &k->steps;
+    size_t size = count_slots(k, s) * sizeof(*s->slot);
+    if (s->some)
+        k->stream->device->download(NULL, pi_at_add(s->there, scores_size(k, s)), size, s->slot);
+    s->some = false;
+}
+
+void keep_set_victims(const struct keep *k, struct kv_seq *kv, int32_t item)
+{
+    int32_t n_head = k->model.g.n_head,
+            n_lane = k->steps.n_item > 0 && finds(k) ? k->model.g.n_layer * n_head : 0;
+    for (int32_t i = 0; i < n_lane; i++) {
+        int32_t layer = i / n_head, head = i % n_head;
+        size_t at = slot_of(k, layer, item, chooses_alone(k) ? head : 0);
+        if (!k->steps.asked[at])
+            continue;
+        bool sound = kv_lane_can_overwrite(kv, layer, head, k->steps.slot[at]);
+        kv_seq_set_victim(kv, layer, head, sound ? k->steps.slot[at] : -1);
+        if (chooses_alone(k) || head == n_head - 1)
+            k->steps.asked[at] = false;
+    }
 }
 
 /* ---- the account ---- */
