@@ -168,6 +168,7 @@ static struct world *world_open(const struct read_policy *policy, const char *op
     read_reader(w->read, &w->inner);
     struct pi_pass_reader outer = w->inner;
     outer.user = w;
+    outer.looks = NULL; /* always */
     outer.select = watch_select;
     outer.attended = w->inner.attended != NULL ? watch_attended : NULL;
     check(pi_pass_set_reader(w->pass, &outer, &err), &err);
