@@ -22,6 +22,9 @@
 #define RESERVE_LEAST ((int64_t)256 << 20)
 #define RESERVE_PART 8
 
+/* Tokens that ask together, which one pass must hold (the option last of recall). */
+#define ASKING 32
+
 /* Seconds of `pith calibrate` for a parameter, on two cores of a Zen 5 (82 s for 630 million). */
 #define CALIBRATION_S_PER_PARAM (82.0 / 630e6)
 
@@ -239,6 +242,13 @@ static void recall_by_default(const struct session *s, const struct model_option
         return;
     o->recall = "kv";
     pith_engine_params params = engine_params(m, o);
+    bool drafts =
+        s->drafting != NULL && strcmp(s->drafting, "auto") != 0 && strcmp(s->drafting, "none") != 0;
+    if (o->chunk < ASKING ||
+        (drafts && pith_policies_fit(&params, PITH_USE_DRAFT, &err) != PITH_OK)) {
+        o->recall = NULL; /* explicit options forbid the default */
+        return;
+    }
     if (pith_kv_estimate(s->model, &params, s->info.n_ctx_train, &bytes, &err) == PITH_OK)
         return;
     o->recall = params.recall = NULL;

@@ -453,6 +453,7 @@ static int run(void *options)
     chat_system_read(&o->chat);
     (void)engine_params(&o->model, &o->memory);
     c.s.n_ctx = o->memory.n_ctx;
+    c.s.drafting = o->draft.what;
     session_load(&c.s, &o->model, false);
     session_check_template(c.s.model, &o->chat);
     budget_settle(&c.s, &o->model, &o->memory, BUDGET_ONE, 0);

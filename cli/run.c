@@ -330,6 +330,7 @@ static int run(void *options)
     if (o->output.map != NULL && eval_check_file(o->output.map, &err) != PITH_OK)
         cli_fail("--map: %s", err.message);
     s.n_ctx = o->memory.n_ctx;
+    s.drafting = o->draft.what;
     s.quiet = o->output.quiet || o->output.json;
     session_load(&s, &o->model, false);
     struct cli_text message = read_message(o), shown = message;

@@ -379,6 +379,7 @@ static void size_memory(const struct session *s, struct serve_options *o)
 static void start_session(struct session *s, struct serve_options *o)
 {
     s->n_ctx = o->memory.n_ctx;
+    s->drafting = o->draft.what;
     s->no_bar = true;
     session_load(s, &o->model, false);
     budget_settle(s, &o->model, &o->memory, BUDGET_SERVER, 0);

@@ -115,13 +115,14 @@ int64_t available_memory(const struct model_options *m);
 int64_t disk_bytes(void);
 
 struct session {
-    char *path;          /* of the model's file; owned */
-    pith_model *model;   /* owned */
-    pith_engine *engine; /* owned */
-    pith_seq *seq;       /* owned */
-    bool quiet;          /* set before: what --kv chose is not printed */
-    bool no_bar;         /* set before session_start: prompts are read without a word */
-    int32_t n_ctx;       /* the longest text, set before session_load; 0: what the model knows */
+    char *path;           /* of the model's file; owned */
+    pith_model *model;    /* owned */
+    pith_engine *engine;  /* owned */
+    pith_seq *seq;        /* owned */
+    const char *drafting; /* --draft, set before: no default may forbid it; NULL: not given */
+    bool quiet;           /* set before: what --kv chose is not printed */
+    bool no_bar;          /* set before session_start: prompts are read without a word */
+    int32_t n_ctx;        /* the longest text, set before session_load; 0: what the model knows */
     pith_model_info info;
     double load_s;
     int64_t disk_seen;         /* disk_bytes when the model was loaded, and then at each report */

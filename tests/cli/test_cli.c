@@ -320,9 +320,9 @@ TEST(run_keeps_packed_weights)
    needs. */
 TEST(run_tells_what_a_keep_policy_did)
 {
-    struct said s =
-        command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120", "--ignore-eos",
-                "--page", "16", "--json", "--keep", "streaming:budget=32,slack=16", NULL);
+    struct said s = command(NULL, "run", ON_MODEL, "-p", PROMPT, "--temp", "0", "-n", "120",
+                            "--ignore-eos", "--page", "16", "--json", "--keep",
+                            "streaming:budget=32,slack=16", "--recall", "none", NULL);
     expect_status(&s, 0);
     json_t *o = parse(s.err);
     int64_t rounds = whole(o, "keep_rounds"), lanes = 6;

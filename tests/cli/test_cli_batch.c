@@ -62,8 +62,8 @@ TEST(each_request_gets_what_it_gets_alone)
     static const char *const tight[] = {"-c", "256", "--page", "16", "--reserve", "0", NULL};
     static const char *const steps[] = {"--step", "7", "--no-prefix", NULL};
     static const char *const pages[] = {"--page", "16", NULL};
-    static const char *const keep[] = {"--keep", "streaming:budget=64,slack=16", "--page", "16",
-                                       NULL};
+    static const char *const keep[] = {
+        "--keep", "streaming:budget=64,slack=16", "--recall", "none", "--page", "16", NULL};
     static const char *const coded[] = {"-ctk", "q8_0", "-ctv", "turbo3", "--page", "16", NULL};
     static const char *const share[] = {"--share", "memshare", NULL};
     static const char *const read[] = {"--read", "quoka:budget=32", NULL};

@@ -357,9 +357,9 @@ static const char *const features_words[] = {"key", "hidden", "network", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
-     "key: an entry is scored by its key before rotation and both lengths, with dim_k + 3 weights "
-     "per lane. hidden: by the layer's input, with n_embd + 1 weights. network: by a layer of "
-     "neurons over the layer's input",
+     "an entry is scored by its key before rotation and both lengths (key), by weights of the "
+     "layer's "
+     "input (hidden), or by neurons over that input (network)",
      features_words},
     {0},
 };
