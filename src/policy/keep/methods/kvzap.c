@@ -357,9 +357,8 @@ static const char *const features_words[] = {"key", "hidden", "network", NULL};
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"features", POLICY_TYPE_CHOICE, AT(features), 0, 0, "key",
-     "an entry is scored by its key before rotation and both lengths (key), by weights of the "
-     "layer's "
-     "input (hidden), or by neurons over that input (network)",
+     "what scores an entry: its key before rotation and both lengths (key), weights of the "
+     "layer's input (hidden), or neurons over that input (network)",
      features_words},
     {0},
 };
