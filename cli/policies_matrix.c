@@ -248,8 +248,8 @@ static void print_gpu(void)
         width[0] = strlen(info.name) > width[0] ? strlen(info.name) : width[0];
     printf(
         "\n## Keep on a GPU\n\n"
-        "`GPU`: the GPU scores the entries of a round and chooses which go (rounds), notes\n"
-        "attention's weights beside entries (notes), or finds the entry that a step overwrites\n"
+        "`GPU`: the GPU scores the entries of a round and chooses which go (rounds). It notes\n"
+        "attention's weights beside entries (notes), and finds the entry that a step overwrites\n"
         "(steps). `host`: the host does it with numbers that it downloads, which is slower. `-`:\n"
         "the policy asks for no weights, or its steps overwrite nothing. The GPU moves the\n"
         "entries that stay, whatever the policy.\n\n");

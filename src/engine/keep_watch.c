@@ -104,7 +104,7 @@ static void choose_victims(void *ctx, int64_t begin, int64_t end, int32_t thread
     }
 }
 
-/* What the device is to find, for all items. */
+/* Asks the device for the victims of all items. */
 static void find_victims(const struct pith_engine *e, struct pi_stream *stream,
                          const struct pi_pass_watched *lanes, int32_t n)
 {

@@ -22,8 +22,8 @@ void kv_cache_set_marks(struct kv_cache *cache, int32_t n_mark, bool value_norm)
    their own memory then, and the host gets what it asks for. */
 void kv_cache_note_marks(struct kv_cache *cache);
 
-/* Behind the marks the position of every entry lies as another one. So devices that can choose what
-   a step overwrites (kv/victim.h). Callers do not see that mark. */
+/* Behind the marks the position of every entry lies as another one. So devices can choose the entry
+   that a step overwrites (kv/victim.h). Callers do not see that mark. */
 void kv_cache_note_places(struct kv_cache *cache);
 /* Whether the device of a lane can: where entries are read at the positions of their own. */
 bool kv_lane_finds_victim(const struct kv_seq *seq, int32_t layer, int32_t head);

@@ -7,8 +7,8 @@
 #include "kv/marks_internal.h"
 #include "kv/store.h"
 
-/* Bytes of the tables and marks of a sequence with room for cap table entries in every lane, and of
-   the list of where devices have marks. */
+/* Bytes of the tables and marks of a sequence, with room for cap table entries in every lane. The
+   list of where devices have marks is in them. */
 static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
 {
     int64_t marks = (int64_t)cache->g.page_len * (int64_t)kv_mark_bytes(cache);

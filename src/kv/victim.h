@@ -20,7 +20,7 @@ struct kv_victim_job {
     size_t stride;           /* floats */
     enum kv_weigh_kind kind; /* then: KV_WEIGH_MARK, _MARK_MEAN or _MARK_NORM */
     int32_t lo, hi;          /* positions that may go: lo <= position < hi, */
-    int32_t n_sink;          /* but for so many oldest entries */
+    int32_t n_sink;          /* but for this number of oldest entries */
     struct pi_at out;        /* int32: receives the slot; -1: none may go */
 };
 

@@ -642,9 +642,9 @@ void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struc
    marks. */
 bool keep_config_finds(const struct keep_config *config);
 
-/* Where the lanes' device chooses, keep_choose_victims leaves it to that. These list what it is to
-   find in a layer of one item, have it found for all, and give the lanes of an item what was found,
-   behind the pass. keep_learn_victims comes before that, once. One thread calls them. */
+/* Where the lanes' device chooses, keep_choose_victims leaves it to that. The first lists the
+   work of a layer of one item, the second has it done for all. keep_set_victims gives an item's lanes
+   the result, behind the pass. keep_learn_victims comes before that, once. One thread calls them. */
 void keep_list_victims(struct keep *keep, const struct kv_seq *kv, const struct keep_view *view,
                        int32_t layer, int32_t item);
 void keep_find_victims(struct keep *keep, struct pi_stream *stream);
