@@ -129,7 +129,8 @@ typedef struct pith_tap_rows {
     const float *q;        /* [n_token][n_head][head_dim_k] after rotation, not yet scaled */
     const float *k;        /* [n_token][n_head_kv][head_dim_k] after rotation */
     const float *v;        /* [n_token][n_head_kv][head_dim_v] */
-    uint32_t reserved[8];
+    const float *h;        /* [n_token][n_embd] the layer's input after its norm */
+    uint32_t reserved[6];
 } pith_tap_rows;
 
 /* Called on the thread that evaluates, which must not call the engine or its sequences meanwhile.
@@ -143,6 +144,16 @@ typedef bool pith_tap_fn(void *user, const pith_tap_rows *rows);
    queries and a copy of them. INVALID; NOMEM leaves what was set. */
 PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, void *user,
                                          pith_error *err);
+
+/* The natural logarithm of a token's probability by a row of logits [n], at temperature 1, summed in
+   double. best (may be NULL) receives whether no token has a larger logit. */
+PITH_API double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best);
+
+/* Stored keys and values of a lane's entries from .. from + n - 1, in slot order, decoded to f32. k
+   [n][head_dim_k] are after rotation by their positions, v is [n][head_dim_v]. Either may be NULL. These
+   are the numbers that attention reads, but for its own rounding. INVALID, NOMEM. */
+PITH_API pith_status pith_seq_lane_entries(const pith_seq *seq, int32_t layer, int32_t head,
+                                           int32_t from, int32_t n, float *k, float *v);
 
 /* Returns a 64-bit FNV-1a hash of a logits row, so that two builds can be compared by eye. */
 PITH_API uint64_t pith_logits_hash(const float *logits, int32_t n);

@@ -9,7 +9,9 @@
  *   pith_model   the weights and the tokenizer of one GGUF file. Immutable after load: any number
  *                of threads and engines may use one model at the same time.
  *   pith_engine  one KV memory budget, one set of worker threads and the scratch of a pass. One
- *                thread at a time may use an engine and the sequences that belong to it.
+ *                thread at a time may use an engine and the sequences that belong to it. Functions
+ *                that change a sequence answer BUSY where another thread is in one. So do those
+ *                that a callback of an evaluation calls.
  *   pith_seq     one timeline of tokens on the KV store of its engine.
  *
  * A first program (examples/simple.c holds the compiled text):
@@ -23,7 +25,8 @@
  *   - a function that can fail returns a pith_status, PITH_OK (0) or a negative value, and fills
  *     *err when err is not NULL; err->message is one sentence that names the field and the value.
  *   - outputs are written only on success.
- *   - objects are made by _load or _create and released by _free, which accepts NULL.
+ *   - objects are made by _load or _create and released by _free, which accepts NULL. Models,
+ *     engines, sequences and generations may be freed in any order.
  *   - params structs are filled by their _default function; NULL means all defaults.
  *   - strings are UTF-8; lengths and sizes are bytes; positions and counts of tokens are int32_t.
  *   - the library never prints, exits, reads the environment or keeps global state besides the
@@ -144,7 +147,7 @@ PITH_API void pith_model_params_default(pith_model_params *out);
 PITH_API pith_status pith_model_load(const char *path, const pith_model_params *params,
                                      pith_model **out, pith_error *err);
 
-/* Frees the model; every engine made from it must be freed before. NULL is ignored. */
+/* Lets the model go: its memory goes with the last engine over it. NULL is ignored. */
 PITH_API void pith_model_free(pith_model *model);
 
 /* The model's shape. Strings are owned by the model and live as long as it does. */
@@ -363,6 +366,33 @@ typedef struct pith_engine pith_engine;
    pith_batch_eval says. It must not change the engine or its sequences. */
 typedef bool pith_advance_fn(void *user, int64_t n_read, int64_t n_token);
 
+/* One lane (layer and KV head) at a round of the caller's own keep policy. Pointers are valid during
+   the call. */
+typedef struct pith_keep_lane {
+    int32_t layer; /* among the layers with lanes */
+    int32_t head;  /* KV head */
+    int32_t n;     /* entries */
+    int32_t n_token;
+    int32_t n_prompt; /* the first positions, marked as the prompt; 0: none are */
+    int32_t dim_k;
+    int32_t dim_v;
+    const int32_t *pos;    /* [n] */
+    const bool *evictable; /* [n] the others stay, whatever they score */
+    const int32_t *tokens; /* [n_token] of the sequence */
+    const float *k;        /* [n][dim_k] as attention sees them */
+    const float *v;        /* [n][dim_v] */
+    const float
+        *attention; /* [n] with the option queries=N: the mean weight of each entry, over the
+                               last N queries of all the head's query heads. NULL without */
+    uint32_t reserved[8];
+} pith_keep_lane;
+
+/* A keep policy of the caller: score [n], how much each entry deserves to stay, never NaN. All the
+   rest is by the rules that every keep policy has. Called on the thread that evaluates, lane after
+   lane. It must not call the engine or its sequences. Return false to stop: the round ends with
+   scores of 0, and the evaluation fails as CANCELLED. The tokens of its passes stay. */
+typedef bool pith_keep_score_fn(void *user, const pith_keep_lane *lane, float *score);
+
 typedef struct pith_engine_params {
     int32_t n_thread;   /* 0: all processors (default) */
     int64_t kv_bytes;   /* KV memory budget in bytes; 0: from kv_tokens */
@@ -403,6 +433,10 @@ typedef struct pith_engine_params {
                              many as fit beside the KV memory. Without a GPU it says nothing */
     const char *tensor_split; /* of several GPUs each one's share of these layers, as "3,1"; NULL
                                  (default): as their free memory */
+    /* Scores of the keep policy "custom". Its options are the rules of all policies, and queries=N.
+       NULL (default): there is none. */
+    pith_keep_score_fn *keep_score;
+    void *keep_user;
 } pith_engine_params;
 
 #define PITH_GPU_LAYERS_NONE (-1)
@@ -410,7 +444,7 @@ typedef struct pith_engine_params {
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
-/* Makes an engine over model, which must outlive it. The KV pool is reserved here, never grown. The
+/* Makes an engine over model, which it holds until it is freed. The KV pool is reserved here, never grown. The
    strings of params are not needed afterwards. INVALID: a value out of range, a policy or option
    that there is not, or policies that do not go together. Also a budget below the entries that are
    protected. IO: recall's file. UNSUPPORTED: a storage type that does not fit the head size, a
@@ -418,7 +452,8 @@ PITH_API void pith_engine_params_default(pith_engine_params *out);
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
 
-/* Frees the engine; its sequences must be freed before. NULL is ignored. */
+/* Lets the engine go: its memory goes with the last of its sequences and schedulers. NULL is
+   ignored. */
 PITH_API void pith_engine_free(pith_engine *engine);
 
 /* The model that the engine was made over. */
@@ -534,10 +569,12 @@ typedef struct pith_seq pith_seq;
 /* Makes an empty sequence. NOMEM. */
 PITH_API pith_status pith_seq_create(pith_engine *engine, pith_seq **out, pith_error *err);
 
-/* Frees the sequence and returns its pages. NULL is ignored. */
+/* Frees the sequence and returns its pages. Any thread may call it: while another one is in a call
+   of the engine, the pages come back when that ends. NULL is ignored. */
 PITH_API void pith_seq_free(pith_seq *seq);
 
-/* Makes a copy that shares every page; pages are copied when one side writes to them. NOMEM. */
+/* Makes a copy that shares every page; pages are copied when one side writes to them. The copy has
+   the row of logits, too. NOMEM. */
 PITH_API pith_status pith_seq_fork(const pith_seq *seq, pith_seq **out, pith_error *err);
 
 /* Forgets all tokens at positions >= n_token and gives their pages back. Entries that a keep policy
@@ -619,6 +656,11 @@ typedef struct pith_batch_item {
     void *user;
     int32_t n_rest; /* tokens of a prompt that is read in parts which follow in later calls; recall
                        of entries waits for its end. 0: the item is whole, or the last part */
+    const int32_t *targets; /* [n_token] for PITH_LOGITS_ALL in the place of on_logits: the token
+                               whose probability behind each is wanted, -1: none is. No row of logits
+                               is made where none is wanted, and none is handed out */
+    double *logprob;        /* [n_token] receives their pith_logits_logprob; others are left */
+    bool *best;             /* [n_token] likewise whether no token is likelier; may be NULL */
 } pith_batch_item;
 
 /* Appends the tokens of every item (distinct sequences of this engine) in passes of at most `chunk`
@@ -824,6 +866,39 @@ typedef struct pith_generate_result {
 PITH_API pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                    const pith_generate_params *params, pith_text_fn *on_text,
                                    void *user, pith_generate_result *result, pith_error *err);
+
+/* A generation that is pulled: the same tokens, text and sequence as pith_generate's, one token a
+   call. */
+typedef struct pith_generation pith_generation;
+
+typedef struct pith_token {
+    int32_t id;       /* -1: none, where the text has ended */
+    const char *text; /* [len] whole characters that are certain now, valid until the next call */
+    size_t len;
+    bool ended;              /* the text is over: calls that follow say the same */
+    pith_stop_reason reason; /* of the end */
+} pith_token;
+
+/* Reads the prompt, as pith_generate does. params is copied, and what it points to is borrowed until
+   the generation is freed. A sequence has one generation at a time: beginning another ends it. The
+   statuses of pith_generate for a prompt. */
+PITH_API pith_status pith_generation_create(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
+                                            const pith_generate_params *params,
+                                            pith_generation **out, pith_error *err);
+
+/* Evaluates the token that was handed out last, and chooses the next one. pith_seq_logits is the
+   row that it was chosen from; pith_logits_logprob (inspect.h) says how likely it was. Afterwards
+   the sequence holds the prompt and the tokens that were handed out but the last. INVALID: the
+   sequence was freed, or changed since. The statuses of pith_generate. */
+PITH_API pith_status pith_generation_next(pith_generation *generation, pith_token *out,
+                                          pith_error *err);
+
+/* The result so far; the reason is valid at the end. */
+PITH_API void pith_generation_result(const pith_generation *generation, pith_generate_result *out);
+
+/* Frees the generation, at any time. The sequence stays as the last call left it. NULL is
+   ignored. */
+PITH_API void pith_generation_free(pith_generation *generation);
 
 #ifdef __cplusplus
 }

@@ -304,6 +304,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     if (e == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for an engine");
     e->model = model;
+    pi_model_hold(model);
     e->lanes = kv_full_lanes(&plan.geometry);
     e->stages = plan.stages;
     e->chunk = plan.chunk;
@@ -335,15 +336,14 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
     return PITH_OK;
 }
 
-void pith_engine_free(pith_engine *e)
+void pi_engine_destroy(struct pith_engine *e)
 {
-    if (e == NULL)
-        return;
     pi_batch_free(e);
     pi_mem_free(e->advance.state);
     pi_pass_free(e->pass);
     kv_cache_free(e->kv);
     pi_verbs_close(e); /* pass and cache borrowed from them */
+    pith_model_free((pith_model *)(uintptr_t)e->model);
     pi_mem_free(e);
 }
 
@@ -407,6 +407,7 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     if (seq == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for a sequence");
     seq->engine = e;
+    pi_engine_hold(e);
     seq->next = e->first;
     if (e->first != NULL)
         e->first->prev = seq;
@@ -420,7 +421,7 @@ pith_status pi_seq_alloc(struct pith_engine *e, struct pith_seq **out, pith_erro
     return PITH_OK;
 }
 
-pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
+pith_status pi_seq_create(struct pith_engine *e, struct pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = NULL;
     PI_TRY(pi_seq_alloc(e, &seq, err));
@@ -434,10 +435,10 @@ pith_status pith_seq_create(pith_engine *e, pith_seq **out, pith_error *err)
     return PITH_OK;
 }
 
-void pith_seq_free(pith_seq *seq)
+void pi_seq_destroy(struct pith_seq *seq)
 {
-    if (seq == NULL)
-        return;
+    struct pith_engine *e = seq->engine;
+    pi_generation_detach(seq);
     if (seq->prev != NULL)
         seq->prev->next = seq->next;
     else
@@ -450,6 +451,7 @@ void pith_seq_free(pith_seq *seq)
     pi_mem_free(seq->logits);
     pi_row_free(seq);
     pi_mem_free(seq);
+    pith_engine_free(e);
 }
 
 pith_status pi_seq_grow(struct pith_seq *seq, int32_t n, pith_error *err)
@@ -478,7 +480,7 @@ pith_status pi_seq_set_tokens(struct pith_seq *seq, const int32_t *tokens, int32
     return PITH_OK;
 }
 
-pith_status pith_seq_fork(const pith_seq *from, pith_seq **out, pith_error *err)
+pith_status pi_seq_fork(const struct pith_seq *from, struct pith_seq **out, pith_error *err)
 {
     struct pith_seq *seq = NULL;
     size_t logits_size = (size_t)from->engine->model->hp.n_vocab * sizeof(float);
@@ -567,7 +569,7 @@ static pith_status check_reach(const struct pith_seq *seq, int32_t n_token, pith
                    n_token, n_token);
 }
 
-pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
+pith_status pi_seq_truncate(struct pith_seq *seq, int32_t n_token, pith_error *err)
 {
     if (n_token < 0 || n_token > seq->n_token)
         return pi_fail(err, PITH_INVALID, "n_token: %d is not in 0..%d, the sequence's length",
@@ -590,6 +592,51 @@ pith_status pith_seq_truncate(pith_seq *seq, int32_t n_token, pith_error *err)
         seq->pinned = 0;
     seq->is_loaded = seq->is_loaded && n_token > 0;
     pi_verbs_truncate(seq, n_token, pi_seq_first_gap(seq) == n_token);
+    return PITH_OK;
+}
+
+/* Keys as rows, of a page that may be read at other positions than it was written at. */
+static void copy_run(const struct keep_view *view, const struct keep_lane *lane, int32_t i,
+                     int32_t from, int32_t n, float *page, float *k, float *v)
+{
+    const struct kv_geometry *g = &view->model->g;
+    struct keep_run run = keep_run_at(view, lane, i);
+    size_t dim_k = (size_t)g->dim_k, dim_v = (size_t)g->dim_v, len = (size_t)g->page_len;
+    int32_t begin = (int32_t)pi_max(from, run.slot);
+    int32_t end = (int32_t)pi_min(from + n, run.slot + run.n);
+    if (begin >= end)
+        return;
+    if (k != NULL) {
+        keep_run_keys(view, lane, i, page);
+        for (int32_t s = begin; s < end; s++)
+            for (size_t d = 0; d < dim_k; d++)
+                k[(size_t)(s - from) * dim_k + d] = page[d * len + (size_t)(s - run.slot)];
+    }
+    if (v != NULL) {
+        keep_run_values(view, lane, i, page);
+        memcpy(v + (size_t)(begin - from) * dim_v, page + (size_t)(begin - run.slot) * dim_v,
+               (size_t)(end - begin) * dim_v * sizeof(*v));
+    }
+}
+
+pith_status pith_seq_lane_entries(const pith_seq *seq, int32_t layer, int32_t head, int32_t from,
+                                  int32_t n, float *k, float *v)
+{
+    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
+    if (layer < 0 || layer >= g->n_layer || head < 0 || head >= g->n_head || from < 0 || n < 0 ||
+        n > kv_lane_len(seq->memory.kv, layer, head) - from)
+        return PITH_INVALID;
+    size_t dim = (size_t)pi_max(g->dim_k, g->dim_v);
+    float *page = pi_mem_alloc_n(PI_MEM_SCRATCH, dim * (size_t)g->page_len, sizeof(*page));
+    if (page == NULL)
+        return PITH_NOMEM;
+    struct policy_model model = pi_engine_policy_model(seq->engine);
+    struct keep_view view = {.kv = seq->memory.kv, .model = &model};
+    struct keep_lane lane = {.layer = layer, .head = head};
+    model.g = *g; /* with the layers that have a window */
+    for (int32_t i = 0; i < kv_lane_runs(seq->memory.kv, layer, head); i++)
+        copy_run(&view, &lane, i, from, n, page, k, v);
+    pi_mem_free(page);
     return PITH_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/eval.h"
 #include "engine/keep.h"
 #include "engine/memory.h"
+#include "engine/owner.h"
 #include "engine/recall.h"
 #include "engine/row.h"
 #include "engine/tap.h"
@@ -20,7 +21,7 @@
 #include "pith/inspect.h"
 
 struct pith_engine {
-    const struct pith_model *model; /* borrowed until the engine is freed */
+    const struct pith_model *model; /* held until the engine is freed */
     struct kv_cache *kv;            /* owned */
     struct kv_geometry lanes;       /* of it those that policies work on, which have no window */
     struct pi_pass *pass;           /* owned */
@@ -35,6 +36,7 @@ struct pith_engine {
     int32_t n_verb;
 
     /* ---- the files' parts ---- */
+    struct pi_owner owner;
     struct pi_batch batch;
     struct pi_advance advance;
     struct pi_tap tap;
@@ -49,6 +51,7 @@ struct pith_engine {
 struct pith_seq {
     struct pith_engine *engine;
     struct pith_seq *prev, *next; /* the engine's list */
+    struct pith_seq *left;        /* owner.c's list */
     struct pi_memory memory;
     int32_t *tokens; /* [cap], owned */
     int32_t n_token;
@@ -70,6 +73,7 @@ struct pith_seq {
     struct share_seq *share; /* share.c: its steps, owned; NULL without a share policy */
     struct pi_draft *draft;  /* draft.c: what it drafts by, owned; NULL until it does */
     struct pi_ahead ahead;
+    struct pith_generation *generation; /* generate.c: the last that was begun; NULL: it is over */
 };
 
 /* ---- read.c ---- */
@@ -105,6 +109,13 @@ int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32
 
 /* The model as policies see it; stats are not set. */
 struct policy_model pi_engine_policy_model(const struct pith_engine *e);
+
+/* ---- generate.c ---- */
+
+/* The sequence goes away or begins another generation: the last one ends here. */
+void pi_generation_detach(struct pith_seq *seq);
+/* Another call looks at all of the sequence, or changes it: tokens that were drafted ahead go. */
+void pi_generation_settle(struct pith_seq *seq);
 
 /* ---- calibrate.c ---- */
 

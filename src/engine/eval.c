@@ -8,6 +8,7 @@
  * was stopped on its way is taken back.
  */
 #include "base/mem.h"
+#include "base/threads.h"
 #include "engine/schedule.h"
 
 static pith_status check_items(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
@@ -23,7 +24,14 @@ static pith_status check_items(const struct pith_engine *e, const pith_batch_ite
         if (item->n_rest < 0 || item->n_rest > INT32_MAX - item->n_token)
             return pi_fail(err, PITH_INVALID, "item %d: n_rest: %d is not in 0..%d", i,
                            item->n_rest, INT32_MAX - item->n_token);
-        if (item->logits == PITH_LOGITS_ALL && item->on_logits == NULL)
+        if (item->targets != NULL && (item->logits != PITH_LOGITS_ALL || item->logprob == NULL))
+            return pi_fail(err, PITH_INVALID,
+                           "item %d: targets want PITH_LOGITS_ALL and room for logprob", i);
+        for (int32_t t = 0; item->targets != NULL && t < item->n_token; t++)
+            if (item->targets[t] < -1 || item->targets[t] >= e->model->hp.n_vocab)
+                return pi_fail(err, PITH_INVALID, "targets: %d: id %d is not in -1..%d", t,
+                               item->targets[t], e->model->hp.n_vocab - 1);
+        if (item->logits == PITH_LOGITS_ALL && item->on_logits == NULL && item->targets == NULL)
             return pi_fail(err, PITH_INVALID, "item %d: all logits are wanted, on_logits is NULL",
                            i);
         for (int32_t j = 0; j < i; j++)
@@ -87,6 +95,30 @@ static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int3
     return true;
 }
 
+/* The rows of hand_rows, of which some items want their targets' probabilities. */
+struct wanted {
+    const struct pith_engine *e;
+    const pith_batch_item *items;
+    int32_t first;
+};
+
+static void find_probabilities(void *ctx, int64_t begin, int64_t end, int32_t thread)
+{
+    const struct wanted *w = ctx;
+    const struct pi_batch *b = &w->e->batch;
+    int32_t n_vocab = w->e->model->hp.n_vocab;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        const pith_batch_item *item = &w->items[b->row_item[w->first + i]];
+        if (item->targets == NULL)
+            continue;
+        int32_t t = b->row_pos[w->first + i] - item->seq->n_token;
+        item->logprob[t] =
+            pith_logits_logprob(b->logits + (size_t)i * (size_t)n_vocab, n_vocab, item->targets[t],
+                                item->best != NULL ? &item->best[t] : NULL);
+    }
+}
+
 /* Makes the logits of rows first .. first + n, PI_LOGITS_ROWS at most, and hands them to their items.
    The statuses of flush_logits. */
 static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items, int32_t first,
@@ -95,12 +127,14 @@ static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items
     size_t n_vocab = (size_t)e->model->hp.n_vocab;
     pi_pass_logits(e->pass, e->batch.rows + first, n, e->batch.logits);
     PI_TRY(pi_pass_check(e->pass, err));
+    pi_parallel_items(e->n_thread, n, find_probabilities, &(struct wanted){e, items, first});
     for (int32_t i = 0; i < n; i++) {
         const pith_batch_item *item = &items[e->batch.row_item[first + i]];
         const float *row = e->batch.logits + (size_t)i * n_vocab;
         if (item->logits == PITH_LOGITS_LAST)
             pi_seq_set_logits(item->seq, row);
-        else if (!item->on_logits(item->user, item->seq, e->batch.row_pos[first + i], row))
+        else if (item->targets == NULL &&
+                 !item->on_logits(item->user, item->seq, e->batch.row_pos[first + i], row))
             return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
     }
     return PITH_OK;
@@ -133,6 +167,8 @@ static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *ite
         for (int32_t t = 0; t < part->n_tok; t++, row++) {
             bool last = item->logits == PITH_LOGITS_LAST && ends && t == part->n_tok - 1;
             if (item->logits != PITH_LOGITS_ALL && !last)
+                continue;
+            if (item->targets != NULL && item->targets[part->pos0 + t - item->seq->n_token] < 0)
                 continue;
             e->batch.rows[n] = row;
             e->batch.row_item[n] = e->batch.item_of[p];
@@ -393,17 +429,14 @@ static bool can_stop(const struct pith_engine *e, const pith_batch_item *items, 
 {
     bool asked = progress != NULL || e->tap.fn != NULL || is_told(e, items, n_item);
     for (int32_t i = 0; i < n_item; i++)
-        asked = asked || (items[i].logits == PITH_LOGITS_ALL && items[i].seq->ahead.n_draft == 0);
+        asked = asked || (items[i].logits == PITH_LOGITS_ALL && items[i].targets == NULL &&
+                          items[i].seq->ahead.n_draft == 0);
     return asked;
 }
 
-pith_status pith_batch_eval(pith_engine *e, const pith_batch_item *items, int32_t n_item,
-                            pith_progress_fn *progress, void *user, pith_error *err)
+pith_status pi_batch_eval(struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
+                          pith_progress_fn *progress, void *user, pith_error *err)
 {
-    if (e == NULL || (n_item > 0 && items == NULL) || n_item < 0)
-        return pi_fail(err, PITH_INVALID, "pith_batch_eval: no engine or no items");
-    if (n_item == 0)
-        return PITH_OK;
     PI_TRY(check_items(e, items, n_item, err));
     PI_TRY(start_items(e, n_item, err));
     for (int32_t i = 0; i < n_item; i++)
@@ -426,8 +459,8 @@ pith_status pith_seq_eval(pith_seq *seq, const int32_t *tokens, int32_t n_token,
     return pith_batch_eval(seq->engine, &item, 1, NULL, NULL, err);
 }
 
-pith_status pith_seq_sync(pith_seq *seq, const int32_t *tokens, int32_t n_token,
-                          pith_progress_fn *progress, void *user, pith_error *err)
+pith_status pi_seq_sync(struct pith_seq *seq, const int32_t *tokens, int32_t n_token,
+                        pith_progress_fn *progress, void *user, pith_error *err)
 {
     if (n_token <= 0 || tokens == NULL)
         return pi_fail(err, PITH_INVALID, "n_token: %d: a sequence cannot be synced to nothing",

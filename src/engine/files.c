@@ -25,7 +25,7 @@ size_t pi_saved_victims_bytes(const struct kv_geometry *g)
 
 /* ---- saving ---- */
 
-pith_status pith_seq_save(const pith_seq *seq, const char *path, pith_error *err)
+pith_status pi_seq_save(const struct pith_seq *seq, const char *path, pith_error *err)
 {
     void *bytes = NULL;
     size_t size = 0, n_tokens = (size_t)seq->n_token * sizeof(int32_t);
@@ -127,7 +127,8 @@ static pith_status load_rest(struct pith_seq *seq, const char *path, const void 
     return PITH_OK;
 }
 
-pith_status pith_seq_load(pith_engine *e, const char *path, pith_seq **out, pith_error *err)
+pith_status pi_seq_load(struct pith_engine *e, const char *path, struct pith_seq **out,
+                        pith_error *err)
 {
     struct pith_seq *seq = NULL;
     void *extra = NULL;

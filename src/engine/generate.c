@@ -1,13 +1,15 @@
 /*
- * generate.c - the loop that most callers want: prompt in, text out. It stands on the public
+ * generate.c - what most callers want: prompt in, tokens and text out, pulled one by one or in a loop. It stands on the public
  * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages. Only for
  * the count of cached tokens it asks how many the sync will reuse. A prompt that is to be recalled
  * in has its own way here: it is read up to its question, then with what was found. Where tokens
  * are drafted, they are evaluated before they are chosen (draft.h).
  *
- * Order of one round: choose a token from the last logits, hand out its text, evaluate it. The last
- * token is therefore never evaluated, and a caller that stops loses no work.
+ * Order of one round: evaluate the token that was handed out last, choose the next, hand out its
+ * text. The last token is therefore never evaluated, and a caller that stops loses no work.
+ * Invariant: a generation and its sequence know each other, and either may be freed first.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -16,12 +18,10 @@
 #include "engine/output.h"
 #include "engine/question.h"
 
-struct generation {
-    pith_seq *seq;
+struct pith_generation {
+    pith_seq *seq; /* borrowed; NULL once it is freed or has begun another generation */
     const pith_model *model;
-    const pith_generate_params *params;
-    pith_text_fn *on_text; /* NULL: no text is made */
-    void *user;
+    pith_generate_params params;
     struct pi_output out; /* owned */
     pith_generate_result result;
     struct draft_cost cost; /* of this generation's passes */
@@ -30,6 +30,9 @@ struct generation {
                                       is drafted */
     int32_t first;          /* position of the first of them */
     int32_t draft[DRAFT_MOST + 1]; /* the token before the draft, and the draft */
+    int32_t token;                 /* handed out and not yet evaluated; -1: none */
+    int32_t n_token;               /* of the sequence, while no other call changes it */
+    bool ended;
 };
 
 void pith_generate_params_default(pith_generate_params *out)
@@ -51,30 +54,34 @@ uint64_t pith_logits_hash(const float *logits, int32_t n)
     return hash;
 }
 
-/* Hands out what is certain; false: the caller wants no more. */
-static bool hand_out(struct generation *g, const struct pi_output_part *part)
+/* The end of the text by anything but a stop string or the caller. */
+static pith_status flush_text(struct pith_generation *g, pith_stop_reason reason,
+                              struct pi_output_part *part, pith_error *err)
 {
-    if (part->len == 0 || g->on_text == NULL || g->on_text(g->user, part->text, part->len))
-        return true;
-    g->out.reason = PITH_STOP_CALLER;
-    return false;
+    PI_TRY(pi_output_flush(&g->out, reason, part, err));
+    part->ended = true;
+    return PITH_OK;
 }
 
-/* The end of the text by anything but a stop string or the caller. */
-static pith_status flush_text(struct generation *g, pith_stop_reason reason, pith_error *err)
+double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best)
 {
-    struct pi_output_part part;
-    PI_TRY(pi_output_flush(&g->out, reason, &part, err));
-    hand_out(g, &part);
-    return PITH_OK;
+    float max = logits[0];
+    double sum = 0.0;
+    for (int32_t i = 1; i < n; i++)
+        max = logits[i] > max ? logits[i] : max;
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - (double)max);
+    if (best != NULL)
+        *best = logits[token] == max;
+    return (double)logits[token] - (double)max - log(sum);
 }
 
 /* ---- drafts ---- */
 
 /* Room for the rows of a draft. Nothing is drafted while a tap listens to what is computed. */
-static pith_status start_drafts(struct generation *g, pith_error *err)
+static pith_status start_drafts(struct pith_generation *g, pith_error *err)
 {
-    const pith_draft_params *p = g->params->draft;
+    const pith_draft_params *p = g->params.draft;
     const struct pith_engine *e = g->seq->engine;
     if (p == NULL)
         return PITH_OK;
@@ -89,14 +96,14 @@ static pith_status start_drafts(struct generation *g, pith_error *err)
 
 static bool keep_row(void *user, pith_seq *seq, int32_t pos, const float *logits)
 {
-    struct generation *g = user;
+    struct pith_generation *g = user;
     size_t n_vocab = (size_t)seq->engine->model->hp.n_vocab;
     memcpy(g->rows + (size_t)(pos - g->first) * n_vocab, logits, n_vocab * sizeof(*logits));
     return true;
 }
 
 /* Gives the sequence the row of logits behind its last token, which stands in a draft's pass. */
-static void show_row(struct generation *g)
+static void show_row(struct pith_generation *g)
 {
     size_t n_vocab = (size_t)g->seq->engine->model->hp.n_vocab;
     size_t i = (size_t)(g->seq->n_token - 1 - g->first);
@@ -104,7 +111,7 @@ static void show_row(struct generation *g)
 }
 
 /* The draft has shown what it can: what did not come true goes. */
-static void end_draft(struct generation *g)
+static void end_draft(struct pith_generation *g)
 {
     double start = pi_thread_time_s();
     int32_t n = g->seq->ahead.is_ahead ? g->seq->draft->n : 0;
@@ -114,7 +121,7 @@ static void end_draft(struct generation *g)
 }
 
 /* Evaluates a token, and a draft of n tokens behind it. */
-static pith_status evaluate_draft(struct generation *g, int32_t n, pith_error *err)
+static pith_status evaluate_draft(struct pith_generation *g, int32_t n, pith_error *err)
 {
     pith_batch_item item = {.seq = g->seq,
                             .tokens = g->draft,
@@ -135,10 +142,10 @@ static pith_status evaluate_draft(struct generation *g, int32_t n, pith_error *e
 
 /* Makes a token that was chosen a part of the sequence, with the logits behind it. A draft
    without memory is left out. */
-static pith_status advance(struct generation *g, int32_t token, pith_error *err)
+static pith_status advance(struct pith_generation *g, int32_t token, pith_error *err)
 {
     pith_status status = PITH_KV_FULL;
-    int32_t left = g->params->n_predict - g->out.n_generated, n = 0;
+    int32_t left = g->params.n_predict - g->out.n_generated, n = 0;
     if (pi_seq_take_ahead(g->seq, token)) {
         show_row(g);
         return PITH_OK;
@@ -160,25 +167,21 @@ static pith_status advance(struct generation *g, int32_t token, pith_error *err)
 
 /* ---- the loop ---- */
 
-/* Chooses and hands out tokens until something ends the text. */
-static pith_status generate_tokens(struct generation *g, pith_error *err)
+/* Evaluates the token that was handed out last, chooses the next one, and makes its text. */
+static pith_status next_part(struct pith_generation *g, struct pi_output_part *part,
+                             pith_error *err)
 {
-    struct pi_output_part part;
-    for (;;) {
-        if (pi_output_is_full(&g->out))
-            return flush_text(g, PITH_STOP_LENGTH, err);
-        PI_TRY(pi_output_next(&g->out, g->seq, &part, err));
-        if (part.token < 0)
-            return flush_text(g, g->out.reason, err);
-        if (!hand_out(g, &part) || part.ended)
-            return PITH_OK;
-        if (pi_output_is_full(&g->out))
-            continue;
-        pith_status status = advance(g, part.token, err);
+    if (pi_output_is_full(&g->out))
+        return flush_text(g, PITH_STOP_LENGTH, part, err);
+    if (g->token >= 0) {
+        pith_status status = advance(g, g->token, err);
         if (status == PITH_KV_FULL || status == PITH_CONTEXT)
-            return flush_text(g, PITH_STOP_FULL, err);
+            return flush_text(g, PITH_STOP_FULL, part, err);
         PI_TRY(status);
     }
+    PI_TRY(pi_output_next(&g->out, g->seq, part, err));
+    g->token = part->token;
+    return part->token >= 0 ? PITH_OK : flush_text(g, g->out.reason, part, err);
 }
 
 /* ---- the prompt ---- */
@@ -196,16 +199,16 @@ static bool part_progress(void *user, double fraction)
     return p->params->progress(p->params->progress_user, p->begin + p->share * fraction);
 }
 
-static pith_status evaluate(struct generation *g, const int32_t *ids, int32_t n, struct part part,
-                            pith_error *err)
+static pith_status evaluate(struct pith_generation *g, const int32_t *ids, int32_t n,
+                            struct part part, pith_error *err)
 {
     pith_batch_item item = {.seq = g->seq, .tokens = ids, .n_token = n};
-    bool heard = g->params->progress != NULL;
+    bool heard = g->params.progress != NULL;
     return pith_batch_eval(g->seq->engine, &item, 1, heard ? part_progress : NULL, &part, err);
 }
 
 /* The mark of a prompt that n_text tokens are put into; false where that many cannot be pinned. */
-static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
+static bool widen_mark(struct pith_generation *g, int32_t n_prompt, int32_t n_text)
 {
     struct keep_point at = {.n_prompt = n_prompt + n_text, .scale = g->seq->keep.scale};
     if (g->seq->n_prompt != n_prompt) /* that of an earlier prompt */
@@ -219,7 +222,7 @@ static bool widen_mark(struct generation *g, int32_t n_prompt, int32_t n_text)
 /* Reads the prompt from its question on, with the text that was found for it in front, pinned
    until the question is answered. Where nothing is found, or the two do not fit, the prompt is
    read as it is. */
-static pith_status read_rest(struct generation *g, const struct pi_question *q,
+static pith_status read_rest(struct pith_generation *g, const struct pi_question *q,
                              const int32_t *prompt, int32_t n_prompt, struct part part,
                              pith_error *err)
 {
@@ -253,10 +256,10 @@ static pith_status read_rest(struct generation *g, const struct pi_question *q,
 
 /* Makes the sequence hold the prompt, of which it holds n_cached tokens that need not be read
    again. In front of a question comes the text that is recalled for it. */
-static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
+static pith_status sync_prompt(struct pith_generation *g, const int32_t *prompt, int32_t n_prompt,
                                pith_error *err)
 {
-    const pith_generate_params *p = g->params;
+    const pith_generate_params *p = &g->params;
     int32_t n_cached = g->result.n_cached;
     struct pi_question q = {0};
     if (p->message != NULL && pi_engine_finds_text(g->seq->engine))
@@ -270,15 +273,15 @@ static pith_status sync_prompt(struct generation *g, const int32_t *prompt, int3
     return read_rest(g, &q, prompt, n_prompt, (struct part){p, share, 1.0 - share}, err);
 }
 
-static pith_status read_prompt(struct generation *g, const int32_t *prompt, int32_t n_prompt,
+static pith_status read_prompt(struct pith_generation *g, const int32_t *prompt, int32_t n_prompt,
                                pith_error *err)
 {
     g->result.n_cached = pi_seq_reusable(g->seq, prompt, n_prompt);
     g->result.n_prompt = n_prompt - g->result.n_cached;
     int32_t marked = g->seq->n_prompt;
     int32_t pinned = 0;
-    if (g->params->recalled != NULL && pi_engine_finds_text(g->seq->engine))
-        PI_TRY(pi_prompt_find(g->model, prompt, n_prompt, g->params->recalled, &pinned, err));
+    if (g->params.recalled != NULL && pi_engine_finds_text(g->seq->engine))
+        PI_TRY(pi_prompt_find(g->model, prompt, n_prompt, g->params.recalled, &pinned, err));
     g->seq->pinned = pinned; /* what was is of a question that is answered */
     if (marked == 0 || marked > g->result.n_cached) {
         /* The first prompt, or one in place of it. */
@@ -288,7 +291,7 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
         marked = g->seq->n_prompt; /* 0 where a part of the old prompt went */
         g->seq->n_prompt = n_prompt;
     }
-    g->seq->engine->batch.keeps_read = g->params->keep_read;
+    g->seq->engine->batch.keeps_read = g->params.keep_read;
     pith_status status = sync_prompt(g, prompt, n_prompt, err);
     g->seq->engine->batch.keeps_read = false;
     if (status != PITH_OK) {
@@ -299,24 +302,157 @@ static pith_status read_prompt(struct generation *g, const int32_t *prompt, int3
     return PITH_OK;
 }
 
-static pith_status run(struct generation *g, const int32_t *prompt, int32_t n_prompt,
-                       pith_error *err)
+/* ---- the calls ---- */
+
+static void fill_result(struct pith_generation *g)
 {
-    PI_TRY(pi_output_init(&g->out, g->model, g->params, 0, g->on_text != NULL, err));
-    double start = pi_time_s();
-    PI_TRY(start_drafts(g, err));
-    PI_TRY(read_prompt(g, prompt, n_prompt, err));
-    double read = pi_time_s();
-    g->result.prompt_s = read - start;
-    pith_status status = generate_tokens(g, err);
-    end_draft(g);
-    PI_TRY(status);
-    g->result.generate_s = pi_time_s() - read;
     g->result.reason = g->out.reason;
     g->result.n_generated = g->out.n_generated;
-    if (g->rows != NULL) {
+    if (g->rows != NULL && g->seq != NULL) {
         g->result.n_draft = g->seq->draft->n_draft;
         g->result.n_draft_accepted = g->seq->draft->n_accepted;
+    }
+}
+
+static void end_generation(struct pith_generation *g)
+{
+    if (g->seq != NULL && !g->ended)
+        end_draft(g);
+    g->ended = true;
+}
+
+void pi_generation_settle(struct pith_seq *seq)
+{
+    if (seq->generation != NULL && !seq->generation->ended)
+        end_draft(seq->generation);
+}
+
+void pi_generation_detach(struct pith_seq *seq)
+{
+    struct pith_generation *g = seq->generation;
+    if (g == NULL)
+        return;
+    if (!g->ended)
+        end_draft(g);
+    fill_result(g);
+    g->seq = NULL;
+    seq->generation = NULL;
+}
+
+/* Begins in *g, which is zero. */
+static pith_status begin(struct pith_generation *g, pith_seq *seq, const int32_t *prompt,
+                         int32_t n_prompt, bool wants_text, pith_error *err)
+{
+    double start = pi_time_s();
+    pi_generation_detach(seq);
+    g->model = pith_engine_model(pith_seq_engine(seq));
+    g->token = -1;
+    PI_TRY(pi_output_init(&g->out, g->model, &g->params, 0, wants_text, err));
+    g->seq = seq;
+    seq->generation = g;
+    PI_TRY(start_drafts(g, err));
+    PI_TRY(read_prompt(g, prompt, n_prompt, err));
+    g->n_token = seq->n_token;
+    g->result.prompt_s = pi_time_s() - start;
+    return PITH_OK;
+}
+
+static pith_status check_and_begin(struct pith_generation *g, pith_seq *seq, const int32_t *prompt,
+                                   int32_t n_prompt, const pith_generate_params *params,
+                                   bool wants_text, pith_error *err)
+{
+    pith_generate_params_default(&g->params);
+    if (params != NULL)
+        g->params = *params;
+    if (prompt == NULL || n_prompt < 1)
+        return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
+                       n_prompt);
+    if (g->params.n_predict < -1)
+        return pi_fail(err, PITH_INVALID, "n_predict: %d is below -1", g->params.n_predict);
+    PI_TRY(pi_engine_enter(seq->engine, err));
+    return pi_engine_leave(seq->engine, begin(g, seq, prompt, n_prompt, wants_text, err));
+}
+
+/* The sequence goes on; nothing else does. */
+static void release(struct pith_generation *g)
+{
+    if (g->seq != NULL)
+        pi_generation_detach(g->seq);
+    pi_output_free(&g->out);
+    pi_mem_free(g->rows);
+}
+
+static pith_status make_part(struct pith_generation *g, struct pi_output_part *part,
+                             pith_error *err)
+{
+    double start = pi_time_s();
+    if (g->seq->n_token != g->n_token || !g->seq->has_logits)
+        return pi_fail(err, PITH_INVALID,
+                       "the sequence has changed since this generation's last token");
+    pith_status status = next_part(g, part, err);
+    g->n_token = g->seq->n_token;
+    if (status != PITH_OK || part->ended)
+        end_generation(g);
+    fill_result(g);
+    g->result.generate_s += pi_time_s() - start;
+    return status;
+}
+
+pith_status pith_generation_next(pith_generation *g, pith_token *out, pith_error *err)
+{
+    struct pi_output_part part = {.token = -1, .ended = true};
+    if (!g->ended && g->seq == NULL)
+        return pi_fail(err, PITH_INVALID,
+                       "the generation's sequence was freed, or has begun another");
+    if (!g->ended) {
+        struct pith_engine *e = g->seq->engine;
+        PI_TRY(pi_engine_enter(e, err));
+        PI_TRY(pi_engine_leave(e, make_part(g, &part, err)));
+    }
+    *out = (pith_token){part.token, part.text, part.len, part.ended, g->result.reason};
+    return PITH_OK;
+}
+
+pith_status pith_generation_create(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
+                                   const pith_generate_params *params, pith_generation **out,
+                                   pith_error *err)
+{
+    struct pith_generation *g = pi_mem_alloc(PI_MEM_OTHER, sizeof(*g));
+    if (g == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a generation");
+    pith_status status = check_and_begin(g, seq, prompt, n_prompt, params, true, err);
+    if (status != PITH_OK) {
+        pith_generation_free(g);
+        return status;
+    }
+    *out = g;
+    return PITH_OK;
+}
+
+void pith_generation_free(pith_generation *g)
+{
+    if (g == NULL)
+        return;
+    release(g);
+    pi_mem_free(g);
+}
+
+void pith_generation_result(const pith_generation *g, pith_generate_result *out)
+{
+    *out = g->result;
+}
+
+/* Hands out tokens until something ends the text. */
+static pith_status generate_all(struct pith_generation *g, pith_text_fn *on_text, void *user,
+                                pith_error *err)
+{
+    pith_token token = {0};
+    while (!token.ended) {
+        PI_TRY(pith_generation_next(g, &token, err));
+        if (token.len > 0 && on_text != NULL && !on_text(user, token.text, token.len)) {
+            g->out.reason = PITH_STOP_CALLER;
+            return PITH_OK;
+        }
     }
     return PITH_OK;
 }
@@ -325,27 +461,12 @@ pith_status pith_generate(pith_seq *seq, const int32_t *prompt, int32_t n_prompt
                           const pith_generate_params *params, pith_text_fn *on_text, void *user,
                           pith_generate_result *result, pith_error *err)
 {
-    pith_generate_params defaults;
-    pith_generate_params_default(&defaults);
-    if (params == NULL)
-        params = &defaults;
-    if (prompt == NULL || n_prompt < 1)
-        return pi_fail(err, PITH_INVALID, "n_prompt: a prompt has at least one token, not %d",
-                       n_prompt);
-    if (params->n_predict < -1)
-        return pi_fail(err, PITH_INVALID, "n_predict: %d is below -1", params->n_predict);
-
-    struct generation g = {
-        .seq = seq,
-        .model = pith_engine_model(pith_seq_engine(seq)),
-        .params = params,
-        .on_text = on_text,
-        .user = user,
-    };
-    pith_status status = run(&g, prompt, n_prompt, err);
+    struct pith_generation g = {0};
+    pith_status status = check_and_begin(&g, seq, prompt, n_prompt, params, on_text != NULL, err);
+    if (status == PITH_OK)
+        status = generate_all(&g, on_text, user, err);
+    release(&g);
     if (status == PITH_OK && result != NULL)
         *result = g.result;
-    pi_output_free(&g.out);
-    pi_mem_free(g.rows);
     return status;
 }

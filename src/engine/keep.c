@@ -26,7 +26,8 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
                              const struct policy_model *model, pith_error *err)
 {
     struct pi_keep *k = &e->keep;
-    k->text = pi_mem_strndup(PI_MEM_OTHER, params->keep, strlen(params->keep));
+    const char *text = params->keep != NULL ? params->keep : e->policies.keep.policy->name;
+    k->text = pi_mem_strndup(PI_MEM_OTHER, text, strlen(text));
     k->step_of = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->step_of));
     if (k->text == NULL || k->step_of == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
@@ -278,6 +279,8 @@ static pith_status run_round(struct pith_seq *seq, int32_t n_token, const pith_b
     keep_set_witness(policy, NULL);
     if (status == PITH_OK)
         pi_verbs_after_round(seq, item, left);
+    if (status == PITH_OK && keep_stopped(policy))
+        return pi_fail(err, PITH_CANCELLED, "keep_score stopped the evaluation");
     return status;
 }
 
@@ -403,7 +406,7 @@ int64_t pi_seq_relieve_keep(struct pith_seq *seq)
 
 /* ---- the public part ---- */
 
-pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
+pith_status pi_seq_keep_round(struct pith_seq *seq, pith_error *err)
 {
     struct keep_point at = pi_seq_point(seq, 0);
     if (!pi_seq_is_over_budget(seq))
@@ -412,7 +415,7 @@ pith_status pith_seq_keep_round(pith_seq *seq, pith_error *err)
     return run_round(seq, at.n_token, NULL, 0, err);
 }
 
-pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *err)
+pith_status pi_seq_set_budget(struct pith_seq *seq, const char *budget, pith_error *err)
 {
     double scale;
     if (seq->n_token > 0)
@@ -423,7 +426,7 @@ pith_status pith_seq_set_budget(pith_seq *seq, const char *budget, pith_error *e
     return PITH_OK;
 }
 
-pith_status pith_seq_mark_prompt(pith_seq *seq, int32_t n_token, pith_error *err)
+pith_status pi_seq_mark_prompt(struct pith_seq *seq, int32_t n_token, pith_error *err)
 {
     if (n_token < 0)
         return pi_fail(err, PITH_INVALID, "n_token: %d tokens cannot be a prompt", n_token);

@@ -22,6 +22,7 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .q = in->q,
         .k = in->k,
         .v = in->v,
+        .h = in->h,
     };
     if (e->tap.learn != NULL)
         e->tap.learn(seq, in);

@@ -216,9 +216,14 @@ static void free_names(char **names, int64_t n)
     pi_mem_free(names);
 }
 
+void pi_model_hold(const struct pith_model *m)
+{
+    atomic_fetch_add(&((struct pith_model *)(uintptr_t)m)->n_holder, 1);
+}
+
 void pith_model_free(pith_model *m)
 {
-    if (m == NULL)
+    if (m == NULL || atomic_fetch_sub(&m->n_holder, 1) > 0)
         return;
     pi_placed_list_free(m->placed);
     pi_vocab_free(m->vocab);

@@ -15,6 +15,7 @@ struct pi_placed_list;
 struct pi_host;
 
 struct pith_model {
+    _Atomic int32_t n_holder;   /* engines over it */
     struct pi_gguf_parts parts; /* stay mapped for the metadata and the rows of an embedding */
     struct pi_gguf gguf;
     struct pi_vocab *vocab;     /* owned */
@@ -57,6 +58,9 @@ static inline const struct pi_layer *pi_model_kv_layer(const struct pith_model *
 {
     return &m->layer[m->kv_layer[kv_layer]];
 }
+
+/* Holds a model, which pith_model_free lets go. Thread-safe. */
+void pi_model_hold(const struct pith_model *m);
 
 /* INTERNAL, with the reason why a model computes infinities or NaN (finite.c). */
 pith_status pi_model_not_finite(const struct pith_model *m, pith_error *err);

@@ -11,7 +11,10 @@ pith_status policy_set_parse(const pith_engine_params *params, struct policy_set
     *out = (struct policy_set){0};
     PI_TRY(share_config_parse(params->share, &out->share, err));
     PI_TRY(read_config_parse(params->read, &out->read, err));
-    PI_TRY(keep_config_parse(params->keep, &out->keep, err));
+    if (params->keep_score != NULL)
+        PI_TRY(keep_config_set_custom(params, &out->keep, err));
+    else
+        PI_TRY(keep_config_parse(params->keep, &out->keep, err));
     return recall_config_parse(params->recall, &out->recall, err);
 }
 

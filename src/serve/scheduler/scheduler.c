@@ -120,6 +120,7 @@ static void free_parts(struct pith_scheduler *s)
     pi_mem_free(s->step.item_of);
     pi_mem_free(s->step.items);
     pi_mem_free(s->inbox.live);
+    pith_engine_free(s->engine);
     pi_mem_free(s);
 }
 
@@ -140,6 +141,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     pith_kv_stats kv;
     pith_engine_kv_stats(engine, &kv);
     s->engine = engine;
+    pi_engine_hold(engine);
     s->params = *params;
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;

@@ -103,7 +103,7 @@ struct sched_inbox {
 };
 
 struct pith_scheduler {
-    pith_engine *engine; /* borrowed */
+    pith_engine *engine; /* held */
     pith_scheduler_params params;
     struct prefix_cache *prefix; /* owned; NULL: nothing is reused */
     int64_t kv_bytes;            /* of the engine */

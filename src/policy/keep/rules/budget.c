@@ -73,7 +73,7 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
     if (config->policy->needs != NULL)
         k->own_needs = config->policy->needs(&config->params);
     k->n_thread = n_thread;
-    k->n_scorer = (int32_t)pi_min(n_thread, model->g.n_head);
+    k->n_scorer = config->policy->alone ? 1 : (int32_t)pi_min(n_thread, model->g.n_head);
     pith_status status = make_parts(k, err);
     if (status != PITH_OK) {
         keep_free(k);

@@ -264,6 +264,9 @@ struct keep_policy {
     /* Where the KV heads of a layer share its budget by their scores (allot.c): the least part of
        an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);
+    bool alone; /* lanes are scored one after the other, by the evaluating thread */
+    /* Whether a score has wished to end the evaluation since this was asked last; NULL: none can. */
+    bool (*stopped)(void *data);
 };
 
 extern const struct keep_policy keep_streaming;
@@ -286,6 +289,7 @@ extern const struct keep_policy keep_triattention;
 extern const struct keep_policy keep_kvzap;
 extern const struct keep_policy keep_expected;
 extern const struct keep_policy keep_kvzip;
+extern const struct keep_policy keep_custom; /* in no list: keep_config_set_custom */
 
 /* Policy i of those that Pith has; NULL past the last. */
 const struct keep_policy *keep_policy_at(int32_t i);
@@ -369,6 +373,10 @@ pith_status keep_config_parse(const char *text, struct keep_config *out, pith_er
 /* The same for a policy that is given and options without its name; NULL or "": all defaults. */
 pith_status keep_config_set(const struct keep_policy *policy, const char *options,
                             struct keep_config *out, pith_error *err);
+
+/* The policy of a program that has scores of its own, params->keep_score. INVALID as above. */
+pith_status keep_config_set_custom(const pith_engine_params *params, struct keep_config *out,
+                                   pith_error *err);
 
 /* Whether two texts that were read, and not fitted yet, say the same: the policy and every option.
  */
@@ -698,6 +706,9 @@ struct keep_witness {
 
 /* From now on rounds tell *witness, which is copied; NULL ends it. */
 void keep_set_witness(struct keep *keep, const struct keep_witness *witness);
+
+/* Whether a score of the last rounds wished to end the evaluation. Asking forgets it. */
+bool keep_stopped(const struct keep *keep);
 
 /* One round: brings every lane that holds more than its budget to the budget, with overwrite=on to
    one entry less, and gives whole pages back. Lanes that keep the same positions are brought to one

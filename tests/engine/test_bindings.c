@@ -1,0 +1,406 @@
+/*
+ * The functions that programs in other languages need. Objects are freed in any order and by any
+ * thread, and an engine that is in a call is BUSY. A generation is pulled. The caller has a keep
+ * policy of its own, stored entries, and probabilities without rows.
+ */
+#include <math.h>
+#include <pthread.h>
+
+#include "keep_engine.h"
+#include "pith/inspect.h"
+#include "pith/policy.h"
+
+#define SMALL "budget=48,slack=16,sinks=2,window=8"
+
+static void set_up(void)
+{
+    model_load(11);
+}
+
+TEST_GROUP(set_up, model_free);
+
+/* ---- who frees, and when ---- */
+
+TEST(objects_are_freed_in_any_order)
+{
+    pith_model *own = NULL;
+    pith_engine *e = NULL;
+    pith_seq *seq = NULL, *fork = NULL;
+    check(pith_model_load(MODEL, NULL, &own, &err), &err);
+    check(pith_engine_create(own, NULL, &e, &err), &err);
+    pith_model_free(own);
+    check(pith_seq_create(e, &seq, &err), &err);
+    check(pith_seq_eval(seq, tokens, 20, &err), &err);
+    check(pith_seq_fork(seq, &fork, &err), &err);
+    pith_generation *g = NULL;
+    check(pith_generation_create(fork, tokens, 25, NULL, &g, &err), &err);
+    pith_engine_free(e);
+    pith_seq_free(seq);
+    check(pith_seq_eval(fork, tokens, 3, &err), &err);
+    pith_seq_free(fork);
+    pith_token token;
+    assert_int_equal(pith_generation_next(g, &token, &err), PITH_INVALID);
+    pith_generation_free(g);
+}
+
+struct other {
+    pith_seq *seq;
+    pith_seq *lost; /* freed by the other thread */
+    pith_status status;
+};
+
+static void *be_other(void *user)
+{
+    struct other *o = user;
+    o->status = pith_seq_eval(o->seq, tokens, 1, NULL);
+    pith_seq_free(o->lost);
+    return NULL;
+}
+
+/* In a callback: this thread, and another one. */
+static bool call_back(void *user, double fraction)
+{
+    struct other *o = user;
+    pthread_t thread;
+    pith_seq *seq = NULL;
+    if (fraction < 1.0 || o->lost == NULL)
+        return true;
+    assert_int_equal(pith_seq_truncate(o->seq, 0, &err), PITH_BUSY);
+    assert_int_equal(pith_seq_create(pith_seq_engine(o->seq), &seq, NULL), PITH_BUSY);
+    assert_int_equal(pthread_create(&thread, NULL, be_other, o), 0);
+    pthread_join(thread, NULL);
+    o->lost = NULL;
+    return true;
+}
+
+TEST(an_engine_that_evaluates_is_busy)
+{
+    pith_engine *e = engine_make(NULL, 16, 1, 512);
+    struct other o = {.status = PITH_OK};
+    check(pith_seq_create(e, &o.seq, &err), &err);
+    check(pith_seq_create(e, &o.lost, &err), &err);
+    eval(o.lost, 0, 40);
+    pith_batch_item item = {.seq = o.seq, .tokens = tokens, .n_token = 30};
+    check(pith_batch_eval(e, &item, 1, call_back, &o, &err), &err);
+    assert_null(o.lost);
+    assert_int_equal(o.status, PITH_BUSY);
+    assert_int_equal(pith_seq_length(o.seq), 30);
+    pith_kv_stats kv;
+    pith_engine_kv_stats(e, &kv);
+    assert_int_equal(kv.n_seq, 1); /* the other went when the evaluation ended */
+    pith_seq_free(o.seq);
+    pith_engine_free(e);
+}
+
+/* ---- a generation that is pulled ---- */
+
+struct text {
+    char bytes[4096];
+    size_t len;
+};
+
+static bool add_text(void *user, const char *text, size_t len)
+{
+    struct text *t = user;
+    assert_true(t->len + len < sizeof(t->bytes));
+    memcpy(t->bytes + t->len, text, len);
+    t->len += len;
+    return true;
+}
+
+static pith_generate_params sampled(const pith_draft_params *draft)
+{
+    pith_generate_params p;
+    pith_generate_params_default(&p);
+    p.n_predict = 24;
+    p.ignore_end = true;
+    p.sample.seed = 5;
+    p.draft = draft;
+    return p;
+}
+
+static void pulls_what_is_pushed(const pith_draft_params *draft)
+{
+    pith_engine *e = engine_make(NULL, 64, 1, 1024);
+    pith_seq *pushed = seq_make(e), *pulled = seq_make(e);
+    pith_generate_params p = sampled(draft);
+    struct text a = {.len = 0}, b = {.len = 0};
+    pith_generate_result result, other;
+    check(pith_generate(pushed, tokens, 30, &p, add_text, &a, &result, &err), &err);
+    pith_generation *g = NULL;
+    pith_token token = {0};
+    int32_t n = 0;
+    check(pith_generation_create(pulled, tokens, 30, &p, &g, &err), &err);
+    for (;;) {
+        check(pith_generation_next(g, &token, &err), &err);
+        add_text(&b, token.text, token.len);
+        if (token.ended)
+            break;
+        assert_int_equal(pith_seq_length(pulled), 30 + n); /* all but this token */
+        double logprob = pith_logits_logprob(pith_seq_logits(pulled), info.n_vocab, token.id, NULL);
+        assert_true(logprob <= 0.0 && logprob > -50.0);
+        n++;
+    }
+    assert_int_equal(token.reason, PITH_STOP_LENGTH);
+    pith_generation_result(g, &other);
+    assert_int_equal(other.n_generated, n);
+    assert_int_equal(result.n_generated, n);
+    assert_int_equal(other.n_draft_accepted, result.n_draft_accepted);
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.bytes, b.bytes, a.len);
+    assert_int_equal(pith_seq_length(pulled), pith_seq_length(pushed));
+    assert_memory_equal(pith_seq_tokens(pulled), pith_seq_tokens(pushed),
+                        (size_t)pith_seq_length(pushed) * sizeof(int32_t));
+    check(pith_generation_next(g, &token, &err), &err); /* the end says the same again */
+    assert_true(token.ended && token.id < 0 && token.len == 0);
+    pith_generation_free(g);
+    pith_seq_free(pulled);
+    pith_seq_free(pushed);
+    pith_engine_free(e);
+}
+
+TEST(a_generation_is_pulled_as_it_is_pushed)
+{
+    pulls_what_is_pushed(NULL);
+}
+
+TEST(with_drafts_too)
+{
+    pith_draft_params draft;
+    pith_draft_params_default(&draft);
+    draft.always = true;
+    pulls_what_is_pushed(&draft);
+}
+
+TEST(a_generation_that_is_left_leaves_what_was_handed_out)
+{
+    pith_engine *e = engine_make(NULL, 64, 1, 1024);
+    pith_seq *seq = seq_make(e);
+    pith_draft_params draft;
+    pith_draft_params_default(&draft);
+    draft.always = true;
+    pith_generate_params p = sampled(&draft);
+    for (int32_t n = 1; n < 6; n++) {
+        pith_generation *g = NULL;
+        pith_token token;
+        check(pith_seq_truncate(seq, 0, &err), &err);
+        check(pith_generation_create(seq, tokens, 30, &p, &g, &err), &err);
+        for (int32_t i = 0; i < n; i++)
+            check(pith_generation_next(g, &token, &err), &err);
+        if (n % 2 == 0)
+            pith_generation_free(g);
+        assert_int_equal(pith_seq_length(seq), 30 + n - 1);
+        check(pith_seq_eval(seq, &token.id, 1, &err), &err);
+        pith_lane_info lane; /* no token that was drafted ahead is left */
+        check(pith_seq_lane(seq, 0, 0, &lane, NULL, 0), NULL);
+        assert_int_equal(lane.n_entry, 30 + n);
+        if (n % 2 != 0)
+            pith_generation_free(g);
+    }
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+TEST(a_generation_notices_that_its_sequence_went_on)
+{
+    pith_engine *e = engine_make(NULL, 64, 1, 1024);
+    pith_seq *seq = seq_make(e);
+    pith_generate_params p = sampled(NULL);
+    pith_generation *g = NULL, *next = NULL;
+    pith_token token;
+    check(pith_generation_create(seq, tokens, 30, &p, &g, &err), &err);
+    check(pith_generation_next(g, &token, &err), &err);
+    check(pith_seq_eval(seq, tokens, 2, &err), &err);
+    assert_int_equal(pith_generation_next(g, &token, &err), PITH_INVALID);
+    check(pith_generation_create(seq, tokens, 30, &p, &next, &err), &err);
+    pith_generation_free(g);
+    check(pith_generation_next(next, &token, &err), &err);
+    pith_generation_free(next);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+/* ---- a keep policy of the caller ---- */
+
+struct asked {
+    int32_t n_call;
+    int32_t stop_at; /* of the calls; 0: never */
+    bool saw_attention;
+    bool by_norm;
+};
+
+static bool score_lane(void *user, const pith_keep_lane *lane, float *score)
+{
+    struct asked *a = user;
+    for (int32_t i = 0; i < lane->n; i++) {
+        float sum = 0.0f;
+        for (int32_t d = 0; d < lane->dim_k; d++) {
+            float x = lane->k[(size_t)i * (size_t)lane->dim_k + (size_t)d];
+            sum += x * x;
+        }
+        score[i] = a->by_norm ? -sqrtf(sum) : lane->attention[i];
+        a->saw_attention = a->saw_attention || (lane->attention != NULL && lane->attention[i] > 0);
+    }
+    assert_true(lane->n_token <= TOKENS_MAX && lane->pos[0] == 0 && !lane->evictable[0]);
+    return ++a->n_call != a->stop_at;
+}
+
+static pith_engine *engine_asks(const char *keep, struct asked *a)
+{
+    pith_engine_params p;
+    pith_engine *e = NULL;
+    pith_engine_params_default(&p);
+    p.n_gpu_layers = test_gpu_layers();
+    p.page_len = PAGE_LEN;
+    p.kv_tokens = 512;
+    p.n_thread = 2;
+    p.keep = keep;
+    p.keep_score = score_lane;
+    p.keep_user = a;
+    check(pith_engine_create(model, &p, &e, &err), &err);
+    return e;
+}
+
+TEST(a_policy_of_the_caller_keeps_what_the_same_one_of_the_library_keeps)
+{
+    struct asked a = {.by_norm = true};
+    pith_engine *e = engine_make("knorm:" SMALL, 64, 2, 512);
+    pith_engine *own = engine_asks("custom:" SMALL, &a);
+    pith_seq *x = seq_make(e), *y = seq_make(own);
+    eval(x, 0, 200);
+    eval(y, 0, 200);
+    assert_true(a.n_call > 0);
+    for (int32_t l = 0; l < info.n_layer; l++)
+        for (int32_t h = 0; h < info.n_head_kv; h++) {
+            pith_lane_info u, v;
+            int32_t p[TOKENS_MAX], q[TOKENS_MAX];
+            check(pith_seq_lane(x, l, h, &u, p, TOKENS_MAX), NULL);
+            check(pith_seq_lane(y, l, h, &v, q, TOKENS_MAX), NULL);
+            assert_int_equal(u.n_entry, v.n_entry);
+            assert_memory_equal(p, q, (size_t)u.n_entry * sizeof(*p));
+        }
+    assert_memory_equal(pith_seq_logits(x), pith_seq_logits(y),
+                        (size_t)info.n_vocab * sizeof(float));
+    pith_seq_free(x);
+    pith_seq_free(y);
+    pith_engine_free(e);
+    pith_engine_free(own);
+}
+
+TEST(a_policy_of_the_caller_sees_attention_and_can_stop)
+{
+    struct asked a = {.stop_at = 3};
+    pith_engine *e = engine_asks("custom:queries=4," SMALL, &a);
+    pith_seq *seq = seq_make(e);
+    assert_int_equal(pith_seq_eval(seq, tokens, 300, &err), PITH_CANCELLED);
+    assert_true(a.saw_attention);
+    assert_in_range(pith_seq_length(seq), 48, 299);
+    assert_int_equal(a.n_call, 3);
+    check(pith_seq_eval(seq, tokens, 5, &err), &err); /* it goes on */
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    pith_engine_params p;
+    pith_engine_params_default(&p);
+    p.keep_score = score_lane;
+    p.keep = "snapkv";
+    assert_int_equal(pith_engine_create(model, &p, &e, &err), PITH_INVALID);
+    p.keep_score = NULL;
+    p.keep = "custom";
+    assert_int_equal(pith_engine_create(model, &p, &e, &err), PITH_INVALID);
+}
+
+/* ---- entries and probabilities ---- */
+
+struct taken {
+    float *k; /* [n][n_head_kv][dim] of layer 1 */
+};
+
+static bool take_keys(void *user, const pith_tap_rows *rows)
+{
+    struct taken *t = user;
+    size_t row = (size_t)info.n_head_kv * (size_t)info.head_dim_k;
+    assert_non_null(rows->h);
+    if (rows->layer == 1)
+        memcpy(t->k + (size_t)rows->pos0 * row, rows->k,
+               (size_t)rows->n_token * row * sizeof(float));
+    return true;
+}
+
+TEST(stored_entries_are_what_was_computed)
+{
+    size_t dim = (size_t)info.head_dim_k, row = (size_t)info.n_head_kv * dim;
+    pith_engine *e = engine_make_typed(NULL, "f32", 64, 1, 512);
+    pith_seq *seq = seq_make(e);
+    struct taken t = {.k = calloc(100 * row, sizeof(float))};
+    float *k = calloc(100 * dim, sizeof(float)), *v = calloc(100 * dim, sizeof(float));
+    check(pith_engine_set_tap(e, take_keys, &t, &err), &err);
+    eval(seq, 0, 100);
+    for (int32_t h = 0; h < info.n_head_kv; h++) {
+        check(pith_seq_lane_entries(seq, 1, h, 10, 80, k, v), NULL);
+        for (size_t i = 0; i < 80; i++)
+            assert_memory_equal(k + i * dim, t.k + (i + 10) * row + (size_t)h * dim,
+                                dim * sizeof(float));
+        float sum = 0.0f;
+        for (size_t i = 0; i < 80 * dim; i++)
+            sum += fabsf(v[i]);
+        assert_true(sum > 0.0f && isfinite(sum));
+    }
+    assert_int_equal(pith_seq_lane_entries(seq, 1, 0, 10, 91, k, v), PITH_INVALID);
+    assert_int_equal(pith_seq_lane_entries(seq, info.n_layer, 0, 0, 1, k, v), PITH_INVALID);
+    free(t.k);
+    free(k);
+    free(v);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+struct rows {
+    double logprob[100];
+    bool best[100];
+};
+
+static bool take_row(void *user, pith_seq *seq, int32_t pos, const float *logits)
+{
+    struct rows *r = user;
+    (void)seq;
+    r->logprob[pos] = pith_logits_logprob(logits, info.n_vocab, tokens[pos + 1], &r->best[pos]);
+    return true;
+}
+
+TEST(probabilities_are_those_of_rows)
+{
+    struct rows a, b;
+    int32_t targets[100];
+    pith_engine *e = engine_make(NULL, 40, 2, 512);
+    pith_seq *x = seq_make(e), *y = seq_make(e);
+    memset(&b, 0, sizeof(b));
+    for (int32_t i = 0; i < 100; i++)
+        targets[i] = i % 3 == 1 ? -1 : tokens[i + 1];
+    pith_batch_item item = {.seq = x,
+                            .tokens = tokens,
+                            .n_token = 100,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = take_row,
+                            .user = &a};
+    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
+    item = (pith_batch_item){.seq = y,
+                             .tokens = tokens,
+                             .n_token = 100,
+                             .logits = PITH_LOGITS_ALL,
+                             .targets = targets,
+                             .logprob = b.logprob,
+                             .best = b.best};
+    check(pith_batch_eval(e, &item, 1, NULL, NULL, &err), &err);
+    for (int32_t i = 0; i < 100; i++)
+        if (targets[i] >= 0) {
+            assert_memory_equal(&a.logprob[i], &b.logprob[i], sizeof(double));
+            assert_int_equal(a.best[i], b.best[i]);
+        } else {
+            assert_true(b.logprob[i] == 0.0);
+        }
+    targets[5] = info.n_vocab;
+    assert_int_equal(pith_batch_eval(e, &item, 1, NULL, NULL, &err), PITH_INVALID);
+    pith_seq_free(x);
+    pith_seq_free(y);
+    pith_engine_free(e);
+}
