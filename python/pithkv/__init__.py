@@ -1,0 +1,19 @@
+"""Pith in Python: language models from GGUF files, whose KV cache is a managed memory.
+
+    model = pithkv.Model("model.gguf")
+    engine = pithkv.Engine(model, keep=pithkv.Keep("snapkv", budget=0.25))
+    seq = engine.sequence()
+    for text in seq.generate("Once upon a time", n_predict=50):
+        print(text, end="")
+"""
+from ._pith import ffi as _ffi, lib as _lib
+from .engine import Engine, TapRows
+from .grammar import Grammar
+from .model import Model
+from .native import (PithBusy, PithCancelled, PithContext, PithError, PithFormat, PithInvalid, PithIO,
+                     PithKVFull, PithNoMemory, PithNotFound, PithRange, PithUnsupported)
+from .policy import NEVER, Keep, Read, Recall, ScoredLane, Share, policies
+from .press import Press, ask
+from .sequence import Generation, Lane, Sequence, Token
+
+__version__: str = _ffi.string(_lib.pith_version()).decode()
