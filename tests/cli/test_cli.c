@@ -382,7 +382,12 @@ static int32_t library_rows(const int32_t *ids, int32_t n, float **rows)
     assert_int_equal(pith_seq_create(engine, &seq, NULL), PITH_OK);
     pith_model_get_info(model, &info);
     *rows = calloc((size_t)n * (size_t)info.n_vocab, sizeof(float));
-    pith_batch_item item = {seq, ids, n, PITH_LOGITS_ALL, keep_row, rows, 0};
+    pith_batch_item item = {.seq = seq,
+                            .tokens = ids,
+                            .n_token = n,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = keep_row,
+                            .user = rows};
     assert_int_equal(pith_batch_eval(engine, &item, 1, NULL, NULL, NULL), PITH_OK);
     pith_seq_free(seq);
     pith_engine_free(engine);

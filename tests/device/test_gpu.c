@@ -680,14 +680,16 @@ TEST(company_and_forks_change_no_bit)
     make_text(ids);
     check(pith_seq_eval(alone, ids, 40, &err), &err);
     uint64_t hash = hash_of(alone, model);
-    const pith_batch_item items[] = {{a, ids, 40, PITH_LOGITS_LAST, NULL, NULL, 0},
-                                     {b, ids + 20, 33, PITH_LOGITS_LAST, NULL, NULL, 0}};
+    const pith_batch_item items[] = {
+        {.seq = a, .tokens = ids, .n_token = 40, .logits = PITH_LOGITS_LAST},
+        {.seq = b, .tokens = ids + 20, .n_token = 33, .logits = PITH_LOGITS_LAST}};
     check(pith_batch_eval(e, items, 2, NULL, NULL, &err), &err);
     assert_true(hash_of(a, model) == hash);
     check(pith_seq_fork(a, &fork, &err), &err);
     for (int32_t i = 40; i < 44; i++) {
-        const pith_batch_item next[] = {{fork, ids + i, 1, PITH_LOGITS_LAST, NULL, NULL, 0},
-                                        {b, ids + i + 9, 1, PITH_LOGITS_LAST, NULL, NULL, 0}};
+        const pith_batch_item next[] = {
+            {.seq = fork, .tokens = ids + i, .n_token = 1, .logits = PITH_LOGITS_LAST},
+            {.seq = b, .tokens = ids + i + 9, .n_token = 1, .logits = PITH_LOGITS_LAST}};
         check(pith_batch_eval(e, next, 2, NULL, NULL, &err), &err);
     }
     check(pith_seq_eval(alone, ids + 40, 4, &err), &err);

@@ -429,11 +429,19 @@ TEST(company_changes_no_score)
     for (int32_t i = 0; i < items.n; i++) {
         struct alone a = {.item = &items.at[i]};
         pith_seq *seq = seq_make(engine);
-        const pith_batch_item work[] = {
-            {seq, a.item->ids, a.item->n_id, PITH_LOGITS_ALL, on_logits, &a, 0}};
+        const pith_batch_item work[] = {{.seq = seq,
+                                         .tokens = a.item->ids,
+                                         .n_token = a.item->n_id,
+                                         .logits = PITH_LOGITS_ALL,
+                                         .on_logits = on_logits,
+                                         .user = &a}};
         check(pith_batch_eval(engine, work, 1, NULL, NULL, &err), &err);
-        const pith_batch_item rest[] = {
-            {seq, a.item->forced, a.item->n_right, PITH_LOGITS_ALL, on_logits, &a, 0}};
+        const pith_batch_item rest[] = {{.seq = seq,
+                                         .tokens = a.item->forced,
+                                         .n_token = a.item->n_right,
+                                         .logits = PITH_LOGITS_ALL,
+                                         .on_logits = on_logits,
+                                         .user = &a}};
         check(pith_batch_eval(engine, rest, 1, NULL, NULL, &err), &err);
         assert_int_equal(a.n, a.item->n_right);
         pith_seq_free(seq);

@@ -283,7 +283,12 @@ static void evaluate(struct golden_case *c, const char *path)
     check(pith_engine_create(model, &params, &engine, &err), &err);
     check(pith_seq_create(engine, &seq, &err), &err);
     struct on_row on = {c, info.n_vocab};
-    pith_batch_item item = {seq, c->ids, c->n_id, PITH_LOGITS_ALL, compare_row, &on, 0};
+    pith_batch_item item = {.seq = seq,
+                            .tokens = c->ids,
+                            .n_token = c->n_id,
+                            .logits = PITH_LOGITS_ALL,
+                            .on_logits = compare_row,
+                            .user = &on};
     check(pith_batch_eval(engine, &item, 1, NULL, NULL, &err), &err);
     pith_seq_free(seq);
     pith_engine_free(engine);
