@@ -97,6 +97,8 @@ static const struct plan_point coder_05b[] = {
     {PLAN_KVZAP_TEXT, 25.8f, 94.3f, 3.0f, 1.2f, 0.2f},
     {PLAN_KVZAP_TEXT, 14.5f, 94.3f, 3.0f, 5.4f, 0.9f},
     {PLAN_KVZAP_TEXT, 8.7f, 94.3f, 3.0f, NAN, NAN},
+    {PLAN_STREAMING_TEXT, 14.1f, 97.1f, 2.8f, NAN, NAN},
+    {PLAN_STREAMING, 25.9f, 60.0f, 2.5f, 1.2f, 1.0f},
 };
 
 #define POINTS(array) array, PI_LEN(array)
