@@ -83,8 +83,8 @@ void pith_seq_free(pith_seq *seq)
         pi_engine_leave(e, PITH_OK);
         return;
     }
-    pi_engine_hold(
-        e); /* the list may be emptied, and the engine gone, once the sequence is on it */
+    /* The list may be emptied, and the engine gone, once the sequence is on it. */
+    pi_engine_hold(e);
     seq->left = atomic_load(&e->owner.left);
     while (!atomic_compare_exchange_weak(&e->owner.left, &seq->left, seq))
         continue;
