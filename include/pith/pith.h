@@ -381,9 +381,9 @@ typedef struct pith_keep_lane {
     const int32_t *tokens; /* [n_token] of the sequence */
     const float *k;        /* [n][dim_k] as attention sees them */
     const float *v;        /* [n][dim_v] */
-    const float
-        *attention; /* [n] with the option queries=N: the mean weight of each entry, over the
-                               last N queries of all the head's query heads. NULL without */
+    /* [n] with the option queries=N: the mean weight of each entry, over the last N queries of all
+       the head's query heads. NULL without. */
+    const float *attention;
     uint32_t reserved[8];
 } pith_keep_lane;
 
@@ -444,11 +444,11 @@ typedef struct pith_engine_params {
 
 PITH_API void pith_engine_params_default(pith_engine_params *out);
 
-/* Makes an engine over model, which it holds until it is freed. The KV pool is reserved here, never grown. The
-   strings of params are not needed afterwards. INVALID: a value out of range, a policy or option
-   that there is not, or policies that do not go together. Also a budget below the entries that are
-   protected. IO: recall's file. UNSUPPORTED: a storage type that does not fit the head size, a
-   vocab_only model, or a share policy for a model without tokenizer. NOMEM. */
+/* Makes an engine over model, which it holds until it is freed. The KV pool is reserved here,
+   never grown. The strings of params are not needed afterwards. INVALID: a value out of range, a
+   policy or option that there is not, or policies that do not go together. Also a budget below
+   the entries that are protected. IO: recall's file. UNSUPPORTED: a storage type that does not
+   fit the head size, a vocab_only model, or a share policy for a model without tokenizer. NOMEM. */
 PITH_API pith_status pith_engine_create(const pith_model *model, const pith_engine_params *params,
                                         pith_engine **out, pith_error *err);
 
