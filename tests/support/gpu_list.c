@@ -23,7 +23,7 @@ static void describe(int32_t i, struct pi_device_report *out)
 
 static struct pi_device *made;
 
-/* The emulation hides its memory from whoever looks for leaks, so it goes at the end. */
+/* The emulation hides its memory from the search for leaks, so it goes at the end. */
 static void free_made(void)
 {
     gpu_device_free(made);
