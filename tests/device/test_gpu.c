@@ -14,11 +14,9 @@
 
 #include "device/cuda/cuda.h"
 #include "device/device.h"
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "kv/attend.h"
 #include "kv/kv.h"
-#include "mem_used.h"
+#include "gpu_rig.h"
 #include "pith/inspect.h"
 #include "status.h"
 #include "tensor/dtype.h"
@@ -27,26 +25,6 @@
 #define PRODUCT_BOUND 1e-3
 #define FLOAT_BOUND 1e-6
 #define ATTEND_BOUND 2e-3
-
-static struct pi_device *the_gpu;
-
-/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
-static struct pi_device *gpu(void)
-{
-    const char *name = getenv("PITH_TEST_DEVICE");
-    if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
-    assert_non_null(the_gpu);
-    return the_gpu;
-}
-
-static void free_gpu(void)
-{
-    if (getenv("PITH_TEST_DEVICE") != NULL)
-        return;
-    gpu_device_free(the_gpu);
-    mem_check(NULL);
-}
 
 TEST_GROUP(NULL, free_gpu);
 

@@ -9,36 +9,15 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "kv/attend.h"
 #include "kv/internal.h"
 #include "kv/marks_internal.h"
-#include "mem_used.h"
+#include "gpu_rig.h"
 #include "near.h"
 #include "status.h"
 #include "testing.h"
 
 enum { N_HEAD = 2, N_GROUP = 3, DIM = 128, MOST = 400, N_MARK = 9, MOST_TOK = 48 };
-
-static struct pi_device *the_gpu;
-
-static struct pi_device *gpu(void)
-{
-    const char *name = getenv("PITH_TEST_DEVICE");
-    if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
-    assert_non_null(the_gpu);
-    return the_gpu;
-}
-
-static void free_gpu(void)
-{
-    if (getenv("PITH_TEST_DEVICE") != NULL || the_gpu == NULL)
-        return;
-    gpu_device_free(the_gpu);
-    mem_check(NULL);
-}
 
 TEST_GROUP(NULL, free_gpu);
 

@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "device/gpu/host.h"
 #include "engine/engine.h"
-#include "mem_used.h"
+#include "gpu_rig.h"
 #include "pith/inspect.h"
 #include "status.h"
 #include "testing.h"
@@ -21,30 +19,19 @@ enum { N_PROMPT = 30, N_STEP = 3, N_LANE = 6, MOST = 128 };
 
 static pith_error err;
 static pith_model *model;
-static struct pi_device *the_gpu;
-
-static struct pi_device *gpu(void)
-{
-    const char *name = getenv("PITH_TEST_DEVICE");
-    if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
-    assert_non_null(the_gpu);
-    return the_gpu;
-}
 
 static void load(void)
 {
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
 }
 
-static void free_gpu(void)
+static void free_all(void)
 {
     pith_model_free(model);
-    if (getenv("PITH_TEST_DEVICE") == NULL && the_gpu != NULL)
-        gpu_device_free(the_gpu);
+    free_gpu();
 }
 
-TEST_GROUP(load, free_gpu);
+TEST_GROUP(load, free_all);
 
 /* A prompt in chunks, and tokens one by one. */
 static pith_seq *run(struct pi_device *d, const char *keep, int32_t chunk)

@@ -7,41 +7,19 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "kv/apart.h"
 #include "kv/choose.h"
 #include "kv/copy.h"
 #include "kv/internal.h"
 #include "kv/read.h"
 #include "kv/score.h"
-#include "mem_used.h"
+#include "gpu_rig.h"
 #include "near.h"
 #include "status.h"
 #include "testing.h"
 
 enum { N_HEAD = 2, N_GROUP = 2, N_BEFORE = 230, N_TOK = 40, MOST = N_BEFORE + N_TOK, DIM = 128 };
 enum { N_FIRST = 3, N_CHOOSE = 97, N_LAST = 5, N_READ = N_FIRST + N_CHOOSE + N_LAST };
-
-static struct pi_device *the_gpu;
-
-/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
-static struct pi_device *gpu(void)
-{
-    const char *name = getenv("PITH_TEST_DEVICE");
-    if (the_gpu == NULL)
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
-    assert_non_null(the_gpu);
-    return the_gpu;
-}
-
-static void free_gpu(void)
-{
-    if (getenv("PITH_TEST_DEVICE") != NULL || the_gpu == NULL)
-        return;
-    gpu_device_free(the_gpu);
-    mem_check(NULL);
-}
 
 TEST_GROUP(NULL, free_gpu);
 

@@ -1,5 +1,5 @@
 /*
- * The device finds the best tokens of rows of logits. They lead to the choices of whole rows. The device is an emulation of the test's own unless PITH_TEST_DEVICE names one.
+ * The device finds the best tokens of rows of logits. They lead to the choices of whole rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -7,40 +7,33 @@
 
 #include "testing.h"
 
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "engine/row.h"
+#include "gpu_rig.h"
 #include "pith/inspect.h"
 #include "status.h"
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
-static struct pi_device *the_gpu;
 static struct pi_stream *stream;
 
-static struct pi_device *gpu(void)
+static struct pi_device *sampler(void)
 {
     const struct pi_stream_shape shape = {.n_thread = 1, .widest = 1024, .attend_size = 1};
-    if (the_gpu == NULL)
-        the_gpu = getenv("PITH_TEST_DEVICE") != NULL ? pi_device_default()
-                                                     : gpu_device_make(emulated_card());
-    assert_non_null(the_gpu);
-    if (the_gpu->best == NULL)
-        test_skip("%s finds no best tokens", the_gpu->name);
+    if (gpu()->best == NULL)
+        test_skip("%s finds no best tokens", gpu()->name);
     if (stream == NULL)
-        stream = the_gpu->open(the_gpu, &shape);
-    return the_gpu;
+        stream = gpu()->open(gpu(), &shape);
+    return gpu();
 }
 
-static void free_gpu(void)
+static void free_all(void)
 {
     if (stream != NULL)
-        the_gpu->close(stream);
-    if (getenv("PITH_TEST_DEVICE") == NULL)
-        gpu_device_free(the_gpu);
+        gpu()->close(stream);
+    free_gpu();
 }
 
-TEST_GROUP(NULL, free_gpu);
+TEST_GROUP(NULL, free_all);
 
 /* ---- rows ---- */
 
@@ -58,16 +51,16 @@ static void rows_open(struct rows *r, int32_t n_row, int32_t n)
     *r = (struct rows){.n_row = n_row, .n = n};
     r->x = calloc((size_t)n_row * (size_t)n, sizeof(float));
     assert_non_null(r->x);
-    r->at = gpu()->alloc(gpu(), PI_MEM_OTHER, (size_t)n_row * (size_t)n * sizeof(float));
+    r->at = sampler()->alloc(sampler(), PI_MEM_OTHER, (size_t)n_row * (size_t)n * sizeof(float));
     for (int32_t i = 0; i < n_row; i++)
-        r->keep[i] = gpu()->alloc(gpu(), PI_MEM_OTHER, (size_t)n * sizeof(float));
+        r->keep[i] = sampler()->alloc(sampler(), PI_MEM_OTHER, (size_t)n * sizeof(float));
 }
 
 static void rows_close(struct rows *r)
 {
-    gpu()->free(gpu(), r->at);
+    sampler()->free(sampler(), r->at);
     for (int32_t i = 0; i < r->n_row; i++)
-        gpu()->free(gpu(), r->keep[i]);
+        sampler()->free(sampler(), r->keep[i]);
     free(r->x);
 }
 
@@ -77,8 +70,8 @@ static void find(struct rows *r)
     const struct pi_best_rows rows = {r->at, r->keep, out, r->n_row, r->n};
     for (int32_t i = 0; i < r->n_row; i++)
         out[i] = &r->best[i];
-    gpu()->upload(stream, r->x, (size_t)r->n_row * (size_t)r->n * sizeof(float), r->at);
-    gpu()->best(stream, &rows);
+    sampler()->upload(stream, r->x, (size_t)r->n_row * (size_t)r->n * sizeof(float), r->at);
+    sampler()->best(stream, &rows);
 }
 
 static const float *sorted; /* the row that by_order compares in */
@@ -100,7 +93,7 @@ static void expect_best(const struct rows *r, int32_t i)
     float *copy = malloc(size);
     assert_true(id != NULL && copy != NULL);
     sorted = r->x + (size_t)i * (size_t)r->n;
-    gpu()->download(stream, r->keep[i], size, copy);
+    sampler()->download(stream, r->keep[i], size, copy);
     assert_memory_equal(copy, sorted, size);
     for (int32_t t = 0; t < r->n; t++)
         id[t] = t;
@@ -180,7 +173,7 @@ static pith_engine *engine_on_gpu(const pith_model *model)
 {
     pith_engine_params p;
     pith_engine *engine = NULL;
-    struct pi_device *before = pi_device_register(gpu());
+    struct pi_device *before = pi_device_register(sampler());
     pith_engine_params_default(&p);
     p.kv_tokens = 1024;
     p.n_thread = 1;

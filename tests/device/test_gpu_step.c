@@ -9,17 +9,14 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/emulated/emulated.h"
-#include "device/gpu/device.h"
 #include "folder.h"
-#include "mem_used.h"
+#include "gpu_rig.h"
 #include "model_maker.h"
 #include "pith/inspect.h"
 #include "status.h"
 
 enum { N_STEP = 3, MOST_TOKEN = 160 };
 
-static struct pi_device *the_gpu;
 static bool (*the_step)(struct pi_stream *, const struct pi_step *);
 static int32_t n_taken;
 
@@ -30,29 +27,22 @@ static bool counted_step(struct pi_stream *s, const struct pi_step *p)
     return took;
 }
 
-/* The one that PITH_TEST_DEVICE names, else an emulation of the test's own. */
-static struct pi_device *gpu(void)
+/* The device, which takes a token in one launch. */
+static struct pi_device *stepper(void)
 {
-    const char *name = getenv("PITH_TEST_DEVICE");
-    if (the_gpu == NULL) {
-        the_gpu = name != NULL ? pi_device_default() : gpu_device_make(emulated_card());
-        assert_non_null(the_gpu);
-        if (gpu_device_step(the_gpu, true))
-            the_step = the_gpu->step;
-    }
-    return the_gpu;
+    bool is_new = the_gpu == NULL;
+    if (is_new && gpu_device_step(gpu(), true))
+        the_step = gpu()->step;
+    return gpu();
 }
 
-static void free_gpu(void)
+static void free_all(void)
 {
     remove_folder();
-    if (getenv("PITH_TEST_DEVICE") != NULL)
-        return;
-    gpu_device_free(the_gpu);
-    mem_check(NULL);
+    free_gpu();
 }
 
-TEST_GROUP(make_folder, free_gpu);
+TEST_GROUP(make_folder, free_all);
 
 static pith_engine *engine_on(const pith_model *model, const char *type, int32_t page_len,
                               bool step)
@@ -63,8 +53,8 @@ static pith_engine *engine_on(const pith_model *model, const char *type, int32_t
     params.kv_tokens = 1024;
     params.type_k = params.type_v = type;
     params.page_len = page_len;
-    struct pi_device *was = pi_device_register(gpu());
-    gpu()->step = step ? counted_step : NULL;
+    struct pi_device *was = pi_device_register(stepper());
+    stepper()->step = step ? counted_step : NULL;
     check(pith_engine_create(model, &params, &e, &err), &err);
     pi_device_register(was);
     return e;
@@ -124,7 +114,7 @@ static void same_bits_of(const char *words, struct pages pages)
     struct model_spec spec;
     pith_model *model;
     const char *path = in_folder("step.gguf");
-    gpu();
+    stepper();
     if (the_step == NULL)
         test_skip("%s makes no token in one launch", the_gpu->name);
     model_spec_default(&spec);
@@ -230,7 +220,7 @@ static void layer_launches(const char *words, const char *expected)
 
 TEST(a_layer_of_one_token_has_few_launches)
 {
-    gpu();
+    stepper();
     if (getenv("PITH_TEST_DEVICE") != NULL)
         test_skip("launches are counted on the emulated card");
     struct gpu_card *card = emulated_card();
