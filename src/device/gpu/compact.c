@@ -4,19 +4,6 @@
  */
 #include "device/gpu/host.h"
 
-bool gpu_host_grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size)
-{
-    if (*block != NULL && pi_mem_size(*block) >= (used + n) * size)
-        return true;
-    void *more = pi_mem_grow(PI_MEM_DEVICE, *block, 2 * (used + n), size);
-    if (more == NULL) {
-        d->driver->failure = "no memory of the host";
-        return false;
-    }
-    *block = more;
-    return true;
-}
-
 static struct gpu_moving *moving_of(struct gpu_device *d, const struct kv_lane_moves *m)
 {
     struct gpu_moves *all = &d->moves;

@@ -17,19 +17,6 @@ enum {
 
 /* ---- what waits ---- */
 
-static bool grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size)
-{
-    if (*block != NULL && pi_mem_size(*block) >= (used + n) * size)
-        return true;
-    void *more = pi_mem_grow(PI_MEM_DEVICE, *block, 2 * (used + n) + 64, size);
-    if (more == NULL) {
-        d->driver->failure = "no memory of the host";
-        return false;
-    }
-    *block = more;
-    return true;
-}
-
 void gpu_entries_free(struct gpu_device *d)
 {
     pi_mem_free(d->entries.row);
@@ -131,7 +118,7 @@ static bool keep_bytes(struct gpu_device *d, const void *from, size_t size, size
 {
     struct gpu_entries *e = &d->entries;
     size_t room = pi_align(size, 16);
-    if (!grow(d, (void **)&e->bytes, e->n_byte, room, 1))
+    if (!gpu_host_grow(d, (void **)&e->bytes, e->n_byte, room, 1))
         return false;
     memcpy(e->bytes + e->n_byte, from, size);
     *at = e->n_byte;
@@ -155,7 +142,7 @@ static bool begin_row(struct gpu_device *d, const struct kv_place *to, enum kv_s
     e->kind = to->kind;
     e->cache = to->cache;
     gpu_touch_page(d, to->kind, to->page);
-    return grow(d, (void **)&e->row, e->n, 1, sizeof(*e->row));
+    return gpu_host_grow(d, (void **)&e->row, e->n, 1, sizeof(*e->row));
 }
 
 /* ---- from the host ---- */
@@ -194,11 +181,11 @@ bool gpu_index_later(struct gpu_device *d, const struct kv_cache *cache,
 {
     struct gpu_entries *e = &d->entries;
     if (e->n == 0 || e->kind != kind || e->cache != cache ||
-        !grow(d, (void **)&e->index, e->n_index, (size_t)n, sizeof(*e->index)))
+        !gpu_host_grow(d, (void **)&e->index, e->n_index, (size_t)n, sizeof(*e->index)))
         return false;
     for (int32_t i = 0; i < n; i++)
-        e->index[e->n_index++] = (struct gpu_index_row){
-            .page = gpu_page_at(kind, page), .slot = slot + i, .lane = lane};
+        e->index[e->n_index++] =
+            (struct gpu_index_row){.page = gpu_page_at(kind, page), .slot = slot + i, .lane = lane};
     return true;
 }
 

@@ -212,8 +212,6 @@ void gpu_enter_product(struct gpu_device *d);
 /* Likewise, for an operation beside moves that wait. */
 void gpu_enter_beside(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
-/* Room of at least `size` bytes; 0: there is none, and the driver says so. */
-gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
 /* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send says that
    the first bytes of it are written, before the kernels that read it run. One list is written at a
    time. It stays as it is until the operation ends. */
@@ -222,15 +220,30 @@ void gpu_send(struct gpu_device *d, gpu_at list, size_t size);
 /* Blocks of the kernel's threads, its shared memory, its struct. */
 void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y, int64_t z,
              size_t smem, const void *args);
+/* Takes the note of appending to its cache, when all is done. */
+void gpu_fold_clipped(struct gpu_device *d);
+
+/* memory.c; the first six are operations of the table */
+struct pi_at gpu_alloc(struct pi_device *device, enum pi_mem_tag tag, size_t size);
+void gpu_free(struct pi_device *device, struct pi_at at);
+struct pi_at gpu_map(struct pi_device *device, enum pi_mem_tag tag, size_t size);
+void gpu_unmap(struct pi_device *device, enum pi_mem_tag tag, struct pi_at at, size_t size);
+void gpu_drop(struct pi_device *device, struct pi_at at, size_t size);
+bool gpu_spare(struct pi_device *device, size_t size);
+void gpu_free_spare(struct gpu_device *d, struct gpu_block *spare);
+/* The mapping that an address is in; NULL: none. */
+struct gpu_mapping *gpu_mapping_of(struct gpu_device *d, gpu_at at);
 /* Gives memory to what is in a mapping, before it is touched; false: none is left. */
 bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size);
 /* To the host from a mapping. Where the host goes through its pages one by one, those behind come
    along. */
 void gpu_get_near(struct gpu_device *d, void *host, gpu_at from, size_t size);
-/* Takes the note of appending to its cache, when all is done. */
-void gpu_fold_clipped(struct gpu_device *d);
+/* Room of at least `size` bytes; 0: there is none, and the driver says so. */
+gpu_at gpu_room(struct gpu_device *d, enum gpu_room room, size_t size);
 /* Host memory of at least `size` bytes in the place of *block; false: none is left. */
 bool gpu_host_room(struct gpu_device *d, void **block, size_t size);
+/* Room of the host for n more elements behind `used`; false: no memory. */
+bool gpu_host_grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size);
 
 /* pack.c */
 enum gpu_weight_type gpu_weight_type_of(enum pi_dtype type);
@@ -322,15 +335,15 @@ void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
 /* Does the moves that wait. */
 void gpu_flush_moves(struct gpu_device *d);
 void gpu_moves_free(struct gpu_device *d);
-/* Room of the host for n more elements behind `used`; false: no memory. */
-bool gpu_host_grow(struct gpu_device *d, void **block, size_t used, size_t n, size_t size);
 
 /* note.c */
 /* The device gets the marks of a lane's first n entries that it has not yet. Or the host gets all,
    and the device forgets them. Inside of operations. */
 void gpu_marks_up(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane, int32_t n);
 void gpu_marks_down(struct gpu_device *d, const struct kv_seq *seq, struct kv_lane *lane);
-/* Where a lane has its mark or norm of a slot; 0: the host has them. */
+/* Where a lane on the device has its row of mark i. */
+gpu_at gpu_mark_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t i);
+/* Where a lane has its norm of a slot; 0: the host has them. */
 gpu_at gpu_norm_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot);
 /* Marks of the entries that jobs append, lanes of one class. */
 void gpu_marks_append(struct gpu_device *d, const struct kv_append *jobs, int32_t n);

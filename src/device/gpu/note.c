@@ -18,7 +18,7 @@ static_assert(KV_NOTE_SUM == 0 && KV_NOTE_SEEN == 1 && KV_NOTE_MOST == 2 && KV_N
 
 /* ---- marks ---- */
 
-static gpu_at row_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t i)
+gpu_at gpu_mark_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t i)
 {
     return lane->marks.at + (size_t)i * kv_marks_row(seq);
 }
@@ -27,7 +27,7 @@ gpu_at gpu_norm_at(const struct kv_seq *seq, const struct kv_lane *lane, int32_t
 {
     if (!pi_at_some(lane->marks) || !seq->cache->value_norm)
         return 0;
-    return row_at(seq, lane, seq->cache->n_mark) + (size_t)slot * sizeof(uint16_t);
+    return gpu_mark_at(seq, lane, seq->cache->n_mark) + (size_t)slot * sizeof(uint16_t);
 }
 
 /* Entries begin .. end of all rows of a lane, to the device or back. */
@@ -39,7 +39,7 @@ static void carry(struct gpu_device *d, const struct kv_seq *seq, const struct k
         bool norms = i == seq->cache->n_mark;
         size_t size = norms ? sizeof(uint16_t) : sizeof(float);
         uint8_t *host = norms ? (uint8_t *)kv_norms_at(seq, l) : (uint8_t *)kv_marks_at(seq, l, i);
-        gpu_at there = row_at(seq, lane, i) + (size_t)begin * size;
+        gpu_at there = gpu_mark_at(seq, lane, i) + (size_t)begin * size;
         if (up)
             d->driver->put(d->driver, there, host + (size_t)begin * size, n * size);
         else
@@ -119,10 +119,9 @@ static bool waits(const struct gpu_mark_moves *all, const struct kv_lane *lane)
     return false;
 }
 
-static int32_t count_run(const struct kv_lane *lane, const int32_t *slots, int32_t n)
+static int32_t count_run(const int32_t *slots, int32_t n)
 {
     int32_t i = 1;
-    (void)lane;
     while (i < n && slots[i] == slots[0] + i)
         i++;
     return i;
@@ -133,7 +132,7 @@ void gpu_pack_marks(const struct kv_seq *seq, const struct kv_lane *lane, const 
 {
     struct gpu_device *d = gpu_of_class(lane->kind);
     struct gpu_mark_moves *all = &d->marks;
-    int32_t first = n > 0 && slots[0] == 0 ? count_run(lane, slots, n) : 0;
+    int32_t first = n > 0 && slots[0] == 0 ? count_run(slots, n) : 0;
     if (first == n)
         return;
     pi_lock_take(&d->lock);
@@ -150,7 +149,7 @@ void gpu_pack_marks(const struct kv_seq *seq, const struct kv_lane *lane, const 
                                                            .n = n - first,
                                                            .first = (int32_t)all->n_source};
     for (int32_t i = first, part; ok && i < n; i += part) {
-        part = count_run(lane, slots + i, n - i);
+        part = count_run(slots + i, n - i);
         all->run[all->n_run++] = (struct gpu_marks_run){(int32_t)all->n_source, slots[i], part};
         all->n_source += (size_t)part;
     }
@@ -306,7 +305,7 @@ static void add_word(struct notes *w, const struct kv_attend_job *job, const str
                                  .newest = note->newest,
                                  .threshold = note->threshold};
     if (mark >= 0) {
-        word.to = row_at(job->seq, lane_of(job), mark);
+        word.to = gpu_mark_at(job->seq, lane_of(job), mark);
     } else if (pi_at_some(note->there)) {
         word.to = note->there.at;
     } else {

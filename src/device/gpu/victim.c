@@ -11,21 +11,15 @@ static struct kv_lane *lane_of(const struct kv_victim_job *job, int32_t i)
     return kv_lane_at(job->seq, job->layer, job->head + i);
 }
 
-/* Mark i of a lane. */
-static gpu_at mark_at(const struct kv_victim_job *job, const struct kv_lane *lane, int32_t i)
-{
-    return lane->marks.at + (size_t)i * kv_marks_row(job->seq);
-}
-
 static struct gpu_victim_row row_of(const struct kv_victim_job *job, int32_t i)
 {
     const struct kv_lane *lane = lane_of(job, i);
     struct gpu_victim_row row = {.score = job->score.at + (size_t)i * job->stride * sizeof(float)};
     if (pi_at_some(job->score))
         return row;
-    row.score = mark_at(job, lane, 0);
+    row.score = gpu_mark_at(job->seq, lane, 0);
     if (job->kind == KV_WEIGH_MARK_MEAN)
-        row.seen = mark_at(job, lane, 1);
+        row.seen = gpu_mark_at(job->seq, lane, 1);
     else if (job->kind == KV_WEIGH_MARK_NORM)
         row.norm = gpu_norm_at(job->seq, lane, 0);
     return row;
@@ -37,15 +31,16 @@ static void put_jobs(const struct kv_victim_list *list, struct gpu_victim *to,
     for (int32_t i = 0; i < list->n; i++) {
         const struct kv_victim_job *job = &list->jobs[i];
         const struct kv_lane *lane = lane_of(job, 0);
-        to[i] = (struct gpu_victim){.rows = rows_at,
-                                    .place = mark_at(job, lane, job->seq->cache->n_mark - 1),
-                                    .out = job->out.at,
-                                    .n_row = job->n_head,
-                                    .n = lane->len,
-                                    .lo = job->lo,
-                                    .hi = job->hi,
-                                    .n_sink = (int32_t)pi_min(job->n_sink, lane->len),
-                                    .mean = job->mean};
+        to[i] =
+            (struct gpu_victim){.rows = rows_at,
+                                .place = gpu_mark_at(job->seq, lane, job->seq->cache->n_mark - 1),
+                                .out = job->out.at,
+                                .n_row = job->n_head,
+                                .n = lane->len,
+                                .lo = job->lo,
+                                .hi = job->hi,
+                                .n_sink = (int32_t)pi_min(job->n_sink, lane->len),
+                                .mean = job->mean};
         for (int32_t h = 0; h < job->n_head; h++, rows_at += sizeof(*rows))
             *rows++ = row_of(job, h);
     }
