@@ -108,15 +108,20 @@ const char *budget_find_stats(struct session *s)
     return s->stats;
 }
 
+/* The policy with one option more, owned by the session as *kept. */
+static const char *with_option(char **kept, const char *policy, const char *key, const char *value)
+{
+    size_t size = strlen(policy) + strlen(key) + strlen(value) + 3;
+    char *text = cli_alloc(size, 1);
+    snprintf(text, size, "%s%c%s=%s", policy, strchr(policy, ':') != NULL ? ',' : ':', key, value);
+    free(*kept);
+    return *kept = text;
+}
+
 static void add_stats(struct session *s, struct memory_options *o)
 {
-    if (!budget_wants_stats(o->keep) || budget_find_stats(s) == NULL)
-        return;
-    free(s->keep_text);
-    s->keep_text = cli_alloc(strlen(o->keep) + strlen(s->stats) + 16, 1);
-    sprintf(s->keep_text, "%s%cstats=%s", o->keep, strchr(o->keep, ':') != NULL ? ',' : ':',
-            s->stats);
-    o->keep = s->keep_text;
+    if (budget_wants_stats(o->keep) && budget_find_stats(s) != NULL)
+        o->keep = with_option(&s->keep_text, o->keep, "stats", s->stats);
 }
 
 /* Loki's bases lie beside the statistics. */
@@ -126,13 +131,8 @@ static void add_bases(struct session *s, struct memory_options *o)
         strstr(o->read, "projection=") != NULL || budget_find_stats(s) == NULL)
         return;
     char *bases = models_join(s->stats, ".", "loki");
-    if (access(bases, R_OK) == 0) {
-        free(s->read_text);
-        s->read_text = cli_alloc(strlen(o->read) + strlen(bases) + 16, 1);
-        sprintf(s->read_text, "%s%cprojection=%s", o->read,
-                strchr(o->read, ':') != NULL ? ',' : ':', bases);
-        o->read = s->read_text;
-    }
+    if (access(bases, R_OK) == 0)
+        o->read = with_option(&s->read_text, o->read, "projection", bases);
     free(bases);
 }
 

@@ -124,25 +124,34 @@ static int32_t most_entries(struct search *s, const struct plan_way *way)
     return low;
 }
 
-static bool takes_types(const struct search *s, const char *type_k, const char *type_v)
+/* Bytes of pages of the cache that keeps all entries in these types. */
+static pith_status all_bytes(const struct search *s, const char *type_k, const char *type_v,
+                             int64_t *bytes, pith_error *err)
 {
     pith_engine_params p = *s->given;
-    int64_t bytes;
     p.keep = p.read = p.recall = p.share = NULL;
     p.kv_bytes = p.memory_bytes = 0;
     p.kv_tokens = 0;
-    p.type_k = s->given->type_k != NULL ? s->given->type_k : type_k;
-    p.type_v = s->given->type_v != NULL ? s->given->type_v : type_v;
-    return pith_kv_estimate(s->model, &p, s->n_token, &bytes, NULL) == PITH_OK;
+    p.type_k = type_k;
+    p.type_v = type_v;
+    return pith_kv_estimate(s->model, &p, s->n_token, bytes, err);
+}
+
+static bool takes_types(const struct search *s, const char *type_k, const char *type_v)
+{
+    int64_t bytes;
+    type_k = s->given->type_k != NULL ? s->given->type_k : type_k;
+    type_v = s->given->type_v != NULL ? s->given->type_v : type_v;
+    return all_bytes(s, type_k, type_v, &bytes, NULL) == PITH_OK;
 }
 
 static void choose_types(struct search *s, const struct plan_way *way)
 {
-    size_t i = 0;
     const char *type_k = way->type_k, *type_v = way->type_v;
-    while (i + 1 < PI_LEN(few_bits) && !takes_types(s, few_bits[i][0], few_bits[i][1]))
-        i++;
     if (type_k == NULL) {
+        size_t i = 0;
+        while (i + 1 < PI_LEN(few_bits) && !takes_types(s, few_bits[i][0], few_bits[i][1]))
+            i++;
         type_k = few_bits[i][0];
         type_v = few_bits[i][1];
     }
@@ -309,17 +318,6 @@ static pith_status check_goal(const pith_plan_goal *g, pith_error *err)
     return PITH_OK;
 }
 
-/* Bytes of pages of the full f16 cache. */
-static pith_status full_bytes(const struct search *s, int64_t *bytes, pith_error *err)
-{
-    pith_engine_params p = *s->given;
-    p.keep = p.read = p.recall = p.share = NULL;
-    p.kv_bytes = p.memory_bytes = 0;
-    p.kv_tokens = 0;
-    p.type_k = p.type_v = "f16";
-    return pith_kv_estimate(s->model, &p, s->n_token, bytes, err);
-}
-
 /* Whether a way before the chosen one was closed for want of statistics alone. */
 static bool missed(const struct search *s, const struct plan_choice *order,
                    const struct plan_choice *chosen)
@@ -358,7 +356,7 @@ pith_status pith_plan_make(const pith_model *model, const pith_engine_params *pa
     struct search s = {.model = model, .given = params, .goal = goal, .out = out};
     s.n_token = goal->n_token > 0 ? goal->n_token : info.n_ctx_train;
     *out = (pith_plan){.n_token = s.n_token, .facts = -1.0f, .perplexity = NAN};
-    PI_TRY(full_bytes(&s, &out->full_bytes, err));
+    PI_TRY(all_bytes(&s, "f16", "f16", &out->full_bytes, err));
     s.most = goal->bytes > 0 ? goal->bytes : (int64_t)(goal->share * (double)out->full_bytes);
     /* Tables stand beside the pages of the full cache, which is what all of it means. */
     if (goal->share == 1.0)

@@ -1,8 +1,8 @@
 /*
  * measure.c - the threshold of pages where none is given. Distances mean something else in every
- * model, so a sequence measures its own. Its pairs are pages of like steps, and pages of other tokens
- * that chance took. Pages below a quantile of the first stand for each other, as far as they are nearer
- * than all but few of the second.
+ * model, so a sequence measures its own. Its pairs are pages of like steps, and pages of other
+ * tokens that chance took. Pages below a quantile of the first stand for each other, as far as they
+ * are nearer than all but few of the second.
  *
  * Invariant: the threshold depends on the steps that closed before alone. So a fork goes on as its
  * origin, and a sequence that forgets its last steps is as if they had not been.
