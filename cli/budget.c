@@ -56,24 +56,24 @@ struct budget budget_parse(const char *text)
 
 /* ---- statistics ---- */
 
-/* Policies that rank all lanes by themselves. */
-static bool ranks_alone(const char *keep)
+/* The keep policy that a text names; false: there is none. */
+static bool find_policy(const char *keep, pith_policy_info *out)
 {
-    static const char *const names[] = {"streaming", "random", "kvzip"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strncmp(keep, names[i], strcspn(keep, ":")) == 0)
+    size_t n = strcspn(keep, ":");
+    for (int32_t i = 0; pith_policy_get(PITH_KEEP, i, out) == PITH_OK; i++)
+        if (strlen(out->name) == n && strncmp(keep, out->name, n) == 0)
             return true;
     return false;
 }
 
 bool budget_wants_stats(const char *keep)
 {
-    if (keep == NULL || strstr(keep, "stats=") != NULL)
+    pith_policy_info info;
+    if (keep == NULL || strstr(keep, "stats=") != NULL || !find_policy(keep, &info))
         return false;
-    return strncmp(keep, "kvzap", strcspn(keep, ":")) == 0 ||
-           strstr(keep, "split=calibrated") != NULL ||
-           (!ranks_alone(keep) &&
-            (strstr(keep, ":global") != NULL || strstr(keep, "granularity=global") != NULL));
+    bool global = strstr(keep, ":global") != NULL || strstr(keep, "granularity=global") != NULL;
+    return strncmp(info.file, "stats", 5) == 0 || strstr(keep, "split=calibrated") != NULL ||
+           (global && !info.ranks_lanes);
 }
 
 char *budget_stats_path(const pith_model *model)

@@ -39,7 +39,8 @@ typedef struct pith_policy_info {
     int32_t n_preset;
     const char *file; /* the option that it cannot do without, and what writes the file; "": none */
     uint32_t gpu;     /* of keep policies alone */
-    uint32_t reserved[3];
+    bool ranks_lanes; /* likewise: its scores rank entries of all lanes without statistics */
+    uint32_t reserved[2];
 } pith_policy_info;
 
 typedef struct pith_param_info {

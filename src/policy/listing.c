@@ -59,6 +59,7 @@ pith_status pith_policy_get(pith_verb verb, int32_t i, pith_policy_info *out)
         .n_preset = count_presets(p.options.presets),
         .file = p.file != NULL ? p.file : "",
         .gpu = p.gpu,
+        .ranks_lanes = p.ranks_lanes,
     };
     return PITH_OK;
 }

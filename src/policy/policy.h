@@ -106,7 +106,8 @@ struct policy_listed {
     const char *citation;
     struct policy_options options;
     const char *file; /* the option that it cannot do without; NULL: none */
-    uint32_t gpu;     /* pith_policy_info's */
+    uint32_t gpu;     /* this and the next are pith_policy_info's */
+    bool ranks_lanes;
 };
 
 /* The tables of a verb that listing and checking need. */

@@ -82,7 +82,7 @@ static bool list_at(int32_t i, struct policy_listed *out)
     const struct read_policy *p = read_policy_at(i);
     if (p == NULL)
         return false;
-    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL), p->file, 0};
+    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL), p->file, 0, false};
     return true;
 }
 

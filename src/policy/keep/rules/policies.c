@@ -97,12 +97,24 @@ static uint32_t gpu_of(const struct keep_policy *p)
            (c.rules.overwrite ? PITH_ASKS_STEPS : 0) | (keep_config_finds(&c) ? PITH_GPU_STEPS : 0);
 }
 
+static bool ranks_lanes(const struct keep_policy *p)
+{
+    struct keep_config c;
+    return p->comparable != NULL && keep_config_set(p, NULL, &c, NULL) == PITH_OK &&
+           p->comparable(&c.params);
+}
+
 static bool list_at(int32_t i, struct policy_listed *out)
 {
     const struct keep_policy *p = keep_policy_at(i);
     if (p == NULL)
         return false;
-    *out = (struct policy_listed){p->summary, p->citation, options_of(p, NULL), p->file, gpu_of(p)};
+    *out = (struct policy_listed){.summary = p->summary,
+                                  .citation = p->citation,
+                                  .options = options_of(p, NULL),
+                                  .file = p->file,
+                                  .gpu = gpu_of(p),
+                                  .ranks_lanes = ranks_lanes(p)};
     return true;
 }
 
