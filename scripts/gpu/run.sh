@@ -12,6 +12,7 @@
 #     attention   lanes, prompts and the best tokens of rows beside their bounds
 #     step        tokens of such a model in one launch each: the kernels' bits, and times
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
+#     rounds      the same model behind 32,768 entries: what keep policies add to the time of tokens
 #     report      nothing more
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
 #   OUT/PART.done for that. A test or a row that has ended is not either.
@@ -180,9 +181,8 @@ sanitizer() {
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_read test_gpu_step; do
-    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_note test_gpu_step; do
-    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_swap test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_note test_gpu_read test_gpu_swap \
+        test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -214,10 +214,11 @@ attention() {
 # A model of Qwen3-8B's shape with random weights, and how it is made.
 random_model() {
     model=$scratch/pith-random.gguf
-    [ -e "$model" ] && return
-    # shellcheck disable=SC2086
-    within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
-        mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
+    if [ ! -e "$model" ]; then
+        # shellcheck disable=SC2086
+        within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
+            mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
+    fi
 }
 
 # Fails where a bit differs. The library offers the launch to nobody; bench_gpu asks for it.
@@ -229,13 +230,6 @@ step() {
         verdict "ok tokens in one launch have the bits of kernels one by one"
     else
         verdict "FAILED step: $(tail -n 1 "$out/step.err")"
-    fi
-random_model() {
-    model=$scratch/pith-random.gguf
-    if [ ! -e "$model" ]; then
-        # shellcheck disable=SC2086
-        within test/make_model "$model.part" $shape type=Q4_K_M vocab_file=models/pith-nano.gguf >/dev/null &&
-            mv "$model.part" "$model" || verdict "FAILED: no random model in $scratch"
     fi
 }
 
@@ -362,8 +356,7 @@ limit_of() {
     esac
 }
 
-parts="card tests greedy perplexity serve sanitizer products attention step bench"
-parts="card tests greedy perplexity serve sanitizer products attention bench rounds"
+parts="card tests greedy perplexity serve sanitizer products attention step bench rounds"
 # shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $parts
 bad=0
