@@ -100,6 +100,7 @@ pith_engine_params eval_full_params(const pith_engine_params *measured, const ch
 {
     pith_engine_params p = *measured;
     p.keep = NULL;
+    p.keep_score = NULL;
     p.read = NULL;
     p.recall = NULL;
     p.share = NULL;

@@ -7,6 +7,7 @@
         print(text, end="")
 """
 from ._pith import ffi as _ffi, lib as _lib
+from . import eval
 from .engine import Engine, TapRows
 from .grammar import Grammar
 from .model import Model

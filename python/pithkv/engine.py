@@ -31,6 +31,27 @@ class TapRows(NamedTuple):
     v: NDArray[np.float32]  # [n][n_head_kv][head_dim_v]
 
 
+class EngineParams:
+    """Engine's options as C's struct, and what lives as long as that is used."""
+
+    def __init__(self, *, keep: Option = None, **options: Any) -> None:
+        self.c = ffi.new("pith_engine_params *")
+        lib.pith_engine_params_default(self.c)
+        self._held = []
+        for name, value in {**options, "keep": keep}.items():
+            if value is None:
+                continue
+            if isinstance(value, (str, Policy)):
+                value = ffi.new("char[]", str(value).encode())
+                self._held.append(value)
+            setattr(self.c, name, value)
+        self.calls = Callbacks()
+        self.c.on_advance, self.c.advance_user = lib.on_advance, self.calls.handle
+        self.score = keep.callbacks() if isinstance(keep, Keep) else None
+        if self.score is not None:
+            self.c.keep_score, self.c.keep_user = lib.on_score, self.score.handle
+
+
 _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
 
@@ -53,22 +74,12 @@ class Engine:
                  type_k: str | None = None, type_v: str | None = None, keep: Option = None,
                  read: Option = None, recall: Option = None, share: Option = None,
                  device: str | None = None, n_gpu_layers: int = 0) -> None:
-        params, out, err = ffi.new("pith_engine_params *"), ffi.new("pith_engine **"), new_error()
-        lib.pith_engine_params_default(params)
-        params.n_thread, params.chunk, params.page_len = n_thread, chunk, page_len
-        params.kv_bytes, params.kv_tokens, params.memory_bytes = kv_bytes, kv_tokens, memory_bytes
-        params.n_gpu_layers = n_gpu_layers
-        texts = {"type_k": type_k, "type_v": type_v, "keep": keep, "read": read, "recall": recall,
-                 "share": share, "device": device}
-        held = {name: ffi.new("char[]", str(text).encode())
-                for name, text in texts.items() if text is not None}
-        for name, text in held.items():
-            setattr(params, name, text)
-        self._calls = Callbacks()
-        params.on_advance, params.advance_user = lib.on_advance, self._calls.handle
-        self._score = keep.callbacks() if isinstance(keep, Keep) else None
-        if self._score is not None:
-            params.keep_score, params.keep_user = lib.on_score, self._score.handle
+        out, err = ffi.new("pith_engine **"), new_error()
+        own = EngineParams(
+            n_thread=n_thread, chunk=chunk, page_len=page_len, kv_bytes=kv_bytes, kv_tokens=kv_tokens,
+            memory_bytes=memory_bytes, n_gpu_layers=n_gpu_layers, type_k=type_k, type_v=type_v, keep=keep,
+            read=read, recall=recall, share=share, device=device)
+        params, self._calls, self._score = own.c, own.calls, own.score
         self.plan: dict[str, Any] | None = None
         if kv is not None:
             self._choose(model, params, kv, n_ctx, stats)

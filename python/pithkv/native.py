@@ -131,6 +131,12 @@ def on_score(user: Any, lane: Any, score: Any) -> bool:
     return True
 
 
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
+def on_measure(user: Any, fraction: float, what: Any) -> bool:
+    words = ffi.string(what).decode(errors="replace")
+    return ffi.from_handle(user).functions["measure"](fraction, words) is not False
+
+
 # ---- memory ----
 
 def array(pointer: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
