@@ -447,6 +447,9 @@ struct kv_score_job;
 struct kv_score_list;
 struct kv_choose_list;
 struct kv_choose_all;
+struct kv_unite_list;
+struct kv_share_list;
+struct kv_blend_list;
 struct kv_weigh_list;
 struct kv_victim_list;
 struct kv_class;
@@ -578,6 +581,11 @@ struct pi_device {
     /* The best of each lane's scores, and how many of the best of all are each lane's. */
     void (*choose)(struct pi_stream *s, const struct kv_choose_list *list);
     void (*choose_all)(struct pi_stream *s, const struct kv_choose_all *job);
+    /* What is made of choices that stay there (kv/chosen.h): between `choose` and the next call of
+       another kind, and behind attention. NULL where `weigh` is. */
+    void (*unite)(struct pi_stream *s, const struct kv_unite_list *list);
+    void (*share)(struct pi_stream *s, const struct kv_share_list *list);
+    void (*blend)(struct pi_stream *s, const struct kv_blend_list *list);
     /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                        enum kv_side side, float *out);

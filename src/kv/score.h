@@ -23,15 +23,21 @@ enum kv_score_kind {
 };
 
 /* How the scores of several vectors become one: the largest, or their mean. Of all kinds but bounds
-   the mean is taken as the score of the vectors' mean, summed in order: the work of one vector. */
-enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN };
+   the mean is taken as the score of the vectors' mean, summed in order: the work of one vector.
+   SOFTMAX, of vectors that a device picks (ALL, LARGE): struct kv_score_soft says. */
+enum kv_score_reduce { KV_SCORE_MAX, KV_SCORE_MEAN, KV_SCORE_SOFTMAX };
 
 enum kv_pick {
     KV_PICK_NONE,    /* vectors are given */
     KV_PICK_UNUSUAL, /* of every query head the n_q that are least like their mean, equal ranks
                         averaged over heads; at most n_tok */
-    KV_PICK_MEAN, /* one: the mean of n tokens' queries, token j n_tok / n each, times `factor` */
-    KV_PICK_ALL,  /* all n_tok n_group, token by token */
+    KV_PICK_MEAN,  /* one: the mean of n tokens' queries, token j n_tok / n each, times `factor` */
+    KV_PICK_HEADS, /* n_group: such a mean of each query head */
+    KV_PICK_ALL,   /* n n_group, token by token, of those tokens, times `factor` */
+    KV_PICK_LARGE, /* of COLUMNS: each query in the n_dim dimensions that are largest over its token's
+                      heads, times factor / sqrt(what they have of its sum of moduli). One vector is
+                      the sum of all; else there are n_tok n_group. The job's n_dim is the least of
+                      n_tok n_dim and dim_k; the device lists them */
 };
 
 /* Vectors that a device with memory of its own makes of a chunk's queries. */
@@ -40,9 +46,24 @@ struct kv_score_pick {
     struct pi_at q; /* on the device: query (t, g) at q + t * stride + g * dim_k floats */
     size_t stride;
     int32_t n_tok, n_group;
-    int32_t n;    /* of MEAN: 1 .. n_tok */
-    bool scaled;  /* of UNUSUAL: each query is divided by its length */
-    float factor; /* of MEAN */
+    int32_t n;     /* of MEAN, HEADS and ALL: 1 .. n_tok */
+    int32_t n_dim; /* of LARGE */
+    bool scaled;   /* of UNUSUAL: each query is divided by its length */
+    float factor;  /* of all others */
+};
+
+/* Of SOFTMAX: an entry's score is the mean of the weights that the vectors give it. A vector's
+   weights are the softmax of its products with the entries that it sees, which are made finite. */
+struct kv_score_soft {
+    int32_t n_seen;    /* entries that the first token's vectors see */
+    bool grows;        /* each later token's see one more */
+    int32_t n_vote;    /* entries that get such means, n to n_seen; 0: n. The first n have scores */
+    int32_t kernel;    /* the means of so many neighbours in the order of the text, from kernel / 2
+                          before on, become one; 0 or 1: they do not */
+    bool most;         /* the largest; else their mean, zeros beyond the ends counted */
+    bool logits;       /* scores are sums of products instead; weights are for `kept` */
+    bool keeps;        /* of one token: */
+    struct pi_at kept; /* receives where its weights are, f32 [n_q][n_seen] */
 };
 
 struct kv_score_job {
@@ -54,6 +75,7 @@ struct kv_score_job {
     enum kv_score_reduce reduce;
     const float *q; /* [n_q][dim_k], after rope; not read where the device picks n_q */
     struct kv_score_pick pick;
+    struct kv_score_soft soft;
     int32_t n_sure;      /* where the device picks: the last n_sure scores are INFINITY */
     int32_t n_q;         /* 1 or more */
     const int32_t *dims; /* [n_dim] ascending, of KV_SCORE_COLUMNS */

@@ -68,15 +68,17 @@ void pi_pass_select(struct pi_pass *pass)
     size_t n = (size_t)(hp->n_head * hp->dim_k);
     const struct pi_pass_reader *reader = &pass->reading.fn;
     const float *q = NULL;
-    for (int32_t i = 0; i < pass->reading.n_chunk; i++)
-        pass->reading.chunk[i].layer = pass->now.layer->kv_layer;
+    for (int32_t i = 0; i < pass->reading.n_chunk; i++) {
+        struct pi_pass_chunk *c = &pass->reading.chunk[i];
+        c->layer = pass->now.layer->kv_layer;
+        c->q_at = pi_at_item(pass->rows.q, row_of_chunk(pass, c, n));
+    }
     if (reader->looks == NULL ||
         reader->looks(reader->user, pass->reading.chunk, pass->reading.n_chunk))
         q = pi_pass_look(pass, pass->rows.q, n, PI_ROOM_Q);
     for (int32_t i = 0; i < pass->reading.n_chunk; i++) {
         struct pi_pass_chunk *c = &pass->reading.chunk[i];
         c->q = q != NULL ? q + row_of_chunk(pass, c, n) : NULL;
-        c->q_at = pi_at_item(pass->rows.q, row_of_chunk(pass, c, n));
         c->q_stride = n;
         c->cap = (int32_t)pass->reading.cap_slot;
         c->slots = pi_pass_read_slots(pass, i, 0);
@@ -102,16 +104,21 @@ void pi_pass_show_attended(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)(hp->n_head * hp->dim_v);
+    const struct pi_pass_reader *reader = &pass->reading.fn;
+    struct pi_pass_chunk *chunk = pass->reading.chunk;
+    int32_t n_chunk = pass->reading.n_chunk;
     if (!reads_part(pass))
         return;
-
+    for (int32_t i = 0; i < n_chunk; i++)
+        chunk[i].out_at = pi_at_item(pass->rows.att, row_of_chunk(pass, &chunk[i], n));
+    if (reader->blended != NULL && !reader->blended(reader->user, chunk, n_chunk))
+        return;
     float *out = pi_pass_look(pass, pass->rows.att, n, PI_ROOM_ATT);
-    for (int32_t i = 0; i < pass->reading.n_chunk; i++) {
-        struct pi_pass_chunk *c = &pass->reading.chunk[i];
-        c->out = out + row_of_chunk(pass, c, n);
-        c->out_stride = n;
+    for (int32_t i = 0; i < n_chunk; i++) {
+        chunk[i].out = out + row_of_chunk(pass, &chunk[i], n);
+        chunk[i].out_stride = n;
     }
-    pass->reading.fn.attended(pass->reading.fn.user, pass->reading.chunk, pass->reading.n_chunk);
+    reader->attended(reader->user, chunk, n_chunk);
     pass->device->upload(pass->stream, out, (size_t)pass->now.n_tok * n * sizeof(float),
                          pass->rows.att);
 }

@@ -109,6 +109,7 @@ struct pi_pass_chunk {
     struct kv_attend_chosen *chosen; /* [n_head_kv] where the slots are on the device; each is none
                                         where select is called */
     float *out;                      /* likewise output (t, h), behind the attention; else NULL */
+    struct pi_at out_at;             /* the same on the device */
     size_t out_stride;
 };
 
@@ -122,8 +123,10 @@ struct pi_pass_reader {
     /* Once a layer with the chunks of all items, after the layer's keys are stored and before
        anything attends: fills slots and n_slot. */
     void (*select)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
-    /* After the layer's attention: it may change the outputs of the lanes of which a part was read.
-       NULL: nothing. */
+    /* After the layer's attention, if some lane read a part: the device changes outputs. True: the
+       host is to change others. NULL: nothing, and it is. */
+    bool (*blended)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
+    /* Then: it may change the outputs of the lanes of which a part was read. NULL: nothing. */
     void (*attended)(void *user, const struct pi_pass_chunk *chunks, int32_t n);
 };
 

@@ -27,6 +27,7 @@
 #include "device/gpu/read.cuh"
 #include "device/gpu/rows.cuh"
 #include "device/gpu/sample.cuh"
+#include "device/gpu/soft.cuh"
 #include "device/gpu/step.cuh"
 #include "device/gpu/store.cuh"
 

@@ -132,6 +132,16 @@ enum gpu_weight_type {
     GPU_K(compact_16, 256, 4, gpu_compact_args)                                                    \
     GPU_K(pick_head, 1024, 1, gpu_pick_args)                                                       \
     GPU_K(pick_join, 128, 4, gpu_pick_args)                                                        \
+    GPU_K(pick_large, 128, 4, gpu_pick_args)                                                       \
+    GPU_K(pick_dims, 128, 4, gpu_pick_args)                                                        \
+    GPU_K(soft_parts, 128, 4, gpu_score_args)                                                      \
+    GPU_K(soft_rows, 128, 4, gpu_score_args)                                                       \
+    GPU_K(soft_take, 128, 4, gpu_score_args)                                                       \
+    GPU_K(soft_pool, 128, 4, gpu_score_args)                                                       \
+    GPU_K(unite_clear, 256, 4, gpu_chosen_args)                                                    \
+    GPU_K(unite_rank, 256, 4, gpu_chosen_args)                                                     \
+    GPU_K(share_of, 128, 4, gpu_chosen_args)                                                       \
+    GPU_K(blend, 128, 4, gpu_chosen_args)                                                          \
     GPU_K(score_vectors, 128, 4, gpu_score_args)                                                   \
     GPU_K(score_page, 128, 4, gpu_score_args)                                                      \
     GPU_K(score_bounds, 128, 4, gpu_score_args)                                                    \
@@ -742,9 +752,11 @@ struct gpu_pick {
     gpu_at out;  /* f32 [n][dim] their mean over heads, or all */
     uint64_t stride;
     int32_t n_tok, n_group, n, scaled; /* scaled: each is divided by its length */
-    int32_t how, n_sample;             /* enum kv_pick; of MEAN */
+    int32_t how, n_sample;             /* enum kv_pick; of MEAN, HEADS and ALL */
     float factor;
-    int32_t unused;
+    int32_t n_dim; /* of LARGE: of a token, */
+    gpu_at dims;   /* int32 [n_list] dimensions that some token has, and others up to that number */
+    int32_t n_list, unused;
 };
 struct gpu_pick_args {
     gpu_at picks;
@@ -767,7 +779,16 @@ struct gpu_score_job {
     gpu_at matrix;  /* f32 [len][dim] of PROJ */
     int32_t n_page, n_q, n_vector, n_variant;
     int32_t mean;
-    int32_t sure; /* slots from there on are the best */
+    int32_t sure;   /* slots from there on are the best */
+    gpu_at parts;   /* of SOFTMAX, f32 [parts of pages][n_vector][2]: the largest product, and the sum
+                       of exp(product - largest); */
+    gpu_at rows;    /* f32 [n_vector][2] the largest of all, and 1 / the sum; */
+    gpu_at votes;   /* f32 [n_vote] means that are to be pooled to `out`; none: `out` has them; */
+    gpu_at order;   /* int32 [n_vote] slots in the order of the text; none: they are in order; */
+    gpu_at kept;    /* f32 [n_vector][n_seen] weights; none: not wanted */
+    int32_t n_seen, n_per_token; /* vectors of a token see n_seen entries, */
+    int32_t grows;               /* and of the next one so many more */
+    int32_t n_vote, kernel, most, logits, unused;
 };
 struct gpu_score_args {
     gpu_at jobs;
@@ -778,6 +799,32 @@ struct gpu_score_args {
     int32_t unit_dim, index_dim;
     struct gpu_index_parts at;
     struct gpu_part k;
+};
+
+/* ---- choices that stay ---- */
+
+/* kv_unite_job: list h of n_list has places [k] among scores f32 [n]. */
+struct gpu_unite_job {
+    gpu_at score; /* gpu_at [n_list] */
+    gpu_at lists; /* int32 [n_list][k] */
+    gpu_at key;   /* f32 [n] receives the least of rank * n_list + list */
+    int32_t n_list, n, k, unused;
+};
+/* kv_share_job: of weights f32 [n_group][n] those of the first n_first entries, of the listed ones
+   behind, and of the last n_last. */
+struct gpu_share_job {
+    gpu_at weight, chosen, out;
+    int32_t n, n_first, n_chosen, n_last;
+};
+/* kv_blend_job, with pages of gpu_value_args. */
+struct gpu_blend_job {
+    gpu_at share, out;
+    int32_t first, n_page, n, n_group;
+};
+struct gpu_chosen_args {
+    gpu_at jobs;  /* of one kind */
+    gpu_at pages; /* struct gpu_value_page, of blends */
+    int32_t dim, unused;
 };
 
 /* ---- the index ---- */

@@ -239,11 +239,11 @@ void gpu_fill(const struct kv_copy *c, const int32_t *slots, int32_t n, int32_t 
 
 /* ---- sums ---- */
 
-/* The pages of the first n slots; returns how many they are. */
-static int32_t list_values(const struct kv_lane *lane, int32_t n, bool has_sums, gpu_at room,
-                           struct gpu_value_page *page)
+int32_t gpu_list_values(const struct kv_seq *seq, const struct kv_lane *lane, int32_t n,
+                        gpu_at room, struct gpu_value_page *page)
 {
     const struct kv_class *kind = lane->kind;
+    bool has_sums = (seq->cache->g.index & KV_INDEX_VALUE_SUM) != 0;
     int32_t n_page = 0;
     for (int32_t i = 0, slot = 0; slot < n; slot += lane->table[i++].n) {
         const struct kv_page_ref *ref = &lane->table[i];
@@ -261,25 +261,30 @@ static int32_t list_values(const struct kv_lane *lane, int32_t n, bool has_sums,
     return n_page;
 }
 
+struct gpu_value_args gpu_value_args_of(const struct kv_class *kind)
+{
+    size_t dim = (size_t)kind->value.dim;
+    struct gpu_value_args args = {.page_len = kind->page_len,
+                                  .n_entry = kind->page_len,
+                                  .part = gpu_part_of(kind, &kind->value, kind->v.dim == 0)};
+    while (args.n_entry > 1 && (size_t)args.n_entry * (dim + 1) * sizeof(float) > SMEM_MOST)
+        args.n_entry /= 2;
+    return args;
+}
+
 void gpu_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)
 {
     struct gpu_device *d = gpu_of_lane(seq, layer, head);
     const struct kv_lane *lane = kv_lane_at(seq, layer, head);
-    const struct kv_class *kind = lane->kind;
-    size_t dim = (size_t)kind->value.dim, n_live = (size_t)lane->n_live;
-    struct gpu_value_args args = {.page_len = kind->page_len,
-                                  .n_entry = kind->page_len,
-                                  .part = gpu_part_of(kind, &kind->value, kind->v.dim == 0)};
+    size_t dim = (size_t)lane->kind->value.dim, n_live = (size_t)lane->n_live;
+    struct gpu_value_args args = gpu_value_args_of(lane->kind);
     void *host;
-    while (args.n_entry > 1 && (size_t)args.n_entry * (dim + 1) * sizeof(float) > SMEM_MOST)
-        args.n_entry /= 2;
     gpu_enter(d);
     args.out = gpu_room(d, GPU_ROOM_HOST, (n_live + 1) * dim * sizeof(float));
     args.pages = args.out != 0 ? gpu_list(d, n_live * sizeof(struct gpu_value_page), &host) : 0;
     memset(out, 0, dim * sizeof(*out));
     if (args.pages != 0) {
-        args.n_page = list_values(lane, n, (seq->cache->g.index & KV_INDEX_VALUE_SUM) != 0,
-                                  args.out + dim * sizeof(float), host);
+        args.n_page = gpu_list_values(seq, lane, n, args.out + dim * sizeof(float), host);
         gpu_send(d, args.pages, (size_t)args.n_page * sizeof(struct gpu_value_page));
         gpu_run(d, GPU_KERNEL_value_pages, args.n_page, 1, 1,
                 (size_t)args.n_entry * (dim + 1) * sizeof(float), &args);

@@ -369,6 +369,18 @@ void gpu_victims(struct pi_stream *s, const struct kv_victim_list *list);
 /* step.c */
 bool gpu_step(struct pi_stream *s, const struct pi_step *p);
 
+/* chosen.c */
+void gpu_unite(struct pi_stream *s, const struct kv_unite_list *list);
+void gpu_share(struct pi_stream *s, const struct kv_share_list *list);
+void gpu_blend(struct pi_stream *s, const struct kv_blend_list *list);
+
+/* entries.c */
+/* The pages of the first n values of a lane; sums that no page has go to `room`, one after the
+   other. Returns how many pages they are. */
+int32_t gpu_list_values(const struct kv_seq *seq, const struct kv_lane *lane, int32_t n,
+                        gpu_at room, struct gpu_value_page *page);
+struct gpu_value_args gpu_value_args_of(const struct kv_class *kind);
+
 /* read.c */
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
 void gpu_score(struct pi_stream *s, const struct kv_score_list *list);

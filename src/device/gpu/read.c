@@ -2,16 +2,20 @@
  * read.c - scores of lanes by vectors, and the index of pages. A call's lanes go in one launch. The
  * host makes lists of pages and of rotations; vectors are turned, picked and coded on the device.
  *
- * Invariant: a score depends on the vectors and its entry alone, of bounds on its page.
+ * Invariant: a score depends on the vectors and its entry alone, of bounds on its page, of softmax
+ * on its lane.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "device/gpu/host.h"
+#include "kv/read.h"
 
 static_assert(KV_SCORE_DOT == 0 && KV_SCORE_COSINE == 1 && KV_SCORE_UNIT8 == 2 &&
                   KV_SCORE_COLUMNS == 3 && KV_SCORE_PROJ == 4 && KV_SCORE_BOUNDS == 5,
               "kinds of read.cuh");
-static_assert(KV_PICK_UNUSUAL == 1 && KV_PICK_MEAN == 2 && KV_PICK_ALL == 3,
+static_assert(KV_PICK_UNUSUAL == 1 && KV_PICK_MEAN == 2 && KV_PICK_HEADS == 3 && KV_PICK_ALL == 4 &&
+                  KV_PICK_LARGE == 5,
               "ways to pick of read.cuh");
 
 enum { SMEM_MOST = 90 << 10, VECTORS = 16, NOT_THERE = -1 };
@@ -40,8 +44,34 @@ struct call {
     struct gpu_score_job *job;
     struct gpu_pick *pick;
     gpu_at picks;
-    int32_t n_pick, most_page, most_vector, most_group, most_n, most_tok;
+    int32_t n_pick, most_page, most_vector, most_group, most_n, most_tok, most_large, most_vote;
+    bool no_memory; /* of the host */
 };
+
+/* Entries that some vector sees. */
+static int32_t seen_of(const struct kv_score_job *job)
+{
+    if (job->reduce != KV_SCORE_SOFTMAX)
+        return job->n;
+    return job->soft.n_seen + (job->soft.grows ? job->pick.n_tok - 1 : 0);
+}
+
+/* Entries that have scores, or means that scores are made of. */
+static int32_t votes_of(const struct kv_score_job *job)
+{
+    return job->soft.n_vote > 0 ? job->soft.n_vote : job->n;
+}
+
+/* Bytes of a job's scores, and of weights behind them. */
+static size_t score_bytes(const struct kv_score_job *job)
+{
+    return pi_align((size_t)votes_of(job) * sizeof(float), 256);
+}
+static size_t kept_bytes(const struct kv_score_job *job)
+{
+    size_t n = job->soft.keeps ? (size_t)job->n_q * (size_t)job->soft.n_seen : 0;
+    return pi_align(n * sizeof(float), 256);
+}
 
 static void *take(struct call *c, size_t n, size_t size, gpu_at *at)
 {
@@ -58,20 +88,20 @@ static gpu_at take_room(struct call *c, size_t n)
     return c->room + from;
 }
 
-/* The pages of the first n slots, and the variant of vectors that meets each. deltas has the
+/* The pages of the entries that are seen, and the variant of vectors that meets each. deltas has the
    variants' deltas, of which there are *n_variant. */
 static void add_pages(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to,
                       int32_t *deltas, int32_t *variant_of)
 {
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
     struct gpu_weigh_page *page = take(c, (size_t)lane->n_live, sizeof(*page), &to->pages);
-    int32_t n = 0;
+    int32_t n = 0, n_seen = seen_of(job);
     to->n_variant = 1;
     if (deltas != NULL)
         deltas[0] = 0;
-    for (int32_t i = 0, slot = 0, last = 0, variant = 0; slot < job->n; i++) {
+    for (int32_t i = 0, slot = 0, last = 0, variant = 0; slot < n_seen; i++) {
         const struct kv_page_ref *ref = &lane->table[i];
-        int32_t n_here = (int32_t)pi_min(ref->n, job->n - slot);
+        int32_t n_here = (int32_t)pi_min(ref->n, n_seen - slot);
         if (ref->delta != last)
             variant = ref->delta == 0 ? 0 : to->n_variant++;
         if (ref->delta != last && deltas != NULL)
@@ -100,13 +130,28 @@ static void point_pages(const struct call *c, const struct gpu_score_job *to,
         page[i].turn = to->vectors + (size_t)variant_of[i] * variant;
 }
 
+/* Floats that a pick makes beside its vectors. */
+static size_t unit_floats(const struct call *c, const struct kv_score_job *job)
+{
+    const struct kv_score_pick *p = &job->pick;
+    size_t dim = (size_t)c->args.k.dim, n_group = (size_t)p->n_group;
+    if (p->how == KV_PICK_ALL)
+        return 0;
+    if (p->how == KV_PICK_LARGE)
+        return (size_t)p->n_tok * n_group * dim;
+    return (p->how == KV_PICK_HEADS ? 1 : (size_t)job->n_q) * n_group * dim;
+}
+
 static void add_pick(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to)
 {
     const struct kv_score_pick *p = &job->pick;
-    size_t n = (size_t)job->n_q * (size_t)c->args.k.dim;
-    bool all = p->how == KV_PICK_ALL;
-    to->q = take_room(c, n);
-    gpu_at unit = take_room(c, all ? 0 : n * (size_t)p->n_group);
+    bool large = p->how == KV_PICK_LARGE, joined = p->how < KV_PICK_ALL;
+    gpu_at unit = take_room(c, unit_floats(c, job));
+    to->q = unit; /* of LARGE all, where one vector is not made of them */
+    if (!large || job->n_q == 1)
+        to->q = take_room(c, (size_t)job->n_q * (size_t)c->args.k.dim);
+    if (large)
+        to->dims = take_room(c, (size_t)job->n_dim);
     if (c->host != NULL)
         c->pick[c->n_pick] = (struct gpu_pick){.q = p->q.at,
                                                .unit = unit,
@@ -118,11 +163,72 @@ static void add_pick(struct call *c, const struct kv_score_job *job, struct gpu_
                                                .scaled = p->scaled,
                                                .how = (int32_t)p->how,
                                                .n_sample = p->n,
-                                               .factor = p->factor};
+                                               .factor = p->factor,
+                                               .n_dim = p->n_dim,
+                                               .dims = to->dims,
+                                               .n_list = job->n_dim};
     c->n_pick++;
-    c->most_group = (int32_t)pi_max(c->most_group, all ? 0 : p->n_group);
-    c->most_n = (int32_t)pi_max(c->most_n, job->n_q);
+    c->most_group = (int32_t)pi_max(c->most_group, joined ? p->n_group : 0);
+    c->most_n = (int32_t)pi_max(c->most_n, large ? 0 : job->n_q);
+    c->most_large = (int32_t)pi_max(c->most_large, large ? p->n_tok : 0);
     c->most_tok = (int32_t)pi_max(c->most_tok, p->how == KV_PICK_UNUSUAL ? p->n_tok : 0);
+}
+
+struct placed {
+    int32_t pos, slot;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct placed *x = a, *y = b;
+    if (x->pos != y->pos)
+        return x->pos < y->pos ? -1 : 1;
+    return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+/* The order in the text of a lane whose positions do not ascend slot by slot. */
+static void add_order(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to)
+{
+    int32_t n = votes_of(job);
+    if (kv_lane_is_plain(job->seq, job->layer, job->head))
+        return;
+    int32_t *order = take(c, (size_t)n, sizeof(*order), &to->order);
+    struct placed *room =
+        order != NULL ? pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)n * 3 / 2 + 1, sizeof(*room)) : NULL;
+    if (room == NULL) {
+        c->no_memory = c->no_memory || order != NULL;
+        return;
+    }
+    int32_t *pos = (int32_t *)(void *)(room + n);
+    kv_lane_positions(job->seq, job->layer, job->head, pos, n);
+    for (int32_t i = 0; i < n; i++)
+        room[i] = (struct placed){pos[i], i};
+    qsort(room, (size_t)n, sizeof(*room), by_place);
+    for (int32_t i = 0; i < n; i++)
+        order[i] = room[i].slot;
+    pi_mem_free(room);
+}
+
+static void add_soft(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to)
+{
+    const struct kv_score_soft *s = &job->soft;
+    size_t n_vector = (size_t)to->n_vector;
+    size_t n_part = (size_t)to->n_page * (size_t)(c->args.page_len / c->args.n_entry);
+    bool pools = s->kernel > 1;
+    to->n_vote = votes_of(job);
+    to->n_seen = s->n_seen;
+    to->n_per_token = job->pick.n_group;
+    to->grows = s->grows;
+    to->kernel = s->kernel;
+    to->most = s->most;
+    to->logits = s->logits;
+    to->parts = take_room(c, n_part * n_vector * 2);
+    to->rows = take_room(c, n_vector * 2);
+    to->votes = pools ? take_room(c, (size_t)to->n_vote) : 0;
+    to->kept = s->keeps ? to->out + score_bytes(job) : 0;
+    if (pools)
+        add_order(c, job, to);
+    c->most_vote = (int32_t)pi_max(c->most_vote, pools ? to->n_vote : 0);
 }
 
 /* The rotations of variants behind the first. */
@@ -146,9 +252,9 @@ static void add_job(struct call *c, int32_t i)
     int32_t *deltas = take(c, n_live + 1, sizeof(*deltas), &at);
     int32_t *variant_of = take(c, n_live + 1, sizeof(*variant_of), &at);
     to.n_vector = to.mean && job->kind != KV_SCORE_BOUNDS ? 1 : job->n_q;
-    c->scores_used += pi_align((size_t)job->n * sizeof(float), 256);
+    c->scores_used += score_bytes(job) + kept_bytes(job);
     add_pages(c, job, &to, deltas, variant_of);
-    to.sure = job->n - job->n_sure;
+    to.sure = job->n_sure > 0 ? job->n - job->n_sure : INT32_MAX;
     if (job->pick.how != KV_PICK_NONE) {
         add_pick(c, job, &to);
     } else {
@@ -157,7 +263,7 @@ static void add_job(struct call *c, int32_t i)
             memcpy(q, job->q, (size_t)job->n_q * dim * sizeof(*q));
     }
     add_turns(c, job, &to, deltas);
-    if (job->kind == KV_SCORE_COLUMNS) {
+    if (job->kind == KV_SCORE_COLUMNS && job->pick.how != KV_PICK_LARGE) {
         int32_t *dims = take(c, (size_t)job->n_dim, sizeof(*dims), &to.dims);
         if (dims != NULL)
             memcpy(dims, job->dims, (size_t)job->n_dim * sizeof(*dims));
@@ -169,6 +275,8 @@ static void add_job(struct call *c, int32_t i)
     }
     to.vectors =
         take_room(c, (size_t)to.n_variant * (size_t)to.n_vector * (size_t)(c->args.len + 1));
+    if (job->reduce == KV_SCORE_SOFTMAX)
+        add_soft(c, job, &to);
     c->most_vector = (int32_t)pi_max(c->most_vector, to.n_vector);
     c->args.most_variant = (int32_t)pi_max(c->args.most_variant, to.n_variant);
     if (c->host == NULL)
@@ -234,7 +342,18 @@ static size_t block_floats(const struct gpu_score_args *a, int32_t n_entry)
     if (a->kind == KV_SCORE_BOUNDS)
         return 2 * dim + 4 + n * (dim + 1);
     bool whole = a->kind == KV_SCORE_COLUMNS && a->at.columns == (uint32_t)NOT_THERE;
-    return len * VECTORS + 128 + VECTORS + n * (len + 1) + (whole ? n * (dim + 1) : 0);
+    return len * VECTORS + VECTORS + n * (len + 1) + (whole ? n * (dim + 1) : 0) +
+           (size_t)pi_max(128, VECTORS * (n_entry + 1)); /* of score_page, of soft.cuh */
+}
+
+static void run_soft(struct call *c, int64_t n_part, size_t smem)
+{
+    struct gpu_device *d = c->d;
+    gpu_run(d, GPU_KERNEL_soft_parts, n_part, c->n, 1, smem, &c->args);
+    gpu_run(d, GPU_KERNEL_soft_rows, c->most_vector, c->n, 1,
+            128 * (sizeof(double) + sizeof(float)), &c->args);
+    gpu_run(d, GPU_KERNEL_soft_take, n_part, c->n, 1, smem, &c->args);
+    gpu_run(d, GPU_KERNEL_soft_pool, pi_ceil_div(c->most_vote, 128), c->n, 1, 0, &c->args);
 }
 
 static void run_call(struct call *c)
@@ -251,15 +370,21 @@ static void run_call(struct call *c)
                 &picks);
         gpu_run(d, GPU_KERNEL_pick_join, pi_ceil_div((int64_t)c->most_n * a->k.dim, 128), c->n_pick,
                 1, 0, &picks);
+        gpu_run(d, GPU_KERNEL_pick_large, c->most_large, c->n_pick, 1, 2 * dim * sizeof(float),
+                &picks);
+        gpu_run(d, GPU_KERNEL_pick_dims, c->most_large > 0 ? c->n_pick : 0, 1, 1,
+                dim * sizeof(int32_t), &picks);
     }
     gpu_run(d, GPU_KERNEL_score_vectors, c->most_vector, a->most_variant, c->n,
             (dim + 128) * sizeof(float), a);
     size_t smem = block_floats(a, a->n_entry) * sizeof(float);
+    int64_t n_part = (int64_t)c->most_page * (a->page_len / a->n_entry);
     if (a->kind == KV_SCORE_BOUNDS)
         gpu_run(d, GPU_KERNEL_score_bounds, c->most_page, c->n, 1, smem, a);
+    else if (c->jobs->reduce == KV_SCORE_SOFTMAX)
+        run_soft(c, n_part, smem);
     else
-        gpu_run(d, GPU_KERNEL_score_page, (int64_t)c->most_page * (a->page_len / a->n_entry), c->n,
-                1, smem, a);
+        gpu_run(d, GPU_KERNEL_score_page, n_part, c->n, 1, smem, a);
 }
 
 /* Jobs that a launch can have together; their scores from `at` on. Returns the bytes they take; 0:
@@ -281,6 +406,8 @@ static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs,
     c.host = host;
     lay_out(&c);
     gpu_send(d, c.at, c.used);
+    if (c.no_memory)
+        d->driver->failure = "no memory of the host";
     run_call(&c);
     return c.scores_used;
 }
@@ -289,7 +416,8 @@ static bool alike(const struct kv_score_job *a, const struct kv_score_job *b)
 {
     return kv_lane_at(a->seq, a->layer, a->head)->kind ==
                kv_lane_at(b->seq, b->layer, b->head)->kind &&
-           a->kind == b->kind && a->n_dim == b->n_dim && a->rope == b->rope;
+           a->kind == b->kind && a->n_dim == b->n_dim && a->rope == b->rope &&
+           (a->reduce == KV_SCORE_SOFTMAX) == (b->reduce == KV_SCORE_SOFTMAX);
 }
 
 /* Scores jobs, and says where each one's scores are. */
@@ -298,7 +426,7 @@ static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t
     size_t size = 0, used = 0;
     for (int32_t i = 0; i < n; i++) {
         jobs[i].at.at = size;
-        size += pi_align((size_t)jobs[i].n * sizeof(float), 256);
+        size += score_bytes(&jobs[i]) + kept_bytes(&jobs[i]);
     }
     gpu_at room = gpu_room(d, GPU_ROOM_SCORE, size + 256);
     for (int32_t i = 0, end; i < n; i = end) {
@@ -308,21 +436,24 @@ static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t
             return false;
         used += score_alike(d, jobs + i, end - i, room + used);
     }
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         jobs[i].at.at += (uintptr_t)room;
+        jobs[i].soft.kept = pi_at_add(jobs[i].at, score_bytes(&jobs[i]));
+    }
     return used == size;
 }
 
 static void fetch(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n)
 {
-    size_t size = 0, at = 0;
+    size_t size = 0;
     for (int32_t i = 0; i < n; i++)
-        size += pi_align((size_t)jobs[i].n * sizeof(float), 256);
+        size += score_bytes(&jobs[i]) + kept_bytes(&jobs[i]);
     if (size == 0 || !gpu_host_room(d, (void **)&d->list, size))
         return;
     d->driver->get(d->driver, d->list, jobs[0].at.at, size);
-    for (int32_t i = 0; i < n; at += pi_align((size_t)jobs[i++].n * sizeof(float), 256))
-        memcpy(jobs[i].out, d->list + at, (size_t)jobs[i].n * sizeof(float));
+    for (int32_t i = 0; i < n; i++)
+        memcpy(jobs[i].out, d->list + (jobs[i].at.at - jobs[0].at.at),
+               (size_t)jobs[i].n * sizeof(float));
 }
 
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q)

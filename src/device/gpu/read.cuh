@@ -23,7 +23,13 @@ DEV float within_range(float x)
 /* ---- the queries of a chunk ---- */
 
 /* enum kv_pick: host files assert that they are these. */
-enum { PICK_NONE, PICK_UNUSUAL, PICK_MEAN, PICK_ALL };
+enum { PICK_NONE, PICK_UNUSUAL, PICK_MEAN, PICK_HEADS, PICK_ALL, PICK_LARGE };
+
+/* The token of sample j. */
+DEV int64_t sampled(const gpu_pick &p, int j)
+{
+    return p.n_sample < p.n_tok ? (int64_t)j * p.n_tok / p.n_sample : j;
+}
 
 /* One query head of a lane. Shared: [8 + 1][dim] sums and the mean; of UNUSUAL also [n_tok]
    similarities, [n_tok] inverse lengths, [n] tokens. Grid: (heads of a group, picks). */
@@ -36,13 +42,14 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
           *inverse = like + p.n_tok;
     int32_t *kept = (int32_t *)(inverse + p.n_tok);
     const float *q = AT(const float, p.q) + (size_t)g * dim;
-    if (g >= p.n_group || p.how == PICK_ALL)
+    const bool is_mean = p.how == PICK_MEAN || p.how == PICK_HEADS;
+    if (g >= p.n_group || (!is_mean && p.how != PICK_UNUSUAL))
         return; /* the whole block */
-    const int n_sample = p.how == PICK_MEAN ? p.n_sample : p.n_tok;
+    const int n_sample = is_mean ? p.n_sample : p.n_tok;
     for (int i = TID; i < 8 * dim; i += 1024) {
         float s = 0.0f;
         for (int j = i / dim; j < n_sample; j += 8) {
-            const int64_t t = n_sample < p.n_tok ? (int64_t)j * p.n_tok / n_sample : j;
+            const int64_t t = is_mean ? sampled(p, j) : j;
             s += q[(size_t)t * p.stride + i % dim];
         }
         sum[i] = s;
@@ -53,10 +60,10 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
         for (int i = 0; i < 8; i++)
             s += sum[i * dim + d];
         mean[d] = s / (float)n_sample;
-        if (p.how == PICK_MEAN)
+        if (is_mean)
             AT(float, p.unit)[g * dim + d] = mean[d] * p.factor;
     }
-    if (p.how == PICK_MEAN)
+    if (is_mean)
         return; /* the whole block */
     sync_block();
     for (int t = WARP; t < p.n_tok; t += 32) {
@@ -89,23 +96,104 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
     }
 }
 
-/* The mean over heads, or all queries. Grid: (numbers / 128, picks). */
+/* The mean over heads, each head's, or all queries. Grid: (numbers / 128, picks). */
 KERNEL(128, 4) pick_join(const gpu_pick_args a)
 {
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
     const int i = (int)blockIdx.x * 128 + TID, n = p.n * a.dim;
-    if (i >= n)
+    if (i >= n || p.how == PICK_LARGE)
         return;
     if (p.how == PICK_ALL) {
         const int v = i / a.dim, g = v % p.n_group;
-        AT(float, p.out)[i] =
-            AT(const float, p.q)[(size_t)(v / p.n_group) * p.stride + g * a.dim + i % a.dim];
+        const int64_t t = sampled(p, v / p.n_group);
+        AT(float, p.out)
+        [i] = AT(const float, p.q)[(size_t)t * p.stride + g * a.dim + i % a.dim] * p.factor;
+        return;
+    }
+    if (p.how == PICK_HEADS) {
+        AT(float, p.out)[i] = AT(const float, p.unit)[i];
         return;
     }
     float sum = 0.0f;
     for (int g = 0; g < p.n_group; g++)
         sum += AT(const float, p.unit)[(size_t)g * n + i];
     AT(float, p.out)[i] = sum / (float)p.n_group;
+}
+
+/* A token's queries in their largest dimensions, to unit [n_tok][n_group][dim]. Shared: [dim] sums of
+   moduli, [dim] whether they are among them. Grid: (tokens, picks). */
+KERNEL(128, 4) pick_large(const gpu_pick_args a)
+{
+    SHARED(smem);
+    const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
+    const int t = (int)blockIdx.x, dim = a.dim;
+    float *length = (float *)smem;
+    int32_t *has = (int32_t *)(length + dim);
+    if (p.how != PICK_LARGE || t >= p.n_tok)
+        return; /* the whole block */
+    const float *q = AT(const float, p.q) + (size_t)t * p.stride;
+    for (int d = TID; d < dim; d += 128) {
+        float sum = 0.0f;
+        for (int g = 0; g < p.n_group; g++)
+            sum += fabsf(q[g * dim + d]);
+        length[d] = sum;
+    }
+    sync_block();
+    for (int d = TID; d < dim; d += 128) {
+        int rank = 0;
+        for (int i = 0; i < dim; i++)
+            rank += length[i] > length[d] || (length[i] == length[d] && i < d);
+        has[d] = rank < p.n_dim;
+    }
+    sync_block();
+    for (int g = WARP; g < p.n_group; g += 4) {
+        float part = 0.0f, all = 0.0f;
+        for (int d = LANE; d < dim; d += 32) {
+            const float x = fabsf(q[g * dim + d]);
+            all += x;
+            part += has[d] ? x : 0.0f;
+        }
+        part = warp_sum(part), all = warp_sum(all);
+        const float by = part > 0.0f ? p.factor / sqrtf(part / all) : 0.0f;
+        float *out = AT(float, p.unit) + (size_t)(t * p.n_group + g) * dim;
+        for (int d = LANE; d < dim; d += 32)
+            out[d] = has[d] ? q[g * dim + d] * by : 0.0f;
+    }
+}
+
+/* The dimensions that some of those have, and further ones up to the number, ascending. Where there is
+   one vector, it is their sum. Shared: [dim] whether it is used. Grid: picks. */
+KERNEL(128, 4) pick_dims(const gpu_pick_args a)
+{
+    SHARED(smem);
+    const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.x];
+    const int dim = a.dim, n = p.n_tok * p.n_group;
+    int32_t *used = (int32_t *)smem;
+    if (p.how != PICK_LARGE)
+        return; /* the whole block */
+    for (int d = TID; d < dim; d += 128) {
+        float sum = 0.0f;
+        used[d] = 0;
+        for (int v = 0; v < n; v++) {
+            const float x = AT(const float, p.unit)[(size_t)v * dim + d];
+            used[d] |= x != 0.0f;
+            sum += x;
+        }
+        if (p.n == 1)
+            AT(float, p.out)[d] = sum;
+    }
+    sync_block();
+    if (TID != 0)
+        return;
+    int more = p.n_list, at = 0;
+    for (int d = 0; d < dim; d++)
+        more -= used[d];
+    for (int d = 0; d < dim && at < p.n_list; d++) {
+        if (!used[d] && more <= 0)
+            continue;
+        more -= !used[d];
+        AT(int32_t, p.dims)[at++] = d;
+    }
 }
 
 /* ---- vectors as keys meet them ---- */
@@ -255,11 +343,9 @@ DEV void load_keys(const gpu_score_args &a, const gpu_score_job &job, const gpu_
 
 enum { SCORE_VECTORS = 16 }; /* of a block at once */
 
-/* An entry's products with N of the vectors q [len][SCORE_VECTORS]: the largest of the first n. */
-template <int N>
-DEV float most_of(const float *x, const float *q, const float *scale, int len, int n, float top)
+/* An entry's products with N of the vectors q [len][SCORE_VECTORS]: s [N], zeros before. */
+template <int N> DEV void products(const float *x, const float *q, int len, float *s)
 {
-    float s[N] = {};
     UNROLL4
     for (int d = 0; d < len; d++) {
         const float k = x[d];
@@ -274,11 +360,36 @@ DEV float most_of(const float *x, const float *q, const float *scale, int len, i
         for (int j = 0; j < N; j++)
             s[j] = fmaf(k, y[j], s[j]);
     }
+}
+
+/* The largest of the first n. */
+template <int N>
+DEV float most_of(const float *x, const float *q, const float *scale, int len, int n, float top)
+{
+    float s[N] = {};
+    products<N>(x, q, len, s);
     UNROLL
     for (int j = 0; j < N; j++)
         if (j < n)
             top = f_max(top, within_range(s[j] * scale[j]));
     return top;
+}
+
+/* Vectors v0 .. of those that meet a page: q [len][SCORE_VECTORS], and their numbers. */
+DEV void take_vectors(const gpu_score_job &job, const gpu_weigh_page &page, int v0, int len,
+                      float *q, float *scale)
+{
+    const float *from = AT(const float, page.turn) + (size_t)v0 * (len + 1);
+    const int n = job.n_vector - v0 < SCORE_VECTORS ? job.n_vector - v0 : SCORE_VECTORS;
+    for (int i = TID; i < SCORE_VECTORS * (len + 1); i += 128) {
+        const int v = i / (len + 1), d = i % (len + 1);
+        const float y = v < n ? from[i] : 0.0f;
+        if (d < len)
+            q[d * SCORE_VECTORS + v] = y;
+        else
+            scale[v] = y;
+    }
+    sync_block();
 }
 
 /* Entries of a page with all vectors, 16 at a time. A thread has an entry and some of the vectors.
@@ -299,17 +410,8 @@ KERNEL(128, 4) score_page(const gpu_score_args a)
     const int own = n_share <= 2 ? 8 : n_share <= 4 ? 4 : 1;
     float top = NEG_INF;
     for (int v0 = 0; v0 < job.n_vector; v0 += SCORE_VECTORS) {
-        const float *from = AT(const float, page.turn) + (size_t)v0 * (len + 1);
         const int n = job.n_vector - v0 < SCORE_VECTORS ? job.n_vector - v0 : SCORE_VECTORS;
-        for (int i = TID; i < SCORE_VECTORS * (len + 1); i += 128) {
-            const int v = i / (len + 1), d = i % (len + 1);
-            const float y = v < n ? from[i] : 0.0f;
-            if (d < len)
-                q[d * SCORE_VECTORS + v] = y;
-            else
-                scale[v] = y;
-        }
-        sync_block();
+        take_vectors(job, page, v0, len, q, scale);
         for (int u0 = share * own; u0 < SCORE_VECTORS; u0 += n_share * own) {
             const float *k = x + e * (len + 1);
             if (own == 8)

@@ -62,11 +62,32 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
     return model->n_group;
 }
 
+/* Slots whose entries are recent ones beside the rule's. */
+static void recent_slots(const struct params *p, const struct read_view *view,
+                         const struct read_chunk *c, int32_t *begin, int32_t *end)
+{
+    *end = (int32_t)pi_max(c->n - view->rules->recent, 0);
+    *begin = (int32_t)pi_max(*end - recent_at(p, view->rules, c->n_choose), 0);
+}
+
+/* The device's recent entries are above all others, and those of the rule with them. */
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
 {
-    (void)params;
-    read_ask_means(view, c, KV_SCORE_DOT, c->n_group, jobs);
+    const struct params *p = params;
+    int32_t begin, end;
+    if (p->rank == READ_RANK_LOGITS)
+        read_ask_means(view, c, KV_SCORE_DOT, c->n_group, jobs);
+    for (int32_t g = 0; p->rank == READ_RANK_SOFTMAX && g < c->n_group; g++)
+        jobs[g] = read_soft_job(view, c, KV_SCORE_DOT, g, 1);
+    recent_slots(p, view, c, &begin, &end);
+    for (int32_t g = 0; c->q == NULL && g < c->n_group; g++)
+        jobs[g].n_sure = c->n - begin;
+}
+
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    return read_can_pick(model, n_tok, ((const struct params *)params)->rank == READ_RANK_SOFTMAX);
 }
 
 /* A row for each query head. Recent entries are above all others in every row, so that they are the
@@ -77,8 +98,8 @@ static void score(const void *params, const struct read_view *view, const struct
     const struct params *p = params;
     struct read_soft soft;
     size_t used = 0;
-    int32_t end = (int32_t)pi_max(c->n - view->rules->recent, 0);
-    int32_t begin = (int32_t)pi_max(end - recent_at(p, view->rules, c->n_choose), 0);
+    int32_t begin, end;
+    recent_slots(p, view, c, &begin, &end);
     read_soft_place(view->model, c->n, c->n_tok, c->scratch, &used, &soft);
     for (int32_t g = 0; g < c->n_group; g++) {
         float *row = out + (size_t)g * (size_t)c->n;
@@ -123,6 +144,7 @@ const struct read_policy read_lessismore = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
+    .picks = picks,
     .score = score,
     .unites = true,
 };

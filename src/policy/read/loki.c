@@ -165,8 +165,10 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
 {
-    (void)params;
-    read_ask_means(view, c, KV_SCORE_PROJ, 1, jobs);
+    if (((const struct params *)params)->rank == READ_RANK_SOFTMAX)
+        *jobs = read_soft_job(view, c, KV_SCORE_PROJ, 0, c->n_group);
+    else
+        read_ask_means(view, c, KV_SCORE_PROJ, 1, jobs);
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -184,9 +186,8 @@ static void score(const void *params, const struct read_view *view, const struct
 
 static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
-    (void)n_tok;
-    return ((const struct params *)params)->rank == READ_RANK_LOGITS &&
-           model->g.dim_k <= READ_MOST_PICKED_DIM;
+    bool soft = ((const struct params *)params)->rank == READ_RANK_SOFTMAX;
+    return read_can_pick(model, n_tok * model->n_group, soft);
 }
 
 static const struct policy_param own_params[] = {

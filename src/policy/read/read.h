@@ -94,9 +94,12 @@ struct read_policy {
                 struct kv_score_job *jobs);
     int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
     /* Whether a device with memory of its own makes the vectors of such chunks: ask says which
-       (kv_score_pick). Its scores of one set then are the policy's, and stay there. NULL: never.
-     */
+       (kv_score_pick). Its scores then are the policy's, and stay there: one set, or with `unites`
+       one of each query head. NULL: never. */
     bool (*picks)(const void *params, const struct policy_model *model, int32_t n_tok);
+    /* Then, whether such chunks, of one token, are blended by what it kept (kv_score_soft.keeps,
+       kv_blend_job) instead of chosen and adjust. NULL: never. */
+    bool (*blends)(const void *params, int32_t n_tok);
 
     /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
        out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal

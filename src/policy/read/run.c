@@ -55,7 +55,11 @@ static void place_lanes(struct read *read, int32_t n_lane, int32_t longest, uint
     read->score = pi_mem_part(base, used, n_kept * (size_t)longest, sizeof(float));
     read->vector = pi_mem_part(base, used, n * (size_t)(read->n_vector * g->dim_k), sizeof(float));
     read->score_job = pi_mem_part(base, used, n_job, sizeof(*read->score_job));
+    read->packed_job = pi_mem_part(base, used, n_job, sizeof(*read->packed_job));
     read->choose_job = pi_mem_part(base, used, n_job, sizeof(*read->choose_job));
+    read->list_at = pi_mem_part(base, used, n_job, sizeof(*read->list_at));
+    read->unite_job = pi_mem_part(base, used, n, sizeof(*read->unite_job));
+    read->share_job = pi_mem_part(base, used, n, sizeof(*read->share_job));
     read->score_scratch = pi_mem_part(base, used, n_thread, read->score_size);
     read->choose_scratch = pi_mem_part(base, used, n_thread, read->choose_size);
 }
@@ -79,10 +83,14 @@ static size_t lay_out(struct read *read, int32_t n_chunk, int32_t longest, int32
         pi_mem_part(base, &used, p->role != NULL ? n_unit * (size_t)most : 0, sizeof(int32_t));
     int32_t *best =
         pi_mem_part(base, &used, p->unites ? n_unit * n_group * (size_t)most : 0, sizeof(int32_t));
+    struct kv_blend_job *blend =
+        pi_mem_part(base, &used, p->blends != NULL ? n_unit : 0, sizeof(*blend));
     struct read lanes = *read;
     for (int32_t i = 0; i < read->n_thread; i++)
         place_work(read, longest, most, base, &used, work != NULL ? &work[i] : &counted);
-    int64_t n_lane = pi_min((int64_t)n_unit, pi_max(LANES, read->n_thread));
+    /* Lanes of a chunk that unite are there together. */
+    int64_t n_lane = pi_align(pi_max(LANES, read->n_thread), read->model.g.n_head);
+    n_lane = pi_min((int64_t)n_unit, n_lane);
     place_lanes(base != NULL ? read : &lanes, (int32_t)n_lane, longest, base, &used);
     if (base != NULL) {
         read->work = work;
@@ -91,21 +99,31 @@ static size_t lay_out(struct read *read, int32_t n_chunk, int32_t longest, int32
         read->beside = beside;
         read->kept = kept;
         read->best = best;
+        read->blend_job = blend;
     }
     return used;
 }
 
-/* Room on devices for choices that stay there. Without it they come to the host. */
+static void reserve_room(struct pi_device *d, struct pi_at *at, size_t n)
+{
+    if (pi_at_some(*at))
+        d->free(d, *at);
+    *at = n > 0 ? d->alloc(d, PI_MEM_SCRATCH, n * sizeof(float)) : (struct pi_at){0};
+}
+
+/* Room on devices for what stays there. Without it choices come to the host. */
 static void reserve_slots(struct read *read)
 {
-    size_t n = (size_t)read->cap_chunk * (size_t)read->model.g.n_head * (size_t)read->most;
+    const struct read_policy *p = read->config.policy;
+    size_t n = (size_t)read->cap_chunk * (size_t)read->model.g.n_head;
+    size_t n_group = (size_t)read->model.n_group, most = (size_t)read->most;
     for (int32_t i = 0; i < read->n_stream; i++) {
         struct pi_device *d = read->stream[i]->device;
-        if (d->weigh == NULL || read->config.policy->picks == NULL)
+        if (d->weigh == NULL || p->picks == NULL)
             continue;
-        if (pi_at_some(read->slots_at[i]))
-            d->free(d, read->slots_at[i]);
-        read->slots_at[i] = d->alloc(d, PI_MEM_SCRATCH, n * sizeof(int32_t));
+        reserve_room(d, &read->slots_at[i], n * most);
+        reserve_room(d, &read->best_at[i], p->unites ? n * n_group * most : 0);
+        reserve_room(d, &read->share_at[i], p->blends != NULL ? n * n_group : 0);
     }
 }
 
@@ -194,7 +212,8 @@ static pith_status make_parts(struct read *read, pith_error *err)
     int32_t chunk = read_chunk_of(&read->config.rules);
     read->n_row = p->unites ? read->model.n_group : 1;
     if (p->n_set != NULL) {
-        int32_t n_set = (int32_t)pi_max(read_sets_of(read, 1), read_sets_of(read, chunk));
+        int32_t n_set =
+            (int32_t)pi_max(read_sets_of(read, 1, false), read_sets_of(read, chunk, false));
         read->n_row = (int32_t)pi_max(read->n_row, n_set);
         if (n_set > 0)
             read->n_vector = p->n_vector(&read->config.params, &read->model, chunk);
@@ -235,8 +254,9 @@ void read_free(struct read *read)
         read->config.policy->close(read->data);
     for (int32_t i = 0; i < read->n_stream; i++) {
         struct pi_device *d = read->stream[i]->device;
-        if (pi_at_some(read->slots_at[i]))
-            d->free(d, read->slots_at[i]);
+        reserve_room(d, &read->slots_at[i], 0);
+        reserve_room(d, &read->best_at[i], 0);
+        reserve_room(d, &read->share_at[i], 0);
         d->close(read->stream[i]);
     }
     pi_mem_free(read->block);

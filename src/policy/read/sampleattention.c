@@ -140,6 +140,22 @@ static int32_t count_of(const struct params *p, const struct read_chunk *c)
     return (int32_t)pi_min(p->n_query, c->n_tok);
 }
 
+/* The same where the device has the queries: their weights over the keys before the chunk, or their
+   mean. */
+static void pick_sample(const struct params *p, const struct read_view *view,
+                        const struct read_chunk *c, int32_t n, struct kv_score_job *job)
+{
+    bool soft = p->weigh == WEIGH_SOFTMAX;
+    job->pick = read_pick(c, soft ? KV_PICK_ALL : KV_PICK_MEAN);
+    job->pick.n = n;
+    job->pick.factor = view->model->scale;
+    if (!soft)
+        return;
+    job->reduce = KV_SCORE_SOFTMAX;
+    job->n_q = n * c->n_group;
+    job->soft.n_seen = c->n;
+}
+
 /* The mean of the sampled queries. */
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
@@ -150,9 +166,7 @@ static void ask(const void *params, const struct read_view *view, const struct r
     *jobs =
         (struct kv_score_job){.kind = KV_SCORE_DOT, .reduce = KV_SCORE_MEAN, .q = mean, .n_q = 1};
     if (c->q == NULL) {
-        jobs->pick = read_pick(c, KV_PICK_MEAN);
-        jobs->pick.n = n;
-        jobs->pick.factor = m->scale;
+        pick_sample(params, view, c, n, jobs);
         return;
     }
     memset(mean, 0, (size_t)dim * sizeof(*mean));
@@ -178,9 +192,9 @@ static void score(const void *params, const struct read_view *view, const struct
 
 static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
-    (void)n_tok;
-    return ((const struct params *)params)->weigh == WEIGH_LOGITS &&
-           model->g.dim_k <= READ_MOST_PICKED_DIM;
+    const struct params *p = params;
+    int32_t n = (int32_t)pi_min(p->n_query, n_tok);
+    return read_can_pick(model, n * model->n_group, p->weigh == WEIGH_SOFTMAX);
 }
 
 static const char *const weigh_words[] = {

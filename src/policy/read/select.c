@@ -22,12 +22,12 @@
 
 /* ---- what is read of a lane ---- */
 
-static struct unit *unit_of(const struct read *read, const struct pi_pass_chunk *c, int32_t head)
+struct unit *read_unit_of(const struct read *read, const struct pi_pass_chunk *c, int32_t head)
 {
     return &read->unit[(size_t)c->index * (size_t)read->model.g.n_head + (size_t)head];
 }
 
-static int32_t *kept_of(const struct read *read, const struct pi_pass_chunk *c, int32_t head)
+int32_t *read_kept_of(const struct read *read, const struct pi_pass_chunk *c, int32_t head)
 {
     size_t at = (size_t)c->index * (size_t)read->model.g.n_head + (size_t)head;
     return read->kept + at * (size_t)read->most;
@@ -41,7 +41,7 @@ static int32_t *best_of(const struct read *read, const struct pi_pass_chunk *c, 
     return read->best + (at * (size_t)read->model.n_group + (size_t)g) * (size_t)read->most;
 }
 
-static enum read_role role_of(const struct read *read, int32_t layer)
+enum read_role read_role_of(const struct read *read, int32_t layer)
 {
     const struct read_policy *p = read->config.policy;
     enum read_role role =
@@ -54,7 +54,7 @@ static enum read_role role_of(const struct read *read, int32_t layer)
 static struct lane lane_of(struct read *read, const struct pi_pass_chunk *c, int32_t head,
                            int32_t thread)
 {
-    struct unit *unit = unit_of(read, c, head);
+    struct unit *unit = read_unit_of(read, c, head);
     struct work *work = &read->work[thread];
     size_t n_row = (size_t)read_chunk_of(&read->config.rules) * (size_t)read->model.n_group;
     size_t at = (size_t)(unit - read->unit) * n_row;
@@ -101,7 +101,7 @@ static int32_t choices_of(const struct lane *l, struct kv_choose_job *jobs)
         jobs[n] = read_choice(&read->config.rules, row, l->c.n, l->n_read, l->slots);
         if (l->use == USE_KEEP)
             jobs[n].slots =
-                unites ? best_of(read, l->of, l->c.head, n) : kept_of(read, l->of, l->c.head);
+                unites ? best_of(read, l->of, l->c.head, n) : read_kept_of(read, l->of, l->c.head);
     }
     return n;
 }
@@ -154,7 +154,7 @@ static void keep_choice(const struct lane *l)
         rank_heads(l);
         return;
     }
-    int32_t *kept = kept_of(read, l->of, l->c.head);
+    int32_t *kept = read_kept_of(read, l->of, l->c.head);
     for (int32_t i = 0; i < l->c.n_choose; i++)
         kept[i] += read->config.rules.sinks;
     slots_to_positions(l, kept, l->c.n_choose);
@@ -167,13 +167,11 @@ static bool has_position(const int32_t *kept, int32_t n, int32_t pos)
     return at < n && kept[at] == pos;
 }
 
-/* Whether position i is in slot i, for the first n: nothing was evicted, overwritten or shared. */
-static bool is_whole(const struct lane *l)
+bool read_lane_whole(const struct pi_pass_chunk *c, int32_t head, int32_t n)
 {
-    const struct kv_seq *kv = l->of->item->kv;
-    int32_t layer = l->c.layer, head = l->c.head, n = l->c.n;
-    return !kv_lane_unordered(kv, layer, head) && kv_lane_breaks(kv, layer, head) == 0 &&
-           kv_lane_written_pos(kv, layer, head, n - 1) == n - 1;
+    const struct kv_seq *kv = c->item->kv;
+    return !kv_lane_unordered(kv, c->layer, head) && kv_lane_breaks(kv, c->layer, head) == 0 &&
+           kv_lane_written_pos(kv, c->layer, head, n - 1) == n - 1;
 }
 
 /* The slots of the positions that the last source chose, and those that are always read. */
@@ -181,12 +179,12 @@ static int32_t follow_choice(struct lane *l, int32_t *slots, int32_t cap)
 {
     const struct read *read = l->read;
     const struct read_rules *r = &read->config.rules;
-    int32_t head = read->config.policy->unites ? 0 : l->c.head;
-    int32_t n_kept = unit_of(read, l->of, head)->n_kept, n = 0, last = l->c.n - r->recent;
-    const int32_t *kept = kept_of(read, l->of, head);
+    int32_t head = read->config.policy->unites ? 0 : l->c.head, head_of = l->c.head;
+    int32_t n_kept = read_unit_of(read, l->of, head)->n_kept, n = 0, last = l->c.n - r->recent;
+    const int32_t *kept = read_kept_of(read, l->of, head);
     if (n_kept < 0 || read_budget_for(r, l->c.n, l->c.n_tok) == l->c.n)
         return -1;
-    if (is_whole(l)) {
+    if (read_lane_whole(l->of, head_of, l->c.n)) {
         for (int32_t s = 0; s < r->sinks; s++)
             slots[n++] = s;
         for (int32_t i = 0; i < n_kept && n < cap - r->recent; i++)
@@ -212,17 +210,17 @@ static void unite_choices(struct read *read, const struct pi_pass_chunk *c, int3
 {
     int32_t n_head = read->model.g.n_head, n_group = read->model.n_group, n_most = -1;
     struct work *w = &read->work[thread];
-    struct unit *first = unit_of(read, c, 0);
+    struct unit *first = read_unit_of(read, c, 0);
     double begin = pi_time_s();
     for (int32_t i = 0; i < n_head * n_group; i++) {
-        int32_t n = unit_of(read, c, i / n_group)->n_kept;
+        int32_t n = read_unit_of(read, c, i / n_group)->n_kept;
         w->best[i] = best_of(read, c, i / n_group, i % n_group);
         w->n_best[i] = (int32_t)pi_max(n, 0);
         n_most = (int32_t)pi_max(n_most, n);
     }
     first->n_kept = n_most;
     if (n_most > 0) {
-        int32_t *kept = kept_of(read, c, 0);
+        int32_t *kept = read_kept_of(read, c, 0);
         first->n_kept = read_unite(w->best, w->n_best, n_head * n_group, n_most, kept, w->set);
         qsort(kept, (size_t)first->n_kept, sizeof(*kept), by_position);
     }
@@ -231,10 +229,7 @@ static void unite_choices(struct read *read, const struct pi_pass_chunk *c, int3
 
 /* ---- the reader ---- */
 
-/* Slots of the lane up to the chunk's last token; *n receives the slots of earlier tokens. False
-   where the chunk's own are not the others: its first token took the place of an older entry
-   (kv_seq_set_victim). */
-static bool count_earlier(const struct pi_pass_chunk *c, int32_t head, int32_t *n)
+bool read_count_earlier(const struct pi_pass_chunk *c, int32_t head, int32_t *n)
 {
     const struct pi_pass_item *item = c->item;
     *n = kv_lane_len(item->kv, c->layer, head) - (item->n_tok - c->t0);
@@ -259,12 +254,10 @@ static void fill_own(struct lane *l)
     const struct read *read = l->read;
     const struct read_policy *p = read->config.policy;
     l->n_slot = l->n_read;
-    if (pi_at_some(l->chosen.at)) {
-        l->of->chosen[l->c.head] = l->chosen;
+    if (pi_at_some(l->chosen.at))
         return;
-    }
     read_fill(&read->config.rules, l->c.n, l->n_read, l->slots);
-    if (p->chosen != NULL)
+    if (p->chosen != NULL && !l->picked)
         p->chosen(&read->config.params, &l->view, &l->c, l->slots, l->n_read);
 }
 
@@ -274,8 +267,10 @@ static void finish_lane(struct lane *l)
     const struct pi_pass_chunk *c = l->of;
     if (l->use == USE_OWN)
         fill_own(l);
-    else if (l->use == USE_KEEP)
+    else if (l->use == USE_KEEP && !pi_at_some(l->unit->kept_at))
         keep_choice(l);
+    if (pi_at_some(l->chosen.at))
+        c->chosen[l->c.head] = l->chosen;
     for (int32_t t = 0; l->n_slot >= 0 && !pi_at_some(l->chosen.at) && t < c->n_tok; t++)
         l->slots[l->n_slot + t] = l->unit->n + t;
     l->n_slot += l->n_slot >= 0 ? c->n_tok : 0;
@@ -288,10 +283,12 @@ static void finish_lane(struct lane *l)
 static enum use use_of(struct lane *l, bool behind)
 {
     const struct read *read = l->read;
-    enum read_role role = role_of(read, l->c.layer);
-    if (role == READ_SOURCE)
+    enum read_role role = read_role_of(read, l->c.layer);
+    if (role == READ_SOURCE) {
         l->unit->n_kept = -1;
-    if (role == READ_REUSE && behind)
+        l->unit->kept_at = (struct pi_at){0};
+    }
+    if (role == READ_REUSE && behind && !read_follow_there(l))
         l->n_slot = follow_choice(l, l->slots, l->of->cap - l->c.n_tok);
     if (!behind || (role != READ_SOURCE && role != READ_OWN))
         return USE_NONE;
@@ -323,7 +320,8 @@ static void ask(struct lane *l, int32_t n_set)
     struct read *read = l->read;
     size_t at = (size_t)(l - read->lane), n_row = (size_t)read->n_row;
     struct kv_score_job *jobs = read->score_job + at * n_row;
-    l->score = read->score + at * n_row * (size_t)read->longest;
+    /* Scores that the device makes do not come. */
+    l->score = read->score + (l->picked ? 0 : at * n_row * (size_t)read->longest);
     l->c.vector = read->vector + at * (size_t)(read->n_vector * read->model.g.dim_k);
     read->config.policy->ask(&read->config.params, &l->view, &l->c, jobs);
     for (int32_t i = 0; i < n_set; i++) {
@@ -342,7 +340,7 @@ struct turn {
     struct read *read;
     const struct pi_pass_chunk *chunks;
     int32_t n_unit; /* of the layer */
-    int32_t begin;  /* of the lanes that are there, counted from the last unit down: the lanes of
+    int32_t begin;  /* of the lanes that are there, counted from the last chunk down: the lanes of
                        the last chunks are the longest */
 };
 
@@ -353,19 +351,21 @@ static void begin_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct read *read = t->read;
     int32_t n_head = read->model.g.n_head, n;
     for (int64_t i = begin; i < end; i++) {
-        int32_t number = t->n_unit - 1 - t->begin - (int32_t)i, head = number % n_head;
-        const struct pi_pass_chunk *c = &t->chunks[number / n_head];
-        struct unit *u = unit_of(read, c, head);
+        int32_t number = t->begin + (int32_t)i, head = number % n_head;
+        const struct pi_pass_chunk *c = &t->chunks[t->n_unit / n_head - 1 - number / n_head];
+        struct unit *u = read_unit_of(read, c, head);
         double start = pi_time_s();
         assert(c->index < read->cap_chunk);
         if (c->layer == 0)
             *u = (struct unit){.n_kept = -1};
-        bool behind = count_earlier(c, head, &u->n);
+        bool behind = read_count_earlier(c, head, &u->n);
         assert(u->n <= read->longest);
         struct lane *l = &read->lane[i];
         *l = lane_of(read, c, head, thread);
+        l->picked = u->picked = read_picks(read, c);
+        l->c.q = l->picked ? NULL : l->c.q;
         l->use = use_of(l, behind);
-        n = read_sets_of(read, c->n_tok);
+        n = read_sets_of(read, c->n_tok, l->picked);
         if (l->use == USE_NONE)
             finish_lane(l);
         else if (n > 0)
@@ -383,7 +383,7 @@ static void take_scores(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct read *read = t->read;
     for (int64_t i = begin; i < end; i++) {
         struct lane *l = &read->lane[i];
-        if (l->use == USE_NONE)
+        if (l->use == USE_NONE || l->picked)
             continue;
         double start = pi_time_s();
         l->work = &read->work[thread];
@@ -408,28 +408,30 @@ static void finish_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* The jobs of the lanes that wait, packed; returns their number. */
-static int32_t pack_score_jobs(struct read *read, int32_t n_lane, int64_t *work)
+/* The jobs of the lanes that wait, those of the device's vectors or the others, packed; returns their
+   number. */
+static int32_t pack_score_jobs(struct read *read, int32_t n_lane, bool picked, int64_t *work)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < n_lane; i++) {
         const struct lane *l = &read->lane[i];
         const struct kv_score_job *jobs = read->score_job + (size_t)i * (size_t)read->n_row;
-        int32_t n_set = l->use == USE_NONE ? 0 : read_sets_of(read, l->c.n_tok);
-        for (int32_t j = 0; j < n_set; j++) {
+        if (l->use == USE_NONE || l->picked != picked)
+            continue;
+        for (int32_t j = 0; j < read_sets_of(read, l->c.n_tok, picked); j++) {
             *work += (int64_t)jobs[j].n * jobs[j].n_q * read->model.g.dim_k;
-            read->score_job[n++] = jobs[j];
+            read->packed_job[n++] = jobs[j];
         }
     }
     return n;
 }
 
-static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
+static int32_t pack_choices(struct read *read, int32_t n_lane, bool picked, int64_t *work)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < n_lane; i++) {
         const struct lane *l = &read->lane[i];
-        if (l->use == USE_NONE)
+        if (l->use == USE_NONE || l->picked != picked)
             continue;
         n += choices_of(l, read->choose_job + n);
         *work += (int64_t)l->c.n * CHOICE_WORK;
@@ -437,64 +439,36 @@ static int32_t pack_choices(struct read *read, int32_t n_lane, int64_t *work)
     return n;
 }
 
-/* A choice that the host need not know stays on the device: it reads a plain lane by it. */
-static void leave_choice(struct lane *l, struct kv_choose_job *job)
-{
-    const struct read *read = l->read;
-    struct pi_at at = read->slots_at[read_stream_number(read, l->c.layer)];
-    if (l->use != USE_OWN || read->config.policy->chosen != NULL || l->of->chosen == NULL ||
-        !pi_at_some(at) || !kv_lane_is_plain(l->view.kv, l->c.layer, l->c.head))
-        return;
-    int32_t n_first = (int32_t)(job->slots - l->slots);
-    job->there = pi_at_item(at, (size_t)(l->unit - read->unit) * (size_t)read->most);
-    l->chosen = (struct kv_attend_chosen){.at = job->there,
-                                          .n_first = n_first,
-                                          .n = job->k,
-                                          .n_last = l->n_read - n_first - job->k + l->c.n_tok,
-                                          .end = l->c.n + l->c.n_tok};
-}
-
-/* Choices among scores that stay on the device. Every lane that waits has one job of each kind. */
-static void point_choices(struct read *read, int32_t n_lane)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_lane; i++) {
-        if (read->lane[i].use == USE_NONE)
-            continue;
-        struct kv_choose_job *job = &read->choose_job[n];
-        job->at = pi_at_item(read->score_job[n++].at, (size_t)(job->score - read->lane[i].score));
-        leave_choice(&read->lane[i], job);
-    }
-}
-
-/* The lanes' scores and choices, on the device. */
-static void score_and_choose(struct turn *t, int32_t n_lane, int32_t n_thread)
+/* Scores and choices of those lanes on the device. */
+static void score_part(struct turn *t, int32_t n_lane, bool picked, int32_t n_thread)
 {
     struct read *read = t->read;
     struct pi_stream *stream = read_stream_of(read, t->chunks->layer);
-    struct kv_score_list scores = {
-        .jobs = read->score_job, .scratch = read->score_scratch, .scratch_size = read->score_size};
-    scores.there = t->chunks[0].q == NULL;
+    struct kv_score_list scores = {.jobs = read->packed_job,
+                                   .there = picked,
+                                   .scratch = read->score_scratch,
+                                   .scratch_size = read->score_size};
     struct kv_choose_list choices = {.jobs = read->choose_job,
                                      .scratch = read->choose_scratch,
                                      .scratch_size = read->choose_size};
     double start = pi_time_s(), spent;
-    scores.n = pack_score_jobs(read, n_lane, &scores.work);
+    scores.n = pack_score_jobs(read, n_lane, picked, &scores.work);
     if (scores.n == 0)
         return;
     stream->device->score(stream, &scores);
     spent = pi_time_s() - start;
-    if (!scores.there)
+    if (!picked)
         pi_parallel_items(n_thread, n_lane, take_scores, t);
     start = pi_time_s();
-    choices.n = pack_choices(read, n_lane, &choices.work);
-    if (scores.there)
-        point_choices(read, n_lane);
+    choices.n = pack_choices(read, n_lane, picked, &choices.work);
+    if (picked)
+        read_point_choices(read, n_lane);
     stream->device->choose(stream, &choices);
+    if (picked)
+        read_use_left(read, stream, n_lane);
     spent += pi_time_s() - start;
     for (int32_t i = 0; i < n_lane; i++)
         read->lane[i].unit->tally.seconds += spent / n_lane;
-    pi_parallel_items(n_thread, n_lane, finish_lanes, t);
 }
 
 /* Multiplications of a layer's lanes, about. */
@@ -515,7 +489,8 @@ static void unite_chunks(void *ctx, int64_t begin, int64_t end, int32_t thread)
 {
     const struct union_turn *t = ctx;
     for (int64_t i = begin; i < end; i++)
-        unite_choices(t->read, &t->chunks[i], thread);
+        if (!pi_at_some(read_unit_of(t->read, &t->chunks[i], 0)->kept_at))
+            unite_choices(t->read, &t->chunks[i], thread);
 }
 
 /* Whether some lane of a chunk reads a part. */
@@ -523,7 +498,7 @@ static bool reads_part(const struct read *read, const struct pi_pass_chunk *c)
 {
     int32_t n;
     for (int32_t h = 0; h < read->model.g.n_head; h++)
-        if (count_earlier(c, h, &n) && read_budget_for(&read->config.rules, n, c->n_tok) < n)
+        if (read_count_earlier(c, h, &n) && read_budget_for(&read->config.rules, n, c->n_tok) < n)
             return true;
     return false;
 }
@@ -532,15 +507,11 @@ static bool reads_part(const struct read *read, const struct pi_pass_chunk *c)
 static bool looks(void *user, const struct pi_pass_chunk *chunks, int32_t n)
 {
     const struct read *read = user;
-    const struct read_policy *p = read->config.policy;
-    const struct pi_device *d = read_stream_of(read, chunks->layer)->device;
-    enum read_role role = role_of(read, chunks->layer);
-    if (d->weigh == NULL)
+    enum read_role role = read_role_of(read, chunks->layer);
+    if (read_stream_of(read, chunks->layer)->device->weigh == NULL)
         return true;
     for (int32_t i = 0; i < n && (role == READ_OWN || role == READ_SOURCE); i++)
-        if (reads_part(read, &chunks[i]) &&
-            (p->picks == NULL || !p->picks(&read->config.params, &read->model, chunks[i].n_tok) ||
-             kv_lane_device(chunks[i].item->kv, chunks[i].layer, 0) != d))
+        if (reads_part(read, &chunks[i]) && !read_picks(read, &chunks[i]))
             return true;
     return false;
 }
@@ -552,12 +523,15 @@ static void select_lanes(void *user, const struct pi_pass_chunk *chunks, int32_t
     int32_t n_thread = pi_threads_worth(read->n_thread, work_of(read, chunks, n));
     for (int32_t i = 0; i < n && chunks[i].layer == 0; i++)
         read->item_of[chunks[i].index] = chunks[i].item;
+    read_bring(read, chunks, n);
     for (; t.begin < t.n_unit; t.begin += read->n_lane) {
         int32_t n_lane = (int32_t)pi_min(read->n_lane, t.n_unit - t.begin);
         pi_parallel_items(n_thread, n_lane, begin_lanes, &t);
-        score_and_choose(&t, n_lane, n_thread);
+        score_part(&t, n_lane, true, n_thread);
+        score_part(&t, n_lane, false, n_thread);
+        pi_parallel_items(n_thread, n_lane, finish_lanes, &t);
     }
-    if (read->config.policy->unites && role_of(read, chunks[0].layer) == READ_SOURCE)
+    if (read->config.policy->unites && read_role_of(read, chunks[0].layer) == READ_SOURCE)
         pi_parallel_items(n_thread, n, unite_chunks, &(struct union_turn){read, chunks});
 }
 
@@ -573,7 +547,7 @@ static void adjust_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
         const struct pi_pass_chunk *c = &t->chunks[i / n_head];
         struct lane l = lane_of(read, c, head, thread);
         const struct read_rules *r = &read->config.rules;
-        if (c->n_slot[head] < 0)
+        if (c->n_slot[head] < 0 || l.unit->picked)
             continue;
         l.c.n_choose = scored_of(r, read_budget_for(r, l.c.n, l.c.n_tok));
         read->config.policy->adjust(&read->config.params, &l.view, &l.c,
@@ -585,7 +559,7 @@ static void adjust_outputs(void *user, const struct pi_pass_chunk *chunks, int32
 {
     struct read *read = user;
     struct turn t = {.read = read, .chunks = chunks, .n_unit = n * read->model.g.n_head};
-    if (role_of(read, chunks[0].layer) == READ_OWN)
+    if (read_role_of(read, chunks[0].layer) == READ_OWN)
         pi_parallel_items(pi_threads_worth(read->n_thread, work_of(read, chunks, n)), t.n_unit,
                           adjust_lanes, &t);
 }
@@ -598,6 +572,7 @@ void read_reader(struct read *read, struct pi_pass_reader *out)
         .chunk = read_chunk_of(&read->config.rules),
         .looks = looks,
         .select = select_lanes,
+        .blended = p->blends != NULL ? read_blended : NULL,
         .attended = p->adjust != NULL ? adjust_outputs : NULL,
     };
 }

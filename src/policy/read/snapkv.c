@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "cpu/kernels.h"
 #include "policy/pool.h"
-#include "policy/read/read.h"
+#include "policy/read/together.h"
 
 struct params {
     int32_t n_query; /* W */
@@ -101,6 +101,28 @@ static void take_votes(const struct params *p, const struct read_view *view,
     }
 }
 
+/* Where the device has the queries: the last ones' weights, pooled. */
+static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
+                struct kv_score_job *jobs)
+{
+    const struct params *p = params;
+    int32_t n_query = (int32_t)pi_min(p->n_query, c->n_tok), t0 = c->n_tok - n_query;
+    *jobs = read_soft_job(view, c, KV_SCORE_DOT, 0, c->n_group);
+    jobs->pick.q = pi_at_item(c->q_at, (size_t)t0 * c->q_stride);
+    jobs->pick.n_tok = jobs->pick.n = n_query;
+    jobs->n_q = n_query * c->n_group;
+    jobs->soft.n_seen = c->n + t0 + 1;
+    jobs->soft.n_vote = c->n + t0;
+    jobs->soft.kernel = p->kernel;
+    jobs->soft.most = p->pool == POLICY_POOL_MAX;
+}
+
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    int32_t n_query = (int32_t)pi_min(((const struct params *)params)->n_query, n_tok);
+    return read_can_pick(model, n_query * model->n_group, true);
+}
+
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out)
 {
@@ -143,5 +165,7 @@ const struct read_policy read_snapkv = {
     .params = own_params,
     .params_size = sizeof(struct params),
     .scratch_size = scratch_size,
+    .ask = ask,
+    .picks = picks,
     .score = score,
 };

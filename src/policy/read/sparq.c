@@ -163,6 +163,37 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
     return 2;
 }
 
+/* Where the device has the queries. One vector gives the sums of logits. A vector of each query gives
+   weights, and with them the logits of a token that is alone. */
+static void pick_large(const struct params *p, const struct read_view *view,
+                       const struct read_chunk *c, struct kv_score_job *job)
+{
+    int64_t n_dim = pi_min(p->n_dim, view->model->g.dim_k);
+    bool keeps = keeps_weights(p, c->n_tok), soft = p->rank == READ_RANK_SOFTMAX || keeps;
+    *job = (struct kv_score_job){
+        .kind = KV_SCORE_COLUMNS,
+        .reduce = soft ? KV_SCORE_SOFTMAX : KV_SCORE_MEAN,
+        .n_q = soft ? c->n_tok * c->n_group : 1,
+        .n_dim = (int32_t)pi_min(n_dim * c->n_tok, view->model->g.dim_k),
+        .pick = read_pick(c, KV_PICK_LARGE),
+        .soft = {.n_seen = c->n + 1, .grows = true, .keeps = keeps},
+    };
+    job->soft.logits = p->rank == READ_RANK_LOGITS;
+    job->pick.n_dim = (int32_t)n_dim;
+    job->pick.factor = view->model->scale;
+}
+
+static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
+{
+    (void)params;
+    return read_can_pick(model, n_tok * model->n_group, true);
+}
+
+static bool blends(const void *params, int32_t n_tok)
+{
+    return keeps_weights(params, n_tok);
+}
+
 /* The mean over the chunk of the sums over heads of logits, which one vector gives. */
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
@@ -170,6 +201,10 @@ static void ask(const void *params, const struct read_view *view, const struct r
     const struct params *p = params;
     struct work place, *w = &place;
     int32_t dim = view->model->g.dim_k, n_dim = 0;
+    if (c->q == NULL) {
+        pick_large(p, view, c, jobs);
+        return;
+    }
     int32_t *dims = (int32_t *)(void *)read_vector(view, c, 1);
     lay_out(view->model, c->n, c->n_tok, c->scratch, w);
     w->q = read_vector(view, c, 0);
@@ -331,6 +366,8 @@ const struct read_policy read_sparq = {
     .n_set = n_set,
     .ask = ask,
     .n_vector = n_vector,
+    .picks = picks,
+    .blends = blends,
     .score = score,
     .chosen = chosen,
     .adjust = adjust,

@@ -76,7 +76,18 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
 {
-    read_ask_means(view, c, KV_SCORE_DOT, rows_of(params, c->n_group), jobs);
+    const struct params *p = params;
+    bool most = p->heads == HEADS_MAX;
+    if (c->q != NULL) {
+        read_ask_means(view, c, KV_SCORE_DOT, rows_of(p, c->n_group), jobs);
+    } else if (p->rank == READ_RANK_SOFTMAX) {
+        *jobs = read_soft_job(view, c, KV_SCORE_DOT, 0, c->n_group);
+    } else {
+        *jobs = (struct kv_score_job){.kind = KV_SCORE_DOT,
+                                      .reduce = most ? KV_SCORE_MAX : KV_SCORE_MEAN,
+                                      .n_q = most ? c->n_group : 1,
+                                      .pick = read_pick(c, most ? KV_PICK_HEADS : KV_PICK_MEAN)};
+    }
 }
 
 static void score(const void *params, const struct read_view *view, const struct read_chunk *c,
@@ -101,9 +112,8 @@ static void score(const void *params, const struct read_view *view, const struct
 static bool picks(const void *params, const struct policy_model *model, int32_t n_tok)
 {
     const struct params *p = params;
-    (void)n_tok;
-    return p->rank == READ_RANK_LOGITS && p->heads == HEADS_MEAN &&
-           model->g.dim_k <= READ_MOST_PICKED_DIM;
+    bool soft = p->rank == READ_RANK_SOFTMAX;
+    return !(soft && p->heads == HEADS_MAX) && read_can_pick(model, n_tok * model->n_group, soft);
 }
 
 static const char *const heads_words[] = {[HEADS_MEAN] = "mean", [HEADS_MAX] = "max", NULL};

@@ -38,6 +38,25 @@ struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how)
                                   .factor = 1.0f};
 }
 
+bool read_can_pick(const struct policy_model *model, int32_t n_query, bool soft)
+{
+    return model->g.dim_k <= READ_MOST_PICKED_DIM && (!soft || n_query <= READ_MOST_PICKED_ROWS);
+}
+
+struct kv_score_job read_soft_job(const struct read_view *view, const struct read_chunk *c,
+                                  enum kv_score_kind kind, int32_t g0, int32_t n_g)
+{
+    struct kv_score_job job = {.kind = kind,
+                               .reduce = KV_SCORE_SOFTMAX,
+                               .n_q = c->n_tok * n_g,
+                               .pick = read_pick(c, KV_PICK_ALL),
+                               .soft = {.n_seen = c->n + 1, .grows = true}};
+    job.pick.q = pi_at_item(c->q_at, (size_t)(g0 * view->model->g.dim_k));
+    job.pick.n_group = n_g;
+    job.pick.factor = view->model->scale;
+    return job;
+}
+
 struct kv_score_job read_score_job(const struct read_view *view, const struct read_chunk *c,
                                    enum kv_score_kind kind, const float *q, int32_t n_q, int32_t n,
                                    float *out)

@@ -8,8 +8,13 @@
 
 #include "policy/read/read.h"
 
-/* Dimensions of a head whose queries a device with memory of its own makes vectors of, at most. */
+/* Dimensions of a head whose queries a device with memory of its own makes vectors of, at most. And
+   queries of a group that softmax weights are made of: their parts take 8 bytes for each and page. */
 #define READ_MOST_PICKED_DIM 512
+#define READ_MOST_PICKED_ROWS 2048
+
+/* Whether a device makes such vectors of n_query queries of a group; of softmax weights, or not. */
+bool read_can_pick(const struct policy_model *model, int32_t n_query, bool soft);
 
 /* A chunk's queries, for such a device to make vectors of. */
 struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how);
@@ -18,6 +23,11 @@ struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how);
    n_group / n_set heads. The device makes the vectors where the host has no queries. */
 void read_ask_means(const struct read_view *view, const struct read_chunk *c,
                     enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs);
+
+/* The job of softmax weights where a device picks, by the queries of heads [g0, g0 + n_g): the mean of
+   the weights that each query gives over what it sees, as read_mean_weights. */
+struct kv_score_job read_soft_job(const struct read_view *view, const struct read_chunk *c,
+                                  enum kv_score_kind kind, int32_t g0, int32_t n_g);
 
 /* out [dim] = the mean of the chunk's queries of query heads [g0, g0 + n_g) of the group. Tokens
    are in order, and heads in order within a token. */
