@@ -581,8 +581,8 @@ struct pi_device {
     /* The best of each lane's scores, and how many of the best of all are each lane's. */
     void (*choose)(struct pi_stream *s, const struct kv_choose_list *list);
     void (*choose_all)(struct pi_stream *s, const struct kv_choose_all *job);
-    /* What is made of choices that stay there (kv/chosen.h): between `choose` and the next call of
-       another kind, and behind attention. NULL where `weigh` is. */
+    /* They work on choices that stay there (kv/chosen.h): two between `choose` and the next call of
+       another kind, `blend` behind attention. NULL where `weigh` is. */
     void (*unite)(struct pi_stream *s, const struct kv_unite_list *list);
     void (*share)(struct pi_stream *s, const struct kv_share_list *list);
     void (*blend)(struct pi_stream *s, const struct kv_blend_list *list);

@@ -1,6 +1,6 @@
 /*
- * chosen.h - what a device makes of choices that stay there (kv_choose_job.there): one choice of
- * several lists, and outputs that make up for what was not read. Only devices with `weigh` do it.
+ * chosen.h - work on choices that stay on a device (kv_choose_job.there). Several lists become one
+ * choice, and outputs make up for entries that were not read. Only devices with `weigh` do it.
  */
 #ifndef PI_KV_CHOSEN_H
 #define PI_KV_CHOSEN_H
@@ -23,8 +23,8 @@ struct kv_unite_list {
     int32_t n;
 };
 
-/* What the entries that a token reads of a lane have of its weights, query head by query head. Weights
-   are those of the last `score` (kv_score_soft.kept), of which the last entry is the token's own. */
+/* The share of a token's weights that the entries have which it reads of a lane, query head by query
+   head. The last `score` made the weights (kv_score_soft.kept). The last entry is the token's own. */
 struct kv_share_job {
     struct pi_at weight; /* f32 [n_group][n] */
     struct kv_attend_chosen *chosen;

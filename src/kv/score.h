@@ -55,14 +55,14 @@ struct kv_score_pick {
 /* Of SOFTMAX: an entry's score is the mean of the weights that the vectors give it. A vector's
    weights are the softmax of its products with the entries that it sees, which are made finite. */
 struct kv_score_soft {
-    int32_t n_seen;    /* entries that the first token's vectors see */
-    bool grows;        /* each later token's see one more */
-    int32_t n_vote;    /* entries that get such means, n to n_seen; 0: n. The first n have scores */
-    int32_t kernel;    /* the means of so many neighbours in the order of the text, from kernel / 2
+    int32_t n_seen; /* entries that the first token's vectors see */
+    bool grows;     /* each later token's see one more */
+    int32_t n_vote; /* entries that get such means, n to n_seen; 0: n. The first n have scores */
+    int32_t kernel; /* the means of this many neighbours in the order of the text, from kernel / 2
                           before on, become one; 0 or 1: they do not */
-    bool most;         /* the largest; else their mean, zeros beyond the ends counted */
-    bool logits;       /* scores are sums of products instead; weights are for `kept` */
-    bool keeps;        /* of one token: */
+    bool most;      /* the largest; else their mean, zeros beyond the ends counted */
+    bool logits;    /* scores are sums of products instead; weights are for `kept` */
+    bool keeps;     /* of one token: */
     struct pi_at kept; /* receives where its weights are, f32 [n_q][n_seen] */
 };
 

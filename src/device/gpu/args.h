@@ -779,15 +779,15 @@ struct gpu_score_job {
     gpu_at matrix;  /* f32 [len][dim] of PROJ */
     int32_t n_page, n_q, n_vector, n_variant;
     int32_t mean;
-    int32_t sure;   /* slots from there on are the best */
-    gpu_at parts;   /* of SOFTMAX, f32 [parts of pages][n_vector][2]: the largest product, and the sum
+    int32_t sure; /* slots from there on are the best */
+    gpu_at parts; /* of SOFTMAX, f32 [parts of pages][n_vector][2]: the largest product, and the sum
                        of exp(product - largest); */
-    gpu_at rows;    /* f32 [n_vector][2] the largest of all, and 1 / the sum; */
-    gpu_at votes;   /* f32 [n_vote] means that are to be pooled to `out`; none: `out` has them; */
-    gpu_at order;   /* int32 [n_vote] slots in the order of the text; none: they are in order; */
-    gpu_at kept;    /* f32 [n_vector][n_seen] weights; none: not wanted */
+    gpu_at rows;  /* f32 [n_vector][2] the largest of all, and 1 / the sum; */
+    gpu_at votes; /* f32 [n_vote] means that are to be pooled to `out`; none: `out` has them; */
+    gpu_at order; /* int32 [n_vote] slots in the order of the text; none: they are in order; */
+    gpu_at kept;  /* f32 [n_vector][n_seen] weights; none: not wanted */
     int32_t n_seen, n_per_token; /* vectors of a token see n_seen entries, */
-    int32_t grows;               /* and of the next one so many more */
+    int32_t grows;               /* and of the next one this many more */
     int32_t n_vote, kernel, most, logits, unused;
 };
 struct gpu_score_args {
@@ -810,8 +810,8 @@ struct gpu_unite_job {
     gpu_at key;   /* f32 [n] receives the least of rank * n_list + list */
     int32_t n_list, n, k, unused;
 };
-/* kv_share_job: of weights f32 [n_group][n] those of the first n_first entries, of the listed ones
-   behind, and of the last n_last. */
+/* kv_share_job: weights are f32 [n_group][n]. The first n_first entries count, the listed ones
+   behind, and the last n_last. */
 struct gpu_share_job {
     gpu_at weight, chosen, out;
     int32_t n, n_first, n_chosen, n_last;

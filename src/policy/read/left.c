@@ -68,7 +68,7 @@ static bool is_plain(const struct lane *l)
     return kv_lane_is_plain(l->view.kv, l->c.layer, l->c.head);
 }
 
-/* The list of the lane's query head g, side by side with those of its chunk. */
+/* The list of the lane's query head g. The lists of a chunk lie side by side. */
 static struct pi_at list_of(const struct lane *l, int32_t g)
 {
     const struct read *read = l->read;
@@ -121,7 +121,7 @@ void read_point_choices(struct read *read, int32_t n_lane)
     }
 }
 
-/* ---- what is made of it ---- */
+/* ---- behind a choice ---- */
 
 /* One list of the lists of a chunk's heads, which are the lanes from `first` on. */
 static void add_union(struct read *read, int32_t first, const struct kv_choose_job *jobs,

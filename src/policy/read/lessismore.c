@@ -70,7 +70,7 @@ static void recent_slots(const struct params *p, const struct read_view *view,
     *begin = (int32_t)pi_max(*end - recent_at(p, view->rules, c->n_choose), 0);
 }
 
-/* The device's recent entries are above all others, and those of the rule with them. */
+/* The device puts recent entries above all others, and the rule's recent ones with them. */
 static void ask(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs)
 {
