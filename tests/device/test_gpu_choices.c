@@ -132,7 +132,7 @@ static void count_copy(struct gpu_driver *driver, void *host, gpu_at from, size_
     copy_out(driver, host, from, size);
 }
 
-/* The slots of what stayed on the device. */
+/* The slots of a choice that stayed on the device. */
 static void bring(struct rig *r, const struct kv_attend_chosen *c, int32_t *slots)
 {
     const int32_t *from =
@@ -281,7 +281,7 @@ TEST(last_queries_pooled)
     run("snapkv:budget=40,pool=max,kernel=4,gate=1", 1, false, 0);
 }
 
-/* Neighbours are those of the text. The choice is listed, since pages have no order. */
+/* Neighbours are neighbours in the text. The choice is listed, since pages have no order. */
 TEST(last_queries_pooled_where_an_entry_was_overwritten)
 {
     run("snapkv:budget=40,queries=6,chunk=20,gate=1", MOST_TOK, true, N_LAYER);

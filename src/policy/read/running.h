@@ -15,8 +15,8 @@ struct unit {
     int32_t n_kept; /* what the last source chose for the layers behind it; -1: nothing, they read
                        everything */
     struct pi_at
-        kept_at; /* where it is on the device of stream `kept_on`, as slots behind the first
-                             ones of lanes of kept_n entries, slot by slot their positions; none: the
+        kept_at; /* where it is on the device of stream `kept_on`: slots, counted behind the
+                             sinks, of lanes of kept_n entries whose slots are positions. None: the
                              host has it */
     int32_t kept_on, kept_n;
     bool picked;             /* the device makes the vectors of the chunk in the running layer */
@@ -94,7 +94,7 @@ struct read {
     float *score;      /* [n_lane][n_row][longest], or [n_thread] where the policy scores */
     float *vector;     /* [n_lane][n_vector][dim_k] */
     struct kv_score_job *score_job;   /* [n_lane][n_row] */
-    struct kv_score_job *packed_job;  /* [n_lane][n_row] those of a call */
+    struct kv_score_job *packed_job;  /* [n_lane][n_row] of a call */
     struct kv_choose_job *choose_job; /* [n_lane][n_row] */
     struct pi_at *list_at;            /* [n_lane][n_row] scores of heads that unite */
     struct kv_unite_job *unite_job;   /* [n_lane] */
@@ -142,7 +142,7 @@ bool read_picks(const struct read *read, const struct pi_pass_chunk *c);
 /* The jobs of lanes whose scores stay there, which choose_job has, in the order of packed_job: where
    scores are, and where choices go. */
 void read_point_choices(struct read *read, int32_t n_lane);
-/* What follows the choice on the device. A choice that the host must know comes. */
+/* The steps behind the choice on the device. A choice that the host must know comes. */
 void read_use_left(struct read *read, struct pi_stream *stream, int32_t n_lane);
 /* Before the layer's lanes: choices of a source come to the host for lanes that cannot follow there. */
 void read_bring(struct read *read, const struct pi_pass_chunk *chunks, int32_t n);

@@ -24,8 +24,8 @@ struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how);
 void read_ask_means(const struct read_view *view, const struct read_chunk *c,
                     enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs);
 
-/* The job of softmax weights where a device picks, by the queries of heads [g0, g0 + n_g): the mean of
-   the weights that each query gives over what it sees, as read_mean_weights. */
+/* The job of softmax weights where a device picks, by the queries of heads [g0, g0 + n_g). It scores
+   as read_mean_weights does. */
 struct kv_score_job read_soft_job(const struct read_view *view, const struct read_chunk *c,
                                   enum kv_score_kind kind, int32_t g0, int32_t n_g);
 
