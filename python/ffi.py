@@ -16,6 +16,8 @@ extern "Python" bool on_advance(void *user, int64_t n_read, int64_t n_token);
 extern "Python" bool on_logits(void *user, pith_seq *seq, int32_t pos, const float *logits);
 extern "Python" bool on_tap(void *user, const pith_tap_rows *rows);
 extern "Python" bool on_score(void *user, const pith_keep_lane *lane, float *score);
+extern "Python" bool on_mark(void *user, const pith_keep_new *entries, float *mark);
+extern "Python" bool on_read(void *user, const pith_read_chunk *chunk, float *score);
 extern "Python" bool on_measure(void *user, double fraction, const char *what);
 #define PITH_N_VERB 4
 """

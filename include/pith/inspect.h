@@ -117,8 +117,8 @@ PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t h
 
 /* ---- evaluation --------------------------------------------------------------------------- */
 
-/* The rows of heads that one pass computed in one layer for the tokens of one sequence. Their keys
-   and values are not stored yet. Every pointer is valid during the call only. */
+/* The rows of heads that one pass computed in one layer for the tokens of one sequence. Every pointer
+   is valid during the call only. */
 typedef struct pith_tap_rows {
     const pith_seq *seq; /* its length is that before the evaluation */
     int32_t layer;
@@ -130,7 +130,9 @@ typedef struct pith_tap_rows {
     const float *k;        /* [n_token][n_head_kv][head_dim_k] after rotation */
     const float *v;        /* [n_token][n_head_kv][head_dim_v] */
     const float *h;        /* [n_token][n_embd] the layer's input after its norm */
-    uint32_t reserved[6];
+    const float *out;      /* [n_token][n_head][head_dim_v] what attention gave each head, before
+                              gates and the output projection; NULL where type_k has a centre */
+    uint32_t reserved[4];
 } pith_tap_rows;
 
 /* Called on the thread that evaluates, which must not call the engine or its sequences meanwhile.
@@ -154,6 +156,28 @@ PITH_API double pith_logits_logprob(const float *logits, int32_t n, int32_t toke
    are the numbers that attention reads, but for its own rounding. INVALID, NOMEM. */
 PITH_API pith_status pith_seq_lane_entries(const pith_seq *seq, int32_t layer, int32_t head,
                                            int32_t from, int32_t n, float *k, float *v);
+
+/* The form of a lane's entries as they are stored. */
+typedef struct pith_lane_form {
+    const char *type_k; /* storage types, constant strings */
+    const char *type_v;
+    int32_t k_bytes; /* of one entry's key */
+    int32_t v_bytes; /* of its value; 0: values are parts of keys (latent attention) */
+    int32_t group_k; /* dimensions that share a scale; 1: the type has no scales */
+    int32_t group_v;
+    bool rotated_k; /* the codes are of rotated groups (docs/store.md) */
+    bool rotated_v;
+    uint32_t reserved[8];
+} pith_lane_form;
+
+/* The same entries as their bytes lie in the store, k [n][k_bytes] and v [n][v_bytes]. A row is the
+   entry's codes, for turbo3 then the third bits of its codes, and then its scales in f16.
+   docs/snapshot.md has the bits. Keys are rotated by the positions that they were written at. Where a
+   page is shared they may be read at others. k, v and out may be NULL.
+   INVALID, NOMEM. */
+PITH_API pith_status pith_seq_lane_raw(const pith_seq *seq, int32_t layer, int32_t head,
+                                       int32_t from, int32_t n, pith_lane_form *out, uint8_t *k,
+                                       uint8_t *v);
 
 /* Returns a 64-bit FNV-1a hash of a logits row, so that two builds can be compared by eye. */
 PITH_API uint64_t pith_logits_hash(const float *logits, int32_t n);

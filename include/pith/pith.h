@@ -184,6 +184,13 @@ typedef struct pith_model_info {
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
 
+/* Copies text i of the model into buf, terminated where cap > 0, for callers who keep it longer than
+   the model. *key, a constant string, says which it is: "name", "architecture", "file_type" (its
+   quantization), "tokenizer", "template". *len gets its bytes; it and key may be NULL. RANGE when
+   cap is too small, *len is then the bytes without the end; NOT_FOUND past the last. */
+PITH_API pith_status pith_model_text(const pith_model *model, int32_t i, const char **key,
+                                     char *buf, size_t cap, size_t *len);
+
 /* ---- tokens ------------------------------------------------------------------------------- */
 
 typedef enum pith_tokenize_flag {
@@ -384,6 +391,17 @@ typedef struct pith_keep_lane {
     /* [n] with the option queries=N: the mean weight of each entry, over the last N queries of all
        the head's query heads. NULL without. */
     const float *attention;
+    /* [n_query][n_group][dim_k] likewise: these queries after rotation, not yet scaled, the last
+       token's last. There are fewer than N at the beginning of a text. */
+    const float *q;
+    int32_t n_query;
+    int32_t n_group;  /* query heads of a KV head */
+    float attn_scale; /* logit = attn_scale * q . k */
+    int32_t n_mark;
+    /* [n] with sums=on: the weight that all queries since the entry was written gave it, the mean of
+       the head's query heads. NULL without. */
+    const float *sum;
+    const float *mark; /* [n][n_mark] what keep_mark wrote; NULL where there is none */
     uint32_t reserved[8];
 } pith_keep_lane;
 
@@ -392,6 +410,57 @@ typedef struct pith_keep_lane {
    lane. It must not call the engine or its sequences. Return false to stop: the round ends with
    scores of 0, and the evaluation fails as CANCELLED. The tokens of its passes stay. */
 typedef bool pith_keep_score_fn(void *user, const pith_keep_lane *lane, float *score);
+
+/* The new entries of one lane, as a pass has them. Pointers are valid during the call. */
+typedef struct pith_keep_new {
+    int32_t layer;
+    int32_t head;
+    int32_t n;    /* entries */
+    int32_t pos0; /* position of the first; the others follow one by one */
+    int32_t n_embd;
+    int32_t dim_k;
+    int32_t dim_v;
+    int32_t n_mark;
+    const int32_t *tokens; /* [n] */
+    const float *h;        /* [n][n_embd] the layer's input after its norm */
+    const float *k;        /* key i, before rotation, at k + i * k_stride */
+    const float *v;        /* value i at v + i * v_stride */
+    size_t k_stride;       /* floats */
+    size_t v_stride;
+    uint32_t reserved[8];
+} pith_keep_new;
+
+/* Writes mark [n][n_mark]: numbers that stay beside the entries until they are evicted, for the
+   caller's pith_keep_score_fn. An entry's numbers must not depend on the other entries. Called and
+   stopped as that function, but that a stopped evaluation is taken back. */
+typedef bool pith_keep_mark_fn(void *user, const pith_keep_new *entries, float *mark);
+
+/* A chunk of a prompt, or one token, in the lane of a KV head, for a read policy of the caller.
+   Pointers are valid during the call. */
+typedef struct pith_read_chunk {
+    int32_t layer; /* among the layers with lanes */
+    int32_t head;  /* KV head */
+    int32_t n;     /* stored entries of earlier tokens */
+    int32_t n_token;
+    int32_t pos0; /* position of the chunk's first token */
+    int32_t n_group;
+    int32_t dim_k;
+    int32_t dim_v;
+    int32_t n_choose; /* entries that are chosen by score, beside those that are always read */
+    float attn_scale; /* logit = attn_scale * q . k */
+    const int32_t *pos; /* [n] */
+    const float *q;     /* [n_token][n_group][dim_k] after rotation, not yet scaled */
+    const float *k;     /* [n][dim_k] as attention sees them */
+    const float *v;     /* [n][dim_v] with the option values=on; NULL without */
+    uint32_t reserved[8];
+} pith_read_chunk;
+
+/* A read policy of the caller: score [n], how much each entry deserves to be read, never NaN. The
+   rules that every read policy has (budget, sinks, recent, ...) do the rest. It is not asked where
+   they read a lane whole. Called on the thread that evaluates: layers ascend, lanes of a layer come in
+   any order. It must not call the engine or its sequences. Return false to stop: the evaluation
+   fails as CANCELLED and is taken back. */
+typedef bool pith_read_score_fn(void *user, const pith_read_chunk *chunk, float *score);
 
 typedef struct pith_engine_params {
     int32_t n_thread;   /* 0: all processors (default) */
@@ -433,10 +502,17 @@ typedef struct pith_engine_params {
                              many as fit beside the KV memory. Without a GPU it says nothing */
     const char *tensor_split; /* of several GPUs each one's share of these layers, as "3,1"; NULL
                                  (default): as their free memory */
-    /* Scores of the keep policy "custom". Its options are the rules of all policies, and queries=N.
-       NULL (default): there is none. */
+    /* Scores of the keep policy "custom". Its options are the rules of all policies, queries=N,
+       sums=on and marks=N. NULL (default): there is none. A file (pith_seq_save) has the entries of
+       such a sequence, and nothing that was noted for the function. */
     pith_keep_score_fn *keep_score;
     void *keep_user;
+    pith_keep_mark_fn *keep_mark; /* with keep_score, marks=N numbers of each new entry, 1 where the
+                                     option is not given; NULL (default): there are none */
+    /* Scores of the read policy "custom". Its options are the rules of all policies, and values=on.
+       NULL (default): there is none. */
+    pith_read_score_fn *read_score;
+    void *read_user;
 } pith_engine_params;
 
 #define PITH_GPU_LAYERS_NONE (-1)

@@ -8,13 +8,16 @@
 """
 from ._pith import ffi as _ffi, lib as _lib
 from . import eval
+from .calibrate import (Projection, Stats, calibrate, calibrate_importance,
+                        calibrate_projection)
 from .engine import Engine, TapRows
 from .grammar import Grammar
 from .model import Model
 from .native import (PithBusy, PithCancelled, PithContext, PithError, PithFormat, PithInvalid, PithIO,
                      PithKVFull, PithNoMemory, PithNotFound, PithRange, PithUnsupported)
-from .policy import NEVER, Keep, Read, Recall, ScoredLane, Share, policies
+from .policy import (NEVER, Keep, NewEntries, Policy, Read, ReadChunk, Recall, ScoredLane, Share,
+                     policies)
 from .press import Press, ask
-from .sequence import Generation, Lane, Sequence, Token
+from .sequence import Generation, Lane, RawLane, Sequence, Token
 
 __version__: str = _ffi.string(_lib.pith_version()).decode()

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import weakref
-from typing import Any, Callable, Iterable, NamedTuple, Union
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,16 @@ from numpy.typing import NDArray
 from .model import Model
 from .native import (Callbacks, EngineLock, PithInvalid, array, check, fields, new_error, pointer_to,
                      read_only, token_ids)
-from .policy import Keep, Policy
+from .policy import Keep, Policy, Read
 from ._pith import ffi, lib
 
 Option = Union[str, Policy, None]
 
 
 class TapRows(NamedTuple):
-    """What one pass computed in one layer; arrays are valid during the call."""
+    """What one pass computed in one layer; arrays are valid during the call. Queries, keys and values
+    are those of the layer's heads, and out is what attention gave each of them, before gates and the
+    output projection. It is None where type_k has a centre."""
 
     layer: int
     pos0: int  # position of the first token
@@ -29,27 +32,35 @@ class TapRows(NamedTuple):
     q: NDArray[np.float32]  # [n][n_head][head_dim_k]
     k: NDArray[np.float32]  # [n][n_head_kv][head_dim_k]
     v: NDArray[np.float32]  # [n][n_head_kv][head_dim_v]
+    out: NDArray[np.float32] | None  # [n][n_head][head_dim_v]
 
 
 class EngineParams:
-    """Engine's options as C's struct, and what lives as long as that is used."""
+    """Engine's options as C's struct, and what lives as long as that is used. calls: what C calls."""
 
-    def __init__(self, *, keep: Option = None, **options: Any) -> None:
+    def __init__(self, model: Model, *, keep: Option = None, read: Option = None,
+                 **options: Any) -> None:
         self.c = ffi.new("pith_engine_params *")
         lib.pith_engine_params_default(self.c)
         self._held = []
-        for name, value in {**options, "keep": keep}.items():
+        for name, value in {**options, "keep": keep, "read": read}.items():
             if value is None:
                 continue
-            if isinstance(value, (str, Policy)):
-                value = ffi.new("char[]", str(value).encode())
+            if isinstance(value, Policy):
+                value = value.text_for(model)
+            if isinstance(value, str):
+                value = ffi.new("char[]", value.encode())
                 self._held.append(value)
             setattr(self.c, name, value)
-        self.calls = Callbacks()
-        self.c.on_advance, self.c.advance_user = lib.on_advance, self.calls.handle
-        self.score = keep.callbacks() if isinstance(keep, Keep) else None
-        if self.score is not None:
-            self.c.keep_score, self.c.keep_user = lib.on_score, self.score.handle
+        self.calls = [Callbacks()]
+        self.c.on_advance, self.c.advance_user = lib.on_advance, self.calls[0].handle
+        if isinstance(keep, Keep) and (calls := keep.callbacks(model)) is not None:
+            self.calls.append(calls)
+            self.c.keep_score, self.c.keep_user = lib.on_score, calls.handle
+            self.c.keep_mark = lib.on_mark if calls.marks else ffi.NULL
+        if isinstance(read, Read) and (calls := read.callbacks()) is not None:
+            self.calls.append(calls)
+            self.c.read_score, self.c.read_user = lib.on_read, calls.handle
 
 
 _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
@@ -76,10 +87,10 @@ class Engine:
                  device: str | None = None, n_gpu_layers: int = 0) -> None:
         out, err = ffi.new("pith_engine **"), new_error()
         own = EngineParams(
-            n_thread=n_thread, chunk=chunk, page_len=page_len, kv_bytes=kv_bytes, kv_tokens=kv_tokens,
+            model, n_thread=n_thread, chunk=chunk, page_len=page_len, kv_bytes=kv_bytes, kv_tokens=kv_tokens,
             memory_bytes=memory_bytes, n_gpu_layers=n_gpu_layers, type_k=type_k, type_v=type_v, keep=keep,
             read=read, recall=recall, share=share, device=device)
-        params, self._calls, self._score = own.c, own.calls, own.score
+        params, self._calls = own.c, own.calls
         self.plan: dict[str, Any] | None = None
         if kv is not None:
             self._choose(model, params, kv, n_ctx, stats)
@@ -177,11 +188,43 @@ class Engine:
                        read_only(r.h, (n, m["n_embd"]), np.float32),
                        read_only(r.q_pre, heads, np.float32), read_only(r.q, heads, np.float32),
                        read_only(r.k, (*kv_heads, m["head_dim_k"]), np.float32),
-                       read_only(r.v, (*kv_heads, m["head_dim_v"]), np.float32))
+                       read_only(r.v, (*kv_heads, m["head_dim_v"]), np.float32),
+                       None if r.out == ffi.NULL else
+                       read_only(r.out, (n, m["n_head"], m["head_dim_v"]), np.float32))
+
+    @contextlib.contextmanager
+    def taps(self, *names: str, layers: Iterable[int] | None = None) -> Iterator[
+            "dict[int, dict[str, NDArray[np.float32]]]"]:
+        """Gathers what passes compute, of one sequence, until the block ends:
+
+            with engine.taps("q", "out", layers=[0, 5]) as taps:
+                seq.eval(ids)
+            taps[5]["q"]  # [len(ids)][n_head][head_dim_k]
+
+        names: fields of TapRows, all if you give none. layers: all if None."""
+        wanted = names or ("h", "q_pre", "q", "k", "v", "out")
+        chosen = None if layers is None else set(layers)
+        parts: dict[int, list[list[NDArray[np.float32]]]] = {}
+        out: dict[int, dict[str, NDArray[np.float32]]] = {}
+        if set(wanted) - set(TapRows._fields[3:]):
+            raise PithInvalid(f"taps: there are {', '.join(TapRows._fields[3:])}")
+
+        def gather(rows: TapRows) -> None:
+            if chosen is None or rows.layer in chosen:
+                parts.setdefault(rows.layer, []).append([getattr(rows, x).copy() for x in wanted])
+
+        self.tap(gather)
+        try:
+            yield out
+        finally:
+            self.tap(None)
+        for layer, passes in parts.items():
+            out[layer] = {x: np.concatenate([rows[i] for rows in passes])
+                          for i, x in enumerate(wanted)}
 
     def _finish(self, status: int, err: Any, *calls: Callbacks) -> None:
         """What a callback raised, or the status."""
-        for call in (self._calls, self._score, self._tap, *calls):
+        for call in (*self._calls, self._tap, *calls):
             if call is not None:
                 call.finish()
         check(status, err)

@@ -84,7 +84,7 @@ def run(task: str, model: Model, *, seed: int = 1, chat: bool = False, keep_text
     in Python. seed: of all that the task draws. chat: prompts are messages. keep_text: rows have
     prompts and answers. progress: called with a fraction and a text; False ends the task.
     Raises PithInvalid with a sentence on the option, PithNotFound for the task."""
-    engine = EngineParams(**{name: options.pop(name) for name in ENGINE if name in options})
+    engine = EngineParams(model, **{name: options.pop(name) for name in ENGINE if name in options})
     given = {name: _plain(value) for name, value in options.items() if value is not None}
     if task == "facts":
         given.setdefault("cut_once", False)  # which a sweep's file takes from what is not there
@@ -97,7 +97,7 @@ def run(task: str, model: Model, *, seed: int = 1, chat: bool = False, keep_text
     params.progress, params.user = lib.on_measure, calls.handle
     status = lib.pith_eval(params, out, err)
     text = ffi.gc(out[0], lib.pith_eval_free)
-    for call in (engine.calls, engine.score, calls):
+    for call in (*engine.calls, calls):
         if call is not None:
             call.finish()
     check(status, err)

@@ -88,6 +88,7 @@ class Callbacks:
 
     def __init__(self, **functions: Callable[..., Any]) -> None:
         self.functions = functions
+        self.marks = False  # a keep policy has a function that marks entries
         self.raised: BaseException | None = None
         self.handle = ffi.new_handle(self)
 
@@ -128,6 +129,18 @@ def on_tap(user: Any, rows: Any) -> bool:
 @ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
 def on_score(user: Any, lane: Any, score: Any) -> bool:
     ffi.from_handle(user).functions["score"](lane, score)
+    return True
+
+
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
+def on_mark(user: Any, new: Any, mark: Any) -> bool:
+    ffi.from_handle(user).functions["mark"](new, mark)
+    return True
+
+
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
+def on_read(user: Any, chunk: Any, score: Any) -> bool:
+    ffi.from_handle(user).functions["read"](chunk, score)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Policies of the KV cache, as objects of a name and keywords, and keep policies written in Python."""
+"""Policies of the KV cache, as objects of a name and keywords, and policies written in Python."""
 from __future__ import annotations
 
 import os
@@ -7,6 +7,7 @@ from typing import Any, Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from .model import Model
 from .native import Callbacks, PithError, PithInvalid, array, check, fields, new_error, read_only
 from ._pith import ffi, lib
 
@@ -46,17 +47,15 @@ class Policy:
         err = new_error()
         check(lib.pith_policy_check(self.verb, self.text.encode(), err), err)
 
+    def text_for(self, model: Model) -> str:
+        """The options as an engine over a model reads them."""
+        return self.text
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.text!r})"
 
     def __str__(self) -> str:
         return self.text
-
-
-class Read(Policy):
-    """Which stored entries attention looks at."""
-
-    verb = lib.PITH_READ
 
 
 class Recall(Policy):
@@ -72,59 +71,217 @@ class Share(Policy):
 
 
 class ScoredLane:
-    """What a policy in Python sees of one layer and KV head at a round. Arrays are read-only views,
-    valid during the call.
+    """What a keep policy in Python sees of one layer and KV head at a round. Arrays are read-only views,
+    valid during the call; n is the number of entries.
 
     layer, head: numbers. n_prompt: positions marked as the prompt. positions [n], evictable [n]: what
     is not evictable stays whatever it scores. tokens [n_token]: of the sequence. keys [n][dim_k] as
-    attention sees them, values [n][dim_v]. attention [n]: with queries=N the mean weight of each
-    entry over the last N queries; else None."""
+    attention sees them, values [n][dim_v].
 
-    def __init__(self, lane: Any) -> None:
+    None unless the policy asks: attention [n], queries=N: the mean weight of each entry over the last N
+    queries. queries [N][n_group][dim_k], likewise: these queries after rotation, the last token's last;
+    a logit is attn_scale * q . k. There are fewer at the beginning of a text. sums [n], sums=True: the
+    attention that each entry got in all, the mean of the query heads. marks [n][marks]: what the
+    function mark gave. hidden [n][n_embd], hidden=True: the layer's input, after its norm, at the
+    entry's token."""
+
+    def __init__(self, lane: Any, n_hidden: int = 0) -> None:
         n = lane.n
         self.layer: int = lane.layer
         self.head: int = lane.head
         self.n_prompt: int = lane.n_prompt
+        self.n_group: int = lane.n_group
+        self.attn_scale: float = lane.attn_scale
         self.positions: NDArray[np.int32] = read_only(lane.pos, (n,), np.int32)
         self.evictable: NDArray[np.bool_] = read_only(lane.evictable, (n,), np.bool_)
         self.tokens: NDArray[np.int32] = read_only(lane.tokens, (lane.n_token,), np.int32)
         self.keys: NDArray[np.float32] = read_only(lane.k, (n, lane.dim_k), np.float32)
         self.values: NDArray[np.float32] = read_only(lane.v, (n, lane.dim_v), np.float32)
-        self.attention: NDArray[np.float32] | None = None
-        if lane.attention != ffi.NULL:
-            self.attention = read_only(lane.attention, (n,), np.float32)
+        self.attention: NDArray[np.float32] | None = _view(lane.attention, (n,))
+        self.queries: NDArray[np.float32] | None = _view(
+            lane.q, (lane.n_query, lane.n_group, lane.dim_k))
+        self.sums: NDArray[np.float32] | None = _view(lane.sum, (n,))
+        marks = _view(lane.mark, (n, lane.n_mark))
+        self.hidden: NDArray[np.float32] | None = None
+        if marks is not None and n_hidden > 0:
+            marks, self.hidden = marks[:, n_hidden:], marks[:, :n_hidden]
+            marks = marks if marks.shape[1] > 0 else None
+        self.marks: NDArray[np.float32] | None = marks
 
     def __len__(self) -> int:
         return len(self.positions)
 
 
+class NewEntries:
+    """New entries of one layer and KV head, for a function that marks them. Arrays are read-only views,
+    valid during the call. positions [n], tokens [n]. hidden [n][n_embd]: the layer's input after its
+    norm. keys [n][dim_k] before rotation, values [n][dim_v]."""
+
+    def __init__(self, new: Any) -> None:
+        n = new.n
+        self.layer: int = new.layer
+        self.head: int = new.head
+        self.positions: NDArray[np.int32] = np.arange(new.pos0, new.pos0 + n, dtype=np.int32)
+        self.tokens: NDArray[np.int32] = read_only(new.tokens, (n,), np.int32)
+        self.hidden: NDArray[np.float32] = read_only(new.h, (n, new.n_embd), np.float32)
+        self.keys: NDArray[np.float32] = _strided(new.k, n, new.dim_k, new.k_stride)
+        self.values: NDArray[np.float32] = _strided(new.v, n, new.dim_v, new.v_stride)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+class ReadChunk:
+    """What a read policy in Python sees of one layer and KV head, for a chunk of a prompt or for one
+    token. Arrays are read-only views, valid during the call; n is the number of stored entries of
+    earlier tokens.
+
+    layer, head: numbers. pos0: position of the chunk's first token. n_choose: entries that are chosen
+    by score, beside those that are always read. positions [n]. queries [n_token][n_group][dim_k] after
+    rotation; a logit is attn_scale * q . k. keys [n][dim_k] as attention sees them. values [n][dim_v]
+    with values=True, else None."""
+
+    def __init__(self, chunk: Any) -> None:
+        n = chunk.n
+        self.layer: int = chunk.layer
+        self.head: int = chunk.head
+        self.pos0: int = chunk.pos0
+        self.n_choose: int = chunk.n_choose
+        self.attn_scale: float = chunk.attn_scale
+        self.positions: NDArray[np.int32] = read_only(chunk.pos, (n,), np.int32)
+        self.queries: NDArray[np.float32] = read_only(
+            chunk.q, (chunk.n_token, chunk.n_group, chunk.dim_k), np.float32)
+        self.keys: NDArray[np.float32] = read_only(chunk.k, (n, chunk.dim_k), np.float32)
+        self.values: NDArray[np.float32] | None = _view(chunk.v, (n, chunk.dim_v))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def _view(pointer: Any, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+    return None if pointer == ffi.NULL else read_only(pointer, shape, np.float32)
+
+
+def _strided(pointer: Any, n: int, dim: int, stride: int) -> NDArray[np.float32]:
+    """Rows of dim floats, each stride floats behind the one before."""
+    flat = read_only(pointer, ((n - 1) * stride + dim,), np.float32)
+    return np.lib.stride_tricks.as_strided(flat, (n, dim), (4 * stride, 4), writeable=False)
+
+
+def _fill(out: Any, given: Any, shape: tuple[int, ...], what: str) -> None:
+    """The numbers that a function returned, to where C wants them."""
+    numbers = np.asarray(given, dtype=np.float32)
+    if numbers.shape != shape:
+        raise PithInvalid(f"{what}: numbers of shape {shape} are wanted, and {numbers.shape} came")
+    if np.isnan(numbers).any():
+        raise PithInvalid(f"{what}: a number is NaN")
+    array(out, shape, np.float32)[...] = numbers
+
+
 ScoreFunction = Callable[[ScoredLane], Any]
+MarkFunction = Callable[[NewEntries], Any]
+ReadFunction = Callable[[ReadChunk], Any]
+
+
+def _function(name: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """A policy's function, if it has one, and the name of its text without."""
+    if callable(name):
+        return name, None
+    if callable(options.get("score")):  # else it is an option, which some policies have
+        return options.pop("score"), name
+    return None, name
 
 
 class Keep(Policy):
-    """Which entries stay. Keep("kvzap", budget=0.25), or Keep(score=function, budget=0.25): a policy
-    in Python.
+    """Which entries stay. Keep("kvzap", budget=0.25), or Keep(function, budget=0.25): a policy in
+    Python.
 
     function(lane) gets a ScoredLane and returns n numbers; higher stays. Budget, sinks, window,
-    granularity and slack are Pith's, as for every policy. queries=N asks for lane.attention. What the
-    function raises ends the evaluation and comes out of it."""
+    granularity and slack are Pith's, as for every policy. queries=N, sums=True and hidden=True ask for
+    more of the lane. The last takes n_embd numbers for each entry of each lane.
+
+    mark(new) gets NewEntries when they are computed, and returns marks=M numbers for each: [n] of one,
+    [n][M] of several. They stay beside the entries, so that what a score wants of a layer's input need
+    not be kept whole. Without a function the first mark is the score.
+
+    What a function raises ends the evaluation and comes out of it."""
 
     verb = lib.PITH_KEEP
 
-    def __init__(self, name: str | ScoreFunction | None = None, /, **options: Any) -> None:
-        score: ScoreFunction | None = None
-        if callable(name):
-            name, score = None, name
-        elif callable(options.get("score")):  # else it is an option, which some policies have
-            score = options.pop("score")
-        self.score = score
-        if score is None:
+    def __init__(self, name: str | ScoreFunction | None = None, /, *,
+                 mark: MarkFunction | None = None, hidden: bool = False, **options: Any) -> None:
+        self.score: ScoreFunction | None
+        self.score, name = _function(name, options)
+        self.mark, self.hidden = mark, hidden
+        if mark is not None and self.score is None and name is None:
+            self.score = lambda lane: [] if lane.marks is None else lane.marks[:, 0]
+        if self.score is None:
             if name is None:
-                raise PithInvalid("Keep: give the name of a policy, or score=function")
+                raise PithInvalid("Keep: give the name of a policy, or a function")
+            if mark is not None or hidden:
+                raise PithInvalid(f"Keep: {name}: mark and hidden are for a function's policy")
             super().__init__(name, **options)
             return
         if name not in (None, "custom"):
             raise PithInvalid(f"Keep: {name}: a policy has a name or a function, not both")
+        self.n_mark = int(options.pop("marks", 1)) if mark is not None else 0
+        text = _options(options)
+        self.text = f"custom:{text}" if text else "custom"
+
+    def text_for(self, model: Model) -> str:
+        n_mark = (self.n_mark + self._n_hidden(model)) if self.score is not None else 0
+        if n_mark == 0:
+            return self.text
+        return f"{self.text}{',' if ':' in self.text else ':'}marks={n_mark}"
+
+    def _n_hidden(self, model: Model) -> int:
+        return int(model.info["n_embd"]) if self.hidden else 0
+
+    def callbacks(self, model: Model) -> Callbacks | None:
+        """For an engine: what C calls. The engine keeps it alive."""
+        if self.score is None:
+            return None
+        function, mark, n_hidden = self.score, self.mark, self._n_hidden(model)
+
+        def score(lane: Any, out: Any) -> None:
+            _fill(out, function(ScoredLane(lane, n_hidden)), (lane.n,), "score")
+
+        def write(new: Any, out: Any) -> None:
+            seen = NewEntries(new)
+            parts = [seen.hidden] if n_hidden > 0 else []
+            if mark is not None:
+                given = np.asarray(mark(seen), np.float32)
+                parts.append(given.reshape(new.n, 1) if given.shape == (new.n,) else given)
+                if parts[-1].ndim != 2 or len(parts[-1]) != new.n:
+                    raise PithInvalid(f"mark: {new.n} rows are wanted, and {given.shape} came")
+            _fill(out, np.concatenate(parts, axis=1), (new.n, new.n_mark), "mark")
+
+        calls = Callbacks(score=score, mark=write)
+        calls.marks = mark is not None or n_hidden > 0
+        return calls
+
+
+class Read(Policy):
+    """Which stored entries attention looks at. Read("quoka", budget=1024), or Read(function,
+    budget=1024): a policy in Python.
+
+    function(chunk) gets a ReadChunk and returns n numbers; higher is read. Budget, chunk, sinks,
+    recent, tail, dense_layers, gate and phase are Pith's, as for every policy. It is not asked where
+    these read a lane whole. values=True asks for chunk.values. What it raises ends the evaluation,
+    which is taken back, and comes out of it."""
+
+    verb = lib.PITH_READ
+
+    def __init__(self, name: str | ReadFunction | None = None, /, **options: Any) -> None:
+        self.score: ReadFunction | None
+        self.score, name = _function(name, options)
+        if self.score is None:
+            if name is None:
+                raise PithInvalid("Read: give the name of a policy, or a function")
+            super().__init__(name, **options)
+            return
+        if name not in (None, "custom"):
+            raise PithInvalid(f"Read: {name}: a policy has a name or a function, not both")
         text = _options(options)
         self.text = f"custom:{text}" if text else "custom"
 
@@ -134,15 +291,10 @@ class Keep(Policy):
             return None
         function = self.score
 
-        def call(lane: Any, out: Any) -> None:
-            scores = np.asarray(function(ScoredLane(lane)), dtype=np.float32)
-            if scores.shape != (lane.n,):
-                raise PithInvalid(f"score: {lane.n} numbers are wanted, and {scores.shape} came")
-            if np.isnan(scores).any():
-                raise PithInvalid("score: a score is NaN")
-            array(out, (lane.n,), np.float32)[:] = scores
+        def score(chunk: Any, out: Any) -> None:
+            _fill(out, function(ReadChunk(chunk)), (chunk.n,), "score")
 
-        return Callbacks(score=call)
+        return Callbacks(read=score)
 
 
 def policies(verb: str = "keep") -> list[dict[str, Any]]:
@@ -163,4 +315,5 @@ def policies(verb: str = "keep") -> list[dict[str, Any]]:
     return out
 
 
-__all__ = ["Keep", "NEVER", "Policy", "PithError", "Read", "Recall", "ScoredLane", "Share", "policies"]
+__all__ = ["Keep", "NEVER", "NewEntries", "Policy", "PithError", "Read", "ReadChunk", "Recall",
+           "ScoredLane", "Share", "policies"]

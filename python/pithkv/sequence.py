@@ -35,6 +35,23 @@ class Lane(NamedTuple):
     bytes: int
 
 
+class RawLane(NamedTuple):
+    """The same as it is stored. positions [n]; keys [n][bytes] and values [n][bytes] of uint8: codes,
+    for turbo3 then the third bits of codes, then scales in f16 (docs/snapshot.md). Values of latent
+    attention have no bytes of their own. type_k, type_v: storage types; group_k, group_v: dimensions
+    that share a scale, 1 without scales; rotated_k, rotated_v: codes are of rotated groups."""
+
+    positions: NDArray[np.int32]
+    keys: NDArray[np.uint8]
+    values: NDArray[np.uint8]
+    type_k: str
+    type_v: str
+    group_k: int
+    group_v: int
+    rotated_k: bool
+    rotated_v: bool
+
+
 class Sequence:
     """A timeline of tokens on its engine's memory: Engine.sequence() makes one. len() is its number
     of tokens. Its pages come back when it is collected or closed; objects end in any order."""
@@ -191,6 +208,23 @@ class Sequence:
             check(lib.pith_seq_lane_entries(seq, layer, head, 0, n, pointer_to(keys, "float[]"),
                                             pointer_to(values, "float[]")))
         return Lane(positions, keys, values, info.bytes)
+
+    def raw(self, layer: int, head: int) -> RawLane:
+        """The same entries as their bytes lie in the store."""
+        info, form, seq = ffi.new("pith_lane_info *"), ffi.new("pith_lane_form *"), self._pointer()
+        null = ffi.NULL
+        with self.engine._lock:
+            if lib.pith_seq_lane_raw(seq, layer, head, 0, 0, form, null, null) != 0:
+                raise PithInvalid(f"raw: there is no layer {layer} with a KV head {head}")
+            check(lib.pith_seq_lane(seq, layer, head, info, null, 0))
+            n, f = info.n_entry, fields(form)
+            positions = np.empty(n, np.int32)
+            keys = np.empty((n, f.pop("k_bytes")), np.uint8)
+            values = np.empty((n, f.pop("v_bytes")), np.uint8)
+            check(lib.pith_seq_lane(seq, layer, head, info, pointer_to(positions), n))
+            check(lib.pith_seq_lane_raw(seq, layer, head, 0, n, null, pointer_to(keys, "uint8_t[]"),
+                                        pointer_to(values, "uint8_t[]")))
+        return RawLane(positions, keys, values, **f)
 
     def kept(self) -> NDArray[np.bool_]:
         """Which positions each lane holds, [n_layer_kv][n_head_kv][length]."""

@@ -595,51 +595,6 @@ pith_status pi_seq_truncate(struct pith_seq *seq, int32_t n_token, pith_error *e
     return PITH_OK;
 }
 
-/* Keys as rows, of a page that may be read at other positions than it was written at. */
-static void copy_run(const struct keep_view *view, const struct keep_lane *lane, int32_t i,
-                     int32_t from, int32_t n, float *page, float *k, float *v)
-{
-    const struct kv_geometry *g = &view->model->g;
-    struct keep_run run = keep_run_at(view, lane, i);
-    size_t dim_k = (size_t)g->dim_k, dim_v = (size_t)g->dim_v, len = (size_t)g->page_len;
-    int32_t begin = (int32_t)pi_max(from, run.slot);
-    int32_t end = (int32_t)pi_min(from + n, run.slot + run.n);
-    if (begin >= end)
-        return;
-    if (k != NULL) {
-        keep_run_keys(view, lane, i, page);
-        for (int32_t s = begin; s < end; s++)
-            for (size_t d = 0; d < dim_k; d++)
-                k[(size_t)(s - from) * dim_k + d] = page[d * len + (size_t)(s - run.slot)];
-    }
-    if (v != NULL) {
-        keep_run_values(view, lane, i, page);
-        memcpy(v + (size_t)(begin - from) * dim_v, page + (size_t)(begin - run.slot) * dim_v,
-               (size_t)(end - begin) * dim_v * sizeof(*v));
-    }
-}
-
-pith_status pith_seq_lane_entries(const pith_seq *seq, int32_t layer, int32_t head, int32_t from,
-                                  int32_t n, float *k, float *v)
-{
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    if (layer < 0 || layer >= g->n_layer || head < 0 || head >= g->n_head || from < 0 || n < 0 ||
-        n > kv_lane_len(seq->memory.kv, layer, head) - from)
-        return PITH_INVALID;
-    size_t dim = (size_t)pi_max(g->dim_k, g->dim_v);
-    float *page = pi_mem_alloc_n(PI_MEM_SCRATCH, dim * (size_t)g->page_len, sizeof(*page));
-    if (page == NULL)
-        return PITH_NOMEM;
-    struct policy_model model = pi_engine_policy_model(seq->engine);
-    struct keep_view view = {.kv = seq->memory.kv, .model = &model};
-    struct keep_lane lane = {.layer = layer, .head = head};
-    model.g = *g; /* with the layers that have a window */
-    for (int32_t i = 0; i < kv_lane_runs(seq->memory.kv, layer, head); i++)
-        copy_run(&view, &lane, i, from, n, page, k, v);
-    pi_mem_free(page);
-    return PITH_OK;
-}
-
 pith_engine *pith_seq_engine(const pith_seq *seq)
 {
     return seq->engine;
@@ -651,20 +606,4 @@ int32_t pith_seq_length(const pith_seq *seq)
 const int32_t *pith_seq_tokens(const pith_seq *seq)
 {
     return seq->tokens;
-}
-
-pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t head, pith_lane_info *out,
-                          int32_t *positions, int32_t cap)
-{
-    const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    if (layer < 0 || layer >= g->n_layer || head < 0 || head >= g->n_head)
-        return PITH_INVALID;
-    int32_t n = kv_lane_len(seq->memory.kv, layer, head);
-    out->n_entry = n;
-    out->n_page = kv_lane_pages(seq->memory.kv, layer, head);
-    out->bytes = (int64_t)out->n_page * (int64_t)kv_layer_page_bytes(g, layer);
-    if (cap > 0)
-        keep_positions(seq->engine->keep.handle, seq->memory.kv, layer, head, positions,
-                       (int32_t)pi_min(n, cap));
-    return PITH_OK;
 }

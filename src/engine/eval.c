@@ -323,6 +323,10 @@ static pith_status finish_pass(struct pith_engine *e, const pith_batch_item *ite
         settle(item, &e->batch.part[p]);
         pi_verbs_passed(item, &e->batch.part[p]);
     }
+    if (keep_stopped(e->keep.handle))
+        return pi_fail(err, PITH_CANCELLED, "the keep policy stopped the evaluation");
+    if (read_stopped(e->read))
+        return pi_fail(err, PITH_CANCELLED, "the read policy stopped the evaluation");
     if (!late)
         PI_TRY(round_items(e, items, n_pass, err));
     if (e->tap.stopped)
@@ -427,7 +431,8 @@ static pith_status start_items(struct pith_engine *e, int32_t n_item, pith_error
 static bool can_stop(const struct pith_engine *e, const pith_batch_item *items, int32_t n_item,
                      pith_progress_fn *progress)
 {
-    bool asked = progress != NULL || e->tap.fn != NULL || is_told(e, items, n_item);
+    bool asked = progress != NULL || e->tap.fn != NULL || is_told(e, items, n_item) ||
+                 keep_may_stop(e->keep.handle) || read_may_stop(e->read);
     for (int32_t i = 0; i < n_item; i++)
         asked = asked || (items[i].logits == PITH_LOGITS_ALL && items[i].targets == NULL &&
                           items[i].seq->ahead.n_draft == 0);

@@ -280,7 +280,7 @@ static pith_status run_round(struct pith_seq *seq, int32_t n_token, const pith_b
     if (status == PITH_OK)
         pi_verbs_after_round(seq, item, left);
     if (status == PITH_OK && keep_stopped(policy))
-        return pi_fail(err, PITH_CANCELLED, "keep_score stopped the evaluation");
+        return pi_fail(err, PITH_CANCELLED, "the keep policy stopped the evaluation");
     return status;
 }
 

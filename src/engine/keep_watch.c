@@ -48,7 +48,8 @@ static void show_written(void *user, const struct pi_pass_written *lanes, int32_
     for (int32_t i = 0; i < n; i++)
         n_token += lanes[i].item->n_tok;
     int64_t work = n_token * (e->lanes.dim_k + e->lanes.dim_v) * WRITTEN_WORK;
-    pi_parallel_ranges(pi_threads_worth(e->n_thread, work), n, show_lanes, &t);
+    int32_t n_thread = keep_is_alone(e->keep.handle) ? 1 : pi_threads_worth(e->n_thread, work);
+    pi_parallel_ranges(n_thread, n, show_lanes, &t);
 }
 
 /* ---- attention weights ---- */

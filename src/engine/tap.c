@@ -23,18 +23,35 @@ static void show_rows(void *user, const struct pi_pass_tap_rows *in)
         .k = in->k,
         .v = in->v,
         .h = in->h,
+        .out = in->out,
     };
-    if (e->tap.learn != NULL)
-        e->tap.learn(seq, in);
-    if (e->tap.fn != NULL && !e->tap.stopped)
+    if (!e->tap.stopped)
         e->tap.stopped = !e->tap.fn(e->tap.user, &rows);
 }
 
+/* A policy learns from rows before they are stored. */
+static void learn_rows(void *user, const struct pi_pass_tap_rows *in)
+{
+    struct pith_engine *e = user;
+    if (in->item->owner != NULL)
+        e->tap.learn(in->item->owner, in);
+}
+
+static void learn_and_show(void *user, const struct pi_pass_tap_rows *in)
+{
+    learn_rows(user, in);
+    show_rows(user, in);
+}
+
+/* The caller's tap comes behind the attention. Where keys lack their centre then it comes before. */
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err)
 {
-    bool wanted = fn != NULL || e->tap.learn != NULL;
-    PI_TRY(pi_pass_set_tap(e->pass, wanted ? show_rows : NULL, e, err));
+    bool early = fn != NULL && e->traits.centred;
+    pi_pass_tap_fn *before = e->tap.learn != NULL ? learn_rows : NULL;
+    if (early)
+        before = e->tap.learn != NULL ? learn_and_show : show_rows;
+    PI_TRY(pi_pass_set_tap(e->pass, before, fn != NULL && !early ? show_rows : NULL, e, err));
     e->tap.fn = fn;
     e->tap.user = user;
     return PITH_OK;

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "kv/attend.h"
 #include "kv/lane_internal.h"
+#include "kv/page.h"
 #include "kv/read_internal.h"
 #include "kv/score.h"
 
@@ -43,6 +44,50 @@ void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, i
                         float *out)
 {
     device_of(seq, layer, head)->decode_run(seq, layer, head, i, KV_SIDE_V, out);
+}
+
+/* ---- as they are stored ---- */
+
+void kv_lane_form(const struct kv_seq *seq, int32_t layer, int32_t head, struct kv_form *out)
+{
+    const struct kv_class *kind = kv_lane_at(seq, layer, head)->kind;
+    *out = (struct kv_form){.type_k = kind->type_k,
+                            .type_v = kind->type_v,
+                            .k_bytes = kv_part_bytes(&kind->k),
+                            .v_bytes = kv_part_bytes(&kind->v),
+                            .group_k = kind->group_k,
+                            .group_v = kind->group_v,
+                            .page_bytes = kind->layout.saved};
+}
+
+/* Entry `slot` of a page whose keys stand entry by entry; returns the end of the row. */
+static uint8_t *copy_row(const struct kv_part *part, const uint8_t *page, int32_t slot,
+                         uint8_t *out)
+{
+    for (int32_t p = 0; p < KV_N_PLANE; p++) {
+        const struct kv_plane *x = &part->plane[p];
+        memcpy(out, page + x->at + (size_t)slot * x->row, x->row);
+        out += x->row;
+    }
+    return out;
+}
+
+void kv_lane_raw(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t from, int32_t n,
+                 uint8_t *page, uint8_t *k, uint8_t *v)
+{
+    const struct kv_lane *lane = kv_lane_at(seq, layer, head);
+    for (int32_t i = 0; i < lane->n_live; i++) {
+        struct kv_run run = kv_lane_run(seq, layer, head, i);
+        int32_t begin = (int32_t)pi_max(from, run.slot);
+        int32_t end = (int32_t)pi_min(from + n, run.slot + run.n);
+        if (begin >= end)
+            continue;
+        kv_page_save(seq->cache, lane->kind, lane->table[i].page, page);
+        for (int32_t s = begin - run.slot; s < end - run.slot; s++) {
+            k = k != NULL ? copy_row(&lane->kind->k, page, s, k) : NULL;
+            v = v != NULL ? copy_row(&lane->kind->v, page, s, v) : NULL;
+        }
+    }
 }
 
 void kv_lane_value_sum(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n, float *out)

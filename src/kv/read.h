@@ -4,7 +4,7 @@
 #ifndef PI_KV_READ_H
 #define PI_KV_READ_H
 
-#include "base/base.h"
+#include "kv/type.h"
 
 struct kv_seq;
 
@@ -28,6 +28,21 @@ struct kv_run kv_lane_run(const struct kv_seq *seq, int32_t layer, int32_t head,
 void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i, float *out);
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
+
+/* The form of a lane's stored entries. A row has an entry's codes, their third bits where the type has
+   them apart, and its scales. */
+struct kv_form {
+    enum kv_type type_k, type_v;
+    size_t k_bytes, v_bytes; /* of a row; 0 of values that are parts of keys */
+    int32_t group_k, group_v;
+    size_t page_bytes; /* of a page, for kv_lane_raw */
+};
+
+void kv_lane_form(const struct kv_seq *seq, int32_t layer, int32_t head, struct kv_form *out);
+/* Rows of entries from .. from + n - 1 as they are stored, at the positions of their writing: k
+   [n][k_bytes], v [n][v_bytes]; either may be NULL. page [page_bytes] is scratch. */
+void kv_lane_raw(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t from, int32_t n,
+                 uint8_t *page, uint8_t *k, uint8_t *v);
 
 /* The sum of the values of the lane's first n slots, out [dim_v], in the order of pages, and of
    slots within a page. With KV_INDEX_VALUE_SUM full pages are not read. */

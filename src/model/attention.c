@@ -63,7 +63,7 @@ struct pi_at pi_pass_turns(const struct pi_pass *pass)
     return rope == &pass->model->rope_local ? pass->rows.local_cs : pass->rows.cs;
 }
 
-void pi_pass_call_tap(struct pi_pass *pass)
+static void call_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, bool attended)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     const float *h = pi_pass_look(pass, pass->rows.h, (size_t)hp->n_embd, PI_ROOM_H);
@@ -71,6 +71,8 @@ void pi_pass_call_tap(struct pi_pass *pass)
     const float *q = pi_pass_look(pass, pass->rows.q, len_q(hp), PI_ROOM_Q);
     const float *k = pi_pass_look(pass, pass->rows.k, len_k(hp), PI_ROOM_K);
     const float *v = pi_pass_look(pass, pass->rows.v, len_v(hp), PI_ROOM_V);
+    const float *out =
+        attended ? pi_pass_look(pass, pass->rows.att, len_out(hp), PI_ROOM_ATT) : NULL;
     for (int32_t i = 0; i < pass->now.n_item; i++) {
         size_t row = (size_t)pass->ids.row0[i];
         struct pi_pass_tap_rows rows = {
@@ -81,9 +83,19 @@ void pi_pass_call_tap(struct pi_pass *pass)
             .q = q + row * len_q(hp),
             .k = k + row * len_k(hp),
             .v = v + row * len_v(hp),
+            .out = out != NULL ? out + row * len_out(hp) : NULL,
         };
-        pass->tap.fn(pass->tap.user, &rows);
+        fn(pass->tap.user, &rows);
     }
+}
+
+void pi_pass_attend(struct pi_pass *pass)
+{
+    if (pass->tap.fn != NULL)
+        call_tap(pass, pass->tap.fn, false);
+    pi_pass_attention_run(pass);
+    if (pass->tap.attended != NULL)
+        call_tap(pass, pass->tap.attended, true);
 }
 
 /* From projections to queries, keys and values. */
@@ -140,9 +152,7 @@ static void run(struct pi_pass *pass)
                     (const struct pi_weight *const[]){&w->attn.wq, &w->attn.wk, &w->attn.wv},
                     (const struct pi_at[]){q, pass->rows.k, pass->rows.v}, 3);
     enter(pass);
-    if (pass->tap.fn != NULL)
-        pi_pass_call_tap(pass);
-    pi_pass_attention_run(pass);
+    pi_pass_attend(pass);
     leave(pass);
     pi_pass_product(pass, pass->rows.att, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->attn.wo},
@@ -179,18 +189,21 @@ static void free_tap(struct pi_pass *pass)
     pass->rows.q_pre = (struct pi_at){0};
 }
 
-pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err)
+pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_tap_fn *attended,
+                            void *user, pith_error *err)
 {
     pith_status status = PITH_OK;
+    bool wanted = fn != NULL || attended != NULL;
     PI_EACH_STAGE(s, pass)
-    status = fn != NULL && status == PITH_OK ? make_tap(s, err) : status;
+    status = wanted && status == PITH_OK ? make_tap(s, err) : status;
     PI_EACH_STAGE(s, pass)
     {
         if (status == PITH_OK) {
             s->tap.fn = fn;
+            s->tap.attended = attended;
             s->tap.user = user;
         }
-        if (s->tap.fn == NULL)
+        if (s->tap.fn == NULL && s->tap.attended == NULL)
             free_tap(s);
     }
     return status;

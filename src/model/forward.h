@@ -36,7 +36,8 @@ struct pi_pass_item {
     bool recall;           /* the recaller fills guests anew in each layer: there is room */
 };
 
-/* A layer's results for the tokens of one item, before keys and values are stored. */
+/* A layer's results for the tokens of one item, before keys and values are stored or behind the
+   attention. */
 struct pi_pass_tap_rows {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -45,6 +46,7 @@ struct pi_pass_tap_rows {
     const float *q;     /* [n_tok][n_head][dim_k] after rope */
     const float *k;     /* [n_tok][n_head_kv][dim_k] after rope */
     const float *v;     /* [n_tok][n_head_kv][dim_v] */
+    const float *out;   /* [n_tok][n_head][dim_v] of the attention; NULL before it */
 };
 
 /* Called on the thread that runs the pass; the rows are valid during the call. */
@@ -190,10 +192,12 @@ int64_t pi_pass_stage_bytes(const struct pith_model *model, const struct pi_stag
 /* From now on keys are stored less their lane's centre (centre.h). UNSUPPORTED, NOMEM. */
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
 
-/* From now on fn sees every layer of every item, layers in order and items in order within a layer;
-   NULL ends it. Queries before rope take memory of their own meanwhile. NOMEM: nothing has changed.
-   No pass may be running. */
-pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, void *user, pith_error *err);
+/* From now on fn sees every layer of every item, layers in order and items in order within a layer.
+   fn is called before keys and values are stored, and attended behind the layer's attention, where
+   keys lack their centre. Either may be NULL, and both end it. Queries before rope take memory of
+   their own meanwhile. NOMEM: nothing has changed. No pass may be running. */
+pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_tap_fn *attended,
+                            void *user, pith_error *err);
 
 /* From now on watched items are shown to *watch, which is copied; NULL ends it. Without one, or for
    items that are not watched, there is no cost and the bits are the same. No pass may be running.

@@ -91,7 +91,7 @@ static struct pi_latent_rows rows_of(const struct pi_pass *pass)
         .q = pass->rows.q,
         .q_pre = pass->rows.q_pre,
         .k_pre = pass->rows.k_pre,
-        .wants_v = pi_at_some(pass->rows.k_pre) || pass->tap.fn != NULL,
+        .wants_v = pi_at_some(pass->rows.k_pre) || pi_at_some(pass->rows.q_pre),
         .cs = pass->rows.cs,
         .pos = pass->ids.pos,
         .rope = layer->rope,
@@ -175,9 +175,7 @@ static void leave(struct pi_pass *pass)
 static void run(struct pi_pass *pass)
 {
     make_queries(pass);
-    if (pass->tap.fn != NULL)
-        pi_pass_call_tap(pass);
-    pi_pass_attention_run(pass);
+    pi_pass_attend(pass);
     leave(pass);
 }
 

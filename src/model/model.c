@@ -314,6 +314,30 @@ void pith_model_get_info(const pith_model *m, pith_model_info *out)
         out->rope_theta = m->rope.base;
 }
 
+pith_status pith_model_text(const pith_model *m, int32_t i, const char **key, char *buf, size_t cap,
+                            size_t *len)
+{
+    const struct {
+        const char *key, *text;
+    } all[] = {
+        {"name", m->name},           {"architecture", m->arch_name},
+        {"file_type", m->file_type}, {"tokenizer", pi_vocab_kind(m->vocab)},
+        {"template", pith_chat_template(m)},
+    };
+    if (i < 0 || (size_t)i >= PI_LEN(all))
+        return PITH_NOT_FOUND;
+    const char *text = all[i].text != NULL ? all[i].text : "";
+    size_t n = strlen(text);
+    if (key != NULL)
+        *key = all[i].key;
+    if (len != NULL)
+        *len = n;
+    if (cap <= n)
+        return PITH_RANGE;
+    memcpy(buf, text, n + 1);
+    return PITH_OK;
+}
+
 void pith_model_get_attention(const pith_model *m, pith_attention_info *out)
 {
     *out = (pith_attention_info){

@@ -179,7 +179,8 @@ struct pi_pass {
     struct pi_pass_delta delta;
     struct pi_pass_latent latent;
     struct {
-        pi_pass_tap_fn *fn; /* NULL: there is none */
+        pi_pass_tap_fn *fn;       /* before the attention; NULL: there is none */
+        pi_pass_tap_fn *attended; /* behind it */
         void *user;
     } tap;
     struct {
@@ -252,8 +253,8 @@ void pi_pass_fetch_experts(const struct pi_pass *pass);
 
 /* ---- attention.c ---- */
 
-/* Shows the running layer's rows to the tap. */
-void pi_pass_call_tap(struct pi_pass *pass);
+/* The attention of the running layer, whose rows the tap sees before and behind it. */
+void pi_pass_attend(struct pi_pass *pass);
 
 /* The cosines and sines of the running layer's rotation; none: it has none. */
 struct pi_at pi_pass_turns(const struct pi_pass *pass);

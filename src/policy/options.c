@@ -440,3 +440,21 @@ pith_status policy_find(const char *verb, const char *text, const char *(*name_a
                    (int)pi_min(name.len, 32), name.at,
                    meant_or_all(&names, name, list, sizeof(list)));
 }
+
+static const char *custom_at(int32_t i)
+{
+    return i == 0 ? "custom" : NULL;
+}
+
+pith_status policy_find_custom(const char *verb, const char *text, const char **options,
+                               pith_error *err)
+{
+    int32_t index;
+    *options = NULL;
+    if (text == NULL)
+        return PITH_OK;
+    PI_TRY(policy_find(verb, text, custom_at, &index, options, err));
+    return index >= 0
+               ? PITH_OK
+               : pi_fail(err, PITH_INVALID, "%s: none: the program has a policy, \"custom\"", verb);
+}

@@ -1,16 +1,16 @@
 /*
  * The functions that programs in other languages need. Objects are freed in any order and by any
- * thread, and an engine that is in a call is BUSY. A generation is pulled. The caller has a keep
- * policy of its own, stored entries, and probabilities without rows.
+ * thread, and an engine that is in a call is BUSY. A generation is pulled. The caller has stored
+ * entries, rows of a pass, and probabilities without rows of logits.
  */
 #include <math.h>
 #include <pthread.h>
 
+#include "base/half.h"
 #include "keep_engine.h"
+#include "near.h"
 #include "pith/inspect.h"
 #include "pith/policy.h"
-
-#define SMALL "budget=48,slack=16,sinks=2,window=8"
 
 static void set_up(void)
 {
@@ -220,95 +220,6 @@ TEST(a_generation_notices_that_its_sequence_went_on)
     pith_engine_free(e);
 }
 
-/* ---- a keep policy of the caller ---- */
-
-struct asked {
-    int32_t n_call;
-    int32_t stop_at; /* of the calls; 0: never */
-    bool saw_attention;
-    bool by_norm;
-};
-
-static bool score_lane(void *user, const pith_keep_lane *lane, float *score)
-{
-    struct asked *a = user;
-    for (int32_t i = 0; i < lane->n; i++) {
-        float sum = 0.0f;
-        for (int32_t d = 0; d < lane->dim_k; d++) {
-            float x = lane->k[(size_t)i * (size_t)lane->dim_k + (size_t)d];
-            sum += x * x;
-        }
-        score[i] = a->by_norm ? -sqrtf(sum) : lane->attention[i];
-        a->saw_attention = a->saw_attention || (lane->attention != NULL && lane->attention[i] > 0);
-    }
-    assert_true(lane->n_token <= TOKENS_MAX && lane->pos[0] == 0 && !lane->evictable[0]);
-    return ++a->n_call != a->stop_at;
-}
-
-static pith_engine *engine_asks(const char *keep, struct asked *a)
-{
-    pith_engine_params p;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&p);
-    p.n_gpu_layers = test_gpu_layers();
-    p.page_len = PAGE_LEN;
-    p.kv_tokens = 512;
-    p.n_thread = 2;
-    p.keep = keep;
-    p.keep_score = score_lane;
-    p.keep_user = a;
-    check(pith_engine_create(model, &p, &e, &err), &err);
-    return e;
-}
-
-TEST(a_policy_of_the_caller_keeps_what_the_same_one_of_the_library_keeps)
-{
-    struct asked a = {.by_norm = true};
-    pith_engine *e = engine_make("knorm:" SMALL, 64, 2, 512);
-    pith_engine *own = engine_asks("custom:" SMALL, &a);
-    pith_seq *x = seq_make(e), *y = seq_make(own);
-    eval(x, 0, 200);
-    eval(y, 0, 200);
-    assert_true(a.n_call > 0);
-    for (int32_t l = 0; l < info.n_layer; l++)
-        for (int32_t h = 0; h < info.n_head_kv; h++) {
-            pith_lane_info u, v;
-            int32_t p[TOKENS_MAX], q[TOKENS_MAX];
-            check(pith_seq_lane(x, l, h, &u, p, TOKENS_MAX), NULL);
-            check(pith_seq_lane(y, l, h, &v, q, TOKENS_MAX), NULL);
-            assert_int_equal(u.n_entry, v.n_entry);
-            assert_memory_equal(p, q, (size_t)u.n_entry * sizeof(*p));
-        }
-    assert_memory_equal(pith_seq_logits(x), pith_seq_logits(y),
-                        (size_t)info.n_vocab * sizeof(float));
-    pith_seq_free(x);
-    pith_seq_free(y);
-    pith_engine_free(e);
-    pith_engine_free(own);
-}
-
-TEST(a_policy_of_the_caller_sees_attention_and_can_stop)
-{
-    struct asked a = {.stop_at = 3};
-    pith_engine *e = engine_asks("custom:queries=4," SMALL, &a);
-    pith_seq *seq = seq_make(e);
-    assert_int_equal(pith_seq_eval(seq, tokens, 300, &err), PITH_CANCELLED);
-    assert_true(a.saw_attention);
-    assert_in_range(pith_seq_length(seq), 48, 299);
-    assert_int_equal(a.n_call, 3);
-    check(pith_seq_eval(seq, tokens, 5, &err), &err); /* it goes on */
-    pith_seq_free(seq);
-    pith_engine_free(e);
-    pith_engine_params p;
-    pith_engine_params_default(&p);
-    p.keep_score = score_lane;
-    p.keep = "snapkv";
-    assert_int_equal(pith_engine_create(model, &p, &e, &err), PITH_INVALID);
-    p.keep_score = NULL;
-    p.keep = "custom";
-    assert_int_equal(pith_engine_create(model, &p, &e, &err), PITH_INVALID);
-}
-
 /* ---- entries and probabilities ---- */
 
 struct taken {
@@ -352,6 +263,180 @@ TEST(stored_entries_are_what_was_computed)
     free(v);
     pith_seq_free(seq);
     pith_engine_free(e);
+}
+
+/* Bytes of n entries of a lane, whose values are one of few forms. */
+static void check_raw(const char *type,
+                      float (*value)(const uint8_t *row, int32_t bytes, int32_t d))
+{
+    size_t dim = (size_t)info.head_dim_k, n = 50;
+    pith_engine *e = engine_make_typed(NULL, type, 64, 1, 512);
+    pith_seq *seq = seq_make(e);
+    pith_lane_form form = {.type_k = NULL};
+    eval(seq, 0, 100);
+    check(pith_seq_lane_raw(seq, 1, 0, 0, 0, &form, NULL, NULL), NULL);
+    assert_string_equal(form.type_k, type);
+    assert_string_equal(form.type_v, type);
+    pith_store_info store;
+    int32_t number = 0;
+    while (pith_store_type(number, &store) == PITH_OK && strcmp(store.name, type) != 0)
+        number++;
+    assert_int_equal(form.rotated_k, store.rotated);
+    assert_true(form.k_bytes == pith_store_bits(number, info.head_dim_k) * info.head_dim_k / 8);
+    assert_true(form.v_bytes == pith_store_bits(number, info.head_dim_v) * info.head_dim_v / 8);
+    uint8_t *raw_k = calloc(n, (size_t)form.k_bytes), *raw_v = calloc(n, (size_t)form.v_bytes);
+    uint8_t *other = calloc(1, (size_t)form.v_bytes);
+    float *k = calloc(n * dim, sizeof(float)), *v = calloc(n * dim, sizeof(float));
+    check(pith_seq_lane_raw(seq, 1, 0, 10, (int32_t)n, &form, raw_k, raw_v), NULL);
+    check(pith_seq_lane_raw(seq, 1, 0, 12, 1, NULL, NULL, other), NULL);
+    assert_memory_equal(other, raw_v + (size_t)2 * (size_t)form.v_bytes, (size_t)form.v_bytes);
+    check(pith_seq_lane_entries(seq, 1, 0, 10, (int32_t)n, k, v), NULL);
+    for (size_t i = 0; i < n * dim && value != NULL; i++) {
+        size_t row = i / dim;
+        int32_t d = (int32_t)(i % dim);
+        near(value(raw_k + row * (size_t)form.k_bytes, form.k_bytes, d), k[i], 0.0);
+        near(value(raw_v + row * (size_t)form.v_bytes, form.v_bytes, d), v[i], 0.0);
+    }
+    assert_int_equal(pith_seq_lane_raw(seq, 1, 0, 60, 41, &form, NULL, NULL), PITH_INVALID);
+    free(raw_k);
+    free(raw_v);
+    free(other);
+    free(k);
+    free(v);
+    pith_seq_free(seq);
+    pith_engine_free(e);
+}
+
+static float value_f32(const uint8_t *row, int32_t bytes, int32_t d)
+{
+    float x;
+    (void)bytes;
+    memcpy(&x, row + (size_t)d * sizeof(x), sizeof(x));
+    return x;
+}
+
+/* The codes, then a scale for each 32 of them. */
+static float value_q8_0(const uint8_t *row, int32_t bytes, int32_t d)
+{
+    uint16_t scale;
+    int32_t dim = bytes / 34 * 32;
+    memcpy(&scale, row + dim + d / 32 * 2, sizeof(scale));
+    return pi_f32_from_f16(scale) * (float)(int8_t)row[d];
+}
+
+TEST(stored_bytes_are_the_entries)
+{
+    check_raw("f32", value_f32);
+    check_raw("q8_0", value_q8_0);
+    check_raw("turbo3", NULL);
+}
+
+/* ---- rows of a pass ---- */
+
+struct tapped {
+    float *q, *out; /* [n_head][dim] of the last token in layer 1 */
+    uint64_t first; /* hash of layer 0's queries, which no storage type changes */
+};
+
+static bool take_last(void *user, const pith_tap_rows *rows)
+{
+    struct tapped *t = user;
+    size_t n = (size_t)(info.n_head * info.head_dim_k);
+    size_t last = (size_t)rows->n_token - 1;
+    if (rows->layer == 0)
+        t->first = pith_logits_hash(rows->q + last * n, (int32_t)n);
+    if (rows->layer != 1)
+        return true;
+    memcpy(t->q, rows->q + last * n, n * sizeof(float));
+    n = (size_t)(info.n_head * info.head_dim_v);
+    memcpy(t->out, rows->out + last * n, n * sizeof(float));
+    return true;
+}
+
+static struct tapped tap_with(const char *type, pith_engine **e, pith_seq **seq)
+{
+    struct tapped t = {.q = calloc((size_t)(info.n_head * info.head_dim_k), sizeof(float)),
+                       .out = calloc((size_t)(info.n_head * info.head_dim_v), sizeof(float))};
+    *e = engine_make_typed(NULL, type, 64, 2, 512);
+    *seq = seq_make(*e);
+    check(pith_engine_set_tap(*e, take_last, &t, &err), &err);
+    eval(*seq, 0, 90);
+    check(pith_engine_set_tap(*e, NULL, NULL, &err), &err);
+    return t;
+}
+
+/* A query head's attention over a lane of n entries, by the textbook. */
+static void attend(const float *q, const float *k, const float *v, int32_t n, float scale,
+                   double *out)
+{
+    double sum = 0.0, most = -1e30, *w = calloc((size_t)n, sizeof(double));
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t d = 0; d < info.head_dim_k; d++)
+            w[i] += (double)q[d] * k[i * info.head_dim_k + d] * scale;
+        most = w[i] > most ? w[i] : most;
+    }
+    memset(out, 0, (size_t)info.head_dim_v * sizeof(*out));
+    for (int32_t i = 0; i < n; i++)
+        sum += w[i] = exp(w[i] - most);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t d = 0; d < info.head_dim_v; d++)
+            out[d] += w[i] / sum * v[i * info.head_dim_v + d];
+    free(w);
+}
+
+TEST(a_tap_sees_what_attention_gave)
+{
+    pith_engine *e, *coded;
+    pith_seq *seq, *other;
+    pith_attention_info how;
+    struct tapped t = tap_with("f32", &e, &seq), u = tap_with("turbo3", &coded, &other);
+    float *k = calloc((size_t)(90 * info.head_dim_k), sizeof(float));
+    float *v = calloc((size_t)(90 * info.head_dim_v), sizeof(float));
+    double *out = calloc((size_t)info.head_dim_v, sizeof(double));
+    pith_model_get_attention(model, &how);
+    assert_true(t.first == u.first);
+    for (int32_t h = 0; h < info.n_head; h++) {
+        check(pith_seq_lane_entries(seq, 1, h / (info.n_head / info.n_head_kv), 0, 90, k, v), NULL);
+        attend(t.q + h * info.head_dim_k, k, v, 90, how.attn_scale, out);
+        for (int32_t d = 0; d < info.head_dim_v; d++)
+            near(t.out[h * info.head_dim_v + d], out[d], 1e-4 + attention_error());
+    }
+    free(k);
+    free(v);
+    free(out);
+    free(t.q);
+    free(t.out);
+    free(u.q);
+    free(u.out);
+    pith_seq_free(seq);
+    pith_seq_free(other);
+    pith_engine_free(e);
+    pith_engine_free(coded);
+}
+
+/* ---- strings ---- */
+
+TEST(texts_of_a_model_outlive_it)
+{
+    pith_model *own = NULL;
+    char text[5][256];
+    const char *key;
+    size_t len;
+    int32_t n = 0;
+    check(pith_model_load(MODEL, NULL, &own, &err), &err);
+    assert_int_equal(pith_model_text(own, 1, &key, text[1], 2, &len), PITH_RANGE);
+    assert_string_equal(key, "architecture");
+    for (; pith_model_text(own, n, &key, NULL, 0, &len) != PITH_NOT_FOUND; n++) {
+        assert_in_range(n, 0, 4);
+        assert_in_range(len, 0, 255);
+        check(pith_model_text(own, n, NULL, text[n], sizeof(text[n]), NULL), NULL);
+        assert_int_equal(strlen(text[n]), len);
+    }
+    pith_model_free(own);
+    assert_int_equal(n, 5);
+    assert_string_equal(text[0], info.name);
+    assert_string_equal(text[2], info.file_type);
+    assert_string_equal(text[3], info.tokenizer);
 }
 
 struct rows {

@@ -120,6 +120,9 @@ struct read_policy {
        + g * dim_v. The content of c->scratch is arbitrary. */
     void (*adjust)(const void *params, const struct read_view *view, const struct read_chunk *c,
                    float *out, size_t out_stride);
+    /* Whether it has wished to end the evaluation since this was asked last. Its lanes are scored one
+       after the other, by the evaluating thread. NULL: it never does. */
+    bool (*stopped)(void *data);
 };
 
 extern const struct read_policy read_quoka;
@@ -131,6 +134,7 @@ extern const struct read_policy read_tidaldecode;
 extern const struct read_policy read_quest;
 extern const struct read_policy read_snapkv;
 extern const struct read_policy read_keydiff;
+extern const struct read_policy read_custom; /* in no list: read_config_set_custom */
 
 /* Policy i of those that Pith has; NULL past the last. */
 const struct read_policy *read_policy_at(int32_t i);
@@ -174,6 +178,10 @@ pith_status read_config_parse(const char *text, struct read_config *out, pith_er
 /* The same for a policy that is given and options without its name; NULL or "": all defaults. */
 pith_status read_config_set(const struct read_policy *policy, const char *options,
                             struct read_config *out, pith_error *err);
+
+/* The policy of a program that has scores of its own, params->read_score. INVALID as above. */
+pith_status read_config_set_custom(const pith_engine_params *params, struct read_config *out,
+                                   pith_error *err);
 
 /* Puts the index that the policy wants into the geometry, and checks that both go together.
    INVALID, UNSUPPORTED. */
@@ -221,6 +229,10 @@ pith_status read_create(const struct read_config *config, const struct policy_mo
                         int32_t n_thread, struct read **out, pith_error *err);
 void read_free(struct read *read); /* NULL is ignored */
 const struct read_config *read_get_config(const struct read *read);
+/* Whether the policy can wish to end an evaluation, and whether it has. Asking forgets it. read NULL:
+   no. */
+bool read_may_stop(const struct read *read);
+bool read_stopped(const struct read *read);
 /* NULL without KV_INDEX_PROJ. */
 const float *read_projection(const struct read *read);
 

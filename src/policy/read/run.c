@@ -268,6 +268,16 @@ const struct read_config *read_get_config(const struct read *read)
     return &read->config;
 }
 
+bool read_may_stop(const struct read *read)
+{
+    return read != NULL && read->config.policy->stopped != NULL;
+}
+
+bool read_stopped(const struct read *read)
+{
+    return read_may_stop(read) && read->config.policy->stopped(read->data);
+}
+
 const float *read_projection(const struct read *read)
 {
     const struct read_policy *p = read->config.policy;

@@ -520,7 +520,8 @@ static void select_lanes(void *user, const struct pi_pass_chunk *chunks, int32_t
 {
     struct read *read = user;
     struct turn t = {.read = read, .chunks = chunks, .n_unit = n * read->model.g.n_head};
-    int32_t n_thread = pi_threads_worth(read->n_thread, work_of(read, chunks, n));
+    int32_t n_thread =
+        read_may_stop(read) ? 1 : pi_threads_worth(read->n_thread, work_of(read, chunks, n));
     for (int32_t i = 0; i < n && chunks[i].layer == 0; i++)
         read->item_of[chunks[i].index] = chunks[i].item;
     read_bring(read, chunks, n);

@@ -10,7 +10,10 @@ pith_status policy_set_parse(const pith_engine_params *params, struct policy_set
 {
     *out = (struct policy_set){0};
     PI_TRY(share_config_parse(params->share, &out->share, err));
-    PI_TRY(read_config_parse(params->read, &out->read, err));
+    if (params->read_score != NULL)
+        PI_TRY(read_config_set_custom(params, &out->read, err));
+    else
+        PI_TRY(read_config_parse(params->read, &out->read, err));
     if (params->keep_score != NULL)
         PI_TRY(keep_config_set_custom(params, &out->keep, err));
     else

@@ -83,6 +83,22 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
     return PITH_OK;
 }
 
+bool keep_may_stop(const struct keep *k)
+{
+    return k != NULL && k->config.policy->may_stop != NULL &&
+           k->config.policy->may_stop(&k->config.params);
+}
+
+bool keep_stopped(const struct keep *k)
+{
+    return k != NULL && k->config.policy->stopped != NULL && k->config.policy->stopped(k->data);
+}
+
+bool keep_is_alone(const struct keep *k)
+{
+    return k->config.policy->alone;
+}
+
 void keep_free(struct keep *k)
 {
     if (k == NULL)

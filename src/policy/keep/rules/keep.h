@@ -78,6 +78,9 @@ void keep_queries_observe(const struct keep_view *view, int32_t n_query,
 /* How many of the last n_query there are: fewer at the beginning of a sequence, and never more than
    its tokens. */
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
+/* out [count][n_group][dim_k] = these queries of a lane's group, the oldest first. */
+void keep_queries_copy(const struct keep_view *view, const struct keep_lane *lane, int32_t n_query,
+                       float *out);
 /* Bytes of scratch of keep_queries_sums for n_query queries and a lane of n entries. */
 size_t keep_queries_sums_scratch(const struct policy_model *model, int32_t n_query, int32_t n);
 /* The device adds up the weights that the last count queries of the lane's group give to its
@@ -264,8 +267,10 @@ struct keep_policy {
     /* Where the KV heads of a layer share its budget by their scores (allot.c): the least part of
        an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);
-    bool alone; /* lanes are scored one after the other, by the evaluating thread */
-    /* Whether a score has wished to end the evaluation since this was asked last; NULL: none can. */
+    bool alone; /* lanes are scored and shown one after the other, by the evaluating thread */
+    /* Whether it can wish to end an evaluation before a round has evicted something; NULL: never. */
+    bool (*may_stop)(const void *params);
+    /* Whether it has wished to end the evaluation since this was asked last; NULL: never. */
     bool (*stopped)(void *data);
 };
 
@@ -707,8 +712,12 @@ struct keep_witness {
 /* From now on rounds tell *witness, which is copied; NULL ends it. */
 void keep_set_witness(struct keep *keep, const struct keep_witness *witness);
 
-/* Whether a score of the last rounds wished to end the evaluation. Asking forgets it. */
+/* Whether the policy can wish to end an evaluation that can be taken back, and whether it has wished
+   to end one. Asking forgets it. keep NULL: no. */
+bool keep_may_stop(const struct keep *keep);
 bool keep_stopped(const struct keep *keep);
+/* Whether one thread alone shows it entries. */
+bool keep_is_alone(const struct keep *keep);
 
 /* One round: brings every lane that holds more than its budget to the budget, with overwrite=on to
    one entry less, and gives whole pages back. Lanes that keep the same positions are brought to one

@@ -67,6 +67,21 @@ int32_t keep_queries_count(const struct keep_view *view, int32_t n_query)
     return n;
 }
 
+void keep_queries_copy(const struct keep_view *view, const struct keep_lane *lane, int32_t n_query,
+                       float *out)
+{
+    const struct policy_model *m = view->model;
+    struct ring ring = ring_of(view, n_query, lane->layer);
+    size_t group = (size_t)m->n_group * (size_t)m->g.dim_k;
+    int32_t count = keep_queries_count(view, n_query);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t place = (view->n_token - count + i) % n_query;
+        memcpy(out + (size_t)i * group,
+               ring.q + (size_t)place * ring.row + (size_t)lane->head * group,
+               group * sizeof(float));
+    }
+}
+
 /* Floats from one query's row to the next: kernels write 16 at a time. */
 static size_t stride_of(int32_t n)
 {

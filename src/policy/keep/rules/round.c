@@ -681,11 +681,6 @@ void keep_set_witness(struct keep *k, const struct keep_witness *witness)
     k->witness = witness != NULL ? *witness : (struct keep_witness){0};
 }
 
-bool keep_stopped(const struct keep *k)
-{
-    return k->config.policy->stopped != NULL && k->config.policy->stopped(k->data);
-}
-
 pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view *view,
                        struct keep_tally *tally, pith_error *err)
 {
