@@ -183,13 +183,28 @@ MarkFunction = Callable[[NewEntries], Any]
 ReadFunction = Callable[[ReadChunk], Any]
 
 
-def _function(name: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """A policy's function, if it has one, and the name of its text without."""
+def _function(verb: str, name: Any, options: dict[str, Any]) -> tuple[Any, str]:
+    """A policy's function, or None, and its name."""
+    function = None
     if callable(name):
-        return name, None
-    if callable(options.get("score")):  # else it is an option, which some policies have
-        return options.pop("score"), name
-    return None, name
+        function, name = name, None
+    elif callable(options.get("score")):  # else it is an option, which some policies have
+        function = options.pop("score")
+    if function is None and name is None:
+        raise PithInvalid(f"{verb}: give the name of a policy, or a function")
+    if function is not None and name not in (None, "custom"):
+        raise PithInvalid(f"{verb}: {name}: a policy has a name or a function, not both")
+    return function, name or "custom"
+
+
+def _custom(options: dict[str, Any]) -> str:
+    text = _options(options)
+    return f"custom:{text}" if text else "custom"
+
+
+def _first_mark(lane: ScoredLane) -> Any:
+    assert lane.marks is not None
+    return lane.marks[:, 0]
 
 
 class Keep(Policy):
@@ -211,22 +226,17 @@ class Keep(Policy):
     def __init__(self, name: str | ScoreFunction | None = None, /, *,
                  mark: MarkFunction | None = None, hidden: bool = False, **options: Any) -> None:
         self.score: ScoreFunction | None
-        self.score, name = _function(name, options)
+        if name is None and mark is not None and "score" not in options:
+            name = _first_mark
+        self.score, chosen = _function("Keep", name, options)
         self.mark, self.hidden = mark, hidden
-        if mark is not None and self.score is None and name is None:
-            self.score = lambda lane: [] if lane.marks is None else lane.marks[:, 0]
-        if self.score is None:
-            if name is None:
-                raise PithInvalid("Keep: give the name of a policy, or a function")
-            if mark is not None or hidden:
-                raise PithInvalid(f"Keep: {name}: mark and hidden are for a function's policy")
-            super().__init__(name, **options)
+        if self.score is not None:
+            self.n_mark = int(options.pop("marks", 1)) if mark is not None else 0
+            self.text = _custom(options)
             return
-        if name not in (None, "custom"):
-            raise PithInvalid(f"Keep: {name}: a policy has a name or a function, not both")
-        self.n_mark = int(options.pop("marks", 1)) if mark is not None else 0
-        text = _options(options)
-        self.text = f"custom:{text}" if text else "custom"
+        if mark is not None or hidden:
+            raise PithInvalid(f"Keep: {chosen}: mark and hidden are for a function's policy")
+        super().__init__(chosen, **options)
 
     def text_for(self, model: Model) -> str:
         n_mark = (self.n_mark + self._n_hidden(model)) if self.score is not None else 0
@@ -274,16 +284,11 @@ class Read(Policy):
 
     def __init__(self, name: str | ReadFunction | None = None, /, **options: Any) -> None:
         self.score: ReadFunction | None
-        self.score, name = _function(name, options)
+        self.score, chosen = _function("Read", name, options)
         if self.score is None:
-            if name is None:
-                raise PithInvalid("Read: give the name of a policy, or a function")
-            super().__init__(name, **options)
-            return
-        if name not in (None, "custom"):
-            raise PithInvalid(f"Read: {name}: a policy has a name or a function, not both")
-        text = _options(options)
-        self.text = f"custom:{text}" if text else "custom"
+            super().__init__(chosen, **options)
+        else:
+            self.text = _custom(options)
 
     def callbacks(self) -> Callbacks | None:
         """For an engine: what C calls. The engine keeps it alive."""
