@@ -87,9 +87,9 @@ class Engine:
                  device: str | None = None, n_gpu_layers: int = 0) -> None:
         out, err = ffi.new("pith_engine **"), new_error()
         own = EngineParams(
-            model, n_thread=n_thread, chunk=chunk, page_len=page_len, kv_bytes=kv_bytes, kv_tokens=kv_tokens,
-            memory_bytes=memory_bytes, n_gpu_layers=n_gpu_layers, type_k=type_k, type_v=type_v, keep=keep,
-            read=read, recall=recall, share=share, device=device)
+            model, n_thread=n_thread, chunk=chunk, page_len=page_len, kv_bytes=kv_bytes,
+            kv_tokens=kv_tokens, memory_bytes=memory_bytes, n_gpu_layers=n_gpu_layers, type_k=type_k,
+            type_v=type_v, keep=keep, read=read, recall=recall, share=share, device=device)
         params, self._calls = own.c, own.calls
         self.plan: dict[str, Any] | None = None
         if kv is not None:
