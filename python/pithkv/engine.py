@@ -160,6 +160,7 @@ class Engine:
 
     @property
     def device(self) -> str:
+        """The name of where it computes, "cpu" or the first GPU's."""
         return str(ffi.string(lib.pith_engine_device(self._c)).decode())
 
     def eval(self, items: Iterable[tuple["Sequence", Any]],

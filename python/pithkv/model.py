@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from .native import Callbacks, array, check, fields, new_error, pointer_to, token_ids
 from ._pith import ffi, lib
 
+NOT_FOUND = lib.PITH_NOT_FOUND
+
 Messages = Union[str, Seq[Mapping[str, Any]]]
 
 
@@ -23,6 +25,7 @@ class Model:
     Raises PithIO, PithFormat, PithUnsupported or PithNoMemory.
 
     info is a dict of pith_model_info: n_layer, n_layer_kv, n_head, n_head_kv, head_dim_k, n_vocab...
+    and of texts: name, architecture, file_type, tokenizer, template (the chat's, in Jinja).
     bos and eos are ids, -1 where there are none. A model pickles as its path and arguments.
     """
 
@@ -43,9 +46,19 @@ class Model:
         self._arguments = (n_thread, vocab_only, cache_weights)
         info = ffi.new("pith_model_info *")
         lib.pith_model_get_info(self._c, info)
-        self.info: dict[str, Any] = fields(info)
+        self.info: dict[str, Any] = {**fields(info), **self._texts()}
         self.bos: int = lib.pith_token_bos(self._c)
         self.eos: int = lib.pith_token_eos(self._c)
+
+    def _texts(self) -> dict[str, str]:
+        """The model's strings, each copied."""
+        out: dict[str, str] = {}
+        key, size = ffi.new("const char **"), ffi.new("size_t *")
+        while lib.pith_model_text(self._c, len(out), key, ffi.NULL, 0, size) != NOT_FOUND:
+            text = ffi.new("char[]", size[0] + 1)
+            check(lib.pith_model_text(self._c, len(out), key, text, size[0] + 1, size))
+            out[ffi.string(key[0]).decode()] = ffi.string(text).decode(errors="replace")
+        return out
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self.path, *self._arguments)

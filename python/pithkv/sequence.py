@@ -127,14 +127,17 @@ class Sequence:
 
     @property
     def read_stats(self) -> dict[str, Any]:
+        """Chunks, and entries that they held and read (pith_read_stats)."""
         return self._stats("pith_read_stats *", lib.pith_seq_read_stats)
 
     @property
     def recall_stats(self) -> dict[str, Any]:
+        """Entries in the tier and those that are back, seconds, doubt (pith_recall_stats)."""
         return self._stats("pith_recall_stats *", lib.pith_seq_recall_stats)
 
     @property
     def share_stats(self) -> dict[str, Any]:
+        """Steps and pages that were compared and shared (pith_share_stats)."""
         return self._stats("pith_share_stats *", lib.pith_seq_share_stats)
 
     def _stats(self, ctype: str, function: Any) -> dict[str, Any]:

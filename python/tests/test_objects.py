@@ -19,6 +19,7 @@ def test_tokens_come_back(model):
     assert model.detokenize(list(map(int, ids))) == model.detokenize(ids)
     with pytest.raises(pithkv.PithInvalid):
         model.detokenize([0.5])
+    assert model.info["architecture"] and model.info["tokenizer"] and "template" in model.info
 
 
 def test_the_modes_of_eval_agree(engine, ids):

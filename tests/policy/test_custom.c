@@ -3,6 +3,7 @@
  * can end an evaluation.
  */
 #include <math.h>
+#include <pthread.h>
 
 #include "keep_engine.h"
 #include "near.h"
@@ -20,6 +21,7 @@ TEST_GROUP(set_up, model_free);
 
 /* Orders to the functions, and notes of them. */
 struct asked {
+    pthread_t thread; /* that evaluates */
     int32_t n_call;
     int32_t stop_at; /* of the calls; 0: never */
     int32_t by;      /* enum by */
@@ -31,6 +33,13 @@ struct asked {
 };
 
 enum by { BY_NORM, BY_ATTENTION, BY_SUM, BY_MARK, BY_POSITION, BY_NOTHING };
+
+/* Whether the evaluation goes on. Functions are called by its thread alone. */
+static bool count(struct asked *a)
+{
+    assert_true(pthread_equal(a->thread, pthread_self()));
+    return ++a->n_call != a->stop_at;
+}
 
 static void norms(const pith_keep_lane *lane, float *score)
 {
@@ -95,7 +104,7 @@ static bool score_lane(void *user, const pith_keep_lane *lane, float *score)
         score[i] = a->by == BY_ATTENTION ? lane->attention[i]
                    : a->by == BY_SUM     ? lane->sum[i]
                                          : lane->mark[2 * i + 1];
-    return ++a->n_call != a->stop_at;
+    return count(a);
 }
 
 static bool mark_entries(void *user, const pith_keep_new *e, float *mark)
@@ -107,7 +116,7 @@ static bool mark_entries(void *user, const pith_keep_new *e, float *mark)
         mark[2 * i] = (float)(e->pos0 + i);
         mark[2 * i + 1] = e->h[(size_t)i * (size_t)e->n_embd];
     }
-    return ++a->n_call != a->stop_at;
+    return count(a);
 }
 
 static pith_engine_params asking(struct asked *a)
@@ -120,6 +129,7 @@ static pith_engine_params asking(struct asked *a)
     p.n_thread = 2;
     p.chunk = 64;
     p.keep_user = p.read_user = a;
+    a->thread = pthread_self();
     return p;
 }
 
@@ -285,7 +295,7 @@ static bool score_chunk(void *user, const pith_read_chunk *c, float *score)
         score[i] = a->by == BY_POSITION ? (float)c->pos[i] : 0.0f;
     }
     a->n_seen += c->v != NULL;
-    return ++a->n_call != a->stop_at;
+    return count(a);
 }
 
 static pith_engine *engine_reads(const char *read, struct asked *a)
