@@ -200,13 +200,16 @@ enum { N_HEAD = 8, N_GROUP = 4, DIM = 128, PAGE = 64, PIECE = 4096 };
 
 static const enum kv_type page_types[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
 
-/* Heads of other sizes that small models have. */
-static const struct {
+/* Heads of other sizes that small models have, and what kernels decode in shared memory. */
+struct form {
     enum kv_type type;
-    int32_t dim;
-} other_heads[] = {
-    {KV_TYPE_F16, 64},  {KV_TYPE_Q8_0, 64},  {KV_TYPE_TURBO3, 64},
-    {KV_TYPE_F16, 256}, {KV_TYPE_Q8_0, 256},
+    int32_t dim, page_len;
+};
+static const struct form other_forms[] = {
+    {KV_TYPE_F16, 64, PAGE},     {KV_TYPE_Q8_0, 64, PAGE},  {KV_TYPE_TURBO3, 64, PAGE},
+    {KV_TYPE_F16, 256, PAGE},    {KV_TYPE_Q8_0, 256, PAGE}, {KV_TYPE_F16, DIM, 16},
+    {KV_TYPE_Q8_0, DIM, 16},     {KV_TYPE_TURBO3, DIM, 16}, {KV_TYPE_Q4_0, DIM, PAGE},
+    {KV_TYPE_TURBO4, DIM, PAGE}, {KV_TYPE_BF16, DIM, PAGE}, {KV_TYPE_F32, DIM, PAGE},
 };
 
 /* A sequence is N_HEAD lanes; all are heads of one sequence of the cache. */
@@ -266,9 +269,10 @@ static void attend(void *ctx, int32_t i)
 }
 
 /* The last n_tok tokens of each sequence, together. */
-static void attention_row(const struct options *o, struct attention *a, enum kv_type type,
+static void attention_row(const struct options *o, struct attention *a, const struct form *form,
                           int32_t n_tok)
 {
+    enum kv_type type = form->type;
     size_t n = (size_t)n_tok * (size_t)a->n_seq * N_HEAD * N_GROUP * (size_t)a->dim;
     double n_lane = (double)a->n_seq * N_HEAD;
     double pairs = (double)n_tok * (a->depth - n_tok) + 0.5 * n_tok * (n_tok + 1.0);
@@ -282,6 +286,8 @@ static void attention_row(const struct options *o, struct attention *a, enum kv_
     char head[32] = "";
     if (a->dim != DIM)
         snprintf(head, sizeof(head), " of %d dimensions", (int)a->dim);
+    else if (form->page_len != PAGE)
+        snprintf(head, sizeof(head), " in pages of %d", (int)form->page_len);
     printf("attention,%s%s,%dx%d,%d,%.2f,%.1f,%.2f,%.2f,%.1f\n", kv_type_name(type), head, a->n_seq,
            a->depth, n_tok, 1e6 * s, 1e-9 * bytes / s, 1e-12 * flop / s, 1e6 * bound,
            100.0 * bound / s);
@@ -290,20 +296,19 @@ static void attention_row(const struct options *o, struct attention *a, enum kv_
     device->free(device, a->out);
 }
 
-static void lanes(const struct options *o, enum kv_type type, int32_t dim, int32_t n_seq,
-                  int32_t depth)
+static void lanes(const struct options *o, const struct form *form, int32_t n_seq, int32_t depth)
 {
     pith_error err = {0};
-    struct attention a = {.n_seq = n_seq, .depth = depth, .dim = dim};
-    struct kv_geometry g = lanes_shape(n_seq * N_HEAD, dim, PAGE, type);
+    struct attention a = {.n_seq = n_seq, .depth = depth, .dim = form->dim};
+    struct kv_geometry g = lanes_shape(n_seq * N_HEAD, form->dim, form->page_len, form->type);
     g.device = device;
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, depth), &a.cache, &err), &err);
     check(kv_seq_create(a.cache, &a.seq, &err), &err);
     fill_lanes(&a);
-    attention_row(o, &a, type, 1);
+    attention_row(o, &a, form, 1);
     for (int32_t i = 0; i < o->prompts.n && n_seq == 1; i++)
         if (o->prompts.value[i] <= depth)
-            attention_row(o, &a, type, o->prompts.value[i]);
+            attention_row(o, &a, form, o->prompts.value[i]);
     kv_seq_free(a.seq);
     kv_cache_free(a.cache);
 }
@@ -312,12 +317,14 @@ static void attention(const struct options *o)
 {
     for (size_t t = 0; t < PI_LEN(page_types); t++)
         for (int32_t i = 0; i < o->sequences.n * o->depths.n; i++)
-            if (rig_wants(o->types, kv_type_name(page_types[t])))
-                lanes(o, page_types[t], DIM, o->sequences.value[i / o->depths.n],
+            if (rig_wants(o->types, kv_type_name(page_types[t]))) {
+                const struct form form = {page_types[t], DIM, PAGE};
+                lanes(o, &form, o->sequences.value[i / o->depths.n],
                       o->depths.value[i % o->depths.n] / o->small);
-    for (size_t i = 0; i < PI_LEN(other_heads); i++)
-        if (rig_wants(o->types, kv_type_name(other_heads[i].type)))
-            lanes(o, other_heads[i].type, other_heads[i].dim, 1, 32768 / o->small);
+            }
+    for (size_t i = 0; i < PI_LEN(other_forms); i++)
+        if (rig_wants(o->types, kv_type_name(other_forms[i].type)))
+            lanes(o, &other_forms[i], 1, 32768 / o->small);
 }
 
 /* ---- sampling ---- */

@@ -378,6 +378,22 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_model_get_info(s->model, &s->info);
 }
 
+/* With a bar while weights are packed for a GPU. */
+static void start_engine(struct session *s, const pith_engine_params *params, bool uses_gpu)
+{
+    pith_error err;
+    struct cli_progress bar = {.what = "packing weights for the GPU",
+                               .on = uses_gpu && cli_progress_wanted()};
+    pith_engine_params p = *params;
+    p.progress = cli_progress_step;
+    p.progress_user = &bar;
+    pith_status status = pith_engine_create(s->model, &p, &s->engine, &err);
+    cli_progress_end(&bar);
+    if (status == PITH_CANCELLED)
+        cli_exit(EXIT_INTERRUPTED);
+    cli_check(status, &err);
+}
+
 void session_start(struct session *s, const struct model_options *m, const struct memory_options *o,
                    int64_t most_tokens)
 {
@@ -405,7 +421,7 @@ void session_start(struct session *s, const struct model_options *m, const struc
     }
     s->kv_memory = o->kv_bytes;
     s->params = p;
-    cli_check(pith_engine_create(s->model, &p, &s->engine, &err), &err);
+    start_engine(s, &p, session_uses_gpu(m));
     pith_kv_stats kv;
     pith_engine_kv_stats(s->engine, &kv);
     s->page_len = kv.page_len;

@@ -182,14 +182,17 @@ static bool add_of_device(struct serve_bytes *text, const char *name, const char
     return serve_bytes_add(text, line, (size_t)len);
 }
 
-/* Bytes that the process has taken of each device. */
+/* Bytes that the process has taken of each device, and has pinned of the processor's memory for it. */
 static bool add_devices(struct serve_bytes *text)
 {
-    static const char name[] = "pith_device_used_bytes";
+    static const char used[] = "pith_device_used_bytes", pinned[] = "pith_device_pinned_bytes";
     pith_device_info d;
-    bool ok = add_head(text, name, "Weights, pages (the cpu's as reserved), and buffers.");
+    bool ok = add_head(text, used, "Weights, pages (the cpu's as reserved), and buffers.");
     for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++)
-        ok = add_of_device(text, name, d.name, d.used_bytes);
+        ok = add_of_device(text, used, d.name, d.used_bytes);
+    ok = ok && add_head(text, pinned, "Memory of the cpu pinned for sequences that are swapped.");
+    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++)
+        ok = add_of_device(text, pinned, d.name, d.pinned_bytes);
     return ok;
 }
 

@@ -342,7 +342,8 @@ typedef struct pith_device_info {
     int64_t free_bytes;    /* that it could give now; -1: not known */
     int64_t used_bytes;    /* that this process has taken of it for models and engines: weights,
                               pages as far as they are reserved, buffers of passes */
-    uint32_t reserved[8];
+    int64_t pinned_bytes;  /* of the processor's memory, pinned for sequences that are swapped */
+    uint32_t reserved[6];
 } pith_device_info;
 
 /* Devices of this process, at least 1: this machine's processor, then its GPUs. */
@@ -488,6 +489,9 @@ typedef struct pith_engine_params {
     pith_advance_fn *on_advance; /* called on the evaluating thread for each evaluation that has
                                     more tokens than sequences; NULL (default): not called */
     void *advance_user;
+    pith_progress_fn *progress; /* on the creating thread, while weights are packed for devices that
+                                   do not have them; NULL (default): not called */
+    void *progress_user;
     int64_t memory_bytes; /* budget in bytes of all that grows with conversations: pages, recall's
                              tier, tables, marks and what policies remember. Pages and the tier get
                              their parts of it as one long conversation would fill them. 0

@@ -181,8 +181,8 @@ sanitizer() {
         say "skip: compute-sanitizer is not there"
         return
     fi
-    for program in test_gpu_sample test_gpu test_gpu_keep test_gpu_note test_gpu_read test_gpu_swap \
-        test_gpu_step; do
+    for program in test_gpu_sample test_gpu test_gpu_attend test_gpu_keep test_gpu_note test_gpu_read \
+        test_gpu_victim test_gpu_swap test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -284,6 +284,9 @@ sampleattention-32k --device $device -p 512 -n 0 -d 32768 --read sampleattention
 snapkv-32k --device $device -p 512 -n 0 -d 32768 --read snapkv
 lessismore-32k --device $device -p 0 -n 32 -d 32768 --read lessismore
 turbo3-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv turbo3
+pages16-8k --device $device -p 2048 -n 32 -d 8192 --page 16
+q4-8k --device $device -p 2048 -n 32 -d 8192 -ctk q4_0 -ctv q4_0
+turbo4-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv turbo4
 END
 }
 

@@ -486,6 +486,7 @@ struct pi_device {
     bool floats;           /* products of all types read their input's floats, not an int8 copy */
     _Atomic int64_t bytes; /* of its memory in use. Of mapped memory a GPU counts what is touched,
                               the processor all */
+    _Atomic int64_t pinned; /* bytes of the host that alloc_host has */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
     /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
@@ -495,6 +496,10 @@ struct pi_device {
     pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
     /* The best tokens of rows; NULL: the host looks at whole rows. */
     void (*best)(struct pi_stream *s, const struct pi_best_rows *b);
+    /* Rows of another device's stream, after all that was asked of both, to where `s` has them: the
+       host does not wait. NULL, or false: they have to go over the host, and nothing has happened. */
+    bool (*fetch)(struct pi_stream *s, struct pi_at to, struct pi_stream *of, struct pi_at from,
+                  size_t size);
     /* A whole pass at once: the same bits as by the operations one after the other. NULL, or false:
        not this one, and nothing has happened. */
     bool (*step)(struct pi_stream *s, const struct pi_step *p);

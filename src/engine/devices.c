@@ -122,13 +122,10 @@ pith_status pi_device_find(const char *name, struct pi_device **out, pith_error 
 
 /* ---- for users ---- */
 
-static void fill(const char *name, const struct pi_device_report *report, int64_t used,
-                 pith_device_info *out)
+static void fill(const char *name, const struct pi_device_report *report, pith_device_info *out)
 {
-    *out = (pith_device_info){.name = name,
-                              .total_bytes = report->total,
-                              .free_bytes = report->unused,
-                              .used_bytes = used};
+    *out = (pith_device_info){
+        .name = name, .total_bytes = report->total, .free_bytes = report->unused};
     snprintf(out->description, sizeof(out->description), "%s", report->text);
 }
 
@@ -136,7 +133,9 @@ static void describe(struct pi_device *d, pith_device_info *out)
 {
     struct pi_device_report report = {.total = -1, .unused = -1};
     d->describe(d, &report);
-    fill(d->name, &report, atomic_load(&d->bytes), out);
+    fill(d->name, &report, out);
+    out->used_bytes = atomic_load(&d->bytes);
+    out->pinned_bytes = atomic_load(&d->pinned);
 }
 
 static void describe_gpu(int32_t i, pith_device_info *out)
@@ -150,7 +149,7 @@ static void describe_gpu(int32_t i, pith_device_info *out)
     if (d != NULL)
         describe(d, out);
     else
-        fill(gpus.name[i], &report, 0, out);
+        fill(gpus.name[i], &report, out);
 }
 
 int32_t pith_device_count(void)

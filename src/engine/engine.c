@@ -320,6 +320,8 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
          i < plan.stages.n && (plan.stages.n > 1 || plan.stages.stage[0].device != &pi_device_cpu);
          i++)
         log_stage(&plan, i);
+    plan.stages.progress = params->progress;
+    plan.stages.progress_user = params->progress_user;
     pith_status status = kv_cache_create(&plan.geometry, plan.kv_bytes, &e->kv, err);
     if (status == PITH_OK)
         status = pi_pass_create(model, &plan.geometry, &plan.stages, plan.chunk, plan.n_thread,

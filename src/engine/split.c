@@ -261,7 +261,7 @@ pith_status pi_split_plan(const struct pi_split *s, int32_t n_gpu_layers, int64_
     int32_t n = (int32_t)pi_min(n_gpu_layers == 0 ? all : n_gpu_layers, all);
     *most = INT64_MAX;
     if (!is_gpu(s->device[0])) {
-        *stages = (struct pi_stages){1, {{s->device[0], 0, all - 1, true}}};
+        *stages = (struct pi_stages){.n = 1, .stage = {{s->device[0], 0, all - 1, true}}};
         set_devices(s, stages);
         return PITH_OK;
     }

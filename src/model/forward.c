@@ -1,7 +1,8 @@
 /*
  * forward.c - the pass: embed, then each layer's list of blocks, then logits. It owns the steps
  * between two blocks. The output of one joins the residual stream, and the norm of the next follows
- * while the row is in the cache. From one stage to the next the residual stream goes over the host.
+ * while the row is in the cache. From one stage to the next the residual stream goes from device to
+ * device where these can, else over the host.
  * It must not know the inside of a block.
  */
 
@@ -91,6 +92,9 @@ static int32_t count_blocks(const struct pith_model *m)
 static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
 {
     size_t n = (size_t)from->model->hp.n_embd, size = (size_t)from->now.n_tok * n * sizeof(float);
+    if (to->device->fetch != NULL &&
+        to->device->fetch(to->stream, to->rows.x, from->stream, from->rows.x, size))
+        return;
     const float *x = pi_pass_look(from, from->rows.x, n, PI_ROOM_H);
     to->device->upload(to->stream, x, size, to->rows.x);
 }
@@ -351,7 +355,7 @@ pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_e
 
 static pith_status stage_create(const struct pith_model *model, const struct kv_geometry *geometry,
                                 const struct pi_stage *stage, int32_t max_tok, int32_t n_thread,
-                                struct pi_pass **out, pith_error *err)
+                                struct pi_packing *packing, struct pi_pass **out, pith_error *err)
 {
     struct pi_block_scratch most = count_scratch(model, stage);
     struct pi_pass *pass = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*pass));
@@ -370,20 +374,24 @@ static pith_status stage_create(const struct pith_model *model, const struct kv_
     PI_TRY(pi_pass_open_stream(pass, pi_pass_attention_plan(pass), err));
     if (!alloc_rows(pass, &most) || !alloc_rooms(pass))
         return pi_fail(err, PITH_NOMEM, "no memory for the scratch of %d tokens", max_tok);
-    return pi_placed_take(model, stage, &pass->placed, err);
+    return pi_placed_take(model, stage, packing, &pass->placed, err);
 }
 
 pith_status pi_pass_create(const struct pith_model *model, const struct kv_geometry *geometry,
                            const struct pi_stages *stages, int32_t max_tok, int32_t n_thread,
                            struct pi_pass **out, pith_error *err)
 {
-    const struct pi_stages one = {1, {{kv_geometry_device(geometry), 0, model->hp.n_layer, true}}};
+    const struct pi_stages one = {
+        .n = 1, .stage = {{kv_geometry_device(geometry), 0, model->hp.n_layer, true}}};
     struct pi_pass *pass = NULL, **end = &pass;
     if (stages == NULL)
         stages = &one;
+    struct pi_packing packing = {.fn = stages->progress, .user = stages->progress_user};
+    for (int32_t i = 0; i < stages->n; i++)
+        packing.n += pi_placed_missing(model, &stages->stage[i]);
     for (int32_t i = 0; i < stages->n; i++) {
         pith_status status =
-            stage_create(model, geometry, &stages->stage[i], max_tok, n_thread, end, err);
+            stage_create(model, geometry, &stages->stage[i], max_tok, n_thread, &packing, end, err);
         if (status != PITH_OK) {
             pi_pass_free(pass);
             return status;

@@ -18,6 +18,8 @@ struct pi_stage {
 struct pi_stages {
     int32_t n;
     struct pi_stage stage[KV_PART_MOST];
+    pith_progress_fn *progress; /* while weights are packed for them; NULL: not called */
+    void *progress_user;
 };
 
 /* Tokens of one sequence in a pass. Room for them was reserved in kv. */

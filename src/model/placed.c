@@ -138,43 +138,50 @@ static pith_status fail_place(const struct pi_placed *placed, pith_error *err)
                    placed->stage.end - placed->stage.begin, placed->device->name);
 }
 
-/* On the host they stay. */
-static pith_status place_on_host(const struct pith_model *m, struct pi_placed *out, pith_error *err)
+static pith_status tell_progress(struct pi_packing *packing, pith_error *err)
 {
-    struct range range[N_RANGE];
-    find_ranges(m, &out->stage, range);
-    PI_TRY(take_ranges(m, range, N_RANGE, err));
-    out->on_host = true;
-    bool ok = place_ends(m, out);
-    for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++)
-        ok = place_layer(out->device, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
-    return ok ? PITH_OK : fail_place(out, err);
+    packing->n_done++;
+    double done = packing->n_done < packing->n ? (double)packing->n_done / packing->n : 1.0;
+    if (packing->fn == NULL || packing->fn(packing->user, done))
+        return PITH_OK;
+    return pi_fail(err, PITH_CANCELLED, "packing weights for a device was cancelled");
 }
 
-static pith_status place_elsewhere(const struct pith_model *m, struct pi_placed *out,
-                                   pith_error *err)
+/* On the host they stay, elsewhere the host's packing of a layer goes when the device has it. */
+static pith_status place_matrices(const struct pith_model *m, struct pi_placed *out,
+                                  struct pi_packing *packing, pith_error *err)
 {
     struct range range[N_RANGE];
+    bool stays = out->device->in_host;
     find_ranges(m, &out->stage, range);
     PI_TRY(take_ranges(m, range, 2, err));
+    out->on_host = stays;
     bool ok = place_ends(m, out);
-    give_ranges(m, range, 2, true);
+    if (!stays)
+        give_ranges(m, range, 2, true);
+    if (ok)
+        PI_TRY(tell_progress(packing, err));
     for (int32_t l = out->stage.begin; ok && l < out->stage.end; l++) {
         const struct range layer = {&m->layer[l], &m->layer[l + 1]};
         PI_TRY(take_ranges(m, &layer, 1, err));
+        out->n_taken += stays;
         ok = place_layer(out->device, &m->hp, &m->layer[l], &out->layer[l - out->stage.begin]);
-        give_ranges(m, &layer, 1, true);
+        if (!stays)
+            give_ranges(m, &layer, 1, true);
+        if (ok)
+            PI_TRY(tell_progress(packing, err));
     }
     return ok ? PITH_OK : fail_place(out, err);
 }
 
-static pith_status place_all(const struct pith_model *m, struct pi_placed *out, pith_error *err)
+static pith_status place_all(const struct pith_model *m, struct pi_placed *out,
+                             struct pi_packing *packing, pith_error *err)
 {
     struct pi_device *d = out->device;
     out->vectors = d->pack_vector(d, m->vectors, pi_mem_size(m->vectors) / sizeof(float));
     if (!pi_at_some(out->vectors))
         return fail_place(out, err);
-    return d->in_host ? place_on_host(m, out, err) : place_elsewhere(m, out, err);
+    return place_matrices(m, out, packing, err);
 }
 
 /* At any stage. */
@@ -184,6 +191,7 @@ static void unplace(struct pi_placed *placed)
     struct range range[N_RANGE];
     int32_t n = placed->stage.end - placed->stage.begin;
     find_ranges(placed->model, &placed->stage, range);
+    range[2].end = &placed->model->layer[placed->stage.begin + placed->n_taken];
     for (int32_t l = 0; placed->layer != NULL && l < n; l++)
         for (size_t i = 0; i < PI_LEN(entries); i++)
             d->unpack(d, weight_of(&placed->layer[l], &entries[i])->data);
@@ -198,7 +206,7 @@ static void unplace(struct pi_placed *placed)
 }
 
 static pith_status make(const struct pith_model *model, const struct pi_stage *stage,
-                        struct pi_placed **out, pith_error *err)
+                        struct pi_packing *packing, struct pi_placed **out, pith_error *err)
 {
     int32_t n = stage->end - stage->begin;
     struct pi_placed *placed = pi_mem_alloc(PI_MEM_SCRATCH, sizeof(*placed));
@@ -211,7 +219,7 @@ static pith_status make(const struct pith_model *model, const struct pi_stage *s
     if (placed == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for the list of %d layers' weights", n);
     pith_status status =
-        placed->layer != NULL ? place_all(model, placed, err) : fail_place(placed, err);
+        placed->layer != NULL ? place_all(model, placed, packing, err) : fail_place(placed, err);
     if (status != PITH_OK) {
         unplace(placed);
         return status;
@@ -262,15 +270,21 @@ bool pi_placed_has(const struct pith_model *model, const struct pi_stage *stage)
     return has;
 }
 
+int32_t pi_placed_missing(const struct pith_model *model, const struct pi_stage *stage)
+{
+    return pi_placed_has(model, stage) ? 0 : 1 + stage->end - stage->begin;
+}
+
 pith_status pi_placed_take(const struct pith_model *model, const struct pi_stage *stage,
-                           const struct pi_placed **out, pith_error *err)
+                           struct pi_packing *packing, const struct pi_placed **out,
+                           pith_error *err)
 {
     struct pi_placed_list *list = model->placed;
     pith_status status = PITH_OK;
     pi_lock_take(&list->lock);
     struct pi_placed *found = find(model, stage);
     if (found == NULL) {
-        status = make(model, stage, &found, err);
+        status = make(model, stage, packing, &found, err);
         if (status == PITH_OK) {
             found->next = list->first;
             list->first = found;

@@ -38,7 +38,8 @@ struct pi_placed {
     struct pi_weight embd, output; /* of the first and the last stage; embd without data: rows are
                                       read from the file */
     struct pi_at vectors;          /* all of the model's, where they are there */
-    bool on_host;                  /* these weights are the host's own, which it has taken */
+    bool on_host;                  /* these weights are the host's own, which it has taken: */
+    int32_t n_taken;               /* of so many layers */
 };
 
 /* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is
@@ -46,11 +47,22 @@ struct pi_placed {
 pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
 void pi_placed_list_free(struct pi_placed_list *list);
 
+/* Who is told how far the packing of some stages is; NULL: nobody. */
+struct pi_packing {
+    pith_progress_fn *fn;
+    void *user;
+    int32_t n_done, n; /* parts: layers, and the ends of each stage */
+};
+
+/* The parts of a stage that are not packed. */
+int32_t pi_placed_missing(const struct pith_model *model, const struct pi_stage *stage);
+
 /* The model's weights of a stage on its device. The first who takes them has them packed, and the
    last who gives them back frees them. The model outlives that. Any thread may call; NULL is
-   ignored. NOMEM. */
+   ignored. NOMEM; CANCELLED where progress says so. */
 pith_status pi_placed_take(const struct pith_model *model, const struct pi_stage *stage,
-                           const struct pi_placed **out, pith_error *err);
+                           struct pi_packing *packing, const struct pi_placed **out,
+                           pith_error *err);
 void pi_placed_give(const struct pi_placed *placed);
 
 /* Whether a stage's weights are packed already. */

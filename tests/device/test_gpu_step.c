@@ -44,15 +44,13 @@ static void free_all(void)
 
 TEST_GROUP(make_folder, free_all);
 
-static pith_engine *engine_on(const pith_model *model, const char *type, int32_t page_len,
-                              bool step)
+static pith_engine *engine_on(const pith_model *model, const char *type, bool step)
 {
     pith_engine_params params;
     pith_engine *e = NULL;
     pith_engine_params_default(&params);
     params.kv_tokens = 1024;
     params.type_k = params.type_v = type;
-    params.page_len = page_len;
     struct pi_device *was = pi_device_register(stepper());
     stepper()->step = step ? counted_step : NULL;
     check(pith_engine_create(model, &params, &e, &err), &err);
@@ -70,7 +68,7 @@ static uint64_t hash_of(pith_seq *seq, const pith_model *model)
 /* Pages, and how many tokens lie in them before those that are compared. */
 struct pages {
     const char *type;
-    int32_t len, n_prompt;
+    int32_t n_prompt;
 };
 
 /* A prompt, then tokens one by one: the hash of each one's logits. */
@@ -82,7 +80,7 @@ static void run(const pith_model *model, const struct pages *pages, bool step,
     pith_model_get_info(model, &info);
     for (int32_t i = 0; i < pages->n_prompt + N_STEP; i++)
         ids[i] = (i * 7919 + 13) % info.n_vocab;
-    pith_engine *e = engine_on(model, pages->type, pages->len, step);
+    pith_engine *e = engine_on(model, pages->type, step);
     pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, ids, pages->n_prompt, &err), &err);
     for (int32_t i = 0; i < N_STEP; i++) {
@@ -105,7 +103,7 @@ static void same_bits(const pith_model *model, const struct pages *pages, const 
                  N_STEP);
     for (int32_t i = 0; i < N_STEP; i++)
         if (whole[i] != parts[i])
-            fail_msg("%s, pages of %s of %d: token %d differs", what, pages->type, (int)pages->len,
+            fail_msg("%s, pages of %s: token %d differs", what, pages->type,
                      (int)(pages->n_prompt + i));
 }
 
@@ -137,7 +135,7 @@ TEST(families_have_the_same_bits)
         "arch=llama type=F16 layers=2 width=96 heads=3 kv_heads=1 head_dim=80 ff=208 bias=1",
     };
     for (size_t i = 0; i < PI_LEN(words); i++)
-        same_bits_of(words[i], (struct pages){"f16", i < 3 ? 64 : 16, i < 3 ? 66 : 18});
+        same_bits_of(words[i], (struct pages){"f16", i < 3 ? 66 : 18});
 }
 
 TEST(pages_of_every_type_have_the_same_bits)
@@ -146,9 +144,7 @@ TEST(pages_of_every_type_have_the_same_bits)
     for (size_t i = 0; i < PI_LEN(types); i++)
         same_bits_of(
             "arch=qwen3 type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 head_dim=64 ff=192",
-            (struct pages){types[i], 64, 66});
-    same_bits_of("arch=llama type=Q4_0 layers=2 width=128 heads=4 kv_heads=2 ff=192",
-                 (struct pages){"f16", 32, 34});
+            (struct pages){types[i], 66});
 }
 
 /* Chunks of a lane are other blocks' work, and the last one of them joins all. */
@@ -157,7 +153,7 @@ TEST(lanes_of_several_chunks_have_the_same_bits)
     const char *const types[] = {"f16", "q8_0"};
     for (size_t i = 0; i < PI_LEN(types); i++)
         same_bits_of("arch=qwen3 type=Q4_0 layers=1 width=64 heads=4 kv_heads=1 head_dim=32 ff=64",
-                     (struct pages){types[i], i == 0 ? 16 : 64, MOST_TOKEN - N_STEP});
+                     (struct pages){types[i], MOST_TOKEN - N_STEP});
 }
 
 /* ---- kernels one by one ---- */
@@ -185,7 +181,7 @@ static void count_token(const char *words, int32_t n_layer, int32_t count[GPU_N_
     check(model_spec_parse(&spec, all, &err), &err);
     check(model_make(&spec, path, &err), &err);
     check(pith_model_load(path, NULL, &model, &err), &err);
-    pith_engine *e = engine_on(model, "f16", 64, false);
+    pith_engine *e = engine_on(model, "f16", false);
     pith_seq *seq = seq_make(e);
     check(pith_seq_eval(seq, ids, 4, &err), &err);
     check(pith_seq_eval(seq, ids + 4, 1, &err), &err);

@@ -243,3 +243,36 @@ TEST(freed_cut_and_forked_on_the_way)
     pith_seq_free(one);
     pith_engine_free(engine);
 }
+
+/* Memory that is pinned serves many requests, stays for later ones, and does not grow without end. */
+TEST(pinned_memory_is_asked_for_once_for_many_copies)
+{
+    enum { N = 8, MIB = 1 << 20, LARGE = 300 * MIB };
+    uint8_t *piece[N];
+    int64_t before = atomic_load(&gpu->pinned);
+    for (int32_t turn = 0; turn < 3; turn++) {
+        for (int32_t i = 0; i < N; i++) {
+            piece[i] = gpu->alloc_host(gpu, MIB);
+            assert_non_null(piece[i]);
+            memset(piece[i], i, MIB);
+        }
+        assert_true(atomic_load(&gpu->pinned) <= before + N * MIB);
+        for (int32_t i = 0; i < N; i += 2)
+            gpu->free_host(gpu, piece[i], MIB);
+        piece[0] = gpu->alloc_host(gpu, MIB / 2);
+        piece[2] = gpu->alloc_host(gpu, MIB / 2);
+        memset(piece[0], N, MIB / 2);
+        memset(piece[2], N, MIB / 2);
+        for (int32_t i = 1; i < N; i += 2)
+            assert_true(piece[i][0] == i && piece[i][MIB - 1] == i);
+        for (int32_t i = 0; i < N; i += i < 3 ? 1 : 2)
+            gpu->free_host(gpu, piece[i], MIB);
+    }
+    int64_t kept = atomic_load(&gpu->pinned);
+    assert_true(kept > 0 && kept <= before + N * MIB);
+    void *large = gpu->alloc_host(gpu, LARGE);
+    assert_non_null(large);
+    assert_int_equal(atomic_load(&gpu->pinned), kept + LARGE);
+    gpu->free_host(gpu, large, LARGE);
+    assert_int_equal(atomic_load(&gpu->pinned), kept);
+}

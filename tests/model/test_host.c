@@ -114,9 +114,10 @@ static int64_t weights_of(const pith_model *model)
 static const struct pi_placed *take(const pith_model *model, struct pi_device *d, int32_t begin,
                                     int32_t end, bool output)
 {
+    struct pi_packing packing = {.fn = NULL};
     const struct pi_stage stage = {d, begin, end, output};
     const struct pi_placed *placed = NULL;
-    check(pi_placed_take(model, &stage, &placed, &err), &err);
+    check(pi_placed_take(model, &stage, &packing, &placed, &err), &err);
     return placed;
 }
 
@@ -161,6 +162,45 @@ TEST(layers_are_packed_for_their_device_alone)
     check_counts("layers=4 width=256 heads=4 kv_heads=2 ff=512 type=Q4_K tied=1");
     check_counts("arch=qwen3moe layers=3 width=256 heads=4 kv_heads=2 experts=4 used=2 "
                  "expert_ff=256 type=Q4_0");
+}
+
+/* Parts that an engine was told of, and after how many of them it is to stop. */
+struct told {
+    int32_t n, stop;
+    double last;
+};
+
+static bool tell(void *user, double fraction)
+{
+    struct told *told = user;
+    assert_true(fraction > told->last && fraction <= 1.0);
+    told->last = fraction;
+    return ++told->n != told->stop;
+}
+
+TEST(packing_for_an_engine_tells_how_far_it_is_and_can_be_stopped)
+{
+    make("layers=4 width=256 heads=4 kv_heads=2 ff=512 type=Q8_0");
+    int64_t before = counted();
+    pith_model *model = load(true, NULL);
+    pith_engine_params params;
+    pith_engine *engine = NULL;
+    pith_engine_params_default(&params);
+    params.kv_tokens = 16;
+    params.device = "cpu";
+    params.progress = tell;
+    struct told stopped = {.stop = 2}, whole = {0};
+    params.progress_user = &stopped;
+    assert_int_equal(pith_engine_create(model, &params, &engine, &err), PITH_CANCELLED);
+    assert_int_equal(stopped.n, 2);
+    params.progress_user = &whole;
+    check(pith_engine_create(model, &params, &engine, &err), &err);
+    assert_int_equal(whole.n, 5); /* four layers, embeddings and output */
+    assert_true(whole.last == 1.0);
+    pith_engine_free(engine);
+    pith_model_free(model);
+    assert_int_equal(counted(), before);
+    mem_check(NULL);
 }
 
 TEST(a_load_that_packed_gives_back_what_a_device_has)

@@ -20,6 +20,17 @@ static inline double attention_error(void)
     return pi_device_default()->floats ? 1e-3 : 0.0;
 }
 
+/* |a - ref| / |ref| */
+static inline double relative_error(const float *a, const double *ref, size_t n)
+{
+    double off = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += (a[i] - ref[i]) * (a[i] - ref[i]);
+        all += ref[i] * ref[i];
+    }
+    return sqrt(off / all);
+}
+
 /* Of float vectors in doubles, a term after another. */
 static inline double dot(const float *a, const float *b, int32_t n)
 {

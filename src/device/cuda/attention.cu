@@ -1,5 +1,6 @@
 /* attention.cu - kernels for nvcc: attention. */
 #include "device/gpu/attend.cuh"
+#include "device/gpu/attend_decode.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"
 #include "device/cuda/kernels.h"

@@ -318,6 +318,35 @@ static void cuda_carried(struct gpu_card *d)
         cuda_good(c, cu.stream_wait(c->beside), "copies beside the GPU's work");
 }
 
+/* Whether the card can read the other's memory, which is asked once. */
+static bool reaches(struct cuda *c, const struct cuda *o)
+{
+    const uint32_t bit = o->device < 32 ? (uint32_t)1 << o->device : 0;
+    int can = 0;
+    if ((c->met & bit) == 0 && bit != 0 && enter(c) &&
+        cu.peer_can(&can, c->device, o->device) == 0 && can != 0) {
+        const cu_result r = cu.peer_enable(o->context, 0);
+        c->reached |= r == 0 || r == PEER_ALREADY ? bit : 0;
+    }
+    c->met |= bit;
+    return (c->reached & bit) != 0;
+}
+
+static bool cuda_fetch(struct gpu_card *d, gpu_at to, struct gpu_card *other, gpu_at from,
+                       size_t size)
+{
+    static const char what[] = "a copy from GPU to GPU";
+    struct cuda *c = cuda_of(d), *o = cuda_of(other);
+    if (!reaches(c, o))
+        return false;
+    if (enter(o) && cuda_good(o, cu.event_record(o->given, o->stream), what) && enter(c) &&
+        cuda_good(c, cu.stream_await(c->stream, o->given, 0), what) &&
+        cuda_good(c, cu.copy_peer(to, c->context, from, o->context, size, c->stream), what) &&
+        cuda_good(c, cu.event_record(c->taken, c->stream), what) && enter(o))
+        cuda_good(o, cu.stream_await(o->stream, c->taken, 0), what);
+    return true;
+}
+
 static void cuda_memory(struct gpu_card *d, size_t *free, size_t *total)
 {
     struct cuda *c = cuda_of(d);
@@ -413,7 +442,8 @@ static bool make_streams(struct cuda *c)
     bool ok = cuda_good(c, cu.stream_create(&c->stream, STREAM_NON_BLOCKING), "the GPU's stream") &&
               cuda_good(c, cu.stream_create(&c->up, STREAM_NON_BLOCKING), "the GPU's stream") &&
               cuda_good(c, cu.stream_create(&c->beside, STREAM_NON_BLOCKING), "the GPU's stream") &&
-              make_event(c, &c->before) && make_event(c, &c->carried);
+              make_event(c, &c->before) && make_event(c, &c->carried) && make_event(c, &c->given) &&
+              make_event(c, &c->taken);
     for (int i = 0; ok && i < GPU_N_SLOT; i++)
         ok = make_event(c, &c->there[i]) && make_event(c, &c->used[i]);
     for (int i = 0; ok && i < CUDA_N_STAGE; i++)
@@ -437,10 +467,10 @@ static void free_streams(struct cuda *c)
         if (c->stage[i].host != NULL)
             cu.host_free(c->stage[i].host);
     }
-    if (c->before != NULL)
-        cu.event_destroy(c->before);
-    if (c->carried != NULL)
-        cu.event_destroy(c->carried);
+    void *const event[] = {c->before, c->carried, c->given, c->taken};
+    for (size_t i = 0; i < PI_LEN(event); i++)
+        if (event[i] != NULL)
+            cu.event_destroy(event[i]);
     if (c->beside != NULL)
         cu.stream_destroy(c->beside);
     if (c->up != NULL)
@@ -517,6 +547,7 @@ pith_status cuda_open(int32_t i, struct gpu_card **out, pith_error *err)
                                 .claim = cuda_claim,
                                 .wait = cuda_wait,
                                 .carry = cuda_carry,
+                                .fetch = cuda_fetch,
                                 .settle = cuda_settle,
                                 .carried = cuda_carried,
                                 .memory = cuda_memory};

@@ -70,6 +70,7 @@ enum {
     STREAM_NON_BLOCKING = 1,
     EVENT_NO_TIMES = 2,
     HOST_MAPPED = 2,
+    PEER_ALREADY = 704,  /* access was enabled before */
     LAUNCH_OVERLAPS = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     EDGE_OVERLAPS = 1    /* port and type of a programmatic edge */
 };
@@ -94,6 +95,9 @@ enum {
     X(copy_in, "cuMemcpyHtoDAsync_v2", uint64_t, const void *, size_t, void *)                     \
     X(copy_out, "cuMemcpyDtoHAsync_v2", void *, uint64_t, size_t, void *)                          \
     X(copy, "cuMemcpyDtoDAsync_v2", uint64_t, uint64_t, size_t, void *)                            \
+    X(copy_peer, "cuMemcpyPeerAsync", uint64_t, void *, uint64_t, void *, size_t, void *)          \
+    X(peer_can, "cuDeviceCanAccessPeer", int *, int, int)                                          \
+    X(peer_enable, "cuCtxEnablePeerAccess", void *, unsigned)                                      \
     X(fill, "cuMemsetD8Async", uint64_t, unsigned char, size_t, void *)                            \
     X(reserve, "cuMemAddressReserve", uint64_t *, size_t, size_t, uint64_t, unsigned long long)    \
     X(unreserve, "cuMemAddressFree", uint64_t, size_t)                                             \
@@ -171,6 +175,8 @@ struct cuda {
     void *stream, *up;       /* of all work, and of lists on their way */
     void *beside;            /* stream of copies beside the work */
     void *before, *carried;  /* events: what such copies come after, and the copies are done */
+    void *given, *taken;     /* likewise of rows for another card, and of rows from there */
+    uint32_t met, reached;   /* bits of other cards: asked whether it reaches them, and it does */
     void *there[GPU_N_SLOT]; /* event: the slot's lists have gone up */
     void *used[GPU_N_SLOT];  /* event: the kernels of its batch are done */
     void *function[GPU_N_KERNEL];

@@ -17,6 +17,7 @@
 #include "device/gpu/embed.cuh"
 #include "device/gpu/entries.cuh"
 #include "device/gpu/fill.cuh"
+#include "device/gpu/attend_decode.cuh"
 #include "device/gpu/attend_few.cuh"
 #include "device/gpu/attend_many.cuh"
 #include "device/gpu/gather.cuh"
@@ -237,6 +238,27 @@ static void emu_get(struct gpu_card *, void *host, gpu_at from, size_t size)
     memcpy(host, ptr(from), size);
 }
 
+static bool emu_reach = true;
+static size_t emu_n_fetch;
+
+static bool emu_fetch(struct gpu_card *, gpu_at to, struct gpu_card *, gpu_at from, size_t size)
+{
+    if (emu_reach)
+        memcpy(ptr(to), ptr(from), size);
+    emu_n_fetch += emu_reach;
+    return emu_reach;
+}
+
+extern "C" void emulated_part(bool apart)
+{
+    emu_reach = !apart;
+}
+
+extern "C" size_t emulated_fetches(void)
+{
+    return emu_n_fetch;
+}
+
 static void run(const struct gpu_card *c, const struct gpu_launch *l)
 {
     const bool together = l->kernel == GPU_KERNEL_step;
@@ -269,9 +291,10 @@ static void emu_memory(struct gpu_card *, size_t *free, size_t *total)
     *free = emu_given < emu_most ? emu_most - emu_given : 0;
 }
 
-extern "C" struct gpu_card *emulated_card(void)
+static struct gpu_card *card_of(int i)
 {
-    static struct gpu_card c = {};
+    static struct gpu_card both[2];
+    struct gpu_card &c = both[i];
     c.name = "emulated";
     c.text = "a GPU emulated by the processor";
     c.n_processor = 4;
@@ -294,8 +317,19 @@ extern "C" struct gpu_card *emulated_card(void)
     c.claim = emu_claim;
     c.wait = emu_wait;
     c.carry = emu_carry;
+    c.fetch = emu_fetch;
     c.settle = emu_settle;
     c.carried = emu_carried;
     c.memory = emu_memory;
     return &c;
+}
+
+extern "C" struct gpu_card *emulated_card(void)
+{
+    return card_of(0);
+}
+
+extern "C" struct gpu_card *emulated_other(void)
+{
+    return card_of(1);
 }

@@ -10,8 +10,12 @@ extern "C" {
 
 #include "device/gpu/card.h"
 
-/* The one of the process. */
+/* The first one of the process, and one more. They have one memory, whose bounds and counts are below. */
 struct gpu_card *emulated_card(void);
+struct gpu_card *emulated_other(void);
+/* Whether the two do not reach each other's memory; and how often one copied from the other. */
+void emulated_part(bool apart);
+size_t emulated_fetches(void);
 /* Bytes of pages that have memory, at most (1 GB), and now. */
 void emulated_limit(size_t size);
 size_t emulated_given(void);

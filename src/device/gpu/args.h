@@ -154,6 +154,10 @@ enum gpu_weight_type {
     GPU_K(attend_refs, 128, 4, gpu_attend_args)                                                    \
     GPU_K(attend_queries, 128, 4, gpu_attend_args)                                                 \
     GPU_FEW_FORMS(GPU_KERNELS_FEW)                                                                 \
+    GPU_K(attend_decode_64, 32, 12, gpu_attend_args)                                               \
+    GPU_K(attend_decode_128, 32, 12, gpu_attend_args)                                              \
+    GPU_K(attend_decode_256, 32, 6, gpu_attend_args)                                               \
+    GPU_K(attend_copy, 128, 8, gpu_gather_args)                                                    \
     GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
     GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \
@@ -397,9 +401,10 @@ struct gpu_attend_job {
     int32_t n_tok, n_group, pos0, n_variant;
     int32_t first, end, n_low, high;
     int32_t chunk0, n_chunk; /* the number of the first chunk */
-    int32_t per;             /* pages that count as one where chunks begin */
+    int32_t per;             /* pages of the store that are one here */
     int32_t ordered;         /* positions ascend */
-    int32_t token0, unused;  /* its first token's row of outputs, where these are packed */
+    int32_t token0;          /* its first token's row of outputs, where these are packed */
+    int32_t copy0;           /* where its pages are copied: the first one */
     /* Of a call whose weights are looked at, else none. f32 [rows][logits_stride] exponents of 2 of its
        own pages, page_len a page; and f32 [rows][2], maximum and sum of each row. */
     gpu_at logits, ml;
@@ -420,7 +425,7 @@ struct gpu_gather_args {
     gpu_at jobs, pool;
     gpu_at to, refs; /* pages of f16, and their references */
     uint64_t stride, to_stride;
-    int32_t page_len, most_tile, most, unused;
+    int32_t page_len, most_tile, most, order; /* order: of dimensions of keys, in a copy */
     struct gpu_part k, v;
 };
 enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
@@ -735,7 +740,6 @@ struct gpu_step_args {
     gpu_at clipped; /* as gpu_append_args has it */
     int32_t n_layer, layer_size, n_kind;
     int32_t n_embd, n_ff, n_head, n_head_kv, dim_k, dim_v, page_len;
-    int32_t per;                  /* pages that count as one where chunks begin */
     int32_t temp_len, activation; /* enum pi_gate_act */
     float temp_scale, eps, factor, cap, cap_by;
     /* shared memory: where what begins, in bytes; the ring begins at 0 */

@@ -7,9 +7,10 @@
 
 enum {
     PART_BYTES = 64 << 20,    /* of the sums of chunks of one launch */
+    COPY_BYTES = 128 << 20,   /* of copies of pages, likewise */
     LOGIT_BYTES = 256 << 20,  /* of logits that are kept */
     DIM_MOST = 512,           /* of a value */
-    KERNEL_SMEM = 2048 + 256, /* of a block, beside the tiles and queries */
+    KERNEL_SMEM = 2048 + 320, /* of a block, beside the tiles and queries */
     JOIN_SMEM = 256           /* likewise, beside a row */
 };
 
@@ -35,6 +36,8 @@ struct launch {
     bool is_listed;                /* their entries are */
     struct gpu_gather_job *gather; /* [n] then */
     gpu_at gather_at;
+    struct gpu_attend_job *copies; /* [n] of GPU_WAY_COPY, as kernels read the copies */
+    gpu_at copies_at;
     struct gpu_attend_args form; /* of args, as pages are stored */
     struct gpu_listing list;
     size_t n_sum;
@@ -65,6 +68,23 @@ static void listed_positions(const struct kv_attend_job *job, int32_t n, int32_t
     }
 }
 
+/* Positions of the entries of page `at`; where there is none 0. */
+static void page_positions(const struct gpu_plan *p, int32_t at, int32_t *out)
+{
+    const struct kv_attend_job *job = p->job;
+    memset(out, 0, GPU_TILE * sizeof(*out));
+    for (int32_t s = 0; s < p->per; s++) {
+        int32_t i = at * p->per + s;
+        if (i >= p->guests.n + p->own.n)
+            return;
+        const struct kv_lane *lane =
+            kv_lane_at(i < p->guests.n ? job->guests : job->seq, job->layer, job->head);
+        const struct kv_page_ref *ref = &lane->table[i < p->guests.n ? i : i - p->guests.n];
+        memcpy(out + s * lane->kind->page_len, kv_page_pos(lane->kind, ref->page),
+               ref->n * sizeof(*out));
+    }
+}
+
 static void take_positions(struct launch *l, const struct gpu_plan *p, struct gpu_attend_job *to)
 {
     const struct kv_attend_job *job = p->job;
@@ -73,18 +93,12 @@ static void take_positions(struct launch *l, const struct gpu_plan *p, struct gp
         return;
     int32_t *pos =
         gpu_take(&l->list, (size_t)(p->n_low + n_high) * GPU_TILE, sizeof(*pos), &to->pos);
-    for (int32_t i = 0; i < p->n_low + n_high; i++) {
+    for (int32_t i = 0; i < p->n_low + n_high; i++, pos += GPU_TILE) {
         int32_t at = i < p->n_low ? p->first + i : p->high + i - p->n_low;
-        if (gpu_is_listed(job) && at >= p->guests.n) {
-            listed_positions(job, at - p->guests.n, pos + (size_t)i * GPU_TILE);
-            continue;
-        }
-        const struct kv_lane *lane =
-            kv_lane_at(at < p->guests.n ? job->guests : job->seq, job->layer, job->head);
-        const struct kv_page_ref *ref = &lane->table[at < p->guests.n ? at : at - p->guests.n];
-        memset(pos + (size_t)i * GPU_TILE, 0, GPU_TILE * sizeof(*pos));
-        memcpy(pos + (size_t)i * GPU_TILE, kv_page_pos(lane->kind, ref->page),
-               ref->n * sizeof(*pos));
+        if (gpu_is_listed(job) && at >= p->guests.n)
+            listed_positions(job, at - p->guests.n, pos);
+        else
+            page_positions(p, at, pos);
     }
 }
 
@@ -141,7 +155,7 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
                                   .ordered = !own->unordered};
     if (l->rows.n_tok > 0)
         to->token0 = (int32_t)((job->out_at.at - l->rows.at) / sizeof(float) / job->out_stride);
-    to->chunk0 = gpu_chunk_of(p->first / to->per);
+    to->chunk0 = gpu_chunk_of(p->first);
     if (gpu_is_watched(job)) {
         to->logits_stride = gpu_logits_stride(job);
         to->logits = l->logit_used * sizeof(float);
@@ -182,24 +196,31 @@ static bool has_kernel(const struct gpu_device *d, const struct gpu_attend_args 
     return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_most;
 }
 
+/* Sizes of heads that there are fast kernels for. */
+static bool is_common(int32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256;
+}
+
 static bool is_bits(const struct gpu_part *p)
 {
     return p->type == KV_TYPE_TURBO3 || p->type == KV_TYPE_TURBO2;
 }
 
-/* The order of dimensions that kernels of codes want of keys. */
-static enum gpu_attend_order order_of(const struct gpu_part *k)
+/* Whether attend_few.cuh has a kernel for pages of that form. Values are no parts of keys. */
+static bool is_frequent(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
 {
-    if ((k->dim != 64 && k->dim != 128 && k->dim != 256) || !k->beside)
-        return GPU_ORDER_PLAIN;
-    return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES
-           : is_bits(k)            ? GPU_ORDER_BITS
-                                   : GPU_ORDER_PLAIN;
+    bool codes = k->type == KV_TYPE_Q8_0 || is_bits(k);
+    return page_len == GPU_TILE && k->dim == v->dim && is_common(k->dim) &&
+           (k->type == KV_TYPE_F16 || (codes && k->beside)) &&
+           (v->type == KV_TYPE_F16 || v->type == KV_TYPE_Q8_0 || is_bits(v));
 }
 
-int32_t gpu_order_of(const struct gpu_part *k)
+int32_t gpu_order_of(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
 {
-    return (int32_t)order_of(k);
+    if (!is_frequent(k, v, page_len) || k->type == KV_TYPE_F16)
+        return GPU_ORDER_PLAIN;
+    return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES : GPU_ORDER_BITS;
 }
 
 float gpu_cap_by(float cap)
@@ -229,27 +250,21 @@ static struct gpu_attend_args args_of(const struct kv_attend_job *job)
         .k = gpu_part_of(kind, &kind->k, true),
         .v = gpu_part_of(kind, &kind->value, g->v_in_k > 0),
     };
-    a.order = shared || gpu_is_listed(job) ? GPU_ORDER_PLAIN : order_of(&a.k);
+    a.order = g->v_in_k > 0 || gpu_is_listed(job) ? (int32_t)GPU_ORDER_PLAIN
+                                                  : gpu_order_of(&a.k, &a.v, a.page_len);
     return a;
 }
 
 /* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
 static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
 {
-    bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
-    bool codes_k = a->order != GPU_ORDER_PLAIN,
-         codes_v = a->v.type == KV_TYPE_Q8_0 || is_bits(&a->v);
-    if (a->page_len != GPU_TILE || g->v_in_k > 0 || a->dim_k != a->dim_v)
-        return GPU_N_KERNEL;
-    bool both = plain_k && plain_v && a->k.beside;
-    if ((!plain_k && !codes_k) || (!plain_v && !codes_v))
+    bool both = a->k.type == KV_TYPE_F16 && a->v.type == KV_TYPE_F16 && a->k.beside;
+    if (g->v_in_k > 0 || !is_frequent(&a->k, &a->v, a->page_len))
         return GPU_N_KERNEL;
     if (a->dim_k == 64)
         return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
     if (a->dim_k == 256)
         return GPU_KERNEL_attend_few_256_mixed;
-    if (a->dim_k != 128)
-        return GPU_N_KERNEL;
     if (both)
         return GPU_KERNEL_attend_few_128_f16;
     if (a->k.type == KV_TYPE_Q8_0 && a->v.type == KV_TYPE_Q8_0)
@@ -257,6 +272,16 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
     return a->k.type == KV_TYPE_TURBO3 && a->v.type == KV_TYPE_TURBO3
                ? GPU_KERNEL_attend_few_128_turbo3
                : GPU_KERNEL_attend_few_128_mixed;
+}
+
+/* A kernel of attend_decode.cuh for the head sizes of a class; GPU_N_KERNEL: there is none. */
+static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
+{
+    if (g->v_in_k > 0 || a->dim_k != a->dim_v || !is_common(a->dim_k))
+        return GPU_N_KERNEL;
+    return a->dim_k == 64    ? GPU_KERNEL_attend_decode_64
+           : a->dim_k == 128 ? GPU_KERNEL_attend_decode_128
+                             : GPU_KERNEL_attend_decode_256;
 }
 
 /* Bytes of a stored key or value. */
@@ -286,14 +311,14 @@ static size_t sum_bytes(const struct gpu_attend_args *a)
     return (size_t)gpu_up16(a->dim_v) * sizeof(float);
 }
 
-/* A kernel of attend_many.cuh for a class that has one of attend_few.cuh; GPU_N_KERNEL: there is
-   none. Few blocks of 128 rows take 16 rows a warp. */
+/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks of
+   128 rows take 16 rows a warp. */
 static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
-                                   enum gpu_kernel few, int64_t blocks)
+                                   int64_t blocks)
 {
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool wide = blocks >= 2 * d->card->n_processor;
-    if (few == GPU_N_KERNEL || plain_k != plain_v || a->dim_k == 256 ||
+    if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v || a->dim_k == 256 ||
         (a->dim_k == 64 && !plain_k))
         return GPU_N_KERNEL;
     if (a->dim_k == 64)
@@ -362,14 +387,18 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
                             : GPU_KERNEL_attend_part_16;
     if (plan->way == GPU_WAY_ANY)
         gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
+    else if (plan->way == GPU_WAY_DECODE)
+        gpu_run(l->d, decode_kernel(a, &job->seq->cache->g), l->most_chunks, l->n,
+                pi_ceil_div(l->most_rows, GPU_ROWS / 2),
+                (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);
     else if (plan->way == GPU_WAY_FEW && l->most_rows <= GPU_ROWS / 2)
         gpu_run(l->d, few, l->most_chunks, l->n, 1, few_smem(a, GPU_ROWS / 2), a);
     else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
         gpu_run(l->d, few + 1, l->most_chunks, l->n, tiles, few_smem(a, GPU_ROWS), a);
     else
-        gpu_run(l->d, many_kernel(l->d, a, few, (int64_t)l->n * gpu_many_tiles(job)),
+        gpu_run(l->d, many_kernel(l->d, a, (int64_t)l->n * gpu_many_tiles(job)),
                 gpu_many_tiles(job), l->n, 1, many_smem(a), a);
-    if (plan->way == GPU_WAY_MANY)
+    if (gpu_is_many(plan->way))
         return;
     if (l->rows.n_tok > 0)
         join_packs(l);
@@ -382,7 +411,7 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     struct gpu_device *d = l->d;
     struct gpu_attend_args *a = &l->args;
     struct gpu_gather_args gather;
-    bool pages = plan->way != GPU_WAY_ANY;
+    bool pages = plan->way != GPU_WAY_ANY, copies = plan->way == GPU_WAY_COPY;
     size_t queries = pi_align(l->q_used * sizeof(uint16_t), 256);
     gpu_at room = gpu_room(d, GPU_ROOM_QUERY, queries + l->scale_used * sizeof(float) + 1);
     a->o = gpu_room(d, GPU_ROOM_PART, l->n_sum * sum_bytes(a));
@@ -400,6 +429,8 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
         jobs[i].logits += watched ? logits : 0;
         jobs[i].ml += watched ? logits : 0;
     }
+    if (copies && !gpu_copy_place(d, &l->form, jobs, l->copies, l->n, &gather))
+        return;
     if (l->logit_used > 0)
         memcpy(d->attend->there, jobs, (size_t)l->n * sizeof(*jobs));
     gpu_send(d, l->list.at, l->list.used);
@@ -408,6 +439,13 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
         gpu_gather_run(d, &gather, pages, l->n);
         a->pool = pages ? gather.to : a->pool;
     }
+    if (copies) {
+        gather.jobs = a->jobs;
+        gpu_run(d, GPU_KERNEL_attend_copy, gather.most_tile, l->n, 1,
+                4 * sizeof(struct gpu_attend_ref), &gather);
+        a->jobs = l->copies_at;
+        a->pool = gather.to;
+    }
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
             (size_t)gpu_up16(a->dim_k) * sizeof(float) + 64, a);
     run_parts(l, plan);
@@ -415,17 +453,26 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
 }
 
 /* n calls wait. Blocks of 128 rows should be at least half as many as there are processors. */
-static void choose_way(const struct gpu_device *d, const struct gpu_attend_args *a,
-                       struct gpu_plan *p, int32_t n)
+static enum gpu_way way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
+                           const struct gpu_plan *p, int32_t n)
 {
-    enum gpu_kernel few = few_kernel(a, &p->job->seq->cache->g);
-    int64_t blocks = (int64_t)n * gpu_many_tiles(p->job);
-    if (few == GPU_N_KERNEL || p->job->q_stride % 4 != 0 || p->job->q_at.at % 16 != 0)
-        p->way = GPU_WAY_ANY;
-    if (p->way == GPU_WAY_FEW && !gpu_is_watched(p->job) &&
-        p->job->n_tok * p->job->n_group > GPU_TILE_ROWS / 2 && 2 * blocks >= d->card->n_processor &&
-        many_kernel(d, a, few, blocks) != GPU_N_KERNEL)
-        p->way = GPU_WAY_MANY;
+    const struct kv_attend_job *job = p->job;
+    int64_t blocks = (int64_t)n * gpu_many_tiles(job);
+    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g),
+                    decode = decode_kernel(a, &job->seq->cache->g);
+    bool one = p->is_simple && p->n_variant == 1;
+    bool many = one && !gpu_is_watched(job) && job->n_tok * job->n_group > GPU_TILE_ROWS / 2 &&
+                2 * blocks >= d->card->n_processor;
+    bool takes_queries = job->q_stride % 4 == 0 && job->q_at.at % 16 == 0;
+    if (many && few != GPU_N_KERNEL && many_kernel(d, a, blocks) != GPU_N_KERNEL)
+        return GPU_WAY_MANY;
+    if (gpu_is_listed(job))
+        return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
+    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole)
+        return GPU_WAY_COPY;
+    if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
+        return GPU_WAY_FEW;
+    return decode != GPU_N_KERNEL && a->order == GPU_ORDER_PLAIN ? GPU_WAY_DECODE : GPU_WAY_ANY;
 }
 
 /* Plans of the first calls that may share a launch; their number, 0 where memory is out. */
@@ -433,7 +480,7 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
                          const struct kv_attend_job *jobs, int32_t n)
 {
     struct gpu_attend *s = d->attend;
-    size_t want = 0, n_sum = 0, n_logit = 0;
+    size_t want = 0, n_sum = 0, n_logit = 0, n_copy = 0;
     int32_t i;
     for (i = 0; i < n; i++)
         want += gpu_plan_want(jobs[i].seq, &jobs[i]) + gpu_plan_want(jobs[i].guests, &jobs[i]);
@@ -445,15 +492,16 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             s->forgot = false;
             s->n_delta = 0;
             i = -1;
-            n_sum = n_logit = 0;
+            n_sum = n_logit = n_copy = 0;
             continue;
         }
-        choose_way(d, a, p, n);
+        p->way = way_of(d, a, p, n);
         n_sum += gpu_plan_sums(p);
         n_logit += gpu_is_watched(&jobs[i]) ? logit_floats(&jobs[i]) * sizeof(float) : 0;
-        if (i > 0 && (n_logit > LOGIT_BYTES || p->way != s->plan[0].way ||
+        n_copy += p->way == GPU_WAY_COPY ? gpu_copy_bytes(a, p) : 0;
+        if (i > 0 && (n_logit > LOGIT_BYTES || p->way != s->plan[0].way || n_copy > COPY_BYTES ||
                       n_sum * sum_bytes(a) > PART_BYTES ||
-                      (p->way == GPU_WAY_MANY && gpu_many_tiles(p->job) != gpu_many_tiles(jobs))))
+                      (gpu_is_many(p->way) && gpu_many_tiles(p->job) != gpu_many_tiles(jobs))))
             break;
     }
     return i;
@@ -482,8 +530,10 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     }
     if (s->plan[0].way == GPU_WAY_ANY)
         l.args = l.form;
+    if (s->plan[0].way == GPU_WAY_COPY)
+        l.args = gpu_copy_form(&l.form);
     for (int32_t i = 0; i < l.n; i++)
-        l.list.size += sizeof(struct gpu_attend_job) + s->plan[i].bytes;
+        l.list.size += 2 * sizeof(struct gpu_attend_job) + s->plan[i].bytes;
     l.list.size += gpu_patches_size(s) + 256;
     if (whole && l.n == n)
         l.rows = rows_of(jobs, n, l.args.dim_v);
@@ -495,6 +545,8 @@ static int32_t attend_some(struct gpu_device *d, const struct kv_attend_job *job
     struct gpu_attend_job *to = gpu_take(&l.list, (size_t)l.n, sizeof(*to), &l.args.jobs);
     if (l.is_listed)
         l.gather = gpu_take(&l.list, (size_t)l.n, sizeof(*l.gather), &l.gather_at);
+    if (s->plan[0].way == GPU_WAY_COPY)
+        l.copies = gpu_take(&l.list, (size_t)l.n, sizeof(*l.copies), &l.copies_at);
     gpu_patches_take(s, &l.list, &l.args.patches);
     for (int32_t i = 0; i < l.n; i++)
         add_call(&l, &s->plan[i], i, &to[i]);

@@ -6,7 +6,11 @@
  * Entries become f16 in shared memory, [8 dimensions][64 entries][16 bytes]: eight entries beside
  * each other are a matrix of ldmatrix, plain for keys, transposed for values, and no bank is hit
  * twice. attend_few.cuh and attend_many.cuh have the frequent types and sizes, with the same bits.
- * For their sake the dimensions of a product may come in another order (slot_dim).
+ * attend_decode.cuh has their sizes with any other type or length of pages. For their sake the
+ * dimensions of a product may come in another order (slot_dim).
+ *
+ * Here a page has 64 entries. Where pages of the store are shorter, as many of them as have 64 are
+ * one page, from the lane's first on (gpu_attend_job.per). Of a lane with a window each is one.
  *
  * The arithmetic, for a row and the pages of a lane in order:
  *   x = scale * (q . k)                                   the dot by mma, dimensions ascending
@@ -57,13 +61,13 @@ DEV void chunk_pages(const gpu_attend_job &job, int i, int *first, int *end)
         *end = AT(const int32_t, job.chunks)[i + 1];
         return;
     }
-    *first = chunk_first(job.chunk0 + i) * job.per;
-    *end = chunk_first(job.chunk0 + i + 1) * job.per;
+    *first = chunk_first(job.chunk0 + i);
+    *end = chunk_first(job.chunk0 + i + 1);
     *first = *first < job.first ? job.first : *first;
     *end = *end < job.end ? *end : job.end;
 }
 
-/* Page i of a call. */
+/* Page i of a call, as the store has it. */
 DEV gpu_attend_ref page_ref(const gpu_attend_job &job, int i)
 {
     const bool guest = i < job.guests.n;
@@ -74,7 +78,16 @@ DEV gpu_attend_ref page_ref(const gpu_attend_job &job, int i)
     return ref;
 }
 
-/* Positions of its entries; NULL: every row sees every entry. */
+/* Number s of the short pages that page p is; of no entries where there is none. */
+DEV gpu_attend_ref short_ref(const gpu_attend_job &job, int p, int s)
+{
+    gpu_attend_ref ref = {};
+    if (s < job.per && p * job.per + s < job.guests.n + job.own.n)
+        ref = page_ref(job, p * job.per + s);
+    return ref;
+}
+
+/* Positions of a page's entries; NULL: every row sees every entry. */
 DEV const int32_t *page_positions(const gpu_attend_job &job, int i)
 {
     if (i >= job.first + job.n_low && i < job.high)
@@ -226,42 +239,73 @@ DEV void entry_slots(const gpu_part &part, const uint8_t *page, int page_len, in
     }
 }
 
-/* Keys or values of n entries, up to the next multiple of 16, to f16 there. Those of a page, or of
-   a list. */
-DEV void tile_fill(const gpu_part &part, const uint8_t *page, const gpu_attend_entry *list, int n,
-                   int page_len, int order, uint8_t *out)
+/* A page of entries: short ones of len entries each, or those of a list. */
+struct tile_from {
+    const gpu_attend_ref *refs; /* in shared memory */
+    const gpu_attend_entry *list;
+    gpu_at pool;
+    uint64_t stride;
+    int n, len; /* n: entries up to the last */
+};
+
+/* Where entry e is; false: there is none. */
+DEV bool entry_at(const tile_from &from, int e, const uint8_t **page, int *slot)
 {
-    const int n16 = up16(n), n8 = up16(part.dim) / 8;
+    const gpu_attend_ref &ref = from.refs[e / from.len];
+    *slot = e % from.len;
+    if (*slot >= ref.n)
+        return false;
+    if (from.list != NULL) {
+        *page = AT(const uint8_t, from.list[e].page);
+        *slot = from.list[e].slot;
+    } else {
+        *page = AT(const uint8_t, from.pool) + ref.page * from.stride;
+    }
+    return true;
+}
+
+/* Keys or values of n entries, up to the next multiple of 16, to f16 there. */
+DEV void tile_fill(const gpu_part &part, const tile_from &from, int page_len, int order,
+                   uint8_t *out)
+{
+    const int n16 = up16(from.n), n8 = up16(part.dim) / 8;
     for (int i = TID; i < n16 * n8; i += 128) {
         const int e = i % n16, d8 = i / n16;
         float x[8] = {};
+        const uint8_t *page = NULL;
+        int slot;
+        const bool is = entry_at(from, e, &page, &slot);
         if (part.type == STORE_F16 && !part.beside &&
             (part.plane[PLANE_LOW].at | part.plane[PLANE_LOW].pitch) % 16 == 0) { /* as it is */
-            const uint8_t *from = list != NULL && e < n ? AT(const uint8_t, list[e].page) : page;
             const size_t at =
-                part.plane[PLANE_LOW].at + d8 * 16 +
-                (size_t)(list != NULL && e < n ? list[e].slot : e) * part.plane[PLANE_LOW].pitch;
+                part.plane[PLANE_LOW].at + d8 * 16 + (size_t)slot * part.plane[PLANE_LOW].pitch;
             *(uint4 *)(out + (d8 * TILE + e) * 16) =
-                e < n && d8 * 8 < part.dim ? *(const uint4 *)(from + at) : make_uint4(0, 0, 0, 0);
+                is && d8 * 8 < part.dim ? *(const uint4 *)(page + at) : make_uint4(0, 0, 0, 0);
             continue;
         }
-        if (e < n && list != NULL)
-            entry_slots(part, AT(const uint8_t, list[e].page), page_len, list[e].slot, d8 * 8,
-                        order, x);
-        else if (e < n)
-            entry_slots(part, page, page_len, e, d8 * 8, order, x);
+        if (is)
+            entry_slots(part, page, page_len, slot, d8 * 8, order, x);
         *(uint4 *)(out + (d8 * TILE + e) * 16) =
             make_uint4(h2(x[0], x[1]), h2(x[2], x[3]), h2(x[4], x[5]), h2(x[6], x[7]));
     }
 }
 
-DEV void queries_fill(const gpu_attend_job &job, int variant, int tile, int dim16, uint8_t *out)
+/* Queries where all pages have one delta. */
+DEV void queries_fill(const gpu_attend_job &job, int tile, int dim16, uint8_t *out)
 {
-    const int n_pad = up16(job.n_tok * job.n_group);
-    const uint4 *q =
-        AT(const uint4, job.packed) + ((size_t)variant * n_pad + tile * ROWS) * (dim16 / 8);
+    const uint4 *q = AT(const uint4, job.packed) + (size_t)tile * ROWS * (dim16 / 8);
     for (int i = TID; i < ROWS * dim16 / 8; i += 128)
         *(uint4 *)(out + (i % (dim16 / 8) * ROWS + i / (dim16 / 8)) * 16) = q[i];
+}
+
+/* Else those of a variant, as rows_at has them. */
+DEV void queries_at(uint32_t *a, const gpu_attend_job &job, int variant, int tile, int dim16, int k)
+{
+    const int n_pad = up16(job.n_tok * job.n_group);
+    const uint32_t *q = AT(const uint32_t, job.packed) +
+                        ((size_t)variant * n_pad + tile * ROWS + LANE / 4) * (dim16 / 2) + 8 * k +
+                        LANE % 4;
+    a[0] = q[0], a[1] = q[4 * dim16], a[2] = q[4], a[3] = q[4 * dim16 + 4];
 }
 
 /* A product becomes an exponent of 2: by and add are multiplied by log2 e. */
@@ -277,12 +321,15 @@ DEV size_t part_row(const gpu_attend_job &job, int tile, int chunk, int row)
     return job.part0 + ((size_t)tile * job.n_chunk + chunk) * rows + row;
 }
 
-/* Where weights are looked at: a row's exponent of an entry of page p. */
-DEV void keep_logit(const gpu_attend_job &job, int page_len, int p, int slot, int row, float x)
+/* Where weights are looked at: where a row's exponent of entry e of page p goes; NULL: nowhere. */
+DEV float *logit_place(const gpu_attend_job &job, int page_len, int p, int e, int row)
 {
-    if (job.logits != 0 && p >= job.guests.n && row < job.n_tok * job.n_group)
-        AT(float, job.logits)
-    [(size_t)row * job.logits_stride + (size_t)(p - job.guests.n) * page_len + slot] = x;
+    const int i = p * job.per + e / page_len - job.guests.n;
+    if (job.logits == 0 || e >= job.per * page_len || i < 0 || i >= job.own.n ||
+        row >= job.n_tok * job.n_group)
+        return NULL;
+    return AT(float, job.logits) + (size_t)row * job.logits_stride + (size_t)i * page_len +
+           e % page_len;
 }
 
 /* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
@@ -301,7 +348,8 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     const int dim16 = up16(a.dim_k), dim_v16 = up16(a.dim_v), n_row = job.n_tok * job.n_group;
     uint8_t *qs = smem, *keys = qs + ROWS * dim16 * 2, *values = keys + TILE * dim16 * 2;
     uint8_t *ps = values + (a.v_in_k >= 0 ? 0 : TILE * dim_v16 * 2);
-    float *tops = (float *)(ps + ROWS * TILE * 2); /* [4 warps][16] */
+    float *tops = (float *)(ps + ROWS * TILE * 2);              /* [4 warps][16] */
+    gpu_attend_ref *refs = (gpu_attend_ref *)(tops + 4 * ROWS); /* [4] */
     if (a.v_in_k >= 0)
         values = keys + a.v_in_k / 8 * TILE * 16;
     float o[N][4] = {}, l[4] = {}, m[2] = {NEG_INF, NEG_INF}, by[2] = {0.0f, 0.0f};
@@ -310,32 +358,42 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     for (int i = 0; i < 2; i++)
         limit[i] = (int64_t)job.pos0 + (tile * ROWS + g + 8 * i) / job.n_group;
     int variant = -1;
+    if (job.n_variant == 1)
+        queries_fill(job, tile, dim16, qs);
     NO_UNROLL
     for (int p = first; p < end; p++) {
-        const gpu_attend_ref page = page_ref(job, p);
-        const int n = page.n, n_step = (n + 15) / 16, of = variant_of(job, page.delta);
+        if (TID < 4)
+            refs[TID] = short_ref(job, p, TID);
+        sync_block();
+        const bool listed = job.entries != 0 && p >= job.guests.n;
+        tile_from from = {refs, NULL, a.pool, a.stride, 0, listed ? (int)TILE : a.page_len};
+        for (int i = 0; i < job.per; i++)
+            from.n = refs[i].n > 0 ? i * from.len + refs[i].n : from.n;
+        if (listed)
+            from.list = AT(const gpu_attend_entry, job.entries) + refs[0].page;
+        /* a warp's 16 entries are of one page of the store */
+        const gpu_attend_ref own = refs[16 * warp / from.len];
+        const int n_step = (from.n + 15) / 16, of = variant_of(job, own.delta);
         const int32_t *pos = page_positions(job, p);
         if (of != variant) {
             variant = of;
-            queries_fill(job, variant, tile, dim16, qs);
             const float *scale = AT(const float, job.scale) + variant * up16(n_row) + tile * ROWS;
             UNROLL
             for (int i = 0; i < 2; i++)
                 by[i] = scale[g + 8 * i] * LOG2E;
         }
-        const bool listed = job.entries != 0 && p >= job.guests.n;
-        const uint8_t *at = AT(const uint8_t, a.pool) + (listed ? 0 : page.page) * a.stride;
-        const gpu_attend_entry *list =
-            listed ? AT(const gpu_attend_entry, job.entries) + page.page : NULL;
-        tile_fill(a.k, at, list, n, a.page_len, a.order, keys);
+        tile_fill(a.k, from, a.page_len, a.order, keys);
         if (a.v_in_k < 0)
-            tile_fill(a.v, at, list, n, a.page_len, GPU_ORDER_PLAIN, values);
+            tile_fill(a.v, from, a.page_len, GPU_ORDER_PLAIN, values);
         sync_block();
         float s[2][4] = {}, top[2] = {NEG_INF, NEG_INF};
         if (warp < n_step)
             for (int k = 0; k < dim16 / 16; k++) {
                 uint32_t q[4], b[4];
-                rows_at(q, qs, k);
+                if (job.n_variant == 1)
+                    rows_at(q, qs, k);
+                else
+                    queries_at(q, job, variant, tile, dim16, k);
                 keys_at(b, keys, warp, k);
                 mma(s[0], q, b[0], b[1]);
                 mma(s[1], q, b[2], b[3]);
@@ -345,15 +403,17 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
             UNROLL
         for (int e = 0; e < 4; e++) {
             const int slot = 16 * warp + 8 * j + 2 * t + (e & 1), i = e / 2;
-            bool sees = slot < n;
+            bool sees = slot % from.len < own.n;
             if (sees && (pos != NULL || listed)) {
-                const int64_t when = (int64_t)(listed ? list[slot].pos : pos[slot]) + page.delta;
+                const int64_t when =
+                    (int64_t)(listed ? from.list[slot].pos : pos[slot]) + own.delta;
                 sees = when <= limit[i] && (a.window == 0 || when > limit[i] - a.window);
             }
             s[j][e] =
-                sees ? logit_of(s[j][e], by[i], page.log_count * LOG2E, a.cap, a.cap_by) : NEG_INF;
-            if (slot < a.page_len)
-                keep_logit(job, a.page_len, p, slot, tile * ROWS + g + 8 * i, s[j][e]);
+                sees ? logit_of(s[j][e], by[i], own.log_count * LOG2E, a.cap, a.cap_by) : NEG_INF;
+            float *kept = logit_place(job, a.page_len, p, slot, tile * ROWS + g + 8 * i);
+            if (kept != NULL)
+                *kept = s[j][e];
             top[i] = f_max(top[i], s[j][e]);
         }
         UNROLL

@@ -555,10 +555,10 @@ template <int DIM, int NB> struct few_rows {
     float by[NB][2], m[NB][2], l[NB][2], o[DIM / 16][NB][4];
 };
 
-/* Products become exponents of 2. A cap's code is long, so it stands there for a pair of tiles, and
-   pairs go by in turn. */
-template <int DIM, int NB>
-DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, float add, bool codes,
+/* Products become exponents of 2; add(i) is what is added to those of tile i. A cap's code is long,
+   so it stands there for a pair of tiles, and pairs go by in turn. */
+template <int DIM, int NB, typename F>
+DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, F add, bool codes,
                     const sight &sees, float (*x)[NB][4])
 {
     if (a.cap > 0.0f) {
@@ -568,7 +568,8 @@ DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, flo
         for (int n = 0; n < NB; n++)
             UNROLL
         for (int e = 0; e < 4; e++) {
-            const float y = logit_of(x[0][n][e], rows.by[n][e & 1], add, a.cap, a.cap_by);
+            const float y =
+                logit_of(x[0][n][e], rows.by[n][e & 1], add(2 * turn + e / 2), a.cap, a.cap_by);
             x[0][n][e] = x[1][n][e], x[1][n][e] = x[2][n][e], x[2][n][e] = x[3][n][e];
             x[3][n][e] = y;
         }
@@ -579,7 +580,7 @@ DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, flo
         for (int n = 0; n < NB; n++)
             UNROLL
         for (int e = 0; e < 4; e++)
-            x[j][n][e] = fmaf(x[j][n][e], rows.by[n][e & 1], add);
+            x[j][n][e] = fmaf(x[j][n][e], rows.by[n][e & 1], add(2 * j + e / 2));
     }
     if (sees.n == TILE && sees.pos == NULL)
         return;
@@ -598,7 +599,7 @@ DEV void few_logits(const gpu_attend_args &a, const few_rows<DIM, NB> &rows, flo
     }
 }
 
-/* Where weights are looked at: exponents of a page, of rows from row0 on (keep_logit). */
+/* Where weights are looked at: exponents of a page, of rows from row0 on (logit_place). */
 template <int NB>
 DEV void keep_logits(const gpu_attend_job &job, int p, int row0, bool codes,
                      const float (*x)[NB][4])
@@ -751,8 +752,9 @@ DEV void few_put(const few_rows<DIM, NB> &rows, int type_v, int n, int e, float 
             make_uint4(AS_U(x[d]), AS_U(x[d + 1]), AS_U(x[d + 2]), AS_U(x[d + 3]));
 }
 
+/* The sums of rows row0 .. of a chunk. */
 template <int DIM, int NB>
-DEV void few_finish(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int chunk,
+DEV void few_finish(const gpu_attend_args &a, const gpu_attend_job &job, int row0, int chunk,
                     int type_v, const few_rows<DIM, NB> &rows)
 {
     UNROLL
@@ -760,9 +762,9 @@ DEV void few_finish(const gpu_attend_args &a, const gpu_attend_job &job, int til
         UNROLL
     for (int e = 0; e < 2; e++) {
         const int row = 8 * n + 2 * (LANE % 4) + e;
-        if (tile * ROWS + row >= job.n_tok * job.n_group)
+        if (row0 + row >= job.n_tok * job.n_group)
             continue;
-        const size_t at = part_row(job, tile, chunk, row);
+        const size_t at = part_row(job, row0 / ROWS, chunk, row0 % ROWS + row);
         few_put<DIM, NB>(rows, type_v, n, e, AT(float, a.o) + at * DIM);
         if (LANE < 4) {
             AT(float, a.ml)[at * 2] = rows.m[n][e];
@@ -837,7 +839,9 @@ DEV void attend_few(const gpu_attend_args &a)
         else
             dots_bits<DIM, NB>(k, type_k == STORE_TURBO3, table_k, q, x);
         const sight sees = {page_positions(job, p), n, a.window};
-        few_logits<DIM, NB>(a, rows, log_count * LOG2E, codes_k, sees, x);
+        const float add = log_count * LOG2E;
+        few_logits<DIM, NB>(
+            a, rows, [=](int) { return add; }, codes_k, sees, x);
         keep_logits<NB>(job, p, tile * ROWS, codes_k, x);
         few_weights<DIM, NB>(rows, x);
         weights_put<NB>(ps, codes_k, x);
@@ -864,7 +868,7 @@ DEV void attend_few(const gpu_attend_args &a)
         }
     }
     CP_WAIT(0);
-    few_finish<DIM, NB>(a, job, tile, chunk, type_v, rows);
+    few_finish<DIM, NB>(a, job, tile * ROWS, chunk, type_v, rows);
 }
 
 #define FEW_KERNELS(name, dim, type_k, type_v, stages, blocks_8, blocks_16)                        \

@@ -1,7 +1,8 @@
 /*
  * attend_gather.c - entries that calls of attention list, on their way to kernels. gather.cuh makes
  * pages of f16 of them in a room, which the kernels of frequent forms read. Where there is no such
- * kernel, attend.cuh reads the entries where they are, by a list.
+ * kernel, attend.cuh reads the entries where they are, by a list. All pages of calls of many rows
+ * become pages of f16, too, where their form has no kernel (attend_decode.cuh).
  *
  * Invariant: both give the same bits, and neither depends on who made the list.
  */
@@ -26,14 +27,19 @@ static struct gpu_part half_part(const struct gpu_part *of, size_t at, bool besi
     return part;
 }
 
-struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
+static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool beside)
 {
     struct gpu_attend_args out = *a;
     out.page_len = GPU_TILE;
     out.stride = page_bytes(a);
-    out.k = half_part(&a->k, 0, true);
+    out.k = half_part(&a->k, 0, beside);
     out.v = half_part(&a->v, (size_t)GPU_TILE * (size_t)a->dim_k * 2, false);
     return out;
+}
+
+struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a)
+{
+    return half_form(a, true);
 }
 
 size_t gpu_gather_bytes(const struct gpu_plan *p)
@@ -134,4 +140,47 @@ void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bo
         gpu_run(d, GPU_KERNEL_gather_pages, args->most_tile, n, 1, smem, args);
     else
         gpu_run(d, GPU_KERNEL_gather_list, pi_ceil_div(args->most, 128), n, 1, 0, args);
+}
+
+/* ---- copies of whole pages ---- */
+
+struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a)
+{
+    return half_form(a, false);
+}
+
+size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p)
+{
+    return (size_t)(p->end - p->first) * (page_bytes(a) + sizeof(struct gpu_attend_ref));
+}
+
+bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
+                    struct gpu_attend_job *calls, struct gpu_attend_job *to, int32_t n,
+                    struct gpu_gather_args *args)
+{
+    size_t n_page = 0;
+    *args = (struct gpu_gather_args){.pool = from->pool,
+                                     .stride = from->stride,
+                                     .to_stride = page_bytes(from),
+                                     .page_len = from->page_len,
+                                     .order = from->order,
+                                     .k = from->k,
+                                     .v = from->v};
+    for (int32_t i = 0; i < n; i++) {
+        calls[i].copy0 = (int32_t)n_page;
+        n_page += (size_t)(calls[i].end - calls[i].first);
+        args->most_tile = (int32_t)pi_max(args->most_tile, calls[i].end - calls[i].first);
+    }
+    args->to = gpu_room(d, GPU_ROOM_GATHER,
+                        n_page * (args->to_stride + sizeof(struct gpu_attend_ref)) + 1);
+    args->refs = args->to + n_page * args->to_stride;
+    for (int32_t i = 0; i < n; i++) {
+        gpu_at refs = args->refs + (size_t)calls[i].copy0 * sizeof(struct gpu_attend_ref) -
+                      (size_t)calls[i].first * sizeof(struct gpu_attend_ref);
+        to[i] = calls[i];
+        to[i].guests = (struct gpu_attend_list){0};
+        to[i].own = (struct gpu_attend_list){.refs = refs}; /* which say how full each page is */
+        to[i].per = 1;
+    }
+    return args->to != 0;
 }

@@ -28,7 +28,8 @@ struct lane_copy {
     struct kv_page_ref *was;    /* [cap] */
     gpu_at at;                  /* [cap] struct gpu_attend_ref */
     int32_t n, cap;
-    bool plain; /* no page has a delta */
+    bool plain;  /* no page has a delta */
+    bool folded; /* some page counts more than once */
     int64_t used;
 };
 
@@ -113,8 +114,11 @@ static bool add_patch(struct gpu_attend *s, struct lane_copy *c, const struct kv
     memcpy(c->was + from, lane->table + from, (size_t)n * sizeof(*c->was));
     c->n = lane->n_live;
     c->plain = true;
-    for (int32_t i = 0; i < c->n; i++)
+    c->folded = false;
+    for (int32_t i = 0; i < c->n; i++) {
         c->plain = c->plain && c->was[i].delta == 0;
+        c->folded = c->folded || c->was[i].n_folded > 0;
+    }
     return true;
 }
 
@@ -135,9 +139,10 @@ static int32_t count_same(const struct lane_copy *c, const struct kv_lane *lane)
     return i == lane->n_live - 1 && i < n && same_page(&c->was[i], &lane->table[i]) ? i + 1 : i;
 }
 
-/* The list of a lane on the device, with patches that make it what the table is; `want` as above. */
+/* The list of a lane on the device, with patches that make it what the table is; `want` as above.
+   folded: becomes true where a page counts more than once. */
 static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t want,
-                     struct gpu_attend_list *out, bool *plain)
+                     struct gpu_attend_list *out, bool *plain, bool *folded)
 {
     struct gpu_attend *s = d->attend;
     *out = (struct gpu_attend_list){.n = lane->n_live};
@@ -153,8 +158,11 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
         c = place_in(s->lane, s->cap_lane, lane);
         pi_mem_free(c->was);
         s->n_lane += c->lane == NULL;
-        *c = (struct lane_copy){
-            lane, pi_mem_alloc(PI_MEM_DEVICE, (size_t)cap * sizeof(*c->was)), at, 0, cap, true, 0};
+        *c = (struct lane_copy){.lane = lane,
+                                .was = pi_mem_alloc(PI_MEM_DEVICE, (size_t)cap * sizeof(*c->was)),
+                                .at = at,
+                                .cap = cap,
+                                .plain = true};
         if (at == 0 || c->was == NULL) {
             c->cap = 0;
             return false;
@@ -168,6 +176,7 @@ static bool pages_of(struct gpu_device *d, const struct kv_lane *lane, size_t wa
     out->refs = c->at;
     out->last_n = lane->table[lane->n_live - 1].n;
     *plain = c->plain;
+    *folded = *folded || c->folded;
     return true;
 }
 
@@ -217,13 +226,13 @@ static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes,
                        gpu_at *refs)
 {
     size_t want = 0;
-    bool ok = true, plain;
+    bool ok = true, plain, folded;
     for (int32_t i = 0; i < n; i++)
         want += (size_t)lanes[i]->n_live * 2 + 64;
     d->attend->forgot = false;
     for (int32_t i = 0; i < n && ok && !d->attend->forgot; i++) {
         struct gpu_attend_list list;
-        ok = pages_of(d, lanes[i], want, &list, &plain);
+        ok = pages_of(d, lanes[i], want, &list, &plain, &folded);
         refs[i] = list.refs;
     }
     return ok && !d->attend->forgot;
@@ -269,11 +278,14 @@ int32_t gpu_chunk_of(int32_t page)
                         : 44 + (page - 256) / 16;
 }
 
-/* Pages that count as one where chunks begin. */
+/* Pages of the store that are one page of kernels. In a lane with a window, whose first pages go, a
+   page's number says nothing about which are together. */
 static int32_t pages_per(const struct kv_attend_job *job)
 {
     int32_t page_len = job->seq->cache->g.page_len;
-    return gpu_is_listed(job) || page_len >= GPU_TILE ? 1 : GPU_TILE / page_len;
+    return gpu_is_listed(job) || kv_lane_at(job->seq, job->layer, job->head)->window > 0
+               ? 1
+               : GPU_TILE / page_len;
 }
 
 /* Pages of a lane that some row sees. Every row sees all of them whole, but for the first n_low and
@@ -354,6 +366,17 @@ static struct span span_both(struct span a, int32_t n_a, struct span b)
     return (struct span){.first = a.first,
                          .end = n_a + b.end,
                          .high = whole && a.end == n_a ? n_a + b.high : a.first};
+}
+
+/* Of pages of the store, to those of which each is `per`; in all there are n_page. */
+static struct span span_joined(struct span s, int32_t per, int32_t n_page)
+{
+    if (per == 1)
+        return s;
+    bool whole = s.high == n_page && s.end == n_page;
+    struct span out = {.first = s.first / per, .end = (s.end + per - 1) / per};
+    out.high = s.first % per != 0 ? out.first : whole ? out.end : s.high / per;
+    return out;
 }
 
 /* ---- plans ---- */
@@ -472,7 +495,7 @@ static int32_t row_tiles(const struct kv_attend_job *job)
 
 size_t gpu_plan_sums(const struct gpu_plan *p)
 {
-    if (p->way == GPU_WAY_MANY)
+    if (gpu_is_many(p->way))
         return (size_t)gpu_many_tiles(p->job) * GPU_TILE_ROWS;
     int64_t n_row = (int64_t)p->job->n_tok * p->job->n_group;
     return (size_t)(row_tiles(p->job) * pi_min(n_row, GPU_ROWS)) * (size_t)p->n_chunk;
@@ -490,23 +513,36 @@ static size_t list_bytes(const struct gpu_plan *p)
            (size_t)(p->n_chunk + 1) * sizeof(int32_t);
 }
 
+/* Whether short pages of a lane that are one are full but the last, and count once each. */
+static bool is_whole(const struct gpu_plan *p, const struct kv_lane *guests,
+                     const struct kv_lane *own, bool folded)
+{
+    if (p->per == 1)
+        return true;
+    if (guests != NULL && p->guests.n > 0 &&
+        (guests->ragged || p->guests.last_n < own->kind->page_len || p->guests.n % p->per != 0))
+        return false;
+    return !folded && !own->ragged;
+}
+
 bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
                    struct gpu_plan *p)
 {
     struct gpu_attend *s = d->attend;
     const struct kv_lane *own = kv_lane_at(job->seq, job->layer, job->head), *guests = NULL;
     int64_t first = job->pos0, last = (int64_t)job->pos0 + job->n_tok - 1;
-    bool plain = true, own_plain = true;
+    bool plain = true, own_plain = true, folded = false;
     struct span a = {0}, b;
-    *p = (struct gpu_plan){.job = job, .delta0 = (int32_t)s->n_delta};
+    *p = (struct gpu_plan){.job = job, .delta0 = (int32_t)s->n_delta, .per = pages_per(job)};
     if (job->guests != NULL) {
         guests = kv_lane_at(job->guests, job->layer, job->head);
-        if (!pages_of(d, guests, want, &p->guests, &plain))
+        if (!pages_of(d, guests, want, &p->guests, &plain, &folded))
             return false;
         a = span_of(guests, plain, first, last);
     }
-    if (!pages_of(d, own, want, &p->own, &own_plain))
+    if (!pages_of(d, own, want, &p->own, &own_plain, &folded))
         return false;
+    p->is_whole = is_whole(p, guests, own, folded);
     if (gpu_is_listed(job)) {
         b = span_of_listed(job);
         p->lane = p->own;
@@ -515,22 +551,18 @@ bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t
     } else {
         b = span_of(own, own_plain, first, last);
     }
-    b = span_both(a, p->guests.n, b);
+    b = span_joined(span_both(a, p->guests.n, b), p->per, p->guests.n + p->own.n);
     p->first = b.first, p->end = b.end, p->n_low = b.n_low, p->high = b.high;
     if (!add_delta(s, p, 0) || (!plain && !add_deltas(s, p, guests)) ||
         (!own_plain && !add_deltas(s, p, own)))
         return false;
-    int32_t most = 0;
-    p->per = pages_per(job);
     if (p->end > p->first)
-        p->n_chunk =
-            own->window > 0 && !gpu_is_listed(job)
-                ? gpu_plan_chunks(p, NULL, &most)
-                : gpu_chunk_of((p->end - 1) / p->per) - gpu_chunk_of(p->first / p->per) + 1;
+        p->n_chunk = own->window > 0 && !gpu_is_listed(job)
+                         ? gpu_plan_chunks(p, NULL, &p->most)
+                         : gpu_chunk_of(p->end - 1) - gpu_chunk_of(p->first) + 1;
     p->bytes = list_bytes(p);
-    bool plain_list = !gpu_is_listed(job) ||
-                      (p->guests.n == 0 && p->n_tile == pi_ceil_div(job->n_slot, GPU_TILE));
-    p->way = plain_list && p->n_variant == 1 && most <= 32 ? GPU_WAY_FEW : GPU_WAY_ANY;
+    p->is_simple = !gpu_is_listed(job) ||
+                   (p->guests.n == 0 && p->n_tile == pi_ceil_div(job->n_slot, GPU_TILE));
     return true;
 }
 

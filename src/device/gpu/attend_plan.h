@@ -21,8 +21,9 @@ struct gpu_patch {
     int32_t n;
 };
 
-/* Which kernels take a call: for any form, or for few rows or many of a frequent form. */
-enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_MANY };
+/* Which kernels take a call: attend_part; attend_few or attend_decode, for few rows; attend_many, for
+   many rows of pages as they are, or of their copy as f16. */
+enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_COPY };
 
 struct gpu_plan {
     const struct kv_attend_job *job;
@@ -32,8 +33,11 @@ struct gpu_plan {
     int32_t n_tile; /* then */
     int32_t first, end, n_low, high; /* struct gpu_attend_job */
     int32_t delta0, n_variant, n_chunk;
-    int32_t per;  /* pages that count as one where chunks begin */
-    size_t bytes; /* of the list, at most */
+    int32_t per;    /* pages of the store that are one of these */
+    int32_t most;   /* pages of a chunk, in a lane with a window */
+    bool is_simple; /* what is listed becomes full pages; nothing is listed */
+    bool is_whole;  /* short pages that are one are full but the lane's last, and count once */
+    size_t bytes;   /* of the list, at most */
     enum gpu_way way;
 };
 
@@ -79,6 +83,11 @@ static inline bool gpu_is_listed(const struct kv_attend_job *job)
     return job->slots != NULL || pi_at_some(job->chosen.at);
 }
 
+static inline bool gpu_is_many(enum gpu_way way)
+{
+    return way == GPU_WAY_MANY || way == GPU_WAY_COPY;
+}
+
 /* attend_gather.c: the form of pages that listed entries become, and the bytes of a call's part of
    the list. gpu_gather_place says where pages or lists will be (false: no memory). */
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
@@ -90,6 +99,13 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                       int32_t n, struct gpu_gather_args *args);
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages,
                     int32_t n);
+/* The pages of n calls become a copy of f16. `to`: the calls as they read it, which are theirs in all
+   else. False: no memory. */
+struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a);
+size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p);
+bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
+                    struct gpu_attend_job *calls, struct gpu_attend_job *to, int32_t n,
+                    struct gpu_gather_args *args);
 
 /* Where chunks of a lane with a window begin; returns how many there are. to NULL: they are only
    counted. *most becomes the most pages of one. */

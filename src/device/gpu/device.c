@@ -78,6 +78,22 @@ static void put(struct gpu_device *d, struct pi_at to, const void *host, size_t 
     gpu_leave(d);
 }
 
+/* Two devices at a time are entered in the order of their addresses. */
+static bool fetch(struct pi_stream *s, struct pi_at to, struct pi_stream *of, struct pi_at from,
+                  size_t size)
+{
+    struct gpu_device *d = gpu_of_stream(s), *other = gpu_of_stream(of);
+    if (of->device->fetch != fetch || d == other)
+        return false;
+    struct gpu_device *first = (uintptr_t)d < (uintptr_t)other ? d : other;
+    gpu_enter_pass(first);
+    gpu_enter_pass(first == d ? other : d);
+    bool can = d->driver->fetch(d->driver, to.at, other->driver, from.at, size);
+    gpu_leave(d);
+    gpu_leave(other);
+    return can;
+}
+
 static struct pi_at lend(struct pi_device *d, const void *host, size_t size, struct pi_at room)
 {
     gpu_enter_pass(gpu_of(d));
@@ -97,9 +113,8 @@ static struct pi_at lend_out(struct pi_device *d, void *host, struct pi_at room)
 static void *alloc_host(struct pi_device *device, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
-    gpu_at at;
     gpu_enter_pass(d);
-    void *p = d->card->alloc_host(d->card, size > 0 ? size : 1, &at);
+    void *p = gpu_pinned_take(d, size);
     gpu_leave(d);
     return p;
 }
@@ -107,9 +122,10 @@ static void *alloc_host(struct pi_device *device, size_t size)
 static void free_host(struct pi_device *device, void *p, size_t size)
 {
     struct gpu_device *d = gpu_of(device);
+    (void)size;
     gpu_enter_pass(d);
     d->card->carried(d->card);
-    d->card->free_host(d->card, p, size > 0 ? size : 1);
+    gpu_pinned_give(d, p);
     gpu_leave(d);
 }
 
@@ -305,6 +321,7 @@ static const struct pi_device table = {
     .alloc_host = alloc_host,
     .free_host = free_host,
     .carry = carry,
+    .fetch = fetch,
     .settle = device_settle,
     .pack = gpu_pack,
     .pack_vector = gpu_pack_vector,
@@ -423,6 +440,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->scratch);
     gpu_attend_free(d->attend);
     d->card->carried(d->card);
+    gpu_pinned_free(d);
     gpu_record_free(d->driver);
     pi_lock_destroy(&d->lock);
     note_device(d, NULL);

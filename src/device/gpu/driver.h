@@ -28,6 +28,8 @@ struct gpu_driver {
     void (*put)(struct gpu_driver *d, gpu_at to, const void *host, size_t size);
     void (*get)(struct gpu_driver *d, void *host, gpu_at from, size_t size);
     void (*carry)(struct gpu_driver *d, const struct gpu_carry *list, int32_t n, bool out);
+    bool (*fetch)(struct gpu_driver *d, gpu_at to, struct gpu_driver *other, gpu_at from,
+                  size_t size);
     void (*copy)(struct gpu_driver *d, gpu_at to, gpu_at from, size_t size);
     void (*clear)(struct gpu_driver *d, gpu_at at, size_t size);
     void (*launch)(struct gpu_driver *d, const struct gpu_launch *l);

@@ -171,6 +171,7 @@ struct gpu_device {
     struct gpu_mark_moves marks;
     struct gpu_entries entries;
     struct gpu_projection projection;
+    struct gpu_pinned *pinned; /* blocks of the host */
     void *rows;                /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
@@ -197,6 +198,12 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 {
     return gpu_of_class(kv_lane_at(seq, layer, head)->kind);
 }
+
+/* pinned.c: memory of the host for copies beside passes, pinned for many at a time; NULL: none is left.
+   What is given back is free for the next one at once. All of it is, when the device is freed. */
+void *gpu_pinned_take(struct gpu_device *d, size_t size);
+void gpu_pinned_give(struct gpu_device *d, void *host);
+void gpu_pinned_free(struct gpu_device *d);
 
 /* device.c */
 /* Counts, uint32 [GPU_COUNTS]; 0: no memory. The first is step.cuh's barrier's. The others are zeros,
@@ -406,9 +413,9 @@ void gpu_attend_free(struct gpu_attend *s);
    gpu_attend_ref. They stay until the operation ends. False: no memory. */
 bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, int32_t n,
                       gpu_at *refs);
-/* The chunk of a page; and what attend.cuh calls the order of a class. */
+/* The chunk of a page of 64 entries; and what attend.cuh calls the order of a class. */
 int32_t gpu_chunk_of(int32_t page);
-int32_t gpu_order_of(const struct gpu_part *k);
+int32_t gpu_order_of(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len);
 /* 1 / (cap log2 e); 0 without a cap. */
 float gpu_cap_by(float cap);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);

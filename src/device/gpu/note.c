@@ -337,8 +337,8 @@ static struct gpu_note_call call_of(const struct kv_attend_job *job,
                                   .n_tok = job->n_tok,
                                   .pos0 = job->pos0,
                                   .n_later = job->n_later,
-                                  .first = there->first - there->guests.n,
-                                  .end = there->end - there->guests.n};
+                                  .first = there->first * there->per - there->guests.n,
+                                  .end = there->end * there->per - there->guests.n};
 }
 
 static void add_call(struct notes *w, int32_t i, struct gpu_note_call *to)

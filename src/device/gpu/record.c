@@ -257,6 +257,22 @@ static void carry(struct gpu_driver *d, const struct gpu_carry *list, int32_t n,
     note_failure(r);
 }
 
+static bool fetch(struct gpu_driver *d, gpu_at to, struct gpu_driver *other, gpu_at from,
+                  size_t size)
+{
+    struct recorder *r = recorder_of(d), *o = recorder_of(other);
+    if (r->card->fetch == NULL || d->failure != NULL || other->failure != NULL)
+        return false;
+    submit(o);
+    submit(r);
+    d->n_asked++;
+    bool can = r->card->fetch(r->card, to, o->card, from, size);
+    r->busy = o->busy = true;
+    note_failure(r);
+    note_failure(o);
+    return can;
+}
+
 static void copy(struct gpu_driver *d, gpu_at to, gpu_at from, size_t size)
 {
     fill(recorder_of(d), to, from, size);
@@ -340,6 +356,7 @@ struct gpu_driver *gpu_record(struct gpu_card *card)
                                   .put = put,
                                   .get = get,
                                   .carry = carry,
+                                  .fetch = fetch,
                                   .copy = copy,
                                   .clear = clear,
                                   .launch = launch,

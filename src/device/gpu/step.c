@@ -71,8 +71,8 @@ static bool takes(const struct pi_step *p)
 {
     const struct kv_cache *cache = p->append[0].seq->cache;
     bool ok = p->n_head_kv < GPU_COUNTS && p->n_head <= GROUP_MOST * p->n_head_kv &&
-              p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && cache->g.index == 0 &&
-              !cache->value_norm && cache->g.v_in_k == 0 &&
+              p->dim_k <= DIM_MOST && p->dim_v <= DIM_MOST && cache->g.page_len == ENTRIES &&
+              cache->g.index == 0 && !cache->value_norm && cache->g.v_in_k == 0 &&
               (p->head == NULL || takes_weight(p->head));
     for (int32_t l = 0; l < p->n_layer && ok; l++) {
         const struct kv_append *jobs = p->append + (size_t)l * (size_t)p->n_head_kv;
@@ -200,7 +200,7 @@ static void list_chunks(struct list *l, const struct kv_lane *lane, struct gpu_s
 }
 
 /* The lane with the entry that it has got. */
-static void add_lane(struct list *l, const struct kv_append *job, gpu_at refs, int32_t per,
+static void add_lane(struct list *l, const struct kv_append *job, gpu_at refs,
                      struct gpu_step_lane *to)
 {
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
@@ -219,8 +219,8 @@ static void add_lane(struct list *l, const struct kv_append *job, gpu_at refs, i
         see_window(lane, l->p->pos0, to);
         list_chunks(l, lane, to);
     } else {
-        to->chunk = gpu_chunk_of(index / per);
-        to->n_chunk = gpu_chunk_of((to->end - 1) / per) + 1;
+        to->chunk = gpu_chunk_of(index);
+        to->n_chunk = gpu_chunk_of(to->end - 1) + 1;
     }
 }
 
@@ -240,8 +240,7 @@ static struct gpu_step_matrix matrix_of(const struct pi_weight *w)
                                     .scale = p->scale};
 }
 
-static void add_layer(struct list *l, int32_t which, const gpu_at *refs, int32_t per,
-                      struct gpu_step_layer *to)
+static void add_layer(struct list *l, int32_t which, const gpu_at *refs, struct gpu_step_layer *to)
 {
     const struct pi_step_layer *from = &l->p->layer[which];
     const struct kv_append *jobs = l->p->append + (size_t)which * (size_t)l->p->n_head_kv;
@@ -270,7 +269,7 @@ static void add_layer(struct list *l, int32_t which, const gpu_at *refs, int32_t
     }
     struct gpu_step_lane *lane = (struct gpu_step_lane *)(void *)(to + 1);
     for (int32_t h = 0; h < l->p->n_head_kv; h++) {
-        add_lane(l, &jobs[h], refs[which * l->p->n_head_kv + h], per, &lane[h]);
+        add_lane(l, &jobs[h], refs[which * l->p->n_head_kv + h], &lane[h]);
         to->n_most = (int32_t)pi_max(to->n_most, lane[h].n_chunk);
     }
 }
@@ -298,7 +297,7 @@ static void add_kinds(struct list *l, const struct kv_cache *cache, gpu_at *at)
             .stride = kind->layout.stride,
         };
         to[i].near = is_near(kind, &to[i]);
-        to[i].order = gpu_order_of(&to[i].k);
+        to[i].order = gpu_order_of(&to[i].k, &to[i].v, kind->page_len);
     }
 }
 
@@ -347,7 +346,7 @@ static void launch(struct gpu_device *d, const struct pi_step *p, struct gpu_ste
     uint8_t *layers = take(&l, (size_t)p->n_layer, (size_t)a->layer_size, &a->layers);
     for (int32_t i = 0; i < p->n_layer; i++) {
         struct gpu_step_layer *layer = (void *)(layers + (size_t)i * (size_t)a->layer_size);
-        add_layer(&l, i, refs, a->per, layer);
+        add_layer(&l, i, refs, layer);
         n_most = (int32_t)pi_max(n_most, layer->n_most);
     }
     if (!take_rooms(d, p, n_most, a))
@@ -383,7 +382,6 @@ bool gpu_step(struct pi_stream *s, const struct pi_step *p)
         .dim_k = p->dim_k,
         .dim_v = p->dim_v,
         .page_len = cache->g.page_len,
-        .per = cache->g.page_len >= ENTRIES ? 1 : ENTRIES / cache->g.page_len,
         .temp_len = p->temp.len,
         .activation = (int32_t)p->activation,
         .temp_scale = p->temp.scale,

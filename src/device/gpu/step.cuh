@@ -456,8 +456,8 @@ DEV step_piece next_piece(const gpu_step_args &s, const step_here &h, int k)
         p.first = AT(const int32_t, lane->chunks)[p.chunk];
         p.end = AT(const int32_t, lane->chunks)[p.chunk + 1];
     } else {
-        p.first = chunk_first(p.chunk) * s.per;
-        p.end = chunk_first(p.chunk + 1) * s.per;
+        p.first = chunk_first(p.chunk);
+        p.end = chunk_first(p.chunk + 1);
         p.end = p.end < lane->end ? p.end : lane->end;
     }
     return p;

@@ -1,0 +1,410 @@
+/*
+ * Attention and stored entries of devices of GPU kind, on the emulation. Attention over every storage
+ * type, page length and layout is compared with f64, and its kernels with each other bit by bit. It
+ * rounds queries, keys, values and weights to f16, by 2^-11 at most each.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "gpu_rig.h"
+#include "kv/attend.h"
+#include "kv/internal.h"
+#include "kv/kv.h"
+#include "near.h"
+#include "status.h"
+#include "tensor/rope.h"
+
+#define ATTEND_BOUND 2e-3
+
+TEST_GROUP(NULL, free_gpu);
+
+/* ---- a lane ---- */
+
+enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 256, N_GROUP = 3, ATTEND_TOK = 45 };
+
+/* A lane with entries of a type, on a device. */
+struct rig {
+    struct kv_cache *cache;
+    struct kv_seq *seq;
+    int32_t dim;
+    float q[ATTEND_TOK * N_GROUP * MOST_DIM];
+    float k[MOST_LEN * MOST_DIM], v[MOST_LEN * MOST_DIM];
+    double k_read[MOST_LEN * MOST_DIM], v_read[MOST_LEN * MOST_DIM];
+};
+
+/* A lane's form. */
+struct form {
+    enum kv_type k, v;
+    int32_t page_len, dim;
+    bool beside; /* keys lie side by side */
+};
+
+static void rig_make(struct rig *r, struct pi_device *d, const struct form *form)
+{
+    const int32_t dim = form->dim;
+    const struct kv_geometry g = {.n_layer = 1,
+                                  .n_head = 1,
+                                  .dim_k = dim,
+                                  .dim_v = dim,
+                                  .page_len = form->page_len,
+                                  .type_k = form->k,
+                                  .type_v = form->v,
+                                  .index = form->beside ? 0 : KV_INDEX_ROWS,
+                                  .device = d};
+    uint64_t rng = 3;
+    float row[MOST_DIM];
+    r->dim = dim;
+    check(kv_cache_create(&g, 1 << 20, &r->cache, &err), &err);
+    check(kv_seq_create(r->cache, &r->seq, &err), &err);
+    check(kv_seq_reserve(r->seq, MOST_LEN, &err), &err);
+    for (size_t i = 0; i < PI_LEN(r->q); i++)
+        r->q[i] = 2 * rng_float(&rng);
+    for (size_t i = 0; i < PI_LEN(r->k); i++)
+        r->k[i] = rng_float(&rng);
+    for (size_t i = 0; i < PI_LEN(r->v); i++)
+        r->v[i] = rng_float(&rng);
+    for (int32_t at = 0, n; at < MOST_LEN; at += n) { /* in stretches */
+        n = (int32_t)pi_min(37, MOST_LEN - at);
+        kv_seq_append(r->seq, 0, 0, at, n, r->k + at * dim, dim, r->v + at * dim, dim);
+    }
+    for (int32_t s = 0; s < MOST_LEN; s++) {
+        kv_lane_key(r->seq, 0, 0, s, row);
+        for (int32_t i = 0; i < dim; i++)
+            r->k_read[s * dim + i] = row[i];
+        kv_lane_value(r->seq, 0, 0, s, row);
+        for (int32_t i = 0; i < dim; i++)
+            r->v_read[s * dim + i] = row[i];
+    }
+}
+
+static void rig_open(struct rig *r, struct pi_device *d, enum kv_type k, enum kv_type v,
+                     int32_t page_len)
+{
+    const struct form form = {.k = k, .v = v, .page_len = page_len, .dim = DIM};
+    rig_make(r, d, &form);
+}
+
+static void rig_close(struct rig *r)
+{
+    kv_seq_free(r->seq);
+    kv_cache_free(r->cache);
+}
+
+static struct kv_attend_job job_of(const struct rig *r, int32_t t, int32_t n_tok, float *out)
+{
+    return (struct kv_attend_job){.seq = r->seq,
+                                  .n_tok = n_tok,
+                                  .n_group = N_GROUP,
+                                  .pos0 = MOST_LEN - ATTEND_TOK + t,
+                                  .q = r->q + t * N_GROUP * r->dim,
+                                  .q_stride = N_GROUP * r->dim,
+                                  .scale = 0.125f,
+                                  .out = out,
+                                  .out_stride = N_GROUP * r->dim};
+}
+
+static void run_job(const struct rig *r, const struct kv_attend_job *job)
+{
+    void *scratch = pi_mem_alloc(
+        PI_MEM_SCRATCH, kv_attend_scratch_bytes(kv_cache_geometry(r->cache), ATTEND_TOK * N_GROUP));
+    kv_attend(job, scratch);
+    pi_mem_free(scratch);
+}
+
+/* The exact output of a query, of the entries as they are stored. */
+static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t,
+                           int32_t g, double *out)
+{
+    const int32_t dim = r->dim;
+    const float *q = job->q + (size_t)t * job->q_stride + (size_t)g * dim;
+    double x[MOST_LEN], most = job->sink != NULL ? job->sink[g] : -INFINITY, sum;
+    int32_t n = job->pos0 + t + 1;
+    for (int32_t s = 0; s < n; s++) {
+        x[s] = 0;
+        for (int32_t i = 0; i < dim; i++)
+            x[s] += q[i] * r->k_read[s * dim + i];
+        x[s] *= job->scale;
+        x[s] = job->cap > 0 ? job->cap * tanh(x[s] / job->cap) : x[s];
+        most = fmax(most, x[s]);
+    }
+    sum = job->sink != NULL ? exp(job->sink[g] - most) : 0;
+    memset(out, 0, (size_t)dim * sizeof(*out));
+    for (int32_t s = 0; s < n; s++) {
+        double p = exp(x[s] - most);
+        sum += p;
+        for (int32_t i = 0; i < dim; i++)
+            out[i] += p * r->v_read[s * dim + i];
+    }
+    for (int32_t i = 0; i < dim; i++)
+        out[i] /= sum;
+}
+
+enum { OUT_LEN = ATTEND_TOK * N_GROUP * MOST_DIM };
+
+/* Whether attend_few.cuh multiplies codes of the type in an order of their own. */
+static bool has_order(enum kv_type type)
+{
+    return type == KV_TYPE_Q8_0 || type == KV_TYPE_TURBO3 || type == KV_TYPE_TURBO2;
+}
+
+/* All tokens at a time: near exact; one by one, and over a list of all entries: the same bits. */
+static void check_form(const struct form *form, float cap, const float *sink)
+{
+    static struct rig r;
+    static float all[OUT_LEN], one[OUT_LEN];
+    static double ref[OUT_LEN];
+    int32_t slots[MOST_LEN];
+    rig_make(&r, gpu(), form);
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim;
+    struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, all);
+    job.cap = cap;
+    job.sink = sink;
+    run_job(&r, &job);
+    for (int32_t t = 0; t < ATTEND_TOK; t++)
+        for (int32_t g = 0; g < N_GROUP; g++)
+            attend_exactly(&r, &job, t, g, ref + (t * N_GROUP + g) * r.dim);
+    double error = relative_error(all, ref, n);
+    if (!(error < ATTEND_BOUND))
+        fail_msg("%s, %s: error %.2e", kv_type_name(form->k), kv_type_name(form->v), error);
+    for (int32_t t = 0; t < ATTEND_TOK; t++) {
+        struct kv_attend_job single = job_of(&r, t, 1, one + t * N_GROUP * r.dim);
+        single.cap = cap;
+        single.sink = sink;
+        run_job(&r, &single);
+    }
+    assert_memory_equal(one, all, n * sizeof(*all));
+    enum { FIRST = 7, SOME = 5 }; /* 15 rows */
+    struct kv_attend_job some = job_of(&r, FIRST, SOME, one);
+    some.cap = cap;
+    some.sink = sink;
+    run_job(&r, &some);
+    assert_memory_equal(one, all + FIRST * N_GROUP * r.dim,
+                        (size_t)SOME * N_GROUP * (size_t)r.dim * sizeof(*all));
+    for (int32_t i = 0; i < MOST_LEN; i++)
+        slots[i] = i;
+    job.slots = slots;
+    job.n_slot = MOST_LEN;
+    job.out = one;
+    run_job(&r, &job);
+    /* else products of codes go in another order */
+    if (form->page_len < 64 || !form->beside || !has_order(form->k) ||
+        !(has_order(form->v) || form->v == KV_TYPE_F16))
+        assert_memory_equal(one, all, n * sizeof(*all));
+    assert_true(relative_error(one, ref, n) < ATTEND_BOUND);
+    rig_close(&r);
+}
+
+static void check_attention(enum kv_type k, enum kv_type v, int32_t page_len, float cap,
+                            const float *sink)
+{
+    const struct form form = {.k = k, .v = v, .page_len = page_len, .dim = DIM};
+    check_form(&form, cap, sink);
+}
+
+TEST(attention_over_every_storage_type)
+{
+    for (int32_t t = 0; t < KV_N_TYPE; t++)
+        check_attention((enum kv_type)t, (enum kv_type)((t * 3 + 1) % KV_N_TYPE), 64, 0, NULL);
+}
+
+/* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list of
+   all entries goes through the general kernel. */
+TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
+{
+    const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    const struct form small[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 64, true},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 64, true},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, 64, true},
+                                 {KV_TYPE_F16, KV_TYPE_TURBO3, 64, 64, false},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, true},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 256, true},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO3, 64, 256, true},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, false}};
+    for (size_t i = 0; i < PI_LEN(small); i++)
+        check_form(&small[i], 0, NULL);
+    for (size_t k = 0; k < PI_LEN(frequent); k++)
+        for (size_t v = 0; v < PI_LEN(frequent); v++) {
+            const struct form form = {frequent[k], frequent[v], 64, 128, true};
+            check_form(&form, k == v ? 2.0f : 0, k == v ? sink : NULL);
+        }
+}
+
+TEST(attention_with_small_pages_caps_and_sinks)
+{
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    check_attention(KV_TYPE_F16, KV_TYPE_F16, 16, 0, NULL);
+    check_attention(KV_TYPE_Q8_0, KV_TYPE_TURBO3, 32, 2.0f, sink);
+}
+
+/* Forms that attend_decode.cuh has kernels for. */
+TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
+{
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    for (int32_t t = 0; t < KV_N_TYPE; t++) {
+        const enum kv_type k = (enum kv_type)t, v = (enum kv_type)((t * 5 + 3) % KV_N_TYPE);
+        const struct form forms[] = {{k, v, 16, 64, t % 2 == 0},
+                                     {v, k, 32, 128, t % 2 == 1},
+                                     {k, v, 64, 128, false},
+                                     {k, k, 64, 64, true}};
+        for (size_t i = 0; i < PI_LEN(forms); i++)
+            check_form(&forms[i], i % 2 == 0 ? 2.0f : 0, i % 2 == 0 ? sink : NULL);
+    }
+    const struct form wide = {KV_TYPE_Q4_0, KV_TYPE_BF16, 16, 256, true},
+                      odd = {KV_TYPE_F16, KV_TYPE_Q8_0, 16, 96, true};
+    check_form(&wide, 0, NULL);
+    check_form(&odd, 0, NULL);
+}
+
+/* ---- pages that are cut, turned, or count more than once ---- */
+
+/* What is done to a lane. */
+enum deed { IS_CUT, IS_TURNED, IS_FOLDED, HAS_GUESTS, HAS_WINDOW, N_DEED };
+
+static void change(const struct rig *r, enum deed deed)
+{
+    struct kv_lane *lane = kv_lane_at(r->seq, 0, 0);
+    if (deed == IS_CUT) { /* the page before slot 54 is not full */
+        int32_t slots[MOST_LEN], n = 0;
+        for (int32_t i = 0; i < MOST_LEN; i++)
+            if (i < 10 || i >= 20)
+                slots[n++] = i;
+        kv_seq_shift(r->seq, 0, 0, 64, -3);
+        check(kv_seq_compact(r->seq, 0, 0, slots, n, &err), &err);
+        kv_seq_shift(r->seq, 0, 0, 54, 0);
+    }
+    if (deed == IS_TURNED)
+        kv_seq_shift(r->seq, 0, 0, 64, -3);
+    if (deed == IS_FOLDED)
+        lane->table[1].n_folded = 2;
+    if (deed == HAS_WINDOW)
+        lane->window = 40;
+}
+
+/* Calls of all tokens, of each, and of some give the same bits, near those of the processor. */
+static void check_changed(const struct form *form, enum deed deed)
+{
+    static struct rig r[2], guests[2];
+    static float out[3][OUT_LEN];
+    static double ref[OUT_LEN];
+    double freq[DIM / 2];
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * DIM;
+    for (int32_t i = 0; i < DIM / 2; i++)
+        freq[i] = pow(10000, -(double)i / (DIM / 2));
+    const struct pi_rope rope = {.n_pair = DIM / 2, .freq = freq, .magnitude = 1};
+    for (int32_t i = 0; i < 2; i++) {
+        struct pi_device *d = i == 0 ? gpu() : &pi_device_cpu;
+        rig_make(&r[i], d, form);
+        change(&r[i], deed);
+        if (deed == HAS_GUESTS) {
+            check(kv_seq_create(r[i].cache, &guests[i].seq, &err), &err);
+            check(kv_seq_reserve(guests[i].seq, MOST_LEN, &err), &err);
+            kv_seq_append(guests[i].seq, 0, 0, 0, 128, r[i].v, DIM, r[i].k, DIM);
+        }
+        for (int32_t way = 0; way < (i == 0 ? 3 : 1); way++)
+            for (int32_t t = 0, some = way == 0 ? ATTEND_TOK : way; t < ATTEND_TOK; t += some) {
+                int32_t n_tok = (int32_t)pi_min(some, ATTEND_TOK - t);
+                struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * DIM);
+                job.rope = &rope;
+                job.guests = deed == HAS_GUESTS ? guests[i].seq : NULL;
+                run_job(&r[i], &job);
+            }
+        for (int32_t way = 1; way < 3 && i == 0; way++)
+            assert_memory_equal(out[way], out[0], n * sizeof(float));
+        for (size_t j = 0; j < n && i == 0; j++)
+            ref[j] = out[0][j];
+        if (deed == HAS_GUESTS)
+            kv_seq_free(guests[i].seq);
+        rig_close(&r[i]);
+    }
+    double error = relative_error(out[0], ref, n);
+    if (!(error < 2 * ATTEND_BOUND))
+        fail_msg("%s, pages of %d, deed %d: error %.2e", kv_type_name(form->k), form->page_len,
+                 (int)deed, error);
+}
+
+TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
+{
+    const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 16, DIM, true},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, true},
+                                 {KV_TYPE_TURBO4, KV_TYPE_Q4_0, 32, DIM, true}};
+    for (size_t i = 0; i < PI_LEN(forms); i++)
+        for (int deed = 0; deed < N_DEED; deed++)
+            check_changed(&forms[i], (enum deed)deed);
+}
+
+/* A tap shows what the processor's does, and leaves the output's bits alone. */
+TEST(watched_attention_has_the_same_bits)
+{
+    static struct rig r;
+    static float out[OUT_LEN], watched[OUT_LEN], weight[ATTEND_TOK * N_GROUP * 160];
+    float max[ATTEND_TOK * N_GROUP], sum[ATTEND_TOK * N_GROUP];
+    struct kv_attend_tap tap = {.weight = weight, .row_stride = 160, .max = max, .sum = sum};
+    rig_open(&r, gpu(), KV_TYPE_F16, KV_TYPE_F16, 64);
+    struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, out);
+    run_job(&r, &job);
+    job.out = watched;
+    job.tap = &tap;
+    run_job(&r, &job);
+    assert_memory_equal(out, watched, sizeof(out));
+    for (int32_t i = 0; i < ATTEND_TOK * N_GROUP; i++) {
+        double all = 0;
+        for (int32_t s = 0; s < MOST_LEN; s++)
+            all += weight[i * 160 + s];
+        assert_true(fabs(all - 1) < 1e-4);
+    }
+    rig_close(&r);
+}
+
+/* ---- entries ---- */
+
+/* Types without a search are encoded to the same bytes as on the processor; the others to codes
+   as good. */
+TEST(entries_are_stored_as_on_the_processor)
+{
+    static struct rig a, b;
+    for (int32_t t = 0; t < KV_N_TYPE; t++) {
+        enum kv_type type = (enum kv_type)t;
+        double off = 0, all = 0;
+        rig_open(&a, &pi_device_cpu, type, type, 32);
+        rig_open(&b, gpu(), type, type, 32);
+        if (!kv_type_is_rotated(type)) {
+            assert_memory_equal(a.k_read, b.k_read, sizeof(a.k_read));
+            assert_memory_equal(a.v_read, b.v_read, sizeof(a.v_read));
+        }
+        for (size_t i = 0; i < PI_LEN(a.k_read); i++) {
+            off += (a.k_read[i] - b.k_read[i]) * (a.k_read[i] - b.k_read[i]);
+            all += a.k_read[i] * a.k_read[i];
+        }
+        if (!(off <= 1e-4 * all))
+            fail_msg("%s: %.2e of the keys is stored differently", kv_type_name(type), off / all);
+        rig_close(&a);
+        rig_close(&b);
+    }
+}
+
+/* Keys that were compacted are those that stayed. */
+TEST(compaction_moves_entries_as_stored)
+{
+    static struct rig r;
+    int32_t slots[MOST_LEN], n = 0;
+    float row[DIM];
+    for (int32_t t = 0; t < KV_N_TYPE; t++) {
+        rig_open(&r, gpu(), (enum kv_type)t, KV_TYPE_TURBO3, 16);
+        n = 0;
+        for (int32_t s = 0; s < MOST_LEN; s += 1 + (s * 7 + t) % 3)
+            slots[n++] = s;
+        check(kv_seq_compact(r.seq, 0, 0, slots, n, &err), &err);
+        for (int32_t i = 0; i < n; i++) {
+            kv_lane_key(r.seq, 0, 0, i, row);
+            for (int32_t j = 0; j < DIM; j++)
+                assert_true(row[j] == (float)r.k_read[slots[i] * DIM + j]);
+            kv_lane_value(r.seq, 0, 0, i, row);
+            for (int32_t j = 0; j < DIM; j++)
+                assert_true(row[j] == (float)r.v_read[slots[i] * DIM + j]);
+        }
+        rig_close(&r);
+    }
+}
