@@ -38,8 +38,8 @@ struct pi_placed {
     struct pi_weight embd, output; /* of the first and the last stage; embd without data: rows are
                                       read from the file */
     struct pi_at vectors;          /* all of the model's, where they are there */
-    bool on_host;                  /* these weights are the host's own, which it has taken: */
-    int32_t n_taken;               /* of so many layers */
+    bool on_host;                  /* these weights are the host's own, which it has taken, */
+    int32_t n_taken;               /* and the number of layers that it has taken */
 };
 
 /* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is
@@ -47,7 +47,7 @@ struct pi_placed {
 pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
 void pi_placed_list_free(struct pi_placed_list *list);
 
-/* Who is told how far the packing of some stages is; NULL: nobody. */
+/* How far the packing of some stages is. fn is told, where it is not NULL. */
 struct pi_packing {
     pith_progress_fn *fn;
     void *user;

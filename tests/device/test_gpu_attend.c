@@ -260,7 +260,7 @@ TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
 
 /* ---- pages that are cut, turned, or count more than once ---- */
 
-/* What is done to a lane. */
+/* Changes of a lane. */
 enum deed { IS_CUT, IS_TURNED, IS_FOLDED, HAS_GUESTS, HAS_WINDOW, N_DEED };
 
 static void change(const struct rig *r, enum deed deed)
@@ -283,7 +283,7 @@ static void change(const struct rig *r, enum deed deed)
         lane->window = 40;
 }
 
-/* Calls of all tokens, of each, and of some give the same bits, near those of the processor. */
+/* Calls of all tokens, of one and of two give the same bits, near the processor's output. */
 static void check_changed(const struct form *form, enum deed deed)
 {
     static struct rig r[2], guests[2];

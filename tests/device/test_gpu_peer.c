@@ -1,6 +1,6 @@
 /*
- * test_gpu_peer.c - layers on two GPUs, which are emulated: rows go from one to the other without the
- * host, or over it where the cards do not reach each other. The bits are those of one GPU.
+ * test_gpu_peer.c - layers on two emulated GPUs. Rows go from one to the other without the host, or
+ * over it where the cards do not reach each other. Both ways have the bits of one GPU.
  */
 #define _GNU_SOURCE
 

@@ -1,17 +1,15 @@
 /*
- * attend.c - attention over lanes: calls become jobs of attend.cuh, which attend_plan.c has the pages
- * of. Calls that are alike share a launch. Kernels keep the logits of calls whose weights are looked at,
+ * attend.c - attention over lanes: calls become jobs of attend.cuh. attend_plan.c has the pages of
+ * each, attend_way.c its kernel. Calls that are alike share a launch. Kernels keep the logits of calls whose weights are looked at,
  * which note.c goes on with. Where a call has no kernel, the processor's operation works on its pages.
  */
 #include "device/gpu/attend_plan.h"
 
 enum {
-    PART_BYTES = 64 << 20,    /* of the sums of chunks of one launch */
-    COPY_BYTES = 128 << 20,   /* of copies of pages, likewise */
-    LOGIT_BYTES = 256 << 20,  /* of logits that are kept */
-    DIM_MOST = 512,           /* of a value */
-    KERNEL_SMEM = 2048 + 320, /* of a block, beside the tiles and queries */
-    JOIN_SMEM = 256           /* likewise, beside a row */
+    PART_BYTES = 64 << 20,   /* of the sums of chunks of one launch */
+    COPY_BYTES = 128 << 20,  /* of copies of pages, likewise */
+    LOGIT_BYTES = 256 << 20, /* of logits that are kept */
+    JOIN_SMEM = 256          /* of a block, beside a row */
 };
 
 int32_t gpu_attend_tile(int32_t n_group)
@@ -183,46 +181,6 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
     l->most_chunks = (int32_t)pi_max(l->most_chunks, p->n_chunk);
 }
 
-static size_t tile_smem(const struct gpu_attend_args *a)
-{
-    size_t row = (size_t)gpu_up16(a->dim_k) * 2,
-           values = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
-    return GPU_ROWS * row + GPU_TILE * (row + values) + KERNEL_SMEM;
-}
-
-/* Whether kernels take the class; else the processor does. */
-static bool has_kernel(const struct gpu_device *d, const struct gpu_attend_args *a)
-{
-    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_most;
-}
-
-/* Sizes of heads that there are fast kernels for. */
-static bool is_common(int32_t dim)
-{
-    return dim == 64 || dim == 128 || dim == 256;
-}
-
-static bool is_bits(const struct gpu_part *p)
-{
-    return p->type == KV_TYPE_TURBO3 || p->type == KV_TYPE_TURBO2;
-}
-
-/* Whether attend_few.cuh has a kernel for pages of that form. Values are no parts of keys. */
-static bool is_frequent(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
-{
-    bool codes = k->type == KV_TYPE_Q8_0 || is_bits(k);
-    return page_len == GPU_TILE && k->dim == v->dim && is_common(k->dim) &&
-           (k->type == KV_TYPE_F16 || (codes && k->beside)) &&
-           (v->type == KV_TYPE_F16 || v->type == KV_TYPE_Q8_0 || is_bits(v));
-}
-
-int32_t gpu_order_of(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
-{
-    if (!is_frequent(k, v, page_len) || k->type == KV_TYPE_F16)
-        return GPU_ORDER_PLAIN;
-    return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES : GPU_ORDER_BITS;
-}
-
 float gpu_cap_by(float cap)
 {
     return cap > 0.0f ? (float)(1.0 / ((double)cap * 1.4426950408889634)) : 0.0f;
@@ -255,48 +213,6 @@ static struct gpu_attend_args args_of(const struct kv_attend_job *job)
     return a;
 }
 
-/* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
-static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
-{
-    bool both = a->k.type == KV_TYPE_F16 && a->v.type == KV_TYPE_F16 && a->k.beside;
-    if (g->v_in_k > 0 || !is_frequent(&a->k, &a->v, a->page_len))
-        return GPU_N_KERNEL;
-    if (a->dim_k == 64)
-        return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
-    if (a->dim_k == 256)
-        return GPU_KERNEL_attend_few_256_mixed;
-    if (both)
-        return GPU_KERNEL_attend_few_128_f16;
-    if (a->k.type == KV_TYPE_Q8_0 && a->v.type == KV_TYPE_Q8_0)
-        return GPU_KERNEL_attend_few_128_q8_0;
-    return a->k.type == KV_TYPE_TURBO3 && a->v.type == KV_TYPE_TURBO3
-               ? GPU_KERNEL_attend_few_128_turbo3
-               : GPU_KERNEL_attend_few_128_mixed;
-}
-
-/* A kernel of attend_decode.cuh for the head sizes of a class; GPU_N_KERNEL: there is none. */
-static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
-{
-    if (g->v_in_k > 0 || a->dim_k != a->dim_v || !is_common(a->dim_k))
-        return GPU_N_KERNEL;
-    return a->dim_k == 64    ? GPU_KERNEL_attend_decode_64
-           : a->dim_k == 128 ? GPU_KERNEL_attend_decode_128
-                             : GPU_KERNEL_attend_decode_256;
-}
-
-/* Bytes of a stored key or value. */
-static size_t part_bytes(const struct gpu_part *p)
-{
-    return (size_t)p->plane[0].row + p->plane[1].row + p->plane[2].row;
-}
-
-/* Weights of n_row rows, and the half pages of a kernel. */
-static size_t few_smem(const struct gpu_attend_args *a, int32_t n_row)
-{
-    size_t half = (size_t)GPU_TILE * pi_max(part_bytes(&a->k), part_bytes(&a->v));
-    return (size_t)n_row * GPU_TILE * 2 + 3 * half;
-}
-
 /* Whether two calls may share a launch. */
 static bool alike(const struct kv_attend_job *a, const struct kv_attend_job *b)
 {
@@ -309,34 +225,6 @@ static bool alike(const struct kv_attend_job *a, const struct kv_attend_job *b)
 static size_t sum_bytes(const struct gpu_attend_args *a)
 {
     return (size_t)gpu_up16(a->dim_v) * sizeof(float);
-}
-
-/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks of
-   128 rows take 16 rows a warp. */
-static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
-                                   int64_t blocks)
-{
-    bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
-    bool wide = blocks >= 2 * d->card->n_processor;
-    if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v || a->dim_k == 256 ||
-        (a->dim_k == 64 && !plain_k))
-        return GPU_N_KERNEL;
-    if (a->dim_k == 64)
-        return GPU_KERNEL_attend_many_64_f16;
-    if (plain_k)
-        return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
-    return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
-}
-
-static size_t many_smem(const struct gpu_attend_args *a)
-{
-    size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
-           tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
-    size_t pages =
-        2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) + (a->v.type != KV_TYPE_F16 ? tile : 0);
-    bool tables =
-        a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
-    return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
 }
 
 /* The rows of outputs that calls make together: rows [n_tok][n_col] of heads side by side. With
@@ -379,25 +267,8 @@ static void join_packs(struct launch *l)
 static void run_parts(struct launch *l, const struct gpu_plan *plan)
 {
     struct gpu_attend_args *a = &l->args;
-    const struct kv_attend_job *job = plan->job;
-    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g), any;
-    int32_t tiles = (l->most_rows + GPU_ROWS - 1) / GPU_ROWS;
-    any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
-          : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
-                            : GPU_KERNEL_attend_part_16;
-    if (plan->way == GPU_WAY_ANY)
-        gpu_run(l->d, any, l->most_chunks, l->n, tiles, tile_smem(a), a);
-    else if (plan->way == GPU_WAY_DECODE)
-        gpu_run(l->d, decode_kernel(a, &job->seq->cache->g), l->most_chunks, l->n,
-                pi_ceil_div(l->most_rows, GPU_ROWS / 2),
-                (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);
-    else if (plan->way == GPU_WAY_FEW && l->most_rows <= GPU_ROWS / 2)
-        gpu_run(l->d, few, l->most_chunks, l->n, 1, few_smem(a, GPU_ROWS / 2), a);
-    else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
-        gpu_run(l->d, few + 1, l->most_chunks, l->n, tiles, few_smem(a, GPU_ROWS), a);
-    else
-        gpu_run(l->d, many_kernel(l->d, a, (int64_t)l->n * gpu_many_tiles(job)),
-                gpu_many_tiles(job), l->n, 1, many_smem(a), a);
+    const struct gpu_extent extent = {l->n, l->most_rows, l->most_chunks};
+    gpu_way_run(l->d, a, plan, &extent);
     if (gpu_is_many(plan->way))
         return;
     if (l->rows.n_tok > 0)
@@ -452,29 +323,6 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     d->attend->n_patch = 0;
 }
 
-/* n calls wait. Blocks of 128 rows should be at least half as many as there are processors. */
-static enum gpu_way way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
-                           const struct gpu_plan *p, int32_t n)
-{
-    const struct kv_attend_job *job = p->job;
-    int64_t blocks = (int64_t)n * gpu_many_tiles(job);
-    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g),
-                    decode = decode_kernel(a, &job->seq->cache->g);
-    bool one = p->is_simple && p->n_variant == 1;
-    bool many = one && !gpu_is_watched(job) && job->n_tok * job->n_group > GPU_TILE_ROWS / 2 &&
-                2 * blocks >= d->card->n_processor;
-    bool takes_queries = job->q_stride % 4 == 0 && job->q_at.at % 16 == 0;
-    if (many && few != GPU_N_KERNEL && many_kernel(d, a, blocks) != GPU_N_KERNEL)
-        return GPU_WAY_MANY;
-    if (gpu_is_listed(job))
-        return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
-    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole)
-        return GPU_WAY_COPY;
-    if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
-        return GPU_WAY_FEW;
-    return decode != GPU_N_KERNEL && a->order == GPU_ORDER_PLAIN ? GPU_WAY_DECODE : GPU_WAY_ANY;
-}
-
 /* Plans of the first calls that may share a launch; their number, 0 where memory is out. */
 static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
                          const struct kv_attend_job *jobs, int32_t n)
@@ -495,7 +343,7 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             n_sum = n_logit = n_copy = 0;
             continue;
         }
-        p->way = way_of(d, a, p, n);
+        p->way = gpu_way_of(d, a, p, n);
         n_sum += gpu_plan_sums(p);
         n_logit += gpu_is_watched(&jobs[i]) ? logit_floats(&jobs[i]) * sizeof(float) : 0;
         n_copy += p->way == GPU_WAY_COPY ? gpu_copy_bytes(a, p) : 0;
@@ -621,7 +469,7 @@ static void *host_scratch(struct gpu_device *d, const struct kv_attend_job *job)
 static void attend_call(struct gpu_device *d, const struct kv_attend_job *job, void *scratch)
 {
     const struct gpu_attend_args args = args_of(job);
-    bool kernel = has_kernel(d, &args), output = pi_at_some(job->out_at);
+    bool kernel = gpu_way_exists(d, &args), output = pi_at_some(job->out_at);
     bool there = kernel && (job->slots == NULL || job->tap == NULL);
     if (!there && (job->tap != NULL || (output && !kernel))) {
         void *room = scratch != NULL ? scratch : host_scratch(d, job);
@@ -667,7 +515,7 @@ static void attend_collected(struct gpu_device *d, const struct kv_attend_job *j
 {
     for (int32_t i = 0; i < n;) {
         const struct gpu_attend_args args = args_of(&jobs[i]);
-        if (has_kernel(d, &args))
+        if (gpu_way_exists(d, &args))
             i += attend_some(d, jobs + i, n - i, whole && i == 0);
         else
             attend_call(d, &jobs[i++], NULL);

@@ -368,7 +368,7 @@ static struct span span_both(struct span a, int32_t n_a, struct span b)
                          .high = whole && a.end == n_a ? n_a + b.high : a.first};
 }
 
-/* Of pages of the store, to those of which each is `per`; in all there are n_page. */
+/* The span in pages of `per` pages of the store each; the store has n_page. */
 static struct span span_joined(struct span s, int32_t per, int32_t n_page)
 {
     if (per == 1)

@@ -21,8 +21,8 @@ struct gpu_patch {
     int32_t n;
 };
 
-/* Which kernels take a call: attend_part; attend_few or attend_decode, for few rows; attend_many, for
-   many rows of pages as they are, or of their copy as f16. */
+/* The kernel of a call: attend_part; for few rows attend_few or attend_decode; for many rows
+   attend_many. That one reads pages as they are, or a copy of f16. */
 enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_COPY };
 
 struct gpu_plan {
@@ -87,6 +87,18 @@ static inline bool gpu_is_many(enum gpu_way way)
 {
     return way == GPU_WAY_MANY || way == GPU_WAY_COPY;
 }
+
+/* attend_way.c: whether kernels take the class (else the processor does); and the way of a call, where
+   n calls wait that may share a launch. */
+bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a);
+enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
+                        const struct gpu_plan *p, int32_t n);
+/* Launches the kernel of a plan's way for n calls, of at most that many rows and chunks each. */
+struct gpu_extent {
+    int32_t n, rows, chunks;
+};
+void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
+                 const struct gpu_extent *most);
 
 /* attend_gather.c: the form of pages that listed entries become, and the bytes of a call's part of
    the list. gpu_gather_place says where pages or lists will be (false: no memory). */

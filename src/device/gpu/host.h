@@ -200,7 +200,7 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
 }
 
 /* pinned.c: memory of the host for copies beside passes, pinned for many at a time; NULL: none is left.
-   What is given back is free for the next one at once. All of it is, when the device is freed. */
+   A part that is given back is free for the next one. All are when the device is freed. */
 void *gpu_pinned_take(struct gpu_device *d, size_t size);
 void gpu_pinned_give(struct gpu_device *d, void *host);
 void gpu_pinned_free(struct gpu_device *d);

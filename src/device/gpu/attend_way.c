@@ -1,0 +1,170 @@
+/*
+ * attend_way.c - the kernel of a call of attention, by the form of its pages and its number of rows,
+ * and its launch. Invariant: all kernels that take a call give the same bits (attend.cuh).
+ */
+#include "device/gpu/attend_plan.h"
+
+enum {
+    DIM_MOST = 512,          /* of a value */
+    KERNEL_SMEM = 2048 + 320 /* of a block of attend_part, beside the tiles and queries */
+};
+
+/* ---- forms ---- */
+
+/* Sizes of heads that there are fast kernels for. */
+static bool is_common(int32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256;
+}
+
+static bool is_bits(const struct gpu_part *p)
+{
+    return p->type == KV_TYPE_TURBO3 || p->type == KV_TYPE_TURBO2;
+}
+
+/* Whether attend_few.cuh has a kernel for pages of that form. Values are no parts of keys. */
+static bool is_frequent(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
+{
+    bool codes = k->type == KV_TYPE_Q8_0 || is_bits(k);
+    return page_len == GPU_TILE && k->dim == v->dim && is_common(k->dim) &&
+           (k->type == KV_TYPE_F16 || (codes && k->beside)) &&
+           (v->type == KV_TYPE_F16 || v->type == KV_TYPE_Q8_0 || is_bits(v));
+}
+
+int32_t gpu_order_of(const struct gpu_part *k, const struct gpu_part *v, int32_t page_len)
+{
+    if (!is_frequent(k, v, page_len) || k->type == KV_TYPE_F16)
+        return GPU_ORDER_PLAIN;
+    return k->type == KV_TYPE_Q8_0 ? GPU_ORDER_BYTES : GPU_ORDER_BITS;
+}
+
+/* Bytes of a stored key or value. */
+static size_t part_bytes(const struct gpu_part *p)
+{
+    return (size_t)p->plane[0].row + p->plane[1].row + p->plane[2].row;
+}
+
+/* ---- kernels, and their shared memory ---- */
+
+static size_t tile_smem(const struct gpu_attend_args *a)
+{
+    size_t row = (size_t)gpu_up16(a->dim_k) * 2,
+           values = a->v_in_k >= 0 ? 0 : (size_t)gpu_up16(a->dim_v) * 2;
+    return GPU_ROWS * row + GPU_TILE * (row + values) + KERNEL_SMEM;
+}
+
+bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a)
+{
+    return a->dim_v <= DIM_MOST && tile_smem(a) <= d->driver->smem_most;
+}
+
+/* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
+static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
+{
+    bool both = a->k.type == KV_TYPE_F16 && a->v.type == KV_TYPE_F16 && a->k.beside;
+    if (g->v_in_k > 0 || !is_frequent(&a->k, &a->v, a->page_len))
+        return GPU_N_KERNEL;
+    if (a->dim_k == 64)
+        return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
+    if (a->dim_k == 256)
+        return GPU_KERNEL_attend_few_256_mixed;
+    if (both)
+        return GPU_KERNEL_attend_few_128_f16;
+    if (a->k.type == KV_TYPE_Q8_0 && a->v.type == KV_TYPE_Q8_0)
+        return GPU_KERNEL_attend_few_128_q8_0;
+    return a->k.type == KV_TYPE_TURBO3 && a->v.type == KV_TYPE_TURBO3
+               ? GPU_KERNEL_attend_few_128_turbo3
+               : GPU_KERNEL_attend_few_128_mixed;
+}
+
+/* Weights of n_row rows, and the half pages of a kernel. */
+static size_t few_smem(const struct gpu_attend_args *a, int32_t n_row)
+{
+    size_t half = (size_t)GPU_TILE * pi_max(part_bytes(&a->k), part_bytes(&a->v));
+    return (size_t)n_row * GPU_TILE * 2 + 3 * half;
+}
+
+/* A kernel of attend_decode.cuh for the head sizes of a class; GPU_N_KERNEL: there is none. */
+static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
+{
+    if (g->v_in_k > 0 || a->dim_k != a->dim_v || !is_common(a->dim_k))
+        return GPU_N_KERNEL;
+    return a->dim_k == 64    ? GPU_KERNEL_attend_decode_64
+           : a->dim_k == 128 ? GPU_KERNEL_attend_decode_128
+                             : GPU_KERNEL_attend_decode_256;
+}
+
+/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks of
+   128 rows take 16 rows a warp. */
+static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
+                                   int64_t blocks)
+{
+    bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
+    bool wide = blocks >= 2 * d->card->n_processor;
+    if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v || a->dim_k == 256 ||
+        (a->dim_k == 64 && !plain_k))
+        return GPU_N_KERNEL;
+    if (a->dim_k == 64)
+        return GPU_KERNEL_attend_many_64_f16;
+    if (plain_k)
+        return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
+    return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
+}
+
+static size_t many_smem(const struct gpu_attend_args *a)
+{
+    size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
+           tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
+    size_t pages =
+        2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) + (a->v.type != KV_TYPE_F16 ? tile : 0);
+    bool tables =
+        a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
+    return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
+}
+
+/* ---- the way of a call ---- */
+
+/* Blocks of 128 rows should be at least half as many as there are processors. */
+enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
+                        const struct gpu_plan *p, int32_t n)
+{
+    const struct kv_attend_job *job = p->job;
+    int64_t blocks = (int64_t)n * gpu_many_tiles(job);
+    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g),
+                    decode = decode_kernel(a, &job->seq->cache->g);
+    bool one = p->is_simple && p->n_variant == 1;
+    bool many = one && !gpu_is_watched(job) && job->n_tok * job->n_group > GPU_TILE_ROWS / 2 &&
+                2 * blocks >= d->card->n_processor;
+    bool takes_queries = job->q_stride % 4 == 0 && job->q_at.at % 16 == 0;
+    if (many && few != GPU_N_KERNEL && many_kernel(d, a, blocks) != GPU_N_KERNEL)
+        return GPU_WAY_MANY;
+    if (gpu_is_listed(job))
+        return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
+    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole)
+        return GPU_WAY_COPY;
+    if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
+        return GPU_WAY_FEW;
+    return decode != GPU_N_KERNEL && a->order == GPU_ORDER_PLAIN ? GPU_WAY_DECODE : GPU_WAY_ANY;
+}
+
+void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
+                 const struct gpu_extent *most)
+{
+    const struct kv_geometry *g = &plan->job->seq->cache->g;
+    const int32_t rows = most->rows, tiles = (rows + GPU_ROWS - 1) / GPU_ROWS,
+                  many = gpu_many_tiles(plan->job);
+    enum gpu_kernel any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
+                          : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
+                                            : GPU_KERNEL_attend_part_16;
+    if (plan->way == GPU_WAY_ANY)
+        gpu_run(d, any, most->chunks, most->n, tiles, tile_smem(a), a);
+    else if (plan->way == GPU_WAY_DECODE)
+        gpu_run(d, decode_kernel(a, g), most->chunks, most->n, pi_ceil_div(rows, GPU_ROWS / 2),
+                (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);
+    else if (plan->way == GPU_WAY_FEW && rows <= GPU_ROWS / 2)
+        gpu_run(d, few_kernel(a, g), most->chunks, most->n, 1, few_smem(a, GPU_ROWS / 2), a);
+    else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
+        gpu_run(d, few_kernel(a, g) + 1, most->chunks, most->n, tiles, few_smem(a, GPU_ROWS), a);
+    else
+        gpu_run(d, many_kernel(d, a, (int64_t)most->n * many), many, most->n, 1, many_smem(a), a);
+}
