@@ -19,6 +19,29 @@
 
 TEST_GROUP(NULL, free_gpu);
 
+/* ---- launches ---- */
+
+static int32_t n_general; /* launches of attend_part */
+static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
+
+static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
+{
+    for (int32_t i = 0; i < batch->n; i++)
+        n_general += batch->launch[i].kernel >= GPU_KERNEL_attend_part_4 &&
+                     batch->launch[i].kernel <= GPU_KERNEL_attend_part_16;
+    the_submit(c, batch);
+}
+
+/* The emulation's are counted. */
+static void count_launches(void)
+{
+    if (gpu_is_own() && the_submit == NULL) {
+        the_submit = emulated_card()->submit;
+        emulated_card()->submit = counted_submit;
+    }
+    n_general = 0;
+}
+
 /* ---- a lane ---- */
 
 enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 256, N_GROUP = 3, ATTEND_TOK = 45 };
@@ -156,6 +179,7 @@ static void check_form(const struct form *form, float cap, const float *sink)
     static double ref[OUT_LEN];
     int32_t slots[MOST_LEN];
     rig_make(&r, gpu(), form);
+    count_launches();
     const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim;
     struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, all);
     job.cap = cap;
@@ -181,6 +205,8 @@ static void check_form(const struct form *form, float cap, const float *sink)
     run_job(&r, &some);
     assert_memory_equal(one, all + FIRST * N_GROUP * r.dim,
                         (size_t)SOME * N_GROUP * (size_t)r.dim * sizeof(*all));
+    if (r.dim == 64 || r.dim == 128 || r.dim == 256)
+        assert_int_equal(n_general, 0);
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
