@@ -450,6 +450,7 @@ struct kv_choose_all;
 struct kv_unite_list;
 struct kv_share_list;
 struct kv_blend_list;
+struct kv_learn_list;
 struct kv_weigh_list;
 struct kv_victim_list;
 struct kv_class;
@@ -579,6 +580,10 @@ struct pi_device {
     /* The entries that the next step overwrites, by scores of the device; slots stay there, too
        (kv/victim.h). NULL: the host chooses. */
     void (*victims)(struct pi_stream *s, const struct kv_victim_list *list);
+    /* Remembers rows of a pass for policies (kv/learn.h). NULL: the host gets them and does. */
+    void (*learn)(struct pi_stream *s, const struct kv_learn_list *list);
+    /* Copies bytes that do not overlap. It has no stream. NULL where nothing is learned. */
+    void (*clone)(struct pi_device *d, struct pi_at to, struct pi_at from, size_t size);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of
        the host. score_one does the same for one lane, on any thread. */
     void (*score)(struct pi_stream *s, const struct kv_score_list *list);

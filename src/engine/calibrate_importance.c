@@ -268,7 +268,7 @@ static pith_status score_text(struct run *r, int32_t s, pith_engine *e, pith_err
     PI_TRY(pith_seq_create(e, &seq, err));
     pith_status status = pith_seq_eval(seq, r->tokens, n, err);
     if (status == PITH_OK)
-        score_entries(r, s, seq->memory.kv, seq->keep.state);
+        score_entries(r, s, seq->memory.kv, (void *)(uintptr_t)pi_seq_keep_state(seq));
     pith_seq_free(seq);
     return status == PITH_OK ? report(r, n, err) : status;
 }

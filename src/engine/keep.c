@@ -33,6 +33,11 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
         return pi_fail(err, PITH_NOMEM, "no memory for the options of a keep policy");
     PI_TRY(keep_create(&e->policies.keep, model, e->n_thread, &k->handle, err));
     e->traits.state_size = keep_state_size(k->handle);
+    if (keep_learns(k->handle)) {
+        k->learn = pi_mem_alloc_n(PI_MEM_SCRATCH, (size_t)e->chunk, sizeof(*k->learn));
+        if (k->learn == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for the lists of a keep policy");
+    }
     assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
     if (keep_config_notes(&e->policies.keep))
@@ -47,9 +52,12 @@ static void close_keep(struct pith_engine *e)
 {
     struct pi_keep *k = &e->keep;
     pi_keep_stop_repeat(e);
+    for (int32_t i = 0; i < k->n_state; i++)
+        keep_block_free(k->handle, &k->states[i]);
     keep_free(k->handle);
     pi_mem_free(k->text);
     pi_mem_free(k->step_of);
+    pi_mem_free(k->learn);
     pi_mem_free(k->states);
     pi_mem_free(k->marks);
     *k = (struct pi_keep){0};
@@ -73,18 +81,14 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 
 static pith_status start_seq(struct pith_seq *seq, pith_error *err)
 {
-    size_t size = seq->engine->traits.state_size;
-    if (size == 0)
-        return PITH_OK;
-    seq->keep.state = pi_mem_alloc(PI_MEM_TABLE, size);
-    return seq->keep.state != NULL
-               ? PITH_OK
-               : pi_fail(err, PITH_NOMEM, "no memory for a keep policy's state");
+    const struct keep *policy = seq->engine->keep.handle;
+    return policy != NULL ? keep_block_make(policy, &seq->keep.block, err) : PITH_OK;
 }
 
 static void stop_seq(struct pith_seq *seq)
 {
-    pi_mem_free(seq->keep.state);
+    if (seq->keep.block.state != NULL)
+        keep_block_free(seq->engine->keep.handle, &seq->keep.block);
     seq->keep = (struct pi_seq_keep){0};
 }
 
@@ -96,20 +100,22 @@ static void expect_budget(struct pith_seq *seq)
 
 static pith_status fork_seq(const struct pith_seq *from, struct pith_seq *to, pith_error *err)
 {
-    void *state = to->keep.state;
+    struct keep_block block = to->keep.block;
     (void)err;
-    if (state != NULL)
-        memcpy(state, from->keep.state, from->engine->traits.state_size);
+    if (block.state != NULL)
+        keep_block_copy(from->engine->keep.handle, &from->keep.block, &block);
     to->keep = from->keep;
-    to->keep.state = state;
+    to->keep.block = block;
     return PITH_OK;
 }
 
 static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
 {
     struct pi_seq_keep *k = &seq->keep;
-    if (n_token == 0 && k->state != NULL)
-        memset(k->state, 0, seq->engine->traits.state_size);
+    if (n_token == 0 && k->block.state != NULL) {
+        memset(k->block.state, 0, seq->engine->traits.state_size);
+        keep_block_push(seq->engine->keep.handle, &k->block);
+    }
     k->may_disagree = k->may_disagree && n_token > 0;
     if (whole)
         k->tally = (struct keep_tally){0};
@@ -129,7 +135,7 @@ static int32_t unaltered(const struct pith_seq *seq, int32_t n)
 
 static int64_t remembered(const struct pith_seq *seq)
 {
-    return (int64_t)pi_mem_size(seq->keep.state);
+    return (int64_t)pi_mem_size(seq->keep.block.state);
 }
 
 /* ---- when rounds come ---- */
@@ -351,7 +357,15 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .n_prompt = seq->n_prompt,
                               .pinned = seq->pinned,
                               .scale = seq->keep.scale,
-                              .state = seq->keep.state};
+                              .state = seq->keep.block.state,
+                              .there = seq->keep.block.there};
+}
+
+const void *pi_seq_keep_state(const struct pith_seq *seq)
+{
+    if (seq->keep.block.state != NULL)
+        keep_block_pull(seq->engine->keep.handle, &seq->keep.block);
+    return seq->keep.block.state;
 }
 
 bool pi_seq_is_over_budget(const struct pith_seq *seq)

@@ -10,17 +10,17 @@
 
 struct pi_item_state;
 struct pi_pass_attention;
-struct pi_pass_tap_rows;
 struct pi_saved;
 
 /* Of an engine. */
 struct pi_keep {
-    struct keep *handle;      /* the running policy, owned; NULL: the full cache */
-    char *text;               /* the policy as it was given, owned; NULL without one */
-    struct pi_repeat *repeat; /* owned; NULL: nothing is repeated */
-    int32_t *step_of;         /* [chunk] number of a pass's part among its steps, -1: no step */
-    int32_t n_step;           /* steps in the running pass */
-    uint8_t *states;          /* [n_state][traits.state_size] owned; NULL until a copy is made */
+    struct keep *handle;        /* the running policy, owned; NULL: the full cache */
+    char *text;                 /* the policy as it was given, owned; NULL without one */
+    struct pi_repeat *repeat;   /* owned; NULL: nothing is repeated */
+    int32_t *step_of;           /* [chunk] number of a pass's part among its steps, -1: no step */
+    int32_t n_step;             /* steps in the running pass */
+    struct kv_learn_job *learn; /* [chunk] of a layer's items, owned; NULL: no device learns */
+    struct keep_block *states;  /* [n_state] copies, owned; NULL until one is made */
     int32_t n_state;
     float *marks; /* of the batch's entries, for the way back; owned */
     size_t cap_marks;
@@ -30,16 +30,17 @@ struct pi_keep {
 /* Of a sequence. */
 struct pi_seq_keep {
     struct keep_tally tally;
-    double scale;      /* its own budget, as in keep_point */
-    void *state;       /* [traits.state_size] the policy's block, owned; NULL where it has none */
-    bool may_disagree; /* keep_lanes_agree may not hold: it was loaded */
+    double scale;            /* its own budget, as in keep_point */
+    struct keep_block block; /* the policy's, owned; state NULL where it has none */
+    bool may_disagree;       /* keep_lanes_agree may not hold: it was loaded */
 };
 
 /* Of an item of the running batch. */
 struct pi_item_keep {
-    uint8_t *state; /* the policy's block as it was before, a part of pi_keep.states; NULL where it
-                       was not copied */
-    size_t marks;   /* where the entries' marks as they were before begin in pi_keep.marks */
+    const struct keep_block
+        *block;   /* the policy's as it was before, of pi_keep.states; NULL where it
+                                       was not copied */
+    size_t marks; /* where the entries' marks as they were before begin in pi_keep.marks */
 };
 
 /* ---- keep.c: what others ask ---- */
@@ -49,6 +50,9 @@ struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done);
 
 /* A policy's view of a sequence whose next token gets position n_token. */
 struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token);
+
+/* The policy's block of a sequence, all of it on the host; NULL where it has none. */
+const void *pi_seq_keep_state(const struct pith_seq *seq);
 
 /* Whether an early keep round of the sequence would evict something. */
 bool pi_seq_is_over_budget(const struct pith_seq *seq);

@@ -32,19 +32,23 @@ static size_t count_marks(const struct pith_engine *e, const struct pith_seq *se
 static pith_status save_states(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                pith_error *err)
 {
-    size_t size = e->traits.state_size;
-    if (size == 0)
+    struct pi_keep *k = &e->keep;
+    if (e->traits.state_size == 0)
         return PITH_OK;
-    if (n > e->keep.n_state) {
-        uint8_t *grown = pi_mem_grow(PI_MEM_SCRATCH, e->keep.states, (size_t)n, size);
+    if (n > k->n_state) {
+        struct keep_block *grown =
+            pi_mem_grow(PI_MEM_SCRATCH, k->states, (size_t)n, sizeof(*grown));
         if (grown == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for the policy's state of %d items", n);
-        e->keep.states = grown;
-        e->keep.n_state = n;
+        k->states = grown;
+    }
+    while (k->n_state < n) {
+        PI_TRY(keep_block_make(k->handle, &k->states[k->n_state], err));
+        k->n_state++;
     }
     for (int32_t i = 0; i < n; i++) {
-        e->batch.state[i].keep.state = e->keep.states + (size_t)i * size;
-        memcpy(e->batch.state[i].keep.state, items[i].seq->keep.state, size);
+        e->batch.state[i].keep.block = &k->states[i];
+        keep_block_copy(k->handle, &items[i].seq->keep.block, &k->states[i]);
     }
     return PITH_OK;
 }
@@ -82,8 +86,8 @@ pith_status pi_keep_copy(struct pith_engine *e, const pith_batch_item *items, in
 
 void pi_keep_restore(struct pith_engine *e, struct pith_seq *seq, const struct pi_item_keep *copy)
 {
-    if (copy->state != NULL)
-        memcpy(seq->keep.state, copy->state, e->traits.state_size);
+    if (copy->block != NULL)
+        keep_block_copy(e->keep.handle, copy->block, &seq->keep.block);
     if (e->keep.has_marks)
         move_marks(e, seq, e->keep.marks + copy->marks, true);
 }

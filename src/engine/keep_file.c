@@ -70,7 +70,7 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **out, size_t *size, p
     put(&at, &head, sizeof(head));
     put(&at, seq->tokens, n_tokens);
     put_lanes(&at, seq, g);
-    put(&at, seq->keep.state, (size_t)head.state_size);
+    put(&at, pi_seq_keep_state(seq), (size_t)head.state_size);
     put(&at, e->keep.text, n_text);
     assert(at == (uint8_t *)*out + *size);
     return PITH_OK;
@@ -91,8 +91,9 @@ static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *
                        (unsigned long long)m->head.state_size, m->head.n_mark, e->traits.state_size,
                        e->traits.n_mark, name);
     if (m->head.state_size > 0)
-        memcpy(seq->keep.state, m->state, (size_t)m->head.state_size);
-    if (!keep_state_sound(e->keep.handle, seq->keep.state))
+        memcpy(seq->keep.block.state, m->state, (size_t)m->head.state_size);
+    keep_block_push(e->keep.handle, &seq->keep.block);
+    if (!keep_state_sound(e->keep.handle, seq->keep.block.state))
         return pi_fail(err, PITH_FORMAT, "%s: its %llu bytes are no state of %s", path,
                        (unsigned long long)m->head.state_size, name);
     for (int32_t l = 0; l < g->n_layer; l++)

@@ -17,6 +17,34 @@ static void learn_rows(struct pith_seq *seq, const struct pi_pass_tap_rows *rows
     keep_observe(e->keep.handle, &view, rows);
 }
 
+/* The same by the device. */
+static void learn_there(void *user, struct pi_stream *stream, const struct pi_pass_rows *rows)
+{
+    const struct pith_engine *e = user;
+    struct kv_learn_list list = {.jobs = e->keep.learn};
+    if (rows->layer >= e->lanes.n_layer)
+        return;
+    for (int32_t i = 0; i < rows->n_item; i++) {
+        const struct pith_seq *seq = rows->items[i].owner;
+        if (seq == NULL) /* a repetition */
+            continue;
+        struct keep_view view = pi_seq_view(seq, rows->items[i].pos0);
+        keep_learn(e->keep.handle, &view, rows, i, &e->keep.learn[list.n++]);
+    }
+    if (list.n > 0)
+        stream->device->learn(stream, &list);
+}
+
+static pith_status watch_rows(struct pith_engine *e, pith_error *err)
+{
+    const struct pi_pass_learner learner = {e, e->policies.keep.policy->learns_before_rope,
+                                            learn_there};
+    if (keep_learns(e->keep.handle))
+        return pi_pass_set_learner(e->pass, &learner, err);
+    e->tap.learn = learn_rows;
+    return PITH_OK;
+}
+
 /* ---- what is written ---- */
 
 /* A layer's lanes on their way to the policy. */
@@ -147,7 +175,7 @@ pith_status pi_keep_watch(struct pith_engine *e, pith_error *err)
     const struct pi_pass_watch watch = {e, plan_lanes, show_attention, finish_lanes};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_ROWS) != 0)
-        e->tap.learn = learn_rows;
+        PI_TRY(watch_rows(e, err));
     if ((needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS)) != 0)
         PI_TRY(pi_pass_set_watch(e->pass, &watch, err));
     return (needs & KEEP_NEED_WRITTEN) != 0 ? pi_pass_set_writer(e->pass, &writer, err) : PITH_OK;

@@ -63,6 +63,19 @@ struct pi_at pi_pass_turns(const struct pi_pass *pass)
     return rope == &pass->model->rope_local ? pass->rows.local_cs : pass->rows.cs;
 }
 
+static void call_learner(struct pi_pass *pass)
+{
+    const struct pi_pass_rows rows = {
+        .items = pass->now.items,
+        .n_item = pass->now.n_item,
+        .row0 = pass->ids.row0,
+        .layer = pass->now.layer->kv_layer,
+        .q_pre = pass->rows.q_pre,
+        .q = pass->rows.q,
+    };
+    pass->learner.rows(pass->learner.user, pass->stream, &rows);
+}
+
 static void call_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, bool attended)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -91,6 +104,8 @@ static void call_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, bool attended)
 
 void pi_pass_attend(struct pi_pass *pass)
 {
+    if (pass->learner.rows != NULL)
+        call_learner(pass);
     if (pass->tap.fn != NULL)
         call_tap(pass, pass->tap.fn, false);
     pi_pass_attention_run(pass);
@@ -167,8 +182,9 @@ const struct pi_block pi_block_attention = {
     .run = run,
 };
 
-/* ---- the tap ---- */
+/* ---- the tap, and the learner ---- */
 
+/* Room for queries before rope. */
 static pith_status make_tap(struct pi_pass *pass, pith_error *err)
 {
     bool ok = true;
@@ -185,6 +201,9 @@ static pith_status make_tap(struct pi_pass *pass, pith_error *err)
 
 static void free_tap(struct pi_pass *pass)
 {
+    if (pass->tap.fn != NULL || pass->tap.attended != NULL ||
+        (pass->learner.rows != NULL && pass->learner.before_rope))
+        return;
     pass->device->free(pass->device, pass->rows.q_pre);
     pass->rows.q_pre = (struct pi_at){0};
 }
@@ -203,8 +222,23 @@ pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_ta
             s->tap.attended = attended;
             s->tap.user = user;
         }
-        if (s->tap.fn == NULL && s->tap.attended == NULL)
-            free_tap(s);
+        free_tap(s);
+    }
+    return status;
+}
+
+pith_status pi_pass_set_learner(struct pi_pass *pass, const struct pi_pass_learner *learner,
+                                pith_error *err)
+{
+    pith_status status = PITH_OK;
+    PI_EACH_STAGE(s, pass)
+    if (learner != NULL && learner->before_rope && status == PITH_OK)
+        status = make_tap(s, err);
+    PI_EACH_STAGE(s, pass)
+    {
+        if (status == PITH_OK)
+            s->learner = learner != NULL ? *learner : (struct pi_pass_learner){0};
+        free_tap(s);
     }
     return status;
 }

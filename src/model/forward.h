@@ -54,6 +54,24 @@ struct pi_pass_tap_rows {
 /* Called on the thread that runs the pass; the rows are valid during the call. */
 typedef void pi_pass_tap_fn(void *user, const struct pi_pass_tap_rows *rows);
 
+/* The same of all items of a pass, on the device. Item i's first token has row row0[i]. */
+struct pi_pass_rows {
+    const struct pi_pass_item *items; /* [n_item] */
+    int32_t n_item;
+    const int32_t *row0;
+    int32_t layer;
+    struct pi_at q_pre; /* [n_tok][n_head][dim_k]; none where it was not asked for */
+    struct pi_at q;     /* [n_tok][n_head][dim_k] */
+};
+
+/* A listener for rows of the device. */
+struct pi_pass_learner {
+    void *user;
+    bool before_rope; /* it wants q_pre */
+    /* Once a layer, before keys and values are stored. Its calls on the stream may use the rows. */
+    void (*rows)(void *user, struct pi_stream *stream, const struct pi_pass_rows *rows);
+};
+
 /* A lane of a watched item in a layer. */
 struct pi_pass_watched {
     const struct pi_pass_item *item;
@@ -200,6 +218,11 @@ pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
    their own meanwhile. NOMEM: nothing has changed. No pass may be running. */
 pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_tap_fn *attended,
                             void *user, pith_error *err);
+
+/* From now on the learner, which is copied, is told of the rows of every layer; NULL ends it. As
+   pi_pass_set_tap. */
+pith_status pi_pass_set_learner(struct pi_pass *pass, const struct pi_pass_learner *learner,
+                                pith_error *err);
 
 /* From now on watched items are shown to *watch, which is copied; NULL ends it. Without one, or for
    items that are not watched, there is no cost and the bits are the same. No pass may be running.

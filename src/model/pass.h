@@ -183,6 +183,7 @@ struct pi_pass {
         pi_pass_tap_fn *attended; /* behind it */
         void *user;
     } tap;
+    struct pi_pass_learner learner; /* rows NULL: there is none */
     struct {
         pi_pass_ask_fn *fn; /* NULL: nothing stops a pass */
         void *user;
@@ -253,7 +254,8 @@ void pi_pass_fetch_experts(const struct pi_pass *pass);
 
 /* ---- attention.c ---- */
 
-/* The attention of the running layer, whose rows the tap sees before and behind it. */
+/* The attention of the running layer, whose rows the learner and the tap see before it, and a tap
+   behind it. */
 void pi_pass_attend(struct pi_pass *pass);
 
 /* The cosines and sines of the running layer's rotation; none: it has none. */

@@ -38,8 +38,9 @@ bool pi_step_may(const struct pi_pass *pass)
 {
     const struct pi_pass_item *item = &pass->now.items[0];
     return pass->step.layer != NULL && pass->now.n_item == 1 && item->n_tok == 1 &&
-           item->guests == NULL && !pi_at_some(pass->rows.q_pre) && pass->writer.fn.written == NULL &&
-           pass->watching.n == 0 && pass->reading.n_chunk == 0 && pass->recalling.n == 0;
+           item->guests == NULL && !pi_at_some(pass->rows.q_pre) && pass->learner.rows == NULL &&
+           pass->writer.fn.written == NULL && pass->watching.n == 0 && pass->reading.n_chunk == 0 &&
+           pass->recalling.n == 0;
 }
 
 static void fill_layer(struct pi_pass *pass, int32_t l)

@@ -169,7 +169,11 @@ static int32_t count_copies(const char *keep)
 /* The host learns the entries of all layers at once. */
 TEST(a_step_waits_for_no_layer)
 {
-    assert_int_equal(count_copies("h2o:budget=20"), 1 + count_copies("none"));
+    int32_t n = count_copies("none");
+    assert_int_equal(count_copies("h2o:budget=20"), 1 + n);
+    assert_int_equal(count_copies("tova:budget=20"), 1 + n);
+    assert_int_equal(count_copies("longflow:budget=20,prompt-window=8"), 1 + n);
+    assert_int_equal(count_copies("snapkv:budget=20,slack=20,queries=8,window=8"), n);
 }
 
 TEST(victims_are_those_that_the_host_finds)

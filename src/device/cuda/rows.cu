@@ -6,6 +6,7 @@
 #include "device/gpu/fill.cuh"
 #include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"
+#include "device/gpu/learn.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
 #include "device/gpu/note.cuh"

@@ -22,6 +22,7 @@
 #include "device/gpu/attend_many.cuh"
 #include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"
+#include "device/gpu/learn.cuh"
 #include "device/gpu/matmul.cuh"
 #include "device/gpu/measure.cuh"
 #include "device/gpu/note.cuh"

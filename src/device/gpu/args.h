@@ -111,6 +111,7 @@ enum gpu_weight_type {
     GPU_K(note_words, 256, 4, gpu_note_args)                                                       \
     GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
     GPU_K(victims, 256, 4, gpu_victim_args)                                                        \
+    GPU_K(learn_ring, 256, 8, gpu_learn_args)                                                      \
     GPU_K(marks_clear, 128, 8, gpu_marks_args)                                                     \
     GPU_K(marks_sources, 128, 8, gpu_marks_args)                                                   \
     GPU_K(marks_keep, 1024, 1, gpu_marks_args)                                                     \
@@ -499,6 +500,15 @@ struct gpu_victim {
 };
 struct gpu_victim_args {
     gpu_at victims;
+};
+
+/* Rows that are remembered (kv/learn.h). */
+struct gpu_learn_job {
+    gpu_at from, to; /* f32 */
+    int32_t n_tok, n, pos, n_ring;
+};
+struct gpu_learn_args {
+    gpu_at jobs;
 };
 
 /* A lane whose marks change. marks_clear: n new entries from slot on, the first at position `first`. marks_keep: slots slot .. + n

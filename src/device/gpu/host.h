@@ -370,6 +370,9 @@ size_t gpu_logits_stride(const struct kv_attend_job *job);
    launch has them. */
 void gpu_note_calls(struct gpu_device *d, const struct kv_attend_job *jobs,
                     const struct gpu_attend_job *at, int32_t n);
+/* learn.c */
+void gpu_learn(struct pi_stream *s, const struct kv_learn_list *list);
+void gpu_clone(struct pi_device *d, struct pi_at to, struct pi_at from, size_t size);
 /* victim.c */
 void gpu_victims(struct pi_stream *s, const struct kv_victim_list *list);
 

@@ -137,16 +137,16 @@ static bool stop_at_once(void *user, double fraction)
 static uint64_t go_on(pith_engine *e, pith_seq *seq, int32_t begin, bool cancel)
 {
     static const int32_t n_cancelled[] = {1, 9, 30};
-    size_t size = seq->keep.state != NULL ? keep_state_size(e->keep.handle) : 0;
+    size_t size = pi_seq_keep_state(seq) != NULL ? keep_state_size(e->keep.handle) : 0;
     uint8_t *before = test_malloc(size + 1);
     if (size > 0)
-        memcpy(before, seq->keep.state, size);
+        memcpy(before, pi_seq_keep_state(seq), size);
     for (size_t i = 0; cancel && i < PI_LEN(n_cancelled); i++) {
         pith_batch_item item = {.seq = seq, .tokens = tokens + begin, .n_token = n_cancelled[i]};
         assert_int_equal(pith_batch_eval(e, &item, 1, stop_at_once, NULL, &err), PITH_CANCELLED);
         assert_int_equal(pith_seq_length(seq), begin);
         if (size > 0)
-            assert_memory_equal(seq->keep.state, before, size);
+            assert_memory_equal(pi_seq_keep_state(seq), before, size);
     }
     test_free(before);
     for (int32_t i = 0; i < 3; i++)

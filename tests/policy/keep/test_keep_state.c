@@ -36,7 +36,7 @@ static void expect_fresh_state(const pith_seq *seq, const char *keep, const int3
     pith_seq *fresh = seq_make(e);
     eval_ids(fresh, ids, 0, n);
     assert_int_equal(pith_seq_length(seq), n);
-    assert_memory_equal(seq->keep.state, fresh->keep.state, state_size);
+    assert_memory_equal(pi_seq_keep_state(seq), pi_seq_keep_state(fresh), state_size);
     pith_seq_free(fresh);
     pith_engine_free(e);
 }
@@ -51,7 +51,7 @@ static void load_model(void)
         pith_seq *seq = eval_all(e, N_TOKEN, reference[p]);
         assert_true(stats_of(seq).rounds >= 7);
         last_state[p] = malloc(state_size);
-        memcpy(last_state[p], seq->keep.state, state_size);
+        memcpy(last_state[p], pi_seq_keep_state(seq), state_size);
         pith_seq_free(seq);
         pith_engine_free(e);
     }
@@ -83,7 +83,7 @@ TEST(chunks_and_threads_change_no_bit)
                 if (hashes[i] != reference[p][i])
                     fail_msg("%s, chunk %d, %d threads: position %d differs", policies[p],
                              cases[c].chunk, cases[c].n_thread, i);
-            assert_memory_equal(seq->keep.state, last_state[p], state_size);
+            assert_memory_equal(pi_seq_keep_state(seq), last_state[p], state_size);
             pith_seq_free(seq);
             pith_engine_free(e);
         }
@@ -129,15 +129,15 @@ TEST(both_sides_of_a_fork_remember)
         pith_seq *a = seq_make(e), *b = NULL;
         eval(a, 0, 120);
         check(pith_seq_fork(a, &b, &err), &err);
-        assert_memory_equal(a->keep.state, b->keep.state, state_size);
+        assert_memory_equal(pi_seq_keep_state(a), pi_seq_keep_state(b), state_size);
         pith_batch_item both[2] = {{.seq = b, .tokens = other + 120, .n_token = 100},
                                    {.seq = a, .tokens = tokens + 120, .n_token = 60}};
         check(pith_batch_eval(e, both, 2, NULL, NULL, &err), &err);
-        assert_memory_not_equal(a->keep.state, b->keep.state, state_size);
+        assert_memory_not_equal(pi_seq_keep_state(a), pi_seq_keep_state(b), state_size);
         expect_fresh_state(b, policies[p], other, 220);
         eval(a, 180, N_TOKEN);
         assert_true(hash_of(a) == reference[p][N_TOKEN - 1]);
-        assert_memory_equal(a->keep.state, last_state[p], state_size);
+        assert_memory_equal(pi_seq_keep_state(a), last_state[p], state_size);
         pith_seq *fresh = seq_make(e);
         eval_ids(fresh, other, 0, 220);
         assert_true(hash_of(fresh) == hash_of(b));
@@ -188,7 +188,7 @@ TEST(a_cancelled_pass_is_forgotten)
         eval(b, 10, N_TOKEN);
         assert_true(hash_of(a) == reference[p][N_TOKEN - 1]);
         assert_true(hash_of(b) == reference[p][N_TOKEN - 1]);
-        assert_memory_equal(a->keep.state, last_state[p], state_size);
+        assert_memory_equal(pi_seq_keep_state(a), last_state[p], state_size);
         pith_seq_free(a);
         pith_seq_free(b);
         pith_engine_free(e);
@@ -242,7 +242,7 @@ TEST(a_sync_gives_what_a_fresh_sequence_gives)
         expect_fresh_state(seq, policies[p], changed, 120);
         check(pith_seq_truncate(seq, 0, &err), &err);
         for (size_t i = 0; i < state_size; i++)
-            assert_int_equal(((const uint8_t *)seq->keep.state)[i], 0);
+            assert_int_equal(((const uint8_t *)pi_seq_keep_state(seq))[i], 0);
         eval(seq, 0, 130);
         assert_true(hash_of(seq) == reference[p][129]);
         pith_seq_free(seq);
@@ -268,7 +268,7 @@ TEST(generation_reads_a_shorter_prompt_anew)
     check(pith_generate(fresh, tokens, 140, &params, NULL, NULL, &result, &err), &err);
     assert_int_equal(pith_seq_length(seq), pith_seq_length(fresh));
     assert_true(hash_of(seq) == hash_of(fresh));
-    assert_memory_equal(seq->keep.state, fresh->keep.state, state_size);
+    assert_memory_equal(pi_seq_keep_state(seq), pi_seq_keep_state(fresh), state_size);
     pith_seq_free(fresh);
     pith_seq_free(seq);
     pith_engine_free(e);
@@ -333,8 +333,8 @@ static void expect_same(const pith_seq *a, const pith_seq *b)
     const struct keep *keep = a->engine->keep.handle;
     assert_int_equal(a->n_prompt, b->n_prompt);
     kv_check_same(a->memory.kv, b->memory.kv);
-    if (a->keep.state != NULL)
-        assert_memory_equal(a->keep.state, b->keep.state, keep_state_size(keep));
+    if (pi_seq_keep_state(a) != NULL)
+        assert_memory_equal(pi_seq_keep_state(a), pi_seq_keep_state(b), keep_state_size(keep));
     for (int32_t l = 0; l < info.n_layer; l++)
         for (int32_t h = 0; h < info.n_head_kv; h++) {
             size_t size = (size_t)kv_lane_len(a->memory.kv, l, h) * sizeof(float);
@@ -357,7 +357,7 @@ TEST(a_loaded_sequence_goes_on_alike)
         expect_same(a, b);
         n_victim += kv_lane_victim(b->memory.kv, 0, 0) >= 0;
         n_mark += keep_n_mark(e->keep.handle) > 0;
-        n_state += b->keep.state != NULL;
+        n_state += pi_seq_keep_state(b) != NULL;
         assert_int_equal(b->n_prompt, N_PROMPT);
         for (int32_t i = N_SAVED; i < N_STEPPED; i++) {
             step(a, i, i + 1);
@@ -385,7 +385,7 @@ TEST(another_policy_learns_anew_from_a_file)
     pith_engine *e = engine_make(FROZEN, 64, 2, 512), *full = engine_make(NULL, 64, 2, 512);
     pith_engine *wider = engine_make("triattention:budget=64,slack=24,warmup=171", 64, 2, 512);
     pith_seq *a = save_one(e), *b = load_one(full);
-    assert_null(b->keep.state);
+    assert_null(pi_seq_keep_state(b));
     kv_check_same(a->memory.kv, b->memory.kv);
     eval(b, N_SAVED, N_TOKEN);
     pith_seq_free(b);
@@ -393,7 +393,7 @@ TEST(another_policy_learns_anew_from_a_file)
     kv_check_same(a->memory.kv, b->memory.kv);
     assert_int_equal(b->n_prompt, 0);
     for (size_t i = 0; i < state_size; i++)
-        assert_int_equal(((const uint8_t *)b->keep.state)[i], 0);
+        assert_int_equal(((const uint8_t *)pi_seq_keep_state(b))[i], 0);
     pith_seq_free(b);
     pith_seq_free(a);
 
@@ -403,7 +403,7 @@ TEST(another_policy_learns_anew_from_a_file)
     check(pith_seq_save(a, file_path(), &err), &err);
     check(pith_seq_load(e, file_path(), &b, &err), &err);
     for (size_t i = 0; i < state_size; i++)
-        assert_int_equal(((const uint8_t *)b->keep.state)[i], 0);
+        assert_int_equal(((const uint8_t *)pi_seq_keep_state(b))[i], 0);
     eval(b, 100, 130);
     assert_int_equal(stats_of(b).rounds, 2); /* one at once, one of 24 tokens later */
     check(pith_seq_sync(b, tokens, 120, NULL, NULL, &err), &err);
@@ -519,7 +519,7 @@ static pith_status live(pith_error *why)
     if (status == PITH_OK) {
         status = pith_batch_eval(e, both, 2, NULL, NULL, why);
         if (status != PITH_OK)
-            assert_memory_equal(a->keep.state, b->keep.state, state_size);
+            assert_memory_equal(pi_seq_keep_state(a), pi_seq_keep_state(b), state_size);
     }
     if (status == PITH_OK)
         status = pith_seq_sync(a, tokens, 60, NULL, NULL, why);

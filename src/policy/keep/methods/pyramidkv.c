@@ -31,6 +31,8 @@ const struct keep_policy keep_pyramidkv = {
     .state_size = snapkv_state_size,
     .scratch_size = snapkv_scratch_size,
     .observe = snapkv_observe,
+    .learn = snapkv_learn,
+    .learn_head = snapkv_learn_head,
     .silent = snapkv_silent,
     .score = snapkv_score_lane,
 };

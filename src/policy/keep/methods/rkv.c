@@ -267,6 +267,17 @@ static void observe(const void *params, const struct keep_view *view,
     keep_queries_observe(view, ((const struct params *)params)->n_query, rows);
 }
 
+static void learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job)
+{
+    keep_queries_learn(view, ((const struct params *)params)->n_query, rows, item, job);
+}
+
+static size_t learn_head(const void *params, const struct policy_model *model)
+{
+    return keep_queries_head(model, ((const struct params *)params)->n_query);
+}
+
 static bool silent(const void *params, const struct keep_view *view, int32_t layer)
 {
     (void)layer;
@@ -329,6 +340,8 @@ const struct keep_policy keep_rkv = {
     .state_size = state_size,
     .scratch_size = scratch_size,
     .observe = observe,
+    .learn = learn,
+    .learn_head = learn_head,
     .silent = silent,
     .score = score,
 };

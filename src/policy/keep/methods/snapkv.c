@@ -154,6 +154,17 @@ void snapkv_observe(const void *params, const struct keep_view *view,
     keep_queries_observe(view, ((const struct snapkv_form *)params)->n_query, rows);
 }
 
+void snapkv_learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job)
+{
+    keep_queries_learn(view, ((const struct snapkv_form *)params)->n_query, rows, item, job);
+}
+
+size_t snapkv_learn_head(const void *params, const struct policy_model *model)
+{
+    return keep_queries_head(model, ((const struct snapkv_form *)params)->n_query);
+}
+
 bool snapkv_silent(const void *params, const struct keep_view *view, int32_t layer)
 {
     (void)layer;
@@ -188,6 +199,8 @@ const struct keep_policy keep_snapkv = {
     .state_size = snapkv_state_size,
     .scratch_size = snapkv_scratch_size,
     .observe = snapkv_observe,
+    .learn = snapkv_learn,
+    .learn_head = snapkv_learn_head,
     .silent = snapkv_silent,
     .score = snapkv_score_lane,
 };

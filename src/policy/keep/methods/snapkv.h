@@ -36,6 +36,9 @@ size_t snapkv_scratch_size(const void *params, const struct policy_model *model,
                            int32_t n);
 void snapkv_observe(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
+void snapkv_learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job);
+size_t snapkv_learn_head(const void *params, const struct policy_model *model);
 bool snapkv_silent(const void *params, const struct keep_view *view, int32_t layer);
 void snapkv_score_lane(const void *params, const struct keep_view *view,
                        const struct keep_lane *lane, float *out);

@@ -52,6 +52,19 @@ static void observe(const void *params, const struct keep_view *view,
     keep_queries_observe(view, 1, rows);
 }
 
+static void learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job)
+{
+    (void)params;
+    keep_queries_learn(view, 1, rows, item, job);
+}
+
+static size_t learn_head(const void *params, const struct policy_model *model)
+{
+    (void)params;
+    return keep_queries_head(model, 1);
+}
+
 static int32_t words(const void *params, struct keep_word *out)
 {
     (void)params;
@@ -85,6 +98,8 @@ const struct keep_policy keep_tova = {
     .state_size = state_size,
     .scratch_size = scratch_size,
     .observe = observe,
+    .learn = learn,
+    .learn_head = learn_head,
     .words = words,
     .notes_steps = true,
     .silent = silent,

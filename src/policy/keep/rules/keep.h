@@ -8,6 +8,7 @@
 #ifndef PI_KEEP_H
 #define PI_KEEP_H
 
+#include "kv/learn.h"
 #include "kv/weigh.h"
 #include "model/forward.h"
 #include "policy/policy.h"
@@ -23,6 +24,7 @@ struct keep_view {
     int32_t pinned;        /* the first pinned position (keep_pinnable); 0: nothing is */
     double scale;          /* as in keep_point */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
+    struct pi_at there; /* some: behind the state's head its bytes are here, on a device (learn) */
     const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
 };
@@ -75,6 +77,13 @@ size_t keep_queries_size(const struct policy_model *model, int32_t n_query);
 /* For observe, with KEEP_NEED_ROWS: remembers the rows' queries. */
 void keep_queries_observe(const struct keep_view *view, int32_t n_query,
                           const struct pi_pass_tap_rows *rows);
+/* For learn: the same on the device, and the bytes that stay the host's. */
+size_t keep_queries_head(const struct policy_model *model, int32_t n_query);
+void keep_queries_learn(const struct keep_view *view, int32_t n_query,
+                        const struct pi_pass_rows *rows, int32_t item, struct kv_learn_job *job);
+/* Where the device has a layer's ring, f32 [n_query][n_head * n_group][dim_k]; none: the host has
+   it. The query of position p is in row p mod n_query. */
+struct pi_at keep_queries_there(const struct keep_view *view, int32_t n_query, int32_t layer);
 /* How many of the last n_query there are: fewer at the beginning of a sequence, and never more than
    its tokens. */
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query);
@@ -208,6 +217,13 @@ struct keep_policy {
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
+    /* The same by a device (kv/learn.h): says what it does with an item's rows in a layer. The state
+       is its device's then, but for the first learn_head bytes, which this brings up to date.
+       `score` finds all of it in view->state nevertheless. NULL: the host observes. */
+    void (*learn)(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job);
+    size_t (*learn_head)(const void *params, const struct policy_model *model);
+    bool learns_before_rope; /* learn looks at queries before rope */
     /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
@@ -552,6 +568,23 @@ int32_t keep_config_marks(const struct keep_config *c);
 bool keep_config_notes(const struct keep_config *c);
 /* Bytes of the block that each sequence has for the policy; 0: none. */
 size_t keep_state_size(const struct keep *keep);
+/* Whether the lanes' device learns what the policy remembers, so that blocks are there, too. */
+bool keep_learns(const struct keep *keep);
+
+/* Such a block: all of it is the caller's, and keep_view has the same two. */
+struct keep_block {
+    void *state;        /* [keep_state_size] owned */
+    struct pi_at there; /* likewise of the device; none where that does not learn; owned */
+};
+
+/* Zeroed; NOMEM. Freeing takes any stage. */
+pith_status keep_block_make(const struct keep *keep, struct keep_block *out, pith_error *err);
+void keep_block_free(const struct keep *keep, struct keep_block *block);
+void keep_block_copy(const struct keep *keep, const struct keep_block *from,
+                     const struct keep_block *to);
+/* The host's bytes become all of it; and the device's what the host has. */
+void keep_block_pull(const struct keep *keep, const struct keep_block *block);
+void keep_block_push(const struct keep *keep, const struct keep_block *block);
 /* Bytes of scratch that grew with the lanes so far. */
 size_t keep_scratch_bytes(const struct keep *keep);
 /* Whether such a block from a file can be a state. */
@@ -675,6 +708,11 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 /* Shows the policy the rows of a pass; only where it needs them. view as for keep_round. */
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
+
+/* Where keep_learns: what the device does in the place of that, with the rows of an item. The caller
+   asks it. */
+void keep_learn(const struct keep *keep, const struct keep_view *view,
+                const struct pi_pass_rows *rows, int32_t item, struct kv_learn_job *job);
 
 /* Shows the policy entries that a pass wrote; only where it needs it. view as for keep_observe.
    Different lanes at the same time. */

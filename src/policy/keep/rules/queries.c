@@ -43,6 +43,14 @@ static struct ring ring_of(const struct keep_view *view, int32_t n_query, int32_
     return ring;
 }
 
+struct pi_at keep_queries_there(const struct keep_view *view, int32_t n_query, int32_t layer)
+{
+    size_t first = (size_t)layer * (size_t)n_query * row_len(view->model);
+    if (!pi_at_some(view->there))
+        return view->there;
+    return pi_at_item(pi_at_add(view->there, marks_size(view->model, n_query)), first);
+}
+
 void keep_queries_observe(const struct keep_view *view, int32_t n_query,
                           const struct pi_pass_tap_rows *rows)
 {
@@ -55,6 +63,29 @@ void keep_queries_observe(const struct keep_view *view, int32_t n_query,
                ring.row * sizeof(float));
         ring.mark[place] = pos + 1;
     }
+}
+
+size_t keep_queries_head(const struct policy_model *model, int32_t n_query)
+{
+    return marks_size(model, n_query);
+}
+
+void keep_queries_learn(const struct keep_view *view, int32_t n_query,
+                        const struct pi_pass_rows *rows, int32_t item, struct kv_learn_job *job)
+{
+    struct ring ring = ring_of(view, n_query, rows->layer);
+    int32_t n = rows->items[item].n_tok;
+    for (int32_t t = (int32_t)pi_max(0, n - n_query); t < n; t++)
+        ring.mark[(view->n_token + t) % n_query] = view->n_token + t + 1;
+    *job = (struct kv_learn_job){
+        .kind = KV_LEARN_RING,
+        .from = pi_at_item(rows->q, (size_t)rows->row0[item] * ring.row),
+        .to = keep_queries_there(view, n_query, rows->layer),
+        .n_tok = n,
+        .n = (int32_t)ring.row,
+        .pos = view->n_token,
+        .n_ring = n_query,
+    };
 }
 
 int32_t keep_queries_count(const struct keep_view *view, int32_t n_query)

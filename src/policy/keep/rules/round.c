@@ -24,6 +24,7 @@ struct round {
     const struct keep_view *view;
     int32_t layer; /* that is being scored */
     int64_t n_evicted;
+    bool pulled; /* the host has what the device remembers */
 };
 
 /* ---- the positions of a set ---- */
@@ -353,10 +354,19 @@ static bool is_silent(const struct round *r)
     return c->policy->silent != NULL && c->policy->silent(&c->params, r->view, r->layer);
 }
 
+/* The host scores by the state. */
+static void pull_state(struct round *r)
+{
+    if (!r->pulled)
+        keep_block_pull(r->k, &(struct keep_block){r->view->state, r->view->there});
+    r->pulled = true;
+}
+
 static void score_sets(struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
     int32_t n_head = k->model.g.n_head;
+    pull_state(r);
     for (int32_t s = 0; s < keep_round_sets(k); s++)
         memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(int32_t));
     for (r->layer = begin; r->layer < end; r->layer++) {
@@ -389,7 +399,7 @@ static bool weighs(const struct round *r, int32_t begin, int32_t end)
     for (int32_t s = 0; s < keep_round_sets(k); s++)
         if (k->set[s].due && !k->set[s].agree)
             return false;
-    return k->weigh != NULL;
+    return k->weigh != NULL && (k->config.policy->learn == NULL || pi_at_some(r->view->there));
 }
 
 /* The jobs of the round's layer, one lane per item. */
@@ -622,6 +632,13 @@ void keep_observe(const struct keep *k, const struct keep_view *view,
     struct keep_view whole = keep_view_complete(k, view);
     if ((keep_needs(k) & KEEP_NEED_ROWS) != 0)
         k->config.policy->observe(&k->config.params, &whole, rows);
+}
+
+void keep_learn(const struct keep *k, const struct keep_view *view, const struct pi_pass_rows *rows,
+                int32_t item, struct kv_learn_job *job)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->learn(&k->config.params, &whole, rows, item, job);
 }
 
 void keep_written(const struct keep *k, const struct keep_view *view,

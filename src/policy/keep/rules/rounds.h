@@ -119,6 +119,12 @@ static inline struct keep_view keep_view_complete(const struct keep *k,
     return whole;
 }
 
+/* Bytes of a state that are the host's, where the device learns. */
+static inline size_t keep_head(const struct keep *k)
+{
+    return k->config.policy->learn_head(&k->config.params, &k->model);
+}
+
 /* Where the device has a set's scores from entry i on; none: the host has them. */
 static inline struct pi_at keep_scores_at(const struct keep_set *set, int32_t i)
 {
