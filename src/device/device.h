@@ -577,6 +577,8 @@ struct pi_device {
        policies score by what the host gets of keys and values. Then `score` picks no vectors
        (kv/score.h), and its scores are the host's. */
     void (*weigh)(struct pi_stream *s, const struct kv_weigh_list *list);
+    /* Whether that, too, looks at attention in the lanes of a layer; else the host does. */
+    bool (*sees)(const struct kv_seq *seq, int32_t layer);
     /* The entries that the next step overwrites, by scores of the device; slots stay there, too
        (kv/victim.h). NULL: the host chooses. */
     void (*victims)(struct pi_stream *s, const struct kv_victim_list *list);

@@ -30,17 +30,20 @@ enum kv_note_word {
     KV_NOTE_LOW,  /* bit (position mod window) of to's rows, 32 bits in each: whether w < 1 / n, n
                      the entries that the token sees */
     KV_NOTE_NORM, /* to[i] = w times the norm of the entry's value: LongFlow's contribution */
+    /* Of devices that weigh (kv/weigh.h) alone, to[i] += w, w a softmax over the first n entries: */
+    KV_NOTE_BEFORE,   /* of each query head, with EACH */
+    KV_NOTE_TOGETHER, /* of the largest logit of a group */
 };
 
 /* One word of one lane. Arrays are the host's, and valid until the call returns. Where `to` or norm
    are the places of the lane's marks or norms, and its device has these, they are meant. */
 struct kv_note {
     enum kv_note_word word;
-    enum kv_group group; /* EACH goes with SUM and MOST, MEAN alone with NORM */
+    enum kv_group group; /* EACH goes with SUM, MOST and BEFORE, MEAN alone with NORM */
     int32_t from;        /* tokens at lower positions are left out */
     int32_t n;           /* no more than the first n entries are noted; 0: all */
     float *to;           /* [rows][stride] */
-    struct pi_at there;  /* none, or in the place of `to` memory of the device [n], of one row */
+    struct pi_at there;  /* none, or in the place of `to` memory of the device, likewise */
     size_t stride;
     float threshold;
     int32_t window;     /* of LOW */

@@ -7,6 +7,7 @@
 #define PI_KV_WEIGH_H
 
 #include "device/device.h"
+#include "kv/note.h"
 
 /* k: a key as attention sees it, v: a value. */
 enum kv_weigh_kind {
@@ -22,6 +23,7 @@ enum kv_weigh_kind {
     KV_WEIGH_MARK_BITS, /* less by 1 for each bit that is set in all marks */
     KV_WEIGH_MARK_GAPS, /* struct kv_weigh_gaps, of m[0] a time and m[1] a gap */
     KV_WEIGH_POSITION,
+    KV_WEIGH_VOTES, /* struct kv_weigh_votes */
     KV_WEIGH_N
 };
 
@@ -47,6 +49,31 @@ struct kv_weigh_waves {
     bool still; /* keys are turned back to position 0 */
 };
 
+/* Whose attention counts, and over what its softmax goes. */
+enum kv_votes_softmax {
+    KV_VOTES_ALL,      /* of each query head, over all entries that the query sees */
+    KV_VOTES_BEFORE,   /* over the entries that are scored alone */
+    KV_VOTES_TOGETHER, /* likewise, of the largest logit of a group's heads */
+};
+
+/* The sum of the weights that the last queries of a sequence give, pooled over neighbours. Entries
+   from the position `before` on get FLT_MAX instead. */
+struct kv_weigh_votes {
+    struct pi_at q; /* f32 [n_ring][stride]: from there on the queries of the lane's group of
+                       position p are in row p mod n_ring (KV_LEARN_RING) */
+    size_t stride;
+    int32_t n_ring;
+    int32_t count; /* queries, the last of them at position next - 1 */
+    int32_t next;
+    int32_t n_group;
+    float scale; /* multiplies q.k */
+    enum kv_votes_softmax softmax;
+    enum kv_group group; /* not TOGETHER: the sums of heads become their mean, max or sum */
+    bool largest;        /* the largest of the neighbours counts, else their mean */
+    int32_t kernel;      /* neighbours (policy/pool.h) */
+    int32_t before;
+};
+
 /* A lane of a layer. */
 struct kv_weigh_job {
     const struct kv_seq *seq;
@@ -57,6 +84,7 @@ struct kv_weigh_job {
     const struct pi_rope *rope;  /* of its keys; NULL: not known, WAVES needs it */
     struct kv_weigh_waves waves; /* of WAVES */
     struct kv_weigh_gaps gaps;   /* of MARK_GAPS */
+    struct kv_weigh_votes votes; /* of VOTES */
     bool lowest;                 /* scores change their sign */
     bool mapped;                 /* then: slope * score + intercept */
     float slope, intercept;

@@ -205,8 +205,24 @@ TEST(keys)
     run_policy("knorm:budget=20,slack=2", false);
 }
 
-/* Sums that the device makes of remembered queries. */
+/* Sums of the weights of queries that the device remembers. */
 TEST(last_queries)
 {
-    run_policy("snapkv:budget=20,slack=2,queries=8,window=8", false);
+    run_policy("snapkv:budget=20,slack=2,queries=8,window=8", true);
+    run_policy("pyramidkv:budget=20,slack=2,queries=5,window=8,layers=pyramidkv:4", false);
+    run_policy("adakv:budget=20,slack=2,queries=5,window=5", false);
+    run_policy("snapkv:budget=20,slack=2,queries=4,window=4,softmax=before,group=max", false);
+    run_policy("tova:budget=20,overwrite=off,slack=2", false);
+}
+
+/* The host learns which entries go, and nothing else. */
+static void check_round(const char *keep)
+{
+    int32_t n = count_copies("knorm:budget=20,slack=2");
+    assert_int_equal(count_copies(keep), n);
+}
+
+TEST(a_round_waits_for_what_goes_alone)
+{
+    check_round("snapkv:budget=20,slack=2,queries=8,window=8");
 }

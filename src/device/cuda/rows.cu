@@ -15,6 +15,7 @@
 #include "device/gpu/sample.cuh"
 #include "device/gpu/soft.cuh"
 #include "device/gpu/store.cuh"
+#include "device/gpu/votes.cuh"
 #include "device/cuda/kernels.h"
 
 GPU_GROUP_ROWS

@@ -32,6 +32,7 @@
 #include "device/gpu/soft.cuh"
 #include "device/gpu/step.cuh"
 #include "device/gpu/store.cuh"
+#include "device/gpu/votes.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */
 #define MUL_WGMMA(name, type)                                                                      \

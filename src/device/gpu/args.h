@@ -108,6 +108,7 @@ enum gpu_weight_type {
     GPU_K(move, 128, 4, gpu_move_args)                                                             \
     GPU_K(gather_list, 128, 8, gpu_gather_args)                                                    \
     GPU_K(gather_pages, 128, 8, gpu_gather_args)                                                   \
+    GPU_K(note_sums, 256, 4, gpu_note_args)                                                        \
     GPU_K(note_words, 256, 4, gpu_note_args)                                                       \
     GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
     GPU_K(victims, 256, 4, gpu_victim_args)                                                        \
@@ -119,6 +120,8 @@ enum gpu_weight_type {
     GPU_K(weigh_page, 128, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_marks, 256, 4, gpu_weigh_args)                                                     \
     GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(votes_fold, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(votes_pool, 256, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_sums, 256, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_spread, 128, 4, gpu_weigh_args)                                                    \
     GPU_K(weigh_fold, 256, 4, gpu_weigh_args)                                                      \
@@ -458,6 +461,7 @@ struct gpu_note_word {
     gpu_at norm;      /* uint16 bf16 [entries] of NORM */
     gpu_at scale;     /* f32 [tokens of the call] of MOST, or none */
     gpu_at log_scale; /* f32, of NORM, or none */
+    gpu_at sums; /* of BEFORE f32 [tokens][group][2] maximum and sum, of TOGETHER [tokens][2] */
     uint64_t stride;
     int32_t word, group, from, n, window, newest;
     float threshold;
@@ -478,6 +482,7 @@ struct gpu_note_lane {
 };
 struct gpu_note_args {
     gpu_at lanes;
+    int32_t n_block, unused; /* of note_sums, which rows go round */
 };
 /* Rows of a call as the host sees them, f32 [rows][row_stride]; none: not wanted. */
 struct gpu_note_rows_args {
@@ -578,7 +583,7 @@ struct gpu_weigh_page {
    each dimension without a pair. */
 struct gpu_weigh_lane {
     gpu_at pages; /* struct gpu_weigh_page */
-    gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN] */
+    gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN]; of VOTES struct gpu_weigh_votes */
     gpu_at pos;   /* int32 [n]: keys are turned back to position 0; none: they are not */
     gpu_at raw;   /* f32 [vectors][n], what each vector scores */
     gpu_at sum;   /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
@@ -593,6 +598,13 @@ struct gpu_weigh_lane {
     float slope, intercept, sign;
     float now; /* of gaps */
     int32_t code, n_mark;
+};
+/* Of VOTES. */
+struct gpu_weigh_votes {
+    gpu_at vote; /* f32 [n_group][n] sums of weights */
+    gpu_at all;  /* f32 [n] of the group, before pooling */
+    int32_t n_group, group, largest, kernel, n_before;
+    float by; /* what sums are multiplied by */
 };
 #define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
 enum { GPU_WEIGH_CHUNK = 2048 };

@@ -459,6 +459,13 @@ static void attend_on_host(struct gpu_device *d, const struct kv_attend_job *job
 
 /* ---- the table's ---- */
 
+bool gpu_sees(const struct kv_seq *seq, int32_t layer)
+{
+    const struct gpu_attend_args args =
+        args_of(&(struct kv_attend_job){.seq = seq, .layer = layer});
+    return has_kernel(gpu_of_lane(seq, layer, 0), &args);
+}
+
 static void *host_scratch(struct gpu_device *d, const struct kv_attend_job *job)
 {
     size_t size = cpu_attend_scratch(&job->seq->cache->g, job->n_tok * job->n_group);

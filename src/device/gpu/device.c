@@ -345,6 +345,7 @@ static const struct pi_device table = {
     .attend = gpu_attend,
     .attend_one = gpu_attend_one,
     .weigh = gpu_weigh,
+    .sees = gpu_sees,
     .victims = gpu_victims,
     .learn = gpu_learn,
     .clone = gpu_clone,
@@ -440,6 +441,7 @@ void gpu_device_free(struct pi_device *device)
     pi_mem_free(d->list);
     pi_mem_free(d->ahead.bytes);
     pi_mem_free(d->scratch);
+    pi_mem_free(d->votes);
     gpu_attend_free(d->attend);
     d->card->carried(d->card);
     gpu_pinned_free(d);

@@ -38,6 +38,7 @@ enum gpu_room {
     GPU_ROOM_SCORE,   /* scores of a round, which last until the next */
     GPU_ROOM_LOGITS,  /* of calls whose weights are looked at, and maxima and sums of rows */
     GPU_ROOM_NOTE,    /* notes for arrays of the host, rows for the host */
+    GPU_ROOM_VOTES,   /* sums of weights of a round's queries */
     GPU_N_ROOM
 };
 
@@ -175,6 +176,7 @@ struct gpu_device {
     void *rows;                /* entries whose index is made */
     uint8_t *list;             /* rows on their way */
     void *scratch;             /* of the processor's attention */
+    void *votes;               /* struct kv_note [lanes of a layer] of a round */
     struct gpu_attend *attend; /* what attend.c knows of lists of pages; NULL: nothing yet */
     struct kv_attend_job job[GPU_JOBS];
 };
@@ -337,6 +339,14 @@ void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
 void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
 void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 
+/* votes.c: sums of the weights that a round's queries give, to be there for gpu_weigh; outside of
+   operations; false: no memory. And inside: where lane i of the list has them, and how many entries are scored. */
+bool gpu_votes(struct pi_stream *s, const struct kv_weigh_list *list);
+gpu_at gpu_votes_at(struct gpu_device *d, int32_t i);
+int32_t gpu_votes_before(const struct kv_weigh_set *set, const struct kv_weigh_votes *votes);
+void gpu_votes_run(struct gpu_device *d, const struct gpu_weigh_args *a, int64_t n,
+                   int32_t most_entry);
+
 /* compact.c */
 void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
 /* Does the moves that wait. */
@@ -424,6 +434,8 @@ float gpu_cap_by(float cap);
 size_t gpu_attend_scratch(const struct kv_geometry *g, int32_t n_row);
 int32_t gpu_attend_tile(int32_t n_group);
 void gpu_attend(struct pi_stream *s, const struct kv_attend_list *list);
+/* Whether kernels look at attention in the lanes of a layer. */
+bool gpu_sees(const struct kv_seq *seq, int32_t layer);
 void gpu_attend_one(const struct kv_attend_job *job, void *scratch);
 
 /* sample.c */

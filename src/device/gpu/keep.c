@@ -11,7 +11,8 @@
 static_assert(KV_WEIGH_WAVES == 0 && KV_WEIGH_KEY == 1 && KV_WEIGH_ALIKE == 2 &&
                   KV_WEIGH_VALUE_L1 == 3 && KV_WEIGH_VALUE_L2 == 4 && KV_WEIGH_MARK == 5 &&
                   KV_WEIGH_MARK_MEAN == 6 && KV_WEIGH_MARK_NORM == 7 && KV_WEIGH_MARK_BITS == 8 &&
-                  KV_WEIGH_MARK_GAPS == 9 && KV_WEIGH_POSITION == 10 && KV_WEIGH_N == 11,
+                  KV_WEIGH_MARK_GAPS == 9 && KV_WEIGH_POSITION == 10 && KV_WEIGH_VOTES == 11 &&
+                  KV_WEIGH_N == 12 && KV_VOTES_ALL == 0,
               "kinds of keep.cuh");
 
 enum {
@@ -32,7 +33,7 @@ struct weigh {
     struct gpu_weigh_lane *lane; /* [list->n] */
     gpu_at room;                 /* of raw scores, sums and spreads */
     size_t room_used;
-    int32_t most_page, most_vector, most_row, most_entry;
+    int32_t most_page, most_vector, most_row, most_entry, most_all;
     bool half; /* weigh_half does it */
 };
 
@@ -115,7 +116,30 @@ static void add_pages(struct weigh *w, const struct kv_weigh_job *job, const str
 /* Kinds that look at no page. */
 static bool looks_at_marks(enum kv_weigh_kind kind)
 {
-    return kind >= KV_WEIGH_MARK;
+    return kind >= KV_WEIGH_MARK && kind <= KV_WEIGH_POSITION;
+}
+
+static bool takes_votes(enum kv_weigh_kind kind)
+{
+    return kind == KV_WEIGH_VOTES;
+}
+
+static void add_votes(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
+{
+    const struct kv_weigh_votes *of = &w->list->jobs[i].votes;
+    bool together = of->softmax == KV_VOTES_TOGETHER;
+    gpu_at all = take_room(w, (size_t)to->n, sizeof(float));
+    struct gpu_weigh_votes *votes = take(w, 1, sizeof(*votes), &to->w);
+    if (votes != NULL)
+        *votes = (struct gpu_weigh_votes){
+            .vote = gpu_votes_at(w->d, i),
+            .all = all,
+            .n_group = together ? 1 : of->n_group,
+            .group = (int32_t)of->group,
+            .largest = of->largest,
+            .kernel = of->kernel,
+            .n_before = gpu_votes_before(&w->list->sets[w->list->jobs[i].set], of),
+            .by = together ? 1.0f / (float)of->count : 1.0f};
 }
 
 static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
@@ -144,6 +168,8 @@ static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
         to->n_mark = job->seq->cache->n_mark;
         to->now = job->gaps.now;
         to->code = job->gaps.code;
+    } else if (takes_votes(job->kind)) {
+        add_votes(w, i, to);
     } else {
         add_pages(w, job, lane, to);
     }
@@ -172,6 +198,7 @@ static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
     w->most_vector = (int32_t)pi_max(w->most_vector, n_vector);
     w->most_row = (int32_t)pi_max(w->most_row, to->standard ? n_row : 0);
     w->most_entry = (int32_t)pi_max(w->most_entry, set->end - set->begin);
+    w->most_all = (int32_t)pi_max(w->most_all, set->n);
 }
 
 static void add_sets(struct weigh *w, struct gpu_weigh_set *out, int32_t *n_set)
@@ -284,6 +311,8 @@ static void run_layer(struct weigh *w)
     }
     if (looks_at_marks((enum kv_weigh_kind)a->kind))
         gpu_run(d, GPU_KERNEL_weigh_marks, pi_ceil_div(w->most_entry, 256), n, 1, 0, a);
+    else if (takes_votes((enum kv_weigh_kind)a->kind))
+        gpu_votes_run(d, a, n, w->most_all);
     else if (w->half)
         gpu_run(d, GPU_KERNEL_weigh_half, pi_ceil_div(w->most_page, 128 / a->page_len), n, groups,
                 (size_t)GPU_WEIGH_LEN(a->n_pair, a->part.dim) * sizeof(float), a);
@@ -376,6 +405,8 @@ static bool moves_concern(const struct gpu_moves *all, const struct kv_weigh_lis
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
+    if (list->n > 0 && takes_votes(list->jobs[0].kind) && !gpu_votes(s, list))
+        return;
     gpu_enter_beside(d);
     if (moves_concern(&d->moves, list))
         gpu_flush_moves(d);

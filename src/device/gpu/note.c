@@ -12,8 +12,8 @@
 
 static_assert(KV_NOTE_SUM == 0 && KV_NOTE_SEEN == 1 && KV_NOTE_MOST == 2 && KV_NOTE_LAST == 3 &&
                   KV_NOTE_TIME == 4 && KV_NOTE_GAPS == 5 && KV_NOTE_LOW == 6 && KV_NOTE_NORM == 7 &&
-                  KV_GROUP_MEAN == 0 && KV_GROUP_MAX == 1 && KV_GROUP_SUM == 2 &&
-                  KV_GROUP_EACH == 3,
+                  KV_NOTE_BEFORE == 8 && KV_NOTE_TOGETHER == 9 && KV_GROUP_MEAN == 0 &&
+                  KV_GROUP_MAX == 1 && KV_GROUP_SUM == 2 && KV_GROUP_EACH == 3,
               "words of note.cuh");
 
 /* ---- marks ---- */
@@ -200,7 +200,7 @@ struct notes {
     size_t room_used;
     struct returning *back;
     size_t n_back;
-    int32_t n_lane, most_place;
+    int32_t n_lane, most_place, most_sum; /* most_sum: rows of words with a softmax of their own */
 };
 
 /* The next n elements of the list; without memory of the host they are counted alone. */
@@ -308,6 +308,7 @@ static void add_word(struct notes *w, const struct kv_attend_job *job, const str
         word.to = gpu_mark_at(job->seq, lane_of(job), mark);
     } else if (pi_at_some(note->there)) {
         word.to = note->there.at;
+        word.stride = note->stride;
     } else {
         word.to = take_array(w, job, note);
         word.stride = (uint64_t)pi_max(seen_of(job, note), 1);
@@ -321,6 +322,11 @@ static void add_word(struct notes *w, const struct kv_attend_job *job, const str
         if (scale != NULL)
             memcpy(scale, note->scale + (job->pos0 - note->pos0),
                    (size_t)job->n_tok * sizeof(*scale));
+    }
+    if (note->word == KV_NOTE_BEFORE || note->word == KV_NOTE_TOGETHER) {
+        word.sums = w->room + w->room_used;
+        w->room_used += 2 * (size_t)(job->n_tok * job->n_group) * sizeof(float);
+        w->most_sum = (int32_t)pi_max(w->most_sum, job->n_tok * job->n_group);
     }
     if (to != NULL)
         *to = word;
@@ -375,7 +381,7 @@ static void lay_out(struct notes *w)
 {
     gpu_at at;
     w->room_used = w->n_back = 0;
-    w->n_lane = w->most_place = 0;
+    w->n_lane = w->most_place = w->most_sum = 0;
     if (w->list.host == NULL)
         w->list.used = 0;
     struct gpu_note_lane *lane = take(w, (size_t)w->n, sizeof(*lane), &at);
@@ -450,9 +456,10 @@ static void run_notes(struct gpu_device *d, const struct kv_attend_job *jobs,
     w.list.host = host;
     w.list.used = 0;
     lay_out(&w);
-    const struct gpu_note_args args = {.lanes = w.list.at};
+    const struct gpu_note_args args = {.lanes = w.list.at, .n_block = w.most_sum};
     gpu_send(d, w.list.at, w.list.used);
     send_ahead(&w);
+    gpu_run(d, GPU_KERNEL_note_sums, w.most_sum, w.n_lane, 1, 256 * sizeof(float), &args);
     gpu_run(d, GPU_KERNEL_note_words, pi_ceil_div(w.most_place, 256), w.n_lane, 1, 0, &args);
     bring_back(&w);
 }

@@ -9,7 +9,18 @@
 #include "device/gpu/attend.cuh"
 
 /* enum kv_note_word and enum kv_group: host files assert that they are these. */
-enum { NOTE_SUM, NOTE_SEEN, NOTE_MOST, NOTE_LAST, NOTE_TIME, NOTE_GAPS, NOTE_LOW, NOTE_NORM };
+enum {
+    NOTE_SUM,
+    NOTE_SEEN,
+    NOTE_MOST,
+    NOTE_LAST,
+    NOTE_TIME,
+    NOTE_GAPS,
+    NOTE_LOW,
+    NOTE_NORM,
+    NOTE_BEFORE,
+    NOTE_TOGETHER
+};
 enum { GROUP_MEAN, GROUP_MAX, GROUP_SUM, GROUP_EACH };
 #define LN2 0.693147181f
 
@@ -85,7 +96,7 @@ DEV void word_row(const gpu_note_call &c, const gpu_note_word &w, int t, int n_s
 {
     const float now = (float)(c.pos0 + t + 1);
     float *to = row + slot;
-    if (w.word == NOTE_SUM) {
+    if (w.word == NOTE_SUM || w.word >= NOTE_BEFORE) {
         *to += x;
     } else if (w.word == NOTE_SEEN) {
         *to += 1.0f;
@@ -108,6 +119,79 @@ DEV void word_row(const gpu_note_call &c, const gpu_note_word &w, int t, int n_s
     }
 }
 
+/* The exponent of a row of BEFORE, or the largest of a token's group. */
+DEV float vote_exponent(const gpu_note_call &c, const gpu_note_lane &l, const gpu_note_word &w,
+                        int row, int place)
+{
+    if (w.word == NOTE_BEFORE)
+        return exponent_of(c, l, row, place);
+    float x = exponent_of(c, l, row * l.n_group, place);
+    for (int g = 1; g < l.n_group; g++)
+        x = f_max(x, exponent_of(c, l, row * l.n_group + g, place));
+    return x;
+}
+
+DEV float vote_of(const gpu_note_call &c, const gpu_note_lane &l, const gpu_note_word &w, int row,
+                  int place)
+{
+    const float m = AT(const float, w.sums)[2 * row], sum = AT(const float, w.sums)[2 * row + 1];
+    return sum > 0.0f ? ex2(vote_exponent(c, l, w, row, place) - finite_of(m)) / sum : 0.0f;
+}
+
+/* The largest, or the sum, over 256 threads. All get it; room: [256]. */
+DEV float fold_block(float x, bool sum, float *room)
+{
+    sync_block();
+    room[TID] = x;
+    sync_block();
+    for (int d = 128; d > 0; d /= 2) {
+        if (TID < d)
+            room[TID] = sum ? room[TID] + room[TID + d] : f_max(room[TID], room[TID + d]);
+        sync_block();
+    }
+    return room[0];
+}
+
+/* A row's maximum and sum over the first w.n entries. A block has the row. */
+DEV void sum_votes(const gpu_note_call &c, const gpu_note_lane &l, const gpu_note_word &w, int row,
+                   float *room)
+{
+    const int n_place = l.n_page * l.page_len;
+    float most = NEG_INF, sum = 0.0f;
+    for (int place = TID; place < n_place; place += 256) {
+        const int slot = slot_of_place(l, place);
+        if (slot >= 0 && slot < w.n)
+            most = f_max(most, vote_exponent(c, l, w, row, place));
+    }
+    most = fold_block(most, false, room);
+    for (int place = TID; place < n_place; place += 256) {
+        const int slot = slot_of_place(l, place);
+        if (slot >= 0 && slot < w.n)
+            sum += ex2(vote_exponent(c, l, w, row, place) - finite_of(most));
+    }
+    sum = fold_block(sum, true, room);
+    if (TID == 0) {
+        AT(float, w.sums)[2 * row] = most;
+        AT(float, w.sums)[2 * row + 1] = sum;
+    }
+}
+
+/* For words that have a softmax of their own. Grid: (blocks that rows go round, lanes). */
+KERNEL(256, 4) note_sums(const gpu_note_args a)
+{
+    SHARED(smem);
+    const gpu_note_lane l = AT(const gpu_note_lane, a.lanes)[blockIdx.y];
+    for (int i = 0; i < l.n_call; i++) {
+        const gpu_note_call c = AT(const gpu_note_call, l.calls)[i];
+        for (int j = 0; j < c.n_word; j++) {
+            const gpu_note_word w = AT(const gpu_note_word, c.words)[j];
+            const int n_row = w.word == NOTE_BEFORE ? c.n_tok * l.n_group : c.n_tok;
+            for (int row = (int)blockIdx.x; w.sums != 0 && row < n_row; row += a.n_block)
+                sum_votes(c, l, w, row, (float *)smem);
+        }
+    }
+}
+
 DEV void note_word(const gpu_note_call &c, const gpu_note_lane &l, const gpu_note_word &w, int t,
                    int n_seen, int place, int slot)
 {
@@ -115,13 +199,19 @@ DEV void note_word(const gpu_note_call &c, const gpu_note_lane &l, const gpu_not
     if (c.pos0 + t < w.from || (w.n > 0 && slot >= w.n))
         return;
     if (w.group == GROUP_EACH) {
-        for (int g = 0; g < l.n_group; g++)
-            word_row(c, w, t, n_seen, slot, weight_of(c, l, t * l.n_group + g, place),
+        for (int g = 0; g < l.n_group; g++) {
+            const int row = t * l.n_group + g;
+            word_row(c, w, t, n_seen, slot,
+                     w.word == NOTE_BEFORE ? vote_of(c, l, w, row, place)
+                                           : weight_of(c, l, row, place),
                      to + (size_t)g * w.stride);
+        }
         return;
     }
     float x = 0.0f;
-    if (w.word == NOTE_NORM)
+    if (w.word == NOTE_TOGETHER)
+        x = vote_of(c, l, w, t, place);
+    else if (w.word == NOTE_NORM)
         x = norm_word(c, l, w, t, place, slot);
     else if (w.word == NOTE_LAST && w.group == GROUP_MEAN) /* the mean as a quotient */
         x = group_weight(c, l, t, place, GROUP_SUM) / (float)l.n_group;
@@ -267,7 +357,7 @@ KERNEL(128, 8) marks_clear(const gpu_marks_args a)
     for (int m = 0; m < a.n_mark; m++)
         for (int i = TID; i < l.n; i += 128)
             AT(int32_t, l.marks + m * l.row)
-            [l.slot + i] = a.places && m == a.n_mark - 1 ? l.first + i + 1 : 0;
+    [l.slot + i] = a.places && m == a.n_mark - 1 ? l.first + i + 1 : 0;
 }
 
 /* A thread has a run. */

@@ -46,5 +46,6 @@ const struct keep_policy keep_adakv = {
     .learn_head = snapkv_learn_head,
     .silent = snapkv_silent,
     .score = snapkv_score_lane,
+    .weigh = snapkv_weigh,
     .allot_floor = allot_floor,
 };

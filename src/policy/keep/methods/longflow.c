@@ -140,6 +140,14 @@ static void score(const void *params, const struct keep_view *view, const struct
     snapkv_score(&form, view, lane, lane->scratch, out);
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    struct snapkv_form form = form_of(params);
+    (void)room;
+    snapkv_votes(&form, view, job);
+}
+
 /* The last positions of the prompt always stay, something must be chosen from what is before them,
    and one place is for the next token. A share is not checked. While it is less, all that it holds
    are of the last positions, of which, as equals, the older go. */
@@ -204,4 +212,5 @@ const struct keep_policy keep_longflow = {
     .step_scratch = step_scratch,
     .silent = snapkv_silent,
     .score = score,
+    .weigh = weigh,
 };

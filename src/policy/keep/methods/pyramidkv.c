@@ -35,4 +35,5 @@ const struct keep_policy keep_pyramidkv = {
     .learn_head = snapkv_learn_head,
     .silent = snapkv_silent,
     .score = snapkv_score_lane,
+    .weigh = snapkv_weigh,
 };

@@ -127,6 +127,22 @@ void snapkv_score(const struct snapkv_form *form, const struct keep_view *view,
         out[w.order[i]] = i < n_before ? w.pooled[i] : FLT_MAX;
 }
 
+static_assert((int)SNAPKV_MEAN == (int)KV_GROUP_MEAN && (int)SNAPKV_MAX == (int)KV_GROUP_MAX &&
+                  (int)SNAPKV_SUM == (int)KV_GROUP_SUM && (int)SNAPKV_ALL == (int)KV_VOTES_ALL &&
+                  (int)SNAPKV_BEFORE == (int)KV_VOTES_BEFORE,
+              "words of kv/weigh.h");
+
+void snapkv_votes(const struct snapkv_form *form, const struct keep_view *view,
+                  struct kv_weigh_job *job)
+{
+    keep_queries_votes(view, form->n_query, job);
+    job->votes.softmax = (enum kv_votes_softmax)form->softmax;
+    job->votes.group = (enum kv_group)form->group;
+    job->votes.largest = form->pool == POLICY_POOL_MAX;
+    job->votes.kernel = form->kernel;
+    job->votes.before = view->n_token - form->n_query;
+}
+
 /* ---- members of a policy ---- */
 
 uint32_t snapkv_needs(const void *params)
@@ -177,6 +193,13 @@ void snapkv_score_lane(const void *params, const struct keep_view *view,
     snapkv_score(params, view, lane, lane->scratch, out);
 }
 
+void snapkv_weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)room;
+    snapkv_votes(params, view, job);
+}
+
 /* ---- the policy ---- */
 
 const char *const snapkv_pool_words[] = {
@@ -203,4 +226,5 @@ const struct keep_policy keep_snapkv = {
     .learn_head = snapkv_learn_head,
     .silent = snapkv_silent,
     .score = snapkv_score_lane,
+    .weigh = snapkv_weigh,
 };

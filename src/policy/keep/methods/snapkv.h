@@ -29,6 +29,10 @@ size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_
 void snapkv_score(const struct snapkv_form *form, const struct keep_view *view,
                   const struct keep_lane *lane, void *scratch, float *out);
 
+/* The same by the lanes' device. */
+void snapkv_votes(const struct snapkv_form *form, const struct keep_view *view,
+                  struct kv_weigh_job *job);
+
 /* Members of a policy whose params begin with a struct snapkv_form. */
 uint32_t snapkv_needs(const void *params);
 size_t snapkv_state_size(const void *params, const struct policy_model *model, const void *data);
@@ -42,6 +46,8 @@ size_t snapkv_learn_head(const void *params, const struct policy_model *model);
 bool snapkv_silent(const void *params, const struct keep_view *view, int32_t layer);
 void snapkv_score_lane(const void *params, const struct keep_view *view,
                        const struct keep_lane *lane, float *out);
+void snapkv_weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room);
 
 extern const char *const snapkv_pool_words[];
 extern const char *const snapkv_group_words[];

@@ -89,6 +89,14 @@ static void score(const void *params, const struct keep_view *view, const struct
     average(weight, stride, view->model->n_group, lane->n, out);
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)room;
+    keep_queries_votes(view, 1, job);
+}
+
 const struct keep_policy keep_tova = {
     .name = "tova",
     .summary = "entries that the newest query attends to",
@@ -104,4 +112,5 @@ const struct keep_policy keep_tova = {
     .notes_steps = true,
     .silent = silent,
     .score = score,
+    .weigh = weigh,
 };

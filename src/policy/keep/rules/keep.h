@@ -97,6 +97,8 @@ size_t keep_queries_sums_scratch(const struct policy_model *model, int32_t n_que
    entries that it sees. */
 void keep_queries_sums(const struct keep_view *view, const struct keep_lane *lane, int32_t n_query,
                        void *scratch, const float **sum, size_t *stride);
+/* For weigh: a job of VOTES by the same queries, without pooling and for all entries. */
+void keep_queries_votes(const struct keep_view *view, int32_t n_query, struct kv_weigh_job *job);
 /* For policies that need more than sums: rows on the host, *logit [count][n_group][*stride], a part
    of scratch. They are the scaled logits of the last count queries, the oldest first. An entry that
    a query does not see has -INFINITY. */

@@ -218,3 +218,23 @@ void keep_queries_logits(const struct keep_view *view, const struct keep_lane *l
         n_done += job.n_tok;
     }
 }
+
+/* ---- votes ---- */
+
+void keep_queries_votes(const struct keep_view *view, int32_t n_query, struct kv_weigh_job *job)
+{
+    const struct policy_model *m = view->model;
+    size_t head = (size_t)job->head * (size_t)m->n_group * (size_t)m->g.dim_k;
+    job->kind = KV_WEIGH_VOTES;
+    job->votes = (struct kv_weigh_votes){
+        .q = pi_at_item(keep_queries_there(view, n_query, job->layer), head),
+        .stride = row_len(m),
+        .n_ring = n_query,
+        .count = keep_queries_count(view, n_query),
+        .next = view->n_token,
+        .n_group = m->n_group,
+        .scale = m->scale,
+        .kernel = 1,
+        .before = INT32_MAX,
+    };
+}

@@ -393,13 +393,17 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
 static bool weighs(const struct round *r, int32_t begin, int32_t end)
 {
     const struct keep *k = r->k;
+    const struct pi_device *d = k->stream->device;
+    bool learned = k->config.policy->learn != NULL;
+    if (learned && !pi_at_some(r->view->there))
+        return false;
     for (int32_t l = begin; l < end; l++)
-        if (kv_lane_device(r->kv, l, 0) != k->stream->device)
+        if (kv_lane_device(r->kv, l, 0) != d || (learned && !d->sees(r->kv, l)))
             return false;
     for (int32_t s = 0; s < keep_round_sets(k); s++)
         if (k->set[s].due && !k->set[s].agree)
             return false;
-    return k->weigh != NULL && (k->config.policy->learn == NULL || pi_at_some(r->view->there));
+    return k->weigh != NULL;
 }
 
 /* The jobs of the round's layer, one lane per item. */
