@@ -12,7 +12,7 @@
 #     attention   lanes, prompts and the best tokens of rows beside their bounds
 #     step        tokens of such a model in one launch each: the kernels' bits, and times
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
-#     rounds      the same model behind 32,768 entries: what keep policies add to the time of tokens
+#     rounds      the same model behind 32,768 entries and 4,096: what keep policies add to tokens' time
 #     report      nothing more
 #   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
 #   OUT/PART.done for that. A test or a row that has ended is not either.
@@ -235,18 +235,23 @@ step() {
 
 # Tokens behind 32,768 entries with a round in them, and what they note, beside the full cache.
 rounds() {
-    local model policy name
+    local model case policy depth name
     random_model
-    for policy in none knorm knorm:granularity=head keydiff vnorm streaming snapkv h2o:overwrite=off \
-        vatp:overwrite=off h2o tova longflow; do
-        name=$(printf %s "$policy" | tr ':=' '--')
+    # POLICY@ENTRIES, 32,768 where there is no number. Those that overwrite choose at each token.
+    for case in none knorm knorm:granularity=head keydiff vnorm streaming snapkv adakv pyramidkv \
+        h2o:overwrite=off vatp:overwrite=off tova:overwrite=off h2o vatp tova longflow expected \
+        none@4096 rkv@4096 snapkv@4096 h2o@4096 vatp@4096 tova@4096 longflow@4096 rkv; do
+        name=$(printf %s "$case" | tr ':=' '--')
         [ ! -s "$out/rounds-$name.csv" ] || continue
+        policy=${case%@*}
+        depth=32768
+        [ "$policy" = "$case" ] || depth=${case#*@}
         case $policy in
         none) set -- ;;
-        *:*) set -- --keep "$policy,budget=32768,slack=128" ;;
-        *) set -- --keep "$policy:budget=32768,slack=128" ;;
+        *:*) set -- --keep "$policy,budget=$depth,slack=128" ;;
+        *) set -- --keep "$policy:budget=$depth,slack=128" ;;
         esac
-        if within ./bin/pith bench -m "$model" -r 1 -o csv --device "$device" -p 0 -n 160 -d 32768 "$@" \
+        if within ./bin/pith bench -m "$model" -r 1 -o csv --device "$device" -p 0 -n 160 -d "$depth" "$@" \
             >"$out/rounds-$name.part" 2>"$out/rounds-$name.err"; then
             mv "$out/rounds-$name.part" "$out/rounds-$name.csv"
         else
@@ -318,8 +323,9 @@ rows_of_rounds() {
             $1 == "type" { for (i = 1; i <= NF; i++) at[$i] = i; next }
             $at["n"] > 0 { print name, $at["tokens_per_s"] }'
     done | awk '
-        NR == 1 { full = $2 }
-        { printf "| %s | %.1f | %.1f %% |\n", $1, $2, 100 * (full / $2 - 1) }'
+        { depth = $1 ~ /@/ ? $1 : ""; sub(/.*@/, "", depth) }
+        $1 ~ /^none/ { full[depth] = $2 }
+        { printf "| %s | %.1f | %.1f %% |\n", $1, $2, 100 * (full[depth] / $2 - 1) }'
 }
 
 rows_of_parts() {

@@ -451,6 +451,7 @@ struct kv_unite_list;
 struct kv_share_list;
 struct kv_blend_list;
 struct kv_learn_list;
+struct kv_predict_list;
 struct kv_weigh_list;
 struct kv_victim_list;
 struct kv_class;
@@ -584,6 +585,8 @@ struct pi_device {
     void (*victims)(struct pi_stream *s, const struct kv_victim_list *list);
     /* Remembers rows of a pass for policies (kv/learn.h). NULL: the host gets them and does. */
     void (*learn)(struct pi_stream *s, const struct kv_learn_list *list);
+    /* Marks new entries with their predicted importance (kv/learn.h). NULL likewise. */
+    void (*predict)(struct pi_stream *s, const struct kv_predict_list *list);
     /* Copies bytes that do not overlap. It has no stream. NULL where nothing is learned. */
     void (*clone)(struct pi_device *d, struct pi_at to, struct pi_at from, size_t size);
     /* Scores of the lanes of a round or of a layer's chunks, by vectors of the host, to arrays of

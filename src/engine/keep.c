@@ -40,8 +40,14 @@ static pith_status open_keep(struct pith_engine *e, const pith_engine_params *pa
     }
     assert(e->traits.remembers || e->traits.state_size == 0);
     kv_cache_set_marks(e->kv, e->traits.n_mark, (e->traits.needs & KEEP_NEED_VALUE_NORM) != 0);
-    if (keep_config_notes(&e->policies.keep))
+    if (keep_config_notes(&e->policies.keep) || e->policies.keep.policy->marks_there)
         kv_cache_note_marks(e->kv);
+    if (keep_predicts(k->handle)) {
+        size_t n_lane = (size_t)e->chunk * (size_t)e->lanes.n_head;
+        k->predict = pi_mem_alloc_n(PI_MEM_SCRATCH, n_lane, sizeof(*k->predict));
+        if (k->predict == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for the lists of a keep policy");
+    }
     if (finds_victims(&e->policies, kv_cache_geometry(e->kv)))
         kv_cache_note_places(e->kv);
     PI_TRY(pi_keep_watch(e, err));
@@ -58,6 +64,7 @@ static void close_keep(struct pith_engine *e)
     pi_mem_free(k->text);
     pi_mem_free(k->step_of);
     pi_mem_free(k->learn);
+    pi_mem_free(k->predict);
     pi_mem_free(k->states);
     pi_mem_free(k->marks);
     *k = (struct pi_keep){0};
@@ -358,7 +365,8 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .pinned = seq->pinned,
                               .scale = seq->keep.scale,
                               .state = seq->keep.block.state,
-                              .there = seq->keep.block.there};
+                              .there = seq->keep.block.there,
+                              .shown = !seq->keep.may_disagree};
 }
 
 const void *pi_seq_keep_state(const struct pith_seq *seq)

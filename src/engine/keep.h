@@ -20,7 +20,8 @@ struct pi_keep {
     int32_t *step_of;           /* [chunk] number of a pass's part among its steps, -1: no step */
     int32_t n_step;             /* steps in the running pass */
     struct kv_learn_job *learn; /* [chunk] of a layer's items, owned; NULL: no device learns */
-    struct keep_block *states;  /* [n_state] copies, owned; NULL until one is made */
+    struct kv_predict_job *predict; /* [chunk][n_head] likewise */
+    struct keep_block *states;      /* [n_state] copies, owned; NULL until one is made */
     int32_t n_state;
     float *marks; /* of the batch's entries, for the way back; owned */
     size_t cap_marks;

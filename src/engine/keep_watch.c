@@ -80,6 +80,19 @@ static void show_written(void *user, const struct pi_pass_written *lanes, int32_
     pi_parallel_ranges(n_thread, n, show_lanes, &t);
 }
 
+static void predict_there(void *user, struct pi_stream *stream, const struct pi_pass_entries *rows)
+{
+    const struct pith_engine *e = user;
+    int32_t n_head = e->lanes.n_head;
+    const struct kv_predict_list list = {e->keep.predict, rows->n_item * n_head};
+    for (int32_t i = 0; i < list.n; i++) {
+        const struct pi_pass_item *item = &rows->items[i / n_head];
+        struct keep_view view = pi_seq_view(item->owner, item->pos0);
+        keep_predict(e->keep.handle, &view, rows, i, &e->keep.predict[i]);
+    }
+    stream->device->predict(stream, &list);
+}
+
 /* ---- attention weights ---- */
 
 static int32_t step_of(const struct pith_engine *e, const struct pi_pass_item *part)
@@ -171,7 +184,8 @@ static void finish_lanes(void *user, struct pi_stream *stream, const struct pi_p
 
 pith_status pi_keep_watch(struct pith_engine *e, pith_error *err)
 {
-    const struct pi_pass_writer writer = {e, show_written};
+    const struct pi_pass_writer writer = {e, show_written,
+                                          keep_predicts(e->keep.handle) ? predict_there : NULL};
     const struct pi_pass_watch watch = {e, plan_lanes, show_attention, finish_lanes};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_ROWS) != 0)

@@ -103,7 +103,7 @@ static pith_status make(struct pith_engine *e, struct pi_repeat *r, pith_error *
 pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err)
 {
     const struct pi_pass_watch watch = {.user = e, .plan = plan_most};
-    const struct pi_pass_writer writer = {e, note_inputs};
+    const struct pi_pass_writer writer = {.user = e, .written = note_inputs};
     uint32_t needs = e->traits.needs;
     if ((needs & KEEP_NEED_REPEAT) == 0)
         return PITH_OK;

@@ -17,13 +17,16 @@ enum kv_weigh_kind {
     KV_WEIGH_VALUE_L1, /* |v[0]| + |v[1]| + .. */
     KV_WEIGH_VALUE_L2, /* |v| */
     /* By marks that the device has (kv/marks.h), m: the first, and the others. */
-    KV_WEIGH_MARK,      /* m[0] */
-    KV_WEIGH_MARK_MEAN, /* m[0] / max(m[1], 1) */
-    KV_WEIGH_MARK_NORM, /* m[0] times the L1 norm of the value */
-    KV_WEIGH_MARK_BITS, /* less by 1 for each bit that is set in all marks */
-    KV_WEIGH_MARK_GAPS, /* struct kv_weigh_gaps, of m[0] a time and m[1] a gap */
+    KV_WEIGH_MARK,         /* m[0] */
+    KV_WEIGH_MARK_MEAN,    /* m[0] / max(m[1], 1) */
+    KV_WEIGH_MARK_NORM,    /* m[0] times the L1 norm of the value */
+    KV_WEIGH_MARK_BITS,    /* less by 1 for each bit that is set in all marks */
+    KV_WEIGH_MARK_GAPS,    /* struct kv_weigh_gaps, of m[0] a time and m[1] a gap */
+    KV_WEIGH_MARK_OR_MOST, /* m[0], or FLT_MAX where that is 0 */
     KV_WEIGH_POSITION,
-    KV_WEIGH_VOTES, /* struct kv_weigh_votes */
+    KV_WEIGH_VOTES,    /* struct kv_weigh_votes */
+    KV_WEIGH_UNLIKE,   /* the same, and struct kv_weigh_unlike */
+    KV_WEIGH_EXPECTED, /* struct kv_weigh_expected */
     KV_WEIGH_N
 };
 
@@ -74,6 +77,29 @@ struct kv_weigh_votes {
     int32_t before;
 };
 
+/* Votes less what other keys repeat: lambda * votes - (1 - lambda) * r. r is the softmax over all
+   entries of the mean of cos(k_i, k_j) over j, without i = j. */
+struct kv_weigh_unlike {
+    double lambda;
+    float threshold; /* of each key the last cosine above it counts as 0, */
+    bool last;       /* where this is set. A key without one */
+    bool quirk;      /* then loses its cosine with the oldest entry */
+};
+
+/* The attention that Gaussian queries are expected to give (expected.c). Their sums are as
+   KV_LEARN_MOMENTS keeps them, of count tokens. Before they count they are rotated by `turn`. */
+struct kv_weigh_expected {
+    struct pi_at moments; /* f32, of the lane's first query head; the others' follow */
+    int64_t count;
+    const double *turn; /* [n_pair][2] */
+    int32_t n_group;
+    float scale;
+    bool square, norm; /* the sums have products; the values' lengths count */
+    bool sum;          /* scores are relative to the softmax's sum over entries from begin on */
+    bool share;        /* no logarithm */
+    double epsilon;
+};
+
 /* A lane of a layer. */
 struct kv_weigh_job {
     const struct kv_seq *seq;
@@ -84,9 +110,11 @@ struct kv_weigh_job {
     const struct pi_rope *rope;  /* of its keys; NULL: not known, WAVES needs it */
     struct kv_weigh_waves waves; /* of WAVES */
     struct kv_weigh_gaps gaps;   /* of MARK_GAPS */
-    struct kv_weigh_votes votes; /* of VOTES */
-    bool lowest;                 /* scores change their sign */
-    bool mapped;                 /* then: slope * score + intercept */
+    struct kv_weigh_votes votes; /* of VOTES, UNLIKE */
+    struct kv_weigh_unlike unlike;
+    struct kv_weigh_expected expected;
+    bool lowest; /* scores change their sign */
+    bool mapped; /* then: slope * score + intercept */
     float slope, intercept;
 };
 

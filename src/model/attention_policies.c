@@ -10,7 +10,20 @@
 
 /* ---- the writer ---- */
 
-void pi_pass_show_written(struct pi_pass *pass, int32_t n)
+static void show_entries(struct pi_pass *pass)
+{
+    const struct pi_pass_entries entries = {
+        .items = pass->now.items,
+        .n_item = pass->now.n_item,
+        .row0 = pass->ids.row0,
+        .append = pass->lanes.append,
+        .k_pre = pass->rows.k_pre,
+        .h = pass->rows.h,
+    };
+    pass->writer.fn.entries(pass->writer.fn.user, pass->stream, &entries);
+}
+
+static void show_written(struct pi_pass *pass, int32_t n)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t dim_k = (size_t)hp->dim_k, dim_v = (size_t)hp->dim_v, n_head = (size_t)hp->n_head_kv;
@@ -35,6 +48,14 @@ void pi_pass_show_written(struct pi_pass *pass, int32_t n)
         };
     }
     pass->writer.fn.written(pass->writer.fn.user, pass->writer.lanes, n);
+}
+
+void pi_pass_show_written(struct pi_pass *pass, int32_t n)
+{
+    if (pass->writer.fn.entries != NULL)
+        show_entries(pass);
+    else
+        show_written(pass, n);
 }
 
 /* ---- the recaller ---- */

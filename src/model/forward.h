@@ -187,6 +187,16 @@ static inline int32_t pi_pass_written_slot(const struct pi_pass_written *w, int3
     return t == 0 ? w->slot : w->len - w->item->n_tok + t;
 }
 
+/* The same of all items of a pass, on the device: rows as pi_pass_rows has them. */
+struct pi_pass_entries {
+    const struct pi_pass_item *items; /* [n_item] */
+    int32_t n_item;
+    const int32_t *row0;
+    const struct kv_append *append; /* [n_item][n_head_kv] where they went */
+    struct pi_at k_pre;             /* [n_tok][n_head_kv][dim_k] */
+    struct pi_at h;                 /* [n_tok][n_embd] */
+};
+
 /* A listener for entries that are written. */
 struct pi_pass_writer {
     void *user;
@@ -194,6 +204,8 @@ struct pi_pass_writer {
        before anything attends. An item's lanes follow each other. The memory that lanes point to is
        valid during the call. */
     void (*written)(void *user, const struct pi_pass_written *lanes, int32_t n);
+    /* In its place, where rows stay on the device; NULL: they do not. */
+    void (*entries)(void *user, struct pi_stream *stream, const struct pi_pass_entries *entries);
 };
 
 /* Scratch of one pass; one thread at a time uses it, and its workers through it. */

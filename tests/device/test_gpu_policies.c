@@ -215,6 +215,16 @@ TEST(last_queries)
     run_policy("tova:budget=20,overwrite=off,slack=2", false);
 }
 
+/* Keys that others repeat; moments of all queries; marks that the host wrote. */
+TEST(likeness_moments_and_repetition)
+{
+    run_policy("rkv:budget=20,slack=2,queries=4,window=4", true);
+    run_policy("rkv:budget=20,slack=2,queries=4,window=4,threshold=0.9,quirk=off", false);
+    run_policy("expected:budget=20,slack=2,sinks=2", true);
+    run_policy("expected:budget=20,slack=2,covariance=off,vnorm=off,score=share", false);
+    run_policy("kvzip:budget=20,window=4,granularity=layer-head", false);
+}
+
 /* The host learns which entries go, and nothing else. */
 static void check_round(const char *keep)
 {
@@ -225,4 +235,6 @@ static void check_round(const char *keep)
 TEST(a_round_waits_for_what_goes_alone)
 {
     check_round("snapkv:budget=20,slack=2,queries=8,window=8");
+    check_round("rkv:budget=20,slack=2,queries=4,window=4");
+    check_round("expected:budget=20,slack=2");
 }

@@ -3,6 +3,7 @@
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
 #include "device/gpu/entries.cuh"
+#include "device/gpu/expect.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/gather.cuh"
 #include "device/gpu/keep.cuh"
@@ -15,6 +16,7 @@
 #include "device/gpu/sample.cuh"
 #include "device/gpu/soft.cuh"
 #include "device/gpu/store.cuh"
+#include "device/gpu/unlike.cuh"
 #include "device/gpu/votes.cuh"
 #include "device/cuda/kernels.h"
 

@@ -16,6 +16,7 @@
 #include "device/gpu/attend.cuh"
 #include "device/gpu/embed.cuh"
 #include "device/gpu/entries.cuh"
+#include "device/gpu/expect.cuh"
 #include "device/gpu/fill.cuh"
 #include "device/gpu/attend_decode.cuh"
 #include "device/gpu/attend_few.cuh"
@@ -32,6 +33,7 @@
 #include "device/gpu/soft.cuh"
 #include "device/gpu/step.cuh"
 #include "device/gpu/store.cuh"
+#include "device/gpu/unlike.cuh"
 #include "device/gpu/votes.cuh"
 
 /* Hopper's instructions have no emulation, and `wgmma` is false. */

@@ -113,6 +113,10 @@ enum gpu_weight_type {
     GPU_K(note_rows, 256, 4, gpu_note_rows_args)                                                   \
     GPU_K(victims, 256, 4, gpu_victim_args)                                                        \
     GPU_K(learn_ring, 256, 8, gpu_learn_args)                                                      \
+    GPU_K(learn_moments, 128, 8, gpu_learn_args)                                                   \
+    GPU_K(predict_hidden, 256, 4, gpu_predict_args)                                                \
+    GPU_K(predict_neurons, 256, 4, gpu_predict_args)                                               \
+    GPU_K(predict_marks, 128, 4, gpu_predict_args)                                                 \
     GPU_K(marks_clear, 128, 8, gpu_marks_args)                                                     \
     GPU_K(marks_sources, 128, 8, gpu_marks_args)                                                   \
     GPU_K(marks_keep, 1024, 1, gpu_marks_args)                                                     \
@@ -122,6 +126,18 @@ enum gpu_weight_type {
     GPU_K(weigh_anchor, 128, 4, gpu_weigh_args)                                                    \
     GPU_K(votes_fold, 256, 4, gpu_weigh_args)                                                      \
     GPU_K(votes_pool, 256, 4, gpu_weigh_args)                                                      \
+    GPU_K(unlike_unit, 128, 4, gpu_weigh_args)                                                     \
+    GPU_K(unlike_part, 128, 8, gpu_weigh_args)                                                     \
+    GPU_K(unlike_all, 128, 8, gpu_weigh_args)                                                      \
+    GPU_K(unlike_mean, 256, 4, gpu_weigh_args)                                                     \
+    GPU_K(unlike_last, 256, 2, gpu_weigh_args)                                                     \
+    GPU_K(unlike_drop, 256, 4, gpu_weigh_args)                                                     \
+    GPU_K(unlike_score, 256, 4, gpu_weigh_args)                                                    \
+    GPU_K(expect_query, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(expect_logit, 128, 4, gpu_weigh_args)                                                    \
+    GPU_K(expect_norm, 128, 4, gpu_weigh_args)                                                     \
+    GPU_K(expect_down, 256, 4, gpu_weigh_args)                                                     \
+    GPU_K(expect_score, 256, 4, gpu_weigh_args)                                                    \
     GPU_K(weigh_sums, 256, 4, gpu_weigh_args)                                                      \
     GPU_K(weigh_spread, 128, 4, gpu_weigh_args)                                                    \
     GPU_K(weigh_fold, 256, 4, gpu_weigh_args)                                                      \
@@ -511,10 +527,26 @@ struct gpu_victim_args {
 struct gpu_learn_job {
     gpu_at from, to; /* f32 */
     int32_t n_tok, n, pos, n_ring;
+    int32_t dim, square, begins, unused; /* of moments: of a part of the row */
 };
 struct gpu_learn_args {
     gpu_at jobs;
 };
+/* The mark of new entries of a lane. Token t's, but the first one's, is number behind + t. */
+struct gpu_predict_job {
+    gpu_at mark, k, v, h;             /* f32 */
+    gpu_at weight, low, high, neuron; /* as kv/learn.h has them */
+    gpu_at out;                       /* f32 [n_tok][n_neuron] what neurons give */
+    uint64_t k_stride, v_stride;
+    int32_t n_tok, slot, behind, n, dim_v, n_neuron;
+    int32_t first; /* its neurons are made, and serve the jobs behind it */
+    int32_t unused;
+};
+struct gpu_predict_args {
+    gpu_at jobs;
+    int32_t kind, unused;
+};
+enum { GPU_PREDICT_TOKENS = 8 /* that meet a neuron at once */ };
 
 /* A lane whose marks change. marks_clear: n new entries from slot on, the first at position `first`. marks_keep: slots slot .. + n
    get the entries of the slots that source has from `first` on. */
@@ -583,10 +615,11 @@ struct gpu_weigh_page {
    each dimension without a pair. */
 struct gpu_weigh_lane {
     gpu_at pages; /* struct gpu_weigh_page */
-    gpu_at w;     /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN]; of VOTES struct gpu_weigh_votes */
-    gpu_at pos;   /* int32 [n]: keys are turned back to position 0; none: they are not */
-    gpu_at raw;   /* f32 [vectors][n], what each vector scores */
-    gpu_at sum;   /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
+    gpu_at
+        w; /* f32 [vectors up to 4s / 4][GPU_WEIGH_LEN]; of VOTES, UNLIKE, EXPECTED their struct */
+    gpu_at pos; /* int32 [n]: keys are turned back to position 0; none: they are not */
+    gpu_at raw; /* f32 [vectors][n], what each vector scores */
+    gpu_at sum; /* f64 [rows][chunks of GPU_WEIGH_CHUNK][2]; of APART f32 [parts of pages][dim] */
     gpu_at
         spread; /* f64 [rows][2] mean, and 1 / deviation; of APART f32 [dim + 1], and its length */
     gpu_at marks; /* kv_lane.marks, of kinds that look at them */
@@ -605,6 +638,33 @@ struct gpu_weigh_votes {
     gpu_at all;  /* f32 [n] of the group, before pooling */
     int32_t n_group, group, largest, kernel, n_before;
     float by; /* what sums are multiplied by */
+};
+/* Of UNLIKE: what is behind votes. */
+struct gpu_weigh_unlike {
+    struct gpu_weigh_votes votes;
+    gpu_at unit;   /* f32 [n][dim] keys by their length */
+    gpu_at part;   /* f64 [n / GPU_UNLIKE_PART][dim] sums of them */
+    gpu_at all;    /* f64 [dim] */
+    gpu_at mean;   /* f64 [n] sums of cosines, then of those that count */
+    gpu_at last;   /* int32 [n] the last like entry of each; -1: none */
+    gpu_at cosine; /* f32 [n] with that, or with the oldest */
+    double lambda;
+    float threshold;
+    int32_t drops, quirk, unused;
+};
+enum { GPU_UNLIKE_PART = 512, GPU_UNLIKE_TILE = 64 };
+/* Of EXPECTED. */
+struct gpu_weigh_expected {
+    gpu_at moments;      /* f32 [n_group][..] as kv/learn.h has them */
+    gpu_at turn;         /* f64 [n_pair][2] */
+    gpu_at mean, spread; /* f32 [n_group][dim], [n_group][dim][dim] of rotated queries */
+    gpu_at logit;        /* f32 [n_group][n] */
+    gpu_at norm;         /* f64 [n] lengths of values; 0: they do not count */
+    gpu_at down;         /* f64 [n_group] logarithms of sums */
+    int64_t count;
+    double epsilon;
+    float scale;
+    int32_t n_group, square, sum, share, unused;
 };
 #define GPU_WEIGH_LEN(n_pair, dim) (12 * (n_pair) + 4 * ((dim)-2 * (n_pair)))
 enum { GPU_WEIGH_CHUNK = 2048 };
@@ -627,6 +687,7 @@ struct gpu_weigh_args {
     int32_t n_entry; /* of a page that a block takes at once */
     int32_t n_set;
     struct gpu_part part;
+    struct gpu_part value; /* of EXPECTED */
 };
 enum { GPU_TURN_LOW = 256 };
 

@@ -348,6 +348,7 @@ static const struct pi_device table = {
     .sees = gpu_sees,
     .victims = gpu_victims,
     .learn = gpu_learn,
+    .predict = gpu_predict,
     .clone = gpu_clone,
     .score = gpu_score,
     .score_one = gpu_score_one,

@@ -344,8 +344,6 @@ void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 bool gpu_votes(struct pi_stream *s, const struct kv_weigh_list *list);
 gpu_at gpu_votes_at(struct gpu_device *d, int32_t i);
 int32_t gpu_votes_before(const struct kv_weigh_set *set, const struct kv_weigh_votes *votes);
-void gpu_votes_run(struct gpu_device *d, const struct gpu_weigh_args *a, int64_t n,
-                   int32_t most_entry);
 
 /* compact.c */
 void gpu_move_lane(const struct kv_cache *cache, const struct kv_lane_moves *m);
@@ -382,6 +380,7 @@ void gpu_note_calls(struct gpu_device *d, const struct kv_attend_job *jobs,
                     const struct gpu_attend_job *at, int32_t n);
 /* learn.c */
 void gpu_learn(struct pi_stream *s, const struct kv_learn_list *list);
+void gpu_predict(struct pi_stream *s, const struct kv_predict_list *list);
 void gpu_clone(struct pi_device *d, struct pi_at to, struct pi_at from, size_t size);
 /* victim.c */
 void gpu_victims(struct pi_stream *s, const struct kv_victim_list *list);

@@ -11,13 +11,15 @@
 static_assert(KV_WEIGH_WAVES == 0 && KV_WEIGH_KEY == 1 && KV_WEIGH_ALIKE == 2 &&
                   KV_WEIGH_VALUE_L1 == 3 && KV_WEIGH_VALUE_L2 == 4 && KV_WEIGH_MARK == 5 &&
                   KV_WEIGH_MARK_MEAN == 6 && KV_WEIGH_MARK_NORM == 7 && KV_WEIGH_MARK_BITS == 8 &&
-                  KV_WEIGH_MARK_GAPS == 9 && KV_WEIGH_POSITION == 10 && KV_WEIGH_VOTES == 11 &&
-                  KV_WEIGH_N == 12 && KV_VOTES_ALL == 0,
+                  KV_WEIGH_MARK_GAPS == 9 && KV_WEIGH_MARK_OR_MOST == 10 &&
+                  KV_WEIGH_POSITION == 11 && KV_WEIGH_VOTES == 12 && KV_WEIGH_UNLIKE == 13 &&
+                  KV_WEIGH_EXPECTED == 14 && KV_WEIGH_N == 15 && KV_VOTES_ALL == 0,
               "kinds of keep.cuh");
 
 enum {
     WEIGH_MEAN = KV_WEIGH_N, /* of keep.cuh */
-    SMEM_MOST = 90 << 10     /* of a part of a page and its vectors */
+    SMEM_MOST = 90 << 10,    /* of a part of a page and its vectors */
+    UNLIKE_SMEM = 2 * GPU_UNLIKE_TILE * 33 * 4 + GPU_UNLIKE_TILE * 16 * 8 + 16 /* of unlike_last */
 };
 
 /* ---- the list of a layer ---- */
@@ -33,7 +35,7 @@ struct weigh {
     struct gpu_weigh_lane *lane; /* [list->n] */
     gpu_at room;                 /* of raw scores, sums and spreads */
     size_t room_used;
-    int32_t most_page, most_vector, most_row, most_entry, most_all;
+    int32_t most_page, most_vector, most_row, most_entry, most_all, most_head;
     bool half; /* weigh_half does it */
 };
 
@@ -121,15 +123,68 @@ static bool looks_at_marks(enum kv_weigh_kind kind)
 
 static bool takes_votes(enum kv_weigh_kind kind)
 {
-    return kind == KV_WEIGH_VOTES;
+    return kind == KV_WEIGH_VOTES || kind == KV_WEIGH_UNLIKE;
+}
+
+static void add_unlike(struct weigh *w, const struct kv_weigh_job *job, struct gpu_weigh_unlike *to)
+{
+    size_t n = (size_t)w->list->sets[job->set].n, dim = (size_t)w->args.part.dim;
+    to->unit = take_room(w, n * dim, sizeof(float));
+    to->part = take_room(w, (size_t)pi_ceil_div(n, GPU_UNLIKE_PART) * dim, sizeof(double));
+    to->all = take_room(w, dim, sizeof(double));
+    to->mean = take_room(w, n, sizeof(double));
+    to->last = take_room(w, n, sizeof(int32_t));
+    to->cosine = take_room(w, n, sizeof(float));
+    to->lambda = job->unlike.lambda;
+    to->threshold = job->unlike.threshold;
+    to->drops = job->unlike.last;
+    to->quirk = job->unlike.quirk;
+}
+
+static void add_expected(struct weigh *w, const struct kv_weigh_job *job, struct gpu_weigh_lane *to)
+{
+    const struct kv_weigh_expected *of = &job->expected;
+    size_t n = (size_t)to->n, dim = (size_t)w->args.part.dim, n_group = (size_t)of->n_group;
+    size_t n_turn = 2 * (size_t)w->args.n_pair;
+    struct gpu_weigh_expected x = {.moments = of->moments.at,
+                                   .count = of->count,
+                                   .epsilon = of->epsilon,
+                                   .scale = of->scale,
+                                   .n_group = of->n_group,
+                                   .square = of->square,
+                                   .sum = of->sum,
+                                   .share = of->share};
+    double *turn = take(w, n_turn, sizeof(*turn), &x.turn);
+    if (turn != NULL)
+        memcpy(turn, of->turn, n_turn * sizeof(*turn));
+    x.mean = take_room(w, n_group * dim, sizeof(float));
+    x.spread = of->square ? take_room(w, n_group * dim * dim, sizeof(float)) : 0;
+    x.logit = take_room(w, n_group * n, sizeof(float));
+    x.norm = of->norm ? take_room(w, n, sizeof(double)) : 0;
+    x.down = take_room(w, n_group, sizeof(double));
+    w->most_head = (int32_t)pi_max(w->most_head, of->n_group);
+    struct gpu_weigh_expected *out = take(w, 1, sizeof(*out), &to->w);
+    if (out != NULL)
+        *out = x;
 }
 
 static void add_votes(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
 {
-    const struct kv_weigh_votes *of = &w->list->jobs[i].votes;
+    const struct kv_weigh_job *job = &w->list->jobs[i];
+    const struct kv_weigh_votes *of = &job->votes;
     bool together = of->softmax == KV_VOTES_TOGETHER;
     gpu_at all = take_room(w, (size_t)to->n, sizeof(float));
-    struct gpu_weigh_votes *votes = take(w, 1, sizeof(*votes), &to->w);
+    struct gpu_weigh_unlike unlike = {.drops = 0};
+    struct gpu_weigh_votes *votes = NULL;
+    if (job->kind == KV_WEIGH_UNLIKE) {
+        add_unlike(w, job, &unlike);
+        struct gpu_weigh_unlike *out = take(w, 1, sizeof(*out), &to->w);
+        if (out != NULL)
+            *out = unlike;
+        votes = out != NULL ? &out->votes : NULL;
+    } else {
+        votes = take(w, 1, sizeof(*votes), &to->w);
+    }
     if (votes != NULL)
         *votes = (struct gpu_weigh_votes){
             .vote = gpu_votes_at(w->d, i),
@@ -168,11 +223,13 @@ static void add_lane(struct weigh *w, int32_t i, struct gpu_weigh_lane *to)
         to->n_mark = job->seq->cache->n_mark;
         to->now = job->gaps.now;
         to->code = job->gaps.code;
-    } else if (takes_votes(job->kind)) {
-        add_votes(w, i, to);
-    } else {
+    } else if (job->kind != KV_WEIGH_VOTES) {
         add_pages(w, job, lane, to);
     }
+    if (takes_votes(job->kind))
+        add_votes(w, i, to);
+    if (job->kind == KV_WEIGH_EXPECTED)
+        add_expected(w, job, to);
     if (waves) {
         size_t len = (size_t)GPU_WEIGH_LEN(w->args.n_pair, w->args.part.dim);
         float *x = take(w, (size_t)pi_ceil_div(n_vector, 4) * len, sizeof(*x), &to->w);
@@ -291,9 +348,47 @@ static struct gpu_weigh_args args_of(const struct kv_weigh_job *job)
         .adjacent = job->rope != NULL && job->rope->adjacent,
         .part = values ? gpu_part_of(kind, &kind->value, false) : gpu_part_of(kind, &kind->k, true),
     };
-    while (args.n_entry > 1 && part_smem(&args, args.n_entry) > SMEM_MOST)
+    struct gpu_weigh_args wide = args;
+    if (job->kind == KV_WEIGH_EXPECTED) {
+        args.value = gpu_part_of(kind, &kind->value, false);
+        wide.part.dim = (int32_t)pi_max(args.part.dim, args.value.dim);
+    }
+    while (args.n_entry > 1 && part_smem(&wide, args.n_entry) > SMEM_MOST)
         args.n_entry /= 2;
     return args;
+}
+
+static void run_votes(struct weigh *w, int64_t parts, size_t smem)
+{
+    struct gpu_device *d = w->d;
+    const struct gpu_weigh_args *a = &w->args;
+    int64_t n = w->list->n, blocks = pi_ceil_div(w->most_all, 256);
+    gpu_run(d, GPU_KERNEL_votes_fold, blocks, n, 1, 0, a);
+    gpu_run(d, GPU_KERNEL_votes_pool, blocks, n, 1, 0, a);
+    if (a->kind == KV_WEIGH_VOTES)
+        return;
+    gpu_run(d, GPU_KERNEL_unlike_unit, parts, n, 1, smem, a);
+    gpu_run(d, GPU_KERNEL_unlike_part, pi_ceil_div(w->most_all, GPU_UNLIKE_PART), n, 1, 0, a);
+    gpu_run(d, GPU_KERNEL_unlike_all, n, 1, 1, 0, a);
+    gpu_run(d, GPU_KERNEL_unlike_mean, pi_ceil_div(w->most_all, 8), n, 1, 0, a);
+    gpu_run(d, GPU_KERNEL_unlike_last, pi_ceil_div(w->most_all, GPU_UNLIKE_TILE), n, 1, UNLIKE_SMEM,
+            a);
+    gpu_run(d, GPU_KERNEL_unlike_drop, blocks, n, 1, 0, a);
+    gpu_run(d, GPU_KERNEL_unlike_score, n, 1, 1, 256 * sizeof(double), a);
+}
+
+static void run_expected(struct weigh *w, int64_t parts, size_t smem)
+{
+    struct gpu_device *d = w->d;
+    const struct gpu_weigh_args *a = &w->args;
+    int64_t n = w->list->n, n_head = w->most_head;
+    struct gpu_weigh_args values = *a;
+    values.part = a->value;
+    gpu_run(d, GPU_KERNEL_expect_query, a->part.dim, n, n_head, 0, a);
+    gpu_run(d, GPU_KERNEL_expect_logit, parts, n, n_head, smem + 128 * sizeof(float), a);
+    gpu_run(d, GPU_KERNEL_expect_norm, parts, n, 1, part_smem(&values, a->n_entry), &values);
+    gpu_run(d, GPU_KERNEL_expect_down, n_head, n, 1, 256 * sizeof(double), a);
+    gpu_run(d, GPU_KERNEL_expect_score, pi_ceil_div(w->most_all, 256), n, 1, 0, a);
 }
 
 static void run_layer(struct weigh *w)
@@ -312,7 +407,9 @@ static void run_layer(struct weigh *w)
     if (looks_at_marks((enum kv_weigh_kind)a->kind))
         gpu_run(d, GPU_KERNEL_weigh_marks, pi_ceil_div(w->most_entry, 256), n, 1, 0, a);
     else if (takes_votes((enum kv_weigh_kind)a->kind))
-        gpu_votes_run(d, a, n, w->most_all);
+        run_votes(w, parts, smem);
+    else if (a->kind == KV_WEIGH_EXPECTED)
+        run_expected(w, parts, smem);
     else if (w->half)
         gpu_run(d, GPU_KERNEL_weigh_half, pi_ceil_div(w->most_page, 128 / a->page_len), n, groups,
                 (size_t)GPU_WEIGH_LEN(a->n_pair, a->part.dim) * sizeof(float), a);

@@ -20,7 +20,11 @@ enum {
     WEIGH_MARK_NORM,
     WEIGH_MARK_BITS,
     WEIGH_MARK_GAPS,
+    WEIGH_MARK_OR_MOST,
     WEIGH_POSITION,
+    WEIGH_VOTES,
+    WEIGH_UNLIKE,
+    WEIGH_EXPECTED,
     WEIGH_MEAN /* the host's, for ALIKE */
 };
 #define WEIGH_LEAST 1e-12f /* of a length; below, a key points nowhere */
@@ -247,7 +251,7 @@ KERNEL(256, 4) weigh_marks(const gpu_weigh_args a)
         const float norm = AS_F((uint32_t)AT(const uint16_t, l.marks + l.n_mark * l.row)[i] << 16);
         x = m[0] * (norm < 3.402823466e38f ? norm : 3.402823466e38f);
     } else {
-        x = m[0];
+        x = m[0] == 0.0f && a.kind == WEIGH_MARK_OR_MOST ? 3.402823466e38f : m[0];
     }
     AT(float, l.raw)[i] = x;
 }

@@ -111,10 +111,3 @@ bool gpu_votes(struct pi_stream *s, const struct kv_weigh_list *list)
         gpu_attend(s, &calls);
     return ok;
 }
-
-void gpu_votes_run(struct gpu_device *d, const struct gpu_weigh_args *a, int64_t n,
-                   int32_t most_entry)
-{
-    gpu_run(d, GPU_KERNEL_votes_fold, pi_ceil_div(most_entry, 256), n, 1, 0, a);
-    gpu_run(d, GPU_KERNEL_votes_pool, pi_ceil_div(most_entry, 256), n, 1, 0, a);
-}

@@ -89,6 +89,15 @@ static struct sums sums_at(const struct params *p, const struct keep_view *view,
     return (struct sums){base, base + dim, p->covariance ? base + 2 * dim : NULL};
 }
 
+/* Where the device has a head's sums. */
+static struct pi_at moments_at(const struct params *p, const struct keep_view *view, int32_t layer,
+                               size_t head)
+{
+    const struct policy_model *m = view->model;
+    size_t at = ((size_t)layer * n_query_head(m) + head) * sums_len(p, m);
+    return pi_at_item(pi_at_add(view->there, (size_t)m->g.n_layer * sizeof(int64_t)), at);
+}
+
 /* Counts that no sequence reaches could not go on counting. */
 static bool sound(const void *params, const struct policy_model *m, const void *data,
                   const void *state)
@@ -170,6 +179,34 @@ static void observe(const void *params, const struct keep_view *view,
         add_queries(&s, q, stride, n - first, dim);
     }
     *count += n - first;
+}
+
+static void learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job)
+{
+    const struct params *p = params;
+    const struct policy_model *m = view->model;
+    int32_t n = rows->items[item].n_tok;
+    int32_t first = (int32_t)pi_max(0, pi_min(n, (int64_t)p->skip - view->n_token));
+    size_t row = n_query_head(m) * (size_t)m->g.dim_k;
+    int64_t *count = count_at(view, rows->layer);
+    *job = (struct kv_learn_job){
+        .kind = KV_LEARN_MOMENTS,
+        .from = pi_at_item(rows->q_pre, (size_t)(rows->row0[item] + first) * row),
+        .to = moments_at(p, view, rows->layer, 0),
+        .n_tok = n - first,
+        .n = (int32_t)row,
+        .n_head = (int32_t)n_query_head(m),
+        .square = p->covariance != 0,
+        .begins = *count == 0,
+    };
+    *count += n - first;
+}
+
+static size_t learn_head(const void *params, const struct policy_model *model)
+{
+    (void)params;
+    return (size_t)model->g.n_layer * sizeof(int64_t);
 }
 
 static bool silent(const void *params, const struct keep_view *view, int32_t layer)
@@ -411,6 +448,34 @@ static void score(const void *params, const struct keep_view *view, const struct
         out[i] = finish(p, (double)out[i], m->n_group, p->vnorm ? w.norm[i] : 1.0);
 }
 
+static size_t weigh_size(const void *params, const struct policy_model *model, const void *data)
+{
+    (void)params;
+    (void)data;
+    return 2 * (size_t)model->rope->n_pair * sizeof(double);
+}
+
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    const struct policy_model *m = view->model;
+    mean_rotation(policy_rope(m, job->layer), view->n_token, p->future, room);
+    job->kind = KV_WEIGH_EXPECTED;
+    job->expected = (struct kv_weigh_expected){
+        .moments = moments_at(p, view, job->layer, (size_t)job->head * (size_t)m->n_group),
+        .count = *count_at(view, job->layer),
+        .turn = room,
+        .n_group = m->n_group,
+        .scale = m->scale,
+        .square = p->covariance != 0,
+        .norm = p->vnorm != 0,
+        .sum = p->score != SCORE_LOGIT,
+        .share = p->score == SCORE_SHARE,
+        .epsilon = p->score != SCORE_LOGIT ? p->epsilon : 0.0,
+    };
+}
+
 /* ---- the options ---- */
 
 /* Nothing is shared; what the policy cannot work without is looked for. */
@@ -464,6 +529,11 @@ const struct keep_policy keep_expected = {
     .sound = sound,
     .scratch_size = scratch_size,
     .observe = observe,
+    .learn = learn,
+    .learn_head = learn_head,
+    .learns_before_rope = true,
     .silent = silent,
     .score = score,
+    .weigh = weigh,
+    .weigh_size = weigh_size,
 };

@@ -37,6 +37,12 @@ struct params {
     int32_t features;
 };
 
+/* The models on the lanes' device, which predicts. */
+struct data {
+    struct pi_device *device;
+    struct pi_at weight, low, high, neuron; /* as kv/learn.h has them, of all lanes or layers */
+};
+
 /* ---- predictions ---- */
 
 /* The models of a lane. */
@@ -212,6 +218,54 @@ static void written(const void *params, const struct keep_view *view,
     }
 }
 
+static void predict(const void *params, const struct keep_view *view,
+                    const struct pi_pass_entries *rows, int32_t at, struct kv_predict_job *job)
+{
+    static const enum kv_predict_kind kinds[] = {[FEATURES_KEY] = KV_PREDICT_KEY,
+                                                 [FEATURES_HIDDEN] = KV_PREDICT_HIDDEN,
+                                                 [FEATURES_NETWORK] = KV_PREDICT_NETWORK};
+    const struct params *p = params;
+    const struct data *d = view->data;
+    const struct stats_importance *m = view->model->stats->importance;
+    const struct kv_append *a = &rows->append[at];
+    size_t row = (size_t)rows->row0[at / view->model->g.n_head], layer = (size_t)a->layer;
+    size_t lane = layer * (size_t)view->model->g.n_head + (size_t)a->head;
+    size_t dim = (size_t)view->model->g.dim_k, n_embd = (size_t)m->n_embd;
+    size_t n_key = (size_t)m->n_feature, n_neuron = (size_t)m->n_hidden;
+    bool key = p->features == FEATURES_KEY, network = p->features == FEATURES_NETWORK;
+    size_t n_weight = (key ? n_key : network ? n_neuron : n_embd) + 1;
+    size_t first = key ? lane * n_key : network ? 0 : layer * n_embd;
+    *job = (struct kv_predict_job){
+        .seq = a->seq,
+        .layer = a->layer,
+        .head = a->head,
+        .kind = kinds[p->features],
+        .n_tok = a->n,
+        .slot = a->slot,
+        .k = pi_at_item(rows->k_pre, row * a->k_stride + (size_t)a->head * dim),
+        .k_stride = a->k_stride,
+        .v = a->v,
+        .v_stride = a->v_stride,
+        .h = pi_at_item(rows->h, row * n_embd),
+        .n = key ? view->model->g.dim_k : m->n_embd,
+        .dim_v = view->model->g.dim_v,
+        .n_neuron = network ? m->n_hidden : 0,
+        .weight = pi_at_item(d->weight, lane * n_weight),
+        .low = pi_at_item(d->low, first),
+        .high = pi_at_item(d->high, first),
+        .neuron = pi_at_item(d->neuron, network ? layer * n_neuron * (n_embd + 1) : 0),
+    };
+}
+
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_MARK;
+}
+
 /* A call's scratch. */
 struct work {
     float *keys;   /* [dim_k][page_len] of a run */
@@ -315,6 +369,52 @@ static pith_status check_features(int32_t features, const struct stats_importanc
     return PITH_OK;
 }
 
+static void close_data(void *data)
+{
+    struct data *d = data;
+    struct pi_at *at[] = {&d->weight, &d->low, &d->high, &d->neuron};
+    for (size_t i = 0; i < PI_LEN(at); i++)
+        if (pi_at_some(*at[i]))
+            d->device->unpack(d->device, *at[i]);
+    pi_mem_free(d);
+}
+
+static bool pack(struct pi_device *device, const float *x, size_t n, struct pi_at *out)
+{
+    *out = device->pack_vector(device, x, n);
+    return pi_at_some(*out);
+}
+
+/* The models of a device that predicts. */
+static pith_status pack_models(const struct stats_importance *m, int32_t features,
+                               struct pi_device *device, void **out, pith_error *err)
+{
+    size_t n_lane = (size_t)m->n_lane, n_layer = (size_t)m->n_layer, n_key = (size_t)m->n_feature;
+    size_t n_embd = (size_t)m->n_embd, n_neuron = (size_t)m->n_hidden;
+    bool ok;
+    struct data *d = pi_mem_alloc(PI_MEM_OTHER, sizeof(*d));
+    if (d == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the models of kvzap");
+    d->device = device;
+    if (features == FEATURES_KEY)
+        ok = pack(device, m->key_weight, n_lane * (n_key + 1), &d->weight) &&
+             pack(device, m->key_low, n_lane * n_key, &d->low) &&
+             pack(device, m->key_high, n_lane * n_key, &d->high);
+    else if (features == FEATURES_HIDDEN)
+        ok = pack(device, m->hidden_weight, n_lane * (n_embd + 1), &d->weight) &&
+             pack(device, m->hidden_low, n_layer * n_embd, &d->low) &&
+             pack(device, m->hidden_high, n_layer * n_embd, &d->high);
+    else
+        ok = pack(device, m->net_out, n_lane * (n_neuron + 1), &d->weight) &&
+             pack(device, m->net_in, n_layer * n_neuron * (n_embd + 1), &d->neuron);
+    if (ok) {
+        *out = d;
+        return PITH_OK;
+    }
+    close_data(d);
+    return pi_fail(err, PITH_NOMEM, "%s: no memory for the models of kvzap", device->name);
+}
+
 /* Whether the statistics, which are of the cache's lanes, have what the options want. Nothing else
    is shared. */
 static pith_status open_data(const void *params, const struct policy_model *model, void **out,
@@ -341,7 +441,8 @@ static pith_status open_data(const void *params, const struct policy_model *mode
                        "kvzap: features: the statistics are of inputs of %d dimensions; the "
                        "model's have %d",
                        m->n_embd, pi_model_hparams(model->model)->n_embd);
-    return PITH_OK;
+    struct pi_device *device = kv_geometry_device(g);
+    return device->predict != NULL ? pack_models(m, features, device, out, err) : PITH_OK;
 }
 
 static bool comparable(const void *params)
@@ -375,9 +476,14 @@ const struct keep_policy keep_kvzap = {
     .file = "stats=FILE, which pith calibrate importance writes",
     .comparable = comparable,
     .open = open_data,
+    .close = close_data,
     .needs = needs,
     .n_mark = n_mark,
     .scratch_size = scratch_size,
     .written = written,
+    .predict = predict,
+    .marks_there = true,
     .score = score,
+    .weigh = weigh,
+    .weighs_shown = true,
 };

@@ -112,6 +112,15 @@ static void score(const void *params, const struct keep_view *view, const struct
         out[i] = mark[i] != 0.0f ? mark[i] : FLT_MAX;
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    (void)params;
+    (void)view;
+    (void)room;
+    job->kind = KV_WEIGH_MARK_OR_MOST;
+}
+
 static const char *const score_words[] = {"attention", "plus", NULL};
 
 static const struct policy_param own_params[] = {
@@ -136,5 +145,7 @@ const struct keep_policy keep_kvzip = {
     .needs = needs,
     .n_mark = n_mark,
     .repeated = repeated,
+    .marks_there = true,
     .score = score,
+    .weigh = weigh,
 };

@@ -305,6 +305,23 @@ static void score(const void *params, const struct keep_view *view, const struct
                                 : FLT_MAX;
 }
 
+static void weigh(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
+                  void *room)
+{
+    const struct params *p = params;
+    (void)room;
+    keep_queries_votes(view, p->n_query, job);
+    job->kind = KV_WEIGH_UNLIKE;
+    job->votes.softmax = KV_VOTES_TOGETHER;
+    job->votes.largest = true;
+    job->votes.kernel = p->kernel;
+    job->votes.before = view->n_token - p->n_query;
+    job->unlike = (struct kv_weigh_unlike){.lambda = p->lambda,
+                                           .threshold = (float)p->threshold,
+                                           .last = p->similar == SIMILAR_LAST,
+                                           .quirk = p->quirk != 0};
+}
+
 static const char *const similar_words[] = {[SIMILAR_LAST] = "last", [SIMILAR_OFF] = "off", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 
@@ -344,4 +361,5 @@ const struct keep_policy keep_rkv = {
     .learn_head = learn_head,
     .silent = silent,
     .score = score,
+    .weigh = weigh,
 };

@@ -25,6 +25,7 @@ struct keep_view {
     double scale;          /* as in keep_point */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     struct pi_at there; /* some: behind the state's head its bytes are here, on a device (learn) */
+    bool shown;         /* written has seen every entry */
     const struct policy_model *model;
     const void *data; /* what the policy's open made; NULL without */
 };
@@ -236,6 +237,10 @@ struct keep_policy {
        file, a replay) are not shown, and have marks of 0. */
     void (*written)(const void *params, const struct keep_view *view,
                     const struct pi_pass_written *w);
+    /* The same by a device (kv/learn.h), for entry `at` of rows->append. NULL: the host does. */
+    void (*predict)(const void *params, const struct keep_view *view,
+                    const struct pi_pass_entries *rows, int32_t at, struct kv_predict_job *job);
+    bool marks_there; /* devices are to have marks, though no word notes them */
     /* With KEEP_NEED_REPEAT: called for every layer and KV head, several at the same time; writes
        to the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and
        never afterwards. So entries whose first mark is 0 are repeated next. */
@@ -282,6 +287,7 @@ struct keep_policy {
     void (*weigh)(const void *params, const struct keep_view *view, struct kv_weigh_job *job,
                   void *room);
     size_t (*weigh_size)(const void *params, const struct policy_model *model, const void *data);
+    bool weighs_shown; /* it takes written to have seen every entry */
     /* Where the KV heads of a layer share its budget by their scores (allot.c): the least part of
        an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);
@@ -720,6 +726,11 @@ void keep_learn(const struct keep *keep, const struct keep_view *view,
    Different lanes at the same time. */
 void keep_written(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_written *w);
+
+/* Whether the lanes' device does so in the place of the policy, and how. */
+bool keep_predicts(const struct keep *keep);
+void keep_predict(const struct keep *keep, const struct keep_view *view,
+                  const struct pi_pass_entries *rows, int32_t at, struct kv_predict_job *job);
 
 /* Shows the policy what repeating a text looked at in one lane; only where it needs it. view as for
    keep_round. Different lanes at the same time. */

@@ -395,7 +395,8 @@ static bool weighs(const struct round *r, int32_t begin, int32_t end)
     const struct keep *k = r->k;
     const struct pi_device *d = k->stream->device;
     bool learned = k->config.policy->learn != NULL;
-    if (learned && !pi_at_some(r->view->there))
+    if ((learned && !pi_at_some(r->view->there)) ||
+        (k->config.policy->weighs_shown && !r->view->shown))
         return false;
     for (int32_t l = begin; l < end; l++)
         if (kv_lane_device(r->kv, l, 0) != d || (learned && !d->sees(r->kv, l)))
@@ -650,6 +651,13 @@ void keep_written(const struct keep *k, const struct keep_view *view,
 {
     struct keep_view whole = keep_view_complete(k, view);
     k->config.policy->written(&k->config.params, &whole, w);
+}
+
+void keep_predict(const struct keep *k, const struct keep_view *view,
+                  const struct pi_pass_entries *rows, int32_t at, struct kv_predict_job *job)
+{
+    struct keep_view whole = keep_view_complete(k, view);
+    k->config.policy->predict(&k->config.params, &whole, rows, at, job);
 }
 
 void keep_repeated(const struct keep *k, const struct keep_view *view, const struct keep_repeat *r)

@@ -22,13 +22,24 @@ bool keep_state_sound(const struct keep *k, const void *state)
 
 /* ---- blocks ---- */
 
+/* Whether all lanes are on the device that rounds ask. */
+static bool is_whole(const struct keep *k)
+{
+    bool whole = true;
+    for (int32_t l = 0; whole && l < k->model.g.n_layer; l++)
+        whole = kv_layer_device(&k->model.g, l) == k->stream->device;
+    return whole;
+}
+
 bool keep_learns(const struct keep *k)
 {
-    struct pi_device *d = k->stream->device;
-    bool learns = k->config.policy->learn != NULL && d->learn != NULL && k->state_size > 0;
-    for (int32_t l = 0; learns && l < k->model.g.n_layer; l++)
-        learns = kv_layer_device(&k->model.g, l) == d;
-    return learns;
+    return k->config.policy->learn != NULL && k->stream->device->learn != NULL &&
+           k->state_size > 0 && is_whole(k);
+}
+
+bool keep_predicts(const struct keep *k)
+{
+    return k->config.policy->predict != NULL && k->stream->device->predict != NULL && is_whole(k);
 }
 
 pith_status keep_block_make(const struct keep *k, struct keep_block *out, pith_error *err)
