@@ -3,11 +3,14 @@
  * ties may go either way, and are counted. Another chunk keeps the same entries and has the same
  * logits.
  */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/gpu/host.h"
 #include "engine/engine.h"
+#include "folder.h"
 #include "gpu_rig.h"
 #include "pith/inspect.h"
 #include "status.h"
@@ -22,11 +25,13 @@ static pith_model *model;
 
 static void load(void)
 {
+    make_folder();
     check(pith_model_load(MODEL, NULL, &model, &err), &err);
 }
 
 static void free_all(void)
 {
+    remove_folder();
     pith_model_free(model);
     free_gpu();
 }
@@ -237,4 +242,44 @@ TEST(a_round_waits_for_what_goes_alone)
     check_round("snapkv:budget=20,slack=2,queries=8,window=8");
     check_round("rkv:budget=20,slack=2,queries=4,window=4");
     check_round("expected:budget=20,slack=2");
+}
+
+static bool stop(void *user, const pith_tap_rows *rows)
+{
+    (void)user;
+    (void)rows;
+    return false;
+}
+
+/* A fork, what comes from a file, and a sequence whose pass was taken back go on alike. */
+static void go_on(const char *keep)
+{
+    enum { N = 3 };
+    pith_seq *seq[N] = {run(gpu(), keep, 64)};
+    const char *path = in_folder("sequence");
+    pith_model_info info;
+    int32_t n;
+    pith_model_get_info(model, &info);
+    check(pith_seq_fork(seq[0], &seq[1], &err), &err);
+    check(pith_seq_save(seq[0], path, &err), &err);
+    check(pith_seq_load(seq[0]->engine, path, &seq[2], &err), &err);
+    check(pith_engine_set_tap(seq[0]->engine, stop, NULL, &err), &err);
+    assert_int_equal(pith_seq_eval(seq[0], (const int32_t[]){400, 401}, 2, &err), PITH_CANCELLED);
+    check(pith_engine_set_tap(seq[0]->engine, NULL, NULL, &err), &err);
+    for (int32_t i = 0; i < N; i++) {
+        for (int32_t id = 310; id < 313; id++)
+            check(pith_seq_eval(seq[i], &id, 1, &err), &err);
+        assert_int_equal(count_all_apart(seq[0], seq[i], &n), 0);
+        assert_memory_equal(pith_seq_logits(seq[0]), pith_seq_logits(seq[i]),
+                            (size_t)info.n_vocab * sizeof(float));
+    }
+    pith_seq_free(seq[1]);
+    pith_seq_free(seq[2]);
+    end(seq[0]);
+}
+
+TEST(what_a_gpu_learned_goes_along)
+{
+    go_on("snapkv:budget=20,slack=2,queries=5,window=5");
+    go_on("expected:budget=20,slack=2");
 }
