@@ -323,6 +323,16 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
     d->attend->n_patch = 0;
 }
 
+/* Whether there is memory for copies of pages; their room grows by half more than it must. */
+static bool copies_fit(const struct gpu_device *d, size_t bytes)
+{
+    size_t have = d->room[GPU_ROOM_GATHER].size, unused, total;
+    if (bytes <= have)
+        return true;
+    d->card->memory(d->card, &unused, &total);
+    return 2 * bytes <= have + unused;
+}
+
 /* Plans of the first calls that may share a launch; their number, 0 where memory is out. */
 static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
                          const struct kv_attend_job *jobs, int32_t n)
@@ -343,7 +353,9 @@ static int32_t plan_some(struct gpu_device *d, const struct gpu_attend_args *a,
             n_sum = n_logit = n_copy = 0;
             continue;
         }
-        p->way = gpu_way_of(d, a, p, n);
+        p->way = gpu_way_of(d, a, p, n, true);
+        if (p->way == GPU_WAY_COPY && !copies_fit(d, n_copy + gpu_copy_bytes(a, p)))
+            p->way = gpu_way_of(d, a, p, n, false);
         n_sum += gpu_plan_sums(p);
         n_logit += gpu_is_watched(&jobs[i]) ? logit_floats(&jobs[i]) * sizeof(float) : 0;
         n_copy += p->way == GPU_WAY_COPY ? gpu_copy_bytes(a, p) : 0;
@@ -463,7 +475,7 @@ bool gpu_sees(const struct kv_seq *seq, int32_t layer)
 {
     const struct gpu_attend_args args =
         args_of(&(struct kv_attend_job){.seq = seq, .layer = layer});
-    return has_kernel(gpu_of_lane(seq, layer, 0), &args);
+    return gpu_way_exists(gpu_of_lane(seq, layer, 0), &args);
 }
 
 static void *host_scratch(struct gpu_device *d, const struct kv_attend_job *job)

@@ -89,10 +89,10 @@ static inline bool gpu_is_many(enum gpu_way way)
 }
 
 /* attend_way.c: whether kernels take the class (else the processor does); and the way of a call, where
-   n calls wait that may share a launch. */
+   n calls wait that may share a launch. copies: there is memory for a copy of its pages. */
 bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a);
 enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
-                        const struct gpu_plan *p, int32_t n);
+                        const struct gpu_plan *p, int32_t n, bool copies);
 /* Launches the kernel of a plan's way for n calls, of at most that many rows and chunks each. */
 struct gpu_extent {
     int32_t n, rows, chunks;

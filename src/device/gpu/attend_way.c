@@ -126,7 +126,7 @@ static size_t many_smem(const struct gpu_attend_args *a)
 
 /* Blocks of 128 rows should be at least half as many as there are processors. */
 enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
-                        const struct gpu_plan *p, int32_t n)
+                        const struct gpu_plan *p, int32_t n, bool copies)
 {
     const struct kv_attend_job *job = p->job;
     int64_t blocks = (int64_t)n * gpu_many_tiles(job);
@@ -140,7 +140,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_MANY;
     if (gpu_is_listed(job))
         return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
-    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole)
+    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole && copies)
         return GPU_WAY_COPY;
     if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
         return GPU_WAY_FEW;
