@@ -173,15 +173,15 @@ KERNEL(256, 2) unlike_last(const gpu_weigh_args a)
         if (TID == 0)
             *left = 0;
         sync_block();
-        int at = 0;
+        int at = -1;
         for (int c = 15; !done && c >= 0; c--)
             if (found[TID * 16 + c] >= 0) {
                 at = c;
                 done = true;
                 AT(int32_t, u.last)[own] = found[TID * 16 + c];
             }
-        if (TID < tile && own < l.n && (done ? AT(int32_t, u.last)[own] >= col0 : col0 == 0))
-            AT(float, u.cosine)[own] = cosine[TID * 16 + at];
+        if (at >= 0 || (!done && col0 == 0))
+            AT(float, u.cosine)[own] = cosine[TID * 16 + (at >= 0 ? at : 0)];
         if (!done)
             atomic_add((uint32_t *)left, 1u);
         sync_block();
