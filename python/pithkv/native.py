@@ -1,6 +1,7 @@
 """The joint to C: errors, callbacks, and arrays over C memory. Nothing of it is for users."""
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Callable
 
@@ -154,7 +155,7 @@ def on_measure(user: Any, fraction: float, what: Any) -> bool:
 
 def array(pointer: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An array over C memory, without a copy; it keeps `pointer` alive, not what it points to."""
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     if count == 0:
         return np.empty(shape, dtype)
     return np.frombuffer(ffi.buffer(pointer, count * np.dtype(dtype).itemsize), dtype).reshape(shape)
