@@ -64,7 +64,7 @@ static void answer_free(struct http_answer *a)
 {
     unlist(a);
     exchange_on_gone(a->ex, NULL, NULL);
-    atomic_fetch_sub(&a->server->count.n_answer, 1);
+    exchange_end_wait(a->ex);
     serve_reply_free(a->reply);
     serve_request_free(a->request);
     exchange_release(a->ex);
@@ -325,7 +325,7 @@ void answer_request(struct exchange *ex)
     a->ex = ex;
     a->submitting = true;
     exchange_hold(ex);
-    atomic_fetch_add(&s->count.n_answer, 1);
+    exchange_begin_wait(ex);
     ex->work = a;
     ex->task = submit;
     bool ok = prepare(a);

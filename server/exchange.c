@@ -155,6 +155,28 @@ bool exchange_send(struct exchange *ex, const char *data, size_t len)
     return ok;
 }
 
+static void stop_waiting(struct exchange *ex)
+{
+    if (ex->waits)
+        atomic_fetch_sub(&ex->server->count.n_answer, 1);
+    ex->waits = false;
+}
+
+void exchange_begin_wait(struct exchange *ex)
+{
+    pthread_mutex_lock(&ex->lock);
+    ex->waits = true;
+    atomic_fetch_add(&ex->server->count.n_answer, 1);
+    pthread_mutex_unlock(&ex->lock);
+}
+
+void exchange_end_wait(struct exchange *ex)
+{
+    pthread_mutex_lock(&ex->lock);
+    stop_waiting(ex);
+    pthread_mutex_unlock(&ex->lock);
+}
+
 void exchange_end(struct exchange *ex, int code)
 {
     pthread_mutex_lock(&ex->lock);
@@ -163,6 +185,7 @@ void exchange_end(struct exchange *ex, int code)
         ex->code = code;
     ex->ended = true;
     ex->on_gone = NULL;
+    stop_waiting(ex); /* first: a client that has the answer may send its next request at once */
     wake(ex);
     pthread_mutex_unlock(&ex->lock);
 }

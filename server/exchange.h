@@ -63,6 +63,7 @@ struct exchange {
     const char *beat; /* text that a stream sends after a second of silence; NULL: none */
     double said_at;   /* when something was appended */
     bool ended;       /* nothing more is appended */
+    bool waits;       /* it is one of count.n_answer */
     int code;         /* of HTTP; 0: not known yet */
     struct serve_bytes out;
     size_t sent; /* bytes of out that were taken */
@@ -85,6 +86,9 @@ void exchange_open_events(struct exchange *ex, const char *beat);
 #define EXCHANGE_BEAT_S 1.0
 /* Appends. False: the client is gone, or fell too far behind. */
 bool exchange_send(struct exchange *ex, const char *data, size_t len);
+/* It counts as a request to the model from the one call until the answer is whole, or the other. */
+void exchange_begin_wait(struct exchange *ex);
+void exchange_end_wait(struct exchange *ex);
 /* The answer is whole. code counts unless it was known before. */
 void exchange_end(struct exchange *ex, int code);
 /* The answer cannot be had, for want of memory: the connection is closed. */

@@ -373,8 +373,7 @@ class Silence(unittest.TestCase):
             s.until("pith_requests_cancelled_total", 1 + len(FORMS))
 
     def test_errors_that_are_known_stay_errors(self):
-        # Room for all three: one counts until its connection has ended, which may be after its reply.
-        with rig.Server("-c", "256", "--page", "16", "-np", "1", "--queue", "2") as s:
+        with rig.Server("-c", "256", "--page", "16", "-np", "1", "--queue", "1") as s:
             long = "The friend of Otto. " * 200
             for body in ({"prompt": long}, {"prompt": 3}, {"prompt": "a", "temperature": -1}):
                 self.assertEqual(s.post("/completion", dict(body, stream=True)).code, 400)
