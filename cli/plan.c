@@ -84,31 +84,12 @@ static void write_options(const pith_plan *plan, char *out, size_t cap)
              (long long)((plan->bytes + 1023) / 1024));
 }
 
-/* "nothing", "facts 98 ± 2 %, perplexity +1.1 ± 0.3 %", "not measured" */
-static void write_loss(const pith_plan *plan, char *out, size_t cap)
-{
-    bool facts = plan->facts >= 0.0f, rise = !isnan(plan->perplexity);
-    int n = 0;
-    if (strcmp(plan->type_k, "f16") == 0 && plan->keep[0] == '\0') {
-        snprintf(out, cap, "nothing");
-        return;
-    }
-    snprintf(out, cap, "not measured");
-    if (plan->on != NULL && facts)
-        n = snprintf(out, cap, "facts %.0f +- %.0f %%%s", (double)plan->facts,
-                     (double)plan->facts_error, rise ? ", " : "");
-    if (plan->on != NULL && rise)
-        snprintf(out + n, cap - (size_t)n, "perplexity %+.1f +- %.1f %%", (double)plan->perplexity,
-                 (double)plan->perplexity_error);
-}
-
 static void print_row(const struct frontier *f, const pith_plan *plan)
 {
-    char bytes[32], loss[128], options[1200];
-    write_loss(plan, loss, sizeof(loss));
+    char bytes[32], options[1200];
     write_options(plan, options, sizeof(options));
     printf("%-11s %5.1f %%  %7.1f  %s\n             %s\n", cli_bytes(plan->bytes, bytes),
-           100.0 * (double)plan->bytes / (double)plan->full_bytes, speed_of(f, plan), loss,
+           100.0 * (double)plan->bytes / (double)plan->full_bytes, speed_of(f, plan), plan->loss,
            options);
 }
 

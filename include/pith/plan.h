@@ -38,7 +38,8 @@ typedef struct pith_plan {
     const char *on; /* the model that it was measured on, a constant; NULL: nothing was measured */
     bool on_its_kind; /* a model of this architecture and size */
     bool wants_stats; /* with statistics (goal.stats) another plan would lose less */
-    char line[400];   /* all of it, for people */
+    char loss[80];    /* those figures, for people: "nothing", "not measured" */
+    char line[400];   /* all of it, likewise */
     uint32_t reserved[8];
 } pith_plan;
 

@@ -258,24 +258,25 @@ static void describe_loss(pith_plan *o, enum plan_way_id way)
     char *line = o->line;
     size_t cap = sizeof(o->line);
     bool facts = o->facts >= 0.0f, rise = !isnan(o->perplexity);
+    o->loss[0] = '\0';
     if (way == PLAN_F16) {
+        add(o->loss, sizeof(o->loss), "nothing");
         add(line, cap, "; nothing is lost");
         return;
     }
     if (o->on == NULL || (!facts && !rise)) {
+        add(o->loss, sizeof(o->loss), "not measured");
         add(line, cap, "; what that costs was not measured");
         return;
     }
-    add(line, cap, "; %s%s", o->on,
-        o->on_its_kind ? " with that:"
-                       : ", the nearest model that was "
-                         "measured:");
     if (facts)
-        add(line, cap, " facts %.0f +- %.0f %%%s", (double)o->facts, (double)o->facts_error,
-            rise ? "," : "");
+        add(o->loss, sizeof(o->loss), "facts %.0f +- %.0f %%%s", (double)o->facts,
+            (double)o->facts_error, rise ? ", " : "");
     if (rise)
-        add(line, cap, " perplexity %+.1f +- %.1f %%", (double)o->perplexity,
+        add(o->loss, sizeof(o->loss), "perplexity %+.1f +- %.1f %%", (double)o->perplexity,
             (double)o->perplexity_error);
+    add(line, cap, "; %s%s %s", o->on,
+        o->on_its_kind ? " with that:" : ", the nearest model that was measured:", o->loss);
 }
 
 static void describe(const struct search *s, enum plan_way_id way)
