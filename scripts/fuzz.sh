@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-scripts/deps.sh clang libclang-rt-dev
+scripts/deps.sh clang libclang-rt-dev lld
 build=build-fuzz
 # Vector kernels take long to compile, and no parser calls them.
 cmake -S . -B $build -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPITH_FUZZ=ON \

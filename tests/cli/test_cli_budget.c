@@ -11,19 +11,29 @@
 #include "json_read.h"
 #include "testing.h"
 
+#define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
+#define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
+
+static char little[128]; /* the beginning of TEXT */
+
 /* No statistics are there but those that a test makes. */
 static void make(void)
 {
-    char path[128];
+    char path[128], text[4001] = "";
     folder_make();
     setenv("XDG_CACHE_HOME", in_folder("cache", path), 1);
+    FILE *file = fopen(TEXT, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(text, 1, sizeof(text) - 1, file), sizeof(text) - 1);
+    fclose(file);
+    write_file(in_folder("little", little), text);
 }
 
 TEST_GROUP(make, folder_remove);
 
-#define MODEL PITH_SOURCE_DIR "/models/pith-mini.gguf"
-#define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
-#define RUN "run", "-m", MODEL, "-t", "1", "-f", TEXT, "-n", "4", "--temp", "0", "--no-chat"
+#define RUN_OF(text)                                                                               \
+    "run", "-m", MODEL, "-t", "1", "-f", text, "-n", "4", "--temp", "0", "--no-chat"
+#define RUN RUN_OF(little)
 
 static json_t *stats_of(const struct said *s)
 {
@@ -36,11 +46,11 @@ static json_t *stats_of(const struct said *s)
 TEST(a_run_holds_the_share_that_it_was_given)
 {
     static const char *const values[] = {"25%", "12.5%"};
-    struct said s = command(NULL, RUN, "--json", NULL);
+    struct said s = command(NULL, RUN_OF(TEXT), "--json", NULL);
     json_t *full = stats_of(&s);
     double all = number(full, "kv_peak_bytes");
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        s = command(NULL, RUN, "--json", "--kv", values[i], NULL);
+        s = command(NULL, RUN_OF(TEXT), "--json", "--kv", values[i], NULL);
         json_t *o = stats_of(&s);
         double share = atof(values[i]) / 100.0;
         double drafts = number(json_object_get(o, "memory_parts"), "drafts");
@@ -108,7 +118,7 @@ TEST(options_beside_it_stand)
     expect_status(&s, 0);
     expect_word(s.err, "f16/turbo3, streaming ");
     expect_word(s.err, "streaming:sinks=8,budget=");
-    s = command(NULL, RUN, "--kv", "25%", "--keep", "streaming:budget=1900", "-ctk", "f16", NULL);
+    s = command(NULL, RUN, "--kv", "25%", "--keep", "streaming:budget=900", "-ctk", "f16", NULL);
     expect_failure(&s, 1, "the least that a plan takes is ");
 }
 

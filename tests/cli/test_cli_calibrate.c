@@ -19,6 +19,17 @@ TEST_GROUP(folder_make, folder_remove);
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define TEXT PITH_SOURCE_DIR "/models/demo/prompt-2k.txt"
 
+/* The beginning of TEXT. */
+static void write_some(const char *path, size_t n)
+{
+    char text[2000] = "";
+    FILE *file = fopen(TEXT, "r");
+    assert_non_null(file);
+    assert_true(n < sizeof(text) && fread(text, 1, n, file) == n);
+    fclose(file);
+    write_file(path, text);
+}
+
 TEST(gathers_statistics_that_run_uses)
 {
     char path[128], keep[256];
@@ -364,19 +375,21 @@ TEST(refuses_what_is_no_statistics)
    form. */
 TEST(older_lines_name_the_command_that_they_are_now)
 {
-    char path[128], loki[160], share[] = "--share=memshare";
+    char path[128], text[128], loki[160], share[] = "--share=memshare";
     in_folder("k.stats", path);
+    in_folder("text", text);
+    write_some(text, 1500);
     const struct {
         const char *words[9];
         const char *now;
     } cases[] = {
-        {{"-m", MODEL, "-f", TEXT, "-o", path}, "this is \"pith calibrate queries\" now"},
+        {{"-m", MODEL, "-f", text, "-o", path}, "this is \"pith calibrate queries\" now"},
         {{"--inspect", path}, "this is \"pith calibrate inspect\" now"},
-        {{"-m", MODEL, "-f", TEXT, "--loki", path}, "this is \"pith calibrate loki\" now"},
-        {{"-m", MODEL, "-f", TEXT, loki}, "this is \"pith calibrate loki\" now"},
+        {{"-m", MODEL, "-f", text, "--loki", path}, "this is \"pith calibrate loki\" now"},
+        {{"-m", MODEL, "-f", text, loki}, "this is \"pith calibrate loki\" now"},
         {{"-m", MODEL, loki + 7, "--inspect"}, "this is \"pith calibrate inspect\" now"},
-        {{"-m", MODEL, "-f", TEXT, share}, "this is \"pith calibrate share\" now"},
-        {{"-c", "100", "--importance", "-m", MODEL, "-f", TEXT, "-o", path},
+        {{"-m", MODEL, "-f", text, share}, "this is \"pith calibrate share\" now"},
+        {{"-c", "100", "--importance", "-m", MODEL, "-f", text, "-o", path},
          "this is \"pith calibrate importance\" now"},
     };
     snprintf(loki, sizeof(loki), "--loki=%s", path);
@@ -387,7 +400,7 @@ TEST(older_lines_name_the_command_that_they_are_now)
         expect_status(&s, 0);
         expect_word(s.err, cases[i].now);
     }
-    struct said s = command(NULL, "calibrate", "-q", "-m", MODEL, "-f", TEXT, "-o", path, NULL);
+    struct said s = command(NULL, "calibrate", "-q", "-m", MODEL, "-f", text, "-o", path, NULL);
     expect_status(&s, 0);
     assert_string_equal(s.err, "");
 }
