@@ -309,9 +309,21 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
 
 /* ---- the life ---- */
 
-/* kv as of before the start: the engine is the model thread's since. */
+/* What the engine said before the start: it is the model thread's since. */
+struct engine_said {
+    pith_kv_stats kv;
+    char layers[512]; /* "": all are the processor's */
+};
+
+static void ask_engine(const struct session *s, struct engine_said *said)
+{
+    pith_engine_kv_stats(s->engine, &said->kv);
+    if (!session_stages(s, said->layers, sizeof(said->layers)))
+        said->layers[0] = '\0';
+}
+
 static void say_start(const struct session *s, const struct server_config *config,
-                      const pith_kv_stats *kv, int32_t port)
+                      const struct engine_said *said, int32_t port)
 {
     char all[32], one[32];
     int64_t bytes = 0;
@@ -320,11 +332,10 @@ static void say_start(const struct session *s, const struct server_config *confi
     const char *shut = open[0] != '\0' ? "]" : "";
     printf("listening on %s://%s%s%s:%d\n", config->tls_key != NULL ? "https" : "http", open,
            config->host, shut, port);
-    char layers[512];
-    if (session_stages(s, layers, sizeof(layers)))
-        printf("layers: %s\n", layers);
+    if (said->layers[0] != '\0')
+        printf("layers: %s\n", said->layers);
     printf("KV memory %s; one request may take %d tokens, %s of it\n",
-           cli_bytes(kv->reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
+           cli_bytes(said->kv.reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
     cli_finish_output();
 }
 
@@ -444,7 +455,7 @@ static int run(void *options)
     struct owned owned = {0};
     struct server *server = NULL;
     pith_logit_bias *bias;
-    pith_kv_stats kv;
+    struct engine_said said;
     pith_error err;
     sigset_t set;
     (void)engine_params(&o->model, &o->memory); /* complains before the model is read */
@@ -460,10 +471,10 @@ static int run(void *options)
     config.schedule.draft = draft;
     config.keys = keys.key;
     config.n_key = keys.n;
-    pith_engine_kv_stats(s.engine, &kv);
+    ask_engine(&s, &said);
     cli_check(server_start(&config, &server, &err), &err);
     warn_open(&config);
-    say_start(&s, &config, &kv, server_port(server));
+    say_start(&s, &config, &said, server_port(server));
     wait_signal(&set, -1.0);
     drain(server, &set, o->listen.drain_s);
     server_stop(server);
