@@ -147,8 +147,13 @@ static const struct part {
     {"tables", "tables", offsetof(pith_memory_stats, table_bytes)},
     {"marks", "marks", offsetof(pith_memory_stats, mark_bytes)},
     {"policy", "what policies remember", offsetof(pith_memory_stats, policy_bytes)},
-    {"drafts", "drafts", offsetof(pith_memory_stats, draft_bytes)},
     {"work", "buffers of rounds and recalls", offsetof(pith_memory_stats, work_bytes)},
+};
+
+/* Stands beside KV memory, and in no budget of it. */
+static const struct part besides[] = {
+    {"drafts", "drafts", offsetof(pith_memory_stats, draft_bytes)},
+    {"logits", "logits", offsetof(pith_memory_stats, logits_bytes)},
 };
 
 static int64_t part_of(const pith_memory_stats *m, const struct part *part)
@@ -218,33 +223,44 @@ static json_t *memory_json(const struct session *s, const struct account *a)
     json_t *list = json_object();
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         json_object_set_new(list, parts[i].name, json_integer(part_of(m, &parts[i])));
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "memory_total_bytes",
+    json_t *beside = json_object();
+    for (size_t i = 0; i < sizeof(besides) / sizeof(besides[0]); i++)
+        json_object_set_new(beside, besides[i].name, json_integer(part_of(m, &besides[i])));
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "memory_total_bytes",
                      (json_int_t)m->total_bytes, "memory_budget_bytes", (json_int_t)m->budget_bytes,
                      "memory_file_bytes", (json_int_t)m->file_bytes, "memory_parts", list,
-                     "devices", devices_json(), "pages", pages_json(s));
+                     "memory_beside", beside, "devices", devices_json(), "pages", pages_json(s));
+}
+
+/* Those of n that are there. */
+static void print_parts(const pith_memory_stats *m, const struct part *part, size_t n,
+                        const char *before)
+{
+    char text[32];
+    for (size_t i = 0; i < n; i++) {
+        int64_t bytes = part_of(m, &part[i]);
+        if (bytes == 0)
+            continue;
+        fprintf(stderr, "%s%s %s", before, part[i].text, cli_bytes(bytes, text));
+        before = ", ";
+    }
 }
 
 static void print_memory(const struct session *s, const struct account *a)
 {
     char text[32];
     const pith_memory_stats *m = &a->memory;
-    const char *before = ": ";
     int64_t draft = draft_memory(s);
     fprintf(stderr, "memory   %s", cli_bytes(m->total_bytes + draft, text));
     if (s->kv_memory > 0)
         fprintf(stderr, " of %s", cli_bytes(s->kv_memory, text));
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-        int64_t bytes = part_of(m, &parts[i]);
-        if (bytes == 0)
-            continue;
-        fprintf(stderr, "%s%s %s", before, parts[i].text, cli_bytes(bytes, text));
-        before = ", ";
-    }
+    print_parts(m, parts, sizeof(parts) / sizeof(parts[0]), ": ");
     if (draft > 0)
-        fprintf(stderr, "%sdrafting model %s", before, cli_bytes(draft, text));
+        fprintf(stderr, ", drafting model %s", cli_bytes(draft, text));
     if (a->full_bytes > 0)
         fprintf(stderr, "; %.1f %% of the full cache's pages",
                 percent((double)(m->total_bytes + draft), (double)a->full_bytes));
+    print_parts(m, besides, sizeof(besides) / sizeof(besides[0]), "; beside it ");
     fputc('\n', stderr);
 }
 

@@ -101,7 +101,7 @@ function drawOwn() {
 const PARTS = [
   ["c-live", "lanes", "lanes"], ["c-guest", "guests", "brought back by recall"], ["c-rest", "idle", "pages to use again"],
   ["c-tier", "tier", "set aside by recall"],  ["c-tier", "stored", "recall's text", "text"], ["c-other", "states", "recurrent states"], ["c-other", "tables", "tables"],
-  ["c-other", "marks", "marks"], ["c-other", "remembered", "remembered queries", "policy"], ["c-other", "drafts", "drafts"],
+  ["c-other", "marks", "marks"], ["c-other", "remembered", "remembered queries", "policy"],
   ["c-other", "drafter", "drafting model", "draft_model"], ["c-other", "work", "work buffers"], ["c-other", "swapped", "put aside", "aside"],
 ].map(([look, key, name, part]) => [look, key, name, m => m.parts[part || key]]);
 const KEYS = [

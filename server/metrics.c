@@ -97,7 +97,7 @@ static const struct metric metrics[] = {
     METRIC(GAUGE, kv.saved_bytes, "pith_kv_saved_bytes", "Bytes that sharing saves."),
     METRIC(GAUGE, kv.table_bytes, "pith_kv_table_bytes", "Page tables, beside the pages."),
     METRIC(GAUGE, usage, "pith_kv_usage_ratio", "Used over reserved."),
-    /* All that grows with conversations: the parts sum to the total. */
+    /* KV memory: the parts sum to the total, but for drafts and logits, which stand beside it. */
     METRIC(GAUGE, all.budget_bytes, "pith_memory_budget_bytes",
            "--kv-memory; 0: nothing was said."),
     METRIC(GAUGE, total, "pith_memory_total_bytes", "All parts together."),
@@ -115,7 +115,9 @@ static const struct metric metrics[] = {
     METRIC(GAUGE, all.mark_bytes, "pith_memory_marks_bytes", "Floats beside entries."),
     METRIC(GAUGE, all.policy_bytes, "pith_memory_policy_bytes", "Memory of policies."),
     METRIC(GAUGE, all.draft_bytes, "pith_memory_drafts_bytes",
-           "Indexes that drafts are looked up in."),
+           "Indexes that drafts are looked up in, beside the total."),
+    METRIC(GAUGE, all.logits_bytes, "pith_memory_logits_bytes",
+           "Rows of logits, beside the total."),
     METRIC(GAUGE, draft.total_bytes, "pith_memory_draft_model_bytes",
            "Memory of the drafting model."),
     METRIC(GAUGE, all.work_bytes, "pith_memory_work_bytes", "Buffers of rounds and recalls."),

@@ -619,7 +619,7 @@ PITH_API pith_status pith_engine_kv_device(const pith_engine *engine, int32_t i,
    Memory that an engine takes once (weights, buffers of a pass) is in none of them. */
 typedef struct pith_memory_stats {
     int64_t budget_bytes; /* pith_engine_params.memory_bytes; 0: only pages and the tier have one */
-    int64_t total_bytes;
+    int64_t total_bytes;  /* KV memory: what a budget bounds */
     int64_t lane_bytes;  /* pages of sequences, each counted once, and those that prefixes hold */
     int64_t guest_bytes; /* pages of entries that recall has brought back */
     int64_t state_bytes; /* of recurrent layers */
@@ -630,10 +630,12 @@ typedef struct pith_memory_stats {
     int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
     int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */
-    int64_t draft_bytes;  /* what drafts are looked up in; a drafting model's engine has its own */
+    int64_t draft_bytes;  /* what drafts are looked up in; a drafting model's engine has its own.
+                             Not in total_bytes */
     int64_t work_bytes;   /* buffers of rounds and recalls, as long as lanes are */
     int64_t file_bytes;   /* of recall's file: on disk, not in total_bytes */
-    uint32_t reserved[8];
+    int64_t logits_bytes; /* the sequences' rows of logits; not in total_bytes */
+    uint32_t reserved[6];
 } pith_memory_stats;
 
 /* Takes O(pages) time. */

@@ -1,11 +1,15 @@
 #!/bin/bash
-# Measures the frontier of `--kv`: facts and perplexity of real models by storage types, keep policy,
-# share of entries and recall, at equal bytes of the full f16 cache.
+# Measures the frontier of `--kv`: facts, perplexity, needles and solved problems of real models by
+# storage types, keep policy, share of entries and recall, at equal bytes of the full f16 cache.
 #   scripts/docs/real_budget.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # Each cell is one JSON file in OUT, written when it is complete: started again, the script goes on
 # where it stopped. scripts/docs/real_budget_table.py OUT prints the table. By environment:
-#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts perplexity"   CELLS="TYPES:POLICY:SHARE:RECALL ..."
-#   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 PITH=build/cli/pith
+#   MODELS="smollm2 coder-0.5b coder-1.5b"   TASKS="facts perplexity needle questions"
+#   CELLS="TYPES:POLICY:SHARE:RECALL ..."    LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3
+#   NEEDLES=2, of each of five depths        QUESTIONS=50 PARALLEL=8 PREDICT=512, of GSM8K
+#   PITH=build/cli/pith
+# Without TASKS it measures facts and perplexity. Needles take five times as long as facts, problems
+# as long as 25,000 tokens take to be generated, eight together.
 set -euo pipefail
 if [ $# -ne 3 ]; then
     echo "usage: scripts/docs/real_budget.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
@@ -16,6 +20,7 @@ models=$1 data=$2 out=$3
 MODELS=${MODELS:-smollm2 coder-0.5b coder-1.5b}
 TASKS=${TASKS:-facts perplexity}
 LENGTH=${LENGTH:-2048} TEXTS=${TEXTS:-4} CHUNKS=${CHUNKS:-4} THREADS=${THREADS:-2} SEED=${SEED:-3}
+NEEDLES=${NEEDLES:-2} QUESTIONS=${QUESTIONS:-50} PARALLEL=${PARALLEL:-8} PREDICT=${PREDICT:-512}
 PITH=${PITH:-$root/build/cli/pith}
 mkdir -p "$out"
 me=real_budget.sh
@@ -73,6 +78,7 @@ for m in $MODELS; do for cell in $CELLS; do for task in $TASKS; do
     stats=$out/$m.stats
     keys=${types%/*}
     [[ $keys != turbo* ]] || keys=$keys:force
+    text=$data/text/wiki.test.raw
     arguments=(-ctk "$keys" -ctv "${types#*/}")
     if [ "$policy" != full ]; then
         keep=$(keep_of "$policy" "$share" "$stats")
@@ -85,9 +91,18 @@ for m in $MODELS; do for cell in $CELLS; do for task in $TASKS; do
     [ "$recall" = none ] || arguments+=(--recall "$recall")
     case $task in
     facts) arguments+=(-n "$LENGTH" --texts "$TEXTS" --chat --no-paired) ;;
+    needle) arguments+=(-n "$LENGTH" --repeat "$NEEDLES" --chat --no-paired) ;;
+    questions)
+        text=$data/questions/gsm8k_test.jsonl
+        arguments+=(--questions "$QUESTIONS" --parallel "$PARALLEL" --predict "$PREDICT" --chat
+            --temp 0)
+        ;;
     perplexity) arguments+=(-c 4096 -b 512 --chunks "$CHUNKS" --no-paired) ;;
-    *) echo "real_budget.sh: there is no task \"$task\", only facts, perplexity" >&2; exit 2 ;;
+    *)
+        echo "real_budget.sh: there is no task \"$task\", only facts, perplexity, needle, questions" >&2
+        exit 2
+        ;;
     esac
-    measure "$name" "$PITH" eval "$task" -m "$(file_of "$m")" -f "$data/text/wiki.test.raw" \
+    measure "$name" "$PITH" eval "$task" -m "$(file_of "$m")" -f "$text" \
         -t "$THREADS" --seed "$SEED" "${arguments[@]}"
 done; done; done

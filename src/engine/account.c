@@ -1,7 +1,8 @@
 /*
  * account.c - one account of the memory that grows with conversations: its split between pages and
  * what stands beside them, and its parts as they are. It takes no memory and moves nothing.
- * Invariant: the parts that it lists sum to its total, and none is counted twice.
+ * Invariant: the parts that it lists sum to its total, and none is counted twice. A budget holds
+ * the total of one sequence on one device, whatever it reads.
  */
 #include "engine/engine.h"
 
@@ -10,6 +11,7 @@
 /* ---- before there is an engine ---- */
 
 #define TOKEN_BYTES 8 /* of a list of tokens, which may have room for twice as many */
+#define N_KIND 8      /* forms of pages at most, states' parts included */
 
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token)
 {
@@ -23,11 +25,22 @@ int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token)
     return pi_ceil_div(pi_account_pages(a, n_token), (int64_t)kv_page_bytes(a->g)) + n_lane;
 }
 
-/* Tables, tokens, and what verbs have beside pages. */
+/* Entries of the longest lane. Those of windows follow no budget. */
+static int32_t longest_at(const struct pi_account *a, int32_t n_token)
+{
+    int64_t most = keep_longest_at(&a->policies->keep, &a->model->g, n_token);
+    for (int32_t l = a->model->g.n_layer; l < a->g->n_layer; l++)
+        most = pi_max(most, pi_min(n_token, (int64_t)a->g->window[l] + a->g->step_len));
+    return (int32_t)most;
+}
+
+/* Tables, blocks of prefixes, tokens, marks, and what verbs have beside pages. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
-    return TOKEN_BYTES * (int64_t)n_token +
-           PI_TABLE_PAGE_BYTES * pi_account_page_count(a, n_token) + pi_verbs_beside_at(a, n_token);
+    return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
+           kv_seq_bytes_at(a->g, a->mark_size, longest_at(a, n_token)) +
+           kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
+           n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
 
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token)
@@ -96,15 +109,11 @@ pith_status pi_account_split(const struct pi_account *a, int64_t budget, int64_t
 
 /* ---- of an engine ---- */
 
-int64_t pi_account_remembered(const struct pith_seq *seq)
-{
-    return (int64_t)pi_mem_size(seq->logits) + pi_verbs_remembered(seq);
-}
-
 static void add_seq(const struct pith_seq *seq, pith_memory_stats *out)
 {
     out->table_bytes += (int64_t)(sizeof(*seq) + pi_mem_size(seq->tokens));
-    out->policy_bytes += pi_account_remembered(seq);
+    out->policy_bytes += pi_verbs_remembered(seq);
+    out->logits_bytes += (int64_t)pi_mem_size(seq->logits);
     out->draft_bytes += pi_verbs_draft_bytes(seq);
     for (int32_t i = 0; i < seq->engine->n_verb; i++)
         if (pi_verbs_beside(seq, i) != NULL)
@@ -129,7 +138,7 @@ void pith_engine_memory_stats(const pith_engine *e, pith_memory_stats *out)
         .aside_bytes = kv.aside,
         .table_bytes = kv.tables,
         .mark_bytes = kv.marks,
-        .work_bytes = (int64_t)pi_pass_grown_bytes(e->pass),
+        .work_bytes = (int64_t)pi_pass_watched_bytes(e->pass),
     };
     for (const struct pith_seq *seq = e->first; seq != NULL; seq = seq->next)
         add_seq(seq, out);
@@ -139,5 +148,5 @@ void pith_engine_memory_stats(const pith_engine *e, pith_memory_stats *out)
     pi_verbs_count(e, out);
     out->total_bytes = out->lane_bytes + out->guest_bytes + out->state_bytes + out->idle_bytes +
                        out->tier_bytes + out->text_bytes + out->aside_bytes + out->table_bytes +
-                       out->mark_bytes + out->policy_bytes + out->draft_bytes + out->work_bytes;
+                       out->mark_bytes + out->policy_bytes + out->work_bytes;
 }

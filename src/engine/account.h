@@ -14,14 +14,11 @@ struct pi_account {
     int32_t n_group; /* query heads of a KV head */
     int32_t n_ctx;   /* tokens of the longest conversation */
     int64_t ram;     /* of the tier, as it was asked for */
+    int32_t n_thread;
+    size_t mark_size; /* bytes beside an entry */
+    const struct policy_model *model;
+    struct keep *keep; /* made for its sizes; NULL: there is no keep policy, or pages alone count */
 };
-
-/* Bytes that the pool knows of a page: its entries in lists, and in a table that may have room
-   for twice as many. */
-#define PI_TABLE_PAGE_BYTES 40
-
-/* Bytes that policies remember of a sequence, and its row of logits. */
-int64_t pi_account_remembered(const struct pith_seq *seq);
 
 /* Bytes that one sequence of n_token tokens takes: of pages, and of everything. */
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);

@@ -29,6 +29,7 @@ struct plan {
     int32_t n_thread;
     int32_t chunk;
     struct policy_set policies;
+    struct policy_model model;
     struct pi_account account;
     struct pi_split split;
     struct pi_stages stages;
@@ -71,6 +72,31 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
+static struct policy_model policy_model_of(const pith_model *model, const struct kv_geometry *lanes)
+{
+    return (struct policy_model){
+        .g = *lanes,
+        .n_group = model->hp.n_head / model->hp.n_head_kv,
+        .scale = model->hp.attn_scale,
+        .rope = pi_model_rope(model),
+        .lane_rope = model->kv_rope,
+        .model = model,
+    };
+}
+
+/* Makes the keep policy, which knows what its rounds take. */
+static pith_status open_account(struct plan *plan, pith_error *err)
+{
+    return keep_create(&plan->policies.keep, &plan->model, plan->n_thread, &plan->account.keep,
+                       err);
+}
+
+static void close_account(struct plan *plan)
+{
+    keep_free(plan->account.keep);
+    plan->account.keep = NULL;
+}
+
 /* The bytes of pages, and of recall's tier. */
 static pith_status size_memory(const pith_engine_params *params, struct plan *out, pith_error *err)
 {
@@ -83,8 +109,13 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
                        (long long)params->memory_bytes,
                        params->kv_bytes > 0 ? "kv_bytes" : "kv_tokens",
                        (long long)(params->kv_bytes > 0 ? params->kv_bytes : params->kv_tokens));
-    if (params->memory_bytes > 0)
-        return pi_account_split(a, params->memory_bytes, &out->kv_bytes, ram, err);
+    if (params->memory_bytes > 0) {
+        pith_status status = open_account(out, err);
+        if (status == PITH_OK)
+            status = pi_account_split(a, params->memory_bytes, &out->kv_bytes, ram, err);
+        close_account(out);
+        return status;
+    }
     out->kv_bytes = pi_account_pages(a, a->n_ctx);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
@@ -158,8 +189,16 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
     if (policy_set_verb(policies) != NULL)
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
-    out->account = (struct pi_account){&out->geometry, policies, hp->n_head / hp->n_head_kv,
-                                       hp->n_ctx_train, policies->recall.kv.ram};
+    const struct kv_geometry lanes = kv_full_lanes(&out->geometry);
+    out->model = policy_model_of(model, &lanes);
+    out->account = (struct pi_account){.g = &out->geometry,
+                                       .policies = policies,
+                                       .n_group = out->model.n_group,
+                                       .n_ctx = hp->n_ctx_train,
+                                       .ram = policies->recall.kv.ram,
+                                       .n_thread = out->n_thread,
+                                       .mark_size = pi_keep_mark_size(policies, &out->geometry),
+                                       .model = &out->model};
     PI_TRY(size_memory(params, out, err));
     return split_layers(params, out, err);
 }
@@ -180,7 +219,9 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
+    PI_TRY(open_account(&plan, err));
     *bytes = pi_account_whole(&plan.account, (int32_t)n_token);
+    close_account(&plan);
     return PITH_OK;
 }
 
@@ -257,14 +298,7 @@ pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *p
 
 struct policy_model pi_engine_policy_model(const struct pith_engine *e)
 {
-    return (struct policy_model){
-        .g = e->lanes,
-        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
-        .scale = e->model->hp.attn_scale,
-        .rope = pi_model_rope(e->model),
-        .lane_rope = e->model->kv_rope,
-        .model = e->model,
-    };
+    return policy_model_of(e->model, &e->lanes);
 }
 
 static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,

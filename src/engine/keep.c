@@ -20,6 +20,14 @@ static bool finds_victims(const struct policy_set *policies, const struct kv_geo
     return keep_config_finds(&policies->keep) && kv_geometry_device(g)->victims != NULL;
 }
 
+size_t pi_keep_mark_size(const struct policy_set *policies, const struct kv_geometry *g)
+{
+    uint32_t needs = keep_config_needs(&policies->keep);
+    int32_t n_mark = keep_config_marks(&policies->keep) + finds_victims(policies, g);
+    return (size_t)n_mark * sizeof(float) +
+           ((needs & KEEP_NEED_VALUE_NORM) != 0 ? sizeof(uint16_t) : 0);
+}
+
 /* ---- the engine ---- */
 
 static pith_status open_keep(struct pith_engine *e, const pith_engine_params *params,
@@ -72,16 +80,24 @@ static void close_keep(struct pith_engine *e)
 
 static void count_keep(const struct pith_engine *e, pith_memory_stats *out)
 {
-    out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.handle);
+    out->work_bytes += (int64_t)keep_scratch_bytes(e->keep.handle) + pi_keep_repeat_bytes(e);
 }
 
-/* Marks of a sequence, of whole pages, and twice where they grow. */
+/* The policy's block, and the buffers of rounds. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
-    const struct engine_traits t = engine_traits_compute(a->policies);
-    int64_t mark = (int64_t)sizeof(float) * (t.n_mark + finds_victims(a->policies, a->g)) +
-                   ((t.needs & KEEP_NEED_VALUE_NORM) != 0 ? (int64_t)sizeof(uint16_t) : 0);
-    return 2 * mark * a->g->page_len * pi_account_page_count(a, n_token);
+    const uint32_t needs = keep_config_needs(&a->policies->keep);
+    const struct pi_hparams *hp = &a->model->model->hp;
+    int64_t longest = keep_longest_at(&a->policies->keep, &a->model->g, n_token), bytes = 0;
+    if (a->keep != NULL)
+        bytes = (int64_t)(keep_state_size(a->keep) + keep_scratch_at(a->keep, n_token));
+    if ((needs & KEEP_NEED_REPEAT) != 0) {
+        longest += KEEP_REPEAT_MOST;
+        bytes += (int64_t)a->model->g.n_layer * hp->n_head * n_token * (int64_t)sizeof(float);
+    }
+    if ((needs & (KEEP_NEED_WEIGHTS | KEEP_NEED_STEP_WEIGHTS | KEEP_NEED_REPEAT)) != 0)
+        bytes += (int64_t)pi_pass_watch_bytes(hp, a->n_thread, longest);
+    return bytes;
 }
 
 /* ---- a sequence ---- */
@@ -473,7 +489,7 @@ void pith_seq_keep_stats(const pith_seq *seq, pith_keep_stats *out)
             e->keep.handle != NULL ? keep_own_budget(&e->policies.keep, pi_seq_point(seq, 0)) : -1,
         .overwritten = t->n_overwritten,
         .first_overwrite_at = t->n_overwritten > 0 ? t->first_overwrite_at : -1,
-        .remembered_bytes = pi_account_remembered(seq),
+        .remembered_bytes = pi_verbs_remembered(seq),
     };
     const struct kv_geometry *g = e->keep.handle != NULL ? &e->lanes : kv_cache_geometry(e->kv);
     out->n_lane = g->n_layer * g->n_head;

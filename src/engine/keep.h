@@ -122,12 +122,18 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **bytes, size_t *size,
 pith_status pi_keep_load(struct pith_seq *seq, struct pi_saved *saved, const char *path,
                          pith_error *err);
 
+/* Bytes of marks beside an entry. */
+size_t pi_keep_mark_size(const struct policy_set *policies, const struct kv_geometry *g);
+
 /* ---- repeat.c ---- */
 
 /* Makes what the policy needs to see of repetitions, where it wants them, and lets the pass show
    it. NOMEM; UNSUPPORTED without a tokenizer. */
 pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err);
 void pi_keep_stop_repeat(struct pith_engine *e);
+
+/* Bytes of what it remembers of the text that was repeated last. */
+int64_t pi_keep_repeat_bytes(const struct pith_engine *e);
 
 /* Bytes of pages that must be free when an item is in, for the time that its text is repeated
    in. */

@@ -28,6 +28,7 @@ struct search {
     const pith_plan_goal *goal;
     int32_t n_token;
     int64_t most;   /* bytes */
+    int64_t pages;  /* of the plan's bytes: those that measurements count */
     int64_t least;  /* bytes of the smallest plan so far that does not fit; 0: none was tried */
     pith_error why; /* why the last way that cannot be could not */
     pith_plan *out;
@@ -96,7 +97,10 @@ static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t 
         write_keep(s, keep, way->stats, n_entry, s->out->keep, sizeof(s->out->keep));
     pith_plan_apply(s->out, &p);
     s->out->n_entry = n_entry;
-    return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK ? bytes : -1;
+    return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK &&
+                   pith_kv_estimate(s->model, &p, s->n_token, &s->pages, &s->why) == PITH_OK
+               ? bytes
+               : -1;
 }
 
 /* The largest budget within the bytes; 0: none. The smallest ones are below
@@ -225,7 +229,7 @@ static void price(struct search *s, const struct plan_class *c, enum plan_way_id
 {
     const struct plan_point *high, *low;
     pith_plan *o = s->out;
-    double at = 100.0 * (double)o->bytes / (double)pi_max(o->full_bytes, 1);
+    double at = 100.0 * (double)s->pages / (double)pi_max(o->full_bytes, 1);
     bool chosen = s->given->type_k == NULL && s->given->type_v == NULL && s->given->keep == NULL &&
                   s->given->recall == NULL && !is_given(s->given->read) &&
                   !is_given(s->given->share);

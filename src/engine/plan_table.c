@@ -30,14 +30,14 @@ const struct plan_way pi_plan_ways[PLAN_N_WAY] = {
     [PLAN_STREAMING] = {NULL, NULL, "streaming:sinks=4", NULL, false},
 };
 
-/* kvzap at half of the entries and more, on values of 4 bits, loses less than values of 3 bits do.
+/* kvzap at about half of the entries and more, on values of 4 bits, loses less than values of 3 bits do.
    Below that entries are worth more than bits, and text comes back. Without statistics the choice of
    entries loses so much that recall helps at once. */
 static const struct plan_choice usual[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},
     {PLAN_Q8_TURBO4, 1.0},
-    {PLAN_KVZAP_TURBO4, 0.5},
+    {PLAN_KVZAP_TURBO4, 0.45},
     {PLAN_Q8_TURBO3, 1.0},
     {PLAN_KVZAP_TEXT, 0.0},
     {PLAN_KVZAP, 0.0},
@@ -55,7 +55,7 @@ static const struct plan_choice few_heads[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},
     {PLAN_Q8_TURBO4, 1.0},
-    {PLAN_KVZAP_TURBO4, 0.5},
+    {PLAN_KVZAP_TURBO4, 0.45},
     {PLAN_Q8_TURBO3, 1.0},
     {PLAN_KVZAP_TEXT, 0.0},
     {PLAN_KVZAP, 0.0},

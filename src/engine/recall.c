@@ -582,15 +582,33 @@ static int64_t tier_at(const struct pi_account *a, int32_t n_token)
                : recall_tier_bytes_at(&a->policies->recall, &full, a->n_group, n_token);
 }
 
-#define CENTRE_ROWS 2 /* of head size, that the tier takes off a lane's keys */
+#define OF_LANE ((int64_t)(sizeof(double) + sizeof(float) + sizeof(bool))) /* what it was found */
 
-/* Its tables, and the queries that are remembered. */
+/* Guests of the lane that has most. */
+static int32_t most_guests(const struct pi_account *a, int32_t n_token)
+{
+    const struct kv_geometry *g = &a->model->g;
+    int32_t most = 0;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            most = (int32_t)pi_max(
+                most, recall_take_at(&a->policies->recall, &a->policies->keep, g, l, h,
+                                     (struct keep_point){.n_token = n_token}));
+    return most;
+}
+
+/* Its tables and those of guests, the queries that are remembered, and what recalls work with. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
-    const struct kv_geometry *g = a->g;
-    int64_t table = PI_TABLE_PAGE_BYTES * (int64_t)(n_token / RECALL_PAGE_LEN + 1);
-    int64_t rows = a->policies->recall.kv.last * (int64_t)a->n_group + CENTRE_ROWS;
-    return (int64_t)g->n_layer * g->n_head * (table + rows * g->dim_k * (int64_t)sizeof(float));
+    const struct recall_kv_options *o = &a->policies->recall.kv;
+    const struct kv_geometry *g = &a->model->g;
+    int64_t work = 0, n_lane = (int64_t)g->n_layer * g->n_head;
+    int64_t asked = o->last * (int64_t)a->n_group * g->dim_k * (int64_t)sizeof(float);
+    /* Statistics that cannot be read are refused when the engine is made. */
+    (void)recall_work_at(o, a->model, a->n_thread, n_token, &work, NULL);
+    return recall_tables_at(o, a->model, n_token) +
+           kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token)) +
+           n_lane * (asked + OF_LANE) + work;
 }
 
 const struct seq_hooks pi_recall_hooks = {

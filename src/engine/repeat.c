@@ -186,6 +186,11 @@ static pith_status clear_most(const struct pith_engine *e, const struct pith_seq
     return PITH_OK;
 }
 
+int64_t pi_keep_repeat_bytes(const struct pith_engine *e)
+{
+    return e->keep.repeat != NULL ? (int64_t)pi_mem_size(e->keep.repeat->most) : 0;
+}
+
 /* Evaluates n tokens behind n_token ones in a fork. */
 static pith_status read_part(struct pith_engine *e, const struct pith_seq *seq, int32_t n_token,
                              int32_t n, pith_error *err)

@@ -15,9 +15,15 @@
 
 #define NOT_HELD (-1) /* the page of a lane with a window */
 
+int64_t kv_block_head_bytes(const struct kv_geometry *g)
+{
+    return (int64_t)(sizeof(struct kv_block) +
+                     (size_t)g->n_layer * (size_t)g->n_head * sizeof(int32_t));
+}
+
 static size_t block_size(const struct kv_cache *cache)
 {
-    return sizeof(struct kv_block) + (size_t)kv_lane_count(cache) * sizeof(int32_t);
+    return (size_t)kv_block_head_bytes(&cache->g);
 }
 
 static int32_t window_of(const struct kv_cache *cache, int32_t l)
@@ -284,7 +290,7 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
                            l / cache->g.n_head, l % cache->g.n_head);
         cap = (int32_t)pi_max(cap, seq->lane[l].n_page + n);
     }
-    if (cap > seq->cap && !kv_seq_grow(seq, (int32_t)pi_max(cap, seq->cap + seq->cap / 2 + 4)))
+    if (cap > seq->cap && !kv_seq_grow(seq, (int32_t)pi_max(cap, kv_table_room(seq->cap))))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
                        n_lane);
     for (int32_t l = 0; l < n_lane; l++)

@@ -17,6 +17,8 @@ struct kv_block;
 /* INVALID, NOMEM. */
 pith_status kv_block_hold(const struct kv_seq *seq, int32_t index, struct kv_block **out,
                           pith_error *err);
+/* Bytes of a block beside its pages. */
+int64_t kv_block_head_bytes(const struct kv_geometry *g);
 void kv_block_drop(struct kv_cache *cache, struct kv_block *block); /* NULL is ignored */
 /* Whether no sequence, and no other block, has a page of it: dropping it frees kv_block_held_bytes.
    A state that a sequence keeps is free then. */

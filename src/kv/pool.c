@@ -60,6 +60,13 @@ static size_t size_of_lists(const struct kv_class *kind)
     return 4 * ((n + 63) / 64 * sizeof(uint64_t)) + 2 * n * sizeof(int32_t) + n;
 }
 
+int64_t kv_cache_bytes_at(int32_t n_kind, int64_t n_page)
+{
+    const struct kv_class all = {.n_page = (int32_t)pi_min(n_page, INT32_MAX)}, one = {.n_page = 1};
+    return (int64_t)(sizeof(struct kv_cache) + size_of_lists(&all)) +
+           n_kind * (int64_t)(sizeof(struct kv_class) + size_of_lists(&one));
+}
+
 static void place_lists(struct kv_class *kind, void *lists)
 {
     size_t n = (size_t)kind->n_page;

@@ -15,6 +15,8 @@ struct kv_cache;
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
+/* Bytes of a cache beside its pages, of which there are n_page in all, of n_kind forms. */
+int64_t kv_cache_bytes_at(int32_t n_kind, int64_t n_page);
 /* Many small caches in one mapping of the caller. The first gives the bytes of a cache of pages of
    one form, for its lists and for its pages: multiples of 64. The second makes such a cache in
    zeroed bytes, which are borrowed until it is freed. The statuses of kv_cache_create. */

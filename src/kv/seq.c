@@ -25,6 +25,15 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
            kv_room_bytes(seq->cache, seq->cap);
 }
 
+int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry)
+{
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
+    int64_t page = (int64_t)sizeof(struct kv_page_ref) + g->page_len * (int64_t)mark_size;
+    return (int64_t)sizeof(struct kv_seq) +
+           n_lane * ((int64_t)sizeof(struct kv_lane) +
+                     kv_table_room(pi_ceil_div(n_entry, g->page_len)) * page);
+}
+
 /* One block of tables for all lanes, one of marks, the devices' marks: all grow or none does. */
 bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
 {
@@ -279,7 +288,7 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     snprintf(what, sizeof(what), "%d more entries in each of %d lanes take pages", n, n_lane);
     PI_TRY(kv_cache_secure(cache, &need, what, err));
     if (cap > seq->cap) {
-        int64_t roomy = pi_min(pi_max(cap, seq->cap + seq->cap / 2 + 4), INT32_MAX);
+        int64_t roomy = pi_min(pi_max(cap, kv_table_room(seq->cap)), INT32_MAX);
         if (!kv_seq_grow(seq, (int32_t)roomy))
             return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                            (long long)roomy, n_lane);

@@ -20,6 +20,10 @@ const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq); /* its cach
 
 /* ---- room ---- */
 
+/* Bytes of a sequence's tables and marks at most, mark_size of each entry, while its lanes grow to
+   n_entry entries. */
+int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry);
+
 /* Makes room so that n more entries can be appended to every lane. The lane gets pages, and copies
    of shared ones that it writes to: the last one and the one that its victim is in. The first
    entry of a lane with a victim takes no room; if that is forgotten before, reserve again. INVALID

@@ -17,6 +17,12 @@ static inline int64_t kv_room_bytes(const struct kv_cache *cache, int32_t cap)
            (listed ? cache->n_kind * (int64_t)sizeof(struct pi_at) : 0);
 }
 
+/* The next size of tables with room for cap entries, which no longer do. Marks make them large. */
+static inline int64_t kv_table_room(int64_t cap)
+{
+    return cap + cap / 8 + 1;
+}
+
 /* Later calls find the pages of a sequence that came back: to be called before a pass. The second
    call, or `whole`, frees the memory that they came from. */
 void kv_seq_land(struct kv_seq *seq, bool whole);

@@ -49,14 +49,27 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
     return PITH_OK;
 }
 
+/* Whole pages, and more than asked: a lane may grow with every pass. */
+static int64_t watch_stride(int64_t longest)
+{
+    return pi_ceil_div(longest + longest / 8, 64) * 64;
+}
+
+size_t pi_pass_watch_bytes(const struct pi_hparams *hp, int32_t n_thread, int64_t longest)
+{
+    int32_t n_group = hp->n_head / hp->n_head_kv;
+    size_t n_row = (size_t)pi_max(1, WATCH_ROWS / n_group) * (size_t)n_group;
+    return (size_t)n_thread * pi_pass_watch_len(n_row, (size_t)watch_stride(longest)) *
+           sizeof(float);
+}
+
 static pith_status reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     int32_t n_row = pass->watching.tile * (hp->n_head / hp->n_head_kv);
     if (longest <= (int64_t)pass->watching.stride)
         return PITH_OK;
-    /* Whole pages, and more than asked: a lane may grow with every pass. */
-    int64_t stride = pi_ceil_div(longest + longest / 2, 64) * 64;
+    int64_t stride = watch_stride(longest);
     size_t len;
     float *rows = NULL;
     if (pi_mul_size((size_t)n_row + 1, (size_t)stride * 2 + 16, &len) &&
@@ -79,13 +92,11 @@ pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_er
     return PITH_OK;
 }
 
-size_t pi_pass_grown_bytes(const struct pi_pass *pass)
+size_t pi_pass_watched_bytes(const struct pi_pass *pass)
 {
     size_t bytes = 0;
     for (const struct pi_pass *s = pass; s != NULL; s = s->next)
-        bytes += pi_mem_size(s->watching.rows) + pi_mem_size(s->reading.chunk) +
-                 pi_mem_size(s->reading.slots) + pi_mem_size(s->reading.n_slot) +
-                 pi_mem_size(s->reading.chosen);
+        bytes += pi_mem_size(s->watching.rows);
     return bytes;
 }
 

@@ -245,8 +245,9 @@ pith_status pi_pass_set_watch(struct pi_pass *pass, const struct pi_pass_watch *
 /* Room for the weights of lanes of at most `longest` entries, which a pass with watched items needs
    to be there. NOMEM leaves the old room. */
 pith_status pi_pass_reserve_watch(struct pi_pass *pass, int64_t longest, pith_error *err);
-/* Bytes of the memory reserved for the lengths of lanes so far, beside the memory of a chunk. */
-size_t pi_pass_grown_bytes(const struct pi_pass *pass);
+/* Bytes of that room so far, and at most for a pass on one device. */
+size_t pi_pass_watched_bytes(const struct pi_pass *pass);
+size_t pi_pass_watch_bytes(const struct pi_hparams *hp, int32_t n_thread, int64_t longest);
 
 /* From now on the reader, which is copied, selects the entries for items with n_read > 0; NULL ends
    it. No pass may be running. NOMEM: nothing has changed. An item is read or watched, not both. */

@@ -43,26 +43,52 @@ static json_t *stats_of(const struct said *s)
     return o;
 }
 
+/* As Pith chooses; recall of entries and of text; a policy with marks. */
+static const struct {
+    const char *value, *option[5];
+} held[] = {
+    {"25%", {NULL}},
+    {"12.5%", {NULL}},
+    {"60%", {"--keep", "streaming", "--recall", "kv", NULL}},
+    {"12.5%", {"--recall", "text", NULL}},
+    {"25%", {"--keep", "h2o", NULL}},
+};
+
 TEST(a_run_holds_the_share_that_it_was_given)
 {
-    static const char *const values[] = {"25%", "12.5%"};
     struct said s = command(NULL, RUN_OF(TEXT), "--json", NULL);
     json_t *full = stats_of(&s);
     double all = number(full, "kv_peak_bytes");
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        s = command(NULL, RUN_OF(TEXT), "--json", "--kv", values[i], NULL);
+    for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i += TEST_STRIDE > 1 ? 2 : 1) {
+        const char *const *more = held[i].option;
+        s = command(NULL, RUN_OF(TEXT), "--json", "--kv", held[i].value, more[0], more[0] ? more[1] : NULL,
+                    more[0] ? more[2] : NULL, more[0] && more[2] ? more[3] : NULL, NULL);
         json_t *o = stats_of(&s);
-        double share = atof(values[i]) / 100.0;
-        double drafts = number(json_object_get(o, "memory_parts"), "drafts");
-        double work = number(json_object_get(o, "memory_parts"), "work");
-        assert_true(number(o, "kv_peak_bytes") <= share * all);
-        assert_true(number(o, "memory_total_bytes") - drafts - work <= share * all);
+        double share = atof(held[i].value) / 100.0, total = number(o, "memory_total_bytes");
+        printf("%s: %.0f of %.0f\n", held[i].value, total, number(o, "memory_budget_bytes"));
+        assert_true(number(o, "memory_budget_bytes") <= share * all);
+        assert_true(total <= number(o, "memory_budget_bytes"));
         /* It is spent, too. */
-        assert_true(number(o, "memory_total_bytes") - work > 0.75 * share * all);
+        assert_true(total > 0.75 * share * all);
+        assert_true(number(json_object_get(o, "memory_beside"), "logits") > 0);
         assert_non_null(json_object_get(o, "kv_plan"));
         json_decref(o);
     }
     json_decref(full);
+}
+
+/* A real model, where its file is. */
+TEST(a_real_model_holds_its_share)
+{
+    static const char *const values[] = {"25%", "12.5%"};
+    const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
+    for (size_t i = 0; i < 2; i++) {
+        struct said s = command(NULL, "run", "-m", model, "-f", TEXT, "-c", "2560", "-n", "4",
+                                "--no-chat", "--json", "--kv", values[i], NULL);
+        json_t *o = stats_of(&s);
+        assert_true(number(o, "memory_total_bytes") <= number(o, "memory_budget_bytes"));
+        json_decref(o);
+    }
 }
 
 TEST(the_line_says_what_was_chosen)
@@ -85,6 +111,14 @@ TEST(a_size_is_the_whole_process)
     expect_word(s.err, "f16/f16, all entries; nothing is lost");
     s = command(NULL, RUN, "--kv", "12MiB", NULL);
     expect_failure(&s, 1, "weights, buffers and tables of the process take ");
+    char size[32];
+    snprintf(size, sizeof(size), "%.1fMiB", atof(strstr(s.err, "process take ") + 13) + 2.0);
+    s = command(NULL, RUN, "--json", "--kv", size, NULL);
+    json_t *o = stats_of(&s);
+    assert_true(number(o, "memory_total_bytes") <= number(o, "memory_budget_bytes"));
+    assert_true(number(o, "memory_budget_bytes") < 2.2 * 1048576.0);
+    assert_non_null(strstr(json_string_value(json_object_get(o, "kv_plan")), "% of the full f16"));
+    json_decref(o);
     s = command(NULL, RUN, "--kv", "auto", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "nothing is lost");

@@ -729,13 +729,3 @@ TEST(bases_are_of_lanes_without_a_window)
     pith_seq_free(seq);
     pith_engine_free(e);
 }
-
-TEST(sharing_is_refused)
-{
-    pith_engine_params params;
-    pith_engine *e = NULL;
-    pith_engine_params_default(&params);
-    params.share = "memshare";
-    expect(pith_engine_create(model, &params, &e, &err), &err, PITH_UNSUPPORTED,
-           "share: 1 of the model's layers have a window");
-}

@@ -8,7 +8,7 @@
 
 /* ---- making a tier ---- */
 
-static int32_t find_kind(struct recall_tier *tier, const struct kv_geometry *g)
+int32_t recall_tier_kind(struct recall_tier *tier, const struct kv_geometry *g)
 {
     int32_t i = 0;
     while (i < tier->n_kind &&
@@ -43,7 +43,7 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
             return pi_fail(err, status, "recall: type: %s", why.message);
         shelf->number = i;
         shelf->layer = i / m->g.n_head;
-        shelf->kind = find_kind(tier, &g);
+        shelf->kind = recall_tier_kind(tier, &g);
         shelf->centres = centres(tier, &g, shelf->layer);
         shelf->page_bytes = kv_page_bytes(&g);
         all += (int64_t)shelf->page_bytes;
@@ -384,6 +384,33 @@ void recall_store_count(const struct recall_store *store, struct recall_counts *
         out->ram_bytes += kv_lane_pages(row->kv, 0, 0) * (int64_t)shelf->page_bytes;
         out->file_bytes += row->n_ref * shelf->place_bytes;
     }
+}
+
+int64_t recall_tables_at(const struct recall_kv_options *o, const struct policy_model *model,
+                         int32_t n_token)
+{
+    const struct kv_geometry *g = &model->g;
+    int64_t bytes = (int64_t)(sizeof(struct recall_tier) + sizeof(struct recall_store)), all = 0;
+    int64_t n_page = n_token / RECALL_PAGE_LEN + 2, beside = 0; /* of a page */
+    for (int32_t l = 0; l < g->n_layer; l++) {
+        const struct kv_geometry lane = recall_lane_geometry(o, g, l, model->n_group);
+        all += g->n_head * (int64_t)kv_page_bytes(&lane);
+    }
+    if (o->ram != RECALL_RAM_AUTO && all > 0)
+        n_page = pi_min(o->ram / all, RECALL_PAGES_MOST);
+    if (o->file[0] != '\0')
+        beside = (int64_t)(sizeof(struct recall_place) + sizeof(int32_t) +
+                           sizeof(struct recall_ref) + 4 * (size_t)g->dim_k * sizeof(uint16_t));
+    for (int32_t l = 0; l < g->n_layer; l++) {
+        const struct kv_geometry lane = recall_lane_geometry(o, g, l, model->n_group);
+        bytes += g->n_head *
+                 (kv_cache_bytes_at(1, n_page) +
+                  kv_seq_bytes_at(&lane, 0, (int32_t)n_page * RECALL_PAGE_LEN) +
+                  (int64_t)sizeof(struct recall_row) + n_page * (int64_t)sizeof(uint64_t) +
+                  2 * g->dim_k * (int64_t)sizeof(float) +
+                  (n_token / RECALL_PAGE_LEN + 1) * beside);
+    }
+    return bytes;
 }
 
 void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out)

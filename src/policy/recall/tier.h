@@ -302,6 +302,9 @@ int64_t recall_work_bytes(const struct recall_tier *tier);
 
 /* ---- the tier (tier.c) ---- */
 
+/* Which of its kinds a lane is of; another one is added. */
+int32_t recall_tier_kind(struct recall_tier *tier, const struct kv_geometry *lane);
+
 struct recall_tier {
     struct recall_kv_options o;
     struct policy_model model;

@@ -87,6 +87,25 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
     return PITH_OK;
 }
 
+pith_status recall_work_at(const struct recall_kv_options *o, const struct policy_model *model,
+                           int32_t n_thread, int32_t n_token, int64_t *bytes, pith_error *err)
+{
+    struct recall_work counted;
+    struct recall_tier tier = {.o = *o, .model = *model, .n_thread = n_thread};
+    int32_t n_entry = (int32_t)pi_align((size_t)n_token, RECALL_PAGE_LEN);
+    for (int32_t l = 0; l < model->g.n_layer; l++) {
+        const struct kv_geometry lane = recall_lane_geometry(o, &model->g, l, model->n_group);
+        recall_tier_kind(&tier, &lane);
+    }
+    if (o->file[0] != '\0')
+        tier.n_place = n_entry / RECALL_PAGE_LEN;
+    pith_status status = recall_score_open(&tier, err);
+    if (status == PITH_OK)
+        *bytes = n_thread * (int64_t)place_work(&tier, o->last, n_entry, NULL, &counted);
+    recall_score_close(&tier);
+    return status;
+}
+
 int64_t recall_work_bytes(const struct recall_tier *tier)
 {
     struct recall_work counted;

@@ -111,11 +111,6 @@ pith_status policy_set_fit(struct policy_set *set, struct kv_geometry *g, pith_e
     PI_TRY(check_bytes(set, g, &full, err));
     PI_TRY(keep_config_fit(&set->keep, &full, err));
     PI_TRY(recall_config_fit(&set->recall, &full, &set->keep, err));
-    if (full.n_layer < g->n_layer && set->share.kind != SHARE_NONE)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "share: %d of the model's layers have a window, and lack the pages that "
-                       "a step could share",
-                       g->n_layer - full.n_layer);
     PI_TRY(share_config_fit(&set->share, &set->keep, &set->recall, err));
     PI_TRY(check_centre(set, err));
     return check_read(set, err);

@@ -11,6 +11,7 @@
 #include "share_rig.h"
 
 #include "folder.h"
+#include "model_maker.h"
 
 /* ---- pages that are equal before rotation ---- */
 
@@ -58,6 +59,7 @@ static void rotate(const float *x, int32_t pos, float *out)
 /* Reads three equal steps that end with a blank line; each time that it may it shares. */
 static struct share_seq *read_steps(struct share *s, struct kv_seq *kv, int32_t feed)
 {
+    int32_t n_layer = kv_seq_geometry(kv)->n_layer;
     int32_t tokens[3 * STEP];
     struct share_seq *seq;
     check(share_seq_create(s, NULL, &seq, &err), &err);
@@ -66,13 +68,14 @@ static struct share_seq *read_steps(struct share *s, struct kv_seq *kv, int32_t 
         tokens[i] = i % STEP >= STEP - 2 ? feed : 300 + i % STEP;
         check(share_seq_begin(seq, kv, i, &err), &err);
         check(kv_seq_reserve(kv, 1, &err), &err);
-        for (int32_t l = 0; l < N_LAYER; l++)
+        for (int32_t l = 0; l < n_layer; l++)
             for (int32_t h = 0; h < N_HEAD; h++) {
                 entry_of(l * N_HEAD + h, i % STEP, k, v);
                 rotate(k, i, r);
                 kv_seq_append(kv, l, h, i, 1, r, DIM, v, DIM);
             }
         share_seq_note(seq, kv, tokens, i + 1, true);
+        kv_seq_slide(kv, false);
     }
     return seq;
 }
@@ -154,6 +157,96 @@ TEST(an_equal_page_changes_attention_by_rounding_alone)
         kv_seq_free(kv[i]);
     }
     kv_cache_free(cache);
+}
+
+/* Lanes with a window keep their own entries, whose pages go by themselves. */
+TEST(windows_stand_beside_shared_pages)
+{
+    enum { WINDOW = 20, ALL = N_LAYER + 1 };
+    static const int32_t window[ALL] = {0, 0, WINDOW};
+    struct policy_model m = small_model(KV_TYPE_F32);
+    struct share_config config[2];
+    struct kv_geometry g = m.g;
+    struct kv_cache *cache;
+    struct kv_seq *kv[2];
+    struct share *share[2];
+    struct share_seq *seq[2];
+    pith_share_stats t;
+    g.n_layer = ALL;
+    g.window = window;
+    g.step_len = 1;
+    check(share_config_parse("memshare:block=0.00001", &config[0], &err), &err);
+    check(share_config_parse("random:share=0", &config[1], &err), &err);
+    check(kv_cache_create(&g, 1 << 22, &cache, &err), &err);
+    m.g = kv_full_lanes(&g);
+    for (int32_t i = 0; i < 2; i++) {
+        check(kv_seq_create(cache, &kv[i], &err), &err);
+        check(share_create(&config[i], &m, 1, &share[i], &err), &err);
+        seq[i] = read_steps(share[i], kv[i], find_feed(share[i]));
+    }
+    share_seq_stats(seq[0], &t);
+    assert_int_equal(t.pages_shared, 4);
+    for (int32_t l = 0; l < ALL; l++)
+        for (int32_t h = 0; h < N_HEAD; h++) {
+            float a[DIM], b[DIM];
+            int32_t n = kv_lane_len(kv[0], l, h);
+            assert_int_equal(n, kv_lane_len(kv[1], l, h));
+            assert_true(l < N_LAYER ? n == 3 * STEP : n < WINDOW + 32);
+            for (int32_t i = 0; i < n; i++) /* at its own position, wherever it was written */
+                assert_int_equal(kv_lane_pos(kv[0], l, h, i), 3 * STEP - n + i);
+            attend(kv[0], l, h, a);
+            attend(kv[1], l, h, b);
+            for (int32_t d = 0; d < DIM; d++)
+                assert_true(fabsf(a[d] - b[d]) < 1e-5f);
+        }
+    for (int32_t i = 0; i < 2; i++) {
+        share_seq_free(seq[i]);
+        share_free(share[i]);
+        kv_seq_free(kv[i]);
+    }
+    kv_cache_free(cache);
+}
+
+/* A model of which most layers have a window: its other lanes hold fewer pages, and all positions. */
+TEST(models_with_windows_share)
+{
+    struct model_spec spec;
+    pith_model *windows;
+    pith_engine_params p = params_of(LAX);
+    pith_engine *e = NULL;
+    pith_lane_info lane;
+    static int32_t pos[IDS_MAX];
+    int64_t live[2];
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec,
+                           "arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
+                           "window=20 pattern=2 tied=1",
+                           &err),
+          &err);
+    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
+    check(model_make(&spec, in_folder("windows.gguf"), &err), &err);
+    check(pith_model_load(in_folder("windows.gguf"), NULL, &windows, &err), &err);
+    for (int32_t i = 0; i < 2; i++) {
+        p.share = i == 0 ? NULL : LAX;
+        p.page_len = 16;
+        check(pith_engine_create(windows, &p, &e, &err), &err);
+        pith_seq *seq = seq_of(e);
+        read_to(seq, ends[5]);
+        pith_kv_stats kv;
+        pith_engine_kv_stats(e, &kv);
+        live[i] = kv.live_bytes;
+        assert_true(i == 0 || stats_of(seq).pages_shared > 0);
+        for (int32_t l = 0; l < 2; l++) { /* those without a window come first */
+            check(pith_seq_lane(seq, l, 0, &lane, pos, IDS_MAX), &err);
+            assert_int_equal(lane.n_entry, ends[5]);
+            for (int32_t j = 0; j < lane.n_entry; j++)
+                assert_int_equal(pos[j], j);
+        }
+        pith_seq_free(seq);
+        pith_engine_free(e);
+    }
+    assert_true(live[1] < live[0]);
+    pith_model_free(windows);
 }
 
 /* ---- storage types ---- */

@@ -178,8 +178,8 @@ static void place_set(struct keep_set *set, size_t n, uint8_t *base, size_t *use
 {
     set->pos = pi_mem_part(base, used, n, sizeof(*set->pos));
     set->score = pi_mem_part(base, used, n, sizeof(*set->score));
+    set->slots = (int32_t *)(void *)set->score;
     set->n_of = pi_mem_part(base, used, n, sizeof(*set->n_of));
-    set->slots = pi_mem_part(base, used, n, sizeof(*set->slots));
 }
 
 /* Whether the device scores for the policy. */
@@ -263,6 +263,23 @@ static bool grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t c
     k->scratch_size = grown.scratch_size;
     lay_out(k, &grown, block);
     return true;
+}
+
+size_t keep_scratch_at(struct keep *k, int32_t n_token)
+{
+    const struct keep_config *c = &k->config;
+    bool rises = c->n_budget == 0;
+    int64_t cap = keep_longest_at(c, &k->model.g, n_token), all = 0;
+    if (keep_config_is_global(c))
+        all = (int64_t)keep_n_set(k) * keep_most_at(c, n_token);
+    int64_t more = rises ? cap / 2 : 0;
+    struct room room = {.cap = (int32_t)pi_min(cap + more, INT32_MAX),
+                        .cap_all = rises ? all + all / 2 : all};
+    room.cap_set = room.cap;
+    if (c->policy->scratch_size != NULL)
+        room.scratch_size =
+            pi_align(c->policy->scratch_size(&c->params, &k->model, k->data, room.cap), 64);
+    return lay_out(k, &room, NULL) + (keep_overwrites(k) ? keep_steps_bytes(k, (int32_t)cap) : 0);
 }
 
 /* ---- when ---- */

@@ -513,6 +513,10 @@ int32_t keep_pinnable(const struct keep_config *config, const struct kv_geometry
    tokens, none of them a pinned prompt. */
 int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 
+/* The same of the longest lane: of lanes that share a budget one may come to have it all. */
+int32_t keep_longest_at(const struct keep_config *config, const struct kv_geometry *g,
+                        int32_t n_token);
+
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
    pinned prompt. With rounds=prompt-end all of them are one prompt. config was fitted. */
 int64_t keep_bytes_at(const struct keep_config *config, const struct kv_geometry *g,
@@ -595,6 +599,9 @@ void keep_block_pull(const struct keep *keep, const struct keep_block *block);
 void keep_block_push(const struct keep *keep, const struct keep_block *block);
 /* Bytes of scratch that grew with the lanes so far. */
 size_t keep_scratch_bytes(const struct keep *keep);
+/* Their bound while one sequence, whose lanes agree where the policy wants that, grows to n_token
+   tokens. keep has run no round. */
+size_t keep_scratch_at(struct keep *keep, int32_t n_token);
 /* Whether such a block from a file can be a state. */
 bool keep_state_sound(const struct keep *keep, const void *state);
 /* keep_config_needs and keep_config_marks of its options. */

@@ -194,7 +194,7 @@ static void begin_sets(const struct round *r)
         set->pos = k->all.pos + at;
         set->score = k->all.score + at;
         set->n_of = k->all.n_of + at;
-        set->slots = k->all.slots + at;
+        set->slots = (int32_t *)(void *)set->score;
         at += (size_t)kv_lane_len(r->kv, s / k->model.g.n_head, s % k->model.g.n_head);
         assert((int64_t)at <= k->cap_all);
     }
@@ -368,7 +368,7 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
     int32_t n_head = k->model.g.n_head;
     pull_state(r);
     for (int32_t s = 0; s < keep_round_sets(k); s++)
-        memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(int32_t));
+        memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(*k->set[s].n_of));
     for (r->layer = begin; r->layer < end; r->layer++) {
         int64_t n_entry = 0;
         if (is_silent(r))

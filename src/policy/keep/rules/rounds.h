@@ -17,8 +17,8 @@ struct keep_set {
     int32_t job;    /* of the stages' choices, where it is due */
     int32_t *pos;   /* [cap_set] */
     float *score;   /* [cap_set] combined */
-    int32_t *n_of;  /* [cap_set] lanes whose scores are in score */
-    int32_t *slots; /* [cap_set] chosen: ascending indices into pos */
+    int16_t *n_of;  /* [cap_set] lanes whose scores are in score */
+    int32_t *slots; /* [cap_set] chosen: ascending indices into pos, in place of score */
     struct keep_span span;
     int32_t budget;  /* positions that stay */
     struct pi_at at; /* not none: scores are on the device, not in score */
@@ -192,6 +192,9 @@ static inline int32_t keep_stage_layers(const struct keep *k)
 
 /* Entries of a lane that are read elsewhere than they were written: its first ones, or 0. */
 int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head);
+
+/* Bytes of the scratch of one sequence's steps over lanes of `longest` entries that agree. */
+size_t keep_steps_bytes(const struct keep *k, int32_t longest);
 
 /* allot.c. Sets the budget of each of the sets whose lanes share one, a lane each, gathered and
    scored. Their sum is total, or all entries that they hold and the protected ones. lanes [n_set]

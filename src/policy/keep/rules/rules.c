@@ -280,6 +280,20 @@ static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *
     return most_of(c, n_budget, n_token) + (apart ? g->page_len : 0);
 }
 
+int32_t keep_longest_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+{
+    struct keep_point at = {.n_token = n_token};
+    int64_t most = 0, n_lane = keep_config_is_global(c) ? (int64_t)g->n_layer * g->n_head
+                               : keep_config_allots(c)  ? g->n_head
+                                                        : 1;
+    if (c->policy == NULL || c->rules.rounds == KEEP_PROMPT_END)
+        return n_token;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            most = pi_max(most, filled_by(c, g, keep_lane_budget_at(c, l, h, at), n_token));
+    return (int32_t)pi_min(n_token, n_lane * most);
+}
+
 /* Pages of a layer whose lanes share its budget: equally long until its first round. */
 static int64_t allotted_pages(const struct keep_config *c, const struct kv_geometry *g,
                               int32_t layer, struct keep_point to)

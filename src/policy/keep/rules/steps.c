@@ -68,6 +68,28 @@ static size_t lay_out(const struct keep *k, struct keep_steps *s, uint8_t *base)
     return used;
 }
 
+/* Entries that there is room for: more than asked, as a lane that is not full grows with every
+   step. */
+static int64_t roomy(int64_t n)
+{
+    return pi_min(pi_ceil_div(n + n / 2, 64) * 64, INT32_MAX / 64 * 64);
+}
+
+static size_t scratch_of(const struct keep *k, int32_t cap)
+{
+    const struct keep_policy *p = k->config.policy;
+    return p->step_scratch == NULL
+               ? 0
+               : pi_align(p->step_scratch(&k->config.params, &k->model, k->data, cap), PI_APART);
+}
+
+size_t keep_steps_bytes(const struct keep *k, int32_t longest)
+{
+    struct keep_steps s = {.n_item = 1, .cap = (int32_t)roomy(longest)};
+    s.scratch_size = scratch_of(k, s.cap);
+    return lay_out(k, &s, NULL);
+}
+
 /* A pass that was given up may have left some. */
 static void combine_none(const struct keep *k, struct keep_steps *s)
 {
@@ -81,22 +103,15 @@ static void combine_none(const struct keep *k, struct keep_steps *s)
 pith_status keep_steps_reserve(struct keep *k, int32_t n_item, int64_t longest, bool lanes_differ,
                                pith_error *err)
 {
-    const struct keep_policy *p = k->config.policy;
     struct keep_steps *s = &k->steps, grown = *s;
     size_t n;
     combine_none(k, s);
     if (n_item <= s->n_item && longest <= s->cap && (s->lanes_differ || !lanes_differ))
         return PITH_OK;
-    /* More than asked: a lane that is not full grows with every step. */
-    int64_t cap = pi_max(longest, s->cap);
-    cap = cap > s->cap ? pi_ceil_div(cap + cap / 2, 64) * 64 : cap;
     grown.n_item = (int32_t)pi_max(n_item, s->n_item);
-    grown.cap = (int32_t)pi_min(cap, INT32_MAX / 64 * 64);
+    grown.cap = (int32_t)(longest > s->cap ? roomy(longest) : s->cap);
     grown.lanes_differ = s->lanes_differ || lanes_differ;
-    grown.scratch_size = 0;
-    if (p->step_scratch != NULL)
-        grown.scratch_size =
-            pi_align(p->step_scratch(&k->config.params, &k->model, k->data, grown.cap), PI_APART);
+    grown.scratch_size = scratch_of(k, grown.cap);
     uint8_t *block = NULL;
     if (longest <= grown.cap && pi_mul_size((size_t)grown.n_item * (size_t)k->model.g.n_head,
                                             (size_t)grown.cap * 4 * sizeof(float), &n))
