@@ -1,6 +1,6 @@
 /*
  * budget.c - `--kv` on the command line: what its value means in bytes, and the line that says how
- * they are spent. Also the statistics that `pith calibrate` has left for a model.
+ * they are spent. Also the files that `pith calibrate` has left for a model.
  * Invariant: what the user names stands; only what is left out is chosen.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -136,6 +136,29 @@ static void add_bases(struct session *s, struct memory_options *o)
     free(bases);
 }
 
+/* Thresholds of another form or mode are of other distances. */
+static void add_threshold(struct session *s, struct memory_options *o)
+{
+    static const char *const own[] = {"block=", "quantile=", "form=", "mode="};
+    char line[64] = "", *value = line + strlen("block=");
+    if (o->share == NULL || strncmp(o->share, "memshare", strcspn(o->share, ":")) != 0)
+        return;
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strstr(o->share, own[i]) != NULL)
+            return;
+    if (budget_find_stats(s) == NULL)
+        return;
+    char *path = models_join(s->stats, ".", "share");
+    FILE *file = fopen(path, "r");
+    if (file != NULL && fgets(line, sizeof(line), file) != NULL && atof(value) > 0.0) {
+        value[strcspn(value, "\n")] = '\0';
+        o->share = with_option(&s->share_text, o->share, "block", value);
+    }
+    if (file != NULL)
+        fclose(file);
+    free(path);
+}
+
 const char *budget_calibration_time(const pith_model_info *info, char buf[32])
 {
     double seconds = CALIBRATION_S_PER_PARAM * (double)info->n_param;
@@ -265,6 +288,7 @@ void budget_settle(struct session *s, const struct model_options *m, struct memo
 {
     add_stats(s, o);
     add_bases(s, o);
+    add_threshold(s, o);
     if (o->kv != NULL)
         plan(s, m, o, use, n_token);
     else if (use == BUDGET_ONE || use == BUDGET_SERVER)

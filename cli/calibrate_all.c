@@ -1,7 +1,8 @@
 /*
  * calibrate_all.c - `pith calibrate MODEL`: all that policies want, from texts of four kinds that come
- * with Pith. It gathers where queries point, the importance of entries, maps of policies' scores, and
- * the bases of keys. The files lie in pith/ below XDG_CACHE_HOME, named by the model's fingerprint.
+ * with Pith. It gathers where queries point, the importance of entries, maps of policies' scores, the
+ * bases of keys, and how far apart pages of like steps are. The files lie in pith/ below
+ * XDG_CACHE_HOME, named by the model's fingerprint.
  * Invariant: files appear whole or not at all, and a run that was stopped goes on.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -16,11 +17,14 @@
 #include "budget.h"
 #include "calibrate_importance.h"
 #include "calibrate_loki.h"
+#include "calibrate_share.h"
 #include "models_folder.h"
 #include "shipped.h"
 
 #define N_PIECE 4     /* of each text, */
 #define PIECE_LEN 500 /* tokens */
+#define STEPS_LEN 700 /* tokens of solved problems, which are much alike */
+#define STEPS 2       /* the text that has them */
 
 static const char *const texts[] = {"prose", "code", "mathematics", "dialogue"};
 #define N_TEXT (sizeof(texts) / sizeof(texts[0]))
@@ -77,42 +81,84 @@ static void report(const struct session *s, const char *path, double seconds)
     pith_stats_free(stats);
     cli_note(
         "%s is calibrated, in %.0f s: R^2 of importance is %.2f on texts held out; --kv, --keep "
-        "kvzap and --read loki find the files (%s)",
+        "kvzap, --read loki and --share memshare find the files (%s)",
         s->info.name[0] != '\0' ? s->info.name : s->path, seconds, sum, path);
+}
+
+static void learn_stats(struct session *s, const struct calibrate_options *o,
+                        const struct option_texts *files, bool progress, const char *path)
+{
+    struct option_texts keep = {.n = (int32_t)(sizeof(maps) / sizeof(maps[0]))};
+    char *part = models_join(path, ".", "part");
+    memcpy(keep.text, maps, sizeof(maps));
+    const struct importance_source from = {.files = files,
+                                           .keep = &keep,
+                                           .n_piece = N_PIECE,
+                                           .piece_len = PIECE_LEN,
+                                           .resume = part};
+    importance_write(s, &o->model, &o->memory, &from, progress, true, path);
+    free(part);
+}
+
+static void learn_bases(struct session *s, const struct calibrate_options *o,
+                        const struct option_texts *files, bool progress, const char *path)
+{
+    struct cli_ids ids = read_texts(s, files);
+    const struct loki_source keys = {&ids, "calibration", o->keys, 2 * PIECE_LEN};
+    loki_write(s, &keys, progress, true, path);
+    free(ids.data);
+}
+
+/* A line, "block=0.8"; block=auto where a sequence had better measure by itself. */
+static void learn_threshold(const struct session *s, const struct calibrate_options *o,
+                            const struct option_texts *files, const char *path)
+{
+    const struct option_texts one = {.n = 1, .text = {files->text[STEPS]}};
+    char *fresh = models_join(path, ".", "new");
+    struct cli_ids ids = read_texts(s, &one);
+    if (ids.n > STEPS_LEN)
+        ids.n = STEPS_LEN;
+    const struct share_source from = {.ids = &ids};
+    double block = share_threshold(s, &o->model, &o->memory, &from);
+    FILE *file = fopen(fresh, "w");
+    bool good = file != NULL && (block > 0.0 ? fprintf(file, "block=%.4g\n", block)
+                                             : fprintf(file, "block=auto\n")) > 0;
+    if (file != NULL)
+        good = fclose(file) == 0 && good;
+    if (!good || rename(fresh, path) != 0)
+        cli_fail("%s: cannot be written", path);
+    free(fresh);
+    free(ids.data);
 }
 
 int calibrate_all(struct calibrate_options *o, bool progress)
 {
     struct session s = {0};
-    struct option_texts files = {0}, keep = {.n = (int32_t)(sizeof(maps) / sizeof(maps[0]))};
-    memcpy(keep.text, maps, sizeof(maps));
+    struct option_texts files = {0};
+    double start = clock_s();
     session_load(&s, &o->model, false);
     char *path = budget_stats_path(s.model);
-    char *bases = models_join(path, ".", "loki"), *part = models_join(path, ".", "part");
+    char *bases = models_join(path, ".", "loki"), *threshold = models_join(path, ".", "share");
     models_make_folders(path);
-    if (!o->again && access(path, R_OK) == 0 && access(bases, R_OK) == 0) {
+    bool has[] = {access(path, R_OK) == 0, access(bases, R_OK) == 0, access(threshold, R_OK) == 0};
+    if (!o->again && has[0] && has[1] && has[2]) {
         if (!o->quiet)
             cli_note("%s is there: --again learns it anew", path);
     } else {
-        double start = clock_s();
         find_texts(&files);
-        const struct importance_source from = {.files = &files,
-                                               .keep = &keep,
-                                               .n_piece = N_PIECE,
-                                               .piece_len = PIECE_LEN,
-                                               .resume = part};
-        importance_write(&s, &o->model, &o->memory, &from, progress, true, path);
-        struct cli_ids ids = read_texts(&s, &files);
-        const struct loki_source keys = {&ids, "calibration", o->keys, 2 * PIECE_LEN};
-        loki_write(&s, &keys, progress, true, bases);
-        free(ids.data);
+        if (o->again || !has[0])
+            learn_stats(&s, o, &files, progress, path);
+        if (o->again || !has[1])
+            learn_bases(&s, o, &files, progress, bases);
+        if (o->again || !has[2])
+            learn_threshold(&s, o, &files, threshold);
         if (!o->quiet)
             report(&s, path, clock_s() - start);
         free_texts(&files);
     }
     free(path);
     free(bases);
-    free(part);
+    free(threshold);
     session_free(&s);
     return EXIT_SUCCESS;
 }

@@ -197,9 +197,10 @@ static void print_histogram(const struct gathering *g, enum distance d)
 #define CHANCE_SHARE 0.01
 
 /* The threshold that block=auto comes to: a quantile of all pages of like steps, but below nearly all
-   that chance takes. */
-static void print_measured(const struct gathering *g)
+   that chance takes; 0: there are too few. */
+static double measured(const struct gathering *g)
 {
+    double block = 0.0;
     struct values like = {0};
     const struct values *chance = &g->v[CHANCE][RMS];
     for (int k = SAME; k <= ALIKE; k++)
@@ -208,11 +209,19 @@ static void print_measured(const struct gathering *g)
     if (like.n >= LEAST_LIKE && chance->n >= LEAST_CHANCE) {
         qsort(like.at, like.n, sizeof(double), compare);
         double x = quantile(&like, LIKE_SHARE), y = quantile(chance, CHANCE_SHARE);
-        printf("\n%.0f %% of the pages of like steps lie below this, and all but %.0f %% of random "
-               "pages are further apart: block=%.3g\n",
-               100.0 * LIKE_SHARE, 100.0 * CHANCE_SHARE, x < y ? x : y);
+        block = x < y ? x : y;
     }
     free(like.at);
+    return block;
+}
+
+static void print_measured(const struct gathering *g)
+{
+    double block = measured(g);
+    if (block > 0.0)
+        printf("\n%.0f %% of the pages of like steps lie below this, and all but %.0f %% of random "
+               "pages are further apart: block=%.3g\n",
+               100.0 * LIKE_SHARE, 100.0 * CHANCE_SHARE, block);
 }
 
 /* For each distance the value that only one of a hundred pages with other tokens is below. These
@@ -236,10 +245,6 @@ static void print(struct gathering *g, const pith_share_stats *t, int32_t n_toke
 {
     printf("tokens        %d\nsteps         %lld, of which %lld have one like them before\n",
            n_token, (long long)t->steps_closed, (long long)t->steps_similar);
-    for (int k = 0; k < N_KIND; k++)
-        for (int d = 0; d < N_DISTANCE; d++)
-            if (g->v[k][d].n > 0)
-                qsort(g->v[k][d].at, g->v[k][d].n, sizeof(double), compare);
     for (int d = 0; d < N_DISTANCE; d++) {
         printf("\n"
                "%s: quantiles, and from each value on the share of pages with the same tokens, of "
@@ -253,35 +258,85 @@ static void print(struct gathering *g, const pith_share_stats *t, int32_t n_toke
     print_suggestion(g);
 }
 
-void share_calibrate(struct session *s, const struct model_options *m,
-                     const struct memory_options *memory, const struct share_source *from)
+/* Runs the text over both engines, the first of them s's, and sorts the distances. Returns its
+   tokens. */
+static int32_t gather(struct session *s, const struct model_options *m,
+                      const struct memory_options *memory, const struct share_source *from,
+                      struct gathering *g, pith_share_stats *stats)
 {
-    struct gathering g = {.step = option_of(memory->share, "step")};
     struct cli_progress progress = {.what = "comparing", .on = cli_progress_wanted()};
     struct session chance = {.model = s->model, .info = s->info};
-    pith_share_stats stats;
     pith_error err;
     int32_t n_most = from->ids->n + from->n_generate + 1;
     cli_interrupt_catch();
-    start(s, m, memory, memory->share, n_most, on_alike, &g);
+    start(s, m, memory, memory->share, n_most, on_alike, g);
     if (from->n_generate > 0)
         generate(s, from);
     else
         run_tokens(s->seq, from->ids->data, from->ids->n, &progress, 0.0, 0.5);
-    pith_seq_share_stats(s->seq, &stats);
+    pith_seq_share_stats(s->seq, stats);
 
     bool literal = strstr(memory->share, "mode=literal") != NULL;
     start(&chance, m, memory, literal ? "random:share=1,mode=literal" : "random:share=1", n_most,
-          on_chance, &g);
+          on_chance, g);
     int32_t n = pith_seq_length(s->seq), n_prompt = from->n_generate > 0 ? from->ids->n : 0;
     if (n_prompt > 0)
         session_check(pith_seq_eval(chance.seq, from->ids->data, n_prompt, &err), &err);
     run_tokens(chance.seq, pith_seq_tokens(s->seq) + n_prompt, n - n_prompt, &progress, 0.5, 1.0);
     cli_progress_end(&progress);
-    print(&g, &stats, n);
     chance.model = NULL; /* the other session's */
     session_free(&chance);
     for (int k = 0; k < N_KIND; k++)
         for (int d = 0; d < N_DISTANCE; d++)
-            free(g.v[k][d].at);
+            if (g->v[k][d].n > 0)
+                qsort(g->v[k][d].at, g->v[k][d].n, sizeof(double), compare);
+    return n;
+}
+
+static void free_gathering(struct gathering *g)
+{
+    for (int k = 0; k < N_KIND; k++)
+        for (int d = 0; d < N_DISTANCE; d++)
+            free(g->v[k][d].at);
+}
+
+void share_calibrate(struct session *s, const struct model_options *m,
+                     const struct memory_options *memory, const struct share_source *from)
+{
+    struct gathering g = {.step = option_of(memory->share, "step")};
+    pith_share_stats stats;
+    int32_t n = gather(s, m, memory, from, &g, &stats);
+    print(&g, &stats, n);
+    free_gathering(&g);
+}
+
+static bool can_share(const struct session *s, const struct model_options *m,
+                      const struct memory_options *memory)
+{
+    pith_engine *e = NULL;
+    pith_engine_params p = engine_params(m, memory);
+    p.memory_bytes = p.kv_bytes = 0;
+    p.kv_tokens = 1;
+    bool can = pith_engine_create(s->model, &p, &e, NULL) == PITH_OK;
+    pith_engine_free(e);
+    return can;
+}
+
+double share_threshold(const struct session *s, const struct model_options *m,
+                       const struct memory_options *memory, const struct share_source *from)
+{
+    struct memory_options o = *memory;
+    struct session own = {.model = s->model, .info = s->info};
+    o.share = "memshare";
+    struct gathering g = {.step = option_of(o.share, "step")};
+    pith_share_stats stats;
+    double block = 0.0;
+    if (can_share(s, m, &o)) {
+        gather(&own, m, &o, from, &g, &stats);
+        block = measured(&g);
+    }
+    own.model = NULL; /* the other session's */
+    session_free(&own);
+    free_gathering(&g);
+    return block;
 }

@@ -477,6 +477,7 @@ void session_free(struct session *s)
     free(s->stats);
     free(s->keep_text);
     free(s->read_text);
+    free(s->share_text);
     *s = (struct session){0};
 }
 

@@ -139,6 +139,7 @@ struct session {
                            there are none */
     char *keep_text;    /* --keep with that path; owned */
     char *read_text;    /* --read likewise */
+    char *share_text;   /* --share with the model's threshold */
     int64_t kv_memory;  /* --kv-memory, the drafting model's part included; 0: not given */
     const char *drafts; /* what --draft comes to, "auto" where it is lookup by itself; NULL: none */
     pith_draft_params draft;

@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "json_read.h"
 #include "model_maker.h"
 
 TEST_GROUP(folder_make, folder_remove);
@@ -317,6 +319,18 @@ TEST(one_word_calibrates_all_that_policies_want)
                 "--read", "loki:budget=256", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "stats=/");
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--share", "memshare", "--json",
+                NULL);
+    expect_status(&s, 0);
+    json_t *o = json_loads(s.err, 0, NULL);
+    double block = number(o, "share_block");
+    assert_true(block > 0.01 && block < 2.0);
+    json_decref(o);
+    s = command(NULL, "run", "-m", MODEL, "-p", "a", "-n", "1", "--share", "memshare:block=auto",
+                "--json", NULL); /* as it is said: nothing was measured yet */
+    o = json_loads(s.err, 0, NULL);
+    assert_true(number(o, "share_block") == 0.0);
+    json_decref(o);
     s = command(NULL, "run", "-m", PITH_SOURCE_DIR "/models/pith-mini.gguf", "-p", "a", "-n", "1",
                 "--keep", "kvzap:budget=25%", NULL);
     expect_failure(&s, 1, "pith calibrate"); /* another model's are not taken */
