@@ -1,6 +1,6 @@
 /*
  * calibrate_all.c - `pith calibrate MODEL`: all that policies want, from texts of four kinds that come
- * with Pith. It gathers where queries point, the importance of entries, maps of policies' scores, the
+ * with Pith. It gathers where queries point, the importance of entries and maps of policies' scores. It learns the
  * bases of keys, and how far apart pages of like steps are. The files lie in pith/ below
  * XDG_CACHE_HOME, named by the model's fingerprint.
  * Invariant: files appear whole or not at all, and a run that was stopped goes on.
@@ -80,7 +80,7 @@ static void report(const struct session *s, const char *path, double seconds)
             sum += (double)i.key_r2[lane] / i.n_lane;
     pith_stats_free(stats);
     cli_note(
-        "%s is calibrated, in %.0f s: R^2 of importance is %.2f on texts held out; --kv, --keep "
+        "%s is calibrated, in %.0f s: R^2 of importance is %.2f on texts held out. --kv, --keep "
         "kvzap, --read loki and --share memshare find the files (%s)",
         s->info.name[0] != '\0' ? s->info.name : s->path, seconds, sum, path);
 }
@@ -91,11 +91,8 @@ static void learn_stats(struct session *s, const struct calibrate_options *o,
     struct option_texts keep = {.n = (int32_t)(sizeof(maps) / sizeof(maps[0]))};
     char *part = models_join(path, ".", "part");
     memcpy(keep.text, maps, sizeof(maps));
-    const struct importance_source from = {.files = files,
-                                           .keep = &keep,
-                                           .n_piece = N_PIECE,
-                                           .piece_len = PIECE_LEN,
-                                           .resume = part};
+    const struct importance_source from = {
+        .files = files, .keep = &keep, .n_piece = N_PIECE, .piece_len = PIECE_LEN, .resume = part};
     importance_write(s, &o->model, &o->memory, &from, progress, true, path);
     free(part);
 }

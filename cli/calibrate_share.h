@@ -22,8 +22,8 @@ void share_calibrate_check(const char *share);
 void share_calibrate(struct session *s, const struct model_options *m,
                      const struct memory_options *memory, const struct share_source *from);
 
-/* The threshold that block=auto would come to after such a text, printing nothing; 0: pages of its
-   steps are too few, or the model cannot share. */
+/* The threshold that block=auto would come to after such a text. It prints nothing. 0: pages of
+   its steps are too few, or the model cannot share. */
 double share_threshold(const struct session *s, const struct model_options *m,
                        const struct memory_options *memory, const struct share_source *from);
 

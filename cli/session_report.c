@@ -232,7 +232,7 @@ static json_t *memory_json(const struct session *s, const struct account *a)
                      "memory_beside", beside, "devices", devices_json(), "pages", pages_json(s));
 }
 
-/* Those of n that are there. */
+/* The parts that are there. */
 static void print_parts(const pith_memory_stats *m, const struct part *part, size_t n,
                         const char *before)
 {

@@ -619,14 +619,14 @@ PITH_API pith_status pith_engine_kv_device(const pith_engine *engine, int32_t i,
    Memory that an engine takes once (weights, buffers of a pass) is in none of them. */
 typedef struct pith_memory_stats {
     int64_t budget_bytes; /* pith_engine_params.memory_bytes; 0: only pages and the tier have one */
-    int64_t total_bytes;  /* KV memory: what a budget bounds */
-    int64_t lane_bytes;  /* pages of sequences, each counted once, and those that prefixes hold */
-    int64_t guest_bytes; /* pages of entries that recall has brought back */
-    int64_t state_bytes; /* of recurrent layers */
-    int64_t idle_bytes;  /* free pages that were used: the next ones are taken of them */
-    int64_t tier_bytes;  /* what recall `kv` keeps of evicted entries in memory */
-    int64_t text_bytes;  /* what recall `text` keeps in memory */
-    int64_t aside_bytes; /* sequences that a scheduler has put into host memory */
+    int64_t total_bytes;  /* KV memory, which budgets bound */
+    int64_t lane_bytes;   /* pages of sequences, each counted once, and those that prefixes hold */
+    int64_t guest_bytes;  /* pages of entries that recall has brought back */
+    int64_t state_bytes;  /* of recurrent layers */
+    int64_t idle_bytes;   /* free pages that were used: the next ones are taken of them */
+    int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
+    int64_t text_bytes;   /* what recall `text` keeps in memory */
+    int64_t aside_bytes;  /* sequences that a scheduler has put into host memory */
     int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
     int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */

@@ -7,7 +7,10 @@
 A cell has the bytes of pages that it held at most, in percent of the full f16 cache's. Facts are
 those that are found of all that the full f16 cache finds, and p is the ratio of the right answers'
 probabilities. Both have paired errors with texts as units. Perplexity's rise is the mean
-of the chunks' logarithms against the same chunks of f16, with chunks as units. Standard library only.
+of the chunks' logarithms against the same chunks of f16, with chunks as units. Needles are as facts,
+with depths as units. Problems are those that are solved, in percent of those that f16 solves: a ratio
+of sums that may exceed 100, with problems as units. A column is there where some cell has its task.
+Standard library only.
 """
 import glob
 import json
@@ -66,6 +69,22 @@ def facts(result, full):
     return tuple(100 * x for x in ratio(found)), tuple(100 * x for x in ratio(chance))
 
 
+def needles(result, full):
+    """Percent of the full cache's needles and its error."""
+    mine, theirs = items(result, "needle"), items(full, "needle")
+    groups = {key: [(mine[key][1] * found, found)]
+              for key, (_, found, _) in theirs.items() if key in mine}
+    return tuple(100 * x for x in ratio(groups))
+
+
+def problems(result, full):
+    """Percent of the problems that the full cache solves, and its error."""
+    mine = {row["question"]: row["score"] for row in result["rows"]}
+    groups = {row["question"]: [(mine[row["question"]], row["score"])] for row in full["rows"]
+              if row["question"] in mine}
+    return tuple(100 * x for x in ratio(groups))
+
+
 def rise(result, full):
     """Percent of perplexity and its error."""
     theirs = {row["chunk"]: row["perplexity"] for row in full["rows"]}
@@ -79,11 +98,15 @@ def rise(result, full):
     return 100 * (math.exp(mean) - 1), 100 * math.exp(mean) * error
 
 
+MORE = {"needle": needles, "questions": problems}
+HEADS = {"needle": "needles, %", "questions": "problems, %"}
+
+
 def row_of(cell, full):
     """Figures of a cell, by name; NAN where its task was not measured."""
     none = (math.nan, math.nan)
     out = {"facts": none, "p": none, "rise": none, "bytes": math.nan}
-    for task in ("perplexity", "facts"):  # of both the facts' bytes count
+    for task in ("questions", "needle", "perplexity", "facts"):  # the last one's bytes count
         if task in cell and task in full:
             out["bytes"] = (100 * cell[task]["summary"]["kv_peak_bytes"]
                             / full[task]["summary"]["kv_peak_bytes"])
@@ -91,6 +114,8 @@ def row_of(cell, full):
         out["facts"], out["p"] = facts(cell["facts"], full["facts"])
     if "perplexity" in cell and "perplexity" in full:
         out["rise"] = rise(cell["perplexity"], full["perplexity"])
+    for task, figures in MORE.items():
+        out[task] = figures(cell[task], full[task]) if task in cell and task in full else none
     return out
 
 
@@ -121,14 +146,23 @@ def print_tables(cells):
             print(f"The full f16 cache finds {100 * s['score']:.0f} % of {s['n']} facts.")
         if "perplexity" in full:
             print(f"Its perplexity is {full['perplexity']['summary']['perplexity']:.3f}.")
+        for task, what in (("needle", "finds {:.0f} % of {} needles"),
+                           ("questions", "solves {:.0f} % of {} problems")):
+            if task in full:
+                s = full[task]["summary"]
+                print("It " + what.format(100 * s["score"], s["n"]) + ".")
+        found = rows(cells, model)
+        more = [task for task in MORE if any(not math.isnan(f[task][0]) for *_, f in found)]
         print(f"\n<!-- tables/budget-{model.replace('.', '-')}.csv -->")
-        print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |")
-        print("|---|---|---|---|---|---|---|")
-        for types, policy, share, recall, f in rows(cells, model):
+        print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |"
+              + "".join(f" {HEADS[task]} |" for task in more))
+        print("|---|---|---|---|---|---|---|" + "---|" * len(more))
+        for types, policy, share, recall, f in found:
             entries = "all" if policy == "full" else f"`{policy}` {share} %"
             print(f"| {f['bytes']:.1f} | `{types.replace('-', '` / `')}` | {entries} | "
                   f"{'' if recall == 'none' else recall} | {show(f['facts'], 0)} | "
-                  f"{show(f['p'], 0)} | {show(f['rise'], 2, '+')} |")
+                  f"{show(f['p'], 0)} | {show(f['rise'], 2, '+')} |"
+                  + "".join(f" {show(f[task], 0)} |" for task in more))
 
 
 def number(value, none):

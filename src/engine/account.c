@@ -10,6 +10,18 @@
 
 /* ---- before there is an engine ---- */
 
+struct policy_model pi_policy_model(const pith_model *model, const struct kv_geometry *lanes)
+{
+    return (struct policy_model){
+        .g = *lanes,
+        .n_group = model->hp.n_head / model->hp.n_head_kv,
+        .scale = model->hp.attn_scale,
+        .rope = pi_model_rope(model),
+        .lane_rope = model->kv_rope,
+        .model = model,
+    };
+}
+
 #define TOKEN_BYTES 8 /* of a list of tokens, which may have room for twice as many */
 #define N_KIND 8      /* forms of pages at most, states' parts included */
 
@@ -25,7 +37,7 @@ int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token)
     return pi_ceil_div(pi_account_pages(a, n_token), (int64_t)kv_page_bytes(a->g)) + n_lane;
 }
 
-/* Entries of the longest lane. Those of windows follow no budget. */
+/* Entries of the longest lane. Lanes with windows follow no budget. */
 static int32_t longest_at(const struct pi_account *a, int32_t n_token)
 {
     int64_t most = keep_longest_at(&a->policies->keep, &a->model->g, n_token);

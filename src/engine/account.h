@@ -20,6 +20,10 @@ struct pi_account {
     struct keep *keep; /* made for its sizes; NULL: there is no keep policy, or pages alone count */
 };
 
+/* The model as policies see it; lanes as kv_full_lanes gives them. */
+struct policy_model pi_policy_model(const struct pith_model *model,
+                                    const struct kv_geometry *lanes);
+
 /* Bytes that one sequence of n_token tokens takes: of pages, and of everything. */
 int64_t pi_account_pages(const struct pi_account *a, int32_t n_token);
 int64_t pi_account_whole(const struct pi_account *a, int32_t n_token);

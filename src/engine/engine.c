@@ -72,18 +72,6 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     return PITH_OK;
 }
 
-static struct policy_model policy_model_of(const pith_model *model, const struct kv_geometry *lanes)
-{
-    return (struct policy_model){
-        .g = *lanes,
-        .n_group = model->hp.n_head / model->hp.n_head_kv,
-        .scale = model->hp.attn_scale,
-        .rope = pi_model_rope(model),
-        .lane_rope = model->kv_rope,
-        .model = model,
-    };
-}
-
 /* Makes the keep policy, which knows what its rounds take. */
 static pith_status open_account(struct plan *plan, pith_error *err)
 {
@@ -190,7 +178,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     if (policy_set_verb(policies) != NULL)
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     const struct kv_geometry lanes = kv_full_lanes(&out->geometry);
-    out->model = policy_model_of(model, &lanes);
+    out->model = pi_policy_model(model, &lanes);
     out->account = (struct pi_account){.g = &out->geometry,
                                        .policies = policies,
                                        .n_group = out->model.n_group,
@@ -298,7 +286,7 @@ pith_status pith_stage_plan(const pith_model *model, const pith_engine_params *p
 
 struct policy_model pi_engine_policy_model(const struct pith_engine *e)
 {
-    return policy_model_of(e->model, &e->lanes);
+    return pi_policy_model(e->model, &e->lanes);
 }
 
 static pith_status open_verbs(struct pith_engine *e, const struct plan *plan,

@@ -132,7 +132,7 @@ size_t pi_keep_mark_size(const struct policy_set *policies, const struct kv_geom
 pith_status pi_keep_start_repeat(struct pith_engine *e, pith_error *err);
 void pi_keep_stop_repeat(struct pith_engine *e);
 
-/* Bytes of what it remembers of the text that was repeated last. */
+/* Bytes that it remembers of the text that was repeated last. */
 int64_t pi_keep_repeat_bytes(const struct pith_engine *e);
 
 /* Bytes of pages that must be free when an item is in, for the time that its text is repeated

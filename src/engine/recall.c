@@ -591,13 +591,13 @@ static int32_t most_guests(const struct pi_account *a, int32_t n_token)
     int32_t most = 0;
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            most = (int32_t)pi_max(
-                most, recall_take_at(&a->policies->recall, &a->policies->keep, g, l, h,
-                                     (struct keep_point){.n_token = n_token}));
+            most =
+                (int32_t)pi_max(most, recall_take_at(&a->policies->recall, &a->policies->keep, g, l,
+                                                     h, (struct keep_point){.n_token = n_token}));
     return most;
 }
 
-/* Its tables and those of guests, the queries that are remembered, and what recalls work with. */
+/* Its tables and the guests', remembered queries, and the recalls' working memory. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     const struct recall_kv_options *o = &a->policies->recall.kv;

@@ -59,7 +59,7 @@ TEST(a_run_holds_the_share_that_it_was_given)
     struct said s = command(NULL, RUN_OF(TEXT), "--json", NULL);
     json_t *full = stats_of(&s);
     double all = number(full, "kv_peak_bytes");
-    for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i += TEST_STRIDE > 1 ? 2 : 1) {
+    for (size_t i = 0; i<sizeof(held) / sizeof(held[0]); i += TEST_STRIDE> 1 ? 2 : 1) {
         const char *const *more = held[i].option;
         s = command(NULL, RUN_OF(TEXT), "--json", "--kv", held[i].value, more[0], more[0] ? more[1] : NULL,
                     more[0] ? more[2] : NULL, more[0] && more[2] ? more[3] : NULL, NULL);

@@ -83,7 +83,8 @@ static pith_memory_stats check_growth(const char *keep, const char *recall)
     for (int32_t i = 0; i < N_SEQ; i++)
         seq[i] = fill(e, N_TOKEN, (uint64_t)i + 2);
     pith_memory_stats m = account_of(e);
-    double grown = (double)(resident() - before), sum = (double)(m.total_bytes + m.logits_bytes - said);
+    double grown = (double)(resident() - before),
+           sum = (double)(m.total_bytes + m.logits_bytes - said);
     printf("%s, recall %s: resident %.0f KiB more, the account %.0f KiB\n",
            keep != NULL ? keep : "full", recall != NULL ? recall : "none", grown / 1024,
            sum / 1024);

@@ -124,7 +124,7 @@ int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geom
 
 /* ---- kv: the tier ---- */
 
-/* What stands beside a tier's pages at most while one sequence grows to n_token tokens: tables, and
+/* Bytes beside a tier's pages at most while one sequence grows to n_token tokens: of tables, and of
    the threads' working memory. The statuses of the statistics that options name. */
 int64_t recall_tables_at(const struct recall_kv_options *options, const struct policy_model *model,
                          int32_t n_token);

@@ -111,10 +111,10 @@ static json_t *parts_json(const pith_memory_stats *m, int64_t draft_model)
         const char *name;
         int64_t bytes;
     } part[] = {
-        {"lanes", m->lane_bytes},     {"guests", m->guest_bytes}, {"states", m->state_bytes},
-        {"idle", m->idle_bytes},      {"tier", m->tier_bytes},    {"text", m->text_bytes},
-        {"aside", m->aside_bytes},    {"tables", m->table_bytes}, {"marks", m->mark_bytes},
-        {"policy", m->policy_bytes},  {"work", m->work_bytes},    {"draft_model", draft_model},
+        {"lanes", m->lane_bytes},    {"guests", m->guest_bytes}, {"states", m->state_bytes},
+        {"idle", m->idle_bytes},     {"tier", m->tier_bytes},    {"text", m->text_bytes},
+        {"aside", m->aside_bytes},   {"tables", m->table_bytes}, {"marks", m->mark_bytes},
+        {"policy", m->policy_bytes}, {"work", m->work_bytes},    {"draft_model", draft_model},
     };
     json_t *out = json_object();
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
