@@ -452,6 +452,7 @@ struct kv_share_list;
 struct kv_blend_list;
 struct kv_learn_list;
 struct kv_predict_list;
+struct kv_asked_list;
 struct kv_weigh_list;
 struct kv_victim_list;
 struct kv_class;
@@ -512,6 +513,8 @@ struct pi_device {
     void (*free)(struct pi_device *d, struct pi_at at);
     struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
     void (*unmap)(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
+    /* The host's memory, pinned, as mapped memory of the device; unmap ends it. NULL: none can be. */
+    struct pi_at (*map_host)(struct pi_device *d, size_t size);
     void (*drop)(struct pi_device *d, struct pi_at at, size_t size);
     /* Whether that many bytes more of mapped memory could be touched now. */
     bool (*spare)(struct pi_device *d, size_t size);
@@ -601,6 +604,9 @@ struct pi_device {
     void (*unite)(struct pi_stream *s, const struct kv_unite_list *list);
     void (*share)(struct pi_stream *s, const struct kv_share_list *list);
     void (*blend)(struct pi_stream *s, const struct kv_blend_list *list);
+    /* What queries would give to entries that are not in their lane (kv/asked.h), to the host. NULL
+       likewise. */
+    void (*asked)(struct pi_stream *s, const struct kv_asked_list *list);
     /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                        enum kv_side side, float *out);

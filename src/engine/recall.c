@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/threads.h"
-#include "engine/engine.h"
+#include "engine/recall_ask.h"
 
 static const struct recall_kv_options *options_of(const struct pith_engine *e)
 {
@@ -25,7 +25,7 @@ static const struct recall_kv_options *options_of(const struct pith_engine *e)
 
 static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
 {
-    return (size_t)layer * (size_t)kv_cache_geometry(e->kv)->n_head + (size_t)head;
+    return pi_recall_lane(e, layer, head);
 }
 
 static size_t lane_count(const struct pith_engine *e)
@@ -35,127 +35,13 @@ static size_t lane_count(const struct pith_engine *e)
 
 /* ---- the engine ---- */
 
-/* Queries of a lane's group, of one token. */
-static size_t group_len(const struct pith_engine *e)
-{
-    const struct pi_hparams *hp = &e->model->hp;
-    return (size_t)(hp->n_head / hp->n_head_kv) * (size_t)hp->dim_k;
-}
-
-/* The queries that are remembered of a lane. */
-static float *asked_of(const struct pith_seq *seq, int32_t layer, int32_t head)
-{
-    const struct pith_engine *e = seq->engine;
-    return seq->recall.asked + lane_of(e, layer, head) * (size_t)options_of(e)->last * group_len(e);
-}
-
-/* Chooses the guests of a lane by the queries that are remembered of it. */
-static void choose_lane(struct pith_seq *seq, int32_t layer, int32_t head, int32_t n_tok,
-                        int32_t pos0, int32_t thread)
-{
-    const struct pith_engine *e = seq->engine;
-    struct pi_seq_recall *r = &seq->recall;
-    const struct recall_query query = {
-        .layer = layer,
-        .head = head,
-        .n_tok = n_tok,
-        .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
-        .pos0 = pos0,
-        .q = asked_of(seq, layer, head),
-        .q_stride = group_len(e),
-        .own = seq->memory.kv,
-    };
-    double start = pi_time_s();
-    int32_t n_most =
-        recall_take_at(&e->policies.recall, &e->policies.keep, &e->lanes, layer, head, r->room);
-    recall_store_choose(r->store, &query, r->guests, n_most, thread);
-    if (options_of(e)->ask > 0.0)
-        r->found[lane_of(e, layer, head)] =
-            recall_tier_best(e->recall.tier, thread) >= (float)options_of(e)->ask;
-    r->seconds[lane_of(e, layer, head)] += pi_time_s() - start;
-}
-
-/* A token that is evaluated alone chooses for a lane in which the last turn found something,
-   where it misses something there. Mostly that is where the turn's match was, or follows later
-   text. */
-static void ask_alone(struct pith_seq *seq, struct recall_query *query, int32_t thread)
-{
-    const struct pith_engine *e = seq->engine;
-    struct pi_seq_recall *r = &seq->recall;
-    size_t lane = lane_of(e, query->layer, query->head);
-    double start = pi_time_s();
-    if (!r->found[lane])
-        return;
-    r->missed[lane] = recall_store_missed(r->store, query, r->guests, thread);
-    if (r->missed[lane] < (float)options_of(e)->ask)
-        return;
-    int32_t n_most = recall_take_at(&e->policies.recall, &e->policies.keep, &e->lanes, query->layer,
-                                    query->head, r->room);
-    recall_store_choose(r->store, query, r->guests, n_most, thread);
-    /* Doubt is about the rest, for which there was no room. */
-    r->missed[lane] = recall_store_missed(r->store, query, r->guests, thread);
-    r->seconds[lane] += pi_time_s() - start;
-}
-
-/* The items of a layer that recall. */
-struct turn {
-    const struct pith_engine *e;
-    const struct pi_pass_asked *items;
-};
-
-/* Without guests nothing was evicted so far: queries are remembered for what will be. */
-static void choose_lane_of(const struct turn *t, const struct pi_pass_asked *asked, int32_t head,
-                           int32_t thread)
-{
-    const struct pith_engine *e = t->e;
-    const struct pi_pass_item *item = asked->item;
-    struct pith_seq *seq = (struct pith_seq *)item->owner;
-    const float *q = asked->q + (size_t)head * group_len(e);
-    float *kept = asked_of(seq, asked->layer, head);
-    if (seq->recall.alone) {
-        struct recall_query query = {
-            .layer = asked->layer,
-            .head = head,
-            .n_tok = 1,
-            .n_group = e->model->hp.n_head / e->model->hp.n_head_kv,
-            .pos0 = item->pos0,
-            .q = q,
-            .q_stride = asked->q_stride,
-            .own = item->kv,
-        };
-        ask_alone(seq, &query, thread);
-        return;
-    }
-    for (int32_t i = 0; i < item->n_tok; i++)
-        memcpy(kept + (size_t)i * group_len(e), q + (size_t)i * asked->q_stride,
-               group_len(e) * sizeof(*kept));
-    if (item->guests != NULL)
-        choose_lane(seq, asked->layer, head, item->n_tok, item->pos0, thread);
-}
-
-/* Lanes, one per item of the loop. */
-static void choose_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
-{
-    const struct turn *t = ctx;
-    int32_t n_head = t->e->model->hp.n_head_kv;
-    for (int64_t i = begin; i < end; i++)
-        choose_lane_of(t, &t->items[i / n_head], (int32_t)(i % n_head), thread);
-}
-
-static void choose_guests(void *user, const struct pi_pass_asked *items, int32_t n)
-{
-    const struct pith_engine *e = user;
-    struct turn t = {e, items};
-    pi_parallel_items(e->n_thread, (int64_t)n * e->model->hp.n_head_kv, choose_lanes, &t);
-}
-
 /* INVALID: more tokens that choose together than a chunk has. The statuses of the tier. */
 static pith_status open_tier(struct pith_engine *e, const pith_engine_params *params,
                              const struct policy_model *model, pith_error *err)
 {
     (void)params;
     const struct recall_kv_options *o = options_of(e);
-    const struct pi_pass_recaller recaller = {e, choose_guests};
+    const struct pi_pass_recaller recaller = pi_recall_recaller(e);
     if (o->last > e->chunk)
         return pi_fail(err, PITH_INVALID,
                        "recall: last: %d tokens choose together, which a pass of at most %d tokens "
@@ -165,10 +51,12 @@ static pith_status open_tier(struct pith_engine *e, const pith_engine_params *pa
     const struct kv_geometry *g = kv_cache_geometry(e->kv);
     e->recall.take =
         pi_mem_alloc_n(PI_MEM_OTHER, (size_t)g->n_layer * (size_t)g->n_head, sizeof(int32_t));
-    if (e->recall.take == NULL)
+    e->recall.asked = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)e->chunk * (size_t)g->n_head,
+                                     sizeof(*e->recall.asked));
+    if (e->recall.take == NULL || e->recall.asked == NULL)
         return pi_fail(err, PITH_NOMEM, "no memory for recall");
     pi_pass_set_recaller(e->pass, &recaller);
-    return recall_tier_create(o, model, e->n_thread, &e->recall.tier, err);
+    return recall_tier_create(o, model, e->kv, e->n_thread, &e->recall.tier, err);
 }
 
 static void close_tier(struct pith_engine *e)
@@ -176,6 +64,7 @@ static void close_tier(struct pith_engine *e)
     if (e->recall.tier != NULL)
         recall_tier_free(e->recall.tier);
     pi_mem_free(e->recall.take);
+    pi_mem_free(e->recall.asked);
     e->recall = (struct pi_recall){0};
 }
 
@@ -230,7 +119,7 @@ static void stop_seq(struct pith_seq *seq)
 static pith_status reserve_asked(struct pith_seq *seq, pith_error *err)
 {
     const struct pith_engine *e = seq->engine;
-    size_t n = lane_count(e) * (size_t)options_of(e)->last * group_len(e);
+    size_t n = lane_count(e) * (size_t)options_of(e)->last * pi_recall_group_len(e);
     if (seq->recall.asked == NULL)
         seq->recall.asked = pi_mem_alloc_n(PI_MEM_OTHER, n, sizeof(float));
     return seq->recall.asked != NULL
@@ -248,7 +137,7 @@ static pith_status fork_asked(const struct pith_seq *from, struct pith_seq *to, 
         return PITH_OK;
     PI_TRY(reserve_asked(to, err));
     memcpy(to->recall.asked, from->recall.asked,
-           lane_count(e) * (size_t)options_of(e)->last * group_len(e) * sizeof(float));
+           lane_count(e) * (size_t)options_of(e)->last * pi_recall_group_len(e) * sizeof(float));
     return PITH_OK;
 }
 
@@ -485,8 +374,8 @@ static void choose_again(void *ctx, int64_t begin, int64_t end, int32_t thread)
     struct pith_seq *seq = ctx;
     int32_t n_head = kv_cache_geometry(seq->engine->kv)->n_head;
     for (int64_t i = begin; i < end; i++)
-        choose_lane(seq, (int32_t)(i / n_head), (int32_t)(i % n_head), seq->recall.n_asked,
-                    seq->recall.asked_pos, thread);
+        pi_recall_choose_lane(seq, (int32_t)(i / n_head), (int32_t)(i % n_head),
+                              seq->recall.n_asked, seq->recall.asked_pos, thread);
 }
 
 /* After a round behind the last token of an evaluation, or at a step, the queries that asked

@@ -10,11 +10,20 @@
 struct pith_engine;
 struct pith_seq;
 
+struct pi_recall_asked;
+
 /* An engine's recall of entries. */
 struct pi_recall {
-    struct recall_tier *tier; /* owned; NULL: entries do not come back */
-    int32_t *take;            /* [n_layer][n_head] guests that room is made for; owned */
-    int32_t n_guest_seq;      /* sequences of guests in the cache */
+    struct recall_tier *tier;      /* owned; NULL: entries do not come back */
+    int32_t *take;                 /* [n_layer][n_head] guests that room is made for; owned */
+    int32_t n_guest_seq;           /* sequences of guests in the cache */
+    struct pi_recall_asked *asked; /* [chunk][n_head] lanes that a device scores for; owned */
+};
+
+/* A lane and its question to the tier. */
+struct pi_recall_asked {
+    struct pith_seq *seq;
+    struct recall_ask ask;
 };
 
 /* How far a sequence's recalls are. */

@@ -169,31 +169,36 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
     return PITH_OK;
 }
 
-pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes, size_t *lists,
-                           size_t *pool, pith_error *err)
+pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes,
+                           struct kv_cache_bytes *out, pith_error *err)
 {
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     assert(cache->n_kind == 1);
-    *lists = pi_align(size_of_lists(&cache->kind[0]), LIST_ALIGN);
-    *pool = (size_t)cache->kind[0].n_page * cache->kind[0].layout.bytes;
+    struct kv_class *kind = &cache->kind[0];
+    size_pos(kind);
+    *out = (struct kv_cache_bytes){
+        .lists = pi_align(size_of_lists(kind), LIST_ALIGN),
+        .positions = pi_align(kind->pos_size, LIST_ALIGN),
+        .pages = pi_align((size_t)kind->n_page * kind->layout.stride, LIST_ALIGN)};
     kv_cache_free(cache);
     return PITH_OK;
 }
 
-pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes, uint8_t *lists,
-                               uint8_t *pool, struct kv_cache **out, pith_error *err)
+pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes,
+                               const struct kv_cache_place *place, struct kv_cache **out,
+                               pith_error *err)
 {
     struct kv_cache *cache;
     PI_TRY(make_cache(g, budget_bytes, &cache, err));
     struct kv_class *kind = &cache->kind[0];
-    assert(cache->n_kind == 1 && kind->device->in_host);
+    assert(cache->n_kind == 1);
     cache->borrowed = true;
     size_pos(kind);
     kind->pool_size = (size_t)kind->n_page * kind->layout.stride;
-    kind->pool = (struct pi_at){(uintptr_t)pool};
-    kind->pos = (int32_t *)(void *)(pool + kind->pool_size);
-    place_lists(kind, lists);
+    kind->pool = place->pages;
+    kind->pos = (int32_t *)(void *)place->positions;
+    place_lists(kind, place->lists);
     cache->table_bytes += (int64_t)kind->lists_size;
     *out = cache;
     return PITH_OK;

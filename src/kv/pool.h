@@ -5,6 +5,7 @@
 #define PI_KV_POOL_H
 
 #include "base/base.h"
+#include "device/device.h"
 #include "kv/geometry.h"
 
 struct kv_cache;
@@ -17,13 +18,22 @@ pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
 /* Bytes of a cache beside its pages, of which there are n_page in all, of n_kind forms. */
 int64_t kv_cache_bytes_at(int32_t n_kind, int64_t n_page);
-/* Many small caches in one mapping of the caller. The first gives the bytes of a cache of pages of
-   one form, for its lists and for its pages: multiples of 64. The second makes such a cache in
-   zeroed bytes, which are borrowed until it is freed. The statuses of kv_cache_create. */
-pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes, size_t *lists,
-                           size_t *pool, pith_error *err);
-pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes, uint8_t *lists,
-                               uint8_t *pool, struct kv_cache **out, pith_error *err);
+/* Many small caches in mappings of the caller. The first gives the bytes of a cache of pages of one
+   form: lists and positions of the host, and pages of its device. All are multiples of 64. The second
+   makes such a cache in zeroed bytes, which are borrowed until it is freed. The statuses of
+   kv_cache_create. */
+struct kv_cache_bytes {
+    size_t lists, positions, pages;
+};
+struct kv_cache_place {
+    uint8_t *lists, *positions;
+    struct pi_at pages;
+};
+pith_status kv_cache_sizes(const struct kv_geometry *g, int64_t budget_bytes,
+                           struct kv_cache_bytes *out, pith_error *err);
+pith_status kv_cache_create_in(const struct kv_geometry *g, int64_t budget_bytes,
+                               const struct kv_cache_place *place, struct kv_cache **out,
+                               pith_error *err);
 
 /* Gives the memory of free pages back to the system. */
 void kv_cache_give_back(struct kv_cache *cache);

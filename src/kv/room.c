@@ -146,6 +146,8 @@ static pith_status spare_all(const struct kv_cache *cache, const struct kv_need 
 {
     const struct kv_geometry *g = &cache->g;
     struct kv_need there = kv_resident_need(cache);
+    if (cache->borrowed) /* the memory is the caller's concern */
+        return PITH_OK;
     if (g->devices.n == 0)
         return spare(kv_geometry_device(g), need->all + cache->used - there.all, err);
     for (int32_t i = 0; i < g->devices.n; i++)

@@ -52,6 +52,13 @@ struct kv_score_pick {
     float factor;  /* of all others */
 };
 
+enum kv_score_take {
+    KV_TAKE_MEAN,   /* of the weights that vectors give an entry */
+    KV_TAKE_LOGITS, /* the sum of products instead: weights are for `kept` */
+    KV_TAKE_SUM,    /* of weights */
+    KV_TAKE_MOST,   /* the largest weight */
+};
+
 /* Of SOFTMAX: an entry's score is the mean of the weights that the vectors give it. A vector's
    weights are the softmax of its products with the entries that it sees, which are made finite. */
 struct kv_score_soft {
@@ -61,8 +68,8 @@ struct kv_score_soft {
     int32_t kernel; /* the means of this many neighbours in the order of the text, from kernel / 2
                           before on, become one; 0 or 1: they do not */
     bool most;      /* the largest; else their mean, zeros beyond the ends counted */
-    bool logits;    /* scores are sums of products instead; weights are for `kept` */
-    bool keeps;     /* of one token: */
+    enum kv_score_take take;
+    bool keeps;        /* of one token: */
     struct pi_at kept; /* receives where its weights are, f32 [n_q][n_seen] */
 };
 

@@ -64,14 +64,22 @@ void pi_pass_recall(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     size_t n = (size_t)(hp->n_head * hp->dim_k);
-    const float *q = pi_pass_look(pass, pass->rows.q, n, PI_ROOM_Q);
+    const struct pi_pass_recaller *fn = &pass->recalling.fn;
+    struct pi_pass_asked *items = pass->recalling.items;
+    const float *q = NULL;
     for (int32_t i = 0; i < pass->recalling.n; i++) {
-        struct pi_pass_asked *asked = &pass->recalling.items[i];
-        asked->layer = pass->now.layer->kv_layer;
-        asked->q = q + (size_t)pass->ids.row0[asked->item - pass->now.items] * n;
-        asked->q_stride = n;
+        size_t row = (size_t)pass->ids.row0[items[i].item - pass->now.items] * n;
+        items[i].layer = pass->now.layer->kv_layer;
+        items[i].q_at = pi_at_item(pass->rows.q, row);
+        items[i].q_stride = n;
     }
-    pass->recalling.fn.choose(pass->recalling.fn.user, pass->recalling.items, pass->recalling.n);
+    if (fn->looks == NULL || fn->looks(fn->user, items, pass->recalling.n))
+        q = pi_pass_look(pass, pass->rows.q, n, PI_ROOM_Q);
+    for (int32_t i = 0; i < pass->recalling.n; i++) {
+        size_t row = (size_t)pass->ids.row0[items[i].item - pass->now.items] * n;
+        items[i].q = q != NULL ? q + row : NULL;
+    }
+    fn->choose(fn->user, items, pass->recalling.n);
 }
 
 /* ---- the reader ---- */

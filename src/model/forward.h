@@ -156,13 +156,18 @@ struct pi_pass_reader {
 struct pi_pass_asked {
     const struct pi_pass_item *item;
     int32_t layer;
-    const float *q; /* after rope: query (t, h) at q + t * q_stride + h * dim_k */
+    const float *q;    /* after rope: query (t, h) at q + t * q_stride + h * dim_k; NULL where the
+                       recaller does not look */
+    struct pi_at q_at; /* the same on the device */
     size_t q_stride;
 };
 
 /* A policy that brings entries back. */
 struct pi_pass_recaller {
     void *user;
+    /* Whether choose looks at the queries of these items; NULL: always. Else they stay on the device.
+     */
+    bool (*looks)(void *user, const struct pi_pass_asked *items, int32_t n);
     /* Once a layer with all items with `recall`, after the layer's keys are stored and before
        anything attends. It may change the lanes of the items' guests alone. */
     void (*choose)(void *user, const struct pi_pass_asked *items, int32_t n);

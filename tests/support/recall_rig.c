@@ -89,7 +89,7 @@ void rig_make(struct rig *r, const struct kv_geometry *g, int32_t capacity)
 void rig_open(struct rig *r, const struct recall_kv_options *o, int32_t n_thread)
 {
     err = (pith_error){0};
-    if (recall_tier_create(o, &r->model, n_thread, &r->tier, &err) != PITH_OK ||
+    if (recall_tier_create(o, &r->model, r->cache, n_thread, &r->tier, &err) != PITH_OK ||
         recall_store_create(r->tier, &r->store, &err) != PITH_OK ||
         recall_tier_reserve(r->tier, 64, &err) != PITH_OK)
         fail_msg("%s", err.message);

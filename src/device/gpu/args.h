@@ -158,6 +158,7 @@ enum gpu_weight_type {
     GPU_K(soft_rows, 128, 4, gpu_score_args)                                                       \
     GPU_K(soft_take, 128, 4, gpu_score_args)                                                       \
     GPU_K(soft_pool, 128, 4, gpu_score_args)                                                       \
+    GPU_K(asked, 128, 4, gpu_asked_args)                                                           \
     GPU_K(unite_clear, 256, 4, gpu_chosen_args)                                                    \
     GPU_K(unite_rank, 256, 4, gpu_chosen_args)                                                     \
     GPU_K(share_of, 128, 4, gpu_chosen_args)                                                       \
@@ -873,9 +874,9 @@ struct gpu_score_job {
     gpu_at votes; /* f32 [n_vote] means that are to be pooled to `out`; none: `out` has them; */
     gpu_at order; /* int32 [n_vote] slots in the order of the text; none: they are in order; */
     gpu_at kept;  /* f32 [n_vector][n_seen] weights; none: not wanted */
-    int32_t n_seen, n_per_token; /* vectors of a token see n_seen entries, */
-    int32_t grows;               /* and of the next one this many more */
-    int32_t n_vote, kernel, most, logits, unused;
+    int32_t n_seen, n_per_token;                /* vectors of a token see n_seen entries, */
+    int32_t grows;                              /* and of the next one this many more */
+    int32_t n_vote, kernel, most, take, unused; /* take: enum kv_score_take */
 };
 struct gpu_score_args {
     gpu_at jobs;
@@ -911,6 +912,23 @@ struct gpu_blend_job {
 struct gpu_chosen_args {
     gpu_at jobs;  /* of one kind */
     gpu_at pages; /* struct gpu_value_page, of blends */
+    int32_t dim, unused;
+};
+
+/* kv_asked_job: rows of both lanes and of guests, f32 [n_vector][2] as gpu_score_job.rows. */
+struct gpu_asked_job {
+    gpu_at own, stored, guests; /* none: the lane has no entry */
+    gpu_at centre;              /* f32 [dim]; none: nothing was taken off */
+    gpu_at q;                   /* query (t, g) at q + t * stride + g * dim */
+    gpu_at missed; /* f32 [n_vector] receives shares; none: `stored` becomes the largest
+                                   product, and what its weights are multiplied by */
+    uint64_t stride;
+    int32_t n_vector, n_group;
+    float factor; /* of queries */
+    int32_t unused;
+};
+struct gpu_asked_args {
+    gpu_at jobs;
     int32_t dim, unused;
 };
 

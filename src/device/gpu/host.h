@@ -22,6 +22,7 @@ struct gpu_mapping {
     gpu_at at;
     size_t size;
     uint64_t *touched; /* a bit for each chunk */
+    void *host;        /* pinned memory of the host, which is always there; NULL: the device's */
     struct gpu_mapping *next;
 };
 
@@ -232,11 +233,12 @@ void gpu_run(struct gpu_device *d, enum gpu_kernel kernel, int64_t x, int64_t y,
 /* Takes the note of appending to its cache, when all is done. */
 void gpu_fold_clipped(struct gpu_device *d);
 
-/* memory.c; the first six are operations of the table */
+/* memory.c; the first seven are operations of the table */
 struct pi_at gpu_alloc(struct pi_device *device, enum pi_mem_tag tag, size_t size);
 void gpu_free(struct pi_device *device, struct pi_at at);
 struct pi_at gpu_map(struct pi_device *device, enum pi_mem_tag tag, size_t size);
 void gpu_unmap(struct pi_device *device, enum pi_mem_tag tag, struct pi_at at, size_t size);
+struct pi_at gpu_map_host(struct pi_device *device, size_t size);
 void gpu_drop(struct pi_device *device, struct pi_at at, size_t size);
 bool gpu_spare(struct pi_device *device, size_t size);
 void gpu_free_spare(struct gpu_device *d, struct gpu_block *spare);
@@ -400,7 +402,25 @@ int32_t gpu_list_values(const struct kv_seq *seq, const struct kv_lane *lane, in
                         gpu_at room, struct gpu_value_page *page);
 struct gpu_value_args gpu_value_args_of(const struct kv_class *kind);
 
+/* asked.c */
+void gpu_asked(struct pi_stream *s, const struct kv_asked_list *list);
+
 /* read.c */
+/* Rows of softmax that a caller has room for: maxima and 1 / sums of jobs, gpu_rows_bytes each, one
+   behind the other. */
+struct gpu_soft_rows {
+    gpu_at at;
+    bool only;    /* no scores are made of them */
+    gpu_at asked; /* struct gpu_asked_job of each job, which change its rows; none: nothing does */
+};
+static inline size_t gpu_rows_bytes(int32_t n_vector)
+{
+    return pi_align((size_t)n_vector * 2 * sizeof(float), 256);
+}
+/* Scores jobs, and says where each one's scores are; rows may be NULL. Then brings them. */
+bool gpu_score_jobs(struct gpu_device *d, struct kv_score_job *jobs, int32_t n,
+                    const struct gpu_soft_rows *rows);
+void gpu_score_fetch(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n);
 size_t gpu_score_scratch(const struct kv_geometry *g, int32_t n_q);
 void gpu_score(struct pi_stream *s, const struct kv_score_list *list);
 void gpu_score_one(const struct kv_score_job *job, void *scratch);

@@ -124,7 +124,7 @@ bool gpu_touch(struct gpu_device *d, gpu_at at, size_t size)
 {
     struct gpu_mapping *m = gpu_mapping_of(d, at);
     size_t chunk = d->card->chunk;
-    if (m == NULL || size == 0)
+    if (m == NULL || m->host != NULL || size == 0)
         return true;
     for (size_t i = (size_t)(at - m->at) / chunk; i * chunk < at - m->at + size; i++) {
         if (is_touched(m, i))
@@ -145,6 +145,8 @@ static void drop(struct gpu_device *d, gpu_at at, size_t size)
     struct gpu_mapping *m = gpu_mapping_of(d, at);
     size_t chunk = d->card->chunk;
     assert(m != NULL);
+    if (m->host != NULL)
+        return;
     for (size_t i = ((size_t)(at - m->at) + chunk - 1) / chunk;
          (i + 1) * chunk <= at - m->at + size; i++)
         if (is_touched(m, i)) {
@@ -189,11 +191,36 @@ struct pi_at gpu_map(struct pi_device *device, enum pi_mem_tag tag, size_t size)
     return (struct pi_at){m != NULL ? (uintptr_t)m->at : 0};
 }
 
+struct pi_at gpu_map_host(struct pi_device *device, size_t size)
+{
+    struct gpu_device *d = gpu_of(device);
+    gpu_enter(d);
+    struct gpu_mapping *m = pi_mem_alloc(PI_MEM_DEVICE, sizeof(*m));
+    if (m != NULL)
+        m->host = d->card->alloc_host(d->card, size, &m->at);
+    if (m != NULL && m->host != NULL) {
+        m->size = size;
+        m->next = d->mapping;
+        d->mapping = m;
+    } else {
+        pi_mem_free(m);
+        m = NULL;
+    }
+    gpu_leave(d);
+    return (struct pi_at){m != NULL ? (uintptr_t)m->at : 0};
+}
+
 static void free_mapping(struct gpu_device *d, struct gpu_mapping **link)
 {
     struct gpu_mapping *m = *link;
     size_t chunk = d->card->chunk, n = 0;
     *link = m->next;
+    if (m->host != NULL) {
+        d->driver->wait(d->driver);
+        d->card->free_host(d->card, m->host, m->size);
+        pi_mem_free(m);
+        return;
+    }
     d->driver->unmap(d->driver, m->at, m->size);
     for (size_t i = 0; i * chunk < m->size; i++)
         n += is_touched(m, i);
@@ -233,6 +260,8 @@ static size_t touched_from(struct gpu_device *d, gpu_at at, size_t most)
 {
     const struct gpu_mapping *m = gpu_mapping_of(d, at);
     size_t chunk = d->card->chunk, n = 0, begin = m != NULL ? (size_t)(at - m->at) : 0;
+    if (m != NULL && m->host != NULL)
+        return (size_t)pi_min((int64_t)most, (int64_t)(m->size - begin));
     while (m != NULL && n < most && begin + n < m->size && is_touched(m, (begin + n) / chunk))
         n += chunk - (begin + n) % chunk;
     return m != NULL ? (size_t)pi_min(pi_min((int64_t)n, (int64_t)most), (int64_t)(m->size - begin))

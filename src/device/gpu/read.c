@@ -14,6 +14,8 @@
 static_assert(KV_SCORE_DOT == 0 && KV_SCORE_COSINE == 1 && KV_SCORE_UNIT8 == 2 &&
                   KV_SCORE_COLUMNS == 3 && KV_SCORE_PROJ == 4 && KV_SCORE_BOUNDS == 5,
               "kinds of read.cuh");
+static_assert(KV_TAKE_MEAN == 0 && KV_TAKE_LOGITS == 1 && KV_TAKE_SUM == 2 && KV_TAKE_MOST == 3,
+              "ways to take of soft.cuh");
 static_assert(KV_PICK_UNUSUAL == 1 && KV_PICK_MEAN == 2 && KV_PICK_HEADS == 3 && KV_PICK_ALL == 4 &&
                   KV_PICK_LARGE == 5,
               "ways to pick of read.cuh");
@@ -45,7 +47,9 @@ struct call {
     struct gpu_pick *pick;
     gpu_at picks;
     int32_t n_pick, most_page, most_vector, most_group, most_n, most_tok, most_large, most_vote;
-    bool no_memory; /* of the host */
+    bool no_memory;                   /* of the host */
+    const struct gpu_soft_rows *rows; /* NULL: rows are the call's own */
+    size_t rows_used;
 };
 
 /* Entries that some vector sees. */
@@ -221,9 +225,10 @@ static void add_soft(struct call *c, const struct kv_score_job *job, struct gpu_
     to->grows = s->grows;
     to->kernel = s->kernel;
     to->most = s->most;
-    to->logits = s->logits;
+    to->take = (int32_t)s->take;
     to->parts = take_room(c, n_part * n_vector * 2);
-    to->rows = take_room(c, n_vector * 2);
+    to->rows = c->rows != NULL ? c->rows->at + c->rows_used : take_room(c, n_vector * 2);
+    c->rows_used += gpu_rows_bytes(job->n_q);
     to->votes = pools ? take_room(c, (size_t)to->n_vote) : 0;
     to->kept = s->keeps ? to->out + score_bytes(job) : 0;
     if (pools)
@@ -287,7 +292,7 @@ static void add_job(struct call *c, int32_t i)
 
 static void lay_out(struct call *c)
 {
-    c->used = c->room_used = c->scores_used = 0;
+    c->used = c->room_used = c->scores_used = c->rows_used = 0;
     c->n_pick = 0;
     c->job = take(c, (size_t)c->n, sizeof(*c->job), &c->args.jobs);
     c->pick = take(c, (size_t)c->n, sizeof(*c->pick), &c->picks);
@@ -352,6 +357,12 @@ static void run_soft(struct call *c, int64_t n_part, size_t smem)
     gpu_run(d, GPU_KERNEL_soft_parts, n_part, c->n, 1, smem, &c->args);
     gpu_run(d, GPU_KERNEL_soft_rows, c->most_vector, c->n, 1,
             128 * (sizeof(double) + sizeof(float)), &c->args);
+    if (c->rows != NULL && c->rows->asked != 0) {
+        const struct gpu_asked_args asked = {c->rows->asked, c->args.k.dim, 0};
+        gpu_run(d, GPU_KERNEL_asked, c->most_vector, c->n, 1, 128 * sizeof(double), &asked);
+    }
+    if (c->rows != NULL && c->rows->only)
+        return;
     gpu_run(d, GPU_KERNEL_soft_take, n_part, c->n, 1, smem, &c->args);
     gpu_run(d, GPU_KERNEL_soft_pool, pi_ceil_div(c->most_vote, 128), c->n, 1, 0, &c->args);
 }
@@ -390,9 +401,10 @@ static void run_call(struct call *c)
 /* Jobs that a launch can have together; their scores from `at` on. Returns the bytes they take; 0:
    no memory. */
 static size_t score_alike(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n,
-                          gpu_at at)
+                          gpu_at at, const struct gpu_soft_rows *rows)
 {
-    struct call c = {.d = d, .jobs = jobs, .n = n, .args = args_of(jobs), .scores = at};
+    struct call c = {
+        .d = d, .jobs = jobs, .n = n, .args = args_of(jobs), .scores = at, .rows = rows};
     void *host;
     while (c.args.n_entry > 1 && block_floats(&c.args, c.args.n_entry) > SMEM_MOST / sizeof(float))
         c.args.n_entry /= 2;
@@ -420,9 +432,10 @@ static bool alike(const struct kv_score_job *a, const struct kv_score_job *b)
            (a->reduce == KV_SCORE_SOFTMAX) == (b->reduce == KV_SCORE_SOFTMAX);
 }
 
-/* Scores jobs, and says where each one's scores are. */
-static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t n)
+bool gpu_score_jobs(struct gpu_device *d, struct kv_score_job *jobs, int32_t n,
+                    const struct gpu_soft_rows *rows)
 {
+    struct gpu_soft_rows part = rows != NULL ? *rows : (struct gpu_soft_rows){0};
     size_t size = 0, used = 0;
     for (int32_t i = 0; i < n; i++) {
         jobs[i].at.at = size;
@@ -434,7 +447,10 @@ static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t
             end++;
         if (room == 0)
             return false;
-        used += score_alike(d, jobs + i, end - i, room + used);
+        used += score_alike(d, jobs + i, end - i, room + used, rows != NULL ? &part : NULL);
+        for (int32_t k = i; k < end; k++)
+            part.at += gpu_rows_bytes(jobs[k].n_q);
+        part.asked += part.asked != 0 ? (size_t)(end - i) * sizeof(struct gpu_asked_job) : 0;
     }
     for (int32_t i = 0; i < n; i++) {
         jobs[i].at.at += (uintptr_t)room;
@@ -443,7 +459,7 @@ static bool score_there(struct gpu_device *d, struct kv_score_job *jobs, int32_t
     return used == size;
 }
 
-static void fetch(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n)
+void gpu_score_fetch(struct gpu_device *d, const struct kv_score_job *jobs, int32_t n)
 {
     size_t size = 0;
     for (int32_t i = 0; i < n; i++)
@@ -467,8 +483,8 @@ void gpu_score(struct pi_stream *s, const struct kv_score_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
     gpu_enter(d);
-    if (list->n > 0 && score_there(d, list->jobs, list->n) && !list->there)
-        fetch(d, list->jobs, list->n);
+    if (list->n > 0 && gpu_score_jobs(d, list->jobs, list->n, NULL) && !list->there)
+        gpu_score_fetch(d, list->jobs, list->n);
     gpu_leave(d);
 }
 
@@ -478,8 +494,8 @@ void gpu_score_one(const struct kv_score_job *job, void *scratch)
     struct kv_score_job own = *job;
     (void)scratch;
     gpu_enter(d);
-    if (score_there(d, &own, 1))
-        fetch(d, &own, 1);
+    if (gpu_score_jobs(d, &own, 1, NULL))
+        gpu_score_fetch(d, &own, 1);
     gpu_leave(d);
 }
 

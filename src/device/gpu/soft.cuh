@@ -9,6 +9,9 @@
 
 #include "device/gpu/read.cuh"
 
+/* enum kv_score_take: host files assert that they are these. */
+enum { TAKE_MEAN, TAKE_LOGITS, TAKE_SUM, TAKE_MOST };
+
 /* ---- weights ---- */
 
 /* The entries that vector v sees. */
@@ -149,7 +152,10 @@ KERNEL(128, 4) soft_take(const gpu_score_args a)
             if (slot >= seen_by(job, v0 + u))
                 continue;
             const float w = expf(x - row[0]) * row[1];
-            sum += job.logits ? x : w;
+            if (job.take == TAKE_MOST)
+                sum = w > sum ? w : sum;
+            else
+                sum += job.take == TAKE_LOGITS ? x : w;
             if (job.kept != 0)
                 AT(float, job.kept)[(size_t)(v0 + u) * job.n_seen + slot] = w;
         }
@@ -157,10 +163,9 @@ KERNEL(128, 4) soft_take(const gpu_score_args a)
     }
     if (!has || slot >= job.n_vote)
         return;
-    if (job.logits)
-        sum = within_range(sum);
-    else
+    if (job.take == TAKE_MEAN)
         sum /= (float)job.n_vector;
+    sum = within_range(sum);
     AT(float, job.votes != 0 ? job.votes : job.out)[slot] = slot < job.sure ? sum : -NEG_INF;
 }
 
@@ -182,6 +187,43 @@ KERNEL(128, 4) soft_pool(const gpu_score_args a)
     }
     AT(float, job.out)
     [order != NULL ? order[i] : i] = job.most ? pooled : pooled / (float)job.kernel;
+}
+
+/* ---- two lanes ---- */
+
+/* The sum of a row's weights, with a maximum of all. */
+DEV double weight_sum(const float *row, double shift, double top)
+{
+    return row != NULL ? exp((double)row[0] + shift - top) / (double)row[1] : 0.0;
+}
+
+/* A row of weights over a lane of the queries' own and over stored entries. Shared: [128] f64. Grid:
+   (vectors, jobs). */
+KERNEL(128, 4) asked(const gpu_asked_args a)
+{
+    SHARED(smem);
+    const gpu_asked_job job = AT(const gpu_asked_job, a.jobs)[blockIdx.y];
+    const int v = (int)blockIdx.x;
+    if (v >= job.n_vector)
+        return; /* the whole block */
+    const float *q = AT(const float, job.q) + (size_t)(v / job.n_group) * job.stride +
+                     (size_t)(v % job.n_group) * a.dim;
+    double centre = 0.0;
+    for (int d = TID; job.centre != 0 && d < a.dim; d += 128)
+        centre += (double)q[d] * (double)AT(const float, job.centre)[d];
+    centre = sum_128(centre, (double *)smem) * (double)job.factor;
+    if (TID != 0)
+        return;
+    const float *own = job.own != 0 ? AT(const float, job.own) + 2 * v : NULL;
+    float *stored = AT(float, job.stored) + 2 * v;
+    const float *guests = job.guests != 0 ? AT(const float, job.guests) + 2 * v : NULL;
+    double top = (double)stored[0] + centre;
+    top = own != NULL && (double)own[0] > top ? (double)own[0] : top;
+    const double some = weight_sum(stored, centre, top), all = some + weight_sum(own, 0.0, top);
+    if (job.missed != 0)
+        AT(float, job.missed)[v] = (float)((some - weight_sum(guests, 0.0, top)) / all);
+    else
+        stored[1] = (float)(exp((double)stored[0] + centre - top) / all);
 }
 
 /* ---- one list of several ---- */

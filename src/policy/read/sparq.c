@@ -178,7 +178,7 @@ static void pick_large(const struct params *p, const struct read_view *view,
         .pick = read_pick(c, KV_PICK_LARGE),
         .soft = {.n_seen = c->n + 1, .grows = true, .keeps = keeps},
     };
-    job->soft.logits = p->rank == READ_RANK_LOGITS;
+    job->soft.take = p->rank == READ_RANK_LOGITS ? KV_TAKE_LOGITS : KV_TAKE_MEAN;
     job->pick.n_dim = (int32_t)n_dim;
     job->pick.factor = view->model->scale;
 }

@@ -139,8 +139,12 @@ struct recall_store; /* what was evicted of one sequence */
    NOMEM, each a sentence. Where the system does not give the file (no directory, no right, a full
    disk) the tier has none. Where it fails later nothing more is written there. Either is said once
    (pi_log), and what is lost is counted. */
+/* Where a layer is on a GPU, so are the tier's pages of it: in the GPU's memory, if that has room for
+   them beside all pages of `beside` (NULL: none), else in pinned memory of the host. Without that
+   they are as those of other layers in the host's memory. */
 pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
-                               int32_t n_thread, struct recall_tier **out, pith_error *err);
+                               const struct kv_cache *beside, int32_t n_thread,
+                               struct recall_tier **out, pith_error *err);
 void recall_tier_free(struct recall_tier *tier); /* every store is freed before */
 
 pith_status recall_store_create(struct recall_tier *tier, struct recall_store **out,
@@ -170,10 +174,14 @@ struct recall_query {
     int32_t head;
     int32_t n_tok;
     int32_t n_group;
-    int32_t pos0;   /* position of the first query */
-    const float *q; /* query (t, g) at q + t * q_stride + g * dim_k */
+    int32_t pos0; /* position of the first query */
+    const float
+        *q; /* query (t, g) at q + t * q_stride + g * dim_k; NULL: the device has them alone,
+                       and value is given */
+    struct pi_at q_at; /* the same on the layer's device; none: the host has them alone */
     size_t q_stride;
     const struct kv_seq *own; /* whose lane the queries read; of RECALL_ATTENTION */
+    const float *value; /* scores of the row in memory, of recall_tier_ask; NULL: there are none */
 };
 
 /* Empties the lane of guests and fills it with at most n_most of the store's entries, ascending by
@@ -182,6 +190,24 @@ struct recall_query {
    time. Returns the number of guests. */
 int32_t recall_store_choose(struct recall_store *store, const struct recall_query *query,
                             struct kv_seq *guests, int32_t n_most, int32_t thread);
+
+/* Whether entries of a lane are in the tier. */
+bool recall_store_has(const struct recall_store *store, int32_t layer, int32_t head);
+/* Whether the layer's device can score by the query (q_at): the tier's pages of the layer are there,
+   and none in the file. */
+bool recall_can_ask(const struct recall_store *store, const struct recall_query *query);
+/* A question that it answers. */
+struct recall_ask {
+    struct recall_store *store;
+    struct recall_query query;
+    const struct kv_seq
+        *guests; /* NULL: query.value is wanted. Else missed, as recall_store_missed */
+    float missed;
+};
+/* Answers n questions of one layer, all of one kind, with one wait. Values last until the next call:
+   of RECALL_ASK_MOST questions at most. */
+#define RECALL_ASK_MOST 64
+void recall_tier_ask(struct recall_tier *tier, struct recall_ask *ask, int32_t n);
 
 /* The largest score that this thread's last choice saw in memory. */
 float recall_tier_best(const struct recall_tier *tier, int32_t thread);
@@ -202,6 +228,7 @@ void recall_store_count(const struct recall_store *store, struct recall_counts *
 /* Where the tier's memory goes, of all stores, in bytes. */
 struct recall_parts {
     int64_t pages;  /* that hold entries, each counted once, and those that held some */
+    int64_t there;  /* of them: in memory of GPUs */
     int64_t tables; /* what finds entries, in memory and in the file */
     int64_t work;   /* what choosing among them takes, as far as it was used */
     int64_t file;   /* of the file, which is no memory */

@@ -29,6 +29,18 @@ static bool centres(const struct recall_tier *tier, const struct kv_geometry *g,
            kv_type_bits(g->type_k, g->dim_k) < 16;
 }
 
+/* The part of a layer's device: the host's memory has no number of its own. */
+static int32_t find_part(struct recall_tier *tier, struct pi_device *d)
+{
+    int32_t i = 0;
+    d = d->asked != NULL ? d : &pi_device_cpu;
+    while (i < tier->n_part && tier->part[i].device != d)
+        i++;
+    if (i == tier->n_part)
+        tier->part[tier->n_part++].device = d;
+    return i;
+}
+
 /* How many pages of every lane the memory has room for. */
 static pith_status count_pages(struct recall_tier *tier, pith_error *err)
 {
@@ -43,6 +55,7 @@ static pith_status count_pages(struct recall_tier *tier, pith_error *err)
             return pi_fail(err, status, "recall: type: %s", why.message);
         shelf->number = i;
         shelf->layer = i / m->g.n_head;
+        shelf->part = find_part(tier, kv_layer_device(&m->g, shelf->layer));
         shelf->kind = recall_tier_kind(tier, &g);
         shelf->centres = centres(tier, &g, shelf->layer);
         shelf->page_bytes = kv_page_bytes(&g);
@@ -62,42 +75,88 @@ static int64_t shelf_bytes(const struct recall_tier *tier, const struct recall_s
     return tier->n_page * (int64_t)shelf->page_bytes;
 }
 
-/* All shelves lie in one mapping, their lists in front of their pages. Small shelves by themselves
-   would each be rounded up to the system's pages. */
-static pith_status map_shelves(struct recall_tier *tier, size_t *lists, pith_error *err)
+/* Bytes of a device that pages of a cache may still take. */
+static int64_t bytes_to_come(const struct kv_cache *cache, const struct pi_device *d)
 {
-    size_t list, pool, pools = 0;
+    struct kv_device_parts parts = {0};
+    if (cache != NULL)
+        kv_cache_device_parts(cache, d, &parts);
+    return parts.most - parts.used;
+}
+
+/* One mapping for the pages of a device. Small shelves by themselves would each be rounded up to the
+   pages of the system, or of the GPU. */
+static pith_status map_part(struct recall_part *part, const struct kv_cache *beside,
+                            pith_error *err)
+{
+    struct pi_device *d = part->device;
+    if (!d->in_host) {
+        size_t need = part->size + (size_t)pi_max(0, bytes_to_come(beside, d));
+        part->where = d->spare(d, need) ? RECALL_ON_DEVICE : RECALL_IN_PINNED;
+        part->stream = d->open(d, &(struct pi_stream_shape){.n_thread = 1});
+        if (part->stream == NULL)
+            return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+    }
+    part->pages = part->where == RECALL_IN_PINNED ? d->map_host(d, part->size)
+                                                  : d->map(d, PI_MEM_KV, part->size);
+    return pi_at_some(part->pages) || part->size == 0
+               ? PITH_OK
+               : pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+}
+
+static pith_status size_shelf(const struct recall_tier *tier, const struct recall_shelf *shelf,
+                              struct kv_cache_bytes *out, pith_error *err)
+{
+    struct kv_geometry g = tier->kind[shelf->kind];
+    g.device = tier->part[shelf->part].device;
+    return kv_cache_sizes(&g, shelf_bytes(tier, shelf), out, err);
+}
+
+/* Lists and positions of all shelves are one mapping, lists in front. */
+static pith_status map_shelves(struct recall_tier *tier, const struct kv_cache *beside,
+                               size_t *lists, pith_error *err)
+{
+    struct kv_cache_bytes one;
+    size_t positions = 0;
     *lists = 0;
     for (int32_t i = 0; i < tier->n_shelf; i++) {
-        const struct recall_shelf *shelf = &tier->shelf[i];
-        PI_TRY(
-            kv_cache_sizes(&tier->kind[shelf->kind], shelf_bytes(tier, shelf), &list, &pool, err));
-        *lists += list;
-        pools += pool;
+        PI_TRY(size_shelf(tier, &tier->shelf[i], &one, err));
+        *lists += one.lists;
+        positions += one.positions;
+        tier->part[tier->shelf[i].part].size += one.pages;
     }
-    tier->memory_size = *lists + pools;
+    for (int32_t i = 0; i < tier->n_part; i++)
+        PI_TRY(map_part(&tier->part[i], beside, err));
+    tier->memory_size = *lists + positions;
     tier->memory = pi_mem_map(PI_MEM_KV, tier->memory_size);
     return tier->memory != NULL ? PITH_OK
                                 : pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
 }
 
-static pith_status make_shelves(struct recall_tier *tier, pith_error *err)
+static pith_status make_shelves(struct recall_tier *tier, const struct kv_cache *beside,
+                                pith_error *err)
 {
-    size_t dim = (size_t)tier->model.g.dim_k, list, pool, at_pool, at_list = 0;
-    PI_TRY(map_shelves(tier, &at_pool, err));
+    size_t dim = (size_t)tier->model.g.dim_k, page = (size_t)RECALL_PAGE_LEN, at_pos, at_list = 0;
+    size_t at_page[KV_PART_MOST + 1] = {0};
+    struct kv_cache_bytes one;
+    PI_TRY(map_shelves(tier, beside, &at_pos, err));
     for (int32_t i = 0; i < tier->n_shelf; i++) {
         struct recall_shelf *shelf = &tier->shelf[i];
-        const struct kv_geometry *g = &tier->kind[shelf->kind];
+        const struct recall_part *part = &tier->part[shelf->part];
+        struct kv_geometry g = tier->kind[shelf->kind];
+        g.device = part->device;
         shelf->n_page = tier->n_page;
-        shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, 3 * dim, sizeof(float));
+        shelf->key = pi_mem_alloc_n(PI_MEM_TABLE, pi_max(3, page) * dim, sizeof(float));
         shelf->page = pi_mem_alloc(PI_MEM_TABLE, tier->o.file[0] != '\0' ? shelf->page_bytes : 0);
         if (shelf->key == NULL || shelf->page == NULL)
             return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
-        PI_TRY(kv_cache_sizes(g, shelf_bytes(tier, shelf), &list, &pool, err));
-        PI_TRY(kv_cache_create_in(g, shelf_bytes(tier, shelf), tier->memory + at_list,
-                                  tier->memory + at_pool, &shelf->cache, err));
-        at_list += list;
-        at_pool += pool;
+        PI_TRY(size_shelf(tier, shelf, &one, err));
+        const struct kv_cache_place place = {tier->memory + at_list, tier->memory + at_pos,
+                                             pi_at_add(part->pages, at_page[shelf->part])};
+        PI_TRY(kv_cache_create_in(&g, shelf_bytes(tier, shelf), &place, &shelf->cache, err));
+        at_list += one.lists;
+        at_pos += one.positions;
+        at_page[shelf->part] += one.pages;
     }
     return PITH_OK;
 }
@@ -143,10 +202,10 @@ static pith_status make_desks(struct recall_tier *tier, pith_error *err)
     return PITH_OK;
 }
 
-static pith_status fill(struct recall_tier *tier, pith_error *err)
+static pith_status fill(struct recall_tier *tier, const struct kv_cache *beside, pith_error *err)
 {
     PI_TRY(count_pages(tier, err));
-    PI_TRY(make_shelves(tier, err));
+    PI_TRY(make_shelves(tier, beside, err));
     PI_TRY(recall_score_open(tier, err));
     PI_TRY(recall_file_open(tier, err));
     PI_TRY(make_places(tier, err));
@@ -154,7 +213,8 @@ static pith_status fill(struct recall_tier *tier, pith_error *err)
 }
 
 pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
-                               int32_t n_thread, struct recall_tier **out, pith_error *err)
+                               const struct kv_cache *beside, int32_t n_thread,
+                               struct recall_tier **out, pith_error *err)
 {
     size_t n_shelf = (size_t)model->g.n_layer * (size_t)model->g.n_head;
     struct recall_tier *tier = pi_mem_alloc(PI_MEM_TABLE, sizeof(*tier));
@@ -170,7 +230,7 @@ pith_status recall_tier_create(const struct recall_kv_options *o, const struct p
     tier->work = pi_mem_alloc_n(PI_MEM_TABLE, (size_t)n_thread, sizeof(*tier->work));
     pith_status status = tier->shelf == NULL || tier->work == NULL
                              ? pi_fail(err, PITH_NOMEM, "no memory for the tier of recall")
-                             : fill(tier, err);
+                             : fill(tier, beside, err);
     if (status != PITH_OK) {
         recall_tier_free(tier);
         return status;
@@ -191,6 +251,13 @@ void recall_tier_free(struct recall_tier *tier)
         }
         pi_mem_unmap(PI_MEM_SCRATCH, tier->work[t].block, tier->work[t].block_size);
     }
+    /* A device may still tell a cache what it clipped: pages go first. */
+    for (int32_t i = 0; i < tier->n_part; i++) {
+        const struct recall_part *part = &tier->part[i];
+        part->device->unmap(part->device, PI_MEM_KV, part->pages, part->size);
+        if (part->stream != NULL)
+            part->device->close(part->stream);
+    }
     for (int32_t i = 0; tier->shelf != NULL && i < tier->n_shelf; i++) {
         kv_cache_free(tier->shelf[i].cache);
         pi_mem_free(tier->shelf[i].key);
@@ -199,6 +266,7 @@ void recall_tier_free(struct recall_tier *tier)
     recall_score_close(tier);
     recall_file_close(tier);
     pi_mem_unmap(PI_MEM_KV, tier->memory, tier->memory_size);
+    pi_mem_unmap(PI_MEM_SCRATCH, tier->value, RECALL_ASK_MOST * tier->n_value * sizeof(float));
     pi_mem_unmap(PI_MEM_TABLE, tier->places, tier->places_size);
     pi_mem_free(tier->work);
     pi_mem_free(tier->shelf);
@@ -420,6 +488,8 @@ void recall_tier_parts(const struct recall_tier *tier, struct recall_parts *out)
         const struct recall_shelf *shelf = &tier->shelf[i];
         kv_cache_parts(shelf->cache, &parts);
         out->pages += parts.held + parts.idle;
+        if (tier->part[shelf->part].where == RECALL_ON_DEVICE)
+            out->there += parts.held + parts.idle;
         out->tables += parts.tables;
         out->file += (shelf->n_fresh - shelf->n_free) * shelf->place_bytes;
         out->tables +=

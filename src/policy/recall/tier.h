@@ -149,12 +149,13 @@ struct recall_shelf {
     int32_t number; /* layer * n_head + head */
     int32_t layer;
     int32_t kind;           /* which staging lane pages of the file are read to */
+    int32_t part;           /* where its pages are */
     bool centres;           /* keys are stored less a constant of their row (recall_row_add) */
     struct kv_cache *cache; /* one lane; owned */
     int32_t n_page;         /* of the cache */
     size_t page_bytes;
     uint64_t clock; /* pages that were opened */
-    float *key;     /* [3][dim_k] of the thread that has the lane */
+    float *key;     /* [RECALL_PAGE_LEN][dim_k] of the thread that has the lane */
     uint8_t *page;  /* [page_bytes] likewise: one on its way to the file */
 
     int32_t n_place; /* of the file; 0: there is none */
@@ -296,6 +297,9 @@ void recall_attend_run(const struct recall_scorer *s, const struct kv_seq *kv, b
                        float *out);
 void recall_attend_promise(struct recall_scorer *s, const struct recall_shelf *shelf);
 
+/* The room for scores of recall_tier_ask; NOMEM. */
+pith_status recall_ask_reserve(struct recall_tier *tier, int32_t n_entry, pith_error *err);
+
 /* Bytes that the threads' working memory takes for the longest row that there is. A row's scores
    lie side by side, however many there is room for. */
 int64_t recall_work_bytes(const struct recall_tier *tier);
@@ -304,6 +308,16 @@ int64_t recall_work_bytes(const struct recall_tier *tier);
 
 /* Which of its kinds a lane is of; another one is added. */
 int32_t recall_tier_kind(struct recall_tier *tier, const struct kv_geometry *lane);
+
+/* Pages of the layers of one device. */
+enum recall_where { RECALL_IN_HOST, RECALL_IN_PINNED, RECALL_ON_DEVICE };
+struct recall_part {
+    struct pi_device *device;
+    struct pi_stream *stream; /* owned; NULL: the device does not score */
+    enum recall_where where;
+    struct pi_at pages; /* one mapping, owned */
+    size_t size;
+};
 
 struct recall_tier {
     struct recall_kv_options o;
@@ -315,8 +329,13 @@ struct recall_tier {
     int32_t n_kind;  /* different lanes: storage types differ from layer to layer */
     struct kv_geometry kind[RECALL_KINDS]; /* of one lane */
     struct recall_shelf *shelf;            /* [n_shelf] */
-    uint8_t *memory; /* of the shelves: lists, then pages; one mapping, owned */
+    uint8_t *memory; /* of the shelves: lists, then positions; one mapping, owned */
     size_t memory_size;
+    struct recall_part part[KV_PART_MOST + 1]; /* [n_part] */
+    int32_t n_part;
+    float *value; /* [RECALL_ASK_MOST][n_value] scores of recall_tier_ask, mapped, owned; NULL
+                          before the first reserve, or without such a device */
+    size_t n_value;
     struct recall_file file;
     void *places; /* the shelves' arrays about the file; mapped, owned */
     size_t places_size;

@@ -83,6 +83,7 @@ pith_status recall_tier_reserve(struct recall_tier *tier, int32_t n_tok, pith_er
         w->block_size = size;
         place_work(tier, n_tok, most_entries(tier), block, w);
     }
+    PI_TRY(recall_ask_reserve(tier, most_entries(tier), err));
     tier->n_tok = n_tok;
     return PITH_OK;
 }
@@ -455,9 +456,13 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
     c.w->n_page = 0;
     if (n_most <= 0 || (c.n_memory == 0 && c.row->n_ref == 0))
         return 0;
-    recall_scorer_start(tier, query, c.w, &c.scorer);
-    c.scorer.centre = recall_row_centre(c.row);
-    recall_scorer_run(&c.scorer, c.row->kv, true, c.w->value);
+    if (query->value == NULL) {
+        recall_scorer_start(tier, query, c.w, &c.scorer);
+        c.scorer.centre = recall_row_centre(c.row);
+        recall_scorer_run(&c.scorer, c.row->kv, true, c.w->value);
+    } else {
+        memcpy(c.w->value, query->value, (size_t)c.n_memory * sizeof(*c.w->value));
+    }
     kv_lane_positions(c.row->kv, 0, 0, c.w->pos, c.n_memory);
     for (int32_t i = 0; i < c.n_memory; i++)
         c.w->best = fmaxf(c.w->best, c.w->value[i]);

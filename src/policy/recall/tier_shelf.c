@@ -171,10 +171,13 @@ static void set_centre(const struct recall_shelf *shelf, struct recall_row *row,
     int32_t n = kv_lane_len(from, layer, head), dim = kv_seq_geometry(from)->dim_k;
     float *mean = row->centre, *opposite = row->centre + dim;
     memset(mean, 0, (size_t)dim * sizeof(*mean));
-    for (int32_t s = 0; s < n; s++) {
-        kv_lane_key(from, layer, head, s, shelf->key);
+    int32_t page_len = kv_seq_geometry(from)->page_len;
+    for (int32_t i = 0; i < kv_lane_runs(from, layer, head); i++) {
+        int32_t n_here = kv_lane_run(from, layer, head, i).n;
+        kv_lane_run_keys(from, layer, head, i, shelf->key);
         for (int32_t d = 0; d < dim; d++)
-            mean[d] += shelf->key[d] / (float)n;
+            for (int32_t e = 0; e < n_here; e++)
+                mean[d] += shelf->key[d * page_len + e] / (float)n;
     }
     for (int32_t d = 0; d < dim; d++) {
         mean[d] = isfinite(mean[d]) ? mean[d] : 0.0f;

@@ -148,7 +148,7 @@ TEST_WITH(rig_make_path, rig_remove_path, a_full_file_loses_what_is_oldest)
     rig_queries(1, 1, q);
     rig_make(&r, &g, 1000);
     o.size -= 2 * rig_place_bytes(&g) + 1;
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &r.tier, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &r.tier, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "recall: size: "));
     o.size += 3 * rig_place_bytes(&g); /* a byte less than 4 */
     rig_open(&r, &o, 1);
@@ -393,7 +393,7 @@ static void expect_refused(const struct recall_kv_options *o, const struct kv_ge
     int fd = open(rig_path, O_RDONLY);
     ssize_t n = read(fd, before, sizeof(before));
     rig_make(&r, g, 100);
-    assert_int_not_equal(recall_tier_create(o, &r.model, 1, &r.tier, &err), PITH_OK);
+    assert_int_not_equal(recall_tier_create(o, &r.model, NULL, 1, &r.tier, &err), PITH_OK);
     if (strstr(err.message, why) == NULL || strstr(err.message, rig_path) == NULL)
         fail_msg("%s", err.message);
     assert_int_equal(pread(fd, after, sizeof(after), 0), n); /* it is as it was */
@@ -449,12 +449,12 @@ TEST_WITH(rig_make_path, rig_remove_path, foreign_files_are_refused)
     g.dim_v = RIG_DIM;
     rig_make(&r, &g, 100);
     rig_open(&r, &o, 1);
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &second, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &second, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "in use already"));
     rig_free(&r);
     snprintf(o.file, sizeof(o.file), "/dev/null");
     rig_make(&r, &g, 100);
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &second, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &second, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "/dev/null: not a regular file"));
     rig_free(&r);
 }

@@ -72,10 +72,10 @@ TEST(statistics_choose)
     o.score = RECALL_TRIATTENTION;
     o.block = 1;
     rig_make(&r, &g, 300);
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &r.tier, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &r.tier, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "wants stats=FILE"));
     snprintf(o.stats, sizeof(o.stats), "%s", path);
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &r.tier, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &r.tier, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "rotated"));
     r.model.rope = &rope;
     rig_open(&r, &o, 1);

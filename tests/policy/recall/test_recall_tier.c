@@ -258,7 +258,7 @@ TEST(memory_is_kept_to_and_losses_are_counted)
     rig_make(&r, &g, 1000);
     o.ram--;
     o.ram -= 2 * rig_page_bytes(&g);
-    assert_int_equal(recall_tier_create(&o, &r.model, 1, &r.tier, &err), PITH_INVALID);
+    assert_int_equal(recall_tier_create(&o, &r.model, NULL, 1, &r.tier, &err), PITH_INVALID);
     assert_non_null(strstr(err.message, "recall: ram: "));
     o.ram += 3 * rig_page_bytes(&g); /* a byte less than 4 pages of every lane */
     rig_open(&r, &o, 1);
@@ -543,7 +543,7 @@ TEST(no_memory_is_said)
     while (status != PITH_OK) {
         err = (pith_error){0};
         pi_mem_fail_at(++n, false);
-        status = recall_tier_create(&o, &r.model, 2, &tier, &err);
+        status = recall_tier_create(&o, &r.model, NULL, 2, &tier, &err);
         if (status == PITH_OK)
             status = recall_store_create(tier, &store, &err);
         if (status == PITH_OK)
