@@ -226,10 +226,11 @@ static json_t *memory_json(const struct session *s, const struct account *a)
     json_t *beside = json_object();
     for (size_t i = 0; i < sizeof(besides) / sizeof(besides[0]); i++)
         json_object_set_new(beside, besides[i].name, json_integer(part_of(m, &besides[i])));
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "memory_total_bytes",
+    return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "memory_total_bytes",
                      (json_int_t)m->total_bytes, "memory_budget_bytes", (json_int_t)m->budget_bytes,
-                     "memory_file_bytes", (json_int_t)m->file_bytes, "memory_parts", list,
-                     "memory_beside", beside, "devices", devices_json(), "pages", pages_json(s));
+                     "memory_file_bytes", (json_int_t)m->file_bytes, "memory_tier_device_bytes",
+                     (json_int_t)m->tier_device_bytes, "memory_parts", list, "memory_beside",
+                     beside, "devices", devices_json(), "pages", pages_json(s));
 }
 
 /* The parts that are there. */
@@ -257,6 +258,8 @@ static void print_memory(const struct session *s, const struct account *a)
     print_parts(m, parts, sizeof(parts) / sizeof(parts[0]), ": ");
     if (draft > 0)
         fprintf(stderr, ", drafting model %s", cli_bytes(draft, text));
+    if (m->tier_device_bytes > 0)
+        fprintf(stderr, "; %s of recall's tier on GPUs", cli_bytes(m->tier_device_bytes, text));
     if (a->full_bytes > 0)
         fprintf(stderr, "; %.1f %% of the full cache's pages",
                 percent((double)(m->total_bytes + draft), (double)a->full_bytes));

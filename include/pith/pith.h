@@ -447,8 +447,8 @@ typedef struct pith_read_chunk {
     int32_t n_group;
     int32_t dim_k;
     int32_t dim_v;
-    int32_t n_choose; /* entries that are chosen by score, beside those that are always read */
-    float attn_scale; /* logit = attn_scale * q . k */
+    int32_t n_choose;   /* entries that are chosen by score, beside those that are always read */
+    float attn_scale;   /* logit = attn_scale * q . k */
     const int32_t *pos; /* [n] */
     const float *q;     /* [n_token][n_group][dim_k] after rotation, not yet scaled */
     const float *k;     /* [n][dim_k] as attention sees them */
@@ -625,8 +625,10 @@ typedef struct pith_memory_stats {
     int64_t state_bytes;  /* of recurrent layers */
     int64_t idle_bytes;   /* free pages that were used: the next ones are taken of them */
     int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
-    int64_t text_bytes;   /* what recall `text` keeps in memory */
-    int64_t aside_bytes;  /* sequences that a scheduler has put into host memory */
+    int64_t
+        tier_device_bytes; /* of them: in memory of GPUs. Other pages of GPU layers are pinned */
+    int64_t text_bytes;    /* what recall `text` keeps in memory */
+    int64_t aside_bytes;   /* sequences that a scheduler has put into host memory */
     int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
     int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */

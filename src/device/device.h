@@ -604,8 +604,8 @@ struct pi_device {
     void (*unite)(struct pi_stream *s, const struct kv_unite_list *list);
     void (*share)(struct pi_stream *s, const struct kv_share_list *list);
     void (*blend)(struct pi_stream *s, const struct kv_blend_list *list);
-    /* What queries would give to entries that are not in their lane (kv/asked.h), to the host. NULL
-       likewise. */
+    /* Weights that queries would give to entries that are not in their lane (kv/asked.h), to the host.
+       NULL likewise. */
     void (*asked)(struct pi_stream *s, const struct kv_asked_list *list);
     /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,

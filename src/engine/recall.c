@@ -73,6 +73,7 @@ static void count_tier(const struct pith_engine *e, pith_memory_stats *out)
     struct recall_parts tier = {0};
     recall_tier_parts(e->recall.tier, &tier);
     out->tier_bytes += tier.pages;
+    out->tier_device_bytes += tier.there;
     out->table_bytes += tier.tables;
     out->file_bytes += tier.file;
     out->work_bytes += tier.work;

@@ -76,7 +76,7 @@ static void run_rows(struct asking *a, bool guests, gpu_at at)
     }
 }
 
-/* Where the kernel that joins rows finds those of each job; 0: no memory. */
+/* Where the kernel that joins rows finds the rows of each job; 0: no memory. */
 static gpu_at put_jobs(struct asking *a, bool misses)
 {
     size_t jobs = (size_t)a->n * sizeof(struct gpu_asked_job), used = pi_align(jobs, 16),

@@ -139,9 +139,9 @@ struct recall_store; /* what was evicted of one sequence */
    NOMEM, each a sentence. Where the system does not give the file (no directory, no right, a full
    disk) the tier has none. Where it fails later nothing more is written there. Either is said once
    (pi_log), and what is lost is counted. */
-/* Where a layer is on a GPU, so are the tier's pages of it: in the GPU's memory, if that has room for
-   them beside all pages of `beside` (NULL: none), else in pinned memory of the host. Without that
-   they are as those of other layers in the host's memory. */
+/* The tier's pages of a layer are where the layer is. On a GPU they are in its memory, if that has
+   room for them beside all pages of the cache `beside` (NULL: none). Else they are in pinned memory of
+   the host, up to a limit. Beyond it they are in the host's memory, as for other layers. */
 pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
                                const struct kv_cache *beside, int32_t n_thread,
                                struct recall_tier **out, pith_error *err);

@@ -84,24 +84,41 @@ static int64_t bytes_to_come(const struct kv_cache *cache, const struct pi_devic
     return parts.most - parts.used;
 }
 
+/* Pinned memory is there at once, all of it. More than this stays the system's to give. */
+#define PINNED_MOST ((size_t)4 << 30)
+
+/* The pages of a GPU's layers: there, or in pinned memory. Else the part is the processor's. */
+static pith_status map_beside(struct recall_part *part, const struct kv_cache *beside,
+                              pith_error *err)
+{
+    struct pi_device *d = part->device;
+    size_t need = part->size + (size_t)pi_max(0, bytes_to_come(beside, d));
+    part->stream = d->open(d, &(struct pi_stream_shape){.n_thread = 1});
+    if (part->stream == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+    part->where = d->spare(d, need) ? RECALL_ON_DEVICE : RECALL_IN_PINNED;
+    if (part->where == RECALL_ON_DEVICE)
+        part->pages = d->map(d, PI_MEM_KV, part->size);
+    else if (part->size <= PINNED_MOST)
+        part->pages = d->map_host(d, part->size);
+    if (pi_at_some(part->pages))
+        return PITH_OK;
+    d->close(part->stream);
+    *part = (struct recall_part){.device = &pi_device_cpu, .size = part->size};
+    return PITH_OK;
+}
+
 /* One mapping for the pages of a device. Small shelves by themselves would each be rounded up to the
    pages of the system, or of the GPU. */
 static pith_status map_part(struct recall_part *part, const struct kv_cache *beside,
                             pith_error *err)
 {
-    struct pi_device *d = part->device;
-    if (!d->in_host) {
-        size_t need = part->size + (size_t)pi_max(0, bytes_to_come(beside, d));
-        part->where = d->spare(d, need) ? RECALL_ON_DEVICE : RECALL_IN_PINNED;
-        part->stream = d->open(d, &(struct pi_stream_shape){.n_thread = 1});
-        if (part->stream == NULL)
-            return pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
-    }
-    part->pages = part->where == RECALL_IN_PINNED ? d->map_host(d, part->size)
-                                                  : d->map(d, PI_MEM_KV, part->size);
-    return pi_at_some(part->pages) || part->size == 0
-               ? PITH_OK
-               : pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
+    if (!part->device->in_host)
+        PI_TRY(map_beside(part, beside, err));
+    if (!pi_at_some(part->pages))
+        part->pages = part->device->map(part->device, PI_MEM_KV, part->size);
+    return pi_at_some(part->pages) ? PITH_OK
+                                   : pi_fail(err, PITH_NOMEM, "no memory for the tier of recall");
 }
 
 static pith_status size_shelf(const struct recall_tier *tier, const struct recall_shelf *shelf,

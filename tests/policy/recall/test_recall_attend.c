@@ -81,7 +81,8 @@ static void expect_scores(const struct recall_scorer *scorer, const struct kv_se
     double want[ENTRIES];
     naive_scores(query, scorer->tier->o.combine, stored, scored, want);
     for (int32_t s = 0; s < kv_lane_len(scored, 0, 0); s++)
-        if (!(fabs((double)got[s] - want[s]) <= (1e-4 + attention_error()) * want[s] + 1e-9))
+        /* A device that rounds makes maxima and sums of both lanes, and weights. */
+        if (!(fabs((double)got[s] - want[s]) <= (1e-4 + 3 * attention_error()) * want[s] + 1e-9))
             fail_msg("entry %d, %d tokens: %g is not %g", s, query->n_tok, (double)got[s], want[s]);
 }
 
