@@ -182,7 +182,7 @@ sanitizer() {
         return
     fi
     for program in test_gpu_sample test_gpu test_gpu_attend test_gpu_keep test_gpu_note test_gpu_read \
-        test_gpu_victim test_gpu_swap test_gpu_step; do
+        test_gpu_choices test_gpu_recall test_gpu_victim test_gpu_swap test_gpu_step; do
         for test in $("test/$program" --list | sed "s/.* //"); do
             for tool in memcheck racecheck; do
                 log=$out/$tool-$program-$test.log
@@ -286,8 +286,15 @@ quest-32k --device $device -p 0 -n 32 -d 32768 --read quest
 sparq-32k --device $device -p 0 -n 32 -d 32768 --read sparq
 tidaldecode-32k --device $device -p 0 -n 32 -d 32768 --read tidaldecode
 sampleattention-32k --device $device -p 512 -n 0 -d 32768 --read sampleattention:weigh=logits
+sampleattention-soft-32k --device $device -p 512 -n 0 -d 32768 --read sampleattention
 snapkv-32k --device $device -p 512 -n 0 -d 32768 --read snapkv
 lessismore-32k --device $device -p 0 -n 32 -d 32768 --read lessismore
+sparq-soft-32k --device $device -p 0 -n 32 -d 32768 --read sparq:rank=softmax
+tidaldecode-soft-32k --device $device -p 0 -n 32 -d 32768 --read tidaldecode:rank=softmax
+lessismore-soft-32k --device $device -p 0 -n 32 -d 32768 --read lessismore:rank=softmax
+keep-8k --device $device -p 512 -n 32 -d 32768 --kv-memory 12GiB --keep streaming:budget=8192
+recall-8k --device $device -p 512 -n 32 -d 32768 --kv-memory 12GiB --keep streaming:budget=8192 --recall kv
+recall-pinned-8k --device $device -p 512 -n 32 -d 32768 --keep streaming:budget=8192 --recall kv:ram=3GiB
 turbo3-32k --device $device -p 2048 -n 32 -d 32768 -ctk q8_0 -ctv turbo3
 pages16-8k --device $device -p 2048 -n 32 -d 8192 --page 16
 q4-8k --device $device -p 2048 -n 32 -d 8192 -ctk q4_0 -ctv q4_0
