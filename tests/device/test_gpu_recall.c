@@ -16,7 +16,14 @@
 
 #define MODEL PITH_SOURCE_DIR "/models/pith-nano.gguf"
 
-enum { N_FIRST = 60, N_TURN = 12, N_STEP = 3, MOST = 256, N_ASK = 24 };
+enum {
+    N_PAGE = 400, /* of a lane of the tier, 26 MB in all */
+    N_FIRST = 60,
+    N_TURN = 12,
+    N_STEP = 3,
+    MOST = 256,
+    N_ASK = 24
+};
 
 static pith_error err;
 
@@ -41,7 +48,7 @@ static void open_lanes(struct lanes *l, enum kv_type type, int32_t tier, int32_t
 {
     struct pi_device *was = pi_device_register(gpu());
     const struct kv_geometry g = rig_geometry(type);
-    struct recall_kv_options o = rig_options(&g, 8);
+    struct recall_kv_options o = rig_options(&g, N_PAGE);
     o.score = RECALL_ATTENTION;
     o.combine = combine;
     o.type = tier;
@@ -179,7 +186,7 @@ TEST(a_tier_without_room_is_in_pinned_memory)
                (size_t)kv_lane_len(l.r.store->row[1].kv, 0, 0) * sizeof(float));
         close_lanes(&l);
     }
-    emulated_limit(SIZE_MAX);
+    emulated_limit((size_t)1 << 30);
     assert_memory_equal(value[0], value[1], sizeof(value[0]));
 }
 
