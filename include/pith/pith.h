@@ -625,10 +625,9 @@ typedef struct pith_memory_stats {
     int64_t state_bytes;  /* of recurrent layers */
     int64_t idle_bytes;   /* free pages that were used: the next ones are taken of them */
     int64_t tier_bytes;   /* what recall `kv` keeps of evicted entries in memory */
-    int64_t
-        tier_device_bytes; /* of them: in memory of GPUs. Other pages of GPU layers are pinned */
-    int64_t text_bytes;    /* what recall `text` keeps in memory */
-    int64_t aside_bytes;   /* sequences that a scheduler has put into host memory */
+    int64_t tier_device_bytes; /* of them on GPUs. Other pages of GPU layers are pinned */
+    int64_t text_bytes;        /* what recall `text` keeps in memory */
+    int64_t aside_bytes;       /* sequences that a scheduler has put into host memory */
     int64_t table_bytes; /* page tables, lists of pages and of tokens, what finds evicted entries */
     int64_t mark_bytes;  /* floats beside entries that a keep policy asked for */
     int64_t policy_bytes; /* what policies and recall remember of each sequence */
