@@ -8,6 +8,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ struct work_options {
     const char *in;
     const char *out;
     bool resume;
+    const char *shard;
     int32_t n_predict;
     bool ignore_end;
     bool parse_special;
@@ -63,6 +65,8 @@ static const struct option work_option_table[] = {
      .help = "answers, in the order in which they are ready"},
     {"--resume", NULL, NULL, OPTION_FLAG, AT(resume),
      .help = "go on with an output that is there: leave out the answers that it has"},
+    {"--shard", NULL, "I/N", OPTION_TEXT, AT(shard), .absent = "all",
+     .help = "the Ith of N parts of the requests, from 0 on, by their custom_id"},
     {"--predict", "-n", "N", OPTION_INT, AT(n_predict), .min = -1, .max = INT32_MAX,
      .absent = "until the model ends the text",
      .help = "most tokens of an answer whose request does not say", .also = "--n-predict",
@@ -401,6 +405,26 @@ static struct serve_batch_setup make_setup(const struct batch_options *o, pith_l
     return setup;
 }
 
+/* "0/8"; NULL: all. */
+static struct batch_shard read_shard(const char *text)
+{
+    struct batch_shard s = {0, 1};
+    char *end = NULL;
+    if (text == NULL)
+        return s;
+    errno = 0;
+    s.index = strtoll(text, &end, 10);
+    bool ok = end != text && *end == '/' && end[1] >= '0' && end[1] <= '9';
+    if (ok)
+        s.n = strtoll(end + 1, &end, 10);
+    if (!ok || *end != '\0' || errno != 0 || s.n < 1 || s.n > INT32_MAX)
+        cli_fail_usage("--shard: \"%s\" is no part and number of parts, as 0/8", text);
+    if (s.index < 0 || s.index >= s.n)
+        cli_fail_usage("--shard: of %lld parts the first is 0 and the last %lld", (long long)s.n,
+                       (long long)s.n - 1);
+    return s;
+}
+
 /* Opens what the options name, in the order in which mistakes are cheapest. */
 static void begin(struct batch *b)
 {
@@ -408,7 +432,7 @@ static void begin(struct batch *b)
     pith_error err;
     bool chat = false;
     (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
-    batch_input_read(&b->in, b->o->work.in, &b->setup);
+    batch_input_read(&b->in, b->o->work.in, read_shard(b->o->work.shard), &b->setup);
     batch_output_open(&b->out, b->o->work.out, b->o->work.resume, &b->in);
     for (size_t i = 0; i < b->in.n; i++) {
         b->report.n_skipped += b->in.item[i].done;
@@ -490,6 +514,7 @@ const struct command command_batch = {
         "\n"
         "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --kv-memory 1GiB\n"
         "  pith batch -m model.gguf -f requests.jsonl -o out.jsonl --resume\n"
+        "  pith batch -m model.gguf -f requests.jsonl -o out-0.jsonl --shard 0/8 --resume\n"
         "\n"
         "Exit status: 0 all requests were answered, 1 some failed (the output says why), or the\n"
         "command did. 2 the command line is wrong; 130 interrupted.",

@@ -59,6 +59,17 @@ static void fail_as_a_whole(const struct batch_input *in, const struct serve_bat
         cli_fail("%s, line %lld: %s", in->path, (long long)item->number, err.message);
 }
 
+/* The shard of a custom_id: FNV-1a, mixed by SplitMix64's end, so that all its bits count. */
+static int64_t shard_of(const char *name, int64_t n)
+{
+    uint64_t z = 0xcbf29ce484222325u;
+    for (; *name != '\0'; name++)
+        z = (z ^ (uint8_t)*name) * 0x100000001b3u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (int64_t)((z ^ z >> 31) % (uint64_t)n);
+}
+
 static void note_name(struct batch_input *in, struct batch_item *item, const char *name)
 {
     const json_t *first = json_object_get(in->names, name);
@@ -68,17 +79,19 @@ static void note_name(struct batch_input *in, struct batch_item *item, const cha
         cli_fail("no memory for the names of %zu requests", in->n);
 }
 
-/* Judges a line and remembers its name; false: it is no request. */
-static bool add_item(struct batch_input *in, struct batch_item *item,
+/* Judges a line, and remembers its name where it is of the shard; false: it is no request. */
+static bool add_item(struct batch_input *in, struct batch_item *item, struct batch_shard shard,
                      const struct serve_batch_setup *setup)
 {
     pith_error err;
     struct serve_batch_line *line;
     pith_status status = serve_batch_read(item->at, item->len, item->number, setup, 0, &line, &err);
-    in->n++;
     item->wrong = status == PITH_FORMAT;
-    if (!item->wrong) {
+    if (!item->wrong)
         cli_check(status, &err);
+    bool ours = (item->wrong ? 0 : shard_of(serve_batch_name(line), shard.n)) == shard.index;
+    in->n += ours;
+    if (ours && !item->wrong) {
         note_name(in, item, serve_batch_name(line));
         item->chat = serve_batch_is_chat(line);
         item->n_answer = item->twin == 0 ? serve_batch_n_answer(line) : 0;
@@ -87,7 +100,7 @@ static bool add_item(struct batch_input *in, struct batch_item *item,
     return !item->wrong;
 }
 
-void batch_input_read(struct batch_input *in, const char *path,
+void batch_input_read(struct batch_input *in, const char *path, struct batch_shard shard,
                       const struct serve_batch_setup *setup)
 {
     const char *line;
@@ -105,7 +118,7 @@ void batch_input_read(struct batch_input *in, const char *path,
     lines = input_lines(in);
     while (next_line(&lines, &line, &len)) {
         in->item[in->n] = (struct batch_item){.at = line, .len = len, .number = lines.number};
-        any = add_item(in, &in->item[in->n], setup) || any;
+        any = add_item(in, &in->item[in->n], shard, setup) || any;
     }
     if (!any)
         fail_as_a_whole(in, setup);
