@@ -23,4 +23,4 @@ PATH="$folder/bin:$PATH" $pip --no-build-isolation --no-deps --force-reinstall \
 "$folder/bin/python" -m mypy --strict "$root/python/pithkv"
 export PITH_TEST_COMMAND="$build/cli/pith"
 cd "$root/python/tests" # where no folder pithkv hides the one that is installed
-exec "$folder/bin/python" -m pytest -q -p no:cacheprovider .
+exec "$folder/bin/python" -m pytest -q -rs -p no:cacheprovider .

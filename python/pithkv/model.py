@@ -8,7 +8,7 @@ from typing import Any, Callable, Mapping, Sequence as Seq, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .native import Callbacks, array, check, fields, new_error, pointer_to, token_ids
+from .native import Callbacks, check, fields, new_error, pointer_to, token_ids
 from ._pith import ffi, lib
 
 NOT_FOUND = lib.PITH_NOT_FOUND
@@ -95,24 +95,36 @@ class Model:
         messages: a user's text, or [{"role": ..., "content": ...}]. template: the name of one that
         comes along; None: the model's own. thinking=False: the model is told to answer at once.
         variables: what else the template knows, such as tools."""
+        prompt, size = self._prompt(messages, template, thinking, None, variables)
+        ids, n, err = np.empty(size + 8, np.int32), ffi.new("int32_t *"), new_error()
+        flags = lib.PITH_TOKENIZE_BOS | lib.PITH_TOKENIZE_SPECIAL
+        check(lib.pith_prompt_tokenize(self._c, prompt, flags, pointer_to(ids), len(ids), n, err), err)
+        return ids[:n[0]].copy()
+
+    def chat_text(self, messages: Messages, template: str | None = None, thinking: bool = True,
+                  opening: str | None = None, **variables: Any) -> str:
+        """The same as a text, for programs that tokenize themselves. In it a user's text may become
+        special tokens, which `chat` prevents. opening: what the answer begins with."""
+        prompt, size = self._prompt(messages, template, thinking, opening, variables)
+        return bytes(ffi.buffer(lib.pith_prompt_text(prompt, ffi.NULL), size)).decode()
+
+    def _prompt(self, messages: Messages, template: str | None, thinking: bool, opening: str | None,
+                variables: dict[str, Any]) -> tuple[Any, int]:
+        """A rendered conversation, and the bytes of its text."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         body = json.dumps({**variables, "messages": list(messages)}).encode()
         params, out, err = ffi.new("pith_chat_params *"), ffi.new("pith_prompt **"), new_error()
         lib.pith_chat_params_default(params)
-        text, name = ffi.new("char[]", body), ffi.new("char[]", (template or "").encode())
-        params.json, params.json_len = text, len(body)
+        texts = [ffi.new("char[]", text) for text in (body, (template or "").encode(),
+                                                      (opening or "").encode())]
+        params.json, params.json_len = texts[0], len(body)
         if template is not None:
-            params.template_name = name
+            params.template_name = texts[1]
+        if opening:
+            params.opening, params.opening_len = texts[2], len(opening.encode())
         params.flags = lib.PITH_CHAT_GENERATE | (0 if thinking else lib.PITH_CHAT_NO_THINKING)
         check(lib.pith_prompt_create(self._c, params, out, err), err)
-        prompt, size, n = ffi.gc(out[0], lib.pith_prompt_free), ffi.new("size_t *"), ffi.new("int32_t *")
+        prompt, size = ffi.gc(out[0], lib.pith_prompt_free), ffi.new("size_t *")
         lib.pith_prompt_text(prompt, size)
-        ids = np.empty(size[0] + 8, np.int32)
-        flags = lib.PITH_TOKENIZE_BOS | lib.PITH_TOKENIZE_SPECIAL
-        check(lib.pith_prompt_tokenize(self._c, prompt, flags, pointer_to(ids), len(ids), n, err), err)
-        return ids[:n[0]].copy()
-
-
-def _row(logits: Any, n_vocab: int) -> NDArray[np.float32]:
-    return array(logits, (n_vocab,), np.float32)
+        return prompt, size[0]
