@@ -19,6 +19,8 @@ extern "Python" bool on_score(void *user, const pith_keep_lane *lane, float *sco
 extern "Python" bool on_mark(void *user, const pith_keep_new *entries, float *mark);
 extern "Python" bool on_read(void *user, const pith_read_chunk *chunk, float *score);
 extern "Python" bool on_measure(void *user, double fraction, const char *what);
+extern "Python" bool on_answer_token(void *user, const pith_answer_token *token);
+extern "Python" void on_answer_done(void *user, const pith_answer_result *result);
 #define PITH_N_VERB 4
 """
 

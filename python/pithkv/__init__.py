@@ -18,6 +18,7 @@ from .native import (PithBusy, PithCancelled, PithContext, PithError, PithFormat
 from .policy import (NEVER, Keep, NewEntries, Policy, Read, ReadChunk, Recall, ScoredLane, Share,
                      policies)
 from .press import Press, ask
+from .scheduler import Answer, Scheduler
 from .sequence import Generation, Lane, RawLane, Sequence, Token
 
 __version__: str = _ffi.string(_lib.pith_version()).decode()

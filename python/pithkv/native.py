@@ -72,9 +72,12 @@ def check(status: int, err: Any = None) -> None:
     """Raises the exception of a status other than OK."""
     if status == 0:
         return
-    name = ffi.string(lib.pith_status_name(status)).decode()
     text = err.message if err is not None and err.message[0] != b"\0" else lib.pith_status_text(status)
-    raise _BY_STATUS.get(name, PithError)(ffi.string(text).decode(errors="replace"))
+    raise error_of(status, ffi.string(text).decode(errors="replace"))
+
+
+def error_of(status: int, text: str) -> PithError:
+    return _BY_STATUS.get(ffi.string(lib.pith_status_name(status)).decode(), PithError)(text)
 
 
 def new_error() -> Any:
@@ -149,6 +152,16 @@ def on_read(user: Any, chunk: Any, score: Any) -> bool:
 def on_measure(user: Any, fraction: float, what: Any) -> bool:
     words = ffi.string(what).decode(errors="replace")
     return ffi.from_handle(user).functions["measure"](fraction, words) is not False
+
+
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
+def on_answer_token(user: Any, token: Any) -> bool:
+    return ffi.from_handle(user).functions["token"](token) is not False
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator,unused-ignore]
+def on_answer_done(user: Any, result: Any) -> None:
+    ffi.from_handle(user).functions["done"](result)
 
 
 # ---- memory ----

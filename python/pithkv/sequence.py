@@ -276,33 +276,28 @@ SAMPLING = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presenc
             "frequency_penalty", "penalty_last_n", "seed"}
 
 
-class Generation:
-    """A generation that is pulled: Sequence.generate makes it. result is a dict (reason, n_prompt,
-    n_cached, n_generated, prompt_s, generate_s, ...) of what there is so far."""
+REASONS = {lib.PITH_STOP_END: "end", lib.PITH_STOP_LENGTH: "length", lib.PITH_STOP_STRING: "string",
+           lib.PITH_STOP_CALLER: "caller", lib.PITH_STOP_FULL: "full"}
 
-    def __init__(self, seq: Sequence, prompt: Any, n_predict: int = -1, *, stop: Any = (),
-                 bias: dict[int, float] | None = None, ignore_end: bool = False,
-                 special: bool = False, draft: bool = False, grammar: "Grammar | None" = None,
-                 message: str | None = None, progress: Callable[[float], Any] | None = None,
-                 **sampling: Any) -> None:
+
+class GenerateParams:
+    """The options of a generation as C's struct, `c`, and what lives as long as that is used."""
+
+    def __init__(self, n_predict: int = -1, *, stop: Any = (), bias: dict[int, float] | None = None,
+                 ignore_end: bool = False, special: bool = False, draft: bool = False,
+                 grammar: "Grammar | None" = None, message: str | None = None, **sampling: Any) -> None:
         unknown = set(sampling) - SAMPLING
         if unknown:
             raise TypeError(f"generate: there is no option {', '.join(sorted(unknown))}")
-        self.sequence, self._ended, self._c = seq, False, None
-        model = seq.engine.model
-        ids = model.tokenize(prompt) if isinstance(prompt, str) else token_ids(prompt)
-        params, out, err = ffi.new("pith_generate_params *"), ffi.new("pith_generation **"), new_error()
+        params = ffi.new("pith_generate_params *")
         lib.pith_generate_params_default(params)
         params.n_predict, params.ignore_end, params.special = n_predict, ignore_end, special
         for name, value in sampling.items():
             setattr(params.sample, name, value)
         strings = [stop] if isinstance(stop, str) else list(stop)
         texts = [ffi.new("char[]", s.encode()) for s in strings]
-        stops = ffi.new("const char *[]", texts) if texts else ffi.NULL
+        stops = ffi.new("const char *[]", texts)
         params.stop, params.n_stop = stops, len(texts)
-        calls = Callbacks(progress=progress or (lambda fraction: True))
-        if progress is not None:
-            params.progress, params.progress_user = lib.on_progress, calls.handle
         pairs = ffi.new("pith_logit_bias[]", [{"token": t, "bias": b} for t, b in (bias or {}).items()])
         params.sample.bias, params.sample.n_bias = pairs, len(bias or {})
         drafts = ffi.new("pith_draft_params *")
@@ -314,7 +309,24 @@ class Generation:
         said = ffi.new("char[]", (message or "").encode())
         if message is not None:
             params.message, params.message_len = said, len(message.encode())
-        self._held = (params, texts, stops, calls, pairs, drafts, grammar, said)
+        self.c = params
+        self._held = (texts, stops, pairs, drafts, grammar, said)
+
+
+class Generation:
+    """A generation that is pulled: Sequence.generate makes it. result is a dict (reason, n_prompt,
+    n_cached, n_generated, prompt_s, generate_s, ...) of what there is so far."""
+
+    def __init__(self, seq: Sequence, prompt: Any, n_predict: int = -1, *,
+                 progress: Callable[[float], Any] | None = None, **options: Any) -> None:
+        self.sequence, self._ended, self._c = seq, False, None
+        model = seq.engine.model
+        ids = model.tokenize(prompt) if isinstance(prompt, str) else token_ids(prompt)
+        own, out, err = GenerateParams(n_predict, **options), ffi.new("pith_generation **"), new_error()
+        params, calls = own.c, Callbacks(progress=progress or (lambda fraction: True))
+        if progress is not None:
+            params.progress, params.progress_user = lib.on_progress, calls.handle
+        self._held = (own, calls)
         engine = seq.engine
         with engine._lock:
             status = lib.pith_generation_create(seq._pointer(), pointer_to(ids), len(ids), params, out, err)
@@ -353,9 +365,7 @@ class Generation:
         out = ffi.new("pith_generate_result *")
         lib.pith_generation_result(self._c, out)
         result = fields(out)
-        names = {lib.PITH_STOP_END: "end", lib.PITH_STOP_LENGTH: "length", lib.PITH_STOP_STRING: "string",
-                 lib.PITH_STOP_CALLER: "caller", lib.PITH_STOP_FULL: "full"}
-        result["reason"] = names[result["reason"]] if self._ended else None
+        result["reason"] = REASONS[result["reason"]] if self._ended else None
         return result
 
     def close(self) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 import pithkv
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = os.environ.get("PITH_TEST_MODEL", str(ROOT / "models" / "pith-mini.gguf"))
+HERE = pathlib.Path(__file__).resolve()
+MODEL = os.environ.get("PITH_TEST_MODEL", str(HERE.parents[2] / "models" / "pith-mini.gguf"))
+if not os.path.exists(MODEL):  # in a source distribution
+    MODEL = str(HERE.parents[1] / "models" / "pith-nano.gguf")
 TEXT = "Once upon a time there was a small dog who lived near the river. " * 12
 
 
