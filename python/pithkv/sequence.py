@@ -374,10 +374,16 @@ class Generation:
 
 
 class Map:
-    """Which positions lanes hold, as an SVG: dark where an entry is."""
+    """Which positions lanes hold, as a picture: dark where an entry is, a row for each KV head of each
+    layer, the first one on top. `kept` is the array."""
 
     def __init__(self, kept: NDArray[np.bool_]) -> None:
         self.kept = kept
+
+    def _repr_html_(self) -> str:
+        layers, heads, n = self.kept.shape
+        return (f"<figure>{self._repr_svg_()}<figcaption>{layers} layers of {heads} KV heads over {n} "
+                f"positions: {self.kept.mean() if n else 0:.1%} of the entries are held</figcaption></figure>")
 
     def _repr_svg_(self) -> str:
         rows = self.kept.reshape(-1, self.kept.shape[-1])
