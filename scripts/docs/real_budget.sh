@@ -37,6 +37,7 @@ q8_0/turbo3:kvzap:33:text
 q8_0/turbo3:kvzap:66:text
 q8_0/turbo3:kvzap:16:text
 q8_0/turbo4:kvzap:60:none
+q8_0/turbo4:kvzap:29:none
 q8_0/turbo3:triattention:66:none
 q8_0/turbo3:v3:66:none
 q8_0/turbo3:streaming:66:none
