@@ -54,7 +54,7 @@ SMALL = {
     "eval derivation": ["-n", "4", "--samples", "1", "--predict", "4", "-t", "1"],
     "eval questions": ["--questions", "1", "--draws", "2", "--parallel", "2", "--predict", "4",
                        "-t", "1"],
-    "eval facts": ["--texts", "1", "--predict", "4", "-n", "500", "-t", "1"],
+    "eval facts": ["--texts", "1", "--predict", "4", "-n", "600", "-t", "1"],
     "eval share": ["--requests", "2", "-n", "4", "--examples", "0", "--predict", "4",
                    "--repeats", "1", "-t", "1"],
     "eval kept": ["-n", "128", "-t", "1"],
