@@ -309,7 +309,7 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
 
 /* ---- the life ---- */
 
-/* What the engine said before the start: it is the model thread's since. */
+/* Asked of the engine before the start: since then it is the model thread's. */
 struct engine_said {
     pith_kv_stats kv;
     char layers[512]; /* "": all are the processor's */

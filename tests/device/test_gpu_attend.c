@@ -229,6 +229,8 @@ static void check_attention(enum kv_type k, enum kv_type v, int32_t page_len, fl
     check_form(&form, cap, sink);
 }
 
+#define HALF (TEST_STRIDE > 1) /* of the forms, each size and type among them */
+
 TEST(attention_over_every_storage_type)
 {
     for (int32_t t = 0; t < KV_N_TYPE; t++)
@@ -253,7 +255,7 @@ TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
     for (size_t i = 0; i < PI_LEN(small); i++)
         check_form(&small[i], 0, NULL);
     for (size_t k = 0; k < PI_LEN(frequent); k++)
-        for (size_t v = 0; v < PI_LEN(frequent); v++) {
+        for (size_t v = HALF ? k % 2 : 0; v < PI_LEN(frequent); v += HALF ? 2 : 1) {
             const struct form form = {frequent[k], frequent[v], 64, 128, true};
             check_form(&form, k == v ? 2.0f : 0, k == v ? sink : NULL);
         }
