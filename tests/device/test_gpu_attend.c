@@ -21,14 +21,16 @@ TEST_GROUP(NULL, free_gpu);
 
 /* ---- launches ---- */
 
-static int32_t n_general; /* launches of attend_part */
+static int32_t n_general, n_copy; /* launches of attend_part and of attend_copy */
 static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
 
 static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
 {
-    for (int32_t i = 0; i < batch->n; i++)
+    for (int32_t i = 0; i < batch->n; i++) {
         n_general += batch->launch[i].kernel >= GPU_KERNEL_attend_part_4 &&
                      batch->launch[i].kernel <= GPU_KERNEL_attend_part_16;
+        n_copy += batch->launch[i].kernel == GPU_KERNEL_attend_copy;
+    }
     the_submit(c, batch);
 }
 
@@ -39,7 +41,7 @@ static void count_launches(void)
         the_submit = emulated_card()->submit;
         emulated_card()->submit = counted_submit;
     }
-    n_general = 0;
+    n_general = n_copy = 0;
 }
 
 /* ---- a lane ---- */
@@ -283,6 +285,31 @@ TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
                       odd = {KV_TYPE_F16, KV_TYPE_Q8_0, 16, 96, true};
     check_form(&wide, 0, NULL);
     check_form(&odd, 0, NULL);
+}
+
+/* A prompt whose pages have no room for a copy takes the kernel for few rows. */
+TEST(a_prompt_without_memory_for_copies_has_the_same_bits)
+{
+    static struct rig r[2];
+    static float out[2][OUT_LEN];
+    const struct form form = {KV_TYPE_Q4_0, KV_TYPE_Q4_0, 64, DIM, true};
+    if (!gpu_is_own())
+        test_skip("the emulation alone says when its memory ends");
+    struct pi_device *other = gpu_device_make(emulated_other());
+    emulated_other()->submit = counted_submit;
+    for (int32_t i = 0; i < 2; i++) {
+        rig_make(&r[i], i == 0 ? gpu() : other, &form);
+        emulated_limit(i == 0 ? (size_t)1 << 30 : emulated_given());
+        const struct kv_attend_job job = job_of(&r[i], 0, ATTEND_TOK, out[i]);
+        count_launches();
+        run_job(&r[i], &job);
+        assert_int_equal(n_copy, 1 - i);
+        assert_int_equal(n_general, 0);
+        emulated_limit((size_t)1 << 30);
+        rig_close(&r[i]);
+    }
+    gpu_device_free(other);
+    assert_memory_equal(out[0], out[1], (size_t)ATTEND_TOK * N_GROUP * DIM * sizeof(float));
 }
 
 /* ---- pages that are cut, turned, or count more than once ---- */
