@@ -173,6 +173,7 @@ static int run(void *options)
     f.s.n_ctx = o->n_ctx;
     session_load(&f.s, &o->model, false);
     f.n_token = o->n_ctx > 0 ? o->n_ctx : f.s.info.n_ctx_train;
+    session_note_context(&f.s, f.n_token);
     f.stats = budget_find_stats(&f.s);
     cli_check(pith_device_measure(session_device(&o->model), o->model.n_thread, &machine, &err),
               &err);
