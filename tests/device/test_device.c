@@ -31,7 +31,12 @@ TEST(no_operation_is_missing)
         offsetof(struct pi_device, alloc_host),   offsetof(struct pi_device, free_host),
         offsetof(struct pi_device, carry),        offsetof(struct pi_device, settle),
         offsetof(struct pi_device, pack_marks),   offsetof(struct pi_device, apart),
-        offsetof(struct pi_device, note_clipped), offsetof(struct pi_device, victims)};
+        offsetof(struct pi_device, note_clipped), offsetof(struct pi_device, victims),
+        offsetof(struct pi_device, map_host),     offsetof(struct pi_device, unite),
+        offsetof(struct pi_device, share),        offsetof(struct pi_device, blend),
+        offsetof(struct pi_device, sees),         offsetof(struct pi_device, learn),
+        offsetof(struct pi_device, predict),      offsetof(struct pi_device, clone),
+        offsetof(struct pi_device, asked)};
     size_t n = (sizeof(struct pi_device) - first) / sizeof(void (*)(void));
     assert_true(n > 30);
     for (int i = 0; i < N_DEVICE; i++)
