@@ -93,7 +93,7 @@ static const struct plan_point coder_05b[] = {
     {PLAN_Q8_TURBO4, 40.8f, 100.0f, 0.0f, 0.5f, 0.2f},
     {PLAN_Q8_TURBO3, 37.7f, 94.3f, 5.5f, 1.4f, 0.4f},
     {PLAN_KVZAP_TURBO4, 26.0f, 100.0f, 0.0f, 1.0f, 0.2f},
-    {PLAN_KVZAP_TURBO4, 22.9f, 100.0f, 0.0f, NAN, NAN},
+    {PLAN_KVZAP_TURBO4, 22.9f, 100.0f, 0.0f, 2.3f, 0.8f},
     {PLAN_KVZAP, 25.8f, 97.1f, 2.7f, 1.2f, 0.2f},
     {PLAN_KVZAP, 14.5f, 85.7f, 5.2f, 5.4f, 0.9f},
     {PLAN_KVZAP_TEXT, 25.8f, 94.3f, 3.0f, 1.2f, 0.2f},
