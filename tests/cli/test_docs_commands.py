@@ -36,7 +36,7 @@ SMALL = {
     "chat": ["-n", "4", "-t", "1", "--history", ""],
     "batch": ["-n", "4", "-t", "1"],
     "demo": ["-t", "1"],
-    "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "64"],
+    "bench": ["-p", "16", "-n", "2", "-d", "0", "-r", "1", "-t", "1", "-c", "1024"],
     "tokenize": [], "info": [], "quantize": [], "policies": [], "devices": [], "help": [], "completion": [],
     "logits": ["-t", "1"], "--version": [],
     "plan": ["-t", "1"], "calibrate model.gguf": ["-t", "1"], "calibrate queries": ["-t", "1"], "calibrate importance": ["-t", "1"],
@@ -136,6 +136,7 @@ class Folder:
         n = ["-m", "model.gguf", "-f", "text.txt", "-t", "1", "-q"]
         self.call("calibrate", "importance", *n, "-c", "128", "--pieces", "2", "--keep",
                   "triattention:global", "-o", "model.stats")
+        shutil.copy(path / "model.stats", path / "first")  # commands may write over model.stats
         self.call("calibrate", "loki", *n, "-o", "model.loki")
         self.call("run", "-m", "model.gguf", "-f", "text.txt", "-n", "0", "-q", "-t", "1", "--record",
                   "run.safetensors")
@@ -156,7 +157,7 @@ class Folder:
         if name.endswith(".gguf"):
             shutil.copy(self.path / "model.gguf", path)
         elif name.endswith(".stats"):
-            shutil.copy(self.path / "model.stats", path)
+            shutil.copy(self.path / "first", path)
         elif name.endswith(".tokens"):
             ids = json.loads(self.call("tokenize", "-m", "model.gguf", "-f", "text.txt", "--json"))
             path.write_text(" ".join(map(str, ids)))
