@@ -495,10 +495,10 @@ static void reference(const struct world *w, int32_t layer, int32_t head, const 
     }
 }
 
-/* Of a score, as a part of it. */
+/* Of a score, as a part of it: a logit's error is that of its weight. */
 static double score_error(void)
 {
-    return 1e-4 + 5.0 * attention_error();
+    return 1e-4 + 50.0 * attention_error();
 }
 
 /* The lowest score that may go of n, where a chosen slot is not it by more than rounding. */
@@ -536,7 +536,8 @@ static void random_step(struct world *w, uint64_t *rng, bool exact, int32_t lo, 
 {
     double score[HEADS][B], together[B];
     bool layer_wide = w->config.rules.granularity == KEEP_LAYER;
-    bool adds = layer_wide && !pi_device_default()->floats; /* at once; a GPU leaves rows apart */
+    /* At once; a GPU leaves rows apart, but for what the host scores. */
+    bool adds = layer_wide && (exact || !pi_device_default()->floats);
     reserve(w);
     for (int32_t l = 0; l < LAYERS; l++) {
         int32_t pos[HEADS][B];
