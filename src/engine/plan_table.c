@@ -103,11 +103,25 @@ static const struct plan_point coder_05b[] = {
     {PLAN_STREAMING, 25.9f, 60.0f, 2.5f, 1.2f, 1.0f},
 };
 
+static const struct plan_point coder_15b[] = {
+    {PLAN_F16, 100.0f, 100.0f, 0.0f, 0.0f, 0.0f},
+    {PLAN_Q8, 53.1f, -1.0f, 0.0f, 0.0f, 0.1f}, /* docs/store.md */
+    {PLAN_Q8_TURBO4, 39.9f, 100.0f, 0.0f, 0.1f, 0.2f},
+    {PLAN_Q8_TURBO3, 36.8f, 97.4f, 2.5f, 1.3f, 0.5f},
+    {PLAN_KVZAP_TURBO4, 25.5f, 100.0f, 0.0f, 0.8f, 0.3f},
+    {PLAN_KVZAP, 25.3f, 100.0f, 0.0f, 1.7f, 0.8f},
+    {PLAN_KVZAP, 14.2f, 92.3f, 2.6f, NAN, NAN},
+    {PLAN_KVZAP_TEXT, 14.2f, 97.4f, 2.5f, NAN, NAN},
+    {PLAN_KVZAP_TEXT, 8.4f, 100.0f, 0.0f, NAN, NAN},
+    {PLAN_STREAMING_TEXT, 13.8f, 97.4f, 2.5f, NAN, NAN},
+};
+
 #define POINTS(array) array, PI_LEN(array)
 
 static const struct plan_class classes[] = {
     {"SmolLM2-135M", "llama", 0.135e9, few_heads, POINTS(smollm2)},
     {"Qwen2.5-Coder-0.5B", "qwen2", 0.63e9, usual, POINTS(coder_05b)},
+    {"Qwen2.5-Coder-1.5B", "qwen2", 1.78e9, usual, POINTS(coder_15b)},
 };
 
 /* Doublings of size between two models. */

@@ -218,7 +218,8 @@ TEST(the_table_is_whole)
         bool same;
     } cases[] = {
         {"qwen2", 0.49e9, "Qwen2.5-Coder-0.5B", true},
-        {"qwen2", 7e9, "Qwen2.5-Coder-0.5B", false},
+        {"qwen2", 1.5e9, "Qwen2.5-Coder-1.5B", true},
+        {"qwen2", 7e9, "Qwen2.5-Coder-1.5B", false},
         {"llama", 0.135e9, "SmolLM2-135M", true},
         {"gemma3", 0.27e9, "SmolLM2-135M", false},
     };
