@@ -61,8 +61,9 @@ TEST(a_run_holds_the_share_that_it_was_given)
     double all = number(full, "kv_peak_bytes");
     for (size_t i = 0; i<sizeof(held) / sizeof(held[0]); i += TEST_STRIDE> 1 ? 2 : 1) {
         const char *const *more = held[i].option;
-        s = command(NULL, RUN_OF(TEXT), "--json", "--kv", held[i].value, more[0], more[0] ? more[1] : NULL,
-                    more[0] ? more[2] : NULL, more[0] && more[2] ? more[3] : NULL, NULL);
+        s = command(NULL, RUN_OF(TEXT), "--json", "--kv", held[i].value, more[0],
+                    more[0] ? more[1] : NULL, more[0] ? more[2] : NULL,
+                    more[0] && more[2] ? more[3] : NULL, NULL);
         json_t *o = stats_of(&s);
         double share = atof(held[i].value) / 100.0, total = number(o, "memory_total_bytes");
         printf("%s: %.0f of %.0f\n", held[i].value, total, number(o, "memory_budget_bytes"));
@@ -80,6 +81,8 @@ TEST(a_run_holds_the_share_that_it_was_given)
 /* A real model, where its file is. */
 TEST(a_real_model_holds_its_share)
 {
+    if (TEST_STRIDE > 1)
+        test_skip("with sanitizers a text takes minutes");
     static const char *const values[] = {"25%", "12.5%"};
     const char *model = test_model_file("smollm2", "smollm2-135m-instruct-q4_1.gguf");
     for (size_t i = 0; i < 2; i++) {

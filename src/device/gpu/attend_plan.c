@@ -226,7 +226,7 @@ static bool find_lists(struct gpu_device *d, const struct kv_lane *const *lanes,
                        gpu_at *refs)
 {
     size_t want = 0;
-    bool ok = true, plain, folded;
+    bool ok = true, plain = true, folded = false;
     for (int32_t i = 0; i < n; i++)
         want += (size_t)lanes[i]->n_live * 2 + 64;
     d->attend->forgot = false;

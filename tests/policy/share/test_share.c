@@ -155,7 +155,7 @@ static void check_lanes(const pith_seq *seq, bool literal)
 }
 
 /* Under sanitizers, ten times as slow, every other form and place. */
-#define EACH (TEST_STRIDE > 1 ? 2 : 1)
+#define EACH (TEST_STRIDE > 1 ? 3 : 1)
 
 static const char *const sharing[] = {LAX, LAX ",mode=literal", "random:share=0.7",
                                       "random:share=0.7,mode=literal", LAX ",form=paper"};
