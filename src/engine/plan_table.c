@@ -109,11 +109,13 @@ static const struct plan_point coder_15b[] = {
     {PLAN_Q8_TURBO4, 39.9f, 100.0f, 0.0f, 0.1f, 0.2f},
     {PLAN_Q8_TURBO3, 36.8f, 97.4f, 2.5f, 1.3f, 0.5f},
     {PLAN_KVZAP_TURBO4, 25.5f, 100.0f, 0.0f, 0.8f, 0.3f},
+    {PLAN_KVZAP_TURBO4, 22.4f, 100.0f, 0.0f, 0.6f, 0.3f},
     {PLAN_KVZAP, 25.3f, 100.0f, 0.0f, 1.7f, 0.8f},
-    {PLAN_KVZAP, 14.2f, 92.3f, 2.6f, NAN, NAN},
-    {PLAN_KVZAP_TEXT, 14.2f, 97.4f, 2.5f, NAN, NAN},
+    {PLAN_KVZAP, 14.2f, 92.3f, 2.6f, 2.5f, 1.2f},
+    {PLAN_KVZAP_TEXT, 14.2f, 97.4f, 2.5f, 2.5f, 1.2f},
     {PLAN_KVZAP_TEXT, 8.4f, 100.0f, 0.0f, NAN, NAN},
     {PLAN_STREAMING_TEXT, 13.8f, 97.4f, 2.5f, NAN, NAN},
+    {PLAN_STREAMING, 25.3f, 64.1f, 4.9f, NAN, NAN},
 };
 
 #define POINTS(array) array, PI_LEN(array)
