@@ -17,8 +17,8 @@ DEV void add_apart(const float *x, const float *y, int dim, int n_rot, float by,
         apart += (a - b) * (a - b) * w;
         both += 0.5 * (a * a + b * b) * w;
     }
-    *out = sum_128(apart, room);
-    *size += sum_128(both, room);
+    *out = tree_sum<128>(apart, room);
+    *size += tree_sum<128>(both, room);
 }
 
 /* Shared: [128] doubles, two rows [dim + 1]. Grid: (entries, jobs). */

@@ -173,7 +173,7 @@ KERNEL(256, 4) expect_down(const gpu_weigh_args a)
     most = block_most(most, room);
     for (int i = l.begin + TID; i < l.n; i += 256)
         sum += exp((double)logit[i] - most);
-    sum = block_sum(sum, room);
+    sum = tree_sum<256>(sum, room);
     if (TID == 0)
         AT(double, x.down)[g] = x.sum ? most + log(sum) : 0.0;
 }

@@ -294,20 +294,6 @@ DEV float row_score(const gpu_weigh_lane &l, int r, int i)
     return x;
 }
 
-/* The sum over 256 threads, in a tree. room: [256]. All threads get it. */
-DEV double block_sum(double x, double *room)
-{
-    sync_block();
-    room[TID] = x;
-    sync_block();
-    for (int d = 128; d > 0; d /= 2) {
-        if (TID < d)
-            room[TID] += room[TID + d];
-        sync_block();
-    }
-    return room[0];
-}
-
 /* Of a chunk of a row the sum, and that of squares of what is beside its mean. Grid: (chunks,
    lanes, rows). */
 KERNEL(256, 4) weigh_sums(const gpu_weigh_args a)
@@ -323,13 +309,13 @@ KERNEL(256, 4) weigh_sums(const gpu_weigh_args a)
     double sum = 0.0, square = 0.0;
     for (int i = TID; i < n; i += 256)
         sum += (double)row_score(l, r, first + i);
-    sum = block_sum(sum, room);
+    sum = tree_sum<256>(sum, room);
     const double mean = sum / n;
     for (int i = TID; i < n; i += 256) {
         const double x = (double)row_score(l, r, first + i) - mean;
         square += x * x;
     }
-    square = block_sum(square, room);
+    square = tree_sum<256>(square, room);
     if (TID == 0) {
         const int n_chunk = (l.end - l.begin + GPU_WEIGH_CHUNK - 1) / GPU_WEIGH_CHUNK;
         double *out = AT(double, l.sum) + ((size_t)r * n_chunk + chunk) * 2;

@@ -123,20 +123,6 @@ KERNEL(256, 4) predict_neurons(const gpu_predict_args a)
     }
 }
 
-/* The sum over 128 threads, in a tree. room: [128]. All threads get it. */
-DEV double sum_of_128(double x, double *room)
-{
-    sync_block();
-    room[TID] = x;
-    sync_block();
-    for (int d = 64; d > 0; d /= 2) {
-        if (TID < d)
-            room[TID] += room[TID + d];
-        sync_block();
-    }
-    return room[0];
-}
-
 /* KEY, and what is behind the neurons of NETWORK. Grid: (tokens, jobs). */
 KERNEL(128, 4) predict_marks(const gpu_predict_args a)
 {
@@ -159,10 +145,10 @@ KERNEL(128, 4) predict_marks(const gpu_predict_args a)
         }
         for (int i = TID; i < job.dim_v; i += 128)
             v2 += (double)v[i] * (double)v[i];
-        k2 = sum_of_128(k2, room);
-        v2 = sum_of_128(v2, room);
+        k2 = tree_sum<128>(k2, room);
+        v2 = tree_sum<128>(v2, room);
     }
-    sum = sum_of_128(sum, room);
+    sum = tree_sum<128>(sum, room);
     if (a.kind == PREDICT_KEY)
         sum += (double)w[n] * (double)clipped(job, n, (float)sqrt(k2)) +
                (double)w[n + 1] * (double)clipped(job, n + 1, (float)sqrt(v2));

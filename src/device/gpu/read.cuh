@@ -514,20 +514,6 @@ DEV uint32_t bf16_of(float x)
     return (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 
-/* The sum of v over 128 threads, in a tree; all get it. */
-DEV double sum_128(double v, double *room)
-{
-    sync_block();
-    room[TID] = v;
-    sync_block();
-    for (int d = 64; d > 0; d /= 2) {
-        if (TID < d)
-            room[TID] += room[TID + d];
-        sync_block();
-    }
-    return room[0];
-}
-
 DEV void index_unit(const gpu_index_args &a, const gpu_index_row &row, const float *x, float most,
                     double length)
 {
@@ -555,7 +541,7 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
         double square = 0.0;
         for (int d = TID; d < dim; d += 128)
             square += (double)x[d] * (double)x[d];
-        const double length = sqrt(sum_128(square, sums));
+        const double length = sqrt(tree_sum<128>(square, sums));
         if (a.at.norm != NOT_THERE && TID == 0)
             ((float *)(page + a.at.norm))[slot] =
                 length > 0.0
@@ -582,7 +568,7 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
     double sum = 0.0;
     for (int d = TID; d < a.value.dim; d += 128)
         sum += (double)fabsf(x[d]);
-    sum = sum_128(sum, sums);
+    sum = tree_sum<128>(sum, sums);
     if (TID == 0)
         *AT(uint16_t, row.norm != 0 ? row.norm : a.norms + blockIdx.x * 2) =
             (uint16_t)bf16_of((float)sum);

@@ -37,7 +37,21 @@ DEV float block_sum(float v, float *room, int n_thread)
     return sum;
 }
 
-/* The largest of all threads' numbers, likewise. */
+/* The sum of the numbers of N threads, all of the block's, in a tree, for all of them. room: [N]. */
+template <int N> DEV double tree_sum(double v, double *room)
+{
+    sync_block();
+    room[TID] = v;
+    sync_block();
+    for (int d = N / 2; d > 0; d /= 2) {
+        if (TID < d)
+            room[TID] += room[TID + d];
+        sync_block();
+    }
+    return room[0];
+}
+
+/* The largest of all threads' numbers, as block_sum. */
 DEV float block_max(float v, float *room, int n_thread)
 {
     UNROLL

@@ -121,7 +121,7 @@ KERNEL(128, 4) soft_rows(const gpu_score_args a)
         const float *x = part + (size_t)i * job.n_vector * 2;
         sum += x[1] > 0.0f ? (double)x[1] * exp((double)x[0] - (double)top) : 0.0;
     }
-    sum = sum_128(sum, sums);
+    sum = tree_sum<128>(sum, sums);
     if (TID == 0) {
         float *out = AT(float, job.rows) + 2 * v;
         out[0] = top, out[1] = (float)(1.0 / sum);
@@ -211,7 +211,7 @@ KERNEL(128, 4) asked(const gpu_asked_args a)
     double centre = 0.0;
     for (int d = TID; job.centre != 0 && d < a.dim; d += 128)
         centre += (double)q[d] * (double)AT(const float, job.centre)[d];
-    centre = sum_128(centre, (double *)smem) * (double)job.factor;
+    centre = tree_sum<128>(centre, (double *)smem) * (double)job.factor;
     if (TID != 0)
         return;
     const float *own = job.own != 0 ? AT(const float, job.own) + 2 * v : NULL;
@@ -273,7 +273,7 @@ KERNEL(128, 4) share_of(const gpu_chosen_args a)
                              : job.n - n_read + i;
         sum += (double)w[slot];
     }
-    sum = sum_128(sum, (double *)smem);
+    sum = tree_sum<128>(sum, (double *)smem);
     if (TID == 0)
         AT(float, job.out)[blockIdx.x] = (float)sum;
 }

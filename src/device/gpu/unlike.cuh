@@ -238,7 +238,7 @@ KERNEL(256, 4) unlike_score(const gpu_weigh_args a)
     most = block_most(most, room);
     for (int i = TID; i < l.n; i += 256)
         sum += exp(mean[i] - most);
-    sum = block_sum(sum, room);
+    sum = tree_sum<256>(sum, room);
     for (int i = TID; i < l.n && i < u.votes.n_before; i += 256)
         raw[i] =
             (float)(u.lambda * (double)raw[i] - (1.0 - u.lambda) * (exp(mean[i] - most) / sum));
