@@ -336,13 +336,14 @@ bool gpu_index_later(struct gpu_device *d, const struct kv_cache *cache,
 /* apart.c */
 void gpu_apart(const struct kv_apart_list *list);
 
-/* keep.c */
+/* keep.c; choices are of choose.c */
 void gpu_weigh(struct pi_stream *s, const struct kv_weigh_list *list);
 void gpu_choose(struct pi_stream *s, const struct kv_choose_list *list);
 void gpu_choose_all(struct pi_stream *s, const struct kv_choose_all *job);
 
 /* votes.c: sums of the weights that a round's queries give, to be there for gpu_weigh; outside of
-   operations; false: no memory. And inside: where lane i of the list has them, and how many entries are scored. */
+   operations; false: no memory. And inside: where lane i of the list has them, and how many entries
+   are scored. */
 bool gpu_votes(struct pi_stream *s, const struct kv_weigh_list *list);
 gpu_at gpu_votes_at(struct gpu_device *d, int32_t i);
 int32_t gpu_votes_before(const struct kv_weigh_set *set, const struct kv_weigh_votes *votes);
