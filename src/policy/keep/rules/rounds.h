@@ -1,4 +1,4 @@
-/* rounds.h - the inside of struct keep, for budget.c (when, and the memory), round.c and steps.c
+/* rounds.h - the inside of struct keep, for create.c, budget.c (when), round.c and steps.c
    alone. */
 #ifndef PI_KEEP_ROUNDS_H
 #define PI_KEEP_ROUNDS_H
@@ -192,6 +192,11 @@ static inline int32_t keep_stage_layers(const struct keep *k)
 
 /* Entries of a lane that are read elsewhere than they were written: its first ones, or 0. */
 int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head);
+
+/* create.c. Makes the scratch of rounds larger where lanes have up to cap entries, sets cap_set
+   positions, and sets that lie one behind the other cap_all. Its contents are lost. False: no
+   memory, and it is as it was. */
+bool keep_grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t cap_all);
 
 /* Bytes of the scratch of one sequence's steps over lanes of `longest` entries that agree. */
 size_t keep_steps_bytes(const struct keep *k, int32_t longest);
