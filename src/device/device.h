@@ -484,10 +484,10 @@ struct pi_carry {
 };
 
 struct pi_device {
-    const char *name;      /* as users give it: "cpu", "cuda:0" */
-    bool in_host;          /* its addresses are pointers of this process that the host may use */
-    bool floats;           /* products of all types read their input's floats, not an int8 copy */
-    _Atomic int64_t bytes; /* of its memory in use. Of mapped memory a GPU counts what is touched,
+    const char *name;       /* as users give it: "cpu", "cuda:0" */
+    bool in_host;           /* its addresses are pointers of this process that the host may use */
+    bool floats;            /* products of all types read their input's floats, not an int8 copy */
+    _Atomic int64_t bytes;  /* of its memory in use. Of mapped memory a GPU counts what is touched,
                               the processor all */
     _Atomic int64_t pinned; /* bytes of the host that alloc_host has */
 
@@ -649,6 +649,15 @@ struct pi_device {
                        enum kv_page_form form, const uint8_t *bytes);
     void (*clear_page)(const struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 };
+
+/* download, to where `out` is. */
+static inline void pi_download_to(struct pi_device *d, struct pi_stream *s, struct pi_at from,
+                                  size_t size, void *out)
+{
+    const void *at = d->download(s, from, size, out);
+    if (at != out)
+        memcpy(out, at, size);
+}
 
 /* ---- the list ---- */
 

@@ -148,9 +148,7 @@ void kv_seq_read_state(const struct kv_seq *seq, void *out)
     for (int32_t i = 0; i <= seq->cache->n_more; i++) {
         const struct kv_class *part = part_of(seq->cache, i);
         size_t size = part->layout.stored;
-        const void *from = part->device->download(NULL, at_of(part, seq->state.page), size, to);
-        if (from != to)
-            memcpy(to, from, size);
+        pi_download_to(part->device, NULL, at_of(part, seq->state.page), size, to);
         to += size;
     }
 }

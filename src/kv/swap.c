@@ -72,13 +72,10 @@ static void start(struct mover *m, struct kv_swapped *s, bool out)
 
 static void carry_now(struct pi_device *d, const struct pi_carry *p, bool out)
 {
-    if (!out) {
+    if (out)
+        pi_download_to(d, NULL, p->at, p->size, p->host);
+    else
         d->upload(NULL, p->host, p->size, p->at);
-        return;
-    }
-    const void *from = d->download(NULL, p->at, p->size, p->host);
-    if (from != p->host)
-        memcpy(p->host, from, p->size);
 }
 
 static void flush(struct mover *m)

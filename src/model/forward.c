@@ -189,9 +189,7 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
     pass = last_of(pass);
     size_t size = (size_t)n * (size_t)pass->model->hp.n_embd * sizeof(*out);
     pick(pass, rows, n, &unread);
-    const void *from = pass->device->download(pass->stream, pass->rows.h, size, out);
-    if (from != out)
-        memcpy(out, from, size);
+    pi_download_to(pass->device, pass->stream, pass->rows.h, size, out);
 }
 
 struct pi_weight pi_pass_head(const struct pi_pass *pass)

@@ -157,9 +157,7 @@ static void fetch_slots(struct lane *l, struct pi_stream *stream)
 {
     int32_t *to = l->slots + l->chosen.n_first;
     size_t size = (size_t)l->chosen.n * sizeof(*to);
-    const void *from = stream->device->download(stream, l->chosen.at, size, to);
-    if (from != to)
-        memcpy(to, from, size);
+    pi_download_to(stream->device, stream, l->chosen.at, size, to);
     l->chosen = (struct kv_attend_chosen){0};
 }
 
@@ -218,9 +216,7 @@ static void bring(struct read *read, const struct pi_pass_chunk *c, int32_t head
     struct pi_stream *stream = read->stream[u->kept_on];
     int32_t *kept = read_kept_of(read, c, read->config.policy->unites ? 0 : head);
     size_t size = (size_t)u->n_kept * sizeof(*kept);
-    const void *from = stream->device->download(stream, u->kept_at, size, kept);
-    if (from != kept)
-        memcpy(kept, from, size);
+    pi_download_to(stream->device, stream, u->kept_at, size, kept);
     for (int32_t i = 0; i < u->n_kept; i++)
         kept[i] += read->config.rules.sinks;
     u->kept_at = (struct pi_at){0};
