@@ -8,6 +8,8 @@
 #include "base/number.h"
 #include "policy/policy.h"
 
+const char *const policy_switch_words[] = {"off", "on", NULL};
+
 /* A piece of the option text; not terminated. */
 struct piece {
     const char *at;

@@ -54,6 +54,9 @@ struct policy_param {
     const char *const *words; /* CHOICE, SIZE: NULL-terminated */
 };
 
+/* Words of a CHOICE: off is 0, on 1. */
+extern const char *const policy_switch_words[];
+
 /* Options under a name, read after the defaults and before what the user says: NAME:PRESET,... */
 struct policy_preset {
     const char *name; /* NULL ends a table */

@@ -17,11 +17,9 @@ struct params {
     void *user;
 };
 
-static const char *const switch_words[] = {"off", "on", NULL};
-
 static const struct policy_param own_params[] = {
     {"values", POLICY_TYPE_CHOICE, offsetof(struct params, values), 0, 0, "off",
-     "on: the function sees the values of entries, too", switch_words},
+     "on: the function sees the values of entries, too", policy_switch_words},
     {0},
 };
 

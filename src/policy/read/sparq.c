@@ -29,7 +29,7 @@
 #include "base/mem.h"
 #include "policy/read/together.h"
 
-enum { OFF, ON };
+enum { OFF, ON }; /* policy_switch_words */
 
 struct params {
     int32_t n_dim; /* r */
@@ -323,8 +323,6 @@ static void adjust(const void *params, const struct read_view *view, const struc
     }
 }
 
-static const char *const switch_words[] = {[OFF] = "off", [ON] = "on", NULL};
-
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"r", POLICY_TYPE_COUNT, AT(n_dim), 1, 8192, "32",
@@ -335,11 +333,11 @@ static const struct policy_param own_params[] = {
     {"mean", POLICY_TYPE_CHOICE, AT(mean), 0, 0, "on",
      "on: the mean of all values stands in for the unread ones, for a token that is alone; in "
      "chunks there is none",
-     switch_words},
+     policy_switch_words},
     {"columns", POLICY_TYPE_CHOICE, AT(columns), 0, 0, "on",
      "on: K is stored a second time, dimension by dimension, so that r of d are read. off: all of "
      "K is read",
-     switch_words},
+     policy_switch_words},
     {0},
 };
 #undef AT

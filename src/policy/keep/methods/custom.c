@@ -41,7 +41,7 @@ static const struct policy_param params_table[] = {
     {"queries", POLICY_TYPE_COUNT, offsetof(struct custom_params, n_query), 0, CUSTOM_QUERIES_MAX,
      "0", "last queries that the function sees, and their attention", NULL},
     {"sums", POLICY_TYPE_CHOICE, offsetof(struct custom_params, sums), 0, 0, "off",
-     "on: it sees what attention each entry got in all", keep_switch_words},
+     "on: it sees what attention each entry got in all", policy_switch_words},
     {"marks", POLICY_TYPE_COUNT, offsetof(struct custom_params, n_mark), 0, CUSTOM_MARKS_MAX, "0",
      "numbers that keep_mark writes beside each entry", NULL},
     {0},

@@ -491,7 +491,6 @@ static pith_status open_data(const void *params, const struct policy_model *mode
     return PITH_OK;
 }
 
-static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const score_words[] = {"share", "log", "logit", NULL};
 
 #define AT(member) offsetof(struct params, member)
@@ -501,9 +500,9 @@ static const struct policy_param own_params[] = {
     {"skip", POLICY_TYPE_COUNT, AT(skip), 0, 1 << 20, "4",
      "queries of this many first tokens do not count", NULL},
     {"covariance", POLICY_TYPE_CHOICE, AT(covariance), 0, 0, "on",
-     "off: queries are their mean alone, without a spread", switch_words},
+     "off: queries are their mean alone, without a spread", policy_switch_words},
     {"vnorm", POLICY_TYPE_CHOICE, AT(vnorm), 0, 0, "on",
-     "off: attention without the size of the value", switch_words},
+     "off: attention without the size of the value", policy_switch_words},
     {"epsilon", POLICY_TYPE_REAL, AT(epsilon), 0, 1000, "0",
      "added to the attention, so that values count where there is none", NULL},
     {"score", POLICY_TYPE_CHOICE, AT(score), 0, 0, "log",

@@ -64,7 +64,7 @@ static const struct policy_param own_params[] = {
     KEEP_GROUP_PARAM(struct params, "mean"),
     {"average", POLICY_TYPE_CHOICE, offsetof(struct params, average), 0, 0, "off",
      "on: attention per query that saw the entry, as kvpress's ObservedAttention",
-     keep_switch_words},
+     policy_switch_words},
     KEEP_PROMPT_PARAM(struct params, "on"),
     {0},
 };

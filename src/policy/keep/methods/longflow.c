@@ -166,7 +166,6 @@ static pith_status check(const void *params, const struct keep_rules *rules, int
 
 /* ---- the policy ---- */
 
-static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const score_words[] = {[SCORE_L1] = "l1", [SCORE_EXACT] = "exact", NULL};
 
 #define AT(member) .offset = offsetof(struct params, member)
@@ -178,9 +177,9 @@ static const struct policy_param own_params[] = {
     {"normalise", POLICY_TYPE_CHOICE, AT(normalise), 0, 0, "on",
      "off: exp(logit) in the place of alpha, the paper's un-normalised quantity; heads with large "
      "sums decide",
-     switch_words},
+     policy_switch_words},
     {"newest", POLICY_TYPE_CHOICE, AT(newest), 0, 0, "off",
-     "on: the entry just written is not the next to go", switch_words},
+     "on: the entry just written is not the next to go", policy_switch_words},
     {"prompt-window", POLICY_TYPE_COUNT, AT(form.n_query), 1, 4096, "32",
      "the last queries of a prompt that fills the budget; by their attention the rest is cut, and "
      "their positions stay",

@@ -323,8 +323,6 @@ static void weigh(const void *params, const struct keep_view *view, struct kv_we
 }
 
 static const char *const similar_words[] = {[SIMILAR_LAST] = "last", [SIMILAR_OFF] = "off", NULL};
-static const char *const switch_words[] = {"off", "on", NULL};
-
 #define AT(member) offsetof(struct params, member)
 static const struct policy_param own_params[] = {
     {"queries", POLICY_TYPE_COUNT, AT(n_query), 1, 4096, "8",
@@ -340,7 +338,7 @@ static const struct policy_param own_params[] = {
     {"quirk", POLICY_TYPE_CHOICE, AT(quirk), 0, 0, "on",
      "on: as in the authors' code, a key that has no similar one does not count its cosine with "
      "the oldest entry",
-     switch_words},
+     policy_switch_words},
     {0},
 };
 #undef AT

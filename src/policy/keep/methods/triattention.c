@@ -523,7 +523,6 @@ static void weigh(const void *params, const struct keep_view *view, struct kv_we
 
 /* ---- the options ---- */
 
-static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const centres_words[] = {"file", "mean", "random-phase", NULL};
 static const char *const offsets_words[] = {"geometric", "linear", NULL};
 static const char *const over_words[] = {"mean", "max", NULL};
@@ -549,15 +548,15 @@ static const struct policy_param own_params[] = {
      "distances count by mean, or by max, which takes one synthetic query per distance",
      over_words},
     {"trig", POLICY_TYPE_CHOICE, AT(trig), 0, 0, "on",
-     "off: without the first sum, of directions and distances", switch_words},
+     "off: without the first sum, of directions and distances", policy_switch_words},
     {"norm", POLICY_TYPE_CHOICE, AT(norm), 0, 0, "on",
-     "off: without the second sum, of the keys' moduli", switch_words},
+     "off: without the second sum, of the keys' moduli", policy_switch_words},
     {"r", POLICY_TYPE_CHOICE, AT(r), 0, 0, "on",
      "off: the second sum with a_f, as if no band's queries had a direction (Equation 7)",
-     switch_words},
+     policy_switch_words},
     {"z", POLICY_TYPE_CHOICE, AT(z), 0, 0, "on",
      "off: scores of a head are not standardised; heads of long queries and keys then decide",
-     switch_words},
+     policy_switch_words},
     {"flat", POLICY_TYPE_CHOICE, AT(flat), 0, 0, "auto",
      "dimensions that are not rotated count where statistics have them; on demands them, off "
      "leaves them out",

@@ -5,4 +5,3 @@
 
 const char *const keep_group_words[] = {
     [KV_GROUP_MEAN] = "mean", [KV_GROUP_MAX] = "max", [KV_GROUP_SUM] = "sum", NULL};
-const char *const keep_switch_words[] = {"off", "on", NULL};

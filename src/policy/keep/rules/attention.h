@@ -10,8 +10,7 @@
 
 #include "policy/keep/rules/keep.h"
 
-extern const char *const keep_group_words[];  /* of enum kv_group, without EACH */
-extern const char *const keep_switch_words[]; /* off, on */
+extern const char *const keep_group_words[]; /* of enum kv_group, without EACH */
 
 /* A key of a policy's own table; type has a member int32_t group or int32_t prompt. */
 #define KEEP_GROUP_PARAM(type, fallback)                                                           \
@@ -22,7 +21,7 @@ extern const char *const keep_switch_words[]; /* off, on */
 #define KEEP_PROMPT_PARAM(type, fallback)                                                          \
     {                                                                                              \
         "prompt", POLICY_TYPE_CHOICE, offsetof(type, prompt), 0, 0, fallback,                      \
-            "off: only queries of tokens that are evaluated alone count", keep_switch_words        \
+            "off: only queries of tokens that are evaluated alone count", policy_switch_words      \
     }
 
 /* The need that belongs to the value of such a key. */

@@ -11,7 +11,6 @@
 
 /* ---- the options ---- */
 
-static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const granularity_words[] = {
     [KEEP_ALL] = "all",       [KEEP_HEAD] = "head",
     [KEEP_LAYER] = "layer",   [KEEP_LAYER_HEAD] = "layer-head",
@@ -41,7 +40,7 @@ const struct policy_param keep_rule_params[] = {
      "a window of this part of the lane's budget (0.5: half), where that is more", NULL},
     {"pin-prompt", POLICY_TYPE_CHOICE, AT(pin_prompt), 0, 0, "off",
      "on: the entries of the prompt always stay, where they are at most half of the budget",
-     switch_words},
+     policy_switch_words},
     {"segments", POLICY_TYPE_COUNT, AT(segments), 0, 4096, "0",
      "the entries that may go are cut into this many parts of equal length, and each loses its "
      "share; 0: no parts",
@@ -60,7 +59,7 @@ const struct policy_param keep_rule_params[] = {
      rounds_words},
     {"overwrite", POLICY_TYPE_CHOICE, AT(overwrite), 0, 0, "off",
      "on: in a full lane, a token that is evaluated alone replaces the entry of lowest score",
-     switch_words},
+     policy_switch_words},
     {"layers", POLICY_TYPE_TEXT, AT(layers), 0, 0, "even",
      "how the layers share the budget: even, pyramid:BETA, pyramidkv:BETA, numbers like 2/1/1, or "
      "a file of them",
