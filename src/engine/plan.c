@@ -84,11 +84,10 @@ static void write_keep(const struct search *s, const char *keep, bool stats, int
     }
 }
 
-/* The plan's bytes with n_entry entries of a lane; below 0: it cannot be, and s->why says why. */
-static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t n_entry)
+/* The plan with n_entry entries of a lane, and the parameters that it makes. */
+static pith_engine_params plan_with(struct search *s, const struct plan_way *way, int32_t n_entry)
 {
     pith_engine_params p = *s->given;
-    int64_t bytes = -1;
     const char *keep = s->given->keep != NULL ? s->given->keep : way->keep;
     p.kv_bytes = p.memory_bytes = 0;
     p.kv_tokens = 0;
@@ -97,10 +96,15 @@ static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t 
         write_keep(s, keep, way->stats, n_entry, s->out->keep, sizeof(s->out->keep));
     pith_plan_apply(s->out, &p);
     s->out->n_entry = n_entry;
-    return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK &&
-                   pith_kv_estimate(s->model, &p, s->n_token, &s->pages, &s->why) == PITH_OK
-               ? bytes
-               : -1;
+    return p;
+}
+
+/* Its bytes; below 0: it cannot be, and s->why says why. */
+static int64_t bytes_with(struct search *s, const struct plan_way *way, int32_t n_entry)
+{
+    const pith_engine_params p = plan_with(s, way, n_entry);
+    int64_t bytes;
+    return pith_memory_estimate(s->model, &p, s->n_token, &bytes, &s->why) == PITH_OK ? bytes : -1;
 }
 
 /* The largest budget within the bytes; 0: none. The smallest ones are below
@@ -192,7 +196,10 @@ static bool fits(struct search *s, const struct plan_choice *choice)
     s->out->bytes = bytes_with(s, way, n);
     if (s->out->bytes > s->most && (s->least == 0 || s->out->bytes < s->least))
         s->least = s->out->bytes;
-    return s->out->bytes >= 0 && s->out->bytes <= s->most;
+    if (s->out->bytes < 0 || s->out->bytes > s->most)
+        return false;
+    const pith_engine_params p = plan_with(s, way, n);
+    return pith_kv_estimate(s->model, &p, s->n_token, &s->pages, &s->why) == PITH_OK;
 }
 
 /* ---- what it costs ---- */

@@ -23,11 +23,6 @@ static const struct recall_kv_options *options_of(const struct pith_engine *e)
     return &e->policies.recall.kv;
 }
 
-static size_t lane_of(const struct pith_engine *e, int32_t layer, int32_t head)
-{
-    return pi_recall_lane(e, layer, head);
-}
-
 static size_t lane_count(const struct pith_engine *e)
 {
     return (size_t)e->lanes.n_layer * (size_t)e->lanes.n_head;
@@ -198,7 +193,7 @@ static void remember(void *user, const struct kv_seq *kv, int32_t layer, int32_t
     double start = pi_time_s();
     (void)thread;
     recall_store_remember(seq->recall.store, kv, layer, head, slots, n_kept);
-    seq->recall.seconds[lane_of(seq->engine, layer, head)] += pi_time_s() - start;
+    seq->recall.seconds[pi_recall_lane(seq->engine, layer, head)] += pi_time_s() - start;
 }
 
 /* Entries that the round evicts are remembered. */
@@ -333,7 +328,7 @@ static pith_status reserve_guests(struct pith_seq *seq, pith_error *err)
     }
     for (int32_t l = 0; l < g->n_layer; l++)
         for (int32_t h = 0; h < g->n_head; h++)
-            e->recall.take[lane_of(e, l, h)] =
+            e->recall.take[pi_recall_lane(e, l, h)] =
                 recall_take_at(&e->policies.recall, &e->policies.keep, g, l, h, r->room);
     return kv_seq_reserve_whole(r->guests, e->recall.take, err);
 }
