@@ -253,10 +253,7 @@ static uint64_t any_seed(int64_t number)
     struct timespec now;
     timespec_get(&now, TIME_UTC);
     uint64_t z = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    z += 0x9e3779b97f4a7c15u * (uint64_t)number;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) >> 11;
+    return batch_mix(z + 0x9e3779b97f4a7c15u * (uint64_t)number) >> 11;
 }
 
 static struct job *job_make(struct batch *b, const struct batch_item *item)

@@ -65,9 +65,7 @@ static int64_t shard_of(const char *name, int64_t n)
     uint64_t z = 0xcbf29ce484222325u;
     for (; *name != '\0'; name++)
         z = (z ^ (uint8_t)*name) * 0x100000001b3u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (int64_t)((z ^ z >> 31) % (uint64_t)n);
+    return (int64_t)(batch_mix(z) % (uint64_t)n);
 }
 
 static void note_name(struct batch_input *in, struct batch_item *item, const char *name)

@@ -28,6 +28,14 @@ struct batch_input {
     json_t *names; /* custom_id -> index of item */
 };
 
+/* SplitMix64's end: every bit of z changes the result. */
+static inline uint64_t batch_mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 /* One part of n of the requests, chosen by custom_id: it does not change when the file grows. */
 struct batch_shard {
     int64_t index; /* 0 <= index < n */

@@ -1,8 +1,8 @@
 /*
- * calibrate_all.c - `pith calibrate MODEL`: all that policies want, from texts of four kinds that come
- * with Pith. It gathers where queries point, the importance of entries and maps of policies' scores. It learns the
- * bases of keys, and how far apart pages of like steps are. The files lie in pith/ below
- * XDG_CACHE_HOME, named by the model's fingerprint.
+ * calibrate_all.c - `pith calibrate MODEL`: all that policies want, from texts of four kinds that
+ * come with Pith. It gathers where queries point, the importance of entries and maps of policies'
+ * scores. It learns the bases of keys, and how far apart pages of like steps are. The files lie in
+ * pith/ below XDG_CACHE_HOME, named by the model's fingerprint.
  * Invariant: files appear whole or not at all, and a run that was stopped goes on.
  */
 #define _POSIX_C_SOURCE 200809L
