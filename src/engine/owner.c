@@ -6,28 +6,36 @@
  * Invariant: a sequence is changed and freed by the owner alone. A sequence on the list `left` holds
  * its engine, so that the engine is there until the list is empty.
  */
+#include <sched.h>
+
 #include "engine/engine.h"
 
-/* A number that no other thread has now. */
+/* In `thread` beside the thread: it only frees, so others wait for it and it takes no call. */
+enum { FREEING = 1 };
+
+/* A number that no other thread has now, without FREEING's bit. */
 static uintptr_t this_thread(void)
 {
-    static _Thread_local char at;
+    static _Thread_local int64_t at;
     return (uintptr_t)&at;
 }
 
 pith_status pi_engine_enter(struct pith_engine *e, pith_error *err)
 {
     struct pi_owner *o = &e->owner;
-    uintptr_t me = this_thread(), none = 0;
-    if (atomic_load(&o->thread) == me) {
-        if (o->passing)
+    uintptr_t me = this_thread();
+    for (uintptr_t now = 0; !atomic_compare_exchange_strong(&o->thread, &now, me); now = 0) {
+        if (now == me && o->passing)
             return pi_fail(err, PITH_BUSY,
                            "the engine is evaluating: its callbacks cannot call it");
-        o->depth++;
-        return PITH_OK;
+        if (now == me) {
+            o->depth++;
+            return PITH_OK;
+        }
+        if ((now & FREEING) == 0 || now == (me | FREEING))
+            return pi_fail(err, PITH_BUSY, "another thread is in a call of the engine");
+        sched_yield();
     }
-    if (!atomic_compare_exchange_strong(&o->thread, &none, me))
-        return pi_fail(err, PITH_BUSY, "another thread is in a call of the engine");
     o->depth = 1;
     pi_engine_hold(e);
     return PITH_OK;
@@ -44,6 +52,19 @@ static void free_left(struct pith_engine *e)
     }
 }
 
+/* Does that while no thread is in a call: whoever is in one does it at the end. */
+static void free_idle(struct pith_engine *e)
+{
+    struct pi_owner *o = &e->owner;
+    for (uintptr_t none = 0;
+         atomic_load(&o->left) != NULL &&
+         atomic_compare_exchange_strong(&o->thread, &none, this_thread() | FREEING);
+         none = 0) {
+        free_left(e);
+        atomic_store(&o->thread, 0);
+    }
+}
+
 pith_status pi_engine_leave(struct pith_engine *e, pith_status status)
 {
     struct pi_owner *o = &e->owner;
@@ -51,13 +72,7 @@ pith_status pi_engine_leave(struct pith_engine *e, pith_status status)
         return status;
     free_left(e);
     atomic_store(&o->thread, 0);
-    /* Another thread may have put a sequence on the list since, and found the engine busy. */
-    for (uintptr_t none = 0; atomic_load(&o->left) != NULL &&
-                             atomic_compare_exchange_strong(&o->thread, &none, this_thread());
-         none = 0) {
-        free_left(e);
-        atomic_store(&o->thread, 0);
-    }
+    free_idle(e);
     pith_engine_free(e);
     return status;
 }
@@ -78,9 +93,8 @@ void pith_seq_free(pith_seq *seq)
     if (seq == NULL)
         return;
     struct pith_engine *e = seq->engine;
-    if (pi_engine_enter(e, NULL) == PITH_OK) {
+    if (atomic_load(&e->owner.thread) == this_thread() && !e->owner.passing) {
         pi_seq_destroy(seq);
-        pi_engine_leave(e, PITH_OK);
         return;
     }
     /* The list may be emptied, and the engine gone, once the sequence is on it. */
@@ -88,8 +102,7 @@ void pith_seq_free(pith_seq *seq)
     seq->left = atomic_load(&e->owner.left);
     while (!atomic_compare_exchange_weak(&e->owner.left, &seq->left, seq))
         continue;
-    if (pi_engine_enter(e, NULL) == PITH_OK) /* the other call has ended meanwhile */
-        pi_engine_leave(e, PITH_OK);
+    free_idle(e);
     pith_engine_free(e);
 }
 

@@ -13,7 +13,7 @@
 
 /* The engine's part; owner.c writes it. */
 struct pi_owner {
-    _Atomic uintptr_t thread; /* that is in a call; 0: none is */
+    _Atomic uintptr_t thread; /* that is in a call, or frees (owner.c); 0: none is */
     int32_t depth;            /* of its calls, which call others */
     bool passing;             /* a batch is evaluated: its callbacks may not call */
     _Atomic int32_t n_holder; /* who hold the engine, beside the caller of pith_engine_create */

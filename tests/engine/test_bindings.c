@@ -5,6 +5,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/half.h"
 #include "keep_engine.h"
@@ -89,6 +90,41 @@ TEST(an_engine_that_evaluates_is_busy)
     pith_engine_kv_stats(e, &kv);
     assert_int_equal(kv.n_seq, 1); /* the other went when the evaluation ended */
     pith_seq_free(o.seq);
+    pith_engine_free(e);
+}
+
+/* Sequences that another thread frees. */
+struct lost {
+    pith_seq *seqs[20000];
+    _Atomic int n_freed;
+};
+
+static void *free_lost(void *user)
+{
+    struct lost *lost = user;
+    for (int i = 0; i < 20000; i++) {
+        pith_seq_free(lost->seqs[i]);
+        atomic_store(&lost->n_freed, i + 1);
+    }
+    return NULL;
+}
+
+TEST(a_call_never_meets_a_free)
+{
+    static struct lost lost;
+    pith_engine *e = engine_make(NULL, 16, 1, 512);
+    pith_seq *seq = seq_make(e);
+    for (int i = 0; i < 20000; i++)
+        check(pith_seq_fork(seq, &lost.seqs[i], &err), &err);
+    pthread_t thread;
+    pith_kv_stats kv;
+    assert_int_equal(pthread_create(&thread, NULL, free_lost, &lost), 0);
+    while (atomic_load(&lost.n_freed) < 20000)
+        check(pith_seq_truncate(seq, 0, &err), &err);
+    pthread_join(thread, NULL);
+    pith_engine_kv_stats(e, &kv);
+    assert_int_equal(kv.n_seq, 1);
+    pith_seq_free(seq);
     pith_engine_free(e);
 }
 
