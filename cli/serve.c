@@ -37,6 +37,7 @@ struct listen_options {
     const char *alias;
     int32_t timeout_s;
     int32_t drain_s;
+    int32_t hang_s;
     int64_t body_max;
     int64_t json_max; /* 0: four times body_max */
     int64_t stream_max;
@@ -93,6 +94,8 @@ static const struct option listen_table[] = {
      .help = "seconds that a client may keep the server waiting", .env = "LLAMA_ARG_TIMEOUT"},
     {"--drain", NULL, "N", OPTION_INT, AT(drain_s), .max = 86400,
      .help = "seconds that running requests get when the server is to end"},
+    {"--hang", NULL, "N", OPTION_INT, AT(hang_s), .min = 2, .max = 86400,
+     .help = "seconds without a sign of the model after which /health/live says 503"},
     {"--body", NULL, "SIZE", OPTION_BYTES, AT(body_max), .min = 1024, .max = 0x1p40,
      .absent = "64MiB", .help = "largest body of a request"},
     {"--body-memory", NULL, "SIZE", OPTION_BYTES, AT(json_max), .min = 1024, .max = 0x1p42,
@@ -170,6 +173,7 @@ static void defaults(void *options)
         .port = 8080,
         .timeout_s = 600,
         .drain_s = 30,
+        .hang_s = 600,
         .body_max = 64 << 20,
         .stream_max = 1 << 20,
         .n_connection = 512,
@@ -293,6 +297,17 @@ static int32_t most_tokens(const struct session *s)
             high = n - 1;
     }
     return (int32_t)low;
+}
+
+/* Pages of all lanes that the KV memory holds. */
+static int64_t count_blocks(const struct session *s)
+{
+    pith_kv_stats kv;
+    int64_t bytes = 0;
+    pith_engine_kv_stats(s->engine, &kv);
+    if (pith_kv_estimate(s->model, &s->params, kv.page_len, &bytes, NULL) != PITH_OK || bytes <= 0)
+        return 0;
+    return kv.reserved_bytes / bytes;
 }
 
 static pith_scheduler_params schedule_params(const struct work_options *o)
@@ -432,6 +447,8 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .schedule = schedule_params(&o->work),
         .random_seed = (o->sample.seed < 0),
         .n_ctx = most_tokens(s),
+        .n_block = count_blocks(s),
+        .hang_s = l->hang_s,
         .timeout_s = l->timeout_s,
         .body_max = l->body_max,
         .json_max = json_most(l),

@@ -10,7 +10,7 @@
 #include "routes.h"
 #include "state.h"
 
-static const char *model_name(const struct server *s)
+const char *server_model_name(const struct server *s)
 {
     if (s->config.alias != NULL)
         return s->config.alias;
@@ -27,14 +27,24 @@ void about_health(struct exchange *ex)
                          "the server is shutting down");
 }
 
+void about_alive(struct exchange *ex)
+{
+    double silent = pith_scheduler_silence(ex->server->scheduler);
+    if (silent <= ex->server->config.hang_s)
+        exchange_json(ex, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
+    else
+        exchange_refuse_with(ex, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable_error", NULL,
+                             "the model has been silent for %.0f seconds", silent);
+}
+
 static json_t *describe_model(const struct server *s)
 {
     const pith_model_info *m = &s->info;
-    return json_pack("{s:s, s:s, s:I, s:s, s:{s:i, s:i, s:i, s:i, s:I, s:I}}", "id", model_name(s),
-                     "object", "model", "created", (json_int_t)s->started, "owned_by", "pith",
-                     "meta", "n_vocab", m->n_vocab, "n_ctx", s->config.n_ctx, "n_ctx_train",
-                     m->n_ctx_train, "n_embd", m->n_embd, "n_params", (json_int_t)m->n_param,
-                     "size", (json_int_t)m->weight_bytes);
+    return json_pack("{s:s, s:s, s:I, s:s, s:{s:i, s:i, s:i, s:i, s:I, s:I}}", "id",
+                     server_model_name(s), "object", "model", "created", (json_int_t)s->started,
+                     "owned_by", "pith", "meta", "n_vocab", m->n_vocab, "n_ctx", s->config.n_ctx,
+                     "n_ctx_train", m->n_ctx_train, "n_embd", m->n_embd, "n_params",
+                     (json_int_t)m->n_param, "size", (json_int_t)m->weight_bytes);
 }
 
 void about_models(struct exchange *ex)
@@ -46,12 +56,12 @@ void about_models(struct exchange *ex)
 void about_model(struct exchange *ex)
 {
     const char *name = ex->path + strlen("/v1/models/");
-    if (strcmp(name, model_name(ex->server)) == 0)
+    if (strcmp(name, server_model_name(ex->server)) == 0)
         exchange_json(ex, MHD_HTTP_OK, describe_model(ex->server));
     else
         exchange_refuse_with(ex, MHD_HTTP_NOT_FOUND, "not_found_error", "model",
                              "model: there is no \"%.64s\" here, only \"%.64s\"", name,
-                             model_name(ex->server));
+                             server_model_name(ex->server));
 }
 
 static json_t *default_params(const struct server *s)
@@ -85,7 +95,7 @@ void about_props(struct exchange *ex)
     json_t *o = json_pack("{s:{s:i, s:o}, s:i, s:s, s:s, s:o, s:o, s:s, s:s, s:b}",
                           "default_generation_settings", "n_ctx", s->config.n_ctx, "params",
                           default_params(s), "total_slots", s->requests.n_slot, "model_alias",
-                          model_name(s), "model_path", s->config.model_path, "bos_token",
+                          server_model_name(s), "model_path", s->config.model_path, "bos_token",
                           token_text(s, pith_token_bos(model)), "eos_token",
                           token_text(s, pith_token_eos(model)), "build_info", pith_version(),
                           "chat_template", template != NULL ? template : "", "is_sleeping", 0);

@@ -20,8 +20,9 @@
 struct part {
     struct http_answer *answer;
     int32_t i;
-    int64_t id;     /* the scheduler's */
-    int32_t n_read; /* as was told last */
+    int64_t id;      /* the scheduler's */
+    int32_t n_read;  /* as was told last */
+    double *said_at; /* [n_answer] when an answer's last token came; 0: none did. Borrowed */
 };
 
 struct http_answer {
@@ -32,6 +33,7 @@ struct http_answer {
     struct serve_request *request;
     struct serve_reply *reply;
     struct part *part; /* [n_part] */
+    double *said_at;   /* of all parts' answers; owned */
     int32_t n_part;
     int32_t n_pending; /* answers that have not ended */
     bool listed;
@@ -69,6 +71,7 @@ static void answer_free(struct http_answer *a)
     serve_request_free(a->request);
     exchange_release(a->ex);
     free(a->part);
+    free(a->said_at);
     free(a);
 }
 
@@ -91,11 +94,24 @@ static void deliver(struct http_answer *a, struct serve_bytes *bytes, bool ok)
 
 /* ---- callbacks of the scheduler ---- */
 
+static void note_token(struct part *part, int32_t answer)
+{
+    struct http_answer *a = part->answer;
+    double now = server_now(), *last = &part->said_at[answer];
+    if (*last > 0.0)
+        metrics_note(a->server, TIMING_TOKEN, now - *last);
+    else
+        metrics_note(a->server, TIMING_FIRST, now - a->ex->start);
+    *last = now;
+}
+
 static bool on_token(void *user, const pith_answer_token *token)
 {
     struct part *part = user;
     struct http_answer *a = part->answer;
     struct serve_bytes bytes = {0};
+    if (token->token >= 0)
+        note_token(part, token->answer);
     /* Where the client is gone the request was cancelled: it ends with this step. */
     if (!exchange_is_gone(a->ex) && !serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_token(a->reply, part->i, token, &bytes));
@@ -123,6 +139,10 @@ static void on_done(void *user, const pith_answer_result *result)
     struct http_answer *a = part->answer;
     struct serve_bytes bytes = {0};
     atomic_fetch_add(&a->server->count.evicted, (long long)result->n_evicted);
+    if (result->status == PITH_OK) {
+        metrics_note(a->server, TIMING_QUEUE, result->queue_s);
+        metrics_note(a->server, TIMING_WHOLE, server_now() - a->ex->start);
+    }
     a->n_pending--;
     if (!serve_reply_finished(a->reply))
         deliver(a, &bytes, serve_reply_done(a->reply, part->i, result, &bytes));
@@ -220,6 +240,7 @@ static void submit(struct exchange *ex)
     for (int32_t i = 0; i < a->n_part && ok; i++) {
         struct part *part = &a->part[i];
         *part = (struct part){.answer = a, .i = i};
+        part->said_at = a->said_at + i * (serve_request_answers(a->request) / a->n_part);
         serve_request_get(a->request, i, &params, &request);
         fill(a, &request);
         request.user = part;
@@ -307,7 +328,8 @@ static bool prepare(struct http_answer *a)
         return false;
     a->n_part = serve_request_count(a->request);
     a->part = calloc((size_t)a->n_part, sizeof(*a->part));
-    if (a->part != NULL && make_reply(a) == PITH_OK)
+    a->said_at = calloc((size_t)serve_request_answers(a->request), sizeof(*a->said_at));
+    if (a->part != NULL && a->said_at != NULL && make_reply(a) == PITH_OK)
         return true;
     exchange_abort(a->ex);
     return false;

@@ -47,6 +47,8 @@ struct exchange {
     int32_t slot;                      /* of the path; -1: none */
     uint64_t session;                  /* of the header X-Session-ID; 0: none */
     char action[16];                   /* these of the query; "": none */
+    char request_id[129];              /* of x-request-id, given back; "": none, or an odd one */
+    char trace[129];                   /* of traceparent, likewise */
     int64_t query_id;                  /* -1: none */
     int32_t query_answer;              /* 0: none */
     int32_t retry_after;               /* seconds; 0: the header is left out */

@@ -69,7 +69,10 @@ static enum MHD_Result respond(struct exchange *ex, int64_t size)
         return MHD_NO;
     }
     char after[16];
-    snprintf(after, sizeof(after), "%d", ex->retry_after);
+    int after_s = ex->retry_after > 0                        ? ex->retry_after
+                  : ex->code == MHD_HTTP_SERVICE_UNAVAILABLE ? 1
+                                                             : 0;
+    snprintf(after, sizeof(after), "%d", after_s);
     add(response, "Content-Type",
         ex->content_type != NULL ? ex->content_type
         : ex->events             ? "text/event-stream"
@@ -79,7 +82,12 @@ static enum MHD_Result respond(struct exchange *ex, int64_t size)
     add(response, "Server", "pith");
     add(response, "Allow", ex->allow);
     add(response, "WWW-Authenticate", ex->challenge);
-    add(response, "Retry-After", ex->retry_after > 0 ? after : NULL);
+    add(response, "Retry-After", after_s > 0 ? after : NULL);
+    add(response, "X-Request-Id", ex->request_id[0] != '\0' ? ex->request_id : NULL);
+    add(response, "traceparent", ex->trace[0] != '\0' ? ex->trace : NULL);
+    /* A client of a server that ends is to ask another one next. */
+    bool ends = atomic_load(&ex->server->stage) != SERVER_RUNS;
+    add(response, "Connection", ends ? "close" : NULL);
     add_cors(ex, response);
     enum MHD_Result result = MHD_queue_response(ex->connection, (unsigned)ex->code, response);
     MHD_destroy_response(response);
@@ -263,6 +271,20 @@ static int64_t query_number(const struct exchange *ex, const char *name, int64_t
     return *end == '\0' && errno == 0 && value <= most ? value : absent;
 }
 
+/* A header that is given back and logged: one word of visible ASCII, or none. */
+static void read_name(const struct exchange *ex, const char *header, char *out, size_t size)
+{
+    const char *text = MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND, header);
+    size_t len = text != NULL ? strlen(text) : 0;
+    if (len >= size)
+        return;
+    for (size_t i = 0; i < len; i++)
+        if (text[i] <= ' ' || text[i] > '~')
+            return;
+    if (len > 0)
+        memcpy(out, text, len + 1);
+}
+
 /* Here, as only this thread may ask the connection. */
 static void read_query(struct exchange *ex)
 {
@@ -273,6 +295,8 @@ static void read_query(struct exchange *ex)
         MHD_lookup_connection_value(ex->connection, MHD_HEADER_KIND, "X-Session-ID");
     if (session != NULL && session[0] != '\0')
         ex->session = serve_name_hash(session, strlen(session));
+    read_name(ex, "x-request-id", ex->request_id, sizeof(ex->request_id));
+    read_name(ex, "traceparent", ex->trace, sizeof(ex->trace));
     ex->query_id = query_number(ex, "id", -1, INT64_MAX);
     ex->query_answer = (int32_t)query_number(ex, "answer", 0, INT32_MAX);
 }
@@ -328,8 +352,10 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 
 static void log_request(const struct exchange *ex)
 {
-    fprintf(stderr, "path=%.200s code=%d ms=%.0f body=%zu%s\n", ex->path, ex->code,
-            1e3 * (server_now() - ex->start), ex->body.len, ex->aborted ? " cut=1" : "");
+    const char *id = ex->request_id, *trace = ex->trace;
+    fprintf(stderr, "path=%.200s code=%d ms=%.0f body=%zu%s%s%s%s%s\n", ex->path, ex->code,
+            1e3 * (server_now() - ex->start), ex->body.len, ex->aborted ? " cut=1" : "",
+            id[0] != '\0' ? " id=" : "", id, trace[0] != '\0' ? " trace=" : "", trace);
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **state,

@@ -2,6 +2,7 @@
  * metrics.c - /metrics in Prometheus' text format: a table of names, and where their numbers are.
  */
 #include <microhttpd.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,9 @@ struct numbers {
     int64_t preempted;
     int64_t total; /* of both engines */
     double usage;
+    double claimed;       /* of the budget */
+    int64_t asked_tokens; /* of prompts */
+    struct timings timing[N_TIMING];
     double uptime_s;
 };
 
@@ -97,6 +101,8 @@ static const struct metric metrics[] = {
     METRIC(GAUGE, kv.saved_bytes, "pith_kv_saved_bytes", "Bytes that sharing saves."),
     METRIC(GAUGE, kv.table_bytes, "pith_kv_table_bytes", "Page tables, beside the pages."),
     METRIC(GAUGE, usage, "pith_kv_usage_ratio", "Used over reserved."),
+    METRIC(GAUGE, claimed, "pith_kv_claimed_ratio",
+           "Used over reserved, unused prefixes and parked conversations left out."),
     /* KV memory: the parts sum to the total, but for drafts and logits, which stand beside it. */
     METRIC(GAUGE, all.budget_bytes, "pith_memory_budget_bytes",
            "--kv-memory; 0: nothing was said."),
@@ -132,10 +138,66 @@ static const struct metric metrics[] = {
     METRIC(GAUGE, run.n_running, "llamacpp:requests_processing", "Answers that run."),
     METRIC(GAUGE, run.n_waiting, "llamacpp:requests_deferred", "Requests in the queue."),
     METRIC(GAUGE, usage, "llamacpp:kv_cache_usage_ratio", "Used over reserved."),
+    /* The names that vLLM's dashboards, routers and autoscalers know. */
+    METRIC(GAUGE, run.n_running, "vllm:num_requests_running", "Answers that run."),
+    METRIC(GAUGE, run.n_waiting, "vllm:num_requests_waiting", "Requests in the queue."),
+    METRIC(GAUGE, claimed, "vllm:kv_cache_usage_perc", "pith_kv_claimed_ratio: 1 is full."),
+    METRIC(GAUGE, claimed, "vllm:gpu_cache_usage_perc", "The same, by its older name."),
+    METRIC(COUNTER, run.prompt_tokens, "vllm:prompt_tokens_total", "Prompt tokens computed."),
+    METRIC(COUNTER, run.generated_tokens, "vllm:generation_tokens_total", "Tokens of answers."),
+    METRIC(COUNTER, asked_tokens, "vllm:prefix_cache_queries_total", "Tokens of prompts."),
+    METRIC(COUNTER, run.cached_tokens, "vllm:prefix_cache_hits_total",
+           "Of them, those that were there."),
+    METRIC(COUNTER, preempted, "vllm:num_preemptions_total",
+           "Answers put back for want of memory."),
 };
 
 #define N_METRIC (sizeof(metrics) / sizeof(metrics[0]))
-#define LINE_BYTES 320
+#define LINE_BYTES 1024
+#define LABEL_BYTES 520 /* a model's name, and each of its bytes escaped */
+#define NAME_MAX_BYTES 240
+
+/* vLLM's bounds, in seconds; 0 ends a list. */
+static const double first_bounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+                                      0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
+                                      20,    40,    80,   160,  640,  2560, 0};
+static const double token_bounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                      0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80,  0};
+static const double whole_bounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
+                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680, 0};
+
+struct histogram {
+    enum timing what;
+    const double *bounds;
+    const char *name;
+    const char *help;
+};
+
+/* The first of each timing has the bounds that count. */
+static const struct histogram histograms[] = {
+    {TIMING_FIRST, first_bounds, "vllm:time_to_first_token_seconds", "Until the first token."},
+    {TIMING_TOKEN, token_bounds, "vllm:time_per_output_token_seconds", "From token to token."},
+    {TIMING_TOKEN, token_bounds, "vllm:inter_token_latency_seconds", "The same, by a newer name."},
+    {TIMING_WHOLE, whole_bounds, "vllm:e2e_request_latency_seconds", "Of whole requests."},
+    {TIMING_QUEUE, whole_bounds, "vllm:request_queue_time_seconds", "In the queue."},
+};
+
+#define N_HISTOGRAM (sizeof(histograms) / sizeof(histograms[0]))
+
+void metrics_note(struct server *s, enum timing what, double seconds)
+{
+    size_t h = 0;
+    int i = 0;
+    while (histograms[h].what != what)
+        h++;
+    while (histograms[h].bounds[i] > 0.0 && seconds > histograms[h].bounds[i])
+        i++;
+    pthread_mutex_lock(&s->lock);
+    s->timing[what].count[i]++;
+    s->timing[what].n++;
+    s->timing[what].sum += seconds;
+    pthread_mutex_unlock(&s->lock);
+}
 
 static double value_of(const struct metric *m, const struct numbers *n)
 {
@@ -160,74 +222,131 @@ static void collect(struct server *s, struct numbers *n)
     n->n_pages = s->n_pages;
     n->all = s->memory;
     n->draft = s->draft;
+    memcpy(n->timing, s->timing, sizeof(n->timing));
+    int64_t claimed = s->claimed_bytes;
     pthread_mutex_unlock(&s->lock);
     n->total = n->all.total_bytes + n->draft.total_bytes;
     n->preempted = n->run.preempted_recompute + n->run.preempted_swap;
-    if (n->kv.reserved_bytes > 0)
+    n->asked_tokens = n->run.prompt_tokens + n->run.cached_tokens;
+    if (n->kv.reserved_bytes > 0) {
         n->usage = (double)n->kv.used_bytes / (double)n->kv.reserved_bytes;
+        n->claimed = (double)claimed / (double)n->kv.reserved_bytes;
+    }
 }
 
-/* The lines of a gauge that each device has. */
-static bool add_head(struct serve_bytes *text, const char *name, const char *help)
+/* All lines have the model's name as a label: label [LABEL_BYTES]. A quote, a backslash and the end
+   of a line are escaped; a name that is too long is cut. */
+static void write_label(const struct server *s, char *label)
 {
-    char line[LINE_BYTES];
-    int len = snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s gauge\n", name, help, name);
-    return serve_bytes_add(text, line, (size_t)len);
+    const char *name = server_model_name(s);
+    char *out = label + sprintf(label, "model_name=\"");
+    for (size_t i = 0; name[i] != '\0' && i < NAME_MAX_BYTES; i++) {
+        if (name[i] == '"' || name[i] == '\\' || name[i] == '\n')
+            *out++ = '\\';
+        *out++ = name[i] == '\n' ? 'n' : name[i];
+    }
+    strcpy(out, "\"");
 }
 
-static bool add_of_device(struct serve_bytes *text, const char *name, const char *device,
-                          int64_t bytes)
+/* ---- lines ---- */
+
+struct page {
+    struct serve_bytes text;
+    char label[LABEL_BYTES];
+    bool failed; /* for want of memory */
+};
+
+static void add_line(struct page *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add_line(struct page *p, const char *fmt, ...)
 {
     char line[LINE_BYTES];
-    int len =
-        snprintf(line, sizeof(line), "%s{device=\"%s\"} %lld\n", name, device, (long long)bytes);
-    return serve_bytes_add(text, line, (size_t)len);
+    va_list args;
+    va_start(args, fmt);
+    int len = vsnprintf(line, sizeof(line), fmt, args);
+    va_end(args);
+    if (len < 0 || len >= LINE_BYTES || !serve_bytes_add(&p->text, line, (size_t)len))
+        p->failed = true;
+}
+
+static void add_head(struct page *p, const char *name, const char *help, const char *type)
+{
+    add_line(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void add_of_device(struct page *p, const char *name, const char *device, int64_t bytes)
+{
+    add_line(p, "%s{%s,device=\"%s\"} %lld\n", name, p->label, device, (long long)bytes);
 }
 
 /* Bytes that the process has taken of each device, and has pinned of the processor's memory for it. */
-static bool add_devices(struct serve_bytes *text)
+static void add_devices(struct page *p)
 {
     static const char used[] = "pith_device_used_bytes", pinned[] = "pith_device_pinned_bytes";
     pith_device_info d;
-    bool ok = add_head(text, used, "Weights, pages (the cpu's as reserved), and buffers.");
-    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++)
-        ok = add_of_device(text, used, d.name, d.used_bytes);
-    ok = ok && add_head(text, pinned, "Memory of the cpu pinned for sequences that are swapped.");
-    for (int32_t i = 0; ok && pith_device_get(i, &d) == PITH_OK; i++)
-        ok = add_of_device(text, pinned, d.name, d.pinned_bytes);
-    return ok;
+    add_head(p, used, "Weights, pages (the cpu's as reserved), and buffers.", "gauge");
+    for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++)
+        add_of_device(p, used, d.name, d.used_bytes);
+    add_head(p, pinned, "Memory of the cpu pinned for sequences that are swapped.", "gauge");
+    for (int32_t i = 0; pith_device_get(i, &d) == PITH_OK; i++)
+        add_of_device(p, pinned, d.name, d.pinned_bytes);
 }
 
 /* Pages that are used on each device, which sum to pith_kv_used_bytes, and how many there may be. */
-static bool add_pages(struct serve_bytes *text, const struct numbers *n)
+static void add_pages(struct page *p, const struct numbers *n)
 {
     static const char used[] = "pith_kv_device_used_bytes", most[] = "pith_kv_device_most_bytes";
-    bool ok = add_head(text, used, "Pages in use on a device.");
-    for (int32_t i = 0; ok && i < n->n_pages; i++)
-        ok = add_of_device(text, used, n->pages[i].device, n->pages[i].used_bytes);
-    ok = ok && add_head(text, most, "Pages that a device may have.");
-    for (int32_t i = 0; ok && i < n->n_pages; i++)
-        ok = add_of_device(text, most, n->pages[i].device, n->pages[i].most_bytes);
-    return ok;
+    add_head(p, used, "Pages in use on a device.", "gauge");
+    for (int32_t i = 0; i < n->n_pages; i++)
+        add_of_device(p, used, n->pages[i].device, n->pages[i].used_bytes);
+    add_head(p, most, "Pages that a device may have.", "gauge");
+    for (int32_t i = 0; i < n->n_pages; i++)
+        add_of_device(p, most, n->pages[i].device, n->pages[i].most_bytes);
+}
+
+static void add_histogram(struct page *p, const struct histogram *h, const struct timings *t)
+{
+    int64_t below = 0;
+    add_head(p, h->name, h->help, "histogram");
+    for (int i = 0; h->bounds[i] > 0.0; i++) {
+        below += t->count[i];
+        add_line(p, "%s_bucket{%s,le=\"%g\"} %lld\n", h->name, p->label, h->bounds[i],
+                 (long long)below);
+    }
+    add_line(p, "%s_bucket{%s,le=\"+Inf\"} %lld\n", h->name, p->label, (long long)t->n);
+    add_line(p, "%s_sum{%s} %.9g\n", h->name, p->label, t->sum);
+    add_line(p, "%s_count{%s} %lld\n", h->name, p->label, (long long)t->n);
+}
+
+/* A router's size of a block is our page; there are as many as hold a page of tokens in all lanes. */
+static void add_cache_info(struct page *p, const struct server *s, const struct numbers *n)
+{
+    static const char name[] = "vllm:cache_config_info";
+    add_head(p, name, "Tokens of a page, and how many pages of all layers there are.", "gauge");
+    add_line(p, "%s{%s,block_size=\"%d\",num_gpu_blocks=\"%lld\",enable_prefix_caching=\"%s\"} 1\n",
+             name, p->label, n->kv.page_len, (long long)s->config.n_block,
+             s->config.schedule.no_prefix ? "False" : "True");
 }
 
 void metrics_answer(struct exchange *ex)
 {
     struct numbers n;
-    struct serve_bytes text = {0};
-    char line[LINE_BYTES];
-    bool ok = true;
+    struct page p = {.failed = false};
     collect(ex->server, &n);
-    for (size_t i = 0; i < N_METRIC && ok; i++) {
+    write_label(ex->server, p.label);
+    for (size_t i = 0; i < N_METRIC; i++) {
         const struct metric *m = &metrics[i];
-        int len =
-            snprintf(line, sizeof(line), "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", m->name, m->help,
-                     m->name, m->kind == COUNTER ? "counter" : "gauge", m->name, value_of(m, &n));
-        ok = serve_bytes_add(&text, line, (size_t)len);
+        add_head(&p, m->name, m->help, m->kind == COUNTER ? "counter" : "gauge");
+        add_line(&p, "%s{%s} %.17g\n", m->name, p.label, value_of(m, &n));
     }
-    if (ok && add_devices(&text) && add_pages(&text, &n))
-        exchange_text(ex, "text/plain; version=0.0.4", text.data, text.len);
-    else
+    add_devices(&p);
+    add_pages(&p, &n);
+    add_cache_info(&p, ex->server, &n);
+    for (size_t i = 0; i < N_HISTOGRAM; i++)
+        add_histogram(&p, &histograms[i], &n.timing[histograms[i].what]);
+    if (p.failed)
         exchange_abort(ex);
-    serve_bytes_free(&text);
+    else
+        exchange_text(ex, "text/plain; version=0.0.4", p.text.data, p.text.len);
+    serve_bytes_free(&p.text);
 }

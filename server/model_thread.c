@@ -29,6 +29,7 @@ static void publish(struct server *s, double *last, bool idle)
     pith_memory_stats memory, draft = {0};
     const pith_draft_params *drafts = s->config.schedule.draft;
     double now = server_now();
+    int64_t claimed;
     if (!idle && now - *last < STATS_EVERY_S)
         return;
     *last = now;
@@ -38,12 +39,14 @@ static void publish(struct server *s, double *last, bool idle)
         n++;
     if (drafts != NULL && drafts->engine != NULL)
         pith_engine_memory_stats(drafts->engine, &draft);
+    claimed = pith_scheduler_claimed_bytes(s->scheduler);
     pthread_mutex_lock(&s->lock);
     s->kv = kv;
     memcpy(s->pages, pages, (size_t)n * sizeof(*pages));
     s->n_pages = n;
     s->memory = memory;
     s->draft = draft;
+    s->claimed_bytes = claimed;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -30,6 +30,8 @@ static const struct route routes[] = {
     {GET, "/v1/models/*", about_model, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {GET, "/models", about_models, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {GET, "/health", about_health, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
+    {GET, "/health/ready", about_health, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
+    {GET, "/health/live", about_alive, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {GET, "/v1/health", about_health, ROUTE_HTTP, ROUTE_OPEN, SERVE_CHAT},
     {GET, "/props", about_props, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},
     {GET, "/metrics", metrics_answer, ROUTE_HTTP, ROUTE_KEYED, SERVE_CHAT},

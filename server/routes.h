@@ -42,6 +42,7 @@ void answer_template(struct exchange *ex); /* likewise: apply-template */
 void tokens_encode(struct exchange *ex);   /* tokens.c */
 void tokens_decode(struct exchange *ex);
 void about_health(struct exchange *ex); /* about.c */
+void about_alive(struct exchange *ex);  /* likewise: the thread that has the model moves */
 void about_models(struct exchange *ex);
 void about_model(struct exchange *ex);
 void about_props(struct exchange *ex);

@@ -31,6 +31,8 @@ struct server_config {
     pith_generate_params generate; /* of requests that do not say */
     bool random_seed;              /* unless a request has a seed, each has another one */
     int32_t n_ctx;                 /* most tokens that one request may have */
+    int64_t n_block;               /* pages of all lanes that the KV memory holds */
+    double hang_s;                 /* of silence after which the model's thread counts as hanging */
     double timeout_s;   /* of a body that does not come and a reader that does not read */
     int64_t body_max;   /* bytes of a body */
     int64_t json_max;   /* bytes that it may take when it is parsed */

@@ -11,6 +11,7 @@
 
 #include "exchange.h"
 #include "links.h"
+#include "metrics.h"
 #include "queue.h"
 #include "serve/api/request.h"
 #include "server.h"
@@ -87,8 +88,13 @@ struct server {
     pith_kv_device pages[SERVER_DEVICES]; /* [n_pages] likewise, on each device */
     int32_t n_pages;
     pith_memory_stats memory; /* likewise */
-    pith_memory_stats draft;  /* likewise, of the drafting model's engine; zero without one */
+    struct timings timing[N_TIMING];
+    int64_t claimed_bytes;   /* likewise: pith_scheduler_claimed_bytes */
+    pith_memory_stats draft; /* likewise, of the drafting model's engine; zero without one */
 };
+
+/* The name of the model in answers and metrics. */
+const char *server_model_name(const struct server *s);
 
 /* Seconds of a monotonic clock. */
 double server_now(void);

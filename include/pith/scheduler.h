@@ -335,6 +335,14 @@ typedef struct pith_scheduler_stats {
 /* Thread-safe; the numbers are as of the last step's end. */
 PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
 
+/* Bytes of pages in use that no request can have at once. It could have those of cached prefixes
+   that no sequence uses, and of parked conversations alone. On the thread that steps, between steps. */
+PITH_API int64_t pith_scheduler_claimed_bytes(pith_scheduler *scheduler);
+
+/* Seconds since a step last began, read a chunk of a prompt or ended; since the scheduler was made
+   where there was none. A thread that hangs in a step shows so. Thread-safe. */
+PITH_API double pith_scheduler_silence(pith_scheduler *scheduler);
+
 #ifdef __cplusplus
 }
 #endif

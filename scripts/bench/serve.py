@@ -18,6 +18,7 @@ import csv
 import http.client
 import json
 import os
+import re
 import random
 import socket
 import statistics
@@ -135,7 +136,8 @@ def percentile(values, share):
 
 def pith_counters(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+        text = re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", answer.read().decode())
+        lines = text.replace("{}", "").splitlines()
     return {name: float(value) for name, value in
             (line.split(" ") for line in lines if not line.startswith("#"))}
 

@@ -89,7 +89,7 @@ class Server:
 
     def used(self):
         """Bytes of pages in use, None: this server does not say."""
-        found = re.search(r"^pith_kv_used_bytes (\S+)$", self.ask("GET", "/metrics").decode(), re.M)
+        found = re.search(r"^pith_kv_used_bytes\{.*\} (\S+)$", self.ask("GET", "/metrics").decode(), re.M)
         return int(float(found.group(1))) if found else None
 
     def look(self):

@@ -70,7 +70,9 @@ class Server:
 
     async def metrics(self):
         answer = await ask(self.port, "GET", "/metrics")
-        lines = [line.split() for line in answer.body.decode().splitlines() if line[:1] != "#"]
+        # All have the model's name as a label.
+        text = re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", answer.body.decode())
+        lines = [line.split() for line in text.replace("{}", "").splitlines() if line[:1] != "#"]
         return {name: float(value) for name, value in lines}
 
     async def until(self, what, holds):

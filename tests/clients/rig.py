@@ -6,6 +6,7 @@ A check is a method `check_what_it_is` of one class; it may raise Skip with a re
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -62,7 +63,8 @@ class Model:
 
     def metric(self, name):
         text = self.start().get("/metrics", headers={"Authorization": "Bearer " + KEY}).body
-        lines = [line.split() for line in text.decode().splitlines()]
+        text = re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", text.decode()).replace("{}", "")
+        lines = [line.split() for line in text.splitlines()]
         return float(next(line[1] for line in lines if line and line[0] == name))
 
 

@@ -25,6 +25,11 @@ def main():
     unittest.main(argv=sys.argv[:1] + sys.argv[3:])
 
 
+def without_model(text):
+    """/metrics without the label that all of its lines have."""
+    return re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", text).replace("{}", "")
+
+
 class Answer:
     def __init__(self, response):
         self.code = response.status
@@ -104,7 +109,7 @@ class Server:
         return self.ask("POST", path, body=body, **more)
 
     def metric(self, name):
-        text = self.get("/metrics").body.decode()
+        text = without_model(self.get("/metrics").body.decode())
         return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.M).group(1))
 
     def until(self, name, value, seconds=PATIENCE_S):
@@ -168,6 +173,14 @@ def raw(server, method, path, body, small=False):
     s.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
               .encode() + text)
     return s
+
+
+def wait_for(holds):
+    start = time.monotonic()
+    while not holds():
+        if time.monotonic() - start > PATIENCE_S:
+            raise AssertionError(f"not so after {PATIENCE_S} s")
+        time.sleep(0.02)
 
 
 def together(calls):

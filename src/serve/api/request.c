@@ -171,6 +171,7 @@ void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_p
     out->params = params;
     out->n_answer = r->n_answer;
     out->deadline_s = (double)r->timeout_s;
+    out->priority = -r->priority; /* vLLM's lowest number is the scheduler's highest */
     out->budget = r->cache.budget;
     out->no_logits = r->reply.top_logprobs < 0 || r->reply.after_sampling;
 }

@@ -92,6 +92,7 @@ struct serve_request {
     pith_generate_params params;
     int32_t n_answer; /* to each prompt */
     float timeout_s;
+    int32_t priority; /* as given: lower ones come first */
     struct request_source source;
     struct request_prompts prompts;
     struct request_cache cache;

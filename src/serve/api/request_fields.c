@@ -57,6 +57,7 @@ static const struct field fields[] = {
     {"continue_final_message", FIELD_BOOL, AT(prompts.continues), 0, 0},
     {"t_max_predict_ms", FIELD_INT, AT(reply.predict_ms), -1, INT32_MAX},
     {"timeout", FIELD_FLOAT, AT(timeout_s), 0, 1e6},
+    {"priority", FIELD_INT, AT(priority), -INT32_MAX, INT32_MAX},
 };
 #undef AT
 

@@ -291,9 +291,9 @@ static void read_limits(struct serve_reader *rd, const json_t *body, json_t *out
 json_t *request_from_messages(struct serve_reader *rd, const json_t *body)
 {
     /* the same by the same names; those behind `stream` are ours */
-    static const char *const same[] = {"model",      "temperature", "top_p",        "top_k",
-                                       "stream",     "seed",        "min_p",        "id_slot",
-                                       "cache_salt", "timeout",     "cache_prompt", "pith"};
+    static const char *const same[] = {
+        "model",   "temperature", "top_p",   "top_k",    "stream",       "seed", "min_p",
+        "id_slot", "cache_salt",  "timeout", "priority", "cache_prompt", "pith"};
     json_t *out = request_need(rd, json_object());
     if (out == NULL)
         return NULL;

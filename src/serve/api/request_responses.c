@@ -294,9 +294,19 @@ static void refuse_memory(struct serve_reader *rd, const json_t *body)
 json_t *request_from_responses(struct serve_reader *rd, const json_t *body)
 {
     /* the same by the same names; those behind `stream` are ours */
-    static const char *const same[] = {
-        "model",   "temperature", "top_p",   "parallel_tool_calls",  "stream",       "seed",
-        "id_slot", "cache_salt",  "timeout", "chat_template_kwargs", "cache_prompt", "pith"};
+    static const char *const same[] = {"model",
+                                       "temperature",
+                                       "top_p",
+                                       "parallel_tool_calls",
+                                       "stream",
+                                       "seed",
+                                       "id_slot",
+                                       "cache_salt",
+                                       "timeout",
+                                       "priority",
+                                       "chat_template_kwargs",
+                                       "cache_prompt",
+                                       "pith"};
     json_t *out = request_need(rd, json_object());
     json_t *most = request_get(body, "max_output_tokens");
     json_t *effort = request_get(request_get(body, "reasoning"), "effort");

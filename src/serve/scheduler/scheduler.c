@@ -145,6 +145,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->params = *params;
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;
+    s->inbox.stirred_at = pi_time_s();
     pith_status status = make_lists(s, err);
     if (status == PITH_OK)
         status = make_prefixes(s, err);
@@ -166,6 +167,7 @@ struct request *scheduler_collect(struct pith_scheduler *s)
     struct request *r = s->inbox.first, *cancelled = s->inbox.cancelled;
     s->inbox.first = NULL;
     s->inbox.cancelled = NULL;
+    s->inbox.stirred_at = pi_time_s();
     pi_lock_give(&s->inbox.lock);
     for (struct request *next; r != NULL; r = next) {
         next = r->next;
@@ -510,6 +512,7 @@ bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r)
 {
     pi_lock_take(&s->inbox.lock);
     bool cancelled = r->cancelled;
+    s->inbox.stirred_at = pi_time_s();
     pi_lock_give(&s->inbox.lock);
     return !cancelled && (r->deadline == INFINITY || pi_time_s() < r->deadline);
 }
@@ -584,4 +587,12 @@ void pith_scheduler_get_stats(pith_scheduler *s, pith_scheduler_stats *out)
     *out = s->inbox.shown;
     out->n_refused = s->inbox.n_refused;
     pi_lock_give(&s->inbox.lock);
+}
+
+double pith_scheduler_silence(pith_scheduler *s)
+{
+    pi_lock_take(&s->inbox.lock);
+    double at = s->inbox.stirred_at;
+    pi_lock_give(&s->inbox.lock);
+    return fmax(0.0, pi_time_s() - at);
 }

@@ -99,6 +99,7 @@ struct sched_inbox {
     int64_t next_id;
     int64_t n_refused;
     bool closing;
+    double stirred_at;          /* a step began, looked whether it is wanted, or ended */
     pith_scheduler_stats shown; /* of the last step's end */
 };
 

@@ -182,6 +182,11 @@ static int64_t used_bytes(struct pith_scheduler *s)
     return s->kv_bytes - kv_cache_free_bytes(s->engine->kv) - s->stats.prefix_bytes;
 }
 
+int64_t pith_scheduler_claimed_bytes(pith_scheduler *s)
+{
+    return used_bytes(s) - scheduler_parked_alone_bytes(s);
+}
+
 /* ---- admission ---- */
 
 /* Where nothing of the scheduler's runs, what it parked apart: counts what other sequences of the

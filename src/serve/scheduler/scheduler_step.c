@@ -543,6 +543,7 @@ void scheduler_show(struct pith_scheduler *s)
     update_stats(s);
     pi_lock_take(&s->inbox.lock);
     s->inbox.shown = s->stats;
+    s->inbox.stirred_at = pi_time_s();
     s->inbox.shown.n_waiting = s->inbox.n_waiting;
     s->inbox.shown.n_parked -= s->park.n_return;
     pi_lock_give(&s->inbox.lock);
