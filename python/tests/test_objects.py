@@ -127,11 +127,13 @@ def test_a_collector_in_another_thread(engine, ids):
     threads = [threading.Thread(target=collect) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(5):
-        seq.eval(ids)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(5):
+            seq.eval(ids)
+    finally:  # a failure must not leave them running
+        stop.set()
+        for thread in threads:
+            thread.join()
     gc.collect()
     seq.eval([1])
     assert not errors and engine.memory["n_seq"] == 1
