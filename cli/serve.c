@@ -38,6 +38,7 @@ struct listen_options {
     int32_t timeout_s;
     int32_t drain_s;
     int32_t hang_s;
+    const char *events;
     int64_t body_max;
     int64_t json_max; /* 0: four times body_max */
     int64_t stream_max;
@@ -104,6 +105,8 @@ static const struct option listen_table[] = {
      .absent = "1MiB", .help = "how far a reader may be behind for --timeout seconds"},
     {"--connections", NULL, "N", OPTION_INT, AT(n_connection), .min = 1, .max = 1 << 16,
      .help = "most connections"},
+    {"--kv-events-config", NULL, "JSON", OPTION_TEXT, AT(events), .absent = "none",
+     .help = "tell routers over ZeroMQ what is cached, as vLLM does: {\"endpoint\": ...}"},
     {"--verbose", "-v", NULL, OPTION_FLAG, AT(log), .help = "a line for each request"},
     {0},
 };
@@ -449,6 +452,7 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .n_ctx = most_tokens(s),
         .n_block = count_blocks(s),
         .hang_s = l->hang_s,
+        .events = l->events,
         .timeout_s = l->timeout_s,
         .body_max = l->body_max,
         .json_max = json_most(l),

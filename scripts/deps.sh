@@ -3,7 +3,7 @@
 # --command what the command alone needs. Further words are packages.
 set -eu
 packages="gcc cmake make pkg-config libpcre2-dev libsqlite3-dev libcurl4-openssl-dev libjansson-dev
-    libedit-dev libmicrohttpd-dev"
+    libedit-dev libmicrohttpd-dev libzmq3-dev"
 if [ "${1-}" = --command ]; then
     shift
 else

@@ -22,8 +22,9 @@ struct numbers {
     int64_t preempted;
     int64_t total; /* of both engines */
     double usage;
-    double claimed;       /* of the budget */
-    int64_t asked_tokens; /* of prompts */
+    double claimed;          /* of the budget */
+    int64_t asked_tokens;    /* of prompts */
+    int64_t n_batch, n_lost; /* of events.h */
     struct timings timing[N_TIMING];
     double uptime_s;
 };
@@ -128,6 +129,8 @@ static const struct metric metrics[] = {
            "Memory of the drafting model."),
     METRIC(GAUGE, all.work_bytes, "pith_memory_work_bytes", "Buffers of rounds and recalls."),
     METRIC(GAUGE, all.file_bytes, "pith_tier_file_bytes", "Recall's file on disk."),
+    METRIC(COUNTER, n_batch, "pith_kv_events_total", "Batches of KV events that were sent."),
+    METRIC(COUNTER, n_lost, "pith_kv_events_lost_total", "KV events that had no room to wait."),
     METRIC(GAUGE, uptime_s, "pith_uptime_seconds", "Seconds since the start."),
     /* The names that llama-server's dashboards know. */
     METRIC(COUNTER, run.prompt_tokens, "llamacpp:prompt_tokens_total", "Prompt tokens computed."),
@@ -227,6 +230,7 @@ static void collect(struct server *s, struct numbers *n)
     pthread_mutex_unlock(&s->lock);
     n->total = n->all.total_bytes + n->draft.total_bytes;
     n->preempted = n->run.preempted_recompute + n->run.preempted_swap;
+    events_count(s->events, &n->n_batch, &n->n_lost);
     n->asked_tokens = n->run.prompt_tokens + n->run.cached_tokens;
     if (n->kv.reserved_bytes > 0) {
         n->usage = (double)n->kv.used_bytes / (double)n->kv.reserved_bytes;

@@ -12,6 +12,7 @@
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,6 +86,27 @@ pith_status server_make_view(struct server *s, struct serve_view **out, pith_err
     return serve_view_create(&setup, out, err);
 }
 
+/* Pages of several devices are called by the one that is not the processor's. */
+static pith_status start_events(struct server *s, pith_error *err)
+{
+    struct events_setup setup = {.config = s->config.events,
+                                 .model = server_model_name(s),
+                                 .medium = "CPU",
+                                 .page_len = s->kv.page_len};
+    pith_kv_device d;
+    if (s->config.events == NULL)
+        return PITH_OK;
+    for (int32_t i = 0; pith_engine_kv_device(s->config.engine, i, &d) == PITH_OK; i++)
+        if (strcmp(d.device, "cpu") != 0)
+            setup.medium = "GPU";
+    pith_status status = events_start(&setup, &s->events, err);
+    if (s->events != NULL) {
+        s->config.schedule.on_prefix = events_note;
+        s->config.schedule.prefix_user = s->events;
+    }
+    return status;
+}
+
 static bool start_threads(struct server *s)
 {
     for (int i = 0; i < SERVER_N_WORKER; i++, s->n_thread++)
@@ -107,8 +129,9 @@ pith_status server_start(const struct server_config *config, struct server **out
     init(s, config);
     init_requests(s);
     make_boot(s);
-    pith_status status =
-        pith_scheduler_create(config->engine, &config->schedule, &s->scheduler, err);
+    pith_status status = start_events(s, err);
+    if (status == PITH_OK)
+        status = pith_scheduler_create(config->engine, &s->config.schedule, &s->scheduler, err);
     if (status == PITH_OK)
         status = server_make_view(s, &s->view, err);
     if (status == PITH_OK && !start_threads(s)) {
@@ -185,6 +208,7 @@ void server_stop(struct server *s)
     http_stop(s);
     pith_scheduler_free(s->scheduler);
     serve_view_free(s->view);
+    events_stop(s->events);
     queue_destroy(&s->to_workers);
     queue_destroy(&s->to_model);
     links_destroy(&s->links);

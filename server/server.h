@@ -38,7 +38,8 @@ struct server_config {
     int64_t json_max;   /* bytes that it may take when it is parsed */
     int64_t stream_max; /* bytes that a reader may be behind; four times that end it at once */
     int32_t n_connection;
-    bool log; /* a line on standard error for each request */
+    const char *events; /* JSON of events.h; NULL: nothing is published */
+    bool log;           /* a line on standard error for each request */
 };
 
 struct server;

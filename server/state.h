@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "events.h"
 #include "exchange.h"
 #include "links.h"
 #include "metrics.h"
@@ -55,6 +56,7 @@ struct server {
     struct serve_setup requests;
     pith_model_info info;
     pith_scheduler *scheduler; /* stepped by the model thread */
+    struct events *events;     /* NULL: nothing is published */
     struct MHD_Daemon *daemon;
     int32_t port;
     int listen_fd;    /* once no connection is accepted any more; -1: none */

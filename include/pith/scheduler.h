@@ -38,6 +38,25 @@ extern "C" {
  */
 typedef struct pith_scheduler pith_scheduler;
 
+/* What became of a page in the cache of prefixes. */
+typedef enum pith_prefix_change {
+    PITH_PREFIX_STORED,
+    PITH_PREFIX_REMOVED,
+    PITH_PREFIX_CLEARED, /* of all pages at once */
+} pith_prefix_change;
+
+typedef struct pith_prefix_event {
+    pith_prefix_change change;
+    bool first;            /* with STORED: a text begins with the page, and parent is none */
+    uint64_t hash;         /* of the page's tokens and all before them; with CLEARED 0 */
+    uint64_t parent;       /* with STORED: of the page before it */
+    const int32_t *tokens; /* [page_len] with STORED, valid during the call; else NULL */
+    int32_t page_len;
+} pith_prefix_event;
+
+/* Called on the thread that runs the step. It must not touch the scheduler. */
+typedef void pith_prefix_fn(void *user, const pith_prefix_event *event);
+
 typedef struct pith_scheduler_params {
     int32_t n_seq;       /* most answers that run at the same time (default 256) */
     int32_t n_queue;     /* most requests that wait; further ones are refused (default 1024) */
@@ -66,7 +85,9 @@ typedef struct pith_scheduler_params {
                                        of steps in which no prompt is read, at most four answers run
                                        and no request waits for memory. Rows of logits are kept for
                                        n_max + 4 tokens, in memory of the scheduler's own */
-    uint32_t reserved[5];
+    pith_prefix_fn *on_prefix; /* told of pages of texts without cache_salt; NULL (default): none */
+    void *prefix_user;
+    uint32_t reserved[1];
 } pith_scheduler_params;
 
 PITH_API void pith_scheduler_params_default(pith_scheduler_params *out);
@@ -335,8 +356,8 @@ typedef struct pith_scheduler_stats {
 /* Thread-safe; the numbers are as of the last step's end. */
 PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
 
-/* Bytes of pages in use that no request can have at once. It could have those of cached prefixes
-   that no sequence uses, and of parked conversations alone. On the thread that steps, between steps. */
+/* Bytes of pages in use that no request can have at once. It could have cached prefixes that no
+   sequence uses, and what parked conversations alone hold. On the thread that steps, between steps. */
 PITH_API int64_t pith_scheduler_claimed_bytes(pith_scheduler *scheduler);
 
 /* Seconds since a step last began, read a chunk of a prompt or ended; since the scheduler was made

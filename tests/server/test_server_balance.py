@@ -55,9 +55,10 @@ class Balancer:
         self.process.wait(rig.PATIENCE_S)
         self.file.close()
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, headers=None):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=rig.PATIENCE_S)
-        c.request(method, path, body=None if body is None else json.dumps(body))
+        c.request(method, path, body=None if body is None else json.dumps(body),
+                  headers=headers or {})
         answer = rig.Answer(c.getresponse())
         c.close()
         return answer

@@ -43,6 +43,8 @@ struct prefix_cache {
     struct node *oldest, *newest; /* the ends of the list */
     int64_t n_node;
     int64_t n_dropped;
+    pith_prefix_fn *told; /* NULL: changes are not told */
+    void *told_user;
 };
 
 /* ---- the hash ---- */
@@ -125,6 +127,31 @@ static void use(struct prefix_cache *cache, struct node *last)
     }
 }
 
+/* ---- telling ---- */
+
+void prefix_watch(struct prefix_cache *cache, pith_prefix_fn *fn, void *user)
+{
+    cache->told = fn;
+    cache->told_user = user;
+}
+
+/* Texts under a user's salt are hidden. */
+static void tell(const struct prefix_cache *cache, pith_prefix_change change,
+                 const struct node *node)
+{
+    pith_prefix_event event = {.change = change, .page_len = cache->page_len};
+    if (cache->told == NULL || (node != NULL && node->salt != 0))
+        return;
+    if (node != NULL)
+        event.hash = node->hash;
+    if (change == PITH_PREFIX_STORED) {
+        event.first = node->parent == NULL;
+        event.parent = node->parent != NULL ? node->parent->hash : 0;
+        event.tokens = node->token;
+    }
+    cache->told(cache->told_user, &event);
+}
+
 /* ---- adding and removing ---- */
 
 /* Twice as many buckets. Where there is no memory, buckets become longer, and nothing else. */
@@ -169,6 +196,7 @@ static struct node *add(struct prefix_cache *cache, uint64_t salt, struct node *
     *head = node;
     list_add(cache, node);
     cache->n_node++;
+    tell(cache, PITH_PREFIX_STORED, node);
     return node;
 }
 
@@ -331,6 +359,7 @@ int64_t prefix_reclaim(struct prefix_cache *cache, int64_t bytes)
         if (node->n_child > 0 || !kv_block_is_alone(cache->kv, node->block) || freed >= bytes)
             continue;
         freed += kv_block_held_bytes(cache->kv, node->block);
+        tell(cache, PITH_PREFIX_REMOVED, node);
         drop(cache, node);
         cache->n_dropped++;
     }
@@ -343,6 +372,8 @@ int64_t prefix_clear(struct prefix_cache *cache)
     while (cache->oldest != NULL)
         drop(cache, cache->oldest);
     cache->n_dropped += n;
+    if (n > 0)
+        tell(cache, PITH_PREFIX_CLEARED, NULL);
     return n;
 }
 

@@ -12,6 +12,7 @@
 #define PI_PREFIX_H
 
 #include "kv/kv.h"
+#include "pith/scheduler.h"
 
 struct prefix_cache;
 
@@ -20,6 +21,10 @@ struct prefix_cache;
 pith_status prefix_create(struct kv_cache *kv, const char *salt, struct prefix_cache **out,
                           pith_error *err);
 void prefix_free(struct prefix_cache *cache); /* NULL is ignored */
+
+/* From now on fn is told what is stored and removed, but for texts of users' salts, and not that
+   the cache is freed. NULL: none is told. */
+void prefix_watch(struct prefix_cache *cache, pith_prefix_fn *fn, void *user);
 
 /* Texts of different users' salts have nothing in common; 0: of users without one. */
 

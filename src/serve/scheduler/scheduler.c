@@ -84,7 +84,9 @@ static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
              kv_type_name(g->type_k), kv_type_name(g->edge_k.type), g->edge_k.first, g->edge_k.last,
              kv_type_name(g->type_v), kv_type_name(g->edge_v.type), g->edge_v.first, g->edge_v.last,
              g->page_len, g->index, g->index_dim);
-    return prefix_create(s->engine->kv, salt, &s->prefix, err);
+    PI_TRY(prefix_create(s->engine->kv, salt, &s->prefix, err));
+    prefix_watch(s->prefix, s->params.on_prefix, s->params.prefix_user);
+    return PITH_OK;
 }
 
 static pith_status make_lists(struct pith_scheduler *s, pith_error *err)

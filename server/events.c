@@ -1,0 +1,422 @@
+/*
+ * events.c - events.h over ZeroMQ. A batch has three frames: the topic, a counter of 8 bytes with
+ * the highest first, and what pack.c wrote. Readers notice a counter that is left out, and ask the
+ * replay socket from there on. Their message is an empty frame and a counter. The answers are
+ * an empty frame, a counter and a batch each, and at the end a counter of -1 without a batch.
+ *
+ * Threads: the list of changes is guarded by the lock, and filled by the thread that has the model.
+ * The sockets, the counter and the batches for replay are the sending thread's. It sleeps until a
+ * byte comes through the pipe or a message through the replay socket.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "pack.h"
+
+#define LINGER_MS 200 /* in which the last batches leave */
+#define TOPIC_BYTES 512
+#define COUNTER_BYTES 8
+
+struct options {
+    bool on;
+    const char *endpoint, *replay, *topic; /* of the JSON; NULL: none, or the default */
+    int32_t n_kept;                        /* batches for replay */
+    int32_t hwm;                           /* of messages that wait in a socket */
+    int32_t n_queue;                       /* changes that wait to be sent */
+};
+
+struct batch {
+    uint64_t counter;
+    struct serve_bytes bytes;
+};
+
+struct events {
+    void *context, *publisher, *replay; /* replay NULL: none */
+    char topic[TOPIC_BYTES];
+    const char *medium;
+    int32_t page_len;
+    int32_t n_queue;
+    int wake[2]; /* a pipe; -1: not made */
+    pthread_t thread;
+    bool runs;
+
+    uint64_t counter;   /* of the next batch */
+    struct batch *kept; /* [n_kept] owned; batch i is in place i % n_kept */
+    int32_t n_kept;
+    uint64_t n_batch; /* kept so far */
+
+    pthread_mutex_t lock; /* of the fields below */
+    struct serve_bytes list;
+    int32_t n_listed;
+    bool lost; /* changes that came after the list's */
+    bool ends;
+    int64_t n_sent, n_lost;
+};
+
+static pith_status fail(pith_error *err, pith_status status, const char *what, const char *why)
+{
+    err->status = status;
+    snprintf(err->message, sizeof(err->message), "--kv-events-config: %.100s: %.80s", what, why);
+    return status;
+}
+
+/* ---- options ---- */
+
+static pith_status read_option(struct options *o, const char *key, const json_t *value,
+                               pith_error *err)
+{
+    const struct {
+        const char *key;
+        const char **text;
+        int32_t *number;
+    } known[] = {
+        {"endpoint", &o->endpoint, NULL}, {"replay_endpoint", &o->replay, NULL},
+        {"topic", &o->topic, NULL},       {"buffer_steps", NULL, &o->n_kept},
+        {"hwm", NULL, &o->hwm},           {"max_queue_size", NULL, &o->n_queue},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(known[i].key, key) != 0)
+            continue;
+        json_int_t n = json_integer_value(value);
+        if (known[i].text != NULL && !json_is_string(value) && !json_is_null(value))
+            return fail(err, PITH_INVALID, key, "is no text");
+        if (known[i].number != NULL && (!json_is_integer(value) || n < 1 || n > INT32_MAX))
+            return fail(err, PITH_INVALID, key, "is no whole number above 0");
+        if (known[i].text != NULL)
+            *known[i].text = json_string_value(value);
+        else
+            *known[i].number = (int32_t)n;
+        return PITH_OK;
+    }
+    if (strcmp(key, "enable_kv_cache_events") == 0) {
+        if (!json_is_boolean(value))
+            return fail(err, PITH_INVALID, key, "is not true or false");
+        o->on = o->on && json_is_true(value);
+    } else if (strcmp(key, "publisher") == 0) {
+        const char *name = json_is_string(value) ? json_string_value(value) : "";
+        if (strcmp(name, "zmq") != 0 && strcmp(name, "null") != 0)
+            return fail(err, PITH_INVALID, key, "is not \"zmq\" or \"null\"");
+        o->on = o->on && name[0] == 'z';
+    } else {
+        return fail(err, PITH_INVALID, key, "there is no such key");
+    }
+    return PITH_OK;
+}
+
+/* Defaults are vLLM's, but for the topic. */
+static pith_status read_options(const json_t *json, struct options *o, pith_error *err)
+{
+    const char *key;
+    json_t *value;
+    *o = (struct options){
+        .on = true, .endpoint = "tcp://*:5557", .n_kept = 10000, .hwm = 100000, .n_queue = 100000};
+    if (!json_is_object(json))
+        return fail(err, PITH_INVALID, "the value", "is no JSON object");
+    json_object_foreach((json_t *)json, key, value)
+    {
+        pith_status status = read_option(o, key, value, err);
+        if (status != PITH_OK)
+            return status;
+    }
+    if (o->endpoint == NULL)
+        return fail(err, PITH_INVALID, "endpoint", "is null");
+    return PITH_OK;
+}
+
+/* ---- the sending thread ---- */
+
+static void write_counter(uint64_t counter, unsigned char *bytes)
+{
+    for (int i = 0; i < COUNTER_BYTES; i++)
+        bytes[i] = (unsigned char)(counter >> 8 * (COUNTER_BYTES - 1 - i));
+}
+
+static uint64_t read_counter(const unsigned char *bytes)
+{
+    uint64_t counter = 0;
+    for (int i = 0; i < COUNTER_BYTES; i++)
+        counter = counter << 8 | bytes[i];
+    return counter;
+}
+
+static void keep(struct events *e, struct serve_bytes *bytes)
+{
+    struct batch *place = &e->kept[e->n_batch++ % (uint64_t)e->n_kept];
+    serve_bytes_free(&place->bytes);
+    *place = (struct batch){e->counter, *bytes};
+}
+
+/* Without subscribers, or a reader is too far behind, the socket drops: it never waits. */
+static void publish(struct events *e, const struct serve_bytes *records, bool lost)
+{
+    struct serve_bytes bytes = {0};
+    unsigned char counter[COUNTER_BYTES];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (records->len > 0 && pack_batch(records, e->page_len, time, e->medium, &bytes)) {
+        write_counter(e->counter, counter);
+        zmq_send(e->publisher, e->topic, strlen(e->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+        zmq_send(e->publisher, counter, sizeof(counter), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+        zmq_send(e->publisher, bytes.data, bytes.len, ZMQ_DONTWAIT);
+        keep(e, &bytes);
+        pthread_mutex_lock(&e->lock);
+        e->n_sent++;
+        pthread_mutex_unlock(&e->lock);
+    } else {
+        serve_bytes_free(&bytes);
+    }
+    e->counter += lost ? 2 : 1; /* a counter that is left out says that something was lost */
+}
+
+/* False: there will be no more. */
+static bool send_list(struct events *e)
+{
+    char bytes[64];
+    while (read(e->wake[0], bytes, sizeof(bytes)) > 0)
+        continue;
+    pthread_mutex_lock(&e->lock);
+    struct serve_bytes list = e->list;
+    bool lost = e->lost, ends = e->ends;
+    e->list = (struct serve_bytes){0};
+    e->n_listed = 0;
+    e->lost = false;
+    pthread_mutex_unlock(&e->lock);
+    if (list.len > 0 || lost)
+        publish(e, &list, lost);
+    serve_bytes_free(&list);
+    return !ends;
+}
+
+static void send_kept(struct events *e, const void *client, size_t client_len,
+                      const unsigned char *counter, const struct serve_bytes *bytes)
+{
+    zmq_send(e->replay, client, client_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(e->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(e->replay, counter, COUNTER_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(e->replay, bytes->data != NULL ? bytes->data : "", bytes->len, ZMQ_DONTWAIT);
+}
+
+static void replay_from(struct events *e, const void *client, size_t client_len, uint64_t from)
+{
+    static const struct serve_bytes none;
+    unsigned char counter[COUNTER_BYTES];
+    uint64_t n_kept = (uint64_t)e->n_kept;
+    for (uint64_t i = e->n_batch > n_kept ? e->n_batch - n_kept : 0; i < e->n_batch; i++) {
+        const struct batch *b = &e->kept[i % n_kept];
+        if (b->counter < from)
+            continue;
+        write_counter(b->counter, counter);
+        send_kept(e, client, client_len, counter, &b->bytes);
+    }
+    memset(counter, 0xff, sizeof(counter));
+    send_kept(e, client, client_len, counter, &none);
+}
+
+/* A message of other frames than a client's name, nothing and a counter is passed over. */
+static void answer_replay(struct events *e)
+{
+    unsigned char frame[3][256];
+    int len[3] = {-1, -1, -1}, more = 1, n = 0;
+    size_t size = sizeof(more);
+    for (; more; n++) {
+        unsigned char rest[256];
+        int got = zmq_recv(e->replay, n < 3 ? frame[n] : rest, sizeof(rest), ZMQ_DONTWAIT);
+        if (got < 0)
+            return;
+        if (n < 3)
+            len[n] = got;
+        zmq_getsockopt(e->replay, ZMQ_RCVMORE, &more, &size);
+    }
+    if (n == 3 && len[0] <= (int)sizeof(frame[0]) && len[1] == 0 && len[2] == COUNTER_BYTES)
+        replay_from(e, frame[0], (size_t)len[0], read_counter(frame[2]));
+}
+
+static void *send_loop(void *user)
+{
+    struct events *e = user;
+    zmq_pollitem_t items[] = {{NULL, e->wake[0], ZMQ_POLLIN, 0}, {e->replay, 0, ZMQ_POLLIN, 0}};
+    for (bool goes_on = true; goes_on;) {
+        if (zmq_poll(items, e->replay != NULL ? 2 : 1, -1) < 0)
+            continue; /* a signal */
+        if (items[1].revents != 0)
+            answer_replay(e);
+        if (items[0].revents != 0)
+            goes_on = send_list(e);
+    }
+    return NULL;
+}
+
+/* ---- the thread that has the model ---- */
+
+void events_note(void *user, const pith_prefix_event *event)
+{
+    struct events *e = user;
+    pthread_mutex_lock(&e->lock);
+    /* Behind a change that is lost no other one may stand in the same batch. */
+    bool taken = !e->lost && e->n_listed < e->n_queue && pack_add(&e->list, event);
+    e->n_listed += taken;
+    e->lost = !taken;
+    e->n_lost += !taken;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* A pipe that is full wakes the thread, too. */
+static void wake(struct events *e)
+{
+    ssize_t n;
+    do
+        n = write(e->wake[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+void events_flush(struct events *e)
+{
+    if (e == NULL)
+        return;
+    pthread_mutex_lock(&e->lock);
+    bool any = e->n_listed > 0 || e->lost;
+    pthread_mutex_unlock(&e->lock);
+    if (any)
+        wake(e);
+}
+
+void events_count(struct events *e, int64_t *n_sent, int64_t *n_lost)
+{
+    *n_sent = *n_lost = 0;
+    if (e == NULL)
+        return;
+    pthread_mutex_lock(&e->lock);
+    *n_sent = e->n_sent;
+    *n_lost = e->n_lost;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- the life ---- */
+
+/* vLLM's rule: an endpoint of all addresses, or of this machine's processes, is bound. */
+static bool binds(const char *endpoint)
+{
+    return strchr(endpoint, '*') != NULL || strstr(endpoint, "::") != NULL ||
+           strncmp(endpoint, "ipc://", 6) == 0;
+}
+
+static pith_status open_socket(struct events *e, int type, const char *endpoint, bool bound,
+                               int hwm, void **out, pith_error *err)
+{
+    int linger = LINGER_MS;
+    *out = zmq_socket(e->context, type);
+    if (*out == NULL)
+        return fail(err, PITH_NOMEM, endpoint, "no memory for a socket");
+    zmq_setsockopt(*out, ZMQ_SNDHWM, &hwm, sizeof(hwm));
+    zmq_setsockopt(*out, ZMQ_LINGER, &linger, sizeof(linger));
+    int failed = bound ? zmq_bind(*out, endpoint) : zmq_connect(*out, endpoint);
+    return failed ? fail(err, PITH_IO, endpoint, zmq_strerror(errno)) : PITH_OK;
+}
+
+/* "kv@POD@MODEL" as llm-d reads it: in Kubernetes a pod's name is its host's. */
+static void write_topic(struct events *e, const struct options *o, const char *model)
+{
+    char host[256] = "";
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        host[0] = '\0';
+    if (o->topic != NULL)
+        snprintf(e->topic, sizeof(e->topic), "%s", o->topic);
+    else
+        snprintf(e->topic, sizeof(e->topic), "kv@%s@%.200s", host, model);
+}
+
+static pith_status open_all(struct events *e, const struct options *o, pith_error *err)
+{
+    e->kept = calloc((size_t)o->n_kept, sizeof(*e->kept));
+    e->context = zmq_ctx_new();
+    if (e->kept == NULL || e->context == NULL || pipe(e->wake) != 0)
+        return fail(err, PITH_NOMEM, "the publisher", "no memory, or no pipe");
+    for (int i = 0; i < 2; i++)
+        fcntl(e->wake[i], F_SETFL, O_NONBLOCK);
+    pith_status status =
+        open_socket(e, ZMQ_PUB, o->endpoint, binds(o->endpoint), o->hwm, &e->publisher, err);
+    if (status == PITH_OK && o->replay != NULL)
+        status = open_socket(e, ZMQ_ROUTER, o->replay, true, o->hwm, &e->replay, err);
+    if (status != PITH_OK)
+        return status;
+    e->runs = pthread_create(&e->thread, NULL, send_loop, e) == 0;
+    return e->runs ? PITH_OK : fail(err, PITH_NOMEM, "the publisher", "no memory for its thread");
+}
+
+static pith_status start(const struct events_setup *setup, const json_t *json, struct events **out,
+                         pith_error *err)
+{
+    struct options o;
+    pith_status status = read_options(json, &o, err);
+    if (status != PITH_OK || !o.on)
+        return status;
+    struct events *e = calloc(1, sizeof(*e));
+    if (e == NULL)
+        return fail(err, PITH_NOMEM, "the publisher", "no memory");
+    pthread_mutex_init(&e->lock, NULL);
+    e->wake[0] = e->wake[1] = -1;
+    e->medium = setup->medium;
+    e->page_len = setup->page_len;
+    e->n_kept = o.n_kept;
+    e->n_queue = o.n_queue;
+    write_topic(e, &o, setup->model);
+    status = open_all(e, &o, err);
+    if (status == PITH_OK)
+        *out = e;
+    else
+        events_stop(e);
+    return status;
+}
+
+pith_status events_start(const struct events_setup *setup, struct events **out, pith_error *err)
+{
+    json_error_t why;
+    *out = NULL;
+    json_t *json = json_loads(setup->config, JSON_REJECT_DUPLICATES, &why);
+    if (json == NULL)
+        return fail(err, PITH_INVALID, "the value is no JSON", why.text);
+    pith_status status = start(setup, json, out, err);
+    json_decref(json);
+    return status;
+}
+
+void events_stop(struct events *e)
+{
+    if (e == NULL)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->ends = true;
+    pthread_mutex_unlock(&e->lock);
+    if (e->runs) {
+        wake(e);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->publisher != NULL)
+        zmq_close(e->publisher);
+    if (e->replay != NULL)
+        zmq_close(e->replay);
+    if (e->context != NULL)
+        zmq_ctx_term(e->context);
+    for (int i = 0; i < 2; i++)
+        if (e->wake[i] >= 0)
+            close(e->wake[i]);
+    for (int32_t i = 0; e->kept != NULL && i < e->n_kept; i++)
+        serve_bytes_free(&e->kept[i].bytes);
+    serve_bytes_free(&e->list);
+    free(e->kept);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
