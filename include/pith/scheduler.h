@@ -38,7 +38,7 @@ extern "C" {
  */
 typedef struct pith_scheduler pith_scheduler;
 
-/* What became of a page in the cache of prefixes. */
+/* How a page of the cache of prefixes changes. */
 typedef enum pith_prefix_change {
     PITH_PREFIX_STORED,
     PITH_PREFIX_REMOVED,
