@@ -432,10 +432,22 @@ static int64_t json_most(const struct listen_options *l)
     return l->json_max != 0 ? l->json_max : 4 * l->body_max;
 }
 
+/* Listens before the model is loaded; returns the part of the configuration that says where. */
+static struct server_config open_door(const struct listen_options *l, struct owned *owned)
+{
+    struct server_config config = {
+        .host = l->host, .port = l->port, .n_connection = l->n_connection};
+    pith_error err;
+    read_tls(l, &config, owned);
+    cli_check(server_open(&config, &config.door, &err), &err);
+    return config;
+}
+
 /* Makes the configuration that the options ask for; *bias is the caller's to free, when the server
    has ended. */
 static struct server_config make_config(struct serve_options *o, const struct session *s,
-                                        struct owned *owned, pith_logit_bias **bias)
+                                        const struct server_config *door, struct owned *owned,
+                                        pith_logit_bias **bias)
 {
     const struct listen_options *l = &o->listen;
     struct server_config config = {
@@ -443,8 +455,11 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .engine = s->engine,
         .model_path = s->path,
         .alias = l->alias,
-        .host = l->host,
-        .port = l->port,
+        .door = door->door,
+        .host = door->host,
+        .port = door->port,
+        .tls_key = door->tls_key,
+        .tls_cert = door->tls_cert,
         .policy = {s->keep, s->read, s->recall, s->share},
         .slot_folder = o->chat.slot_folder,
         .schedule = schedule_params(&o->work),
@@ -457,11 +472,10 @@ static struct server_config make_config(struct serve_options *o, const struct se
         .body_max = l->body_max,
         .json_max = json_most(l),
         .stream_max = l->stream_max,
-        .n_connection = l->n_connection,
+        .n_connection = door->n_connection,
         .log = l->log,
     };
     read_template(o, s->model, &config, owned);
-    read_tls(l, &config, owned);
     pith_generate_params_default(&config.generate);
     config.generate.n_predict = o->work.n_predict;
     config.generate.sample = sample_params(&o->sample, bias);
@@ -485,10 +499,11 @@ static int run(void *options)
     if (o->model.path == NULL && o->model.hf == NULL)
         o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
     block_signals(&set);
+    struct server_config door = open_door(&o->listen, &owned);
     start_session(&s, o);
     /* Before the configuration, which names the engine: it may make that anew. */
     const pith_draft_params *draft = draft_start(&s, &o->draft, &o->model);
-    struct server_config config = make_config(o, &s, &owned, &bias);
+    struct server_config config = make_config(o, &s, &door, &owned, &bias);
     config.schedule.draft = draft;
     config.keys = keys.key;
     config.n_key = keys.n;

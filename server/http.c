@@ -11,14 +11,13 @@
 
 #include <errno.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "access.h"
+#include "door.h"
 #include "routes.h"
 #include "state.h"
 
@@ -394,24 +393,7 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
 
 /* ---- listening ---- */
 
-static pith_status fail(pith_error *err, pith_status status, const char *host, int32_t port,
-                        const char *why)
-{
-    err->status = status;
-    snprintf(err->message, sizeof(err->message), "cannot listen on %.100s port %d: %.80s", host,
-             port, why);
-    return status;
-}
-
-/* "::" is every address of both kinds. */
-static unsigned daemon_flags(const struct server_config *c, int family)
-{
-    unsigned six = strcmp(c->host, "::") == 0 ? MHD_USE_DUAL_STACK : MHD_USE_IPv6;
-    return MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
-           (family == AF_INET6 ? six : 0) | (c->tls_key != NULL ? MHD_USE_TLS : 0);
-}
-
-static struct MHD_Daemon *listen_on(struct server *s, const struct addrinfo *at)
+pith_status http_start(struct server *s, pith_error *err)
 {
     const struct server_config *c = &s->config;
     struct MHD_OptionItem tls[] = {
@@ -419,37 +401,22 @@ static struct MHD_Daemon *listen_on(struct server *s, const struct addrinfo *at)
         {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)c->tls_cert},
         {MHD_OPTION_END, 0, NULL},
     };
-    return MHD_start_daemon(daemon_flags(c, at->ai_family), 0, NULL, NULL, on_request, s,
-                            MHD_OPTION_SOCK_ADDR, at->ai_addr, MHD_OPTION_NOTIFY_COMPLETED,
-                            on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connection,
-                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(c->timeout_s + 1.0),
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES,
-                            MHD_OPTION_ARRAY, c->tls_key != NULL ? tls : tls + 2, MHD_OPTION_END);
-}
-
-pith_status http_start(struct server *s, pith_error *err)
-{
-    const struct server_config *c = &s->config;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *at = NULL;
-    char port[16];
-    hints.ai_flags = AI_PASSIVE;
-    snprintf(port, sizeof(port), "%d", c->port);
-    int why = getaddrinfo(c->host, port, &hints, &at);
-    if (why != 0)
-        return fail(err, PITH_INVALID, c->host, c->port, gai_strerror(why));
-    errno = 0;
-    s->daemon = listen_on(s, at);
-    int number = errno;
-    freeaddrinfo(at);
-    if (s->daemon == NULL && c->tls_key != NULL && number == 0)
-        return fail(err, PITH_INVALID, c->host, c->port,
-                    "the TLS key and certificate cannot be used together");
-    if (s->daemon == NULL)
-        return fail(err, PITH_IO, c->host, c->port, number != 0 ? strerror(number) : "no socket");
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    s->port = info != NULL ? info->port : c->port;
-    return PITH_OK;
+    s->port = door_port(c->door);
+    int fd = door_take(c->door);
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                     (c->tls_key != NULL ? MHD_USE_TLS : 0);
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connection, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)(c->timeout_s + 1.0), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES,
+        MHD_OPTION_ARRAY, c->tls_key != NULL ? tls : tls + 2, MHD_OPTION_END);
+    if (s->daemon != NULL)
+        return PITH_OK;
+    close(fd);
+    err->status = PITH_NOMEM;
+    snprintf(err->message, sizeof(err->message), "no memory to listen on port %d", s->port);
+    return PITH_NOMEM;
 }
 
 void http_close(struct server *s)

@@ -6,7 +6,7 @@
 
 #include "server.h"
 
-/* Listens: s->daemon and s->port. */
+/* Takes the door over: s->daemon and s->port. */
 pith_status http_start(struct server *s, pith_error *err);
 /* New connections are no longer accepted; those that are open stay. */
 void http_close(struct server *s);

@@ -12,9 +12,12 @@
 #include "pith/policy.h"
 #include "pith/scheduler.h"
 
+struct server_door; /* door.h */
+
 struct server_config {
-    const pith_model *model; /* borrowed until server_stop, like everything here */
-    pith_engine *engine;     /* of the model thread alone */
+    struct server_door *door; /* of server_open; server_start takes it over */
+    const pith_model *model;  /* borrowed until server_stop, like everything here */
+    pith_engine *engine;      /* of the model thread alone */
     const char *model_path;
     const char *alias;         /* the model's name in answers; NULL: its own */
     const char *template_name; /* of a chat template that comes along; NULL: the next */
@@ -44,8 +47,14 @@ struct server_config {
 
 struct server;
 
-/* Starts to listen and to answer. INVALID (a host, port, key or certificate, named), IO (the
-   address is taken), and as pith_scheduler_create. */
+/* Listens where the configuration says (host, port, TLS, connections), before there is a model: who
+   comes is told to wait. INVALID (a host, port, key or certificate, named), IO (the address is
+   taken), NOMEM. */
+pith_status server_open(const struct server_config *config, struct server_door **out,
+                        pith_error *err);
+
+/* Starts to answer at config->door. As pith_scheduler_create, and INVALID, IO or UNSUPPORTED of
+   config->events. */
 pith_status server_start(const struct server_config *config, struct server **out, pith_error *err);
 
 /* The port that it listens on. */

@@ -1,12 +1,15 @@
 """What routers, probes and autoscalers in front of several servers ask of each."""
 
+import http.client
 import os
 import re
+import subprocess
 import tempfile
 import threading
 import unittest
 
 import server_rig as rig
+import test_server_balance as balance
 
 PROMPT = "The friend of Otto is a friend of Maria. " * 12
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -96,6 +99,43 @@ class Heads(unittest.TestCase):
                     pass
                 rig.wait_for(lambda: s.get("/health/live").code == 200)
                 line.close()
+
+
+class Loading(unittest.TestCase):
+    def test_the_port_is_open_while_the_model_loads(self):
+        """It waits for a template that comes through a pipe."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "template")
+            os.mkfifo(pipe)
+            port = balance.free_port()
+            p = subprocess.Popen([rig.PITH, "serve", "-m", rig.MODEL, "-t", "1", "--port", str(port),
+                                  "--chat-template-file", pipe], stdout=subprocess.PIPE, text=True)
+
+            def ask(method, path, text=None):
+                c = http.client.HTTPConnection("127.0.0.1", port, timeout=rig.PATIENCE_S)
+                try:
+                    c.request(method, path, body=text)
+                    return rig.Answer(c.getresponse())
+                except OSError:
+                    return None
+                finally:
+                    c.close()
+            rig.wait_for(lambda: ask("GET", "/health/live") is not None)
+            self.assertEqual(ask("GET", "/health/live").code, 200)
+            for method, path, text in (("GET", "/health", None), ("GET", "/health/ready", None),
+                                       ("POST", "/v1/completions", "{" * 100000)):
+                a = ask(method, path, text)
+                self.assertEqual((a.code, a.json()["status"], a.headers["retry-after"]),
+                                 (503, "loading model", "1"))
+            with open(pipe, "w", encoding="utf-8") as f:
+                f.write("{{ messages[0].content }}")
+            rig.wait_for(lambda: getattr(ask("GET", "/health/ready"), "code", 0) == 200)
+            a = ask("POST", "/apply-template", '{"messages": [{"role": "user", "content": "x"}]}')
+            self.assertEqual(a.json()["prompt"], "x")
+            self.assertIn(f":{port}\n", p.stdout.readline())
+            p.terminate()
+            self.assertEqual(p.wait(rig.PATIENCE_S), 0)
+            p.stdout.close()
 
 
 class Priority(unittest.TestCase):
