@@ -31,7 +31,8 @@ class Answers:
 
 if __name__ == "__main__":
     model, requests, folder, workers = (sys.argv[1:] + ["2"])[:4]
-    rows = ray.data.read_json(requests)
+    # Reading and writing ask for no processor: the workers may take them all, and wait for rows then.
+    rows = ray.data.read_json(requests, ray_remote_args={"num_cpus": 0})
     rows = rows.map_batches(Answers, fn_constructor_args=(model,), batch_size=32, num_cpus=CPUS,
                             concurrency=int(workers))
-    rows.write_json(folder)
+    rows.write_json(folder, ray_remote_args={"num_cpus": 0})

@@ -21,7 +21,7 @@ def test_two_workers_are_one_engine(model, tmp_path, module, example):
     (tmp_path / "model.gguf").symlink_to(model.path)
     out = tmp_path / "out"
     done = subprocess.run([sys.executable, EXAMPLES / example, tmp_path / "model.gguf", tmp_path / "in.jsonl", out],
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = "".join(f.read_text() for f in sorted(out.iterdir())) if out.is_dir() else out.read_text()
     got = {row["id"]: row for row in map(json.loads, lines.splitlines())}
