@@ -13,11 +13,18 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/os.h"
 
 #define HEAD_SIZE 64 /* keeps the payload on a cache line */
 #define LARGE ((size_t)256 << 10)
 /* From here on what huge pages of 2 MiB round a block up by is less than a sixteenth of it. */
 #define HUGE_FROM ((size_t)32 << 20)
+#define HUGE_SIZE ((size_t)2 << 20)
+/* Hardware clears a huge page in half a millisecond. Slower ones come from a virtual machine's host. */
+#define HUGE_SLOW_S 3e-3
+#define HUGE_TRIALS                                                                                \
+    16 /* at most, and a sixteenth of the block: the first ones may be had already */
+#define HUGE_SLOW_TRIALS 3
 
 struct head {
     size_t size; /* payload bytes */
@@ -110,12 +117,40 @@ void *pi_mem_map(enum pi_mem_tag tag, size_t size)
     return block;
 }
 
+#if defined(MADV_HUGEPAGE)
+/* Touches huge pages until some were slow. A virtual machine may give free ones back to its host, and
+   take them again one small page after the other. Small pages come from memory that was in use
+   before, in a third of the time. */
+static bool huge_pages_are_slow(volatile uint8_t *at, size_t n_trial)
+{
+    int32_t n_slow = 0;
+    for (size_t i = 0; i < n_trial && n_slow < HUGE_SLOW_TRIALS; i++) {
+        double start = pi_time_s();
+        at[i * HUGE_SIZE] = 0;
+        n_slow += pi_time_s() - start > HUGE_SLOW_S;
+    }
+    return n_slow == HUGE_SLOW_TRIALS;
+}
+
+/* Leaves the block untouched. */
+static void want_huge_pages(uint8_t *block, size_t size)
+{
+    uint8_t *first = block + (HUGE_SIZE - (uintptr_t)block % HUGE_SIZE) % HUGE_SIZE;
+    size_t n_trial = (size_t)pi_min(HUGE_TRIALS, (int64_t)(size / (16 * HUGE_SIZE)));
+    madvise(first, n_trial * HUGE_SIZE, MADV_HUGEPAGE); /* hints, as the next one */
+    bool slow = huge_pages_are_slow(first, n_trial);
+    pi_mem_drop(first, n_trial * HUGE_SIZE);
+    if (!slow)
+        madvise(block, size, MADV_HUGEPAGE);
+}
+#endif
+
 void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size)
 {
     void *block = pi_mem_map(tag, size);
 #if defined(MADV_HUGEPAGE)
     if (block != NULL && size >= HUGE_FROM)
-        madvise(block, size, MADV_HUGEPAGE); /* a hint */
+        want_huge_pages(block, size);
 #endif
     return block;
 }

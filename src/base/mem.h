@@ -49,8 +49,8 @@ static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t si
    in its small pages. So a large map that is little used costs little. Not a pi_mem_alloc block:
    free with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);
-/* The same of a block that will be touched whole, as weights are: in huge pages where the system
-   has them and rounding is small. */
+/* The same of a block that will be touched whole, as weights are. It is in huge pages where the
+   system gives them quickly and rounding is small. */
 void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size);
 void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size);
 /* Gives the memory of the system's pages that lie within [at, at + size) of a mapped block back:

@@ -1,6 +1,9 @@
 /* test_base.c - allocation counters and failure on demand, half floats, the parallel loops. */
+#define _DEFAULT_SOURCE /* mincore */
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/half.h"
 #include "base/mem.h"
@@ -23,6 +26,23 @@ TEST(mem_counts_and_zeroes)
     pi_mem_free(p);
     assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 0);
     assert_null(pi_mem_alloc_n(PI_MEM_OTHER, SIZE_MAX / 2, 3));
+}
+
+/* Which pages it will be in is tried on the block itself. */
+TEST(a_block_that_will_be_used_whole_is_still_untouched)
+{
+    enum { SIZE = 256 << 20, PAGE = 4096 };
+    static unsigned char there[SIZE / PAGE];
+    int64_t before = pi_mem_used(PI_MEM_OTHER);
+    unsigned char *block = pi_mem_map_whole(PI_MEM_OTHER, SIZE);
+    assert_non_null(block);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, SIZE);
+    assert_int_equal(mincore(block, SIZE, there), 0);
+    for (size_t i = 0; i < SIZE / (size_t)sysconf(_SC_PAGESIZE); i++)
+        assert_int_equal(there[i] & 1, 0);
+    assert_int_equal(block[0] | block[SIZE - 1], 0);
+    pi_mem_unmap(PI_MEM_OTHER, block, SIZE);
+    assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 0);
 }
 
 TEST(mem_fails_on_demand)
