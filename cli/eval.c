@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "budget.h"
+#include "ranks.h"
 #include "task.h"
 
 #include <errno.h>
@@ -67,6 +68,7 @@ static bool is_standard(const char *path)
    there is a result; a file that only the check made is removed again. */
 static void check_output(const char *option, const char *path)
 {
+    path = ranks_output(path);
     if (path == NULL || is_standard(path))
         return;
     bool was_there = access(path, F_OK) == 0;
@@ -97,7 +99,7 @@ static bool write_result(print_fn *print, const json_t *result, const char *path
     bool ok = true;
     if (!is_standard(path)) {
         errno = 0;
-        FILE *file = fopen(path, "wb");
+        FILE *file = fopen(ranks_output(path), "wb");
         ok = file != NULL && fwrite(text.data, 1, text.len, file) == text.len;
         if (file != NULL)
             ok = fclose(file) == 0 && ok;

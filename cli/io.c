@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "eval.h"
+#include "ranks.h"
 
 #define FIRST_READ 65536
 
@@ -141,6 +142,8 @@ struct cli_text cli_read_file(const char *path)
 {
     struct cli_text text = {0};
     bool standard = strcmp(path, "-") == 0;
+    if (standard && ranks_several())
+        cli_fail_usage("standard input: only rank 0 has one; write the text to a file");
     FILE *file = standard ? stdin : fopen(path, "rb");
     if (file == NULL)
         cli_fail("cannot open \"%s\": %s", path, strerror(errno));

@@ -11,6 +11,7 @@
 
 #include "budget.h"
 #include "command.h"
+#include "ranks.h"
 #include "session.h"
 #include "pith/inspect.h"
 
@@ -144,7 +145,7 @@ static void open_out(struct collector *c, const char *path)
 {
     if (path == NULL)
         return;
-    c->out = fopen(path, "wb");
+    c->out = fopen(ranks_output(path), "wb");
     if (c->out == NULL)
         cli_fail("cannot write \"%s\": %s", path, strerror(errno));
 }

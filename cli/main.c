@@ -11,6 +11,7 @@
 #include "command.h"
 #include "io.h"
 #include "manual.h"
+#include "ranks.h"
 #include "pith/policy.h"
 
 static const struct command *const commands[] = {
@@ -290,7 +291,10 @@ int main(int argc, char **argv)
        whose end is cli_finish_output's. */
     if (!cli_is_terminal(STDOUT_FILENO))
         setvbuf(stdout, output, _IOFBF, sizeof(output));
+    ranks_join(argc, argv);
     int status = dispatch(argc, argv);
     cli_finish_output();
+    if (status == EXIT_SUCCESS)
+        ranks_leave();
     return status;
 }

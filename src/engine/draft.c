@@ -9,6 +9,7 @@
 #include "engine/draft.h"
 
 #include "base/mem.h"
+#include "engine/over_ranks.h"
 
 #define MODEL_FIRST 1.15 /* what lookup gains is known less well than what the model does */
 #define DRAFT_DEFAULT 15 /* with the token before them one batch of rows of logits */
@@ -157,6 +158,7 @@ static int32_t find_by_model(struct pi_draft *d, const struct pith_seq *seq, int
                                  most, limits, out, &seconds);
     d->model_failed = n < 0;
     /* Also a token that was thought of and not drafted takes its time. */
+    seconds = pi_over_ranks_seconds(seconds);
     if (n >= 0 && seconds > 0.0)
         draft_gauge_note_each(&d->gauge, n > 0 ? n : 1, seconds, each_s);
     return n > 0 ? n : 0;

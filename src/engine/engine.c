@@ -7,7 +7,9 @@
 
 #include "base/mem.h"
 #include "base/processors.h"
+#include "base/ranks.h"
 #include "base/threads.h"
+#include "engine/over_ranks.h"
 #include "engine/split.h"
 #include "model/delta.h"
 #include "pith/plan.h"
@@ -109,7 +111,7 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
                         kv_bytes_of_state(&out->geometry);
     if (params->kv_bytes > 0)
-        out->kv_bytes = params->kv_bytes;
+        out->kv_bytes = pi_over_ranks_part(out->split.model, &out->geometry, params->kv_bytes);
     *ram = pi_account_tier(a, out->kv_bytes);
     return PITH_OK;
 }
@@ -175,6 +177,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
+    PI_TRY(pi_over_ranks_check(params, policies, split.device[0], err));
     if (policy_set_verb(policies) != NULL)
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     const struct kv_geometry lanes = kv_full_lanes(&out->geometry);
@@ -197,7 +200,7 @@ pith_status pith_kv_estimate(const pith_model *model, const pith_engine_params *
     struct plan plan;
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
-    *bytes = pi_account_pages(&plan.account, (int32_t)n_token);
+    *bytes = pi_over_ranks_whole(model, pi_account_pages(&plan.account, (int32_t)n_token));
     return PITH_OK;
 }
 
@@ -224,7 +227,8 @@ pith_status pith_kv_room(const pith_model *model, const pith_engine_params *para
     unsized.kv_bytes = unsized.memory_bytes = 0;
     unsized.kv_tokens = 0;
     PI_TRY(make_plan(model, &unsized, &plan, err));
-    *bytes = plan.room < INT64_MAX ? plan.room : pi_split_half(&plan.split);
+    *bytes =
+        pi_over_ranks_whole(model, plan.room < INT64_MAX ? plan.room : pi_split_half(&plan.split));
     return PITH_OK;
 }
 
@@ -352,6 +356,7 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         status = open_verbs(e, &plan, params, err);
     if (status == PITH_OK)
         status = pi_batch_create(e, err);
+    status = pi_ranks_agree(status, err);
     if (status != PITH_OK) {
         pith_engine_free(e);
         return status;

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/files.h"
+#include "engine/over_ranks.h"
 
 _Static_assert(sizeof(struct pi_saved_head) == 32, "the head is part of the file format");
 
@@ -30,6 +31,7 @@ pith_status pi_seq_save(const struct pith_seq *seq, const char *path, pith_error
     void *bytes = NULL;
     size_t size = 0, n_tokens = (size_t)seq->n_token * sizeof(int32_t);
     PI_TRY(engine_traits_check(&seq->engine->traits, PITH_USE_FILE, err));
+    PI_TRY(pi_over_ranks_check_file(err));
     PI_TRY(pi_verbs_save(seq, &bytes, &size, err));
     pith_status status = bytes != NULL
                              ? pi_memory_save(&seq->memory, bytes, size, path, err)
@@ -134,6 +136,7 @@ pith_status pi_seq_load(struct pith_engine *e, const char *path, struct pith_seq
     void *extra = NULL;
     size_t size = 0;
     PI_TRY(engine_traits_check(&e->traits, PITH_USE_FILE, err));
+    PI_TRY(pi_over_ranks_check_file(err));
     PI_TRY(pi_seq_alloc(e, &seq, err));
     pith_status status = pi_memory_load(&seq->memory, e->kv, path, &extra, &size, err);
     if (status == PITH_OK)

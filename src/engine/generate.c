@@ -14,8 +14,10 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/ranks.h"
 #include "engine/draft.h"
 #include "engine/output.h"
+#include "engine/over_ranks.h"
 #include "engine/question.h"
 
 struct pith_generation {
@@ -117,7 +119,8 @@ static void end_draft(struct pith_generation *g)
     int32_t n = g->seq->ahead.is_ahead ? g->seq->draft->n : 0;
     pi_seq_drop_ahead(g->seq);
     if (n > 0)
-        draft_cost_note(&g->cost, n + 1, g->pass_s + pi_thread_time_s() - start);
+        draft_cost_note(&g->cost, n + 1,
+                        pi_over_ranks_seconds(g->pass_s + pi_thread_time_s() - start));
 }
 
 /* Evaluates a token, and a draft of n tokens behind it. */
@@ -161,7 +164,7 @@ static pith_status advance(struct pith_generation *g, int32_t token, pith_error 
         return status;
     double start = pi_thread_time_s();
     status = pith_seq_eval(g->seq, &token, 1, err);
-    draft_cost_note(&g->cost, 1, pi_thread_time_s() - start);
+    draft_cost_note(&g->cost, 1, pi_over_ranks_seconds(pi_thread_time_s() - start));
     return status;
 }
 
@@ -449,7 +452,9 @@ static pith_status generate_all(struct pith_generation *g, pith_text_fn *on_text
     pith_token token = {0};
     while (!token.ended) {
         PI_TRY(pith_generation_next(g, &token, err));
-        if (token.len > 0 && on_text != NULL && !on_text(user, token.text, token.len)) {
+        bool goes_on = token.len == 0 || on_text == NULL || on_text(user, token.text, token.len);
+        pi_ranks_tell(&goes_on, sizeof(goes_on)); /* only rank 0 may have a reader who stops it */
+        if (!goes_on) {
             g->out.reason = PITH_STOP_CALLER;
             return PITH_OK;
         }

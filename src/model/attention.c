@@ -36,11 +36,18 @@ static size_t len_out(const struct pi_hparams *hp)
     return (size_t)hp->n_head * (size_t)hp->dim_v;
 }
 
+/* The same of all ranks. */
+static size_t len_whole(const struct pi_hparams *hp)
+{
+    return (size_t)hp->whole.n_head * (size_t)hp->dim_v;
+}
+
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
     size_t gated = hp->attn_gated ? 2 * len_q(hp) : 0;
-    *out = (struct pi_block_scratch){.row = len_q(hp) + len_k(hp) + len_v(hp) + len_out(hp) + gated,
-                                     .widest = len_out(hp)};
+    size_t whole = len_whole(hp);
+    *out = (struct pi_block_scratch){.row = len_q(hp) + len_k(hp) + len_v(hp) + whole + gated,
+                                     .widest = whole};
 }
 
 static void place(struct pi_pass *pass, struct pi_at memory)
@@ -49,7 +56,7 @@ static void place(struct pi_pass *pass, struct pi_at memory)
     pass->rows.q = pi_pass_take(pass, &memory, len_q(hp));
     pass->rows.k = pi_pass_take(pass, &memory, len_k(hp));
     pass->rows.v = pi_pass_take(pass, &memory, len_v(hp));
-    pass->rows.att = pi_pass_take(pass, &memory, len_out(hp));
+    pass->rows.att = pi_pass_take(pass, &memory, len_whole(hp));
     pass->rows.q_gate = hp->attn_gated ? memory : (struct pi_at){0};
 }
 
@@ -151,12 +158,14 @@ static void leave(struct pi_pass *pass)
         .x = pass->rows.att,
         .q_gate = pass->rows.q_gate,
         .act = pi_pass_act(pass, &pass->now.w->attn.wo),
-        .n = pass->now.layer->attn.wo.n_col,
+        .n = (int32_t)len_out(hp),
         .n_head = hp->n_head,
         .dim = hp->dim_k,
     };
     if (pi_at_some(rows.act.q) || pi_at_some(rows.q_gate))
         pi_pass_rows(pass, PI_ROWS_OUT, &rows, rows.n);
+    pi_pass_gather(pass, pass->rows.att, &rows.act, hp->whole.n_head_kv,
+                   hp->n_head / hp->n_head_kv * hp->dim_v);
 }
 
 static void run(struct pi_pass *pass)
@@ -172,6 +181,7 @@ static void run(struct pi_pass *pass)
     pi_pass_product(pass, pass->rows.att, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->attn.wo},
                     (const struct pi_at[]){pass->rows.h}, 1);
+    pi_pass_gather_rows(pass->rows.h, pass->now.n_tok, pass->model->hp.n_embd);
 }
 
 const struct pi_block pi_block_attention = {

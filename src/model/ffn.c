@@ -14,14 +14,15 @@ static void plan(const struct pi_layer *layer, struct pi_layer_block *out)
 
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
-    *out = (struct pi_block_scratch){.row = 2 * (size_t)hp->n_ff, .widest = (size_t)hp->n_ff};
+    *out = (struct pi_block_scratch){.row = (size_t)(hp->whole.n_ff + hp->n_ff),
+                                     .widest = (size_t)hp->whole.n_ff};
 }
 
 static void place(struct pi_pass *pass, struct pi_at memory)
 {
-    size_t n = (size_t)pass->model->hp.n_ff;
-    pass->ffn.gate = pi_pass_take(pass, &memory, n);
-    pass->ffn.up = pi_pass_take(pass, &memory, n);
+    const struct pi_hparams *hp = &pass->model->hp;
+    pass->ffn.gate = pi_pass_take(pass, &memory, (size_t)hp->whole.n_ff);
+    pass->ffn.up = pi_pass_take(pass, &memory, (size_t)hp->n_ff);
 }
 
 static void run(struct pi_pass *pass)
@@ -38,9 +39,12 @@ static void run(struct pi_pass *pass)
                     (const struct pi_weight *const[]){&w->ffn.gate, &w->ffn.up},
                     (const struct pi_at[]){pass->ffn.gate, pass->ffn.up}, 2);
     pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
+    pi_pass_gather(pass, pass->ffn.gate, &rows.act, pass->model->hp.whole.n_ff / PI_ACT_BLOCK,
+                   PI_ACT_BLOCK);
     pi_pass_product(pass, pass->ffn.gate, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->ffn.down},
                     (const struct pi_at[]){pass->rows.h}, 1);
+    pi_pass_gather_rows(pass->rows.h, pass->now.n_tok, pass->model->hp.n_embd);
 }
 
 const struct pi_block pi_block_ffn = {

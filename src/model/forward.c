@@ -6,6 +6,7 @@
  * It must not know the inside of a block.
  */
 
+#include "base/ranks.h"
 #include "model/centre.h"
 #include "model/step.h"
 
@@ -99,13 +100,24 @@ static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
     to->device->upload(to->stream, x, size, to->rows.x);
 }
 
+/* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. */
+static bool goes_on(const struct pi_pass *pass, int32_t n_done, int32_t n_block)
+{
+    bool several = pi_ranks()->n_rank > 1;
+    if (pass->ask.fn == NULL || (several && n_done > 0))
+        return true;
+    bool on = pass->ask.fn(pass->ask.user, n_done, n_block);
+    pi_ranks_tell(&on, sizeof(on));
+    return on;
+}
+
 /* The layers of a stage, of whose pass n_done blocks of n_block are done; false: it was stopped. */
 static bool run_stage(struct pi_pass *pass, int32_t *n_done, int32_t n_block)
 {
     pass->now.block = NULL;
     pass->step.has_logits = false;
     if (pi_step_may(pass)) {
-        if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, *n_done, n_block))
+        if (!goes_on(pass, *n_done, n_block))
             return false;
         if (pi_step_run(pass))
             return true;
@@ -114,7 +126,7 @@ static bool run_stage(struct pi_pass *pass, int32_t *n_done, int32_t n_block)
         pass->now.layer = &pass->model->layer[l];
         pass->now.w = &pass->placed->layer[l - pass->stage.begin];
         for (int32_t i = 0; i < pass->now.layer->n_block; i++, ++*n_done) {
-            if (pass->ask.fn != NULL && !pass->ask.fn(pass->ask.user, *n_done, n_block))
+            if (!goes_on(pass, *n_done, n_block))
                 return false;
             go_on(pass, &pass->now.layer->block[i]);
             pass->now.block->block->run(pass);
@@ -195,7 +207,7 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 struct pi_weight pi_pass_head(const struct pi_pass *pass)
 {
     struct pi_weight w = pass->placed->output;
-    if (pass->plan.n_logit > 0)
+    if (pass->plan.n_logit > 0 && pi_ranks()->n_rank == 1)
         w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->plan.n_logit, PI_GROUP));
     return w;
 }
@@ -210,6 +222,7 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
     if (!pass->step.has_logits)
         pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
                         (const struct pi_at[]){out}, 1);
+    pi_pass_gather_rows(out, n, hp->n_vocab);
     pass->step.has_logits = false;
     if (hp->logit_cap > 0)
         pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);

@@ -6,8 +6,10 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/ranks.h"
 #include "model/host.h"
 #include "model/load.h"
+#include "model/load_ranks.h"
 #include "model/load_turned.h"
 #include "model/weights_file.h"
 #include "tensor/dtype_table.h"
@@ -173,7 +175,10 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
     PI_TRY(pi_load_moe(model, err));
     if (model->arch->read != NULL)
         PI_TRY(model->arch->read(model, err));
-    return list_kv_layers(model, err);
+    PI_TRY(list_kv_layers(model, err));
+    model->hp.whole =
+        (struct pi_whole_shape){model->hp.n_head, model->hp.n_head_kv, model->hp.n_ff};
+    return pi_load_ranks_check(model, err);
 }
 
 /* ---- tensors ---- */
@@ -276,11 +281,16 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
         return PITH_OK;
     mark_used(plan, model, from.stored);
     mark_used(plan, model, from.spare);
-    if (spec->col == PI_DIM_NONE)
-        return plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
-                           (float **)field, err);
-    return plan_matrix(plan, &from, name, (int64_t[]){pi_dim_len(hp, spec->col), n_row, n_slab, 1},
-                       (struct pi_matrix *)field, err);
+    if (spec->col == PI_DIM_NONE) {
+        PI_TRY(plan_vector(plan, &from.tensor, name, (int64_t[]){n_row, n_slab, 1, 1},
+                           (float **)field, err));
+        pi_load_ranks_vector(plan, hp, spec);
+        return PITH_OK;
+    }
+    PI_TRY(plan_matrix(plan, &from, name, (int64_t[]){pi_dim_len(hp, spec->col), n_row, n_slab, 1},
+                       (struct pi_matrix *)field, err));
+    pi_load_ranks_matrix(plan, hp, spec->row);
+    return PITH_OK;
 }
 
 static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, int32_t l,
@@ -350,14 +360,19 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     mark_used(plan, model, output);
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
-    PI_TRY(plan_embedding(plan, embd, output == NULL, model, err));
+    /* A rank has a part of the output, and all rows of the embedding in the file. */
+    bool tied = output == NULL && pi_ranks()->n_rank == 1;
+    PI_TRY(plan_embedding(plan, embd, tied, model, err));
     const struct pi_source last = {.tensor = output != NULL ? *output : *embd};
-    if (output != NULL)
+    if (!tied) {
         PI_TRY(plan_matrix(plan, &last, "output.weight", ends, &model->output, err));
+        pi_load_ranks_matrix(plan, hp, PI_DIM_NONE);
+    }
     PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
         PI_TRY(plan_layer(plan, model, l, err));
-    return check_unused(plan, model, err);
+    PI_TRY(check_unused(plan, model, err));
+    return pi_load_ranks_shape(model, err);
 }
 
 /* Tensors that the model may have. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/ranks.h"
 #include "model/host.h"
 #include "model/load.h"
 #include "model/placed.h"
@@ -201,6 +202,9 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
     pith_status status = pi_placed_list_create(&m->placed, err);
     if (status == PITH_OK)
         status = load_file(m, path, params, err);
+    status = pi_ranks_agree(status, err);
+    if (status == PITH_OK)
+        status = pi_ranks_same("models", pi_model_fingerprint(m), err);
     if (status != PITH_OK) {
         pith_model_free(m);
         return status;

@@ -2,6 +2,8 @@
  * product.c - the computing calls of blocks: bodies over the rows of a pass, and products of
  * activations with weights, both on the pass's device. It knows no block.
  */
+#include "base/ranks.h"
+#include "model/load_ranks.h"
 #include "model/pass.h"
 
 void pi_pass_rows(const struct pi_pass *pass, enum pi_rows_body body, const void *args, int64_t n)
@@ -25,6 +27,23 @@ struct pi_int8 pi_pass_act(const struct pi_pass *pass, const struct pi_weight *w
 {
     const struct pi_int8 unread = {.q = {0}};
     return pi_weight_reads_int8(w) ? pass->rows.act : unread;
+}
+
+/* Ranks have processors alone (engine.c), whose memory is the host's. */
+void pi_pass_gather(const struct pi_pass *pass, struct pi_at x, const struct pi_int8 *act,
+                    int32_t n_unit, int32_t unit)
+{
+    if (pi_at_some(act->q))
+        pi_ranks_gather_int8((int8_t *)act->q.at, (float *)act->scale.at, (int16_t *)act->sum16.at,
+                             pass->now.n_tok, n_unit, unit / PI_ACT_BLOCK);
+    else
+        pi_ranks_gather((void *)x.at, pass->now.n_tok, n_unit, (size_t)unit * sizeof(float));
+}
+
+void pi_pass_gather_rows(struct pi_at out, int32_t n_tok, int32_t n)
+{
+    int32_t unit = pi_ranks_row_unit(n);
+    pi_ranks_gather((void *)out.at, n_tok, n / unit, (size_t)unit * sizeof(float));
 }
 
 struct pi_temperature pi_pass_temperature(const struct pi_pass *pass)

@@ -63,7 +63,8 @@ uint64_t pi_model_fingerprint(const struct pith_model *m)
 {
     struct pi_sum hash;
     const struct pi_hparams *hp = &m->hp;
-    const int32_t shape[] = {hp->n_layer, hp->n_embd, hp->n_ff,  hp->n_head, hp->n_head_kv,
+    const struct pi_whole_shape *all = &hp->whole;
+    const int32_t shape[] = {hp->n_layer, hp->n_embd, all->n_ff, all->n_head, all->n_head_kv,
                              hp->dim_k,   hp->dim_v,  hp->n_rot, hp->n_vocab};
     pi_sum_start(&hash);
     pi_sum_add(&hash, shape, sizeof(shape));

@@ -19,6 +19,13 @@ struct pi_latent_shape {
     int32_t dim_out; /* of a head's value */
 };
 
+/* What the counts below would be without ranks (base/ranks.h): they are this rank's. */
+struct pi_whole_shape {
+    int32_t n_head;
+    int32_t n_head_kv;
+    int32_t n_ff;
+};
+
 struct pi_hparams {
     int32_t n_layer;
     int32_t n_layer_kv;   /* layers with attention, which have lanes */
@@ -44,6 +51,7 @@ struct pi_hparams {
     float logit_cap;  /* logits are logit_cap * tanh(logit / logit_cap); 0: as they come */
     float temp_scale; /* queries at p times 1 + temp_scale * ln(floor(p / temp_len) + 1); 0: none */
     int32_t temp_len;
+    struct pi_whole_shape whole; /* of all ranks together */
     bool gelu; /* the feed-forward's gate is a GELU, not a SiLU */
 };
 

@@ -1,0 +1,119 @@
+/*
+ * ranks.c - see ranks.h. What other ranks print goes to a file without a name, and is shown only
+ * where one of them fails and rank 0 does not.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include "ranks.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "io.h"
+#include "pith/ranks.h"
+
+/* Commands whose results depend on nothing but their options and files. */
+static const char *const able[] = {"run", "eval", "bench", "logits", "info"};
+
+static pith_ranks_info ranks = {.n_rank = 1};
+static int shown = -1; /* where this rank's messages would have gone; -1: they go there */
+static FILE *messages;
+static bool left; /* ranks_leave was called */
+
+static uint64_t sum_of(int argc, char **argv)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (int i = 1; i < argc; i++)
+        for (const char *c = argv[i];; c++) {
+            sum = (sum ^ (uint8_t)*c) * 0x100000001b3u;
+            if (*c == '\0')
+                break;
+        }
+    return sum;
+}
+
+/* The processes that MPI started together: Open MPI's variable, then MPICH's. */
+static int started_together(void)
+{
+    const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+    n = n != NULL ? n : getenv("PMI_SIZE");
+    return n != NULL ? atoi(n) : 1;
+}
+
+/* Rank 0's own message comes first, and ends all of them where it fails, too. */
+static void show_messages(void)
+{
+    char line[512], name[32];
+    int length = snprintf(name, sizeof(name), "rank %d: ", (int)ranks.rank);
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    if (messages == NULL)
+        return;
+    fflush(stderr);
+    rewind(messages);
+    while (fgets(line, sizeof(line), messages) != NULL)
+        if (write(shown, name, (size_t)length) < 0 || write(shown, line, strlen(line)) < 0)
+            return;
+}
+
+static void at_exit(void)
+{
+    if (left)
+        return;
+    if (ranks.rank > 0)
+        show_messages();
+    pith_ranks_end(false);
+}
+
+static void hide_output(void)
+{
+    messages = tmpfile();
+    shown = dup(STDERR_FILENO);
+    if (freopen("/dev/null", "w", stdout) == NULL || messages == NULL || shown < 0 ||
+        dup2(fileno(messages), STDERR_FILENO) < 0)
+        cli_fail("rank %d: its output cannot be put aside", (int)ranks.rank);
+}
+
+void ranks_join(int argc, char **argv)
+{
+    pith_error err;
+    size_t i = 0;
+    if (started_together() <= 1)
+        return;
+    pith_status status = pith_ranks_start(sum_of(argc, argv), &err);
+    pith_ranks_describe(&ranks);
+    if (ranks.n_rank > 1) {
+        atexit(at_exit);
+        if (ranks.rank > 0)
+            hide_output();
+    }
+    if (status != PITH_OK)
+        cli_fail("%s", err.message);
+    while (i < sizeof(able) / sizeof(able[0]) && (argc < 2 || strcmp(argv[1], able[i]) != 0))
+        i++;
+    bool writes = argc > 2 && strcmp(argv[1], "eval") == 0 &&
+                  (strcmp(argv[2], "sweep") == 0 || strcmp(argv[2], "record") == 0);
+    if ((writes || i == sizeof(able) / sizeof(able[0])) && ranks.n_rank > 1)
+        cli_fail_usage("%s: it cannot run over several ranks; run, bench, logits, info and the "
+                       "measurements of eval can",
+                       argc < 2 ? "pith" : argv[writes ? 2 : 1]);
+}
+
+void ranks_leave(void)
+{
+    left = true;
+    pith_ranks_end(true);
+}
+
+bool ranks_several(void)
+{
+    return ranks.n_rank > 1;
+}
+
+const char *ranks_output(const char *path)
+{
+    return path != NULL && ranks.rank > 0 ? "/dev/null" : path;
+}

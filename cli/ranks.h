@@ -1,0 +1,23 @@
+/*
+ * ranks.h - a command that MPI started on several machines (docs/distributed.md). Every rank runs
+ * all of it; rank 0 alone prints and writes.
+ */
+#ifndef CLI_RANKS_H
+#define CLI_RANKS_H
+
+#include <stdbool.h>
+
+/* Joins the ranks where MPI started this process with others. Fails where the command cannot run
+   over ranks. argv as main has it. */
+void ranks_join(int argc, char **argv);
+
+/* Leaves them, at the end of a command that succeeded. */
+void ranks_leave(void);
+
+/* Whether there are others. */
+bool ranks_several(void);
+
+/* Where a file is written: path, or nowhere on other ranks than 0. NULL stays NULL. */
+const char *ranks_output(const char *path);
+
+#endif

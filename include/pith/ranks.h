@@ -1,0 +1,39 @@
+/*
+ * ranks.h - one model over several processes, which MPI starts on as many machines (docs/
+ * distributed.md). Every rank runs the same program on the same input, holds a part of the weights
+ * and of the KV cache, and comes to the same tokens. A library without MPI has one rank.
+ */
+#ifndef PITH_RANKS_H
+#define PITH_RANKS_H
+
+#include "pith/pith.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct pith_ranks_info {
+    int32_t rank;   /* of this process, from 0 */
+    int32_t n_rank; /* 1: the process is alone */
+    int64_t n_gather;
+    int64_t sent_bytes; /* of rows, to all others together, since pith_ranks_start */
+    double gather_s;    /* in gathers, waiting for others included */
+} pith_ranks_info;
+
+/* Joins the processes that were started together, before any model is loaded. `same` is a number
+   that must be equal on all ranks, such as a sum of their options. Models that are loaded later are
+   split over the ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or `same`
+   differ. */
+PITH_API pith_status pith_ranks_start(uint64_t same, pith_error *err);
+
+/* Leaves them. ok false: every other rank is ended, too. */
+PITH_API void pith_ranks_end(bool ok);
+
+/* Rank 0 of 1 before pith_ranks_start. */
+PITH_API void pith_ranks_describe(pith_ranks_info *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

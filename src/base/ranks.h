@@ -1,0 +1,47 @@
+/*
+ * ranks.h - one model over several processes. Rank r of n computes a range of the output rows of
+ * every matrix, and rows are gathered. Nobody adds up parts of a sum, so the bits are those of one
+ * process. With one rank every function returns at once. ranks_mpi.c or ranks_one.c is behind it.
+ *
+ * All ranks call the gathering functions in the same order; each waits for the others.
+ */
+#ifndef PI_RANKS_H
+#define PI_RANKS_H
+
+#include "base/base.h"
+#include "pith/ranks.h"
+
+/* Of the process. */
+const pith_ranks_info *pi_ranks(void);
+
+/* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). */
+static inline int32_t pi_ranks_from(int32_t n, int32_t r)
+{
+    return (int32_t)((int64_t)n * r / pi_ranks()->n_rank);
+}
+
+/* How many this rank has. */
+static inline int32_t pi_ranks_own(int32_t n)
+{
+    int32_t r = pi_ranks()->rank;
+    return pi_ranks_from(n, r + 1) - pi_ranks_from(n, r);
+}
+
+/* rows [n_tok][own units] become rows [n_tok][n_unit] in the same memory. */
+void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);
+
+/* The same of codes with their scales and sums (cpu/matmul.h): 40 bytes for 32 values. A unit is
+   n_block blocks of 32. */
+void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
+                          int32_t n_block);
+
+/* Rank 0's bytes, to all. */
+void pi_ranks_tell(void *data, size_t size);
+
+/* The status of the first rank that failed, with its sentence; OK where all succeeded. */
+pith_status pi_ranks_agree(pith_status status, pith_error *err);
+
+/* INVALID where a number of `what` is not the same on all ranks. */
+pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err);
+
+#endif

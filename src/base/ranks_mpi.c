@@ -1,0 +1,192 @@
+/*
+ * ranks_mpi.c - ranks over MPI. A gather is one message per rank, and parts may be of unequal
+ * length, so any number of ranks will do. It must not know what rows are.
+ *
+ * Invariant: sent and got have room for `cap` bytes each.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/ranks.h"
+
+#define RANKS_MOST 256
+#define BLOCK 32       /* codes that share a scale */
+#define BLOCK_BYTES 40 /* these, the scale, two sums of int16 */
+
+static pith_ranks_info ranks = {.n_rank = 1};
+static uint8_t *sent, *got;
+static size_t cap;
+
+const pith_ranks_info *pi_ranks(void)
+{
+    return &ranks;
+}
+
+void pith_ranks_describe(pith_ranks_info *out)
+{
+    *out = ranks;
+}
+
+/* ---- begin and end ---- */
+
+static uint64_t sum_of(const char *text, uint64_t sum)
+{
+    for (; *text != '\0'; text++)
+        sum = (sum ^ (uint8_t)*text) * 0x100000001b3u;
+    return sum;
+}
+
+pith_status pith_ranks_start(uint64_t same, pith_error *err)
+{
+    int level = 0, there = 0;
+    MPI_Initialized(&there);
+    if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+        return pi_fail(err, PITH_INTERNAL, "MPI does not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks.n_rank);
+    if (ranks.n_rank > RANKS_MOST)
+        return pi_fail(err, PITH_UNSUPPORTED, "%d ranks are more than the %d that Pith can use",
+                       ranks.n_rank, RANKS_MOST);
+    PI_TRY(pi_ranks_same("versions", sum_of(pith_version(), 0xcbf29ce484222325u), err));
+    return pi_ranks_same("options", same, err);
+}
+
+void pith_ranks_end(bool ok)
+{
+    int there = 0, over = 0;
+    MPI_Initialized(&there);
+    MPI_Finalized(&over);
+    if (!there || over)
+        return;
+    if (!ok)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Finalize();
+    pi_mem_free(sent);
+    pi_mem_free(got);
+    sent = got = NULL;
+    cap = 0;
+}
+
+/* ---- rows ---- */
+
+/* Others wait for this rank: without memory all of them end. */
+static void reserve(size_t size)
+{
+    if (size <= cap)
+        return;
+    pi_mem_free(sent);
+    pi_mem_free(got);
+    sent = pi_mem_alloc(PI_MEM_SCRATCH, size);
+    got = pi_mem_alloc(PI_MEM_SCRATCH, size);
+    cap = size;
+    if (sent == NULL || got == NULL) {
+        pi_log(PITH_LOG_WARN, "rank=%d no memory for a gather of %zu bytes", ranks.rank, size);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+/* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank. */
+static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    int count[RANKS_MOST], at[RANKS_MOST];
+    MPI_Datatype unit;
+    double start = MPI_Wtime();
+    MPI_Type_contiguous((int)unit_bytes, MPI_BYTE, &unit);
+    MPI_Type_commit(&unit);
+    for (int32_t r = 0; r < ranks.n_rank; r++) {
+        at[r] = n_tok * pi_ranks_from(n_unit, r);
+        count[r] = n_tok * pi_ranks_from(n_unit, r + 1) - at[r];
+    }
+    MPI_Allgatherv(sent, count[ranks.rank], unit, got, count, at, unit, MPI_COMM_WORLD);
+    MPI_Type_free(&unit);
+    ranks.sent_bytes += (int64_t)count[ranks.rank] * (int64_t)unit_bytes * (ranks.n_rank - 1);
+    ranks.n_gather++;
+    ranks.gather_s += MPI_Wtime() - start;
+}
+
+void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    size_t row = (size_t)n_unit * unit_bytes;
+    uint8_t *out = rows;
+    if (ranks.n_rank == 1)
+        return;
+    reserve((size_t)n_tok * row);
+    memcpy(sent, rows, (size_t)n_tok * (size_t)pi_ranks_own(n_unit) * unit_bytes);
+    exchange(n_tok, n_unit, unit_bytes);
+    for (int32_t r = 0; r < ranks.n_rank; r++) {
+        size_t from = (size_t)pi_ranks_from(n_unit, r) * unit_bytes;
+        size_t size = (size_t)pi_ranks_from(n_unit, r + 1) * unit_bytes - from;
+        const uint8_t *part = got + from * (size_t)n_tok;
+        for (int32_t t = 0; t < n_tok; t++)
+            memcpy(out + (size_t)t * row + from, part + (size_t)t * size, size);
+    }
+}
+
+void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
+                          int32_t n_block)
+{
+    size_t n_own = (size_t)(pi_ranks_own(n_unit) * n_block), n_all = (size_t)(n_unit * n_block);
+    if (ranks.n_rank == 1)
+        return;
+    reserve((size_t)n_tok * n_all * BLOCK_BYTES);
+    for (size_t i = 0; i < (size_t)n_tok * n_own; i++) {
+        uint8_t *to = sent + i * BLOCK_BYTES;
+        memcpy(to, q + i * BLOCK, BLOCK);
+        memcpy(to + BLOCK, scale + i, sizeof(*scale));
+        memcpy(to + BLOCK + sizeof(*scale), sum16 + i * 2, 2 * sizeof(*sum16));
+    }
+    exchange(n_tok, n_unit, (size_t)n_block * BLOCK_BYTES);
+    const uint8_t *part = got;
+    for (int32_t r = 0; r < ranks.n_rank; r++) {
+        size_t from = (size_t)(pi_ranks_from(n_unit, r) * n_block);
+        size_t end = (size_t)(pi_ranks_from(n_unit, r + 1) * n_block);
+        for (size_t t = 0; t < (size_t)n_tok; t++)
+            for (size_t at = t * n_all + from; at < t * n_all + end; at++, part += BLOCK_BYTES) {
+                memcpy(q + at * BLOCK, part, BLOCK);
+                memcpy(scale + at, part + BLOCK, sizeof(*scale));
+                memcpy(sum16 + at * 2, part + BLOCK + sizeof(*scale), 2 * sizeof(*sum16));
+            }
+    }
+}
+
+/* ---- agreement ---- */
+
+void pi_ranks_tell(void *data, size_t size)
+{
+    if (ranks.n_rank > 1)
+        MPI_Bcast(data, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+pith_status pi_ranks_agree(pith_status status, pith_error *err)
+{
+    int failed = status != PITH_OK ? ranks.rank : RANKS_MOST, first;
+    pith_error said = {.status = status};
+    if (ranks.n_rank == 1)
+        return status;
+    MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (first == RANKS_MOST)
+        return PITH_OK;
+    if (status != PITH_OK && err != NULL)
+        said = *err;
+    MPI_Bcast(&said, (int)sizeof(said), MPI_BYTE, first, MPI_COMM_WORLD);
+    if (first == 0)
+        return pi_fail(err, said.status, "%s", said.message);
+    return pi_fail(err, said.status, "rank %d: %.200s", first, said.message);
+}
+
+pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
+{
+    uint64_t first = number;
+    int differs, any;
+    if (ranks.n_rank == 1)
+        return PITH_OK;
+    pi_ranks_tell(&first, sizeof(first));
+    differs = first != number ? ranks.rank : RANKS_MOST;
+    MPI_Allreduce(&differs, &any, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (any < RANKS_MOST)
+        return pi_fail(err, PITH_INVALID, "rank %d of %d: its %s are not those of rank 0", any,
+                       ranks.n_rank, what);
+    return PITH_OK;
+}

@@ -1,0 +1,57 @@
+/*
+ * ranks_one.c - the process is alone: a library without MPI.
+ */
+#include "base/ranks.h"
+
+static const pith_ranks_info alone = {.n_rank = 1};
+
+const pith_ranks_info *pi_ranks(void)
+{
+    return &alone;
+}
+
+void pith_ranks_describe(pith_ranks_info *out)
+{
+    *out = alone;
+}
+
+pith_status pith_ranks_start(uint64_t same, pith_error *err)
+{
+    (void)same;
+    return pi_fail(err, PITH_UNSUPPORTED,
+                   "this build has no MPI, so that it cannot run on several ranks; "
+                   "-DPITH_MPI=ON builds it in");
+}
+
+void pith_ranks_end(bool ok)
+{
+    (void)ok;
+}
+
+void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    (void)rows, (void)n_tok, (void)n_unit, (void)unit_bytes;
+}
+
+void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
+                          int32_t n_block)
+{
+    (void)q, (void)scale, (void)sum16, (void)n_tok, (void)n_unit, (void)n_block;
+}
+
+void pi_ranks_tell(void *data, size_t size)
+{
+    (void)data, (void)size;
+}
+
+pith_status pi_ranks_agree(pith_status status, pith_error *err)
+{
+    (void)err;
+    return status;
+}
+
+pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
+{
+    (void)what, (void)number, (void)err;
+    return PITH_OK;
+}

@@ -1,0 +1,28 @@
+/*
+ * over_ranks.h - an engine whose model is split over several processes (base/ranks.h). A rank sees
+ * the lanes of its own KV heads: what decides by other lanes, too, is refused.
+ */
+#ifndef PI_OVER_RANKS_H
+#define PI_OVER_RANKS_H
+
+#include "model/model.h"
+#include "policy/traits/traits.h"
+
+/* UNSUPPORTED, in one sentence that is the same on all ranks. Policies are fitted. */
+pith_status pi_over_ranks_check(const pith_engine_params *params, const struct policy_set *set,
+                                const struct pi_device *device, pith_error *err);
+
+/* UNSUPPORTED, of a file of a sequence. */
+pith_status pi_over_ranks_check_file(pith_error *err);
+
+/* This rank's part of bytes for the pages of all: as many pages for each KV head. */
+int64_t pi_over_ranks_part(const struct pith_model *model, const struct kv_geometry *g,
+                           int64_t bytes);
+
+/* Bytes of all ranks, of which this one's part is given. */
+int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);
+
+/* Rank 0's time: what is decided by it is then the same on all. */
+double pi_over_ranks_seconds(double seconds);
+
+#endif
