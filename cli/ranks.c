@@ -1,5 +1,5 @@
 /*
- * ranks.c - see ranks.h. What other ranks print goes to a file without a name, and is shown only
+ * ranks.c - see ranks.h. The output of other ranks goes to a file without a name. It is shown only
  * where one of them fails and rank 0 does not.
  */
 #define _POSIX_C_SOURCE 200809L

@@ -1,7 +1,7 @@
 /*
  * ranks.h - one model over several processes. Rank r of n computes a range of the output rows of
- * every matrix, and rows are gathered. Nobody adds up parts of a sum, so the bits are those of one
- * process. With one rank every function returns at once. ranks_mpi.c or ranks_one.c is behind it.
+ * every matrix, and rows are gathered. No rank adds up a part of a sum, so the bits are the same
+ * as in one process. With one rank every function returns at once. ranks_mpi.c or ranks_one.c is behind it.
  *
  * All ranks call the gathering functions in the same order; each waits for the others.
  */
@@ -37,6 +37,9 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
 
 /* Rank 0's bytes, to all. */
 void pi_ranks_tell(void *data, size_t size);
+
+/* The least of all ranks' numbers. */
+int64_t pi_ranks_least(int64_t number);
 
 /* The status of the first rank that failed, with its sentence; OK where all succeeded. */
 pith_status pi_ranks_agree(pith_status status, pith_error *err);

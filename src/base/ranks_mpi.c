@@ -159,6 +159,14 @@ void pi_ranks_tell(void *data, size_t size)
         MPI_Bcast(data, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
+int64_t pi_ranks_least(int64_t number)
+{
+    int64_t least = number;
+    if (ranks.n_rank > 1)
+        MPI_Allreduce(&number, &least, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD);
+    return least;
+}
+
 pith_status pi_ranks_agree(pith_status status, pith_error *err)
 {
     int failed = status != PITH_OK ? ranks.rank : RANKS_MOST, first;
@@ -186,7 +194,7 @@ pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
     differs = first != number ? ranks.rank : RANKS_MOST;
     MPI_Allreduce(&differs, &any, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (any < RANKS_MOST)
-        return pi_fail(err, PITH_INVALID, "rank %d of %d: its %s are not those of rank 0", any,
+        return pi_fail(err, PITH_INVALID, "rank %d of %d: its %s differ from rank 0's", any,
                        ranks.n_rank, what);
     return PITH_OK;
 }

@@ -91,6 +91,7 @@ static void close_account(struct plan *plan)
 static pith_status size_memory(const pith_engine_params *params, struct plan *out, pith_error *err)
 {
     const struct pi_account *a = &out->account;
+    const struct pith_model *model = out->split.model;
     int64_t *ram = &out->policies.recall.kv.ram;
     if (params->memory_bytes > 0 && (params->kv_bytes > 0 || params->kv_tokens > 0))
         return pi_fail(err, PITH_INVALID,
@@ -102,16 +103,19 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
     if (params->memory_bytes > 0) {
         pith_status status = open_account(out, err);
         if (status == PITH_OK)
-            status = pi_account_split(a, params->memory_bytes, &out->kv_bytes, ram, err);
+            status = pi_account_split(a, pi_over_ranks_part(model, params->memory_bytes),
+                                      &out->kv_bytes, ram, err);
         close_account(out);
-        return status;
+        out->kv_bytes = pi_over_ranks_pages(model, &out->geometry, out->kv_bytes);
+        return pi_ranks_agree(status, err);
     }
     out->kv_bytes = pi_account_pages(a, a->n_ctx);
     if (params->kv_tokens > 0)
         out->kv_bytes = kv_bytes_for_tokens(&out->geometry, params->kv_tokens) +
                         kv_bytes_of_state(&out->geometry);
     if (params->kv_bytes > 0)
-        out->kv_bytes = pi_over_ranks_part(out->split.model, &out->geometry, params->kv_bytes);
+        out->kv_bytes = pi_over_ranks_part(model, params->kv_bytes);
+    out->kv_bytes = pi_over_ranks_pages(model, &out->geometry, out->kv_bytes);
     *ram = pi_account_tier(a, out->kv_bytes);
     return PITH_OK;
 }
@@ -177,7 +181,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(choose_types(hp, params, out, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
-    PI_TRY(pi_over_ranks_check(params, policies, split.device[0], err));
+    PI_TRY(pi_over_ranks_check(policies, split.device[0], err));
     if (policy_set_verb(policies) != NULL)
         PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     const struct kv_geometry lanes = kv_full_lanes(&out->geometry);

@@ -21,31 +21,26 @@ static pith_status check_keep(const struct keep_config *c, pith_error *err)
                        "keep: %s: stats: over ranks no policy reads statistics of heads",
                        c->policy->name);
     if (strcmp(c->policy->name, "random") == 0)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: random: over ranks its draws would be others");
+        return pi_fail(err, PITH_UNSUPPORTED, "keep: random: over ranks its draws would be others");
     return PITH_OK;
 }
 
-pith_status pi_over_ranks_check(const pith_engine_params *params, const struct policy_set *set,
-                                const struct pi_device *device, pith_error *err)
+pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
+                                pith_error *err)
 {
+    struct engine_traits t = engine_traits_compute(set);
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
     if (!device->in_host)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "device: %s: over ranks only processors compute (cpu)", device->name);
-    if (params->memory_bytes > 0)
+    if (t.reads_parts)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "memory_bytes: over ranks give the bytes of pages (kv_bytes), which the "
-                       "ranks divide");
-    if (set->read.policy != NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "read: %s: over ranks all that is stored is read: a choice looks at all "
-                       "query heads",
-                       set->read.policy->name);
-    if (set->recall.kind != RECALL_NONE || set->share.kind != SHARE_NONE)
+                       "read: over ranks all that is stored is read: a choice looks at all query "
+                       "heads");
+    if (t.recalls_kv || t.recalls_text || t.shares)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
-                       set->recall.kind != RECALL_NONE ? "recall" : "share");
+                       t.shares ? "share" : "recall");
     return check_keep(&set->keep, err);
 }
 
@@ -53,18 +48,24 @@ pith_status pi_over_ranks_check_file(pith_error *err)
 {
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
-    return pi_fail(err, PITH_UNSUPPORTED,
-                   "over ranks a sequence cannot be saved or loaded: each has a part of its entries");
+    return pi_fail(
+        err, PITH_UNSUPPORTED,
+        "over ranks a sequence cannot be saved or loaded: each has a part of its entries");
 }
 
-int64_t pi_over_ranks_part(const struct pith_model *model, const struct kv_geometry *g,
-                           int64_t bytes)
+int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes)
 {
     const struct pi_hparams *hp = &model->hp;
-    int64_t page = (int64_t)kv_page_bytes(g);
     if (pi_ranks()->n_rank == 1)
         return bytes;
-    return bytes / hp->whole.n_head_kv / page * page * hp->n_head_kv;
+    return bytes / hp->whole.n_head_kv * hp->n_head_kv;
+}
+
+int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
+                            int64_t bytes)
+{
+    int64_t page = (int64_t)kv_page_bytes(g) * model->hp.n_head_kv;
+    return pi_ranks()->n_rank == 1 ? bytes : pi_ranks_least(bytes / page) * page;
 }
 
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)

@@ -9,15 +9,18 @@
 #include "policy/traits/traits.h"
 
 /* UNSUPPORTED, in one sentence that is the same on all ranks. Policies are fitted. */
-pith_status pi_over_ranks_check(const pith_engine_params *params, const struct policy_set *set,
-                                const struct pi_device *device, pith_error *err);
+pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
+                                pith_error *err);
 
 /* UNSUPPORTED, of a file of a sequence. */
 pith_status pi_over_ranks_check_file(pith_error *err);
 
-/* This rank's part of bytes for the pages of all: as many pages for each KV head. */
-int64_t pi_over_ranks_part(const struct pith_model *model, const struct kv_geometry *g,
-                           int64_t bytes);
+/* This rank's part of bytes that are given for all. */
+int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes);
+
+/* Of bytes for pages those that every rank has: as many pages for each KV head. */
+int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
+                            int64_t bytes);
 
 /* Bytes of all ranks, of which this one's part is given. */
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);

@@ -52,7 +52,7 @@ static void free_left(struct pith_engine *e)
     }
 }
 
-/* Does that while no thread is in a call: whoever is in one does it at the end. */
+/* Does that while no thread is in a call. A thread that is in one does it at the end. */
 static void free_idle(struct pith_engine *e)
 {
     struct pi_owner *o = &e->owner;

@@ -1,7 +1,7 @@
 /*
  * load_ranks.h - which rows of a model are a rank's (base/ranks.h). A rank has some KV heads with
- * their query heads, some rows of the feed-forward in units of 32, and some rows of every other
- * matrix. Vectors of the model's width are whole.
+ * their query heads, and some rows of the feed-forward in units of 32. It has some rows of every
+ * other matrix. Vectors of the model's width are whole.
  */
 #ifndef PI_LOAD_RANKS_H
 #define PI_LOAD_RANKS_H
@@ -12,7 +12,7 @@
 /* UNSUPPORTED where the family, or the shape, cannot be split over the ranks that there are. */
 pith_status pi_load_ranks_check(const struct pith_model *model, pith_error *err);
 
-/* What was planned last becomes this rank's rows of it. */
+/* The matrix, or vector, that was planned last becomes this rank's rows of it. */
 void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row);
 void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec);
@@ -21,7 +21,7 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
 int32_t pi_ranks_row_unit(int32_t n);
 
 /* From here on the shape is this rank's, and hp->whole that of all. UNSUPPORTED where int8 copies
-   of a rank's heads would not be those of the whole row. */
+   of a rank's heads would differ from the same part of a whole row's. */
 pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err);
 
 #endif

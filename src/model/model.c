@@ -324,8 +324,10 @@ pith_status pith_model_text(const pith_model *m, int32_t i, const char **key, ch
     const struct {
         const char *key, *text;
     } all[] = {
-        {"name", m->name},           {"architecture", m->arch_name},
-        {"file_type", m->file_type}, {"tokenizer", pi_vocab_kind(m->vocab)},
+        {"name", m->name},
+        {"architecture", m->arch_name},
+        {"file_type", m->file_type},
+        {"tokenizer", pi_vocab_kind(m->vocab)},
         {"template", pith_chat_template(m)},
     };
     if (i < 0 || (size_t)i >= PI_LEN(all))

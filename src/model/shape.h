@@ -19,7 +19,7 @@ struct pi_latent_shape {
     int32_t dim_out; /* of a head's value */
 };
 
-/* What the counts below would be without ranks (base/ranks.h): they are this rank's. */
+/* Counts of all ranks together (base/ranks.h), where hp's own are this rank's. */
 struct pi_whole_shape {
     int32_t n_head;
     int32_t n_head_kv;

@@ -1,0 +1,124 @@
+/*
+ * The command over several ranks, which mpirun starts on this machine. They print the same as one
+ * process does. A use that they do not have is refused by all of them, and said once.
+ */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "testing.h"
+
+#include "command.h"
+
+#define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
+#define MINI PITH_SOURCE_DIR "/models/pith-mini.gguf"
+#define MOST 40
+
+/* Root may start ranks, more of them than there are processors. MPI keeps memory, which is no leak. */
+static void set_up(void)
+{
+    folder_make();
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* there may be fewer processors than ranks */
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+}
+
+TEST_GROUP(set_up, folder_remove);
+
+/* Words, divided by spaces, as the command over n ranks; n 0: without MPI. */
+static struct said over(const char *n, const char *words)
+{
+    static char text[1024];
+    const char *list[MOST] = {"-np", n, PITH_COMMAND_WITH_RANKS};
+    int at = n != NULL ? 3 : 0;
+    snprintf(text, sizeof(text), "%s", words);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) {
+        assert_true(at < MOST - 1);
+        list[at++] = word;
+    }
+    list[at] = NULL;
+    command_path = n != NULL ? PITH_MPIEXEC : PITH_COMMAND_WITH_RANKS;
+    return command_list(NULL, NULL, list);
+}
+
+/* Ends of lines are a terminal's under mpirun, and times differ. */
+static void drop_lines(char *text)
+{
+    char *to = text, *times = strstr(text, "\nseconds ");
+    if (times != NULL)
+        *times = '\0';
+    for (; *text != '\0'; text++)
+        if (*text != '\n' && *text != '\r')
+            *to++ = *text;
+    *to = '\0';
+}
+
+static void expect_same(const char *n, const char *words)
+{
+    struct said one = over(NULL, words), all = over(n, words);
+    expect_status(&one, 0);
+    if (all.status != 0)
+        print_message("%s: %s\n", words, all.err);
+    expect_status(&all, 0);
+    drop_lines(one.out);
+    drop_lines(all.out);
+    assert_true(strlen(one.out) > 0);
+    assert_string_equal(one.out, all.out);
+}
+
+TEST(logits_are_those_of_one_process)
+{
+    expect_same("2", "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m " NANO);
+    expect_same("2", "logits -t 2 --ids 1,5,9,30,77,4,8,100 -m " MINI);
+}
+
+#define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
+
+TEST(texts_are_those_of_one_process)
+{
+    static const char *const options[] = {
+        "",
+        " -ctk q8_0 -ctv turbo3 --chunk 7",
+        " --draft lookup --kv-memory 2MiB",
+        " --recall none --keep snapkv:budget=24,slack=8,window=4,granularity=layer-head",
+        " --recall none --keep longflow:budget=24,prompt-window=8,granularity=layer-head",
+    };
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        char words[512];
+        snprintf(words, sizeof(words), RUN "%s", options[i]);
+        expect_same("2", words);
+    }
+}
+
+TEST(perplexity_is_that_of_one_process)
+{
+    char path[128], words[512];
+    write_file(in_folder("text", path), "The friend of Robert is 1. The friend of Anna is 2. "
+                                        "The friend of Robert is 1. The friend of Anna is 2.");
+    snprintf(words, sizeof(words), "eval perplexity -t 1 -c 16 -m " NANO " -f %s", path);
+    expect_same("2", words);
+}
+
+/* One sentence, of rank 0, on standard error, and no rank goes on. */
+static void expect_refused(const char *n, const char *words, const char *word)
+{
+    struct said s = over(n, words);
+    if (s.status == 0)
+        print_message("not refused: %s\n", words);
+    assert_true(s.status != 0);
+    expect_word(s.err, word);
+    assert_null(strstr(strstr(s.err, word) + 1, word));
+}
+
+TEST(what_ranks_cannot_do_is_refused_once)
+{
+    expect_refused("3", "logits -t 1 --ids 1,5 -m " NANO, "3 ranks are more than the 2 KV heads");
+    expect_refused("2", "serve -m " NANO, "cannot run over several ranks");
+    expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
+    expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
+                   "over ranks each lane decides for itself");
+    expect_refused("2", "logits -t 1 --ids 1,5 -m nowhere.gguf", "nowhere.gguf");
+}
