@@ -108,6 +108,17 @@ void ranks_leave(void)
     pith_ranks_end(true);
 }
 
+void ranks_report(void)
+{
+    char sent[32];
+    pith_ranks_info now;
+    pith_ranks_describe(&now);
+    if (now.n_rank > 1)
+        fprintf(stderr, "ranks    %d, of which this one sent %s in %lld gathers that took %.3f s\n",
+                (int)now.n_rank, cli_bytes(now.sent_bytes, sent), (long long)now.n_gather,
+                now.gather_s);
+}
+
 bool ranks_several(void)
 {
     return ranks.n_rank > 1;

@@ -14,6 +14,9 @@ void ranks_join(int argc, char **argv);
 /* Leaves them, at the end of a command that succeeded. */
 void ranks_leave(void);
 
+/* On standard error what they sent to each other; nothing where the process is alone. */
+void ranks_report(void);
+
 /* Whether there are others. */
 bool ranks_several(void);
 

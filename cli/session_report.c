@@ -6,6 +6,7 @@
 #include "session.h"
 
 #include "draft.h"
+#include "ranks.h"
 #include "recall.h"
 #include "share.h"
 #include "pith/inspect.h"
@@ -457,6 +458,7 @@ void session_report(struct session *s, const pith_generate_result *r, bool json)
             (long long)kv->n_page_used, (long long)kv->n_page, (long long)kv->live_bytes);
     print_memory(s, &a);
     print_stages(s);
+    ranks_report();
     print_devices();
     print_pages(s);
     print_keep(s, &a);
