@@ -10,6 +10,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "model_maker.h"
 
 #define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
 #define MINI PITH_SOURCE_DIR "/models/pith-mini.gguf"
@@ -73,6 +74,30 @@ TEST(logits_are_those_of_one_process)
 {
     expect_same("2", "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m " NANO);
     expect_same("2", "logits -t 2 --ids 1,5,9,30,77,4,8,100 -m " MINI);
+}
+
+/* Families of attention and dense feed-forward, tied and not, fused, with windows. */
+TEST(logits_of_every_dense_family_too)
+{
+    static const char *const families[] = {
+        "arch=llama layers=2 width=64 heads=6 kv_heads=3 head_dim=16 ff=96 tied=1 type=Q4_0",
+        "arch=qwen3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 type=Q8_0",
+        "arch=smollm3 layers=5 width=64 heads=4 kv_heads=2 head_dim=16 ff=96",
+        "arch=gemma3 layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=160 window=20 tied=1",
+        "arch=gemma2 layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 attn_cap=5",
+        "arch=phi3 layers=2 width=96 heads=6 kv_heads=2 head_dim=16 ff=96 fused=1 rot=12",
+        "arch=mistral3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 temperature=0.1",
+    };
+    char path[128], words[512];
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        struct model_spec spec;
+        model_spec_default(&spec);
+        snprintf(words, sizeof(words), "%s vocab=101 ctx=512", families[i]);
+        assert_int_equal(model_spec_parse(&spec, words, &err), PITH_OK);
+        assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
+        snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m %s", path);
+        expect_same(i == 0 ? "3" : "2", words);
+    }
 }
 
 #define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
