@@ -89,7 +89,7 @@ TEST(logits_of_every_dense_family_too)
         "arch=mistral3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 temperature=0.1",
     };
     char path[128], words[512];
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i += TEST_STRIDE) {
         struct model_spec spec;
         model_spec_default(&spec);
         snprintf(words, sizeof(words), "%s vocab=101 ctx=512", families[i]);
@@ -111,7 +111,7 @@ TEST(texts_are_those_of_one_process)
         " --recall none --keep snapkv:budget=24,slack=8,window=4,granularity=layer-head",
         " --recall none --keep longflow:budget=24,prompt-window=8,granularity=layer-head",
     };
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i += TEST_STRIDE) {
         char words[512];
         snprintf(words, sizeof(words), RUN "%s", options[i]);
         expect_same("2", words);
