@@ -2,9 +2,9 @@
 
     PITH_MODEL=/models/model.gguf serve run ray_serve:app
 
-A replica starts a server on a free port of its machine, and hands requests and streams through to it.
-Ray sends a request that has the header `serve_multiplexed_model_id` to the replica that has seen this
-id before: set it to a conversation's name, and the replica finds the conversation in its memory.
+A replica starts a server on a free port of its machine, and hands requests and streams through.
+Ray sends a request with the header `serve_multiplexed_model_id` to the replica that has seen this
+id before. Set it to a conversation's name, and the replica finds the conversation in its memory.
 """
 import os
 import re

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails where an example for many servers names a metric or an option that there is not, or cannot be
-read: examples/kubernetes, examples/grafana.json, and docs/fleet.md.
+"""Fails where an example for many servers names a metric or an option that there is not, or cannot
+be read: examples/kubernetes, examples/grafana.json, and docs/fleet.md.
 
     scripts/check_examples.py PITH MODEL
 

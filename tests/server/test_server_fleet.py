@@ -108,8 +108,9 @@ class Loading(unittest.TestCase):
             pipe = os.path.join(folder, "template")
             os.mkfifo(pipe)
             port = balance.free_port()
-            p = subprocess.Popen([rig.PITH, "serve", "-m", rig.MODEL, "-t", "1", "--port", str(port),
-                                  "--chat-template-file", pipe], stdout=subprocess.PIPE, text=True)
+            p = subprocess.Popen([rig.PITH, "serve", "-m", rig.MODEL, "-t", "1", "--port",
+                                  str(port), "--chat-template-file", pipe],
+                                 stdout=subprocess.PIPE, text=True)
 
             def ask(method, path, text=None):
                 c = http.client.HTTPConnection("127.0.0.1", port, timeout=rig.PATIENCE_S)
