@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""llama_cpp_python.py MODEL.gguf TEXT [--threads N] [--repeats N] - pithkv beside llama-cpp-python.
+"""llama_cpp_python.py MODEL.gguf TEXT [--threads N] [--repeats N] [--questions N] - pithkv beside llama-cpp-python.
 
 Three figures on the same file and threads, each the median of some repeats, by turns:
 
     generate    a prompt of 128 tokens and 64 greedy ones behind it
     logits      seconds for all rows of logits of 512 tokens; of pithkv also for log probabilities alone
-    choices     seconds for 8 questions of 4 endings behind 200 tokens, as lm-eval asks
+    choices     seconds for N questions (8) of 4 endings behind 200 tokens, as lm-eval asks
 
 Needs pithkv and llama-cpp-python (which pip builds). Run it where nothing else computes.
 """
 import argparse
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -81,18 +82,21 @@ def main() -> None:
     parser.add_argument("text")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--questions", type=int, default=8)
     o = parser.parse_args()
     with open(o.text, encoding="utf-8", errors="replace") as file:
         ids = pithkv.Model(o.model, vocab_only=True).tokenize(file.read(200000))
     questions = [(ids[i * 400:i * 400 + 200], [ids[i * 400 + 200 + 30 * k:i * 400 + 230 + 30 * k] for k in range(4)])
-                 for i in range(8)]
+                 for i in range(o.questions)]
     sides = {"pithkv": pith_calls(o.model, ids, questions, o.threads),
              "llama-cpp-python": llama_calls(o.model, ids, questions, o.threads)}
     found = {side: {name: [] for name in calls} for side, calls in sides.items()}
     for _ in range(o.repeats):
-        for side, calls in sides.items():
-            for name, call in calls.items():
-                found[side][name].append(seconds(call))
+        for name in found["pithkv"]:
+            for side, calls in sides.items():
+                if name in calls:
+                    found[side][name].append(seconds(calls[name]))
+                    print(f"{side:17} {name:18} {found[side][name][-1]:8.3f} s", file=sys.stderr, flush=True)
     for side, names in found.items():
         for name, times in names.items():
             median = statistics.median(times)
