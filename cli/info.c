@@ -9,12 +9,14 @@
 #include "session.h"
 #include "pith/inspect.h"
 #include "pith/policy.h"
+#include "pith/ranks.h"
 
 struct options {
     struct model_options model;
     bool verbose;
     bool json;
     int64_t memory;
+    int32_t n_rank; /* 1: nothing is said of ranks */
     const char *page_len;
 };
 
@@ -40,6 +42,8 @@ static const struct option table[] = {
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {"--memory", NULL, "SIZE", OPTION_BYTES, AT(memory), .min = 1, .max = 0x1p62,
      .absent = "the available memory", .help = "memory for weights and KV, as 8GiB"},
+    {"--ranks", NULL, "N", OPTION_INT, AT(n_rank), .min = 1, .max = 256,
+     .help = "what each of N machines would hold and send (docs/distributed.md)"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
      .help = "tokens of a page of KV memory"},
     {0},
@@ -58,6 +62,7 @@ static void defaults(void *options)
     struct options *o = options;
     pith_engine_params p;
     pith_engine_params_default(&p);
+    o->n_rank = 1;
     o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
 }
 
@@ -413,11 +418,50 @@ static json_t *json_tensors(const pith_model *model)
     return list;
 }
 
+/* ---- over ranks ---- */
+
+static pith_ranks_plan plan_rank(const struct session *s, int32_t rank, int32_t n_rank)
+{
+    pith_ranks_plan plan;
+    pith_error err;
+    cli_check(pith_ranks_estimate(s->path, rank, n_rank, &plan, &err), &err);
+    return plan;
+}
+
+static void print_ranks(const struct session *s, int32_t n_rank)
+{
+    char weights[32], kv[32], sent[32];
+    printf("\nOver %d ranks, with keys and values in f16:\n\n", n_rank);
+    printf("  %-5s %8s %12s %14s %14s\n", "rank", "KV heads", "weights", "KV a token",
+           "sends a token");
+    for (int32_t r = 0; r < n_rank; r++) {
+        pith_ranks_plan p = plan_rank(s, r, n_rank);
+        printf("  %-5d %8d %12s %14s %14s\n", r, p.n_head_kv, cli_bytes(p.weight_bytes, weights),
+               cli_bytes(p.kv_token_bytes, kv), cli_bytes(p.sent_token_bytes, sent));
+    }
+}
+
+static json_t *json_ranks(const struct session *s, int32_t n_rank)
+{
+    json_t *list = json_array();
+    for (int32_t r = 0; r < n_rank; r++) {
+        pith_ranks_plan p = plan_rank(s, r, n_rank);
+        json_array_append_new(list,
+                              json_pack("{s:i, s:i, s:I, s:I, s:I}", "rank", r, "n_head_kv",
+                                        p.n_head_kv, "weight_bytes", (json_int_t)p.weight_bytes,
+                                        "kv_token_bytes", (json_int_t)p.kv_token_bytes,
+                                        "sent_token_bytes", (json_int_t)p.sent_token_bytes));
+    }
+    return list;
+}
+
 static int run(void *options)
 {
     const struct options *o = options;
     struct session s = {0};
     session_load(&s, &o->model, true);
+    if (o->n_rank > 1)
+        plan_rank(&s, 0, o->n_rank); /* fails before anything is printed */
     int64_t memory = o->memory > 0 ? o->memory : available_memory(&o->model);
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
@@ -433,12 +477,16 @@ static int run(void *options)
         json_object_set_new(out, "kv_edges", json_edges(&plan));
         json_object_set_new(out, "heads_per_kv_head", json_integer(heads_per_kv(&s.info)));
         json_object_set_new(out, "metadata", json_meta(s.model));
+        if (o->n_rank > 1)
+            json_object_set_new(out, "ranks", json_ranks(&s, o->n_rank));
         if (o->verbose)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
         print_shape(s.model, &plan);
         print_kv(&plan);
+        if (o->n_rank > 1)
+            print_ranks(&s, o->n_rank);
         print_meta(s.model);
         if (o->verbose)
             print_tensors(s.model);

@@ -119,6 +119,19 @@ void ranks_report(void)
                 now.gather_s);
 }
 
+int ranks_add(json_t *report)
+{
+    pith_ranks_info now;
+    pith_ranks_describe(&now);
+    if (now.n_rank == 1)
+        return 0;
+    return json_object_set_new(report, "ranks",
+                               json_pack("{s:i, s:i, s:I, s:I, s:f}", "rank", (int)now.rank,
+                                         "n_rank", (int)now.n_rank, "n_gather",
+                                         (json_int_t)now.n_gather, "sent_bytes",
+                                         (json_int_t)now.sent_bytes, "gather_s", now.gather_s));
+}
+
 bool ranks_several(void)
 {
     return ranks.n_rank > 1;

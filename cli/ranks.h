@@ -5,6 +5,7 @@
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 /* Joins the ranks where MPI started this process with others. Fails where the command cannot run
@@ -16,6 +17,8 @@ void ranks_leave(void);
 
 /* On standard error what they sent to each other; nothing where the process is alone. */
 void ranks_report(void);
+/* The same as "ranks" of an object; not 0: no memory. */
+int ranks_add(json_t *report);
 
 /* Whether there are others. */
 bool ranks_several(void);

@@ -330,7 +330,7 @@ static void report_json(const struct session *s, const pith_generate_result *r,
     if (o == NULL || json_object_update(o, weights) != 0 || json_object_update(o, more) != 0 ||
         json_object_update(o, read) != 0 || json_object_update(o, recall) != 0 ||
         json_object_update(o, share) != 0 || json_object_update(o, draft) != 0 ||
-        json_object_update(o, memory) != 0)
+        json_object_update(o, memory) != 0 || ranks_add(o) != 0)
         cli_fail("no memory for the statistics");
     json_decref(weights);
     json_decref(more);

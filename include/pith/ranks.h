@@ -32,6 +32,19 @@ PITH_API void pith_ranks_end(bool ok);
 /* Rank 0 of 1 before pith_ranks_start. */
 PITH_API void pith_ranks_describe(pith_ranks_info *out);
 
+/* Of one rank of n_rank, before there are any. */
+typedef struct pith_ranks_plan {
+    int32_t n_head_kv; /* KV heads whose lanes it holds */
+    int64_t weight_bytes;
+    int64_t kv_token_bytes;   /* of a token's keys and values in f16 */
+    int64_t sent_token_bytes; /* what it sends for a token, to all others together */
+} pith_ranks_plan;
+
+/* Reads the file's head, no weights, and needs no MPI. Statuses of pith_model_load; UNSUPPORTED: the
+   model cannot be split so. INVALID: rank is not in 0 .. n_rank - 1. */
+PITH_API pith_status pith_ranks_estimate(const char *path, int32_t rank, int32_t n_rank,
+                                         pith_ranks_plan *out, pith_error *err);
+
 #ifdef __cplusplus
 }
 #endif

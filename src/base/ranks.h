@@ -14,6 +14,10 @@
 /* Of the process. */
 const pith_ranks_info *pi_ranks(void);
 
+/* On this thread pi_ranks says so, for estimates, until this is called with NULL. Nothing is sent
+   meanwhile. */
+void pi_ranks_pretend(const pith_ranks_info *ranks);
+
 /* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). */
 static inline int32_t pi_ranks_from(int32_t n, int32_t r)
 {

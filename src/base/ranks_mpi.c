@@ -16,12 +16,24 @@
 #define BLOCK_BYTES 40 /* these, the scale, two sums of int16 */
 
 static pith_ranks_info ranks = {.n_rank = 1};
+static _Thread_local const pith_ranks_info *pretended;
 static uint8_t *sent, *got;
 static size_t cap;
 
 const pith_ranks_info *pi_ranks(void)
 {
-    return &ranks;
+    return pretended != NULL ? pretended : &ranks;
+}
+
+void pi_ranks_pretend(const pith_ranks_info *as)
+{
+    pretended = as;
+}
+
+/* Whether no other rank listens. */
+static bool is_alone(void)
+{
+    return ranks.n_rank == 1 || pretended != NULL;
 }
 
 void pith_ranks_describe(pith_ranks_info *out)
@@ -110,7 +122,7 @@ void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_byte
 {
     size_t row = (size_t)n_unit * unit_bytes;
     uint8_t *out = rows;
-    if (ranks.n_rank == 1)
+    if (is_alone())
         return;
     reserve((size_t)n_tok * row);
     memcpy(sent, rows, (size_t)n_tok * (size_t)pi_ranks_own(n_unit) * unit_bytes);
@@ -128,7 +140,7 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
                           int32_t n_block)
 {
     size_t n_own = (size_t)(pi_ranks_own(n_unit) * n_block), n_all = (size_t)(n_unit * n_block);
-    if (ranks.n_rank == 1)
+    if (is_alone())
         return;
     reserve((size_t)n_tok * n_all * BLOCK_BYTES);
     for (size_t i = 0; i < (size_t)n_tok * n_own; i++) {
@@ -155,14 +167,14 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
 
 void pi_ranks_tell(void *data, size_t size)
 {
-    if (ranks.n_rank > 1)
+    if (!is_alone())
         MPI_Bcast(data, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
 int64_t pi_ranks_least(int64_t number)
 {
     int64_t least = number;
-    if (ranks.n_rank > 1)
+    if (!is_alone())
         MPI_Allreduce(&number, &least, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD);
     return least;
 }
@@ -171,7 +183,7 @@ pith_status pi_ranks_agree(pith_status status, pith_error *err)
 {
     int failed = status != PITH_OK ? ranks.rank : RANKS_MOST, first;
     pith_error said = {.status = status};
-    if (ranks.n_rank == 1)
+    if (is_alone())
         return status;
     MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (first == RANKS_MOST)
@@ -188,7 +200,7 @@ pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
 {
     uint64_t first = number;
     int differs, any;
-    if (ranks.n_rank == 1)
+    if (is_alone())
         return PITH_OK;
     pi_ranks_tell(&first, sizeof(first));
     differs = first != number ? ranks.rank : RANKS_MOST;

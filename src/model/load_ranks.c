@@ -116,3 +116,50 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     return PITH_OK;
 }
+
+/* ---- estimates ---- */
+
+/* Bytes of n values that a matrix reads: 40 for 32 of int8. */
+static int64_t read_bytes(const struct pi_matrix *w, int64_t n)
+{
+    return pi_matmul_is_float(w->type) ? 4 * n : n / PI_ACT_BLOCK * 40;
+}
+
+static int64_t row_bytes(int32_t n)
+{
+    int32_t unit = pi_ranks_row_unit(n);
+    return (int64_t)pi_ranks_own(n / unit) * unit * (int64_t)sizeof(float);
+}
+
+static void describe(const struct pith_model *m, pith_ranks_plan *out)
+{
+    const struct pi_hparams *hp = &m->hp;
+    int64_t sent = row_bytes(hp->n_vocab);
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        sent += read_bytes(&m->layer[l].attn.wo, (int64_t)hp->n_head * hp->dim_v) +
+                read_bytes(&m->layer[l].ffn.down, hp->n_ff) + 2 * row_bytes(hp->n_embd);
+    *out = (pith_ranks_plan){
+        .n_head_kv = hp->n_head_kv,
+        .weight_bytes = (int64_t)m->weights_size,
+        .kv_token_bytes = (int64_t)hp->n_layer_kv * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 2,
+        .sent_token_bytes = sent * (pi_ranks()->n_rank - 1),
+    };
+}
+
+pith_status pith_ranks_estimate(const char *path, int32_t rank, int32_t n_rank,
+                                pith_ranks_plan *out, pith_error *err)
+{
+    const pith_ranks_info as = {.rank = rank, .n_rank = n_rank};
+    pith_model_params params;
+    pith_model *m = NULL;
+    PI_TRY(pi_check_range("rank", rank, 0, (int64_t)n_rank - 1, err));
+    pith_model_params_default(&params);
+    params.on_demand = true;
+    pi_ranks_pretend(&as);
+    pith_status status = pith_model_load(path, &params, &m, err);
+    if (status == PITH_OK)
+        describe(m, out);
+    pith_model_free(m);
+    pi_ranks_pretend(NULL);
+    return status;
+}

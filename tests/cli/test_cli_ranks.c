@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +71,20 @@ static void expect_same(const char *n, const char *words)
     assert_string_equal(one.out, all.out);
 }
 
+/* Bytes that rank 0 of 2 sent, by its report. */
+static json_int_t sent_by(const char *words)
+{
+    char all[512];
+    snprintf(all, sizeof(all), "%s --json", words);
+    struct said s = over("2", all);
+    expect_status(&s, 0);
+    json_t *root = json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
+    json_int_t sent =
+        json_integer_value(json_object_get(json_object_get(root, "ranks"), "sent_bytes"));
+    json_decref(root);
+    return sent;
+}
+
 TEST(logits_are_those_of_one_process)
 {
     expect_same("2", "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m " NANO);
@@ -125,6 +140,23 @@ TEST(perplexity_is_that_of_one_process)
                                         "The friend of Robert is 1. The friend of Anna is 2.");
     snprintf(words, sizeof(words), "eval perplexity -t 1 -c 16 -m " NANO " -f %s", path);
     expect_same("2", words);
+}
+
+/* `pith info --ranks` is right. Nine tokens take eight passes of one token more than one token
+   takes, and each pass sends what it says. */
+TEST(info_foretells_what_is_sent)
+{
+    struct said s = over(NULL, "info --ranks 2 --json " NANO);
+    expect_status(&s, 0);
+    json_t *root = json_loads(s.out, 0, NULL);
+    const json_t *rank = json_array_get(json_object_get(root, "ranks"), 0);
+    json_int_t foretold = json_integer_value(json_object_get(rank, "sent_token_bytes"));
+    assert_true(foretold > 0);
+    assert_int_equal(json_integer_value(json_object_get(rank, "n_head_kv")), 1);
+    json_int_t sent[2] = {sent_by("run -t 1 --draft none -n 1 --ignore-eos -p The -m " NANO),
+                          sent_by("run -t 1 --draft none -n 9 --ignore-eos -p The -m " NANO)};
+    assert_int_equal(sent[1] - sent[0], 8 * foretold);
+    json_decref(root);
 }
 
 /* One sentence, of rank 0, on standard error, and no rank goes on. */
