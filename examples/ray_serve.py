@@ -26,6 +26,8 @@ web = FastAPI()
                   graceful_shutdown_timeout_s=35)
 @serve.ingress(web)
 class Pith:
+    process = None
+
     def __init__(self, model):
         self.process = subprocess.Popen(
             ["pith", "serve", "-m", model, "--port", "0", "-t", str(CPUS), "--drain", "30"],
@@ -40,8 +42,9 @@ class Pith:
         (await self.client.get("/health/live")).raise_for_status()
 
     def __del__(self):
-        self.process.terminate()
-        self.process.wait()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
 
     # A replica takes conversations as Ray's multiplexed models; there is nothing to load.
     @serve.multiplexed(max_num_models_per_replica=1000)
@@ -59,18 +62,14 @@ class Pith:
                                           content=await request.body())
         answer = await self.client.send(inner, stream=True)
         head = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP}
-        return StreamingResponse(answer.aiter_raw(), answer.status_code, head,
-                                 background=Closing(answer))
 
-
-class Closing:
-    """Ends the inner request with the outer one: a client that hangs up cancels its answer."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    async def __call__(self):
-        await self.answer.aclose()
+        async def pieces():
+            try:
+                async for piece in answer.aiter_raw():
+                    yield piece
+            finally:  # a client that hangs up cancels its answer
+                await answer.aclose()
+        return StreamingResponse(pieces(), answer.status_code, head)
 
 
 app = Pith.bind(os.environ.get("PITH_MODEL", ""))
