@@ -420,37 +420,41 @@ static json_t *json_tensors(const pith_model *model)
 
 /* ---- over ranks ---- */
 
-static pith_ranks_plan plan_rank(const struct session *s, int32_t rank, int32_t n_rank)
+/* [n_rank], the caller's; NULL where there is one. */
+static pith_ranks_plan *plan_ranks(const struct session *s, int32_t n_rank)
 {
-    pith_ranks_plan plan;
     pith_error err;
-    cli_check(pith_ranks_estimate(s->path, rank, n_rank, &plan, &err), &err);
-    return plan;
+    if (n_rank == 1)
+        return NULL;
+    pith_ranks_plan *plans = cli_alloc((size_t)n_rank, sizeof(*plans));
+    for (int32_t r = 0; r < n_rank; r++)
+        cli_check(pith_ranks_estimate(s->path, r, n_rank, &plans[r], &err), &err);
+    return plans;
 }
 
-static void print_ranks(const struct session *s, int32_t n_rank)
+static void print_ranks(const pith_ranks_plan *plans, int32_t n_rank)
 {
     char weights[32], kv[32], sent[32];
     printf("\nOver %d ranks, with keys and values in f16:\n\n", n_rank);
     printf("  %-5s %8s %12s %14s %14s\n", "rank", "KV heads", "weights", "KV a token",
            "sends a token");
     for (int32_t r = 0; r < n_rank; r++) {
-        pith_ranks_plan p = plan_rank(s, r, n_rank);
-        printf("  %-5d %8d %12s %14s %14s\n", r, p.n_head_kv, cli_bytes(p.weight_bytes, weights),
-               cli_bytes(p.kv_token_bytes, kv), cli_bytes(p.sent_token_bytes, sent));
+        const pith_ranks_plan *p = &plans[r];
+        printf("  %-5d %8d %12s %14s %14s\n", r, p->n_head_kv, cli_bytes(p->weight_bytes, weights),
+               cli_bytes(p->kv_token_bytes, kv), cli_bytes(p->sent_token_bytes, sent));
     }
 }
 
-static json_t *json_ranks(const struct session *s, int32_t n_rank)
+static json_t *json_ranks(const pith_ranks_plan *plans, int32_t n_rank)
 {
     json_t *list = json_array();
     for (int32_t r = 0; r < n_rank; r++) {
-        pith_ranks_plan p = plan_rank(s, r, n_rank);
+        const pith_ranks_plan *p = &plans[r];
         json_array_append_new(list,
                               json_pack("{s:i, s:i, s:I, s:I, s:I}", "rank", r, "n_head_kv",
-                                        p.n_head_kv, "weight_bytes", (json_int_t)p.weight_bytes,
-                                        "kv_token_bytes", (json_int_t)p.kv_token_bytes,
-                                        "sent_token_bytes", (json_int_t)p.sent_token_bytes));
+                                        p->n_head_kv, "weight_bytes", (json_int_t)p->weight_bytes,
+                                        "kv_token_bytes", (json_int_t)p->kv_token_bytes,
+                                        "sent_token_bytes", (json_int_t)p->sent_token_bytes));
     }
     return list;
 }
@@ -460,8 +464,7 @@ static int run(void *options)
     const struct options *o = options;
     struct session s = {0};
     session_load(&s, &o->model, true);
-    if (o->n_rank > 1)
-        plan_rank(&s, 0, o->n_rank); /* fails before anything is printed */
+    pith_ranks_plan *ranks = plan_ranks(&s, o->n_rank); /* before anything is printed */
     int64_t memory = o->memory > 0 ? o->memory : available_memory(&o->model);
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
@@ -477,20 +480,21 @@ static int run(void *options)
         json_object_set_new(out, "kv_edges", json_edges(&plan));
         json_object_set_new(out, "heads_per_kv_head", json_integer(heads_per_kv(&s.info)));
         json_object_set_new(out, "metadata", json_meta(s.model));
-        if (o->n_rank > 1)
-            json_object_set_new(out, "ranks", json_ranks(&s, o->n_rank));
+        if (ranks != NULL)
+            json_object_set_new(out, "ranks", json_ranks(ranks, o->n_rank));
         if (o->verbose)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
     } else {
         print_shape(s.model, &plan);
         print_kv(&plan);
-        if (o->n_rank > 1)
-            print_ranks(&s, o->n_rank);
+        if (ranks != NULL)
+            print_ranks(ranks, o->n_rank);
         print_meta(s.model);
         if (o->verbose)
             print_tensors(s.model);
     }
+    free(ranks);
     session_free(&s);
     return EXIT_SUCCESS;
 }

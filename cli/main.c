@@ -15,25 +15,13 @@
 #include "pith/policy.h"
 
 static const struct command *const commands[] = {
-    &command_run,
-    &command_chat,
-    &command_serve,
-    &command_batch,
-    &command_demo,
-    &command_bench,
-    &command_eval,
-    &command_tokenize,
-    &command_info,
-    &command_quantize,
-    &command_calibrate,
-    &command_plan,
-    &command_policies,
-    &command_devices,
-    &command_logits,
-    &command_pull,
-    &command_models,
-    &command_completion,
-    NULL,
+    &command_run,      &command_chat,       &command_serve,
+    &command_batch,    &command_demo,       &command_bench,
+    &command_eval,     &command_tokenize,   &command_info,
+    &command_quantize, &command_calibrate,
+    &command_plan,  &command_policies,
+    &command_devices,  &command_logits,     &command_pull,
+    &command_models,   &command_completion, NULL,
 };
 
 const struct command *const *const cli_commands = commands;

@@ -24,18 +24,6 @@ static int shown = -1; /* where this rank's messages would have gone; -1: they g
 static FILE *messages;
 static bool left; /* ranks_leave was called */
 
-static uint64_t sum_of(int argc, char **argv)
-{
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (int i = 1; i < argc; i++)
-        for (const char *c = argv[i];; c++) {
-            sum = (sum ^ (uint8_t)*c) * 0x100000001b3u;
-            if (*c == '\0')
-                break;
-        }
-    return sum;
-}
-
 /* The processes that MPI started together: Open MPI's variable, then MPICH's. */
 static int started_together(void)
 {
@@ -83,7 +71,7 @@ void ranks_join(int argc, char **argv)
     size_t i = 0;
     if (started_together() <= 1)
         return;
-    pith_status status = pith_ranks_start(sum_of(argc, argv), &err);
+    pith_status status = pith_ranks_start((const char *const *)argv + 1, argc - 1, &err);
     pith_ranks_describe(&ranks);
     if (ranks.n_rank > 1) {
         atexit(at_exit);

@@ -20,11 +20,10 @@ typedef struct pith_ranks_info {
     double gather_s;    /* in gathers, waiting for others included */
 } pith_ranks_info;
 
-/* Joins the processes that were started together, before any model is loaded. `same` is a number
-   that must be equal on all ranks, such as a sum of their options. Models that are loaded later are
-   split over the ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or `same`
-   differ. */
-PITH_API pith_status pith_ranks_start(uint64_t same, pith_error *err);
+/* Joins the processes that were started together, before any model is loaded. words [n_word] are
+   the options, which must be equal on all ranks. Models that are loaded later are split over the
+   ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or options differ. */
+PITH_API pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err);
 
 /* Leaves them. ok false: every other rank is ended, too. */
 PITH_API void pith_ranks_end(bool ok);

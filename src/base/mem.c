@@ -22,8 +22,8 @@
 #define HUGE_SIZE ((size_t)2 << 20)
 /* Hardware clears a huge page in half a millisecond. Slower ones come from a virtual machine's host. */
 #define HUGE_SLOW_S 3e-3
-#define HUGE_TRIALS                                                                                \
-    16 /* at most, and a sixteenth of the block: the first ones may be had already */
+/* At most, and a sixteenth of the block: the first ones may be had already. */
+#define HUGE_TRIALS 16
 #define HUGE_SLOW_TRIALS 3
 
 struct head {

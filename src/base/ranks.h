@@ -1,7 +1,8 @@
 /*
  * ranks.h - one model over several processes. Rank r of n computes a range of the output rows of
  * every matrix, and rows are gathered. No rank adds up a part of a sum, so the bits are the same
- * as in one process. With one rank every function returns at once. ranks_mpi.c or ranks_one.c is behind it.
+ * as in one process. With one rank every function returns at once. ranks_mpi.c or ranks_one.c is
+ * behind it.
  *
  * All ranks call the gathering functions in the same order; each waits for the others.
  */

@@ -43,15 +43,19 @@ void pith_ranks_describe(pith_ranks_info *out)
 
 /* ---- begin and end ---- */
 
-static uint64_t sum_of(const char *text, uint64_t sum)
+/* Of words and where each ends (FNV-1a). */
+static uint64_t sum_of(const char *const *words, int32_t n_word)
 {
-    for (; *text != '\0'; text++)
-        sum = (sum ^ (uint8_t)*text) * 0x100000001b3u;
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (int32_t i = 0; i < n_word; i++)
+        for (size_t at = 0; at <= strlen(words[i]); at++)
+            sum = (sum ^ (uint8_t)words[i][at]) * 0x100000001b3u;
     return sum;
 }
 
-pith_status pith_ranks_start(uint64_t same, pith_error *err)
+pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err)
 {
+    const char *version = pith_version();
     int level = 0, there = 0;
     MPI_Initialized(&there);
     if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
@@ -61,8 +65,8 @@ pith_status pith_ranks_start(uint64_t same, pith_error *err)
     if (ranks.n_rank > RANKS_MOST)
         return pi_fail(err, PITH_UNSUPPORTED, "%d ranks are more than the %d that Pith can use",
                        ranks.n_rank, RANKS_MOST);
-    PI_TRY(pi_ranks_same("versions", sum_of(pith_version(), 0xcbf29ce484222325u), err));
-    return pi_ranks_same("options", same, err);
+    PI_TRY(pi_ranks_same("versions", sum_of(&version, 1), err));
+    return pi_ranks_same("options", sum_of(words, n_word), err);
 }
 
 void pith_ranks_end(bool ok)

@@ -21,9 +21,9 @@ void pith_ranks_describe(pith_ranks_info *out)
     *out = alone;
 }
 
-pith_status pith_ranks_start(uint64_t same, pith_error *err)
+pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err)
 {
-    (void)same;
+    (void)words, (void)n_word;
     return pi_fail(err, PITH_UNSUPPORTED,
                    "this build has no MPI, so that it cannot run on several ranks; "
                    "-DPITH_MPI=ON builds it in");

@@ -28,9 +28,9 @@ static pith_status check_keep(const struct keep_config *c, pith_error *err)
 pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
                                 pith_error *err)
 {
-    struct engine_traits t = engine_traits_compute(set);
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
+    struct engine_traits t = engine_traits_compute(set);
     if (!device->in_host)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "device: %s: over ranks only processors compute (cpu)", device->name);

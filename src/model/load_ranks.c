@@ -40,7 +40,7 @@ int32_t pi_ranks_row_unit(int32_t n)
 }
 
 /* Rows that stay together. */
-static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row)
+static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_row)
 {
     int32_t n_group = hp->n_head / hp->n_head_kv;
     switch (row) {
@@ -55,7 +55,7 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row)
     case PI_DIM_FF:
         return PI_ACT_BLOCK;
     default:
-        return pi_ranks_row_unit((int32_t)pi_dim_len(hp, row));
+        return pi_ranks_row_unit(n_row);
     }
 }
 
@@ -65,8 +65,7 @@ void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enu
     struct pi_matrix *m = what->matrix;
     if (pi_ranks()->n_rank == 1)
         return;
-    int32_t unit = row != PI_DIM_NONE ? unit_of(hp, row) : pi_ranks_row_unit(m->n_row);
-    int32_t n_unit = m->n_row / unit;
+    int32_t unit = unit_of(hp, row, m->n_row), n_unit = m->n_row / unit;
     plan->weights_size -= pi_plan_size(what);
     what->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) * (size_t)unit *
                   pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
@@ -81,7 +80,7 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
     struct pi_gguf_tensor *t = &plan->vector[plan->n_vector - 1].tensor;
     if (pi_ranks()->n_rank == 1 || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K)
         return;
-    int32_t unit = unit_of(hp, spec->row), n_unit = (int32_t)t->ne[0] / unit;
+    int32_t n_row = (int32_t)t->ne[0], unit = unit_of(hp, spec->row, n_row), n_unit = n_row / unit;
     t->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) *
                pi_dtype_row_bytes(pi_dtype_find(t->type), unit);
     t->ne[0] = (int64_t)pi_ranks_own(n_unit) * unit;

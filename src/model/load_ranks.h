@@ -12,12 +12,13 @@
 /* UNSUPPORTED where the family, or the shape, cannot be split over the ranks that there are. */
 pith_status pi_load_ranks_check(const struct pith_model *model, pith_error *err);
 
-/* The matrix, or vector, that was planned last becomes this rank's rows of it. */
+/* The matrix, or vector, that was planned last becomes this rank's rows of it. row
+   PI_DIM_NONE: of no layer. */
 void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row);
 void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec);
 
-/* Of whole rows of n. */
+/* Of n rows that a matrix has, those that stay on one rank. */
 int32_t pi_ranks_row_unit(int32_t n);
 
 /* From here on the shape is this rank's, and hp->whole that of all. UNSUPPORTED where int8 copies
