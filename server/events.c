@@ -1,7 +1,7 @@
 /*
  * events.c - events.h over ZeroMQ. A batch has three frames: the topic, a counter of 8 bytes with
- * the highest first, and what pack.c wrote. Readers notice a counter that is left out, and ask the
- * replay socket from there on. Their message is an empty frame and a counter. The answers are
+ * the highest first, and what events_pack.c wrote. Readers notice a counter that is left out, and
+ * ask the replay socket from there on. Their message is an empty frame and a counter. The answers are
  * an empty frame, a counter and a batch each, and at the end a counter of -1 without a batch.
  *
  * Threads: the list of changes is guarded by the lock, and filled by the thread that has the model.
@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "pack.h"
+#include "events_pack.h"
 
 #define LINGER_MS 200 /* in which the last batches leave */
 #define TOPIC_BYTES 512

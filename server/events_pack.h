@@ -1,8 +1,8 @@
 /*
- * pack.h - changes of the cache of prefixes as vLLM's routers read them: batches in msgpack.
+ * events_pack.h - changes of the cache of prefixes as vLLM's routers read them: batches in msgpack.
  */
-#ifndef SERVER_PACK_H
-#define SERVER_PACK_H
+#ifndef SERVER_EVENTS_PACK_H
+#define SERVER_EVENTS_PACK_H
 
 #include "pith/scheduler.h"
 #include "serve/api/reply.h"

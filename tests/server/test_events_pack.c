@@ -1,11 +1,11 @@
 /*
- * test_pack.c - changes of the cache as bytes of msgpack, against the format's specification.
+ * test_events_pack.c - changes of the cache as bytes of msgpack, against the format's specification.
  */
 #include <string.h>
 
 #include "testing.h"
 
-#include "pack.h"
+#include "events_pack.h"
 
 #define PAGE 2
 

@@ -1,6 +1,6 @@
 /*
- * pack.c - msgpack by hand, of the shapes that events have. An event is an array with its type
- * first:
+ * events_pack.c - msgpack by hand, of the shapes that events have. An event is an array with its
+ * type first:
  *
  *   ["BlockStored", hashes, parent's hash or nil, tokens, page length, nil, medium]
  *   ["BlockRemoved", hashes, medium]
@@ -8,7 +8,7 @@
  *
  * Records are all of one size, so that the n-th is found at once.
  */
-#include "pack.h"
+#include "events_pack.h"
 
 #include <string.h>
 
