@@ -6,7 +6,6 @@ A check is a method `check_what_it_is` of one class; it may raise Skip with a re
 import importlib.metadata
 import json
 import os
-import re
 import socket
 import sys
 import threading
@@ -63,8 +62,7 @@ class Model:
 
     def metric(self, name):
         text = self.start().get("/metrics", headers={"Authorization": "Bearer " + KEY}).body
-        text = re.sub(r'\{model_name="(?:[^"\\]|\\.)*",?', "{", text.decode()).replace("{}", "")
-        lines = [line.split() for line in text.splitlines()]
+        lines = [line.split() for line in server_rig.without_model(text.decode()).splitlines()]
         return float(next(line[1] for line in lines if line and line[0] == name))
 
 
