@@ -121,7 +121,7 @@ float pi_matmul_row_most(const struct pi_matrix *w, int32_t row);
  * a panel of decoded weights, sums of activations and the rows of a partial group
  * (matmul_blocked.h).
  */
-#define PI_MATMUL_SCRATCH_FIXED (128 * 1024)
+#define PI_MATMUL_SCRATCH_FIXED (160 * 1024)
 #define PI_MATMUL_SCRATCH_PER_COL 8
 
 size_t pi_matmul_scratch_bytes(int32_t n_col_max);

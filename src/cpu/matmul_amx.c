@@ -80,32 +80,17 @@ static void tiles_end(void)
 #define SUM_START 0x4b400000
 #define START 12582912.0f
 
-enum {
-    N_STEP = 2,                               /* blocks of columns whose sums wait together */
-    N_BLOCK_MAX = PI_BLOCK_COL / PI_ACT_BLOCK /* of a panel */
-};
-
 static const _Alignas(64) int32_t sum_start[PI_GROUP] = {
     SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START,
     SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START, SUM_START};
 
-/* Sums of a block of columns, whole or in halves. */
-struct block_sums {
-    _Alignas(64) int32_t of[2][TILE_TOK][PI_GROUP];
+/* Sums of products: one tile. */
+struct tile_sums {
+    _Alignas(64) int32_t of[TILE_TOK][PI_GROUP];
 };
 
-/* A tile in work. */
-struct tile_work {
-    const struct pi_tile *tile;
-    const int8_t *q;                                      /* of TILE_TOK tokens */
-    struct block_sums sums[2][PI_TILE_GROUP_MAX][N_STEP]; /* of steps by turns */
-    _Alignas(64) float acc[PI_TILE_GROUP_MAX][TILE_TOK][PI_GROUP];
-    _Alignas(64) float x_scale[N_BLOCK_MAX][TILE_TOK];
-    _Alignas(64) float x_sum[2 * N_BLOCK_MAX][TILE_TOK]; /* where there are minimums */
-};
-
-/* rows [TILE_TOK] of n <= 16 floats, stride apart, as columns. */
-static void columns_first(const float *rows, size_t stride, int32_t n, float out[16][TILE_TOK])
+/* rows [TILE_TOK] of n <= 16 floats, stride apart, as columns: pi_turn_fn. */
+static void columns_first(const float *rows, size_t stride, int32_t n, float *out)
 {
     __mmask16 mask = (__mmask16)((1u << n) - 1);
     __m512 a[16], b[16];
@@ -130,53 +115,98 @@ static void columns_first(const float *rows, size_t stride, int32_t n, float out
         __m512 odd = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
         __m512 even2 = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
         __m512 odd2 = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
-        _mm512_store_ps(out[i], _mm512_shuffle_f32x4(even, even2, 0x88));
-        _mm512_store_ps(out[i + 4], _mm512_shuffle_f32x4(odd, odd2, 0x88));
-        _mm512_store_ps(out[i + 8], _mm512_shuffle_f32x4(even, even2, 0xdd));
-        _mm512_store_ps(out[i + 12], _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+        b[i] = _mm512_shuffle_f32x4(even, even2, 0x88);
+        b[i + 4] = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+        b[i + 8] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+        b[i + 12] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
     }
+    PI_UNROLL
+    for (int32_t i = 0; i < 16; i++)
+        if (i < n)
+            _mm512_store_ps(out + (size_t)i * TILE_TOK, b[i]);
 }
 
-/* sums = SUM_START + activations, a tile that is loaded, times codes. */
-#define PRODUCT(sum, act, code_tile, code, sums)                                                   \
+/*
+ * Products and sums take turns: N_ROOM products leave their sums in memory, then AVX-512 scales and
+ * adds them. Mixed they are slower, as the processor then adds one vector per cycle instead of two.
+ * A product's sums leave the registers LAG products later, since a store would wait for it.
+ */
+enum { N_ROOM = 16, N_SUM_TILE = 4, LAG = 3 };
+
+/* A tile in work: TILE_TOK of its tokens. */
+struct tile_work {
+    struct tile_sums room[N_ROOM];
+    _Alignas(64) float acc[PI_TILE_GROUP_MAX][TILE_TOK][PI_GROUP];
+    const struct pi_tile *tile;
+    const int8_t *q;
+};
+
+/* sum = SUM_START + activations times codes, by the tile registers of those numbers. Before it, the
+   register whose turn is next gives its sums away. */
+#define PRODUCT(sum, act, code_tile, code)                                                         \
     do {                                                                                           \
         TILE_LOAD(sum, sum_start, (size_t)0);                                                      \
         TILE_LOAD(code_tile, code, (size_t)PI_WORD_BYTES);                                         \
         TILE_DOT(sum, act, code_tile);                                                             \
-        TILE_STORE(sum, sums);                                                                     \
     } while (0)
 
-/* Half h of block b times the codes of every group, into sums; the registers are turn's. */
-PI_INLINE void tile_products(const struct tile_work *w, int32_t b, int32_t h, int32_t n_group,
-                             int32_t turn, struct block_sums sums[][N_STEP])
-{
-    const int8_t *q = w->q + b * PI_ACT_BLOCK + h * 16;
-    size_t at = (size_t)b * PI_CODE_BYTES + (size_t)h * (PI_CODE_BYTES / 2);
-    const uint8_t *code0 = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
-    int32_t i = b % N_STEP;
-    if (turn == 0) {
-        TILE_LOAD(4, q, w->tile->q_stride);
-        PRODUCT(0, 4, 6, code0, sums[0][i].of[h]);
-        if (n_group > 1)
-            PRODUCT(1, 4, 7, code1, sums[1][i].of[h]);
-    } else {
-        TILE_LOAD(5, q, w->tile->q_stride);
-        PRODUCT(2, 5, 6, code0, sums[0][i].of[h]);
-        if (n_group > 1)
-            PRODUCT(3, 5, 7, code1, sums[1][i].of[h]);
-    }
-}
+/* Products number i and later of a step, one of each register of sums. */
+#define PRODUCT_NEXT(sum, next, act, code_tile, code)                                              \
+    do {                                                                                           \
+        if (i >= LAG)                                                                              \
+            TILE_STORE(next, (to++)->of);                                                          \
+        PRODUCT(sum, act, code_tile, code);                                                        \
+        if (++i == n)                                                                              \
+            goto drain;                                                                            \
+    } while (0)
 
-/* Blocks [begin, end) of a step times the codes of every group. */
-PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t end, int32_t n_half,
+/* Blocks [begin, begin + n_block) of 32 columns times the codes of every group: of block b, group g
+   and half h to room[(b * n_group + g) * n_half + h]. */
+PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t n_block, int32_t n_half,
                              int32_t n_group)
 {
-    for (int32_t b = begin; b < end; b++) {
-        struct block_sums(*sums)[N_STEP] = w->sums[b / N_STEP % 2];
-        tile_products(w, b, 0, n_group, n_half == 2 ? 0 : b % 2, sums);
-        if (n_half == 2)
-            tile_products(w, b, 1, n_group, 1, sums);
+    const int32_t n = n_block * n_group * n_half;
+    const size_t at = (size_t)begin * PI_CODE_BYTES, stride = w->tile->q_stride;
+    const size_t code_step = PI_CODE_BYTES / (size_t)n_half, q_step = PI_ACT_BLOCK / (size_t)n_half;
+    const uint8_t *code = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
+    const int8_t *q = w->q + begin * PI_ACT_BLOCK;
+    struct tile_sums *to = w->room;
+    int32_t i = 0;
+    for (;;) {
+        TILE_LOAD(4, q, stride);
+        PRODUCT_NEXT(0, 1, 4, 6, code);
+        if (n_group == 2 && n_half == 1) {
+            PRODUCT_NEXT(1, 2, 4, 7, code1);
+            TILE_LOAD(5, q + q_step, stride);
+            PRODUCT_NEXT(2, 3, 5, 6, code + code_step);
+            PRODUCT_NEXT(3, 0, 5, 7, code1 + code_step);
+        } else if (n_group == 2) {
+            TILE_LOAD(5, q + q_step, stride);
+            PRODUCT_NEXT(1, 2, 5, 7, code + code_step);
+            PRODUCT_NEXT(2, 3, 4, 6, code1);
+            PRODUCT_NEXT(3, 0, 5, 7, code1 + code_step);
+        } else {
+            TILE_LOAD(5, q + q_step, stride);
+            PRODUCT_NEXT(1, 2, 5, 7, code + code_step);
+            TILE_LOAD(4, q + 2 * q_step, stride);
+            PRODUCT_NEXT(2, 3, 4, 6, code + 2 * code_step);
+            TILE_LOAD(5, q + 3 * q_step, stride);
+            PRODUCT_NEXT(3, 0, 5, 7, code + 3 * code_step);
+        }
+        q += 4 / n_group * (int32_t)q_step;
+        code += 4 / (size_t)n_group * code_step;
+        code1 += 4 / (size_t)n_group * code_step;
     }
+drain:
+    for (i = (int32_t)(to - w->room); i < n; i++, to++)
+        if (i % N_SUM_TILE == 0)
+            TILE_STORE(0, to->of);
+        else if (i % N_SUM_TILE == 1)
+            TILE_STORE(1, to->of);
+        else if (i % N_SUM_TILE == 2)
+            TILE_STORE(2, to->of);
+        else
+            TILE_STORE(3, to->of);
 }
 
 /* The factors of a block's sums: scales and minimums of its rows, for the whole block or for its
@@ -199,15 +229,15 @@ PI_INLINE struct block_scales scales_of(const float *scale, const float *min, in
     return s;
 }
 
-/* A block's term for token t, before the activations' scale. x_sum has the sums of activations, of
-   halves stride apart, where there are minimums. */
-PI_INLINE __m512 block_term(const struct block_scales *s, const struct block_sums *sums, int32_t t,
+/* A block's term for token t, before the activations' scale. sums are of the block or of its
+   halves; x_sum has the sums of activations, of halves stride apart, where there are minimums. */
+PI_INLINE __m512 block_term(const struct block_scales *s, const struct tile_sums *sums, int32_t t,
                             int32_t n_half, bool has_min, const float *x_sum, int32_t stride)
 {
-    __m512 first = _mm512_load_ps((const float *)(const void *)sums->of[0][t]);
+    __m512 first = _mm512_load_ps((const float *)(const void *)sums[0].of[t]);
     __m512 term = _mm512_fmadd_ps(first, s->scale[0], s->neg_start);
     if (n_half == 2) {
-        __m512 second = _mm512_load_ps((const float *)(const void *)sums->of[1][t]);
+        __m512 second = _mm512_load_ps((const float *)(const void *)sums[1].of[t]);
         term = _mm512_fmadd_ps(_mm512_sub_ps(second, _mm512_set1_ps(START)), s->scale[1], term);
     }
     for (int32_t h = 0; h < n_half && has_min; h++)
@@ -215,24 +245,26 @@ PI_INLINE __m512 block_term(const struct block_scales *s, const struct block_sum
     return term;
 }
 
-/* Adds what blocks [begin, end) of a step give for a group, to all tokens. */
-PI_INLINE void step_add(struct tile_work *w, int32_t group, int32_t begin, int32_t end,
-                        int32_t n_half, bool has_min)
+/* Adds what n blocks from `begin` on give for a group, to all tokens. */
+PI_INLINE void step_add(struct tile_work *w, const float *x_scale, const float *x_sum,
+                        int32_t group, int32_t begin, int32_t n, int32_t n_half, int32_t n_group,
+                        bool has_min)
 {
     const struct pi_panel *panel = &w->tile->panel[group];
     __m512 acc[TILE_TOK];
     PI_UNROLL
     for (int32_t t = 0; t < TILE_TOK; t++)
         acc[t] = _mm512_load_ps(w->acc[group][t]);
-    for (int32_t b = begin; b < end; b++) {
-        const struct block_sums *sums = &w->sums[b / N_STEP % 2][group][b % N_STEP];
-        size_t at = (size_t)b * (size_t)n_half;
+    for (int32_t b = 0; b < n; b++) {
+        size_t sub = (size_t)(begin + b) * (size_t)n_half;
         const struct block_scales scales =
-            scales_of(panel->scale + at * PI_GROUP, panel->min + at * PI_GROUP, n_half, has_min);
+            scales_of(panel->scale + sub * PI_GROUP, panel->min + sub * PI_GROUP, n_half, has_min);
+        const struct tile_sums *sums = &w->room[(b * n_group + group) * n_half];
+        const float *x = x_scale + (begin + b) * TILE_TOK, *s = x_sum + sub * TILE_TOK;
         PI_UNROLL
         for (int32_t t = 0; t < TILE_TOK; t++) {
-            __m512 term = block_term(&scales, sums, t, n_half, has_min, &w->x_sum[at][t], TILE_TOK);
-            acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(w->x_scale[b][t]), acc[t]);
+            __m512 term = block_term(&scales, sums, t, n_half, has_min, s + t, TILE_TOK);
+            acc[t] = _mm512_fmadd_ps(term, _mm512_set1_ps(x[t]), acc[t]);
         }
     }
     PI_UNROLL
@@ -240,55 +272,61 @@ PI_INLINE void step_add(struct tile_work *w, int32_t group, int32_t begin, int32
         _mm512_store_ps(w->acc[group][t], acc[t]);
 }
 
-/* TILE_TOK tokens times panels: while a step's sums are added, the next one's products run. */
-PI_INLINE void tile_steps(struct tile_work *w, int32_t n_half, bool has_min, int32_t n_group)
+/* Asks for the next tokens' activations and outputs, at step i of n. */
+PI_INLINE void step_ask(const struct pi_tile *p, const int8_t *q, const float *out, int32_t i,
+                        int32_t n)
 {
-    int32_t n_block = w->tile->n_block;
-    step_products(w, 0, (int32_t)pi_min(N_STEP, n_block), n_half, n_group);
-    for (int32_t b = 0; b < n_block; b += N_STEP) {
-        int32_t end = (int32_t)pi_min(b + N_STEP, n_block);
-        int32_t middle = (int32_t)pi_min(end + N_STEP / 2, n_block);
-        int32_t next = (int32_t)pi_min(end + N_STEP, n_block);
-        step_products(w, end, middle, n_half, n_group);
-        step_add(w, 0, b, end, n_half, has_min);
-        step_products(w, middle, next, n_half, n_group);
-        if (n_group > 1)
-            step_add(w, 1, b, end, n_half, has_min);
+    for (int32_t t = TILE_TOK * i / n; t < TILE_TOK * (i + 1) / n; t++) {
+        const char *line = (const char *)(q + (size_t)t * p->q_stride);
+        for (int32_t b = 0; b < p->n_block; b += 2)
+            _mm_prefetch(line + b * PI_ACT_BLOCK, _MM_HINT_T0);
+        _mm_prefetch((const char *)(out + (size_t)t * p->out_stride), _MM_HINT_T0);
+        _mm_prefetch((const char *)(out + (size_t)t * p->out_stride) + 64, _MM_HINT_T0);
     }
 }
 
-/* The last n_tok of TILE_TOK tokens are the tile's; the ones before them are computed as well and
-   ignored. */
+/* Panels times the tile's tokens, 16 after 16. The last 16 are the tile's last: tokens that were in
+   work before are computed again and ignored. */
+PI_INLINE void tile_tokens(struct tile_work *w, int32_t n_half, int32_t n_group, bool has_min)
+{
+    const struct pi_tile *p = w->tile;
+    const int32_t most = N_ROOM / n_half / n_group;
+    for (int32_t tok = 0; tok < p->n_tok; tok += TILE_TOK) {
+        int32_t before = (int32_t)pi_max(0, tok + TILE_TOK - p->n_tok);
+        const float *x_scale = p->x_scale + (size_t)tok * p->x_stride;
+        const float *x_sum = (const float *)(const void *)p->aux + (size_t)tok * p->aux_stride;
+        float *out = p->out + (size_t)tok * p->out_stride;
+        w->q = p->q + ((int64_t)tok - before) * (int64_t)p->q_stride;
+        for (int32_t g = 0; g < n_group; g++)
+            for (int32_t t = 0; t < TILE_TOK; t++)
+                _mm512_store_ps(w->acc[g][t],
+                                p->first || t < before
+                                    ? _mm512_setzero_ps()
+                                    : _mm512_loadu_ps(out + (size_t)(t - before) * p->out_stride +
+                                                      g * PI_GROUP));
+        for (int32_t b = 0; b < p->n_block; b += most) {
+            int32_t n = (int32_t)pi_min(most, p->n_block - b);
+            step_products(w, b, n, n_half, n_group);
+            step_ask(p, w->q + TILE_TOK * p->q_stride, out + TILE_TOK * p->out_stride, b / most,
+                     (int32_t)pi_ceil_div(p->n_block, most));
+            for (int32_t g = 0; g < n_group; g++)
+                step_add(w, x_scale, x_sum, g, b, n, n_half, n_group, has_min);
+        }
+        for (int32_t t = before; t < TILE_TOK; t++)
+            for (int32_t g = 0; g < n_group; g++)
+                _mm512_storeu_ps(out + (size_t)(t - before) * p->out_stride + g * PI_GROUP,
+                                 _mm512_load_ps(w->acc[g][t]));
+    }
+}
+
 PI_INLINE void tile_of(const struct pi_tile *tile, int32_t sub_len, bool has_min)
 {
-    const int32_t n_half = 32 / sub_len, before = TILE_TOK - tile->n_tok;
-    const ptrdiff_t back = before;
     struct tile_work w;
     w.tile = tile;
-    w.q = tile->q - back * (ptrdiff_t)tile->q_stride;
-    columns_first(tile->x_scale - back * (ptrdiff_t)tile->x_stride, tile->x_stride, tile->n_block,
-                  w.x_scale);
-    for (int32_t h = 0; h < n_half && has_min; h++) {
-        const float *sums = (const float *)(const void *)tile->aux + h * tile->n_block;
-        columns_first(sums - back * (ptrdiff_t)tile->aux_stride, tile->aux_stride, tile->n_block,
-                      w.x_sum + h * tile->n_block);
-    }
-    for (int32_t g = 0; g < tile->n_group; g++)
-        for (int32_t t = 0; t < TILE_TOK; t++)
-            _mm512_store_ps(w.acc[g][t],
-                            tile->first || t < before
-                                ? _mm512_setzero_ps()
-                                : _mm512_loadu_ps(tile->out +
-                                                  (size_t)(t - before) * tile->out_stride +
-                                                  g * PI_GROUP));
     if (tile->n_group == 2)
-        tile_steps(&w, n_half, has_min, 2);
+        tile_tokens(&w, 32 / sub_len, 2, has_min);
     else
-        tile_steps(&w, n_half, has_min, 1);
-    for (int32_t t = before; t < TILE_TOK; t++)
-        for (int32_t g = 0; g < tile->n_group; g++)
-            _mm512_storeu_ps(tile->out + (size_t)(t - before) * tile->out_stride + g * PI_GROUP,
-                             _mm512_load_ps(w.acc[g][t]));
+        tile_tokens(&w, 32 / sub_len, 1, has_min);
 }
 
 /* clang-format off */
@@ -304,36 +342,38 @@ static void tile_16_min(const struct pi_tile *p) { tile_of(p, 16, true); }
  * A group's codes are decoded CODES_AHEAD blocks before tiles load them: a tile would wait for
  * codes that are not yet in the cache.
  */
-enum { CODES_AHEAD = 2, N_ROOM = 4 };
+enum { CODES_AHEAD = 2, N_CODES = 4 };
 
 /* Room for blocks by turns: of codes, as signed bytes, and of the sums of their products. */
 struct few_work {
-    _Alignas(64) uint8_t code[N_ROOM][PI_CODE_BYTES];
-    struct block_sums sums[2];
+    _Alignas(64) uint8_t code[N_CODES][PI_CODE_BYTES];
+    struct tile_sums sums[2][2]; /* of halves */
     _Alignas(64) float scale[PI_SUB_MAX * PI_GROUP];
     _Alignas(64) float min[PI_SUB_MAX * PI_GROUP];
 };
 
 /* All tokens times the codes of block `at`. */
 PI_INLINE void few_products(const struct shape *s, const struct pi_tile *p, int32_t at,
-                            const uint8_t *code, struct block_sums *sums)
+                            const uint8_t *code, struct tile_sums *sums)
 {
     const int8_t *q = p->q + at * PI_ACT_BLOCK;
     bool halves = s->sub_len == 16;
     if (halves || at % 2 == 0) {
         TILE_LOAD(4, q, p->q_stride);
-        PRODUCT(0, 4, 6, code, sums->of[0]);
+        PRODUCT(0, 4, 6, code);
+        TILE_STORE(0, sums[0].of);
     }
     if (halves || at % 2 == 1) {
         TILE_LOAD(5, q + (halves ? 16 : 0), p->q_stride);
-        PRODUCT(1, 5, 7, code + (halves ? PI_CODE_BYTES / 2 : 0), sums->of[halves]);
+        PRODUCT(1, 5, 7, code + (halves ? PI_CODE_BYTES / 2 : 0));
+        TILE_STORE(1, sums[halves].of);
     }
 }
 
 /* Adds the terms of block `at` to the tokens, and to unused rows past the last token. Tokens are
    the steps of ask. */
 PI_INLINE void few_add(const struct shape *s, const struct pi_tile *p, int32_t at,
-                       const float *scale, const float *min, const struct block_sums *sums,
+                       const float *scale, const float *min, const struct tile_sums *sums,
                        struct pi_ask ask, __m512 acc[TILE_TOK])
 {
     const int32_t n_half = 32 / s->sub_len;
@@ -368,9 +408,9 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
     for (int32_t i = 0; i <= n_at + CODES_AHEAD; i++) {
         int32_t at = i - CODES_AHEAD, done = at - 1, sub = done % n_sub * n_half;
         if (i < n_at)
-            decode_codes(&s, block_words(&s, group, i / n_sub), i % n_sub, work.code[i % N_ROOM]);
+            decode_codes(&s, block_words(&s, group, i / n_sub), i % n_sub, work.code[i % N_CODES]);
         if (at >= 0 && at < n_at)
-            few_products(&s, &p, at, work.code[at % N_ROOM], &work.sums[at % 2]);
+            few_products(&s, &p, at, work.code[at % N_CODES], work.sums[at % 2]);
         if (done < 0)
             continue;
         if (done % n_sub == 0) {
@@ -379,7 +419,7 @@ PI_INLINE void few_tiles(const struct shape s, const struct pi_matrix *w, const 
             s.scales(block_words(&s, group, done / n_sub), halves, work.scale, work.min);
         }
         few_add(&s, &p, done, work.scale + sub * PI_GROUP, work.min + sub * PI_GROUP,
-                &work.sums[done % 2], few_ask_beside(&s, ahead, 0, TILE_TOK), acc);
+                work.sums[done % 2], few_ask_beside(&s, ahead, 0, TILE_TOK), acc);
         ahead += few_bytes(&s);
     }
     PI_UNROLL
@@ -402,8 +442,8 @@ QUANT_TYPES(FEW_TILES)
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_tiles_##name, .zero = zero_code,      \
-        .tile_zero = 0, .few_tok = TILE_TOK, .few_part = TILE_TOK, .tile_tok = TILE_TOK,           \
-        .tile_group = PI_TILE_GROUP_MAX, .whole = true                                             \
+        .tile_zero = 0, .few_tok = TILE_TOK, .few_part = TILE_TOK, .tile_tok = 4 * TILE_TOK,       \
+        .tile_group = PI_TILE_GROUP_MAX, .turn = columns_first                                     \
     }
 
 static const struct pi_quant_kernels kernels[PI_MATMUL_N_TYPE] = QUANT_TABLE;

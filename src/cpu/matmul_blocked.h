@@ -25,6 +25,7 @@
                                       */
 #define PI_FEW_PART_MAX 16           /* at most this number in one run over a group */
 #define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
+#define PI_TURN_TOK 16               /* tokens whose scales and sums lie together by columns */
 #define PI_WORD_BYTES (4 * PI_GROUP) /* four columns of a group's codes */
 #define PI_CODE_BYTES (PI_ACT_BLOCK * PI_GROUP) /* codes of 32 columns of a group */
 
@@ -75,6 +76,9 @@ typedef void pi_decode_fn(const struct pi_matrix *w, const uint8_t *group, int32
 
 typedef void pi_tile_fn(const struct pi_tile *tile);
 
+/* PI_TURN_TOK rows of n <= 16 floats, stride apart, to out [n][PI_TURN_TOK]. */
+typedef void pi_turn_fn(const float *rows, size_t stride, int32_t n, float *out);
+
 /* A few tokens times one group, all columns, without panels. q, x_scale, aux and out are as in
    pi_tile, with one group and as the first block. n_tok is at most few_part. */
 typedef void pi_few_fn(const struct pi_matrix *w, const uint8_t *group, const struct pi_tile *tile);
@@ -90,8 +94,9 @@ struct pi_quant_kernels {
     int32_t tile_tok;   /* most tokens of a tile */
     int32_t tile_group; /* most groups of a tile, at most PI_TILE_GROUP_MAX */
     int32_t few_tok;    /* most tokens without panels, at most PI_FEW_TOK_MAX */
-    bool whole; /* a slab's tiles are full but for the last, which may read the tokens before it;
-                   else they are of nearly equal size */
+    pi_turn_fn *turn;   /* not NULL: tiles read scales and sums of activations by columns. They are
+                           full but for the slab's last, which may read the tokens before it. NULL:
+                           they are of nearly equal size */
 };
 
 /* ---- scratch ------------------------------------------------------------------------------ */
@@ -103,11 +108,13 @@ enum {
     PI_PANEL_BYTES = PI_PANEL_CODE_BYTES + 2 * PI_PANEL_SCALE_BYTES,
     PI_PANELS_BYTES = PI_TILE_GROUP_MAX * PI_PANEL_BYTES,
     PI_EDGE_BYTES = PI_SLAB_TOK * PI_GROUP * 4,
+    PI_SCALES_BYTES = PI_SLAB_BYTES / 32 * 4,
     PI_AUX_BYTES = PI_SLAB_BYTES / 16 * 4,
 };
 
-_Static_assert(PI_PANELS_BYTES + PI_EDGE_BYTES + PI_AUX_BYTES <= PI_MATMUL_SCRATCH_FIXED,
-               "the fixed scratch must hold panels, edge and sums");
+_Static_assert(PI_PANELS_BYTES + PI_EDGE_BYTES + PI_SCALES_BYTES + PI_AUX_BYTES <=
+                   PI_MATMUL_SCRATCH_FIXED,
+               "the fixed scratch must hold panels, edge, scales and sums");
 
 static inline uint8_t *pi_panel_room(void *scratch, int32_t i)
 {
@@ -119,10 +126,17 @@ static inline float *pi_edge_room(void *scratch)
     return (float *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES);
 }
 
+/* The activations' scales of a slab, turned. */
+static inline float *pi_scales_room(void *scratch)
+{
+    return (float *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES + PI_EDGE_BYTES);
+}
+
 /* Of a slab, or, past the fixed part's end, of few tokens and all columns. */
 static inline int32_t *pi_aux_room(void *scratch)
 {
-    return (int32_t *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES + PI_EDGE_BYTES);
+    return (int32_t *)(void *)((uint8_t *)scratch + PI_PANELS_BYTES + PI_EDGE_BYTES +
+                               PI_SCALES_BYTES);
 }
 
 /* ---- the sums that products start from ---------------------------------------------------- */
@@ -270,7 +284,7 @@ static void ahead_fetch(const struct pi_ahead *ahead, int32_t i, int32_t n_part)
 
 static int32_t tile_begin(const struct pi_quant_kernels *k, int32_t n_tok, int32_t i, int32_t n)
 {
-    return k->whole ? (int32_t)pi_min(n_tok, i * k->tile_tok) : (int32_t)((int64_t)n_tok * i / n);
+    return k->turn ? (int32_t)pi_min(n_tok, i * k->tile_tok) : (int32_t)((int64_t)n_tok * i / n);
 }
 
 /* The tokens of a slab in tiles. */
@@ -298,9 +312,13 @@ static void slab_groups(const struct pi_blocked *m, const struct pi_slab *slab, 
     const struct pi_act *a = m->a;
     int32_t sub_len = m->layout->sub_len;
     struct pi_tile tile = {.n_group = n, .out = out, .out_stride = out_stride};
-    tile.x_stride = (size_t)(a->n_col / PI_ACT_BLOCK);
-    tile.q_stride = tile.x_stride * PI_ACT_BLOCK;
+    size_t n_x = (size_t)(a->n_col / PI_ACT_BLOCK);
+    tile.x_stride = n_x;
+    tile.q_stride = n_x * PI_ACT_BLOCK;
     tile.aux_stride = (size_t)(slab->n_col / sub_len);
+    const bool turned = m->k->turn != NULL;
+    if (turned)
+        tile.x_stride = (size_t)(slab->n_col / PI_ACT_BLOCK);
     int32_t end = slab->col_begin + slab->n_col;
     for (int32_t c = slab->col_begin; c < end; c += PI_BLOCK_COL) {
         int32_t n_col = (int32_t)pi_min(PI_BLOCK_COL, end - c);
@@ -311,11 +329,13 @@ static void slab_groups(const struct pi_blocked *m, const struct pi_slab *slab, 
             m->k->decode(m->w, m->w->data + (size_t)(g + i) * m->w->group_bytes, c, n_col, room,
                          &tile.panel[i]);
         }
-        size_t x_at = (size_t)slab->tok_begin * tile.x_stride + (size_t)(c / PI_ACT_BLOCK);
+        size_t x_at = (size_t)slab->tok_begin * n_x + (size_t)(c / PI_ACT_BLOCK);
+        int32_t from = c - slab->col_begin, width = turned ? PI_TURN_TOK : 1;
         tile.n_block = n_col / PI_ACT_BLOCK;
         tile.q = a->q + x_at * PI_ACT_BLOCK;
-        tile.x_scale = a->scale + x_at;
-        tile.aux = pi_aux_room(m->scratch) + (c - slab->col_begin) / sub_len;
+        tile.x_scale = turned ? pi_scales_room(m->scratch) + from / PI_ACT_BLOCK * width
+                              : a->scale + x_at;
+        tile.aux = pi_aux_room(m->scratch) + from / sub_len * width;
         tile.first = c == 0;
         struct pi_ahead ahead = slab_ahead(m, slab, g, n, c + n_col);
         slab_tiles(m, slab, &tile, &ahead);
@@ -337,15 +357,50 @@ static void slab_edge(const struct pi_blocked *m, const struct pi_slab *slab, in
         memcpy(out + (size_t)t * m->out_stride, edge + (size_t)t * PI_GROUP, n_row * 4);
 }
 
+/* The sums that products of a slab start from. */
+static void slab_sums(const struct pi_blocked *m, const struct pi_slab *slab)
+{
+    int32_t n_aux = slab->n_col / m->layout->sub_len;
+    size_t stride = (size_t)(m->a->n_col / 16);
+    const int16_t *sum16 =
+        m->a->sum16 + (size_t)slab->tok_begin * stride + (size_t)(slab->col_begin / 16);
+    for (int32_t t = 0; t < slab->n_tok; t++)
+        aux_row(m->layout, m->k->tile_zero, sum16 + (size_t)t * stride, n_aux,
+                pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux);
+}
+
+/* Scales and, for types with minimums, sums of PI_TURN_TOK tokens of a slab from `first` on, to the
+   place of token t. */
+static void turn_rows(const struct pi_blocked *m, const struct pi_slab *slab, int32_t first,
+                      int32_t t)
+{
+    const struct pi_act *a = m->a;
+    int32_t n_x = slab->n_col / PI_ACT_BLOCK, n_aux = slab->n_col / m->layout->sub_len;
+    size_t stride = (size_t)(a->n_col / PI_ACT_BLOCK);
+    size_t at = (size_t)(slab->tok_begin + first) * stride + (size_t)(slab->col_begin / PI_ACT_BLOCK);
+    float *scale = pi_scales_room(m->scratch) + (size_t)t * (size_t)n_x;
+    for (int32_t i = 0; i < n_x; i += 16)
+        m->k->turn(a->scale + at + i, stride, (int32_t)pi_min(16, n_x - i),
+                   scale + (size_t)i * PI_TURN_TOK);
+    float *aux = (float *)(void *)pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux;
+    for (int32_t i = 0; i < n_aux && m->layout->has_min; i += 16) {
+        int32_t rows[PI_TURN_TOK][16], n = (int32_t)pi_min(16, n_aux - i);
+        for (int32_t j = 0; j < PI_TURN_TOK; j++)
+            aux_row(m->layout, 0,
+                    a->sum16 + (at + (size_t)j * stride) * 2 + (size_t)(i * m->layout->sub_len / 16),
+                    n, rows[j]);
+        m->k->turn((const float *)(const void *)rows, 16, n, aux + (size_t)i * PI_TURN_TOK);
+    }
+}
+
 static void slab_run(const struct pi_blocked *m, const struct pi_slab *slab, int32_t group_begin,
                      int32_t group_end)
 {
-    int32_t n_aux = slab->n_col / m->layout->sub_len;
-    size_t sum_stride = (size_t)(m->a->n_col / 16);
-    const int16_t *sum16 = m->a->sum16 + (size_t)slab->tok_begin * sum_stride;
-    for (int32_t t = 0; t < slab->n_tok; t++)
-        aux_row(m->layout, m->k->tile_zero, sum16 + (size_t)t * sum_stride + slab->col_begin / 16,
-                n_aux, pi_aux_room(m->scratch) + (size_t)t * (size_t)n_aux);
+    if (m->k->turn == NULL)
+        slab_sums(m, slab);
+    else
+        for (int32_t t = 0; t < slab->n_tok; t += PI_TURN_TOK)
+            turn_rows(m, slab, (int32_t)pi_min(t, slab->n_tok - PI_TURN_TOK), t);
     int32_t full_end = (int32_t)pi_min(group_end, m->w->n_row / PI_GROUP);
     for (int32_t g = group_begin; g < full_end;) {
         int32_t n = (int32_t)pi_min(m->k->tile_group, full_end - g);
@@ -375,7 +430,8 @@ static void mul_blocked(const struct pi_quant_kernels *k, const struct pi_matrix
     int32_t tok_step = (int32_t)pi_ceil_div(a->n_tok, pi_max(1, n_slab));
     for (int32_t t = 0; t < a->n_tok; t += tok_step) {
         struct pi_slab slab = {.tok_begin = t, .n_tok = (int32_t)pi_min(tok_step, a->n_tok - t)};
-        int32_t col_step = PI_SLAB_BYTES / slab.n_tok / PI_BLOCK_COL * PI_BLOCK_COL;
+        int32_t n_room = (int32_t)pi_align((size_t)slab.n_tok, PI_TURN_TOK);
+        int32_t col_step = PI_SLAB_BYTES / n_room / PI_BLOCK_COL * PI_BLOCK_COL;
         for (int32_t c = 0; c < w->n_col; c += col_step) {
             slab.col_begin = c;
             slab.n_col = (int32_t)pi_min(col_step, w->n_col - c);
