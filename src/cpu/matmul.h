@@ -118,7 +118,7 @@ float pi_matmul_row_most(const struct pi_matrix *w, int32_t row);
 
 /*
  * A thread's scratch has a fixed part and a part that grows with the columns. The fixed part holds
- * a panel of decoded weights, sums of activations and the rows of a partial group
+ * a panel of decoded weights, scales and sums of activations and the rows of a partial group
  * (matmul_blocked.h).
  */
 #define PI_MATMUL_SCRATCH_FIXED (160 * 1024)

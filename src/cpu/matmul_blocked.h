@@ -333,8 +333,8 @@ static void slab_groups(const struct pi_blocked *m, const struct pi_slab *slab, 
         int32_t from = c - slab->col_begin, width = turned ? PI_TURN_TOK : 1;
         tile.n_block = n_col / PI_ACT_BLOCK;
         tile.q = a->q + x_at * PI_ACT_BLOCK;
-        tile.x_scale = turned ? pi_scales_room(m->scratch) + from / PI_ACT_BLOCK * width
-                              : a->scale + x_at;
+        tile.x_scale =
+            turned ? pi_scales_room(m->scratch) + from / PI_ACT_BLOCK * width : a->scale + x_at;
         tile.aux = pi_aux_room(m->scratch) + from / sub_len * width;
         tile.first = c == 0;
         struct pi_ahead ahead = slab_ahead(m, slab, g, n, c + n_col);
@@ -377,7 +377,8 @@ static void turn_rows(const struct pi_blocked *m, const struct pi_slab *slab, in
     const struct pi_act *a = m->a;
     int32_t n_x = slab->n_col / PI_ACT_BLOCK, n_aux = slab->n_col / m->layout->sub_len;
     size_t stride = (size_t)(a->n_col / PI_ACT_BLOCK);
-    size_t at = (size_t)(slab->tok_begin + first) * stride + (size_t)(slab->col_begin / PI_ACT_BLOCK);
+    size_t at =
+        (size_t)(slab->tok_begin + first) * stride + (size_t)(slab->col_begin / PI_ACT_BLOCK);
     float *scale = pi_scales_room(m->scratch) + (size_t)t * (size_t)n_x;
     for (int32_t i = 0; i < n_x; i += 16)
         m->k->turn(a->scale + at + i, stride, (int32_t)pi_min(16, n_x - i),
@@ -387,7 +388,8 @@ static void turn_rows(const struct pi_blocked *m, const struct pi_slab *slab, in
         int32_t rows[PI_TURN_TOK][16], n = (int32_t)pi_min(16, n_aux - i);
         for (int32_t j = 0; j < PI_TURN_TOK; j++)
             aux_row(m->layout, 0,
-                    a->sum16 + (at + (size_t)j * stride) * 2 + (size_t)(i * m->layout->sub_len / 16),
+                    a->sum16 + (at + (size_t)j * stride) * 2 +
+                        (size_t)(i * m->layout->sub_len / 16),
                     n, rows[j]);
         m->k->turn((const float *)(const void *)rows, 16, n, aux + (size_t)i * PI_TURN_TOK);
     }
