@@ -163,11 +163,20 @@ class Engine:
         """The name of where it computes, "cpu" or the first GPU's."""
         return str(ffi.string(lib.pith_engine_device(self._c)).decode())
 
-    def eval(self, items: Iterable[tuple["Sequence", Any]],
-             progress: Callable[[float], Any] | None = None) -> None:
-        """Appends tokens to several sequences of this engine, in common passes: [(sequence, ids)].
-        Each then has the logits of its last token. The numbers are those of one at a time."""
-        self._batch([(seq, ids, None, None) for seq, ids in items], progress)
+    def eval(self, items: Iterable[tuple[Any, ...]],
+             progress: Callable[[float], Any] | None = None) -> list[Any]:
+        """Appends tokens to several sequences of this engine, in common passes: [(sequence, ids)] or
+        [(sequence, ids, targets)]. The numbers are those of one at a time.
+
+        Returns for each item (logprob, best), as Sequence.eval does for targets, or None without
+        targets. Then the sequence has the logits of its last token."""
+        batch, out = [], []
+        for seq, ids, *targets in items:
+            found = _targets(ids, *targets) if targets and targets[0] is not None else None
+            batch.append((seq, ids, None, found))
+            out.append(found and found[1:])
+        self._batch(batch, progress)
+        return out
 
     def tap(self, function: Callable[[TapRows], Any] | None) -> None:
         """From now on function(rows) sees each layer of each evaluation; returning False ends that.
@@ -261,6 +270,14 @@ class Engine:
         if self._worker is None:
             self._worker = concurrent.futures.ThreadPoolExecutor(1, "pithkv")
         return self._worker
+
+
+def _targets(ids: Any, targets: Any) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]:
+    """Targets of ids as an array, and room for what is found of them."""
+    n, wanted = len(token_ids(ids)), token_ids(targets)
+    if len(wanted) != n:
+        raise PithInvalid(f"targets: {len(wanted)} for {n} tokens")
+    return wanted, np.full(n, np.nan), np.zeros(n, np.bool_)
 
 
 def _bytes(text: str | int | float) -> int:

@@ -160,12 +160,7 @@ class Sequence:
         given = token_ids(ids)
         n_vocab = self.engine.model.info["n_vocab"]
         if targets is not None:
-            wanted = token_ids(targets)
-            if wanted.shape != given.shape:
-                raise PithInvalid(f"targets: {len(wanted)} for {len(given)} tokens")
-            logprob, best = np.full(len(given), np.nan), np.zeros(len(given), np.bool_)
-            self.engine._batch([(self, given, None, (wanted, logprob, best))], progress)
-            return logprob, best
+            return self.engine.eval([(self, given, targets)], progress)[0]
         if callable(logits):
             self.engine._batch([(self, given, logits, None)], progress)
             return None
@@ -333,20 +328,21 @@ class Generation:
             engine._finish(status, err, calls)
         self._c = ffi.gc(out[0], lib.pith_generation_free)
 
-    def next_token(self) -> Token | None:
-        """The next token; None at the end. The last one may be of id -1: text that was held back."""
+    def next_token(self, logprob: bool = True) -> Token | None:
+        """The next token; None at the end. The last one may be of id -1: text that was held back.
+        Without logprob it has NaN there, and a large vocabulary's row is not summed."""
         if self._ended:
             return None
         token, err, engine = ffi.new("pith_token *"), new_error(), self.sequence.engine
         with engine._lock:
             engine._finish(lib.pith_generation_next(self._c, token, err), err)
             text = bytes(ffi.buffer(token.text, token.len)).decode() if token.len > 0 else ""
-            logprob = float("nan")
-            if token.id >= 0:
-                logprob = lib.pith_logits_logprob(lib.pith_seq_logits(self.sequence._pointer()),
-                                                  engine.model.info["n_vocab"], token.id, ffi.NULL)
+            found = float("nan")
+            if logprob and token.id >= 0:
+                found = lib.pith_logits_logprob(lib.pith_seq_logits(self.sequence._pointer()),
+                                                engine.model.info["n_vocab"], token.id, ffi.NULL)
         self._ended = token.ended
-        return Token(token.id, text, logprob) if token.id >= 0 or text else None
+        return Token(token.id, text, found) if token.id >= 0 or text else None
 
     def tokens(self) -> Iterator[Token]:
         """The tokens, one after the other."""
@@ -354,7 +350,9 @@ class Generation:
             yield token
 
     def __iter__(self) -> Iterator[str]:
-        return (token.text for token in self.tokens() if token.text)
+        while (token := self.next_token(logprob=False)) is not None:
+            if token.text:
+                yield token.text
 
     def text(self) -> str:
         """All that is left, as one text."""

@@ -45,6 +45,13 @@ def test_a_batch_is_each_alone(engine, ids):
     alone.eval(ids[:30])
     engine.eval([(a, ids[:30]), (b, ids[5:60])])
     assert np.array_equal(alone.logits, a.logits) and len(b) == 55
+    forks = [alone.fork() for _ in range(3)]
+    nothing, short, long = engine.eval([(forks[0], ids[30:35]), (forks[1], ids[30:40], ids[31:41]),
+                                        (forks[2], ids[30:60], ids[31:61])])
+    assert nothing is None and np.array_equal(short[0], long[0][:10])
+    assert np.array_equal(long[0], alone.fork().eval(ids[30:60], targets=ids[31:61])[0])
+    with pytest.raises(pithkv.PithInvalid, match="targets: 4 for 5 tokens"):
+        engine.eval([(forks[0], ids[:5], ids[:4])])
 
 
 def test_generate_text_tokens_and_leaving(engine, ids):

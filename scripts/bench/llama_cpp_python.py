@@ -39,11 +39,12 @@ def pith_calls(path, ids, questions, threads):
 
     def choices():
         for context, ends in questions:
-            with engine.sequence() as base:
-                base.eval(context)
-                for end in ends:
-                    with base.fork() as fork:
-                        fork.eval(end[:-1], targets=end[1:])
+            base = engine.sequence()
+            base.eval(context)
+            forks = [base.fork() for _ in ends]
+            engine.eval([(fork, end[:-1], end[1:]) for fork, end in zip(forks, ends)])
+            for one in (base, *forks):
+                one.close()
 
     return {"generate": generate, "logits": lambda: engine.sequence().eval(ids[:512], logits="all"),
             "choices": choices,
@@ -91,9 +92,9 @@ def main() -> None:
     sides = {"pithkv": pith_calls(o.model, ids, questions, o.threads),
              "llama-cpp-python": llama_calls(o.model, ids, questions, o.threads)}
     found = {side: {name: [] for name in calls} for side, calls in sides.items()}
-    for _ in range(o.repeats):
+    for i in range(o.repeats):
         for name in found["pithkv"]:
-            for side, calls in sides.items():
+            for side, calls in list(sides.items())[::1 if i % 2 == 0 else -1]:
                 if name in calls:
                     found[side][name].append(seconds(calls[name]))
                     print(f"{side:17} {name:18} {found[side][name][-1]:8.3f} s", file=sys.stderr, flush=True)

@@ -141,8 +141,7 @@ struct tile_work {
     const int8_t *q;
 };
 
-/* sum = SUM_START + activations times codes, by the tile registers of those numbers. Before it, the
-   register whose turn is next gives its sums away. */
+/* sum = SUM_START + activations times codes, by the tile registers of those numbers. */
 #define PRODUCT(sum, act, code_tile, code)                                                         \
     do {                                                                                           \
         TILE_LOAD(sum, sum_start, (size_t)0);                                                      \
@@ -150,7 +149,7 @@ struct tile_work {
         TILE_DOT(sum, act, code_tile);                                                             \
     } while (0)
 
-/* Products number i and later of a step, one of each register of sums. */
+/* Product number i of n. Before it, the register whose turn is next gives its sums away. */
 #define PRODUCT_NEXT(sum, next, act, code_tile, code)                                              \
     do {                                                                                           \
         if (i >= LAG)                                                                              \
@@ -168,7 +167,8 @@ PI_INLINE void step_products(struct tile_work *w, int32_t begin, int32_t n_block
     const int32_t n = n_block * n_group * n_half;
     const size_t at = (size_t)begin * PI_CODE_BYTES, stride = w->tile->q_stride;
     const size_t code_step = PI_CODE_BYTES / (size_t)n_half, q_step = PI_ACT_BLOCK / (size_t)n_half;
-    const uint8_t *code = w->tile->panel[0].code + at, *code1 = w->tile->panel[1].code + at;
+    const uint8_t *code = w->tile->panel[0].code + at;
+    const uint8_t *code1 = w->tile->panel[n_group - 1].code + at;
     const int8_t *q = w->q + begin * PI_ACT_BLOCK;
     struct tile_sums *to = w->room;
     int32_t i = 0;

@@ -112,23 +112,24 @@ class PithLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     def _scores(self, context: list[int], ends: list[list[int]]) -> list[tuple[float, bool]]:
         """Of each end, log p behind the context, and whether each of its tokens is the likeliest."""
         base = self._read(context)
-        row, best, out, items = base.logits, ffi.new("bool *"), [], []
+        row, best, out = base.logits, ffi.new("bool *"), []
         assert row is not None
         for end in ends:
             logprob = lib.pith_logits_logprob(ffi.from_buffer("float[]", row), len(row), end[0], best)
             out.append((logprob, bool(best[0])))
-            rest = np.asarray(end[1:], np.int32)
-            items.append((rest, np.zeros(len(rest)), np.zeros(len(rest), np.bool_)))
-        forks = [base.fork() if len(rest) else None for rest, _, _ in items]
+        forks = [base.fork() if len(end) > 1 else None for end in ends]
         try:
-            self.engine._batch([(fork, end[:-1], None, item) for fork, end, item in
-                                zip(forks, ends, items) if fork is not None], None)
+            found = iter(self.engine.eval([(fork, end[:-1], end[1:]) for fork, end in zip(forks, ends)
+                                           if fork is not None]))
         finally:
             for fork in forks:
                 if fork is not None:
                     fork.close()
-        return [(first + float(logprob.sum()), good and bool(likeliest.all()))
-                for (first, good), (_, logprob, likeliest) in zip(out, items)]
+        scores = []
+        for (first, good), fork in zip(out, forks):
+            logprob, likeliest = (np.zeros(0), np.ones(0, np.bool_)) if fork is None else next(found)
+            scores.append((first + float(logprob.sum()), good and bool(likeliest.all())))
+        return scores
 
     def _loglikelihood_tokens(self, requests: Any, disable_tqdm: bool = False,
                               **kwargs: Any) -> list[tuple[float, bool]]:
