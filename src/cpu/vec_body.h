@@ -611,6 +611,68 @@ static void vec_table_fit(const float *restrict x, int32_t n, const float *table
     *own = vec_dot(c, c, n);
 }
 
+static float vec_largest(const float *x, int32_t n)
+{
+    float m[VEC_LANES];
+    int32_t i = 0;
+    for (int32_t j = 0; j < VEC_LANES; j++)
+        m[j] = x[j < n ? j : 0];
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++)
+            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+    for (int32_t j = 0; i + j < n; j++)
+        m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
+    return m[0];
+}
+
+/* exp(x) for x <= 0, 0 below -708. As expf.h's, in double: the remainder is below ln 2 / 2, and so
+   what the series leaves out is below 2^-57 of the sum. */
+TILE double vec_exp_double(double x)
+{
+    const double least = -708.0, magic = 0x1.8p+52, log2e = 0x1.71547652b82fep+0;
+    const double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;
+    double in = x < least ? least : x, t = fma(in, log2e, magic), n = t - magic;
+    double r = fma(n, -ln2_low, fma(n, -ln2_high, in)), y = 1.0 / 6227020800.0;
+    y = fma(y, r, 1.0 / 479001600.0);
+    y = fma(y, r, 1.0 / 39916800.0);
+    y = fma(y, r, 1.0 / 3628800.0);
+    y = fma(y, r, 1.0 / 362880.0);
+    y = fma(y, r, 1.0 / 40320.0);
+    y = fma(y, r, 1.0 / 5040.0);
+    y = fma(y, r, 1.0 / 720.0);
+    y = fma(y, r, 1.0 / 120.0);
+    y = fma(y, r, 1.0 / 24.0);
+    y = fma(y, r, 1.0 / 6.0);
+    y = fma(y, r, 0.5);
+    y = fma(y, r, 1.0);
+    y = fma(y, r, 1.0);
+    uint64_t bits, exponent;
+    memcpy(&bits, &y, sizeof(bits));
+    memcpy(&exponent, &t, sizeof(exponent));
+    bits += exponent << 52; /* the low bits of t hold n */
+    memcpy(&y, &bits, sizeof(y));
+    return x < least ? 0.0 : y;
+}
+
+/* Partial sums as of vec_sum_squares. */
+static double vec_exp_sum(const float *x, int32_t n, float max)
+{
+    double s[VEC_LANES] = {0};
+    int32_t i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        for (int32_t j = 0; j < VEC_LANES; j++)
+            s[j] += vec_exp_double((double)x[i + j] - (double)max);
+    for (int32_t j = 0; i + j < n; j++)
+        s[j] += vec_exp_double((double)x[i + j] - (double)max);
+    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
+        for (int32_t j = 0; j < half; j++)
+            s[j] += s[j + half];
+    return s[0];
+}
+
 #include "cpu/vec_delta.h"
 
 static void vec_init(struct pi_vec_kernels *k)
@@ -622,6 +684,8 @@ static void vec_init(struct pi_vec_kernels *k)
     k->delta = vec_delta;
     k->wht = vec_wht;
     k->rms_norm = vec_rms_norm;
+    k->largest = vec_largest;
+    k->exp_sum = vec_exp_sum;
     k->add = vec_add;
     k->silu_mul = vec_silu_mul;
     k->oai_mul = vec_oai_mul;

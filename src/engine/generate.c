@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/ranks.h"
+#include "cpu/kernels.h"
 #include "engine/draft.h"
 #include "engine/output.h"
 #include "engine/over_ranks.h"
@@ -67,12 +68,9 @@ static pith_status flush_text(struct pith_generation *g, pith_stop_reason reason
 
 double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best)
 {
-    float max = logits[0];
-    double sum = 0.0;
-    for (int32_t i = 1; i < n; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int32_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - (double)max);
+    const struct pi_vec_kernels *vec = &pi_kernels()->vec;
+    float max = vec->largest(logits, n);
+    double sum = vec->exp_sum(logits, n, max);
     if (best != NULL)
         *best = logits[token] == max;
     return (double)logits[token] - (double)max - log(sum);

@@ -88,6 +88,23 @@ static void check_add(const struct pi_vec_kernels *k, int32_t n, int32_t start, 
     assert_same(got, x, sizeof(got));
 }
 
+static void check_exp_sum(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
+{
+    float x[ROOM];
+    fill(x, ROOM, rng_below(rng, 8) == 0 ? 900.0f : 12.0f, rng);
+    float max = x[start];
+    for (int32_t i = start; i < start + n; i++)
+        max = x[i] > max ? x[i] : max;
+    if (n == 0)
+        return;
+    double want = 0, got = k->exp_sum(x + start, n, max);
+    for (int32_t i = start; i < start + n; i++)
+        want += exp((double)x[i] - max);
+    assert_true(k->largest(x + start, n) == max);
+    assert_true(got == scalar.exp_sum(x + start, n, max));
+    assert_close(got, want, 1e-15 * want);
+}
+
 static void check_silu_mul(const struct pi_vec_kernels *k, int32_t n, int32_t start, uint64_t *rng)
 {
     float gate[ROOM], up[ROOM], want[ROOM], got[ROOM];
@@ -537,6 +554,11 @@ TEST(rotation_has_the_published_signs)
         for (int32_t i = 0; i < 384; i++)
             assert_close((double)back[i], (double)x[i], 1e-6);
     }
+}
+
+TEST(exp_sum_agrees_at_every_level)
+{
+    for_each(check_exp_sum);
 }
 
 TEST(wht_agrees_at_every_level)
