@@ -21,7 +21,10 @@ enum { FEW_PART = 8, CODES_IN_PLACE = false, SIGNED_PANELS = true, DOT_ASKS = tr
 
 #include "cpu/matmul_avx512_lanes.h"
 
-enum { TILE_TOK = 16 };
+enum { TILE_TOK = 16, MANY_TOK = 4 * TILE_TOK };
+
+_Static_assert(TILE_TOK == PI_TURN_TOK && MANY_TOK % PI_TURN_TOK == 0,
+               "turned scales are read tile by tile");
 
 /* ---- tiles of the processor --------------------------------------------------------------- */
 
@@ -439,7 +442,7 @@ QUANT_TYPES(FEW_TILES)
 #define QUANT_KERNELS(name, tile_fn, zero_code)                                                    \
     {                                                                                              \
         .decode = decode_##name, .tile = tile_fn, .few = few_tiles_##name, .zero = zero_code,      \
-        .tile_zero = 0, .few_tok = TILE_TOK, .few_part = TILE_TOK, .tile_tok = 4 * TILE_TOK,       \
+        .tile_zero = 0, .few_tok = TILE_TOK, .few_part = TILE_TOK, .tile_tok = MANY_TOK,           \
         .tile_group = PI_TILE_GROUP_MAX, .turn = columns_first                                     \
     }
 

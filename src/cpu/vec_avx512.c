@@ -2,9 +2,9 @@
    compilers leave most of the instructions unused. */
 #include <immintrin.h>
 
-#include "cpu/vec_body.h"
+#include "cpu/kernels.h"
 
-/* The largest of 16 numbers, in the order of vec_quantize_block. */
+/* The largest of 16 numbers. */
 static inline float largest(__m512 x)
 {
     __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
@@ -18,7 +18,7 @@ static inline __m256i halves_added(__m512i x)
     return _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
 }
 
-/* Round to nearest even as vec_quantize_block does, by two additions. */
+/* Rounds to the nearest even integer by two additions. */
 static inline __m512i codes_of(__m512 x, __m512 inverse)
 {
     const __m512 round = _mm512_set1_ps(12582912.0f);
@@ -26,39 +26,26 @@ static inline __m512i codes_of(__m512 x, __m512 inverse)
     return _mm512_cvttps_epi32(_mm512_sub_ps(y, round));
 }
 
-/* vec_quantize_block of n blocks. */
-static void quantize_blocks(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16)
+static inline void vec_quantize_block(const float *x, int8_t *q, float *scale, int16_t *sum16)
 {
-    for (int32_t b = 0; b < n; b++, x += PI_ACT_BLOCK, q += PI_ACT_BLOCK, sum16 += 2) {
-        __m512 first = _mm512_loadu_ps(x), second = _mm512_loadu_ps(x + VEC_LANES);
-        float most = largest(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
-        __m512 inverse = _mm512_set1_ps(most >= PI_ACT_LEAST ? 127.0f / most : 0.0f);
-        __m512i code = codes_of(first, inverse), code2 = codes_of(second, inverse);
-        scale[b] = most / 127.0f;
-        _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(code));
-        _mm_storeu_si128((__m128i *)(void *)(q + VEC_LANES), _mm512_cvtepi32_epi8(code2));
-        __m256i sums = _mm256_hadd_epi32(halves_added(code), halves_added(code2));
-        sums = _mm256_hadd_epi32(sums, sums);
-        __m128i both =
-            _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-        sum16[0] = (int16_t)_mm_cvtsi128_si32(both);
-        sum16[1] = (int16_t)_mm_extract_epi32(both, 1);
-    }
+    __m512 first = _mm512_loadu_ps(x), second = _mm512_loadu_ps(x + 16);
+    float most = largest(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
+    __m512 inverse = _mm512_set1_ps(most >= PI_ACT_LEAST ? 127.0f / most : 0.0f);
+    __m512i code = codes_of(first, inverse), code2 = codes_of(second, inverse);
+    *scale = most / 127.0f;
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(code));
+    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtepi32_epi8(code2));
+    __m256i sums = _mm256_hadd_epi32(halves_added(code), halves_added(code2));
+    sums = _mm256_hadd_epi32(sums, sums);
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    sum16[0] = (int16_t)_mm_cvtsi128_si32(both);
+    sum16[1] = (int16_t)_mm_extract_epi32(both, 1);
 }
 
-static void quantize(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16)
-{
-    int32_t n_whole = n / PI_ACT_BLOCK, done = n_whole * PI_ACT_BLOCK;
-    quantize_blocks(x, n_whole, q, scale, sum16);
-    if (done < n) {
-        float tail[PI_ACT_BLOCK] = {0};
-        memcpy(tail, x + done, (size_t)(n - done) * sizeof(float));
-        quantize_blocks(tail, 1, q + done, scale + n_whole, sum16 + 2 * (size_t)n_whole);
-    }
-}
+#define VEC_OWN_QUANTIZE_BLOCK
+#include "cpu/vec_body.h"
 
 void pi_vec_init_avx512(struct pi_vec_kernels *k)
 {
     vec_init(k);
-    k->quantize = quantize;
 }

@@ -2,7 +2,8 @@
  * vec_body.h - the kernels of vec.h as plain loops. Each vec_LEVEL.c includes this file and is
  * compiled with its level's flags, so that the compiler makes the level's instructions out of one
  * text. The loops leave it no freedom: every sum has its order written out, every fused operation
- * is an fmaf, contraction is off. All levels therefore give the same bits.
+ * is an fmaf, contraction is off. All levels therefore give the same bits. A level whose compilers
+ * do badly with vec_quantize_block defines VEC_OWN_QUANTIZE_BLOCK and writes it itself.
  */
 #include <math.h>
 
@@ -124,6 +125,7 @@ static void vec_rope(float *x, const float *cs, int32_t n_pair, bool adjacent)
         vec_rope_halves(x, x + n_pair, cs, n_pair);
 }
 
+#if !defined(VEC_OWN_QUANTIZE_BLOCK)
 /* One block of 32. Adding and subtracting 1.5 * 2^23 rounds to the nearest even integer. */
 static void vec_quantize_block(const float *restrict x, int8_t *restrict q, float *restrict scale,
                                int16_t *restrict sum16)
@@ -152,6 +154,7 @@ static void vec_quantize_block(const float *restrict x, int8_t *restrict q, floa
     sum16[0] = (int16_t)sum[0];
     sum16[1] = (int16_t)sum[1];
 }
+#endif
 
 static void vec_quantize(const float *x, int32_t n, int8_t *q, float *scale, int16_t *sum16)
 {
@@ -611,69 +614,8 @@ static void vec_table_fit(const float *restrict x, int32_t n, const float *table
     *own = vec_dot(c, c, n);
 }
 
-static float vec_largest(const float *x, int32_t n)
-{
-    float m[VEC_LANES];
-    int32_t i = 0;
-    for (int32_t j = 0; j < VEC_LANES; j++)
-        m[j] = x[j < n ? j : 0];
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
-        for (int32_t j = 0; j < VEC_LANES; j++)
-            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
-    for (int32_t j = 0; i + j < n; j++)
-        m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
-    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
-        for (int32_t j = 0; j < half; j++)
-            m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
-    return m[0];
-}
-
-/* exp(x) for x <= 0, 0 below -708. As expf.h's, in double: the remainder is below ln 2 / 2, and so
-   what the series leaves out is below 2^-57 of the sum. */
-TILE double vec_exp_double(double x)
-{
-    const double least = -708.0, magic = 0x1.8p+52, log2e = 0x1.71547652b82fep+0;
-    const double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;
-    double in = x < least ? least : x, t = fma(in, log2e, magic), n = t - magic;
-    double r = fma(n, -ln2_low, fma(n, -ln2_high, in)), y = 1.0 / 6227020800.0;
-    y = fma(y, r, 1.0 / 479001600.0);
-    y = fma(y, r, 1.0 / 39916800.0);
-    y = fma(y, r, 1.0 / 3628800.0);
-    y = fma(y, r, 1.0 / 362880.0);
-    y = fma(y, r, 1.0 / 40320.0);
-    y = fma(y, r, 1.0 / 5040.0);
-    y = fma(y, r, 1.0 / 720.0);
-    y = fma(y, r, 1.0 / 120.0);
-    y = fma(y, r, 1.0 / 24.0);
-    y = fma(y, r, 1.0 / 6.0);
-    y = fma(y, r, 0.5);
-    y = fma(y, r, 1.0);
-    y = fma(y, r, 1.0);
-    uint64_t bits, exponent;
-    memcpy(&bits, &y, sizeof(bits));
-    memcpy(&exponent, &t, sizeof(exponent));
-    bits += exponent << 52; /* the low bits of t hold n */
-    memcpy(&y, &bits, sizeof(y));
-    return x < least ? 0.0 : y;
-}
-
-/* Partial sums as of vec_sum_squares. */
-static double vec_exp_sum(const float *x, int32_t n, float max)
-{
-    double s[VEC_LANES] = {0};
-    int32_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
-        for (int32_t j = 0; j < VEC_LANES; j++)
-            s[j] += vec_exp_double((double)x[i + j] - (double)max);
-    for (int32_t j = 0; i + j < n; j++)
-        s[j] += vec_exp_double((double)x[i + j] - (double)max);
-    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
-        for (int32_t j = 0; j < half; j++)
-            s[j] += s[j + half];
-    return s[0];
-}
-
 #include "cpu/vec_delta.h"
+#include "cpu/vec_logprob.h"
 
 static void vec_init(struct pi_vec_kernels *k)
 {
