@@ -172,8 +172,13 @@ class Engine:
         targets. Then the sequence has the logits of its last token."""
         batch, out = [], []
         for seq, ids, *targets in items:
-            found = _targets(ids, *targets) if targets and targets[0] is not None else None
-            batch.append((seq, ids, None, found))
+            given, found = token_ids(ids), None
+            if targets and targets[0] is not None:
+                wanted = token_ids(targets[0])
+                if wanted.shape != given.shape:
+                    raise PithInvalid(f"targets: {len(wanted)} for {len(given)} tokens")
+                found = wanted, np.full(len(given), np.nan), np.zeros(len(given), np.bool_)
+            batch.append((seq, given, None, found))
             out.append(found and found[1:])
         self._batch(batch, progress)
         return out
@@ -270,14 +275,6 @@ class Engine:
         if self._worker is None:
             self._worker = concurrent.futures.ThreadPoolExecutor(1, "pithkv")
         return self._worker
-
-
-def _targets(ids: Any, targets: Any) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]:
-    """Targets of ids as an array, and room for what is found of them."""
-    n, wanted = len(token_ids(ids)), token_ids(targets)
-    if len(wanted) != n:
-        raise PithInvalid(f"targets: {len(wanted)} for {n} tokens")
-    return wanted, np.full(n, np.nan), np.zeros(n, np.bool_)
 
 
 def _bytes(text: str | int | float) -> int:

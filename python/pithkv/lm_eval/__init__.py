@@ -9,6 +9,7 @@ four choices cost one reading of their context, under any policy.
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -117,19 +118,14 @@ class PithLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         for end in ends:
             logprob = lib.pith_logits_logprob(ffi.from_buffer("float[]", row), len(row), end[0], best)
             out.append((logprob, bool(best[0])))
-        forks = [base.fork() if len(end) > 1 else None for end in ends]
-        try:
-            found = iter(self.engine.eval([(fork, end[:-1], end[1:]) for fork, end in zip(forks, ends)
-                                           if fork is not None]))
-        finally:
-            for fork in forks:
-                if fork is not None:
-                    fork.close()
-        scores = []
-        for (first, good), fork in zip(out, forks):
-            logprob, likeliest = (np.zeros(0), np.ones(0, np.bool_)) if fork is None else next(found)
-            scores.append((first + float(logprob.sum()), good and bool(likeliest.all())))
-        return scores
+        with contextlib.ExitStack() as forks:
+            found = iter(self.engine.eval([(forks.enter_context(base.fork()), end[:-1], end[1:])
+                                           for end in ends if len(end) > 1]))
+        for i, end in enumerate(ends):
+            if len(end) > 1:
+                logprob, likeliest = next(found)
+                out[i] = out[i][0] + float(logprob.sum()), out[i][1] and bool(likeliest.all())
+        return out
 
     def _loglikelihood_tokens(self, requests: Any, disable_tqdm: bool = False,
                               **kwargs: Any) -> list[tuple[float, bool]]:
