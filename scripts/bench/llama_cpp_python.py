@@ -12,17 +12,11 @@ Needs pithkv and llama-cpp-python (which pip builds). Run it where nothing else 
 import argparse
 import statistics
 import sys
-import time
 
 import numpy as np
 
 import pithkv
-
-
-def seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+from python_rig import choices_on_forks, questions_of, read_ids, seconds
 
 
 def log_softmax(rows):
@@ -37,17 +31,8 @@ def pith_calls(path, ids, questions, threads):
     def generate():
         engine.sequence().generate(ids[:128], 64, temperature=0.0, ignore_end=True).text()
 
-    def choices():
-        for context, ends in questions:
-            base = engine.sequence()
-            base.eval(context)
-            forks = [base.fork() for _ in ends]
-            engine.eval([(fork, end[:-1], end[1:]) for fork, end in zip(forks, ends)])
-            for one in (base, *forks):
-                one.close()
-
     return {"generate": generate, "logits": lambda: engine.sequence().eval(ids[:512], logits="all"),
-            "choices": choices,
+            "choices": lambda: choices_on_forks(engine, questions),
             "log probabilities": lambda: engine.sequence().eval(ids[:512], targets=np.append(ids[1:512], -1))}
 
 
@@ -85,10 +70,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--questions", type=int, default=8)
     o = parser.parse_args()
-    with open(o.text, encoding="utf-8", errors="replace") as file:
-        ids = pithkv.Model(o.model, vocab_only=True).tokenize(file.read(200000))
-    questions = [(ids[i * 400:i * 400 + 200], [ids[i * 400 + 200 + 30 * k:i * 400 + 230 + 30 * k] for k in range(4)])
-                 for i in range(o.questions)]
+    ids = read_ids(o.text, pithkv.Model(o.model, vocab_only=True))
+    questions = questions_of(ids, o.questions)
     sides = {"pithkv": pith_calls(o.model, ids, questions, o.threads),
              "llama-cpp-python": llama_calls(o.model, ids, questions, o.threads)}
     found = {side: {name: [] for name in calls} for side, calls in sides.items()}

@@ -18,17 +18,11 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 
 import pithkv
-
-
-def seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+from python_rig import choices_on_forks, questions_of, read_ids, seconds
 
 
 def processor_ms(program: str) -> float:
@@ -53,20 +47,12 @@ def command(pith: str, model: str, threads: int, text: str, n: int) -> float:
     return found["generated_tokens"] / found["generate_s"]
 
 
-def choices(engine, questions, forks: bool) -> None:
+def choices_anew(engine, questions) -> None:
     for context, ends in questions:
-        if not forks:
-            for end in ends:
-                with engine.sequence() as one:
-                    one.eval(context)
-                    one.eval(end[:-1], targets=end[1:])
-            continue
-        base = engine.sequence()
-        base.eval(context)
-        branches = [base.fork() for _ in ends]
-        engine.eval([(branch, end[:-1], end[1:]) for branch, end in zip(branches, ends)])
-        for one in (base, *branches):
-            one.close()
+        for end in ends:
+            with engine.sequence() as one:
+                one.eval(context)
+                one.eval(end[:-1], targets=end[1:])
 
 
 def knorm(lane):
@@ -83,11 +69,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     o = parser.parse_args()
     model = pithkv.Model(o.model, n_thread=o.threads)
-    with open(o.text, encoding="utf-8", errors="replace") as file:
-        ids = model.tokenize(file.read(200000))
+    ids = read_ids(o.text, model)
     text = model.detokenize(ids[:128])
-    questions = [(ids[i * 400:i * 400 + 200], [ids[i * 400 + 200 + 30 * k:i * 400 + 230 + 30 * k] for k in range(4)])
-                 for i in range(8)]
+    questions = questions_of(ids, 8)
     plain = pithkv.Engine(model, n_thread=o.threads, kv_tokens=8192)
     rules = dict(budget=0.25, slack=128)
     kept = {"C": pithkv.Keep("knorm", **rules), "Python": pithkv.Keep(knorm, **rules)}
@@ -101,8 +85,8 @@ def main() -> None:
         add("import, ms of processor time", processor_ms("import pithkv") - processor_ms("pass"))
         add("generate, pulled in Python, tokens/s", pulled(plain, ids, 64))
         add("generate, pith run, tokens/s", command(o.pith, o.model, o.threads, text, 64))
-        add("choices, of forks, s", seconds(lambda: choices(plain, questions, True)))
-        add("choices, each read anew, s", seconds(lambda: choices(plain, questions, False)))
+        add("choices, of forks, s", seconds(lambda: choices_on_forks(plain, questions)))
+        add("choices, each read anew, s", seconds(lambda: choices_anew(plain, questions)))
         for side, engine in engines.items():
             with engine.sequence() as seq:
                 add(f"policy in {side}, s", seconds(lambda: seq.eval(ids[:o.tokens])))
