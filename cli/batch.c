@@ -20,6 +20,8 @@
 #include "budget.h"
 #include "command.h"
 #include "draft.h"
+#include "pith/ranks.h"
+#include "ranks.h"
 #include "session.h"
 
 struct work_options {
@@ -383,6 +385,7 @@ static pith_scheduler_params scheduler_params(const struct schedule_options *o)
     p.pressure = o->pressure;
     p.swap_bytes = o->swap_bytes;
     p.max_preempt = o->max_preempt;
+    p.led = true;
     return p;
 }
 
@@ -422,13 +425,12 @@ static struct batch_shard read_shard(const char *text)
     return s;
 }
 
-/* Opens what the options name, in the order in which mistakes are cheapest. */
-static void begin(struct batch *b)
+/* Rank 0 alone has the files. Returns whether a request is a conversation. */
+static bool open_files(struct batch *b)
 {
-    struct memory_options memory = b->o->memory;
-    pith_error err;
     bool chat = false;
-    (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
+    if (ranks_is_follower())
+        return false;
     batch_input_read(&b->in, b->o->work.in, read_shard(b->o->work.shard), &b->setup);
     batch_output_open(&b->out, b->o->work.out, b->o->work.resume, &b->in);
     for (size_t i = 0; i < b->in.n; i++) {
@@ -436,6 +438,16 @@ static void begin(struct batch *b)
         chat = chat || (!b->in.item[i].done && b->in.item[i].chat && b->in.item[i].n_answer > 0);
     }
     b->report.n_request = (int64_t)b->in.n;
+    return chat;
+}
+
+/* Opens what the options name, in the order in which mistakes are cheapest. */
+static void begin(struct batch *b)
+{
+    struct memory_options memory = b->o->memory;
+    pith_error err;
+    (void)engine_params(&b->o->model, &b->o->memory); /* complains before the files are read */
+    bool chat = open_files(b);
     b->s.n_ctx = b->o->memory.n_ctx;
     session_load(&b->s, &b->o->model, false);
     b->setup.model = b->s.model;
@@ -443,6 +455,7 @@ static void begin(struct batch *b)
         session_check_template(b->s.model, &b->o->chat);
     budget_settle(&b->s, &b->o->model, &memory, BUDGET_BATCH, 0);
     size_memory(b, &memory);
+    pith_ranks_tell(&memory.kv_bytes, sizeof(memory.kv_bytes)); /* rank 0 knows the requests */
     session_start(&b->s, &b->o->model, &memory, 0);
     pith_scheduler_params params = scheduler_params(&b->o->schedule);
     params.draft = draft_start(&b->s, &b->o->draft, &b->o->model);
@@ -472,6 +485,29 @@ static int finish(struct batch *b)
     return b->report.n_failed > 0 || !printed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+static int answer_all(struct batch *b)
+{
+    cli_interrupt_catch();
+    batch_report_start(&b->report, &b->o->report);
+    run_all(b);
+    batch_report_finish(&b->report, b->scheduler, b->s.engine);
+    abandon(b);
+    int status = finish(b);
+    batch_input_free(&b->in);
+    session_free(&b->s);
+    return status;
+}
+
+/* Another rank than 0 takes part until all are answered. */
+static bool follow(struct batch *b)
+{
+    if (!ranks_follow(b->scheduler))
+        return false;
+    pith_scheduler_free(b->scheduler);
+    session_free(&b->s);
+    return true;
+}
+
 static int run(void *options)
 {
     struct batch_options *o = options;
@@ -483,14 +519,7 @@ static int run(void *options)
     b.template = chat_template_read(&o->chat);
     b.setup.template_text = b.template.data;
     begin(&b);
-    cli_interrupt_catch();
-    batch_report_start(&b.report, &o->report);
-    run_all(&b);
-    batch_report_finish(&b.report, b.scheduler, b.s.engine);
-    abandon(&b);
-    int status = finish(&b);
-    batch_input_free(&b.in);
-    session_free(&b.s);
+    int status = follow(&b) ? EXIT_SUCCESS : answer_all(&b);
     free(b.template.data);
     free(bias);
     return status;

@@ -6,6 +6,7 @@
 
 #include "ranks.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,9 @@
 #include "io.h"
 #include "pith/ranks.h"
 
-/* Commands whose results depend on nothing but their options and files. */
-static const char *const able[] = {"run", "eval", "bench", "logits", "info"};
+/* Commands whose results depend on nothing but their options and files, and those in which rank 0
+   leads. */
+static const char *const able[] = {"run", "eval", "bench", "logits", "info", "serve", "batch"};
 
 static pith_ranks_info ranks = {.n_rank = 1};
 static int shown = -1; /* where this rank's messages would have gone; -1: they go there */
@@ -65,13 +67,26 @@ static void hide_output(void)
         cli_fail("rank %d: its output cannot be put aside", (int)ranks.rank);
 }
 
+/* Threads of MPI take no signal that the command waits for. */
+static pith_status start(int argc, char **argv, pith_error *err)
+{
+    sigset_t mine, before;
+    sigemptyset(&mine);
+    sigaddset(&mine, SIGINT);
+    sigaddset(&mine, SIGTERM);
+    sigprocmask(SIG_BLOCK, &mine, &before);
+    pith_status status = pith_ranks_start((const char *const *)argv + 1, argc - 1, err);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
 void ranks_join(int argc, char **argv)
 {
     pith_error err;
     size_t i = 0;
     if (started_together() <= 1)
         return;
-    pith_status status = pith_ranks_start((const char *const *)argv + 1, argc - 1, &err);
+    pith_status status = start(argc, argv, &err);
     pith_ranks_describe(&ranks);
     if (ranks.n_rank > 1) {
         atexit(at_exit);
@@ -85,8 +100,8 @@ void ranks_join(int argc, char **argv)
     bool writes = argc > 2 && strcmp(argv[1], "eval") == 0 &&
                   (strcmp(argv[2], "sweep") == 0 || strcmp(argv[2], "record") == 0);
     if ((writes || i == sizeof(able) / sizeof(able[0])) && ranks.n_rank > 1)
-        cli_fail_usage("%s: it cannot run over several ranks; run, bench, logits, info and the "
-                       "measurements of eval can",
+        cli_fail_usage("%s: it cannot run over several ranks; run, serve, batch, bench, logits, "
+                       "info and the measurements of eval can",
                        argc < 2 ? "pith" : argv[writes ? 2 : 1]);
 }
 
@@ -123,6 +138,20 @@ int ranks_add(json_t *report)
 bool ranks_several(void)
 {
     return ranks.n_rank > 1;
+}
+
+bool ranks_is_follower(void)
+{
+    return ranks.rank > 0;
+}
+
+bool ranks_follow(pith_scheduler *scheduler)
+{
+    pith_error err;
+    if (ranks.rank == 0)
+        return false;
+    cli_check(pith_scheduler_follow(scheduler, &err), &err);
+    return true;
 }
 
 const char *ranks_output(const char *path)

@@ -8,6 +8,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "pith/scheduler.h"
+
 /* Joins the ranks where MPI started this process with others. Fails where the command cannot run
    over ranks. argv as main has it. */
 void ranks_join(int argc, char **argv);
@@ -22,6 +24,12 @@ int ranks_add(json_t *report);
 
 /* Whether there are others. */
 bool ranks_several(void);
+
+/* On another rank than 0: takes part in rank 0's steps until that ends, and returns true. Its
+   scheduler is led. */
+bool ranks_follow(pith_scheduler *scheduler);
+/* Whether this is another rank than 0. */
+bool ranks_is_follower(void);
 
 /* Where a file is written: path, or nowhere on other ranks than 0. NULL stays NULL. */
 const char *ranks_output(const char *path);

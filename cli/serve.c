@@ -18,6 +18,7 @@
 #include "budget.h"
 #include "command.h"
 #include "draft.h"
+#include "ranks.h"
 #include "server.h"
 #include "session.h"
 #include "shipped.h"
@@ -310,7 +311,7 @@ static int64_t count_blocks(const struct session *s)
     pith_engine_kv_stats(s->engine, &kv);
     if (pith_kv_estimate(s->model, &s->params, kv.page_len, &bytes, NULL) != PITH_OK || bytes <= 0)
         return 0;
-    return kv.reserved_bytes / bytes;
+    return kv.whole_bytes / bytes;
 }
 
 static pith_scheduler_params schedule_params(const struct work_options *o)
@@ -322,6 +323,7 @@ static pith_scheduler_params schedule_params(const struct work_options *o)
     p.n_slot = o->n_slot;
     p.swap_bytes = o->swap_bytes;
     p.no_prefix = o->no_prefix;
+    p.led = true;
     return p;
 }
 
@@ -353,7 +355,7 @@ static void say_start(const struct session *s, const struct server_config *confi
     if (said->layers[0] != '\0')
         printf("layers: %s\n", said->layers);
     printf("KV memory %s; one request may take %d tokens, %s of it\n",
-           cli_bytes(said->kv.reserved_bytes, all), config->n_ctx, cli_bytes(bytes, one));
+           cli_bytes(said->kv.whole_bytes, all), config->n_ctx, cli_bytes(bytes, one));
     cli_finish_output();
 }
 
@@ -482,6 +484,24 @@ static struct server_config make_config(struct serve_options *o, const struct se
     return config;
 }
 
+/* Another rank than 0 has no clients. SIGINT and SIGTERM are rank 0's, too, which ends all. */
+static int follow(struct serve_options *o)
+{
+    struct session s = {0};
+    sigset_t set;
+    pith_error err;
+    pith_scheduler *scheduler;
+    block_signals(&set);
+    start_session(&s, o);
+    pith_scheduler_params params = schedule_params(&o->work);
+    params.draft = draft_start(&s, &o->draft, &o->model);
+    cli_check(pith_scheduler_create(s.engine, &params, &scheduler, &err), &err);
+    ranks_follow(scheduler);
+    pith_scheduler_free(scheduler);
+    session_free(&s);
+    return EXIT_SUCCESS;
+}
+
 static int run(void *options)
 {
     struct serve_options *o = options;
@@ -498,6 +518,8 @@ static int run(void *options)
     read_keys(&keys, &o->listen, &owned);
     if (o->model.path == NULL && o->model.hf == NULL)
         o->model.path = own(&owned, cli_find_shipped(MODEL_FILE));
+    if (ranks_is_follower())
+        return follow(o);
     block_signals(&set);
     struct server_config door = open_door(&o->listen, &owned);
     start_session(&s, o);

@@ -595,7 +595,8 @@ typedef struct pith_kv_stats {
     int64_t n_page_used;
     int32_t n_seq;
     int32_t page_len; /* entries of a page */
-    uint32_t reserved[6];
+    int64_t whole_bytes; /* reserved_bytes of all ranks together (ranks.h) */
+    uint32_t reserved[4];
 } pith_kv_stats;
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);

@@ -31,6 +31,9 @@ PITH_API void pith_ranks_end(bool ok);
 /* Rank 0 of 1 before pith_ranks_start. */
 PITH_API void pith_ranks_describe(pith_ranks_info *out);
 
+/* Copies rank 0's data [size] to all ranks, which call this together. */
+PITH_API void pith_ranks_tell(void *data, size_t size);
+
 /* Of one rank of n_rank, before there are any. */
 typedef struct pith_ranks_plan {
     int32_t n_head_kv; /* KV heads whose lanes it holds */

@@ -87,6 +87,8 @@ typedef struct pith_scheduler_params {
                                        n_max + 4 tokens, in memory of the scheduler's own */
     pith_prefix_fn *on_prefix; /* told of pages of texts without cache_salt; NULL (default): none */
     void *prefix_user;
+    bool led; /* over ranks (ranks.h): rank 0 alone submits, cancels and steps, and the others call
+                 pith_scheduler_follow. Default false: every rank does the same by itself */
     uint32_t reserved[1];
 } pith_scheduler_params;
 
@@ -256,6 +258,12 @@ PITH_API pith_status pith_scheduler_step(pith_scheduler *scheduler, bool *idle, 
 
 /* Steps until there is nothing to do. */
 PITH_API pith_status pith_scheduler_run(pith_scheduler *scheduler, pith_error *err);
+
+/* On another rank than 0, with params.led: takes part in rank 0's steps until that frees its
+   scheduler. It sleeps while nothing is to do. Callbacks are rank 0's alone. INVALID: this rank has
+   nothing to follow. INTERNAL: it came to another state than rank 0; NOMEM. With both all ranks are
+   to end. */
+PITH_API pith_status pith_scheduler_follow(pith_scheduler *scheduler, pith_error *err);
 
 /* Waits until there is something to do, at most `seconds`; true: there is. Thread-safe. */
 PITH_API bool pith_scheduler_wait(pith_scheduler *scheduler, double seconds);

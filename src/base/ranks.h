@@ -43,6 +43,11 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
 /* Rank 0's bytes, to all. */
 void pi_ranks_tell(void *data, size_t size);
 
+/* Rank 0 ends the sleep of all others, who take less than a hundredth of a processor meanwhile. A
+   message to all follows. */
+void pi_ranks_wake(void);
+void pi_ranks_sleep(void);
+
 /* The least of all ranks' numbers. */
 int64_t pi_ranks_least(int64_t number);
 

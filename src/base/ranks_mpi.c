@@ -4,14 +4,23 @@
  *
  * Invariant: sent and got have room for `cap` bytes each.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/ranks.h"
 
 #define RANKS_MOST 256
+#define WAKE_TAG 1
+#define SPIN_S 0.001 /* of waiting in which a rank sleeps not at all, and briefly */
+#define LONG_S 0.1
+#define SHORT_NS 200000
+#define LONG_NS 5000000
 #define BLOCK 32       /* codes that share a scale */
 #define BLOCK_BYTES 40 /* these, the scale, two sums of int16 */
 
@@ -173,6 +182,35 @@ void pi_ranks_tell(void *data, size_t size)
 {
     if (!is_alone())
         MPI_Bcast(data, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+void pith_ranks_tell(void *data, size_t size)
+{
+    pi_ranks_tell(data, size);
+}
+
+void pi_ranks_wake(void)
+{
+    for (int32_t r = 1; r < ranks.n_rank; r++)
+        MPI_Send(NULL, 0, MPI_BYTE, r, WAKE_TAG, MPI_COMM_WORLD);
+}
+
+/* MPI itself waits with all of a processor. Between two steps of rank 0 that is short. */
+void pi_ranks_sleep(void)
+{
+    int there = 0;
+    double start = MPI_Wtime();
+    for (;;) {
+        MPI_Iprobe(0, WAKE_TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+        if (there)
+            break;
+        double waited = MPI_Wtime() - start;
+        if (waited > SPIN_S)
+            nanosleep(&(struct timespec){.tv_nsec = waited < LONG_S ? SHORT_NS : LONG_NS}, NULL);
+        else
+            sched_yield();
+    }
+    MPI_Recv(NULL, 0, MPI_BYTE, 0, WAKE_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 int64_t pi_ranks_least(int64_t number)

@@ -50,6 +50,15 @@ void pi_ranks_tell(void *data, size_t size)
     (void)data, (void)size;
 }
 
+void pith_ranks_tell(void *data, size_t size)
+{
+    pi_ranks_tell(data, size);
+}
+
+void pi_ranks_wake(void) {}
+
+void pi_ranks_sleep(void) {}
+
 int64_t pi_ranks_least(int64_t number)
 {
     return number;

@@ -106,8 +106,7 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
             status = pi_account_split(a, pi_over_ranks_part(model, params->memory_bytes),
                                       &out->kv_bytes, ram, err);
         close_account(out);
-        out->kv_bytes = pi_over_ranks_pages(model, &out->geometry, out->kv_bytes);
-        return pi_ranks_agree(status, err);
+        return status;
     }
     out->kv_bytes = pi_account_pages(a, a->n_ctx);
     if (params->kv_tokens > 0)
@@ -115,7 +114,6 @@ static pith_status size_memory(const pith_engine_params *params, struct plan *ou
                         kv_bytes_of_state(&out->geometry);
     if (params->kv_bytes > 0)
         out->kv_bytes = pi_over_ranks_part(model, params->kv_bytes);
-    out->kv_bytes = pi_over_ranks_pages(model, &out->geometry, out->kv_bytes);
     *ram = pi_account_tier(a, out->kv_bytes);
     return PITH_OK;
 }
@@ -215,7 +213,7 @@ pith_status pith_memory_estimate(const pith_model *model, const pith_engine_para
     PI_TRY(make_plan(model, params, &plan, err));
     PI_TRY(pi_check_range("n_token", n_token, 0, INT32_MAX, err));
     PI_TRY(open_account(&plan, err));
-    *bytes = pi_account_whole(&plan.account, (int32_t)n_token);
+    *bytes = pi_over_ranks_whole(model, pi_account_whole(&plan.account, (int32_t)n_token));
     close_account(&plan);
     return PITH_OK;
 }
@@ -328,7 +326,8 @@ pith_status pith_engine_create(const pith_model *model, const pith_engine_params
         return pi_fail(err, PITH_INVALID, "pith_engine_create: model and out must not be NULL");
     if (model->weights == NULL)
         return pi_fail(err, PITH_UNSUPPORTED, "the model was loaded for its vocabulary only");
-    PI_TRY(make_plan(model, params, &plan, err));
+    PI_TRY(pi_ranks_agree(make_plan(model, params, &plan, err), err));
+    plan.kv_bytes = pi_over_ranks_pages(model, &plan.geometry, plan.kv_bytes);
 
     struct pith_engine *e = pi_mem_alloc(PI_MEM_OTHER, sizeof(*e));
     if (e == NULL)
@@ -424,6 +423,7 @@ void pith_engine_kv_stats(const pith_engine *e, pith_kv_stats *out)
 {
     kv_cache_stats(e->kv, out);
     out->n_seq -= e->recall.n_guest_seq;
+    out->whole_bytes = pi_over_ranks_whole(e->model, out->reserved_bytes);
     /* The policy remembers a block of each sequence. */
     out->table_bytes += out->n_seq * (int64_t)e->traits.state_size;
 }

@@ -142,6 +142,67 @@ TEST(perplexity_is_that_of_one_process)
     expect_same("2", words);
 }
 
+/* Requests of a scheduler that every rank runs by itself. */
+TEST(solved_problems_are_those_of_one_process)
+{
+    char path[128], words[512];
+    write_file(in_folder("problems", path),
+               "{\"question\": \"Anna has 2 hats and buys 3. How many?\", \"answer\": \"#### 5\"}\n"
+               "{\"question\": \"Robert had 4. He lost 1. How many?\", \"answer\": \"#### 3\"}\n");
+    snprintf(words, sizeof(words),
+             "eval questions -t 1 --parallel 2 --predict 20 --temp 0.8 -m " MINI " -f %s", path);
+    expect_same("2", words);
+}
+
+/* The choices of a file of answers, by custom_id. The caller frees. */
+static json_t *choices_of(const char *path)
+{
+    json_t *all = json_object();
+    char line[8192];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        json_t *answer = json_loads(line, 0, NULL);
+        assert_non_null(answer);
+        const json_t *body = json_object_get(json_object_get(answer, "response"), "body");
+        json_object_set(all, json_string_value(json_object_get(answer, "custom_id")),
+                        json_object_get(body, "choices"));
+        json_decref(answer);
+    }
+    fclose(file);
+    return all;
+}
+
+/* Rank 0 has both files, and leads. */
+TEST(answers_of_a_batch_are_those_of_one_process)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\": \"The friend of the friend\", \"max_tokens\": 20, \"seed\": 3}",
+        "{\"prompt\": [\"Once\", \"There was\"], \"n\": 2, \"max_tokens\": 12, \"stop\": [\"e\"]}",
+        "{\"prompt\": \"Robert\", \"max_tokens\": 30, \"temperature\": 0, \"logprobs\": 2}",
+    };
+    char in[128], one[128], all[128], words[1024];
+    FILE *file = fopen(in_folder("requests.jsonl", in), "w");
+    assert_non_null(file);
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++)
+        fprintf(file,
+                "{\"custom_id\": \"%zu\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
+                "\"body\": %s}\n",
+                i, bodies[i]);
+    fclose(file);
+    const char *const outs[] = {in_folder("one.jsonl", one), in_folder("all.jsonl", all)};
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(words, sizeof(words), "batch -t 1 -m " MINI " -f %s -o %s", in, outs[i]);
+        struct said s = over(i == 0 ? NULL : "2", words);
+        expect_status(&s, 0);
+    }
+    json_t *expected = choices_of(one), *found = choices_of(all);
+    assert_int_equal(json_object_size(expected), 3);
+    assert_true(json_equal(expected, found));
+    json_decref(expected);
+    json_decref(found);
+}
+
 /* `pith info --ranks` is right. Nine tokens take eight passes of one token more than one token
    takes, and each pass sends what it says. */
 TEST(info_foretells_what_is_sent)
@@ -173,7 +234,7 @@ static void expect_refused(const char *n, const char *words, const char *word)
 TEST(what_ranks_cannot_do_is_refused_once)
 {
     expect_refused("3", "logits -t 1 --ids 1,5 -m " NANO, "3 ranks are more than the 2 KV heads");
-    expect_refused("2", "serve -m " NANO, "cannot run over several ranks");
+    expect_refused("2", "chat -m " NANO, "cannot run over several ranks");
     expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
     expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
                    "over ranks each lane decides for itself");

@@ -44,12 +44,12 @@ class Answer:
 
 
 class Server:
-    """A server on a free port, ended with the block."""
+    """A server on a free port, ended with the block. launcher: words in front of the command."""
 
-    def __init__(self, *options, tls=None, chunk=64):
+    def __init__(self, *options, tls=None, chunk=64, launcher=()):
         self.tls = tls
         self.process = subprocess.Popen(
-            [PITH, "serve", "-m", MODEL, "--port", "0", "-t", "1", "--chunk", str(chunk),
+            [*launcher, PITH, "serve", "-m", MODEL, "--port", "0", "-t", "1", "--chunk", str(chunk),
              *map(str, options)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.said = ""
@@ -69,7 +69,7 @@ class Server:
 
     def __exit__(self, *_):
         if self.process.poll() is None:
-            self.process.terminate()
+            self.terminate()
         try:
             self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -122,6 +122,7 @@ static void free_parts(struct pith_scheduler *s)
     pi_mem_free(s->step.item_of);
     pi_mem_free(s->step.items);
     pi_mem_free(s->inbox.live);
+    pi_mem_free(s->ranks.bytes);
     pith_engine_free(s->engine);
     pi_mem_free(s);
 }
@@ -145,6 +146,7 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->engine = engine;
     pi_engine_hold(engine);
     s->params = *params;
+    scheduler_ranks_begin(s);
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;
     s->inbox.stirred_at = pi_time_s();
@@ -163,14 +165,17 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     return PITH_OK;
 }
 
-struct request *scheduler_collect(struct pith_scheduler *s)
+struct request *scheduler_collect(struct pith_scheduler *s, double now)
 {
     pi_lock_take(&s->inbox.lock);
     struct request *r = s->inbox.first, *cancelled = s->inbox.cancelled;
+    bool any = s->inbox.n_live > 0;
     s->inbox.first = NULL;
     s->inbox.cancelled = NULL;
     s->inbox.stirred_at = pi_time_s();
     pi_lock_give(&s->inbox.lock);
+    if (any && !s->inbox.closing) /* else nothing happens in the step, and others sleep on */
+        scheduler_ranks_tell_step(s, r, cancelled, now);
     for (struct request *next; r != NULL; r = next) {
         next = r->next;
         r->next = NULL;
@@ -199,7 +204,8 @@ void pith_scheduler_free(pith_scheduler *s)
     s->inbox.closing = true;
     pi_lock_give(&s->inbox.lock);
     s->stepping = true; /* callbacks cannot step any more */
-    scheduler_collect(s);
+    scheduler_collect(s, 0.0);
+    scheduler_ranks_tell_end(s);
     while (s->inbox.n_live > 0) /* none is added any more */
         scheduler_fail_request(s, s->inbox.live[0], &why);
     scheduler_free_dead(s);
@@ -485,6 +491,25 @@ pith_status pith_scheduler_submit(pith_scheduler *s, const pith_request *request
     return status;
 }
 
+pith_status scheduler_adopt(struct pith_scheduler *s, const pith_request *request,
+                            const struct request *as, pith_error *err)
+{
+    struct request *r = copy_request(s, request, request->params);
+    if (r == NULL)
+        return pi_fail(err, PITH_NOMEM, "no memory for a request of %d tokens", request->n_prompt);
+    r->salt = as->salt;
+    r->budget_scale = as->budget_scale;
+    r->submitted_at = as->submitted_at;
+    r->deadline = as->deadline;
+    pi_lock_take(&s->inbox.lock);
+    s->inbox.next_id = as->id - 1;
+    pith_status status = add_request(s, r, err);
+    pi_lock_give(&s->inbox.lock);
+    if (status != PITH_OK)
+        pi_mem_free(r);
+    return status;
+}
+
 int32_t pith_scheduler_room(const pith_scheduler *s, const pith_request *request)
 {
     struct request r;
@@ -516,7 +541,8 @@ bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r)
     bool cancelled = r->cancelled;
     s->inbox.stirred_at = pi_time_s();
     pi_lock_give(&s->inbox.lock);
-    return !cancelled && (r->deadline == INFINITY || pi_time_s() < r->deadline);
+    return scheduler_ranks_agree(s, !cancelled &&
+                                        (r->deadline == INFINITY || pi_time_s() < r->deadline));
 }
 
 void scheduler_left_queue(struct pith_scheduler *s, struct request *r)

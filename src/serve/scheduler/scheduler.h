@@ -4,7 +4,7 @@
  * of it. Each other file has a header with its parts of these structs. scheduler_admit.h has memory
  * and admission, scheduler_slot.h parked conversations and how a request finds one.
  * scheduler_step.h has a step, scheduler_draft.h drafts in it, scheduler_ask.h recall of text, and
- * scheduler_result.h tokens and ends.
+ * scheduler_result.h tokens and ends. scheduler_ranks.h has what ranks tell each other.
  *
  * An answer is in one place: in the queue, or running, or ended. A request's answers are queued
  * together until its prompt was read; one that was put back is queued alone. Fields that the lock
@@ -21,6 +21,7 @@
 #include "serve/scheduler/scheduler_admit.h"
 #include "serve/scheduler/scheduler_ask.h"
 #include "serve/scheduler/scheduler_draft.h"
+#include "serve/scheduler/scheduler_ranks.h"
 #include "serve/scheduler/scheduler_result.h"
 #include "serve/scheduler/scheduler_slot.h"
 #include "serve/scheduler/scheduler_step.h"
@@ -121,14 +122,19 @@ struct pith_scheduler {
     struct sched_park park;
     struct sched_step step;
     struct sched_draft draft;
+    struct sched_ranks ranks;
 };
 
-/* Brings what was submitted into the queue; returns what was cancelled since the last call, linked
-   by next_ending. */
-struct request *scheduler_collect(struct pith_scheduler *s);
+/* Brings what was submitted into the queue, and tells other ranks of it; returns what was cancelled
+   since the last call, linked by next_ending. now: of the step. */
+struct request *scheduler_collect(struct pith_scheduler *s, double now);
+/* Queues a request of rank 0, with the id, salt, scale of the budget and times of `as`. NOMEM;
+   BUSY, which rank 0 would have said. */
+pith_status scheduler_adopt(struct pith_scheduler *s, const pith_request *request,
+                            const struct request *as, pith_error *err);
 /* Frees requests that have ended; no file looks at them any more. */
 void scheduler_free_dead(struct pith_scheduler *s);
-/* Whether the request was not cancelled, and is not late. */
+/* Whether the request was not cancelled, and is not late. All ranks ask together. */
 bool scheduler_is_wanted(struct pith_scheduler *s, const struct request *r);
 /* The request does not count as waiting any longer. */
 void scheduler_left_queue(struct pith_scheduler *s, struct request *r);

@@ -204,7 +204,7 @@ static bool fits(struct pith_scheduler *s, int64_t need)
     int64_t others = s->room.outside + s->room.set_aside;
     if (!s->engine->traits.bounded)
         others = used_bytes(s) - scheduler_parked_alone_bytes(s) + growth(s);
-    return others + need <= limit;
+    return scheduler_ranks_agree(s, others + need <= limit); /* shares are rounded on each */
 }
 
 static const int32_t *known_tokens(const struct sched_answer *a)

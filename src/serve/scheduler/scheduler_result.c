@@ -35,37 +35,61 @@ static bool deliver(struct pith_scheduler *s, struct sched_answer *a,
     return more;
 }
 
-void scheduler_choose(struct pith_scheduler *s, struct sched_answer *a)
+/* An answer's next token, and whether the text ends. */
+struct choice {
+    int32_t token;  /* -1: the text ends without one */
+    int32_t reason; /* a pith_stop_reason that ends it; -1: none */
+    int32_t status; /* of choosing: not OK, and the rest says nothing */
+};
+
+/* Chooses a token, and hands it out. */
+static struct choice choose(struct pith_scheduler *s, struct sched_answer *a, pith_error *why)
 {
     struct pi_output_part part;
+    double start = pi_time_s();
+    struct choice c = {-1, -1, (int32_t)pi_output_next(&a->out, a->seq, &part, why)};
+    s->step.user_s += pi_time_s() - start;
+    if (c.status != PITH_OK)
+        return c;
+    c.token = part.token;
+    if (c.token < 0)
+        c.reason = PITH_STOP_END;
+    else if (!deliver(s, a, &part))
+        c.reason = PITH_STOP_CALLER;
+    else if (part.ended)
+        c.reason = PITH_STOP_STRING;
+    return c;
+}
+
+void scheduler_choose(struct pith_scheduler *s, struct sched_answer *a)
+{
     pith_error why;
+    struct choice c = {0};
     if (pi_output_is_full(&a->out)) {
         scheduler_end(s, a, PITH_STOP_LENGTH);
         return;
     }
-    double start = pi_time_s();
-    pith_status status = pi_output_next(&a->out, a->seq, &part, &why);
-    double now = pi_time_s();
-    s->step.user_s += now - start;
+    if (!scheduler_ranks_follows(s))
+        c = choose(s, a, &why);
+    scheduler_ranks_share(s, &c, sizeof(c));
     if (a->tally.first_at == 0.0)
-        a->tally.first_at = now;
-    if (status != PITH_OK) {
+        a->tally.first_at = pi_time_s();
+    if (c.status != PITH_OK) {
+        if (scheduler_ranks_follows(s))
+            pi_fail(&why, (pith_status)c.status, "rank 0 has no next token");
         scheduler_fail(s, a, &why);
         return;
     }
-    if (part.token < 0) {
-        scheduler_end(s, a, PITH_STOP_END);
-        return;
+    if (c.token >= 0) {
+        s->stats.generated_tokens++;
+        a->out.n_generated += scheduler_ranks_follows(s);
+        a->next = c.token;
+        a->has_next = true;
     }
-    s->stats.generated_tokens++;
-    if (!deliver(s, a, &part))
-        scheduler_end(s, a, PITH_STOP_CALLER);
-    else if (part.ended)
-        scheduler_end(s, a, PITH_STOP_STRING);
+    if (c.reason >= 0)
+        scheduler_end(s, a, (pith_stop_reason)c.reason);
     else if (pi_output_is_full(&a->out))
         scheduler_end(s, a, PITH_STOP_LENGTH);
-    a->next = part.token;
-    a->has_next = true;
 }
 
 /* ---- one prompt, several answers ---- */

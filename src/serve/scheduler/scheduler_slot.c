@@ -19,6 +19,7 @@
 #include "serve/scheduler/scheduler.h"
 
 #include "base/mem.h"
+#include "engine/over_ranks.h"
 
 #define PLACES_MORE 16       /* that are added at a time */
 #define RETURNS_ROWS 8       /* places to return to that keep a row of logits */
@@ -350,7 +351,7 @@ bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes)
     for (int32_t i = 0; i < s->park.n_slot && s->stats.n_parked_swapped > 0; i++)
         if (s->park.slot[i].swapped != NULL && !s->park.slot[i].held)
             parked += kv_swapped_host_bytes(s->park.slot[i].swapped);
-    if (bytes > s->params.swap_bytes - (s->room.swapped - parked))
+    if (!scheduler_ranks_agree(s, bytes <= s->params.swap_bytes - (s->room.swapped - parked)))
         return false;
     while (bytes > s->params.swap_bytes - s->room.swapped)
         drop(s, find_oldest(s, true));
@@ -441,6 +442,7 @@ pith_status pith_scheduler_slot_save(pith_scheduler *s, int32_t i, const char *p
     PI_TRY(find_parked(s, "pith_scheduler_slot_save", i, &slot, err));
     if (path == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_slot_save: path must not be NULL");
+    PI_TRY(pi_over_ranks_check_file(err));
     PI_TRY(scheduler_slot_bring(s, slot, err));
     PI_TRY(pith_seq_save(slot->seq, path, err));
     if (n_token != NULL)
@@ -471,6 +473,7 @@ pith_status pith_scheduler_slot_restore(pith_scheduler *s, int32_t i, const char
     PI_TRY(check_slot(s, "pith_scheduler_slot_restore", i, s->params.n_slot, err));
     if (path == NULL)
         return pi_fail(err, PITH_INVALID, "pith_scheduler_slot_restore: path must not be NULL");
+    PI_TRY(pi_over_ranks_check_file(err));
     struct slot *slot = &s->park.slot[i];
     PI_TRY(load(s, path, &seq, err));
     park(s, slot, seq, cache_salt);
@@ -490,6 +493,7 @@ pith_status pith_scheduler_slot_erase(pith_scheduler *s, int32_t i, int32_t *n_t
     PI_TRY(find_parked(s, "pith_scheduler_slot_erase", i, &slot, err));
     if (n_token != NULL)
         *n_token = pith_seq_length(slot->seq);
+    scheduler_ranks_tell_erase(s, i);
     scheduler_slot_clear(s, slot);
     scheduler_show(s);
     return PITH_OK;

@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
+#include "engine/over_ranks.h"
 #include "tensor/finite.h"
 
 #define BUSY_STEP_TOKENS 128 /* of a step in which something is generated, by default */
@@ -49,8 +50,8 @@ static struct request *find_late(struct pith_scheduler *s, double now)
 static void end_unwanted(struct pith_scheduler *s)
 {
     pith_error why;
-    struct request *r = scheduler_collect(s), *next;
-    double now = pi_time_s();
+    double now = scheduler_ranks_now(s, pi_time_s());
+    struct request *r = scheduler_collect(s, now), *next;
     pi_fail(&why, PITH_CANCELLED, "the request was cancelled");
     for (; r != NULL; r = next) {
         next = r->next_ending;
@@ -374,6 +375,8 @@ static void use_result(struct pith_scheduler *s, int32_t i)
     struct sched_answer *a = s->step.item_of[i];
     count_share(s, a);
     a->park.untouched = false;
+    scheduler_ranks_share(s, &a->step.not_finite, sizeof(a->step.not_finite));
+    scheduler_ranks_share(s, &a->step.unwanted, sizeof(a->step.unwanted));
     if (a->step.not_finite) {
         pith_error why;
         pi_model_not_finite(s->engine->model, &why);
@@ -446,8 +449,8 @@ static pith_status evaluate(struct pith_scheduler *s, int32_t begin, int32_t n, 
     for (int32_t i = begin; i < begin + n; i++)
         if (s->step.items[i].seq->ahead.n_draft > 0)
             pi_seq_end_ahead(s->step.items[i].seq, status == PITH_OK);
-    if (status == PITH_OK)
-        note_cost(s, begin, n, pi_thread_time_s() - start_own);
+    if (status == PITH_OK && s->draft.rows != NULL)
+        note_cost(s, begin, n, pi_over_ranks_seconds(pi_thread_time_s() - start_own));
     s->step.user_s += pi_time_s() - start;
     return status;
 }
@@ -462,31 +465,42 @@ static void leave_draft(struct pith_scheduler *s, int32_t i)
     s->step.items[i] = item_for(a, 1);
 }
 
-/* Without memory for all of it each item goes alone, and only items without memory fail. Where
-   pages are short and others run, they try again in the next step. A prompt whose request was
-   cancelled was stopped on its way, and ends with the next step. Where policies have seen a part
-   of it, no other request may use its sequence. Anything else came from outside (the tap), and
-   how far it got is not known. */
+/* Of items that failed together. Where pages are short and others run, they try again in the next
+   step. A prompt whose request was cancelled was stopped on its way, and ends with the next step.
+   Where policies have seen a part of it, no other request may use its sequence. Anything else came
+   from outside (the tap), and how far it got is not known. len: tokens of the first before. */
+static void use_failure(struct pith_scheduler *s, int32_t begin, int32_t n, int32_t len,
+                        const pith_error *why)
+{
+    for (int32_t i = begin; i < begin + n; i++) {
+        struct sched_answer *a = s->step.item_of[i];
+        if (why->status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))
+            a->park.torn =
+                n > 1 || pith_seq_length(a->seq) != len || pi_engine_ends_together(s->engine);
+        else if (why->status != PITH_KV_FULL || s->n_running == 1)
+            give_up(s, a, why);
+    }
+}
+
+/* Without memory for all of it each item goes alone, and only items without memory fail. */
 static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
 {
     pith_error why;
     int32_t len = pith_seq_length(s->step.items[begin].seq);
     pith_status status = evaluate(s, begin, n, &why);
-    bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
-    for (int32_t i = begin; i < begin + n; i++) {
-        struct sched_answer *a = s->step.item_of[i];
-        if (each) {
-            leave_draft(s, i);
-            status = evaluate(s, i, 1, &why);
-        }
-        if (status == PITH_OK)
-            use_result(s, i);
-        else if (status == PITH_CANCELLED && !scheduler_is_wanted(s, a->request))
-            a->park.torn =
-                n > 1 || pith_seq_length(a->seq) != len || pi_engine_ends_together(s->engine);
-        else if (status != PITH_KV_FULL || s->n_running == 1)
-            give_up(s, a, &why);
+    bool each = n > 1 && (status == PITH_KV_FULL || status == PITH_NOMEM);
+    for (int32_t i = begin; each && i < begin + n; i++) {
+        leave_draft(s, i);
+        evaluate_group(s, i, 1);
     }
+    if (status != PITH_OK && !each)
+        use_failure(s, begin, n, len, &why);
+    if (status != PITH_OK)
+        return;
+    scheduler_ranks_open(s);
+    for (int32_t i = begin; i < begin + n; i++)
+        use_result(s, i);
+    scheduler_ranks_close(s);
 }
 
 /* Evaluates the step's items, as many at a time as a pass holds, so that a cancelled request waits
@@ -517,7 +531,9 @@ static void start_ready(struct pith_scheduler *s)
                      a->seq->has_logits;
         if (ready) { /* it generates then, or has ended and is not in the list */
             a->park.untouched = false;
+            scheduler_ranks_open(s);
             scheduler_start_answers(s, a);
+            scheduler_ranks_close(s);
         }
         i = ready ? 0 : i + 1;
     }
@@ -549,12 +565,8 @@ void scheduler_show(struct pith_scheduler *s)
     pi_lock_give(&s->inbox.lock);
 }
 
-pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
+void scheduler_run_step(struct pith_scheduler *s)
 {
-    if (s == NULL)
-        return pi_fail(err, PITH_INVALID, "pith_scheduler_step: scheduler must not be NULL");
-    if (s->stepping)
-        return pi_fail(err, PITH_BUSY, "pith_scheduler_step: a step is running");
     double start = pi_time_s();
     s->stepping = true;
     s->step.user_s = 0.0;
@@ -573,6 +585,17 @@ pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
     s->stats.schedule_s += seconds - s->step.user_s;
     s->stepping = false;
     scheduler_show(s);
+}
+
+pith_status pith_scheduler_step(pith_scheduler *s, bool *idle, pith_error *err)
+{
+    if (s == NULL)
+        return pi_fail(err, PITH_INVALID, "pith_scheduler_step: scheduler must not be NULL");
+    if (s->stepping)
+        return pi_fail(err, PITH_BUSY, "pith_scheduler_step: a step is running");
+    if (scheduler_ranks_follows(s))
+        return pi_fail(err, PITH_INVALID, "pith_scheduler_step: steps are rank 0's to begin");
+    scheduler_run_step(s);
     pi_lock_take(&s->inbox.lock);
     if (idle != NULL)
         *idle = s->inbox.n_live == 0;

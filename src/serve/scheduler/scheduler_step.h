@@ -32,6 +32,8 @@ struct answer_step {
    lanes need not be looked at. Where an answer waits to be admitted beside it, what this one takes
    is to be taken first. */
 bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n);
+/* A step that may be done: pith_scheduler_step's. */
+void scheduler_run_step(struct pith_scheduler *s);
 /* Brings what pith_scheduler_get_stats shows up to date. */
 void scheduler_show(struct pith_scheduler *s);
 
