@@ -469,6 +469,7 @@ static int finish(struct batch *b)
     long long n_there = b->report.n_skipped + b->report.n_answered + b->report.n_failed;
     bool closed = batch_output_close(&b->out);
     bool printed = batch_report_print(&b->report, &b->s);
+    ranks_report();
     if (!closed)
         cli_fail("cannot write \"%s\": %s; %lld of %lld requests are in it, and the same command "
                  "with --resume does the rest",

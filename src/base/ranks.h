@@ -35,7 +35,10 @@ static inline int32_t pi_ranks_own(int32_t n)
 /* rows [n_tok][own units] become rows [n_tok][n_unit] in the same memory. */
 void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);
 
-/* The same of codes with their scales and sums (cpu/matmul.h): 40 bytes for 32 values. A unit is
+/* The same, but the other ranks' units come to rank 0 alone. */
+void pi_ranks_collect(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);
+
+/* As pi_ranks_gather, of codes with their scales and sums (cpu/matmul.h): 40 bytes for 32 values. A unit is
    n_block blocks of 32. */
 void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
                           int32_t n_block);

@@ -112,9 +112,11 @@ static void reserve(size_t size)
     }
 }
 
-/* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank. */
-static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+/* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank, or does so
+   on rank 0 alone. */
+static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes, bool to_all)
 {
+    int32_t n_receiver = to_all ? ranks.n_rank - 1 : ranks.rank > 0;
     int count[RANKS_MOST], at[RANKS_MOST];
     MPI_Datatype unit;
     double start = MPI_Wtime();
@@ -124,14 +126,17 @@ static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes)
         at[r] = n_tok * pi_ranks_from(n_unit, r);
         count[r] = n_tok * pi_ranks_from(n_unit, r + 1) - at[r];
     }
-    MPI_Allgatherv(sent, count[ranks.rank], unit, got, count, at, unit, MPI_COMM_WORLD);
+    if (to_all)
+        MPI_Allgatherv(sent, count[ranks.rank], unit, got, count, at, unit, MPI_COMM_WORLD);
+    else
+        MPI_Gatherv(sent, count[ranks.rank], unit, got, count, at, unit, 0, MPI_COMM_WORLD);
     MPI_Type_free(&unit);
-    ranks.sent_bytes += (int64_t)count[ranks.rank] * (int64_t)unit_bytes * (ranks.n_rank - 1);
+    ranks.sent_bytes += (int64_t)count[ranks.rank] * (int64_t)unit_bytes * n_receiver;
     ranks.n_gather++;
     ranks.gather_s += MPI_Wtime() - start;
 }
 
-void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+static void gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes, bool to_all)
 {
     size_t row = (size_t)n_unit * unit_bytes;
     uint8_t *out = rows;
@@ -139,14 +144,24 @@ void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_byte
         return;
     reserve((size_t)n_tok * row);
     memcpy(sent, rows, (size_t)n_tok * (size_t)pi_ranks_own(n_unit) * unit_bytes);
-    exchange(n_tok, n_unit, unit_bytes);
-    for (int32_t r = 0; r < ranks.n_rank; r++) {
+    exchange(n_tok, n_unit, unit_bytes, to_all);
+    for (int32_t r = 0; r < ranks.n_rank && (to_all || ranks.rank == 0); r++) {
         size_t from = (size_t)pi_ranks_from(n_unit, r) * unit_bytes;
         size_t size = (size_t)pi_ranks_from(n_unit, r + 1) * unit_bytes - from;
         const uint8_t *part = got + from * (size_t)n_tok;
         for (int32_t t = 0; t < n_tok; t++)
             memcpy(out + (size_t)t * row + from, part + (size_t)t * size, size);
     }
+}
+
+void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    gather(rows, n_tok, n_unit, unit_bytes, true);
+}
+
+void pi_ranks_collect(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    gather(rows, n_tok, n_unit, unit_bytes, false);
 }
 
 void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
@@ -162,7 +177,7 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
         memcpy(to + BLOCK, scale + i, sizeof(*scale));
         memcpy(to + BLOCK + sizeof(*scale), sum16 + i * 2, 2 * sizeof(*sum16));
     }
-    exchange(n_tok, n_unit, (size_t)n_block * BLOCK_BYTES);
+    exchange(n_tok, n_unit, (size_t)n_block * BLOCK_BYTES, true);
     const uint8_t *part = got;
     for (int32_t r = 0; r < ranks.n_rank; r++) {
         size_t from = (size_t)(pi_ranks_from(n_unit, r) * n_block);

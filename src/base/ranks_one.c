@@ -39,6 +39,11 @@ void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_byte
     (void)rows, (void)n_tok, (void)n_unit, (void)unit_bytes;
 }
 
+void pi_ranks_collect(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes)
+{
+    (void)rows, (void)n_tok, (void)n_unit, (void)unit_bytes;
+}
+
 void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
                           int32_t n_block)
 {

@@ -72,6 +72,12 @@ static void embed(struct pi_pass *pass)
     pi_pass_rows(pass, PI_ROWS_EMBED, &rows, m->hp.n_embd);
 }
 
+void pi_pass_set_collect(struct pi_pass *pass)
+{
+    PI_EACH_STAGE(s, pass)
+    s->collects = true;
+}
+
 void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user)
 {
     PI_EACH_STAGE(s, pass)
@@ -222,7 +228,7 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
     if (!pass->step.has_logits)
         pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
                         (const struct pi_at[]){out}, 1);
-    pi_pass_gather_rows(out, n, hp->n_vocab);
+    pi_pass_gather_logits(pass, out, n);
     pass->step.has_logits = false;
     if (hp->logit_cap > 0)
         pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);

@@ -288,6 +288,9 @@ typedef bool pi_pass_ask_fn(void *user, int32_t n_done, int32_t n);
 /* From now on fn is asked in each pass; NULL ends it. */
 void pi_pass_set_ask(struct pi_pass *pass, pi_pass_ask_fn *fn, void *user);
 
+/* From now on rank 0 alone has whole rows of logits (base/ranks.h): other ranks' say nothing. */
+void pi_pass_set_collect(struct pi_pass *pass);
+
 /* out[i] = hidden state [n_embd], after the last norm, of the token with index rows[i] in the last
    pass; n <= max_tok. */
 void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);

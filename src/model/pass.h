@@ -200,6 +200,7 @@ struct pi_pass {
         struct kv_append *append;    /* [n_layer][n_head_kv] */
         bool has_logits;             /* of the only token of the last pass, not capped */
     } step;
+    bool collects; /* pi_pass_set_collect was called */
 };
 
 /* The stages of a pass, in order. */
@@ -215,6 +216,8 @@ pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_e
 void pi_pass_gather(const struct pi_pass *pass, struct pi_at x, const struct pi_int8 *act,
                     int32_t n_unit, int32_t unit);
 void pi_pass_gather_rows(struct pi_at out, int32_t n_tok, int32_t n);
+/* Likewise of rows of logits. */
+void pi_pass_gather_logits(const struct pi_pass *pass, struct pi_at out, int32_t n_row);
 
 /* The output matrix, of which a limit leaves the first rows. */
 struct pi_weight pi_pass_head(const struct pi_pass *pass);

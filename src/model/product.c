@@ -46,6 +46,15 @@ void pi_pass_gather_rows(struct pi_at out, int32_t n_tok, int32_t n)
     pi_ranks_gather((void *)out.at, n_tok, n / unit, (size_t)unit * sizeof(float));
 }
 
+void pi_pass_gather_logits(const struct pi_pass *pass, struct pi_at out, int32_t n_row)
+{
+    int32_t n = pass->model->hp.n_vocab, unit = pi_ranks_row_unit(n);
+    if (pass->collects)
+        pi_ranks_collect((void *)out.at, n_row, n / unit, (size_t)unit * sizeof(float));
+    else
+        pi_pass_gather_rows(out, n_row, n);
+}
+
 struct pi_temperature pi_pass_temperature(const struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;

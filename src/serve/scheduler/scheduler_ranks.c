@@ -56,6 +56,8 @@ void scheduler_ranks_begin(struct pith_scheduler *s)
         return;
     s->ranks.role = !s->params.led ? SCHED_EQUAL : ranks->rank == 0 ? SCHED_LEADS : SCHED_FOLLOWS;
     s->params.swap_bytes = pi_over_ranks_part(s->engine->model, s->params.swap_bytes);
+    if (s->params.led) /* who chooses no token needs no logits */
+        pi_pass_set_collect(s->engine->pass);
     if (s->ranks.role == SCHED_FOLLOWS)
         s->params.on_prefix = NULL;
 }
