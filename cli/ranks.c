@@ -90,6 +90,32 @@ void ranks_join(int argc, char **argv)
                        argc < 2 ? "pith" : argv[writes ? 2 : 1]);
 }
 
+int32_t ranks_weights(const char *text, int32_t *weight)
+{
+    int32_t n = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        bool ends = *end == '\0';
+        if (end == at || (*end != ',' && !ends) || value < 1 || value > PITH_RANKS_WEIGHT_MOST ||
+            n == RANKS_MOST)
+            cli_fail_usage("--ranks: \"%.64s\" is no list of weights from 1 to %d, as 3,1", text,
+                           PITH_RANKS_WEIGHT_MOST);
+        weight[n++] = (int32_t)value;
+        at = end;
+        if (ends)
+            return n;
+    }
+}
+
+void ranks_divide(const char *weights)
+{
+    pith_error err;
+    int32_t weight[RANKS_MOST], n = weights != NULL ? ranks_weights(weights, weight) : 0;
+    if (pith_ranks_divide(weight, n, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
+}
+
 void ranks_leave(void)
 {
     left = true;

@@ -7,10 +7,19 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Joins the ranks where MPI started this process with others. Fails where the command cannot run
    over ranks. argv as main has it. */
 void ranks_join(int argc, char **argv);
+
+#define RANKS_MOST 256
+
+/* Numbers as "3,1" into weight [RANKS_MOST]; returns how many. Fails (usage) where they are none. */
+int32_t ranks_weights(const char *text, int32_t *weight);
+
+/* Before a model is loaded: how much of it each has; NULL: all as much. */
+void ranks_divide(const char *weights);
 
 /* Leaves them, at the end of a command that succeeded. */
 void ranks_leave(void);

@@ -8,6 +8,7 @@
 
 #include "budget.h"
 #include "models.h"
+#include "ranks.h"
 
 #include "pith/inspect.h"
 #include "pith/policy.h"
@@ -57,6 +58,9 @@ const struct option model_option_table[] = {
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
      .help = "keep the packed weights in a file, beside the model or in DIR, and map it at later "
              "starts. A model may then be larger than memory"},
+    {"--ranks", NULL, "WEIGHTS", OPTION_TEXT, AT(ranks), .absent = "all as much",
+     .help = "over several machines, how much of the model each has, as 3,1; of info also the "
+             "number of machines (docs/distributed.md)"},
     {0},
 };
 #undef AT
@@ -350,6 +354,8 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_error err;
     pith_log_set(print_warning, NULL);
     session_set_level(o);
+    if (!vocab_only)
+        ranks_divide(o->ranks);
     s->path = models_resolve(o);
     if (s->path == NULL)
         cli_fail_usage("-m FILE is missing: the model, a GGUF file; -hf names one of a hub");

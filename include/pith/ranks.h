@@ -13,8 +13,9 @@ extern "C" {
 #endif
 
 typedef struct pith_ranks_info {
-    int32_t rank;   /* of this process, from 0 */
-    int32_t n_rank; /* 1: the process is alone */
+    int32_t rank;          /* of this process, from 0 */
+    int32_t n_rank;        /* 1: the process is alone */
+    const int32_t *weight; /* [n_rank] how much each has beside the others; NULL: all as much */
     int64_t n_gather;
     int64_t sent_bytes; /* of rows, to all others together, since pith_ranks_start */
     double gather_s;    /* in gathers, waiting for others included */
@@ -24,6 +25,12 @@ typedef struct pith_ranks_info {
    the options, which must be equal on all ranks. Models that are loaded later are split over the
    ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or options differ. */
 PITH_API pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err);
+
+/* How much of models that are loaded later each rank has: a part by its weight, and something at
+   least. weight [n_weight] from 1 on, copied; n_weight 0: all as much. INVALID: a number of weights
+   other than that of ranks, or other ranks are given others. */
+#define PITH_RANKS_WEIGHT_MOST 1000000
+PITH_API pith_status pith_ranks_divide(const int32_t *weight, int32_t n_weight, pith_error *err);
 
 /* Leaves them. ok false: every other rank is ended, too. */
 PITH_API void pith_ranks_end(bool ok);
@@ -39,9 +46,10 @@ typedef struct pith_ranks_plan {
     int64_t sent_token_bytes; /* what it sends for a token, to all others together */
 } pith_ranks_plan;
 
-/* Reads the file's head, no weights, and needs no MPI. Statuses of pith_model_load; UNSUPPORTED: the
-   model cannot be split so. INVALID: rank is not in 0 .. n_rank - 1. */
-PITH_API pith_status pith_ranks_estimate(const char *path, int32_t rank, int32_t n_rank,
+/* Of the rank that `as` describes, of which what was sent says nothing. Reads the file's head, no
+   weights, and needs no MPI. Statuses of pith_model_load; UNSUPPORTED: the model cannot be split
+   so. INVALID: the rank is not in 0 .. n_rank - 1, or a weight is out of range. */
+PITH_API pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as,
                                          pith_ranks_plan *out, pith_error *err);
 
 #ifdef __cplusplus

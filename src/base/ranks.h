@@ -19,11 +19,17 @@ const pith_ranks_info *pi_ranks(void);
    meanwhile. */
 void pi_ranks_pretend(const pith_ranks_info *ranks);
 
-/* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). */
-static inline int32_t pi_ranks_from(int32_t n, int32_t r)
-{
-    return (int32_t)((int64_t)n * r / pi_ranks()->n_rank);
-}
+#define PI_RANKS_MOST 256
+
+/* ---- parts (ranks.c) ---- */
+
+/* INVALID where they are not a weight for each of n_rank ranks. */
+pith_status pi_ranks_check_weights(const int32_t *weight, int32_t n_weight, int32_t n_rank,
+                                   pith_error *err);
+
+/* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1): a part by
+   its weight, and one at least where there are as many units as ranks. */
+int32_t pi_ranks_from(int32_t n, int32_t r);
 
 /* How many this rank has. */
 static inline int32_t pi_ranks_own(int32_t n)
@@ -31,6 +37,8 @@ static inline int32_t pi_ranks_own(int32_t n)
     int32_t r = pi_ranks()->rank;
     return pi_ranks_from(n, r + 1) - pi_ranks_from(n, r);
 }
+
+/* ---- messages ---- */
 
 /* rows [n_tok][own units] become rows [n_tok][n_unit] in the same memory. */
 void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);

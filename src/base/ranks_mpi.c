@@ -11,12 +11,12 @@
 #include "base/mem.h"
 #include "base/ranks.h"
 
-#define RANKS_MOST 256
 #define BLOCK 32       /* codes that share a scale */
 #define BLOCK_BYTES 40 /* these, the scale, two sums of int16 */
 
 static pith_ranks_info ranks = {.n_rank = 1};
 static _Thread_local const pith_ranks_info *pretended;
+static int32_t weights[PI_RANKS_MOST];
 static uint8_t *sent, *got;
 static size_t cap;
 
@@ -62,11 +62,24 @@ pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_erro
         return pi_fail(err, PITH_INTERNAL, "MPI does not start");
     MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks.n_rank);
-    if (ranks.n_rank > RANKS_MOST)
+    if (ranks.n_rank > PI_RANKS_MOST)
         return pi_fail(err, PITH_UNSUPPORTED, "%d ranks are more than the %d that Pith can use",
-                       ranks.n_rank, RANKS_MOST);
+                       ranks.n_rank, PI_RANKS_MOST);
     PI_TRY(pi_ranks_same("versions", sum_of(&version, 1), err));
     return pi_ranks_same("options", sum_of(words, n_word), err);
+}
+
+pith_status pith_ranks_divide(const int32_t *weight, int32_t n_weight, pith_error *err)
+{
+    uint64_t sum = 0;
+    PI_TRY(pi_ranks_check_weights(weight, n_weight, ranks.n_rank, err));
+    for (int32_t r = 0; r < n_weight; r++)
+        sum = sum * (PITH_RANKS_WEIGHT_MOST + 1) + (uint64_t)weight[r];
+    PI_TRY(pi_ranks_same("weights of ranks", sum, err));
+    for (int32_t r = 0; r < n_weight; r++)
+        weights[r] = weight[r];
+    ranks.weight = n_weight > 0 ? weights : NULL;
+    return PITH_OK;
 }
 
 void pith_ranks_end(bool ok)
@@ -106,7 +119,7 @@ static void reserve(size_t size)
 /* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank. */
 static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes)
 {
-    int count[RANKS_MOST], at[RANKS_MOST];
+    int count[PI_RANKS_MOST], at[PI_RANKS_MOST];
     MPI_Datatype unit;
     double start = MPI_Wtime();
     MPI_Type_contiguous((int)unit_bytes, MPI_BYTE, &unit);
@@ -185,12 +198,12 @@ int64_t pi_ranks_least(int64_t number)
 
 pith_status pi_ranks_agree(pith_status status, pith_error *err)
 {
-    int failed = status != PITH_OK ? ranks.rank : RANKS_MOST, first;
+    int failed = status != PITH_OK ? ranks.rank : PI_RANKS_MOST, first;
     pith_error said = {.status = status};
     if (is_alone())
         return status;
     MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (first == RANKS_MOST)
+    if (first == PI_RANKS_MOST)
         return PITH_OK;
     if (status != PITH_OK && err != NULL)
         said = *err;
@@ -207,9 +220,9 @@ pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
     if (is_alone())
         return PITH_OK;
     pi_ranks_tell(&first, sizeof(first));
-    differs = first != number ? ranks.rank : RANKS_MOST;
+    differs = first != number ? ranks.rank : PI_RANKS_MOST;
     MPI_Allreduce(&differs, &any, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (any < RANKS_MOST)
+    if (any < PI_RANKS_MOST)
         return pi_fail(err, PITH_INVALID, "rank %d of %d: its %s differ from rank 0's", any,
                        ranks.n_rank, what);
     return PITH_OK;

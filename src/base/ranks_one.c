@@ -29,6 +29,11 @@ pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_erro
                    "-DPITH_MPI=ON builds it in");
 }
 
+pith_status pith_ranks_divide(const int32_t *weight, int32_t n_weight, pith_error *err)
+{
+    return pi_ranks_check_weights(weight, n_weight, 1, err);
+}
+
 void pith_ranks_end(bool ok)
 {
     (void)ok;

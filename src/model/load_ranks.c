@@ -145,16 +145,18 @@ static void describe(const struct pith_model *m, pith_ranks_plan *out)
     };
 }
 
-pith_status pith_ranks_estimate(const char *path, int32_t rank, int32_t n_rank,
-                                pith_ranks_plan *out, pith_error *err)
+pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as, pith_ranks_plan *out,
+                                pith_error *err)
 {
-    const pith_ranks_info as = {.rank = rank, .n_rank = n_rank};
     pith_model_params params;
     pith_model *m = NULL;
-    PI_TRY(pi_check_range("rank", rank, 0, (int64_t)n_rank - 1, err));
+    int32_t n_weight = as->weight != NULL ? as->n_rank : 0;
+    PI_TRY(pi_check_range("n_rank", as->n_rank, 1, PI_RANKS_MOST, err));
+    PI_TRY(pi_check_range("rank", as->rank, 0, (int64_t)as->n_rank - 1, err));
+    PI_TRY(pi_ranks_check_weights(as->weight, n_weight, as->n_rank, err));
     pith_model_params_default(&params);
     params.on_demand = true;
-    pi_ranks_pretend(&as);
+    pi_ranks_pretend(as);
     pith_status status = pith_model_load(path, &params, &m, err);
     if (status == PITH_OK)
         describe(m, out);

@@ -58,23 +58,41 @@ static void drop_lines(char *text)
     *to = '\0';
 }
 
-static void expect_same(const char *n, const char *words)
+/* What n ranks print, with what one process printed. */
+static void expect_output(const char *n, const char *words, char *wanted)
 {
-    struct said one = over(NULL, words), all = over(n, words);
-    expect_status(&one, 0);
+    struct said all = over(n, words);
     if (all.status != 0)
         print_message("%s: %s\n", words, all.err);
     expect_status(&all, 0);
-    drop_lines(one.out);
+    drop_lines(wanted);
     drop_lines(all.out);
-    assert_true(strlen(one.out) > 0);
-    assert_string_equal(one.out, all.out);
+    assert_true(strlen(wanted) > 0);
+    assert_string_equal(wanted, all.out);
+}
+
+static void expect_same(const char *n, const char *words)
+{
+    struct said one = over(NULL, words);
+    expect_status(&one, 0);
+    expect_output(n, words, one.out);
+}
+
+/* A model of a family in the test's folder. */
+static void make_family(const char *family, char path[128])
+{
+    struct model_spec spec;
+    char words[512];
+    model_spec_default(&spec);
+    snprintf(words, sizeof(words), "%s vocab=101 ctx=512", family);
+    assert_int_equal(model_spec_parse(&spec, words, &err), PITH_OK);
+    assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
 }
 
 /* Bytes that rank 0 of 2 sent, by its report. */
 static json_int_t sent_by(const char *words)
 {
-    char all[512];
+    char all[1024];
     snprintf(all, sizeof(all), "%s --json", words);
     struct said s = over("2", all);
     expect_status(&s, 0);
@@ -105,14 +123,26 @@ TEST(logits_of_every_dense_family_too)
     };
     char path[128], words[512];
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i += TEST_STRIDE) {
-        struct model_spec spec;
-        model_spec_default(&spec);
-        snprintf(words, sizeof(words), "%s vocab=101 ctx=512", families[i]);
-        assert_int_equal(model_spec_parse(&spec, words, &err), PITH_OK);
-        assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
+        make_family(families[i], path);
         snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m %s", path);
         expect_same(i == 0 ? "3" : "2", words);
     }
+}
+
+/* Ranks of unequal weight: 1 and 2 of three KV heads, unequal numbers of rows. */
+TEST(uneven_ranks_have_the_same_logits)
+{
+    char path[128], words[512];
+    make_family("arch=llama layers=3 width=96 heads=6 kv_heads=3 head_dim=16 ff=160 type=Q8_0",
+                path);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m %s", path);
+    struct said one = over(NULL, words);
+    expect_status(&one, 0);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 --ranks 3,1 -m %s", path);
+    expect_output("2", words, one.out);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 --ranks 1,9,1 -m %s",
+             path);
+    expect_output("3", words, one.out);
 }
 
 #define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
@@ -144,19 +174,30 @@ TEST(perplexity_is_that_of_one_process)
 
 /* `pith info --ranks` is right. Nine tokens take eight passes of one token more than one token
    takes, and each pass sends what it says. */
-TEST(info_foretells_what_is_sent)
+static void expect_foretold(const char *info, const char *options)
 {
-    struct said s = over(NULL, "info --ranks 2 --json " NANO);
+    char words[512];
+    json_int_t sent[2];
+    snprintf(words, sizeof(words), "info %s --json " NANO, info);
+    struct said s = over(NULL, words);
     expect_status(&s, 0);
     json_t *root = json_loads(s.out, 0, NULL);
     const json_t *rank = json_array_get(json_object_get(root, "ranks"), 0);
     json_int_t foretold = json_integer_value(json_object_get(rank, "sent_token_bytes"));
     assert_true(foretold > 0);
-    assert_int_equal(json_integer_value(json_object_get(rank, "n_head_kv")), 1);
-    json_int_t sent[2] = {sent_by("run -t 1 --draft none -n 1 --ignore-eos -p The -m " NANO),
-                          sent_by("run -t 1 --draft none -n 9 --ignore-eos -p The -m " NANO)};
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof(words), "run -t 1 --draft none -n %d --ignore-eos -p The %s -m %s",
+                 1 + 8 * i, options, NANO);
+        sent[i] = sent_by(words);
+    }
     assert_int_equal(sent[1] - sent[0], 8 * foretold);
     json_decref(root);
+}
+
+TEST(info_foretells_what_is_sent)
+{
+    expect_foretold("--ranks 2", "");
+    expect_foretold("--ranks 3,1", "--ranks 3,1");
 }
 
 /* One sentence, of rank 0, on standard error, and no rank goes on. */
@@ -173,6 +214,9 @@ static void expect_refused(const char *n, const char *words, const char *word)
 TEST(what_ranks_cannot_do_is_refused_once)
 {
     expect_refused("3", "logits -t 1 --ids 1,5 -m " NANO, "3 ranks are more than the 2 KV heads");
+    expect_refused("2", "logits -t 1 --ids 1,5 --ranks 3,1,1 -m " NANO,
+                   "3 weights are not one for");
+    expect_refused("2", "logits -t 1 --ids 1,5 --ranks 3,x -m " NANO, "is no list of weights");
     expect_refused("2", "serve -m " NANO, "cannot run over several ranks");
     expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
     expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
