@@ -429,7 +429,8 @@ static pith_ranks_plan *plan_ranks(const struct session *s, const struct model_o
         cli_fail_usage("--ranks: %d are more than %d", *n_rank, RANKS_MOST);
     if (*n_rank == 1)
         return NULL;
-    pith_ranks_info as = {.n_rank = *n_rank, .weight = n > 1 ? weight : NULL};
+    pith_ranks_info as = {
+        .n_rank = *n_rank, .weight = n > 1 ? weight : NULL, .split = ranks_split(o->split)};
     pith_ranks_plan *plans = cli_alloc((size_t)*n_rank, sizeof(*plans));
     for (; as.rank < as.n_rank; as.rank++)
         cli_check(pith_ranks_estimate(s->path, &as, &plans[as.rank], &err), &err);
@@ -440,12 +441,15 @@ static void print_ranks(const pith_ranks_plan *plans, int32_t n_rank)
 {
     char weights[32], kv[32], sent[32];
     printf("\nOver %d ranks, with keys and values in f16:\n\n", n_rank);
-    printf("  %-5s %8s %12s %14s %14s\n", "rank", "KV heads", "weights", "KV a token",
+    printf("  %-5s %8s %8s %12s %14s %14s\n", "rank", "layers", "KV heads", "weights", "KV a token",
            "sends a token");
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
-        printf("  %-5d %8d %12s %14s %14s\n", r, p->n_head_kv, cli_bytes(p->weight_bytes, weights),
-               cli_bytes(p->kv_token_bytes, kv), cli_bytes(p->sent_token_bytes, sent));
+        char layers[32];
+        snprintf(layers, sizeof(layers), "%d-%d", p->first_layer, p->first_layer + p->n_layer - 1);
+        printf("  %-5d %8s %8d %12s %14s %14s\n", r, layers, p->n_head_kv,
+               cli_bytes(p->weight_bytes, weights), cli_bytes(p->kv_token_bytes, kv),
+               cli_bytes(p->sent_token_bytes, sent));
     }
 }
 
@@ -454,11 +458,12 @@ static json_t *json_ranks(const pith_ranks_plan *plans, int32_t n_rank)
     json_t *list = json_array();
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
-        json_array_append_new(list,
-                              json_pack("{s:i, s:i, s:I, s:I, s:I}", "rank", r, "n_head_kv",
-                                        p->n_head_kv, "weight_bytes", (json_int_t)p->weight_bytes,
-                                        "kv_token_bytes", (json_int_t)p->kv_token_bytes,
-                                        "sent_token_bytes", (json_int_t)p->sent_token_bytes));
+        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "rank", r,
+                                              "first_layer", p->first_layer, "n_layer", p->n_layer,
+                                              "n_head_kv", p->n_head_kv, "weight_bytes",
+                                              (json_int_t)p->weight_bytes, "kv_token_bytes",
+                                              (json_int_t)p->kv_token_bytes, "sent_token_bytes",
+                                              (json_int_t)p->sent_token_bytes));
     }
     return list;
 }

@@ -19,6 +19,8 @@
 /* Commands whose results depend on nothing but their options and files. */
 static const char *const able[] = {"run", "eval", "bench", "logits", "info"};
 
+const char *const ranks_splits[] = {"rows", "layers", "auto", NULL};
+
 static pith_ranks_info ranks = {.n_rank = 1};
 static int shown = -1; /* where this rank's messages would have gone; -1: they go there */
 static FILE *messages;
@@ -47,9 +49,9 @@ static void show_messages(void)
             return;
 }
 
-static void at_exit(void)
+void ranks_abandon(void)
 {
-    if (left)
+    if (left || ranks.n_rank == 1)
         return;
     if (ranks.rank > 0)
         show_messages();
@@ -73,11 +75,8 @@ void ranks_join(int argc, char **argv)
         return;
     pith_status status = pith_ranks_start((const char *const *)argv + 1, argc - 1, &err);
     pith_ranks_describe(&ranks);
-    if (ranks.n_rank > 1) {
-        atexit(at_exit);
-        if (ranks.rank > 0)
-            hide_output();
-    }
+    if (ranks.rank > 0)
+        hide_output();
     if (status != PITH_OK)
         cli_fail("%s", err.message);
     while (i < sizeof(able) / sizeof(able[0]) && (argc < 2 || strcmp(argv[1], able[i]) != 0))
@@ -108,11 +107,19 @@ int32_t ranks_weights(const char *text, int32_t *weight)
     }
 }
 
-void ranks_divide(const char *weights)
+pith_split ranks_split(const char *name)
+{
+    int i = 0;
+    while (name != NULL && strcmp(ranks_splits[i], name) != 0)
+        i++;
+    return (pith_split)i;
+}
+
+void ranks_divide(const char *split, const char *weights)
 {
     pith_error err;
     int32_t weight[RANKS_MOST], n = weights != NULL ? ranks_weights(weights, weight) : 0;
-    if (pith_ranks_divide(weight, n, &err) != PITH_OK)
+    if (pith_ranks_divide(ranks_split(split), weight, n, &err) != PITH_OK)
         cli_fail_usage("--%s", err.message);
 }
 
@@ -127,10 +134,14 @@ void ranks_report(void)
     char sent[32];
     pith_ranks_info now;
     pith_ranks_describe(&now);
+    bool layers = now.split == PITH_SPLIT_LAYERS;
     if (now.n_rank > 1)
-        fprintf(stderr, "ranks    %d, of which this one sent %s in %lld gathers that took %.3f s\n",
+        fprintf(stderr, "ranks    %d, of which this one sent %s in %lld %s that took %.3f s\n",
                 (int)now.n_rank, cli_bytes(now.sent_bytes, sent), (long long)now.n_gather,
-                now.gather_s);
+                layers ? "messages" : "gathers", now.gather_s);
+    if (now.n_rank > 1 && now.probe_s > 0)
+        fprintf(stderr, "split    %s: a gather of 16 kB takes %.0f us\n", ranks_splits[now.split],
+                now.probe_s * 1e6);
 }
 
 int ranks_add(json_t *report)
@@ -140,9 +151,10 @@ int ranks_add(json_t *report)
     if (now.n_rank == 1)
         return 0;
     return json_object_set_new(report, "ranks",
-                               json_pack("{s:i, s:i, s:I, s:I, s:f}", "rank", (int)now.rank,
-                                         "n_rank", (int)now.n_rank, "n_gather",
-                                         (json_int_t)now.n_gather, "sent_bytes",
+                               json_pack("{s:i, s:i, s:s, s:f, s:I, s:I, s:f}", "rank",
+                                         (int)now.rank, "n_rank", (int)now.n_rank, "split",
+                                         ranks_splits[now.split], "probe_s", now.probe_s,
+                                         "n_gather", (json_int_t)now.n_gather, "sent_bytes",
                                          (json_int_t)now.sent_bytes, "gather_s", now.gather_s));
 }
 

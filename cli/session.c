@@ -61,6 +61,8 @@ const struct option model_option_table[] = {
     {"--ranks", NULL, "WEIGHTS", OPTION_TEXT, AT(ranks), .absent = "all as much",
      .help = "over several machines, how much of the model each has, as 3,1; of info also the "
              "number of machines (docs/distributed.md)"},
+    {"--split", NULL, "WHAT", OPTION_CHOICE, AT(split), .choices = ranks_splits, .absent = "rows",
+     .help = "and what: rows of every layer, whole layers, or auto by how fast the net is"},
     {0},
 };
 #undef AT
@@ -355,7 +357,7 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_log_set(print_warning, NULL);
     session_set_level(o);
     if (!vocab_only)
-        ranks_divide(o->ranks);
+        ranks_divide(o->split, o->ranks);
     s->path = models_resolve(o);
     if (s->path == NULL)
         cli_fail_usage("-m FILE is missing: the model, a GGUF file; -hf names one of a hub");

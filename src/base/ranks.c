@@ -1,5 +1,5 @@
 /*
- * ranks.c - the parts of ranks, by their weights, of whatever is divided. It sends nothing.
+ * ranks.c - how much each rank has of whatever is divided. It sends nothing.
  */
 #include "base/ranks.h"
 
@@ -14,6 +14,16 @@ pith_status pi_ranks_check_weights(const int32_t *weight, int32_t n_weight, int3
             return pi_fail(err, PITH_INVALID, "ranks: a weight of %d is not in 1..%d", weight[r],
                            PITH_RANKS_WEIGHT_MOST);
     return PITH_OK;
+}
+
+bool pi_ranks_by_layers(void)
+{
+    return pi_ranks()->n_rank > 1 && pi_ranks()->split == PITH_SPLIT_LAYERS;
+}
+
+bool pi_ranks_by_rows(void)
+{
+    return pi_ranks()->n_rank > 1 && pi_ranks()->split == PITH_SPLIT_ROWS;
 }
 
 int32_t pi_ranks_from(int32_t n, int32_t r)
