@@ -12,13 +12,12 @@
 extern "C" {
 #endif
 
-/* What of a model each rank has. */
+/* How a model is divided. */
 typedef enum pith_split {
     PITH_SPLIT_ROWS,   /* some KV heads and rows of matrices of every layer: all compute a token */
     PITH_SPLIT_LAYERS, /* some layers: they compute a token one after the other */
-    PITH_SPLIT_AUTO    /* rows where a gather of 16 kB takes less than a tenth of the time that a
-                          layer's weights take to be read, else layers; rank 0 decides for all when
-                          the first model is loaded */
+    PITH_SPLIT_AUTO    /* rows where a gather of 16 kB takes less than a tenth of a layer's time in
+                          memory, else layers. Rank 0 decides when the first model is loaded */
 } pith_split;
 
 typedef struct pith_ranks_info {
@@ -37,10 +36,10 @@ typedef struct pith_ranks_info {
    ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or options differ. */
 PITH_API pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err);
 
-/* What of models that are loaded later each rank has, and how much: a part by its weight, and
-   something at least. weight [n_weight] from 1 on, copied; n_weight 0: all as much. Without it they
-   have rows, and all as much. INVALID: a number of weights other than that of ranks, or other ranks
-   are given others. */
+/* Says how models that are loaded later are divided. Each rank gets a part by its weight, and
+   something at least. weight [n_weight] from 1 on, copied; n_weight 0: all as much. Without this
+   call ranks get rows, and all as much. INVALID: a number of weights other than that of ranks, or
+   other ranks are given others. */
 #define PITH_RANKS_WEIGHT_MOST 1000000
 PITH_API pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
                                        pith_error *err);

@@ -22,7 +22,7 @@ static int32_t weights[PI_RANKS_MOST];
 static uint8_t *sent, *got;
 static size_t cap;
 
-/* Rows on their way to the next rank. It may be so many passes behind before this one waits. */
+/* Rows on their way to the next rank. It may be a few passes behind before this one waits. */
 static struct {
     uint8_t *rows;
     size_t cap;

@@ -57,18 +57,18 @@ pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_de
 {
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
-    bool shares = set->share.kind != SHARE_NONE;
+    struct engine_traits t = engine_traits_compute(set);
     if (!device->in_host)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "device: %s: over ranks only processors compute (cpu)", device->name);
-    if (shares || set->recall.kind != RECALL_NONE)
+    if (t.recalls_kv || t.recalls_text || t.shares)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
-                       shares ? "share" : "recall");
+                       t.shares ? "share" : "recall");
     PI_TRY(check_read(&set->read, err));
     return check_keep(&set->keep, err);
 }
 
-/* ---- layers, counted in those of the whole model ---- */
+/* ---- layers of the whole model ---- */
 
 /* The layers of an edge that are this rank's, of n without a window, or with one where all have. */
 static pith_status fit_edge(const struct pi_hparams *hp, const char *field, struct kv_edge *edge,

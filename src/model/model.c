@@ -202,6 +202,7 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
     pith_status status = pi_placed_list_create(&m->placed, err);
     if (status == PITH_OK)
         status = load_file(m, path, params, err);
+    pi_ranks_choose(0); /* where it was not reached on the way */
     status = pi_ranks_agree(status, err);
     if (status == PITH_OK)
         status = pi_ranks_same("models", pi_model_fingerprint(m), err);
