@@ -283,6 +283,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
     if (o->kv != NULL)
         (void)budget_parse(o->kv);
+    if (o->kv != NULL && ranks_several())
+        cli_fail_usage("--kv %s: over ranks -c or --kv-memory size the KV memory", o->kv);
     if (o->kv != NULL && o->kv_bytes > 0)
         cli_fail_usage("--kv %s and --kv-memory %lld both size the KV memory: give one", o->kv,
                        (long long)o->kv_bytes);

@@ -36,11 +36,12 @@ typedef struct pith_ranks_info {
    ranks. UNSUPPORTED: the library was built without MPI. INVALID: versions or options differ. */
 PITH_API pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_error *err);
 
+#define PITH_RANKS_WEIGHT_MOST 1000000
+
 /* Says how models that are loaded later are divided. Each rank gets a part by its weight, and
    something at least. weight [n_weight] from 1 on, copied; n_weight 0: all as much. Without this
    call ranks get rows, and all as much. INVALID: a number of weights other than that of ranks, or
    other ranks are given others. */
-#define PITH_RANKS_WEIGHT_MOST 1000000
 PITH_API pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
                                        pith_error *err);
 

@@ -93,5 +93,7 @@ TEST(what_ranks_cannot_do_is_refused_once)
     expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
     expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
                    "over ranks each lane decides for itself");
+    expect_refused("2", RUN " --recall none --keep knorm:budget=1MiB,granularity=layer-head",
+                   "over ranks it is a number of tokens");
     expect_refused("2", "logits -t 1 --ids 1,5 -m nowhere.gguf", "nowhere.gguf");
 }

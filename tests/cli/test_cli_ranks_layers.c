@@ -95,6 +95,33 @@ TEST(texts_are_those_of_one_process)
     expect_parts("2", "", RUN HYBRID " --chunk 5 --kv-memory 2MiB");
 }
 
+/* One rank has layers with windows alone, whose lanes take less. */
+TEST(all_ranks_refuse_what_does_not_fit_one_of_them)
+{
+    char path[128], words[512];
+    make_family(
+        "arch=gemma3 layers=7 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=8 tied=1", path);
+    snprintf(words, sizeof(words), "logits -t 1 -c 64 --chunk 8 --ids " IDS " -m %s", path);
+    expect_parts("2", "", words);
+    snprintf(words, sizeof(words),
+             "logits -t 1 -c 64 --chunk 8 --ids " IDS "," IDS "," IDS " --split layers -m %s",
+             path);
+    expect_refused("2", words, "do not fit the KV memory");
+}
+
+/* A second start maps what the first one packed: each rank has a file of its own. */
+TEST(packed_weights_of_ranks_are_kept_apart)
+{
+    char folder[128], words[512];
+    snprintf(words, sizeof(words), RUN MINI " --cache-weights=%s", in_folder("", folder));
+    expect_parts("2", "", words);
+    snprintf(words, sizeof(words), RUN MINI " --split layers --cache-weights=%s", folder);
+    struct said s = over("2", words);
+    expect_status(&s, 0);
+    expect_word(s.err, "mapped");
+    assert_null(strstr(s.err, "made again"));
+}
+
 TEST(perplexity_is_that_of_one_process)
 {
     char path[128], words[512];
@@ -140,6 +167,7 @@ TEST(what_ranks_cannot_do_is_refused_once)
                    "over ranks each layer decides for itself");
     expect_refused("2", RUN MINI LAYERS " --recall none --keep pyramidkv:budget=48",
                    "over ranks each layer decides for itself");
+    expect_refused("2", RUN MINI LAYERS " --kv 50%", "over ranks -c or --kv-memory");
     expect_refused("2", RUN MINI LAYERS " --share memshare --chunk 8", "over ranks there is none");
     expect_refused("2", RUN MINI LAYERS " -ctv turbo3:q8_0=4+4", "do not fit in 6 layers");
 }
