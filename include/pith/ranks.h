@@ -61,9 +61,10 @@ typedef struct pith_ranks_plan {
     int64_t sent_token_bytes; /* what it sends for a token, to all others together */
 } pith_ranks_plan;
 
-/* Of the rank that `as` describes, of which what was sent says nothing. Reads the file's head, no
+/* Of the rank that `as` describes: rank, n_rank, weight and split. Reads the file's head, no
    weights, and needs no MPI. Statuses of pith_model_load; UNSUPPORTED: the model cannot be split
-   so. INVALID: the rank is not in 0 .. n_rank - 1, a weight is out of range, or its split is PITH_SPLIT_AUTO. */
+   so. INVALID: the rank is not in 0 .. n_rank - 1, a weight is out of range, or the split is
+   PITH_SPLIT_AUTO. */
 PITH_API pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as,
                                          pith_ranks_plan *out, pith_error *err);
 

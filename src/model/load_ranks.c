@@ -1,6 +1,6 @@
 /*
- * load_ranks.c - see load_ranks.h. It leaves a rank its layers, or cuts the rows that load.c planned.
- * It must not know how rows are packed or sent.
+ * load_ranks.c - see load_ranks.h. It leaves a rank its layers, or cuts the rows that load.c
+ * planned. It must not know how rows are packed or sent.
  */
 #include "model/load_ranks.h"
 
@@ -27,18 +27,16 @@ static int32_t count_kv(const struct pith_model *m, int32_t begin, int32_t end, 
     return n;
 }
 
-/* Passes end where a recurrent state is kept, and all ranks have the same passes. So each has such a
-   layer, and lanes. */
+/* Passes end where a recurrent state is kept, and all ranks have the same passes. So each has such
+   a layer, and lanes. */
 static pith_status check_layers(const struct pith_model *m, pith_error *err)
 {
     const struct pi_hparams *hp = &m->hp;
     int32_t n_rank = pi_ranks()->n_rank, n_full;
     if (n_rank > hp->n_layer)
-        return pi_fail(
-            err, PITH_UNSUPPORTED,
-            "%d ranks are more than the %d layers of the model, of which each rank needs "
-            "one",
-            n_rank, hp->n_layer);
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%d ranks are more than the %d layers of the model: each rank needs one",
+                       n_rank, hp->n_layer);
     for (int32_t r = 0; r < n_rank; r++) {
         int32_t begin = pi_ranks_from(hp->n_layer, r), end = pi_ranks_from(hp->n_layer, r + 1);
         int32_t n = count_kv(m, begin, end, &n_full);
