@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "ranks.h"
 #include "session.h"
 #include "pith/inspect.h"
 #include "pith/policy.h"
@@ -16,7 +17,6 @@ struct options {
     bool verbose;
     bool json;
     int64_t memory;
-    int32_t n_rank; /* 1: nothing is said of ranks */
     const char *page_len;
 };
 
@@ -42,8 +42,6 @@ static const struct option table[] = {
     {"--json", NULL, NULL, OPTION_FLAG, AT(json), .help = "print JSON"},
     {"--memory", NULL, "SIZE", OPTION_BYTES, AT(memory), .min = 1, .max = 0x1p62,
      .absent = "the available memory", .help = "memory for weights and KV, as 8GiB"},
-    {"--ranks", NULL, "N", OPTION_INT, AT(n_rank), .min = 1, .max = 256,
-     .help = "what each of N machines would hold and send (docs/distributed.md)"},
     {"--page", NULL, "N", OPTION_CHOICE, AT(page_len), .choices = page_lens,
      .help = "tokens of a page of KV memory"},
     {0},
@@ -62,7 +60,6 @@ static void defaults(void *options)
     struct options *o = options;
     pith_engine_params p;
     pith_engine_params_default(&p);
-    o->n_rank = 1;
     o->page_len = page_lens[p.page_len == 16 ? 0 : p.page_len == 32 ? 1 : 2];
 }
 
@@ -420,15 +417,23 @@ static json_t *json_tensors(const pith_model *model)
 
 /* ---- over ranks ---- */
 
-/* [n_rank], the caller's; NULL where there is one. */
-static pith_ranks_plan *plan_ranks(const struct session *s, int32_t n_rank)
+/* The ranks of --ranks, which has their number or their weights: *n_rank, and what each would have.
+   The caller's; NULL where nothing is said of ranks. */
+static pith_ranks_plan *plan_ranks(const struct session *s, const struct model_options *o,
+                                   int32_t *n_rank)
 {
     pith_error err;
-    if (n_rank == 1)
+    int32_t weight[RANKS_MOST], n = o->ranks != NULL ? ranks_weights(o->ranks, weight) : 1;
+    *n_rank = n > 1 || o->ranks == NULL ? n : weight[0];
+    if (*n_rank > RANKS_MOST)
+        cli_fail_usage("--ranks: %d are more than %d", *n_rank, RANKS_MOST);
+    if (*n_rank == 1)
         return NULL;
-    pith_ranks_plan *plans = cli_alloc((size_t)n_rank, sizeof(*plans));
-    for (int32_t r = 0; r < n_rank; r++)
-        cli_check(pith_ranks_estimate(s->path, r, n_rank, &plans[r], &err), &err);
+    pith_ranks_info as = {
+        .n_rank = *n_rank, .weight = n > 1 ? weight : NULL, .split = ranks_split(o->split)};
+    pith_ranks_plan *plans = cli_alloc((size_t)*n_rank, sizeof(*plans));
+    for (; as.rank < as.n_rank; as.rank++)
+        cli_check(pith_ranks_estimate(s->path, &as, &plans[as.rank], &err), &err);
     return plans;
 }
 
@@ -436,12 +441,15 @@ static void print_ranks(const pith_ranks_plan *plans, int32_t n_rank)
 {
     char weights[32], kv[32], sent[32];
     printf("\nOver %d ranks, with keys and values in f16:\n\n", n_rank);
-    printf("  %-5s %8s %12s %14s %14s\n", "rank", "KV heads", "weights", "KV a token",
+    printf("  %-5s %8s %8s %12s %14s %14s\n", "rank", "layers", "KV heads", "weights", "KV a token",
            "sends a token");
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
-        printf("  %-5d %8d %12s %14s %14s\n", r, p->n_head_kv, cli_bytes(p->weight_bytes, weights),
-               cli_bytes(p->kv_token_bytes, kv), cli_bytes(p->sent_token_bytes, sent));
+        char layers[32];
+        snprintf(layers, sizeof(layers), "%d-%d", p->first_layer, p->first_layer + p->n_layer - 1);
+        printf("  %-5d %8s %8d %12s %14s %14s\n", r, layers, p->n_head_kv,
+               cli_bytes(p->weight_bytes, weights), cli_bytes(p->kv_token_bytes, kv),
+               cli_bytes(p->sent_token_bytes, sent));
     }
 }
 
@@ -450,11 +458,12 @@ static json_t *json_ranks(const pith_ranks_plan *plans, int32_t n_rank)
     json_t *list = json_array();
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
-        json_array_append_new(list,
-                              json_pack("{s:i, s:i, s:I, s:I, s:I}", "rank", r, "n_head_kv",
-                                        p->n_head_kv, "weight_bytes", (json_int_t)p->weight_bytes,
-                                        "kv_token_bytes", (json_int_t)p->kv_token_bytes,
-                                        "sent_token_bytes", (json_int_t)p->sent_token_bytes));
+        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "rank", r,
+                                              "first_layer", p->first_layer, "n_layer", p->n_layer,
+                                              "n_head_kv", p->n_head_kv, "weight_bytes",
+                                              (json_int_t)p->weight_bytes, "kv_token_bytes",
+                                              (json_int_t)p->kv_token_bytes, "sent_token_bytes",
+                                              (json_int_t)p->sent_token_bytes));
     }
     return list;
 }
@@ -464,7 +473,8 @@ static int run(void *options)
     const struct options *o = options;
     struct session s = {0};
     session_load(&s, &o->model, true);
-    pith_ranks_plan *ranks = plan_ranks(&s, o->n_rank); /* before anything is printed */
+    int32_t n_rank;
+    pith_ranks_plan *ranks = plan_ranks(&s, &o->model, &n_rank); /* before anything is printed */
     int64_t memory = o->memory > 0 ? o->memory : available_memory(&o->model);
     struct kv_plan plan = kv_plan(o, &s, memory);
     if (o->json) {
@@ -481,7 +491,7 @@ static int run(void *options)
         json_object_set_new(out, "heads_per_kv_head", json_integer(heads_per_kv(&s.info)));
         json_object_set_new(out, "metadata", json_meta(s.model));
         if (ranks != NULL)
-            json_object_set_new(out, "ranks", json_ranks(ranks, o->n_rank));
+            json_object_set_new(out, "ranks", json_ranks(ranks, n_rank));
         if (o->verbose)
             json_object_set_new(out, "tensors", json_tensors(s.model));
         cli_json_print(out, JSON_INDENT(1));
@@ -489,7 +499,7 @@ static int run(void *options)
         print_shape(s.model, &plan);
         print_kv(&plan);
         if (ranks != NULL)
-            print_ranks(ranks, o->n_rank);
+            print_ranks(ranks, n_rank);
         print_meta(s.model);
         if (o->verbose)
             print_tensors(s.model);

@@ -47,6 +47,7 @@ static void say(const char *fmt, va_list args)
 void cli_exit(int status)
 {
     fflush(NULL);
+    ranks_abandon();
     _exit(status);
 }
 

@@ -15,13 +15,25 @@
 #include "pith/policy.h"
 
 static const struct command *const commands[] = {
-    &command_run,      &command_chat,       &command_serve,
-    &command_batch,    &command_demo,       &command_bench,
-    &command_eval,     &command_tokenize,   &command_info,
-    &command_quantize, &command_calibrate,
-    &command_plan,  &command_policies,
-    &command_devices,  &command_logits,     &command_pull,
-    &command_models,   &command_completion, NULL,
+    &command_run,
+    &command_chat,
+    &command_serve,
+    &command_batch,
+    &command_demo,
+    &command_bench,
+    &command_eval,
+    &command_tokenize,
+    &command_info,
+    &command_quantize,
+    &command_calibrate,
+    &command_plan,
+    &command_policies,
+    &command_devices,
+    &command_logits,
+    &command_pull,
+    &command_models,
+    &command_completion,
+    NULL,
 };
 
 const struct command *const *const cli_commands = commands;
@@ -296,5 +308,7 @@ int main(int argc, char **argv)
     cli_finish_output();
     if (status == EXIT_SUCCESS)
         ranks_leave();
+    else
+        ranks_abandon();
     return status;
 }

@@ -21,6 +21,8 @@
    leads. */
 static const char *const able[] = {"run", "eval", "bench", "logits", "info", "serve", "batch"};
 
+const char *const ranks_splits[] = {"rows", "layers", "auto", NULL};
+
 static pith_ranks_info ranks = {.n_rank = 1};
 static int shown = -1; /* where this rank's messages would have gone; -1: they go there */
 static FILE *messages;
@@ -49,9 +51,9 @@ static void show_messages(void)
             return;
 }
 
-static void at_exit(void)
+void ranks_abandon(void)
 {
-    if (left)
+    if (left || ranks.n_rank == 1)
         return;
     if (ranks.rank > 0)
         show_messages();
@@ -88,11 +90,8 @@ void ranks_join(int argc, char **argv)
         return;
     pith_status status = start(argc, argv, &err);
     pith_ranks_describe(&ranks);
-    if (ranks.n_rank > 1) {
-        atexit(at_exit);
-        if (ranks.rank > 0)
-            hide_output();
-    }
+    if (ranks.rank > 0)
+        hide_output();
     if (status != PITH_OK)
         cli_fail("%s", err.message);
     while (i < sizeof(able) / sizeof(able[0]) && (argc < 2 || strcmp(argv[1], able[i]) != 0))
@@ -103,6 +102,40 @@ void ranks_join(int argc, char **argv)
         cli_fail_usage("%s: it cannot run over several ranks; run, serve, batch, bench, logits, "
                        "info and the measurements of eval can",
                        argc < 2 ? "pith" : argv[writes ? 2 : 1]);
+}
+
+int32_t ranks_weights(const char *text, int32_t *weight)
+{
+    int32_t n = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        bool ends = *end == '\0';
+        if (end == at || (*end != ',' && !ends) || value < 1 || value > PITH_RANKS_WEIGHT_MOST ||
+            n == RANKS_MOST)
+            cli_fail_usage("--ranks: \"%.64s\" is no list of weights from 1 to %d, as 3,1", text,
+                           PITH_RANKS_WEIGHT_MOST);
+        weight[n++] = (int32_t)value;
+        at = end;
+        if (ends)
+            return n;
+    }
+}
+
+pith_split ranks_split(const char *name)
+{
+    int i = 0;
+    while (name != NULL && strcmp(ranks_splits[i], name) != 0)
+        i++;
+    return (pith_split)i;
+}
+
+void ranks_divide(const char *split, const char *weights)
+{
+    pith_error err;
+    int32_t weight[RANKS_MOST], n = weights != NULL ? ranks_weights(weights, weight) : 0;
+    if (pith_ranks_divide(ranks_split(split), weight, n, &err) != PITH_OK)
+        cli_fail_usage("--%s", err.message);
 }
 
 void ranks_leave(void)
@@ -116,10 +149,14 @@ void ranks_report(void)
     char sent[32];
     pith_ranks_info now;
     pith_ranks_describe(&now);
+    bool layers = now.split == PITH_SPLIT_LAYERS;
     if (now.n_rank > 1)
-        fprintf(stderr, "ranks    %d, of which this one sent %s in %lld gathers that took %.3f s\n",
+        fprintf(stderr, "ranks    %d, of which this one sent %s in %lld %s that took %.3f s\n",
                 (int)now.n_rank, cli_bytes(now.sent_bytes, sent), (long long)now.n_gather,
-                now.gather_s);
+                layers ? "messages" : "gathers", now.gather_s);
+    if (now.n_rank > 1 && now.probe_s > 0)
+        fprintf(stderr, "split    %s: a gather of 16 kB takes %.0f us\n", ranks_splits[now.split],
+                now.probe_s * 1e6);
 }
 
 int ranks_add(json_t *report)
@@ -129,9 +166,10 @@ int ranks_add(json_t *report)
     if (now.n_rank == 1)
         return 0;
     return json_object_set_new(report, "ranks",
-                               json_pack("{s:i, s:i, s:I, s:I, s:f}", "rank", (int)now.rank,
-                                         "n_rank", (int)now.n_rank, "n_gather",
-                                         (json_int_t)now.n_gather, "sent_bytes",
+                               json_pack("{s:i, s:i, s:s, s:f, s:I, s:I, s:f}", "rank",
+                                         (int)now.rank, "n_rank", (int)now.n_rank, "split",
+                                         ranks_splits[now.split], "probe_s", now.probe_s,
+                                         "n_gather", (json_int_t)now.n_gather, "sent_bytes",
                                          (json_int_t)now.sent_bytes, "gather_s", now.gather_s));
 }
 

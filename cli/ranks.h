@@ -7,6 +7,9 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
+
+#include "pith/ranks.h"
 
 #include "pith/scheduler.h"
 
@@ -14,8 +17,24 @@
    over ranks. argv as main has it. */
 void ranks_join(int argc, char **argv);
 
+#define RANKS_MOST 256
+
+/* Numbers as "3,1" into weight [RANKS_MOST]; returns how many. Fails (usage) where they are none. */
+int32_t ranks_weights(const char *text, int32_t *weight);
+
+extern const char *const ranks_splits[]; /* as pith_split, ended by NULL */
+
+/* The number of one of them; NULL: rows. */
+pith_split ranks_split(const char *name);
+
+/* Before a model is loaded: what of it each has, and how much; NULL: rows, and all as much. */
+void ranks_divide(const char *split, const char *weights);
+
 /* Leaves them, at the end of a command that succeeded. */
 void ranks_leave(void);
+
+/* Ends all of them, at the end of a command that failed; nothing where they were left. */
+void ranks_abandon(void);
 
 /* On standard error what they sent to each other; nothing where the process is alone. */
 void ranks_report(void);

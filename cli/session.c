@@ -8,6 +8,7 @@
 
 #include "budget.h"
 #include "models.h"
+#include "ranks.h"
 
 #include "pith/inspect.h"
 #include "pith/policy.h"
@@ -57,6 +58,11 @@ const struct option model_option_table[] = {
     {"--cache-weights", NULL, "DIR", OPTION_MAYBE, AT(cache_weights), .absent = "off",
      .help = "keep the packed weights in a file, beside the model or in DIR, and map it at later "
              "starts. A model may then be larger than memory"},
+    {"--ranks", NULL, "WEIGHTS", OPTION_TEXT, AT(ranks), .absent = "all as much",
+     .help = "over several machines, how much of the model each has, as 3,1; of info also the "
+             "number of machines (docs/distributed.md)"},
+    {"--split", NULL, "WHAT", OPTION_CHOICE, AT(split), .choices = ranks_splits, .absent = "rows",
+     .help = "and what: rows of every layer, whole layers, or auto by how fast the net is"},
     {0},
 };
 #undef AT
@@ -277,6 +283,8 @@ pith_engine_params engine_params(const struct model_options *m, const struct mem
         cli_fail_usage("--cache-type-%s", err.message + strlen("type_"));
     if (o->kv != NULL)
         (void)budget_parse(o->kv);
+    if (o->kv != NULL && ranks_several())
+        cli_fail_usage("--kv %s: over ranks -c or --kv-memory size the KV memory", o->kv);
     if (o->kv != NULL && o->kv_bytes > 0)
         cli_fail_usage("--kv %s and --kv-memory %lld both size the KV memory: give one", o->kv,
                        (long long)o->kv_bytes);
@@ -350,6 +358,8 @@ void session_load(struct session *s, const struct model_options *o, bool vocab_o
     pith_error err;
     pith_log_set(print_warning, NULL);
     session_set_level(o);
+    if (!vocab_only)
+        ranks_divide(o->split, o->ranks);
     s->path = models_resolve(o);
     if (s->path == NULL)
         cli_fail_usage("-m FILE is missing: the model, a GGUF file; -hf names one of a hub");

@@ -21,6 +21,8 @@ struct model_options {
     const char *tensor_split;
     const char *cpu_level;
     const char *cache_weights; /* as pith_model_params */
+    const char *ranks;         /* how much each has; NULL: all as much */
+    const char *split;         /* what each has; NULL: rows */
 };
 
 struct memory_options {

@@ -19,11 +19,21 @@ const pith_ranks_info *pi_ranks(void);
    meanwhile. */
 void pi_ranks_pretend(const pith_ranks_info *ranks);
 
-/* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). */
-static inline int32_t pi_ranks_from(int32_t n, int32_t r)
-{
-    return (int32_t)((int64_t)n * r / pi_ranks()->n_rank);
-}
+#define PI_RANKS_MOST 256
+
+/* ---- parts (ranks.c) ---- */
+
+/* INVALID where they are not a weight for each of n_rank ranks. */
+pith_status pi_ranks_check_weights(const int32_t *weight, int32_t n_weight, int32_t n_rank,
+                                   pith_error *err);
+
+/* Of n units rank r has those from pi_ranks_from(n, r) on, up to pi_ranks_from(n, r + 1). It is a
+   part by its weight, and one at least where there are as many units as ranks. */
+int32_t pi_ranks_from(int32_t n, int32_t r);
+
+/* Whether each of several ranks has some layers, and each some rows of every layer. */
+bool pi_ranks_by_layers(void);
+bool pi_ranks_by_rows(void);
 
 /* How many this rank has. */
 static inline int32_t pi_ranks_own(int32_t n)
@@ -31,6 +41,8 @@ static inline int32_t pi_ranks_own(int32_t n)
     int32_t r = pi_ranks()->rank;
     return pi_ranks_from(n, r + 1) - pi_ranks_from(n, r);
 }
+
+/* ---- messages ---- */
 
 /* rows [n_tok][own units] become rows [n_tok][n_unit] in the same memory. */
 void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);
@@ -59,5 +71,21 @@ pith_status pi_ranks_agree(pith_status status, pith_error *err);
 
 /* INVALID where a number of `what` is not the same on all ranks. */
 pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err);
+
+/* ---- layers: from one rank to the next ---- */
+
+/* Where the split is PITH_SPLIT_AUTO, rank 0 decides. layer_s: seconds in which a layer's weights
+   are read; 0: rows will not do. */
+void pi_ranks_choose(double layer_s);
+
+/* From the rank before this one, which waits for them. */
+void pi_ranks_receive(void *rows, size_t size);
+/* To the rank behind it. The rows are copied, and this rank goes on. */
+void pi_ranks_hand_on(const void *rows, size_t size);
+/* Rows that were handed on only move while MPI is called: for those who compute long. */
+void pi_ranks_move(void);
+
+/* The last rank's bytes, to all. */
+void pi_ranks_tell_last(void *data, size_t size);
 
 #endif

@@ -15,8 +15,9 @@
 #include "base/mem.h"
 #include "base/ranks.h"
 
-#define RANKS_MOST 256
-#define WAKE_TAG 1
+#define PROBE_BYTES 16384
+#define ROWS_TAG 1
+#define WAKE_TAG 2
 #define SPIN_S 0.001 /* of waiting in which a rank sleeps not at all, and briefly */
 #define LONG_S 0.1
 #define SHORT_NS 200000
@@ -26,8 +27,18 @@
 
 static pith_ranks_info ranks = {.n_rank = 1};
 static _Thread_local const pith_ranks_info *pretended;
+static int32_t weights[PI_RANKS_MOST];
 static uint8_t *sent, *got;
 static size_t cap;
+
+/* Rows on their way to the next rank. It may be a few passes behind before this one waits. */
+static struct {
+    uint8_t *rows;
+    size_t cap;
+    bool busy;
+    MPI_Request request;
+} ahead[4];
+static size_t n_ahead; /* handed on so far */
 
 const pith_ranks_info *pi_ranks(void)
 {
@@ -43,6 +54,12 @@ void pi_ranks_pretend(const pith_ranks_info *as)
 static bool is_alone(void)
 {
     return ranks.n_rank == 1 || pretended != NULL;
+}
+
+/* Whether rows are in parts. */
+static bool gathers(void)
+{
+    return !is_alone() && ranks.split == PITH_SPLIT_ROWS;
 }
 
 void pith_ranks_describe(pith_ranks_info *out)
@@ -71,11 +88,54 @@ pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_erro
         return pi_fail(err, PITH_INTERNAL, "MPI does not start");
     MPI_Comm_rank(MPI_COMM_WORLD, &ranks.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks.n_rank);
-    if (ranks.n_rank > RANKS_MOST)
+    if (ranks.n_rank > PI_RANKS_MOST)
         return pi_fail(err, PITH_UNSUPPORTED, "%d ranks are more than the %d that Pith can use",
-                       ranks.n_rank, RANKS_MOST);
+                       ranks.n_rank, PI_RANKS_MOST);
     PI_TRY(pi_ranks_same("versions", sum_of(&version, 1), err));
     return pi_ranks_same("options", sum_of(words, n_word), err);
+}
+
+/* The mean of some gathers, after others that open connections. */
+static double probe(void)
+{
+    const int before = 4, n = 16, size = PROBE_BYTES / ranks.n_rank;
+    static uint8_t own[PROBE_BYTES], all[PROBE_BYTES];
+    double start = 0;
+    for (int i = 0; i < before + n; i++) {
+        if (i == before)
+            start = MPI_Wtime();
+        MPI_Allgather(own, size, MPI_BYTE, all, size, MPI_BYTE, MPI_COMM_WORLD);
+    }
+    return (MPI_Wtime() - start) / n;
+}
+
+pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
+                              pith_error *err)
+{
+    uint64_t sum = (uint64_t)split;
+    PI_TRY(pi_ranks_check_weights(weight, n_weight, ranks.n_rank, err));
+    for (int32_t r = 0; r < n_weight; r++)
+        sum = sum * (PITH_RANKS_WEIGHT_MOST + 1) + (uint64_t)weight[r];
+    PI_TRY(pi_ranks_same("parts of ranks", sum, err));
+    for (int32_t r = 0; r < n_weight; r++)
+        weights[r] = weight[r];
+    ranks.weight = n_weight > 0 ? weights : NULL;
+    ranks.split = split;
+    if (split == PITH_SPLIT_AUTO && ranks.n_rank > 1)
+        ranks.probe_s = probe();
+    return PITH_OK;
+}
+
+static void forget_ahead(void)
+{
+    for (size_t i = 0; i < PI_LEN(ahead); i++) {
+        if (ahead[i].busy)
+            MPI_Wait(&ahead[i].request, MPI_STATUS_IGNORE);
+        pi_mem_free(ahead[i].rows);
+        ahead[i].rows = NULL;
+        ahead[i].cap = 0;
+        ahead[i].busy = false;
+    }
 }
 
 void pith_ranks_end(bool ok)
@@ -87,6 +147,7 @@ void pith_ranks_end(bool ok)
         return;
     if (!ok)
         MPI_Abort(MPI_COMM_WORLD, 1);
+    forget_ahead();
     MPI_Finalize();
     pi_mem_free(sent);
     pi_mem_free(got);
@@ -97,19 +158,25 @@ void pith_ranks_end(bool ok)
 /* ---- rows ---- */
 
 /* Others wait for this rank: without memory all of them end. */
+static uint8_t *take(size_t size)
+{
+    uint8_t *rows = pi_mem_alloc(PI_MEM_SCRATCH, size);
+    if (rows == NULL) {
+        pi_log(PITH_LOG_WARN, "rank=%d no memory for rows of %zu bytes", ranks.rank, size);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    return rows;
+}
+
 static void reserve(size_t size)
 {
     if (size <= cap)
         return;
     pi_mem_free(sent);
     pi_mem_free(got);
-    sent = pi_mem_alloc(PI_MEM_SCRATCH, size);
-    got = pi_mem_alloc(PI_MEM_SCRATCH, size);
+    sent = take(size);
+    got = take(size);
     cap = size;
-    if (sent == NULL || got == NULL) {
-        pi_log(PITH_LOG_WARN, "rank=%d no memory for a gather of %zu bytes", ranks.rank, size);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
 }
 
 /* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank, or does so
@@ -117,7 +184,7 @@ static void reserve(size_t size)
 static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes, bool to_all)
 {
     int32_t n_receiver = to_all ? ranks.n_rank - 1 : ranks.rank > 0;
-    int count[RANKS_MOST], at[RANKS_MOST];
+    int count[PI_RANKS_MOST], at[PI_RANKS_MOST];
     MPI_Datatype unit;
     double start = MPI_Wtime();
     MPI_Type_contiguous((int)unit_bytes, MPI_BYTE, &unit);
@@ -140,7 +207,7 @@ static void gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes,
 {
     size_t row = (size_t)n_unit * unit_bytes;
     uint8_t *out = rows;
-    if (is_alone())
+    if (!gathers())
         return;
     reserve((size_t)n_tok * row);
     memcpy(sent, rows, (size_t)n_tok * (size_t)pi_ranks_own(n_unit) * unit_bytes);
@@ -168,7 +235,7 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
                           int32_t n_block)
 {
     size_t n_own = (size_t)(pi_ranks_own(n_unit) * n_block), n_all = (size_t)(n_unit * n_block);
-    if (is_alone())
+    if (!gathers())
         return;
     reserve((size_t)n_tok * n_all * BLOCK_BYTES);
     for (size_t i = 0; i < (size_t)n_tok * n_own; i++) {
@@ -238,12 +305,12 @@ int64_t pi_ranks_least(int64_t number)
 
 pith_status pi_ranks_agree(pith_status status, pith_error *err)
 {
-    int failed = status != PITH_OK ? ranks.rank : RANKS_MOST, first;
+    int failed = status != PITH_OK ? ranks.rank : PI_RANKS_MOST, first;
     pith_error said = {.status = status};
     if (is_alone())
         return status;
     MPI_Allreduce(&failed, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (first == RANKS_MOST)
+    if (first == PI_RANKS_MOST)
         return PITH_OK;
     if (status != PITH_OK && err != NULL)
         said = *err;
@@ -260,10 +327,76 @@ pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
     if (is_alone())
         return PITH_OK;
     pi_ranks_tell(&first, sizeof(first));
-    differs = first != number ? ranks.rank : RANKS_MOST;
+    differs = first != number ? ranks.rank : PI_RANKS_MOST;
     MPI_Allreduce(&differs, &any, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (any < RANKS_MOST)
+    if (any < PI_RANKS_MOST)
         return pi_fail(err, PITH_INVALID, "rank %d of %d: its %s differ from rank 0's", any,
                        ranks.n_rank, what);
     return PITH_OK;
+}
+
+/* ---- layers ---- */
+
+void pi_ranks_choose(double layer_s)
+{
+    if (is_alone() || ranks.split != PITH_SPLIT_AUTO)
+        return;
+    ranks.split = ranks.probe_s < layer_s / 10 ? PITH_SPLIT_ROWS : PITH_SPLIT_LAYERS;
+    pi_ranks_tell(&ranks.split, sizeof(ranks.split));
+}
+
+static void count_sent(size_t size, double start)
+{
+    ranks.sent_bytes += (int64_t)size;
+    ranks.n_gather++;
+    ranks.gather_s += MPI_Wtime() - start;
+}
+
+void pi_ranks_receive(void *rows, size_t size)
+{
+    double start = MPI_Wtime();
+    MPI_Recv(rows, (int)size, MPI_BYTE, ranks.rank - 1, ROWS_TAG, MPI_COMM_WORLD,
+             MPI_STATUS_IGNORE);
+    ranks.gather_s += MPI_Wtime() - start;
+}
+
+void pi_ranks_hand_on(const void *rows, size_t size)
+{
+    size_t i = n_ahead++ % PI_LEN(ahead);
+    double start = MPI_Wtime();
+    if (ahead[i].busy)
+        MPI_Wait(&ahead[i].request, MPI_STATUS_IGNORE);
+    if (ahead[i].cap < size) {
+        pi_mem_free(ahead[i].rows);
+        ahead[i].rows = take(size);
+        ahead[i].cap = size;
+    }
+    memcpy(ahead[i].rows, rows, size);
+    MPI_Isend(ahead[i].rows, (int)size, MPI_BYTE, ranks.rank + 1, ROWS_TAG, MPI_COMM_WORLD,
+              &ahead[i].request);
+    ahead[i].busy = true;
+    count_sent(size, start);
+}
+
+void pi_ranks_move(void)
+{
+    for (size_t i = 0; i < PI_LEN(ahead); i++) {
+        int done = 0;
+        if (ahead[i].busy)
+            MPI_Test(&ahead[i].request, &done, MPI_STATUS_IGNORE);
+        ahead[i].busy = ahead[i].busy && !done;
+    }
+}
+
+void pi_ranks_tell_last(void *data, size_t size)
+{
+    int last = ranks.n_rank - 1;
+    double start = MPI_Wtime();
+    if (is_alone())
+        return;
+    MPI_Bcast(data, (int)size, MPI_BYTE, last, MPI_COMM_WORLD);
+    if (ranks.rank == last)
+        count_sent(size * (size_t)last, start);
+    else
+        ranks.gather_s += MPI_Wtime() - start;
 }

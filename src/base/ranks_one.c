@@ -29,6 +29,13 @@ pith_status pith_ranks_start(const char *const *words, int32_t n_word, pith_erro
                    "-DPITH_MPI=ON builds it in");
 }
 
+pith_status pith_ranks_divide(pith_split split, const int32_t *weight, int32_t n_weight,
+                              pith_error *err)
+{
+    (void)split;
+    return pi_ranks_check_weights(weight, n_weight, 1, err);
+}
+
 void pith_ranks_end(bool ok)
 {
     (void)ok;
@@ -79,4 +86,28 @@ pith_status pi_ranks_same(const char *what, uint64_t number, pith_error *err)
 {
     (void)what, (void)number, (void)err;
     return PITH_OK;
+}
+
+/* ---- layers ---- */
+
+void pi_ranks_choose(double layer_s)
+{
+    (void)layer_s;
+}
+
+void pi_ranks_receive(void *rows, size_t size)
+{
+    (void)rows, (void)size;
+}
+
+void pi_ranks_hand_on(const void *rows, size_t size)
+{
+    (void)rows, (void)size;
+}
+
+void pi_ranks_move(void) {}
+
+void pi_ranks_tell_last(void *data, size_t size)
+{
+    (void)data, (void)size;
 }

@@ -6,6 +6,7 @@
  * the wish is remembered, and the evaluation ends with the pass.
  */
 #include "base/mem.h"
+#include "base/ranks.h"
 #include "engine/engine.h"
 
 static bool ask(void *user, int32_t n_done, int32_t n)
@@ -42,6 +43,8 @@ pith_status pi_advance_passed(struct pith_engine *e, pith_error *err)
     struct pi_advance *a = &e->advance;
     a->n_done += a->n_pass;
     a->n_pass = 0;
+    if (a->n_token > 0) /* over ranks as rank 0 wishes */
+        pi_ranks_tell(&a->stopped, sizeof(a->stopped));
     return a->stopped ? pi_fail(err, PITH_CANCELLED, "the evaluation was cancelled") : PITH_OK;
 }
 

@@ -177,11 +177,12 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     if (params->page_len == 0)
         out->geometry.page_len = policy_set_page_len(policies);
     PI_TRY(choose_types(hp, params, out, err));
+    PI_TRY(pi_over_ranks_check(policies, split.device[0], err));
+    PI_TRY(pi_over_ranks_fit(model, policies, &out->geometry, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
-    PI_TRY(pi_over_ranks_check(policies, split.device[0], err));
     if (policy_set_verb(policies) != NULL)
-        PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
+        PI_TRY(pi_ranks_agree(pi_model_check_full(model, policy_set_verb(policies), err), err));
     const struct kv_geometry lanes = kv_full_lanes(&out->geometry);
     out->model = pi_policy_model(model, &lanes);
     out->account = (struct pi_account){.g = &out->geometry,
@@ -272,7 +273,7 @@ static void describe_stage(const pith_model *model, const struct pi_stage *stage
 {
     *out = (pith_stage_info){
         .device = stage->device->name,
-        .first_layer = stage->begin,
+        .first_layer = model->hp.whole.first_layer + stage->begin,
         .n_layer = stage->end - stage->begin,
         .output = stage->output,
         .weight_bytes = pi_split_weights(model, stage),
@@ -564,7 +565,7 @@ int32_t pi_seq_first_gap(const struct pith_seq *seq)
             }
             gap = low;
         }
-    return gap;
+    return keep != NULL ? pi_over_ranks_least(gap) : gap;
 }
 
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n)

@@ -9,6 +9,7 @@
  */
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/over_ranks.h"
 #include "engine/schedule.h"
 
 static pith_status check_items(const struct pith_engine *e, const pith_batch_item *items, int32_t n,
@@ -67,9 +68,12 @@ pith_status pi_item_reserve(struct pith_engine *e, const pith_batch_item *item, 
 static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                            pith_error *err)
 {
-    for (int32_t i = 0; i < n; i++)
-        PI_TRY(pi_item_reserve(e, &items[i], err));
-    return pi_verbs_reserve_batch(e, items, n, err);
+    pith_status status = PITH_OK;
+    for (int32_t i = 0; status == PITH_OK && i < n; i++)
+        status = pi_item_reserve(e, &items[i], err);
+    if (status == PITH_OK)
+        status = pi_verbs_reserve_batch(e, items, n, err);
+    return pi_over_ranks_agree(e->model, status, err);
 }
 
 /* Leaves the rows on the device, each with its sequence, where it finds their best tokens. False: it
@@ -278,6 +282,8 @@ static bool keeps_passes(const struct pith_engine *e, const pith_batch_item *ite
 static bool can_take_back(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     bool has_state = kv_cache_geometry(e->kv)->state_bytes > 0;
+    if (pi_shape_is_part(&e->model->hp)) /* its ranks are in different passes */
+        return false;
     if (n == 1)
         return pi_advance_save_state(e, items[0].seq) &&
                (!keeps_passes(e, &items[0], &e->batch.state[0]) ||

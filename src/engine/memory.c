@@ -4,6 +4,8 @@
  */
 #include "engine/memory.h"
 
+#include "base/ranks.h"
+
 pith_status pi_memory_create(struct pi_memory *m, struct kv_cache *cache, pith_error *err)
 {
     return kv_seq_create(cache, &m->kv, err);
@@ -81,10 +83,23 @@ void pi_memory_note(struct pi_memory *m, int32_t n_token, int32_t to)
 
 /* ---- going back ---- */
 
-int32_t pi_memory_reach(const struct pi_memory *m, int32_t n_token)
+static int32_t reach(const struct pi_memory *m, int32_t n_token)
 {
     int32_t n = kv_seq_state_reach(m->kv, n_token);
     return kv_seq_reaches(m->kv, n) ? n : 0;
+}
+
+/* Ranks with other layers may have kept other states: they go back to where all can. */
+int32_t pi_memory_reach(const struct pi_memory *m, int32_t n_token)
+{
+    int32_t n = reach(m, n_token), before;
+    if (!pi_ranks_by_layers())
+        return n;
+    do {
+        before = (int32_t)pi_ranks_least(n);
+        n = reach(m, before);
+    } while (pi_ranks_least(n) < before);
+    return before;
 }
 
 void pi_memory_truncate(struct pi_memory *m, int32_t n_token)

@@ -36,7 +36,7 @@ int32_t pi_memory_until_state(const struct pi_memory *m, int32_t from, int32_t t
 void pi_memory_note(struct pi_memory *m, int32_t n_token, int32_t to);
 
 /* The most tokens, n_token at most, after which the sequence could go on. Tokens behind that
-   must be read again. */
+   must be read again. Ranks that have layers find it together, so that all of them call this. */
 int32_t pi_memory_reach(const struct pi_memory *m, int32_t n_token);
 /* Forgets what follows n_token tokens, which reach answered. */
 void pi_memory_truncate(struct pi_memory *m, int32_t n_token);

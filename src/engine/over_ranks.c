@@ -5,23 +5,50 @@
 
 #include "base/ranks.h"
 
+/* By rows a lane decides for itself, by layers the lanes of a layer do. */
 static pith_status check_keep(const struct keep_config *c, pith_error *err)
 {
     const struct keep_rules *r = &c->rules;
+    bool layers = pi_ranks_by_layers();
     if (c->policy == NULL)
         return PITH_OK;
-    if (keep_config_allots(c) || r->granularity != KEEP_LAYER_HEAD ||
-        strcmp(r->heads, "even") != 0 || strcmp(r->split, "even") != 0)
+    bool apart = r->granularity == KEEP_LAYER_HEAD || (layers && r->granularity == KEEP_LAYER);
+    if (keep_config_allots(c) || !apart || strcmp(r->heads, "even") != 0 ||
+        strcmp(r->split, "even") != 0 || (layers && strcmp(r->layers, "even") != 0))
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: over ranks each lane decides for itself: write "
-                       "granularity=layer-head, and no heads or split",
-                       c->policy->name);
+                       "keep: %s: over ranks each %s decides for itself: write granularity=%s, and "
+                       "no %sheads or split",
+                       c->policy->name, layers ? "layer" : "lane", layers ? "layer" : "layer-head",
+                       layers ? "layers, " : "");
     if (r->stats[0] != '\0')
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s: stats: over ranks no policy reads statistics of heads",
                        c->policy->name);
+    if (r->budget.unit == POLICY_UNIT_BYTES)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: budget: over ranks it is a number of tokens or a share of them",
+                       c->policy->name);
     if (strcmp(c->policy->name, "random") == 0)
         return pi_fail(err, PITH_UNSUPPORTED, "keep: random: over ranks its draws would be others");
+    if (layers && strcmp(c->policy->name, "triattention") == 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: triattention: over ranks its options would count other layers");
+    return PITH_OK;
+}
+
+/* By layers a layer chooses for itself, too. */
+static pith_status check_read(const struct read_config *c, pith_error *err)
+{
+    if (c->policy == NULL)
+        return PITH_OK;
+    if (!pi_ranks_by_layers())
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "read: over ranks all that is stored is read: a choice looks at all query "
+                       "heads");
+    if (c->policy->role != NULL || c->policy->projection != NULL)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "read: %s: over ranks it cannot work: it %s all layers", c->policy->name,
+                       c->policy->role != NULL ? "chooses for" : "reads a file of");
     return PITH_OK;
 }
 
@@ -34,14 +61,52 @@ pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_de
     if (!device->in_host)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "device: %s: over ranks only processors compute (cpu)", device->name);
-    if (t.reads_parts)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "read: over ranks all that is stored is read: a choice looks at all query "
-                       "heads");
     if (t.recalls_kv || t.recalls_text || t.shares)
         return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
                        t.shares ? "share" : "recall");
+    PI_TRY(check_read(&set->read, err));
     return check_keep(&set->keep, err);
+}
+
+/* ---- layers of the whole model ---- */
+
+/* The layers of an edge that are this rank's, of n without a window, or with one where all have. */
+static pith_status fit_edge(const struct pi_hparams *hp, const char *field, struct kv_edge *edge,
+                            pith_error *err)
+{
+    const struct pi_whole_shape *all = &hp->whole;
+    bool full = all->n_layer_full > 0;
+    int64_t n_all = full ? all->n_layer_full : all->n_layer_kv;
+    int64_t n = full ? hp->n_layer_full : hp->n_layer_kv;
+    int64_t before = full ? all->first_full : all->first_kv;
+    if ((int64_t)edge->first + edge->last > n_all)
+        return pi_fail(err, PITH_INVALID,
+                       "%s: the first %d and the last %d layers do not fit in %lld layers", field,
+                       edge->first, edge->last, (long long)n_all);
+    int64_t last = pi_min(pi_max(edge->last - (n_all - before - n), 0), n);
+    edge->first = (int32_t)pi_min(pi_max(edge->first - before, 0), n);
+    edge->last = (int32_t)last;
+    return PITH_OK;
+}
+
+pith_status pi_over_ranks_fit(const struct pith_model *model, struct policy_set *set,
+                              struct kv_geometry *g, pith_error *err)
+{
+    const struct pi_hparams *hp = &model->hp;
+    struct read_rules *read = &set->read.rules;
+    if (!pi_shape_is_part(hp))
+        return PITH_OK;
+    read->dense_layers = (int32_t)pi_max(read->dense_layers - hp->whole.first_full, 0);
+    PI_TRY(fit_edge(hp, "type_k", &g->edge_k, err));
+    return fit_edge(hp, "type_v", &g->edge_v, err);
+}
+
+/* ---- memory ---- */
+
+/* Whether lanes of other ranks may take other bytes than this one's for as many tokens. */
+static bool has_windows(const struct pi_hparams *hp)
+{
+    return pi_shape_is_part(hp) && hp->whole.n_layer_full < hp->whole.n_layer_kv;
 }
 
 pith_status pi_over_ranks_check_file(pith_error *err)
@@ -58,14 +123,22 @@ int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes)
     const struct pi_hparams *hp = &model->hp;
     if (pi_ranks()->n_rank == 1)
         return bytes;
-    return bytes / hp->whole.n_head_kv * hp->n_head_kv;
+    return pi_shape_is_part(hp) ? bytes / hp->whole.n_layer_kv * hp->n_layer_kv
+                                : bytes / hp->whole.n_head_kv * hp->n_head_kv;
 }
 
 int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
                             int64_t bytes)
 {
-    int64_t page = (int64_t)kv_page_bytes(g) * model->hp.n_head_kv;
-    return pi_ranks()->n_rank == 1 ? bytes : pi_ranks_least(bytes / page) * page;
+    const struct pi_hparams *hp = &model->hp;
+    int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = 0;
+    if (pi_ranks()->n_rank == 1 || has_windows(hp))
+        return bytes;
+    if (pi_shape_is_part(hp)) {
+        unit = kv_bytes_for_tokens(g, 1);
+        state = kv_bytes_of_state(g);
+    }
+    return pi_ranks_least(pi_max(bytes - state, 0) / unit) * unit + state;
 }
 
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)
@@ -73,7 +146,20 @@ int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)
     const struct pi_hparams *hp = &model->hp;
     if (pi_ranks()->n_rank == 1)
         return bytes;
-    return pi_ceil_div(bytes, hp->n_head_kv) * hp->whole.n_head_kv;
+    return pi_shape_is_part(hp) ? pi_ceil_div(bytes, hp->n_layer_kv) * hp->whole.n_layer_kv
+                                : pi_ceil_div(bytes, hp->n_head_kv) * hp->whole.n_head_kv;
+}
+
+pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status, pith_error *err)
+{
+    const struct pi_hparams *hp = &model->hp;
+    bool differ = has_windows(hp) || (pi_shape_is_part(hp) && hp->delta.n_layer > 0);
+    return differ ? pi_ranks_agree(status, err) : status;
+}
+
+int32_t pi_over_ranks_least(int32_t n)
+{
+    return pi_ranks()->n_rank > 1 ? (int32_t)pi_ranks_least(n) : n;
 }
 
 double pi_over_ranks_seconds(double seconds)

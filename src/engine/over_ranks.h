@@ -1,6 +1,6 @@
 /*
  * over_ranks.h - an engine whose model is split over several processes (base/ranks.h). A rank sees
- * the lanes of its own KV heads: what decides by other lanes, too, is refused.
+ * the lanes of its own KV heads, or of its own layers: what decides by other lanes, too, is refused.
  */
 #ifndef PI_OVER_RANKS_H
 #define PI_OVER_RANKS_H
@@ -8,9 +8,14 @@
 #include "model/model.h"
 #include "policy/traits/traits.h"
 
-/* UNSUPPORTED, in one sentence that is the same on all ranks. Policies are fitted. */
+/* UNSUPPORTED, in one sentence that is the same on all ranks. Policies need not be fitted. */
 pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
                                 pith_error *err);
+
+/* By layers: what options count in layers of the whole model, edges with other types and layers that
+   read everything, becomes this rank's. INVALID: edges are more than all layers. */
+pith_status pi_over_ranks_fit(const struct pith_model *model, struct policy_set *set,
+                              struct kv_geometry *g, pith_error *err);
 
 /* UNSUPPORTED, of a file of a sequence. */
 pith_status pi_over_ranks_check_file(pith_error *err);
@@ -18,12 +23,21 @@ pith_status pi_over_ranks_check_file(pith_error *err);
 /* This rank's part of bytes that are given for all. */
 int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes);
 
-/* Of bytes for pages those that every rank has: as many pages for each KV head. */
+/* Of bytes for pages those that every rank has: as many pages for each KV head, by layers for each
+   lane. Not so where some layers have windows. */
 int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
                             int64_t bytes);
 
 /* Bytes of all ranks, of which this one's part is given. */
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);
+
+/* pi_ranks_agree where ranks that have reserved memory for the same tokens may differ: by layers with
+   windows or recurrent states. Else the status. */
+pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status,
+                                pith_error *err);
+
+/* The least of all ranks' numbers. */
+int32_t pi_over_ranks_least(int32_t n);
 
 /* Rank 0's time: what is decided by it is then the same on all. */
 double pi_over_ranks_seconds(double seconds);

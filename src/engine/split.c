@@ -162,9 +162,9 @@ static bool has_tensor(const struct pith_model *m, const struct pi_stage *stage,
     static const char output[] = "output.weight", embd[] = "token_embd.weight";
     bool tied = pi_gguf_find_tensor(&m->gguf, output) == NULL;
     const char *name = tied ? embd : output;
-    int32_t layer = pi_gguf_layer(t->name);
+    int32_t layer = pi_gguf_layer(t->name), own = layer - m->hp.whole.first_layer;
     if (layer >= 0)
-        return layer >= stage->begin && layer < stage->end;
+        return own >= stage->begin && own < stage->end;
     return stage->output && t->name.len == strlen(name) &&
            memcmp(t->name.data, name, t->name.len) == 0;
 }
@@ -261,7 +261,8 @@ pith_status pi_split_plan(const struct pi_split *s, int32_t n_gpu_layers, int64_
     int32_t n = (int32_t)pi_min(n_gpu_layers == 0 ? all : n_gpu_layers, all);
     *most = INT64_MAX;
     if (!is_gpu(s->device[0])) {
-        *stages = (struct pi_stages){.n = 1, .stage = {{s->device[0], 0, all - 1, true}}};
+        bool ends = pi_shape_ends(&s->model->hp);
+        *stages = (struct pi_stages){.n = 1, .stage = {{s->device[0], 0, all - 1, ends}}};
         set_devices(s, stages);
         return PITH_OK;
     }

@@ -57,7 +57,7 @@ static void lay_out(struct pi_pass *pass)
 static void embed(struct pi_pass *pass)
 {
     const struct pith_model *m = pass->model;
-    bool first = pass->stage.begin == 0;
+    bool first = pass->stage.begin == 0 && pi_shape_begins(&m->hp);
     const struct pi_embed_rows rows = {
         .embd = pass->placed->embd,
         .file = first ? m->embd_rows : NULL,
@@ -106,13 +106,34 @@ static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
     to->device->upload(to->stream, x, size, to->rows.x);
 }
 
-/* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. */
+/* The residual stream from the rank before this one, and to the next: ranks have processors alone,
+   whose memory is the host's. */
+static void receive_rows(const struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    if (!pi_shape_begins(hp))
+        pi_ranks_receive((void *)pass->rows.x.at,
+                         (size_t)pass->now.n_tok * (size_t)hp->n_embd * sizeof(float));
+}
+
+static void hand_rows_on(const struct pi_pass *pass)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    if (!pi_shape_ends(hp))
+        pi_ranks_hand_on((const void *)pass->rows.x.at,
+                         (size_t)pass->now.n_tok * (size_t)hp->n_embd * sizeof(float));
+}
+
+/* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. Ranks that
+   have layers are in different passes: there none is stopped. */
 static bool goes_on(const struct pi_pass *pass, int32_t n_done, int32_t n_block)
 {
     bool several = pi_ranks()->n_rank > 1;
     if (pass->ask.fn == NULL || (several && n_done > 0))
         return true;
     bool on = pass->ask.fn(pass->ask.user, n_done, n_block);
+    if (pi_shape_is_part(&pass->model->hp))
+        return true;
     pi_ranks_tell(&on, sizeof(on));
     return on;
 }
@@ -134,6 +155,7 @@ static bool run_stage(struct pi_pass *pass, int32_t *n_done, int32_t n_block)
         for (int32_t i = 0; i < pass->now.layer->n_block; i++, ++*n_done) {
             if (!goes_on(pass, *n_done, n_block))
                 return false;
+            pi_ranks_move();
             go_on(pass, &pass->now.layer->block[i]);
             pass->now.block->block->run(pass);
         }
@@ -152,12 +174,15 @@ bool pi_pass_run(struct pi_pass *pass, const struct pi_pass_item *items, int32_t
         lay_out(s);
         embed(s);
     }
+    receive_rows(pass);
     PI_EACH_STAGE(s, pass)
     {
         if (!run_stage(s, &n_done, n_block))
             return false;
         if (s->next != NULL)
             hand_over(s, s->next);
+        else
+            hand_rows_on(s);
     }
     return true;
 }
@@ -201,19 +226,29 @@ static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const str
     pass->device->rows(pass->stream, PI_ROWS_PICK, &args, n, hp->n_embd);
 }
 
+/* Where the last rank has the output, all get what it made. */
+static void tell_rows(const struct pi_pass *pass, float *rows, size_t size)
+{
+    if (pi_shape_is_part(&pass->model->hp))
+        pi_ranks_tell_last(rows, size);
+}
+
 void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     const struct pi_int8 unread = {none, none, none};
     pass = last_of(pass);
     size_t size = (size_t)n * (size_t)pass->model->hp.n_embd * sizeof(*out);
-    pick(pass, rows, n, &unread);
-    pi_download_to(pass->device, pass->stream, pass->rows.h, size, out);
+    if (pass->stage.output) {
+        pick(pass, rows, n, &unread);
+        pi_download_to(pass->device, pass->stream, pass->rows.h, size, out);
+    }
+    tell_rows(pass, out, size);
 }
 
 struct pi_weight pi_pass_head(const struct pi_pass *pass)
 {
     struct pi_weight w = pass->placed->output;
-    if (pass->plan.n_logit > 0 && pi_ranks()->n_rank == 1)
+    if (pass->plan.n_logit > 0 && !pi_ranks_by_rows())
         w.n_group = (int32_t)pi_min(w.n_group, pi_ceil_div(pass->plan.n_logit, PI_GROUP));
     return w;
 }
@@ -235,16 +270,23 @@ static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 }
 
 /* Straight to the host's memory where the device can write to it. */
-void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+static void make_host_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
 {
     size_t row = (size_t)pass->model->hp.n_vocab * sizeof(*out);
-    pass = last_of(pass);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
     if (!pass->step.has_logits)
         pick(pass, rows, n, &act);
     struct pi_at to = pass->device->lend_out(pass->device, out, pass->rows.logits);
     make_logits(pass, n, to);
     pass->device->download(pass->stream, to, (size_t)n * row, out);
+}
+
+void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out)
+{
+    pass = last_of(pass);
+    if (pass->stage.output)
+        make_host_logits(pass, rows, n, out);
+    tell_rows(pass, out, (size_t)n * (size_t)pass->model->hp.n_vocab * sizeof(*out));
 }
 
 bool pi_pass_finds_best(struct pi_pass *pass)
@@ -399,7 +441,8 @@ pith_status pi_pass_create(const struct pith_model *model, const struct kv_geome
                            struct pi_pass **out, pith_error *err)
 {
     const struct pi_stages one = {
-        .n = 1, .stage = {{kv_geometry_device(geometry), 0, model->hp.n_layer, true}}};
+        .n = 1,
+        .stage = {{kv_geometry_device(geometry), 0, model->hp.n_layer, pi_shape_ends(&model->hp)}}};
     struct pi_pass *pass = NULL, **end = &pass;
     if (stages == NULL)
         stages = &one;

@@ -175,10 +175,8 @@ pith_status pi_load_hparams(struct pith_model *model, pith_error *err)
     PI_TRY(pi_load_moe(model, err));
     if (model->arch->read != NULL)
         PI_TRY(model->arch->read(model, err));
-    PI_TRY(list_kv_layers(model, err));
-    model->hp.whole =
-        (struct pi_whole_shape){model->hp.n_head, model->hp.n_head_kv, model->hp.n_ff};
-    return pi_load_ranks_check(model, err);
+    PI_TRY(pi_load_ranks_divide(model, err));
+    return list_kv_layers(model, err);
 }
 
 /* ---- tensors ---- */
@@ -269,12 +267,13 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
     const struct pi_hparams *hp = &model->hp;
     struct pi_source from;
     int64_t n_row = pi_dim_len(hp, spec->row), n_slab = pi_dim_len(hp, spec->slab);
+    int32_t in_file = hp->whole.first_layer + l;
     char name[128];
-    snprintf(name, sizeof(name), "blk.%d.%s", l, spec->name);
+    snprintf(name, sizeof(name), "blk.%d.%s", in_file, spec->name);
     char *field = (char *)&model->layer[l] + spec->offset;
     if (n_row == 0 || pi_dim_len(hp, spec->col) == 0) /* a part that the model lacks */
         return PITH_OK;
-    PI_TRY(pi_find_tensor(model, l, spec, &from, err));
+    PI_TRY(pi_find_tensor(model, in_file, spec, &from, err));
     if (!from.there && spec->required)
         return pi_fail(err, PITH_FORMAT, "tensor \"%s\" is missing", name);
     if (!from.there)
@@ -335,7 +334,7 @@ static pith_status check_unused(struct pi_plan *plan, const struct pith_model *m
         mark_used(plan, model, pi_gguf_find_tensor(&model->gguf, factors[i]));
     for (int64_t i = 0; i < model->gguf.n_tensor; i++) {
         const struct pi_str name = model->gguf.tensor[i].name;
-        if (!plan->used[i] && pi_gguf_layer(name) < model->hp.n_layer)
+        if (!plan->used[i] && pi_shape_has_layer(&model->hp, pi_gguf_layer(name)))
             return pi_fail(err, PITH_UNSUPPORTED,
                            "tensor \"%.*s\": %s models with such a tensor are not supported",
                            (int)pi_min((int64_t)name.len, 100), name.data, model->arch_name);
@@ -360,11 +359,12 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     mark_used(plan, model, output);
     hp->n_vocab = (int32_t)embd->ne[1];
     const int64_t ends[4] = {hp->n_embd, hp->n_vocab, 1, 1}, width[4] = {hp->n_embd, 1, 1, 1};
-    /* A rank has a part of the output, and all rows of the embedding in the file. */
+    /* A rank has a part of the output or none, and all rows of the embedding in the file. */
     bool tied = output == NULL && pi_ranks()->n_rank == 1;
-    PI_TRY(plan_embedding(plan, embd, tied, model, err));
+    if (pi_shape_begins(hp))
+        PI_TRY(plan_embedding(plan, embd, tied, model, err));
     const struct pi_source last = {.tensor = output != NULL ? *output : *embd};
-    if (!tied) {
+    if (!tied && pi_shape_ends(hp)) {
         PI_TRY(plan_matrix(plan, &last, "output.weight", ends, &model->output, err));
         pi_load_ranks_matrix(plan, hp, PI_DIM_NONE);
     }

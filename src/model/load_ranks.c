@@ -1,6 +1,6 @@
 /*
- * load_ranks.c - see load_ranks.h. It cuts what load.c planned. It must not know how rows are
- * packed or gathered.
+ * load_ranks.c - see load_ranks.h. It leaves a rank its layers, or cuts the rows that load.c
+ * planned. It must not know how rows are packed or sent.
  */
 #include "model/load_ranks.h"
 
@@ -9,12 +9,71 @@
 #include "model/load.h"
 #include "tensor/dtype_table.h"
 
-pith_status pi_load_ranks_check(const struct pith_model *model, pith_error *err)
+/* Bytes of a desktop's memory that are read in a second, about. */
+#define MEMORY_RATE 60e9
+
+/* ---- layers ---- */
+
+/* Layers with attention among some; *n_full gets those without a window. */
+static int32_t count_kv(const struct pith_model *m, int32_t begin, int32_t end, int32_t *n_full)
+{
+    int32_t n = 0;
+    *n_full = 0;
+    for (int32_t l = begin; l < end; l++)
+        if (pi_layer_attends(&m->layer[l])) {
+            n++;
+            *n_full += m->layer[l].window == 0;
+        }
+    return n;
+}
+
+/* Passes end where a recurrent state is kept, and all ranks have the same passes. So each has such
+   a layer, and lanes. */
+static pith_status check_layers(const struct pith_model *m, pith_error *err)
+{
+    const struct pi_hparams *hp = &m->hp;
+    int32_t n_rank = pi_ranks()->n_rank, n_full;
+    if (n_rank > hp->n_layer)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%d ranks are more than the %d layers of the model: each rank needs one",
+                       n_rank, hp->n_layer);
+    for (int32_t r = 0; r < n_rank; r++) {
+        int32_t begin = pi_ranks_from(hp->n_layer, r), end = pi_ranks_from(hp->n_layer, r + 1);
+        int32_t n = count_kv(m, begin, end, &n_full);
+        if (n == 0 || (hp->delta.n_layer > 0 && n == end - begin))
+            return pi_fail(err, PITH_UNSUPPORTED,
+                           "layers %d to %d, which rank %d would have, are without %s, of which "
+                           "each rank needs one",
+                           begin, end - 1, r, n == 0 ? "attention" : "recurrent layers");
+    }
+    return PITH_OK;
+}
+
+/* From here on the model has this rank's layers alone. */
+static pith_status keep_layers(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    PI_TRY(check_layers(m, err));
+    int32_t first = pi_ranks_from(hp->n_layer, pi_ranks()->rank), n = pi_ranks_own(hp->n_layer);
+    hp->whole.first_layer = first;
+    hp->whole.first_kv = count_kv(m, 0, first, &hp->whole.first_full);
+    memmove(m->layer, m->layer + first, (size_t)n * sizeof(*m->layer));
+    hp->n_layer = n;
+    if (hp->delta.n_layer == 0)
+        return PITH_OK;
+    hp->delta.n_layer = 0;
+    for (int32_t l = 0; l < n; l++)
+        if (m->layer[l].delta_layer >= 0)
+            m->layer[l].delta_layer = hp->delta.n_layer++;
+    return PITH_OK;
+}
+
+/* ---- rows ---- */
+
+static pith_status check_rows(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
     int32_t n = pi_ranks()->n_rank;
-    if (n == 1)
-        return PITH_OK;
     for (int32_t i = 0; i < model->arch->n_part; i++)
         if (model->arch->part[i].block != &pi_block_attention &&
             model->arch->part[i].block != &pi_block_ffn)
@@ -32,6 +91,31 @@ pith_status pi_load_ranks_check(const struct pith_model *model, pith_error *err)
                        "%s.feed_forward_length: %d cannot be split over %d ranks in parts of %d",
                        model->arch->name, hp->n_ff, n, PI_ACT_BLOCK);
     return PITH_OK;
+}
+
+/* Seconds in which a layer's weights are read, where their rows can be divided; else 0. */
+static double layer_s(const struct pith_model *m)
+{
+    int64_t bytes = 0;
+    if (check_rows(m, NULL) != PITH_OK)
+        return 0;
+    for (int64_t i = 0; i < m->gguf.n_tensor; i++)
+        if (pi_gguf_layer(m->gguf.tensor[i].name) >= 0)
+            bytes += (int64_t)m->gguf.tensor[i].size;
+    return (double)bytes / m->hp.n_layer / MEMORY_RATE;
+}
+
+pith_status pi_load_ranks_divide(struct pith_model *m, pith_error *err)
+{
+    struct pi_hparams *hp = &m->hp;
+    struct pi_whole_shape *all = &hp->whole;
+    *all = (struct pi_whole_shape){
+        .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .n_ff = hp->n_ff, .n_layer = hp->n_layer};
+    all->n_layer_kv = count_kv(m, 0, hp->n_layer, &all->n_layer_full);
+    if (pi_ranks()->n_rank == 1)
+        return PITH_OK;
+    pi_ranks_choose(layer_s(m));
+    return pi_ranks_by_layers() ? keep_layers(m, err) : check_rows(m, err);
 }
 
 int32_t pi_ranks_row_unit(int32_t n)
@@ -63,7 +147,7 @@ void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enu
 {
     struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
     struct pi_matrix *m = what->matrix;
-    if (pi_ranks()->n_rank == 1)
+    if (!pi_ranks_by_rows())
         return;
     int32_t unit = unit_of(hp, row, m->n_row), n_unit = m->n_row / unit;
     plan->weights_size -= pi_plan_size(what);
@@ -78,7 +162,7 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec)
 {
     struct pi_gguf_tensor *t = &plan->vector[plan->n_vector - 1].tensor;
-    if (pi_ranks()->n_rank == 1 || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K)
+    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K)
         return;
     int32_t n_row = (int32_t)t->ne[0], unit = unit_of(hp, spec->row, n_row), n_unit = n_row / unit;
     t->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) *
@@ -107,7 +191,7 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
 {
     struct pi_hparams *hp = &model->hp;
     int32_t n_group = hp->n_head / hp->n_head_kv;
-    if (pi_ranks()->n_rank == 1)
+    if (!pi_ranks_by_rows())
         return PITH_OK;
     PI_TRY(check_heads(model, err));
     hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
@@ -130,31 +214,50 @@ static int64_t row_bytes(int32_t n)
     return (int64_t)pi_ranks_own(n / unit) * unit * (int64_t)sizeof(float);
 }
 
-static void describe(const struct pith_model *m, pith_ranks_plan *out)
+/* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the logits to
+   all others. */
+static int64_t sent_bytes(const struct pith_model *m)
 {
     const struct pi_hparams *hp = &m->hp;
+    int32_t n_other = pi_ranks()->n_rank - 1;
     int64_t sent = row_bytes(hp->n_vocab);
+    if (pi_ranks_by_layers())
+        return (int64_t)sizeof(float) *
+               (pi_shape_ends(hp) ? (int64_t)hp->n_vocab * n_other : hp->n_embd);
     for (int32_t l = 0; l < hp->n_layer; l++)
         sent += read_bytes(&m->layer[l].attn.wo, (int64_t)hp->n_head * hp->dim_v) +
                 read_bytes(&m->layer[l].ffn.down, hp->n_ff) + 2 * row_bytes(hp->n_embd);
+    return sent * n_other;
+}
+
+static void describe(const struct pith_model *m, pith_ranks_plan *out)
+{
+    const struct pi_hparams *hp = &m->hp;
+    int32_t dim = hp->dim_k + (hp->latent.n_rank > 0 ? 0 : hp->dim_v);
     *out = (pith_ranks_plan){
         .n_head_kv = hp->n_head_kv,
+        .first_layer = hp->whole.first_layer,
+        .n_layer = hp->n_layer,
         .weight_bytes = (int64_t)m->weights_size,
-        .kv_token_bytes = (int64_t)hp->n_layer_kv * hp->n_head_kv * (hp->dim_k + hp->dim_v) * 2,
-        .sent_token_bytes = sent * (pi_ranks()->n_rank - 1),
+        .kv_token_bytes = (int64_t)hp->n_layer_kv * hp->n_head_kv * dim * 2,
+        .sent_token_bytes = sent_bytes(m),
     };
 }
 
-pith_status pith_ranks_estimate(const char *path, int32_t rank, int32_t n_rank,
-                                pith_ranks_plan *out, pith_error *err)
+pith_status pith_ranks_estimate(const char *path, const pith_ranks_info *as, pith_ranks_plan *out,
+                                pith_error *err)
 {
-    const pith_ranks_info as = {.rank = rank, .n_rank = n_rank};
     pith_model_params params;
     pith_model *m = NULL;
-    PI_TRY(pi_check_range("rank", rank, 0, (int64_t)n_rank - 1, err));
+    int32_t n_weight = as->weight != NULL ? as->n_rank : 0;
+    PI_TRY(pi_check_range("n_rank", as->n_rank, 1, PI_RANKS_MOST, err));
+    PI_TRY(pi_check_range("rank", as->rank, 0, (int64_t)as->n_rank - 1, err));
+    if (as->split == PITH_SPLIT_AUTO)
+        return pi_fail(err, PITH_INVALID, "split: auto is measured between ranks that there are");
+    PI_TRY(pi_ranks_check_weights(as->weight, n_weight, as->n_rank, err));
     pith_model_params_default(&params);
     params.on_demand = true;
-    pi_ranks_pretend(&as);
+    pi_ranks_pretend(as);
     pith_status status = pith_model_load(path, &params, &m, err);
     if (status == PITH_OK)
         describe(m, out);

@@ -1,7 +1,8 @@
 /*
- * load_ranks.h - which rows of a model are a rank's (base/ranks.h). A rank has some KV heads with
+ * load_ranks.h - what of a model is a rank's (base/ranks.h). By rows it has some KV heads with
  * their query heads, and some rows of the feed-forward in units of 32. It has some rows of every
- * other matrix. Vectors of the model's width are whole.
+ * other matrix. Vectors of the model's width are whole. By layers its model is one of fewer layers,
+ * and loading alone knows where they begin. The last rank has the output.
  */
 #ifndef PI_LOAD_RANKS_H
 #define PI_LOAD_RANKS_H
@@ -9,8 +10,10 @@
 #include "model/arch.h"
 #include "model/plan.h"
 
-/* UNSUPPORTED where the family, or the shape, cannot be split over the ranks that there are. */
-pith_status pi_load_ranks_check(const struct pith_model *model, pith_error *err);
+/* Of a model whose layers are known, and not listed yet: sets hp->whole, and leaves this rank's
+   layers alone where ranks have layers. UNSUPPORTED where the family, or the shape, cannot be split
+   over the ranks that there are. */
+pith_status pi_load_ranks_divide(struct pith_model *model, pith_error *err);
 
 /* The matrix, or vector, that was planned last becomes this rank's rows of it. row
    PI_DIM_NONE: of no layer. */

@@ -202,6 +202,7 @@ pith_status pi_model_load(const char *path, const pith_model_params *params,
     pith_status status = pi_placed_list_create(&m->placed, err);
     if (status == PITH_OK)
         status = load_file(m, path, params, err);
+    pi_ranks_choose(0); /* where it was not reached on the way */
     status = pi_ranks_agree(status, err);
     if (status == PITH_OK)
         status = pi_ranks_same("models", pi_model_fingerprint(m), err);
@@ -271,7 +272,7 @@ static int64_t count_token_bytes(const struct pith_model *m)
         const struct pi_gguf_tensor *t = &m->gguf.tensor[i];
         bool embedding = t->name.len == 17 && memcmp(t->name.data, "token_embd.weight", 17) == 0;
         bool experts = is_experts(t) && hp->moe.n_expert > 0 && t->ne[2] == hp->moe.n_expert;
-        if ((embedding && !tied) || pi_gguf_layer(t->name) >= hp->n_layer)
+        if ((embedding && !tied) || !pi_shape_has_layer(hp, pi_gguf_layer(t->name)))
             continue;
         sum += experts ? (int64_t)t->size / hp->moe.n_expert * hp->moe.n_used : (int64_t)t->size;
     }

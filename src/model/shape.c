@@ -64,16 +64,26 @@ uint64_t pi_model_fingerprint(const struct pith_model *m)
     struct pi_sum hash;
     const struct pi_hparams *hp = &m->hp;
     const struct pi_whole_shape *all = &hp->whole;
-    const int32_t shape[] = {hp->n_layer, hp->n_embd, all->n_ff, all->n_head, all->n_head_kv,
-                             hp->dim_k,   hp->dim_v,  hp->n_rot, hp->n_vocab};
+    bool part = pi_shape_is_part(hp);
+    const int32_t shape[] = {part ? all->n_layer : hp->n_layer,
+                             hp->n_embd,
+                             all->n_ff,
+                             all->n_head,
+                             all->n_head_kv,
+                             hp->dim_k,
+                             hp->dim_v,
+                             hp->n_rot,
+                             hp->n_vocab};
     pi_sum_start(&hash);
     pi_sum_add(&hash, shape, sizeof(shape));
     pi_sum_add(&hash, m->rope.freq, (size_t)m->rope.n_pair * sizeof(double));
-    if (m->kv_window != NULL)
+    if (part) /* which all ranks have */
+        add_vector(&hash, m->output_norm, hp->n_embd);
+    if (m->kv_window != NULL && !part)
         pi_sum_add(&hash, m->kv_window, (size_t)hp->n_layer_kv * sizeof(*m->kv_window));
     if (m->rope_local.n_pair > 0)
         pi_sum_add(&hash, m->rope_local.freq, (size_t)m->rope_local.n_pair * sizeof(double));
-    for (int32_t l = 0; m->layer != NULL && l < hp->n_layer; l++) {
+    for (int32_t l = 0; m->layer != NULL && l < hp->n_layer && !part; l++) {
         const struct pi_layer *layer = &m->layer[l];
         for (int32_t i = 0; i < layer->n_block; i++)
             add_vector(&hash, layer->block[i].norm, hp->n_embd);

@@ -19,11 +19,18 @@ struct pi_latent_shape {
     int32_t dim_out; /* of a head's value */
 };
 
-/* Counts of all ranks together (base/ranks.h), where hp's own are this rank's. */
+/* Counts of all ranks together (base/ranks.h), where hp's own are this rank's; and which of the
+   file's layers these are. */
 struct pi_whole_shape {
     int32_t n_head;
     int32_t n_head_kv;
     int32_t n_ff;
+    int32_t n_layer;
+    int32_t n_layer_kv;
+    int32_t n_layer_full;
+    int32_t first_layer; /* in the file, of the rank's own */
+    int32_t first_kv;    /* layers with attention before it */
+    int32_t first_full;  /* of them: those without a window */
 };
 
 struct pi_hparams {
@@ -52,8 +59,30 @@ struct pi_hparams {
     float temp_scale; /* queries at p times 1 + temp_scale * ln(floor(p / temp_len) + 1); 0: none */
     int32_t temp_len;
     struct pi_whole_shape whole; /* of all ranks together */
-    bool gelu; /* the feed-forward's gate is a GELU, not a SiLU */
+    bool gelu;                   /* the feed-forward's gate is a GELU, not a SiLU */
 };
+
+/* Whether other ranks have layers; and whether the first one is here, or the last one with the
+   output. */
+static inline bool pi_shape_is_part(const struct pi_hparams *hp)
+{
+    return hp->n_layer < hp->whole.n_layer;
+}
+static inline bool pi_shape_begins(const struct pi_hparams *hp)
+{
+    return hp->whole.first_layer == 0;
+}
+static inline bool pi_shape_ends(const struct pi_hparams *hp)
+{
+    return hp->whole.first_layer + hp->n_layer >= hp->whole.n_layer;
+}
+
+/* Whether a layer of the file is here; -1, which is none, is. */
+static inline bool pi_shape_has_layer(const struct pi_hparams *hp, int32_t layer)
+{
+    int32_t own = layer - hp->whole.first_layer;
+    return layer < 0 || (own >= 0 && own < hp->n_layer);
+}
 
 const struct pi_hparams *pi_model_hparams(const struct pith_model *m);
 const char *pi_model_name(const struct pith_model *m); /* "" where the file has none */

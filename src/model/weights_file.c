@@ -10,6 +10,7 @@
 
 #include "base/cursor.h"
 #include "base/mem.h"
+#include "base/ranks.h"
 #include "file/sum.h"
 #include "model/weights_file.h"
 
@@ -161,15 +162,20 @@ pith_status pi_weights_check(const void *bytes, size_t size, const struct pi_wei
 
 /* ---- the file ---- */
 
-/* Where the packed weights of the model at `model_path` are kept; caller frees. */
+/* Where the packed weights of the model at `model_path` are kept; caller frees. Each rank has a file
+   of its own. */
 static char *path_of(const char *model_path, const char *folder)
 {
     const char *slash = strrchr(model_path, '/');
     const char *name = slash != NULL && folder[0] != '\0' ? slash + 1 : model_path;
-    size_t size = strlen(folder) + 1 + strlen(name) + sizeof(SUFFIX);
+    char part[32] = "";
+    if (pi_ranks()->n_rank > 1)
+        snprintf(part, sizeof(part), ".%d-of-%d", pi_ranks()->rank, pi_ranks()->n_rank);
+    size_t size = strlen(folder) + 1 + strlen(name) + strlen(part) + sizeof(SUFFIX);
     char *path = pi_mem_alloc(PI_MEM_OTHER, size);
     if (path != NULL)
-        snprintf(path, size, "%s%s%s%s", folder, folder[0] != '\0' ? "/" : "", name, SUFFIX);
+        snprintf(path, size, "%s%s%s%s%s", folder, folder[0] != '\0' ? "/" : "", name, part,
+                 SUFFIX);
     return path;
 }
 

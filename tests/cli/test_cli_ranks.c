@@ -4,86 +4,9 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
+#include "ranks_rig.h"
 
-#include "testing.h"
-
-#include "command.h"
-#include "model_maker.h"
-
-#define NANO PITH_SOURCE_DIR "/models/pith-nano.gguf"
-#define MINI PITH_SOURCE_DIR "/models/pith-mini.gguf"
-#define MOST 40
-
-/* Root may start ranks, more of them than there are processors. MPI keeps memory, which is no leak. */
-static void set_up(void)
-{
-    folder_make();
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* there may be fewer processors than ranks */
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-}
-
-TEST_GROUP(set_up, folder_remove);
-
-/* Words, divided by spaces, as the command over n ranks; n 0: without MPI. */
-static struct said over(const char *n, const char *words)
-{
-    static char text[1024];
-    const char *list[MOST] = {"-np", n, PITH_COMMAND_WITH_RANKS};
-    int at = n != NULL ? 3 : 0;
-    snprintf(text, sizeof(text), "%s", words);
-    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) {
-        assert_true(at < MOST - 1);
-        list[at++] = word;
-    }
-    list[at] = NULL;
-    command_path = n != NULL ? PITH_MPIEXEC : PITH_COMMAND_WITH_RANKS;
-    return command_list(NULL, NULL, list);
-}
-
-/* Ends of lines are a terminal's under mpirun, and times differ. */
-static void drop_lines(char *text)
-{
-    char *to = text, *times = strstr(text, "\nseconds ");
-    if (times != NULL)
-        *times = '\0';
-    for (; *text != '\0'; text++)
-        if (*text != '\n' && *text != '\r')
-            *to++ = *text;
-    *to = '\0';
-}
-
-static void expect_same(const char *n, const char *words)
-{
-    struct said one = over(NULL, words), all = over(n, words);
-    expect_status(&one, 0);
-    if (all.status != 0)
-        print_message("%s: %s\n", words, all.err);
-    expect_status(&all, 0);
-    drop_lines(one.out);
-    drop_lines(all.out);
-    assert_true(strlen(one.out) > 0);
-    assert_string_equal(one.out, all.out);
-}
-
-/* Bytes that rank 0 of 2 sent, by its report. */
-static json_int_t sent_by(const char *words)
-{
-    char all[512];
-    snprintf(all, sizeof(all), "%s --json", words);
-    struct said s = over("2", all);
-    expect_status(&s, 0);
-    json_t *root = json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
-    json_int_t sent =
-        json_integer_value(json_object_get(json_object_get(root, "ranks"), "sent_bytes"));
-    json_decref(root);
-    return sent;
-}
+TEST_GROUP(ranks_set_up, folder_remove);
 
 TEST(logits_are_those_of_one_process)
 {
@@ -105,14 +28,26 @@ TEST(logits_of_every_dense_family_too)
     };
     char path[128], words[512];
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i += TEST_STRIDE) {
-        struct model_spec spec;
-        model_spec_default(&spec);
-        snprintf(words, sizeof(words), "%s vocab=101 ctx=512", families[i]);
-        assert_int_equal(model_spec_parse(&spec, words, &err), PITH_OK);
-        assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
+        make_family(families[i], path);
         snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m %s", path);
         expect_same(i == 0 ? "3" : "2", words);
     }
+}
+
+/* Ranks of unequal weight: 1 and 2 of three KV heads, unequal numbers of rows. */
+TEST(uneven_ranks_have_the_same_logits)
+{
+    char path[128], words[512];
+    make_family("arch=llama layers=3 width=96 heads=6 kv_heads=3 head_dim=16 ff=160 type=Q8_0",
+                path);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 -m %s", path);
+    struct said one = over(NULL, words);
+    expect_status(&one, 0);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 --ranks 3,1 -m %s", path);
+    expect_output("2", words, one.out);
+    snprintf(words, sizeof(words), "logits -t 1 --ids 1,5,9,30,77,4,8,100 --ranks 1,9,1 -m %s",
+             path);
+    expect_output("3", words, one.out);
 }
 
 #define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
@@ -203,40 +138,23 @@ TEST(answers_of_a_batch_are_those_of_one_process)
     json_decref(found);
 }
 
-/* `pith info --ranks` is right. Nine tokens take eight passes of one token more than one token
-   takes, and each pass sends what it says. */
 TEST(info_foretells_what_is_sent)
 {
-    struct said s = over(NULL, "info --ranks 2 --json " NANO);
-    expect_status(&s, 0);
-    json_t *root = json_loads(s.out, 0, NULL);
-    const json_t *rank = json_array_get(json_object_get(root, "ranks"), 0);
-    json_int_t foretold = json_integer_value(json_object_get(rank, "sent_token_bytes"));
-    assert_true(foretold > 0);
-    assert_int_equal(json_integer_value(json_object_get(rank, "n_head_kv")), 1);
-    json_int_t sent[2] = {sent_by("run -t 1 --draft none -n 1 --ignore-eos -p The -m " NANO),
-                          sent_by("run -t 1 --draft none -n 9 --ignore-eos -p The -m " NANO)};
-    assert_int_equal(sent[1] - sent[0], 8 * foretold);
-    json_decref(root);
-}
-
-/* One sentence, of rank 0, on standard error, and no rank goes on. */
-static void expect_refused(const char *n, const char *words, const char *word)
-{
-    struct said s = over(n, words);
-    if (s.status == 0)
-        print_message("not refused: %s\n", words);
-    assert_true(s.status != 0);
-    expect_word(s.err, word);
-    assert_null(strstr(strstr(s.err, word) + 1, word));
+    expect_foretold("--ranks 2", "");
+    expect_foretold("--ranks 3,1", "--ranks 3,1");
 }
 
 TEST(what_ranks_cannot_do_is_refused_once)
 {
     expect_refused("3", "logits -t 1 --ids 1,5 -m " NANO, "3 ranks are more than the 2 KV heads");
     expect_refused("2", "chat -m " NANO, "cannot run over several ranks");
+    expect_refused("2", "logits -t 1 --ids 1,5 --ranks 3,1,1 -m " NANO,
+                   "3 weights are not one for");
+    expect_refused("2", "logits -t 1 --ids 1,5 --ranks 3,x -m " NANO, "is no list of weights");
     expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
     expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
                    "over ranks each lane decides for itself");
+    expect_refused("2", RUN " --recall none --keep knorm:budget=1MiB,granularity=layer-head",
+                   "over ranks it is a number of tokens");
     expect_refused("2", "logits -t 1 --ids 1,5 -m nowhere.gguf", "nowhere.gguf");
 }
