@@ -85,7 +85,8 @@ void pi_ranks_hand_on(const void *rows, size_t size);
 /* Rows that were handed on only move while MPI is called: for those who compute long. */
 void pi_ranks_move(void);
 
-/* The last rank's bytes, to all. */
+/* The last rank's bytes, to all, or to rank 0 alone. */
 void pi_ranks_tell_last(void *data, size_t size);
+void pi_ranks_give_first(void *data, size_t size);
 
 #endif

@@ -18,6 +18,7 @@
 #define PROBE_BYTES 16384
 #define ROWS_TAG 1
 #define WAKE_TAG 2
+#define GIVE_TAG 3
 #define SPIN_S 0.001 /* of waiting in which a rank sleeps not at all, and briefly */
 #define LONG_S 0.1
 #define SHORT_NS 200000
@@ -399,4 +400,19 @@ void pi_ranks_tell_last(void *data, size_t size)
         count_sent(size * (size_t)last, start);
     else
         ranks.gather_s += MPI_Wtime() - start;
+}
+
+void pi_ranks_give_first(void *data, size_t size)
+{
+    int last = ranks.n_rank - 1;
+    double start = MPI_Wtime();
+    if (is_alone())
+        return;
+    if (ranks.rank == last) {
+        MPI_Send(data, (int)size, MPI_BYTE, 0, GIVE_TAG, MPI_COMM_WORLD);
+        count_sent(size, start);
+    } else if (ranks.rank == 0) {
+        MPI_Recv(data, (int)size, MPI_BYTE, last, GIVE_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        ranks.gather_s += MPI_Wtime() - start;
+    }
 }

@@ -182,7 +182,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));
     if (policy_set_verb(policies) != NULL)
-        PI_TRY(pi_ranks_agree(pi_model_check_full(model, policy_set_verb(policies), err), err));
+        PI_TRY(pi_model_check_full(model, policy_set_verb(policies), err));
     const struct kv_geometry lanes = kv_full_lanes(&out->geometry);
     out->model = pi_policy_model(model, &lanes);
     out->account = (struct pi_account){.g = &out->geometry,

@@ -150,11 +150,15 @@ int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)
                                 : pi_ceil_div(bytes, hp->n_head_kv) * hp->whole.n_head_kv;
 }
 
-pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status, pith_error *err)
+bool pi_over_ranks_are_alike(const struct pith_model *model)
 {
     const struct pi_hparams *hp = &model->hp;
-    bool differ = has_windows(hp) || (pi_shape_is_part(hp) && hp->delta.n_layer > 0);
-    return differ ? pi_ranks_agree(status, err) : status;
+    return !pi_shape_is_part(hp) || !(has_windows(hp) || hp->delta.n_layer > 0);
+}
+
+pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status, pith_error *err)
+{
+    return pi_over_ranks_are_alike(model) ? status : pi_ranks_agree(status, err);
 }
 
 int32_t pi_over_ranks_least(int32_t n)

@@ -31,8 +31,11 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
 /* Bytes of all ranks, of which this one's part is given. */
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);
 
-/* pi_ranks_agree where ranks that have reserved memory for the same tokens may differ: by layers with
-   windows or recurrent states. Else the status. */
+/* Whether every rank runs out of pages with all others. Not so by layers, where some have windows or
+   recurrent states. */
+bool pi_over_ranks_are_alike(const struct pith_model *model);
+
+/* The status, where ranks are alike; else pi_ranks_agree of it. */
 pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status,
                                 pith_error *err);
 

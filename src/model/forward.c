@@ -226,10 +226,12 @@ static void pick(struct pi_pass *pass, const int32_t *rows, int32_t n, const str
     pass->device->rows(pass->stream, PI_ROWS_PICK, &args, n, hp->n_embd);
 }
 
-/* Where the last rank has the output, all get what it made. */
+/* Where the last rank has the output, all who need it get what it made. */
 static void tell_rows(const struct pi_pass *pass, float *rows, size_t size)
 {
-    if (pi_shape_is_part(&pass->model->hp))
+    if (pi_shape_is_part(&pass->model->hp) && pass->collects)
+        pi_ranks_give_first(rows, size);
+    else if (pi_shape_is_part(&pass->model->hp))
         pi_ranks_tell_last(rows, size);
 }
 

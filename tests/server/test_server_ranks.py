@@ -97,25 +97,32 @@ def together(server, questions):
 
 
 class RanksTest(unittest.TestCase):
-    def expect_same(self, n, *options, questions=QUESTIONS):
+    def expect_same(self, launch, *options, questions=QUESTIONS, beside=True):
+        """Of ranks by the words of `launch`, the answers of one process. beside: in company, too."""
         with rig.Server(*options) as one:
             expected = [choices(one, q) for q in questions]
-        with Ranks(n, *options) as all_ranks:
-            self.assertEqual(together(all_ranks, questions), expected)
+        with Ranks(2, *options, *launch) as all_ranks:
+            if beside:
+                self.assertEqual(together(all_ranks, questions), expected)
             self.assertEqual([choices(all_ranks, q) for q in questions], expected)
             return all_ranks.metric("pith_preempted_total")
 
     def test_answers_are_those_of_one_process(self):
-        self.expect_same(2)
+        self.expect_same([])
+        self.expect_same(["--split", "layers"])
 
     def test_under_a_keep_policy_too(self):
-        self.expect_same(2, "--no-prefix", "--recall", "none", "--keep",
-                         "snapkv:budget=48,slack=16,window=8,granularity=layer-head")
+        """Where a conversation goes on, what it lost decides how much of it is reused."""
+        keep = "snapkv:budget=48,slack=16,window=8,granularity="
+        for launch, granularity in ([], "layer-head"), (["--split", "layers"], "layer"):
+            options = ["--recall", "none", "--keep", keep + granularity]
+            self.expect_same(launch, *options, beside=False)
+            self.expect_same(launch, *options, "--no-prefix")
 
     def test_where_memory_is_short(self):
         long = [{"prompt": q, "max_tokens": 160, "temperature": 0.8, "seed": 7, "ignore_eos": True}
                 for q in ("Anna", "Robert", "Lena", "Once upon", "There", "The friend", "A man")]
-        n = self.expect_same(2, "--kv-memory", "420KiB", "-ctk", "q8_0", "-ctv", "turbo3",
+        n = self.expect_same([], "--kv-memory", "420KiB", "-ctk", "q8_0", "-ctv", "turbo3",
                              questions=long)
         self.assertGreater(n, 0)
 

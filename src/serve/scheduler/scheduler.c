@@ -146,11 +146,12 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->engine = engine;
     pi_engine_hold(engine);
     s->params = *params;
-    scheduler_ranks_begin(s);
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;
     s->inbox.stirred_at = pi_time_s();
-    pith_status status = make_lists(s, err);
+    pith_status status = scheduler_ranks_begin(s, err);
+    if (status == PITH_OK)
+        status = make_lists(s, err);
     if (status == PITH_OK)
         status = make_prefixes(s, err);
     if (status == PITH_OK)

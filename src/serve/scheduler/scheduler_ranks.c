@@ -49,17 +49,23 @@ struct message_request {
     int32_t shows;   /* whether any are */
 };
 
-void scheduler_ranks_begin(struct pith_scheduler *s)
+pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err)
 {
     const pith_ranks_info *ranks = pi_ranks();
     if (ranks->n_rank == 1)
-        return;
+        return PITH_OK;
+    if (!pi_over_ranks_are_alike(s->engine->model))
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "split: layers: many requests of a model with windows or recurrent layers "
+                       "cannot run so: some ranks would run out of memory before others");
     s->ranks.role = !s->params.led ? SCHED_EQUAL : ranks->rank == 0 ? SCHED_LEADS : SCHED_FOLLOWS;
     s->params.swap_bytes = pi_over_ranks_part(s->engine->model, s->params.swap_bytes);
     if (s->params.led) /* who chooses no token needs no logits */
         pi_pass_set_collect(s->engine->pass);
     if (s->ranks.role == SCHED_FOLLOWS)
         s->params.on_prefix = NULL;
+    s->ranks.at_once = pi_ranks_by_layers() || s->engine->traits.bounded;
+    return PITH_OK;
 }
 
 double scheduler_ranks_now(struct pith_scheduler *s, double now)
@@ -140,9 +146,14 @@ static void exchange(struct sched_ranks *r)
 
 /* ---- results ---- */
 
+static bool is_led(const struct pith_scheduler *s)
+{
+    return s->ranks.role == SCHED_LEADS || s->ranks.role == SCHED_FOLLOWS;
+}
+
 void scheduler_ranks_open(struct pith_scheduler *s)
 {
-    if (s->ranks.role != SCHED_LEADS && s->ranks.role != SCHED_FOLLOWS)
+    if (!is_led(s) || s->ranks.at_once)
         return;
     s->ranks.n = s->ranks.at = 0;
     if (s->ranks.role == SCHED_FOLLOWS)
@@ -151,7 +162,9 @@ void scheduler_ranks_open(struct pith_scheduler *s)
 
 void scheduler_ranks_share(struct pith_scheduler *s, void *data, size_t size)
 {
-    if (s->ranks.role == SCHED_LEADS)
+    if (is_led(s) && s->ranks.at_once)
+        pi_ranks_tell(data, size);
+    else if (s->ranks.role == SCHED_LEADS)
         put(&s->ranks, data, size);
     else if (s->ranks.role == SCHED_FOLLOWS)
         get(&s->ranks, data, size);
@@ -159,6 +172,8 @@ void scheduler_ranks_share(struct pith_scheduler *s, void *data, size_t size)
 
 void scheduler_ranks_close(struct pith_scheduler *s)
 {
+    if (s->ranks.at_once)
+        return;
     if (s->ranks.role == SCHED_LEADS)
         exchange(&s->ranks);
     else if (s->ranks.role == SCHED_FOLLOWS && s->ranks.at != s->ranks.n)

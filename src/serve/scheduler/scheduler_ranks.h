@@ -21,14 +21,16 @@ enum sched_role {
 /* The scheduler's part, which scheduler_ranks.c writes. */
 struct sched_ranks {
     enum sched_role role;
+    bool at_once;   /* each result is told by itself: what follows from it may need other ranks */
     uint8_t *bytes; /* [cap] owned; n of them are a message */
     size_t n, cap;
     size_t at;  /* of a follower: what it has read of the message */
     double now; /* rank 0's time of the step that a follower takes part in */
 };
 
-/* Before the first step. swap_bytes becomes this rank's part. */
-void scheduler_ranks_begin(struct pith_scheduler *s);
+/* Before the first step. swap_bytes becomes this rank's part. UNSUPPORTED: ranks may run out of pages
+   one before the other. */
+pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err);
 
 /* Rank 0's time. */
 double scheduler_ranks_now(struct pith_scheduler *s, double now);
@@ -40,8 +42,8 @@ bool scheduler_ranks_agree(const struct pith_scheduler *s, bool answer);
 void scheduler_ranks_tell_step(struct pith_scheduler *s, const struct request *came,
                                const struct request *cancelled, double now);
 
-/* Around results of a step, in which no rank calls another: scheduler_ranks_share collects what the
-   leader has there, and gives it to followers. */
+/* Around results of a step. scheduler_ranks_share gives the leader's to followers: at once, or all
+   of them in one message. */
 void scheduler_ranks_open(struct pith_scheduler *s);
 void scheduler_ranks_share(struct pith_scheduler *s, void *data, size_t size);
 void scheduler_ranks_close(struct pith_scheduler *s);
