@@ -164,7 +164,7 @@ static void leave(struct pi_pass *pass)
     };
     if (pi_at_some(rows.act.q) || pi_at_some(rows.q_gate))
         pi_pass_rows(pass, PI_ROWS_OUT, &rows, rows.n);
-    pi_pass_gather(pass, pass->rows.att, &rows.act, hp->whole.n_head_kv,
+    pi_pass_gather(pass->rows.att, &rows.act, pass->now.n_tok, hp->whole.n_head_kv,
                    hp->n_head / hp->n_head_kv * hp->dim_v);
 }
 

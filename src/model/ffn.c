@@ -39,8 +39,8 @@ static void run(struct pi_pass *pass)
                     (const struct pi_weight *const[]){&w->ffn.gate, &w->ffn.up},
                     (const struct pi_at[]){pass->ffn.gate, pass->ffn.up}, 2);
     pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
-    pi_pass_gather(pass, pass->ffn.gate, &rows.act, pass->model->hp.whole.n_ff / PI_ACT_BLOCK,
-                   PI_ACT_BLOCK);
+    pi_pass_gather(pass->ffn.gate, &rows.act, pass->now.n_tok,
+                   pass->model->hp.whole.n_ff / PI_ACT_BLOCK, PI_ACT_BLOCK);
     pi_pass_product(pass, pass->ffn.gate, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->ffn.down},
                     (const struct pi_at[]){pass->rows.h}, 1);

@@ -248,7 +248,7 @@ static pith_status plan_vector(struct pi_plan *plan, const struct pi_gguf_tensor
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct pi_plan_vector){*t, out};
+    plan->vector[plan->n_vector++] = (struct pi_plan_vector){*t, t->ne[0], out};
     plan->vectors_len += pi_align((size_t)(shape[0] * shape[1]), VECTOR_ALIGN);
     return PITH_OK;
 }
@@ -410,8 +410,10 @@ static void load_vectors(const struct pi_plan *plan, float *at)
 {
     for (int64_t i = 0; i < plan->n_vector; i++) {
         const struct pi_gguf_tensor *t = &plan->vector[i].tensor;
+        size_t step = pi_dtype_row_bytes(pi_dtype_find(t->type), plan->vector[i].step);
         *plan->vector[i].vector = at;
-        pi_dtype_find(t->type)->decode(t->data, at, t->ne[0] * t->ne[1]);
+        for (int64_t r = 0; r < t->ne[1]; r++)
+            pi_dtype_find(t->type)->decode(t->data + (size_t)r * step, at + r * t->ne[0], t->ne[0]);
         at += pi_align((size_t)(t->ne[0] * t->ne[1]), VECTOR_ALIGN);
     }
 }

@@ -70,27 +70,40 @@ static pith_status keep_layers(struct pith_model *m, pith_error *err)
 
 /* ---- rows ---- */
 
+static pith_status check_width(const struct pith_model *model, const char *key, int32_t n_ff,
+                               pith_error *err)
+{
+    int32_t n = pi_ranks()->n_rank;
+    if (n_ff % PI_ACT_BLOCK == 0 && n_ff / PI_ACT_BLOCK >= n)
+        return PITH_OK;
+    return pi_fail(err, PITH_UNSUPPORTED, "%s.%s: %d cannot be split over %d ranks in parts of %d",
+                   model->arch->name, key, n_ff, n, PI_ACT_BLOCK);
+}
+
 static pith_status check_rows(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
     int32_t n = pi_ranks()->n_rank;
     for (int32_t i = 0; i < model->arch->n_part; i++)
         if (model->arch->part[i].block != &pi_block_attention &&
-            model->arch->part[i].block != &pi_block_ffn)
+            model->arch->part[i].block != &pi_block_ffn &&
+            model->arch->part[i].block != &pi_block_moe)
             return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: its block \"%s\" cannot be split over ranks; only families of "
-                           "attention and dense feed-forward blocks can",
+                           "%s: rows of its block \"%s\" cannot be split over ranks; --split "
+                           "layers can",
                            model->arch->name, model->arch->part[i].block->name);
     if (n > hp->n_head_kv)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "%d ranks are more than the %d KV heads of the model, of which each rank "
                        "needs one",
                        n, hp->n_head_kv);
-    if (hp->n_ff % PI_ACT_BLOCK != 0 || hp->n_ff / PI_ACT_BLOCK < n)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s.feed_forward_length: %d cannot be split over %d ranks in parts of %d",
-                       model->arch->name, hp->n_ff, n, PI_ACT_BLOCK);
-    return PITH_OK;
+    if (pi_arch_has(model->arch, &pi_block_ffn))
+        PI_TRY(check_width(model, "feed_forward_length", hp->n_ff, err));
+    if (hp->moe.n_ff_shared > 0)
+        PI_TRY(check_width(model, "expert_shared_feed_forward_length", hp->moe.n_ff_shared, err));
+    if (!pi_arch_has(model->arch, &pi_block_moe))
+        return PITH_OK;
+    return check_width(model, "expert_feed_forward_length", hp->moe.n_ff, err);
 }
 
 /* Seconds in which a layer's weights are read, where their rows can be divided; else 0. */
@@ -110,7 +123,13 @@ pith_status pi_load_ranks_divide(struct pith_model *m, pith_error *err)
     struct pi_hparams *hp = &m->hp;
     struct pi_whole_shape *all = &hp->whole;
     *all = (struct pi_whole_shape){
-        .n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .n_ff = hp->n_ff, .n_layer = hp->n_layer};
+        .n_head = hp->n_head,
+        .n_head_kv = hp->n_head_kv,
+        .n_ff = hp->n_ff,
+        .n_ff_expert = hp->moe.n_ff,
+        .n_ff_shared = hp->moe.n_ff_shared,
+        .n_layer = hp->n_layer,
+    };
     all->n_layer_kv = count_kv(m, 0, hp->n_layer, &all->n_layer_full);
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
@@ -137,6 +156,8 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
     case PI_DIM_HEADS:
         return n_group;
     case PI_DIM_FF:
+    case PI_DIM_FF_EXPERT:
+    case PI_DIM_FF_SHARED:
         return PI_ACT_BLOCK;
     default:
         return pi_ranks_row_unit(n_row);
@@ -147,7 +168,7 @@ void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enu
 {
     struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
     struct pi_matrix *m = what->matrix;
-    if (!pi_ranks_by_rows())
+    if (!pi_ranks_by_rows() || row == PI_DIM_EXPERT) /* each rank has the whole router */
         return;
     int32_t unit = unit_of(hp, row, m->n_row), n_unit = m->n_row / unit;
     plan->weights_size -= pi_plan_size(what);
@@ -162,7 +183,8 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec)
 {
     struct pi_gguf_tensor *t = &plan->vector[plan->n_vector - 1].tensor;
-    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K)
+    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K ||
+        spec->row == PI_DIM_EXPERT)
         return;
     int32_t n_row = (int32_t)t->ne[0], unit = unit_of(hp, spec->row, n_row), n_unit = n_row / unit;
     t->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) *
@@ -197,6 +219,8 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
     hp->n_head = hp->n_head_kv * n_group;
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
+    hp->moe.n_ff = pi_ranks_own(hp->moe.n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
+    hp->moe.n_ff_shared = pi_ranks_own(hp->moe.n_ff_shared / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     return PITH_OK;
 }
 
@@ -214,6 +238,19 @@ static int64_t row_bytes(int32_t n)
     return (int64_t)pi_ranks_own(n / unit) * unit * (int64_t)sizeof(float);
 }
 
+/* Bytes of a layer's feed-forward that a rank sends to each other for a token. */
+static int64_t sent_forward(const struct pith_model *m, const struct pi_layer *layer)
+{
+    const struct pi_hparams *hp = &m->hp;
+    if (!pi_layer_has(layer, &pi_block_moe))
+        return read_bytes(&layer->ffn.down, hp->n_ff) + row_bytes(hp->n_embd);
+    int64_t sent =
+        hp->moe.n_used * (read_bytes(&layer->moe.down, hp->moe.n_ff) + row_bytes(hp->n_embd));
+    if (hp->moe.n_ff_shared > 0)
+        sent += read_bytes(&layer->moe.shared_down, hp->moe.n_ff_shared) + row_bytes(hp->n_embd);
+    return sent;
+}
+
 /* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the logits to
    all others. */
 static int64_t sent_bytes(const struct pith_model *m)
@@ -226,7 +263,7 @@ static int64_t sent_bytes(const struct pith_model *m)
                (pi_shape_ends(hp) ? (int64_t)hp->n_vocab * n_other : hp->n_embd);
     for (int32_t l = 0; l < hp->n_layer; l++)
         sent += read_bytes(&m->layer[l].attn.wo, (int64_t)hp->n_head * hp->dim_v) +
-                read_bytes(&m->layer[l].ffn.down, hp->n_ff) + 2 * row_bytes(hp->n_embd);
+                row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
     return sent * n_other;
 }
 

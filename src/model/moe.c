@@ -37,7 +37,7 @@ static size_t line_len(size_t n)
 
 static size_t blocks_of(const struct pi_hparams *hp)
 {
-    return (size_t)pi_ceil_div(pi_max(hp->n_embd, hp->moe.n_ff), PI_ACT_BLOCK);
+    return (size_t)pi_ceil_div(pi_max(hp->n_embd, hp->whole.n_ff_expert), PI_ACT_BLOCK);
 }
 
 /* The parts of the memory, in the order in which they lie there: floats of a token. */
@@ -48,19 +48,20 @@ static void count_parts(const struct pi_hparams *hp, size_t part[N_PART])
     const struct pi_moe_rule *m = &hp->moe;
     size_t n = (size_t)m->n_used, n_expert = (size_t)m->n_expert;
     part[AT_X] = line_len(n * (size_t)hp->n_embd);
-    part[AT_GATE] = part[AT_UP] = line_len(n * (size_t)m->n_ff);
+    part[AT_GATE] = part[AT_UP] = line_len(n * (size_t)hp->whole.n_ff_expert);
     part[AT_Q] = line_len(n * blocks_of(hp) * PI_ACT_BLOCK / sizeof(float));
     part[AT_SCALE] = part[AT_SUM] = line_len(n * blocks_of(hp));
     part[AT_PLACES] = line_len(4 * n + 2 * n_expert + 2); /* as much as one token needs */
     part[AT_ROUTER] = line_len(2 * n_expert + 1);
-    part[AT_SHARED] = line_len(2 * (size_t)m->n_ff_shared);
+    part[AT_SHARED] = line_len(2 * (size_t)hp->whole.n_ff_shared);
 }
 
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
     size_t part[N_PART];
     count_parts(hp, part);
-    *out = (struct pi_block_scratch){.widest = (size_t)pi_max(hp->moe.n_ff, hp->moe.n_ff_shared)};
+    *out = (struct pi_block_scratch){
+        .widest = (size_t)pi_max(hp->whole.n_ff_expert, hp->whole.n_ff_shared)};
     for (int32_t i = 0; i < N_PART; i++)
         out->row += part[i];
 }
@@ -98,7 +99,7 @@ static void place(struct pi_pass *pass, struct pi_at memory)
     m->logit = take(&at[AT_ROUTER], n_tok * n_expert);
     m->rank = take(&at[AT_ROUTER], n_tok * n_expert);
     m->shared_weight = at[AT_ROUTER];
-    m->shared_gate = take(&at[AT_SHARED], n_tok * (size_t)rule->n_ff_shared);
+    m->shared_gate = take(&at[AT_SHARED], n_tok * (size_t)pass->model->hp.whole.n_ff_shared);
     m->shared_up = at[AT_SHARED];
 }
 
@@ -187,9 +188,13 @@ static void run_experts(struct pi_pass *pass)
     gather(pass);
     multiply(pass, m->x, (const struct pi_weight *const[]){&w->moe.gate, &w->moe.up},
              (const struct pi_at[]){m->gate, m->up}, 2);
+    const struct pi_hparams *hp = &pass->model->hp;
+    int32_t n_row = pass->now.n_tok * rule->n_used;
     expert_rows(pass, PI_ROWS_MOE_HIDDEN, &rows, (int64_t)rule->n_ff * 40);
+    pi_pass_gather(m->gate, &rows.act, n_row, hp->whole.n_ff_expert / PI_ACT_BLOCK, PI_ACT_BLOCK);
     multiply(pass, m->gate, (const struct pi_weight *const[]){&w->moe.down},
              (const struct pi_at[]){m->x}, 1);
+    pi_pass_gather_rows(m->x, n_row, hp->n_embd);
 }
 
 /* ---- the shared expert ---- */
@@ -214,10 +219,14 @@ static void leave_shared(struct pi_pass *pass)
         .fn = rule_of(pass)->act == PI_MOE_OAI ? PI_GATE_OAI : PI_GATE_SILU,
         .n = rule_of(pass)->n_ff_shared,
     };
+    const struct pi_hparams *hp = &pass->model->hp;
     pi_pass_rows(pass, PI_ROWS_GATE, &rows, rows.n);
+    pi_pass_gather(pass->moe.shared_gate, &rows.act, pass->now.n_tok,
+                   hp->whole.n_ff_shared / PI_ACT_BLOCK, PI_ACT_BLOCK);
     pi_pass_product(pass, pass->moe.shared_gate, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->moe.shared_down},
                     (const struct pi_at[]){pass->rows.h}, 1);
+    pi_pass_gather_rows(pass->rows.h, pass->now.n_tok, hp->n_embd);
 }
 
 /* ---- the block ---- */

@@ -211,11 +211,11 @@ struct pi_pass {
    NOMEM leaves the old one. */
 pith_status pi_pass_open_stream(struct pi_pass *pass, size_t attend_size, pith_error *err);
 
-/* Of ranks (base/ranks.h): what this one computed becomes what all did. x has n_unit units of
-   `unit` floats in all, or act its int8 copy; out rows of n floats. */
-void pi_pass_gather(const struct pi_pass *pass, struct pi_at x, const struct pi_int8 *act,
-                    int32_t n_unit, int32_t unit);
-void pi_pass_gather_rows(struct pi_at out, int32_t n_tok, int32_t n);
+/* Of ranks (base/ranks.h): what this one computed becomes what all did. n_row rows of x have n_unit
+   units of `unit` floats in all, or act its int8 copy; out rows of n floats. */
+void pi_pass_gather(struct pi_at x, const struct pi_int8 *act, int32_t n_row, int32_t n_unit,
+                    int32_t unit);
+void pi_pass_gather_rows(struct pi_at out, int32_t n_row, int32_t n);
 /* Likewise of rows of logits. */
 void pi_pass_gather_logits(const struct pi_pass *pass, struct pi_at out, int32_t n_row);
 

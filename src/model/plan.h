@@ -25,6 +25,7 @@ struct pi_plan_matrix {
 
 struct pi_plan_vector {
     struct pi_gguf_tensor tensor;
+    int64_t step; /* values of the file from the first of a row to that of the next */
     float **vector;
 };
 

@@ -30,20 +30,20 @@ struct pi_int8 pi_pass_act(const struct pi_pass *pass, const struct pi_weight *w
 }
 
 /* Ranks have processors alone (engine.c), whose memory is the host's. */
-void pi_pass_gather(const struct pi_pass *pass, struct pi_at x, const struct pi_int8 *act,
-                    int32_t n_unit, int32_t unit)
+void pi_pass_gather(struct pi_at x, const struct pi_int8 *act, int32_t n_row, int32_t n_unit,
+                    int32_t unit)
 {
     if (pi_at_some(act->q))
         pi_ranks_gather_int8((int8_t *)act->q.at, (float *)act->scale.at, (int16_t *)act->sum16.at,
-                             pass->now.n_tok, n_unit, unit / PI_ACT_BLOCK);
+                             n_row, n_unit, unit / PI_ACT_BLOCK);
     else
-        pi_ranks_gather((void *)x.at, pass->now.n_tok, n_unit, (size_t)unit * sizeof(float));
+        pi_ranks_gather((void *)x.at, n_row, n_unit, (size_t)unit * sizeof(float));
 }
 
-void pi_pass_gather_rows(struct pi_at out, int32_t n_tok, int32_t n)
+void pi_pass_gather_rows(struct pi_at out, int32_t n_row, int32_t n)
 {
     int32_t unit = pi_ranks_row_unit(n);
-    pi_ranks_gather((void *)out.at, n_tok, n / unit, (size_t)unit * sizeof(float));
+    pi_ranks_gather((void *)out.at, n_row, n / unit, (size_t)unit * sizeof(float));
 }
 
 void pi_pass_gather_logits(const struct pi_pass *pass, struct pi_at out, int32_t n_row)

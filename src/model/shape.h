@@ -25,6 +25,8 @@ struct pi_whole_shape {
     int32_t n_head;
     int32_t n_head_kv;
     int32_t n_ff;
+    int32_t n_ff_expert;
+    int32_t n_ff_shared;
     int32_t n_layer;
     int32_t n_layer_kv;
     int32_t n_layer_full;

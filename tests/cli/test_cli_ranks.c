@@ -14,8 +14,9 @@ TEST(logits_are_those_of_one_process)
     expect_same("2", "logits -t 2 --ids 1,5,9,30,77,4,8,100 -m " MINI);
 }
 
-/* Families of attention and dense feed-forward, tied and not, fused, with windows. */
-TEST(logits_of_every_dense_family_too)
+/* Families of attention, and of a dense feed-forward or experts: tied and not, fused, with windows, a
+   shared expert, biases of experts. */
+TEST(logits_of_every_family_of_rows_too)
 {
     static const char *const families[] = {
         "arch=llama layers=2 width=64 heads=6 kv_heads=3 head_dim=16 ff=96 tied=1 type=Q4_0",
@@ -25,6 +26,12 @@ TEST(logits_of_every_dense_family_too)
         "arch=gemma2 layers=3 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 window=20 attn_cap=5",
         "arch=phi3 layers=2 width=96 heads=6 kv_heads=2 head_dim=16 ff=96 fused=1 rot=12",
         "arch=mistral3 layers=2 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 temperature=0.1",
+        "arch=qwen3moe layers=3 width=64 heads=4 kv_heads=2 head_dim=32 experts=8 used=2 "
+        "expert_ff=96 type=Q8_0",
+        "arch=glm4moe layers=4 width=64 heads=4 kv_heads=2 head_dim=32 rot=16 ff=96 experts=8 "
+        "used=3 expert_ff=64 norm=1",
+        "arch=gpt-oss layers=4 width=64 heads=4 kv_heads=2 head_dim=16 experts=4 used=2 "
+        "expert_ff=96",
     };
     char path[128], words[512];
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i += TEST_STRIDE) {
