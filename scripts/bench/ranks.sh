@@ -1,9 +1,15 @@
 #!/bin/bash
-# Measures one model over two ranks in two network namespaces of this machine, whose net has a rate
-# and a delay: what docs/distributed.md says of gathers. Needs root, iproute2 and Open MPI.
+# Measures one model over two ranks in two network namespaces of this machine: what docs/distributed.md
+# says of nets. Needs root, iproute2 and Open MPI.
 #   scripts/bench/ranks.sh PITH MODEL [RATE DELAY]...
-# PITH is a command with MPI (-DPITH_MPI=ON). RATE and DELAY are tc netem's, for a packet one way; a
-# kernel without netem can measure "- -", the net as it is.
+# PITH is a command with MPI (-DPITH_MPI=ON). A net has a RATE as tc names it, and a DELAY one way, or
+# "-" for none: that takes tbf in place of netem, which not every kernel has. "- -" is the net as it
+# is. By environment:
+#   LENGTHS="512 32"    tokens of the prompt, and generated
+#   ROUNDS=3            of which the median counts; all ways take turns in a round
+#   LLAMA=FOLDER        with llama-bench and ggml-rpc-server of llama.cpp (-DGGML_RPC=ON): beside
+# Each line has a net, a way, tokens/s of the prompt and of generation, and the bytes that the net
+# carried in all of a run, the start included.
 set -euo pipefail
 if [ $# -lt 2 ]; then
     echo "usage: scripts/bench/ranks.sh PITH MODEL [RATE DELAY]..." >&2
@@ -11,24 +17,29 @@ if [ $# -lt 2 ]; then
 fi
 pith=$(realpath "$1") model=$(realpath "$2")
 shift 2
-[ $# -gt 0 ] || set -- - - 1gbit 35us 10gbit 15us 100gbit 3us
-agent=$(mktemp) report=$(mktemp)
+[ $# -gt 0 ] || set -- - - 1gbit - 1gbit 35us 10gbit 15us
+read -r n_prompt n_gen <<<"${LENGTHS:-512 32}"
+ROUNDS=${ROUNDS:-3} LLAMA=${LLAMA:-}
+work=$(mktemp -d)
+rpc=
 end() {
+    [ -z "$rpc" ] || kill "$rpc" 2>/dev/null || true
     ip netns del pith0 2>/dev/null || true
     ip netns del pith1 2>/dev/null || true
-    rm -f "$agent" "$report"
+    rm -rf "$work"
 }
 trap end EXIT
-end
+ip netns del pith0 2>/dev/null || true
+ip netns del pith1 2>/dev/null || true
 
 # Instead of ssh: a command in the other machine's namespace.
-cat >"$agent" <<'END'
+cat >"$work/agent" <<'END'
 #!/bin/bash
 while [ "${1#-}" != "$1" ]; do shift; done
 shift
 exec ip netns exec pith1 sh -c "$*"
 END
-chmod +x "$agent"
+chmod +x "$work/agent"
 ip netns add pith0
 ip netns add pith1
 ip -n pith0 link add net type veth peer name net netns pith1
@@ -38,30 +49,101 @@ for i in 0 1; do
     ip -n pith$i link set lo up
 done
 
-run=(run -m "$model" -p "Write a function that sorts a list." -n 32 --ignore-eos --temp 0 -t 1)
-speed() { # speed NAME
-    awk -v name="$1" '
-        $1 == "prompt" { prompt = $2 } $1 == "generate" { s = $2; n = $4 }
-        $1 == "ranks" { sent = $8 " " $9; gathers = $11; wait = $15 }
-        END { printf "%-22s %8.1f tokens/s", name, n / s
-              if (gathers > 0)
-                  printf "  %5.1f %% of the time in %d gathers, %s sent", 100 * wait / (s + prompt),
-                         gathers, sent
-              printf "\n" }' "$report"
+set_net() { # RATE DELAY
+    local i
+    for i in 0 1; do
+        ip netns exec pith$i tc qdisc del dev net root 2>/dev/null || true
+        case $1:$2 in
+        -:*) ;;
+        *:-) ip netns exec pith$i tc qdisc add dev net root tbf rate "$1" burst 256kb latency 50ms ;;
+        *) ip netns exec pith$i tc qdisc add dev net root netem rate "$1" delay "$2" ;;
+        esac
+    done
 }
 
-"$pith" "${run[@]}" >/dev/null 2>"$report"
-speed "one rank, one thread"
-while [ $# -ge 2 ]; do
-    for i in 0 1; do
-        [ "$1" = - ] && continue
-        ip netns exec pith$i tc qdisc replace dev net root netem rate "$1" delay "$2"
-    done
-    ip netns exec pith0 mpirun --allow-run-as-root --mca plm_rsh_agent "$agent" \
+carried() { # bytes in both directions so far
+    ip -n pith0 -s -j link show net |
+        python3 -c 'import json,sys; s=json.load(sys.stdin)[0]["stats64"]; print(s["rx"]["bytes"]+s["tx"]["bytes"])'
+}
+
+pith_options=(bench -m "$model" -p "$n_prompt" -n "$n_gen" -r 1 --no-warm-up -o csv)
+
+# One process of one thread, as a rank has one, and two ranks.
+one() { ip netns exec pith0 "$pith" "${pith_options[@]}" -t 1; }
+ranks() {
+    ip netns exec pith0 mpirun --allow-run-as-root --mca plm_rsh_agent "$work/agent" \
         --bind-to none --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_links 1 \
-        -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${run[@]}" >/dev/null 2>"$report" ||
-        { cat "$report" >&2; exit 1; }
-    speed "two ranks, $1 $2"
+        -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$1"
+}
+llama_one() {
+    ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
+        -n "$n_gen" -r 1 -t 1 --no-warmup -o csv
+}
+# Half of the layers on the other machine.
+llama_rpc() {
+    local half
+    half=$("$pith" info --json "$model" | python3 -c 'import json,sys; print(json.load(sys.stdin)["n_layer"]//2)')
+    ip netns exec pith1 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/ggml-rpc-server" -H 10.77.0.2 -t 1 \
+        >/dev/null 2>&1 &
+    rpc=$!
+    sleep 1
+    ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
+        -n "$n_gen" -r 1 -t 1 --no-warmup -rpc 10.77.0.2:50052 -ngl "$half" -o csv
+    kill "$rpc"
+    wait "$rpc" 2>/dev/null || true
+    rpc=
+}
+
+measure() { # NET WAY COMMAND ..
+    local net=$1 way=$2 before
     shift 2
+    before=$(carried)
+    echo "ranks.sh: $net, $way" >&2
+    "$@" >"$work/out" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
+    python3 - "$net" "$way" $(($(carried) - before)) "$work/out" "$work/all" <<'END'
+import csv, sys
+net, way, size, out, total = sys.argv[1:]
+prompt = generate = 0.0
+with open(out, newline="") as f:
+    for row in csv.DictReader(line.replace("\r", "") for line in f):
+        if "tokens_per_s" in row:
+            speed, is_prompt = float(row["tokens_per_s"]), row["test"] == "prompt"
+        else:
+            speed, is_prompt = float(row["avg_ts"]), int(row["n_prompt"]) > 0
+        if is_prompt:
+            prompt = speed
+        else:
+            generate = speed
+with open(total, "a") as f:
+    f.write(f"{net}|{way}|{prompt}|{generate}|{size}\n")
+END
+}
+
+set_net - -
+for ((i = 0; i < ROUNDS; i++)); do
+    measure "-" "one process" one
+    [ -z "$LLAMA" ] || measure "-" "llama.cpp" llama_one
+    nets=("$@")
+    while [ ${#nets[@]} -ge 2 ]; do
+        net="${nets[0]} ${nets[1]}"
+        set_net "${nets[0]}" "${nets[1]}"
+        measure "$net" rows ranks rows
+        measure "$net" layers ranks layers
+        [ -z "$LLAMA" ] || measure "$net" "llama.cpp RPC" llama_rpc
+        nets=("${nets[@]:2}")
+    done
+    set_net - -
 done
+python3 - "$work/all" <<'END'
+import statistics, sys
+cells = {}
+with open(sys.argv[1]) as f:
+    for line in f:
+        net, way, *numbers = line.strip().split("|")
+        cells.setdefault((net, way), []).append([float(x) for x in numbers])
+print(f"{'net':16} {'way':16} {'prompt':>9} {'generate':>9} {'MB':>9}")
+for (net, way), rows in cells.items():
+    prompt, generate, size = (statistics.median(c) for c in zip(*rows))
+    print(f"{net:16} {way:16} {prompt:9.1f} {generate:9.1f} {size / 1e6:9.1f}")
+END
