@@ -594,7 +594,7 @@ typedef struct pith_kv_stats {
     int64_t n_page;         /* in use, and of that size as many as there is room for */
     int64_t n_page_used;
     int32_t n_seq;
-    int32_t page_len; /* entries of a page */
+    int32_t page_len;    /* entries of a page */
     int64_t whole_bytes; /* reserved_bytes of all ranks together (ranks.h) */
     uint32_t reserved[4];
 } pith_kv_stats;
