@@ -7,9 +7,9 @@
 A cell has the bytes of pages that it held at most, in percent of the full f16 cache's. Facts are
 those that are found of all that the full f16 cache finds, and p is the ratio of the right answers'
 probabilities. Both have paired errors with texts as units. Perplexity's rise is the mean
-of the chunks' logarithms against the same chunks of f16, with chunks as units. Needles are as facts,
-with depths as units. Problems are those that are solved, in percent of those that f16 solves: a ratio
-of sums that may exceed 100, with problems as units. A column is there where some cell has its task.
+of the chunks' logarithms against the same chunks of f16, with chunks as units. Needles that
+are found, and problems that are solved, are in percent of those of f16: a ratio of sums that may
+exceed 100, with depths and problems as units. Both have a table of their own.
 Standard library only.
 """
 import glob
@@ -70,10 +70,9 @@ def facts(result, full):
 
 
 def needles(result, full):
-    """Percent of the full cache's needles and its error."""
+    """Percent of as many needles as the full cache finds, and its error: rows have means of depths."""
     mine, theirs = items(result, "needle"), items(full, "needle")
-    groups = {key: [(mine[key][1] * found, found)]
-              for key, (_, found, _) in theirs.items() if key in mine}
+    groups = {key: [(mine[key][1], found)] for key, (_, found, _) in theirs.items() if key in mine}
     return tuple(100 * x for x in ratio(groups))
 
 
@@ -99,7 +98,14 @@ def rise(result, full):
 
 
 MORE = {"needle": needles, "questions": problems}
-HEADS = {"needle": "needles, %", "questions": "problems, %"}
+WHAT = {"needle": "finds {:.0f} % of {} needles", "questions": "solves {:.0f} % of {} problems"}
+
+
+def bytes_of(cell, full, task):
+    """Of a task's pages, in percent of the full cache's."""
+    if task not in cell or task not in full:
+        return math.nan
+    return 100 * cell[task]["summary"]["kv_peak_bytes"] / full[task]["summary"]["kv_peak_bytes"]
 
 
 def row_of(cell, full):
@@ -108,8 +114,7 @@ def row_of(cell, full):
     out = {"facts": none, "p": none, "rise": none, "bytes": math.nan}
     for task in ("questions", "needle", "perplexity", "facts"):  # the last one's bytes count
         if task in cell and task in full:
-            out["bytes"] = (100 * cell[task]["summary"]["kv_peak_bytes"]
-                            / full[task]["summary"]["kv_peak_bytes"])
+            out["bytes"] = bytes_of(cell, full, task)
     if "facts" in cell and "facts" in full:
         out["facts"], out["p"] = facts(cell["facts"], full["facts"])
     if "perplexity" in cell and "perplexity" in full:
@@ -146,23 +151,44 @@ def print_tables(cells):
             print(f"The full f16 cache finds {100 * s['score']:.0f} % of {s['n']} facts.")
         if "perplexity" in full:
             print(f"Its perplexity is {full['perplexity']['summary']['perplexity']:.3f}.")
-        for task, what in (("needle", "finds {:.0f} % of {} needles"),
-                           ("questions", "solves {:.0f} % of {} problems")):
-            if task in full:
-                s = full[task]["summary"]
-                print("It " + what.format(100 * s["score"], s["n"]) + ".")
-        found = rows(cells, model)
-        more = [task for task in MORE if any(not math.isnan(f[task][0]) for *_, f in found)]
         print(f"\n<!-- tables/budget-{model.replace('.', '-')}.csv -->")
-        print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |"
-              + "".join(f" {HEADS[task]} |" for task in more))
-        print("|---|---|---|---|---|---|---|" + "---|" * len(more))
-        for types, policy, share, recall, f in found:
-            entries = "all" if policy == "full" else f"`{policy}` {share} %"
-            print(f"| {f['bytes']:.1f} | `{types.replace('-', '` / `')}` | {entries} | "
-                  f"{'' if recall == 'none' else recall} | {show(f['facts'], 0)} | "
-                  f"{show(f['p'], 0)} | {show(f['rise'], 2, '+')} |"
-                  + "".join(f" {show(f[task], 0)} |" for task in more))
+        print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |")
+        print("|---|---|---|---|---|---|---|")
+        for types, policy, share, recall, f in rows(cells, model):
+            if math.isnan(f["facts"][0]) and math.isnan(f["rise"][0]):
+                continue
+            print(f"| {f['bytes']:.1f} | {name_of(types, policy, share, recall)} | "
+                  f"{show(f['facts'], 0)} | {show(f['p'], 0)} | {show(f['rise'], 2, '+')} |")
+
+
+def name_of(types, policy, share, recall):
+    """Three columns."""
+    entries = "all" if policy == "full" else f"`{policy}` {share} %"
+    return f"`{types.replace('-', '` / `')}` | {entries} | {'' if recall == 'none' else recall}"
+
+
+def print_more(cells):
+    """Needles and problems of all models."""
+    print("\n## Needles and problems\n")
+    for model in MODELS:
+        for task, what in WHAT.items():
+            if task in cells.get((model, *FULL), {}):
+                s = cells[(model, *FULL)][task]["summary"]
+                print(f"{NAMES[model]} {what.format(100 * s['score'], s['n'])}.")
+    print("\n<!-- tables/budget-needles.csv -->")
+    print("| model | K / V | entries | recall | bytes, % | needles, % | bytes, % | problems, % |")
+    print("|---|---|---|---|---|---|---|---|")
+    for model in MODELS:
+        full = cells.get((model, *FULL), {})
+        for types, policy, share, recall, f in rows(cells, model):
+            cell = cells[(model, types, policy, share, recall)]
+            figures = []
+            for task in MORE:
+                bytes_ = bytes_of(cell, full, task)
+                figures += ["" if math.isnan(bytes_) else f"{bytes_:.0f}", show(f[task], 0)]
+            if any(figures):
+                print(f"| {NAMES[model]} | {name_of(types, policy, share, recall)} | "
+                      + " | ".join(figures) + " |")
 
 
 def number(value, none):
@@ -190,7 +216,12 @@ def print_points(cells):
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--points"]):
         sys.exit(__doc__)
-    (print_points if sys.argv[2:] else print_tables)(load(sys.argv[1]))
+    cells = load(sys.argv[1])
+    if sys.argv[2:]:
+        print_points(cells)
+    else:
+        print_tables(cells)
+        print_more(cells)
 
 
 if __name__ == "__main__":
