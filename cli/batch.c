@@ -496,6 +496,7 @@ static int answer_all(struct batch *b)
     int status = finish(b);
     batch_input_free(&b->in);
     session_free(&b->s);
+    ranks_leave(); /* the others ended well, whatever the answers are */
     return status;
 }
 
