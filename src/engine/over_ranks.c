@@ -20,10 +20,6 @@ static pith_status check_keep(const struct keep_config *c, pith_error *err)
                        "no %sheads or split",
                        c->policy->name, layers ? "layer" : "lane", layers ? "layer" : "layer-head",
                        layers ? "layers, " : "");
-    if (r->stats[0] != '\0')
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: stats: over ranks no policy reads statistics of heads",
-                       c->policy->name);
     if (r->budget.unit == POLICY_UNIT_BYTES)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s: budget: over ranks it is a number of tokens or a share of them",

@@ -216,6 +216,7 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     if (!pi_ranks_by_rows())
         return PITH_OK;
     PI_TRY(check_heads(model, err));
+    hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
     hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
     hp->n_head = hp->n_head_kv * n_group;
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;

@@ -30,9 +30,10 @@ struct pi_whole_shape {
     int32_t n_layer;
     int32_t n_layer_kv;
     int32_t n_layer_full;
-    int32_t first_layer; /* in the file, of the rank's own */
-    int32_t first_kv;    /* layers with attention before it */
-    int32_t first_full;  /* of them: those without a window */
+    int32_t first_head_kv; /* of the rank's own */
+    int32_t first_layer;   /* in the file, of the rank's own */
+    int32_t first_kv;      /* layers with attention before it */
+    int32_t first_full;    /* of them: those without a window */
 };
 
 struct pi_hparams {

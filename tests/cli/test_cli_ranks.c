@@ -75,6 +75,29 @@ TEST(texts_are_those_of_one_process)
     }
 }
 
+/* Each rank takes the heads, or the layers, that are its own from the file. */
+TEST(statistics_are_those_of_a_ranks_lanes)
+{
+    static const char *const keep[] = {"triattention:sinks=4", "kvzap:recent=0",
+                                       "expected:sinks=4"};
+    char stats[128], words[1024];
+    in_folder("mini.stats", stats);
+    snprintf(words, sizeof(words),
+             "calibrate importance -t 2 -m " MINI " -f " PITH_SOURCE_DIR
+             "/README.md -o %s --pieces 1 -c 96 --hidden",
+             stats);
+    struct said s = over(NULL, words);
+    expect_status(&s, 0);
+    for (int i = 0; i < 3; i++)
+        for (int layers = i > 0 ? 1 : 0; layers >= 0; layers--) {
+            snprintf(words, sizeof(words),
+                     RUN " --recall none --split %s --keep %s,stats=%s,window=4,budget=24,slack=8,"
+                         "pin-prompt=off,granularity=layer-head",
+                     layers ? "layers" : "rows", keep[i], stats);
+            expect_same("2", words);
+        }
+}
+
 TEST(perplexity_is_that_of_one_process)
 {
     char path[128], words[512];

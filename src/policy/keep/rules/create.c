@@ -3,8 +3,28 @@
  * the memory that its rounds share. budget.c says when they run.
  */
 #include "base/mem.h"
+#include "model/shape.h"
 #include "policy/keep/rules/rounds.h"
 #include "policy/keep/stats/stats.h"
+
+/* Over ranks those of this one's layers and heads. */
+static pith_status take_part(struct pith_stats *s, const struct pith_model *model, pith_error *err)
+{
+    const struct pi_hparams *hp = pi_model_hparams(model);
+    const struct stats_part part = {
+        .first_layer = hp->whole.first_full,
+        .n_layer = hp->n_layer_full,
+        .n_layer_all = hp->whole.n_layer_full,
+        .first_head = hp->whole.first_head_kv,
+        .n_head = hp->n_head_kv,
+        .n_head_all = hp->whole.n_head_kv,
+    };
+    if (part.n_layer == part.n_layer_all && part.n_head == part.n_head_all)
+        return PITH_OK;
+    if (part.n_layer < part.n_layer_all)
+        s->fingerprint = 0; /* the rank's model has another, of its own layers */
+    return stats_keep_part(s, &part, err);
+}
 
 /* The statistics that the rules name, and of them what makes scores of lanes comparable. */
 static pith_status load_stats(struct keep *k, pith_error *err)
@@ -14,6 +34,8 @@ static pith_status load_stats(struct keep *k, pith_error *err)
     if (c->rules.stats[0] == '\0')
         return PITH_OK;
     PI_TRY(pith_stats_load(c->rules.stats, &k->stats, err));
+    if (k->model.model != NULL)
+        PI_TRY(take_part(k->stats, k->model.model, err));
     PI_TRY(stats_check_lanes(k->stats, &k->model, "", err));
     k->model.stats = k->stats;
     bool comparable = c->policy->comparable != NULL && c->policy->comparable(&c->params);

@@ -151,6 +151,16 @@ pith_status stats_check(struct pith_stats *s, pith_error *err);
 pith_status stats_check_lanes(const struct pith_stats *s, const struct policy_model *m,
                               const char *who, pith_error *err);
 
+/* Some layers and KV heads of a model's. */
+struct stats_part {
+    int32_t first_layer, n_layer, n_layer_all;
+    int32_t first_head, n_head, n_head_all; /* KV heads */
+};
+
+/* From here on the statistics are of that part alone (stats_part.c). INVALID: they are of another
+   shape, and unchanged. */
+pith_status stats_keep_part(struct pith_stats *s, const struct stats_part *part, pith_error *err);
+
 /* ---- files ---- */
 
 /* Each reads one format into a new object, checked. FORMAT, UNSUPPORTED, NOMEM. */
