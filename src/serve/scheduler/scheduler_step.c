@@ -465,7 +465,7 @@ static void leave_draft(struct pith_scheduler *s, int32_t i)
     s->step.items[i] = item_for(a, 1);
 }
 
-/* Of items that failed together. Where pages are short and others run, they try again in the next
+/* Items that failed together. Where pages are short and others run, they try again in the next
    step. A prompt whose request was cancelled was stopped on its way, and ends with the next step.
    Where policies have seen a part of it, no other request may use its sequence. Anything else came
    from outside (the tap), and how far it got is not known. len: tokens of the first before. */
@@ -482,25 +482,39 @@ static void use_failure(struct pith_scheduler *s, int32_t begin, int32_t n, int3
     }
 }
 
+static void use_results(struct pith_scheduler *s, int32_t begin, int32_t n)
+{
+    scheduler_ranks_open(s);
+    for (int32_t i = begin; i < begin + n; i++)
+        use_result(s, i);
+    scheduler_ranks_close(s);
+}
+
+/* An item without its draft, alone. */
+static void evaluate_one(struct pith_scheduler *s, int32_t i)
+{
+    pith_error why;
+    int32_t len = pith_seq_length(s->step.items[i].seq);
+    leave_draft(s, i);
+    if (evaluate(s, i, 1, &why) == PITH_OK)
+        use_results(s, i, 1);
+    else
+        use_failure(s, i, 1, len, &why);
+}
+
 /* Without memory for all of it each item goes alone, and only items without memory fail. */
 static void evaluate_group(struct pith_scheduler *s, int32_t begin, int32_t n)
 {
     pith_error why;
     int32_t len = pith_seq_length(s->step.items[begin].seq);
     pith_status status = evaluate(s, begin, n, &why);
-    bool each = n > 1 && (status == PITH_KV_FULL || status == PITH_NOMEM);
-    for (int32_t i = begin; each && i < begin + n; i++) {
-        leave_draft(s, i);
-        evaluate_group(s, i, 1);
-    }
-    if (status != PITH_OK && !each)
+    bool each = status == PITH_KV_FULL || status == PITH_NOMEM;
+    for (int32_t i = begin; each && i < begin + n; i++)
+        evaluate_one(s, i);
+    if (status == PITH_OK)
+        use_results(s, begin, n);
+    else if (!each)
         use_failure(s, begin, n, len, &why);
-    if (status != PITH_OK)
-        return;
-    scheduler_ranks_open(s);
-    for (int32_t i = begin; i < begin + n; i++)
-        use_result(s, i);
-    scheduler_ranks_close(s);
 }
 
 /* Evaluates the step's items, as many at a time as a pass holds, so that a cancelled request waits

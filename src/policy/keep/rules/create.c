@@ -7,7 +7,7 @@
 #include "policy/keep/rules/rounds.h"
 #include "policy/keep/stats/stats.h"
 
-/* Over ranks those of this one's layers and heads. */
+/* Over ranks each has the statistics of its own layers and heads. */
 static pith_status take_part(struct pith_stats *s, const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = pi_model_hparams(model);

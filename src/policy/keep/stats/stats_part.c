@@ -1,10 +1,10 @@
 /*
- * stats_part.c - statistics of a model's lanes that become those of some layers and KV heads, in the
- * same memory. It does not say which: ranks that share a model have each their own.
+ * stats_part.c - a part of a model's statistics, of some layers and KV heads, in the same memory.
+ * It does not say which: ranks that share a model have each their own.
  */
 #include "policy/keep/stats/stats.h"
 
-/* Of rows [n_layer][n_head][size] those of a part. size: bytes of a KV head; NULL rows: nothing. */
+/* Rows [n_layer][n_head][size] become the part's. size: bytes of a KV head; NULL rows: nothing. */
 static void keep_heads(void *rows, const struct stats_part *p, size_t size)
 {
     uint8_t *at = rows;
