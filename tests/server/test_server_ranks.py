@@ -15,7 +15,7 @@ MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
        "ASAN_OPTIONS": "detect_leaks=0"}
 MPIEXEC = ""
 LOST_S = 5    # in which all end when one is lost
-IDLE_S = 4    # over which an idle rank is watched
+IDLE_S = 2    # over which an idle rank is watched
 LARGEST = 0.01  # of a processor, that it may take
 
 
@@ -120,9 +120,9 @@ class RanksTest(unittest.TestCase):
             self.expect_same(launch, *options, "--no-prefix")
 
     def test_where_memory_is_short(self):
-        long = [{"prompt": q, "max_tokens": 160, "temperature": 0.8, "seed": 7, "ignore_eos": True}
-                for q in ("Anna", "Robert", "Lena", "Once upon", "There", "The friend", "A man")]
-        n = self.expect_same([], "--kv-memory", "420KiB", "-ctk", "q8_0", "-ctv", "turbo3",
+        long = [{"prompt": q, "max_tokens": 100, "temperature": 0.8, "seed": 7, "ignore_eos": True}
+                for q in ("Anna", "Robert", "Lena", "Once upon", "There")]
+        n = self.expect_same([], "--kv-memory", "300KiB", "-ctk", "q8_0", "-ctv", "turbo3",
                              questions=long)
         self.assertGreater(n, 0)
 
@@ -151,12 +151,12 @@ class RanksTest(unittest.TestCase):
     def test_an_idle_rank_sleeps(self):
         with Ranks(2) as server:
             choices(server, QUESTIONS[0])
-            time.sleep(1)
+            time.sleep(0.5)
             pid, start = server.pid(1), time.monotonic()
             before = cpu_s(pid)
             time.sleep(IDLE_S)
             taken = (cpu_s(pid) - before) / (time.monotonic() - start)
-            self.assertLess(taken, LARGEST + 0.01)  # a tick of the clock more or less
+            self.assertLess(taken, LARGEST + 0.02)  # some ticks of the clock more or less
 
     def test_a_lost_rank_ends_all(self):
         for rank in (0, 1):
