@@ -22,15 +22,17 @@ read -r n_prompt n_gen <<<"${LENGTHS:-512 32}"
 ROUNDS=${ROUNDS:-3} LLAMA=${LLAMA:-}
 work=$(mktemp -d)
 rpc=
-end() {
-    [ -z "$rpc" ] || kill "$rpc" 2>/dev/null || true
+drop_nets() {
     ip netns del pith0 2>/dev/null || true
     ip netns del pith1 2>/dev/null || true
+}
+end() {
+    [ -z "$rpc" ] || kill "$rpc" 2>/dev/null || true
+    drop_nets
     rm -rf "$work"
 }
 trap end EXIT
-ip netns del pith0 2>/dev/null || true
-ip netns del pith1 2>/dev/null || true
+drop_nets
 
 # Instead of ssh: a command in the other machine's namespace.
 cat >"$work/agent" <<'END'
@@ -76,9 +78,9 @@ ranks() {
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_links 1 \
         -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$1"
 }
-llama_one() {
+llama() { # with more options
     ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
-        -n "$n_gen" -r 1 -t 1 --no-warmup -o csv
+        -n "$n_gen" -r 1 -t 1 --no-warmup -o csv "$@"
 }
 # Half of the layers on the other machine.
 llama_rpc() {
@@ -88,8 +90,7 @@ llama_rpc() {
         >/dev/null 2>&1 &
     rpc=$!
     sleep 1
-    ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
-        -n "$n_gen" -r 1 -t 1 --no-warmup -rpc 10.77.0.2:50052 -ngl "$half" -o csv
+    llama -rpc 10.77.0.2:50052 -ngl "$half"
     kill "$rpc"
     wait "$rpc" 2>/dev/null || true
     rpc=
@@ -123,7 +124,7 @@ END
 set_net - -
 for ((i = 0; i < ROUNDS; i++)); do
     measure "-" "one process" one
-    [ -z "$LLAMA" ] || measure "-" "llama.cpp" llama_one
+    [ -z "$LLAMA" ] || measure "-" "llama.cpp" llama
     nets=("$@")
     while [ ${#nets[@]} -ge 2 ]; do
         net="${nets[0]} ${nets[1]}"

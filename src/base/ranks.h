@@ -50,8 +50,8 @@ void pi_ranks_gather(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_byte
 /* The same, but the other ranks' units come to rank 0 alone. */
 void pi_ranks_collect(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_bytes);
 
-/* As pi_ranks_gather, of codes with their scales and sums (cpu/matmul.h): 40 bytes for 32 values. A unit is
-   n_block blocks of 32. */
+/* As pi_ranks_gather, of codes with their scales and sums (cpu/matmul.h): 40 bytes for 32 values. A
+   unit is n_block blocks of 32. */
 void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
                           int32_t n_block);
 

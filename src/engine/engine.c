@@ -565,7 +565,7 @@ int32_t pi_seq_first_gap(const struct pith_seq *seq)
             }
             gap = low;
         }
-    return keep != NULL ? pi_over_ranks_least(gap) : gap;
+    return keep != NULL ? (int32_t)pi_ranks_least(gap) : gap;
 }
 
 int32_t pi_seq_reusable(const struct pith_seq *seq, const int32_t *tokens, int32_t n)

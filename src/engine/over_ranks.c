@@ -114,13 +114,18 @@ pith_status pi_over_ranks_check_file(pith_error *err)
         "over ranks a sequence cannot be saved or loaded: each has a part of its entries");
 }
 
+/* KV memory is divided by KV heads, or by layers with lanes. Returns how many are this rank's. */
+static int32_t count_units(const struct pi_hparams *hp, int32_t *n_all)
+{
+    bool layers = pi_shape_is_part(hp);
+    *n_all = layers ? hp->whole.n_layer_kv : hp->whole.n_head_kv;
+    return layers ? hp->n_layer_kv : hp->n_head_kv;
+}
+
 int64_t pi_over_ranks_part(const struct pith_model *model, int64_t bytes)
 {
-    const struct pi_hparams *hp = &model->hp;
-    if (pi_ranks()->n_rank == 1)
-        return bytes;
-    return pi_shape_is_part(hp) ? bytes / hp->whole.n_layer_kv * hp->n_layer_kv
-                                : bytes / hp->whole.n_head_kv * hp->n_head_kv;
+    int32_t n_all, n = count_units(&model->hp, &n_all);
+    return pi_ranks()->n_rank == 1 ? bytes : bytes / n_all * n;
 }
 
 int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geometry *g,
@@ -139,11 +144,8 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
 
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)
 {
-    const struct pi_hparams *hp = &model->hp;
-    if (pi_ranks()->n_rank == 1)
-        return bytes;
-    return pi_shape_is_part(hp) ? pi_ceil_div(bytes, hp->n_layer_kv) * hp->whole.n_layer_kv
-                                : pi_ceil_div(bytes, hp->n_head_kv) * hp->whole.n_head_kv;
+    int32_t n_all, n = count_units(&model->hp, &n_all);
+    return pi_ranks()->n_rank == 1 ? bytes : pi_ceil_div(bytes, n) * n_all;
 }
 
 bool pi_over_ranks_are_alike(const struct pith_model *model)
@@ -155,11 +157,6 @@ bool pi_over_ranks_are_alike(const struct pith_model *model)
 pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status, pith_error *err)
 {
     return pi_over_ranks_are_alike(model) ? status : pi_ranks_agree(status, err);
-}
-
-int32_t pi_over_ranks_least(int32_t n)
-{
-    return pi_ranks()->n_rank > 1 ? (int32_t)pi_ranks_least(n) : n;
 }
 
 double pi_over_ranks_seconds(double seconds)

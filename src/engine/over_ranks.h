@@ -39,9 +39,6 @@ bool pi_over_ranks_are_alike(const struct pith_model *model);
 pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status,
                                 pith_error *err);
 
-/* The least of all ranks' numbers. */
-int32_t pi_over_ranks_least(int32_t n);
-
 /* Rank 0's time: what is decided by it is then the same on all. */
 double pi_over_ranks_seconds(double seconds);
 

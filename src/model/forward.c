@@ -95,10 +95,16 @@ static int32_t count_blocks(const struct pith_model *m)
     return n;
 }
 
+/* Bytes of the residual stream of a pass. */
+static size_t stream_bytes(const struct pi_pass *pass)
+{
+    return (size_t)pass->now.n_tok * (size_t)pass->model->hp.n_embd * sizeof(float);
+}
+
 /* The residual stream to where another stage has it. */
 static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
 {
-    size_t n = (size_t)from->model->hp.n_embd, size = (size_t)from->now.n_tok * n * sizeof(float);
+    size_t n = (size_t)from->model->hp.n_embd, size = stream_bytes(from);
     if (to->device->fetch != NULL &&
         to->device->fetch(to->stream, to->rows.x, from->stream, from->rows.x, size))
         return;
@@ -110,18 +116,14 @@ static void hand_over(const struct pi_pass *from, const struct pi_pass *to)
    whose memory is the host's. */
 static void receive_rows(const struct pi_pass *pass)
 {
-    const struct pi_hparams *hp = &pass->model->hp;
-    if (!pi_shape_begins(hp))
-        pi_ranks_receive((void *)pass->rows.x.at,
-                         (size_t)pass->now.n_tok * (size_t)hp->n_embd * sizeof(float));
+    if (!pi_shape_begins(&pass->model->hp))
+        pi_ranks_receive((void *)pass->rows.x.at, stream_bytes(pass));
 }
 
 static void hand_rows_on(const struct pi_pass *pass)
 {
-    const struct pi_hparams *hp = &pass->model->hp;
-    if (!pi_shape_ends(hp))
-        pi_ranks_hand_on((const void *)pass->rows.x.at,
-                         (size_t)pass->now.n_tok * (size_t)hp->n_embd * sizeof(float));
+    if (!pi_shape_ends(&pass->model->hp))
+        pi_ranks_hand_on((const void *)pass->rows.x.at, stream_bytes(pass));
 }
 
 /* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. Ranks that

@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "batch_rig.h"
 #include "ranks_rig.h"
 
 TEST_GROUP(ranks_set_up, folder_remove);
@@ -119,25 +120,6 @@ TEST(solved_problems_are_those_of_one_process)
     expect_same("2", words);
 }
 
-/* The choices of a file of answers, by custom_id. The caller frees. */
-static json_t *choices_of(const char *path)
-{
-    json_t *all = json_object();
-    char line[8192];
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL) {
-        json_t *answer = json_loads(line, 0, NULL);
-        assert_non_null(answer);
-        const json_t *body = json_object_get(json_object_get(answer, "response"), "body");
-        json_object_set(all, json_string_value(json_object_get(answer, "custom_id")),
-                        json_object_get(body, "choices"));
-        json_decref(answer);
-    }
-    fclose(file);
-    return all;
-}
-
 /* Rank 0 has both files, and leads. */
 TEST(answers_of_a_batch_are_those_of_one_process)
 {
@@ -146,26 +128,29 @@ TEST(answers_of_a_batch_are_those_of_one_process)
         "{\"prompt\": [\"Once\", \"There was\"], \"n\": 2, \"max_tokens\": 12, \"stop\": [\"e\"]}",
         "{\"prompt\": \"Robert\", \"max_tokens\": 30, \"temperature\": 0, \"logprobs\": 2}",
     };
-    char in[128], one[128], all[128], words[1024];
-    FILE *file = fopen(in_folder("requests.jsonl", in), "w");
-    assert_non_null(file);
-    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++)
-        fprintf(file,
-                "{\"custom_id\": \"%zu\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
-                "\"body\": %s}\n",
-                i, bodies[i]);
-    fclose(file);
-    const char *const outs[] = {in_folder("one.jsonl", one), in_folder("all.jsonl", all)};
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(words, sizeof(words), "batch -t 1 -m " MINI " -f %s -o %s", in, outs[i]);
+    char in[128], out[128], words[1024], id[8];
+    json_t *answers[2];
+    FILE *file = open_file("requests.jsonl", in);
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        snprintf(id, sizeof(id), "%zu", i);
+        add_line(file, id, "/v1/completions", json_loads(bodies[i], 0, NULL));
+    }
+    close_file(file);
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof(words), "batch -t 1 -m " MINI " -f %s -o %s", in,
+                 in_folder(i == 0 ? "one.jsonl" : "all.jsonl", out));
         struct said s = over(i == 0 ? NULL : "2", words);
         expect_status(&s, 0);
+        answers[i] = read_output(out);
+        assert_int_equal(json_object_size(answers[i]), 3);
     }
-    json_t *expected = choices_of(one), *found = choices_of(all);
-    assert_int_equal(json_object_size(expected), 3);
-    assert_true(json_equal(expected, found));
-    json_decref(expected);
-    json_decref(found);
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+        snprintf(id, sizeof(id), "%zu", i);
+        assert_true(json_equal(json_object_get(body_of(answers[0], id), "choices"),
+                               json_object_get(body_of(answers[1], id), "choices")));
+    }
+    json_decref(answers[0]);
+    json_decref(answers[1]);
 }
 
 TEST(info_foretells_what_is_sent)

@@ -125,6 +125,13 @@ struct pith_scheduler {
     struct sched_ranks ranks;
 };
 
+/* A sum over whole numbers, from SCHED_SUM_EMPTY on (FNV-1a's). */
+#define SCHED_SUM_EMPTY 0xcbf29ce484222325u
+static inline uint64_t scheduler_sum(uint64_t sum, int64_t number)
+{
+    return (sum ^ (uint64_t)number) * 0x100000001b3u;
+}
+
 /* Brings what was submitted into the queue, and tells other ranks of it; returns what was cancelled
    since the last call, linked by next_ending. now: of the step. */
 struct request *scheduler_collect(struct pith_scheduler *s, double now);

@@ -182,24 +182,20 @@ void scheduler_ranks_close(struct pith_scheduler *s)
 
 /* ---- steps ---- */
 
-static uint64_t mix(uint64_t sum, int64_t number)
-{
-    return (sum ^ (uint64_t)number) * 0x100000001b3u; /* FNV-1a's, of whole numbers */
-}
-
 /* Of where every answer is. */
 static uint64_t state_of(const struct pith_scheduler *s)
 {
-    uint64_t sum = mix(0xcbf29ce484222325u, s->n_running);
+    uint64_t sum = scheduler_sum(SCHED_SUM_EMPTY, s->n_running);
     for (int32_t i = 0; i < s->n_running; i++) {
         const struct sched_answer *a = s->running[i];
-        sum = mix(mix(sum, a->request->id), a->index);
-        sum = mix(mix(sum, a->state), a->seq != NULL ? pith_seq_length(a->seq) : -1);
-        sum = mix(sum, a->has_next ? a->next : -1);
+        sum = scheduler_sum(scheduler_sum(sum, a->request->id), a->index);
+        sum = scheduler_sum(scheduler_sum(sum, a->state),
+                            a->seq != NULL ? pith_seq_length(a->seq) : -1);
+        sum = scheduler_sum(sum, a->has_next ? a->next : -1);
     }
     for (const struct sched_answer *a = s->room.first; a != NULL; a = a->room.next)
-        sum = mix(mix(sum, a->request->id), a->index);
-    return mix(sum, s->stats.n_parked);
+        sum = scheduler_sum(scheduler_sum(sum, a->request->id), a->index);
+    return scheduler_sum(sum, s->stats.n_parked);
 }
 
 static void tell(struct pith_scheduler *s, struct message_head head)

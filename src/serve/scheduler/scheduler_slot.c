@@ -280,20 +280,13 @@ int64_t scheduler_parked_alone_bytes(const struct pith_scheduler *s)
 
 /* ---- what made room ---- */
 
-static uint64_t hash_token(uint64_t hash, int32_t token)
-{
-    return (hash ^ (uint32_t)token) * 0x100000001b3u; /* FNV-1a's, of whole tokens */
-}
-
-#define HASH_EMPTY 0xcbf29ce484222325u
-
 static void note_gone(struct pith_scheduler *s, const struct slot *slot)
 {
     struct gone *gone = &s->park.gone[s->park.next_gone];
     s->park.next_gone = (s->park.next_gone + 1) % N_GONE;
-    *gone = (struct gone){.salt = slot->salt, .hash = HASH_EMPTY, .n = slot->seq->n_token};
+    *gone = (struct gone){.salt = slot->salt, .hash = SCHED_SUM_EMPTY, .n = slot->seq->n_token};
     for (int32_t i = 0; i < gone->n; i++)
-        gone->hash = hash_token(gone->hash, slot->seq->tokens[i]);
+        gone->hash = scheduler_sum(gone->hash, slot->seq->tokens[i]);
 }
 
 bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, int32_t *n)
@@ -302,9 +295,9 @@ bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, 
     for (int32_t i = 0; i < N_GONE; i++)
         any = any || (s->park.gone[i].n > 0 && s->park.gone[i].n <= r->n_prompt);
     *n = 0;
-    uint64_t hash = HASH_EMPTY;
+    uint64_t hash = SCHED_SUM_EMPTY;
     for (int32_t t = 0; t < r->n_prompt && any; t++) {
-        hash = hash_token(hash, r->prompt[t]);
+        hash = scheduler_sum(hash, r->prompt[t]);
         for (int32_t i = 0; i < N_GONE; i++)
             if (s->park.gone[i].n == t + 1 && s->park.gone[i].hash == hash &&
                 s->park.gone[i].salt == r->salt)

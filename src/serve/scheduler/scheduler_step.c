@@ -375,8 +375,10 @@ static void use_result(struct pith_scheduler *s, int32_t i)
     struct sched_answer *a = s->step.item_of[i];
     count_share(s, a);
     a->park.untouched = false;
-    scheduler_ranks_share(s, &a->step.not_finite, sizeof(a->step.not_finite));
-    scheduler_ranks_share(s, &a->step.unwanted, sizeof(a->step.unwanted));
+    if (a->request->on_prompt != NULL) { /* rank 0 alone has the rows, and who sees them */
+        scheduler_ranks_share(s, &a->step.not_finite, sizeof(a->step.not_finite));
+        scheduler_ranks_share(s, &a->step.unwanted, sizeof(a->step.unwanted));
+    }
     if (a->step.not_finite) {
         pith_error why;
         pi_model_not_finite(s->engine->model, &why);
