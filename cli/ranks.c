@@ -11,11 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "io.h"
 #include "pith/ranks.h"
+
+#define WAIT_S 3 /* for rank 0, which may be slower to fail */
 
 /* Commands whose results depend on nothing but their options and files, and those in which rank 0
    leads. */
@@ -36,12 +37,10 @@ static int started_together(void)
     return n != NULL ? atoi(n) : 1;
 }
 
-/* Rank 0's own message comes first, and ends all of them where it fails, too. */
 static void show_messages(void)
 {
     char line[512], name[32];
     int length = snprintf(name, sizeof(name), "rank %d: ", (int)ranks.rank);
-    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     if (messages == NULL)
         return;
     fflush(stderr);
@@ -55,7 +54,7 @@ void ranks_abandon(void)
 {
     if (left || ranks.n_rank == 1)
         return;
-    if (ranks.rank > 0)
+    if (!pith_ranks_all_fail(WAIT_S)) /* else rank 0's own message is enough */
         show_messages();
     pith_ranks_end(false);
 }

@@ -48,6 +48,10 @@ PITH_API pith_status pith_ranks_divide(pith_split split, const int32_t *weight, 
 /* Leaves them. ok false: every other rank is ended, too. */
 PITH_API void pith_ranks_end(bool ok);
 
+/* For a rank that fails, and is about to call pith_ranks_end(false). Rank 0 tells the others so.
+   Another returns whether rank 0 tells it within wait_s seconds: then rank 0 says why. */
+PITH_API bool pith_ranks_all_fail(double wait_s);
+
 /* Rank 0 of 1 before pith_ranks_start. */
 PITH_API void pith_ranks_describe(pith_ranks_info *out);
 

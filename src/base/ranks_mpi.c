@@ -19,6 +19,7 @@
 #define ROWS_TAG 1
 #define WAKE_TAG 2
 #define GIVE_TAG 3
+#define FAIL_TAG 4
 #define SPIN_S 0.001 /* of waiting in which a rank sleeps not at all, and briefly */
 #define LONG_S 0.1
 #define SHORT_NS 200000
@@ -137,6 +138,19 @@ static void forget_ahead(void)
         ahead[i].cap = 0;
         ahead[i].busy = false;
     }
+}
+
+bool pith_ranks_all_fail(double wait_s)
+{
+    int told = ranks.rank == 0;
+    MPI_Request request;
+    for (int32_t r = 1; told && r < ranks.n_rank; r++)
+        MPI_Isend(NULL, 0, MPI_BYTE, r, FAIL_TAG, MPI_COMM_WORLD, &request);
+    for (double end = MPI_Wtime() + wait_s; !told && MPI_Wtime() < end;) {
+        MPI_Iprobe(0, FAIL_TAG, MPI_COMM_WORLD, &told, MPI_STATUS_IGNORE);
+        nanosleep(&(struct timespec){.tv_nsec = SHORT_NS}, NULL);
+    }
+    return told;
 }
 
 void pith_ranks_end(bool ok)

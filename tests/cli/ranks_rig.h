@@ -132,6 +132,8 @@ static inline void expect_refused(const char *n, const char *words, const char *
         print_message("not refused: %s\n", words);
     assert_true(s.status != 0);
     expect_word(s.err, word);
+    if (strstr(strstr(s.err, word) + 1, word) != NULL)
+        print_message("said twice: %s\n", s.err);
     assert_null(strstr(strstr(s.err, word) + 1, word));
 }
 
