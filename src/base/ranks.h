@@ -55,6 +55,11 @@ void pi_ranks_collect(void *rows, int32_t n_tok, int32_t n_unit, size_t unit_byt
 void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok, int32_t n_unit,
                           int32_t n_block);
 
+/* Memory for `size` bytes of this rank, which pi_ranks_share then gathers. It returns the bytes of
+   all ranks: rank r wrote from at[r] up to at[r + 1]. They stay until the next message. */
+void *pi_ranks_write(size_t size);
+const uint8_t *pi_ranks_share(size_t size, size_t at[PI_RANKS_MOST + 1]);
+
 /* Rank 0's bytes, to all. */
 void pi_ranks_tell(void *data, size_t size);
 
@@ -63,8 +68,9 @@ void pi_ranks_tell(void *data, size_t size);
 void pi_ranks_wake(void);
 void pi_ranks_sleep(void);
 
-/* The least of all ranks' numbers. */
+/* The least of all ranks' numbers, and their sum. */
 int64_t pi_ranks_least(int64_t number);
+int64_t pi_ranks_sum(int64_t number);
 
 /* The status of the first rank that failed, with its sentence; OK where all succeeded. */
 pith_status pi_ranks_agree(pith_status status, pith_error *err);

@@ -194,6 +194,20 @@ static void reserve(size_t size)
     cap = size;
 }
 
+/* As reserve, where `sent` has something already. */
+static void reserve_answer(size_t size)
+{
+    if (size <= cap)
+        return;
+    uint8_t *larger = take(size);
+    memcpy(larger, sent, cap);
+    pi_mem_free(sent);
+    pi_mem_free(got);
+    sent = larger;
+    got = take(size);
+    cap = size;
+}
+
 /* sent holds this rank's units of n_tok rows; got receives everybody's, rank after rank, or does so
    on rank 0 alone. */
 static void exchange(int32_t n_tok, int32_t n_unit, size_t unit_bytes, bool to_all)
@@ -273,6 +287,30 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
     }
 }
 
+void *pi_ranks_write(size_t size)
+{
+    reserve(size);
+    return sent;
+}
+
+const uint8_t *pi_ranks_share(size_t size, size_t at[PI_RANKS_MOST + 1])
+{
+    int own = (int)size, count[PI_RANKS_MOST], from[PI_RANKS_MOST];
+    double start = MPI_Wtime();
+    MPI_Allgather(&own, 1, MPI_INT, count, 1, MPI_INT, MPI_COMM_WORLD);
+    at[0] = 0;
+    for (int32_t r = 0; r < ranks.n_rank; r++) {
+        from[r] = (int)at[r];
+        at[r + 1] = at[r] + (size_t)count[r];
+    }
+    reserve_answer(at[ranks.n_rank]);
+    MPI_Allgatherv(sent, own, MPI_BYTE, got, count, from, MPI_BYTE, MPI_COMM_WORLD);
+    ranks.sent_bytes += (int64_t)size * (ranks.n_rank - 1);
+    ranks.n_gather++;
+    ranks.gather_s += MPI_Wtime() - start;
+    return got;
+}
+
 /* ---- agreement ---- */
 
 void pi_ranks_tell(void *data, size_t size)
@@ -316,6 +354,14 @@ int64_t pi_ranks_least(int64_t number)
     if (!is_alone())
         MPI_Allreduce(&number, &least, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD);
     return least;
+}
+
+int64_t pi_ranks_sum(int64_t number)
+{
+    int64_t sum = number;
+    if (!is_alone())
+        MPI_Allreduce(&number, &sum, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return sum;
 }
 
 pith_status pi_ranks_agree(pith_status status, pith_error *err)

@@ -612,11 +612,13 @@ pith_status pi_seq_truncate(struct pith_seq *seq, int32_t n_token, pith_error *e
         return PITH_OK;
     PI_TRY(check_reach(seq, n_token, err));
     int64_t copies = kv_seq_truncate_copies(seq->memory.kv, n_token);
+    pith_status status = PITH_OK;
     if (copies > kv_seq_free_bytes(seq->memory.kv))
-        return pi_fail(err, PITH_KV_FULL,
-                       "forgetting what follows token %d copies shared pages of %lld bytes, and "
-                       "%lld are free",
-                       n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->memory.kv));
+        status = pi_fail(err, PITH_KV_FULL,
+                         "forgetting what follows token %d copies shared pages of %lld bytes, and "
+                         "%lld are free",
+                         n_token, (long long)copies, (long long)kv_seq_free_bytes(seq->memory.kv));
+    PI_TRY(pi_over_ranks_agree(seq->engine, status, err));
     keep_truncate(seq->engine->keep.handle, seq->memory.kv, n_token);
     seq->n_token = n_token;
     seq->has_logits = false;

@@ -73,7 +73,7 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
         status = pi_item_reserve(e, &items[i], err);
     if (status == PITH_OK)
         status = pi_verbs_reserve_batch(e, items, n, err);
-    return pi_over_ranks_agree(e->model, status, err);
+    return pi_over_ranks_agree(e, status, err);
 }
 
 /* Leaves the rows on the device, each with its sequence, where it finds their best tokens. False: it

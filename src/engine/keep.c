@@ -7,6 +7,8 @@
  * at all. A pass is shown to the policy with memory that was reserved before it.
  */
 #include "base/mem.h"
+#include "base/ranks.h"
+#include "engine/over_ranks.h"
 #include "engine/schedule.h"
 
 static bool has_keep(const struct engine_traits *traits)
@@ -102,6 +104,29 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 
 /* ---- a sequence ---- */
 
+/* Entries of other ranks' lanes, where they share the budget: each token adds one to each. */
+static int64_t count_elsewhere(const struct pith_seq *seq, int32_t n_token)
+{
+    const struct keep_tally *t = &seq->keep.tally;
+    int64_t n_lane = seq->engine->policies.keep.n_elsewhere;
+    return t->elsewhere + n_lane * (n_token - t->elsewhere_at);
+}
+
+/* Other ranks forget what they hold of the same tokens. */
+static void recount_elsewhere(struct pith_seq *seq, int32_t n_token)
+{
+    struct keep_tally *t = &seq->keep.tally;
+    const struct kv_geometry *g = &seq->engine->lanes;
+    int64_t own = 0;
+    if (seq->engine->policies.keep.n_elsewhere == 0 || n_token >= t->elsewhere_at)
+        return;
+    for (int32_t l = 0; l < g->n_layer; l++)
+        for (int32_t h = 0; h < g->n_head; h++)
+            own += kv_lane_len(seq->memory.kv, l, h);
+    t->elsewhere = pi_ranks_sum(own) - own;
+    t->elsewhere_at = n_token;
+}
+
 static pith_status start_seq(struct pith_seq *seq, pith_error *err)
 {
     const struct keep *policy = seq->engine->keep.handle;
@@ -140,6 +165,7 @@ static void truncate_seq(struct pith_seq *seq, int32_t n_token, bool whole)
         keep_block_push(seq->engine->keep.handle, &k->block);
     }
     k->may_disagree = k->may_disagree && n_token > 0;
+    recount_elsewhere(seq, n_token);
     if (whole)
         k->tally = (struct keep_tally){0};
 }
@@ -369,7 +395,9 @@ const struct seq_hooks pi_keep_hooks = {
 
 struct keep_point pi_seq_point(const struct pith_seq *seq, int32_t n_done)
 {
-    return (struct keep_point){seq->n_token + n_done, seq->n_prompt, seq->keep.scale};
+    int32_t n_token = seq->n_token + n_done;
+    return (struct keep_point){n_token, seq->n_prompt, seq->keep.scale,
+                               count_elsewhere(seq, n_token)};
 }
 
 struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
@@ -380,6 +408,7 @@ struct keep_view pi_seq_view(const struct pith_seq *seq, int32_t n_token)
                               .n_prompt = seq->n_prompt,
                               .pinned = seq->pinned,
                               .scale = seq->keep.scale,
+                              .elsewhere = count_elsewhere(seq, n_token),
                               .state = seq->keep.block.state,
                               .there = seq->keep.block.there,
                               .shown = !seq->keep.may_disagree};
@@ -449,7 +478,8 @@ pith_status pi_seq_keep_round(struct pith_seq *seq, pith_error *err)
     struct keep_point at = pi_seq_point(seq, 0);
     if (!pi_seq_is_over_budget(seq))
         return PITH_OK;
-    PI_TRY(keep_prepare_round(seq->engine->keep.handle, seq->memory.kv, at, err));
+    pith_status status = keep_prepare_round(seq->engine->keep.handle, seq->memory.kv, at, err);
+    PI_TRY(pi_over_ranks_agree(seq->engine, status, err));
     return run_round(seq, at.n_token, NULL, 0, err);
 }
 

@@ -5,30 +5,32 @@
 
 #include "base/ranks.h"
 
-/* By rows a lane decides for itself, by layers the lanes of a layer do. */
+/* Ranks exchange the scores of a round (keep/rules/elsewhere.c), but not the scores of each token. */
 static pith_status check_keep(const struct keep_config *c, pith_error *err)
 {
     const struct keep_rules *r = &c->rules;
     bool layers = pi_ranks_by_layers();
     if (c->policy == NULL)
         return PITH_OK;
-    bool apart = r->granularity == KEEP_LAYER_HEAD || (layers && r->granularity == KEEP_LAYER);
-    if (keep_config_allots(c) || !apart || strcmp(r->heads, "even") != 0 ||
-        strcmp(r->split, "even") != 0 || (layers && strcmp(r->layers, "even") != 0))
+    if (strcmp(r->heads, "even") != 0 || strcmp(r->split, "even") != 0 ||
+        (layers && strcmp(r->layers, "even") != 0))
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: over ranks each %s decides for itself: write granularity=%s, and "
-                       "no %sheads or split",
-                       c->policy->name, layers ? "layer" : "lane", layers ? "layer" : "layer-head",
-                       layers ? "layers, " : "");
+                       "keep: %s: over ranks budgets are even: write no %sheads or split",
+                       c->policy->name, layers ? "layers, " : "");
     if (r->budget.unit == POLICY_UNIT_BYTES)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s: budget: over ranks it is a number of tokens or a share of them",
                        c->policy->name);
-    if (strcmp(c->policy->name, "random") == 0)
-        return pi_fail(err, PITH_UNSUPPORTED, "keep: random: over ranks its draws would be others");
-    if (layers && strcmp(c->policy->name, "triattention") == 0)
+    if (!layers && r->overwrite && r->granularity != KEEP_LAYER_HEAD)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: triattention: over ranks its options would count other layers");
+                       "keep: %s: overwrite: over ranks each lane decides for itself: write "
+                       "granularity=layer-head",
+                       c->policy->name);
+    if (!layers && keep_config_allots(c) && !keep_config_is_global(c))
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: over ranks a layer's heads cannot share its budget; all lanes "
+                       "can (granularity=global), and --split layers has whole layers",
+                       c->policy->name);
     return PITH_OK;
 }
 
@@ -90,6 +92,9 @@ pith_status pi_over_ranks_fit(const struct pith_model *model, struct policy_set 
 {
     const struct pi_hparams *hp = &model->hp;
     struct read_rules *read = &set->read.rules;
+    if (keep_config_is_global(&set->keep))
+        set->keep.n_elsewhere =
+            hp->whole.n_layer_full * hp->whole.n_head_kv - hp->n_layer_full * hp->n_head_kv;
     if (!pi_shape_is_part(hp))
         return PITH_OK;
     read->dense_layers = (int32_t)pi_max(read->dense_layers - hp->whole.first_full, 0);
@@ -148,15 +153,17 @@ int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes)
     return pi_ranks()->n_rank == 1 ? bytes : pi_ceil_div(bytes, n) * n_all;
 }
 
-bool pi_over_ranks_are_alike(const struct pith_model *model)
+bool pi_over_ranks_are_alike(const struct pith_engine *e)
 {
-    const struct pi_hparams *hp = &model->hp;
+    const struct pi_hparams *hp = &e->model->hp;
+    if (pi_ranks()->n_rank > 1 && keep_config_allots(&e->policies.keep))
+        return false;
     return !pi_shape_is_part(hp) || !(has_windows(hp) || hp->delta.n_layer > 0);
 }
 
-pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status, pith_error *err)
+pith_status pi_over_ranks_agree(const struct pith_engine *e, pith_status status, pith_error *err)
 {
-    return pi_over_ranks_are_alike(model) ? status : pi_ranks_agree(status, err);
+    return pi_over_ranks_are_alike(e) ? status : pi_ranks_agree(status, err);
 }
 
 double pi_over_ranks_seconds(double seconds)

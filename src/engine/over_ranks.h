@@ -5,6 +5,7 @@
 #ifndef PI_OVER_RANKS_H
 #define PI_OVER_RANKS_H
 
+#include "engine/engine.h"
 #include "model/model.h"
 #include "policy/traits/traits.h"
 
@@ -32,12 +33,11 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);
 
 /* Whether every rank runs out of pages with all others. Not so by layers, where some have windows or
-   recurrent states. */
-bool pi_over_ranks_are_alike(const struct pith_model *model);
+   recurrent states; nor where lanes share a budget by their scores. */
+bool pi_over_ranks_are_alike(const struct pith_engine *e);
 
 /* The status, where ranks are alike; else pi_ranks_agree of it. */
-pith_status pi_over_ranks_agree(const struct pith_model *model, pith_status status,
-                                pith_error *err);
+pith_status pi_over_ranks_agree(const struct pith_engine *e, pith_status status, pith_error *err);
 
 /* Rank 0's time: what is decided by it is then the same on all. */
 double pi_over_ranks_seconds(double seconds);

@@ -31,6 +31,23 @@ static inline const struct pi_rope *policy_rope(const struct policy_model *m, in
     return m->lane_rope != NULL ? m->lane_rope[layer] : m->rope;
 }
 
+/* The lanes of all ranks together (base/ranks.h), and which of them are the model's. */
+struct policy_whole {
+    int32_t n_layer;
+    int32_t n_head;
+    int32_t first_layer;
+    int32_t first_head;
+};
+
+static inline struct policy_whole policy_whole(const struct policy_model *m)
+{
+    if (m->model == NULL)
+        return (struct policy_whole){m->g.n_layer, m->g.n_head, 0, 0};
+    const struct pi_whole_shape *all = &pi_model_hparams(m->model)->whole;
+    return (struct policy_whole){all->n_layer_full, all->n_head_kv, all->first_full,
+                                 all->first_head_kv};
+}
+
 enum policy_type {
     POLICY_TYPE_COUNT,  /* int32_t: "128" */
     POLICY_TYPE_BUDGET, /* struct policy_budget: "2048", "50%", "64MiB" */

@@ -88,6 +88,33 @@ static inline void make_family(const char *family, char path[128])
     assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
 }
 
+/* Rounds whose scores come from several ranks: lanes that keep the same positions, or that share one
+   budget. n ranks print what one process does; `parts` is for ranks alone. */
+static inline void expect_rounds(const char *n, const char *parts)
+{
+    static const char *const keep[] = {
+        "snapkv:budget=24,slack=8,window=4,granularity=all",
+        "knorm:budget=24,slack=4,granularity=layer,combine=max --chunk 5",
+        "streaming:budget=20,sinks=2,slack=8,granularity=head",
+        "triattention:sinks=4,window=4,budget=24,slack=8,pin-prompt=off,granularity=all,boundary-skip=1",
+        "random:budget=24,slack=4,granularity=all",
+        "random:budget=24,slack=8,granularity=global --draft lookup",
+        "random:budget=50%,slack=8,granularity=global --kv-memory 2MiB --chunk 6",
+    };
+    for (size_t i = 0; i < sizeof(keep) / sizeof(keep[0]); i += TEST_STRIDE) {
+        char words[512], all[1024];
+        snprintf(words, sizeof(words),
+                 "run -t 1 -n 60 --ignore-eos --temp 0.8 --seed 3 --recall none -m " MINI
+                 " -p The_friend_of_the_friend_of_the_friend --keep %s",
+                 keep[i]);
+        struct said one = over(NULL, words);
+        expect_status(&one, 0);
+        expect_word(one.err, "evicted");
+        snprintf(all, sizeof(all), "%s %s", words, parts);
+        expect_output(n, all, one.out);
+    }
+}
+
 /* Bytes that rank 0 of 2 sent, by its report. */
 static inline json_int_t sent_by(const char *words)
 {

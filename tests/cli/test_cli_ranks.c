@@ -76,6 +76,11 @@ TEST(texts_are_those_of_one_process)
     }
 }
 
+TEST(rounds_over_lanes_of_several_ranks_are_those_of_one_process)
+{
+    expect_rounds("2", "");
+}
+
 /* Each rank takes the heads, or the layers, that are its own from the file. */
 TEST(statistics_are_those_of_a_ranks_lanes)
 {
@@ -90,11 +95,12 @@ TEST(statistics_are_those_of_a_ranks_lanes)
     struct said s = over(NULL, words);
     expect_status(&s, 0);
     for (int i = 0; i < 3; i++)
-        for (int layers = i > 0 ? 1 : 0; layers >= 0; layers--) {
+        for (int n = i == 1 ? 4 : 2; n > 0; n--) {
             snprintf(words, sizeof(words),
                      RUN " --recall none --split %s --keep %s,stats=%s,window=4,budget=24,slack=8,"
-                         "pin-prompt=off,granularity=layer-head",
-                     layers ? "layers" : "rows", keep[i], stats);
+                         "pin-prompt=off,granularity=%s",
+                     n % 2 > 0 ? "layers" : "rows", keep[i], stats,
+                     n > 2 ? "global" : "layer-head");
             expect_same("2", words);
         }
 }
@@ -167,8 +173,10 @@ TEST(what_ranks_cannot_do_is_refused_once)
                    "3 weights are not one for");
     expect_refused("2", "logits -t 1 --ids 1,5 --ranks 3,x -m " NANO, "is no list of weights");
     expect_refused("2", RUN " --read quoka:budget=16", "over ranks all that is stored is read");
-    expect_refused("2", RUN " --recall none --keep knorm:budget=24,granularity=all",
+    expect_refused("2", RUN " --recall none --keep longflow:budget=48,granularity=layer",
                    "over ranks each lane decides for itself");
+    expect_refused("2", RUN " --recall none --keep adakv:budget=48",
+                   "over ranks a layer's heads cannot share its budget");
     expect_refused("2", RUN " --recall none --keep knorm:budget=1MiB,granularity=layer-head",
                    "over ranks it is a number of tokens");
     expect_refused("2", "logits -t 1 --ids 1,5 -m nowhere.gguf", "nowhere.gguf");

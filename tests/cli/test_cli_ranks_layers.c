@@ -82,6 +82,7 @@ TEST(texts_are_those_of_one_process)
         " --draft lookup --kv-memory 2MiB",
         " --recall none --keep snapkv:budget=24,slack=8,window=4,granularity=layer --chunk 9",
         " --recall none --keep tova:budget=24",
+        " --recall none --keep adakv:budget=48,slack=8",
         " --recall none --keep h2o:budget=24,window=8,granularity=layer-head",
         " --read quoka:budget=8,chunk=4 --chunk 8",
         " --read quest:budget=16 -n 40",
@@ -93,6 +94,11 @@ TEST(texts_are_those_of_one_process)
     }
     expect_parts("2", "", RUN HYBRID);
     expect_parts("2", "", RUN HYBRID " --chunk 5 --kv-memory 2MiB");
+}
+
+TEST(rounds_over_lanes_of_several_ranks_are_those_of_one_process)
+{
+    expect_rounds("3", "--split layers");
 }
 
 /* One rank has layers with windows alone, whose lanes take less. */
@@ -163,10 +169,8 @@ TEST(what_ranks_cannot_do_is_refused_once)
     expect_refused("3", "logits -t 1 --ids 1,5 -m " HYBRID LAYERS, "are without attention");
     expect_refused("2", RUN MINI LAYERS " --read tidaldecode:budget=16",
                    "it chooses for all layers");
-    expect_refused("2", RUN MINI LAYERS " --recall none --keep knorm:budget=24,granularity=all",
-                   "over ranks each layer decides for itself");
     expect_refused("2", RUN MINI LAYERS " --recall none --keep pyramidkv:budget=48",
-                   "over ranks each layer decides for itself");
+                   "over ranks budgets are even");
     expect_refused("2", RUN MINI LAYERS " --kv 50%", "over ranks -c or --kv-memory");
     expect_refused("2", RUN MINI LAYERS " --share memshare --chunk 8", "over ranks there is none");
     expect_refused("2", RUN MINI LAYERS " -ctv turbo3:q8_0=4+4", "do not fit in 6 layers");

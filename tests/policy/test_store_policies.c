@@ -155,7 +155,7 @@ static void check_budgets(pith_seq *seq, const char *text)
 {
     const struct keep_config *c = &seq->engine->keep.handle->config;
     const struct kv_geometry *g = kv_cache_geometry(seq->engine->kv);
-    const struct keep_point at = {N_TOKEN, 0, 0.0};
+    const struct keep_point at = {N_TOKEN, 0, 0.0, 0};
     int32_t before[4] = {0}, after[4] = {0}, most[4] = {0};
     for (int32_t i = 0; i < g->n_layer * g->n_head; i++) {
         before[i / g->n_head] += lane_len(seq, i / g->n_head, i % g->n_head);

@@ -97,7 +97,7 @@ TEST(estimates_and_reservations_are_one_number)
         for (int32_t n = 1; n < 2000; n += 333) {
             int64_t estimate;
             check(pith_kv_estimate(model, &params, n, &estimate, &err), &err);
-            assert_int_equal(pi_engine_bytes_at(e, (struct keep_point){n, 0, 0.0}), estimate);
+            assert_int_equal(pi_engine_bytes_at(e, (struct keep_point){n, 0, 0.0, 0}), estimate);
         }
         pith_engine_free(e);
     }

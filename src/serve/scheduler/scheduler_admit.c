@@ -80,7 +80,7 @@ int64_t scheduler_bytes(const struct pith_scheduler *s, const struct request *r,
                         int32_t n)
 {
     const struct pith_engine *e = s->engine;
-    struct keep_point to = {n, mark, r->budget_scale};
+    struct keep_point to = {n, mark, r->budget_scale, 0};
     int64_t bytes = pi_engine_bytes_at(e, to);
     if (mark < r->n_prompt && pi_engine_holds_prompts(e)) {
         to.n_prompt = r->n_prompt;

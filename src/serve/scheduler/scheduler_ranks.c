@@ -54,10 +54,13 @@ pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err)
     const pith_ranks_info *ranks = pi_ranks();
     if (ranks->n_rank == 1)
         return PITH_OK;
-    if (!pi_over_ranks_are_alike(s->engine->model))
+    if (!pi_over_ranks_are_alike(s->engine))
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "split: layers: many requests of a model with windows or recurrent layers "
-                       "cannot run so: some ranks would run out of memory before others");
+                       "over ranks many requests cannot run so: some ranks would run out of memory "
+                       "before others (%s)",
+                       keep_config_allots(&s->engine->policies.keep)
+                           ? "keep: lanes share a budget"
+                           : "split: layers, with windows or recurrent layers");
     s->ranks.role = !s->params.led ? SCHED_EQUAL : ranks->rank == 0 ? SCHED_LEADS : SCHED_FOLLOWS;
     s->params.swap_bytes = pi_over_ranks_part(s->engine->model, s->params.swap_bytes);
     if (s->params.led) /* who chooses no token needs no logits */

@@ -221,18 +221,18 @@ TEST(shares_a_budget_as_pyramidkv_does)
     check(keep_config_fit(&c, &g, &err), &err);
     for (int32_t l = 0; l < 4; l++)
         for (int32_t h = 0; h < 2; h++)
-            assert_int_equal(keep_lane_budget_at(&c, l, h, (struct keep_point){5000, 0, 0.0}),
+            assert_int_equal(keep_lane_budget_at(&c, l, h, (struct keep_point){5000, 0, 0.0, 0}),
                              want[l]);
     assert_int_equal(keep_budget_at(&c, 5000), 1032);
     /* A share: the part beyond the window grows with the text, by at most one per token. */
     check(keep_config_parse("pyramidkv:budget=40%,window=20", &c, &err), &err);
     check(keep_config_fit(&c, &g, &err), &err);
-    assert_int_equal(keep_lane_budget_at(&c, 0, 0, (struct keep_point){10000, 0, 0.0}), 7781);
-    assert_int_equal(keep_lane_budget_at(&c, 3, 0, (struct keep_point){10000, 0, 0.0}), 219);
+    assert_int_equal(keep_lane_budget_at(&c, 0, 0, (struct keep_point){10000, 0, 0.0, 0}), 7781);
+    assert_int_equal(keep_lane_budget_at(&c, 3, 0, (struct keep_point){10000, 0, 0.0, 0}), 219);
     for (int32_t l = 0; l < 4; l++)
         for (int32_t n = 0; n < 3000; n++) {
-            int32_t a = keep_lane_budget_at(&c, l, 0, (struct keep_point){n, 0, 0.0});
-            int32_t b = keep_lane_budget_at(&c, l, 0, (struct keep_point){n + 1, 0, 0.0});
+            int32_t a = keep_lane_budget_at(&c, l, 0, (struct keep_point){n, 0, 0.0, 0});
+            int32_t b = keep_lane_budget_at(&c, l, 0, (struct keep_point){n + 1, 0, 0.0, 0});
             assert_true(a >= pi_min(n, 40) && b >= a && b <= a + 1);
         }
     /* Bytes: the pages of all lanes together fill at most the size, and two more each would not. */
@@ -245,7 +245,7 @@ TEST(shares_a_budget_as_pyramidkv_does)
     static const struct kv_geometry flat = KV_SHAPE(1, 2, 8, 8, 16, KV_TYPE_F16, KV_TYPE_F16);
     check(keep_config_parse("pyramidkv:budget=100", &c, &err), &err);
     check(keep_config_fit(&c, &flat, &err), &err);
-    assert_int_equal(keep_lane_budget_at(&c, 0, 1, (struct keep_point){0, 0, 0.0}), 100);
+    assert_int_equal(keep_lane_budget_at(&c, 0, 1, (struct keep_point){0, 0, 0.0, 0}), 100);
     assert_int_equal(keep_config_parse("snapkv:layers=pyramidkv:0", &c, &err) == PITH_OK
                          ? keep_config_fit(&c, &g, &err)
                          : PITH_OK,
@@ -296,7 +296,7 @@ static void check_budgets(const struct kv_seq *kv, int32_t n_token, bool after_r
     const struct keep_rules *r = &world.config.rules;
     for (int32_t l = 0; l < N_LAYER; l++) {
         int64_t mean =
-            keep_lane_budget_at(&world.config, l, 0, (struct keep_point){n_token, 0, 0.0});
+            keep_lane_budget_at(&world.config, l, 0, (struct keep_point){n_token, 0, 0.0, 0});
         assert_true(sum_of(kv, l) <= N_HEAD * (mean + (after_round ? 0 : r->slack + r->batch)));
         for (int32_t h = 0; after_round && h < N_HEAD; h++) {
             int32_t n = kv_lane_len(kv, l, h);
@@ -312,7 +312,7 @@ static void check_budgets(const struct kv_seq *kv, int32_t n_token, bool after_r
 static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
-    struct keep_point at = {world.n_token[s], 0, 0.0};
+    struct keep_point at = {world.n_token[s], 0, 0.0, 0};
     check(keep_prepare(world.keep, kv, at, n, &err), &err);
     uint64_t digest = kv_check_digest(world.cache);
     if (kv_seq_reserve(kv, keep_room(world.keep, kv, at, n), &err) != PITH_OK) {

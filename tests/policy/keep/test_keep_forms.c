@@ -245,7 +245,7 @@ TEST(evicting_is_as_if_entries_were_masked)
         struct keep *keep = NULL;
         struct kv_seq *cut = NULL;
         struct keep_tally tally = {0};
-        struct keep_point at = {N, 0, 0.0};
+        struct keep_point at = {N, 0, 0.0, 0};
         const char *form = forms[p % PI_LEN(forms)];
         if (has_places(form)) /* reads keys elsewhere: test_keep_places.c */
             continue;

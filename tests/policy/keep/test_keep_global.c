@@ -175,7 +175,7 @@ static void append(struct kv_seq *kv, int32_t from, int32_t n)
 static void grow(int32_t s, int32_t n)
 {
     struct kv_seq *kv = world.kv[s];
-    struct keep_point at = {world.n_token[s], 0, 0.0};
+    struct keep_point at = {world.n_token[s], 0, 0.0, 0};
     check(keep_prepare(world.keep, kv, at, n, &err), &err);
     uint64_t digest = kv_check_digest(world.cache);
     if (kv_seq_reserve(kv, keep_room(world.keep, kv, at, n), &err) != PITH_OK) {
@@ -295,9 +295,9 @@ TEST(counts_bytes_of_all_lanes)
     /* The whole prompt, and then what rounds leave. */
     c = config_of(&comparing, "granularity=global,budget=40,slack=8,rounds=prompt-end");
     assert_int_equal(keep_bytes_at(&c, &shape.g, 5000), kv_bytes_for_tokens(&shape.g, 5000));
-    assert_int_equal(keep_bytes_to(&c, &shape.g, (struct keep_point){5000, 200, 0.0}),
+    assert_int_equal(keep_bytes_to(&c, &shape.g, (struct keep_point){5000, 200, 0.0, 0}),
                      kv_bytes_for_tokens(&shape.g, 200));
-    assert_int_equal(keep_bytes_to(&c, &shape.g, (struct keep_point){5000, 20, 0.0}),
+    assert_int_equal(keep_bytes_to(&c, &shape.g, (struct keep_point){5000, 20, 0.0, 0}),
                      (288 + 90) / 16 * page);
     assert_int_equal(keep_most_at(&c, 5000), 5000);
 }
@@ -312,7 +312,7 @@ TEST(a_share_is_at_least_twice_what_is_protected)
     assert_int_equal(keep_budget_at(&c, 1024), 512);
     assert_int_equal(keep_budget_at(&c, 4096), 2048);
     c = config_of(&keep_random, "budget=50%,prefix=128,window=128,pin-prompt=on");
-    assert_int_equal(keep_lane_budget_at(&c, 1, 1, (struct keep_point){4096, 1500, 0.0}), 3256);
+    assert_int_equal(keep_lane_budget_at(&c, 1, 1, (struct keep_point){4096, 1500, 0.0, 0}), 3256);
     for (int32_t n = 0; n < 3000; n++) {
         int32_t a = keep_budget_at(&c, n), b = keep_budget_at(&c, n + 1);
         assert_true(b >= a && b <= a + 1 && a <= pi_max(n, 1));

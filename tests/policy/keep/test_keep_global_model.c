@@ -231,10 +231,10 @@ TEST(calibrated_shares_make_up_the_budget)
         int32_t sum = 0, least = pi_min(n, 2 + 3 + 16);
         for (int32_t i = 0; i < n_lane; i++) {
             int32_t b = keep_lane_budget_at(&c, i / g.n_head, i % g.n_head,
-                                            (struct keep_point){5000, 0, 0.0});
+                                            (struct keep_point){5000, 0, 0.0, 0});
             assert_true(b >= least);
             assert_true(i == WIDE || b <= keep_lane_budget_at(&c, WIDE / g.n_head, WIDE % g.n_head,
-                                                              (struct keep_point){5000, 0, 0.0}));
+                                                              (struct keep_point){5000, 0, 0.0, 0}));
             sum += b;
         }
         assert_int_equal(sum, n * n_lane);
@@ -247,10 +247,10 @@ TEST(calibrated_shares_make_up_the_budget)
     int64_t sum = 0;
     for (int32_t i = 0; i < n_lane; i++)
         sum +=
-            keep_lane_budget_at(&c, i / g.n_head, i % g.n_head, (struct keep_point){10000, 0, 0.0});
+            keep_lane_budget_at(&c, i / g.n_head, i % g.n_head, (struct keep_point){10000, 0, 0.0, 0});
     assert_in_range(sum, 4000 * n_lane - n_lane, 4000 * n_lane + n_lane);
     assert_true(keep_lane_budget_at(&c, WIDE / g.n_head, WIDE % g.n_head,
-                                    (struct keep_point){10000, 0, 0.0}) > 9900);
+                                    (struct keep_point){10000, 0, 0.0, 0}) > 9900);
     expect(keep_config_parse(with_stats("knorm:split=calibrate,stats=@"), &c, &err) == PITH_OK
                ? keep_config_fit(&c, &g, &err)
                : PITH_OK,

@@ -168,7 +168,7 @@ TEST(threads_change_no_round)
         snprintf(options, sizeof(options), "budget=%d,granularity=%s", BUDGET, granularities[g]);
         for (int32_t c = 0; c < 2; c++) {
             struct keep *keep = make(&keep_keydiff, options, &wide, c == 0 ? 1 : 5);
-            struct keep_point at = {N, 0, 0.0};
+            struct keep_point at = {N, 0, 0.0, 0};
             cache[c] = kv_check_cache(&wide.g, 24 * 13);
             kv[c] = kv_make(cache[c]);
             append(kv[c], 0, N);
@@ -197,7 +197,7 @@ TEST(positions_that_stand_twice_count_as_entries)
         struct keep *keep = make(&keep_streaming, options, &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = kv_make(cache);
-        struct keep_point at = {32, 0, 0.0};
+        struct keep_point at = {32, 0, 0.0, 0};
         append(kv, 0, 32);
         for (int32_t l = 0; l < N_LANE; l++)
             check(page_share(kv, l / N_HEAD, l % N_HEAD, 1, kv, 0, 0, &err), &err);
@@ -314,7 +314,7 @@ TEST(breaks_are_counted)
         struct keep *keep = make(&keep_streaming, "budget=40,slack=8,sinks=0", &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, (3 + extra) * N_LANE);
         struct kv_seq *kv = kv_make(cache);
-        struct keep_point at = {132, 0, 0.0};
+        struct keep_point at = {132, 0, 0.0, 0};
         append(kv, 0, PAGE_LEN);
         append(kv, 100, 32);
         for (int32_t l = 0; l < N_LANE; l++)
@@ -359,7 +359,7 @@ TEST(infinite_scores_let_the_older_go_first)
         struct keep *keep = make(&infinite, options[i], &model, 1);
         struct kv_cache *cache = kv_check_cache(&model.g, 4 * N_LANE);
         struct kv_seq *kv = kv_make(cache);
-        struct keep_point at = {0, 0, 0.0};
+        struct keep_point at = {0, 0, 0.0, 0};
         check(keep_prepare(keep, kv, at, 32, &err), &err);
         append(kv, 0, 32);
         round_now(keep, kv, 32);

@@ -141,9 +141,11 @@ TEST(random_lots_are_even_and_stay)
     struct keep_config a, b;
     check(keep_config_set(&keep_random, "seed=1", &a, &err), &err);
     check(keep_config_set(&keep_random, "seed=2", &b, &err), &err);
+    const struct policy_model whole = {.g = {.n_layer = 4, .n_head = 2}};
+    const struct keep_view view = {.model = &whole};
     struct keep_lane lane = {.layer = 3, .head = 1, .n = N, .pos = pos};
-    keep_random.score(&a.params, NULL, &lane, first);
-    keep_random.score(&b.params, NULL, &lane, other);
+    keep_random.score(&a.params, &view, &lane, first);
+    keep_random.score(&b.params, &view, &lane, other);
     for (int32_t i = 0; i < N; i++) {
         assert_true(first[i] >= 0.0f && first[i] < 1.0f);
         sum += first[i];
@@ -151,10 +153,10 @@ TEST(random_lots_are_even_and_stay)
     }
     assert_true(fabs(sum / N - 0.5) < 0.02 && fabs(product / N) < 0.01);
     lane = (struct keep_lane){.layer = 3, .head = 1, .n = 1, .pos = &pos[1000]};
-    keep_random.score(&a.params, NULL, &lane, other);
+    keep_random.score(&a.params, &view, &lane, other);
     assert_true(other[0] == first[1000]);
     lane.head = 0;
-    keep_random.score(&a.params, NULL, &lane, other);
+    keep_random.score(&a.params, &view, &lane, other);
     assert_true(other[0] != first[1000]);
 }
 
@@ -326,7 +328,7 @@ TEST(a_policy_is_opened_asked_and_closed)
     assert_int_equal(keep_state_size(keep), sizeof(block));
     struct kv_cache *cache = kv_check_cache(&m.g, 16);
     check(kv_seq_create(cache, &kv, &err), &err);
-    check(keep_prepare(keep, kv, (struct keep_point){0, 0, 0.0}, 24, &err), &err);
+    check(keep_prepare(keep, kv, (struct keep_point){0, 0, 0.0, 0}, 24, &err), &err);
     check(kv_check_append(kv, 1, 0, 24), &err);
     struct keep_view view = {.kv = kv, .n_token = 24, .state = &block};
     struct pi_pass_item item = {.n_tok = 24};

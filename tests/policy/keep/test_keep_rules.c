@@ -414,7 +414,7 @@ static void append(struct history *h, int32_t n)
 
 static struct keep_point point_of(const struct history *h)
 {
-    return (struct keep_point){h->n_token, 0, 0.0};
+    return (struct keep_point){h->n_token, 0, 0.0, 0};
 }
 
 /* A part of a batch: at most `most` of the n tokens that are left. Returns how many. */

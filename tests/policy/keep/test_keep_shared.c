@@ -257,7 +257,7 @@ TEST(selects_as_the_authors_do_in_each_mode)
         snprintf(options, sizeof(options), "%s,budget=5,slack=4,pin-prompt=on", cases[c].options);
         struct keep *keep = make(&matrix, options, &model, &config);
         struct kv_cache *cache = kv_check_cache(&model.g, 16);
-        struct keep_point at = {0, 2, 0.0};
+        struct keep_point at = {0, 2, 0.0, 0};
         check(kv_seq_create(cache, &kv, &err), &err);
         check(keep_prepare(keep, kv, at, 9, &err), &err);
         append(kv, &model, 0, 9);
@@ -289,7 +289,7 @@ static int32_t run_lane(const char *options, int32_t n_prompt, int32_t n_token, 
     struct kv_seq *kv;
     struct keep *keep = make(&keep_streaming, options, &one, &config);
     struct kv_cache *cache = kv_check_cache(&one.g, (n_token + 63) / 64 + 2);
-    struct keep_point at = {0, n_prompt, 0.0};
+    struct keep_point at = {0, n_prompt, 0.0, 0};
     int32_t n_round = 0;
     check(kv_seq_create(cache, &kv, &err), &err);
     while (at.n_token < n_token) {
@@ -361,7 +361,7 @@ TEST(rounds_with_slack_are_those_of_the_paper)
     assert_int_equal(keep_pinned_prompt(&config.rules, 4, 0.5), 4); /* of a budget of its own */
     assert_int_equal(keep_pinned_prompt(&config.rules, 5, 0.5), 0);
     assert_int_equal(keep_pinned_prompt(&config.rules, 1000, INFINITY), 1000);
-    assert_int_equal(keep_check_prompt(keep, (struct keep_point){0, 1000, 0.0}, &err), PITH_OK);
+    assert_int_equal(keep_check_prompt(keep, (struct keep_point){0, 1000, 0.0, 0}, &err), PITH_OK);
     keep_free(keep);
     keep = make(&keep_streaming, "budget=16,slack=4,pin-prompt=on,window=12", &model, &config);
     assert_int_equal(keep_pinned_prompt(&config.rules, 4, 0.0), 4);
@@ -404,7 +404,7 @@ static int32_t set_of(int32_t lane)
 
 static int32_t budget_of(const struct history *h, int32_t lane)
 {
-    struct keep_point at = {h->n_token, h->n_prompt, 0.0};
+    struct keep_point at = {h->n_token, h->n_prompt, 0.0, 0};
     return keep_lane_budget_at(&world.config, lane / N_HEAD, lane % N_HEAD, at);
 }
 
@@ -505,7 +505,7 @@ static void check_history(const struct history *h)
 
 static void grow(struct history *h, int32_t n)
 {
-    struct keep_point at = {h->n_token, h->n_prompt, 0.0};
+    struct keep_point at = {h->n_token, h->n_prompt, 0.0, 0};
     check(keep_prepare(world.keep, h->kv, at, n, &err), &err);
     for (int32_t left = n;;) {
         if (keep_due(world.keep, h->kv, at, left)) {

@@ -105,7 +105,7 @@ static void world_round(struct world *w)
 {
     struct keep_tally tally = {0};
     struct keep_view view = world_view(w, w->n);
-    check(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0}, &err), &err);
+    check(keep_prepare_round(w->keep, w->kv, (struct keep_point){w->n, 0, 0.0, 0}, &err), &err);
     check(keep_round(w->keep, w->kv, &view, &tally, &err), &err);
 }
 

@@ -158,7 +158,7 @@ static int32_t next_slot(const struct world *w, int32_t layer, int32_t head)
 
 static void reserve(struct world *w)
 {
-    struct keep_point at = {w->n_token, 0, 0.0};
+    struct keep_point at = {w->n_token, 0, 0.0, 0};
     assert_false(keep_step_due(w->keep, w->kv, at));
     check(keep_prepare(w->keep, w->kv, at, 1, &err), &err);
     check(kv_seq_reserve(w->kv, 1, &err), &err);

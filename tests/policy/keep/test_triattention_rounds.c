@@ -528,7 +528,7 @@ static void kept_of(const char *options, int32_t *pos)
     for (int32_t l = 0; l < LAYERS; l++)
         show(&b, l, l == 0 ? query_a : query_b, 4);
     check(keep_create(&b.config, &b.model, 1, &keep, &err), &err);
-    check(keep_prepare(keep, b.kv, (struct keep_point){N_KEY, 0, 0.0}, 1, &err), &err);
+    check(keep_prepare(keep, b.kv, (struct keep_point){N_KEY, 0, 0.0, 0}, 1, &err), &err);
     check(keep_round(keep, b.kv, &b.view, &tally, &err), &err);
     assert_int_equal(kv_lane_len(b.kv, 1, 0), 20);
     kv_lane_positions(b.kv, 1, 0, pos, 20);

@@ -166,7 +166,7 @@ TEST(guests_and_lanes_share_the_budget)
             }
             bool bytes = whole.rules.budget.unit == POLICY_UNIT_BYTES;
             for (int32_t n = 1; n < 3000; n += n < 40 ? 1 : 97) {
-                struct keep_point at = {n, 0, 0.0};
+                struct keep_point at = {n, 0, 0.0, 0};
                 for (int32_t l = 0; l < shape.n_layer; l++)
                     for (int32_t h = 0; h < shape.n_head; h++) {
                         int32_t a = keep_lane_budget_at(&whole, l, h, at);
@@ -176,7 +176,7 @@ TEST(guests_and_lanes_share_the_budget)
                         assert_true(bytes ? b + take <= a && take % 16 == 0 : b + take == a);
                     }
                 int64_t all = keep_bytes_at(&keep, &shape, n) +
-                              recall_bytes_at(&c, &keep, &shape, (struct keep_point){n, 0, 0.0});
+                              recall_bytes_at(&c, &keep, &shape, (struct keep_point){n, 0, 0.0, 0});
                 if (bytes && all > whole.rules.budget.value)
                     fail_msg("%s, %s: %lld bytes at %d tokens", keeps[i], recalls[j],
                              (long long)all, n);

@@ -30,8 +30,9 @@ static void score(const void *params, const struct keep_view *view, const struct
 {
     const struct random_params *p = params;
     uint64_t key = mix((uint64_t)p->seed + 0x9e3779b97f4a7c15u);
-    (void)view;
-    key = mix(key ^ ((uint64_t)lane->layer << 32 | (uint64_t)lane->head));
+    const struct policy_whole all = policy_whole(view->model);
+    key = mix(key ^ ((uint64_t)(all.first_layer + lane->layer) << 32 |
+                     (uint64_t)(all.first_head + lane->head)));
     for (int32_t i = 0; i < lane->n; i++)
         out[i] =
             (float)(mix(key + 0x9e3779b97f4a7c15u * ((uint64_t)lane->pos[i] + 1)) >> 40) * 0x1p-24f;

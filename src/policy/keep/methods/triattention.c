@@ -442,9 +442,11 @@ static bool silent(const void *params, const struct keep_view *view, int32_t lay
 {
     const struct params *p = params;
     const struct data *d = view->data;
-    if (p->n_layer > 0 && layer >= p->n_layer)
+    const struct policy_whole all = policy_whole(&d->model);
+    int32_t number = all.first_layer + layer;
+    if (p->n_layer > 0 && number >= p->n_layer)
         return true;
-    if (layer < p->n_skip && p->n_skip < d->model.g.n_layer) /* else none would score */
+    if (number < p->n_skip && p->n_skip < all.n_layer) /* else none would score */
         return true;
     if (d->stats != NULL)
         return d->stats->count[layer] == 0;

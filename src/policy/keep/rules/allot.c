@@ -127,7 +127,12 @@ void keep_allot(struct pi_stream *stream, const struct keep_config *c, struct ke
 
 /* ---- their memory ---- */
 
-int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t layer)
+int64_t keep_allot_lanes(const struct keep *k)
+{
+    return (int64_t)keep_stage_layers(k) * k->model.g.n_head + k->config.n_elsewhere;
+}
+
+int64_t keep_allot_own(const struct keep *k, const struct kv_seq *kv, int32_t layer)
 {
     bool global = keep_config_is_global(&k->config);
     int32_t begin = global ? 0 : layer, end = global ? k->model.g.n_layer : layer + 1;
@@ -138,10 +143,16 @@ int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t la
     return sum;
 }
 
-int64_t keep_allot_len(const struct keep *k, const struct kv_seq *kv, int32_t layer)
+int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                       struct keep_point at)
 {
-    int64_t n_lane = (int64_t)keep_stage_layers(k) * k->model.g.n_head;
-    return pi_ceil_div(keep_allot_sum(k, kv, layer), n_lane);
+    return keep_allot_own(k, kv, layer) + at.elsewhere;
+}
+
+int64_t keep_allot_len(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                       struct keep_point at)
+{
+    return pi_ceil_div(keep_allot_sum(k, kv, layer, at), keep_allot_lanes(k));
 }
 
 int64_t keep_allot_pages(const struct kv_geometry *g, int32_t n_lane, int64_t n_entry,

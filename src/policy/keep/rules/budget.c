@@ -46,18 +46,19 @@ static int64_t lane_room(const struct keep *k, int32_t layer, int32_t head, int6
 
 /* Entries of a lane that stay, as far as its budget is concerned: where lanes share one, their
    mean. */
-static int64_t staying(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head)
+static int64_t staying(const struct keep *k, const struct kv_seq *kv, int32_t layer, int32_t head,
+                       struct keep_point at)
 {
-    return keep_config_allots(&k->config) ? keep_allot_len(k, kv, layer)
+    return keep_config_allots(&k->config) ? keep_allot_len(k, kv, layer, at)
                                           : keep_staying(kv, layer, head);
 }
 
-static int64_t most_staying(const struct keep *k, const struct kv_seq *kv)
+static int64_t most_staying(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
 {
     int64_t most = 0;
     for (int32_t l = 0; l < keep_asked_layers(k); l++)
         for (int32_t h = 0; h < keep_asked_heads(k); h++)
-            most = pi_max(most, staying(k, kv, l, h));
+            most = pi_max(most, staying(k, kv, l, h, at));
     return most;
 }
 
@@ -75,11 +76,11 @@ static int64_t room(const struct keep *k, const struct kv_seq *kv, struct keep_p
 {
     int64_t left = most, batch = k->config.rules.batch;
     if (!k->config.split) {
-        left = lane_room(k, 0, 0, most_staying(k, kv), at, most);
+        left = lane_room(k, 0, 0, most_staying(k, kv, at), at, most);
     } else {
         for (int32_t l = 0; l < k->model.g.n_layer; l++)
             for (int32_t h = 0; h < k->model.g.n_head; h++) {
-                int64_t len = staying(k, kv, l, h);
+                int64_t len = staying(k, kv, l, h, at);
                 if (left > 0 && len + left - 1 >= due_at(k, l, h, at, left - 1))
                     left = lane_room(k, l, h, len, at, left);
             }
@@ -131,7 +132,7 @@ static bool ends_over(const struct keep *k, const struct kv_seq *kv, struct keep
     struct keep_point end = later(at, n);
     for (int32_t l = 0; l < keep_asked_layers(k); l++)
         for (int32_t h = 0; h < keep_asked_heads(k); h++)
-            if (staying(k, kv, l, h) + n > keep_lane_budget_at(&k->config, l, h, end))
+            if (staying(k, kv, l, h, at) + n > keep_lane_budget_at(&k->config, l, h, end))
                 return true;
     return false;
 }
@@ -177,7 +178,7 @@ static int64_t most_of_lane(const struct keep *k, const struct kv_seq *kv, int32
     int64_t most = most_at(k, layer, head, at, n, allots ? mean : len);
     /* Of lanes that share a budget one may come to have it all. */
     if (allots)
-        most *= (int64_t)keep_stage_layers(k) * k->model.g.n_head;
+        most *= keep_allot_lanes(k);
     return pi_max(len, pi_min(stays + n, most));
 }
 
@@ -189,7 +190,7 @@ static int64_t most_of_lanes(const struct keep *k, const struct kv_seq *kv, stru
     *grows = 0;
     for (int32_t l = 0; l < k->model.g.n_layer; l++) {
         if (keep_config_allots(&k->config) && l < keep_asked_layers(k))
-            mean = keep_allot_len(k, kv, l);
+            mean = keep_allot_len(k, kv, l, at);
         for (int32_t h = 0; h < k->model.g.n_head; h++) {
             int64_t most = most_of_lane(k, kv, l, h, at, n, mean);
             longest = pi_max(longest, most);
@@ -205,13 +206,16 @@ int64_t keep_longest(const struct keep *k, const struct kv_seq *kv, struct keep_
     return most_of_lanes(k, kv, at, n, &grows);
 }
 
-/* The most entries that lanes which share a budget with a layer's come to hold together. */
+/* The most entries that this rank's lanes which share a budget with a layer's come to hold together.
+   Entries only come as tokens do. */
 static int64_t most_together(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                              struct keep_point at, int32_t n)
 {
-    int64_t n_lane = (int64_t)keep_stage_layers(k) * k->model.g.n_head;
-    int64_t sum = keep_allot_sum(k, kv, layer), len = pi_ceil_div(sum, n_lane);
-    return pi_max(sum, n_lane * pi_min(len + n, most_at(k, layer, 0, at, n, len)));
+    int64_t n_lane = keep_allot_lanes(k), sum = keep_allot_sum(k, kv, layer, at);
+    int64_t own = keep_allot_own(k, kv, layer), len = pi_ceil_div(sum, n_lane);
+    int64_t most = pi_max(sum, n_lane * pi_min(len + n, most_at(k, layer, 0, at, n, len)));
+    return k->config.n_elsewhere > 0 ? pi_min(most, own + (n_lane - k->config.n_elsewhere) * n)
+                                     : most;
 }
 
 bool keep_lanes_agree(const struct keep *k, const struct kv_seq *kv)
@@ -342,7 +346,7 @@ bool keep_over_budget(const struct keep *k, const struct kv_seq *kv, struct keep
     for (int32_t l = 0; l < keep_asked_layers(k); l++)
         for (int32_t h = 0; h < keep_asked_heads(k); h++) {
             bool allots = keep_config_allots(&k->config);
-            int64_t len = allots ? keep_allot_len(k, kv, l) : kv_lane_len(kv, l, h);
+            int64_t len = allots ? keep_allot_len(k, kv, l, at) : kv_lane_len(kv, l, h);
             if (len > keep_lane_budget_at(&k->config, l, h, at))
                 return true;
         }

@@ -85,6 +85,7 @@ pith_status keep_create(const struct keep_config *config, const struct policy_mo
         return pi_fail(err, PITH_NOMEM, "no memory for a keep policy");
     k->config = *config;
     k->model = *model;
+    k->whole = policy_whole(model);
     if (config->policy->needs != NULL)
         k->own_needs = config->policy->needs(&config->params);
     k->n_thread = n_thread;
@@ -233,7 +234,9 @@ static size_t lay_out(struct keep *k, const struct room *room, uint8_t *base)
     k->merged = pi_mem_part(base, &used, n_set, sizeof(*k->merged));
     k->kept = pi_mem_part(base, &used, n_set, sizeof(*k->kept));
     k->job = pi_mem_part(base, &used, (size_t)keep_round_sets(k), sizeof(*k->job));
-    k->lane = pi_mem_part(base, &used, (size_t)keep_n_set(k), sizeof(*k->lane));
+    size_t n_else = (size_t)k->config.n_elsewhere, n_all = (size_t)keep_n_set(k) + n_else;
+    k->lane = pi_mem_part(base, &used, n_all, sizeof(*k->lane));
+    k->everywhere = pi_mem_part(base, &used, n_else > 0 ? n_all : 0, sizeof(*k->everywhere));
     if (keep_weighs(k)) {
         size_t n_head = (size_t)k->model.g.n_head;
         const struct keep_policy *p = k->config.policy;
@@ -284,8 +287,10 @@ size_t keep_scratch_at(struct keep *k, int32_t n_token)
     const struct keep_config *c = &k->config;
     bool rises = c->n_budget == 0;
     int64_t cap = keep_longest_at(c, &k->model.g, n_token), all = 0;
-    if (keep_config_is_global(c))
-        all = (int64_t)keep_n_set(k) * keep_most_at(c, n_token);
+    if (keep_config_is_global(c)) {
+        int64_t n_lane = keep_n_set(k);
+        all = pi_min((n_lane + c->n_elsewhere) * keep_most_at(c, n_token), n_lane * n_token);
+    }
     int64_t more = rises ? cap / 2 : 0;
     struct room room = {.cap = (int32_t)pi_min(cap + more, INT32_MAX),
                         .cap_all = rises ? all + all / 2 : all};

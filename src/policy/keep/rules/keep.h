@@ -23,6 +23,7 @@ struct keep_view {
     int32_t n_prompt;      /* the first positions, marked as the prompt; 0: nothing is */
     int32_t pinned;        /* the first pinned position (keep_pinnable); 0: nothing is */
     double scale;          /* as in keep_point */
+    int64_t elsewhere;     /* likewise */
     void *state;           /* [state_size] the sequence's block; NULL where the policy has none */
     struct pi_at there; /* some: behind the state's head its bytes are here, on a device (learn) */
     bool shown;         /* written has seen every entry */
@@ -387,6 +388,7 @@ struct keep_config {
     double lane_sum[KEEP_LANE_MAX + 1];  /* fitted: [n_lane + 1] the weights of all lanes before
                                             one, of which lane_sum[n_lane] = n_lane */
     int32_t n_unsplit; /* fitted: entries of each lane's budget that are not weighed (pyramidkv) */
+    int32_t n_elsewhere; /* lanes of other ranks that share the budget (granularity=global) */
     union {
         max_align_t align;
         uint8_t bytes[KEEP_PARAMS_SIZE];
@@ -486,6 +488,7 @@ struct keep_point {
     int32_t n_prompt; /* as in keep_view */
     double scale; /* of the sequence's budget beside the options'; 0: the same; INFINITY: nothing is
                      ever evicted */
+    int64_t elsewhere; /* entries of other ranks' lanes that share the budget */
 };
 
 /* Entries per lane that a round leaves in a sequence of n_token tokens; the mean of the lanes where
@@ -560,6 +563,8 @@ struct keep_tally {
     int64_t n_overwritten; /* of n_evicted: those whose place a token took */
     int32_t first_overwrite_at; /* tokens in the sequence before the first of them went; valid when
                                    n_overwritten > 0 */
+    int64_t elsewhere;          /* entries of other ranks' lanes that share the budget, counted */
+    int32_t elsewhere_at;       /* when the sequence had this many tokens */
 };
 
 /* The policy of an engine, with the scratch of a round. One thread at a time uses it. */

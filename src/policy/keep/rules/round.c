@@ -22,6 +22,7 @@ struct round {
     struct keep *k;
     struct kv_seq *kv;
     const struct keep_view *view;
+    struct keep_tally *tally;
     int32_t layer; /* that is being scored */
     int64_t n_evicted;
     bool pulled; /* the host has what the device remembers */
@@ -163,15 +164,16 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
 /* Entries that a round leaves in the lanes of a stage, which share a budget. */
 static int64_t total_budget(const struct round *r, int32_t layer)
 {
-    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale};
-    return (int64_t)keep_n_set(r->k) * keep_lane_budget_at(&r->k->config, layer, 0, at);
+    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale, 0};
+    int64_t n_set = (int64_t)keep_n_set(r->k) + r->k->config.n_elsewhere;
+    return n_set * keep_lane_budget_at(&r->k->config, layer, 0, at);
 }
 
 /* Lanes that share a budget are due together, when they hold more than all of it. */
 static bool gather_allotted(const struct round *r, int32_t layer)
 {
     const struct keep *k = r->k;
-    int64_t n = 0;
+    int64_t n = r->view->elsewhere;
     for (int32_t s = 0; s < keep_n_set(k); s++)
         n += pi_max(k->set[s].n, k->set[s].longest);
     for (int32_t s = 0; s < keep_n_set(k); s++)
@@ -206,7 +208,7 @@ static void bound_set(const struct round *r, int32_t begin, int32_t s)
 {
     const struct keep *k = r->k;
     struct keep_set *set = &k->set[s];
-    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale};
+    struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale, 0};
     int32_t layer = begin + s / keep_n_set(k) * keep_stage_layers(k);
     int32_t head = keep_config_is_global(&k->config) ? 0 : s % keep_n_set(k);
     set->due = false;
@@ -297,19 +299,19 @@ static void score_heads(void *ctx, int64_t begin, int64_t end, int32_t thread)
 
 /* Combines a lane's scores into the scores of a set whose lanes agree. Entries that may go lie next
    to each other, and as many lanes have scored each of them. */
-static void fold_agreeing(struct keep_set *set, const struct keep_part *part, bool mean)
+static void fold_agreeing(const struct keep *k, struct keep_set *set, const float *score)
 {
     int32_t lo = policy_first_from(set->pos, set->n, set->span.lo);
     int32_t hi = policy_first_from(set->pos, set->n, set->span.hi);
-    bool first = lo < hi && set->n_of[lo] == 0;
+    bool first = lo < hi && set->n_of[lo] == 0, mean = k->config.rules.combine == KEEP_MEAN;
     for (int32_t i = lo; i < hi; i++)
         set->n_of[i]++;
     for (int32_t i = lo; i < hi && first; i++)
-        set->score[i] = part->score[i];
+        set->score[i] = score[i];
     for (int32_t i = lo; i < hi && !first && mean; i++)
-        set->score[i] += part->score[i];
+        set->score[i] += score[i];
     for (int32_t i = lo; i < hi && !first && !mean; i++)
-        set->score[i] = part->score[i] > set->score[i] ? part->score[i] : set->score[i];
+        set->score[i] = score[i] > set->score[i] ? score[i] : set->score[i];
 }
 
 /* Combines a lane's scores of evictable entries into its set's. */
@@ -317,7 +319,7 @@ static void fold(const struct keep *k, struct keep_set *set, const struct keep_p
 {
     bool mean = k->config.rules.combine == KEEP_MEAN;
     if (set->agree) {
-        fold_agreeing(set, part, mean);
+        fold_agreeing(k, set, part->score);
         return;
     }
     for (int32_t i = 0; i < part->n; i++) {
@@ -369,6 +371,8 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
     pull_state(r);
     for (int32_t s = 0; s < keep_round_sets(k); s++)
         memset(k->set[s].n_of, 0, (size_t)k->set[s].n * sizeof(*k->set[s].n_of));
+    if (keep_spans_layers(k))
+        keep_receive_sets(k);
     for (r->layer = begin; r->layer < end; r->layer++) {
         int64_t n_entry = 0;
         if (is_silent(r))
@@ -378,10 +382,14 @@ static void score_sets(struct round *r, int32_t begin, int32_t end)
             n_entry += set->due ? set->n : 0;
         }
         pi_parallel_items(is_large(k, n_entry) ? k->n_scorer : 1, n_head, score_heads, r);
-        for (int32_t h = 0; h < n_head; h++)
+        if (keep_spans_heads(k))
+            keep_fold_heads(k, &k->set[keep_round_set(k, r->layer, 0)], fold_agreeing);
+        for (int32_t h = 0; h < n_head && !keep_spans_heads(k); h++)
             if (k->set[keep_round_set(k, r->layer, h)].due)
                 fold(k, &k->set[keep_round_set(k, r->layer, h)], &k->part[h]);
     }
+    if (keep_spans_layers(k))
+        keep_hand_on_sets(k);
     for (int32_t s = 0; s < keep_round_sets(k); s++)
         finish_scores(k, s);
 }
@@ -623,7 +631,9 @@ static pith_status run_stages(struct round *r, int32_t begin, int32_t end, pith_
         weigh_sets(r, begin, end);
     else
         score_sets(r, begin, end);
-    if (keep_config_allots(&k->config))
+    if (k->config.n_elsewhere > 0)
+        keep_allot_everywhere(k, total_budget(r, begin), r->view->n_token, r->tally);
+    else if (keep_config_allots(&k->config))
         keep_allot(k->stream, &k->config, k->set, k->lane, keep_n_set(k), total_budget(r, begin));
     choose(r);
     return drop(r, begin, end, err);
@@ -715,7 +725,7 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
 {
     double start = pi_time_s();
     struct keep_view whole = keep_view_complete(k, view);
-    struct round r = {.k = k, .kv = kv, .view = &whole};
+    struct round r = {.k = k, .kv = kv, .view = &whole, .tally = tally};
     kv_seq_trim(kv);
     int64_t n_free = kv_seq_free_bytes(kv);
     int32_t step = keep_stage_layers(k) * k->n_together, n_layer = k->model.g.n_layer;

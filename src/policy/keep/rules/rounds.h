@@ -71,8 +71,9 @@ struct keep_steps {
 struct keep {
     struct keep_config config;
     struct policy_model model;
-    bool told;          /* that a prompt is too long to be pinned */
-    uint32_t own_needs; /* of the policy; keep_needs adds what overwriting does */
+    struct policy_whole whole; /* lanes of all ranks */
+    bool told;                 /* that a prompt is too long to be pinned */
+    uint32_t own_needs;        /* of the policy; keep_needs adds what overwriting does */
     int32_t n_thread;
     struct pi_stream *stream; /* of the lanes' device, owned */
     int32_t n_scorer;         /* threads that score: at most one for each KV head */
@@ -97,7 +98,8 @@ struct keep {
     int32_t *merged; /* [cap_set] */
     int32_t *kept;   /* [cap_set] slots of one lane */
     struct kv_choose_job *job;    /* [keep_round_sets] choices of the stages */
-    struct kv_choose_lane *lane;  /* [keep_n_set] */
+    struct kv_choose_lane *lane;  /* [keep_n_set], and of other ranks; and .. */
+    struct keep_set *everywhere;  /* with n_elsewhere: sets of all ranks, in order */
     struct kv_weigh_job *weigh;   /* [n_head] where the device scores; and .. */
     struct kv_weigh_set *weighed; /* [keep_round_sets] */
     size_t weigh_size;
@@ -183,6 +185,19 @@ static inline int32_t keep_round_set(const struct keep *k, int32_t layer, int32_
     return stage * keep_n_set(k) + keep_set_of(k, layer, head);
 }
 
+/* Whether a set has lanes of this rank's layers that other ranks have, and of other layers. */
+static inline bool keep_spans_heads(const struct keep *k)
+{
+    int32_t g = k->config.rules.granularity;
+    return (g == KEEP_ALL || g == KEEP_LAYER) && k->model.g.n_head < k->whole.n_head;
+}
+
+static inline bool keep_spans_layers(const struct keep *k)
+{
+    int32_t g = k->config.rules.granularity;
+    return (g == KEEP_ALL || g == KEEP_HEAD) && k->model.g.n_layer < k->whole.n_layer;
+}
+
 /* Layers whose lanes are decided together: all of them where a set reaches across layers. */
 static inline int32_t keep_stage_layers(const struct keep *k)
 {
@@ -206,9 +221,28 @@ size_t keep_steps_bytes(const struct keep *k, int32_t longest);
    is scratch. */
 void keep_allot(struct pi_stream *stream, const struct keep_config *config, struct keep_set *set,
                 struct kv_choose_lane *lanes, int32_t n_set, int64_t total);
-/* Entries of the lanes that share a budget with a layer's. */
-int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t layer);
+/* Lanes that share a budget with a layer's, and their entries. */
+int64_t keep_allot_lanes(const struct keep *k);
+int64_t keep_allot_sum(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                       struct keep_point at);
 /* Entries per lane of those, rounded up. */
-int64_t keep_allot_len(const struct keep *k, const struct kv_seq *kv, int32_t layer);
+int64_t keep_allot_len(const struct keep *k, const struct kv_seq *kv, int32_t layer,
+                       struct keep_point at);
+/* Entries that this rank's of those lanes hold. */
+int64_t keep_allot_own(const struct keep *k, const struct kv_seq *kv, int32_t layer);
+
+/* elsewhere.c. Lanes of other ranks. */
+
+/* Adds the scores of a layer's lanes, of all ranks' heads in order, to their set: fold is called
+   with each lane's [set->n]. */
+void keep_fold_heads(const struct keep *k, struct keep_set *set,
+                     void (*fold)(const struct keep *k, struct keep_set *set, const float *score));
+/* The sets that are due have what layers before this rank's scored; and then what all did. */
+void keep_receive_sets(const struct keep *k);
+void keep_hand_on_sets(const struct keep *k);
+/* As keep_allot, of all ranks' lanes, whose total it is. The sequence has n_token tokens; *tally gets
+   what others hold then. */
+void keep_allot_everywhere(const struct keep *k, int64_t total, int32_t n_token,
+                           struct keep_tally *tally);
 
 #endif

@@ -282,9 +282,10 @@ static int64_t filled_by(const struct keep_config *c, const struct kv_geometry *
 int32_t keep_longest_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
 {
     struct keep_point at = {.n_token = n_token};
-    int64_t most = 0, n_lane = keep_config_is_global(c) ? (int64_t)g->n_layer * g->n_head
-                               : keep_config_allots(c)  ? g->n_head
-                                                        : 1;
+    int64_t most = 0, n_lane = keep_config_is_global(c)
+                                   ? (int64_t)g->n_layer * g->n_head + c->n_elsewhere
+                               : keep_config_allots(c) ? g->n_head
+                                                       : 1;
     if (c->policy == NULL || c->rules.rounds == KEEP_PROMPT_END)
         return n_token;
     for (int32_t l = 0; l < g->n_layer; l++)
@@ -313,7 +314,8 @@ static int64_t global_bytes(const struct keep_config *c, const struct kv_geometr
     int64_t n = most_of(c, budget, to.n_token);
     if (to.n_token < (int64_t)budget + c->rules.slack)
         return kv_bytes_for_tokens(g, n);
-    int64_t n_page = keep_allot_pages(g, n_lane, n * n_lane, 0);
+    int64_t n_entry = pi_min(n * (n_lane + c->n_elsewhere), (int64_t)to.n_token * n_lane);
+    int64_t n_page = keep_allot_pages(g, n_lane, n_entry, 0);
     return pi_min(n_page * (int64_t)kv_page_bytes(g), kv_bytes_for_tokens(g, to.n_token));
 }
 

@@ -398,7 +398,7 @@ static int32_t next_budget(const struct keep *k, const struct keep_view *view, i
                            int32_t head)
 {
     struct keep_point next = {(int32_t)pi_min((int64_t)view->n_token + 1, INT32_MAX),
-                              view->n_prompt, view->scale};
+                              view->n_prompt, view->scale, 0};
     return keep_lane_budget_at(&k->config, layer, head, next);
 }
 
