@@ -111,10 +111,15 @@ class RanksTest(unittest.TestCase):
         self.expect_same([])
         self.expect_same(["--split", "layers"])
 
+    def test_with_recurrent_layers(self):
+        """Each rank has states of its own, and conversations go back to where all ranks can."""
+        hybrid = os.path.join(os.path.dirname(rig.MODEL), "pith-hybrid.gguf")
+        self.expect_same(["--split", "layers"], "-m", hybrid, questions=QUESTIONS[:4])
+
     def test_under_a_keep_policy_too(self):
         """Where a conversation goes on, what it lost decides how much of it is reused."""
         keep = "snapkv:budget=48,slack=16,window=8,granularity="
-        for launch, granularity in ([], "layer-head"), (["--split", "layers"], "layer"):
+        for launch, granularity in ([], "all"), (["--split", "layers"], "layer"):
             options = ["--recall", "none", "--keep", keep + granularity]
             self.expect_same(launch, *options, beside=False)
             self.expect_same(launch, *options, "--no-prefix")

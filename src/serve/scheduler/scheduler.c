@@ -76,7 +76,7 @@ static pith_status make_prefixes(struct pith_scheduler *s, pith_error *err)
 {
     const struct kv_geometry *g = kv_cache_geometry(s->engine->kv);
     char salt[256];
-    if (s->params.no_prefix || !s->engine->traits.takes_prefixes)
+    if (s->params.no_prefix || s->ranks.unlike || !s->engine->traits.takes_prefixes)
         return PITH_OK;
     snprintf(salt, sizeof(salt),
              "model=%016llx,%dx%d,k=%s:%s=%d+%d,v=%s:%s=%d+%d,page=%d,index=%u:%d",
@@ -149,9 +149,8 @@ pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_para
     s->kv_bytes = kv.reserved_bytes;
     s->step.next_deadline = INFINITY;
     s->inbox.stirred_at = pi_time_s();
-    pith_status status = scheduler_ranks_begin(s, err);
-    if (status == PITH_OK)
-        status = make_lists(s, err);
+    scheduler_ranks_begin(s);
+    pith_status status = make_lists(s, err);
     if (status == PITH_OK)
         status = make_prefixes(s, err);
     if (status == PITH_OK)
@@ -316,7 +315,7 @@ static int32_t context_of(const struct pith_scheduler *s, int32_t n_prompt)
 static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_error *err)
 {
     int64_t bytes = scheduler_bytes(s, r, r->mark, r->n_prompt);
-    if (bytes > s->kv_bytes)
+    if (scheduler_ranks_least(s, s->kv_bytes - bytes) < 0)
         return pi_fail(err, PITH_KV_FULL,
                        "a prompt of %d tokens takes %lld bytes of KV memory, and there are %lld, "
                        "which hold %d tokens",
@@ -329,7 +328,8 @@ static pith_status fit(const struct pith_scheduler *s, struct request *r, pith_e
         return PITH_OK;
     int64_t final = (int64_t)r->n_prompt + r->params.n_predict - 1;
     int32_t most = (int32_t)pi_min(final, context_of(s, r->n_prompt));
-    r->params.n_predict = room_for(s, r, most) - r->n_prompt + 1;
+    most = (int32_t)scheduler_ranks_least(s, room_for(s, r, most));
+    r->params.n_predict = most - r->n_prompt + 1;
     return PITH_OK;
 }
 

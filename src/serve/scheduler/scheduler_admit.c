@@ -204,7 +204,8 @@ static bool fits(struct pith_scheduler *s, int64_t need)
     int64_t others = s->room.outside + s->room.set_aside;
     if (!s->engine->traits.bounded)
         others = used_bytes(s) - scheduler_parked_alone_bytes(s) + growth(s);
-    return scheduler_ranks_agree(s, others + need <= limit); /* shares are rounded on each */
+    bool fits = scheduler_ranks_fit(s, others + need <= limit);
+    return scheduler_ranks_agree(s, fits); /* shares are rounded on each */
 }
 
 static const int32_t *known_tokens(const struct sched_answer *a)
@@ -265,14 +266,14 @@ static pith_status begin_seq(struct pith_scheduler *s, struct sched_answer *a, i
 
 bool scheduler_make_room(struct pith_scheduler *s, int64_t bytes)
 {
-    int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
-    bool more = true;
-    for (; lacks > 0 && more; lacks = bytes - kv_cache_free_bytes(s->engine->kv)) {
+    for (;;) {
+        int64_t lacks = bytes - kv_cache_free_bytes(s->engine->kv);
+        if (scheduler_ranks_fit(s, lacks <= 0))
+            return true;
         s->prefixes_changed = true;
-        more =
-            (s->prefix != NULL && prefix_reclaim(s->prefix, lacks) > 0) || scheduler_slot_give(s);
+        if ((s->prefix == NULL || prefix_reclaim(s->prefix, lacks) == 0) && !scheduler_slot_give(s))
+            return false;
     }
-    return lacks <= 0;
 }
 
 /* Makes the answer's sequence, brings it back, or goes on from n_parked tokens that its slot holds.
@@ -408,10 +409,10 @@ static pith_status find_room(struct pith_scheduler *s, struct sched_answer *a, i
     if (!*waits || !alone)
         return PITH_OK;
     *waits = false;
-    if (*need > most)
+    if (!scheduler_ranks_fit(s, *need <= most))
         a->room.target = least;
     *need = bytes_of(s, a, least);
-    if (*need > most)
+    if (!scheduler_ranks_fit(s, *need <= most))
         return pi_fail(err, PITH_KV_FULL,
                        "%d tokens take %lld bytes of KV memory, and %lld are not used by others",
                        least, (long long)*need, (long long)most);
@@ -569,24 +570,25 @@ static struct sched_answer *find_victim(const struct pith_scheduler *s)
     return victim;
 }
 
-/* An early keep round on the largest that gains by one. */
+/* An early keep round on the largest that gains by one; over ranks on rank 0's. */
 static bool relieve_keep(struct pith_scheduler *s)
 {
-    struct sched_answer *largest = NULL;
+    int32_t largest = -1;
     int64_t most = 0;
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sched_answer *a = s->running[i];
         int64_t held = pi_seq_held_bytes(a->seq);
-        if (held > most && pi_seq_is_over_budget(a->seq)) {
-            largest = a;
+        if (pi_seq_is_over_budget(a->seq) && held > most) {
+            largest = i;
             most = held;
         }
     }
-    if (largest == NULL)
+    scheduler_ranks_choose(s, &largest);
+    if (largest < 0)
         return false;
-    int64_t freed = pi_seq_relieve_keep(largest->seq);
+    int64_t freed = pi_seq_relieve_keep(s->running[largest]->seq);
     s->stats.pressure_rounds += freed > 0;
-    return freed > 0;
+    return scheduler_ranks_agree(s, freed > 0);
 }
 
 static bool relieve_share(struct pith_scheduler *s)

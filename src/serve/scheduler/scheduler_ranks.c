@@ -49,18 +49,12 @@ struct message_request {
     int32_t shows;   /* whether any are */
 };
 
-pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err)
+void scheduler_ranks_begin(struct pith_scheduler *s)
 {
     const pith_ranks_info *ranks = pi_ranks();
     if (ranks->n_rank == 1)
-        return PITH_OK;
-    if (!pi_over_ranks_are_alike(s->engine))
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "over ranks many requests cannot run so: some ranks would run out of memory "
-                       "before others (%s)",
-                       keep_config_allots(&s->engine->policies.keep)
-                           ? "keep: lanes share a budget"
-                           : "split: layers, with windows or recurrent layers");
+        return;
+    s->ranks.unlike = !pi_over_ranks_are_alike(s->engine);
     s->ranks.role = !s->params.led ? SCHED_EQUAL : ranks->rank == 0 ? SCHED_LEADS : SCHED_FOLLOWS;
     s->params.swap_bytes = pi_over_ranks_part(s->engine->model, s->params.swap_bytes);
     if (s->params.led) /* who chooses no token needs no logits */
@@ -68,7 +62,6 @@ pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err)
     if (s->ranks.role == SCHED_FOLLOWS)
         s->params.on_prefix = NULL;
     s->ranks.at_once = pi_ranks_by_layers() || s->engine->traits.bounded;
-    return PITH_OK;
 }
 
 double scheduler_ranks_now(struct pith_scheduler *s, double now)
@@ -83,6 +76,28 @@ bool scheduler_ranks_agree(const struct pith_scheduler *s, bool answer)
     if (s->ranks.role != SCHED_ALONE)
         pi_ranks_tell(&answer, sizeof(answer));
     return answer;
+}
+
+int64_t scheduler_ranks_least(const struct pith_scheduler *s, int64_t number)
+{
+    return s->ranks.unlike && s->ranks.role == SCHED_EQUAL ? pi_ranks_least(number) : number;
+}
+
+void scheduler_ranks_choose(const struct pith_scheduler *s, int32_t *choice)
+{
+    if (s->ranks.unlike)
+        pi_ranks_tell(choice, sizeof(*choice));
+}
+
+bool scheduler_ranks_fit(const struct pith_scheduler *s, bool fits)
+{
+    return s->ranks.unlike ? pi_ranks_least(fits) == 1 : fits;
+}
+
+pith_status scheduler_ranks_status(const struct pith_scheduler *s, pith_status status,
+                                   pith_error *err)
+{
+    return s->ranks.unlike ? pi_ranks_agree(status, err) : status;
 }
 
 bool scheduler_ranks_follows(const struct pith_scheduler *s)

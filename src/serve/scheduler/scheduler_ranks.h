@@ -22,20 +22,30 @@ enum sched_role {
 struct sched_ranks {
     enum sched_role role;
     bool at_once;   /* each result is told by itself: what follows from it may need other ranks */
+    bool unlike;    /* ranks run out of pages one before the other */
     uint8_t *bytes; /* [cap] owned; n of them are a message */
     size_t n, cap;
     size_t at;  /* of a follower: what it has read of the message */
     double now; /* rank 0's time of the step that a follower takes part in */
 };
 
-/* Before the first step. swap_bytes becomes this rank's part. UNSUPPORTED: ranks may run out of pages
-   one before the other. */
-pith_status scheduler_ranks_begin(struct pith_scheduler *s, pith_error *err);
+/* Before the first step. swap_bytes becomes this rank's part. Where ranks are unlike there are no
+   prefixes: these would be dropped one before the other. */
+void scheduler_ranks_begin(struct pith_scheduler *s);
 
 /* Rank 0's time. */
 double scheduler_ranks_now(struct pith_scheduler *s, double now);
 /* Rank 0's answer to a question that other ranks might answer otherwise. */
 bool scheduler_ranks_agree(const struct pith_scheduler *s, bool answer);
+
+/* The least of all ranks' numbers, where they are unlike and submit the same requests. */
+int64_t scheduler_ranks_least(const struct pith_scheduler *s, int64_t number);
+/* Rank 0's choice, where ranks are unlike. */
+void scheduler_ranks_choose(const struct pith_scheduler *s, int32_t *choice);
+/* Whether something fits on all ranks, where they are unlike; and the status that all come to. */
+bool scheduler_ranks_fit(const struct pith_scheduler *s, bool fits);
+pith_status scheduler_ranks_status(const struct pith_scheduler *s, pith_status status,
+                                   pith_error *err);
 
 /* The leader tells its followers of a step: requests that came, by `next`, and those that were
    cancelled, by `next_ending`. */

@@ -344,9 +344,10 @@ bool scheduler_host_room(struct pith_scheduler *s, int64_t bytes)
     for (int32_t i = 0; i < s->park.n_slot && s->stats.n_parked_swapped > 0; i++)
         if (s->park.slot[i].swapped != NULL && !s->park.slot[i].held)
             parked += kv_swapped_host_bytes(s->park.slot[i].swapped);
-    if (!scheduler_ranks_agree(s, bytes <= s->params.swap_bytes - (s->room.swapped - parked)))
+    bool fits = bytes <= s->params.swap_bytes - (s->room.swapped - parked);
+    if (!scheduler_ranks_agree(s, scheduler_ranks_fit(s, fits)))
         return false;
-    while (bytes > s->params.swap_bytes - s->room.swapped)
+    while (!scheduler_ranks_fit(s, bytes <= s->params.swap_bytes - s->room.swapped))
         drop(s, find_oldest(s, true));
     return true;
 }
@@ -382,8 +383,11 @@ pith_status scheduler_slot_bring(struct pith_scheduler *s, struct slot *slot, pi
         return PITH_OK;
     int64_t host = kv_swapped_host_bytes(swapped), pool = kv_swapped_pool_bytes(swapped);
     slot->held = true;
-    scheduler_make_room(s, pool);
+    bool fits = scheduler_make_room(s, pool);
     slot->held = held;
+    if (!fits)
+        return pi_fail(err, PITH_KV_FULL, "a parked sequence takes %lld bytes of pages",
+                       (long long)pool);
     PI_TRY(pi_seq_swap_in(slot->seq, swapped, err));
     slot->swapped = NULL;
     s->step.spare -= pool;

@@ -136,10 +136,10 @@ bool scheduler_is_roomy(struct pith_scheduler *s, int32_t n)
         return false;
     if (s->engine->traits.bounded) /* each can take all that it has set aside once more */
         return scheduler_reserve(s) == 1.0 &&
-               kv_cache_free_bytes(s->engine->kv) >= s->room.set_aside;
+               scheduler_ranks_fit(s, kv_cache_free_bytes(s->engine->kv) >= s->room.set_aside);
     /* One page that is begun, and the copy of another. */
     s->step.spare -= kv_bytes_for_tokens(g, (int64_t)n + 2 * g->page_len) + kv_bytes_of_state(g);
-    return s->step.spare >= 0;
+    return scheduler_ranks_fit(s, s->step.spare >= 0);
 }
 
 /* Room for the row that show_prompt keeps. */
@@ -164,6 +164,7 @@ static bool plan_tokens(struct pith_scheduler *s, struct sched_answer *a, int32_
     if (status == PITH_OK && !scheduler_is_roomy(s, n)) {
         pith_batch_item item = item_for(a, n);
         status = pi_item_reserve(s->engine, &item, &why);
+        status = scheduler_ranks_status(s, status, &why);
     }
     if (status == PITH_OK) {
         a->step.n_take = n;
@@ -260,7 +261,7 @@ static bool check_rounds(struct pith_scheduler *s)
         return true;
     list_items(s);
     struct kv_need lacks = pi_items_lack(s->engine, s->step.items, s->step.n_item);
-    if (kv_cache_fits(s->engine->kv, &lacks))
+    if (scheduler_ranks_fit(s, kv_cache_fits(s->engine->kv, &lacks)))
         return true;
     if (!scheduler_relieve(s, NULL, lacks.all)) {
         pi_fail(&why, PITH_KV_FULL,
