@@ -132,13 +132,11 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
                             int64_t bytes)
 {
     const struct pi_hparams *hp = &model->hp;
-    int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = 0;
+    int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = kv_bytes_of_state(g);
     if (pi_ranks()->n_rank == 1 || has_windows(hp))
         return bytes;
-    if (pi_shape_is_part(hp)) {
+    if (pi_shape_is_part(hp))
         unit = kv_bytes_for_tokens(g, 1);
-        state = kv_bytes_of_state(g);
-    }
     return pi_ranks_least(pi_max(bytes - state, 0) / unit) * unit + state;
 }
 

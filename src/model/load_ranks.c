@@ -6,6 +6,7 @@
 
 #include "base/ranks.h"
 #include "cpu/matmul.h"
+#include "model/delta.h"
 #include "model/load.h"
 #include "tensor/dtype_table.h"
 
@@ -80,14 +81,30 @@ static pith_status check_width(const struct pith_model *model, const char *key, 
                    model->arch->name, key, n_ff, n, PI_ACT_BLOCK);
 }
 
+/* As many key heads, with their value heads, go with each KV head. So a state is the same part of
+   all ranks' bytes as lanes are, and ranks run out of memory together. */
+static pith_status check_delta(const struct pith_model *model, pith_error *err)
+{
+    const struct pi_delta_shape *s = &model->hp.delta;
+    if (s->n_key % model->hp.n_head_kv != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s.ssm.group_count: %d key heads are not as many for each of %d KV heads, "
+                       "which ranks divide",
+                       model->arch->name, s->n_key, model->hp.n_head_kv);
+    if (s->dim % PI_ACT_BLOCK != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s.ssm.state_size: %d is no multiple of %d, so that heads cannot be split "
+                       "over ranks",
+                       model->arch->name, s->dim, PI_ACT_BLOCK);
+    return PITH_OK;
+}
+
 static pith_status check_rows(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
     int32_t n = pi_ranks()->n_rank;
     for (int32_t i = 0; i < model->arch->n_part; i++)
-        if (model->arch->part[i].block != &pi_block_attention &&
-            model->arch->part[i].block != &pi_block_ffn &&
-            model->arch->part[i].block != &pi_block_moe)
+        if (model->arch->part[i].block == &pi_block_latent)
             return pi_fail(err, PITH_UNSUPPORTED,
                            "%s: rows of its block \"%s\" cannot be split over ranks; --split "
                            "layers can",
@@ -97,6 +114,8 @@ static pith_status check_rows(const struct pith_model *model, pith_error *err)
                        "%d ranks are more than the %d KV heads of the model, of which each rank "
                        "needs one",
                        n, hp->n_head_kv);
+    if (hp->delta.n_layer > 0)
+        PI_TRY(check_delta(model, err));
     if (pi_arch_has(model->arch, &pi_block_ffn))
         PI_TRY(check_width(model, "feed_forward_length", hp->n_ff, err));
     if (hp->moe.n_ff_shared > 0)
@@ -155,6 +174,12 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
         return hp->dim_v;
     case PI_DIM_HEADS:
         return n_group;
+    case PI_DIM_MIX:
+    case PI_DIM_VALUES:
+    case PI_DIM_VALUE_HEADS:
+    case PI_DIM_MIX_VALUES:
+    case PI_DIM_2_VALUE_HEADS:
+        return n_row / hp->n_head_kv;
     case PI_DIM_FF:
     case PI_DIM_FF_EXPERT:
     case PI_DIM_FF_SHARED:
@@ -164,32 +189,93 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
     }
 }
 
-void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row)
+/* This rank's rows of n_row: the first of them, how many, and where the others stand behind it. */
+struct part {
+    int64_t first;
+    int32_t n;
+    struct pi_plan_rows rows;
+};
+
+/* Rows of a recurrent layer are of all heads' queries, then keys, then values. Tiled, value head h
+   has key head h mod n_key: then values are like n_value / n_key more parts of that kind. */
+static void take_apart(const struct pi_hparams *hp, enum pi_dim row, struct part *part)
+{
+    const struct pi_delta_shape *s = &hp->delta;
+    int64_t dim = row == PI_DIM_VALUE_HEADS ? 1 : s->dim, n_shared = s->n_value / s->n_key;
+    int64_t n_key = s->n_key / hp->n_head_kv, all = dim * s->n_key;
+    int64_t first = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank) * n_key * dim;
+    bool values = row == PI_DIM_VALUES || row == PI_DIM_VALUE_HEADS;
+    if (!(s->tiled && values) && row != PI_DIM_MIX)
+        return;
+    part->first = first;
+    part->rows = (struct pi_plan_rows){
+        .n_side = pi_ranks_own(hp->n_head_kv) * n_key * dim,
+        .step = all,
+        .n_apart = part->n,
+    };
+    if (s->tiled)
+        return;
+    part->rows.n_apart = 2 * part->rows.n_side;
+    part->rows.rest = 2 * all + first * n_shared - first;
+}
+
+static struct part part_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_row)
+{
+    int32_t unit = unit_of(hp, row, n_row), n_unit = n_row / unit;
+    struct part part = {
+        .first = (int64_t)pi_ranks_from(n_unit, pi_ranks()->rank) * unit,
+        .n = pi_ranks_own(n_unit) * unit,
+    };
+    take_apart(hp, row, &part);
+    return part;
+}
+
+void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row,
+                          enum pi_dim slab)
 {
     struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
     struct pi_matrix *m = what->matrix;
+    (void)slab;
     if (!pi_ranks_by_rows() || row == PI_DIM_EXPERT) /* each rank has the whole router */
         return;
-    int32_t unit = unit_of(hp, row, m->n_row), n_unit = m->n_row / unit;
+    struct part part = part_of(hp, row, m->n_row);
     plan->weights_size -= pi_plan_size(what);
-    what->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) * (size_t)unit *
-                  pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
-    m->n_row = pi_ranks_own(n_unit) * unit;
+    what->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
+    what->rows = part.rows;
+    m->n_row = part.n;
     m->n_group = (int32_t)pi_ceil_div(m->n_row, PI_GROUP);
     plan->weights_size += pi_plan_size(what);
+}
+
+/* Of vectors [n_row][ne[0]] this rank has some rows. */
+static void cut_vectors(struct pi_plan_vector *what, const struct pi_hparams *hp, enum pi_dim row)
+{
+    struct pi_gguf_tensor *t = &what->tensor;
+    struct part part = part_of(hp, row, (int32_t)t->ne[1]);
+    t->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(t->type), what->step);
+    t->ne[1] = part.n;
+    what->rows = part.rows;
 }
 
 void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec)
 {
-    struct pi_gguf_tensor *t = &plan->vector[plan->n_vector - 1].tensor;
+    struct pi_plan_vector *what = &plan->vector[plan->n_vector - 1];
+    struct pi_gguf_tensor *t = &what->tensor;
     if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K ||
-        spec->row == PI_DIM_EXPERT)
+        spec->row == PI_DIM_EXPERT || spec->row == PI_DIM_DELTA)
         return;
-    int32_t n_row = (int32_t)t->ne[0], unit = unit_of(hp, spec->row, n_row), n_unit = n_row / unit;
-    t->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) *
-               pi_dtype_row_bytes(pi_dtype_find(t->type), unit);
-    t->ne[0] = (int64_t)pi_ranks_own(n_unit) * unit;
+    if (spec->row == PI_DIM_VALUE_HEADS) { /* a row for each */
+        t->ne[1] = t->ne[0];
+        t->ne[0] = what->step = 1;
+    }
+    if (spec->row == PI_DIM_VALUE_HEADS || spec->row == PI_DIM_CONV) {
+        cut_vectors(what, hp, spec->row == PI_DIM_CONV ? spec->slab : spec->row);
+        return;
+    }
+    struct part part = part_of(hp, spec->row, (int32_t)t->ne[0]);
+    t->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(t->type), 1);
+    t->ne[0] = part.n;
 }
 
 /* A block of 32 values has one scale. One that reached into another rank's heads would have one on
@@ -219,6 +305,8 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
     hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
     hp->n_head = hp->n_head_kv * n_group;
+    hp->delta.n_key = hp->delta.n_key / hp->whole.n_head_kv * hp->n_head_kv;
+    hp->delta.n_value = hp->delta.n_value / hp->whole.n_head_kv * hp->n_head_kv;
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     hp->moe.n_ff = pi_ranks_own(hp->moe.n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     hp->moe.n_ff_shared = pi_ranks_own(hp->moe.n_ff_shared / PI_ACT_BLOCK) * PI_ACT_BLOCK;
@@ -237,6 +325,15 @@ static int64_t row_bytes(int32_t n)
 {
     int32_t unit = pi_ranks_row_unit(n);
     return (int64_t)pi_ranks_own(n / unit) * unit * (int64_t)sizeof(float);
+}
+
+/* Bytes of the heads' outputs of a layer. */
+static int64_t sent_heads(const struct pith_model *m, const struct pi_layer *layer)
+{
+    const struct pi_hparams *hp = &m->hp;
+    if (pi_layer_has(layer, &pi_block_delta))
+        return read_bytes(&layer->delta.out, (int64_t)hp->delta.n_value * hp->delta.dim);
+    return read_bytes(&layer->attn.wo, (int64_t)hp->n_head * hp->dim_v);
 }
 
 /* Bytes of a layer's feed-forward that a rank sends to each other for a token. */
@@ -263,8 +360,7 @@ static int64_t sent_bytes(const struct pith_model *m)
         return (int64_t)sizeof(float) *
                (pi_shape_ends(hp) ? (int64_t)hp->n_vocab * n_other : hp->n_embd);
     for (int32_t l = 0; l < hp->n_layer; l++)
-        sent += read_bytes(&m->layer[l].attn.wo, (int64_t)hp->n_head * hp->dim_v) +
-                row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
+        sent += sent_heads(m, &m->layer[l]) + row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
     return sent * n_other;
 }
 
@@ -278,6 +374,7 @@ static void describe(const struct pith_model *m, pith_ranks_plan *out)
         .n_layer = hp->n_layer,
         .weight_bytes = (int64_t)m->weights_size,
         .kv_token_bytes = (int64_t)hp->n_layer_kv * hp->n_head_kv * dim * 2,
+        .state_bytes = (int64_t)pi_delta_state_bytes(&hp->delta),
         .sent_token_bytes = sent_bytes(m),
     };
 }

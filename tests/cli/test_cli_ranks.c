@@ -4,7 +4,6 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "batch_rig.h"
 #include "ranks_rig.h"
 
 TEST_GROUP(ranks_set_up, folder_remove);
@@ -120,43 +119,15 @@ TEST(solved_problems_are_those_of_one_process)
     expect_same("2", words);
 }
 
-/* Rank 0 has both files, and leads. */
 TEST(answers_of_a_batch_are_those_of_one_process)
 {
-    static const char *const bodies[] = {
-        "{\"prompt\": \"The friend of the friend\", \"max_tokens\": 20, \"seed\": 3}",
-        "{\"prompt\": [\"Once\", \"There was\"], \"n\": 2, \"max_tokens\": 12, \"stop\": [\"e\"]}",
-        "{\"prompt\": \"Robert\", \"max_tokens\": 30, \"temperature\": 0, \"logprobs\": 2}",
-    };
-    char in[128], out[128], words[1024], id[8];
-    json_t *answers[2];
-    FILE *file = open_file("requests.jsonl", in);
-    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
-        snprintf(id, sizeof(id), "%zu", i);
-        add_line(file, id, "/v1/completions", json_loads(bodies[i], 0, NULL));
-    }
-    close_file(file);
-    for (int i = 0; i < 2; i++) {
-        snprintf(words, sizeof(words), "batch -t 1 -m " MINI " -f %s -o %s", in,
-                 in_folder(i == 0 ? "one.jsonl" : "all.jsonl", out));
-        struct said s = over(i == 0 ? NULL : "2", words);
-        expect_status(&s, 0);
-        answers[i] = read_output(out);
-        assert_int_equal(json_object_size(answers[i]), 3);
-    }
-    for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
-        snprintf(id, sizeof(id), "%zu", i);
-        assert_true(json_equal(json_object_get(body_of(answers[0], id), "choices"),
-                               json_object_get(body_of(answers[1], id), "choices")));
-    }
-    json_decref(answers[0]);
-    json_decref(answers[1]);
+    expect_same_batch("-m " MINI);
 }
 
 TEST(info_foretells_what_is_sent)
 {
-    expect_foretold("--ranks 2", "");
-    expect_foretold("--ranks 3,1", "--ranks 3,1");
+    expect_foretold(NANO, "--ranks 2", "");
+    expect_foretold(NANO, "--ranks 3,1", "--ranks 3,1");
 }
 
 TEST(what_ranks_cannot_do_is_refused_once)
