@@ -99,21 +99,21 @@ static pith_status check_delta(const struct pith_model *model, pith_error *err)
     return PITH_OK;
 }
 
+/* Whether every rank has the lanes of all heads. */
+static bool is_latent(const struct pi_hparams *hp)
+{
+    return hp->latent.n_rank > 0;
+}
+
 static pith_status check_rows(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    int32_t n = pi_ranks()->n_rank;
-    for (int32_t i = 0; i < model->arch->n_part; i++)
-        if (model->arch->part[i].block == &pi_block_latent)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: rows of its block \"%s\" cannot be split over ranks; --split "
-                           "layers can",
-                           model->arch->name, model->arch->part[i].block->name);
-    if (n > hp->n_head_kv)
+    int32_t n = pi_ranks()->n_rank, n_head = is_latent(hp) ? hp->n_head : hp->n_head_kv;
+    if (n > n_head)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%d ranks are more than the %d KV heads of the model, of which each rank "
+                       "%d ranks are more than the %d %s heads of the model, of which each rank "
                        "needs one",
-                       n, hp->n_head_kv);
+                       n, n_head, is_latent(hp) ? "query" : "KV");
     if (hp->delta.n_layer > 0)
         PI_TRY(check_delta(model, err));
     if (pi_arch_has(model->arch, &pi_block_ffn))
@@ -180,6 +180,9 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
     case PI_DIM_MIX_VALUES:
     case PI_DIM_2_VALUE_HEADS:
         return n_row / hp->n_head_kv;
+    case PI_DIM_QUERIES:
+    case PI_DIM_QUERIES_ONCE:
+        return hp->latent.dim_key + hp->n_rot;
     case PI_DIM_FF:
     case PI_DIM_FF_EXPERT:
     case PI_DIM_FF_SHARED:
@@ -230,20 +233,46 @@ static struct part part_of(const struct pi_hparams *hp, enum pi_dim row, int32_t
     return part;
 }
 
-void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row,
-                          enum pi_dim slab)
+/* Whether each rank has all such rows: of the router, of latent attention what all heads share, and
+   vectors of one head's length. */
+static bool is_whole(enum pi_dim row)
 {
-    struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
+    return row == PI_DIM_EXPERT || row == PI_DIM_LOW || row == PI_DIM_LATENT ||
+           row == PI_DIM_RANK || row == PI_DIM_HEAD_K || row == PI_DIM_DELTA;
+}
+
+/* Of matrices of a head each, this rank's heads'. */
+static void cut_slabs(struct pi_plan_matrix *what)
+{
+    const struct pi_matrix *m = what->matrix;
+    int32_t n_head = (int32_t)what->n_slab;
+    what->data +=
+        (size_t)pi_ranks_from(n_head, pi_ranks()->rank) * (size_t)what->slab_rows *
+        pi_dtype_row_bytes(pi_dtype_find(what->in_file), what->turned ? m->n_row : m->n_col);
+    what->n_slab = pi_ranks_own(n_head);
+}
+
+static void cut_rows(struct pi_plan_matrix *what, const struct pi_hparams *hp, enum pi_dim row)
+{
     struct pi_matrix *m = what->matrix;
-    (void)slab;
-    if (!pi_ranks_by_rows() || row == PI_DIM_EXPERT) /* each rank has the whole router */
-        return;
     struct part part = part_of(hp, row, m->n_row);
-    plan->weights_size -= pi_plan_size(what);
     what->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
     what->rows = part.rows;
     m->n_row = part.n;
     m->n_group = (int32_t)pi_ceil_div(m->n_row, PI_GROUP);
+}
+
+void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row,
+                          enum pi_dim slab)
+{
+    struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
+    if (!pi_ranks_by_rows())
+        return;
+    plan->weights_size -= pi_plan_size(what);
+    if (slab == PI_DIM_HEADS)
+        cut_slabs(what);
+    else if (!is_whole(row))
+        cut_rows(what, hp, row);
     plan->weights_size += pi_plan_size(what);
 }
 
@@ -262,8 +291,7 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
 {
     struct pi_plan_vector *what = &plan->vector[plan->n_vector - 1];
     struct pi_gguf_tensor *t = &what->tensor;
-    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K ||
-        spec->row == PI_DIM_EXPERT || spec->row == PI_DIM_DELTA)
+    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || is_whole(spec->row))
         return;
     if (spec->row == PI_DIM_VALUE_HEADS) { /* a row for each */
         t->ne[1] = t->ne[0];
@@ -283,15 +311,17 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
 static pith_status check_heads(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    int32_t len = hp->n_head / hp->n_head_kv * hp->dim_v;
-    bool int8 = false;
+    bool latent = is_latent(hp), int8 = false;
+    int32_t len = latent ? hp->latent.dim_out : hp->n_head / hp->n_head_kv * hp->dim_v;
     for (int32_t l = 0; l < hp->n_layer; l++)
-        int8 = int8 || !pi_matmul_is_float(model->layer[l].attn.wo.type);
+        int8 = int8 || pi_matrix_reads_int8(latent ? &model->layer[l].latent.out
+                                                   : &model->layer[l].attn.wo);
     if (int8 && len % PI_ACT_BLOCK != 0)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: the %d values of a KV head's query heads are no multiple of %d, so "
-                       "that quantised weights cannot be split over ranks",
-                       model->arch->name, len, PI_ACT_BLOCK);
+                       "%s: the %d values of %s are no multiple of %d, so that quantised weights "
+                       "cannot be split over ranks",
+                       model->arch->name, len, latent ? "a head" : "a KV head's query heads",
+                       PI_ACT_BLOCK);
     return PITH_OK;
 }
 
@@ -302,9 +332,13 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     if (!pi_ranks_by_rows())
         return PITH_OK;
     PI_TRY(check_heads(model, err));
-    hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
-    hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
-    hp->n_head = hp->n_head_kv * n_group;
+    if (is_latent(hp)) {
+        hp->n_head = pi_ranks_own(hp->n_head);
+    } else {
+        hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
+        hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
+        hp->n_head = hp->n_head_kv * n_group;
+    }
     hp->delta.n_key = hp->delta.n_key / hp->whole.n_head_kv * hp->n_head_kv;
     hp->delta.n_value = hp->delta.n_value / hp->whole.n_head_kv * hp->n_head_kv;
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
@@ -333,6 +367,8 @@ static int64_t sent_heads(const struct pith_model *m, const struct pi_layer *lay
     const struct pi_hparams *hp = &m->hp;
     if (pi_layer_has(layer, &pi_block_delta))
         return read_bytes(&layer->delta.out, (int64_t)hp->delta.n_value * hp->delta.dim);
+    if (pi_layer_has(layer, &pi_block_latent))
+        return read_bytes(&layer->latent.out, (int64_t)hp->n_head * hp->latent.dim_out);
     return read_bytes(&layer->attn.wo, (int64_t)hp->n_head * hp->dim_v);
 }
 
@@ -367,7 +403,7 @@ static int64_t sent_bytes(const struct pith_model *m)
 static void describe(const struct pith_model *m, pith_ranks_plan *out)
 {
     const struct pi_hparams *hp = &m->hp;
-    int32_t dim = hp->dim_k + (hp->latent.n_rank > 0 ? 0 : hp->dim_v);
+    int32_t dim = hp->dim_k + (is_latent(hp) ? 0 : hp->dim_v);
     *out = (pith_ranks_plan){
         .n_head_kv = hp->n_head_kv,
         .first_layer = hp->whole.first_layer,

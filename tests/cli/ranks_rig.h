@@ -159,6 +159,7 @@ static inline void expect_same_batch(const char *options)
         expect_status(&s, 0);
         answers[i] = read_output(out);
         assert_int_equal(json_object_size(answers[i]), 4);
+        assert_int_equal(remove(out), 0);
     }
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         snprintf(id, sizeof(id), "%zu", i);
