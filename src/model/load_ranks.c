@@ -204,22 +204,21 @@ struct part {
 static void take_apart(const struct pi_hparams *hp, enum pi_dim row, struct part *part)
 {
     const struct pi_delta_shape *s = &hp->delta;
-    int64_t dim = row == PI_DIM_VALUE_HEADS ? 1 : s->dim, n_shared = s->n_value / s->n_key;
-    int64_t n_key = s->n_key / hp->n_head_kv, all = dim * s->n_key;
-    int64_t first = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank) * n_key * dim;
     bool values = row == PI_DIM_VALUES || row == PI_DIM_VALUE_HEADS;
     if (!(s->tiled && values) && row != PI_DIM_MIX)
         return;
-    part->first = first;
+    int64_t all = row == PI_DIM_VALUE_HEADS ? s->n_key : (int64_t)s->n_key * s->dim;
+    int64_t unit = all / hp->n_head_kv, n_shared = s->n_value / s->n_key;
+    part->first = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank) * unit;
     part->rows = (struct pi_plan_rows){
-        .n_side = pi_ranks_own(hp->n_head_kv) * n_key * dim,
+        .n_side = pi_ranks_own(hp->n_head_kv) * unit,
         .step = all,
         .n_apart = part->n,
     };
     if (s->tiled)
         return;
     part->rows.n_apart = 2 * part->rows.n_side;
-    part->rows.rest = 2 * all + first * n_shared - first;
+    part->rows.rest = 2 * all + part->first * (n_shared - 1);
 }
 
 static struct part part_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_row)
