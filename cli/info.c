@@ -439,16 +439,17 @@ static pith_ranks_plan *plan_ranks(const struct session *s, const struct model_o
 
 static void print_ranks(const pith_ranks_plan *plans, int32_t n_rank)
 {
-    char weights[32], kv[32], sent[32];
+    char weights[32], kv[32], state[32], sent[32];
     printf("\nOver %d ranks, with keys and values in f16:\n\n", n_rank);
-    printf("  %-5s %8s %8s %12s %14s %14s\n", "rank", "layers", "KV heads", "weights", "KV a token",
-           "sends a token");
+    printf("  %-5s %8s %8s %12s %12s %12s %14s\n", "rank", "layers", "KV heads", "weights",
+           "KV a token", "a state", "sends a token");
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
         char layers[32];
         snprintf(layers, sizeof(layers), "%d-%d", p->first_layer, p->first_layer + p->n_layer - 1);
-        printf("  %-5d %8s %8d %12s %14s %14s\n", r, layers, p->n_head_kv,
+        printf("  %-5d %8s %8d %12s %12s %12s %14s\n", r, layers, p->n_head_kv,
                cli_bytes(p->weight_bytes, weights), cli_bytes(p->kv_token_bytes, kv),
+               p->state_bytes > 0 ? cli_bytes(p->state_bytes, state) : "-",
                cli_bytes(p->sent_token_bytes, sent));
     }
 }
@@ -458,11 +459,12 @@ static json_t *json_ranks(const pith_ranks_plan *plans, int32_t n_rank)
     json_t *list = json_array();
     for (int32_t r = 0; r < n_rank; r++) {
         const pith_ranks_plan *p = &plans[r];
-        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "rank", r,
+        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I}", "rank", r,
                                               "first_layer", p->first_layer, "n_layer", p->n_layer,
                                               "n_head_kv", p->n_head_kv, "weight_bytes",
                                               (json_int_t)p->weight_bytes, "kv_token_bytes",
-                                              (json_int_t)p->kv_token_bytes, "sent_token_bytes",
+                                              (json_int_t)p->kv_token_bytes, "state_bytes",
+                                              (json_int_t)p->state_bytes, "sent_token_bytes",
                                               (json_int_t)p->sent_token_bytes));
     }
     return list;

@@ -65,6 +65,7 @@ typedef struct pith_ranks_plan {
     int32_t n_layer;
     int64_t weight_bytes;
     int64_t kv_token_bytes;   /* of a token's keys and values in f16 */
+    int64_t state_bytes;      /* of a sequence's state in recurrent layers */
     int64_t sent_token_bytes; /* what it sends for a token, to all others together */
 } pith_ranks_plan;
 

@@ -14,7 +14,7 @@ struct policy_model pi_policy_model(const pith_model *model, const struct kv_geo
 {
     return (struct policy_model){
         .g = *lanes,
-        .n_group = model->hp.n_head / model->hp.n_head_kv,
+        .n_group = pi_shape_group(&model->hp),
         .scale = model->hp.attn_scale,
         .rope = pi_model_rope(model),
         .lane_rope = model->kv_rope,

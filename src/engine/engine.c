@@ -57,7 +57,7 @@ static pith_status choose_types(const struct pi_hparams *hp, const pith_engine_p
     struct kv_type_choice *k = &out->policies.k;
     PI_TRY(kv_geometry_read_types(g, params->type_k, params->type_v, k, err));
     out->given = *g;
-    if (k->force || hp->n_head / hp->n_head_kv < PITH_SHARED_KEYS)
+    if (k->force || pi_shape_group(hp) < PITH_SHARED_KEYS)
         return PITH_OK;
     out->k_replaced = kv_type_is_rotated(g->type_k) || kv_type_is_rotated(g->edge_k.type);
     if (out->k_replaced && kv_type_group(KV_TYPE_Q8_0, hp->dim_k) == 0)
@@ -177,7 +177,7 @@ static pith_status make_plan(const pith_model *model, const pith_engine_params *
     if (params->page_len == 0)
         out->geometry.page_len = policy_set_page_len(policies);
     PI_TRY(choose_types(hp, params, out, err));
-    PI_TRY(pi_over_ranks_check(policies, split.device[0], err));
+    PI_TRY(pi_over_ranks_check(model, policies, split.device[0], err));
     PI_TRY(pi_over_ranks_fit(model, policies, &out->geometry, err));
     PI_TRY(kv_geometry_check(&out->geometry, err));
     PI_TRY(policy_set_fit(policies, &out->geometry, err));

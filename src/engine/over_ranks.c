@@ -5,6 +5,37 @@
 
 #include "base/ranks.h"
 
+/* Whether each rank holds all lanes, and has some of their query heads. */
+static bool holds_all(const struct pi_hparams *hp)
+{
+    return pi_ranks_by_rows() && hp->latent.n_rank > 0;
+}
+
+static pith_status check_budget(const struct keep_config *c, pith_error *err)
+{
+    if (c->rules.budget.unit != POLICY_UNIT_BYTES)
+        return PITH_OK;
+    return pi_fail(err, PITH_UNSUPPORTED,
+                   "keep: %s: budget: over ranks it is a number of tokens or a share of them",
+                   c->policy->name);
+}
+
+/* Lanes that all ranks hold lose the same entries on each. Keys, values and hidden states are the
+   same there; queries and attention's weights are of a rank's own heads. */
+static pith_status check_latent(const struct keep_config *c, pith_error *err)
+{
+    const uint32_t alike = KEEP_NEED_PLACES | KEEP_NEED_VALUE_NORM | KEEP_NEED_WRITTEN;
+    if (c->policy == NULL)
+        return PITH_OK;
+    if ((keep_config_needs(c) & ~alike) != 0)
+        return pi_fail(
+            err, PITH_UNSUPPORTED,
+            "keep: %s: it looks at queries, and each rank has others of a lane of latent "
+            "attention; --split layers has all",
+            c->policy->name);
+    return check_budget(c, err);
+}
+
 /* Ranks exchange the scores of a round (keep/rules/elsewhere.c), but not the scores of each token. */
 static pith_status check_keep(const struct keep_config *c, pith_error *err)
 {
@@ -17,10 +48,7 @@ static pith_status check_keep(const struct keep_config *c, pith_error *err)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s: over ranks budgets are even: write no %sheads or split",
                        c->policy->name, layers ? "layers, " : "");
-    if (r->budget.unit == POLICY_UNIT_BYTES)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: budget: over ranks it is a number of tokens or a share of them",
-                       c->policy->name);
+    PI_TRY(check_budget(c, err));
     if (!layers && r->overwrite && r->granularity != KEEP_LAYER_HEAD)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "keep: %s: overwrite: over ranks each lane decides for itself: write "
@@ -50,8 +78,8 @@ static pith_status check_read(const struct read_config *c, pith_error *err)
     return PITH_OK;
 }
 
-pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
-                                pith_error *err)
+pith_status pi_over_ranks_check(const struct pith_model *model, const struct policy_set *set,
+                                const struct pi_device *device, pith_error *err)
 {
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
@@ -63,7 +91,7 @@ pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_de
         return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
                        t.shares ? "share" : "recall");
     PI_TRY(check_read(&set->read, err));
-    return check_keep(&set->keep, err);
+    return holds_all(&model->hp) ? check_latent(&set->keep, err) : check_keep(&set->keep, err);
 }
 
 /* ---- layers of the whole model ---- */
@@ -119,10 +147,15 @@ pith_status pi_over_ranks_check_file(pith_error *err)
         "over ranks a sequence cannot be saved or loaded: each has a part of its entries");
 }
 
-/* KV memory is divided by KV heads, or by layers with lanes. Returns how many are this rank's. */
+/* KV memory is divided by KV heads, or by layers with lanes. Lanes that each rank holds take as much
+   on all. Returns how many are this rank's. */
 static int32_t count_units(const struct pi_hparams *hp, int32_t *n_all)
 {
     bool layers = pi_shape_is_part(hp);
+    if (holds_all(hp)) {
+        *n_all = pi_ranks()->n_rank;
+        return 1;
+    }
     *n_all = layers ? hp->whole.n_layer_kv : hp->whole.n_head_kv;
     return layers ? hp->n_layer_kv : hp->n_head_kv;
 }
@@ -137,13 +170,11 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
                             int64_t bytes)
 {
     const struct pi_hparams *hp = &model->hp;
-    int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = 0;
+    int64_t unit = (int64_t)kv_page_bytes(g) * hp->n_head_kv, state = kv_bytes_of_state(g);
     if (pi_ranks()->n_rank == 1 || has_windows(hp))
         return bytes;
-    if (pi_shape_is_part(hp)) {
+    if (pi_shape_is_part(hp))
         unit = kv_bytes_for_tokens(g, 1);
-        state = kv_bytes_of_state(g);
-    }
     return pi_ranks_least(pi_max(bytes - state, 0) / unit) * unit + state;
 }
 

@@ -1,6 +1,8 @@
 /*
  * over_ranks.h - an engine whose model is split over several processes (base/ranks.h). A rank sees
  * the lanes of its own KV heads, or of its own layers: what decides by other lanes, too, is refused.
+ * By rows it sees all lanes of latent attention, and its own query heads: what decides by queries is
+ * refused there.
  */
 #ifndef PI_OVER_RANKS_H
 #define PI_OVER_RANKS_H
@@ -10,8 +12,8 @@
 #include "policy/traits/traits.h"
 
 /* UNSUPPORTED, in one sentence that is the same on all ranks. Policies need not be fitted. */
-pith_status pi_over_ranks_check(const struct policy_set *set, const struct pi_device *device,
-                                pith_error *err);
+pith_status pi_over_ranks_check(const struct pith_model *model, const struct policy_set *set,
+                                const struct pi_device *device, pith_error *err);
 
 /* By layers: what options count in layers of the whole model, edges with other types and layers that
    read everything, becomes this rank's. INVALID: edges are more than all layers. */

@@ -42,6 +42,12 @@ static size_t value_len(const struct pi_delta_shape *s)
     return (size_t)s->n_value * (size_t)s->dim;
 }
 
+/* Values of all ranks: heads go with KV heads (load_ranks.h). */
+static size_t whole_len(const struct pi_hparams *hp)
+{
+    return value_len(&hp->delta) / (size_t)hp->n_head_kv * (size_t)hp->whole.n_head_kv;
+}
+
 static size_t channels(const struct pi_delta_shape *s)
 {
     return 2 * key_len(s) + value_len(s);
@@ -70,17 +76,19 @@ size_t pi_delta_state_bytes(const struct pi_delta_shape *s)
 static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
     const struct pi_delta_shape *s = &hp->delta;
-    size_t mixed = channels(s) + value_len(s);
-    *out = (struct pi_block_scratch){.row = 2 * mixed + 4 * (size_t)s->n_value + (size_t)s->n_key,
-                                     .widest = value_len(s)};
+    size_t mixed = channels(s) + value_len(s), whole = whole_len(hp);
+    *out = (struct pi_block_scratch){.row = channels(s) + whole + mixed + 4 * (size_t)s->n_value +
+                                            (size_t)s->n_key,
+                                     .widest = whole};
 }
 
 static void place(struct pi_pass *pass, struct pi_at memory)
 {
-    const struct pi_delta_shape *s = &pass->model->hp.delta;
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_delta_shape *s = &hp->delta;
     struct pi_delta_parts *d = &pass->delta.parts;
     d->u = pi_pass_take(pass, &memory, channels(s));
-    d->z = pi_pass_take(pass, &memory, value_len(s));
+    d->z = pi_pass_take(pass, &memory, whole_len(hp));
     d->c = pi_pass_take(pass, &memory, channels(s) + value_len(s));
     d->beta = pi_pass_take(pass, &memory, (size_t)s->n_value);
     d->decay = pi_pass_take(pass, &memory, (size_t)s->n_value);
@@ -129,6 +137,17 @@ static void list_items(struct pi_pass *pass)
     }
 }
 
+/* The gated output of all ranks' heads. Where value heads are tiled, a token's row is one of all key
+   heads for each value head of theirs. */
+static void gather(struct pi_pass *pass, const struct pi_int8 *act)
+{
+    const struct pi_hparams *hp = &pass->model->hp;
+    const struct pi_delta_shape *s = &hp->delta;
+    int32_t n_row = s->tiled ? s->n_value / s->n_key : 1;
+    pi_pass_gather(pass->delta.parts.z, act, pass->now.n_tok * n_row, hp->whole.n_head_kv,
+                   s->n_value / n_row / hp->n_head_kv * s->dim);
+}
+
 static void run(struct pi_pass *pass)
 {
     const struct pi_hparams *hp = &pass->model->hp;
@@ -154,9 +173,11 @@ static void run(struct pi_pass *pass)
     pi_pass_rows(pass, PI_ROWS_DELTA_UNIT, &rows, (int64_t)key_len(s) / 8);
     pass->device->delta_turn(pass->stream, &rows, pass->delta.item, pass->now.n_item);
     pi_pass_rows(pass, PI_ROWS_DELTA_OUT, &rows, (int64_t)value_len(s));
+    gather(pass, &rows.act);
     pi_pass_product(pass, pass->delta.parts.z, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->delta.out},
                     (const struct pi_at[]){pass->rows.h}, 1);
+    pi_pass_gather_rows(pass->rows.h, pass->now.n_tok, hp->n_embd);
 }
 
 const struct pi_block pi_block_delta = {

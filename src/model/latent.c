@@ -30,10 +30,17 @@ static size_t most(int32_t a, int32_t b)
     return (size_t)pi_max(a, b);
 }
 
-/* Floats of a token's heads, as they are projected and as they leave. */
+/* Floats of a token's heads of all ranks, as they leave. */
+static size_t len_outs(const struct pi_hparams *hp)
+{
+    return (size_t)hp->whole.n_head * (size_t)hp->latent.dim_out;
+}
+
+/* The same, and as they are projected. */
 static size_t len_head(const struct pi_hparams *hp)
 {
-    return (size_t)hp->n_head * most(hp->latent.dim_key + hp->n_rot, hp->latent.dim_out);
+    size_t projected = (size_t)hp->n_head * (size_t)(hp->latent.dim_key + hp->n_rot);
+    return projected > len_outs(hp) ? projected : len_outs(hp);
 }
 
 /* Floats of a token's attention output, or before it of its queries' input. */
@@ -51,11 +58,10 @@ static void scratch(const struct pi_hparams *hp, struct pi_block_scratch *out)
 {
     const struct pi_latent_shape *s = &hp->latent;
     size_t heads = (size_t)hp->n_head * pi_align(most(hp->dim_v, s->dim_key), PI_ACT_BLOCK);
-    size_t outs = (size_t)hp->n_head * (size_t)s->dim_out;
     *out = (struct pi_block_scratch){
         .row = len_q(hp) + 2 * (size_t)hp->dim_k + (size_t)hp->dim_v + len_att(hp) + len_head(hp) +
                (size_t)s->n_query,
-        .widest = heads > outs ? heads : outs,
+        .widest = heads > len_outs(hp) ? heads : len_outs(hp),
     };
     if ((size_t)s->n_query > out->widest)
         out->widest = (size_t)s->n_query;
@@ -162,12 +168,15 @@ static void leave(struct pi_pass *pass)
                                             .step = dim_out};
     pass->device->product_heads(pass->stream, &expand);
     const struct pi_quantize_rows out = {pass->latent.head, pi_pass_act(pass, &w->latent.out),
-                                         w->latent.out.n_col};
+                                         hp->n_head * hp->latent.dim_out};
     if (pi_at_some(out.act.q))
         pi_pass_rows(pass, PI_ROWS_QUANTIZE, &out, out.n);
+    pi_pass_gather(pass->latent.head, &out.act, pass->now.n_tok, hp->whole.n_head,
+                   hp->latent.dim_out);
     pi_pass_product(pass, pass->latent.head, pass->now.n_tok,
                     (const struct pi_weight *const[]){&w->latent.out},
                     (const struct pi_at[]){pass->rows.h}, 1);
+    pi_pass_gather_rows(pass->rows.h, pass->now.n_tok, hp->n_embd);
 }
 
 /* ---- the block ---- */

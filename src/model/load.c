@@ -248,7 +248,8 @@ static pith_status plan_vector(struct pi_plan *plan, const struct pi_gguf_tensor
         return pi_fail(err, PITH_UNSUPPORTED,
                        "tensor \"%s\": type %u is not supported for a vector (F32, F16, BF16 are)",
                        name, t->type);
-    plan->vector[plan->n_vector++] = (struct pi_plan_vector){*t, t->ne[0], out};
+    plan->vector[plan->n_vector++] =
+        (struct pi_plan_vector){.tensor = *t, .step = t->ne[0], .vector = out};
     plan->vectors_len += pi_align((size_t)(shape[0] * shape[1]), VECTOR_ALIGN);
     return PITH_OK;
 }
@@ -288,7 +289,7 @@ static pith_status plan_tensor(struct pi_plan *plan, struct pith_model *model, i
     }
     PI_TRY(plan_matrix(plan, &from, name, (int64_t[]){pi_dim_len(hp, spec->col), n_row, n_slab, 1},
                        (struct pi_matrix *)field, err));
-    pi_load_ranks_matrix(plan, hp, spec->row);
+    pi_load_ranks_matrix(plan, hp, spec->row, spec->slab);
     return PITH_OK;
 }
 
@@ -366,7 +367,7 @@ static pith_status plan_all(struct pi_plan *plan, struct pith_model *model, pith
     const struct pi_source last = {.tensor = output != NULL ? *output : *embd};
     if (!tied && pi_shape_ends(hp)) {
         PI_TRY(plan_matrix(plan, &last, "output.weight", ends, &model->output, err));
-        pi_load_ranks_matrix(plan, hp, PI_DIM_NONE);
+        pi_load_ranks_matrix(plan, hp, PI_DIM_NONE, PI_DIM_NONE);
     }
     PI_TRY(plan_vector(plan, norm, "output_norm.weight", width, &model->output_norm, err));
     for (int32_t l = 0; l < hp->n_layer; l++)
@@ -408,12 +409,15 @@ static void place(struct pi_plan *plan, bool slabs)
 
 static void load_vectors(const struct pi_plan *plan, float *at)
 {
-    for (int64_t i = 0; i < plan->n_vector; i++) {
-        const struct pi_gguf_tensor *t = &plan->vector[i].tensor;
-        size_t step = pi_dtype_row_bytes(pi_dtype_find(t->type), plan->vector[i].step);
-        *plan->vector[i].vector = at;
+    for (int64_t i = 0, n_side; i < plan->n_vector; i++) {
+        const struct pi_plan_vector *what = &plan->vector[i];
+        const struct pi_gguf_tensor *t = &what->tensor;
+        const struct pi_dtype_traits *type = pi_dtype_find(t->type);
+        size_t step = pi_dtype_row_bytes(type, what->step);
+        *what->vector = at;
         for (int64_t r = 0; r < t->ne[1]; r++)
-            pi_dtype_find(t->type)->decode(t->data + (size_t)r * step, at + r * t->ne[0], t->ne[0]);
+            type->decode(t->data + (size_t)pi_plan_row(&what->rows, r, &n_side) * step,
+                         at + r * t->ne[0], t->ne[0]);
         at += pi_align((size_t)(t->ne[0] * t->ne[1]), VECTOR_ALIGN);
     }
 }

@@ -6,7 +6,9 @@
 
 #include "base/ranks.h"
 #include "cpu/matmul.h"
+#include "model/delta.h"
 #include "model/load.h"
+#include "model/pass.h"
 #include "tensor/dtype_table.h"
 
 /* Bytes of a desktop's memory that are read in a second, about. */
@@ -80,23 +82,41 @@ static pith_status check_width(const struct pith_model *model, const char *key, 
                    model->arch->name, key, n_ff, n, PI_ACT_BLOCK);
 }
 
+/* As many key heads, with their value heads, go with each KV head. So a state is the same part of
+   all ranks' bytes as lanes are, and ranks run out of memory together. */
+static pith_status check_delta(const struct pith_model *model, pith_error *err)
+{
+    const struct pi_delta_shape *s = &model->hp.delta;
+    if (s->n_key % model->hp.n_head_kv != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s.ssm.group_count: %d key heads are not as many for each of %d KV heads, "
+                       "which ranks divide",
+                       model->arch->name, s->n_key, model->hp.n_head_kv);
+    if (s->dim % PI_ACT_BLOCK != 0)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "%s.ssm.state_size: %d is no multiple of %d, so that heads cannot be split "
+                       "over ranks",
+                       model->arch->name, s->dim, PI_ACT_BLOCK);
+    return PITH_OK;
+}
+
+/* Whether every rank has the lanes of all heads. */
+static bool is_latent(const struct pi_hparams *hp)
+{
+    return hp->latent.n_rank > 0;
+}
+
 static pith_status check_rows(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    int32_t n = pi_ranks()->n_rank;
-    for (int32_t i = 0; i < model->arch->n_part; i++)
-        if (model->arch->part[i].block != &pi_block_attention &&
-            model->arch->part[i].block != &pi_block_ffn &&
-            model->arch->part[i].block != &pi_block_moe)
-            return pi_fail(err, PITH_UNSUPPORTED,
-                           "%s: rows of its block \"%s\" cannot be split over ranks; --split "
-                           "layers can",
-                           model->arch->name, model->arch->part[i].block->name);
-    if (n > hp->n_head_kv)
+    int32_t n = pi_ranks()->n_rank, n_head = is_latent(hp) ? hp->n_head : hp->n_head_kv;
+    if (n > n_head)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%d ranks are more than the %d KV heads of the model, of which each rank "
+                       "%d ranks are more than the %d %s heads of the model, of which each rank "
                        "needs one",
-                       n, hp->n_head_kv);
+                       n, n_head, is_latent(hp) ? "query" : "KV");
+    if (hp->delta.n_layer > 0)
+        PI_TRY(check_delta(model, err));
     if (pi_arch_has(model->arch, &pi_block_ffn))
         PI_TRY(check_width(model, "feed_forward_length", hp->n_ff, err));
     if (hp->moe.n_ff_shared > 0)
@@ -155,6 +175,15 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
         return hp->dim_v;
     case PI_DIM_HEADS:
         return n_group;
+    case PI_DIM_MIX:
+    case PI_DIM_VALUES:
+    case PI_DIM_VALUE_HEADS:
+    case PI_DIM_MIX_VALUES:
+    case PI_DIM_2_VALUE_HEADS:
+        return n_row / hp->n_head_kv;
+    case PI_DIM_QUERIES:
+    case PI_DIM_QUERIES_ONCE:
+        return hp->latent.dim_key + hp->n_rot;
     case PI_DIM_FF:
     case PI_DIM_FF_EXPERT:
     case PI_DIM_FF_SHARED:
@@ -164,32 +193,117 @@ static int32_t unit_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_r
     }
 }
 
-void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row)
+/* This rank's rows of n_row: the first of them, how many, and where the others stand behind it. */
+struct part {
+    int64_t first;
+    int32_t n;
+    struct pi_plan_rows rows;
+};
+
+/* Rows of a recurrent layer are of all heads' queries, then keys, then values. Tiled, value head h
+   has key head h mod n_key: then values are like n_value / n_key more parts of that kind. */
+static void take_apart(const struct pi_hparams *hp, enum pi_dim row, struct part *part)
+{
+    const struct pi_delta_shape *s = &hp->delta;
+    bool values = row == PI_DIM_VALUES || row == PI_DIM_VALUE_HEADS;
+    if (!(s->tiled && values) && row != PI_DIM_MIX)
+        return;
+    int64_t all = row == PI_DIM_VALUE_HEADS ? s->n_key : (int64_t)s->n_key * s->dim;
+    int64_t unit = all / hp->n_head_kv, n_shared = s->n_value / s->n_key;
+    part->first = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank) * unit;
+    part->rows = (struct pi_plan_rows){
+        .n_side = pi_ranks_own(hp->n_head_kv) * unit,
+        .step = all,
+        .n_apart = part->n,
+    };
+    if (s->tiled)
+        return;
+    part->rows.n_apart = 2 * part->rows.n_side;
+    part->rows.rest = 2 * all + part->first * (n_shared - 1);
+}
+
+static struct part part_of(const struct pi_hparams *hp, enum pi_dim row, int32_t n_row)
+{
+    int32_t unit = unit_of(hp, row, n_row), n_unit = n_row / unit;
+    struct part part = {
+        .first = (int64_t)pi_ranks_from(n_unit, pi_ranks()->rank) * unit,
+        .n = pi_ranks_own(n_unit) * unit,
+    };
+    take_apart(hp, row, &part);
+    return part;
+}
+
+/* Whether each rank has all such rows: of the router, of latent attention what all heads share, and
+   vectors of one head's length. */
+static bool is_whole(enum pi_dim row)
+{
+    return row == PI_DIM_EXPERT || row == PI_DIM_LOW || row == PI_DIM_LATENT ||
+           row == PI_DIM_RANK || row == PI_DIM_HEAD_K || row == PI_DIM_DELTA;
+}
+
+/* Of matrices of a head each, this rank's heads'. */
+static void cut_slabs(struct pi_plan_matrix *what)
+{
+    const struct pi_matrix *m = what->matrix;
+    int32_t n_head = (int32_t)what->n_slab;
+    what->data +=
+        (size_t)pi_ranks_from(n_head, pi_ranks()->rank) * (size_t)what->slab_rows *
+        pi_dtype_row_bytes(pi_dtype_find(what->in_file), what->turned ? m->n_row : m->n_col);
+    what->n_slab = pi_ranks_own(n_head);
+}
+
+static void cut_rows(struct pi_plan_matrix *what, const struct pi_hparams *hp, enum pi_dim row)
+{
+    struct pi_matrix *m = what->matrix;
+    struct part part = part_of(hp, row, m->n_row);
+    what->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
+    what->rows = part.rows;
+    m->n_row = part.n;
+    m->n_group = (int32_t)pi_ceil_div(m->n_row, PI_GROUP);
+}
+
+void pi_load_ranks_matrix(struct pi_plan *plan, const struct pi_hparams *hp, enum pi_dim row,
+                          enum pi_dim slab)
 {
     struct pi_plan_matrix *what = &plan->matrix[plan->n_matrix - 1];
-    struct pi_matrix *m = what->matrix;
-    if (!pi_ranks_by_rows() || row == PI_DIM_EXPERT) /* each rank has the whole router */
+    if (!pi_ranks_by_rows())
         return;
-    int32_t unit = unit_of(hp, row, m->n_row), n_unit = m->n_row / unit;
     plan->weights_size -= pi_plan_size(what);
-    what->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) * (size_t)unit *
-                  pi_dtype_row_bytes(pi_dtype_find(m->type), m->n_col);
-    m->n_row = pi_ranks_own(n_unit) * unit;
-    m->n_group = (int32_t)pi_ceil_div(m->n_row, PI_GROUP);
+    if (slab == PI_DIM_HEADS)
+        cut_slabs(what);
+    else if (!is_whole(row))
+        cut_rows(what, hp, row);
     plan->weights_size += pi_plan_size(what);
+}
+
+/* Of vectors [n_row][ne[0]] this rank has some rows. */
+static void cut_vectors(struct pi_plan_vector *what, const struct pi_hparams *hp, enum pi_dim row)
+{
+    struct pi_gguf_tensor *t = &what->tensor;
+    struct part part = part_of(hp, row, (int32_t)t->ne[1]);
+    t->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(t->type), what->step);
+    t->ne[1] = part.n;
+    what->rows = part.rows;
 }
 
 void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
                           const struct pi_tensor_spec *spec)
 {
-    struct pi_gguf_tensor *t = &plan->vector[plan->n_vector - 1].tensor;
-    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || spec->row == PI_DIM_HEAD_K ||
-        spec->row == PI_DIM_EXPERT)
+    struct pi_plan_vector *what = &plan->vector[plan->n_vector - 1];
+    struct pi_gguf_tensor *t = &what->tensor;
+    if (!pi_ranks_by_rows() || spec->row == PI_DIM_EMBD || is_whole(spec->row))
         return;
-    int32_t n_row = (int32_t)t->ne[0], unit = unit_of(hp, spec->row, n_row), n_unit = n_row / unit;
-    t->data += (size_t)pi_ranks_from(n_unit, pi_ranks()->rank) *
-               pi_dtype_row_bytes(pi_dtype_find(t->type), unit);
-    t->ne[0] = (int64_t)pi_ranks_own(n_unit) * unit;
+    if (spec->row == PI_DIM_VALUE_HEADS) { /* a row for each */
+        t->ne[1] = t->ne[0];
+        t->ne[0] = what->step = 1;
+    }
+    if (spec->row == PI_DIM_VALUE_HEADS || spec->row == PI_DIM_CONV) {
+        cut_vectors(what, hp, spec->row == PI_DIM_CONV ? spec->slab : spec->row);
+        return;
+    }
+    struct part part = part_of(hp, spec->row, (int32_t)t->ne[0]);
+    t->data += (size_t)part.first * pi_dtype_row_bytes(pi_dtype_find(t->type), 1);
+    t->ne[0] = part.n;
 }
 
 /* A block of 32 values has one scale. One that reached into another rank's heads would have one on
@@ -197,15 +311,17 @@ void pi_load_ranks_vector(struct pi_plan *plan, const struct pi_hparams *hp,
 static pith_status check_heads(const struct pith_model *model, pith_error *err)
 {
     const struct pi_hparams *hp = &model->hp;
-    int32_t len = hp->n_head / hp->n_head_kv * hp->dim_v;
-    bool int8 = false;
+    bool latent = is_latent(hp), int8 = false;
+    int32_t len = latent ? hp->latent.dim_out : hp->n_head / hp->n_head_kv * hp->dim_v;
     for (int32_t l = 0; l < hp->n_layer; l++)
-        int8 = int8 || !pi_matmul_is_float(model->layer[l].attn.wo.type);
+        int8 = int8 || pi_matrix_reads_int8(latent ? &model->layer[l].latent.out
+                                                   : &model->layer[l].attn.wo);
     if (int8 && len % PI_ACT_BLOCK != 0)
         return pi_fail(err, PITH_UNSUPPORTED,
-                       "%s: the %d values of a KV head's query heads are no multiple of %d, so "
-                       "that quantised weights cannot be split over ranks",
-                       model->arch->name, len, PI_ACT_BLOCK);
+                       "%s: the %d values of %s are no multiple of %d, so that quantised weights "
+                       "cannot be split over ranks",
+                       model->arch->name, len, latent ? "a head" : "a KV head's query heads",
+                       PI_ACT_BLOCK);
     return PITH_OK;
 }
 
@@ -216,9 +332,15 @@ pith_status pi_load_ranks_shape(struct pith_model *model, pith_error *err)
     if (!pi_ranks_by_rows())
         return PITH_OK;
     PI_TRY(check_heads(model, err));
-    hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
-    hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
-    hp->n_head = hp->n_head_kv * n_group;
+    if (is_latent(hp)) {
+        hp->n_head = pi_ranks_own(hp->n_head);
+    } else {
+        hp->whole.first_head_kv = pi_ranks_from(hp->n_head_kv, pi_ranks()->rank);
+        hp->n_head_kv = pi_ranks_own(hp->n_head_kv);
+        hp->n_head = hp->n_head_kv * n_group;
+    }
+    hp->delta.n_key = hp->delta.n_key / hp->whole.n_head_kv * hp->n_head_kv;
+    hp->delta.n_value = hp->delta.n_value / hp->whole.n_head_kv * hp->n_head_kv;
     hp->n_ff = pi_ranks_own(hp->n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     hp->moe.n_ff = pi_ranks_own(hp->moe.n_ff / PI_ACT_BLOCK) * PI_ACT_BLOCK;
     hp->moe.n_ff_shared = pi_ranks_own(hp->moe.n_ff_shared / PI_ACT_BLOCK) * PI_ACT_BLOCK;
@@ -237,6 +359,17 @@ static int64_t row_bytes(int32_t n)
 {
     int32_t unit = pi_ranks_row_unit(n);
     return (int64_t)pi_ranks_own(n / unit) * unit * (int64_t)sizeof(float);
+}
+
+/* Bytes of the heads' outputs of a layer. */
+static int64_t sent_heads(const struct pith_model *m, const struct pi_layer *layer)
+{
+    const struct pi_hparams *hp = &m->hp;
+    if (pi_layer_has(layer, &pi_block_delta))
+        return read_bytes(&layer->delta.out, (int64_t)hp->delta.n_value * hp->delta.dim);
+    if (pi_layer_has(layer, &pi_block_latent))
+        return read_bytes(&layer->latent.out, (int64_t)hp->n_head * hp->latent.dim_out);
+    return read_bytes(&layer->attn.wo, (int64_t)hp->n_head * hp->dim_v);
 }
 
 /* Bytes of a layer's feed-forward that a rank sends to each other for a token. */
@@ -263,21 +396,21 @@ static int64_t sent_bytes(const struct pith_model *m)
         return (int64_t)sizeof(float) *
                (pi_shape_ends(hp) ? (int64_t)hp->n_vocab * n_other : hp->n_embd);
     for (int32_t l = 0; l < hp->n_layer; l++)
-        sent += read_bytes(&m->layer[l].attn.wo, (int64_t)hp->n_head * hp->dim_v) +
-                row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
+        sent += sent_heads(m, &m->layer[l]) + row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
     return sent * n_other;
 }
 
 static void describe(const struct pith_model *m, pith_ranks_plan *out)
 {
     const struct pi_hparams *hp = &m->hp;
-    int32_t dim = hp->dim_k + (hp->latent.n_rank > 0 ? 0 : hp->dim_v);
+    int32_t dim = hp->dim_k + (is_latent(hp) ? 0 : hp->dim_v);
     *out = (pith_ranks_plan){
         .n_head_kv = hp->n_head_kv,
         .first_layer = hp->whole.first_layer,
         .n_layer = hp->n_layer,
         .weight_bytes = (int64_t)m->weights_size,
         .kv_token_bytes = (int64_t)hp->n_layer_kv * hp->n_head_kv * dim * 2,
+        .state_bytes = (int64_t)pi_delta_state_bytes(&hp->delta),
         .sent_token_bytes = sent_bytes(m),
     };
 }

@@ -88,10 +88,16 @@ static bool read_rows(struct pack_job *job, const struct pi_plan_matrix *what, i
                       int64_t row, int64_t n_row, uint8_t *rows)
 {
     const struct pith_model *model = job->model;
-    const uint8_t *from = what->data + (size_t)(slab * what->slab_rows + row) * row_size(what);
+    size_t size = row_size(what);
+    pith_status status = PITH_OK;
     pith_error reason, why;
-    pith_status status =
-        pi_gguf_read(&model->parts, from, rows, (size_t)n_row * row_size(what), &reason);
+    for (int64_t end = row + n_row, n; row < end && status == PITH_OK; row += n) {
+        int64_t at = slab * what->slab_rows + pi_plan_row(&what->rows, row, &n);
+        n = pi_min(n, end - row);
+        status = pi_gguf_read(&model->parts, what->data + (size_t)at * size, rows, (size_t)n * size,
+                              &reason);
+        rows += (size_t)n * size;
+    }
     if (status != PITH_OK)
         pi_file_fail(model->gguf.source, status, &reason, &why);
     return stop_unless(job, status, &why);

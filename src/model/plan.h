@@ -12,20 +12,41 @@
 #define PI_PLAN_NAME_LEN 128
 #define PI_PLAN_ALIGN 4096 /* of places: a page of the system has bytes of one matrix alone */
 
+/* Where the rows of a rank's part stand in the file: its heads' queries, keys and values lie apart.
+   All zero: side by side. */
+struct pi_plan_rows {
+    int64_t n_side;  /* rows side by side, */
+    int64_t step;    /* from the first of them to the first of the next such */
+    int64_t n_apart; /* the first rows, which lie so */
+    int64_t rest;    /* from the first row to the others, which lie side by side */
+};
+
+/* The place in the file of row r, in rows from the first one; *n_side: rows side by side from it on. */
+static inline int64_t pi_plan_row(const struct pi_plan_rows *rows, int64_t r, int64_t *n_side)
+{
+    *n_side = INT64_MAX;
+    if (r >= rows->n_apart)
+        return rows->rest + r - rows->n_apart;
+    *n_side = rows->n_side - r % rows->n_side;
+    return r / rows->n_side * rows->step + r % rows->n_side;
+}
+
 struct pi_plan_matrix {
     const uint8_t *data; /* of the first row, in the file */
     struct pi_matrix *matrix;
-    int64_t n_slab;        /* matrices, one after the other in memory */
-    int64_t slab_rows;     /* of the file, from the first row of one to that of the next */
-    bool turned;           /* the file has its rows as columns, */
-    enum pi_dtype in_file; /* in this type */
-    size_t place;          /* of the first group among the packed weights */
+    struct pi_plan_rows rows; /* of a slab */
+    int64_t n_slab;           /* matrices, one after the other in memory */
+    int64_t slab_rows;        /* of the file, from the first row of one to that of the next */
+    bool turned;              /* the file has its rows as columns, */
+    enum pi_dtype in_file;    /* in this type */
+    size_t place;             /* of the first group among the packed weights */
     char name[PI_PLAN_NAME_LEN];
 };
 
 struct pi_plan_vector {
     struct pi_gguf_tensor tensor;
     int64_t step; /* values of the file from the first of a row to that of the next */
+    struct pi_plan_rows rows;
     float **vector;
 };
 

@@ -65,6 +65,12 @@ struct pi_hparams {
     bool gelu;                   /* the feed-forward's gate is a GELU, not a SiLU */
 };
 
+/* Query heads of a lane: of all ranks, where each holds the lane. */
+static inline int32_t pi_shape_group(const struct pi_hparams *hp)
+{
+    return hp->whole.n_head / hp->whole.n_head_kv;
+}
+
 /* Whether other ranks have layers; and whether the first one is here, or the last one with the
    output. */
 static inline bool pi_shape_is_part(const struct pi_hparams *hp)

@@ -11,6 +11,7 @@
 
 #include "testing.h"
 
+#include "batch_rig.h"
 #include "command.h"
 #include "model_maker.h"
 
@@ -96,7 +97,8 @@ static inline void expect_rounds(const char *n, const char *parts)
         "snapkv:budget=24,slack=8,window=4,granularity=all",
         "knorm:budget=24,slack=4,granularity=layer,combine=max --chunk 5",
         "streaming:budget=20,sinks=2,slack=8,granularity=head",
-        "triattention:sinks=4,window=4,budget=24,slack=8,pin-prompt=off,granularity=all,boundary-skip=1",
+        "triattention:sinks=4,window=4,budget=24,slack=8,pin-prompt=off,granularity=all,boundary-"
+        "skip=1",
         "random:budget=24,slack=4,granularity=all",
         "random:budget=24,slack=8,granularity=global --draft lookup",
         "random:budget=50%,slack=8,granularity=global --kv-memory 2MiB --chunk 6",
@@ -115,40 +117,103 @@ static inline void expect_rounds(const char *n, const char *parts)
     }
 }
 
-/* Bytes that rank 0 of 2 sent, by its report. */
-static inline json_int_t sent_by(const char *words)
+/* A model that can be given texts, with pith-mini's tokenizer. */
+static inline void make_texts(const char *family, char path[128])
+{
+    struct model_spec spec;
+    model_spec_default(&spec);
+    assert_int_equal(model_spec_parse(&spec, family, &err), PITH_OK);
+    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MINI);
+    assert_int_equal(model_make(&spec, in_folder("texts.gguf", path), &err), PITH_OK);
+}
+
+/* The report of rank 0 of 2; caller frees. */
+static inline json_t *report_of(const char *words)
 {
     char all[1024];
     snprintf(all, sizeof(all), "%s --json", words);
     struct said s = over("2", all);
     expect_status(&s, 0);
-    json_t *root = json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
-    json_int_t sent =
-        json_integer_value(json_object_get(json_object_get(root, "ranks"), "sent_bytes"));
-    json_decref(root);
-    return sent;
+    return json_loads(strstr(s.err, "{"), JSON_DISABLE_EOF_CHECK, NULL);
 }
 
 /* `pith info --ranks` is right. Nine tokens take eight passes of one token more than one token
    takes, and each pass sends what it says. */
-static inline void expect_foretold(const char *info, const char *options)
+static inline void expect_foretold(const char *model, const char *info, const char *options)
 {
     char words[512];
-    json_int_t sent[2];
-    snprintf(words, sizeof(words), "info %s --json " NANO, info);
+    int64_t sent[2];
+    snprintf(words, sizeof(words), "info %s --json %s", info, model);
     struct said s = over(NULL, words);
     expect_status(&s, 0);
     json_t *root = json_loads(s.out, 0, NULL);
     const json_t *rank = json_array_get(json_object_get(root, "ranks"), 0);
-    json_int_t foretold = json_integer_value(json_object_get(rank, "sent_token_bytes"));
-    assert_true(foretold > 0);
+    assert_true(number_of(rank, "sent_token_bytes") > 0);
     for (int i = 0; i < 2; i++) {
         snprintf(words, sizeof(words), "run -t 1 --draft none -n %d --ignore-eos -p The %s -m %s",
-                 1 + 8 * i, options, NANO);
-        sent[i] = sent_by(words);
+                 1 + 8 * i, options, model);
+        json_t *report = report_of(words), *parts = json_object_get(report, "memory_parts");
+        sent[i] = number_of(json_object_get(report, "ranks"), "sent_bytes");
+        assert_int_equal(number_of(report, "weight_bytes"), number_of(rank, "weight_bytes"));
+        assert_int_equal(number_of(parts, "states"), number_of(rank, "state_bytes"));
+        json_decref(report);
     }
-    assert_int_equal(sent[1] - sent[0], 8 * foretold);
+    assert_int_equal(sent[1] - sent[0], 8 * number_of(rank, "sent_token_bytes"));
     json_decref(root);
+}
+
+/* A file of the requests with these bodies. */
+static inline void write_requests(const char *const *bodies, int n, char path[128])
+{
+    char id[16];
+    FILE *file = open_file("requests.jsonl", path);
+    for (int i = 0; i < n; i++) {
+        snprintf(id, sizeof(id), "%d", i);
+        add_line(file, id, "/v1/completions", json_loads(bodies[i], 0, NULL));
+    }
+    close_file(file);
+}
+
+/* `pith batch` over two ranks, of which rank 0 has both files and leads, gives the answers of one
+   process. `parts` is for ranks alone. Returns what rank 0 reported. */
+static inline struct said expect_answers(const char *in, int n, const char *options,
+                                         const char *parts)
+{
+    char out[128], words[1024], id[16];
+    struct said s;
+    json_t *answers[2];
+    for (int i = 0; i < 2; i++) {
+        in_folder(i == 0 ? "one.jsonl" : "all.jsonl", out);
+        remove(out);
+        snprintf(words, sizeof(words), "batch -t 1 -f %s -o %s %s %s", in, out, options,
+                 i == 0 ? "" : parts);
+        s = over(i == 0 ? NULL : "2", words);
+        expect_status(&s, 0);
+        answers[i] = read_output(out);
+        assert_int_equal(json_object_size(answers[i]), n);
+    }
+    for (int i = 0; i < n; i++) {
+        snprintf(id, sizeof(id), "%d", i);
+        assert_true(json_equal(json_object_get(body_of(answers[0], id), "choices"),
+                               json_object_get(body_of(answers[1], id), "choices")));
+    }
+    json_decref(answers[0]);
+    json_decref(answers[1]);
+    return s;
+}
+
+/* Two of the prompts begin alike. */
+static inline void expect_same_batch(const char *options)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\": \"The friend of the friend\", \"max_tokens\": 20, \"seed\": 3}",
+        "{\"prompt\": [\"Once\", \"There was\"], \"n\": 2, \"max_tokens\": 12, \"stop\": [\"e\"]}",
+        "{\"prompt\": \"Robert\", \"max_tokens\": 30, \"temperature\": 0, \"logprobs\": 2}",
+        "{\"prompt\": \"The friend of the friend of Anna\", \"max_tokens\": 40, \"seed\": 5}",
+    };
+    char in[128];
+    write_requests(bodies, 4, in);
+    expect_answers(in, 4, options, "");
 }
 
 /* One sentence, of rank 0, on standard error, and no rank goes on. */

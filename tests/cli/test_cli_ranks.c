@@ -127,8 +127,8 @@ TEST(solved_problems_are_those_of_one_process)
 
 TEST(info_foretells_what_is_sent)
 {
-    expect_foretold("--ranks 2", "");
-    expect_foretold("--ranks 3,1", "--ranks 3,1");
+    expect_foretold(NANO, "--ranks 2", "");
+    expect_foretold(NANO, "--ranks 3,1", "--ranks 3,1");
 }
 
 TEST(what_ranks_cannot_do_is_refused_once)

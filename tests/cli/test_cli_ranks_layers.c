@@ -156,8 +156,8 @@ TEST(rank_0_chooses_where_the_split_is_auto)
 
 TEST(info_foretells_what_is_sent)
 {
-    expect_foretold("--ranks 2 --split layers", "--split layers");
-    expect_foretold("--ranks 1,2 --split layers", "--split layers --ranks 1,2");
+    expect_foretold(NANO, "--ranks 2 --split layers", "--split layers");
+    expect_foretold(NANO, "--ranks 1,2 --split layers", "--split layers --ranks 1,2");
 }
 
 #define LAYERS " --split layers"

@@ -249,8 +249,10 @@ pith_status pith_stats_check(const pith_stats *s, const pith_model *m, pith_erro
         return pi_fail(err, PITH_INVALID, "pith_stats_check: stats and model must not be NULL");
     const struct pi_hparams *hp = pi_model_hparams(m);
     const char *name = pi_model_name(m);
+    /* Lanes that every rank holds are of all ranks' query heads. */
+    int32_t n_head = hp->n_head_kv == hp->whole.n_head_kv ? hp->whole.n_head : hp->n_head;
     PI_TRY(check_count("layers", s->n_layer, hp->n_layer_full, name, err));
-    PI_TRY(check_count("query heads", s->n_head, hp->n_head, name, err));
+    PI_TRY(check_count("query heads", s->n_head, n_head, name, err));
     PI_TRY(check_count("rotated pairs", s->n_pair, pi_model_rope(m)->n_pair, name, err));
     /* A converter that does not know the KV heads writes as many as there are query heads. */
     if (s->n_head_kv > 0 && s->n_head_kv != s->n_head)
