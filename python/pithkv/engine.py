@@ -1,11 +1,10 @@
 """Engines: a KV memory with a budget, and the passes over it."""
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import weakref
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,9 @@ from .native import (Callbacks, EngineLock, PithInvalid, array, check, fields, n
                      read_only, token_ids)
 from .policy import Keep, Policy, Read
 from ._pith import ffi, lib
+
+if TYPE_CHECKING:
+    import concurrent.futures
 
 Option = Union[str, Policy, None]
 
@@ -250,9 +252,9 @@ class Engine:
         c, err = ffi.new("pith_batch_item[]", max(1, len(items))), new_error()
         held: list[Any] = []
         n_vocab = self.model.info["n_vocab"]
-        for item, (seq, given, on_row, probabilities) in zip(c, items):
+        for item, (_, given, on_row, probabilities) in zip(c, items):
             ids = token_ids(given)
-            item.seq, item.tokens, item.n_token = seq._pointer(), pointer_to(ids), len(ids)
+            item.tokens, item.n_token = pointer_to(ids), len(ids)
             held.append(ids)
             if on_row is not None:
                 item.logits, item.on_logits = lib.PITH_LOGITS_ALL, lib.on_logits
@@ -265,6 +267,8 @@ class Engine:
                 item.logprob, item.best = pointer_to(logprob, "double[]"), pointer_to(best, "bool[]")
         calls = Callbacks(progress=progress or (lambda fraction: True))
         with self._lock:
+            for item, (seq, *_) in zip(c, items):
+                item.seq = seq._pointer()
             status = lib.pith_batch_eval(self._c, c, len(items),
                                          lib.on_progress if progress is not None else ffi.NULL,
                                          calls.handle, err)
@@ -273,6 +277,7 @@ class Engine:
     def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
         """One thread, in which the calls of asynchronous programs run."""
         if self._worker is None:
+            import concurrent.futures  # here, as it takes longer to import than the package
             self._worker = concurrent.futures.ThreadPoolExecutor(1, "pithkv")
         return self._worker
 
@@ -289,9 +294,9 @@ def _bytes(text: str | int | float) -> int:
 
 
 def _after_fork() -> None:
-    """A child's engines: no thread of the parent holds a lock here."""
+    """A child's engines, in which no thread of the parent is."""
     for engine in list(_engines):
-        engine._lock.__init__()  # type: ignore[misc]
+        engine._lock.after_fork()
         engine._worker = None
 
 

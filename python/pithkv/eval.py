@@ -7,7 +7,6 @@ A sweep is a loop over policies. `difference` compares two results question by q
 """
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Callable, NamedTuple
 
@@ -84,6 +83,7 @@ def run(task: str, model: Model, *, seed: int = 1, chat: bool = False, keep_text
     in Python. seed: of all that the task draws. chat: prompts are messages. keep_text: rows have
     prompts and answers. progress: called with a fraction and a text; False ends the task.
     Raises PithInvalid with a sentence on the option, PithNotFound for the task."""
+    import json  # here, as imports take processor time
     engine = EngineParams(model, **{name: options.pop(name) for name in ENGINE if name in options})
     given = {name: _plain(value) for name, value in options.items() if value is not None}
     if task == "facts":

@@ -1,7 +1,6 @@
 """Grammars that answers follow."""
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .model import Model
@@ -19,6 +18,7 @@ class Grammar:
     @classmethod
     def schema(cls, model: Model, schema: Any) -> "Grammar":
         """schema: a dict, or JSON's text."""
+        import json  # here, as imports take processor time
         out = cls.__new__(cls)
         text = schema if isinstance(schema, str) else json.dumps(schema)
         out._make(model, text, lib.pith_grammar_create_json_schema)

@@ -1,7 +1,6 @@
 """Models: a GGUF file's weights and tokenizer."""
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Callable, Mapping, Sequence as Seq, Union
 
@@ -113,6 +112,7 @@ class Model:
         """A rendered conversation, and the bytes of its text."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
+        import json  # here, as imports take processor time
         body = json.dumps({**variables, "messages": list(messages)}).encode()
         params, out, err = ffi.new("pith_chat_params *"), ffi.new("pith_prompt **"), new_error()
         lib.pith_chat_params_default(params)

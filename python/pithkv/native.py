@@ -216,13 +216,26 @@ class EngineLock:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner = 0
+        self.lost = False  # to a thread that this process does not have
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self.owner == me:
+        if self.mine():
             raise PithBusy("the engine is in a call already: its callbacks cannot call it")
+        if self.lost:
+            raise PithBusy("the process was forked while another thread was in the engine: make an "
+                           "engine here, or start processes by spawn")
         self.lock.acquire()
-        self.owner = me
+        self.owner = threading.get_ident()
+
+    def mine(self) -> bool:
+        """Whether this thread is in a call of the engine."""
+        return self.owner == threading.get_ident()
+
+    def after_fork(self) -> None:
+        """In the child, which has the thread that forked alone."""
+        if not self.mine():
+            self.lost = self.lost or self.lock.locked()
+            self.lock, self.owner = threading.Lock(), 0
 
     def __exit__(self, *what: object) -> None:
         self.owner = 0

@@ -17,7 +17,7 @@ NEVER = 1 << 28
 
 def _text(value: Any) -> str:
     """An option's value as Pith reads it: True is "on", a share of 0.25 is "25%"."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return "on" if value else "off"
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
@@ -27,7 +27,7 @@ def _text(value: Any) -> str:
 def _options(options: dict[str, Any]) -> str:
     parts = []
     for key, value in options.items():
-        if key == "budget" and isinstance(value, float) and 0.0 < value <= 1.0:
+        if key == "budget" and isinstance(value, (float, np.floating)) and 0.0 < value <= 1.0:
             value = f"{value * 100:.10g}%"
         parts.append(f"{key.replace('_', '-')}={_text(value)}")
     return ",".join(parts)

@@ -1,8 +1,9 @@
 """Sequences: a timeline of tokens, what the cache holds of it, and generation."""
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, NamedTuple
 
 import numpy as np
@@ -60,6 +61,7 @@ class Sequence:
         self.engine = engine
         self._c = ffi.gc(pointer, lib.pith_seq_free)
         self._closed = False
+        self._row: Any = lambda: None  # what views of the logits hold, as long as there is one
 
     def _pointer(self) -> Any:
         if self._closed:
@@ -67,10 +69,18 @@ class Sequence:
         return self._c
 
     def close(self) -> None:
-        """Gives the pages back now."""
-        if not self._closed:
+        """Gives the pages back now. A view of the logits stays, with its numbers."""
+        with contextlib.ExitStack() as stack:
+            if not self.engine._lock.mine():  # a callback may close, and C waits for the call's end
+                stack.enter_context(self.engine._lock)
+            if self._closed:
+                return
             self._closed = True
-            ffi.release(self._c)
+            if self._row() is None:
+                ffi.release(self._c)
+            else:  # the row is the sequence's memory, which goes with the last view
+                lib.pith_seq_truncate(self._c, 0, ffi.NULL)
+                self._c = None
 
     def __enter__(self) -> "Sequence":
         return self
@@ -182,20 +192,21 @@ class Sequence:
         """The row behind the last token, [n_vocab], read-only and without a copy: the next evaluation
         overwrites it, so .copy() what you keep. None where there is none."""
         with self.engine._lock:
-            row = lib.pith_seq_logits(self._pointer())
-        if row == ffi.NULL:
-            return None
-        # The view's base keeps the sequence, whose memory it is.
-        held = ffi.gc(row, lambda _, seq=self._c: None)
+            row, held = lib.pith_seq_logits(self._pointer()), self._row()
+            if row == ffi.NULL:
+                return None
+            if held is None:  # the views' base keeps the sequence, whose memory it is
+                held = ffi.gc(row, lambda _, seq=self._c: None)
+                self._row = weakref.ref(held)
         return read_only(held, (self.engine.model.info["n_vocab"],), np.float32)
 
     # ---- the cache ----
 
     def lane(self, layer: int, head: int) -> Lane:
         """The entries of a layer (among the n_layer_kv with a cache) and KV head."""
-        info, seq = ffi.new("pith_lane_info *"), self._pointer()
-        m = self.engine.model.info
+        info, m = ffi.new("pith_lane_info *"), self.engine.model.info
         with self.engine._lock:
+            seq = self._pointer()
             if lib.pith_seq_lane(seq, layer, head, info, ffi.NULL, 0) != 0:
                 raise PithInvalid(f"lane: there is no layer {layer} with a KV head {head}")
             n = info.n_entry
@@ -209,9 +220,9 @@ class Sequence:
 
     def raw(self, layer: int, head: int) -> RawLane:
         """The same entries as their bytes lie in the store."""
-        info, form, seq = ffi.new("pith_lane_info *"), ffi.new("pith_lane_form *"), self._pointer()
-        null = ffi.NULL
+        info, form, null = ffi.new("pith_lane_info *"), ffi.new("pith_lane_form *"), ffi.NULL
         with self.engine._lock:
+            seq = self._pointer()
             if lib.pith_seq_lane_raw(seq, layer, head, 0, 0, form, null, null) != 0:
                 raise PithInvalid(f"raw: there is no layer {layer} with a KV head {head}")
             check(lib.pith_seq_lane(seq, layer, head, info, null, 0))
@@ -226,10 +237,11 @@ class Sequence:
 
     def kept(self) -> NDArray[np.bool_]:
         """Which positions each lane holds, [n_layer_kv][n_head_kv][length]."""
-        m, seq, n = self.engine.model.info, self._pointer(), len(self)
-        out = np.zeros((m["n_layer_kv"], m["n_head_kv"], n), np.bool_)
-        info, positions = ffi.new("pith_lane_info *"), np.empty(max(1, n), np.int32)
+        m, info = self.engine.model.info, ffi.new("pith_lane_info *")
         with self.engine._lock:
+            seq, n = self._pointer(), len(self)
+            out = np.zeros((m["n_layer_kv"], m["n_head_kv"], n), np.bool_)
+            positions = np.empty(max(1, n), np.int32)
             for layer in range(out.shape[0]):
                 for head in range(out.shape[1]):
                     check(lib.pith_seq_lane(seq, layer, head, info, pointer_to(positions), n))
@@ -257,6 +269,7 @@ class Sequence:
 
     async def agenerate(self, prompt: Any, n_predict: int = -1, **options: Any) -> AsyncIterator[Token]:
         """The same for asyncio: `async for token in ...`. Calls run in the engine's own thread."""
+        import asyncio  # here, as it takes longer to import than the package
         loop, worker = asyncio.get_running_loop(), self.engine._executor()
         generation = await loop.run_in_executor(
             worker, lambda: Generation(self, prompt, n_predict, **options))

@@ -1,5 +1,7 @@
 """lm-eval's class, where lm-eval is installed: likelihoods are those of rows of logits, tasks run."""
 import json
+import os
+import subprocess
 import types
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import pithkv
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+COMMAND = os.environ.get("PITH_TEST_COMMAND", "")
 CONTEXT, ENDS = "The dog went to the", [" river", " house and slept", " moon"]
 
 
@@ -42,6 +45,23 @@ def test_likelihoods(model, options):
         rows = logs(np.vstack([seq.logits.copy(), seq.eval(ids[n:], logits="all")])[:-1])
         assert logprob == pytest.approx(rows[np.arange(len(ids) - n), ids[n:]].sum(), abs=1e-9)
         assert best == (rows.argmax(axis=1) == ids[n:]).all()
+
+
+@pytest.mark.skipif(not os.access(COMMAND, os.X_OK), reason="PITH_TEST_COMMAND names no command")
+def test_likelihoods_are_the_commands_bit_for_bit(model, tmp_path):
+    """Rows of `pith logits`, and the same sum of their log probabilities."""
+    from pithkv.lm_eval import PithLM
+    from pithkv.native import ffi, lib
+    lm = PithLM(model.path, max_length=256)
+    got = lm.loglikelihood(requests(*((CONTEXT, end) for end in ENDS)), disable_tqdm=True)
+    for end, (logprob, _) in zip(ENDS, got):
+        n, ids = len(lm.tok_encode(CONTEXT)), lm.tok_encode(CONTEXT + end)
+        subprocess.run([COMMAND, "logits", "-m", model.path, "--ids", ",".join(map(str, ids)), "--json",
+                        "-o", tmp_path / "rows"], check=True, capture_output=True)
+        rows = np.fromfile(tmp_path / "rows", "<f4").reshape(len(ids), -1)
+        first, *rest = [lib.pith_logits_logprob(ffi.from_buffer("float[]", rows[i - 1]), rows.shape[1], ids[i],
+                                                ffi.NULL) for i in range(n, len(ids))]
+        assert logprob == first + float(np.sum(rest)) and logprob < 0
 
 
 def test_whole_texts_in_windows(model):

@@ -230,19 +230,3 @@ def test_exit_with_everything_alive(model):
     code = ("import pithkv, sys; m = pithkv.Model(sys.argv[1]); e = pithkv.Engine(m, kv_tokens=256);"
             "s = e.sequence(); g = s.generate([1, 2, 3], 9); next(g.tokens()); e.me = e; sys.x = g")
     subprocess.run([sys.executable, "-c", code, model.path], check=True)
-
-
-def test_a_loop_of_engines_leaves_no_memory(model):
-    def resident():
-        return int(next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmRSS")))
-
-    def turn():
-        with pithkv.Engine(model, kv_tokens=64, n_thread=1).sequence() as seq:
-            seq.eval([1, 2, 3])
-
-    for _ in range(10):
-        turn()
-    before = resident()
-    for _ in range(40):
-        turn()
-    assert resident() < before + 4096  # KiB

@@ -99,11 +99,10 @@ static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int3
     return true;
 }
 
-/* The rows of hand_rows, of which some items want their targets' probabilities. */
+/* The rows of flush_logits, of which some items want their targets' probabilities. */
 struct wanted {
     const struct pith_engine *e;
     const pith_batch_item *items;
-    int32_t first;
 };
 
 static void find_probabilities(void *ctx, int64_t begin, int64_t end, int32_t thread)
@@ -113,35 +112,14 @@ static void find_probabilities(void *ctx, int64_t begin, int64_t end, int32_t th
     int32_t n_vocab = w->e->model->hp.n_vocab;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        const pith_batch_item *item = &w->items[b->row_item[w->first + i]];
+        const pith_batch_item *item = &w->items[b->row_item[i]];
         if (item->targets == NULL)
             continue;
-        int32_t t = b->row_pos[w->first + i] - item->seq->n_token;
+        int32_t t = b->row_pos[i] - item->seq->n_token;
         item->logprob[t] =
             pith_logits_logprob(b->logits + (size_t)i * (size_t)n_vocab, n_vocab, item->targets[t],
                                 item->best != NULL ? &item->best[t] : NULL);
     }
-}
-
-/* Makes the logits of rows first .. first + n, PI_LOGITS_ROWS at most, and hands them to their items.
-   The statuses of flush_logits. */
-static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items, int32_t first,
-                             int32_t n, pith_error *err)
-{
-    size_t n_vocab = (size_t)e->model->hp.n_vocab;
-    pi_pass_logits(e->pass, e->batch.rows + first, n, e->batch.logits);
-    PI_TRY(pi_pass_check(e->pass, err));
-    pi_parallel_items(e->n_thread, n, find_probabilities, &(struct wanted){e, items, first});
-    for (int32_t i = 0; i < n; i++) {
-        const pith_batch_item *item = &items[e->batch.row_item[first + i]];
-        const float *row = e->batch.logits + (size_t)i * n_vocab;
-        if (item->logits == PITH_LOGITS_LAST)
-            pi_seq_set_logits(item->seq, row);
-        else if (item->targets == NULL &&
-                 !item->on_logits(item->user, item->seq, e->batch.row_pos[first + i], row))
-            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
-    }
-    return PITH_OK;
 }
 
 /* Makes the logits of the n wanted rows and hands them to their items. CANCELLED: a callback stops
@@ -149,10 +127,21 @@ static pith_status hand_rows(struct pith_engine *e, const pith_batch_item *items
 static pith_status flush_logits(struct pith_engine *e, const pith_batch_item *items, int32_t n,
                                 pith_error *err)
 {
+    size_t n_vocab = (size_t)e->model->hp.n_vocab;
     if (n == 0 || leave_rows(e, items, n))
         return pi_pass_check(e->pass, err);
-    for (int32_t i = 0; i < n; i += PI_LOGITS_ROWS)
-        PI_TRY(hand_rows(e, items, i, (int32_t)pi_min(PI_LOGITS_ROWS, n - i), err));
+    pi_pass_logits(e->pass, e->batch.rows, n, e->batch.logits);
+    PI_TRY(pi_pass_check(e->pass, err));
+    pi_parallel_items(e->n_thread, n, find_probabilities, &(struct wanted){e, items});
+    for (int32_t i = 0; i < n; i++) {
+        const pith_batch_item *item = &items[e->batch.row_item[i]];
+        const float *row = e->batch.logits + (size_t)i * n_vocab;
+        if (item->logits == PITH_LOGITS_LAST)
+            pi_seq_set_logits(item->seq, row);
+        else if (item->targets == NULL &&
+                 !item->on_logits(item->user, item->seq, e->batch.row_pos[i], row))
+            return pi_fail(err, PITH_CANCELLED, "on_logits stopped the evaluation");
+    }
     return PITH_OK;
 }
 
@@ -162,8 +151,7 @@ static pith_status emit_logits(struct pith_engine *e, const pith_batch_item *ite
                                pith_error *err)
 {
     int32_t row = 0, n = 0;
-    int32_t max = pi_pass_finds_best(e->pass) ? PI_PASS_LOGITS : PI_LOGITS_ROWS;
-    max = (int32_t)pi_min(max, e->chunk);
+    int32_t max = (int32_t)pi_min(PI_PASS_LOGITS, e->chunk);
     for (int32_t p = 0; p < n_pass; p++) {
         const struct pi_pass_item *part = &e->batch.part[p];
         const pith_batch_item *item = &items[e->batch.item_of[p]];
@@ -400,7 +388,8 @@ pith_status pi_batch_create(struct pith_engine *e, pith_error *err)
     size_t n = (size_t)e->chunk, n_vocab = (size_t)e->model->hp.n_vocab;
     b->part = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->part));
     b->item_of = pi_mem_alloc_n(PI_MEM_SCRATCH, n, sizeof(*b->item_of));
-    b->logits = pi_mem_alloc_n(PI_MEM_SCRATCH, PI_LOGITS_ROWS * n_vocab, sizeof(float));
+    b->logits =
+        pi_mem_alloc_n(PI_MEM_SCRATCH, pi_min(PI_PASS_LOGITS, e->chunk) * n_vocab, sizeof(float));
     return b->part != NULL && b->item_of != NULL && b->logits != NULL
                ? PITH_OK
                : pi_fail(err, PITH_NOMEM, "no memory for the engine's scratch");

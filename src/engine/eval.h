@@ -8,8 +8,6 @@
 #include "engine/recall.h"
 #include "model/forward.h"
 
-#define PI_LOGITS_ROWS 16 /* rows of logits made at once: bounds the scratch, reuses the weights */
-
 /* The progress of the running batch with one of its items. Each verb's `note` and `copy` write
    its own part; eval.c writes the rest, and keep.c sets `evicted`. */
 struct pi_item_state {
@@ -46,7 +44,7 @@ struct pi_batch {
     int32_t *item_of;            /* [chunk] item of the batch that a part comes from */
     struct pi_item_state *state; /* [n_state] per item of the running batch */
     int32_t n_state;
-    float *logits;                    /* [PI_LOGITS_ROWS][n_vocab] */
+    float *logits;                    /* [PI_PASS_LOGITS][n_vocab], at most chunk rows */
     int32_t rows[PI_PASS_LOGITS];     /* row of the pass, per row of logits */
     int32_t row_item[PI_PASS_LOGITS]; /* item of the batch */
     int32_t row_pos[PI_PASS_LOGITS];  /* position */
