@@ -58,7 +58,7 @@ TEST(uneven_ranks_have_the_same_logits)
     expect_output("3", words, one.out);
 }
 
-#define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
+#define RUN "run -t 2 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
 
 TEST(texts_are_those_of_one_process)
 {
@@ -137,7 +137,7 @@ TEST(answers_of_a_batch_are_those_of_one_process)
     }
     close_file(file);
     for (int i = 0; i < 2; i++) {
-        snprintf(words, sizeof(words), "batch -t 1 -m " MINI " -f %s -o %s", in,
+        snprintf(words, sizeof(words), "batch -t 2 -m " MINI " -f %s -o %s", in,
                  in_folder(i == 0 ? "one.jsonl" : "all.jsonl", out));
         struct said s = over(i == 0 ? NULL : "2", words);
         expect_status(&s, 0);
