@@ -8,6 +8,7 @@
 #   LENGTHS="512 32"    tokens of the prompt, and generated
 #   ROUNDS=3            of which the median counts; all ways take turns in a round
 #   LLAMA=FOLDER        with llama-bench and ggml-rpc-server of llama.cpp (-DGGML_RPC=ON): beside
+#   DLLAMA=FOLDER       with dllama of distributed-llama: beside, for a model of dllama_file.py
 # Each line has a net, a way, tokens/s of the prompt and of generation, and the bytes that the net
 # carried in all of a run, the start included.
 set -euo pipefail
@@ -19,15 +20,20 @@ pith=$(realpath "$1") model=$(realpath "$2")
 shift 2
 [ $# -gt 0 ] || set -- - - 1gbit - 1gbit 35us 10gbit 15us
 read -r n_prompt n_gen <<<"${LENGTHS:-512 32}"
-ROUNDS=${ROUNDS:-3} LLAMA=${LLAMA:-}
+ROUNDS=${ROUNDS:-3} LLAMA=${LLAMA:-} DLLAMA=${DLLAMA:-}
 work=$(mktemp -d)
-rpc=
+other=
 drop_nets() {
     ip netns del pith0 2>/dev/null || true
     ip netns del pith1 2>/dev/null || true
 }
+# What a peer runs on the other machine.
+stop_other() {
+    [ -z "$other" ] || { kill "$other" && wait "$other"; } 2>/dev/null || true
+    other=
+}
 end() {
-    [ -z "$rpc" ] || kill "$rpc" 2>/dev/null || true
+    stop_other
     drop_nets
     rm -rf "$work"
 }
@@ -88,12 +94,32 @@ llama_rpc() {
     half=$("$pith" info --json "$model" | python3 -c 'import json,sys; print(json.load(sys.stdin)["n_layer"]//2)')
     ip netns exec pith1 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/ggml-rpc-server" -H 10.77.0.2 -t 1 \
         >/dev/null 2>&1 &
-    rpc=$!
+    other=$!
     sleep 1
     llama -rpc 10.77.0.2:50052 -ngl "$half"
-    kill "$rpc"
-    wait "$rpc" 2>/dev/null || true
-    rpc=
+    stop_other
+}
+
+# It feeds a prompt's tokens but the last one. Its text is kept as NAME, to be compared.
+dllama() { # NAME, with more options
+    local name=$1
+    shift
+    ip netns exec pith0 "$DLLAMA/dllama" inference --model "$work/m" --tokenizer "$work/t" \
+        --buffer-float-type q80 --nthreads 1 --max-seq-len $((n_prompt + n_gen)) \
+        --prompt "$(printf '%*s' $((n_prompt + 1)) '' | tr ' ' a)" --temperature 0 \
+        --steps $((n_prompt + n_gen)) "$@" >"$work/said" || { cat "$work/said" >&2; return 1; }
+    sed -n 's/.*Pred.* | //p' "$work/said" >"$work/$name"
+    echo "test,tokens_per_s"
+    awk '/^Evaluation/ {test = "prompt"} /^Prediction/ {test = "generate"}
+        $1 == "tokens/s:" {print test "," $2}' "$work/said"
+}
+dllama_two() {
+    ip netns exec pith1 "$DLLAMA/dllama" worker --host 10.77.0.2 --port 9990 --nthreads 1 \
+        >/dev/null 2>&1 &
+    other=$!
+    sleep 1
+    dllama two --workers 10.77.0.2:9990
+    stop_other
 }
 
 measure() { # NET WAY COMMAND ..
@@ -121,10 +147,12 @@ with open(total, "a") as f:
 END
 }
 
+[ -z "$DLLAMA" ] || python3 -B "$(dirname "$0")/dllama_file.py" "$model" "$work/m" "$work/t"
 set_net - -
 for ((i = 0; i < ROUNDS; i++)); do
     measure "-" "one process" one
     [ -z "$LLAMA" ] || measure "-" "llama.cpp" llama
+    [ -z "$DLLAMA" ] || measure "-" "dllama" dllama one
     nets=("$@")
     while [ ${#nets[@]} -ge 2 ]; do
         net="${nets[0]} ${nets[1]}"
@@ -132,6 +160,7 @@ for ((i = 0; i < ROUNDS; i++)); do
         measure "$net" rows ranks rows
         measure "$net" layers ranks layers
         [ -z "$LLAMA" ] || measure "$net" "llama.cpp RPC" llama_rpc
+        [ -z "$DLLAMA" ] || measure "$net" "dllama two" dllama_two
         nets=("${nets[@]:2}")
     done
     set_net - -
@@ -148,3 +177,7 @@ for (net, way), rows in cells.items():
     prompt, generate, size = (statistics.median(c) for c in zip(*rows))
     print(f"{net:16} {way:16} {prompt:9.1f} {generate:9.1f} {size / 1e6:9.1f}")
 END
+if [ -n "$DLLAMA" ]; then
+    cmp -s "$work/one" "$work/two" && echo "dllama: one and two nodes have the same text" ||
+        echo "dllama: one and two nodes have different texts"
+fi

@@ -57,7 +57,7 @@ TEST(uneven_ranks_have_the_same_logits)
     expect_output("3", words, one.out);
 }
 
-#define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
+#define RUN "run -t 2 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m " MINI
 
 TEST(texts_are_those_of_one_process)
 {

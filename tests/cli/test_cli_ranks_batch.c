@@ -12,7 +12,7 @@ TEST_GROUP(ranks_set_up, folder_remove);
 
 TEST(answers_are_those_of_one_process)
 {
-    expect_same_batch("-m " MINI);
+    expect_same_batch("-t 2 -m " MINI);
 }
 
 #define LONG(ids, n)                                                                               \
@@ -41,7 +41,7 @@ TEST(ranks_that_run_out_apart_put_answers_back_together)
     };
     write_requests(bodies, 6, in);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i += TEST_STRIDE) {
-        snprintf(options, sizeof(options), "--reserve 0 -m %s %s", cases[i].model,
+        snprintf(options, sizeof(options), "-t 1 --reserve 0 -m %s %s", cases[i].model,
                  cases[i].options);
         struct said s = expect_answers(in, 6, options, cases[i].parts);
         assert_true(cases[i].options == shared || strstr(s.err, " 0 times put back") == NULL);

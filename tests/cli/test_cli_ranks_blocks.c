@@ -158,7 +158,7 @@ TEST(a_batch_of_recurrent_layers_is_that_of_one_process)
 {
     char path[128], words[512];
     make_texts(TEXTS_35, path);
-    snprintf(words, sizeof(words), "--kv-memory 384KiB -m %s", path);
+    snprintf(words, sizeof(words), "-t 1 --kv-memory 384KiB -m %s", path);
     expect_same_batch(words);
 }
 
@@ -166,7 +166,7 @@ TEST(a_batch_of_latent_attention_is_that_of_one_process)
 {
     char path[128], words[512];
     make_texts(TEXTS_LATENT, path);
-    snprintf(words, sizeof(words), "--kv-memory 512KiB -m %s", path);
+    snprintf(words, sizeof(words), "-t 1 --kv-memory 512KiB -m %s", path);
     expect_same_batch(words);
 }
 

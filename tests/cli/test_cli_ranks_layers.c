@@ -72,7 +72,7 @@ TEST(logits_of_every_family_are_those_of_one_process)
     }
 }
 
-#define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m "
+#define RUN "run -t 2 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend -m "
 
 TEST(texts_are_those_of_one_process)
 {
