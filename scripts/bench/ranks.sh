@@ -2,9 +2,10 @@
 # Measures one model over two ranks in two network namespaces of this machine: what docs/distributed.md
 # says of nets. Needs root, iproute2 and Open MPI.
 #   scripts/bench/ranks.sh PITH MODEL [RATE DELAY]...
-# PITH is a command with MPI (-DPITH_MPI=ON). A net has a RATE as tc names it, and a DELAY one way, or
-# "-" for none: that takes tbf in place of netem, which not every kernel has. "- -" is the net as it
-# is. By environment:
+# PITH is a command with MPI (-DPITH_MPI=ON). A net has a RATE as tc names it, and a DELAY one way in
+# microseconds (35us), or "-" for none, which takes tbf in place of netem. "- -" is the net as it is. A
+# kernel without netem has no delays: then ranks are in one namespace and wait as mpi_net.c says, the
+# rate is in gbit, and no peer is beside. By environment:
 #   LENGTHS="512 32"    tokens of the prompt, and generated
 #   ROUNDS=3            of which the median counts; all ways take turns in a round
 #   LLAMA=FOLDER        with llama-bench and ggml-rpc-server of llama.cpp (-DGGML_RPC=ON): beside
@@ -68,6 +69,9 @@ set_net() { # RATE DELAY
         esac
     done
 }
+delays=1
+ip netns exec pith0 tc qdisc add dev net root netem delay 1ms 2>/dev/null || delays=0
+[ $delays = 1 ] || mpicc -O2 -shared -fPIC -o "$work/mpi_net.so" "$(dirname "$0")/mpi_net.c"
 
 carried() { # bytes in both directions so far
     ip -n pith0 -s -j link show net |
@@ -83,6 +87,11 @@ ranks() {
         --bind-to none --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_links 1 \
         -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$1"
+}
+waiting_ranks() { # RATE DELAY WAY
+    ip netns exec pith0 mpirun --allow-run-as-root --bind-to core --mca btl vader,self -np 2 \
+        -x LD_PRELOAD="$work/mpi_net.so" -x PITH_NET_GBIT="${1%gbit}" -x PITH_NET_US="${2%us}" \
+        "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$3"
 }
 llama() { # with more options
     ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
@@ -156,6 +165,13 @@ for ((i = 0; i < ROUNDS; i++)); do
     nets=("$@")
     while [ ${#nets[@]} -ge 2 ]; do
         net="${nets[0]} ${nets[1]}"
+        if [ $delays = 0 ] && [ "${nets[1]}" != - ]; then
+            for way in rows layers; do
+                measure "$net" $way waiting_ranks "${nets[@]:0:2}" $way
+            done
+            nets=("${nets[@]:2}")
+            continue
+        fi
         set_net "${nets[0]}" "${nets[1]}"
         measure "$net" rows ranks rows
         measure "$net" layers ranks layers

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/ranks.h"
 
@@ -71,13 +72,12 @@ void pith_ranks_describe(pith_ranks_info *out)
 
 /* ---- begin and end ---- */
 
-/* Of words and where each ends (FNV-1a). */
+/* Of words and where each ends. */
 static uint64_t sum_of(const char *const *words, int32_t n_word)
 {
-    uint64_t sum = 0xcbf29ce484222325u;
+    uint64_t sum = PI_HASH_EMPTY;
     for (int32_t i = 0; i < n_word; i++)
-        for (size_t at = 0; at <= strlen(words[i]); at++)
-            sum = (sum ^ (uint8_t)words[i][at]) * 0x100000001b3u;
+        sum = pi_hash_bytes(sum, words[i], strlen(words[i]) + 1);
     return sum;
 }
 

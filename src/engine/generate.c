@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/os.h"
 #include "base/ranks.h"
@@ -46,13 +47,11 @@ void pith_generate_params_default(pith_generate_params *out)
 
 uint64_t pith_logits_hash(const float *logits, int32_t n)
 {
-    /* FNV-1a, 64 bits (draft-eastlake-fnv, section 2), over the little-endian bytes of the row. */
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = PI_HASH_EMPTY;
     for (int32_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof(bits));
-        for (int shift = 0; shift < 32; shift += 8)
-            hash = (hash ^ (bits >> shift & 0xff)) * 0x100000001b3u;
+        hash = pi_hash_number(hash, bits, sizeof(bits));
     }
     return hash;
 }

@@ -7,12 +7,12 @@
 
 #include <string.h>
 
-/* FNV-1a, and never 0, which is no name. */
+#include "base/hash.h"
+
+/* Never 0, which is no name. */
 uint64_t serve_name_hash(const char *text, size_t len)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+    uint64_t hash = pi_hash_bytes(PI_HASH_EMPTY, text, len);
     return hash != 0 ? hash : 1;
 }
 

@@ -8,20 +8,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "serve/api/request_body.h"
 #include "serve/batch/internal.h"
 
-/* 32 digits made of the request's name and the line's number, into buf [33]: 128 bits, FNV-1a twice
+/* 32 digits made of the request's name and the line's number, into buf [33]: 128 bits, the hash
    from two beginnings. */
 static const char *id_of(const struct serve_batch_line *line, char *buf)
 {
     for (uint64_t part = 0; part < 2; part++) {
-        uint64_t hash = 0xcbf29ce484222325u;
-        hash = (hash ^ part) * 0x100000001b3u;
-        for (const char *c = line->custom_id; c != NULL && *c != '\0'; c++)
-            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-        for (int i = 0; i < 8; i++)
-            hash = (hash ^ ((uint64_t)line->number >> (8 * i) & 0xff)) * 0x100000001b3u;
+        const char *name = line->custom_id != NULL ? line->custom_id : "";
+        uint64_t hash = pi_hash_byte(PI_HASH_EMPTY, (uint8_t)part);
+        hash = pi_hash_bytes(hash, name, strlen(name));
+        hash = pi_hash_number(hash, (uint64_t)line->number, 8);
         snprintf(buf + 16 * part, 17, "%016llx", (unsigned long long)hash);
     }
     return buf;

@@ -12,14 +12,11 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "kv/block.h"
 
 #define FIRST_BUCKETS 64 /* a power of two; doubled when there are as many nodes */
-
-/* FNV-1a, 64 bits (draft-eastlake-fnv, section 5). */
-#define FNV_BASIS 0xcbf29ce484222325u
-#define FNV_PRIME 0x100000001b3u
 
 struct node {
     uint64_t hash;
@@ -49,35 +46,23 @@ struct prefix_cache {
 
 /* ---- the hash ---- */
 
-static uint64_t hash_add(uint64_t hash, uint64_t value, int n_byte)
-{
-    for (int i = 0; i < n_byte; i++) {
-        hash ^= value >> (8 * i) & 0xff;
-        hash *= FNV_PRIME;
-    }
-    return hash;
-}
-
 uint64_t prefix_hash(uint64_t parent, const int32_t *tokens, int32_t n)
 {
-    uint64_t hash = hash_add(FNV_BASIS, parent, 8);
+    uint64_t hash = pi_hash_number(PI_HASH_EMPTY, parent, 8);
     for (int32_t i = 0; i < n; i++)
-        hash = hash_add(hash, (uint32_t)tokens[i], 4);
+        hash = pi_hash_number(hash, (uint32_t)tokens[i], 4);
     return hash;
 }
 
 uint64_t prefix_root(const char *salt)
 {
-    uint64_t hash = FNV_BASIS;
-    for (const char *c = salt; *c != '\0'; c++)
-        hash = hash_add(hash, (uint8_t)*c, 1);
-    return hash;
+    return pi_hash_bytes(PI_HASH_EMPTY, salt, strlen(salt));
 }
 
 /* The hash that the first page of a text is chained to. */
 static uint64_t first_parent(const struct prefix_cache *cache, uint64_t salt)
 {
-    return salt == 0 ? cache->root : hash_add(cache->root, salt, 8);
+    return salt == 0 ? cache->root : pi_hash_number(cache->root, salt, 8);
 }
 
 /* ---- nodes by their pages ---- */

@@ -13,6 +13,7 @@
 #ifndef PI_SCHEDULER_H
 #define PI_SCHEDULER_H
 
+#include "base/hash.h"
 #include "base/lock.h"
 #include "engine/output.h"
 #include "engine/schedule.h"
@@ -125,11 +126,10 @@ struct pith_scheduler {
     struct sched_ranks ranks;
 };
 
-/* A sum over whole numbers, from SCHED_SUM_EMPTY on (FNV-1a's). */
-#define SCHED_SUM_EMPTY 0xcbf29ce484222325u
+/* A sum over whole numbers, from PI_HASH_EMPTY on. */
 static inline uint64_t scheduler_sum(uint64_t sum, int64_t number)
 {
-    return (sum ^ (uint64_t)number) * 0x100000001b3u;
+    return pi_hash_number(sum, (uint64_t)number, 8);
 }
 
 /* Brings what was submitted into the queue, and tells other ranks of it; returns what was cancelled

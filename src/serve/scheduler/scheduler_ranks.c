@@ -203,7 +203,7 @@ void scheduler_ranks_close(struct pith_scheduler *s)
 /* Of where every answer is. */
 static uint64_t state_of(const struct pith_scheduler *s)
 {
-    uint64_t sum = scheduler_sum(SCHED_SUM_EMPTY, s->n_running);
+    uint64_t sum = scheduler_sum(PI_HASH_EMPTY, s->n_running);
     for (int32_t i = 0; i < s->n_running; i++) {
         const struct sched_answer *a = s->running[i];
         sum = scheduler_sum(scheduler_sum(sum, a->request->id), a->index);

@@ -284,7 +284,7 @@ static void note_gone(struct pith_scheduler *s, const struct slot *slot)
 {
     struct gone *gone = &s->park.gone[s->park.next_gone];
     s->park.next_gone = (s->park.next_gone + 1) % N_GONE;
-    *gone = (struct gone){.salt = slot->salt, .hash = SCHED_SUM_EMPTY, .n = slot->seq->n_token};
+    *gone = (struct gone){.salt = slot->salt, .hash = PI_HASH_EMPTY, .n = slot->seq->n_token};
     for (int32_t i = 0; i < gone->n; i++)
         gone->hash = scheduler_sum(gone->hash, slot->seq->tokens[i]);
 }
@@ -295,7 +295,7 @@ bool scheduler_is_gone(const struct pith_scheduler *s, const struct request *r, 
     for (int32_t i = 0; i < N_GONE; i++)
         any = any || (s->park.gone[i].n > 0 && s->park.gone[i].n <= r->n_prompt);
     *n = 0;
-    uint64_t hash = SCHED_SUM_EMPTY;
+    uint64_t hash = PI_HASH_EMPTY;
     for (int32_t t = 0; t < r->n_prompt && any; t++) {
         hash = scheduler_sum(hash, r->prompt[t]);
         for (int32_t i = 0; i < N_GONE; i++)

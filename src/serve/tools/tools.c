@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -113,9 +114,7 @@ static void make_id(struct serve_tools *t)
         snprintf(t->id, sizeof t->id, "call_%.100s_%d", t->request_id, t->n_call - 1);
         return;
     }
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (const char *c = t->request_id; *c != 0; c++)
-        hash = (hash ^ (uint8_t)*c) * UINT64_C(0x100000001b3);
+    uint64_t hash = pi_hash_bytes(PI_HASH_EMPTY, t->request_id, strlen(t->request_id));
     hash = hash % (UINT64_C(1) << 46) + (uint64_t)t->n_call; /* neighbours differ */
     for (int i = 8; i >= 0; i--, hash /= 36)
         t->id[i] = digits[hash % 36];

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/value/jinja_value.h"
@@ -171,10 +172,9 @@ struct jinja_value jinja_dict_new(struct jinja_heap *h)
 /* Equal keys have equal hashes: numbers by their value as a double. */
 static uint64_t hash_of(struct jinja_value key)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = PI_HASH_EMPTY;
     if (key.kind == JINJA_STR) {
-        for (size_t i = 0; i < key.u.s->len; i++)
-            hash = (hash ^ (uint8_t)key.u.s->data[i]) * 0x100000001b3u;
+        hash = pi_hash_bytes(hash, key.u.s->data, key.u.s->len);
     } else if (jinja_is_number(key)) {
         double f = jinja_number(key) + 0.0;
         memcpy(&hash, &f, sizeof(hash));
