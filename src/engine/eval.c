@@ -91,7 +91,7 @@ static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int3
     }
     if (!able)
         return false;
-    pi_pass_best(e->pass, e->batch.rows, n, keep, best);
+    pi_pass_best(e->pass, e->batch.rows, n, e->batch.logits, keep, best);
     for (int32_t i = 0; i < n; i++) {
         struct pith_seq *seq = items[e->batch.row_item[i]].seq;
         seq->has_logits = seq->row->there = true;

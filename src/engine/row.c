@@ -7,7 +7,7 @@
 void pi_row_open(struct pith_seq *seq)
 {
     struct pi_device *d = pi_pass_device(seq->engine->pass);
-    if (seq->row != NULL || d->best == NULL)
+    if (seq->row != NULL || !pi_pass_finds_best(seq->engine->pass))
         return;
     struct pi_row *row = pi_mem_alloc(PI_MEM_OTHER, sizeof(*row));
     if (row == NULL)
@@ -45,9 +45,7 @@ const float *pith_seq_logits(const pith_seq *seq)
     if (!seq->has_logits)
         return NULL;
     if (seq->row != NULL && seq->row->there) {
-        struct pi_device *d = pi_pass_device(seq->engine->pass);
-        d->download(NULL, seq->row->at,
-                    (size_t)seq->engine->model->hp.n_vocab * sizeof(*seq->logits), seq->logits);
+        pi_pass_fetch_row(seq->engine->pass, seq->row->at, seq->logits);
         seq->row->there = false;
     }
     return seq->logits;

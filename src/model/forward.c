@@ -8,6 +8,7 @@
 
 #include "base/ranks.h"
 #include "model/centre.h"
+#include "model/logits_ranks.h"
 #include "model/step.h"
 
 static const struct pi_at none;
@@ -257,20 +258,25 @@ struct pi_weight pi_pass_head(const struct pi_pass *pass)
     return w;
 }
 
-/* n rows of logits of some rows, from h, where they are not there. */
-static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
+/* n rows of logits of some rows, from h, where they are not there; over ranks this one's part. */
+static void make_own_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
 {
     const struct pi_hparams *hp = &pass->model->hp;
     const struct pi_weight w = pi_pass_head(pass);
-    const struct pi_cap_rows cap = {out, hp->logit_cap, hp->n_vocab};
-    int64_t work_per_row = 16 * (int64_t)hp->n_vocab;
+    const struct pi_cap_rows cap = {out, hp->logit_cap, pi_logits_own(pass)};
+    int64_t work_per_row = 16 * (int64_t)cap.n;
     if (!pass->step.has_logits)
         pi_pass_product(pass, pass->rows.h, n, (const struct pi_weight *const[]){&w},
                         (const struct pi_at[]){out}, 1);
-    pi_pass_gather_logits(pass, out, n);
     pass->step.has_logits = false;
     if (hp->logit_cap > 0)
         pass->device->rows(pass->stream, PI_ROWS_CAP, &cap, n, work_per_row);
+}
+
+static void make_logits(struct pi_pass *pass, int32_t n, struct pi_at out)
+{
+    make_own_logits(pass, n, out);
+    pi_pass_gather_logits(pass, out, n);
 }
 
 /* Straight to the host's memory where the device can write to it. */
@@ -296,19 +302,49 @@ void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 bool pi_pass_finds_best(struct pi_pass *pass)
 {
     pass = last_of(pass);
-    return pass->device->best != NULL && pass->plan.n_logit == 0;
+    return (pass->device->best != NULL || pi_logits_stay(pass)) && pass->plan.n_logit == 0;
 }
 
-void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_at *keep,
-                  struct pi_best *const *out)
+/* Ranks have processors alone, whose memory is the host's. */
+static void find_over_ranks(struct pi_pass *pass, const struct pi_best_rows *b, const int32_t *rows)
+{
+    size_t own = (size_t)pi_logits_own(pass);
+    const float *logits = (const float *)b->x.at;
+    const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
+    if (pass->stage.output) {
+        pick(pass, rows, b->n_row, &act);
+        make_own_logits(pass, b->n_row, b->x);
+    }
+    for (int32_t i = 0; i < b->n_row; i++)
+        memcpy((float *)b->keep[i].at, logits + (size_t)i * own, own * sizeof(*logits));
+    pi_logits_find_best(pass, logits, b->n_row, b->out);
+}
+
+void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, float *room,
+                  const struct pi_at *keep, struct pi_best *const *out)
 {
     pass = last_of(pass);
     const struct pi_int8 act = pi_pass_act(pass, &pass->placed->output);
-    const struct pi_best_rows best = {pass->rows.logits, keep, out, n, pass->model->hp.n_vocab};
+    struct pi_best_rows best = {pass->rows.logits, keep, out, n, pass->model->hp.n_vocab};
+    if (pi_logits_stay(pass)) {
+        best.x = pass->device->lend_out(pass->device, room, pass->rows.logits);
+        find_over_ranks(pass, &best, rows);
+        return;
+    }
     if (!pass->step.has_logits)
         pick(pass, rows, n, &act);
     make_logits(pass, n, pass->rows.logits);
     pass->device->best(pass->stream, &best);
+}
+
+void pi_pass_fetch_row(struct pi_pass *pass, struct pi_at row, float *out)
+{
+    size_t size = (size_t)pass->model->hp.n_vocab * sizeof(*out);
+    pass = last_of(pass);
+    if (pi_logits_stay(pass))
+        pi_logits_gather(pass, (const float *)row.at, out);
+    else
+        pass->device->download(NULL, row, size, out);
 }
 
 struct pi_device *pi_pass_device(struct pi_pass *pass)

@@ -300,10 +300,13 @@ void pi_pass_hidden(struct pi_pass *pass, const int32_t *rows, int32_t n, float 
 #define PI_PASS_LOGITS 64
 void pi_pass_logits(struct pi_pass *pass, const int32_t *rows, int32_t n, float *out);
 /* The best tokens in the place of logits, which go to keep[i] on the device. Only where the device
-   has `best`, and the pass computes all logits of a row. */
+   has `best`, or ranks keep their parts of rows, and the pass computes all logits of a row. room
+   [n][n_vocab] is scratch. */
 bool pi_pass_finds_best(struct pi_pass *pass);
-void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, const struct pi_at *keep,
-                  struct pi_best *const *out);
+void pi_pass_best(struct pi_pass *pass, const int32_t *rows, int32_t n, float *room,
+                  const struct pi_at *keep, struct pi_best *const *out);
+/* Such a row, to the host. Over ranks all of them ask for it. */
+void pi_pass_fetch_row(struct pi_pass *pass, struct pi_at row, float *out);
 struct pi_device *pi_pass_device(struct pi_pass *pass);
 /* From now on the pass computes only the first n logits of each row, and the rest of the row is
    arbitrary. 0: all. */

@@ -385,16 +385,15 @@ static int64_t sent_forward(const struct pith_model *m, const struct pi_layer *l
     return sent;
 }
 
-/* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the logits to
-   all others. */
+/* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the best tokens to
+   all others (logits_ranks.h). */
 static int64_t sent_bytes(const struct pith_model *m)
 {
     const struct pi_hparams *hp = &m->hp;
     int32_t n_other = pi_ranks()->n_rank - 1;
-    int64_t sent = row_bytes(hp->n_vocab);
+    int64_t sent = sizeof(struct pi_best);
     if (pi_ranks_by_layers())
-        return (int64_t)sizeof(float) *
-               (pi_shape_ends(hp) ? (int64_t)hp->n_vocab * n_other : hp->n_embd);
+        return pi_shape_ends(hp) ? sent * n_other : hp->n_embd * (int64_t)sizeof(float);
     for (int32_t l = 0; l < hp->n_layer; l++)
         sent += sent_heads(m, &m->layer[l]) + row_bytes(hp->n_embd) + sent_forward(m, &m->layer[l]);
     return sent * n_other;
