@@ -24,10 +24,7 @@ read -r n_prompt n_gen <<<"${LENGTHS:-512 32}"
 ROUNDS=${ROUNDS:-3} LLAMA=${LLAMA:-} DLLAMA=${DLLAMA:-}
 work=$(mktemp -d)
 other=
-drop_nets() {
-    ip netns del pith0 2>/dev/null || true
-    ip netns del pith1 2>/dev/null || true
-}
+export host=pith$$- # its two namespaces, which another run does not take
 # What a peer runs on the other machine.
 stop_other() {
     [ -z "$other" ] || { kill "$other" && wait "$other"; } 2>/dev/null || true
@@ -35,37 +32,37 @@ stop_other() {
 }
 end() {
     stop_other
-    drop_nets
+    ip netns del "$host"0 2>/dev/null || true
+    ip netns del "$host"1 2>/dev/null || true
     rm -rf "$work"
 }
 trap end EXIT
-drop_nets
 
 # Instead of ssh: a command in the other machine's namespace.
 cat >"$work/agent" <<'END'
 #!/bin/bash
 while [ "${1#-}" != "$1" ]; do shift; done
 shift
-exec ip netns exec pith1 sh -c "$*"
+exec ip netns exec "$host"1 sh -c "$*"
 END
 chmod +x "$work/agent"
-ip netns add pith0
-ip netns add pith1
-ip -n pith0 link add net type veth peer name net netns pith1
+ip netns add "$host"0
+ip netns add "$host"1
+ip -n "$host"0 link add net type veth peer name net netns "$host"1
 for i in 0 1; do
-    ip -n pith$i addr add 10.77.0.$((i + 1))/24 dev net
-    ip -n pith$i link set net up
-    ip -n pith$i link set lo up
+    ip -n "$host"$i addr add 10.77.0.$((i + 1))/24 dev net
+    ip -n "$host"$i link set net up
+    ip -n "$host"$i link set lo up
 done
 
 set_net() { # RATE DELAY
     local i
     for i in 0 1; do
-        ip netns exec pith$i tc qdisc del dev net root 2>/dev/null || true
+        ip netns exec "$host"$i tc qdisc del dev net root 2>/dev/null || true
         case $1:$2 in
         -:*) ;;
-        *:-) ip netns exec pith$i tc qdisc add dev net root tbf rate "$1" burst 256kb latency 50ms ;;
-        *) ip netns exec pith$i tc qdisc add dev net root netem rate "$1" delay "$2" ;;
+        *:-) ip netns exec "$host"$i tc qdisc add dev net root tbf rate "$1" burst 256kb latency 50ms ;;
+        *) ip netns exec "$host"$i tc qdisc add dev net root netem rate "$1" delay "$2" ;;
         esac
     done
 }
@@ -74,16 +71,16 @@ ip netns exec pith0 tc qdisc add dev net root netem delay 1ms 2>/dev/null || del
 [ $delays = 1 ] || mpicc -O2 -shared -fPIC -o "$work/mpi_net.so" "$(dirname "$0")/mpi_net.c"
 
 carried() { # bytes in both directions so far
-    ip -n pith0 -s -j link show net |
+    ip -n "$host"0 -s -j link show net |
         python3 -c 'import json,sys; s=json.load(sys.stdin)[0]["stats64"]; print(s["rx"]["bytes"]+s["tx"]["bytes"])'
 }
 
 pith_options=(bench -m "$model" -p "$n_prompt" -n "$n_gen" -r 1 --no-warm-up -o csv)
 
 # One process of one thread, as a rank has one, and two ranks.
-one() { ip netns exec pith0 "$pith" "${pith_options[@]}" -t 1; }
+one() { ip netns exec "$host"0 "$pith" "${pith_options[@]}" -t 1; }
 ranks() {
-    ip netns exec pith0 mpirun --allow-run-as-root --mca plm_rsh_agent "$work/agent" \
+    ip netns exec "$host"0 mpirun --allow-run-as-root --mca plm_rsh_agent "$work/agent" \
         --bind-to none --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_links 1 \
         -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$1"
@@ -94,14 +91,14 @@ waiting_ranks() { # RATE DELAY WAY
         "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$3"
 }
 llama() { # with more options
-    ip netns exec pith0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
+    ip netns exec "$host"0 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/llama-bench" -m "$model" -p "$n_prompt" \
         -n "$n_gen" -r 1 -t 1 --no-warmup -o csv "$@"
 }
 # Half of the layers on the other machine.
 llama_rpc() {
     local half
     half=$("$pith" info --json "$model" | python3 -c 'import json,sys; print(json.load(sys.stdin)["n_layer"]//2)')
-    ip netns exec pith1 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/ggml-rpc-server" -H 10.77.0.2 -t 1 \
+    ip netns exec "$host"1 env LD_LIBRARY_PATH="$LLAMA" "$LLAMA/ggml-rpc-server" -H 10.77.0.2 -t 1 \
         >/dev/null 2>&1 &
     other=$!
     sleep 1
@@ -113,7 +110,7 @@ llama_rpc() {
 dllama() { # NAME, with more options
     local name=$1
     shift
-    ip netns exec pith0 "$DLLAMA/dllama" inference --model "$work/m" --tokenizer "$work/t" \
+    ip netns exec "$host"0 "$DLLAMA/dllama" inference --model "$work/m" --tokenizer "$work/t" \
         --buffer-float-type q80 --nthreads 1 --max-seq-len $((n_prompt + n_gen)) \
         --prompt "$(printf '%*s' $((n_prompt + 1)) '' | tr ' ' a)" --temperature 0 \
         --steps $((n_prompt + n_gen)) "$@" >"$work/said" || { cat "$work/said" >&2; return 1; }
@@ -123,7 +120,7 @@ dllama() { # NAME, with more options
         $1 == "tokens/s:" {print test "," $2}' "$work/said"
 }
 dllama_two() {
-    ip netns exec pith1 "$DLLAMA/dllama" worker --host 10.77.0.2 --port 9990 --nthreads 1 \
+    ip netns exec "$host"1 "$DLLAMA/dllama" worker --host 10.77.0.2 --port 9990 --nthreads 1 \
         >/dev/null 2>&1 &
     other=$!
     sleep 1
