@@ -2,10 +2,12 @@
 """Fails where an example for many servers names a metric or an option that there is not, or cannot
 be read: examples/kubernetes, examples/grafana.json, and docs/fleet.md.
 
-    scripts/check_examples.py PITH MODEL
+    scripts/check_examples.py PITH MODEL [FOLDER]
 
 Metrics are those that a server prints. YAML is read where Python has PyYAML, and validated against
-Kubernetes' own schemas where it has kubernetes-validate.
+Kubernetes' own schemas where it has kubernetes-validate. FOLDER has CustomResourceDefinitions in
+YAML, those of each kind that is no kind of Kubernetes. They must validate, too: Python then needs
+jsonschema.
 """
 import glob
 import importlib.util
@@ -35,7 +37,36 @@ def printed(pith, model):
     return {re.split("[{ ]", line)[0] for line in text.splitlines() if line[:1] != "#"}
 
 
-def read_yaml(path, wrong):
+def closed(schema):
+    """The schema, as the API server's strict validation reads it: other fields are wrong."""
+    if isinstance(schema, list):
+        return [closed(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {k: closed(v) for k, v in schema.items()}
+    if isinstance(made.get("properties"), dict) and "additionalProperties" not in made \
+            and not made.get("x-kubernetes-preserve-unknown-fields") and "type" in made:
+        made["additionalProperties"] = False
+    if made.pop("x-kubernetes-int-or-string", False):
+        made["type"] = ["integer", "string"]
+    return made
+
+
+def read_definitions(folder):
+    """Schemas by version and kind."""
+    import yaml
+    schemas = {}
+    for path in glob.glob(os.path.join(folder, "*.yaml")):
+        with open(path, encoding="utf-8") as f:
+            spec = yaml.safe_load(f)["spec"]
+        for version in spec["versions"]:
+            schema = closed(version["schema"]["openAPIV3Schema"])
+            schema["properties"]["metadata"] = {"type": "object"}
+            schemas[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    return schemas
+
+
+def read_yaml(path, schemas, wrong):
     if importlib.util.find_spec("yaml") is None:
         return
     import yaml
@@ -43,9 +74,15 @@ def read_yaml(path, wrong):
         documents = list(yaml.safe_load_all(f))
     for d in documents:
         if "picker" in path:
-            yaml.safe_load(d["inferenceExtension"]["pluginsCustomConfig"]["pith.yaml"])
+            yaml.safe_load(d["router"]["epp"]["pluginsCustomConfig"]["pith.yaml"])
         elif not {"apiVersion", "kind", "metadata", "spec"} <= d.keys():
             wrong.append(f"{path}: has no apiVersion, kind, metadata or spec")
+        elif schemas and d["kind"] not in KUBERNETES:
+            import jsonschema
+            name = d["apiVersion"], d["kind"]
+            errors = ["there is no such definition"] if name not in schemas else \
+                jsonschema.Draft202012Validator(schemas[name]).iter_errors(d)
+            wrong.extend(f"{path}: {' '.join(name)}: {getattr(e, 'message', e)}" for e in errors)
         elif d["kind"] in KUBERNETES and importlib.util.find_spec("kubernetes_validate"):
             import kubernetes_validate
             kubernetes_validate.validate(d, kubernetes_validate.latest_version(), strict=True)
@@ -53,6 +90,7 @@ def read_yaml(path, wrong):
 
 def main():
     pith, model = sys.argv[1:3]
+    schemas = read_definitions(sys.argv[3]) if len(sys.argv) > 3 else {}
     names = printed(pith, model)
     options = set(re.findall(r"--[a-z-]+[a-z]", subprocess.run(
         [pith, "serve", "--help"], capture_output=True, text=True, check=True).stdout))
@@ -69,7 +107,7 @@ def main():
         if path.endswith(".json"):
             json.loads(text)
         elif path.endswith(".yaml"):
-            read_yaml(path, wrong)
+            read_yaml(path, schemas, wrong)
             for option in re.findall(r"^ +- (--[a-z-]+[a-z])", text, re.M):
                 if option not in options:
                     wrong.append(f"{path}: pith serve has no option {option}")

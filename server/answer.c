@@ -361,19 +361,30 @@ void answer_request(struct exchange *ex)
 
 /* ---- what needs no engine ---- */
 
-void answer_count(struct exchange *ex)
+static void answer_parsed(struct exchange *ex,
+                          bool (*write)(const struct serve_request *r, struct serve_bytes *out))
 {
     struct serve_setup setup;
     struct serve_request *request = parse(ex, &setup);
     struct serve_bytes doc = {0};
     if (request == NULL)
         return;
-    if (serve_count_write(request, &doc) && exchange_send(ex, doc.data, doc.len))
+    if (write(request, &doc) && exchange_send(ex, doc.data, doc.len))
         exchange_end(ex, MHD_HTTP_OK);
     else
         exchange_abort(ex);
     serve_bytes_free(&doc);
     serve_request_free(request);
+}
+
+void answer_count(struct exchange *ex)
+{
+    answer_parsed(ex, serve_count_write);
+}
+
+void answer_render(struct exchange *ex)
+{
+    answer_parsed(ex, serve_render_write);
 }
 
 void answer_template(struct exchange *ex)

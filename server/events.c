@@ -1,8 +1,11 @@
 /*
  * events.c - events.h over ZeroMQ. A batch has three frames: the topic, a counter of 8 bytes with
- * the highest first, and what events_pack.c wrote. Readers notice a counter that is left out, and
- * ask the replay socket from there on. Their message is an empty frame and a counter. The answers are
- * an empty frame, a counter and a batch each, and at the end a counter of -1 without a batch.
+ * the highest first, and what events_pack.c wrote. Readers that miss a counter ask the replay socket
+ * from there on. Their message is an empty frame and a counter. The answers are an empty frame and
+ * the three frames of a batch each. At the end topic and batch are empty, and the counter is -1.
+ *
+ * No counter is left out. llm-d 0.10 gives up a server whose replay has a gap, and without a replay
+ * it looks at no counter. Where changes were lost, readers are told to forget everything.
  *
  * Threads: the list of changes is guarded by the lock, and filled by the thread that has the model.
  * The sockets, the counter and the batches for replay are the sending thread's. It sleeps until a
@@ -37,30 +40,23 @@ struct options {
     int32_t n_queue;                       /* changes that wait to be sent */
 };
 
-struct batch {
-    uint64_t counter;
-    struct serve_bytes bytes;
-};
-
 struct events {
     void *context, *publisher, *replay; /* replay NULL: none */
     char topic[TOPIC_BYTES];
-    const char *medium;
     int32_t page_len;
     int32_t n_queue;
     int wake[2]; /* a pipe; -1: not made */
     pthread_t thread;
     bool runs;
 
-    uint64_t counter;   /* of the next batch */
-    struct batch *kept; /* [n_kept] owned; batch i is in place i % n_kept */
+    struct serve_bytes *kept; /* [n_kept] owned; batch i is in place i % n_kept */
     int32_t n_kept;
-    uint64_t n_batch; /* kept so far */
+    uint64_t n_batch; /* sent so far, so the counter of the next one */
 
     pthread_mutex_t lock; /* of the fields below */
     struct serve_bytes list;
     int32_t n_listed;
-    bool lost; /* changes that came after the list's */
+    bool lost; /* changes behind the list's */
     bool ends;
     int64_t n_sent, n_lost;
 };
@@ -153,37 +149,42 @@ static uint64_t read_counter(const unsigned char *bytes)
 
 static void keep(struct events *e, struct serve_bytes *bytes)
 {
-    struct batch *place = &e->kept[e->n_batch++ % (uint64_t)e->n_kept];
-    serve_bytes_free(&place->bytes);
-    *place = (struct batch){e->counter, *bytes};
+    struct serve_bytes *place = &e->kept[e->n_batch++ % (uint64_t)e->n_kept];
+    serve_bytes_free(place);
+    *place = *bytes;
 }
 
-/* Without subscribers, or a reader is too far behind, the socket drops: it never waits. */
-static void publish(struct events *e, const struct serve_bytes *records, bool lost)
+static void send_frames(void *socket, const char *topic, uint64_t counter,
+                        const struct serve_bytes *bytes)
+{
+    unsigned char number[COUNTER_BYTES];
+    write_counter(counter, number);
+    zmq_send(socket, topic, strlen(topic), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(socket, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(socket, bytes->data != NULL ? bytes->data : "", bytes->len, ZMQ_DONTWAIT);
+}
+
+/* Without subscribers, or a reader is too far behind, the socket drops: it never waits. False: no
+   memory, nothing was sent. */
+static bool publish(struct events *e, const struct serve_bytes *records)
 {
     struct serve_bytes bytes = {0};
-    unsigned char counter[COUNTER_BYTES];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     double time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    if (records->len > 0 && pack_batch(records, e->page_len, time, e->medium, &bytes)) {
-        write_counter(e->counter, counter);
-        zmq_send(e->publisher, e->topic, strlen(e->topic), ZMQ_SNDMORE | ZMQ_DONTWAIT);
-        zmq_send(e->publisher, counter, sizeof(counter), ZMQ_SNDMORE | ZMQ_DONTWAIT);
-        zmq_send(e->publisher, bytes.data, bytes.len, ZMQ_DONTWAIT);
-        keep(e, &bytes);
-        pthread_mutex_lock(&e->lock);
-        e->n_sent++;
-        pthread_mutex_unlock(&e->lock);
-    } else {
+    if (!pack_batch(records, e->page_len, time, &bytes)) {
         serve_bytes_free(&bytes);
+        return false;
     }
-    e->counter += lost ? 2 : 1; /* a counter that is left out says that something was lost */
+    send_frames(e->publisher, e->topic, e->n_batch, &bytes);
+    keep(e, &bytes);
+    return true;
 }
 
 /* False: there will be no more. */
 static bool send_list(struct events *e)
 {
+    const pith_prefix_event cleared = {.change = PITH_PREFIX_CLEARED, .page_len = e->page_len};
     char bytes[64];
     while (read(e->wake[0], bytes, sizeof(bytes)) > 0)
         continue;
@@ -194,35 +195,33 @@ static bool send_list(struct events *e)
     e->n_listed = 0;
     e->lost = false;
     pthread_mutex_unlock(&e->lock);
-    if (list.len > 0 || lost)
-        publish(e, &list, lost);
+    bool sent = !lost || pack_add(&list, &cleared);
+    if (sent && list.len > 0)
+        sent = publish(e, &list);
+    pthread_mutex_lock(&e->lock);
+    e->n_sent = (int64_t)e->n_batch;
+    e->lost = e->lost || !sent;
+    pthread_mutex_unlock(&e->lock);
     serve_bytes_free(&list);
     return !ends;
 }
 
-static void send_kept(struct events *e, const void *client, size_t client_len,
-                      const unsigned char *counter, const struct serve_bytes *bytes)
+static void send_kept(struct events *e, const void *client, size_t client_len, const char *topic,
+                      uint64_t counter, const struct serve_bytes *bytes)
 {
     zmq_send(e->replay, client, client_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(e->replay, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    zmq_send(e->replay, counter, COUNTER_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    zmq_send(e->replay, bytes->data != NULL ? bytes->data : "", bytes->len, ZMQ_DONTWAIT);
+    send_frames(e->replay, topic, counter, bytes);
 }
 
 static void replay_from(struct events *e, const void *client, size_t client_len, uint64_t from)
 {
     static const struct serve_bytes none;
-    unsigned char counter[COUNTER_BYTES];
     uint64_t n_kept = (uint64_t)e->n_kept;
-    for (uint64_t i = e->n_batch > n_kept ? e->n_batch - n_kept : 0; i < e->n_batch; i++) {
-        const struct batch *b = &e->kept[i % n_kept];
-        if (b->counter < from)
-            continue;
-        write_counter(b->counter, counter);
-        send_kept(e, client, client_len, counter, &b->bytes);
-    }
-    memset(counter, 0xff, sizeof(counter));
-    send_kept(e, client, client_len, counter, &none);
+    uint64_t first = e->n_batch > n_kept ? e->n_batch - n_kept : 0;
+    for (uint64_t i = from > first ? from : first; i < e->n_batch; i++)
+        send_kept(e, client, client_len, e->topic, i, &e->kept[i % n_kept]);
+    send_kept(e, client, client_len, "", UINT64_MAX, &none);
 }
 
 /* A message of other frames than a client's name, nothing and a counter is passed over. */
@@ -368,7 +367,6 @@ static pith_status start(const struct events_setup *setup, const json_t *json, s
         return fail(err, PITH_NOMEM, "the publisher", "no memory");
     pthread_mutex_init(&e->lock, NULL);
     e->wake[0] = e->wake[1] = -1;
-    e->medium = setup->medium;
     e->page_len = setup->page_len;
     e->n_kept = o.n_kept;
     e->n_queue = o.n_queue;
@@ -414,7 +412,7 @@ void events_stop(struct events *e)
         if (e->wake[i] >= 0)
             close(e->wake[i]);
     for (int32_t i = 0; e->kept != NULL && i < e->n_kept; i++)
-        serve_bytes_free(&e->kept[i].bytes);
+        serve_bytes_free(&e->kept[i]);
     serve_bytes_free(&e->list);
     free(e->kept);
     pthread_mutex_destroy(&e->lock);

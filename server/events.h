@@ -13,7 +13,6 @@ struct events;
 struct events_setup {
     const char *config; /* JSON, as --kv-events-config takes it */
     const char *model;  /* its name, of the topic */
-    const char *medium; /* where pages lie: "CPU" or "GPU" */
     int32_t page_len;
 };
 

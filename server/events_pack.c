@@ -2,9 +2,12 @@
  * events_pack.c - msgpack by hand, of the shapes that events have. An event is an array with its
  * type first:
  *
- *   ["BlockStored", hashes, parent's hash or nil, tokens, page length, nil, medium]
- *   ["BlockRemoved", hashes, medium]
+ *   ["BlockStored", hashes, parent's hash or nil, tokens, page length, nil, nil]
+ *   ["BlockRemoved", hashes, nil]
  *   ["AllBlocksCleared"]
+ *
+ * The last nil of an event is the medium: the memory that the engine computes in, whichever it is.
+ * "CPU" means what was put aside from there. llm-d counts it for less, and Dynamo keeps it apart.
  *
  * Records are all of one size, so that the n-th is found at once.
  */
@@ -149,8 +152,7 @@ static void put_tokens(struct writer *w, const struct list *l, size_t from, size
         }
 }
 
-static void put_event(struct writer *w, const struct list *l, size_t from, size_t to,
-                      const char *medium)
+static void put_event(struct writer *w, const struct list *l, size_t from, size_t to)
 {
     struct record first = record_of(l, from);
     switch (first.change) {
@@ -165,13 +167,13 @@ static void put_event(struct writer *w, const struct list *l, size_t from, size_
         put_tokens(w, l, from, to);
         put_number(w, (uint64_t)l->page_len);
         put_nil(w); /* no adapter */
-        put_word(w, medium);
+        put_nil(w); /* the medium */
         break;
     case PITH_PREFIX_REMOVED:
         put_array(w, 3);
         put_word(w, "BlockRemoved");
         put_hashes(w, l, from, to);
-        put_word(w, medium);
+        put_nil(w); /* the medium */
         break;
     case PITH_PREFIX_CLEARED:
         put_array(w, 1);
@@ -181,7 +183,7 @@ static void put_event(struct writer *w, const struct list *l, size_t from, size_
 }
 
 bool pack_batch(const struct serve_bytes *records, int32_t page_len, double time,
-                const char *medium, struct serve_bytes *out)
+                struct serve_bytes *out)
 {
     struct writer w = {.out = out};
     struct list l = {.data = records->data, .page_len = page_len};
@@ -195,7 +197,7 @@ bool pack_batch(const struct serve_bytes *records, int32_t page_len, double time
     put_array(&w, n_event);
     for (size_t i = 0, end; i < l.n; i = end) {
         end = end_of(&l, i);
-        put_event(&w, &l, i, end, medium);
+        put_event(&w, &l, i, end);
     }
     put_number(&w, 0); /* the rank among data-parallel ones */
     return !w.failed;

@@ -11,9 +11,8 @@
 bool pack_add(struct serve_bytes *records, const pith_prefix_event *event);
 
 /* Appends [time, [event, ...], 0] with the events that a list of records comes to. Pages that follow
-   each other in a text are one event, and so are removed ones. medium: "CPU" or "GPU". False: no
-   memory. */
+   each other in a text are one event, and so are removed ones. False: no memory. */
 bool pack_batch(const struct serve_bytes *records, int32_t page_len, double time,
-                const char *medium, struct serve_bytes *out);
+                struct serve_bytes *out);
 
 #endif

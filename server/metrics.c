@@ -141,7 +141,8 @@ static const struct metric metrics[] = {
     METRIC(GAUGE, run.n_running, "llamacpp:requests_processing", "Answers that run."),
     METRIC(GAUGE, run.n_waiting, "llamacpp:requests_deferred", "Requests in the queue."),
     METRIC(GAUGE, usage, "llamacpp:kv_cache_usage_ratio", "Used over reserved."),
-    /* The names that vLLM's dashboards, routers and autoscalers know. */
+    /* The names that vLLM's dashboards, routers and autoscalers know. vLLM itself has dropped the
+       older ones, but its production stack's router still reads them. */
     METRIC(GAUGE, run.n_running, "vllm:num_requests_running", "Answers that run."),
     METRIC(GAUGE, run.n_waiting, "vllm:num_requests_waiting", "Requests in the queue."),
     METRIC(GAUGE, claimed, "vllm:kv_cache_usage_perc", "pith_kv_claimed_ratio: 1 is full."),
@@ -151,6 +152,10 @@ static const struct metric metrics[] = {
     METRIC(COUNTER, asked_tokens, "vllm:prefix_cache_queries_total", "Tokens of prompts."),
     METRIC(COUNTER, run.cached_tokens, "vllm:prefix_cache_hits_total",
            "Of them, those that were there."),
+    METRIC(COUNTER, asked_tokens, "vllm:gpu_prefix_cache_queries_total",
+           "Tokens of prompts, by an older name."),
+    METRIC(COUNTER, run.cached_tokens, "vllm:gpu_prefix_cache_hits_total",
+           "Of them, those that were there, by an older name."),
     METRIC(COUNTER, preempted, "vllm:num_preemptions_total",
            "Answers put back for want of memory."),
 };

@@ -21,6 +21,8 @@ static const struct route routes[] = {
     {POST, "/v1/chat/completions/input_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED,
      SERVE_CHAT},
     {POST, "/chat/completions/input_tokens", answer_count, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},
+    {POST, "/v1/chat/completions/render", answer_render, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},
+    {POST, "/v1/completions/render", answer_render, ROUTE_WORKER, ROUTE_KEYED, SERVE_TEXT},
     {POST, "/v1/responses", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
     {POST, "/responses", answer_request, ROUTE_WORKER, ROUTE_KEYED, SERVE_RESPONSES},
     {POST, "/tokenize", tokens_encode, ROUTE_WORKER, ROUTE_KEYED, SERVE_CHAT},

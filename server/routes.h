@@ -38,6 +38,7 @@ const struct route *route_find(const char *method, const char *path, int32_t *sl
 
 void answer_request(struct exchange *ex);  /* answer.c */
 void answer_count(struct exchange *ex);    /* likewise: count_tokens */
+void answer_render(struct exchange *ex);   /* likewise: the prompt's tokens */
 void answer_template(struct exchange *ex); /* likewise: apply-template */
 void tokens_encode(struct exchange *ex);   /* tokens.c */
 void tokens_decode(struct exchange *ex);

@@ -86,19 +86,12 @@ pith_status server_make_view(struct server *s, struct serve_view **out, pith_err
     return serve_view_create(&setup, out, err);
 }
 
-/* Pages of several devices are called by the one that is not the processor's. */
 static pith_status start_events(struct server *s, pith_error *err)
 {
-    struct events_setup setup = {.config = s->config.events,
-                                 .model = server_model_name(s),
-                                 .medium = "CPU",
-                                 .page_len = s->kv.page_len};
-    pith_kv_device d;
+    struct events_setup setup = {
+        .config = s->config.events, .model = server_model_name(s), .page_len = s->kv.page_len};
     if (s->config.events == NULL)
         return PITH_OK;
-    for (int32_t i = 0; pith_engine_kv_device(s->config.engine, i, &d) == PITH_OK; i++)
-        if (strcmp(d.device, "cpu") != 0)
-            setup.medium = "GPU";
     pith_status status = events_start(&setup, &s->events, err);
     if (s->events != NULL) {
         s->config.schedule.on_prefix = events_note;

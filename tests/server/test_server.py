@@ -245,6 +245,16 @@ class Routes(unittest.TestCase):
         m = self.s.post("/v1/chat/completions/input_tokens", {"messages": CHAT["messages"]})
         self.assertEqual(m.json()["input_tokens"], n.json()["input_tokens"])
 
+    def test_routers_get_the_tokens_that_the_model_reads(self):
+        chat = {"messages": CHAT["messages"]}
+        text = self.s.post("/apply-template", chat).json()["prompt"]
+        for path, body, prompt in (("/v1/chat/completions/render", chat, text),
+                                   ("/v1/completions/render", {"prompt": "The"}, "The")):
+            ids = self.s.post("/tokenize", {"content": prompt, "add_special": True}).json()
+            told = self.s.post(path, body).json()
+            told = told if "chat" in path else told[0]
+            self.assertEqual(told, {"token_ids": ids["tokens"]})
+
     def test_what_is_too_long_is_counted_and_shown(self):
         body = {"messages": [{"role": "user", "content": "The friend of " * 9000}], "max_tokens": 5}
         refused = self.s.post("/v1/chat/completions", body)

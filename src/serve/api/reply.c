@@ -631,3 +631,24 @@ bool serve_count_write(const struct serve_request *r, struct serve_bytes *out)
     return write_own(json_pack("{s:I}", "input_tokens", (json_int_t)serve_request_n_prompt(r)),
                      out);
 }
+
+static json_t *prompt_json(const struct serve_request *r, int32_t i)
+{
+    pith_generate_params params;
+    pith_request request;
+    json_t *ids = json_array();
+    serve_request_get(r, i, &params, &request);
+    for (int32_t k = 0; k < request.n_prompt; k++)
+        json_array_append_new(ids, json_integer(request.prompt[k]));
+    return json_pack("{s:o}", "token_ids", ids);
+}
+
+bool serve_render_write(const struct serve_request *r, struct serve_bytes *out)
+{
+    if (r->api == SERVE_CHAT)
+        return write_own(prompt_json(r, 0), out);
+    json_t *list = json_array();
+    for (int32_t i = 0; i < serve_request_count(r); i++)
+        json_array_append_new(list, prompt_json(r, i));
+    return write_own(list, out);
+}

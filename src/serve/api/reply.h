@@ -69,5 +69,7 @@ bool serve_fault_write(const struct serve_fault *fault, enum serve_api api,
                        struct serve_bytes *out);
 /* {"input_tokens": N}, for count_tokens. */
 bool serve_count_write(const struct serve_request *r, struct serve_bytes *out);
+/* {"token_ids": [...]} of a chat, and a list of these for texts: what vLLM's /render answers. */
+bool serve_render_write(const struct serve_request *r, struct serve_bytes *out);
 
 #endif
