@@ -67,7 +67,7 @@ set_net() { # RATE DELAY
     done
 }
 delays=1
-ip netns exec pith0 tc qdisc add dev net root netem delay 1ms 2>/dev/null || delays=0
+ip netns exec "$host"0 tc qdisc add dev net root netem delay 1ms 2>/dev/null || delays=0
 [ $delays = 1 ] || mpicc -O2 -shared -fPIC -o "$work/mpi_net.so" "$(dirname "$0")/mpi_net.c"
 
 carried() { # bytes in both directions so far
@@ -86,7 +86,7 @@ ranks() {
         -np 2 -host 10.77.0.1,10.77.0.2 "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$1"
 }
 waiting_ranks() { # RATE DELAY WAY
-    ip netns exec pith0 mpirun --allow-run-as-root --bind-to core --mca btl vader,self -np 2 \
+    ip netns exec "$host"0 mpirun --allow-run-as-root --bind-to core --mca btl vader,self -np 2 \
         -x LD_PRELOAD="$work/mpi_net.so" -x PITH_NET_GBIT="${1%gbit}" -x PITH_NET_US="${2%us}" \
         "$pith" "${pith_options[@]}" -t 1 --chunk 128 --split "$3"
 }
