@@ -268,18 +268,6 @@ static pith_status prepare_scratch(struct keep *k, const struct kv_seq *kv, stru
     return PITH_OK;
 }
 
-int32_t keep_count_shifted(const struct kv_seq *kv, int32_t layer, int32_t head)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < kv_lane_runs(kv, layer, head); i++) {
-        struct kv_run run = kv_lane_run(kv, layer, head, i);
-        if (run.delta == 0)
-            break;
-        n += run.n;
-    }
-    return n;
-}
-
 /* A page that the lane's first entries take for themselves when a round closes the gap behind them.
    That happens at the first round, and where other entries are the first since a prompt was
    marked. */
