@@ -233,8 +233,9 @@ TEST(calibrated_shares_make_up_the_budget)
             int32_t b = keep_lane_budget_at(&c, i / g.n_head, i % g.n_head,
                                             (struct keep_point){5000, 0, 0.0, 0});
             assert_true(b >= least);
-            assert_true(i == WIDE || b <= keep_lane_budget_at(&c, WIDE / g.n_head, WIDE % g.n_head,
-                                                              (struct keep_point){5000, 0, 0.0, 0}));
+            assert_true(i == WIDE ||
+                        b <= keep_lane_budget_at(&c, WIDE / g.n_head, WIDE % g.n_head,
+                                                 (struct keep_point){5000, 0, 0.0, 0}));
             sum += b;
         }
         assert_int_equal(sum, n * n_lane);
@@ -246,8 +247,8 @@ TEST(calibrated_shares_make_up_the_budget)
     check(keep_config_fit(&c, &g, &err), &err);
     int64_t sum = 0;
     for (int32_t i = 0; i < n_lane; i++)
-        sum +=
-            keep_lane_budget_at(&c, i / g.n_head, i % g.n_head, (struct keep_point){10000, 0, 0.0, 0});
+        sum += keep_lane_budget_at(&c, i / g.n_head, i % g.n_head,
+                                   (struct keep_point){10000, 0, 0.0, 0});
     assert_in_range(sum, 4000 * n_lane - n_lane, 4000 * n_lane + n_lane);
     assert_true(keep_lane_budget_at(&c, WIDE / g.n_head, WIDE % g.n_head,
                                     (struct keep_point){10000, 0, 0.0, 0}) > 9900);
