@@ -146,8 +146,9 @@ class Priority(unittest.TestCase):
             first = s.stream("/v1/completions", body(max_tokens=600, stream=True))
             next(first.events())
 
-            def ask(priority):
-                self.assertEqual(s.post("/v1/completions", body(priority=priority)).code, 200)
+            def ask(priority):  # long enough that threads here come to know of the ends in order
+                long = body(priority=priority, max_tokens=200)
+                self.assertEqual(s.post("/v1/completions", long).code, 200)
                 order.append(priority)
             threads = []
             for n, priority in enumerate((5, 0, -5)):
