@@ -56,9 +56,12 @@ void pi_ranks_gather_int8(int8_t *q, float *scale, int16_t *sum16, int32_t n_tok
                           int32_t n_block);
 
 /* Memory for `size` bytes of this rank, which pi_ranks_share then gathers. It returns the bytes of
-   all ranks: rank r wrote from at[r] up to at[r + 1]. They stay until the next message. */
+   all ranks, one behind the other: size[r] of rank r, which all know. They stay until the next
+   message. */
 void *pi_ranks_write(size_t size);
-const uint8_t *pi_ranks_share(size_t size, size_t at[PI_RANKS_MOST + 1]);
+const uint8_t *pi_ranks_share(const size_t *size);
+/* Where each knows its own alone: size [n_rank]. */
+void pi_ranks_learn_sizes(size_t own, size_t *size);
 
 /* Rank 0's bytes, to all. */
 void pi_ranks_tell(void *data, size_t size);

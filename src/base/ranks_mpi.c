@@ -183,24 +183,14 @@ static uint8_t *take(size_t size)
     return rows;
 }
 
+/* What `sent` has stays. */
 static void reserve(size_t size)
 {
     if (size <= cap)
         return;
-    pi_mem_free(sent);
-    pi_mem_free(got);
-    sent = take(size);
-    got = take(size);
-    cap = size;
-}
-
-/* As reserve, where `sent` has something already. */
-static void reserve_answer(size_t size)
-{
-    if (size <= cap)
-        return;
     uint8_t *larger = take(size);
-    memcpy(larger, sent, cap);
+    if (cap > 0)
+        memcpy(larger, sent, cap);
     pi_mem_free(sent);
     pi_mem_free(got);
     sent = larger;
@@ -293,22 +283,28 @@ void *pi_ranks_write(size_t size)
     return sent;
 }
 
-const uint8_t *pi_ranks_share(size_t size, size_t at[PI_RANKS_MOST + 1])
+const uint8_t *pi_ranks_share(const size_t *size)
 {
-    int own = (int)size, count[PI_RANKS_MOST], from[PI_RANKS_MOST];
+    int count[PI_RANKS_MOST], at[PI_RANKS_MOST + 1] = {0};
     double start = MPI_Wtime();
-    MPI_Allgather(&own, 1, MPI_INT, count, 1, MPI_INT, MPI_COMM_WORLD);
-    at[0] = 0;
     for (int32_t r = 0; r < ranks.n_rank; r++) {
-        from[r] = (int)at[r];
-        at[r + 1] = at[r] + (size_t)count[r];
+        count[r] = (int)size[r];
+        at[r + 1] = at[r] + count[r];
     }
-    reserve_answer(at[ranks.n_rank]);
-    MPI_Allgatherv(sent, own, MPI_BYTE, got, count, from, MPI_BYTE, MPI_COMM_WORLD);
-    ranks.sent_bytes += (int64_t)size * (ranks.n_rank - 1);
+    reserve((size_t)at[ranks.n_rank]);
+    MPI_Allgatherv(sent, count[ranks.rank], MPI_BYTE, got, count, at, MPI_BYTE, MPI_COMM_WORLD);
+    ranks.sent_bytes += (int64_t)count[ranks.rank] * (ranks.n_rank - 1);
     ranks.n_gather++;
     ranks.gather_s += MPI_Wtime() - start;
     return got;
+}
+
+void pi_ranks_learn_sizes(size_t own, size_t *size)
+{
+    uint64_t number = own, all[PI_RANKS_MOST];
+    MPI_Allgather(&number, 1, MPI_UINT64_T, all, 1, MPI_UINT64_T, MPI_COMM_WORLD);
+    for (int32_t r = 0; r < ranks.n_rank; r++)
+        size[r] = (size_t)all[r];
 }
 
 /* ---- agreement ---- */

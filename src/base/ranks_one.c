@@ -69,11 +69,15 @@ void *pi_ranks_write(size_t size)
     return NULL;
 }
 
-const uint8_t *pi_ranks_share(size_t size, size_t at[PI_RANKS_MOST + 1])
+const uint8_t *pi_ranks_share(const size_t *size)
 {
-    at[0] = 0;
-    at[1] = size;
+    (void)size;
     return NULL;
+}
+
+void pi_ranks_learn_sizes(size_t own, size_t *size)
+{
+    size[0] = own;
 }
 
 void pi_ranks_tell(void *data, size_t size)

@@ -122,13 +122,15 @@ static void merge(const uint8_t *part, size_t stride, int32_t n_rank, struct pi_
 void pi_logits_find_best(const struct pi_pass *pass, const float *rows, int32_t n,
                          struct pi_best *const *out)
 {
-    size_t at[PI_RANKS_MOST + 1], size = (size_t)n * sizeof(struct pi_best);
+    size_t sizes[PI_RANKS_MOST], size = (size_t)n * sizeof(struct pi_best);
     int32_t own = pi_logits_own(pass);
     struct pi_best *mine = pi_ranks_write(size);
     for (int32_t i = 0; i < n && own > 0; i++)
         find_own(rows + (size_t)i * (size_t)own, own, first_of(pass), &mine[i]);
     if (pi_ranks_by_rows()) {
-        const uint8_t *all = pi_ranks_share(size, at);
+        for (int32_t r = 0; r < pi_ranks()->n_rank; r++)
+            sizes[r] = size;
+        const uint8_t *all = pi_ranks_share(sizes);
         for (int32_t i = 0; i < n; i++)
             merge(all + (size_t)i * sizeof(*mine), size, pi_ranks()->n_rank, out[i]);
         return;

@@ -75,6 +75,18 @@ TEST(logits_of_latent_attention_are_those_of_one_process)
 #define TEXTS_35 QWEN35 "heads=4 kv_heads=2 delta_keys=2 delta_values=6"
 #define RUN "run -t 1 -n 24 --temp 0.8 --seed 3 -p The_friend_of_the_friend_of_the_friend "
 
+/* Under each of n options; every other one over `second` ranks. */
+static void expect_same_texts(const char *family, const char *const *options, size_t n,
+                              const char *second)
+{
+    char path[128], words[512];
+    make_texts(family, path);
+    for (size_t i = 0; i < n; i += TEST_STRIDE) {
+        snprintf(words, sizeof(words), RUN "%s -m %s", options[i], path);
+        expect_same(i % 2 == 0 ? "2" : second, words);
+    }
+}
+
 TEST(texts_of_recurrent_layers_are_those_of_one_process)
 {
     static const char *const options[] = {
@@ -84,12 +96,7 @@ TEST(texts_of_recurrent_layers_are_those_of_one_process)
         "--recall none --keep knorm:budget=24,slack=8,granularity=layer-head",
         "--recall none --keep snapkv:budget=24,slack=8,window=4,granularity=layer-head",
     };
-    char path[128], words[512];
-    make_texts(TEXTS_35, path);
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i += TEST_STRIDE) {
-        snprintf(words, sizeof(words), RUN "%s -m %s", options[i], path);
-        expect_same("2", words);
-    }
+    expect_same_texts(TEXTS_35, options, sizeof(options) / sizeof(options[0]), "2");
 }
 
 #define TEXTS_LATENT LATENT "heads=6 value_dim=32 query_rank=32"
@@ -106,12 +113,7 @@ TEST(texts_of_latent_attention_are_those_of_one_process)
         "--recall none --keep knorm:budget=24,slack=8,granularity=all",
         "--recall none --keep random:budget=24,slack=8",
     };
-    char path[128], words[512];
-    make_texts(TEXTS_LATENT, path);
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i += TEST_STRIDE) {
-        snprintf(words, sizeof(words), RUN "%s -m %s", options[i], path);
-        expect_same(i % 2 == 0 ? "2" : "3", words);
-    }
+    expect_same_texts(TEXTS_LATENT, options, sizeof(options) / sizeof(options[0]), "3");
 }
 
 static void expect_same_statistics(const char *family)

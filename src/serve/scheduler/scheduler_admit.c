@@ -578,7 +578,7 @@ static bool relieve_keep(struct pith_scheduler *s)
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sched_answer *a = s->running[i];
         int64_t held = pi_seq_held_bytes(a->seq);
-        if (pi_seq_is_over_budget(a->seq) && held > most) {
+        if (held > most && pi_seq_is_over_budget(a->seq)) {
             largest = i;
             most = held;
         }

@@ -79,8 +79,7 @@ pith_status keep_allot_check(const struct keep_config *c, pith_error *err)
 
 /* ---- how many of which lane ---- */
 
-/* Finds the entries of a set that may go: the positions within the span, which lie together. */
-static void find_span(struct keep_set *set)
+void keep_find_span(struct keep_set *set)
 {
     set->first = policy_first_from(set->pos, set->n, set->span.lo);
     int32_t last = policy_first_from(set->pos, set->n, set->span.hi);
@@ -94,7 +93,7 @@ void keep_allot(struct pi_stream *stream, const struct keep_config *c, struct ke
     double floor_share = p->allot_floor != NULL ? p->allot_floor(&c->params) : 0.0;
     int64_t n_stay = total, n_may_go = 0;
     for (int32_t s = 0; s < n_set; s++) {
-        find_span(&set[s]);
+        keep_find_span(&set[s]);
         n_stay -= set[s].n - set[s].n_may_go;
         n_may_go += set[s].n_may_go;
         lanes[s] = (struct kv_choose_lane){.score = set[s].score + set[s].first,

@@ -8,7 +8,6 @@
  * on numbers that all ranks have.
  */
 #include "base/ranks.h"
-#include "policy/positions.h"
 #include "policy/keep/rules/rounds.h"
 
 /* ---- one set, of several ranks' lanes ---- */
@@ -17,36 +16,21 @@
 void keep_fold_heads(const struct keep *k, struct keep_set *set,
                      void (*fold)(const struct keep *k, struct keep_set *set, const float *score))
 {
-    size_t at[PI_RANKS_MOST + 1], row = (size_t)set->n * sizeof(float);
-    if (!set->due || policy_first_from(set->pos, set->n, set->span.lo) ==
-                         policy_first_from(set->pos, set->n, set->span.hi))
+    size_t size[PI_RANKS_MOST], row = (size_t)set->n * sizeof(float);
+    keep_find_span(set);
+    if (!set->due || set->n_may_go == 0)
         return;
     assert(set->agree);
+    for (int32_t r = 0; r < pi_ranks()->n_rank; r++)
+        size[r] =
+            (size_t)(pi_ranks_from(k->whole.n_head, r + 1) - pi_ranks_from(k->whole.n_head, r)) *
+            row;
     uint8_t *own = pi_ranks_write((size_t)k->model.g.n_head * row);
     for (int32_t h = 0; h < k->model.g.n_head; h++)
         memcpy(own + (size_t)h * row, k->part[h].score, row);
-    const uint8_t *all = pi_ranks_share((size_t)k->model.g.n_head * row, at);
+    const uint8_t *all = pi_ranks_share(size);
     for (int32_t h = 0; h < k->whole.n_head; h++)
         fold(k, set, (const float *)(const void *)(all + (size_t)h * row));
-}
-
-static size_t set_bytes(const struct keep_set *set)
-{
-    return (size_t)set->n * (sizeof(*set->score) + sizeof(*set->n_of));
-}
-
-static void write_set(const struct keep_set *set, uint8_t *to)
-{
-    memcpy(to, set->score, (size_t)set->n * sizeof(*set->score));
-    memcpy(to + (size_t)set->n * sizeof(*set->score), set->n_of,
-           (size_t)set->n * sizeof(*set->n_of));
-}
-
-static void read_set(struct keep_set *set, const uint8_t *from)
-{
-    memcpy(set->score, from, (size_t)set->n * sizeof(*set->score));
-    memcpy(set->n_of, from + (size_t)set->n * sizeof(*set->score),
-           (size_t)set->n * sizeof(*set->n_of));
 }
 
 void keep_receive_sets(const struct keep *k)
@@ -55,33 +39,28 @@ void keep_receive_sets(const struct keep *k)
         struct keep_set *set = &k->set[s];
         if (!set->due)
             continue;
-        uint8_t *room = pi_ranks_write(set_bytes(set));
-        pi_ranks_receive(room, set_bytes(set));
-        read_set(set, room);
+        pi_ranks_receive(set->score, (size_t)set->n * sizeof(*set->score));
+        pi_ranks_receive(set->n_of, (size_t)set->n * sizeof(*set->n_of));
     }
 }
 
-/* The last rank tells what came of it. */
+/* All are handed on before the last rank tells what came of the first. */
 void keep_hand_on_sets(const struct keep *k)
 {
     bool last = k->whole.first_layer + k->model.g.n_layer == k->whole.n_layer;
-    for (int32_t s = 0; s < keep_round_sets(k); s++) {
-        struct keep_set *set = &k->set[s];
+    for (int32_t s = 0; s < keep_round_sets(k) && !last; s++) {
+        const struct keep_set *set = &k->set[s];
         if (!set->due)
             continue;
-        uint8_t *room = pi_ranks_write(set_bytes(set));
-        write_set(set, room);
-        if (!last)
-            pi_ranks_hand_on(room, set_bytes(set));
+        pi_ranks_hand_on(set->score, (size_t)set->n * sizeof(*set->score));
+        pi_ranks_hand_on(set->n_of, (size_t)set->n * sizeof(*set->n_of));
     }
     for (int32_t s = 0; s < keep_round_sets(k); s++) {
         struct keep_set *set = &k->set[s];
         if (!set->due)
             continue;
-        uint8_t *room = pi_ranks_write(set_bytes(set));
-        write_set(set, room);
-        pi_ranks_tell_last(room, set_bytes(set));
-        read_set(set, room);
+        pi_ranks_tell_last(set->score, (size_t)set->n * sizeof(*set->score));
+        pi_ranks_tell_last(set->n_of, (size_t)set->n * sizeof(*set->n_of));
     }
 }
 
@@ -101,12 +80,6 @@ struct lane_head {
     int32_t n_may_go;
 };
 
-static size_t count_may_go(const struct keep_set *set, int32_t *first)
-{
-    *first = policy_first_from(set->pos, set->n, set->span.lo);
-    return (size_t)pi_max(0, policy_first_from(set->pos, set->n, set->span.hi) - *first);
-}
-
 static void *append(uint8_t *to, const void *data, size_t size)
 {
     memcpy(to, data, size);
@@ -118,18 +91,19 @@ static size_t write_lanes(const struct keep *k)
     const struct lanes_head lanes = {k->whole.first_layer, k->model.g.n_layer, k->whole.first_head,
                                      k->model.g.n_head};
     size_t size = sizeof(lanes);
-    int32_t first;
-    for (int32_t s = 0; s < keep_n_set(k); s++)
+    for (int32_t s = 0; s < keep_n_set(k); s++) {
+        keep_find_span(&k->set[s]);
         size += sizeof(struct lane_head) +
-                count_may_go(&k->set[s], &first) * (sizeof(int32_t) + sizeof(float));
+                (size_t)k->set[s].n_may_go * (sizeof(int32_t) + sizeof(float));
+    }
     uint8_t *to = append(pi_ranks_write(size), &lanes, sizeof(lanes));
     for (int32_t s = 0; s < keep_n_set(k); s++) {
         const struct keep_set *set = &k->set[s];
-        size_t n = count_may_go(set, &first);
-        const struct lane_head lane = {set->n - (int32_t)n, (int32_t)n};
+        size_t n = (size_t)set->n_may_go;
+        const struct lane_head lane = {set->n - set->n_may_go, set->n_may_go};
         to = append(to, &lane, sizeof(lane));
-        to = append(to, set->pos + first, n * sizeof(*set->pos));
-        to = append(to, set->score + first, n * sizeof(*set->score));
+        to = append(to, set->pos + set->first, n * sizeof(*set->pos));
+        to = append(to, set->score + set->first, n * sizeof(*set->score));
     }
     return size;
 }
@@ -170,19 +144,20 @@ static int64_t read_lanes(const struct keep *k, const uint8_t *from)
 void keep_allot_everywhere(const struct keep *k, int64_t total, int32_t n_token,
                            struct keep_tally *tally)
 {
-    size_t at[PI_RANKS_MOST + 1], size = write_lanes(k);
-    const uint8_t *all = pi_ranks_share(size, at);
-    int32_t n_set = keep_n_set(k) + k->config.n_elsewhere, n_head = k->model.g.n_head, first;
+    size_t size[PI_RANKS_MOST];
+    pi_ranks_learn_sizes(write_lanes(k), size);
+    const uint8_t *from = pi_ranks_share(size);
+    int32_t n_set = (int32_t)keep_allot_lanes(k), n_head = k->model.g.n_head;
     int64_t n_held = 0, n_stay = 0, own = 0;
-    for (int32_t r = 0; r < pi_ranks()->n_rank; r++)
-        n_held += read_lanes(k, all + at[r]);
+    for (int32_t r = 0; r < pi_ranks()->n_rank; from += size[r++])
+        n_held += read_lanes(k, from);
     keep_allot(k->stream, &k->config, k->everywhere, k->lane, n_set, total - n_held);
     for (int32_t i = 0; i < n_set; i++)
         n_stay += k->everywhere[i].budget;
     for (int32_t s = 0; s < keep_n_set(k); s++) {
         struct keep_set *set = &k->set[s];
         int32_t i = lane_at(k, k->whole.first_layer + s / n_head, k->whole.first_head + s % n_head);
-        set->budget = k->everywhere[i].budget + set->n - (int32_t)count_may_go(set, &first);
+        set->budget = k->everywhere[i].budget + set->n - set->n_may_go;
         own += set->budget;
     }
     tally->elsewhere = n_held + n_stay - own;

@@ -165,8 +165,7 @@ static struct keep_span span_of(const struct keep_rules *rules, const struct kee
 static int64_t total_budget(const struct round *r, int32_t layer)
 {
     struct keep_point at = {r->view->n_token, r->view->n_prompt, r->view->scale, 0};
-    int64_t n_set = (int64_t)keep_n_set(r->k) + r->k->config.n_elsewhere;
-    return n_set * keep_lane_budget_at(&r->k->config, layer, 0, at);
+    return keep_allot_lanes(r->k) * keep_lane_budget_at(&r->k->config, layer, 0, at);
 }
 
 /* Lanes that share a budget are due together, when they hold more than all of it. */

@@ -22,7 +22,7 @@ struct keep_set {
     struct keep_span span;
     int32_t budget;  /* positions that stay */
     struct pi_at at; /* not none: scores are on the device, not in score */
-    /* Of allot.c: */
+    /* Of keep_find_span, and of allot.c: */
     int32_t first; /* of those that may go */
     int32_t n_may_go;
     double wish; /* positions of those that may go that it should keep */
@@ -216,7 +216,11 @@ bool keep_grow_scratch(struct keep *k, int32_t cap, int32_t cap_set, int64_t cap
 /* Bytes of the scratch of one sequence's steps over lanes of `longest` entries that agree. */
 size_t keep_steps_bytes(const struct keep *k, int32_t longest);
 
-/* allot.c. Sets the budget of each of the sets whose lanes share one, a lane each, gathered and
+/* allot.c. Finds the entries of a set that may go: the positions within the span, which lie
+   together. */
+void keep_find_span(struct keep_set *set);
+
+/* Sets the budget of each of the sets whose lanes share one, a lane each, gathered and
    scored. Their sum is total, or all entries that they hold and the protected ones. lanes [n_set]
    is scratch. */
 void keep_allot(struct pi_stream *stream, const struct keep_config *config, struct keep_set *set,
