@@ -183,7 +183,7 @@ static uint8_t *take(size_t size)
     return rows;
 }
 
-/* What `sent` has stays. */
+/* Bytes that were written to `sent` stay there. */
 static void reserve(size_t size)
 {
     if (size <= cap)
