@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -21,10 +22,8 @@
 #define HUGE_FROM ((size_t)32 << 20)
 #define HUGE_SIZE ((size_t)2 << 20)
 /* Hardware clears a huge page in half a millisecond. Slower ones come from a virtual machine's host. */
-#define HUGE_SLOW_S 3e-3
-/* At most, and a sixteenth of the block: the first ones may be had already. */
-#define HUGE_TRIALS 16
-#define HUGE_SLOW_TRIALS 3
+#define HUGE_SLOW_S 2e-3
+#define HUGE_MOST_SLOW 3 /* the next one changes to small pages */
 
 struct head {
     size_t size; /* payload bytes */
@@ -117,42 +116,50 @@ void *pi_mem_map(enum pi_mem_tag tag, size_t size)
     return block;
 }
 
-#if defined(MADV_HUGEPAGE)
-/* Touches huge pages until some were slow. A virtual machine may give free ones back to its host, and
-   take them again one small page after the other. Small pages come from memory that was in use
-   before, in a third of the time. */
-static bool huge_pages_are_slow(volatile uint8_t *at, size_t n_trial)
-{
-    int32_t n_slow = 0;
-    for (size_t i = 0; i < n_trial && n_slow < HUGE_SLOW_TRIALS; i++) {
-        double start = pi_time_s();
-        at[i * HUGE_SIZE] = 0;
-        n_slow += pi_time_s() - start > HUGE_SLOW_S;
-    }
-    return n_slow == HUGE_SLOW_TRIALS;
-}
-
-/* Leaves the block untouched. */
-static void want_huge_pages(uint8_t *block, size_t size)
-{
-    uint8_t *first = block + (HUGE_SIZE - (uintptr_t)block % HUGE_SIZE) % HUGE_SIZE;
-    size_t n_trial = (size_t)pi_min(HUGE_TRIALS, (int64_t)(size / (16 * HUGE_SIZE)));
-    madvise(first, n_trial * HUGE_SIZE, MADV_HUGEPAGE); /* hints, as the next one */
-    bool slow = huge_pages_are_slow(first, n_trial);
-    pi_mem_drop(first, n_trial * HUGE_SIZE);
-    if (!slow)
-        madvise(block, size, MADV_HUGEPAGE);
-}
-#endif
-
 void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size)
 {
     void *block = pi_mem_map(tag, size);
 #if defined(MADV_HUGEPAGE)
     if (block != NULL && size >= HUGE_FROM)
-        want_huge_pages(block, size);
+        madvise(block, size, MADV_HUGEPAGE); /* a hint */
 #endif
     return block;
+}
+
+void pi_mem_fresh_took(struct pi_mem_fresh *fresh, double seconds)
+{
+    int32_t slow = atomic_load(&fresh->slow), next;
+    do {
+        if (slow < 0)
+            return;
+        if (seconds < HUGE_SLOW_S)
+            next = slow > 0 ? slow - 1 : 0;
+        else
+            next = slow < HUGE_MOST_SLOW ? slow + 1 : -1;
+    } while (!atomic_compare_exchange_weak(&fresh->slow, &slow, next));
+#if defined(MADV_NOHUGEPAGE)
+    if (next < 0)
+        madvise(fresh->block, fresh->size, MADV_NOHUGEPAGE); /* a hint */
+#endif
+}
+
+static double processor_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void pi_mem_fresh_touch(struct pi_mem_fresh *fresh, void *at, size_t size)
+{
+    uintptr_t begin = (uintptr_t)at, first = (begin + HUGE_SIZE - 1) / HUGE_SIZE * HUGE_SIZE;
+    if (fresh->size < HUGE_FROM)
+        return;
+    for (uintptr_t p = first; p < begin + size && atomic_load(&fresh->slow) >= 0; p += HUGE_SIZE) {
+        double start = processor_time();
+        *((volatile uint8_t *)at + (p - begin)) = 0;
+        pi_mem_fresh_took(fresh, processor_time() - start);
+    }
 }
 
 void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size)

@@ -50,12 +50,36 @@ static inline void *pi_mem_part(uint8_t *base, size_t *used, size_t n, size_t si
    free with pi_mem_unmap. */
 void *pi_mem_map(enum pi_mem_tag tag, size_t size);
 /* The same of a block that will be touched whole, as weights are. It is in huge pages where the
-   system gives them quickly and rounding is small. */
+   system has them and rounding is small. */
 void *pi_mem_map_whole(enum pi_mem_tag tag, size_t size);
 void pi_mem_unmap(enum pi_mem_tag tag, void *block, size_t size);
 /* Gives the memory of the system's pages that lie within [at, at + size) of a mapped block back:
    what they held stays or becomes zero. Touching them takes memory again. */
 void pi_mem_drop(void *at, size_t size);
+
+/*
+ * The first touch of a block from pi_mem_map_whole, part by part, by any threads. Huge pages of a
+ * virtual machine may have been given back to its host, which takes them again one small page after
+ * the other. Small pages come from memory that was in use before, in a fraction of the time. So
+ * where huge pages turn out to be slow, the rest of the block is taken in small ones.
+ */
+struct pi_mem_fresh {
+    void *block;
+    size_t size;
+    _Atomic int32_t slow; /* huge pages that were slow, less those that were not; below 0: small
+                             pages from here on */
+};
+
+static inline struct pi_mem_fresh pi_mem_fresh(void *block, size_t size)
+{
+    return (struct pi_mem_fresh){block, size, 0};
+}
+
+/* The calling thread will write [at, at + size) next, which nobody has written. */
+void pi_mem_fresh_touch(struct pi_mem_fresh *fresh, void *at, size_t size);
+
+/* A huge page took so many seconds of processor time. For pi_mem_fresh_touch, and for tests. */
+void pi_mem_fresh_took(struct pi_mem_fresh *fresh, double seconds);
 
 /* Bytes in use now under a tag. */
 int64_t pi_mem_used(enum pi_mem_tag tag);

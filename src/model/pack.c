@@ -27,6 +27,7 @@ struct pack_job {
     uint8_t *buffer;          /* [n_thread][buffer_size]: rows, then, for a file, packed groups;
                                  owned */
     size_t buffer_size, rows_size;
+    struct pi_mem_fresh fresh; /* the memory that they go to */
     double told;           /* of the progress, on the loading thread */
     atomic_size_t packed;  /* bytes */
     atomic_bool stop;      /* packing stops, because of this failure: */
@@ -125,6 +126,8 @@ static void pack_item(struct pack_job *job, int64_t matrix, int64_t item, int32_
     uint8_t *out = memory != NULL ? memory + place : rows + job->rows_size;
     if (!read_rows(job, what, slab, row, n_row, rows))
         return;
+    if (memory != NULL)
+        pi_mem_fresh_touch(&job->fresh, out, size);
     pack_rows(job, matrix, rows, n_row, out);
     if (memory == NULL)
         write_groups(job, place, out, size);
@@ -287,6 +290,7 @@ pith_status pi_pack_all(const struct pi_plan *plan, const struct pith_model *mod
                            .params = params,
                            .target = target,
                            .beside = beside->done ? NULL : beside,
+                           .fresh = pi_mem_fresh(target->memory, plan->places_size),
                            .unsound = plan->n_matrix};
     pith_status status = prepare(&job, n_thread, err);
     if (status == PITH_OK) {

@@ -28,7 +28,6 @@ TEST(mem_counts_and_zeroes)
     assert_null(pi_mem_alloc_n(PI_MEM_OTHER, SIZE_MAX / 2, 3));
 }
 
-/* Which pages it will be in is tried on the block itself. */
 TEST(a_block_that_will_be_used_whole_is_still_untouched)
 {
     enum { SIZE = 256 << 20, PAGE = 4096 };
@@ -43,6 +42,36 @@ TEST(a_block_that_will_be_used_whole_is_still_untouched)
     assert_int_equal(block[0] | block[SIZE - 1], 0);
     pi_mem_unmap(PI_MEM_OTHER, block, SIZE);
     assert_int_equal(pi_mem_used(PI_MEM_OTHER) - before, 0);
+}
+
+/* The kind of pages in use shows in smaps alone; here the count that decides. */
+TEST(slow_huge_pages_are_left_for_small_ones)
+{
+    enum { SIZE = 256 << 20, STEP = 12345678 };
+    const double quick = 1e-4, slow = 5e-3;
+    unsigned char *block = pi_mem_map_whole(PI_MEM_OTHER, SIZE);
+    assert_non_null(block);
+    struct pi_mem_fresh fresh = pi_mem_fresh(block, SIZE);
+    for (int32_t i = 0; i < SIZE; i += STEP) {
+        int32_t n = (int32_t)pi_min(STEP, SIZE - i);
+        pi_mem_fresh_touch(&fresh, block + i, (size_t)n);
+        memset(block + i, i / STEP + 1, (size_t)n);
+    }
+    for (int32_t i = 0; i < SIZE; i += 999)
+        assert_int_equal(block[i], i / STEP + 1);
+
+    fresh.slow = 0;
+    for (int32_t i = 0; i < 100; i++) /* a slow one now and then is no sign */
+        pi_mem_fresh_took(&fresh, i % 2 == 0 ? slow : quick);
+    assert_int_equal(fresh.slow, 0);
+    for (int32_t i = 0; i < 3; i++)
+        pi_mem_fresh_took(&fresh, slow);
+    assert_true(fresh.slow >= 0);
+    pi_mem_fresh_took(&fresh, slow);
+    assert_true(fresh.slow < 0);
+    pi_mem_fresh_took(&fresh, quick);
+    assert_true(fresh.slow < 0);
+    pi_mem_unmap(PI_MEM_OTHER, block, SIZE);
 }
 
 TEST(mem_fails_on_demand)
