@@ -18,7 +18,7 @@
 static const char *const few_bits[][2] = {{"q8_0", "turbo3"}, {"q8_0", "q8_0"}, {"f16", "f16"}};
 
 /* Entries between two rounds: few of a short text, where they would weigh. */
-enum { SLACK_LEAST = 16, SLACK_MOST = 128, SLACK_PART = 64 };
+enum { SLACK_UNIT = 16, SLACK_MOST = 128, SLACK_PART = 64 };
 #define FIRST_BUDGET 32 /* entries of the smallest budget that is tried */
 
 /* A search for one goal. */
@@ -41,9 +41,11 @@ static bool is_given(const char *text)
 
 /* ---- one way ---- */
 
+/* While entries are evicted, as many tokens of a prompt are computed together. */
 static int32_t slack_of(int32_t n_token)
 {
-    return (int32_t)pi_max(SLACK_LEAST, pi_min(SLACK_MOST, n_token / SLACK_PART));
+    int32_t slack = (int32_t)pi_align((size_t)(n_token / SLACK_PART), SLACK_UNIT);
+    return (int32_t)pi_max(SLACK_UNIT, pi_min(SLACK_MOST, slack));
 }
 
 /* "kvzap" is "kvzap:" or "kvzap:window=32,"; has: options stand there already. */
