@@ -209,6 +209,7 @@ static pith_engine_params given_params(const struct model_options *m,
     memory_options_default(&defaults);
     p.type_k = o->type_k == defaults.type_k ? NULL : o->type_k;
     p.type_v = o->type_v == defaults.type_v ? NULL : o->type_v;
+    p.chunk = o->chunk == defaults.chunk ? 0 : o->chunk;
     p.kv_tokens = 0;
     return p;
 }
@@ -235,6 +236,7 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     pith_plan_goal goal = {
         .share = b.share, .stats = budget_find_stats(s), .no_text = use == BUDGET_TEXTS};
     typed.type_k = typed.type_v = "f16";
+    typed.chunk = o->chunk;
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
     goal.bytes = bytes_of(s, m, &typed, o->kv, &b);
     if (pith_plan_make(s->model, &p, &goal, &s->plan, &err) != PITH_OK)
@@ -242,7 +244,9 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     say(s, o);
     p.type_k = o->type_k;
     p.type_v = o->type_v;
+    p.chunk = o->chunk;
     pith_plan_apply(&s->plan, &p);
+    o->chunk = p.chunk;
     o->type_k = p.type_k;
     o->type_v = p.type_v;
     o->keep = p.keep;

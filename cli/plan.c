@@ -74,12 +74,16 @@ static double speed_of(const struct frontier *f, const pith_plan *plan)
 /* "-ctk q8_0 -ctv turbo3 --keep ..." */
 static void write_options(const pith_plan *plan, char *out, size_t cap)
 {
+    pith_engine_params usual;
+    pith_engine_params_default(&usual);
     int n = snprintf(out, cap, "-ctk %s -ctv %s", plan->type_k, plan->type_v);
     if (plan->keep[0] != '\0')
         n += snprintf(out + n, cap - (size_t)n, " --keep %s", plan->keep);
     if (plan->keep[0] != '\0')
         n += snprintf(out + n, cap - (size_t)n, " --recall %s",
                       plan->recall[0] != '\0' ? plan->recall : "none");
+    if (plan->chunk != usual.chunk)
+        n += snprintf(out + n, cap - (size_t)n, " --chunk %d", plan->chunk);
     snprintf(out + n, cap - (size_t)n, " --kv-memory %lldKiB",
              (long long)((plan->bytes + 1023) / 1024));
 }
@@ -111,9 +115,10 @@ static json_t *row_json(const struct frontier *f, const pith_plan *plan)
 /* Each plan once: a smaller share may fit the choice of a larger one. */
 static size_t make_plans(const struct frontier *f, pith_plan *plans)
 {
-    const pith_engine_params p = params_of(f);
+    pith_engine_params p = params_of(f);
     pith_error err;
     size_t n = 0;
+    p.chunk = 0;
     for (size_t i = 0; i < N_SHARE; i++) {
         const pith_plan_goal goal = {.n_token = f->n_token, .share = shares[i], .stats = f->stats};
         if (pith_plan_make(f->s.model, &p, &goal, &plans[n], &err) == PITH_OK)

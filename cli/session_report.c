@@ -54,24 +54,28 @@ struct account {
     int64_t disk;            /* bytes read from disks since the last report; -1: not known */
 };
 
-/* Tokens that no lane holds any more. */
-static int32_t count_gone(const struct session *s, int32_t n_token)
+/* Counts tokens that no lane holds any more, and the bytes of entries with those that are gone. The
+   lanes that a policy keeps come first; those with a window hold what they would without it. */
+static void count_gone(const struct session *s, struct account *a)
 {
     pith_lane_info lane;
-    bool *held = cli_alloc((size_t)n_token, sizeof(*held));
-    int32_t *positions = cli_alloc((size_t)n_token, sizeof(*positions)), n_gone = 0;
+    bool *held = cli_alloc((size_t)a->n_token, sizeof(*held));
+    int32_t *positions = cli_alloc((size_t)a->n_token, sizeof(*positions));
+    a->full_live_bytes = a->kv.live_bytes;
     for (int32_t l = 0; l < s->info.n_layer_kv; l++)
         for (int32_t h = 0; h < s->info.n_head_kv; h++) {
-            if (pith_seq_lane(s->seq, l, h, &lane, positions, n_token) != PITH_OK)
+            if (pith_seq_lane(s->seq, l, h, &lane, positions, a->n_token) != PITH_OK)
                 continue;
-            for (int32_t i = 0; i < lane.n_entry && i < n_token; i++)
+            for (int32_t i = 0; i < lane.n_entry && i < a->n_token; i++)
                 held[positions[i]] = true;
+            if (l * s->info.n_head_kv + h < a->keep.n_lane && lane.n_page > 0)
+                a->full_live_bytes += (int64_t)(a->n_token - lane.n_entry) *
+                                      (lane.bytes / lane.n_page / a->kv.page_len);
         }
-    for (int32_t i = 0; i < n_token; i++)
-        n_gone += !held[i];
+    for (int32_t i = 0; i < a->n_token; i++)
+        a->n_gone += !held[i];
     free(positions);
     free(held);
-    return n_gone;
 }
 
 static struct account make_account(struct session *s, const pith_generate_result *r)
@@ -89,9 +93,7 @@ static struct account make_account(struct session *s, const pith_generate_result
     if (a.keep.budget < 0)
         return a;
     a.n_full = (int64_t)a.n_token * a.keep.n_lane;
-    a.n_gone = count_gone(s, a.n_token);
-    if (a.keep.live > 0) /* entries are all of one size, guests, too */
-        a.full_live_bytes = a.kv.live_bytes / (a.keep.live + a.n_guest) * a.n_full;
+    count_gone(s, &a);
     full.keep = NULL;
     full.recall = NULL; /* there is none without a keep policy */
     full.share = NULL;

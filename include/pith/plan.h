@@ -28,6 +28,7 @@ typedef struct pith_plan {
     char keep[640];
     char recall[320];
     int32_t n_token;    /* of the goal */
+    int32_t chunk;      /* tokens of a pass; 0: params decide */
     int32_t n_entry;    /* entries of a lane that stay, of them */
     int64_t full_bytes; /* pages of the full f16 cache of n_token tokens */
     int64_t bytes;      /* pith_memory_estimate of n_token tokens under the plan */
@@ -40,18 +41,19 @@ typedef struct pith_plan {
     bool wants_stats; /* with statistics (goal.stats) another plan would lose less */
     char loss[80];    /* those figures, for people: "nothing", "not measured" */
     char line[400];   /* all of it, likewise */
-    uint32_t reserved[8];
+    uint32_t reserved[7];
 } pith_plan;
 
-/* Chooses how to spend the bytes. All that params name stands: device, chunk and pages, and type_k,
-   type_v, keep and recall where they are not NULL. A keep policy without a budget gets one. First
+/* Chooses how to spend the bytes. All that params name stands: device and pages, a chunk that is not
+   0, and type_k, type_v, keep and recall where they are not NULL. A keep policy without a budget
+   gets one. First
    fewer bits are spent, then fewer entries, then recall, in the order of a table of measurements.
    The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no plan fits; the
    sentence has the least bytes that one takes. Also the statuses of pith_memory_estimate. */
 PITH_API pith_status pith_plan_make(const pith_model *model, const pith_engine_params *params,
                                     const pith_plan_goal *goal, pith_plan *out, pith_error *err);
 
-/* Sets the texts of params that are the plan's, which must outlive the use of params. Where nothing
+/* Sets the chunk and the texts of params that are the plan's, which must outlive the use of params. Where nothing
    is evicted there is no recall. */
 PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params);
 

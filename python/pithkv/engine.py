@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import concurrent.futures
 
 Option = Union[str, Policy, None]
+CHUNK = 512  # tokens of a pass
 
 
 class TapRows(NamedTuple):
@@ -73,7 +74,8 @@ class Engine:
 
     n_thread: 0 for all processors. kv_tokens or kv_bytes: the memory of pages; memory_bytes: of all
     that grows. kv: in their place a budget in one word for a conversation of n_ctx tokens ("25%" of
-    the full cache, or bytes); types and policies that are None are then chosen, `plan` says which.
+    the full cache, or bytes); types and policies that are None are then chosen, and a chunk of 512
+    may become less; `plan` says which.
     chunk: most tokens of a pass. type_k, type_v: storage types. keep, read, recall, share: policies,
     as objects or text. device: "cpu" or a GPU's name; None: the best.
 
@@ -83,7 +85,7 @@ class Engine:
 
     def __init__(self, model: Model, *, n_thread: int = 0, kv_bytes: int = 0, kv_tokens: int = 0,
                  memory_bytes: int = 0, kv: float | str | int | None = None, n_ctx: int = 0,
-                 stats: str | None = None, chunk: int = 512, page_len: int = 0,
+                 stats: str | None = None, chunk: int = CHUNK, page_len: int = 0,
                  type_k: str | None = None, type_v: str | None = None, keep: Option = None,
                  read: Option = None, recall: Option = None, share: Option = None,
                  device: str | None = None, n_gpu_layers: int = 0) -> None:
@@ -118,6 +120,8 @@ class Engine:
         path = ffi.new("char[]", os.fsencode(stats)) if stats is not None else None
         if path is not None:
             goal.stats = path
+        if params.chunk == CHUNK:
+            params.chunk = 0  # the plan decides
         check(lib.pith_plan_make(model._c, params, goal, self._plan, err), err)
         lib.pith_plan_apply(self._plan, params)
         self.plan = fields(self._plan)

@@ -75,10 +75,10 @@ static inline struct pi_mem_fresh pi_mem_fresh(void *block, size_t size)
     return (struct pi_mem_fresh){block, size, 0};
 }
 
-/* The calling thread will write [at, at + size) next, which nobody has written. */
+/* The calling thread will write [at, at + size) next, for the first time. */
 void pi_mem_fresh_touch(struct pi_mem_fresh *fresh, void *at, size_t size);
 
-/* A huge page took so many seconds of processor time. For pi_mem_fresh_touch, and for tests. */
+/* Says what processor time a huge page took. For pi_mem_fresh_touch, and for tests. */
 void pi_mem_fresh_took(struct pi_mem_fresh *fresh, double seconds);
 
 /* Bytes in use now under a tag. */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/plan_table.h"
+#include "model/model.h"
 #include "pith/policy.h"
 
 /* Pairs that policies work on, the fewest bits first: the first one that a model's heads take. */
@@ -20,6 +21,10 @@ static const char *const few_bits[][2] = {{"q8_0", "turbo3"}, {"q8_0", "q8_0"}, 
 /* Entries between two rounds: few of a short text, where they would weigh. */
 enum { SLACK_UNIT = 16, SLACK_MOST = 128, SLACK_PART = 64 };
 #define FIRST_BUDGET 32 /* entries of the smallest budget that is tried */
+
+/* Tokens of a pass. Lanes with a window hold it and a pass, which no policy evicts. So a model that has
+   some may do with shorter passes. Where entries are evicted, passes are not longer than the slack. */
+static const int32_t chunks[] = {512, SLACK_MOST, 32};
 
 /* A search for one goal. */
 struct search {
@@ -139,6 +144,7 @@ static pith_status all_bytes(const struct search *s, const char *type_k, const c
                              int64_t *bytes, pith_error *err)
 {
     pith_engine_params p = *s->given;
+    p.chunk = p.chunk != 0 ? p.chunk : chunks[0];
     p.keep = p.read = p.recall = p.share = NULL;
     p.kv_bytes = p.memory_bytes = 0;
     p.kv_tokens = 0;
@@ -183,16 +189,12 @@ static bool is_open(const struct search *s, const struct plan_way *way)
            strcmp(way->recall, "text") != 0;
 }
 
-static bool fits(struct search *s, const struct plan_choice *choice)
+/* Whether the way fits with passes of `chunk` tokens; 0: of as many as params say. */
+static bool fits_with(struct search *s, const struct plan_choice *choice, int32_t chunk)
 {
     const struct plan_way *way = &pi_plan_ways[choice->way];
-    bool all = way->keep == NULL;
-    if (!is_open(s, way))
-        return false;
-    choose_types(s, way);
-    bool recalls = !all && s->given->recall == NULL && way->recall != NULL;
-    snprintf(s->out->recall, sizeof(s->out->recall), "%s", recalls ? way->recall : "");
-    int32_t n = all ? s->n_token : most_entries(s, way);
+    s->out->chunk = chunk;
+    int32_t n = way->keep == NULL ? s->n_token : most_entries(s, way);
     if (n <= 0 || (double)n < choice->least * s->n_token)
         return false;
     s->out->bytes = bytes_with(s, way, n);
@@ -202,6 +204,26 @@ static bool fits(struct search *s, const struct plan_choice *choice)
         return false;
     const pith_engine_params p = plan_with(s, way, n);
     return pith_kv_estimate(s->model, &p, s->n_token, &s->pages, &s->why) == PITH_OK;
+}
+
+static bool fits(struct search *s, const struct plan_choice *choice)
+{
+    const struct plan_way *way = &pi_plan_ways[choice->way];
+    const struct pi_hparams *hp = &s->model->hp;
+    bool all = way->keep == NULL, windows = hp->n_layer_full < hp->n_layer_kv;
+    if (!is_open(s, way))
+        return false;
+    choose_types(s, way);
+    bool recalls = !all && s->given->recall == NULL && way->recall != NULL;
+    snprintf(s->out->recall, sizeof(s->out->recall), "%s", recalls ? way->recall : "");
+    if (s->given->chunk != 0)
+        return fits_with(s, choice, 0);
+    if (!windows)
+        return fits_with(s, choice, chunks[0]);
+    for (size_t i = all ? 0 : 1; i < PI_LEN(chunks); i++)
+        if (fits_with(s, choice, chunks[i]))
+            return true;
+    return false;
 }
 
 /* ---- what it costs ---- */
@@ -313,6 +335,8 @@ static void describe(const struct search *s, enum plan_way_id way)
         add(line, cap, " %.0f %%", 100.0 * o->n_entry / o->n_token);
     if (is_given(recall) && recall[0] != '\0')
         add(line, cap, ", recall %.*s", (int)strcspn(recall, ":"), recall);
+    if (o->chunk != 0 && o->chunk != chunks[0])
+        add(line, cap, ", chunk %d", o->chunk);
     describe_loss(o, way);
 }
 
@@ -363,6 +387,7 @@ pith_status pith_plan_make(const pith_model *model, const pith_engine_params *pa
     if (params == NULL) {
         pith_engine_params_default(&defaults);
         defaults.type_k = defaults.type_v = NULL;
+        defaults.chunk = 0;
         params = &defaults;
     }
     PI_TRY(check_goal(goal, err));
@@ -395,6 +420,8 @@ void pith_plan_apply(const pith_plan *plan, pith_engine_params *params)
     for (size_t i = 0; i < PI_LEN(texts); i++)
         if (texts[i][0] != '\0')
             *fields[i] = texts[i];
+    if (plan->chunk != 0)
+        params->chunk = plan->chunk;
     if (!is_given(params->keep))
         params->recall = NULL;
 }

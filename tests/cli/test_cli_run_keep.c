@@ -18,6 +18,7 @@
 #include "testing.h"
 
 #include "command.h"
+#include "model_maker.h"
 #include "svg_check.h"
 #include "status.h"
 #include "json_read.h"
@@ -203,6 +204,33 @@ TEST(lines_tell_what_a_policy_did)
         assert_null(strstr(s.err, "map      "));
         made_free(&m);
     }
+}
+
+/* Layers with a window hold as many bytes under a policy as in the full cache. */
+TEST(json_tells_the_full_cache_of_a_model_with_windows)
+{
+    char path[128];
+    struct model_spec spec;
+    int64_t live[2];
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec,
+                           "arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
+                           "window=40 pattern=2 tied=1",
+                           &err),
+          &err);
+    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
+    check(model_make(&spec, in_folder("windows.gguf", path), &err), &err);
+    for (int32_t i = 0; i < 2; i++) {
+        struct said s = command(NULL, RUN, "-m", path, "--json", "--keep",
+                                i == 0 ? "none" : "streaming:budget=64,slack=8,sinks=2", NULL);
+        expect_status(&s, 0);
+        json_t *o = json_loads(s.err, 0, NULL);
+        assert_non_null(o);
+        live[i] = whole(o, i == 0 ? "kv_live_bytes" : "kv_full_live_bytes");
+        assert_true(i == 0 || whole(o, "kv_live_bytes") < live[0]);
+        json_decref(o);
+    }
+    assert_int_equal(live[0], live[1]);
 }
 
 /* The full cache has nothing to tell, and a policy without a round only that. */

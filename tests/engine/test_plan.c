@@ -2,10 +2,13 @@
  * test_plan.c - plans of KV memory. They hold their bytes by the estimate and in an engine, and
  * spend all that they can. They leave alone whatever params name, and refuse with figures.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <string.h>
 
 #include "engine/plan_table.h"
+#include "folder.h"
+#include "model_maker.h"
 #include "pith/plan.h"
 #include "pith/policy.h"
 #include "status.h"
@@ -206,6 +209,43 @@ TEST(fewer_bytes_never_keep_more)
             assert_true(plan.n_entry <= before);
         before = plan.n_entry > before ? before : plan.n_entry;
     }
+}
+
+/* Lanes with a window hold it and a pass, and no policy evicts them. */
+TEST(models_with_windows_take_shorter_passes_where_bytes_are_few)
+{
+    struct model_spec spec;
+    pith_model *whole = model;
+    pith_engine_params p = open_params();
+    make_folder();
+    model_spec_default(&spec);
+    check(model_spec_parse(&spec,
+                           "arch=gemma3 layers=6 width=64 heads=4 kv_heads=2 head_dim=64 ff=96 "
+                           "window=128 tied=1",
+                           &err),
+          &err);
+    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
+    check(model_make(&spec, in_folder("windows.gguf"), &err), &err);
+    check(pith_model_load(in_folder("windows.gguf"), NULL, &model, &err), &err);
+    p.chunk = 0;
+    pith_plan all = plan_of(&p, 1.0, true), plan = plan_of(&p, 0.26, true);
+    assert_int_equal(all.chunk, 512);
+    assert_true(plan.chunk > 0 && plan.chunk < 512);
+    assert_int_equal(plan.bytes, estimate(&plan, p));
+    assert_true((double)plan.bytes <= 0.26 * (double)all.full_bytes);
+
+    pith_engine_params named = open_params();
+    const pith_plan_goal goal = {.n_token = N_TOKEN, .share = 0.26, .no_text = true};
+    expect(pith_plan_make(model, &named, &goal, &plan, &err), &err, PITH_INVALID, "takes is ");
+    named.chunk = 32;
+    plan = plan_of(&named, 0.26, true);
+    assert_int_equal(plan.chunk, 0);
+    pith_model_free(model);
+    remove_folder();
+
+    model = whole; /* without windows a pass is as long as ever */
+    plan = plan_of(&p, 0.26, true);
+    assert_int_equal(plan.chunk, 512);
 }
 
 TEST(the_table_is_whole)
