@@ -28,12 +28,12 @@ struct pack_job {
                                  owned */
     size_t buffer_size, rows_size;
     struct pi_mem_fresh fresh; /* the memory that they go to */
-    double told;           /* of the progress, on the loading thread */
-    atomic_size_t packed;  /* bytes */
-    atomic_bool stop;      /* packing stops, because of this failure: */
-    atomic_llong unsound;  /* matrices before this one have scales that are some */
-    atomic_bool cancelled; /* by the caller */
-    atomic_bool failed;    /* to read or to write: */
+    double told;               /* of the progress, on the loading thread */
+    atomic_size_t packed;      /* bytes */
+    atomic_bool stop;          /* packing stops, because of this failure: */
+    atomic_llong unsound;      /* matrices before this one have scales that are some */
+    atomic_bool cancelled;     /* by the caller */
+    atomic_bool failed;        /* to read or to write: */
     pith_error why;
 };
 
