@@ -25,6 +25,10 @@
 /* Tokens that ask together, which one pass must hold (the option last of recall). */
 #define ASKING 32
 
+/* Tokens of a text that is planned as it is. Of shorter ones whole pages and what policies protect
+   may be more than a share of their cache, and they are planned as texts of this length. */
+#define SHORT_TEXT 1024
+
 /* Seconds of `pith calibrate` for a parameter, on two cores of a Zen 5 (82 s for 630 million). */
 #define CALIBRATION_S_PER_PARAM (82.0 / 630e6)
 
@@ -239,7 +243,13 @@ static void plan(struct session *s, const struct model_options *m, struct memory
     typed.chunk = o->chunk;
     goal.n_token = o->n_ctx > 0 ? o->n_ctx : n_token < s->info.n_ctx_train ? (int32_t)n_token : 0;
     goal.bytes = bytes_of(s, m, &typed, o->kv, &b);
-    if (pith_plan_make(s->model, &p, &goal, &s->plan, &err) != PITH_OK)
+    pith_status status = pith_plan_make(s->model, &p, &goal, &s->plan, &err);
+    if (status != PITH_OK && b.share > 0.0 && o->n_ctx == 0 && use != BUDGET_TEXTS &&
+        use != BUDGET_QUESTIONS && goal.n_token > 0 && goal.n_token < SHORT_TEXT) {
+        goal.n_token = SHORT_TEXT < s->info.n_ctx_train ? SHORT_TEXT : s->info.n_ctx_train;
+        status = pith_plan_make(s->model, &p, &goal, &s->plan, NULL);
+    }
+    if (status != PITH_OK)
         cli_fail("--kv %s: %s", o->kv, err.message);
     say(s, o);
     p.type_k = o->type_k;

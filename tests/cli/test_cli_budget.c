@@ -148,6 +148,19 @@ TEST(values_that_are_none_are_refused)
     expect_failure(&s, 1, "the least that a plan takes is ");
 }
 
+/* A page of each lane is more than a quarter of nine tokens. */
+TEST(a_share_of_a_short_text_is_one_of_a_longer)
+{
+    struct said s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", "Hello", "--temp", "0", "-n",
+                            "6", "--kv", "25%", NULL);
+    expect_status(&s, 0);
+    expect_word(s.err, "% of the full f16 cache of 1024 tokens");
+    s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", "Hello", "--temp", "0", "-n", "6", "--kv",
+                "0.01%", NULL);
+    expect_failure(&s, 1, "tokens: the least that a plan takes is ");
+    assert_null(strstr(s.err, "1024"));
+}
+
 TEST(options_beside_it_stand)
 {
     struct said s = command(NULL, RUN, "--kv", "25%", "--keep", "streaming:sinks=8", "-ctk", "f16",
