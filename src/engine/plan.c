@@ -25,6 +25,7 @@ enum { SLACK_UNIT = 16, SLACK_MOST = 128, SLACK_PART = 64 };
 /* Tokens of a pass. Lanes with a window hold it and a pass, which no policy evicts. So a model that has
    some may do with shorter passes. Where entries are evicted, passes are not longer than the slack. */
 static const int32_t chunks[] = {512, SLACK_MOST, 32};
+#define WORTH 1.2 /* times as many entries are worth a shorter pass */
 
 /* A search for one goal. */
 struct search {
@@ -220,10 +221,13 @@ static bool fits(struct search *s, const struct plan_choice *choice)
         return fits_with(s, choice, 0);
     if (!windows)
         return fits_with(s, choice, chunks[0]);
+    int32_t n = 0, chunk = 0;
     for (size_t i = all ? 0 : 1; i < PI_LEN(chunks); i++)
-        if (fits_with(s, choice, chunks[i]))
-            return true;
-    return false;
+        if (fits_with(s, choice, chunks[i]) && s->out->n_entry > WORTH * n) {
+            n = s->out->n_entry;
+            chunk = chunks[i];
+        }
+    return n > 0 && fits_with(s, choice, chunk);
 }
 
 /* ---- what it costs ---- */
