@@ -5,7 +5,7 @@
 #ifndef PI_TRAITS_H
 #define PI_TRAITS_H
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "policy/read/read.h"
 #include "policy/recall/recall.h"
 #include "policy/share/share.h"
