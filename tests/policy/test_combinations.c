@@ -12,7 +12,6 @@
 
 #include "pith/policy.h"
 #include "draft_rig.h"
-#include "policy_options.h"
 #include "scheduler_rig.h"
 
 #define PAGE PITH_SOURCE_DIR "/docs/combinations.md"
@@ -67,11 +66,46 @@ static int32_t cut(const char *line, char cells[N_CELL][64])
 
 /* ---- options ---- */
 
+/* Options that make a policy act on short texts, beside the options of its verb. */
+static const char *const more[][3] = {
+    {"keep", "adakv", "budget=64,slack=8,window=8,queries=8"},
+    {"keep", "snapkv", "budget=64,slack=8,window=8,queries=8"},
+    {"keep", "pyramidkv", "budget=64,slack=8,window=8,queries=8"},
+    {"keep", "lazyeviction", "budget=64,slack=8,window=8"},
+    {"keep", "longflow", "budget=64,slack=8,prompt-window=8"},
+    {"keep", "rkv", "budget=64,slack=8,window=8,queries=8"},
+    {"keep", "kvzip", "budget=64,slack=8,window=8"},
+    {"keep", "kvzap", "budget=64,slack=8,window=8"},
+    {"keep", "raas", "budget=112,slack=4"}, /* both hold their prompt */
+    {"keep", "triattention", "budget=112,slack=4"},
+    {"keep", NULL, "budget=64,slack=8"},
+    {"read", "lessismore", "budget=24,source=0"}, /* the last layer of three has none behind it */
+    {"read", "tidaldecode", "budget=24,source=0"},
+    {"read", "quest", "budget=24,dense-layers=0"},
+    {"read", "sparq", "budget=24,r=8"},
+    {"read", NULL, "budget=24,chunk=16,gate=1"},
+    {"recall", "kv", "take=6,last=8,ram=4MiB"},
+    {"share", "memshare", "step=0.1,block=100,relative=2"},
+    {"share", NULL, "share=0.5"},
+};
+
 static char stats_path[64], basis_path[64];
 
+/* "NAME:options" of a policy; a text that is the caller's. */
 static void option(pith_verb verb, const char *name, char *out, size_t cap)
 {
-    policy_option(verb, name, verb == PITH_KEEP ? stats_path : basis_path, out, cap);
+    pith_policy_info policy;
+    const char *v = pith_verb_name(verb), *options = NULL;
+    for (size_t i = 0; options == NULL && i < PI_LEN(more); i++)
+        if (strcmp(v, more[i][0]) == 0 && (more[i][1] == NULL || strcmp(name, more[i][1]) == 0))
+            options = more[i][2];
+    snprintf(out, cap, "%s%s%s", name, options != NULL ? ":" : "", options != NULL ? options : "");
+    for (int32_t i = 0; pith_policy_get(verb, i, &policy) == PITH_OK; i++)
+        if (strcmp(policy.name, name) == 0 && policy.file[0] != '\0') { /* "key=FILE, which ..." */
+            size_t len = strlen(out);
+            snprintf(out + len, cap - len, ",%.*s%s", (int)strcspn(policy.file, "F"), policy.file,
+                     verb == PITH_KEEP ? stats_path : basis_path);
+        }
 }
 
 /* The policies and results of a cell. */
