@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "base/os.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "rig.h"
 #include "tensor/rope.h"
 

@@ -82,11 +82,10 @@ static void add_uses(struct parts *parts)
     static const struct {
         pith_use use;
         const char *title;
-    } uses[] = {{PITH_USE_PREFIX, "prefixes"},
-                {PITH_USE_FORK, "forks"},
-                {PITH_USE_SWAP, "swaps"},
-                {PITH_USE_FILE, "saved files"},
-                {PITH_USE_DRAFT, "drafts"}};
+    } uses[] = {{PITH_USE_PREFIX, "prefixes"},     {PITH_USE_FORK, "forks"},
+                {PITH_USE_SWAP, "swaps"},          {PITH_USE_FILE, "saved files"},
+                {PITH_USE_DRAFT, "drafts"},        {PITH_USE_RANKS_ROWS, "rows"},
+                {PITH_USE_RANKS_LAYERS, "layers"}, {PITH_USE_RANKS_LATENT, "latent"}};
     for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++)
         add(parts, KIND_USE, "", uses[i].title)->use = uses[i].use;
 }
@@ -316,7 +315,10 @@ void policies_print_matrix(void)
         "A scheduler begins a sequence with pages that others have read (prefixes), and takes the\n"
         "memory of one for another, which goes on later (swaps). Drafted tokens are evaluated\n"
         "together, and those that do not come true are taken back (drafts). Models with recurrent\n"
-        "layers have no drafts, either.\n\n");
+        "layers have no drafts, either.\n\n"
+        "Several ranks divide a model by `rows` or by `layers` "
+        "([distributed.md](distributed.md)).\n"
+        "`latent` is by rows, of models with latent attention. Ranks save no files, either.\n\n");
     print_table(&m, "--keep", &keeps, &uses);
     printf("\n## All others, and what sequences are used for\n\n"
            "Recall is here with `--keep %s`.\n\n",

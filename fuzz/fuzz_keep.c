@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "pith/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

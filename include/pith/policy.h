@@ -93,15 +93,18 @@ PITH_API const char *pith_nearest(const char *word, const char *const *names, si
 
 /* The uses of sequences, in an engine and its scheduler. */
 typedef enum pith_use {
-    PITH_USE_EVALUATE, /* they are read and generated, which all others include */
-    PITH_USE_PREFIX,   /* a scheduler begins one with pages that others have read */
-    PITH_USE_FORK,     /* pith_seq_fork */
-    PITH_USE_SWAP,     /* a scheduler takes the memory of one, and goes on with it later */
-    PITH_USE_FILE,     /* pith_seq_save and pith_seq_load */
-    PITH_USE_DRAFT     /* tokens are drafted for them (pith_draft_params) */
+    PITH_USE_EVALUATE,     /* they are read and generated, which all others include */
+    PITH_USE_PREFIX,       /* a scheduler begins one with pages that others have read */
+    PITH_USE_FORK,         /* pith_seq_fork */
+    PITH_USE_SWAP,         /* a scheduler takes the memory of one, and goes on with it later */
+    PITH_USE_FILE,         /* pith_seq_save and pith_seq_load */
+    PITH_USE_DRAFT,        /* tokens are drafted for them (pith_draft_params) */
+    PITH_USE_RANKS_ROWS,   /* over several ranks, of which each has some rows (ranks.h) */
+    PITH_USE_RANKS_LAYERS, /* of which each has some layers */
+    PITH_USE_RANKS_LATENT  /* rows of a model with latent attention, whose lanes each rank has */
 } pith_use;
 
-#define PITH_N_USE 6
+#define PITH_N_USE 9
 
 /* How the policies and storage types of params go together in a use, before there is a model.
    *out, which must not be NULL, gets one sentence. OK: they do; the sentence is what to know of it,

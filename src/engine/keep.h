@@ -6,6 +6,7 @@
 #ifndef PI_ENGINE_KEEP_H
 #define PI_ENGINE_KEEP_H
 
+#include "policy/keep/rules/keep.h"
 #include "policy/traits/traits.h"
 
 struct pi_item_state;

@@ -1,5 +1,6 @@
 /*
- * over_ranks.c - see over_ranks.h. It knows what policies look at from their options alone.
+ * over_ranks.c - see over_ranks.h. It knows how the model is split, and so which use of the policies
+ * this is. The traits say what they cannot do there (policy/traits/uses.c).
  */
 #include "engine/over_ranks.h"
 
@@ -11,87 +12,20 @@ static bool holds_all(const struct pi_hparams *hp)
     return pi_ranks_by_rows() && hp->latent.n_rank > 0;
 }
 
-static pith_status check_budget(const struct keep_config *c, pith_error *err)
-{
-    if (c->rules.budget.unit != POLICY_UNIT_BYTES)
-        return PITH_OK;
-    return pi_fail(err, PITH_UNSUPPORTED,
-                   "keep: %s: budget: over ranks it is a number of tokens or a share of them",
-                   c->policy->name);
-}
-
-/* Lanes that all ranks hold lose the same entries on each. Keys, values and hidden states are the
-   same there; queries and attention's weights are of a rank's own heads. */
-static pith_status check_latent(const struct keep_config *c, pith_error *err)
-{
-    const uint32_t alike = KEEP_NEED_PLACES | KEEP_NEED_VALUE_NORM | KEEP_NEED_WRITTEN;
-    if (c->policy == NULL)
-        return PITH_OK;
-    if ((keep_config_needs(c) & ~alike) != 0)
-        return pi_fail(
-            err, PITH_UNSUPPORTED,
-            "keep: %s: it looks at queries, and each rank has others of a lane of latent "
-            "attention; --split layers has all",
-            c->policy->name);
-    return check_budget(c, err);
-}
-
-/* Ranks exchange the scores of a round (keep/rules/elsewhere.c), but not the scores of each token. */
-static pith_status check_keep(const struct keep_config *c, pith_error *err)
-{
-    const struct keep_rules *r = &c->rules;
-    bool layers = pi_ranks_by_layers();
-    if (c->policy == NULL)
-        return PITH_OK;
-    if (strcmp(r->heads, "even") != 0 || strcmp(r->split, "even") != 0 ||
-        (layers && strcmp(r->layers, "even") != 0))
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: over ranks budgets are even: write no %sheads or split",
-                       c->policy->name, layers ? "layers, " : "");
-    PI_TRY(check_budget(c, err));
-    if (!layers && r->overwrite && r->granularity != KEEP_LAYER_HEAD)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: overwrite: over ranks each lane decides for itself: write "
-                       "granularity=layer-head",
-                       c->policy->name);
-    if (!layers && keep_config_allots(c) && !keep_config_is_global(c))
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "keep: %s: over ranks a layer's heads cannot share its budget; all lanes "
-                       "can (granularity=global), and --split layers has whole layers",
-                       c->policy->name);
-    return PITH_OK;
-}
-
-/* By layers a layer chooses for itself, too. */
-static pith_status check_read(const struct read_config *c, pith_error *err)
-{
-    if (c->policy == NULL)
-        return PITH_OK;
-    if (!pi_ranks_by_layers())
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "read: over ranks all that is stored is read: a choice looks at all query "
-                       "heads");
-    if (c->policy->role != NULL || c->policy->projection != NULL)
-        return pi_fail(err, PITH_UNSUPPORTED,
-                       "read: %s: over ranks it cannot work: it %s all layers", c->policy->name,
-                       c->policy->role != NULL ? "chooses for" : "reads a file of");
-    return PITH_OK;
-}
-
 pith_status pi_over_ranks_check(const struct pith_model *model, const struct policy_set *set,
                                 const struct pi_device *device, pith_error *err)
 {
     if (pi_ranks()->n_rank == 1)
         return PITH_OK;
-    struct engine_traits t = engine_traits_compute(set);
     if (!device->in_host)
         return pi_fail(err, PITH_UNSUPPORTED,
                        "device: %s: over ranks only processors compute (cpu)", device->name);
-    if (t.recalls_kv || t.recalls_text || t.shares)
-        return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
-                       t.shares ? "share" : "recall");
-    PI_TRY(check_read(&set->read, err));
-    return holds_all(&model->hp) ? check_latent(&set->keep, err) : check_keep(&set->keep, err);
+    const struct engine_traits t = engine_traits_compute(set);
+    return engine_traits_check(&t,
+                               pi_ranks_by_layers()    ? PITH_USE_RANKS_LAYERS
+                               : holds_all(&model->hp) ? PITH_USE_RANKS_LATENT
+                                                       : PITH_USE_RANKS_ROWS,
+                               err);
 }
 
 /* ---- layers of the whole model ---- */

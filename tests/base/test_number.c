@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "base/number.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 
 static bool reads(const char *text, double *out)
 {

@@ -7,7 +7,6 @@
 
 #include "engine/engine.h"
 #include "mem_used.h"
-#include "policy/keep/rules/keep.h"
 #include "model_maker.h"
 #include "status.h"
 #include "testing.h"

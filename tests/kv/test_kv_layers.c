@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "kv_check.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "testing.h"
 #include "status.h"
 

@@ -155,10 +155,53 @@ TEST(each_use_is_allowed_or_refused)
         assert_int_equal(out.message[0] != '\0', use == PITH_USE_SWAP);
     }
     expect(pith_policies_fit(NULL, PITH_USE_FORK, &out), &out, PITH_INVALID, "params");
-    expect(pith_policies_fit(&params, (pith_use)PITH_N_USE, &out), &out, PITH_INVALID, "use: 6");
+    expect(pith_policies_fit(&params, (pith_use)PITH_N_USE, &out), &out, PITH_INVALID, "use: 9");
     params.keep = "nothing";
     expect(pith_policies_fit(&params, PITH_USE_FORK, &out), &out, PITH_INVALID, "not a policy");
     params.keep = NULL;
     params.type_k = "f16:centre";
     expect(pith_policies_fit(&params, PITH_USE_FILE, &out), &out, PITH_UNSUPPORTED, "(centre)");
+}
+
+/* Options that decide by lanes of other ranks, in the uses over ranks: rows, layers and latent. */
+TEST(ranks_refuse_what_looks_at_lanes_of_others)
+{
+    static const struct {
+        const char *keep, *read, *share;
+        const char *words[3]; /* NULL: it works */
+    } asked[] = {
+        {"knorm:budget=96", NULL, NULL, {NULL, NULL, NULL}},
+        {"knorm:budget=64MiB",
+         NULL,
+         NULL,
+         {"number of tokens", "number of tokens", "number of tok"}},
+        {"knorm:budget=96,heads=1/2/1/2/1/2/1/2",
+         NULL,
+         NULL,
+         {"no heads", "no layers, heads", NULL}},
+        {"knorm:budget=96,layers=pyramid:2", NULL, NULL, {NULL, "no layers, heads or split", NULL}},
+        {"longflow:budget=96,granularity=layer",
+         NULL,
+         NULL,
+         {"granularity=layer-head", NULL, "looks at queries"}},
+        {"longflow:budget=96,granularity=layer-head", NULL, NULL, {NULL, NULL, "looks at queries"}},
+        {"adakv:budget=96", NULL, NULL, {"cannot share its budget", NULL, "looks at queries"}},
+        {NULL, "quoka:budget=64", NULL, {"all query heads", NULL, "all query heads"}},
+        {NULL, "tidaldecode", NULL, {"all query heads", "chooses for", "all query heads"}},
+        {NULL, NULL, "memshare", {"share: over", "share: over", "share: over"}},
+    };
+    for (size_t i = 0; i < PI_LEN(asked); i++)
+        for (int k = 0; k < 3; k++) {
+            pith_engine_params params = params_of(0);
+            pith_error out;
+            params.keep = asked[i].keep;
+            params.read = asked[i].read;
+            params.share = asked[i].share;
+            pith_status status =
+                pith_policies_fit(&params, (pith_use)(PITH_USE_RANKS_ROWS + k), &out);
+            if (asked[i].words[k] == NULL && status != PITH_OK)
+                fail_msg("%zu, %d: %s", i, k, out.message);
+            if (asked[i].words[k] != NULL)
+                expect(status, &out, PITH_UNSUPPORTED, asked[i].words[k]);
+        }
 }

@@ -19,7 +19,7 @@
 #ifndef PI_RECALL_H
 #define PI_RECALL_H
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "policy/policy.h"
 
 /* ---- options ---- */

@@ -4,6 +4,23 @@
  */
 #include "policy/traits/traits.h"
 
+/* How the choices of a lane or layer depend on others. */
+static void list_lanes(const struct policy_set *set, struct engine_traits *t)
+{
+    const struct keep_config *keep = &set->keep;
+    const struct read_policy *read = set->read.policy;
+    if (keep->policy != NULL) {
+        const struct keep_rules *r = &keep->rules;
+        t->bytes = r->budget.unit == POLICY_UNIT_BYTES;
+        t->uneven_heads = strcmp(r->heads, "even") != 0 || strcmp(r->split, "even") != 0;
+        t->uneven_layers = strcmp(r->layers, "even") != 0;
+        t->lanes_apart = r->granularity == KEEP_LAYER_HEAD;
+        t->heads_share = keep_config_allots(keep) && !keep_config_is_global(keep);
+    }
+    t->reads_for_all = read != NULL && read->role != NULL;
+    t->reads_file = read != NULL && read->projection != NULL;
+}
+
 static struct engine_traits list_policies(const struct policy_set *set)
 {
     const struct kv_type_choice *k = &set->k;
@@ -17,11 +34,13 @@ static struct engine_traits list_policies(const struct policy_set *set)
         .coarse_keys =
             !k->force && (kv_type_is_rotated(k->type) || kv_type_is_rotated(k->edge.type)),
         .keep = set->keep.policy != NULL ? set->keep.policy->name : NULL,
+        .read = set->read.policy != NULL ? set->read.policy->name : NULL,
         .needs = keep_config_needs(&set->keep),
         .n_mark = keep_config_marks(&set->keep),
         .overwrites = set->keep.rules.overwrite != 0,
         .waits = set->keep.policy != NULL && set->keep.rules.rounds == KEEP_PROMPT_END,
     };
+    list_lanes(set, &t);
     t.full = !t.evicts && !t.reads_parts && !t.recalls_kv && !t.recalls_text && !t.shares;
     return t;
 }

@@ -5,7 +5,7 @@
 #ifndef PI_TRAITS_H
 #define PI_TRAITS_H
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "policy/read/read.h"
 #include "policy/recall/recall.h"
 #include "policy/share/share.h"
@@ -65,6 +65,7 @@ struct engine_traits {
     bool centred;      /* keys are stored less the common part of a lane's keys */
     bool coarse_keys;  /* of few bits, which some models store in q8_0 instead */
     const char *keep;  /* the keep policy's name; NULL: there is none */
+    const char *read;  /* likewise */
 
     /* ---- what the keep policy wants; 0 and false without one ---- */
     uint32_t needs;    /* set of keep_need */
@@ -72,6 +73,15 @@ struct engine_traits {
     int32_t n_mark;    /* floats that each entry carries along */
     bool overwrites;   /* full lanes are overwritten */
     bool waits;        /* its rounds wait for a prompt's end */
+
+    /* ---- what lanes have in common; false without a policy of the verb ---- */
+    bool bytes;         /* the keep budget is in bytes, of all lanes together */
+    bool uneven_heads;  /* a budget is split over heads, or over lanes by a file */
+    bool uneven_layers; /* it is split over layers */
+    bool lanes_apart;   /* each lane decides for itself which entries stay */
+    bool heads_share;   /* the heads of a layer share its budget by their scores */
+    bool reads_for_all; /* a layer chooses what others read */
+    bool reads_file;    /* of projections, for all layers */
 
     /* ---- what follows ---- */
     /* The policy remembers more of a sequence than the entries that are there. */
@@ -91,7 +101,7 @@ struct engine_traits {
     const char *hides;
 };
 
-/* Of options that were fitted. */
+/* Of options that were fitted. Uses over ranks can be asked about before that. */
 struct engine_traits engine_traits_compute(const struct policy_set *set);
 
 /* Whether sequences may be used so. UNSUPPORTED with why not, in one sentence. */

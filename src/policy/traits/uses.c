@@ -73,12 +73,105 @@ static pith_status check_draft(const struct engine_traits *t, pith_error *err)
     return PITH_OK;
 }
 
+/* ---- what is refused over several ranks ---- */
+
+/* By rows a rank sees the lanes of its own KV heads, by layers the lanes of its own layers. With
+   latent attention each rank holds all lanes, and has some of their query heads. */
+
+static pith_status check_all_lanes(const struct engine_traits *t, pith_error *err)
+{
+    if (t->recalls_kv || t->recalls_text || t->shares)
+        return pi_fail(err, PITH_UNSUPPORTED, "%s: over ranks there is none: it looks at all lanes",
+                       t->shares ? "share" : "recall");
+    return PITH_OK;
+}
+
+static pith_status check_read_rows(const struct engine_traits *t, pith_error *err)
+{
+    if (t->reads_parts)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "read: over ranks all that is stored is read: a choice looks at all query "
+                       "heads");
+    return PITH_OK;
+}
+
+/* A layer that chooses for itself has all its heads on one rank. */
+static pith_status check_read_layers(const struct engine_traits *t, pith_error *err)
+{
+    if (t->reads_for_all || t->reads_file)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "read: %s: over ranks it cannot work: it %s all layers", t->read,
+                       t->reads_for_all ? "chooses for" : "reads a file of");
+    return PITH_OK;
+}
+
+static pith_status check_budget(const struct engine_traits *t, pith_error *err)
+{
+    if (t->bytes)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: budget: over ranks it is a number of tokens or a share of them",
+                       t->keep);
+    return PITH_OK;
+}
+
+static pith_status check_even(const struct engine_traits *t, bool layers, pith_error *err)
+{
+    if (t->uneven_heads || (layers && t->uneven_layers))
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: over ranks budgets are even: write no %sheads or split", t->keep,
+                       layers ? "layers, " : "");
+    return check_budget(t, err);
+}
+
+/* Ranks exchange the scores of a round (keep/rules/elsewhere.c), but not
+   the scores of each token. */
+static pith_status check_rows(const struct engine_traits *t, pith_error *err)
+{
+    PI_TRY(check_all_lanes(t, err));
+    PI_TRY(check_read_rows(t, err));
+    PI_TRY(check_even(t, false, err));
+    if (t->overwrites && !t->lanes_apart)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: overwrite: over ranks each lane decides for itself: write "
+                       "granularity=layer-head",
+                       t->keep);
+    if (t->heads_share)
+        return pi_fail(err, PITH_UNSUPPORTED,
+                       "keep: %s: over ranks a layer's heads cannot share its budget; all lanes "
+                       "can (granularity=global), and --split layers has whole layers",
+                       t->keep);
+    return PITH_OK;
+}
+
+static pith_status check_layers(const struct engine_traits *t, pith_error *err)
+{
+    PI_TRY(check_all_lanes(t, err));
+    PI_TRY(check_read_layers(t, err));
+    return check_even(t, true, err);
+}
+
+/* All ranks take the same entries from a lane. Keys, values and hidden states are the same there;
+   queries and attention's weights are of a rank's own heads. */
+static pith_status check_latent(const struct engine_traits *t, pith_error *err)
+{
+    const uint32_t alike = KEEP_NEED_PLACES | KEEP_NEED_VALUE_NORM | KEEP_NEED_WRITTEN;
+    PI_TRY(check_all_lanes(t, err));
+    PI_TRY(check_read_rows(t, err));
+    if ((t->needs & ~alike) != 0)
+        return pi_fail(
+            err, PITH_UNSUPPORTED,
+            "keep: %s: it looks at queries, and each rank has others of a lane of latent "
+            "attention; --split layers has all",
+            t->keep);
+    return check_budget(t, err);
+}
+
 pith_status engine_traits_check(const struct engine_traits *t, pith_use use, pith_error *err)
 {
     static pith_status (*const checks[PITH_N_USE])(const struct engine_traits *, pith_error *) = {
-        [PITH_USE_PREFIX] = check_prefix,
-        [PITH_USE_FILE] = check_file,
-        [PITH_USE_DRAFT] = check_draft,
+        [PITH_USE_PREFIX] = check_prefix,       [PITH_USE_FILE] = check_file,
+        [PITH_USE_DRAFT] = check_draft,         [PITH_USE_RANKS_ROWS] = check_rows,
+        [PITH_USE_RANKS_LAYERS] = check_layers, [PITH_USE_RANKS_LATENT] = check_latent,
     };
     return checks[use] != NULL ? checks[use](t, err) : PITH_OK;
 }
@@ -149,7 +242,8 @@ void engine_traits_note(const struct engine_traits *t, pith_use use, pith_error 
         [PITH_USE_FORK] = note_fork,         [PITH_USE_SWAP] = note_swap,
         [PITH_USE_FILE] = note_file,         [PITH_USE_DRAFT] = note_draft,
     };
-    notes[use](t, out);
+    if (notes[use] != NULL)
+        notes[use](t, out);
 }
 
 /* ---- before there is a model ---- */

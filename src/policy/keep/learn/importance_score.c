@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "policy/keep/rules/options.h"
 
 /* Of a lane. */
 struct line {

@@ -5,7 +5,6 @@
 #ifndef PI_KEEP_IMPORTANCE_SCORE_H
 #define PI_KEEP_IMPORTANCE_SCORE_H
 
-#include "policy/keep/rules/keep.h"
 #include "policy/keep/stats/stats.h"
 
 /* A policy that is scored by, and sums over what it said. */

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "model/shape.h"
 #include "policy/keep/rules/attention.h"
+#include "policy/keep/rules/options.h"
 #include "policy/rows.h"
 
 #define CUSTOM_QUERIES_MAX 512

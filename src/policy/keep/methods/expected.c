@@ -26,7 +26,7 @@
 #include "base/mem.h"
 #include "cpu/expf.h"
 #include "cpu/kernels.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 #define BLOCK 4 /* tokens that are added in one run over the sums */
 

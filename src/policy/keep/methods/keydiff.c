@@ -9,7 +9,7 @@
  */
 #include <math.h>
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 #define LEAST_NORM 1e-12f /* of a key or the anchor; below, it points nowhere */
 

@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 static size_t scratch_size(const void *params, const struct policy_model *model, const void *data,
                            int32_t n)

@@ -26,7 +26,7 @@
 
 #include "base/mem.h"
 #include "model/shape.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 #include "policy/keep/stats/stats.h"
 
 #define LANES 16 /* partial sums of a product with h */

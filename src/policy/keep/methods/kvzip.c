@@ -23,7 +23,7 @@
 
 #include "model/shape.h"
 #include "policy/keep/learn/importance_target.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 enum { SCORE_ATTENTION, SCORE_PLUS };
 

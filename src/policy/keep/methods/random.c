@@ -3,7 +3,7 @@
  * an entry is a hash of its place. So it is the same in every round, however tokens are cut into
  * passes, and in a fork.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 
 struct random_params {
     int32_t seed;

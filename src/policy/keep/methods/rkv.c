@@ -27,7 +27,7 @@
 
 #include "base/mem.h"
 #include "cpu/kernels.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 #include "policy/pool.h"
 
 #define BLOCK PI_ATTEND_SLOTS /* keys that lie side by side */

@@ -5,7 +5,7 @@
 #ifndef PI_KEEP_SNAPKV_H
 #define PI_KEEP_SNAPKV_H
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 #include "policy/pool.h"
 
 enum snapkv_group { SNAPKV_MEAN, SNAPKV_MAX, SNAPKV_SUM };

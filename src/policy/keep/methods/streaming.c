@@ -10,7 +10,7 @@
  * one turned query. With positions=true, the default, a distance means the same with and without
  * eviction. The distance to the sinks grows beyond the model's training.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 enum { POSITIONS_TRUE, POSITIONS_CACHE };
 

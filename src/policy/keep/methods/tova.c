@@ -11,7 +11,7 @@
  * Departures. The authors' code cuts a prompt once, at its end. Here rounds keep it within budget +
  * slack while it is read, each by the last query at that time.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 /* mean over the rows of weight [n_group][stride] */
 static void average(const float *weight, size_t stride, int32_t n_group, int32_t n, float *out)

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "model/shape.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "policy/keep/methods/triattention_score.h"
 
 #define BLOCK 8         /* rows that are scored over keys decoded once */

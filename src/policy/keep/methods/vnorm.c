@@ -6,7 +6,7 @@
  */
 #include <math.h>
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 enum { NORM_L2, NORM_L1 };
 

@@ -8,7 +8,7 @@
 #ifndef PI_KEEP_ATTENTION_H
 #define PI_KEEP_ATTENTION_H
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 extern const char *const keep_group_words[]; /* of enum kv_group, without EACH */
 

@@ -2,7 +2,7 @@
  * describe.c - what the options of a keep policy come to, for programs that show it. It decides
  * nothing: the values are those that the rules work with, defaults and presets included.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "pith/policy.h"
 
 /* The word that a choice among the shared rules stands for; offset is that of its field. */

@@ -2,7 +2,7 @@
  * policies.c - the table of keep policies, their options and their public listing. Nothing else of
  * the library names a policy.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "pith/policy.h"
 
 static const struct keep_policy *const policies[] = {

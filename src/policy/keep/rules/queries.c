@@ -9,7 +9,7 @@
  * the position that it should hold, and nothing must be cleared. Bits depend on the tokens alone,
  * not on how they are cut into passes.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 
 /* A state's first bytes. */
 struct ring {

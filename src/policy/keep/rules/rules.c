@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 
 /* ---- the options ---- */
 

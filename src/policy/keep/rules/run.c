@@ -1,7 +1,7 @@
 /*
  * run.c - a policy's way to keys, values and marks: the store's, with keys as attention sees them.
  */
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/policy.h"
 #include "policy/rows.h"
 
 struct keep_run keep_run_at(const struct keep_view *view, const struct keep_lane *lane, int32_t i)

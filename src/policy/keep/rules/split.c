@@ -5,7 +5,7 @@
 #include "base/number.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "policy/keep/rules/keep.h"
+#include "policy/keep/rules/options.h"
 #include "policy/keep/stats/stats.h"
 
 /* Entries of every lane beyond what is protected that its share does not touch: a page of the
