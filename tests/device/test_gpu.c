@@ -324,7 +324,8 @@ static double distance(pith_seq *a, pith_seq *b, const pith_model *model)
 
 TEST(a_model_is_near_the_processor_and_cut_anyhow_the_same)
 {
-    const int32_t chunks[] = {512, 64, 17};
+    const int32_t chunks[] = {512, 17, 64}; /* under sanitizers all at once and small ones */
+    const size_t n_chunk = TEST_STRIDE > 1 ? 2 : PI_LEN(chunks);
     int32_t ids[N_TOKEN];
     uint64_t hash[PI_LEN(chunks)];
     pith_model *model = load();
@@ -332,7 +333,7 @@ TEST(a_model_is_near_the_processor_and_cut_anyhow_the_same)
     pith_seq *exact = seq_make(host);
     make_text(ids);
     check(pith_seq_eval(exact, ids, N_TOKEN, &err), &err);
-    for (size_t i = 0; i < PI_LEN(chunks); i++) {
+    for (size_t i = 0; i < n_chunk; i++) {
         pith_engine *e = engine_on(gpu(), model, "q8_0", chunks[i]);
         pith_seq *seq = seq_make(e);
         check(pith_seq_eval(seq, ids, N_TOKEN, &err), &err);

@@ -337,12 +337,14 @@ static void change(const struct rig *r, enum deed deed)
         lane->window = 40;
 }
 
-/* Calls of all tokens, of one and of two give the same bits, near the processor's output. */
-static void check_changed(const struct form *form, enum deed deed)
+/* Calls of all tokens, of one and of two give the same bits, near the processor's output. Under
+   sanitizers a change meets ones or twos, and each form both of them. */
+static void check_changed(const struct form *form, enum deed deed, bool ones, bool twos)
 {
     static struct rig r[2], guests[2];
     static float out[3][OUT_LEN];
     static double ref[OUT_LEN];
+    const bool goes[] = {true, ones, twos};
     double freq[DIM / 2];
     const size_t n = (size_t)ATTEND_TOK * N_GROUP * DIM;
     for (int32_t i = 0; i < DIM / 2; i++)
@@ -358,7 +360,8 @@ static void check_changed(const struct form *form, enum deed deed)
             kv_seq_append(guests[i].seq, 0, 0, 0, 128, r[i].v, DIM, r[i].k, DIM);
         }
         for (int32_t way = 0; way < (i == 0 ? 3 : 1); way++)
-            for (int32_t t = 0, some = way == 0 ? ATTEND_TOK : way; t < ATTEND_TOK; t += some) {
+            for (int32_t t = 0, some = way == 0 ? ATTEND_TOK : way; t < ATTEND_TOK && goes[way];
+                 t += some) {
                 int32_t n_tok = (int32_t)pi_min(some, ATTEND_TOK - t);
                 struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * DIM);
                 job.rope = &rope;
@@ -366,7 +369,8 @@ static void check_changed(const struct form *form, enum deed deed)
                 run_job(&r[i], &job);
             }
         for (int32_t way = 1; way < 3 && i == 0; way++)
-            assert_memory_equal(out[way], out[0], n * sizeof(float));
+            if (goes[way])
+                assert_memory_equal(out[way], out[0], n * sizeof(float));
         for (size_t j = 0; j < n && i == 0; j++)
             ref[j] = out[0][j];
         if (deed == HAS_GUESTS)
@@ -385,8 +389,9 @@ TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
                                  {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, true},
                                  {KV_TYPE_TURBO4, KV_TYPE_Q4_0, 32, DIM, true}};
     for (size_t i = 0; i < PI_LEN(forms); i++)
-        for (int deed = 0; deed < N_DEED; deed++)
-            check_changed(&forms[i], (enum deed)deed);
+        for (size_t deed = 0; deed < N_DEED; deed++)
+            check_changed(&forms[i], (enum deed)deed, !HALF || (i + deed) % 2 == 0,
+                          !HALF || (i + deed) % 2 == 1);
 }
 
 /* A tap shows what the processor's does, and leaves the output's bits alone. */

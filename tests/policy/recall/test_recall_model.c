@@ -29,6 +29,9 @@ static const char *const facts[][2] = {
     {"Leon", " light spider."},  {"Maria", " strong bottle."}, {"Vera", " iron feather."},
 };
 #define N_FACT ((int32_t)(sizeof(facts) / sizeof(*facts)))
+/* Under sanitizers every third fact is asked for: the same code, ten times as slow. */
+#define EACH (TEST_STRIDE > 1 ? 3 : 1)
+#define N_ASKED ((N_FACT + EACH - 1) / EACH)
 
 static int32_t encode(const char *s, int32_t *out)
 {
@@ -93,7 +96,7 @@ static int32_t found(const char *keep, const char *recall, bool one_turn)
     pith_seq *base = seq_make(e);
     if (!one_turn)
         check(pith_seq_eval(base, ids, n_context, &err), &err);
-    for (int32_t i = 0; i < N_FACT; i++) {
+    for (int32_t i = 0; i < N_FACT; i += EACH) {
         char question[128];
         int32_t all[IDS_MAX], n = one_turn ? n_context : 0;
         pith_seq *seq;
@@ -115,15 +118,15 @@ static int32_t found(const char *keep, const char *recall, bool one_turn)
 
 /* With a window of the last tokens, four facts of the end are never lost. */
 #define KEEP "streaming:sinks=4,budget=200,slack=32"
-#define N_NEAR 4
+#define N_NEAR ((4 + EACH - 1) / EACH)
 
 TEST(brings_back_facts_in_a_second_turn)
 {
     int32_t full = found("none", NULL, false), alone = found(KEEP, NULL, false);
     int32_t back = found(KEEP, "kv:last=16", false), plain = found(KEEP, "kv", false);
     print_message("%d tokens, %d facts: full %d, keep %d, keep and recall %d, by default %d\n",
-                  n_context, N_FACT, full, alone, back, plain);
-    assert_int_equal(full, N_FACT);
+                  n_context, N_ASKED, full, alone, back, plain);
+    assert_int_equal(full, N_ASKED);
     assert_true(alone <= N_NEAR);
     assert_int_equal(back, full);
     assert_true(plain >= full - 1);
@@ -136,8 +139,8 @@ TEST(brings_back_facts_in_one_turn)
     int32_t plain = found(KEEP, "kv", true);
     print_message("one turn: keep %d, keep and recall %d, by default %d\n", alone, back, plain);
     assert_true(alone <= N_NEAR);
-    assert_int_equal(back, N_FACT);
-    assert_true(plain >= N_FACT - 2);
+    assert_int_equal(back, N_ASKED);
+    assert_true(plain >= N_ASKED - 2);
 }
 
 /* The form `text`: what went is found by the question, and by no other sequence. */
@@ -252,7 +255,7 @@ TEST(leaves_room_for_what_is_put_in)
         "knorm:prefix=30,recent=0.3,budget=250,slack=40",
     };
     for (size_t i = 0; i < sizeof(keeps) / sizeof(*keeps); i++)
-        for (int32_t k = 2; k < 6; k++) { /* the first can lie in the prefix */
+        for (int32_t k = 2; k < 6; k += EACH) { /* the first can lie in the prefix */
             char question[128], fact[128];
             snprintf(question, sizeof(question), "What is the password of %s?", facts[k][0]);
             snprintf(fact, sizeof(fact), "%s is%.*s", facts[k][0], (int)strcspn(facts[k][1], "."),
