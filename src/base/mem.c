@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -143,22 +142,15 @@ void pi_mem_fresh_took(struct pi_mem_fresh *fresh, double seconds)
 #endif
 }
 
-static double processor_time(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 void pi_mem_fresh_touch(struct pi_mem_fresh *fresh, void *at, size_t size)
 {
-    uintptr_t begin = (uintptr_t)at, first = (begin + HUGE_SIZE - 1) / HUGE_SIZE * HUGE_SIZE;
+    uintptr_t begin = (uintptr_t)at, first = pi_align(begin, HUGE_SIZE);
     if (fresh->size < HUGE_FROM)
         return;
     for (uintptr_t p = first; p < begin + size && atomic_load(&fresh->slow) >= 0; p += HUGE_SIZE) {
-        double start = processor_time();
+        double start = pi_thread_time_s();
         *((volatile uint8_t *)at + (p - begin)) = 0;
-        pi_mem_fresh_took(fresh, processor_time() - start);
+        pi_mem_fresh_took(fresh, pi_thread_time_s() - start);
     }
 }
 

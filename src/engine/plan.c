@@ -24,7 +24,7 @@ enum { SLACK_UNIT = 16, SLACK_MOST = 128, SLACK_PART = 64 };
 
 /* Tokens of a pass. Lanes with a window hold it and a pass, which no policy evicts. So a model that has
    some may do with shorter passes. Where entries are evicted, passes are not longer than the slack. */
-static const int32_t chunks[] = {512, SLACK_MOST, 32};
+static const int32_t short_chunks[] = {SLACK_MOST, 32};
 #define WORTH 1.2 /* times as many entries are worth a shorter pass */
 
 /* A search for one goal. */
@@ -33,6 +33,7 @@ struct search {
     const pith_engine_params *given;
     const pith_plan_goal *goal;
     int32_t n_token;
+    int32_t chunk;  /* tokens of a pass where nothing asks for shorter ones */
     int64_t most;   /* bytes */
     int64_t pages;  /* of the plan's bytes: those that measurements count */
     int64_t least;  /* bytes of the smallest plan so far that does not fit; 0: none was tried */
@@ -145,7 +146,7 @@ static pith_status all_bytes(const struct search *s, const char *type_k, const c
                              int64_t *bytes, pith_error *err)
 {
     pith_engine_params p = *s->given;
-    p.chunk = p.chunk != 0 ? p.chunk : chunks[0];
+    p.chunk = p.chunk != 0 ? p.chunk : s->chunk;
     p.keep = p.read = p.recall = p.share = NULL;
     p.kv_bytes = p.memory_bytes = 0;
     p.kv_tokens = 0;
@@ -219,13 +220,13 @@ static bool fits(struct search *s, const struct plan_choice *choice)
     snprintf(s->out->recall, sizeof(s->out->recall), "%s", recalls ? way->recall : "");
     if (s->given->chunk != 0)
         return fits_with(s, choice, 0);
-    if (!windows)
-        return fits_with(s, choice, chunks[0]);
+    if ((all || !windows) && fits_with(s, choice, s->chunk))
+        return true;
     int32_t n = 0, chunk = 0;
-    for (size_t i = all ? 0 : 1; i < PI_LEN(chunks); i++)
-        if (fits_with(s, choice, chunks[i]) && s->out->n_entry > WORTH * n) {
+    for (size_t i = 0; windows && i < PI_LEN(short_chunks) && n < s->n_token; i++)
+        if (fits_with(s, choice, short_chunks[i]) && s->out->n_entry > WORTH * n) {
             n = s->out->n_entry;
-            chunk = chunks[i];
+            chunk = short_chunks[i];
         }
     return n > 0 && fits_with(s, choice, chunk);
 }
@@ -339,7 +340,7 @@ static void describe(const struct search *s, enum plan_way_id way)
         add(line, cap, " %.0f %%", 100.0 * o->n_entry / o->n_token);
     if (is_given(recall) && recall[0] != '\0')
         add(line, cap, ", recall %.*s", (int)strcspn(recall, ":"), recall);
-    if (o->chunk != 0 && o->chunk != chunks[0])
+    if (o->chunk != 0 && o->chunk != s->chunk)
         add(line, cap, ", chunk %d", o->chunk);
     describe_loss(o, way);
 }
@@ -388,15 +389,16 @@ pith_status pith_plan_make(const pith_model *model, const pith_engine_params *pa
     bool same;
     if (model == NULL || goal == NULL || out == NULL)
         return pi_fail(err, PITH_INVALID, "pith_plan_make: model, goal and out must not be NULL");
+    pith_engine_params_default(&defaults);
+    const int32_t chunk = defaults.chunk;
     if (params == NULL) {
-        pith_engine_params_default(&defaults);
         defaults.type_k = defaults.type_v = NULL;
         defaults.chunk = 0;
         params = &defaults;
     }
     PI_TRY(check_goal(goal, err));
     pith_model_get_info(model, &info);
-    struct search s = {.model = model, .given = params, .goal = goal, .out = out};
+    struct search s = {.model = model, .given = params, .goal = goal, .out = out, .chunk = chunk};
     s.n_token = goal->n_token > 0 ? goal->n_token : info.n_ctx_train;
     *out = (pith_plan){.n_token = s.n_token, .facts = -1.0f, .perplexity = NAN};
     PI_TRY(all_bytes(&s, "f16", "f16", &out->full_bytes, err));
