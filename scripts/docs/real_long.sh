@@ -31,7 +31,7 @@ options_of() {
     full) options=() ;;
     v[123]-*) options=(--keep "triattention:${1%-*},$stats,budget=${1#*-}%") ;;
     q8-turbo3) options=(-ctk q8_0 -ctv turbo3) ;;
-    stack) options=(--keep "triattention:v3,$stats,budget=85%" -ctk q8_0 -ctv turbo3 --recall text) ;;
+    stack) options=(--keep "triattention:v3,$stats,budget=85%" -ctk q8_0 -ctv turbo3) ;;
     kvzap-*) options=(--keep "kvzap:$stats,budget=${1#*-}%") ;;
     quoka) options=(--read quoka:budget=1024) ;;
     *) echo "real_long.sh: there is no setting \"$1\"" >&2; exit 2 ;;
@@ -42,11 +42,11 @@ for m in $MODELS; do need_model "$m"; done
 for s in $SETTINGS; do for m in $MODELS; do for t in $TASKS; do
     options_of "$s" "$m"
     case $t in
-    facts) task=(-n "$LENGTH" --texts "$TEXTS" --chat --seed 3) ;;
-    perplexity) # a text that is foretold asks nothing, so that no text comes back
-        task=(-c "$LENGTH" -b 512 --chunks "$CHUNKS")
-        [ "$s" != stack ] || options=("${options[@]:0:6}")
+    facts)
+        task=(-n "$LENGTH" --texts "$TEXTS" --chat --seed 3)
+        [ "$s" != stack ] || task+=(--recall text) # a text that is foretold asks nothing
         ;;
+    perplexity) task=(-c "$LENGTH" -b 512 --chunks "$CHUNKS") ;;
     *) echo "real_long.sh: there is no task \"$t\", only facts, perplexity" >&2; exit 2 ;;
     esac
     measure "$m.$LENGTH.$t.$s" "$PITH" eval "$t" -m "$(file_of "$m")" -f "$data/text/wiki.test.raw" \

@@ -20,7 +20,7 @@ SHARE=${SHARE:-50} PITH=${PITH:-$root/build/cli/pith}
 CELLS=${CELLS:-"full/100 score/base score/trig=off score/norm=off score/r=off score/z=off
 score/offsets=linear score/offset-max=1024 score/over=max score/distance=256 score/group=mean
 score/centres=random-phase
-text/prose text/code text/dialogue text/problems length/512 length/2048 length/8192
+text/code text/dialogue text/problems length/512 length/2048
 v3/95 v3/90 v3/85 v3/80 v3/70 v3/60 v3/50 prefix/0 prefix/256"}
 mkdir -p "$out"
 me=real_parts.sh

@@ -18,7 +18,6 @@ TABLES = {  # file: (head, kinds of cells)
     "parts-calibration": ("calibrated on", ("text", "length")),
     "parts-v3": ("V3", ("v3", "prefix")),
 }
-WORDS = {"score/base": "as it is", "prefix/0": "prefix=0", "prefix/256": "prefix=256"}
 
 
 def load(folder):
@@ -34,17 +33,18 @@ def load(folder):
     return cells
 
 
-def name_of(cell):
+def name_of(cell, kinds):
     """What stands in the first column."""
     kind, what = cell.split("/")
-    if cell in WORDS:
-        return f"`{WORDS[cell]}`" if kind == "prefix" else WORDS[cell]
-    return {"score": f"`{what}`", "text": f"8,192 tokens of {what}",
-            "length": f"{what} tokens of prose", "v3": f"{what} %", "prefix": what}[kind]
+    if cell == "score/base":
+        return "as it is" if "score" in kinds else "8,192 tokens of prose"
+    return {"score": f"`{what}`", "text": f"8,192 tokens of {what}", "v3": f"{what} %",
+            "length": f"{int(what):,} tokens of prose" if what.isdigit() else "",
+            "prefix": f"`prefix={what}`"}[kind]
 
 
 def figures(cell, full):
-    """Facts, p and perplexity, as text; held entries."""
+    """Facts, p and perplexity, as text; empty where they were not measured."""
     out = ["", "", ""]
     if "facts" in cell and "facts" in full:
         found, chance = facts(cell["facts"], full["facts"])
@@ -69,16 +69,20 @@ def main():
     cells = load(sys.argv[1])
     models = [m for m in MODELS if (m, "full/100") in cells]
     for table, (head, kinds) in TABLES.items():
+        base = table != "parts-v3"
+        seen = sorted({cell for _, cell in cells
+                       if cell.split("/")[0] in kinds or (base and cell == "score/base")},
+                      key=lambda c, kinds=kinds: (c != "score/base", kinds.index(c.split("/")[0])
+                                                  if c.split("/")[0] in kinds else 0, key_of(c)))
+        columns = [[f"{NAMES[m]}: {what}"] + [figures(cells.get((m, c), {}), cells[(m, "full/100")])[i]
+                                              for c in seen]
+                   for m in models for i, what in enumerate(("facts, %", "p, %", "perplexity, %"))]
+        columns = [[head] + [name_of(c, kinds) for c in seen]] + [c for c in columns if any(c[1:])]
         print(f"\n<!-- tables/{table}.csv -->")
-        columns = [f"{NAMES[m]}: {what}" for m in models for what in ("facts, %", "p, %", "perplexity, %")]
-        print("| " + " | ".join([head] + columns) + " |")
-        print("|---" * (len(columns) + 1) + "|")
-        seen = sorted({cell for m, cell in cells if cell.split("/")[0] in kinds},
-                      key=lambda c: (kinds.index(c.split("/")[0]), c != "score/base", key_of(c)))
-        for cell in seen:
-            row = [text for m in models
-                   for text in figures(cells.get((m, cell), {}), cells[(m, "full/100")])]
-            print("| " + " | ".join([name_of(cell)] + row) + " |")
+        for i, row in enumerate(zip(*columns)):
+            print("| " + " | ".join(row) + " |")
+            if i == 0:
+                print("|---" * len(columns) + "|")
 
 
 if __name__ == "__main__":
