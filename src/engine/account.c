@@ -37,21 +37,25 @@ int64_t pi_account_page_count(const struct pi_account *a, int32_t n_token)
     return pi_ceil_div(pi_account_pages(a, n_token), (int64_t)kv_page_bytes(a->g)) + n_lane;
 }
 
-/* Entries of the longest lane. Lanes with windows follow no budget. */
-static int32_t longest_at(const struct pi_account *a, int32_t n_token)
+/* Bytes of a sequence's tables and marks. Lanes with windows follow no budget. */
+static int64_t tables_at(const struct pi_account *a, int32_t n_token)
 {
-    int64_t most = keep_longest_at(&a->policies->keep, &a->model->g, n_token);
-    for (int32_t l = a->model->g.n_layer; l < a->g->n_layer; l++)
-        most = pi_max(most, pi_min(n_token, (int64_t)a->g->window[l] + a->g->step_len));
-    return (int32_t)most;
+    const struct keep_config *keep = &a->policies->keep;
+    int64_t longest = keep_longest_at(keep, &a->model->g, n_token);
+    int64_t all = keep_together_at(keep, &a->model->g, n_token);
+    for (int32_t l = a->model->g.n_layer; l < a->g->n_layer; l++) {
+        int64_t most = pi_min(n_token, (int64_t)a->g->window[l] + a->g->step_len);
+        longest = pi_max(longest, most);
+        all += a->g->n_head * most;
+    }
+    return kv_seq_bytes_at(a->g, a->mark_size, (int32_t)longest, all);
 }
 
 /* Tables, blocks of prefixes, tokens, marks, and what verbs have beside pages. */
 static int64_t beside_at(const struct pi_account *a, int32_t n_token)
 {
     return (int64_t)sizeof(struct pith_seq) + TOKEN_BYTES * (int64_t)n_token +
-           kv_seq_bytes_at(a->g, a->mark_size, longest_at(a, n_token)) +
-           kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
+           tables_at(a, n_token) + kv_cache_bytes_at(N_KIND, pi_account_page_count(a, n_token)) +
            n_token / a->g->page_len * kv_block_head_bytes(a->g) + pi_verbs_beside_at(a, n_token);
 }
 

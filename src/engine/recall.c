@@ -492,7 +492,8 @@ static int64_t beside_at(const struct pi_account *a, int32_t n_token)
     /* Statistics that cannot be read are refused when the engine is made. */
     (void)recall_work_at(o, a->model, a->n_thread, n_token, &work, NULL);
     return recall_tables_at(o, a->model, n_token) +
-           kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token)) +
+           kv_seq_bytes_at(a->g, a->mark_size, most_guests(a, n_token),
+                           n_lane * most_guests(a, n_token)) +
            n_lane * (asked + OF_LANE) + work;
 }
 

@@ -288,9 +288,12 @@ pith_status kv_seq_append_blocks(struct kv_seq *seq, struct kv_block *const *blo
             return pi_fail(err, PITH_INVALID,
                            "block: layer %d, head %d does not hold full pages of earlier positions",
                            l / cache->g.n_head, l % cache->g.n_head);
+        seq->lane[l].mark_wanted = seq->lane[l].n_page + n;
         cap = (int32_t)pi_max(cap, seq->lane[l].n_page + n);
     }
-    if (cap > seq->cap && !kv_seq_grow(seq, (int32_t)pi_max(cap, kv_table_room(seq->cap))))
+    if (cap > seq->cap)
+        cap = (int32_t)pi_max(cap, kv_table_room(seq->cap));
+    if (!kv_seq_grow(seq, cap))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
                        n_lane);
     for (int32_t l = 0; l < n_lane; l++)

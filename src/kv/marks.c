@@ -160,11 +160,116 @@ void kv_marks_settle(struct kv_seq *seq)
 
 /* ---- the block ---- */
 
-bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size)
+/* Bytes of the marks of n pages. Pages have a multiple of 16 entries, so that parts lie aligned. */
+static size_t part_size(const struct kv_cache *cache, int64_t n)
 {
-    return pi_mul_size((size_t)kv_lane_count(cache), (size_t)cap, size) &&
-           pi_mul_size(*size, (size_t)cache->g.page_len, size) &&
-           pi_mul_size(*size, kv_mark_bytes(cache), size);
+    return (size_t)n * (size_t)cache->g.page_len * kv_mark_bytes(cache);
+}
+
+/* The next size of a block that is too small. */
+static size_t roomy(size_t size)
+{
+    return size + size / 8;
+}
+
+int64_t kv_marks_bytes_at(const struct kv_geometry *g, size_t mark_size, int64_t n_page)
+{
+    return (int64_t)roomy((size_t)(n_page * g->page_len) * mark_size);
+}
+
+/* Row i of a lane whose part begins at a place of a block: a mark, or with n_mark the norms. */
+static uint8_t *row_in(const struct kv_cache *cache, uint8_t *block, size_t at, int32_t cap,
+                       int32_t i)
+{
+    return block + at + (size_t)i * (size_t)cap * (size_t)cache->g.page_len * sizeof(float);
+}
+
+/* Moves a lane's rows to a part of another size or place. Within a block, one that begins later or
+   is larger does both or one of them: no row is written where another is still to be read. */
+static void move_part(const struct kv_seq *seq, struct kv_lane *lane, uint8_t *block, size_t at,
+                      int32_t cap)
+{
+    const struct kv_cache *cache = seq->cache;
+    int32_t n_row = cache->n_mark + cache->value_norm;
+    bool up = at > lane->mark_at || cap > lane->mark_cap;
+    for (int32_t j = 0; lane->len > 0 && j < n_row; j++) {
+        int32_t i = up ? n_row - 1 - j : j;
+        memmove(row_in(cache, block, at, cap, i),
+                row_in(cache, seq->marks, lane->mark_at, lane->mark_cap, i),
+                (size_t)lane->len * (i < cache->n_mark ? sizeof(float) : sizeof(uint16_t)));
+    }
+    lane->mark_at = at;
+    lane->mark_cap = cap;
+}
+
+/* Bytes of the parts that lanes want. */
+static size_t wanted_size(const struct kv_seq *seq)
+{
+    size_t size = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++)
+        size += part_size(seq->cache, seq->lane[l].mark_wanted);
+    return size;
+}
+
+/* Lays the parts out anew within the block: first together, then `more` pages larger than wanted. */
+static void lay_out_again(struct kv_seq *seq, int32_t more)
+{
+    int32_t n_lane = kv_lane_count(seq->cache);
+    size_t at = 0, end = wanted_size(seq) + part_size(seq->cache, (int64_t)n_lane * more);
+    for (int32_t l = 0; l < n_lane; l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        move_part(seq, lane, seq->marks, at, (int32_t)pi_min(lane->mark_cap, lane->mark_wanted));
+        at += part_size(seq->cache, lane->mark_cap);
+    }
+    for (int32_t l = n_lane - 1; l >= 0; l--) {
+        int32_t cap = seq->lane[l].mark_wanted + more;
+        end -= part_size(seq->cache, cap);
+        move_part(seq, &seq->lane[l], seq->marks, end, cap);
+    }
+}
+
+/* The same in another block, which is the sequence's then. */
+static void lay_out_in(struct kv_seq *seq, uint8_t *block, size_t size, int32_t more)
+{
+    size_t at = 0;
+    for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
+        move_part(seq, &seq->lane[l], block, at, seq->lane[l].mark_wanted + more);
+        at += part_size(seq->cache, seq->lane[l].mark_cap);
+    }
+    pi_mem_free(seq->marks);
+    seq->cache->table_bytes += (int64_t)size - (int64_t)seq->marks_size;
+    seq->marks = block;
+    seq->marks_size = size;
+}
+
+size_t kv_marks_lack(const struct kv_seq *seq, int64_t n_page)
+{
+    const struct kv_cache *cache = seq->cache;
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        struct kv_lane *lane = &seq->lane[l];
+        lane->mark_wanted =
+            (int32_t)pi_max(lane->mark_wanted, pi_ceil_div(lane->len, cache->g.page_len));
+    }
+    size_t size = wanted_size(seq), least = part_size(cache, n_page);
+    size = least > size ? least : size;
+    return size <= seq->marks_size ? 0 : seq->marks == NULL ? size : roomy(size);
+}
+
+void kv_marks_fit(struct kv_seq *seq, uint8_t *block, size_t size)
+{
+    int32_t n_lane = kv_lane_count(seq->cache);
+    size_t all = block != NULL ? size : seq->marks_size, each = part_size(seq->cache, n_lane);
+    bool fits = true;
+    if (all == 0)
+        return;
+    for (int32_t l = 0; l < n_lane; l++)
+        fits = fits && seq->lane[l].mark_wanted <= seq->lane[l].mark_cap;
+    /* What is left is everybody's: a lane that grows is then seldom in another's way. */
+    int32_t more = (int32_t)pi_min((all - wanted_size(seq)) / each, 64);
+    if (block != NULL)
+        lay_out_in(seq, block, size, more);
+    else if (!fits)
+        lay_out_again(seq, more);
 }
 
 /* Copies the marks of n slots of lane number l of a sequence to the same lane of another. */
@@ -183,6 +288,8 @@ static void copy_slots(const struct kv_seq *to_seq, const struct kv_seq *from_se
 void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to)
 {
     for (size_t l = 0; l < (size_t)kv_lane_count(from->cache); l++) {
+        if (from->lane[l].len == 0)
+            continue;
         kv_marks_pull(from, &from->lane[l]);
         copy_slots(to, from, l, 0, 0, from->lane[l].len);
     }

@@ -15,17 +15,15 @@ static inline size_t kv_mark_bytes(const struct kv_cache *cache)
 /* Mark i of the slots of lane number l. */
 static inline float *kv_marks_at(const struct kv_seq *seq, size_t l, int32_t i)
 {
-    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
-    float *first = (float *)(void *)seq->marks;
-    return first + (l * (size_t)seq->cache->n_mark + (size_t)i) * row;
+    const struct kv_lane *lane = &seq->lane[l];
+    size_t row = (size_t)lane->mark_cap * (size_t)seq->cache->g.page_len;
+    return (float *)(void *)(seq->marks + lane->mark_at) + (size_t)i * row;
 }
 
 /* The norms of the values of its slots. */
 static inline uint16_t *kv_norms_at(const struct kv_seq *seq, size_t l)
 {
-    size_t row = (size_t)seq->cap * (size_t)seq->cache->g.page_len;
-    float *behind = kv_marks_at(seq, (size_t)kv_lane_count(seq->cache), 0);
-    return (uint16_t *)(void *)behind + l * row;
+    return (uint16_t *)(void *)kv_marks_at(seq, l, seq->cache->n_mark);
 }
 
 /* Bytes of a row of a lane on its device: a mark of every slot. */
@@ -48,10 +46,16 @@ void kv_marks_release(struct kv_cache *cache, struct pi_at *there);
 /* The host gets a lane's marks, which the device forgets. */
 void kv_marks_pull(const struct kv_seq *seq, struct kv_lane *lane);
 
-/* An entry's marks, and the norm of its value. The bytes of a sequence's with room for cap
-   table entries; false: too many. */
-bool kv_marks_size(const struct kv_cache *cache, int32_t cap, size_t *size);
-/* Copies the marks of all entries into the block of another sequence, or one with more room. */
+/* Bytes of a larger block in which every lane has room for the marks of mark_wanted pages, and of
+   its entries where those are more, and in which n_page pages of all lanes have together; 0: the
+   block is large enough. */
+size_t kv_marks_lack(const struct kv_seq *seq, int64_t n_page);
+/* After that: gives every lane its room, in such a block (the sequence owns it then) or, with NULL,
+   in its own. What a lane has beyond that may be another's then. */
+void kv_marks_fit(struct kv_seq *seq, uint8_t *block, size_t size);
+/* Bytes of the block at most, for n_page pages of all lanes together. */
+int64_t kv_marks_bytes_at(const struct kv_geometry *g, size_t mark_size, int64_t n_page);
+/* Copies the marks of all entries to a sequence with as much room. */
 void kv_marks_copy(const struct kv_seq *from, const struct kv_seq *to);
 /* Sets the marks of slots slot .. slot + n to 0, not the norms. pos [n]: their positions. */
 void kv_marks_clear(const struct kv_seq *seq, const struct kv_lane *lane, int32_t slot,

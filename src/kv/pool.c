@@ -544,11 +544,8 @@ void kv_cache_parts(const struct kv_cache *cache, struct kv_parts *out)
         out->states += kind == cache->state ? used : 0;
         out->idle += kv_pages_bytes(kind, kind->n_resident) - used;
     }
-    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next) {
-        size_t size = 0;
-        if (seq->marks != NULL && kv_marks_size(cache, seq->cap, &size))
-            out->marks += (int64_t)size;
-    }
+    for (const struct kv_seq *seq = cache->first; seq != NULL; seq = seq->next)
+        out->marks += (int64_t)seq->marks_size;
     out->tables -= out->marks;
 }
 

@@ -22,54 +22,71 @@ static int64_t seq_table_bytes(const struct kv_seq *seq)
 {
     int64_t n_lane = kv_lane_count(seq->cache);
     return (int64_t)sizeof(*seq) + n_lane * (int64_t)sizeof(struct kv_lane) +
-           kv_room_bytes(seq->cache, seq->cap);
+           kv_room_bytes(seq->cache, seq->cap) + (int64_t)seq->marks_size;
 }
 
-int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry)
+int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry,
+                        int64_t n_all)
 {
-    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
-    int64_t page = (int64_t)sizeof(struct kv_page_ref) + g->page_len * (int64_t)mark_size;
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head, longest = pi_ceil_div(n_entry, g->page_len);
+    int64_t n_page = pi_min(pi_ceil_div(n_all, g->page_len) + n_lane, n_lane * longest);
+    int64_t row = kv_table_room(longest), of_ref = (int64_t)sizeof(struct kv_page_ref);
+    if (kv_geometry_device(g)->pack_marks != NULL) /* whose rows are as long as tables */
+        of_ref += g->page_len * (int64_t)mark_size;
     return (int64_t)sizeof(struct kv_seq) +
-           n_lane * ((int64_t)sizeof(struct kv_lane) +
-                     kv_table_room(pi_ceil_div(n_entry, g->page_len)) * page);
+           n_lane * ((int64_t)sizeof(struct kv_lane) + row * of_ref) +
+           kv_marks_bytes_at(g, mark_size, n_page);
 }
 
-/* One block of tables for all lanes, one of marks, the devices' marks: all grow or none does. */
-bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
+/* One block of tables for all lanes, and the devices' marks: all grow or none does. */
+static bool grow_tables(struct kv_seq *seq, int32_t cap)
 {
-    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref, size = 0;
+    size_t n_lane = (size_t)kv_lane_count(seq->cache), n_ref;
     struct kv_seq grown = {.cache = seq->cache, .cap = cap};
     struct kv_page_ref *table = NULL;
     if (cap <= seq->cap)
         return true;
-    if (!pi_mul_size(n_lane, (size_t)cap, &n_ref) || !kv_marks_size(seq->cache, cap, &size))
+    if (!pi_mul_size(n_lane, (size_t)cap, &n_ref))
         return false;
     table = pi_mem_alloc_n(PI_MEM_TABLE, n_ref, sizeof(*table));
-    if (size > 0)
-        grown.marks = pi_mem_alloc(PI_MEM_TABLE, size);
-    if (table == NULL || (size > 0 && grown.marks == NULL) || !kv_marks_reserve(&grown, seq, cap)) {
+    if (table == NULL || !kv_marks_reserve(&grown, seq, cap)) {
         pi_mem_free(table);
-        pi_mem_free(grown.marks);
         return false;
     }
-    kv_marks_copy(seq, &grown);
-    kv_marks_release(seq->cache, seq->there);
     for (size_t l = 0; l < n_lane; l++) {
         struct kv_lane *lane = &seq->lane[l];
+        kv_marks_pull(seq, lane);
         if (lane->n_page > 0)
             memcpy(table + l * (size_t)cap, lane->table, (size_t)lane->n_page * sizeof(*table));
         lane->table = table + l * (size_t)cap;
     }
+    kv_marks_release(seq->cache, seq->there);
     pi_mem_free(seq->table);
-    pi_mem_free(seq->marks);
     seq->cache->table_bytes -= seq_table_bytes(seq);
     seq->table = table;
-    seq->marks = grown.marks;
     seq->there = grown.there;
     seq->cap = cap;
     kv_marks_settle(seq);
     seq->cache->table_bytes += seq_table_bytes(seq);
     return true;
+}
+
+/* The same with marks, whose block gets room for n_page pages of all lanes. */
+static bool grow(struct kv_seq *seq, int32_t cap, int64_t n_page)
+{
+    size_t size = kv_marks_lack(seq, n_page);
+    uint8_t *block = size > 0 ? pi_mem_alloc(PI_MEM_TABLE, size) : NULL;
+    if ((size > 0 && block == NULL) || !grow_tables(seq, cap)) {
+        pi_mem_free(block);
+        return false;
+    }
+    kv_marks_fit(seq, block, size);
+    return true;
+}
+
+bool kv_seq_grow(struct kv_seq *seq, int32_t cap)
+{
+    return grow(seq, cap, 0);
 }
 
 pith_status kv_seq_create(struct kv_cache *cache, struct kv_seq **out, pith_error *err)
@@ -130,9 +147,11 @@ pith_status kv_seq_fork(const struct kv_seq *from, struct kv_seq **out, pith_err
     struct kv_cache *cache = from->cache;
     struct kv_seq *seq;
     int32_t n_lane = kv_lane_count(cache), cap = 0;
-    for (int32_t l = 0; l < n_lane; l++)
-        cap = (int32_t)pi_max(cap, from->lane[l].n_live);
     PI_TRY(kv_seq_create(cache, &seq, err));
+    for (int32_t l = 0; l < n_lane; l++) {
+        seq->lane[l].mark_wanted = from->lane[l].n_live;
+        cap = (int32_t)pi_max(cap, from->lane[l].n_live);
+    }
     if (!kv_seq_grow(seq, cap)) {
         kv_seq_free(seq);
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %d entries in %d lanes", cap,
@@ -278,8 +297,10 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
         return PITH_OK;
     kv_seq_land(seq, false);
     for (int32_t l = 0; l < n_lane; l++) {
-        const struct kv_lane *lane = &seq->lane[l];
-        cap = pi_max(cap, lane->n_page + lane_lacks(cache, lane, added(lane, n)));
+        struct kv_lane *lane = &seq->lane[l];
+        int64_t own = lane->n_page + lane_lacks(cache, lane, added(lane, n));
+        lane->mark_wanted = (int32_t)pi_min(own, INT32_MAX);
+        cap = pi_max(cap, own);
     }
     if (!kv_cache_fits(cache, &need)) { /* its own state may be one that it keeps, too */
         kv_state_forget_kept(seq);
@@ -287,12 +308,11 @@ pith_status kv_seq_reserve(struct kv_seq *seq, int32_t n, pith_error *err)
     }
     snprintf(what, sizeof(what), "%d more entries in each of %d lanes take pages", n, n_lane);
     PI_TRY(kv_cache_secure(cache, &need, what, err));
-    if (cap > seq->cap) {
-        int64_t roomy = pi_min(pi_max(cap, kv_table_room(seq->cap)), INT32_MAX);
-        if (!kv_seq_grow(seq, (int32_t)roomy))
-            return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
-                           (long long)roomy, n_lane);
-    }
+    if (cap > seq->cap)
+        cap = pi_min(pi_max(cap, kv_table_room(seq->cap)), INT32_MAX);
+    if (!kv_seq_grow(seq, (int32_t)cap))
+        return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
+                       (long long)cap, n_lane);
     for (int32_t l = 0; l < n_lane; l++)
         reserve_lane(cache, &seq->lane[l], n);
     kv_state_reserve(seq);
@@ -316,10 +336,12 @@ pith_status kv_seq_reserve_whole(struct kv_seq *seq, const int32_t *n, pith_erro
     int64_t cap = 0;
     kv_seq_land(seq, false);
     for (int32_t l = 0; l < n_lane; l++) {
-        const struct kv_lane *lane = &seq->lane[l];
+        struct kv_lane *lane = &seq->lane[l];
+        int64_t own = pi_ceil_div(n[l], cache->g.page_len);
         kv_need_add(&need, lane->kind->part,
                     kv_pages_bytes(lane->kind, lane_takes_whole(cache, lane, n[l])));
-        cap = pi_max(cap, pi_ceil_div(n[l], cache->g.page_len));
+        lane->mark_wanted = (int32_t)own;
+        cap = pi_max(cap, own);
     }
     PI_TRY(kv_cache_secure(cache, &need, "entries that come back take pages", err));
     if (!kv_seq_grow(seq, (int32_t)cap))
@@ -355,13 +377,21 @@ int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int
 
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err)
 {
-    int64_t cap = 0;
+    return kv_seq_reserve_tables(seq, n, INT64_MAX, err);
+}
+
+pith_status kv_seq_reserve_tables(struct kv_seq *seq, int32_t n, int64_t n_all, pith_error *err)
+{
+    int64_t cap = 0, each = 0, together = n_all / seq->cache->g.page_len;
     for (int32_t l = 0; l < kv_lane_count(seq->cache); l++) {
-        const struct kv_lane *lane = &seq->lane[l];
-        cap = pi_max(cap,
-                     lane->n_page + lane_lacks(seq->cache, lane, n) + kv_lane_count_breaks(lane));
+        struct kv_lane *lane = &seq->lane[l];
+        int64_t own = lane->n_page + lane_lacks(seq->cache, lane, n) + kv_lane_count_breaks(lane);
+        lane->mark_wanted = lane->n_page;
+        each += own;
+        together += lane->window > 0 ? own : 1 + kv_lane_count_breaks(lane);
+        cap = pi_max(cap, own);
     }
-    if (cap > INT32_MAX || !kv_seq_grow(seq, (int32_t)cap))
+    if (cap > INT32_MAX || !grow(seq, (int32_t)cap, pi_min(each, together)))
         return pi_fail(err, PITH_NOMEM, "no memory for page tables of %lld entries in %d lanes",
                        (long long)cap, kv_lane_count(seq->cache));
     return PITH_OK;

@@ -21,8 +21,9 @@ const struct kv_geometry *kv_seq_geometry(const struct kv_seq *seq); /* its cach
 /* ---- room ---- */
 
 /* Bytes of a sequence's tables and marks at most, mark_size of each entry, while its lanes grow to
-   n_entry entries. */
-int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry);
+   n_entry entries, and to n_all together. */
+int64_t kv_seq_bytes_at(const struct kv_geometry *g, size_t mark_size, int32_t n_entry,
+                        int64_t n_all);
 
 /* Makes room so that n more entries can be appended to every lane. The lane gets pages, and copies
    of shared ones that it writes to: the last one and the one that its victim is in. The first
@@ -55,6 +56,8 @@ bool kv_seq_fits(const struct kv_seq *seq, const struct kv_need *need);
 /* Room for n more entries in every lane's page table, also with compactions between, no pages.
    NOMEM leaves all as it was. */
 pith_status kv_seq_reserve_table(struct kv_seq *seq, int32_t n, pith_error *err);
+/* The same where lanes without a window never hold more than n_all entries together. */
+pith_status kv_seq_reserve_tables(struct kv_seq *seq, int32_t n, int64_t n_all, pith_error *err);
 /* Pages that one lane takes to grow by n entries, beyond its reserved ones, if its last page is not
    shared. */
 int64_t kv_lane_lacks(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t n);

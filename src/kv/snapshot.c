@@ -407,11 +407,14 @@ static pith_status load_prepare(struct kv_cache *cache, const struct kv_snapshot
     int32_t cap = 0;
     struct kv_need need = count_bytes(cache, s);
     char what[256];
-    for (int32_t l = 0; l < kv_lane_count(cache); l++)
-        cap = (int32_t)pi_max(cap, kv_snapshot_lane_at(s, (size_t)l).n);
     snprintf(what, sizeof(what), "%.160s: %d pages", name, s->n_page);
     PI_TRY(kv_cache_secure(cache, &need, what, err));
     PI_TRY(kv_seq_create(cache, seq, err));
+    for (int32_t l = 0; l < kv_lane_count(cache); l++) {
+        int32_t n = (int32_t)kv_snapshot_lane_at(s, (size_t)l).n;
+        (*seq)->lane[l].mark_wanted = n;
+        cap = (int32_t)pi_max(cap, n);
+    }
     *pages = pi_mem_alloc_n(PI_MEM_OTHER, (size_t)s->n_page, sizeof(**pages));
     *extra = pi_mem_alloc(PI_MEM_OTHER, s->extra_size);
     if (*pages == NULL || *extra == NULL || !kv_seq_grow(*seq, cap))

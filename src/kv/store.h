@@ -47,6 +47,9 @@ struct kv_lane {
                            they are the host's alone */
     int32_t n_there; /* the first entries whose marks are the device's, and out of date on the host;
                         more than len where the lane was cut since */
+    size_t mark_at;  /* where its own part of the sequence's marks begins, in bytes */
+    int32_t mark_cap;    /* pages whose slots it has room for */
+    int32_t mark_wanted; /* and is to have after the next kv_marks_fit */
 };
 
 /* A state is a page of a class of its own. */
@@ -90,9 +93,9 @@ struct kv_seq {
     struct kv_seq *prev, *next; /* the cache's list */
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
     struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
-    uint8_t *marks; /* f32 [n_layer][n_head][n_mark][cap * page_len] by slot, with norms after them
-                       bf16 [n_layer][n_head][cap * page_len], one block; NULL without any or room;
-                       owned */
+    uint8_t *marks; /* the lanes' parts, one behind the other: f32 [n_mark][mark_cap * page_len] by
+                       slot, then norms bf16 [mark_cap * page_len]; NULL without any or room; owned */
+    size_t marks_size;   /* bytes of the block */
     struct pi_at *there; /* [cache->n_kind] memory of marks on devices; NULL likewise; owned */
     int32_t cap;         /* table entries of a lane */
     struct kv_swapped

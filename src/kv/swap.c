@@ -28,10 +28,11 @@ struct kv_swapped {
     struct kv_lane *lane;      /* [n_layer][n_head] heads; owned */
     struct kv_page_ref *table; /* the sequence's, where the heads' tables lie; owned. A page is 0,
                                   the next of its block, or -1 - i, that of its lane's entry i */
-    uint8_t *marks;            /* the sequence's; owned */
-    struct pi_at *there;       /* likewise; the lanes know their parts */
-    int32_t cap;               /* of table and marks, which the cache's account goes on to count */
-    int32_t *pos;              /* positions of the pages of all lanes; owned */
+    uint8_t *marks;            /* the sequence's; owned; the heads know their parts */
+    size_t marks_size;
+    struct pi_at *there; /* likewise; the lanes know their parts */
+    int32_t cap;         /* of the table: the cache's account goes on to count it and marks */
+    int32_t *pos;        /* positions of the pages of all lanes; owned */
     struct block block[KV_PART_MOST]; /* [parts of the geometry's devices, or 1] */
     struct kv_need need;              /* of pages for all of it */
     struct kv_state state;            /* its page is 0 where there is one */
@@ -279,10 +280,12 @@ pith_status kv_seq_swap_out(struct kv_seq *seq, struct kv_swapped **out, pith_er
         kv_cache_settle(cache);
     s->table = seq->table;
     s->marks = seq->marks;
+    s->marks_size = seq->marks_size;
     s->there = seq->there;
     s->cap = seq->cap;
     seq->table = NULL;
     seq->marks = NULL;
+    seq->marks_size = 0;
     seq->there = NULL;
     seq->cap = 0;
     cache->aside_bytes += kv_swapped_host_bytes(s);
@@ -344,6 +347,7 @@ pith_status kv_seq_swap_in(struct kv_seq *seq, struct kv_swapped *s, pith_error 
     flush(&m);
     seq->table = s->table;
     seq->marks = s->marks;
+    seq->marks_size = s->marks_size;
     seq->there = s->there;
     seq->cap = s->cap;
     seq->on_the_way = cache->moving;
@@ -373,7 +377,7 @@ void kv_swapped_free(struct kv_swapped *s)
 {
     if (s == NULL)
         return;
-    s->cache->table_bytes -= kv_room_bytes(s->cache, s->cap);
+    s->cache->table_bytes -= kv_room_bytes(s->cache, s->cap) + (int64_t)s->marks_size;
     pi_mem_free(s->table);
     pi_mem_free(s->marks);
     kv_marks_release(s->cache, s->there);

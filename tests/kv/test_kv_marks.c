@@ -516,7 +516,7 @@ TEST(any_allocation_may_fail)
             assert_true(kv_check_digest(cache) == digest);
         } else {
             assert_int_equal(status, PITH_OK);
-            int64_t n_entry = (int64_t)N_HEAD * seq->cap * g.page_len;
+            int64_t n_entry = (int64_t)N_HEAD * 320;
             assert_true(cache->table_bytes - bytes >= n_entry * (N_MARK * 4 + 2) / 2);
         }
         assert_true(kv_lane_marks(seq, 0, 1, 1)[19] == 7.0f);
@@ -528,4 +528,51 @@ TEST(any_allocation_may_fail)
             break;
         }
     }
+}
+
+/* Lanes of unlike lengths that share a budget, as rounds of a keep policy leave them: marks take
+   what the entries of all lanes take, not what as many lanes as long as the longest would, and
+   once there is room for all of it no memory is asked for. */
+TEST(marks_take_what_all_lanes_hold)
+{
+    enum { N_LANE = 8, ALL = 1600, STEP = 20, N_ROUND = 40 };
+    struct kv_geometry g = KV_SHAPE(1, N_LANE, DIM, DIM, 16, KV_TYPE_F16, KV_TYPE_Q8_0);
+    struct kv_cache *cache = kv_check_cache(&g, 400);
+    struct kv_seq *seq;
+    int32_t slots[ALL], pos = 0, longest = 0;
+    uint64_t rng = 1;
+    int64_t most = cache->table_bytes + kv_seq_bytes_at(&g, N_MARK * 4 + 2, ALL, ALL);
+    kv_cache_set_marks(cache, N_MARK, true);
+    assert_int_equal(kv_seq_create(cache, &seq, NULL), PITH_OK);
+    assert_int_equal(kv_seq_reserve_tables(seq, ALL, ALL, NULL), PITH_OK);
+    for (int i = 0; i < N_ROUND; i++) {
+        for (int32_t len = 0; len + N_LANE * STEP <= ALL; pos += STEP) {
+            pi_mem_fail_at(1, false);
+            assert_int_equal(kv_seq_reserve(seq, STEP, NULL), PITH_OK);
+            pi_mem_fail_at(0, false);
+            assert_int_equal(kv_check_append(seq, 1, pos, STEP), PITH_OK);
+            len = 0;
+            for (int32_t h = 0; h < N_LANE; h++) {
+                len += kv_lane_len(seq, 0, h);
+                longest = (int32_t)pi_max(longest, kv_lane_len(seq, 0, h));
+                kv_lane_marks(seq, 0, h, 1)[kv_lane_len(seq, 0, h) - 1] = (float)(pos + h);
+            }
+            assert_true(cache->table_bytes <= most);
+        }
+        for (int32_t h = 0; h < N_LANE; h++) { /* one of them gets to keep all it has */
+            int32_t len = kv_lane_len(seq, 0, h), n = 0;
+            bool favoured = h == i / 8 % N_LANE;
+            for (int32_t s = 0; s < len; s++)
+                if (favoured || s == len - 1 || rng_below(&rng, 4) == 0)
+                    slots[n++] = s;
+            assert_int_equal(kv_seq_compact(seq, 0, h, slots, n, NULL), PITH_OK);
+            assert_true(kv_lane_marks(seq, 0, h, 1)[n - 1] == (float)(pos - STEP + h));
+        }
+    }
+    assert_true(longest > 3 * ALL / N_LANE);
+    bool as_tables = pi_device_default()->pack_marks != NULL; /* the device has them, too */
+    assert_true(as_tables || 2 * kv_seq_bytes_at(&g, N_MARK * 4 + 2, ALL, ALL) <
+                                 kv_seq_bytes_at(&g, N_MARK * 4 + 2, ALL, N_LANE * (int64_t)ALL));
+    kv_seq_free(seq);
+    kv_cache_free(cache);
 }

@@ -490,7 +490,7 @@ int64_t recall_tables_at(const struct recall_kv_options *o, const struct policy_
         const struct kv_geometry lane = recall_lane_geometry(o, g, l, model->n_group);
         bytes += g->n_head *
                  (kv_cache_bytes_at(1, n_page) +
-                  kv_seq_bytes_at(&lane, 0, (int32_t)n_page * RECALL_PAGE_LEN) +
+                  kv_seq_bytes_at(&lane, 0, (int32_t)n_page * RECALL_PAGE_LEN, 0) +
                   (int64_t)sizeof(struct recall_row) + n_page * (int64_t)sizeof(uint64_t) +
                   2 * g->dim_k * (int64_t)sizeof(float) + (n_token / RECALL_PAGE_LEN + 1) * beside);
     }

@@ -292,12 +292,12 @@ static int32_t to_split(const struct keep *k, const struct kv_seq *kv, int32_t l
     return low != n_shifted;
 }
 
-/* Page tables for n more entries in every lane, and for a split. */
-static pith_status reserve_table(const struct keep *k, struct kv_seq *kv, int64_t n,
+/* Page tables for n more entries in every lane, of n_all together, and for a split. */
+static pith_status reserve_table(const struct keep *k, struct kv_seq *kv, int64_t n, int64_t n_all,
                                  pith_error *err)
 {
     n += keep_config_places(&k->config) ? k->model.g.page_len : 0;
-    return kv_seq_reserve_table(kv, (int32_t)pi_min(n, INT32_MAX), err);
+    return kv_seq_reserve_tables(kv, (int32_t)pi_min(n, INT32_MAX), n_all, err);
 }
 
 /* Once: that a prompt is too long to be pinned. */
@@ -324,7 +324,8 @@ pith_status keep_prepare(struct keep *k, struct kv_seq *kv, struct keep_point at
         return PITH_OK;
     int64_t most = most_of_lanes(k, kv, at, n, &grows);
     PI_TRY(prepare_scratch(k, kv, at, n, most, err));
-    return reserve_table(k, kv, grows, err);
+    bool global = keep_config_is_global(&k->config);
+    return reserve_table(k, kv, grows, global ? most_together(k, kv, 0, at, n) : INT64_MAX, err);
 }
 
 bool keep_over_budget(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
@@ -346,7 +347,7 @@ pith_status keep_prepare_round(struct keep *k, struct kv_seq *kv, struct keep_po
 {
     PI_TRY(keep_check_prompt(k, at, err));
     PI_TRY(prepare_scratch(k, kv, at, 0, longest_lane(k, kv), err));
-    PI_TRY(reserve_table(k, kv, 0, err));
+    PI_TRY(reserve_table(k, kv, 0, INT64_MAX, err));
     kv_seq_trim(kv);
     struct kv_need lacks = kv_seq_charge_copies(kv);
     kv_seq_clear_charges(kv);

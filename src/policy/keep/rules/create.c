@@ -287,10 +287,8 @@ size_t keep_scratch_at(struct keep *k, int32_t n_token)
     const struct keep_config *c = &k->config;
     bool rises = c->n_budget == 0;
     int64_t cap = keep_longest_at(c, &k->model.g, n_token), all = 0;
-    if (keep_config_is_global(c)) {
-        int64_t n_lane = keep_n_set(k);
-        all = pi_min((n_lane + c->n_elsewhere) * keep_most_at(c, n_token), n_lane * n_token);
-    }
+    if (keep_config_is_global(c))
+        all = keep_together_at(c, &k->model.g, n_token);
     int64_t more = rises ? cap / 2 : 0;
     struct room room = {.cap = (int32_t)pi_min(cap + more, INT32_MAX),
                         .cap_all = rises ? all + all / 2 : all};

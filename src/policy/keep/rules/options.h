@@ -218,6 +218,9 @@ int32_t keep_most_at(const struct keep_config *config, int32_t n_token);
 /* The same of the longest lane: of lanes that share a budget one may come to have it all. */
 int32_t keep_longest_at(const struct keep_config *config, const struct kv_geometry *g,
                         int32_t n_token);
+/* And of all of its lanes together, at most. */
+int64_t keep_together_at(const struct keep_config *config, const struct kv_geometry *g,
+                         int32_t n_token);
 
 /* Bytes of pages that a sequence needs at most while it grows to n_token tokens, none of them a
    pinned prompt. With rounds=prompt-end all of them are one prompt. config was fitted. */

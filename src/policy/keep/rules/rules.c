@@ -294,6 +294,14 @@ int32_t keep_longest_at(const struct keep_config *c, const struct kv_geometry *g
     return (int32_t)pi_min(n_token, n_lane * most);
 }
 
+int64_t keep_together_at(const struct keep_config *c, const struct kv_geometry *g, int32_t n_token)
+{
+    int64_t n_lane = (int64_t)g->n_layer * g->n_head;
+    if (!keep_config_is_global(c))
+        return n_lane * keep_longest_at(c, g, n_token);
+    return pi_min((n_lane + c->n_elsewhere) * keep_most_at(c, n_token), n_lane * n_token);
+}
+
 /* Pages of a layer whose lanes share its budget: equally long until its first round. */
 static int64_t allotted_pages(const struct keep_config *c, const struct kv_geometry *g,
                               int32_t layer, struct keep_point to)
