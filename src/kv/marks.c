@@ -184,8 +184,9 @@ static uint8_t *row_in(const struct kv_cache *cache, uint8_t *block, size_t at, 
     return block + at + (size_t)i * (size_t)cap * (size_t)cache->g.page_len * sizeof(float);
 }
 
-/* Moves a lane's rows to a part of another size or place. Within a block, one that begins later or
-   is larger does both or one of them: no row is written where another is still to be read. */
+/* Moves a lane's rows to a part of another size or place. Within a block the part either does not
+   begin earlier and is no smaller, or it does not begin later and is no larger. So no row is
+   written where another one is still to be read. */
 static void move_part(const struct kv_seq *seq, struct kv_lane *lane, uint8_t *block, size_t at,
                       int32_t cap)
 {
@@ -264,7 +265,7 @@ void kv_marks_fit(struct kv_seq *seq, uint8_t *block, size_t size)
         return;
     for (int32_t l = 0; l < n_lane; l++)
         fits = fits && seq->lane[l].mark_wanted <= seq->lane[l].mark_cap;
-    /* What is left is everybody's: a lane that grows is then seldom in another's way. */
+    /* All lanes share the room that is left, so that one that grows seldom moves others. */
     int32_t more = (int32_t)pi_min((all - wanted_size(seq)) / each, 64);
     if (block != NULL)
         lay_out_in(seq, block, size, more);

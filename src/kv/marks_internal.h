@@ -46,12 +46,11 @@ void kv_marks_release(struct kv_cache *cache, struct pi_at *there);
 /* The host gets a lane's marks, which the device forgets. */
 void kv_marks_pull(const struct kv_seq *seq, struct kv_lane *lane);
 
-/* Bytes of a larger block in which every lane has room for the marks of mark_wanted pages, and of
-   its entries where those are more, and in which n_page pages of all lanes have together; 0: the
-   block is large enough. */
+/* Bytes of a larger block; 0: the block is large enough. Every lane needs room for the marks of
+   mark_wanted pages, or of its entries where those are more. All together need room for n_page. */
 size_t kv_marks_lack(const struct kv_seq *seq, int64_t n_page);
 /* After that: gives every lane its room, in such a block (the sequence owns it then) or, with NULL,
-   in its own. What a lane has beyond that may be another's then. */
+   in its own. Other lanes may lose room beyond what they want. */
 void kv_marks_fit(struct kv_seq *seq, uint8_t *block, size_t size);
 /* Bytes of the block at most, for n_page pages of all lanes together. */
 int64_t kv_marks_bytes_at(const struct kv_geometry *g, size_t mark_size, int64_t n_page);

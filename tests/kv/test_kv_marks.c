@@ -530,9 +530,9 @@ TEST(any_allocation_may_fail)
     }
 }
 
-/* Lanes of unlike lengths that share a budget, as rounds of a keep policy leave them: marks take
-   what the entries of all lanes take, not what as many lanes as long as the longest would, and
-   once there is room for all of it no memory is asked for. */
+/* Lanes of unlike lengths that share a budget, as rounds of a keep policy leave them. Marks take
+   what the entries of all lanes need, however long the longest lane is. Once there is room for all
+   of it, no memory is asked for. */
 TEST(marks_take_what_all_lanes_hold)
 {
     enum { N_LANE = 8, ALL = 1600, STEP = 20, N_ROUND = 40 };
