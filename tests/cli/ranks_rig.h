@@ -82,12 +82,9 @@ static inline void expect_same(const char *n, const char *words)
 /* A model of a family in the test's folder. */
 static inline void make_family(const char *family, char path[128])
 {
-    struct model_spec spec;
     char words[512];
-    model_spec_default(&spec);
     snprintf(words, sizeof(words), "%s vocab=101 ctx=512", family);
-    assert_int_equal(model_spec_parse(&spec, words, &err), PITH_OK);
-    assert_int_equal(model_make(&spec, in_folder("family.gguf", path), &err), PITH_OK);
+    assert_int_equal(model_make_of(words, in_folder("family.gguf", path), &err), PITH_OK);
 }
 
 /* Rounds whose scores come from several ranks: lanes that keep the same positions, or that share one
@@ -121,11 +118,9 @@ static inline void expect_rounds(const char *n, const char *parts)
 /* A model that can be given texts, with pith-mini's tokenizer. */
 static inline void make_texts(const char *family, char path[128])
 {
-    struct model_spec spec;
-    model_spec_default(&spec);
-    assert_int_equal(model_spec_parse(&spec, family, &err), PITH_OK);
-    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MINI);
-    assert_int_equal(model_make(&spec, in_folder("texts.gguf", path), &err), PITH_OK);
+    char words[512];
+    snprintf(words, sizeof(words), "%s vocab_file=" MINI, family);
+    assert_int_equal(model_make_of(words, in_folder("texts.gguf", path), &err), PITH_OK);
 }
 
 /* The report of rank 0 of 2; caller frees. */

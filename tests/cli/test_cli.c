@@ -519,12 +519,10 @@ TEST(info_counts_parameters_and_memory)
 TEST(info_tells_layers_apart)
 {
     char path[128];
-    struct model_spec spec;
     err = (pith_error){0};
-    model_spec_default(&spec);
-    assert_int_equal(model_spec_parse(&spec, "arch=gemma3 layers=7 window=9 width=32 ff=32", &err),
+    assert_int_equal(model_make_of("arch=gemma3 layers=7 window=9 width=32 ff=32",
+                                   in_folder("gemma3.gguf", path), &err),
                      PITH_OK);
-    assert_int_equal(model_make(&spec, in_folder("gemma3.gguf", path), &err), PITH_OK);
     struct said s = command(NULL, "info", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out, "windows       6 of 7 layers see 9 tokens at most");
@@ -549,12 +547,10 @@ TEST(info_tells_layers_apart)
 TEST(info_tells_the_bytes_of_states)
 {
     char path[128];
-    struct model_spec spec;
     err = (pith_error){0};
-    model_spec_default(&spec);
-    assert_int_equal(model_spec_parse(&spec, "arch=qwen35 layers=4 width=64 ff=32 rot=8", &err),
+    assert_int_equal(model_make_of("arch=qwen35 layers=4 width=64 ff=32 rot=8",
+                                   in_folder("qwen35.gguf", path), &err),
                      PITH_OK);
-    assert_int_equal(model_make(&spec, in_folder("qwen35.gguf", path), &err), PITH_OK);
     struct said s = command(NULL, "info", path, NULL);
     expect_status(&s, 0);
     expect_word(s.out,

@@ -248,10 +248,9 @@ TEST(reads_token_ids_as_they_are)
 TEST(calibrates_a_model_without_tokenizer_from_tokens)
 {
     char model[128], ids[128], ranges[128], path[128];
-    struct model_spec spec;
-    model_spec_default(&spec);
-    assert_int_equal(model_spec_parse(&spec, "arch=llama layers=2 width=32 vocab=512", &err), 0);
-    assert_int_equal(model_make(&spec, in_folder("bare.gguf", model), &err), 0);
+    assert_int_equal(model_make_of("arch=llama layers=2 width=32 vocab=512",
+                                   in_folder("bare.gguf", model), &err),
+                     PITH_OK);
     in_folder("ids", ids);
     in_folder("ranges", ranges);
     in_folder("f.stats", path);

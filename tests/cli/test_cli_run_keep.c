@@ -210,16 +210,11 @@ TEST(lines_tell_what_a_policy_did)
 TEST(json_tells_the_full_cache_of_a_model_with_windows)
 {
     char path[128];
-    struct model_spec spec;
     int64_t live[2];
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
-                           "window=40 pattern=2 tied=1",
-                           &err),
+    check(model_make_of("arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
+                        "window=40 pattern=2 tied=1 vocab_file=" MODEL,
+                        in_folder("windows.gguf", path), &err),
           &err);
-    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
-    check(model_make(&spec, in_folder("windows.gguf", path), &err), &err);
     for (int32_t i = 0; i < 2; i++) {
         struct said s = command(NULL, RUN, "-m", path, "--json", "--keep",
                                 i == 0 ? "none" : "streaming:budget=64,slack=8,sinks=2", NULL);

@@ -48,16 +48,12 @@ static const struct pi_gpu_list list = {count, describe, open_one};
 
 static void set_up(void)
 {
-    struct model_spec spec;
     make_folder();
     pi_device_register(NULL);
     pi_gpu_list_register(&list);
-    model_spec_default(&spec);
-    check(
-        model_spec_parse(
-            &spec, "layers=4 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 vocab=101 ctx=64", &err),
-        &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of("layers=4 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 vocab=101 ctx=64",
+                        in_folder("model.gguf"), &err),
+          &err);
     check(pith_model_load(in_folder("model.gguf"), NULL, &model, &err), &err);
 }
 

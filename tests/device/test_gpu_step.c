@@ -109,15 +109,12 @@ static void same_bits(const pith_model *model, const struct pages *pages, const 
 
 static void same_bits_of(const char *words, struct pages pages)
 {
-    struct model_spec spec;
     pith_model *model;
     const char *path = in_folder("step.gguf");
     stepper();
     if (the_step == NULL)
         test_skip("%s makes no token in one launch", the_gpu->name);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, path, &err), &err);
+    check(model_make_of(words, path, &err), &err);
     check(pith_model_load(path, NULL, &model, &err), &err);
     same_bits(model, &pages, words);
     pith_model_free(model);
@@ -173,13 +170,10 @@ static void count_token(const char *words, int32_t n_layer, int32_t count[GPU_N_
 {
     const int32_t ids[] = {3, 1, 4, 1, 5, 9};
     char all[256];
-    struct model_spec spec;
     pith_model *model;
     const char *path = in_folder("layers.gguf");
     snprintf(all, sizeof(all), "%s layers=%d", words, (int)n_layer);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, all, &err), &err);
-    check(model_make(&spec, path, &err), &err);
+    check(model_make_of(all, path, &err), &err);
     check(pith_model_load(path, NULL, &model, &err), &err);
     pith_engine *e = engine_on(model, "f16", false);
     pith_seq *seq = seq_make(e);

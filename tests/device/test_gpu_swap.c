@@ -28,14 +28,10 @@ static uint64_t known[3]; /* of texts; 0: not yet */
 
 static void make_model(void)
 {
-    struct model_spec spec;
     make_folder();
-    model_spec_default(&spec);
-    check(
-        model_spec_parse(
-            &spec, "layers=3 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 vocab=101 ctx=64", &err),
-        &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of("layers=3 width=64 heads=2 kv_heads=1 head_dim=64 ff=96 vocab=101 ctx=64",
+                        in_folder("model.gguf"), &err),
+          &err);
     check(pith_model_load(in_folder("model.gguf"), NULL, &model, &err), &err);
 }
 

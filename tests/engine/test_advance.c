@@ -197,10 +197,7 @@ TEST(stopping_within_a_pass_changes_no_bit_under_any_policy)
 
 static void make(const char *words, const char *name)
 {
-    struct model_spec spec;
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, in_folder(name), &err), &err);
+    check(model_make_of(words, in_folder(name), &err), &err);
     load(in_folder(name));
 }
 

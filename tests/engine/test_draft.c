@@ -352,7 +352,6 @@ TEST(another_model_drafts_and_another_vocabulary_is_refused)
     int64_t n_draft = 0, n_accepted = 0;
     pith_engine *e = engine_make(NULL, 64, 1, 512);
     for (size_t i = 0; i < PI_LEN(more); i++) {
-        struct model_spec spec;
         pith_model *other = NULL;
         pith_engine *drafts = NULL;
         char words[256];
@@ -360,9 +359,7 @@ TEST(another_model_drafts_and_another_vocabulary_is_refused)
                  "layers=1 width=32 heads=2 kv_heads=1 head_dim=16 ff=32 "
                  "vocab_file=%s pad=%d",
                  MODEL, info.n_vocab + more[i]);
-        model_spec_default(&spec);
-        check(model_spec_parse(&spec, words, &err), &err);
-        check(model_make(&spec, in_folder("other.gguf"), &err), &err);
+        check(model_make_of(words, in_folder("other.gguf"), &err), &err);
         check(pith_model_load(in_folder("other.gguf"), NULL, &other, &err), &err);
         check(pith_engine_create(other, NULL, &drafts, &err), &err);
         pith_draft_params draft = always(3);

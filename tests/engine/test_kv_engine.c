@@ -17,12 +17,9 @@
 /* A model of random weights; words as make_model takes them. */
 static pith_model *model_of(const char *words)
 {
-    struct model_spec spec;
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-kv-engine-%ld", (long)getpid());
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, path, &err), &err);
+    check(model_make_of(words, path, &err), &err);
     pith_model *model = model_at(path);
     unlink(path);
     return model;

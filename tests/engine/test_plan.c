@@ -214,18 +214,13 @@ TEST(fewer_bytes_never_keep_more)
 /* Lanes with a window hold it and a pass, and no policy evicts them. */
 TEST(models_with_windows_take_shorter_passes_where_bytes_are_few)
 {
-    struct model_spec spec;
     pith_model *whole = model;
     pith_engine_params p = open_params();
     make_folder();
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=gemma3 layers=6 width=64 heads=4 kv_heads=2 head_dim=64 ff=96 "
-                           "window=128 tied=1",
-                           &err),
+    check(model_make_of("arch=gemma3 layers=6 width=64 heads=4 kv_heads=2 head_dim=64 ff=96 "
+                        "window=128 tied=1 vocab_file=" MODEL,
+                        in_folder("windows.gguf"), &err),
           &err);
-    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
-    check(model_make(&spec, in_folder("windows.gguf"), &err), &err);
     check(pith_model_load(in_folder("windows.gguf"), NULL, &model, &err), &err);
     p.chunk = 0;
     pith_plan all = plan_of(&p, 1.0, true), plan = plan_of(&p, 0.26, true);

@@ -87,13 +87,10 @@ static const char *const shapes[] = {
 
 static void load(const char *words)
 {
-    struct model_spec spec;
     uint64_t seed = 7;
     char more[512];
     snprintf(more, sizeof(more), "%s vocab=101 ctx=512", words);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, more, &err), &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of(more, in_folder("model.gguf"), &err), &err);
     pith_model_free(model);
     model = model_at(in_folder("model.gguf"));
     pith_model_get_info(model, &info);

@@ -67,15 +67,11 @@ static void write_parts(void)
 
 static void make(void)
 {
-    struct model_spec spec;
     make_folder();
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=qwen3moe layers=2 width=64 heads=2 kv_heads=1 head_dim=32 "
-                           "experts=4 expert_ff=32 type=Q8_0 vocab=50",
-                           &err),
+    check(model_make_of("arch=qwen3moe layers=2 width=64 heads=2 kv_heads=1 head_dim=32 "
+                        "experts=4 expert_ff=32 type=Q8_0 vocab=50",
+                        in_folder("whole.gguf"), &err),
           &err);
-    check(model_make(&spec, in_folder("whole.gguf"), &err), &err);
     check(pi_file_map(in_folder("whole.gguf"), &whole_file, &err), &err);
     check(pi_gguf_parse(&whole, whole_file.data, whole_file.size, "whole", &err), &err);
 }

@@ -90,14 +90,11 @@ static inline void put_tensors(struct pi_gguf_writer *w, struct pi_new_file *fil
 /* The maker's file of these words, with a change. */
 static inline const char *changed(const char *words, const struct change *c)
 {
-    struct model_spec spec;
     struct pi_file file = {0};
     struct pi_gguf g = {0};
     struct pi_gguf_writer w = {0};
     struct pi_new_file out = {0};
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, in_folder("made.gguf"), &err), &err);
+    check(model_make_of(words, in_folder("made.gguf"), &err), &err);
     check(pi_file_map(in_folder("made.gguf"), &file, &err), &err);
     check(pi_gguf_parse(&g, file.data, file.size, "made", &err), &err);
     put_keys(&w, &g, c);

@@ -133,13 +133,9 @@ TEST(refuses_what_does_not_go_with_it)
     check(pith_store_check("turbo4:force:centre:q8_0=1+1", "f16", &err), &err);
     pith_model_free(model);
 
-    struct model_spec spec;
     char path[64];
     snprintf(path, sizeof(path), "/tmp/pith-centre-%ld", (long)getpid());
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, "layers=1 width=64 heads=2 kv_heads=1 ff=64 vocab=64", &err),
-          &err);
-    check(model_make(&spec, path, &err), &err);
+    check(model_make_of("layers=1 width=64 heads=2 kv_heads=1 ff=64 vocab=64", path, &err), &err);
     check(pith_model_load(path, NULL, &plain, &err), &err);
     unlink(path);
     p = params_of("f16:centre");

@@ -475,13 +475,10 @@ static void storage_types(void)
 
 static void load(const char *words)
 {
-    struct model_spec spec;
     uint64_t seed = 31;
     char more[512];
     snprintf(more, sizeof(more), "%s vocab=%d ctx=512", words, N_VOCAB);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, more, &err), &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of(more, in_folder("model.gguf"), &err), &err);
     check(pith_model_load(in_folder("model.gguf"), NULL, &model, &err), &err);
     for (int32_t i = 0; i < N_TOKEN; i++)
         tokens[i] = (int32_t)rng_below(&seed, N_VOCAB);

@@ -16,12 +16,9 @@ TEST_GROUP(make_folder, remove_folder);
 
 static pith_status load(const char *words, pith_model **out, pith_error *why)
 {
-    struct model_spec spec;
     char all[512];
     snprintf(all, sizeof(all), SMALL " %s", words);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, all, why), why);
-    check(model_make(&spec, in_folder("model.gguf"), why), why);
+    check(model_make_of(all, in_folder("model.gguf"), why), why);
     *out = NULL;
     return pith_model_load(in_folder("model.gguf"), NULL, out, why);
 }

@@ -65,12 +65,9 @@ TEST_GROUP(set_up, remove_folder);
 
 static void make(const char *words)
 {
-    struct model_spec spec;
     char all[512];
     snprintf(all, sizeof(all), "vocab=101 ctx=64 head_dim=64 %s", words);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, all, &err), &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of(all, in_folder("model.gguf"), &err), &err);
 }
 
 static pith_model *load(bool on_demand, const char *cache)

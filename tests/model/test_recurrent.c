@@ -26,10 +26,7 @@ static int32_t tokens[N_TOKEN];
 
 static const char *make(const char *words, const char *name)
 {
-    struct model_spec spec;
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, words, &err), &err);
-    check(model_make(&spec, in_folder(name), &err), &err);
+    check(model_make_of(words, in_folder(name), &err), &err);
     return in_folder(name);
 }
 

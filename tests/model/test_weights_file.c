@@ -45,12 +45,9 @@ TEST_GROUP(set_up, remove_folder);
 
 static void make(const char *words)
 {
-    struct model_spec spec;
     char all[512];
     snprintf(all, sizeof(all), SHAPE "%s", words);
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec, all, &err), &err);
-    check(model_make(&spec, in_folder("model.gguf"), &err), &err);
+    check(model_make_of(all, in_folder("model.gguf"), &err), &err);
 }
 
 /* Loads the model; cache is as pith_model_params.cache_weights. */

@@ -88,12 +88,9 @@ static void make_models(void)
         tokens[i] = (int32_t)rng_below(&rng, 160);
     for (size_t m = 0; m < PI_LEN(shapes); m++) {
         char path[64] = "/tmp/pith-store-XXXXXX";
-        struct model_spec spec;
         pith_projection *p = NULL;
         close(mkstemp(path));
-        model_spec_default(&spec);
-        check(model_spec_parse(&spec, shapes[m], &err), &err);
-        check(model_make(&spec, path, &err), &err);
+        check(model_make_of(shapes[m], path, &err), &err);
         check(pith_model_load(path, NULL, &models[m], &err), &err);
         unlink(path);
         strcpy(bases[m], "/tmp/pith-store-XXXXXX");

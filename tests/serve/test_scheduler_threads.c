@@ -27,17 +27,13 @@ static int32_t tokens[256];
 static void setup(void)
 {
     char path[64] = "/tmp/pith-sched-XXXXXX";
-    struct model_spec spec;
     uint64_t rng = 5;
     pith_error why;
     close(mkstemp(path));
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=llama layers=2 width=32 heads=2 kv_heads=1 head_dim=16 ff=32 "
-                           "vocab=64 ctx=512",
-                           &why),
+    check(model_make_of("arch=llama layers=2 width=32 heads=2 kv_heads=1 head_dim=16 ff=32 "
+                        "vocab=64 ctx=512",
+                        path, &why),
           &why);
-    check(model_make(&spec, path, &why), &why);
     check(pith_model_load(path, NULL, &model, &why), &why);
     unlink(path);
     for (int32_t i = 0; i < 256; i++)

@@ -634,3 +634,11 @@ pith_status model_make(const struct model_spec *spec, const char *path, pith_err
     pi_file_unmap(&file);
     return status;
 }
+
+pith_status model_make_of(const char *words, const char *path, pith_error *why)
+{
+    struct model_spec spec;
+    model_spec_default(&spec);
+    PI_TRY(model_spec_parse(&spec, words, why));
+    return model_make(&spec, path, why);
+}

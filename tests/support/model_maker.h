@@ -57,4 +57,7 @@ pith_status model_spec_parse(struct model_spec *spec, const char *words, pith_er
    failures of reading vocab_file. */
 pith_status model_make(const struct model_spec *spec, const char *path, pith_error *why);
 
+/* The model that words say, by model_spec_parse; what they leave out is the default. */
+pith_status model_make_of(const char *words, const char *path, pith_error *why);
+
 #endif

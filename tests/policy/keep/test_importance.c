@@ -417,17 +417,13 @@ TEST(failing_memory_loses_nothing)
 TEST(windows_belong_to_no_lane_of_the_statistics)
 {
     const char *path = "test_importance_windows.gguf";
-    struct model_spec spec;
     pith_importance_params p;
     pith_importance_text text[2];
     pith_stats *s = NULL;
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=gpt-oss layers=4 width=32 heads=2 kv_heads=1 head_dim=16 "
-                           "experts=2 used=1 expert_ff=16 window=8 vocab_file=" MODEL,
-                           &err),
+    check(model_make_of("arch=gpt-oss layers=4 width=32 heads=2 kv_heads=1 head_dim=16 "
+                        "experts=2 used=1 expert_ff=16 window=8 vocab_file=" MODEL,
+                        path, &err),
           &err);
-    check(model_make(&spec, path, &err), &err);
     pith_model *other = model_at(path);
     assert_int_equal(unlink(path), 0);
     pith_engine *e = engine_with(other, (pith_engine_params){.kv_tokens = 512, .n_thread = 1});

@@ -210,21 +210,16 @@ TEST(windows_stand_beside_shared_pages)
 /* A model of which most layers have a window: its other lanes hold fewer pages, and all positions. */
 TEST(models_with_windows_share)
 {
-    struct model_spec spec;
     pith_model *windows;
     pith_engine_params p = params_of(LAX);
     pith_engine *e = NULL;
     pith_lane_info lane;
     static int32_t pos[IDS_MAX];
     int64_t live[2];
-    model_spec_default(&spec);
-    check(model_spec_parse(&spec,
-                           "arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
-                           "window=20 pattern=2 tied=1",
-                           &err),
+    check(model_make_of("arch=gemma3 layers=4 width=64 heads=4 kv_heads=2 head_dim=32 ff=96 "
+                        "window=20 pattern=2 tied=1 vocab_file=" MODEL,
+                        in_folder("windows.gguf"), &err),
           &err);
-    snprintf(spec.vocab_file, sizeof(spec.vocab_file), "%s", MODEL);
-    check(model_make(&spec, in_folder("windows.gguf"), &err), &err);
     check(pith_model_load(in_folder("windows.gguf"), NULL, &windows, &err), &err);
     for (int32_t i = 0; i < 2; i++) {
         p.share = i == 0 ? NULL : LAX;
