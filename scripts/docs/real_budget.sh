@@ -26,9 +26,12 @@ mkdir -p "$out"
 me=real_budget.sh
 . "$root/scripts/docs/cells.sh"
 
-# TYPES:POLICY:SHARE:RECALL, the most telling first. SHARE is percent of the entries.
+# TYPES:POLICY:SHARE:RECALL, the most telling first. SHARE is percent of the entries, as 12 or 12_5.
+# kv:kv:SHARE:none is `--kv SHARE%`, a share of all bytes, which chooses the rest.
 CELLS=${CELLS:-"
 f16/f16:full:100:none
+kv:kv:25:none
+kv:kv:12_5:none
 q8_0/turbo3:full:100:none
 q8_0/turbo4:full:100:none
 q8_0/turbo3:kvzap:66:none
@@ -70,6 +73,21 @@ keep_of() {
     esac
 }
 
+# Makes a model's statistics where they are not there yet.
+need_stats() {
+    [ -e "$out/$1.stats" ] || PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$1")" \
+        "$out/$1.stats" "$data" -c 800 --keep triattention:global </dev/null
+}
+
+# Puts them where --kv looks for them.
+need_cache() {
+    need_stats "$1"
+    export XDG_CACHE_HOME=$out/cache
+    mkdir -p "$out/cache/pith"
+    cp "$out/$1.stats" "$out/cache/pith/$("$PITH" calibrate inspect "$out/$1.stats" |
+        awk '/^fingerprint/ {print $2}').stats"
+}
+
 for m in $MODELS; do need_model "$m"; done
 for m in $MODELS; do for cell in $CELLS; do for task in $TASKS; do
     IFS=: read -r types policy share recall <<<"$cell"
@@ -81,13 +99,13 @@ for m in $MODELS; do for cell in $CELLS; do for task in $TASKS; do
     [[ $keys != turbo* ]] || keys=$keys:force
     text=$data/text/wiki.test.raw
     arguments=(-ctk "$keys" -ctv "${types#*/}")
-    if [ "$policy" != full ]; then
+    if [ "$policy" = kv ]; then
+        need_cache "$m"
+        arguments=(--kv "${share/_/.}%")
+    elif [ "$policy" != full ]; then
         keep=$(keep_of "$policy" "$share" "$stats")
         arguments+=(--keep "$keep")
-        if [[ $keep == *stats=* && ! -e $stats ]]; then
-            PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$m")" "$stats" "$data" \
-                -c 800 --keep triattention:global </dev/null
-        fi
+        [[ $keep != *stats=* ]] || need_stats "$m"
     fi
     [ "$recall" = none ] || arguments+=(--recall "$recall")
     case $task in

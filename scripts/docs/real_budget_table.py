@@ -155,10 +155,22 @@ def print_tables(cells):
         print("| bytes, % | K / V | entries | recall | facts, % | p, % | perplexity, % |")
         print("|---|---|---|---|---|---|---|")
         for types, policy, share, recall, f in rows(cells, model):
-            if math.isnan(f["facts"][0]) and math.isnan(f["rise"][0]):
+            if policy == "kv" or math.isnan(f["facts"][0]) and math.isnan(f["rise"][0]):
                 continue
             print(f"| {f['bytes']:.1f} | {name_of(types, policy, share, recall)} | "
                   f"{show(f['facts'], 0)} | {show(f['p'], 0)} | {show(f['rise'], 2, '+')} |")
+
+
+def print_itself(cells):
+    """`--kv` as a user has it, with all upkeep within its bytes."""
+    print("\n## By `--kv` itself\n\n<!-- tables/budget-itself.csv -->")
+    print("| model | `--kv` | facts, % | p, % | perplexity, % | pages, % |")
+    print("|---|---|---|---|---|---|")
+    for model in MODELS:
+        for _, policy, share, _, f in rows(cells, model):
+            if policy == "kv":
+                print(f"| {NAMES[model]} | {share.replace('_', '.')} % | {show(f['facts'], 0)} | "
+                      f"{show(f['p'], 0)} | {show(f['rise'], 2, '+')} | {f['bytes']:.1f} |")
 
 
 def name_of(types, policy, share, recall):
@@ -221,6 +233,7 @@ def main():
         print_points(cells)
     else:
         print_tables(cells)
+        print_itself(cells)
         print_more(cells)
 
 
