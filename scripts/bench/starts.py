@@ -2,11 +2,13 @@
 """How long a start takes: from the command to the first byte of the answer, Pith and llama.cpp by
 turns on the same files. docs/starting.md has its table. Standard library only.
 
-    scripts/bench/starts.py PITH MODEL... [--llama FOLDER] [--threads N] [--rounds N] [--cold]
+    scripts/bench/starts.py PITH MODEL... [--llama FOLDER] [--threads N] [--rounds N]
+        [--cold] [--pause SECONDS]
 
 FOLDER is a built tree of llama.cpp (build/bin/libllama.so). --cold takes the model's bytes out of the
-system's cache before each start. Prints medians in milliseconds, and each kind's least processor
-time."""
+system's cache before each start. Without it a start that does not count comes before each, unless
+--pause waits instead: the system may need long for its memory then. Prints medians in milliseconds,
+after pauses also the worst, and each kind's least processor time."""
 import argparse
 import os
 import shutil
@@ -74,10 +76,13 @@ def measure(args, model, peer, work):
             if args.cold:
                 for path in files:
                     forget(path)
-            else:
+            elif args.pause == 0:
                 start(command)
+            time.sleep(args.pause)
             found[kind].append(start(command))
-    row = [f"{kind} {statistics.median(wall for wall, _ in runs):.0f} ms "
+    worst = {kind: f", worst {max(wall for wall, _ in runs):.0f}" if args.pause else ""
+             for kind, runs in found.items()}
+    row = [f"{kind} {statistics.median(wall for wall, _ in runs):.0f} ms{worst[kind]} "
            f"(processor {min(used for _, used in runs):.0f})" for kind, runs in found.items()]
     print(f"{os.path.basename(model)}: " + ", ".join(row), flush=True)
 
@@ -91,6 +96,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="with nothing in the system's cache")
+    parser.add_argument("--pause", type=float, default=0, help="seconds before each start")
     args = parser.parse_args()
     work = tempfile.mkdtemp(prefix="pith-starts-", dir=os.path.dirname(args.model[0]) or ".")
     try:
