@@ -6,8 +6,9 @@
 A cell is the percent of the problems that were solved, and behind it the difference to TriAttention
 at the same budget in percent points, with the 95 % interval of a paired bootstrap over problems
 (10,000 draws, seed 1); where nothing is evicted, the difference to the full cache. `MiB` is the most
-that keys and values took. The last column has generated tokens per second of one processor, prompts
-included. Standard library only.
+that keys and values took. `affected` is the part of the tokens, in percent, that others stand for,
+that were evicted (in the mean of the lanes), or that a token did not read. The last column has
+generated tokens per second of one processor, prompts included. Standard library only.
 """
 import glob
 import json
@@ -16,6 +17,7 @@ import random
 import sys
 
 DRAWS = 10000
+LANES = {"smollm2": 90, "coder-0.5b": 48, "coder-1.5b": 56}
 
 
 def load(folder):
@@ -31,7 +33,16 @@ def load(folder):
 
 
 def scores(cell):
-    return {row["question"]: row["score"] for row in cell["rows"]}
+    return {i: row["score"] for i, row in enumerate(cell["rows"])}
+
+
+def affected(cell, lanes):
+    s = cell["summary"]
+    if "share" in s:
+        return s["share"]["affected"]
+    if s["read_share"] < 1:
+        return 1 - s["read_share"]
+    return s["evicted"] / lanes / (s["prompt_tokens"] + s["generated_tokens"])
 
 
 def interval(differences):
@@ -48,10 +59,11 @@ def difference(cell, other):
     return f"{100 * sum(values) / len(values):+.0f} ({100 * low:+.0f} .. {100 * high:+.0f})"
 
 
-def row(name, cell, other):
+def row(name, cell, other, lanes):
     s = cell["summary"]
     behind = difference(cell, other) if other is not None and other is not cell else ""
-    return [name, f"{100 * s['score']:.0f}", behind, f"{100 * s['answered']:.0f}",
+    answered = f"{100 * s['answered']:.0f}" if "answered" in s else ""
+    return [name, f"{100 * s['score']:.0f}", behind, answered, f"{100 * affected(cell, lanes):.1f}",
             f"{s['generated_tokens'] / s['n']:.0f}",
             f"{s['kv_peak_bytes'] / 2**20:.0f}", f"{s['generated_tokens'] / cell['seconds']:.0f}"]
 
@@ -68,11 +80,11 @@ def main():
             rows = {key[0]: cell for key, cell in mine.items() if key[1] == budget}
             print("\n" + (f"Budget of {budget} entries:" if budget > 0 else "Nothing evicted:"))
             base = "TriAttention" if budget > 0 else "the full cache"
-            print(f"\n| policy | solved % | against {base} | answered % | tokens | "
-                  "MiB | tokens/s |\n" + "|---" * 7 + "|")
+            print(f"\n| policy | solved % | against {base} | answered % | affected % | "
+                  "tokens | MiB | tokens/s |\n" + "|---" * 8 + "|")
             other = rows.get("triattention" if budget > 0 else "full")
             for name, cell in sorted(rows.items(), key=lambda r: -r[1]["summary"]["score"]):
-                print("| " + " | ".join(row(name, cell, other)) + " |")
+                print("| " + " | ".join(row(name, cell, other, LANES[model])) + " |")
 
 
 if __name__ == "__main__":
