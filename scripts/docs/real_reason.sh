@@ -10,9 +10,10 @@
 #   SETTINGS="memshare"  QUESTIONS=100 PARALLEL=16 PREDICT=768 THREADS=2 PITH=build/cli/pith
 # FILES also has bills (scripts/docs/bills.py: answers that repeat their steps) and dfs (the recursive
 # state query). POLICIES also has the read policies as read-quoka, read-sparq, ..., which read
-# a budget from the first token on. SETTINGS have no budget in entries: memshare, memshare-open (its
-# thresholds open), random-N (N percent of the pages stand for others, by chance), and v3-N,
-# streaming-N, snapkv-N and quest-N (N percent of the entries are kept, or read).
+# a budget from the first token on. SETTINGS have no budget in entries: memshare, memshare-strict (steps
+# of a cosine above .9), memshare-open (its thresholds open), random-N (N percent of the pages stand
+# for others, by chance), page-N (pages of N tokens), and v3-N, streaming-N, snapkv-N and quest-N (N
+# percent of the entries are kept, or read).
 # scripts/docs/real_reason_table.py OUT prints the table.
 set -euo pipefail
 if [ $# -ne 3 ]; then
@@ -76,10 +77,12 @@ setting_of() {
     local share=${1#*-}
     case $1 in
     memshare) options=(--share memshare) ;;
+    memshare-strict) options=(--share memshare:step=0.9) ;;
     memshare-open) options=(--share memshare:block=0.8,relative=2) ;;
     random-*) options=(--share "random:share=0.$(printf %02d "$share")") ;;
     v3-*) options=(--keep "triattention:v3,stats=$statistics/$2.stats,budget=$share%") ;;
     streaming-* | snapkv-*) options=(--keep "${1%-*}:slack=32,budget=$share%") ;;
+    page-*) options=(--page "$share") ;;
     quest-*) options=(--read "quest:dense-layers=0,budget=$share%" --page 16) ;;
     *) echo "real_reason.sh: there is no setting \"$1\"" >&2; exit 2 ;;
     esac
