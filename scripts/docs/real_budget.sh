@@ -32,6 +32,7 @@ CELLS=${CELLS:-"
 f16/f16:full:100:none
 kv:kv:25:none
 kv:kv:12_5:none
+kv:kv:6_25:none
 q8_0/turbo3:full:100:none
 q8_0/turbo4:full:100:none
 q8_0/turbo3:kvzap:66:none
