@@ -3,8 +3,9 @@
  * when there are new figures.
  *
  * Source: scripts/docs/real_budget.sh measures the cells, and scripts/docs/real_budget_table.py
- * OUT --points prints the rows below. Rows of `--kv` as users have it come from its table "By --kv itself". docs/real/budget.md shows them with their errors. Facts are
- * of texts of 2,048 tokens, perplexity of 4,096.
+ * OUT --points prints the rows below. Rows of `--kv` as users have it come from its table "By --kv
+ * itself". docs/real/budget.md shows them with their errors. Facts are of texts of 2,048 tokens,
+ * perplexity of 4,096.
  */
 #include "engine/plan_table.h"
 
