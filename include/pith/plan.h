@@ -46,15 +46,15 @@ typedef struct pith_plan {
 
 /* Chooses how to spend the bytes. All that params name stands: device and pages, a chunk that is not
    0, and type_k, type_v, keep and recall where they are not NULL. A keep policy without a budget
-   gets one. First
-   fewer bits are spent, then fewer entries, then recall, in the order of a table of measurements.
-   The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no plan fits; the
-   sentence has the least bytes that one takes. Also the statuses of pith_memory_estimate. */
+   gets one. First fewer bits are spent, then fewer entries, then recall, in the order of a table of
+   measurements. The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no
+   plan fits; the sentence has the least bytes that one takes. Also the statuses of
+   pith_memory_estimate. */
 PITH_API pith_status pith_plan_make(const pith_model *model, const pith_engine_params *params,
                                     const pith_plan_goal *goal, pith_plan *out, pith_error *err);
 
-/* Sets the chunk and the texts of params that are the plan's, which must outlive the use of params. Where nothing
-   is evicted there is no recall. */
+/* Sets the chunk and the texts of params that are the plan's, which must outlive the use of params.
+   Where nothing is evicted there is no recall. */
 PITH_API void pith_plan_apply(const pith_plan *plan, pith_engine_params *params);
 
 /* Bytes of this process with an engine of these params, beside all that grows with conversations.

@@ -1,7 +1,8 @@
 # cells.sh - read by the scripts that measure a table cell by cell. A cell is one JSON file in $out,
 # written when it is complete, so that a script that is started again goes on where it stopped. A
 # cell that fails leaves its sentence in NAME.err, and is tried again only with RETRY=1.
-# The script that reads this sets me (its name), models (a folder of scripts/models.sh) and out.
+# The script that reads this sets me (its name), models (a folder of scripts/models.sh) and out; for
+# bases_of also data, PITH and THREADS.
 
 # The file of a model.
 file_of() {
@@ -18,6 +19,14 @@ need_model() {
     local file
     file=$(file_of "$1")
     [ -e "$file" ] || { echo "$me: $file is not there: scripts/models.sh $models $1" >&2; exit 1; }
+}
+
+# bases_of MODEL: the file of the bases that Loki scores keys in, of a text that no task asks about.
+bases_of() {
+    head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
+    [ -s "$out/$1.loki" ] || "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
+        -o "$out/$1.loki" -t "$THREADS" >&2
+    echo "$out/$1.loki"
 }
 
 is_done() {

@@ -39,19 +39,10 @@ run_cell() {
         "${arguments[@]}" --chat --seed 3 -t "$THREADS" "$@"
 }
 
-# The bases that Loki scores keys in, of another part of the text.
-bases() {
-    local file=$out/$1.loki
-    head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
-    [ -s "$file" ] || "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
-        -o "$file" -t "$THREADS" >&2
-    echo "$file"
-}
-
 # The text of --read: policy_of POLICY BUDGET MODEL.
 policy_of() {
     local options=budget=$2
-    [[ $1 != loki* ]] || options=$options,projection=$(bases "$3")
+    [[ $1 != loki* ]] || options=$options,projection=$(bases_of "$3")
     case $1 in
     *:*) echo "$1,$options" ;;
     *) echo "$1:$options" ;;

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Measures the tables of docs/real/generation.md: problems that a model solves step by step while a keep policy
-# holds its cache to a number of entries, a read policy reads as many, or pages are shared.
+# Measures the tables of docs/real/generation.md: problems that a model solves step by step while a
+# keep policy holds its cache to a number of entries, a read policy reads as many, or pages are
+# shared.
 #   scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,
 # OUT/reason/MODEL.FILE.POLICY.BUDGET.json, written when it is complete: started again, the script
@@ -10,10 +11,10 @@
 #   SETTINGS="memshare"  QUESTIONS=100 PARALLEL=16 PREDICT=768 THREADS=2 PITH=build/cli/pith
 # FILES also has bills (scripts/docs/bills.py: answers that repeat their steps) and dfs (the recursive
 # state query). POLICIES also has the read policies as read-quoka, read-sparq, ..., which read
-# a budget from the first token on. SETTINGS have no budget in entries: memshare, memshare-strict (steps
-# of a cosine above .9), memshare-open (its thresholds open), random-N (N percent of the pages stand
-# for others, by chance), page-N (pages of N tokens), and v3-N, streaming-N, snapkv-N and quest-N (N
-# percent of the entries are kept, or read).
+# a budget from the first token on. SETTINGS have no budget in entries: memshare, memshare-strict
+# (steps of a cosine above .9), memshare-open (its thresholds open), random-N (N percent of the pages
+# stand for others, by chance), page-N (pages of N tokens), and v3-N, streaming-N, snapkv-N and
+# quest-N (N percent of the entries are kept, or read).
 # scripts/docs/real_reason_table.py OUT prints the table.
 set -euo pipefail
 if [ $# -ne 3 ]; then
@@ -46,17 +47,9 @@ task_of() {
     esac
 }
 
-# The bases that Loki scores keys in.
-bases() {
-    head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
-    [ -s "$out/$1.loki" ] || "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
-        -o "$out/$1.loki" -t "$THREADS" >&2
-    echo "$out/$1.loki"
-}
-
-# The text of --keep, or of --read. A round every 32 tokens: answers are a few hundred tokens long, and the 128
-# between the rounds of most papers would be as many as the smaller budgets hold. Those do not hold
-# every prompt either, so that none is pinned there.
+# The text of --keep, or of --read. A round comes every 32 tokens: answers are a few hundred tokens
+# long, and the 128 between the rounds of most papers would be as many as the smaller budgets hold.
+# Those do not hold every prompt either, so that none is pinned there.
 policy_of() {
     local stats=stats=$statistics/$3.stats rules=budget=$2
     [ "$2" -ge 256 ] || rules=pin-prompt=off,$rules
@@ -64,7 +57,7 @@ policy_of() {
     triattention) echo "triattention:paper,slack=32,$stats,$rules" ;;
     triattention-global) echo "triattention:paper,granularity=global,slack=32,$stats,$rules" ;;
     lazyeviction) echo "lazyeviction:gsm8k,$rules" ;;
-    read-loki) echo "loki:gate=1,budget=$2,projection=$(bases "$3")" ;;
+    read-loki) echo "loki:gate=1,budget=$2,projection=$(bases_of "$3")" ;;
     read-*) echo "${1#read-}:gate=1,budget=$2" ;;
     kvzap) echo "kvzap:window=32,recent=0,slack=32,$stats,$rules" ;;
     longflow | tova | raas) echo "$1:$rules" ;;

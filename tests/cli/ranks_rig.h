@@ -123,6 +123,18 @@ static inline void make_texts(const char *family, char path[128])
     assert_int_equal(model_make_of(words, in_folder("texts.gguf", path), &err), PITH_OK);
 }
 
+/* A model's statistics of queries and of the importance of entries, in the test's folder. */
+static inline void make_statistics(const char *model, char path[128])
+{
+    char words[512];
+    snprintf(words, sizeof(words),
+             "calibrate importance -t 2 -m %s -f " PITH_SOURCE_DIR
+             "/README.md -o %s --pieces 1 -c 96 --hidden",
+             model, in_folder("importance.stats", path));
+    struct said s = over(NULL, words);
+    expect_status(&s, 0);
+}
+
 /* The report of rank 0 of 2; caller frees. */
 static inline json_t *report_of(const char *words)
 {

@@ -86,13 +86,7 @@ TEST(statistics_are_those_of_a_ranks_lanes)
     static const char *const keep[] = {"triattention:sinks=4", "kvzap:recent=0",
                                        "expected:sinks=4"};
     char stats[128], words[1024];
-    in_folder("mini.stats", stats);
-    snprintf(words, sizeof(words),
-             "calibrate importance -t 2 -m " MINI " -f " PITH_SOURCE_DIR
-             "/README.md -o %s --pieces 1 -c 96 --hidden",
-             stats);
-    struct said s = over(NULL, words);
-    expect_status(&s, 0);
+    make_statistics(MINI, stats);
     for (int i = 0; i < 3; i += TEST_STRIDE)
         for (int n = i == 1 ? 4 : 2; n > 0; n--) {
             snprintf(words, sizeof(words),

@@ -121,12 +121,7 @@ static void expect_same_statistics(const char *family)
     static const char *const keep[] = {"triattention:sinks=4", "kvzap:recent=0"};
     char path[128], stats[128], words[1024];
     make_texts(family, path);
-    snprintf(words, sizeof(words),
-             "calibrate importance -t 2 -m %s -f " PITH_SOURCE_DIR
-             "/README.md -o %s --pieces 1 -c 96 --hidden",
-             path, in_folder("blocks.stats", stats));
-    struct said s = over(NULL, words);
-    expect_status(&s, 0);
+    make_statistics(path, stats);
     for (int i = 0; i < 2; i += TEST_STRIDE) {
         snprintf(words, sizeof(words),
                  RUN "--recall none --keep %s,stats=%s,window=4,budget=24,slack=8,pin-prompt=off,"

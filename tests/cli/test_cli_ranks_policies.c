@@ -95,12 +95,7 @@ static void try_all(const char *model, const pith_use *uses, const char *const *
     snprintf(words, sizeof(words), RUN " --keep none --recall none -m %s", model);
     struct said full = over(NULL, words);
     expect_status(&full, 0);
-    snprintf(words, sizeof(words),
-             "calibrate importance -t 2 -m %s -f " PITH_SOURCE_DIR
-             "/README.md -o %s --pieces 1 -c 96 --hidden",
-             model, in_folder("importance.stats", stats));
-    struct said s = over(NULL, words);
-    expect_status(&s, 0);
+    make_statistics(model, stats);
     for (int v = 0; v < PITH_N_VERB; v++)
         for (int32_t i = 0; pith_policy_get((pith_verb)v, i, &policy) == PITH_OK; i++) {
             if (at++ % TEST_STRIDE != 0)
