@@ -12,8 +12,8 @@
  *   share   what MemShare's comparing takes of the time of N sequences whose answers are given:
  *           steps of which half recur letter by letter. Needs a model with a tokenizer, as the next
  *   repeat  tokens per second of N such answers in the KV memory of M, where a share of the steps
- *           recurs, against an engine that shares nothing and has its usual pages. The bound is that
- *           of memory: of answers whose affected ratio is a, 1 / (1 - a) times as many fit
+ *           recurs, against an engine that shares nothing and has its usual pages. The bound is
+ *           that of memory: of answers whose affected ratio is a, 1 / (1 - a) times as many fit
  *
  * Everything takes turns in every round, ratios compare times of the same round, and the program
  * prints medians over rounds. So other work on the machine disturbs both sides alike.

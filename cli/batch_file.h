@@ -43,8 +43,8 @@ struct batch_shard {
 };
 
 /* Reads the requests of a shard; lines that have no custom_id are the first shard's.
-   A line that is wrong, that is no request or has another's custom_id is an item all the same. Fails
-   where no line is a request: then it is another file that was meant. */
+   A line that is wrong, that is no request or has another's custom_id is an item all the same.
+   Fails where no line is a request: then it is another file that was meant. */
 void batch_input_read(struct batch_input *in, const char *path, struct batch_shard shard,
                       const struct serve_batch_setup *setup);
 void batch_input_free(struct batch_input *in);

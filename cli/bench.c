@@ -13,8 +13,8 @@
  *   pairs = n * d + n * (n + 1) / 2, fewer where a keep policy's budget is reached
  * The peak of the first term is that of int8 for quantised weights and of f32 for others. It cannot
  * be faster than reading the weights once per chunk either. Attention over bf16 and coded types can
- * be faster than f32's peak, where the processor has products for it. On a GPU all peaks are that of
- * f16.
+ * be faster than f32's peak, where the processor has products for it. On a GPU all peaks are that
+ * of f16.
  */
 #define _DEFAULT_SOURCE
 #define _POSIX_C_SOURCE 200809L

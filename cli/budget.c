@@ -25,8 +25,8 @@
 /* Tokens that ask together, which one pass must hold (the option last of recall). */
 #define ASKING 32
 
-/* Tokens of a text that is planned as it is. For a shorter one the share may be less than whole pages
-   and protected entries take. It is then planned as a text of this length. */
+/* Tokens of a text that is planned as it is. For a shorter one the share may be less than whole
+   pages and protected entries take. It is then planned as a text of this length. */
 #define SHORT_TEXT 1024
 
 /* Seconds of `pith calibrate` for a parameter, on two cores of a Zen 5 (82 s for 630 million). */

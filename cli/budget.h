@@ -1,6 +1,6 @@
 /*
- * budget.h - `--kv`: one word for the bytes of KV memory, and the statistics of models that commands
- * find by themselves. The library chooses how bytes are spent (pith/plan.h).
+ * budget.h - `--kv`: one word for the bytes of KV memory, and the statistics of models that
+ * commands find by themselves. The library chooses how bytes are spent (pith/plan.h).
  */
 #ifndef CLI_BUDGET_H
 #define CLI_BUDGET_H
@@ -28,9 +28,10 @@ struct budget {
 /* Reads "25%", "500MiB" or "auto"; fails (usage) for anything else. */
 struct budget budget_parse(const char *text);
 
-/* Settles what options leave to the model, which is loaded. A keep policy that wants statistics gets
-   the model's own. Its entries come back by default. --kv becomes types, --keep, --recall and a size, and one line says which.
-   n_token: of the longest conversation where -c does not say; 0: the trained context. */
+/* Settles what options leave to the model, which is loaded. A keep policy that wants statistics
+   gets the model's own. Its entries come back by default. --kv becomes types, --keep, --recall and
+   a size, and one line says which. n_token: of the longest conversation where -c does not say; 0:
+   the trained context. */
 void budget_settle(struct session *s, const struct model_options *m, struct memory_options *o,
                    enum budget_use use, int64_t n_token);
 

@@ -1,9 +1,9 @@
 /*
- * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own, and
- * `all` makes all that policies want (calibrate_all.c).
+ * calibrate.c - `pith calibrate`: learns from texts. Each kind of result is a command of its own,
+ * and `all` makes all that policies want (calibrate_all.c).
  * `queries` gathers the statistics of queries. `importance` learns how important entries are
- * (calibrate_importance.c), `loki` finds the bases of keys (calibrate_loki.c). `share` shows how far
- * apart pages of reasoning are (calibrate_share.c), and `inspect` draws files
+ * (calibrate_importance.c), `loki` finds the bases of keys (calibrate_loki.c). `share` shows how
+ * far apart pages of reasoning are (calibrate_share.c), and `inspect` draws files
  * (calibrate_inspect.c).
  */
 #define _POSIX_C_SOURCE 200809L

@@ -196,8 +196,8 @@ static void print_histogram(const struct gathering *g, enum distance d)
 #define LIKE_SHARE 0.1
 #define CHANCE_SHARE 0.01
 
-/* The threshold that block=auto comes to: a quantile of all pages of like steps, but below nearly all
-   that chance takes. 0: there are too few. */
+/* The threshold that block=auto comes to: a quantile of all pages of like steps, but below nearly
+   all that chance takes. 0: there are too few. */
 static double measured(const struct gathering *g)
 {
     double block = 0.0;

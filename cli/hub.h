@@ -1,6 +1,6 @@
 /*
- * hub.h - files of a model hub, over the public HTTP interface of huggingface.co or of a mirror that
- * HF_ENDPOINT names. Everything here fails with a sentence.
+ * hub.h - files of a model hub, over the public HTTP interface of huggingface.co or of a mirror
+ * that HF_ENDPOINT names. Everything here fails with a sentence.
  *
  * The token of HF_TOKEN is sent to the hub's own host alone. Hosts that it redirects to, where the
  * large files lie, do not see it.

@@ -1,7 +1,7 @@
 /*
  * plan.c - `pith plan`: the KV memory of a model, from the full cache to a sixteenth of it.
- * Each line is a plan of --kv: bytes, the speed that they allow, the loss that was measured, and the
- * options that make it.
+ * Each line is a plan of --kv: bytes, the speed that they allow, the loss that was measured, and
+ * the options that make it.
  */
 #define _POSIX_C_SOURCE 200809L
 

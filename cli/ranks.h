@@ -19,7 +19,8 @@ void ranks_join(int argc, char **argv);
 
 #define RANKS_MOST 256
 
-/* Numbers as "3,1" into weight [RANKS_MOST]; returns how many. Fails (usage) where they are none. */
+/* Numbers as "3,1" into weight [RANKS_MOST]; returns how many. Fails (usage) where they are
+   none. */
 int32_t ranks_weights(const char *text, int32_t *weight);
 
 extern const char *const ranks_splits[]; /* as pith_split, ended by NULL */

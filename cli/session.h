@@ -93,12 +93,12 @@ void sample_options_default(struct sample_options *o);
    use. Fails (usage) for a bias that is no ID+VALUE. */
 pith_sample_params sample_params(const struct sample_options *o, pith_logit_bias **bias);
 
-/* The grammar that answers follow; NULL: none. The caller frees it after the last sampler. Fails for
-   one that cannot be made. */
+/* The grammar that answers follow; NULL: none. The caller frees it after the last sampler. Fails
+   for one that cannot be made. */
 pith_grammar *load_grammar(const struct grammar_options *o, const pith_model *model);
 
-/* The library's params; kv_tokens and memory_bytes as given, n_thread from the model's options. Fails
-   (usage) for a --keep, --read, --recall or --share that cannot be read. */
+/* The library's params; kv_tokens and memory_bytes as given, n_thread from the model's options.
+   Fails (usage) for a --keep, --read, --recall or --share that cannot be read. */
 pith_engine_params engine_params(const struct model_options *m, const struct memory_options *o);
 
 /* The device that an engine takes; NULL: auto. */
@@ -152,8 +152,8 @@ struct session {
 /* Selects the kernel level that --cpu-level names. */
 void session_set_level(const struct model_options *o);
 
-/* "cpu layers 0-7 (98 MiB), cuda:0 layers 8-35 and the output (4.1 GiB)" into buf. The engine is the
-   session's, or one of the options. False: all are on the processor. */
+/* "cpu layers 0-7 (98 MiB), cuda:0 layers 8-35 and the output (4.1 GiB)" into buf. The engine is
+   the session's, or one of the options. False: all are on the processor. */
 bool session_stages(const struct session *s, char *buf, size_t cap);
 bool session_stages_of(const pith_model *model, const struct model_options *m, char *buf,
                        size_t cap);

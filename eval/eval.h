@@ -230,7 +230,8 @@ pith_status eval_check_file(const char *path, pith_error *err);
    device. IO names the path and the reason, NOMEM. */
 pith_status eval_write_file(const char *path, const struct eval_text *text, pith_error *err);
 
-/* Takes a byte order mark, which some editors write, off the start of text [len]; the length left. */
+/* Takes a byte order mark, which some editors write, off the start of text [len]; the length
+   left. */
 size_t eval_drop_mark(char *text, size_t len);
 
 /* Mean and half width of the 95 % interval (Wilson's for a share of successes). */
@@ -416,7 +417,8 @@ struct eval_longbench_params {
     int32_t n_predict;   /* most tokens of an answer; 0: the data set's */
     int32_t n_parallel;  /* answers that are generated at the same time, 1 or more */
 };
-/* A data set of LongBench, greedily, with its prompts and metrics. Rows: one per class of length. */
+/* A data set of LongBench, greedily, with its prompts and metrics. Rows: one per class of
+   length. */
 pith_status eval_longbench(const struct eval_setup *setup,
                            const struct eval_longbench_params *params, json_t **result,
                            pith_error *err);

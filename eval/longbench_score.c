@@ -264,8 +264,8 @@ static int32_t number(struct summary *s, const struct summary *known, int32_t fi
     return n;
 }
 
-/* Marks the words of the longest common subsequence of x [n] and y [m] that the package finds. table
-   [(n + 1) * (m + 1)]. */
+/* Marks the words of the longest common subsequence of x [n] and y [m] that the package finds.
+   table [(n + 1) * (m + 1)]. */
 static void mark_common(const int32_t *x, int32_t n, const int32_t *y, int32_t m, int32_t *table,
                         bool *marked)
 {
@@ -376,7 +376,8 @@ static struct part longest_block(const struct chars *a, const struct chars *b, c
     return best;
 }
 
-/* Characters in blocks that both have, the longest first, then on both sides of it. -1: no memory. */
+/* Characters in blocks that both have, the longest first, then on both sides of it. -1: no
+   memory. */
 static int32_t count_blocks(const struct chars *a, const struct chars *b)
 {
     bool *popular = calloc((size_t)b->n + 1, sizeof(*popular));

@@ -39,8 +39,8 @@ struct eval_reader {
     int32_t *tokens;               /* [n_seq][n_ctx] as they are read */
 };
 
-/* Tokens in the sequence when the first entry went, by a round or because a token took its place; -1:
-   none did. */
+/* Tokens in the sequence when the first entry went, by a round or because a token took its place;
+   -1: none did. */
 int32_t eval_first_eviction(const pith_keep_stats *keep);
 
 /* The chunks that n_batch tokens hold whole, at least one and at most all: as many are read side by

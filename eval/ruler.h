@@ -1,6 +1,7 @@
 /*
  * ruler.h - the generators of RULER's tasks: retrieval from a haystack, variable tracking, common
- * and frequent words, questions among documents. Wording and sizes are the benchmark's, words are our own.
+ * and frequent words, questions among documents. Wording and sizes are the benchmark's, words are
+ * our own.
  */
 #ifndef PI_EVAL_RULER_H
 #define PI_EVAL_RULER_H

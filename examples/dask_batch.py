@@ -1,8 +1,8 @@
 """dask_batch.py MODEL REQUESTS.jsonl OUT.jsonl [WORKERS] - many prompts offline, with Dask.
 
-A line of REQUESTS is {"id": ..., "prompt": ...}; OUT gets the lines with their answers. Each worker is
-a process with one engine, which it makes at its first batch. Answers depend neither on the worker nor
-on the company: a batch that Dask computes again is the same.
+A line of REQUESTS is {"id": ..., "prompt": ...}; OUT gets the lines with their answers. Each worker
+is a process with one engine, which it makes at its first batch. Answers depend neither on the
+worker nor on the company: a batch that Dask computes again is the same.
 """
 import functools
 import json
@@ -34,7 +34,8 @@ def main(model, requests, out, workers="2"):
     with open(requests) as file:
         rows = [json.loads(line) for line in file]
     batches = [rows[i:i + BATCH] for i in range(0, len(rows), BATCH)]
-    # One thread a worker: an engine belongs to one thread at a time. Workers are spawned, not forked.
+    # One thread a worker: an engine belongs to one thread at a time. Workers are spawned, not
+    # forked.
     cluster = LocalCluster(n_workers=int(workers), threads_per_worker=1, dashboard_address=None)
     with cluster, Client(cluster) as client, open(out, "w") as file:
         for future in client.map(functools.partial(answer, model), batches, pure=False):

@@ -1,6 +1,7 @@
 /*
  * policy.c - policies of one's own. The keep policy scores an entry by all attention that it got,
- * times the length of its value. The read policy takes the entries that a chunk's queries like best.
+ * times the length of its value. The read policy takes the entries that a chunk's queries like
+ * best.
  *
  *     policy MODEL.gguf [TEXT]
  */

@@ -1,8 +1,9 @@
 """ray_batch.py MODEL REQUESTS.jsonl FOLDER [WORKERS] - many prompts offline, with Ray Data.
 
-A line of REQUESTS is {"id": ..., "prompt": ...}; FOLDER gets the lines with their answers. Each worker
-makes one engine; the model comes by its path, so workers of one machine share its packed weights.
-Answers depend neither on the worker nor on the company: a row that comes again is the same.
+A line of REQUESTS is {"id": ..., "prompt": ...}; FOLDER gets the lines with their answers. Each
+worker makes one engine; the model comes by its path, so workers of one machine share its packed
+weights. Answers depend neither on the worker nor on the company: a row that comes again is the
+same.
 """
 import sys
 import zlib
@@ -31,7 +32,8 @@ class Answers:
 
 if __name__ == "__main__":
     model, requests, folder, workers = (sys.argv[1:] + ["2"])[:4]
-    # Reading and writing ask for no processor: the workers may take them all, and wait for rows then.
+    # Reading and writing ask for no processor: the workers may take them all, and wait for rows
+    # then.
     rows = ray.data.read_json(requests, ray_remote_args={"num_cpus": 0})
     rows = rows.map_batches(Answers, fn_constructor_args=(model,), batch_size=32, num_cpus=CPUS,
                             concurrency=int(workers))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the files that fuzzing starts from: DIR/TARGET/NAME for each target that wants some. Small,
-valid and different: the fuzzer does the rest. Standard library only.
+"""Writes the files that fuzzing starts from: DIR/TARGET/NAME for each target that wants some.
+Small, valid and different: the fuzzer does the rest. Standard library only.
 
     fuzz/seeds.py DIR
 """
@@ -170,8 +170,9 @@ def snapshot(shape, page, lanes, n_page, extra=b"", unordered=False, edges=(0,) 
 
 
 def snapshots():
-    """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values, turbo3 keys,
-    f16 in the first layer, with q4_0 values; q8_0 keys of which the second half is the value."""
+    """The shapes of fuzz_snapshot.c: f16 keys with q8_0 values, f32 keys with f16 values, turbo3
+    keys, f16 in the first layer, with q4_0 values; q8_0 keys of which the second half is the
+    value."""
     a = bytes(2 * 32 * 16 + 64 * 16 + 2 * 2 * 16) + struct.pack("<16i", *range(0, 32, 2))
     b = bytes(4 * 3 * 32 + 2 * 5 * 32) + struct.pack("<32i", *range(32))
     c = b[:-128] + struct.pack("<32i", *range(20, 52, 2), *range(1, 32, 2))
@@ -291,8 +292,8 @@ def read_options():
 
 
 def tiers():
-    """fuzz_recall.c: the header of a file of two layers, and a head of three entries; the target makes
-    checksums right."""
+    """fuzz_recall.c: the header of a file of two layers, and a head of three entries; the target
+    makes checksums right."""
     header = b"PITHTIER" + struct.pack("<4IQ", 1, 0x01020304, 144, 64, 77)
     header += struct.pack("<6I", 2, 3, 64, 32, 9, 320) + bytes(72) + struct.pack("<2I", 5000, 4000)
     head = b"PAGE" + struct.pack("<3I5Q", 4, 3, 0, 1, 17, 4680, 99, 0) + struct.pack("<3i", 7, 9, 8)

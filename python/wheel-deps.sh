@@ -1,7 +1,8 @@
 #!/bin/sh
 # In the image of manylinux_2_28: the libraries that the extension takes along. Its SQLite is older
-# than 3.35, which recall of text needs, so a newer one is built as a static library. PITH_SQLITE says
-# where its source archive is fetched: the address of a folder of Debian's pool or of a copy of it.
+# than 3.35, which recall of text needs, so a newer one is built as a static library. PITH_SQLITE
+# says where its source archive is fetched: the address of a folder of Debian's pool or of a copy of
+# it.
 set -eu
 name=sqlite3_3.46.1.orig.tar.xz
 sum=d0cdd2ece271b29e7ce18095745d892517ee26d0f270065b3a25c2e9eb11639c

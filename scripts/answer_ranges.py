@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Texts and answers of `pith eval TASK --text --json FILE` as what `pith calibrate` reads: the token
-ids of each prompt and its answer, one piece after the other, and the ranges of the tokens from which
-answers are written (the last of the prompt to the last but one of the answer).
+"""Texts and answers of `pith eval TASK --text --json FILE` as what `pith calibrate` reads: the
+token ids of each prompt and its answer, one piece after the other, and the ranges of the tokens
+from which answers are written (the last of the prompt to the last but one of the answer).
 
     scripts/answer_ranges.py MODEL OUT FILE.. [--pith build/cli/pith] [--piece N]
     pith calibrate queries -m MODEL --tokens OUT.tokens -c N --select OUT.ranges -o model.stats

@@ -2,13 +2,13 @@
 """Fails where a file reaches up: includes a header of a higher floor, or uses a function that is
 defined there (pith.h declares functions of every floor to all). FLOORS is the one list of floors;
 ARCHITECTURE.md must show the same one. The folders of ONLY may include from src/ nothing but what
-stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks at
-which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
-inside of a device, and the pass and the store have no kernel table: device.h is all they compute by.
-SEEN says which headers of a room a higher folder may see: policies know a model's shape, not its
-weights, and the command knows lines of a batch, not bodies of requests.
-Headers do not include each other in a circle, and files of two folders do not either: a file here is
-NAME.c and NAME.h together. Within a folder files may share an internal header, NAME_internal.h,
+stands there: what they need else, pith.h is missing. Outside of src/policy/ no file of src/ looks
+at which policies an engine has: engine_traits says it. Outside of src/device/ none includes what is
+inside of a device, and the pass and the store have no kernel table: device.h is all they compute
+by. SEEN says which headers of a room a higher folder may see: policies know a model's shape, not
+its weights, and the command knows lines of a batch, not bodies of requests.
+Headers do not include each other in a circle, and files of two folders do not either: a file here
+is NAME.c and NAME.h together. Within a folder files may share an internal header, NAME_internal.h,
 which no other folder includes but src/device/, whose code works on the store's pages.
 
     scripts/check_layers.py
@@ -60,7 +60,8 @@ FLOORS = (
     "cli",
 )
 
-# base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is exported.
+# base.h has macros and small arithmetic; safetensors.c is compiled into eval/; replay.h is
+# exported.
 ONLY = {
     "eval": ("src/base/base.h", "src/file/safetensors.h", "src/engine/replay.h"),
     # The layer between requests and the scheduler, which pith_serve holds beside the library.

@@ -10,11 +10,13 @@ link's text without spaces count as one word.
 
 In C: prints each sentence of more than 25 words, and each that has a word or a subject of VAGUE, in
 comments and in string literals; in tests/ only in comments. Lines that are indented within a
-comment or a text are formulas, tables or code.
+comment or a text are formulas, tables or code. It also prints each line of a comment of more than
+100 columns.
 
-Exit status 1 if anything is printed. --count prints a line per page instead: lines, sentences, words
-per sentence and the longest sentence; of C also the sentences of VAGUE. Without names it checks
-README.md and the like, docs/ and CLEAN; a folder is added to CLEAN when it is. Standard library only.
+Exit status 1 if anything is printed. --count prints a line per page instead: lines, sentences,
+words per sentence and the longest sentence; of C also the sentences of VAGUE. Without names it
+checks README.md and the like, docs/ and CLEAN; a folder is added to CLEAN when it is. Standard
+library only.
 """
 import re
 import sys
@@ -170,11 +172,15 @@ def check(path):
 def check_c(path):
     """The same of a C file; the sentences of VAGUE have a complaint each."""
     text = path.read_text(encoding="utf-8")
-    wrong, lengths = [], []
+    wrong, lengths, raw = [], [], text.split("\n")
     for number, kind, lines in c_texts(text):
         if kind == "string":
             if path.name in DATA or "tests" in path.parts:
                 continue
+        else:
+            wide = [(at, raw[at - 1]) for at in range(number, number + len(lines))]
+            wrong += [(at, f"{len(line)} columns: {line.strip()[:60]}") for at, line in wide
+                      if len(line) > MAX_COLUMNS and "http" not in line]
         for i, paragraph in paragraphs(lines):
             first = number if kind == "string" else number + i
             for sentence in split(re.sub(r"`[^`]*`", "code", " ".join(paragraph))):

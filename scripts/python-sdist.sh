@@ -1,9 +1,9 @@
 #!/bin/sh
 # usage: scripts/python-sdist.sh FOLDER [BUILD'S OPTIONS]
 #
-# Writes the source distribution of pithkv to FOLDER: the package of python/ with Pith's sources in a
-# folder pith/ of it, so that `pip install pithkv-*.tar.gz` needs nothing else. Needs the module build.
-# Wheels of all platforms are made of it: `cibuildwheel FOLDER/pithkv-*.tar.gz`.
+# Writes the source distribution of pithkv to FOLDER: the package of python/ with Pith's sources in
+# a folder pith/ of it, so that `pip install pithkv-*.tar.gz` needs nothing else. Needs the module
+# build. Wheels of all platforms are made of it: `cibuildwheel FOLDER/pithkv-*.tar.gz`.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$1

@@ -2,10 +2,11 @@
 # Makes one self-contained archive of the command: the program, the libraries it needs beside it,
 # pages of man, completions, the models of the demo and all licences. It runs from any folder of a
 # machine with the C library alone.
-#   scripts/release.sh [OUT [OPTION...]]    OUT: a folder, default build-release/out; OPTION: cmake's
-# BUILD names the build folder (default build-release), JOBS the compiler's processes. The last lines
-# printed are the archive, its SHA-256 and the oldest C library that it runs with. Where /proc may be
-# mounted, it is tried in a root folder that has nothing else.
+#   scripts/release.sh [OUT [OPTION...]]
+# OUT is a folder, build-release/out by default, and OPTION one of cmake's.
+# BUILD names the build folder (default build-release), JOBS the compiler's processes. The last
+# lines printed are the archive, its SHA-256 and the oldest C library that it runs with. Where /proc
+# may be mounted, it is tried in a root folder that has nothing else.
 set -eu
 cd "$(dirname "$0")/.."
 build=${BUILD:-build-release}

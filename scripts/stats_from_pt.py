@@ -9,8 +9,9 @@ floats per tensor.
     {"metadata": {"rope_style": "half", "head_dim": 128, "model_name": "...", ...},
      "stats": {"layer00_head00": {"q_mean_real", "q_mean_imag", "q_abs_mean": [n_pair]}, ...}}
 
-Nothing in it is executed: the unpickler knows by name the two calls that PyTorch writes for a tensor
-and refuses every other class and call. zipfile compares each entry with its CRC. Needs no PyTorch.
+Nothing in it is executed: the unpickler knows by name the two calls that PyTorch writes for a
+tensor and refuses every other class and call. zipfile compares each entry with its CRC. Needs no
+PyTorch.
 """
 
 import argparse

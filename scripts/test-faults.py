@@ -5,9 +5,9 @@
 
 Parts: storm (what goes wrong, beside honest users), plain (the same without cached prefixes: pages
 in use return to zero), idle (1,000 connections that say nothing), bodies (of 100 MB that are
-allowed), users (two of them and their secrets), saved (kill -9 while slots are saved). docs/server.md
-has the figures. Only the standard library is needed. The first thing that is wrong ends it: exit
-status 1, and the seed and number of the request are said."""
+allowed), users (two of them and their secrets), saved (kill -9 while slots are saved).
+docs/server.md has the figures. Only the standard library is needed. The first thing that is wrong
+ends it: exit status 1, and the seed and number of the request are said."""
 
 import argparse
 import asyncio

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the library for 64-bit Arm and runs its kernel tests under qemu-user; with --all, every
 # test. Needs Debian or Ubuntu: the cross compiler is installed, the libraries that the build links
-# (PCRE2, SQLite, Jansson, cmocka) are unpacked into the build directory, so the system stays as it is.
+# (PCRE2, SQLite, Jansson, cmocka) are unpacked into the build directory, so the system stays as it
+# is.
 set -eu
 cd "$(dirname "$0")/.."
 targets="test_base test_dtype test_matmul test_attend test_attend_codes test_kv_score test_kv_gather test_vec"

@@ -2,7 +2,8 @@
 # usage: scripts/test-python.sh FOLDER BUILD
 #
 # Makes a virtual environment in FOLDER with the package of python/, linked to the libraries that
-# were built in BUILD, and runs its tests there. Exit 77 where Python or a package that it needs cannot be had.
+# were built in BUILD, and runs its tests there. Exit 77 where Python or a package that it needs
+# cannot be had.
 set -eu
 folder=$1 build=$2
 root=$(cd "$(dirname "$0")/.." && pwd)

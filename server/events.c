@@ -1,8 +1,9 @@
 /*
  * events.c - events.h over ZeroMQ. A batch has three frames: the topic, a counter of 8 bytes with
- * the highest first, and what events_pack.c wrote. Readers that miss a counter ask the replay socket
- * from there on. Their message is an empty frame and a counter. The answers are an empty frame and
- * the three frames of a batch each. At the end topic and batch are empty, and the counter is -1.
+ * the highest first, and what events_pack.c wrote. Readers that miss a counter ask the replay
+ * socket from there on. Their message is an empty frame and a counter. The answers are an empty
+ * frame and the three frames of a batch each. At the end topic and batch are empty, and the counter
+ * is -1.
  *
  * No counter is left out. llm-d 0.10 gives up a server whose replay has a gap, and without a replay
  * it looks at no counter. Where changes were lost, readers are told to forget everything.

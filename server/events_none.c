@@ -1,5 +1,6 @@
 /*
- * events_none.c - events.h in a build without libzmq: nothing is published, and who asks is told so.
+ * events_none.c - events.h in a build without libzmq: nothing is published, and who asks is told
+ * so.
  */
 #include <stdio.h>
 

@@ -288,7 +288,8 @@ static void add_of_device(struct page *p, const char *name, const char *device, 
     add_line(p, "%s{%s,device=\"%s\"} %lld\n", name, p->label, device, (long long)bytes);
 }
 
-/* Bytes that the process has taken of each device, and has pinned of the processor's memory for it. */
+/* Bytes that the process has taken of each device, and has pinned of the processor's memory for
+   it. */
 static void add_devices(struct page *p)
 {
     static const char used[] = "pith_device_used_bytes", pinned[] = "pith_device_pinned_bytes";
@@ -301,7 +302,8 @@ static void add_devices(struct page *p)
         add_of_device(p, pinned, d.name, d.pinned_bytes);
 }
 
-/* Pages that are used on each device, which sum to pith_kv_used_bytes, and how many there may be. */
+/* Pages that are used on each device, which sum to pith_kv_used_bytes, and how many there may
+   be. */
 static void add_pages(struct page *p, const struct numbers *n)
 {
     static const char used[] = "pith_kv_device_used_bytes", most[] = "pith_kv_device_most_bytes";
@@ -327,7 +329,8 @@ static void add_histogram(struct page *p, const struct histogram *h, const struc
     add_line(p, "%s_count{%s} %lld\n", h->name, p->label, (long long)t->n);
 }
 
-/* A router's size of a block is our page; there are as many as hold a page of tokens in all lanes. */
+/* A router's size of a block is our page; there are as many as hold a page of tokens in all
+   lanes. */
 static void add_cache_info(struct page *p, const struct server *s, const struct numbers *n)
 {
     static const char name[] = "vllm:cache_config_info";

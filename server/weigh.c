@@ -2,8 +2,8 @@
  * weigh.c - a walk over bytes that knows of JSON only what strings are and where values begin.
  *
  * Invariant: bytes is at least the memory that serve/json.h and Jansson 2.14 allocate for the
- * values on a 64-bit glibc. For each kind it is at most about twice that (tests/serve/test_weigh.c). Text
- * that is no JSON weighs something, too.
+ * values on a 64-bit glibc. For each kind it is at most about twice that
+ * (tests/serve/test_weigh.c). Text that is no JSON weighs something, too.
  */
 #include "weigh.h"
 

@@ -117,8 +117,8 @@ PITH_API pith_status pith_seq_lane(const pith_seq *seq, int32_t layer, int32_t h
 
 /* ---- evaluation --------------------------------------------------------------------------- */
 
-/* The rows of heads that one pass computed in one layer for the tokens of one sequence. Every pointer
-   is valid during the call only. */
+/* The rows of heads that one pass computed in one layer for the tokens of one sequence. Every
+   pointer is valid during the call only. */
 typedef struct pith_tap_rows {
     const pith_seq *seq; /* its length is that before the evaluation */
     int32_t layer;
@@ -147,13 +147,13 @@ typedef bool pith_tap_fn(void *user, const pith_tap_rows *rows);
 PITH_API pith_status pith_engine_set_tap(pith_engine *engine, pith_tap_fn *fn, void *user,
                                          pith_error *err);
 
-/* The natural logarithm of a token's probability by a row of logits [n], at temperature 1, summed in
-   double. best (may be NULL) receives whether no token has a larger logit. */
+/* The natural logarithm of a token's probability by a row of logits [n], at temperature 1, summed
+   in double. best (may be NULL) receives whether no token has a larger logit. */
 PITH_API double pith_logits_logprob(const float *logits, int32_t n, int32_t token, bool *best);
 
 /* Stored keys and values of a lane's entries from .. from + n - 1, in slot order, decoded to f32. k
-   [n][head_dim_k] are after rotation by their positions, v is [n][head_dim_v]. Either may be NULL. These
-   are the numbers that attention reads, but for its own rounding. INVALID, NOMEM. */
+   [n][head_dim_k] are after rotation by their positions, v is [n][head_dim_v]. Either may be NULL.
+   These are the numbers that attention reads, but for its own rounding. INVALID, NOMEM. */
 PITH_API pith_status pith_seq_lane_entries(const pith_seq *seq, int32_t layer, int32_t head,
                                            int32_t from, int32_t n, float *k, float *v);
 
@@ -172,8 +172,8 @@ typedef struct pith_lane_form {
 
 /* The same entries as their bytes lie in the store, k [n][k_bytes] and v [n][v_bytes]. A row is the
    entry's codes, for turbo3 then the third bits of its codes, and then its scales in f16.
-   docs/snapshot.md has the bits. Keys are rotated by the positions that they were written at. Where a
-   page is shared they may be read at others. k, v and out may be NULL.
+   docs/snapshot.md has the bits. Keys are rotated by the positions that they were written at. Where
+   a page is shared they may be read at others. k, v and out may be NULL.
    INVALID, NOMEM. */
 PITH_API pith_status pith_seq_lane_raw(const pith_seq *seq, int32_t layer, int32_t head,
                                        int32_t from, int32_t n, pith_lane_form *out, uint8_t *k,

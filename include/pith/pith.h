@@ -184,10 +184,10 @@ typedef struct pith_model_info {
 
 PITH_API void pith_model_get_info(const pith_model *model, pith_model_info *out);
 
-/* Copies text i of the model into buf, terminated where cap > 0, for callers who keep it longer than
-   the model. *key, a constant string, says which it is: "name", "architecture", "file_type" (its
-   quantization), "tokenizer", "template". *len gets its bytes; it and key may be NULL. RANGE when
-   cap is too small, *len is then the bytes without the end; NOT_FOUND past the last. */
+/* Copies text i of the model into buf, terminated where cap > 0, for callers who keep it longer
+   than the model. *key, a constant string, says which it is: "name", "architecture", "file_type"
+   (its quantization), "tokenizer", "template". *len gets its bytes; it and key may be NULL. RANGE
+   when cap is too small, *len is then the bytes without the end; NOT_FOUND past the last. */
 PITH_API pith_status pith_model_text(const pith_model *model, int32_t i, const char **key,
                                      char *buf, size_t cap, size_t *len);
 
@@ -199,10 +199,10 @@ typedef enum pith_tokenize_flag {
 } pith_tokenize_flag;
 
 /* Tokenizes text of text_len bytes (any bytes; invalid UTF-8 is tokenized bytewise) into at most
-   cap ids; *n_id receives the count. Where the model's tokenizer composes texts (Unicode's form NFC),
-   so does this; bytes that have no token are left out. RANGE when cap is too small, *n_id is then
-   the count needed (out may be NULL when cap is 0). UNSUPPORTED when the model has no tokenizer.
-   Thread-safe. */
+   cap ids; *n_id receives the count. Where the model's tokenizer composes texts (Unicode's form
+   NFC), so does this; bytes that have no token are left out. RANGE when cap is too small, *n_id is
+   then the count needed (out may be NULL when cap is 0). UNSUPPORTED when the model has no
+   tokenizer. Thread-safe. */
 PITH_API pith_status pith_tokenize(const pith_model *model, const char *text, size_t text_len,
                                    uint32_t flags, int32_t *out, int32_t cap, int32_t *n_id,
                                    pith_error *err);
@@ -368,14 +368,14 @@ PITH_API pith_status pith_device_find(const char *name, pith_device_info *out, p
 
 typedef struct pith_engine pith_engine;
 
-/* Tells how far an evaluation is, several times in each of its passes: n_read of its n_token tokens.
-   Of the running pass as many tokens count as layers of it are done, in proportion. Return false to
-   end the evaluation at once, within the pass where there is a way back to before it: CANCELLED, as
-   pith_batch_eval says. It must not change the engine or its sequences. */
+/* Tells how far an evaluation is, several times in each of its passes: n_read of its n_token
+   tokens. Of the running pass as many tokens count as layers of it are done, in proportion. Return
+   false to end the evaluation at once, within the pass where there is a way back to before it:
+   CANCELLED, as pith_batch_eval says. It must not change the engine or its sequences. */
 typedef bool pith_advance_fn(void *user, int64_t n_read, int64_t n_token);
 
-/* One lane (layer and KV head) at a round of the caller's own keep policy. Pointers are valid during
-   the call. */
+/* One lane (layer and KV head) at a round of the caller's own keep policy. Pointers are valid
+   during the call. */
 typedef struct pith_keep_lane {
     int32_t layer; /* among the layers with lanes */
     int32_t head;  /* KV head */
@@ -399,8 +399,8 @@ typedef struct pith_keep_lane {
     int32_t n_group;  /* query heads of a KV head */
     float attn_scale; /* logit = attn_scale * q . k */
     int32_t n_mark;
-    /* [n] with sums=on: the weight that all queries since the entry was written gave it, the mean of
-       the head's query heads. NULL without. */
+    /* [n] with sums=on: the weight that all queries since the entry was written gave it, the mean
+       of the head's query heads. NULL without. */
     const float *sum;
     const float *mark; /* [n][n_mark] what keep_mark wrote; NULL where there is none */
     uint32_t reserved[8];
@@ -458,8 +458,8 @@ typedef struct pith_read_chunk {
 
 /* A read policy of the caller: score [n], how much each entry deserves to be read, never NaN. The
    rules that every read policy has (budget, sinks, recent, ...) do the rest. It is not asked where
-   they read a lane whole. Called on the thread that evaluates: layers ascend, lanes of a layer come in
-   any order. It must not call the engine or its sequences. Return false to stop: the evaluation
+   they read a lane whole. Called on the thread that evaluates: layers ascend, lanes of a layer come
+   in any order. It must not call the engine or its sequences. Return false to stop: the evaluation
    fails as CANCELLED and is taken back. */
 typedef bool pith_read_score_fn(void *user, const pith_read_chunk *chunk, float *score);
 
@@ -601,8 +601,8 @@ typedef struct pith_kv_stats {
 
 PITH_API void pith_engine_kv_stats(const pith_engine *engine, pith_kv_stats *out);
 
-/* The pages and states on one device. There is one budget for all of them. used_bytes of all sums to
-   that of pith_kv_stats, idle_bytes to that of pith_memory_stats. */
+/* The pages and states on one device. There is one budget for all of them. used_bytes of all sums
+   to that of pith_kv_stats, idle_bytes to that of pith_memory_stats. */
 typedef struct pith_kv_device {
     const char *device; /* its name, constant */
     int64_t most_bytes; /* that can be in use there: the budget, or less on a GPU */
@@ -741,8 +741,8 @@ typedef struct pith_batch_item {
     int32_t n_rest; /* tokens of a prompt that is read in parts which follow in later calls; recall
                        of entries waits for its end. 0: the item is whole, or the last part */
     const int32_t *targets; /* [n_token] for PITH_LOGITS_ALL in the place of on_logits: the token
-                               whose probability behind each is wanted, -1: none is. No row of logits
-                               is made where none is wanted, and none is handed out */
+                               whose probability behind each is wanted, -1: none is. No row of
+                               logits is made where none is wanted, and none is handed out */
     double *logprob;        /* [n_token] receives their pith_logits_logprob; others are left */
     bool *best;             /* [n_token] likewise whether no token is likelier; may be NULL */
 } pith_batch_item;
@@ -838,8 +838,8 @@ typedef struct pith_chance {
    could not be drawn. A greedy choice, and a token that was accepted without a choice, had the
    chance 1. */
 PITH_API float pith_sampler_chance(const pith_sampler *sampler, int32_t token);
-/* The likeliest of those tokens, best first, of equals the lower id. Returns how many of at most cap
-   were written. */
+/* The likeliest of those tokens, best first, of equals the lower id. Returns how many of at most
+   cap were written. */
 PITH_API int32_t pith_sampler_chances(pith_sampler *sampler, pith_chance *out, int32_t cap);
 
 /* ---- drafts ------------------------------------------------------------------------------- */
@@ -963,9 +963,9 @@ typedef struct pith_token {
     pith_stop_reason reason; /* of the end */
 } pith_token;
 
-/* Reads the prompt, as pith_generate does. params is copied, and what it points to is borrowed until
-   the generation is freed. A sequence has one generation at a time: beginning another ends it. The
-   statuses of pith_generate for a prompt. */
+/* Reads the prompt, as pith_generate does. params is copied, and what it points to is borrowed
+   until the generation is freed. A sequence has one generation at a time: beginning another ends
+   it. The statuses of pith_generate for a prompt. */
 PITH_API pith_status pith_generation_create(pith_seq *seq, const int32_t *prompt, int32_t n_prompt,
                                             const pith_generate_params *params,
                                             pith_generation **out, pith_error *err);

@@ -1,6 +1,6 @@
 /*
- * plan.h - how to spend bytes of KV memory: storage types, which entries stay, and recall, chosen by
- * what was measured. docs/memory.md says how, and docs/real/budget.md what it costs.
+ * plan.h - how to spend bytes of KV memory: storage types, which entries stay, and recall, chosen
+ * by what was measured. docs/memory.md says how, and docs/real/budget.md what it costs.
  */
 #ifndef PITH_PLAN_H
 #define PITH_PLAN_H
@@ -44,11 +44,11 @@ typedef struct pith_plan {
     uint32_t reserved[7];
 } pith_plan;
 
-/* Chooses how to spend the bytes. All that params name stands: device and pages, a chunk that is not
-   0, and type_k, type_v, keep and recall where they are not NULL. A keep policy without a budget
-   gets one. First fewer bits are spent, then fewer entries, then recall, in the order of a table of
-   measurements. The weights need not be loaded (vocab_only). INVALID: a goal out of range, or no
-   plan fits; the sentence has the least bytes that one takes. Also the statuses of
+/* Chooses how to spend the bytes. All that params name stands: device and pages, a chunk that is
+   not 0, and type_k, type_v, keep and recall where they are not NULL. A keep policy without a
+   budget gets one. First fewer bits are spent, then fewer entries, then recall, in the order of a
+   table of measurements. The weights need not be loaded (vocab_only). INVALID: a goal out of range,
+   or no plan fits; the sentence has the least bytes that one takes. Also the statuses of
    pith_memory_estimate. */
 PITH_API pith_status pith_plan_make(const pith_model *model, const pith_engine_params *params,
                                     const pith_plan_goal *goal, pith_plan *out, pith_error *err);

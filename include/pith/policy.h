@@ -21,8 +21,8 @@ typedef enum pith_verb { PITH_KEEP, PITH_READ, PITH_RECALL, PITH_SHARE } pith_ve
 
 #define PITH_N_VERB 4
 
-/* Bits of pith_policy_info.gpu, with the policy's default options. A GPU does these steps itself, and
-   the host does the others with numbers that it downloads. */
+/* Bits of pith_policy_info.gpu, with the policy's default options. A GPU does these steps itself,
+   and the host does the others with numbers that it downloads. */
 enum {
     PITH_GPU_ROUNDS = 1, /* scores of rounds, and the choice */
     PITH_GPU_NOTES = 2,  /* notes of attention's weights */

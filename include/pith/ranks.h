@@ -1,7 +1,7 @@
 /*
  * ranks.h - one model over several processes, which MPI starts on as many machines (docs/
- * distributed.md). Every rank runs the same program on the same input, and comes to the same tokens.
- * It holds a part of the weights and of the KV cache. A library without MPI has one rank.
+ * distributed.md). Every rank runs the same program on the same input, and comes to the same
+ * tokens. It holds a part of the weights and of the KV cache. A library without MPI has one rank.
  */
 #ifndef PITH_RANKS_H
 #define PITH_RANKS_H

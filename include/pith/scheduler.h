@@ -74,8 +74,9 @@ typedef struct pith_scheduler_params {
                             largest, then pages shared at looser thresholds. Answers then depend on
                             company (default false) */
     int64_t swap_bytes;  /* host memory for requests that cannot be computed again, and for parked
-                            conversations as far as those leave room. Where it is full such a request
-                            ends as PITH_STOP_FULL, and a conversation is dropped. Default 1 GiB */
+                            conversations as far as those leave room. Where it is full such a
+                            request ends as PITH_STOP_FULL, and a conversation is dropped. Default
+                            1 GiB */
     int32_t max_preempt; /* a request that was put back so often is set aside for in full (default
                             3) */
     int32_t n_slot; /* slots that requests may name: 0 to n_slot - 1 (default 64). 0: nothing is
@@ -223,8 +224,8 @@ typedef struct pith_request {
 PITH_API void pith_request_default(pith_request *out);
 
 /* params may be NULL. The engine must outlive the scheduler, and so must that of params->draft.
-   INVALID (a value out of range, named), UNSUPPORTED (recall of text with a session that all requests would share), the
-   statuses of pith_draft_check, NOMEM. */
+   INVALID (a value out of range, named), UNSUPPORTED (recall of text with a session that all
+   requests would share), the statuses of pith_draft_check, NOMEM. */
 PITH_API pith_status pith_scheduler_create(pith_engine *engine, const pith_scheduler_params *params,
                                            pith_scheduler **out, pith_error *err);
 
@@ -365,7 +366,8 @@ typedef struct pith_scheduler_stats {
 PITH_API void pith_scheduler_get_stats(pith_scheduler *scheduler, pith_scheduler_stats *out);
 
 /* Bytes of pages in use that no request can have at once. It could have cached prefixes that no
-   sequence uses, and what parked conversations alone hold. On the thread that steps, between steps. */
+   sequence uses, and what parked conversations alone hold. On the thread that steps, between
+   steps. */
 PITH_API int64_t pith_scheduler_claimed_bytes(pith_scheduler *scheduler);
 
 /* Seconds since a step last began, read a chunk of a prompt or ended; since the scheduler was made

@@ -1,5 +1,5 @@
-"""What policies learn of a model before they run: statistics of queries (triattention), the importance
-of entries (kvzap), and the bases of keys (loki)."""
+"""What policies learn of a model before they run: statistics of queries (triattention), the
+importance of entries (kvzap), and the bases of keys (loki)."""
 from __future__ import annotations
 
 import os
@@ -52,8 +52,9 @@ class Stats:
         check(lib.pith_stats_check(self._c, model._c, err), err)
 
     def head(self, layer: int, head: int) -> dict[str, NDArray[np.float32]]:
-        """The queries of a query head before rotation, by rotated pair: re, im [n_pair], the mean as a
-        complex number, and abs [n_pair], the mean modulus. key_abs [n_pair]: of its keys, if known."""
+        """The queries of a query head before rotation, by rotated pair: re, im [n_pair], the mean
+        as a complex number, and abs [n_pair], the mean modulus. key_abs [n_pair]: of its keys, if
+        known."""
         out, n = ffi.new("pith_stats_head *"), self.info["n_pair"]
         check(lib.pith_stats_get_head(self._c, layer, head, out))
         arrays = {name: getattr(out, name) for name in ("re", "im", "abs", "key_abs")}
@@ -62,9 +63,9 @@ class Stats:
 
     @property
     def importance(self) -> dict[str, NDArray[np.float32]] | None:
-        """What was learnt of entries, by lane, [n_layer][n_head_kv]: mean and deviation of the logarithm
-        of importance, key_r2 and hidden_r2, how well it is predicted on held-out texts. None where
-        nothing was."""
+        """What was learnt of entries, by lane, [n_layer][n_head_kv]: mean and deviation of the
+        logarithm of importance, key_r2 and hidden_r2, how well it is predicted on held-out texts.
+        None where nothing was."""
         out = ffi.new("pith_importance_info *")
         if lib.pith_stats_get_importance(self._c, out) != 0:
             return None
@@ -74,8 +75,8 @@ class Stats:
                 if at != ffi.NULL}
 
     def shares(self, retention: float) -> NDArray[np.float64]:
-        """The part of its entries that each lane keeps where that part of all, the most important ones,
-        is kept, [n_lane]. PithNotFound without importance."""
+        """The part of its entries that each lane keeps where that part of all, the most important
+        ones, is kept, [n_lane]. PithNotFound without importance."""
         info = ffi.new("pith_importance_info *")
         check(lib.pith_stats_get_importance(self._c, info))
         out = np.empty(info.n_lane, np.float64)
@@ -84,7 +85,8 @@ class Stats:
 
 
 class Projection:
-    """The bases of keys that the read policy loki scores in: Read("loki", projection="model.loki")."""
+    """The bases of keys that the read policy loki scores in: Read("loki",
+    projection="model.loki")."""
 
     def __init__(self, pointer: Any) -> None:
         self._c = ffi.gc(pointer, lib.pith_projection_free)
@@ -102,8 +104,8 @@ class Projection:
         check(lib.pith_projection_save(self._c, os.fsencode(path), err), err)
 
     def rank(self, share: float, layer: int = -1, head: int = -1) -> int:
-        """The fewest dimensions in which keys of a layer and KV head have this share of their variance;
-        -1: the most of any."""
+        """The fewest dimensions in which keys of a layer and KV head have this share of their
+        variance; -1: the most of any."""
         return int(lib.pith_projection_rank(self._c, layer, head, share))
 
 
@@ -117,12 +119,13 @@ def calibrate(model: Model, text: Any, *, n_ctx: int = 0, select: str | Seq[tupl
               **engine: Any) -> Stats:
     """Statistics of a model's queries, for triattention.
 
-    text: a text, or ids. n_ctx: tokens of a piece, each from position 0; 0: the model's context, or the
-    text if it is shorter. select: whose queries count: "all", "generated" (n_generate tokens that the
-    model writes behind each piece, at this temperature), or ranges of tokens [(begin, end)]. centres of
-    each head, found from samples of its queries. name: what the text is. progress: called with a
-    fraction; False ends it with PithCancelled. engine: options of Engine (n_thread, chunk, device).
-    The same text and options give the same bits. PithInvalid, PithFormat, PithNoMemory."""
+    text: a text, or ids. n_ctx: tokens of a piece, each from position 0; 0: the model's context, or
+    the text if it is shorter. select: whose queries count: "all", "generated" (n_generate tokens
+    that the model writes behind each piece, at this temperature), or ranges of tokens [(begin,
+    end)]. centres of each head, found from samples of its queries. name: what the text is.
+    progress: called with a fraction; False ends it with PithCancelled. engine: options of Engine
+    (n_thread, chunk, device). The same text and options give the same bits. PithInvalid,
+    PithFormat, PithNoMemory."""
     ids, err, out = _ids(model, text), new_error(), ffi.new("pith_stats **")
     params = ffi.new("pith_calibrate_params *")
     lib.pith_calibrate_params_default(params)
@@ -152,13 +155,14 @@ def calibrate_importance(model: Model, texts: Iterable[Any], *, hidden: bool = F
                          keep: Iterable[str] = (), path: str | os.PathLike[str] | None = None,
                          resume: str | os.PathLike[str] | None = None, name: str = "",
                          progress: Progress | None = None, **engine: Any) -> Stats:
-    """What entries are worth, learnt from texts that the model repeats, for kvzap; statistics of their
-    queries, too.
+    """What entries are worth, learnt from texts that the model repeats, for kvzap; statistics of
+    their queries, too.
 
-    texts: several texts or lists of ids, of about a thousand tokens; every fifth is held out. hidden:
-    weights of the layers' inputs, too. keep: policies whose scores are mapped to importance, which
-    needs path, a file where statistics are saved before. resume: a file to go on from; remove it at the
-    end. name, progress and engine as calibrate. PithInvalid, PithFormat, PithNoMemory."""
+    texts: several texts or lists of ids, of about a thousand tokens; every fifth is held out.
+    hidden: weights of the layers' inputs, too. keep: policies whose scores are mapped to
+    importance, which needs path, a file where statistics are saved before. resume: a file to go on
+    from; remove it at the end. name, progress and engine as calibrate. PithInvalid, PithFormat,
+    PithNoMemory."""
     given = [model.tokenize(text, bos=False) if isinstance(text, (str, bytes)) else token_ids(text)
              for text in texts]
     if not given:

@@ -23,9 +23,9 @@ CHUNK = 512  # tokens of a pass
 
 
 class TapRows(NamedTuple):
-    """What one pass computed in one layer; arrays are valid during the call. Queries, keys and values
-    are those of the layer's heads, and out is what attention gave each of them, before gates and the
-    output projection. It is None where type_k has a centre."""
+    """What one pass computed in one layer; arrays are valid during the call. Queries, keys and
+    values are those of the layer's heads, and out is what attention gave each of them, before gates
+    and the output projection. It is None where type_k has a centre."""
 
     layer: int
     pos0: int  # position of the first token
@@ -39,7 +39,8 @@ class TapRows(NamedTuple):
 
 
 class EngineParams:
-    """Engine's options as C's struct, and what lives as long as that is used. calls: what C calls."""
+    """Engine's options as C's struct, and what lives as long as that is used. calls: what C
+    calls."""
 
     def __init__(self, model: Model, *, keep: Option = None, read: Option = None,
                  **options: Any) -> None:
@@ -76,11 +77,11 @@ class Engine:
     that grows. kv: in their place a budget in one word for a conversation of n_ctx tokens ("25%" of
     the full cache, or bytes); types and policies that are None are then chosen, and a chunk of 512
     may become less; `plan` says which.
-    chunk: most tokens of a pass. type_k, type_v: storage types. keep, read, recall, share: policies,
-    as objects or text. device: "cpu" or a GPU's name; None: the best.
+    chunk: most tokens of a pass. type_k, type_v: storage types. keep, read, recall, share:
+    policies, as objects or text. device: "cpu" or a GPU's name; None: the best.
 
-    One thread at a time is in an engine; others wait. A call from a callback raises PithBusy. Raises
-    PithInvalid, PithUnsupported, PithNoMemory.
+    One thread at a time is in an engine; others wait. A call from a callback raises PithBusy.
+    Raises PithInvalid, PithUnsupported, PithNoMemory.
     """
 
     def __init__(self, model: Model, *, n_thread: int = 0, kv_bytes: int = 0, kv_tokens: int = 0,
@@ -171,8 +172,8 @@ class Engine:
 
     def eval(self, items: Iterable[tuple[Any, ...]],
              progress: Callable[[float], Any] | None = None) -> list[Any]:
-        """Appends tokens to several sequences of this engine, in common passes: [(sequence, ids)] or
-        [(sequence, ids, targets)]. The numbers are those of one at a time.
+        """Appends tokens to several sequences of this engine, in common passes: [(sequence, ids)]
+        or [(sequence, ids, targets)]. The numbers are those of one at a time.
 
         Returns for each item (logprob, best), as Sequence.eval does for targets, or None without
         targets. Then the sequence has the logits of its last token."""

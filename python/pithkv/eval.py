@@ -25,8 +25,9 @@ Progress = Callable[[float, str], Any]
 
 
 class Result:
-    """What a task measured. json: the dict that `pith eval TASK --json` writes. summary: its figures.
-    rows: a structured array, one element for each question or cell, with the columns of `--csv`."""
+    """What a task measured. json: the dict that `pith eval TASK --json` writes. summary: its
+    figures. rows: a structured array, one element for each question or cell, with the columns of
+    `--csv`."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.json = data
@@ -79,9 +80,9 @@ def run(task: str, model: Model, *, seed: int = 1, chat: bool = False, keep_text
     """A task of `pith eval` by its name.
 
     Options are those of the command, with _ for -, and those of Engine that size and rule the cache
-    (keep, read, recall, share, type_k, type_v, kv_bytes, n_thread, chunk, ...). keep may be a policy
-    in Python. seed: of all that the task draws. chat: prompts are messages. keep_text: rows have
-    prompts and answers. progress: called with a fraction and a text; False ends the task.
+    (keep, read, recall, share, type_k, type_v, kv_bytes, n_thread, chunk, ...). keep may be a
+    policy in Python. seed: of all that the task draws. chat: prompts are messages. keep_text: rows
+    have prompts and answers. progress: called with a fraction and a text; False ends the task.
     Raises PithInvalid with a sentence on the option, PithNotFound for the task."""
     import json  # here, as imports take processor time
     engine = EngineParams(model, **{name: options.pop(name) for name in ENGINE if name in options})
@@ -113,21 +114,23 @@ def perplexity(model: Model, file: str | os.PathLike[str], *, ctx_size: int = 51
 
 def needle(model: Model, file: str | os.PathLike[str] | None = None, *, lengths: Any = (1024, 2048, 4096),
            depths: Any = (0, 25, 50, 75, 100), **options: Any) -> Result:
-    """A fact at every depth of texts of every length. file: text that hides it; None: noise. depths:
-    percent. Further options: style, needles, repeat, predict, needle, question, ..."""
+    """A fact at every depth of texts of every length. file: text that hides it; None: noise.
+    depths: percent. Further options: style, needles, repeat, predict, needle, question, ..."""
     return run("needle", model, file=file, lengths=lengths, depths=depths, **options)
 
 
 def facts(model: Model, file: str | os.PathLike[str] | None = None, *, lengths: Any = 2048, texts: int = 4,
           style: str = "pool", **options: Any) -> Result:
-    """Ten facts of each text, each asked for on a fork of one reading; with a policy beside the full
-    cache. style: "pool", or "pith" for the models that come along. summary: score, recovered, ..."""
+    """Ten facts of each text, each asked for on a fork of one reading; with a policy beside the
+    full cache. style: "pool", or "pith" for the models that come along. summary: score, recovered,
+    ..."""
     return run("facts", model, file=file, lengths=lengths, texts=texts, style=style, **options)
 
 
 def ruler(model: Model, file: str | os.PathLike[str] | None = None, *, tasks: Any = None,
           lengths: Any = (1024, 2048, 4096), samples: int = 10, **options: Any) -> Result:
-    """RULER's tasks: a name, a list, None for all. Further options: haystack, squad, hotpotqa, ..."""
+    """RULER's tasks: a name, a list, None for all. Further options: haystack, squad, hotpotqa,
+    ..."""
     return run("ruler", model, file=file, tasks=tasks, lengths=lengths, samples=samples, **options)
 
 
@@ -148,8 +151,8 @@ class Difference(NamedTuple):
 
 def difference(a: Result, b: Result, column: str = "found", group: tuple[str, ...] = ("length", "text")
                ) -> Difference:
-    """Mean of a - b in a column, row by row: both asked the same of the same texts. Rows of one text
-    are not independent, so the error is that of the means of texts (the columns of group)."""
+    """Mean of a - b in a column, row by row: both asked the same of the same texts. Rows of one
+    text are not independent, so the error is that of the means of texts (the columns of group)."""
     names = tuple(name for name in group if name in (a.rows.dtype.names or ()))
     if len(a.rows) != len(b.rows) or any((a.rows[name] != b.rows[name]).any() for name in names):
         raise PithInvalid("difference: the results are not of the same questions")

@@ -23,9 +23,9 @@ class Model:
     progress: called with a fraction of 0 to 1 while it loads; False ends it with PithCancelled.
     Raises PithIO, PithFormat, PithUnsupported or PithNoMemory.
 
-    info is a dict of pith_model_info: n_layer, n_layer_kv, n_head, n_head_kv, head_dim_k, n_vocab...
-    and of texts: name, architecture, file_type, tokenizer, template (the chat's, in Jinja).
-    bos and eos are ids, -1 where there are none. A model pickles as its path and arguments.
+    info is a dict of pith_model_info: n_layer, n_layer_kv, n_head, n_head_kv, head_dim_k,
+    n_vocab... and of texts: name, architecture, file_type, tokenizer, template (the chat's, in
+    Jinja). bos and eos are ids, -1 where there are none. A model pickles as its path and arguments.
     """
 
     def __init__(self, path: str | os.PathLike[str], n_thread: int = 0, vocab_only: bool = False,

@@ -71,19 +71,19 @@ class Share(Policy):
 
 
 class ScoredLane:
-    """What a keep policy in Python sees of one layer and KV head at a round. Arrays are read-only views,
-    valid during the call; n is the number of entries.
+    """What a keep policy in Python sees of one layer and KV head at a round. Arrays are read-only
+    views, valid during the call; n is the number of entries.
 
-    layer, head: numbers. n_prompt: positions marked as the prompt. positions [n], evictable [n]: what
-    is not evictable stays whatever it scores. tokens [n_token]: of the sequence. keys [n][dim_k] as
-    attention sees them, values [n][dim_v].
+    layer, head: numbers. n_prompt: positions marked as the prompt. positions [n], evictable [n]:
+    what is not evictable stays whatever it scores. tokens [n_token]: of the sequence. keys
+    [n][dim_k] as attention sees them, values [n][dim_v].
 
-    None unless the policy asks: attention [n], queries=N: the mean weight of each entry over the last N
-    queries. queries [N][n_group][dim_k], likewise: these queries after rotation, the last token's last;
-    a logit is attn_scale * q . k. There are fewer at the beginning of a text. sums [n], sums=True: the
-    attention that each entry got in all, the mean of the query heads. marks [n][marks]: what the
-    function mark gave. hidden [n][n_embd], hidden=True: the layer's input, after its norm, at the
-    entry's token."""
+    None unless the policy asks: attention [n], queries=N: the mean weight of each entry over the
+    last N queries. queries [N][n_group][dim_k], likewise: these queries after rotation, the last
+    token's last; a logit is attn_scale * q . k. There are fewer at the beginning of a text. sums
+    [n], sums=True: the attention that each entry got in all, the mean of the query heads. marks
+    [n][marks]: what the function mark gave. hidden [n][n_embd], hidden=True: the layer's input,
+    after its norm, at the entry's token."""
 
     def __init__(self, lane: Any, n_hidden: int = 0) -> None:
         n = lane.n
@@ -113,9 +113,9 @@ class ScoredLane:
 
 
 class NewEntries:
-    """New entries of one layer and KV head, for a function that marks them. Arrays are read-only views,
-    valid during the call. positions [n], tokens [n]. hidden [n][n_embd]: the layer's input after its
-    norm. keys [n][dim_k] before rotation, values [n][dim_v]."""
+    """New entries of one layer and KV head, for a function that marks them. Arrays are read-only
+    views, valid during the call. positions [n], tokens [n]. hidden [n][n_embd]: the layer's input
+    after its norm. keys [n][dim_k] before rotation, values [n][dim_v]."""
 
     def __init__(self, new: Any) -> None:
         n = new.n
@@ -132,14 +132,14 @@ class NewEntries:
 
 
 class ReadChunk:
-    """What a read policy in Python sees of one layer and KV head, for a chunk of a prompt or for one
-    token. Arrays are read-only views, valid during the call; n is the number of stored entries of
-    earlier tokens.
+    """What a read policy in Python sees of one layer and KV head, for a chunk of a prompt or for
+    one token. Arrays are read-only views, valid during the call; n is the number of stored entries
+    of earlier tokens.
 
-    layer, head: numbers. pos0: position of the chunk's first token. n_choose: entries that are chosen
-    by score, beside those that are always read. positions [n]. queries [n_token][n_group][dim_k] after
-    rotation; a logit is attn_scale * q . k. keys [n][dim_k] as attention sees them. values [n][dim_v]
-    with values=True, else None."""
+    layer, head: numbers. pos0: position of the chunk's first token. n_choose: entries that are
+    chosen by score, beside those that are always read. positions [n]. queries
+    [n_token][n_group][dim_k] after rotation; a logit is attn_scale * q . k. keys [n][dim_k] as
+    attention sees them. values [n][dim_v] with values=True, else None."""
 
     def __init__(self, chunk: Any) -> None:
         n = chunk.n
@@ -212,12 +212,12 @@ class Keep(Policy):
     Python.
 
     function(lane) gets a ScoredLane and returns n numbers; higher stays. Budget, sinks, window,
-    granularity and slack are Pith's, as for every policy. queries=N, sums=True and hidden=True ask for
-    more of the lane. The last takes n_embd numbers for each entry of each lane.
+    granularity and slack are Pith's, as for every policy. queries=N, sums=True and hidden=True ask
+    for more of the lane. The last takes n_embd numbers for each entry of each lane.
 
-    mark(new) gets NewEntries when they are computed, and returns marks=M numbers for each: [n] of one,
-    [n][M] of several. They stay beside the entries, so that what a score wants of a layer's input need
-    not be kept whole. Without a function the first mark is the score.
+    mark(new) gets NewEntries when they are computed, and returns marks=M numbers for each: [n] of
+    one, [n][M] of several. They stay beside the entries, so that what a score wants of a layer's
+    input need not be kept whole. Without a function the first mark is the score.
 
     What a function raises ends the evaluation and comes out of it."""
 
@@ -276,9 +276,9 @@ class Read(Policy):
     budget=1024): a policy in Python.
 
     function(chunk) gets a ReadChunk and returns n numbers; higher is read. Budget, chunk, sinks,
-    recent, tail, dense_layers, gate and phase are Pith's, as for every policy. It is not asked where
-    these read a lane whole. values=True asks for chunk.values. What it raises ends the evaluation,
-    which is taken back, and comes out of it."""
+    recent, tail, dense_layers, gate and phase are Pith's, as for every policy. It is not asked
+    where these read a lane whole. values=True asks for chunk.values. What it raises ends the
+    evaluation, which is taken back, and comes out of it."""
 
     verb = lib.PITH_READ
 

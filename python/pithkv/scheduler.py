@@ -13,8 +13,8 @@ from ._pith import ffi, lib
 @dataclasses.dataclass
 class Answer:
     """An answer as far as it has come. reason: "end", "length", "string", "full" when it has ended.
-    error: why it failed, a PithError; None: it did not. n_cached: tokens of the prompt that were there
-    already, of a beginning that prompts have in common."""
+    error: why it failed, a PithError; None: it did not. n_cached: tokens of the prompt that were
+    there already, of a beginning that prompts have in common."""
 
     text: str = ""
     tokens: list[int] = dataclasses.field(default_factory=list)
@@ -30,15 +30,15 @@ class _Job:
 
 
 class Scheduler:
-    """Answers many prompts in one engine. Each gets the tokens that it would get alone, whatever the
-    company and the order; common beginnings are read once.
+    """Answers many prompts in one engine. Each gets the tokens that it would get alone, whatever
+    the company and the order; common beginnings are read once.
 
         for answer in pithkv.Scheduler(engine).generate(["One", "Two"], 50, seeds=[1, 2]):
             print(answer.text)
 
-    options: n_seq (most answers that run at the same time), n_queue, step_tokens, reserve, watermark,
-    no_prefix, swap_bytes, max_preempt (pith_scheduler_params). One thread steps; the engine runs
-    nothing else meanwhile."""
+    options: n_seq (most answers that run at the same time), n_queue, step_tokens, reserve,
+    watermark, no_prefix, swap_bytes, max_preempt (pith_scheduler_params). One thread steps; the
+    engine runs nothing else meanwhile."""
 
     def __init__(self, engine: Engine, **options: Any) -> None:
         params, out, err = ffi.new("pith_scheduler_params *"), ffi.new("pith_scheduler **"), new_error()
@@ -71,9 +71,9 @@ class Scheduler:
 
     def submit(self, prompt: Any, n_predict: int = -1, *, priority: int = 0, deadline_s: float = 0.0,
                on_token: Callable[[int, str], Any] | None = None, **options: Any) -> Answer:
-        """Queues a prompt, a text or ids. The Answer fills as steps run. on_token(id, text) sees each
-        token, and False ends the answer. options: those of Sequence.generate. Raises PithBusy where
-        the queue is full, PithKVFull and PithContext where the prompt can never fit."""
+        """Queues a prompt, a text or ids. The Answer fills as steps run. on_token(id, text) sees
+        each token, and False ends the answer. options: those of Sequence.generate. Raises PithBusy
+        where the queue is full, PithKVFull and PithContext where the prompt can never fit."""
         model = self.engine.model
         ids = model.tokenize(prompt) if isinstance(prompt, str) else token_ids(prompt)
         own, request, number, err = (GenerateParams(n_predict, **options), ffi.new("pith_request *"),
@@ -89,7 +89,8 @@ class Scheduler:
         return job.answer
 
     def step(self) -> bool:
-        """A step: a token of each answer that runs, and parts of prompts. False: nothing is left."""
+        """A step: a token of each answer that runs, and parts of prompts. False: nothing is
+        left."""
         idle, err = ffi.new("bool *"), new_error()
         with self.engine._lock:
             status = lib.pith_scheduler_step(self._c, idle, err)

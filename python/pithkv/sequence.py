@@ -37,10 +37,11 @@ class Lane(NamedTuple):
 
 
 class RawLane(NamedTuple):
-    """The same as it is stored. positions [n]; keys [n][bytes] and values [n][bytes] of uint8: codes,
-    for turbo3 then the third bits of codes, then scales in f16 (docs/snapshot.md). Values of latent
-    attention have no bytes of their own. type_k, type_v: storage types; group_k, group_v: dimensions
-    that share a scale, 1 without scales; rotated_k, rotated_v: codes are of rotated groups."""
+    """The same as it is stored. positions [n]; keys [n][bytes] and values [n][bytes] of uint8:
+    codes, for turbo3 then the third bits of codes, then scales in f16 (docs/snapshot.md). Values of
+    latent attention have no bytes of their own. type_k, type_v: storage types; group_k, group_v:
+    dimensions that share a scale, 1 without scales; rotated_k, rotated_v: codes are of rotated
+    groups."""
 
     positions: NDArray[np.int32]
     keys: NDArray[np.uint8]
@@ -163,10 +164,11 @@ class Sequence:
         """Appends ids.
 
         logits="last": the last token's row is self.logits. "all": returns rows [n][n_vocab]. A
-        function gets (position, row) for each token; the row is valid in the call, and False ends the
-        evaluation with PithCancelled. targets [n]: returns (logprob [n], best [n]) of the token that
-        is to follow each one, at -1 of none (NaN, False), without any row of logits: much faster.
-        progress: called with a fraction once a pass. After a failure the sequence is as before."""
+        function gets (position, row) for each token; the row is valid in the call, and False ends
+        the evaluation with PithCancelled. targets [n]: returns (logprob [n], best [n]) of the token
+        that is to follow each one, at -1 of none (NaN, False), without any row of logits: much
+        faster. progress: called with a fraction once a pass. After a failure the sequence is as
+        before."""
         given = token_ids(ids)
         n_vocab = self.engine.model.info["n_vocab"]
         if targets is not None:
@@ -189,8 +191,8 @@ class Sequence:
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """The row behind the last token, [n_vocab], read-only and without a copy: the next evaluation
-        overwrites it, so .copy() what you keep. None where there is none."""
+        """The row behind the last token, [n_vocab], read-only and without a copy: the next
+        evaluation overwrites it, so .copy() what you keep. None where there is none."""
         with self.engine._lock:
             row, held = lib.pith_seq_logits(self._pointer()), self._row()
             if row == ffi.NULL:
@@ -256,14 +258,14 @@ class Sequence:
 
     def generate(self, prompt: Any, n_predict: int = -1, **options: Any) -> "Generation":
         """Reads the prompt (a text, or ids) and generates: iterating gives text, .tokens() gives
-        Token. The sequence holds the prompt and what was handed out but the last token, whenever you
-        leave. It reads only what the sequence does not hold already.
+        Token. The sequence holds the prompt and what was handed out but the last token, whenever
+        you leave. It reads only what the sequence does not hold already.
 
         n_predict: most tokens, -1 until the model ends. temperature (0 is greedy), top_k, top_p,
-        min_p, repeat_penalty, presence_penalty, frequency_penalty, penalty_last_n, seed: of sampling.
-        bias: {token: number}. stop: strings. ignore_end: go on past end tokens. special: print control
-        tokens. draft: True drafts tokens ahead, which changes nothing but the time. grammar: a
-        Grammar. message: with recall of text, the user's message in the prompt.
+        min_p, repeat_penalty, presence_penalty, frequency_penalty, penalty_last_n, seed: of
+        sampling. bias: {token: number}. stop: strings. ignore_end: go on past end tokens. special:
+        print control tokens. draft: True drafts tokens ahead, which changes nothing but the time.
+        grammar: a Grammar. message: with recall of text, the user's message in the prompt.
         progress: of the prompt, a fraction."""
         return Generation(self, prompt, n_predict, **options)
 
@@ -385,8 +387,8 @@ class Generation:
 
 
 class Map:
-    """Which positions lanes hold, as a picture: dark where an entry is, a row for each KV head of each
-    layer, the first one on top. `kept` is the array."""
+    """Which positions lanes hold, as a picture: dark where an entry is, a row for each KV head of
+    each layer, the first one on top. `kept` is the array."""
 
     def __init__(self, kept: NDArray[np.bool_]) -> None:
         self.kept = kept

@@ -1,4 +1,5 @@
-"""lm-eval's class, where lm-eval is installed: likelihoods are those of rows of logits, tasks run."""
+"""lm-eval's class, where lm-eval is installed: likelihoods are those of rows of logits, tasks
+run."""
 import json
 import os
 import subprocess

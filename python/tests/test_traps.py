@@ -1,5 +1,5 @@
-"""What goes wrong elsewhere: signals, forks, callbacks that fail or call back, views of what is closed,
-other libraries and other processes beside it."""
+"""What goes wrong elsewhere: signals, forks, callbacks that fail or call back, views of what is
+closed, other libraries and other processes beside it."""
 import asyncio
 import gc
 import json

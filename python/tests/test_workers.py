@@ -1,4 +1,5 @@
-"""The examples with two workers, where Ray and Dask are installed: answers are those of one engine."""
+"""The examples with two workers, where Ray and Dask are installed: answers are those of one
+engine."""
 import json
 import pathlib
 import pickle

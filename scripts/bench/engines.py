@@ -191,8 +191,8 @@ class OpenVino:
 
 
 def open_peer(folder):
-    """The engine whose llama-bench lies in folder, folder/bin or folder/build/bin, or OpenVINO where
-    folder is a virtual environment that has it."""
+    """The engine whose llama-bench lies in folder, folder/bin or folder/build/bin, or OpenVINO
+    where folder is a virtual environment that has it."""
     for place in ("", "bin", "build/bin"):
         program = os.path.join(folder, place, "llama-bench")
         if os.access(program, os.X_OK):

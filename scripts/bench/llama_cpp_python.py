@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""llama_cpp_python.py MODEL.gguf TEXT [--threads N] [--repeats N] [--questions N] - pithkv beside llama-cpp-python.
+"""llama_cpp_python.py MODEL.gguf TEXT [--threads N] [--repeats N] [--questions N] - pithkv beside
+llama-cpp-python.
 
 Three figures on the same file and threads, each the median of some repeats, by turns:
 
     generate    a prompt of 128 tokens and 64 greedy ones behind it
-    logits      seconds for all rows of logits of 512 tokens; of pithkv also for log probabilities alone
+    logits      seconds for all rows of logits of 512 tokens; of pithkv also for log probabilities
+                alone
     choices     seconds for N questions (8) of 4 endings behind 200 tokens, as lm-eval asks
 
 Needs pithkv and llama-cpp-python (which pip builds). Run it where nothing else computes.

@@ -1,8 +1,8 @@
 /*
  * mpi_net.c - a net between the ranks of one machine, for scripts/bench/ranks.sh. It lies between a
  * program and MPI (LD_PRELOAD). A message has arrived when its delay and the time of its bytes at
- * the net's rate are over. Until then a rank waits with its processor, so that every rank needs one.
- *   PITH_NET_US     the delay, one way, in microseconds
+ * the net's rate are over. Until then a rank waits with its processor, so that every rank needs
+ *   one. PITH_NET_US     the delay, one way, in microseconds
  *   PITH_NET_GBIT   the rate of each rank's connection in either direction, in Gbit/s
  * It does not foresee messages that meet in a switch, nor what a system's network stack computes.
  */

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""python.py MODEL.gguf TEXT PITH [--threads N] [--repeats N] [--tokens N] - what Python costs over C.
+"""python.py MODEL.gguf TEXT PITH [--threads N] [--repeats N] [--tokens N] - what Python costs over
+C.
 
 Medians of some repeats, by turns, with pithkv and the command PITH of the same commit:
 
     import      milliseconds of processor time that `import pithkv` takes over an empty program
     generate    tokens/s behind 128 tokens: pulled one by one in Python, and `pith run`
-    choices     seconds for 8 questions of 4 endings behind 200 tokens: side by side on forks, and each
-                read anew
+    choices     seconds for 8 questions of 4 endings behind 200 tokens: side by side on forks, and
+                each read anew
     policy      seconds to read N tokens (2,048) under knorm at 25 % and slack=128: Pith's own, and
                 the same in a line of numpy, with the rounds that either had
 

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Measures one model over two ranks in two network namespaces of this machine: what docs/distributed.md
-# says of nets. Needs root, iproute2 and Open MPI.
+# Measures one model over two ranks in two network namespaces of this machine: what
+# docs/distributed.md says of nets. Needs root, iproute2 and Open MPI.
 #   scripts/bench/ranks.sh PITH MODEL [RATE DELAY]...
-# PITH is a command with MPI (-DPITH_MPI=ON). A net has a RATE as tc names it, and a DELAY one way in
-# microseconds (35us), or "-" for none, which takes tbf in place of netem. "- -" is the net as it is. A
-# kernel without netem has no delays: then ranks are in one namespace and wait as mpi_net.c says, the
-# rate is in gbit, and no peer is beside. By environment:
+# PITH is a command with MPI (-DPITH_MPI=ON). A net has a RATE as tc names it, and a DELAY one way
+# in microseconds (35us), or "-" for none, which takes tbf in place of netem. "- -" is the net as it
+# is. A kernel without netem has no delays: then ranks are in one namespace and wait as mpi_net.c
+# says, the rate is in gbit, and no peer is beside. By environment:
 #   LENGTHS="512 32"    tokens of the prompt, and generated
 #   ROUNDS=3            of which the median counts; all ways take turns in a round
 #   LLAMA=FOLDER        with llama-bench and ggml-rpc-server of llama.cpp (-DGGML_RPC=ON): beside

@@ -1,5 +1,5 @@
-"""The part `real` of scripts/bench.sh: real models, whole prompts and generation at depths, Pith and
-peers by turns on the same files. Standard library only."""
+"""The part `real` of scripts/bench.sh: real models, whole prompts and generation at depths, Pith
+and peers by turns on the same files. Standard library only."""
 import os
 import statistics
 

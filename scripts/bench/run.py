@@ -26,8 +26,8 @@ SHAPE = ("arch=qwen3 layers=28 width=1024 heads=16 kv_heads=8 head_dim=128 ff=30
 ROOMY = 12 << 30
 SEVENTH = ["layers=4" if word.startswith("layers=") else
            "vocab=21705" if word.startswith("vocab=") else word for word in SHAPE]
-# The same with a tokenizer, whose tokens are the first of the vocabulary: steps of a text end at its
-# blank lines.
+# The same with a tokenizer, whose tokens are the first of the vocabulary: steps of a text end at
+# its blank lines.
 WORDS = [word for word in SHAPE if not word.startswith("vocab=")] + [
     "vocab_file=" + os.path.join(ROOT, "models", "pith-mini.gguf"), "pad=151936"]
 TESTS = {"prompt": f"prompt {N_PROMPT}", "generate": "generation"}

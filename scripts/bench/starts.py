@@ -5,10 +5,10 @@ turns on the same files. docs/starting.md has its table. Standard library only.
     scripts/bench/starts.py PITH MODEL... [--llama FOLDER] [--threads N] [--rounds N]
         [--cold] [--pause SECONDS]
 
-FOLDER is a built tree of llama.cpp (build/bin/libllama.so). --cold takes the model's bytes out of the
-system's cache before each start. Without it a start that does not count comes before each, unless
---pause waits instead: the system may need long for its memory then. Prints medians in milliseconds,
-after pauses also the worst, and each kind's least processor time."""
+FOLDER is a built tree of llama.cpp (build/bin/libllama.so). --cold takes the model's bytes out of
+the system's cache before each start. Without it a start that does not count comes before each,
+unless --pause waits instead: the system may need long for its memory then. Prints medians in
+milliseconds, after pauses also the worst, and each kind's least processor time."""
 import argparse
 import os
 import shutil

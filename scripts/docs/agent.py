@@ -15,8 +15,8 @@ RUN is one of
     scripts/docs/agent.py --picture docs/figures/agent.svg OUT/RUN.json ...
 
 Each run starts a server of its own and plays the same session in one slot. It writes OUT/RUN.json:
-turns, scores, and the bytes of KV memory over time. With --picture nothing runs: the bytes are drawn
-against the tokens of the session. The standard library is enough."""
+turns, scores, and the bytes of KV memory over time. With --picture nothing runs: the bytes are
+drawn against the tokens of the session. The standard library is enough."""
 import argparse
 import http.client
 import json

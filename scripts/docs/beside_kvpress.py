@@ -8,8 +8,8 @@ tokens; transformers reads the same GGUF file (dequantised to float32, one threa
 the text is read whole, without a question, cut once, and each question is asked behind what stays,
 greedily. Then the entries that both leave of 1,536 tokens of plain text are compared. OUT gets one
 JSON file per cell: ours.NAME.BUDGET.json, theirs. (which grows with each text), same. (entries).
-Started again, the script goes on where it stopped. Its end prints the table of docs/real/kvpress.md;
-with OUT alone it only prints.
+Started again, the script goes on where it stopped. Its end prints the table of
+docs/real/kvpress.md; with OUT alone it only prints.
 
 It needs `pip install torch transformers kvpress gguf` (made with 2.15, 5.2, 0.5.5, 0.19) and a
 built pith. Environment:

@@ -4,8 +4,8 @@
     scripts/docs/bills.py PROBLEMS > bills.jsonl
 
 Six people buy pencils, notebooks and folders; the model writes each bill in the same way and names
-the largest. Purchases are drawn from three, so that most bills are written more than once, under other names.
-The same number gives the same problems. Standard library only.
+the largest. Purchases are drawn from three, so that most bills are written more than once, under
+other names. The same number gives the same problems. Standard library only.
 """
 import json
 import random

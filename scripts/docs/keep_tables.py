@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Tables from the results of examples/sweep-mini-{rules,triattention,reasoning}.json (docs/mini.md):
-a row for each policy, a column for each task, in it the scores from the largest share of the tokens
-to the smallest, or from the fewest tokens to the most. Of perplexity: the full cache's, and how many
-percent more it is than that of the full cache over the same chunks. Standard library only.
+"""Tables from the results of examples/sweep-mini-{rules,triattention,reasoning}.json
+(docs/mini.md): a row for each policy, a column for each task, in it the scores from the largest
+share of the tokens to the smallest, or from the fewest tokens to the most. Of perplexity: the full
+cache's, and how many percent more it is than that of the full cache over the same chunks. Standard
+library only.
 
 usage: scripts/docs/keep_tables.py RESULTS.jsonl ...
 """

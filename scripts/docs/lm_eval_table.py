@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""lm_eval_table.py MODEL.gguf DATA [--n N] [--stats FILE] - three tasks of local files by lm-eval, under
-the full cache and two policies, as the table of docs/python.md.
+"""lm_eval_table.py MODEL.gguf DATA [--n N] [--stats FILE] - three tasks of local files by lm-eval,
+under the full cache and two policies, as the table of docs/python.md.
 
     endings     which of four paragraphs follows those of an article; accuracy
     texts       whole articles of 1,500 words or fewer; bits per byte

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures the tables of docs/real/tables.md: real models x tasks x policies x budgets, while the prompt
-# streams in and at its end, each lane for itself and all of them ranked together.
+# Measures the tables of docs/real/tables.md: real models x tasks x policies x budgets, while the
+# prompt streams in and at its end, each lane for itself and all of them ranked together.
 #   scripts/docs/real.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # DIR_OF_MODELS is a folder of scripts/models.sh; DIR_OF_DATA has text/wiki.test.raw, which
 # scripts/importance.sh does not learn from. Each cell is one JSON file in OUT, written when it is
@@ -47,9 +47,9 @@ tokens_of() {
     esac
 }
 
-# The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS. GRANULARITY: own (each lane
-# for itself), global (one ranking over all lanes), split (capacities of lanes by calibration). What
-# follows a + in POLICY is for --recall; -w32 at its end is window=32.
+# The text of --keep: policy_of POLICY BUDGET PROTOCOL GRANULARITY STATS. GRANULARITY: own (each
+# lane for itself), global (one ranking over all lanes), split (capacities of lanes by calibration).
+# What follows a + in POLICY is for --recall; -w32 at its end is window=32.
 policy_of() {
     local name=${1%+*} options=stats=$5,budget=$2% own
     [[ $name != *-w[0-9]* ]] || options=window=${name##*-w},$options name=${name%-w*}

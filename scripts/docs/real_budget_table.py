@@ -70,7 +70,8 @@ def facts(result, full):
 
 
 def needles(result, full):
-    """Percent of as many needles as the full cache finds, and its error: rows have means of depths."""
+    """Percent of as many needles as the full cache finds, and its error: rows have means of
+    depths."""
     mine, theirs = items(result, "needle"), items(full, "needle")
     groups = {key: [(mine[key][1], found)] for key, (_, found, _) in theirs.items() if key in mine}
     return tuple(100 * x for x in ratio(groups))

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Measures the table "At 32,768 tokens" of docs/real/long.md: seed 004's setting, in which a prompt fills
-# the model's whole context, with storage, keep and recall alone and stacked.
+# Measures the table "At 32,768 tokens" of docs/real/long.md: seed 004's setting, in which a prompt
+# fills the model's whole context, with storage, keep and recall alone and stacked.
 #   scripts/docs/real_long.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,
-# OUT/long/MODEL.LENGTH.TASK.SETTING.json, and .time beside it has its seconds. A cell of Coder-1.5B takes 10
-# to 25 minutes of one processor with AVX-512; started again, the script goes on where it stopped.
-# TASK is facts (ten facts in one text, asked on forks of one reading) or perplexity (-b 512).
-# Subsets by environment:
+# OUT/long/MODEL.LENGTH.TASK.SETTING.json, and .time beside it has its seconds. A cell of Coder-1.5B
+# takes 10 to 25 minutes of one processor with AVX-512; started again, the script goes on where it
+# stopped. TASK is facts (ten facts in one text, asked on forks of one reading) or perplexity (-b
+# 512). Subsets by environment:
 #   MODELS="coder-1.5b"  TASKS="facts perplexity"  SETTINGS="full v3-90 ..."  LENGTH=32768
 #   TEXTS=1 CHUNKS=1 THREADS=2 PITH=build/cli/pith
 # scripts/docs/real_long_table.py OUT prints the table.

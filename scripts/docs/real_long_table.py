@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the table "At 32,768 tokens" of docs/real/long.md from the cells of scripts/docs/real_long.sh.
+"""Prints the table "At 32,768 tokens" of docs/real/long.md from the cells of
+scripts/docs/real_long.sh.
 
     scripts/docs/real_long_table.py OUT
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Measures TriAttention part by part: what each part of its score does, what calibration it wants, and
-# what V3 loses at many shares of the entries.
+# Measures TriAttention part by part: what each part of its score does, what calibration it wants,
+# and what V3 loses at many shares of the entries.
 #   scripts/docs/real_parts.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # Each cell is one JSON file in OUT, written when it is complete: started again, the script goes on
 # where it stopped. scripts/docs/real_parts_table.py OUT prints the tables. By environment:

@@ -1,11 +1,12 @@
 #!/bin/bash
-# Measures the tables "Reading a part" of docs/real/read.md: facts that a model finds in 4,096 tokens, and
-# what it scores in RULER, while a read policy lets it attend to a part of them.
+# Measures the tables "Reading a part" of docs/real/read.md: facts that a model finds in 4,096
+# tokens, and what it scores in RULER, while a read policy lets it attend to a part of them.
 #   scripts/docs/real_read.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # Each cell is one JSON file, OUT/read/MODEL.TASK-LENGTH.POLICY.BUDGET.json, written when it is
-# complete: started again, the script goes on where it stopped. One cell takes a minute and a half on one
-# processor with AVX-512. A policy named NAME:quoka is in the setting of QuoKA's paper (prompts as
-# well as single tokens, no gate); NAME alone has its own defaults. Subsets by environment:
+# complete: started again, the script goes on where it stopped. One cell takes a minute and a half
+# on one processor with AVX-512. A policy named NAME:quoka is in the setting of QuoKA's paper
+# (prompts as well as single tokens, no gate); NAME alone has its own defaults. Subsets by
+# environment:
 #   MODELS="coder-0.5b"  TASKS="facts ruler"  POLICIES="quoka quest ..."  BUDGETS="128 512"
 #   LENGTH=4096 TEXTS=4 SAMPLES=4 THREADS=2 PITH=build/cli/pith
 # scripts/docs/real_read_table.py OUT prints the table.

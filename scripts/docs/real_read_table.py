@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the tables "Reading a part" of docs/real/read.md from the cells of scripts/docs/real_read.sh.
+"""Prints the tables "Reading a part" of docs/real/read.md from the cells of
+scripts/docs/real_read.sh.
 
     scripts/docs/real_read_table.py OUT
 

@@ -5,16 +5,16 @@
 #   scripts/docs/real_reason.sh DIR_OF_MODELS DIR_OF_DATA OUT
 # OUT is that of scripts/docs/real.sh, whose statistics it uses. Each cell is one JSON file,
 # OUT/reason/MODEL.FILE.POLICY.BUDGET.json, written when it is complete: started again, the script
-# goes on where it stopped. One cell of 100 problems takes five minutes on two processors with AVX-512.
-# Subsets by environment:
+# goes on where it stopped. One cell of 100 problems takes five minutes on two processors with
+# AVX-512. Subsets by environment:
 #   MODELS="coder-1.5b"  FILES="gsm8k math500"  POLICIES="triattention rkv ..."  BUDGETS="256 128"
 #   SETTINGS="memshare"  QUESTIONS=100 PARALLEL=16 PREDICT=768 THREADS=2 PITH=build/cli/pith
-# FILES also has bills (scripts/docs/bills.py: answers that repeat their steps) and dfs (the recursive
-# state query). POLICIES also has the read policies as read-quoka, read-sparq, ..., which read
-# a budget from the first token on. SETTINGS have no budget in entries: memshare, memshare-strict
-# (steps of a cosine above .9), memshare-open (its thresholds open), random-N (N percent of the pages
-# stand for others, by chance), page-N (pages of N tokens), and v3-N, streaming-N, snapkv-N and
-# quest-N (N percent of the entries are kept, or read).
+# FILES also has bills (scripts/docs/bills.py: answers that repeat their steps) and dfs (the
+# recursive state query). POLICIES also has the read policies as read-quoka, read-sparq, ..., which
+# read a budget from the first token on. SETTINGS have no budget in entries: memshare,
+# memshare-strict (steps of a cosine above .9), memshare-open (its thresholds open), random-N (N
+# percent of the pages stand for others, by chance), page-N (pages of N tokens), and v3-N,
+# streaming-N, snapkv-N and quest-N (N percent of the entries are kept, or read).
 # scripts/docs/real_reason_table.py OUT prints the table.
 set -euo pipefail
 if [ $# -ne 3 ]; then

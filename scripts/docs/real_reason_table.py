@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Prints the table "Long generation" of docs/real/generation.md from the cells of scripts/docs/real_reason.sh.
+"""Prints the table "Long generation" of docs/real/generation.md from the cells of
+scripts/docs/real_reason.sh.
 
     scripts/docs/real_reason_table.py OUT
 
 A cell is the percent of the problems that were solved, and behind it the difference to TriAttention
 at the same budget in percent points, with the 95 % interval of a paired bootstrap over problems
-(10,000 draws, seed 1); where nothing is evicted, the difference to the full cache. `MiB` is the most
-that keys and values took. `affected` is the part of the tokens, in percent, that others stand for,
-that were evicted (in the mean of the lanes), or that a token did not read. The last column has
+(10,000 draws, seed 1); where nothing is evicted, the difference to the full cache. `MiB` is the
+most that keys and values took. `affected` is the part of the tokens, in percent, that others stand
+for, that were evicted (in the mean of the lanes), or that a token did not read. The last column has
 generated tokens per second of one processor, prompts included. Standard library only.
 """
 import glob

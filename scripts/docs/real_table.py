@@ -9,8 +9,8 @@ held when the questions came (protected entries and the slack of rounds included
 model's line says how many the full cache finds. A cell of
 RULER is the score in percent of the full cache's, a ratio of sums that may exceed 100; a cell of
 perplexity is its rise over the full cache's in percent. The errors are paired, item by item: of
-ratios sqrt(G / (G - 1) * sum_g (y_g - R x_g)^2) / sum x with texts (facts), items (needles, RULER) or
-chunks (perplexity) as the units g. Standard library only.
+ratios sqrt(G / (G - 1) * sum_g (y_g - R x_g)^2) / sum x with texts (facts), items (needles, RULER)
+or chunks (perplexity) as the units g. Standard library only.
 """
 import glob
 import json

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks/, docs/real/ and docs/gpu/ from CSV files. A table stands below a line
-that names its file, relative to the page, and ends with the last line that begins with "|":
+"""Writes the tables of docs/benchmarks/, docs/real/ and docs/gpu/ from CSV files. A table stands
+below a line that names its file, relative to the page, and ends with the last line that begins with
+"|":
 
     <!-- tables/keep-policies.csv -->
     | name | bytes |

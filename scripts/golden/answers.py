@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes tests/golden/answers-{nano,mini}.jsonl: what llama.cpp answers, greedily and with F32
-weights, to 50 prompts for each of the models that ship; tests/eval/test_answers.c asks Pith the same.
+weights, to 50 prompts for each of the models that ship; tests/eval/test_answers.c asks Pith the
+same.
 
     scripts/golden/answers.py LLAMA_CPP_DIR [--pith build/cli/pith] [--text FILE] [--label TEXT]
 
 nano is asked models/demo/needles.jsonl (named by line, not repeated) and shorter questions of
-`pith eval needle`, mini the tasks of `pith eval` over the prose of FILE. Each line holds the prompt,
-the ids up to the end token, and by how much the closest choice was ahead. A prompt whose closest
-choice is nearer than MIN_GAP logits is left out, since there rounding may decide. Standard library.
+`pith eval needle`, mini the tasks of `pith eval` over the prose of FILE. Each line holds the
+prompt, the ids up to the end token, and by how much the closest choice was ahead. A prompt whose
+closest choice is nearer than MIN_GAP logits is left out, since there rounding may decide. Standard
+library.
 """
 import argparse
 import json

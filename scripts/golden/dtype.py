@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Makes tests/golden/dtype.txt: blocks of every weight type and the floats that llama.cpp's numpy
-reference decodes from them, and floats with the bytes that it encodes them to. tests/file/test_dtype.c
-asks for the same bits.
+reference decodes from them, and floats with the bytes that it encodes them to.
+tests/file/test_dtype.c asks for the same bits.
 
     scripts/golden/dtype.py GGUF_PY_DIR
 
 GGUF_PY_DIR is the folder gguf-py of a llama.cpp source tree. Needs numpy.
 
-Each record is three lines: "decode TYPE N" or "encode TYPE N" with N weights, then the input and the
-output as hexadecimal digits (floats: their 32 bits as one number).
+Each record is three lines: "decode TYPE N" or "encode TYPE N" with N weights, then the input and
+the output as hexadecimal digits (floats: their 32 bits as one number).
 """
 import argparse
 import os

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/expected.txt: queries before rotation, keys after it and values of random lanes,
-and the scores that Expected Attention (arXiv 2510.00636) gives the entries, by the formulas of
-ExpectedAttentionPress in NVIDIA's kvpress, in double precision and with whole matrices: every
+"""Makes tests/golden/expected.txt: queries before rotation, keys after it and values of random
+lanes, and the scores that Expected Attention (arXiv 2510.00636) gives the entries, by the formulas
+of ExpectedAttentionPress in NVIDIA's kvpress, in double precision and with whole matrices: every
 rotation to the next positions is a matrix, their mean is applied to the mean and the covariance of
 the queries. tests/policy/keep/test_keep_expected.c compares.
 
     scripts/golden/expected.py
     scripts/golden/expected.py --kvpress    # compares the shares with the press itself instead
 
-Needs numpy; with --kvpress also torch and kvpress (0.5.5). It takes the press's kind of model: pairs
-of halves, whole heads, as many queries left out as there are sinks. A case is a line "case NAME n_token n_head n_group dim n_pair adjacent future skip base",
-then the queries [n_token][n_head * n_group][dim], the keys and the values [n_head][n_token][dim],
-one row a line, and [n_head] rows of n_token - 4 scores, share and logit: of all but the 4 sinks.
+Needs numpy; with --kvpress also torch and kvpress (0.5.5). It takes the press's kind of model:
+pairs of halves, whole heads, as many queries left out as there are sinks. A case is a line "case
+NAME n_token n_head n_group dim n_pair adjacent future skip base", then the queries [n_token][n_head
+* n_group][dim], the keys and the values [n_head][n_token][dim], one row a line, and [n_head] rows
+of n_token - 4 scores, share and logit: of all but the 4 sinks.
 """
 import os
 import sys

@@ -67,8 +67,8 @@ static void evaluate(llama_context *context, const llama_token *ids, size_t n, l
     llama_batch_free(batch);
 }
 
-// Bits j of splitmix64's output number i + 1 are the signs of projection j; tests/model/test_logits.c
-// computes the same.
+// Bits j of splitmix64's output number i + 1 are the signs of projection j;
+// tests/model/test_logits.c computes the same.
 static uint64_t signs_of(uint64_t i)
 {
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;

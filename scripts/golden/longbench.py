@@ -5,8 +5,8 @@
 
 METRICS_PY is LongBench/metrics.py of the authors' repository. It needs the packages that its
 requirements name, "rouge" 1.0.1 and "fuzzywuzzy" 0.18 without python-Levenshtein; jieba, which only
-sets of Chinese words ask for, may be absent. Each line has the metric's name, an answer, a truth, the
-classes and the score.
+sets of Chinese words ask for, may be absent. Each line has the metric's name, an answer, a truth,
+the classes and the score.
 """
 import importlib.util
 import json

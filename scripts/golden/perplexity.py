@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which tests/eval/test_eval.c
-compares with Pith's.
+"""Makes tests/golden/perplexity.txt: llama-perplexity's final estimates, which
+tests/eval/test_eval.c compares with Pith's.
 
     scripts/golden/perplexity.py LLAMA_CPP_DIR [--label TEXT] [--data build-data]
 
 LLAMA_CPP_DIR holds a build with the targets llama-perplexity and llama-quantize in build/bin. Its
-weights are decoded to F32 first and its cache is F32 without flash attention: products of F16 weights
-and caches round their other side to F16 there, which is no part of the protocol.
+weights are decoded to F32 first and its cache is F32 without flash attention: products of F16
+weights and caches round their other side to F16 there, which is no part of the protocol.
 """
 import argparse
 import os
@@ -64,7 +64,8 @@ def estimate(args, model, text, n_ctx, n_batch, n_chunk):
     command = [os.path.join(args.llama_cpp, "build/bin/llama-perplexity"), "-m", model,
                "-f", text, "-c", str(n_ctx), "-b", str(n_batch), "--chunks", str(n_chunk),
                "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
-    # A thread of its own writes the program's log, and on a busy machine the end gets lost at times.
+    # A thread of its own writes the program's log, and on a busy machine the end gets lost at
+    # times.
     for _ in range(N_TRY):
         run = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT)

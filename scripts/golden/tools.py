@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tools.jsonl: what each chat template writes for an answer with calls of tools,
-which is what its model writes, and what that says.
+"""Writes tests/golden/tools.jsonl: what each chat template writes for an answer with calls of
+tools, which is what its model writes, and what that says.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install jinja2==3.1.6
     /tmp/venv/bin/python scripts/golden/tools.py TEMPLATE_DIR tests/golden

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Makes one self-contained folder that checks and measures Pith on a machine with a GPU and nothing
-# else: the release (scripts/release.sh) with kernels for GPUs, test programs, what they read, run.sh,
-# which runs all of it, and tables.sh, which makes the papers' tables. Needs nvcc, no GPU.
+# else: the release (scripts/release.sh) with kernels for GPUs, test programs, what they read,
+# run.sh, which runs all of it, and tables.sh, which makes the papers' tables. Needs nvcc, no GPU.
 #   scripts/gpu/check.sh [OUT]        OUT: the folder, default build-gpu/pith-gpu
-# BUILD names the build folder (default build-gpu), TARGETS the compute capabilities, separated by ";"
-# (default: all), JOBS the compiler's processes. MODELS names a folder whose smollm2 and coder-0.5b models
-# come along.
+# BUILD names the build folder (default build-gpu), TARGETS the compute capabilities, separated by
+# ";" (default: all), JOBS the compiler's processes. MODELS names a folder whose smollm2 and
+# coder-0.5b models come along.
 # PIECE=SIZE writes OUT.tar.xz in pieces of that size, too, as split(1) takes it. There:
 #   cat pith-gpu.tar.xz.* | tar -xJ && pith-gpu/run.sh RESULTS
 set -eu

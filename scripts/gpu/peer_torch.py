@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""PyTorch as a peer of scripts/gpu/tables.sh: models of Qwen3's shapes with random weights in bfloat16,
-attention by scaled_dot_product_attention, and a loop over tokens as Hugging Face's generate has it. It
-needs PyTorch alone. On a processor it tries the same code (--try).
+"""PyTorch as a peer of scripts/gpu/tables.sh: models of Qwen3's shapes with random weights in
+bfloat16, attention by scaled_dot_product_attention, and a loop over tokens as Hugging Face's
+generate has it. It needs PyTorch alone. On a processor it tries the same code (--try).
 
   full     tokens of sequences behind --depth entries, a preallocated cache
   cat      the same with a cache that grows by concatenation, as Hugging Face's default does
-  two      a cache of --depth entries that evicts one a step by LongFlow's score in two passes: attention,
-           then keys and values again for weights and norms; the form of the paper's baselines
+  two      a cache of --depth entries that evicts one a step by LongFlow's score in two passes:
+           attention, then keys and values again for weights and norms; the form of the paper's
+           baselines
   once     the same with norms that stay beside the entries, and weights that attention uses, too
-  rkv      R-KV's rounds: every 128 tokens, of --depth + 128 entries, by attention of the last 8 queries
-           and by likeness of keys; a step bears its part of a round
+  rkv      R-KV's rounds: every 128 tokens, of --depth + 128 entries, by attention of the last 8
+           queries and by likeness of keys; a step bears its part of a round
   prompt   seconds to the first token of a prompt
 
-Rows: what, shape, sequences, entries or tokens, milliseconds of a step or prompt, tokens/s, the bound of
-that, and bytes in use. The bound of a step is weights and entries read once, at the speed of a measured
-copy; of a prompt its multiplications, at the speed of a measured product of 8,192 squared.
+Rows: what, shape, sequences, entries or tokens, milliseconds of a step or prompt, tokens/s, the
+bound of that, and bytes in use. The bound of a step is weights and entries read once, at the speed
+of a measured copy; of a prompt its multiplications, at the speed of a measured product of 8,192
+squared.
 """
 import argparse
 import sys
@@ -37,7 +39,8 @@ RECENT = 8   # queries of a round
 
 
 class Model:
-    """Weights and a step of one model; caches are lists of [sequences][heads][slots][dimensions]."""
+    """Weights and a step of one model; caches are lists of
+    [sequences][heads][slots][dimensions]."""
 
     def __init__(self, shape, device):
         self.layers, self.width, self.heads, self.kv, self.dim, ff, words, tied = SHAPES[shape]
@@ -72,7 +75,8 @@ class Model:
         return x * angle.cos().to(x.dtype) + half * angle.sin().to(x.dtype)
 
     def run(self, ids, first, attend):
-        """Logits behind the last of ids [sequences][tokens]. attend(layer, q, k, v) has the cache."""
+        """Logits behind the last of ids [sequences][tokens]. attend(layer, q, k, v) has the
+        cache."""
         x = self.embedding[ids]
         n, t = ids.shape
         for i, w in enumerate(self.layer):
@@ -100,8 +104,8 @@ def attention(q, k, v, causal=False):
 
 
 def weights_of(q, k):
-    """Of each query head, summed over the heads that share a key head: [sequences][heads of keys][entries]
-    and the weights themselves."""
+    """Of each query head, summed over the heads that share a key head: [sequences][heads of
+    keys][entries] and the weights themselves."""
     n, heads, t, dim = q.shape
     grouped = q.reshape(n, k.shape[1], heads // k.shape[1] * t, dim)
     weight = torch.softmax((grouped @ k.transpose(2, 3)).float() * dim ** -0.5, -1)
@@ -161,7 +165,8 @@ class Cache:
         return self.full(i, q, k, v)
 
     def rkv_round(self, keep):
-        """keep entries stay of self.n: by attention of the last queries less likeness to other keys."""
+        """keep entries stay of self.n: by attention of the last queries less likeness to other
+        keys."""
         for i, k in enumerate(self.k):
             k, v = k[:, :, :self.n], self.v[i][:, :, :self.n]
             scores = 0.1 * F.max_pool1d(weights_of(self.recent[i], k)[0], 7, 1, 3)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks and measures Pith on a GPU, in the folder that scripts/gpu/check.sh makes. It needs bash, awk
-# and NVIDIA's driver, no compiler.
-#   ./run.sh OUT [PART...]      OUT: a folder for results; without a PART all of them, in this order:
-#     card        the card, its driver, the commit
+# Checks and measures Pith on a GPU, in the folder that scripts/gpu/check.sh makes. It needs bash,
+# awk and NVIDIA's driver, no compiler.
+#   ./run.sh OUT [PART...]      OUT: a folder for results; without a PART all of them, in this
+#     order: card        the card, its driver, the commit
 #     tests       the test programs, on the GPU
 #     greedy      the likeliest token at each position: the processor's, but for near ties
 #     perplexity  of a text, within 0.1 % of the processor's
@@ -12,12 +12,13 @@
 #     attention   lanes, prompts and the best tokens of rows beside their bounds
 #     step        tokens of such a model in one launch each: the kernels' bits, and times
 #     bench       a model of Qwen3-8B's shape with random weights: depths, prompts, sequences, types
-#     rounds      the same model behind 32,768 entries and 4,096: what keep policies add to tokens' time
-#     report      nothing more
-#   After each call OUT/report.md has what there is so far. A part that has ended is not run again: delete
-#   OUT/PART.done for that. A test or a row that has ended is not either.
-# Variables: DEVICE (cuda:0); LIMIT, seconds of a part; MODELS, a folder of more *.gguf files; SCRATCH
-# (/tmp), for 5 GB; SHAPE, as make_model takes it; NAME, the card's in names of tables (card).
+#     rounds      the same model behind 32,768 entries and 4,096: what keep policies add to tokens'
+#     time report      nothing more
+#   After each call OUT/report.md has what there is so far. A part that has ended is not run again:
+#   delete OUT/PART.done for that. A test or a row that has ended is not either.
+# Variables: DEVICE (cuda:0); LIMIT, seconds of a part; MODELS, a folder of more *.gguf files;
+# SCRATCH (/tmp), for 5 GB; SHAPE, as make_model takes it; NAME, the card's in names of tables
+# (card).
 set -u
 cd "$(dirname "$0")"
 out=${1:?usage: ./run.sh OUT [PART...]}

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Makes the tables of the papers' experiments on a machine with a GPU, each number beside its bound, in
-# the folder that scripts/gpu/check.sh makes. It needs bash, awk and NVIDIA's driver; PyTorch where it
-# is there.
-#   ./tables.sh OUT [CELL...]         OUT: a folder for results; without a CELL all, the ones that say
-#                                     most first
+# Makes the tables of the papers' experiments on a machine with a GPU, each number beside its bound,
+# in the folder that scripts/gpu/check.sh makes. It needs bash, awk and NVIDIA's driver; PyTorch
+# where it is there.
+#   ./tables.sh OUT [CELL...]         OUT: a folder for results; without a CELL all, the ones that
+#                                     say most first
 #   ./tables.sh --list                names of cells
 #   ./tables.sh --try OUT [CELL...]   the same cells in a few seconds, on shapes of a toy: to try it
-# A cell is one command with a time limit. What it prints goes to OUT/CELL.out, its line to OUT/CELL.cmd. A
-# cell that has ended is not run again: delete OUT/CELL.ok for that. After each call OUT/NAME.md is a
-# page of docs/gpu/ with what there is so far.
-# Variables: DEVICE (cuda:0); TIME, seconds of a call (1200): cells that do not fit into it are left for
-# the next one; KV (48GiB) and KV_SMALL (32GiB), KV memory beside models of 8 and 1.7 billion weights;
-# MODELS, a folder of real *.gguf (models); SCRATCH (/tmp), for 6 GB of random models; NAME, the card's in names
-# of files (card); PYTHON (python3); BUILD, a build folder in the place of that folder.
+# A cell is one command with a time limit. What it prints goes to OUT/CELL.out, its line to
+# OUT/CELL.cmd. A cell that has ended is not run again: delete OUT/CELL.ok for that. After each call
+# OUT/NAME.md is a page of docs/gpu/ with what there is so far.
+# Variables: DEVICE (cuda:0); TIME, seconds of a call (1200): cells that do not fit into it are left
+# for the next one; KV (48GiB) and KV_SMALL (32GiB), KV memory beside models of 8 and 1.7 billion
+# weights; MODELS, a folder of real *.gguf (models); SCRATCH (/tmp), for 6 GB of random models;
+# NAME, the card's in names of files (card); PYTHON (python3); BUILD, a build folder in the place of
+# that folder.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 trying=0

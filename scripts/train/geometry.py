@@ -2,7 +2,8 @@
 
 Prints, as the tables of models/README.md,
   - R by layer and query head: |E q_f| / E|q_f| of the queries before rotary positions, mean of the
-    two bands with the largest E|q_f| E|k_f| (dominant) and mean of all bands weighted by that product
+    two bands with the largest E|q_f| E|k_f| (dominant) and mean of all bands weighted by that
+    product
   - the reconstruction correlation: Pearson's, between a query's logits at log-spaced distances and
     the curve  sum over f of |E q_f| |E k_f| cos(w_f d + arg E q_f - arg E k_f),  mean over queries
   - the accuracy on facts in prose when each KV head keeps only a share of the entries of the text

@@ -1,4 +1,5 @@
-/* base.h - what every file of the library may use: error forwarding, small arithmetic, alignment. */
+/* base.h - what every file of the library may use: error forwarding, small arithmetic,
+   alignment. */
 #ifndef PI_BASE_H
 #define PI_BASE_H
 

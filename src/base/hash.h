@@ -1,6 +1,6 @@
 /*
- * hash.h - FNV-1a of 64 bits (draft-eastlake-fnv, section 2), part by part from PI_HASH_EMPTY on. It
- * is for finding equal things, and no protection against who wants two of one hash.
+ * hash.h - FNV-1a of 64 bits (draft-eastlake-fnv, section 2), part by part from PI_HASH_EMPTY on.
+ * It is for finding equal things, and no protection against who wants two of one hash.
  */
 #ifndef PI_HASH_H
 #define PI_HASH_H

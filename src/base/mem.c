@@ -20,7 +20,8 @@
 /* From here on what huge pages of 2 MiB round a block up by is less than a sixteenth of it. */
 #define HUGE_FROM ((size_t)32 << 20)
 #define HUGE_SIZE ((size_t)2 << 20)
-/* Hardware clears a huge page in half a millisecond. Slower ones come from a virtual machine's host. */
+/* Hardware clears a huge page in half a millisecond. Slower ones come from a virtual machine's
+   host. */
 #define HUGE_SLOW_S 2e-3
 #define HUGE_MOST_SLOW 3 /* the next one changes to small pages */
 

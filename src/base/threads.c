@@ -275,7 +275,8 @@ static void stop(void)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Signals of the program are for its own threads, but for those that a thread's own fault raises. */
+/* Signals of the program are for its own threads, but for those that a thread's own fault
+   raises. */
 static int start(struct helper *h)
 {
     sigset_t all, old;
@@ -321,7 +322,8 @@ static int32_t limit(void)
     return n;
 }
 
-/* Takes up to n helpers that are free and do not rest; they are numbered from 1. Returns how many. */
+/* Takes up to n helpers that are free and do not rest; they are numbered from 1. Returns how
+   many. */
 static int32_t take_helpers(int32_t n, int64_t now, struct helper **list)
 {
     int32_t most = limit() - 1;

@@ -12,7 +12,8 @@
 /* Bytes between what two threads write: processors fetch cache lines in pairs. */
 #define PI_APART 128
 
-/* Does items [begin, end) of a loop; thread is in [0, n_thread) and may index per-thread scratch. */
+/* Does items [begin, end) of a loop; thread is in [0, n_thread) and may index per-thread
+   scratch. */
 typedef void pi_job_fn(void *ctx, int64_t begin, int64_t end, int32_t thread);
 
 /* Splits [0, n) into contiguous ranges, neighbours to one thread: items of equal cost, streaming

@@ -10,9 +10,9 @@
  * tokens the last tile holds the last 16; it repeats some tokens of the tile before, whose sums are
  * ignored.
  *
- * A Granite Rapids bounds it so, in cycles for 16 tokens, 16 rows and 32 columns. A product of tiles
- * takes 18, for 64 columns as for 32. With its loads and the store of its sums it takes 30. To scale
- * and add the sums takes 27, or 36 with minimums.
+ * A Granite Rapids bounds it so, in cycles for 16 tokens, 16 rows and 32 columns. A product of
+ * tiles takes 18, for 64 columns as for 32. With its loads and the store of its sums it takes 30.
+ * To scale and add the sums takes 27, or 36 with minimums.
  */
 #include "cpu/kernels.h"
 #include "cpu/matmul_avx512.h"
@@ -275,8 +275,8 @@ PI_INLINE void step_add(struct tile_work *w, const float *x_scale, const float *
         _mm512_store_ps(w->acc[group][t], acc[t]);
 }
 
-/* Asks for the outputs of the tokens that follow, at step i of n. To ask for their activations, too,
-   is slower. */
+/* Asks for the outputs of the tokens that follow, at step i of n. To ask for their activations,
+   too, is slower. */
 PI_INLINE void step_ask(const struct pi_tile *p, const float *out, int32_t i, int32_t n)
 {
     for (int32_t t = TILE_TOK * i / n; t < TILE_TOK * (i + 1) / n; t++) {

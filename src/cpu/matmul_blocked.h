@@ -40,8 +40,9 @@ struct pi_panel {
  * One product of a tile: n_group panels times n_tok tokens over n_block blocks of 32 columns. aux
  * has one number per token and scale. For types with minimums it is the sum of q as f32. For the
  * others it is -zero * sum of q as int32, with the zero of pi_quant_kernels: a product of unsigned
- * codes starts from it. Where a level turns them, x_scale and aux of PI_TURN_TOK tokens lie together,
- * [n_block] and [n_block][32 / sub_len] of [PI_TURN_TOK]. Then aux is there for minimums alone.
+ * codes starts from it. Where a level turns them, x_scale and aux of PI_TURN_TOK tokens lie
+ * together, [n_block] and [n_block][32 / sub_len] of [PI_TURN_TOK]. Then aux is there for minimums
+ * alone.
  */
 struct pi_tile {
     int32_t n_tok;

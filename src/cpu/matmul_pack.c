@@ -235,8 +235,8 @@ static void clear_words(const struct pi_matmul_layout *layout, int32_t n_block, 
         memset(group + (i * PI_GROUP + (size_t)r) * 4, 0, 4);
 }
 
-/* Sets the values of a missing row to zero: its scales and minimums, and all of a float row. Where a
-   scale cannot be zero, the codes are. */
+/* Sets the values of a missing row to zero: its scales and minimums, and all of a float row. Where
+   a scale cannot be zero, the codes are. */
 static void clear_row(const struct pi_matmul_layout *layout, int32_t n_col, int32_t r,
                       uint8_t *group)
 {

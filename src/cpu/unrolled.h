@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A sanitizer checks every access of every copy: it gets one copy of a body, and loops that stay. The
-   sums are the same; a file then takes seconds to compile, not minutes. */
+/* A sanitizer checks every access of every copy: it gets one copy of a body, and loops that stay.
+   The sums are the same; a file then takes seconds to compile, not minutes. */
 #if defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 #define TILE static inline
 #else

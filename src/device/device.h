@@ -492,15 +492,16 @@ struct pi_device {
     _Atomic int64_t pinned; /* bytes of the host that alloc_host has */
 
     void (*describe)(struct pi_device *d, struct pi_device_report *out);
-    /* Whether everything that was waited for since the last call has its effect. NOMEM: memory ended
-       meanwhile, and the device goes on. INTERNAL: it is lost for good. */
+    /* Whether everything that was waited for since the last call has its effect. NOMEM: memory
+       ended meanwhile, and the device goes on. INTERNAL: it is lost for good. */
     pith_status (*check)(struct pi_device *d, pith_error *err);
     /* The bounds of its speed (pith_device_measure); NULL: as the processor is measured. */
     pith_status (*measure)(struct pi_device *d, struct pith_machine *out, pith_error *err);
     /* The best tokens of rows; NULL: the host looks at whole rows. */
     void (*best)(struct pi_stream *s, const struct pi_best_rows *b);
     /* Rows of another device's stream, after all that was asked of both, to where `s` has them: the
-       host does not wait. NULL, or false: they have to go over the host, and nothing has happened. */
+       host does not wait. NULL, or false: they have to go over the host, and nothing has
+       happened. */
     bool (*fetch)(struct pi_stream *s, struct pi_at to, struct pi_stream *of, struct pi_at from,
                   size_t size);
     /* A whole pass at once: the same bits as by the operations one after the other. NULL, or false:
@@ -513,7 +514,8 @@ struct pi_device {
     void (*free)(struct pi_device *d, struct pi_at at);
     struct pi_at (*map)(struct pi_device *d, enum pi_mem_tag tag, size_t size);
     void (*unmap)(struct pi_device *d, enum pi_mem_tag tag, struct pi_at at, size_t size);
-    /* The host's memory, pinned, as mapped memory of the device; unmap ends it. NULL: none can be. */
+    /* The host's memory, pinned, as mapped memory of the device; unmap ends it. NULL: none can
+       be. */
     struct pi_at (*map_host)(struct pi_device *d, size_t size);
     void (*drop)(struct pi_device *d, struct pi_at at, size_t size);
     /* Whether that many bytes more of mapped memory could be touched now. */
@@ -525,10 +527,11 @@ struct pi_device {
     void (*upload)(struct pi_stream *s, const void *host, size_t size, struct pi_at to);
     /* Where the host finds the bytes: in room, or where they are. */
     void *(*download)(struct pi_stream *s, struct pi_at from, size_t size, void *room);
-    /* Copies beside passes, out to the host or in, which begin when all earlier calls are done. Calls
-       of passes do not wait for them: those on streams, but for scores, choices and weights of a
-       round. Other calls do, and so does all that comes after `settle`. Freeing host memory waits.
-       NULL, all four: upload and download will do. alloc_host gives NULL where none is left. */
+    /* Copies beside passes, out to the host or in, which begin when all earlier calls are done.
+       Calls of passes do not wait for them: those on streams, but for scores, choices and weights
+       of a round. Other calls do, and so does all that comes after `settle`. Freeing host memory
+       waits. NULL, all four: upload and download will do. alloc_host gives NULL where none is
+       left. */
     void *(*alloc_host)(struct pi_device *d, size_t size);
     void (*free_host)(struct pi_device *d, void *p, size_t size);
     void (*carry)(struct pi_device *d, const struct pi_carry *list, int32_t n, bool out);
@@ -573,7 +576,8 @@ struct pi_device {
     /* Brings `clipped` of all caches up to date. NULL: calls without a stream leave it so. */
     void (*note_clipped)(struct pi_device *d);
     /* Every call of a layer's attention; the device asks for them as it needs them. A call's notes
-       of its weights go to arrays of the host (kv/note.h), but marks of lanes that the device has. */
+       of its weights go to arrays of the host (kv/note.h), but marks of lanes that the device
+       has. */
     void (*attend)(struct pi_stream *s, const struct kv_attend_list *list);
     /* One call whose queries and results are the host's; on any thread, with scratch of its own. */
     void (*attend_one)(const struct kv_attend_job *job, void *scratch);
@@ -604,8 +608,8 @@ struct pi_device {
     void (*unite)(struct pi_stream *s, const struct kv_unite_list *list);
     void (*share)(struct pi_stream *s, const struct kv_share_list *list);
     void (*blend)(struct pi_stream *s, const struct kv_blend_list *list);
-    /* Weights that queries would give to entries that are not in their lane (kv/asked.h), to the host.
-       NULL likewise. */
+    /* Weights that queries would give to entries that are not in their lane (kv/asked.h), to the
+       host. NULL likewise. */
     void (*asked)(struct pi_stream *s, const struct kv_asked_list *list);
     /* kv_lane_run_keys, kv_lane_run_values, kv_lane_value_sum. */
     void (*decode_run)(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
@@ -635,9 +639,9 @@ struct pi_device {
        lanes of its own. It may be done as late as before the next other call. NULL: `move` and
        `finish` do it page by page. */
     void (*move_lane)(const struct kv_cache *cache, const struct kv_lane_moves *m);
-    /* Packs the marks and norms of slots [n], ascending, into the first ones of a lane whose marks it
-       has (kv_lane.marks). As move_lane for threads and time. NULL: marks are the host's, and notes
-       of attention go there. */
+    /* Packs the marks and norms of slots [n], ascending, into the first ones of a lane whose marks
+       it has (kv_lane.marks). As move_lane for threads and time. NULL: marks are the host's, and
+       notes of attention go there. */
     void (*pack_marks)(const struct kv_seq *seq, const struct kv_lane *lane, const int32_t *slots,
                        int32_t n);
     void (*copy)(const struct kv_cache *cache, const struct kv_class *kind, int32_t to,

@@ -1,7 +1,7 @@
 /*
- * calibrate_resume.c - the file of targets of a calibration that was stopped. It has a header (magic
- * and key), then for each text its rows and their sum (XXH64). It is of one machine and one version,
- * and is thrown away when the calibration is done.
+ * calibrate_resume.c - the file of targets of a calibration that was stopped. It has a header
+ * (magic and key), then for each text its rows and their sum (XXH64). It is of one machine and one
+ * version, and is thrown away when the calibration is done.
  * Invariant: what is read back is what was written, or nothing.
  */
 #include "engine/calibrate_resume.h"

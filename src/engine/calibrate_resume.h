@@ -18,8 +18,8 @@ struct pi_resume {
 pith_status pi_resume_open(struct pi_resume *r, const char *path, uint64_t key, pith_error *err);
 void pi_resume_close(struct pi_resume *r);
 
-/* The next text's n floats for each of n_row rows, which are stride floats apart. False: neither they
-   nor a later text's are in the file. */
+/* The next text's n floats for each of n_row rows, which are stride floats apart. False: neither
+   they nor a later text's are in the file. */
 bool pi_resume_read(struct pi_resume *r, float *rows, int32_t n_row, int64_t n, size_t stride);
 /* Appends them. A file that cannot be written is left as it is: it only saves time. */
 void pi_resume_write(struct pi_resume *r, const float *rows, int32_t n_row, int64_t n,

@@ -76,8 +76,8 @@ static pith_status reserve(struct pith_engine *e, const pith_batch_item *items, 
     return pi_over_ranks_agree(e, status, err);
 }
 
-/* Leaves the rows on the device, each with its sequence, where it finds their best tokens. False: it
-   does not, or a callback looks at a row. */
+/* Leaves the rows on the device, each with its sequence, where it finds their best tokens. False:
+   it does not, or a callback looks at a row. */
 static bool leave_rows(struct pith_engine *e, const pith_batch_item *items, int32_t n)
 {
     struct pi_at keep[PI_PASS_LOGITS];

@@ -1,9 +1,9 @@
 /*
- * generate.c - what most callers want: prompt in, tokens and text out, pulled one by one or in a loop. It stands on the public
- * functions (sync, evaluate, sample, token bytes) and knows nothing of passes or pages. Only for
- * the count of cached tokens it asks how many the sync will reuse. A prompt that is to be recalled
- * in has its own way here: it is read up to its question, then with what was found. Where tokens
- * are drafted, they are evaluated before they are chosen (draft.h).
+ * generate.c - what most callers want: prompt in, tokens and text out, pulled one by one or in a
+ * loop. It stands on the public functions (sync, evaluate, sample, token bytes) and knows nothing
+ * of passes or pages. Only for the count of cached tokens it asks how many the sync will reuse. A
+ * prompt that is to be recalled in has its own way here: it is read up to its question, then with
+ * what was found. Where tokens are drafted, they are evaluated before they are chosen (draft.h).
  *
  * Order of one round: evaluate the token that was handed out last, choose the next, hand out its
  * text. The last token is therefore never evaluated, and a caller that stops loses no work.

@@ -78,8 +78,8 @@ pith_status pi_keep_save(const struct pith_seq *seq, void **out, size_t *size, p
 
 /* ---- loading ---- */
 
-/* Gives the sequence the policy's state. Sizes must be the policy's own, and a lane's victim must be
-   an entry that can be overwritten. */
+/* Gives the sequence the policy's state. Sizes must be the policy's own, and a lane's victim must
+   be an entry that can be overwritten. */
 static pith_status check_memory(struct pith_seq *seq, const struct kv_geometry *g,
                                 const struct pi_saved *m, const char *path, pith_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * lanes.c - the lanes of a sequence as callers look at them: lengths and positions, entries as floats
- * and as they are stored. It changes nothing.
+ * lanes.c - the lanes of a sequence as callers look at them: lengths and positions, entries as
+ * floats and as they are stored. It changes nothing.
  */
 #include "base/mem.h"
 #include "engine/engine.h"

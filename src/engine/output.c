@@ -1,6 +1,7 @@
 /*
  * output.c - from logits to text. It owns the sampler, the stop strings' stream and the bytes of
- * one token. Of a sequence it knows the row of logits behind it, or the best tokens of that (row.h).
+ * one token. Of a sequence it knows the row of logits behind it, or the best tokens of that
+ * (row.h).
  *
  * Invariant: text is handed out once, in order. It never has a byte that a later token could make
  * part of a stop string or of another character.

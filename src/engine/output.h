@@ -54,9 +54,9 @@ void pi_output_accept(struct pi_output *out, const int32_t *tokens, int32_t n);
 /* Whether there are n_predict tokens. */
 bool pi_output_is_full(const struct pi_output *out);
 
-/* Chooses the next token from the logits behind the sequence, while it is not full. An end token ends the text,
-   and is no part of it; so does a grammar behind whose text nothing can follow. NOMEM; INVALID or
-   UNSUPPORTED: the grammar gives no token. */
+/* Chooses the next token from the logits behind the sequence, while it is not full. An end token
+   ends the text, and is no part of it; so does a grammar behind whose text nothing can follow.
+   NOMEM; INVALID or UNSUPPORTED: the grammar gives no token. */
 pith_status pi_output_next(struct pi_output *out, const struct pith_seq *seq,
                            struct pi_output_part *part, pith_error *err);
 

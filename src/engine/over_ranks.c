@@ -1,6 +1,6 @@
 /*
- * over_ranks.c - see over_ranks.h. It knows how the model is split, and so which use of the policies
- * this is. The traits say what they cannot do there (policy/traits/uses.c).
+ * over_ranks.c - see over_ranks.h. It knows how the model is split, and so which use of the
+ * policies this is. The traits say what they cannot do there (policy/traits/uses.c).
  */
 #include "engine/over_ranks.h"
 
@@ -81,8 +81,8 @@ pith_status pi_over_ranks_check_file(pith_error *err)
         "over ranks a sequence cannot be saved or loaded: each has a part of its entries");
 }
 
-/* KV memory is divided by KV heads, or by layers with lanes. Lanes that each rank holds take as much
-   on all. Returns how many are this rank's. */
+/* KV memory is divided by KV heads, or by layers with lanes. Lanes that each rank holds take as
+   much on all. Returns how many are this rank's. */
 static int32_t count_units(const struct pi_hparams *hp, int32_t *n_all)
 {
     bool layers = pi_shape_is_part(hp);

@@ -1,8 +1,8 @@
 /*
  * over_ranks.h - an engine whose model is split over several processes (base/ranks.h). A rank sees
- * the lanes of its own KV heads, or of its own layers: what decides by other lanes, too, is refused.
- * By rows it sees all lanes of latent attention, and its own query heads: what decides by queries is
- * refused there.
+ * the lanes of its own KV heads, or of its own layers: what decides by other lanes, too, is
+ * refused. By rows it sees all lanes of latent attention, and its own query heads: what decides by
+ * queries is refused there.
  */
 #ifndef PI_OVER_RANKS_H
 #define PI_OVER_RANKS_H
@@ -15,8 +15,8 @@
 pith_status pi_over_ranks_check(const struct pith_model *model, const struct policy_set *set,
                                 const struct pi_device *device, pith_error *err);
 
-/* By layers: what options count in layers of the whole model, edges with other types and layers that
-   read everything, becomes this rank's. INVALID: edges are more than all layers. */
+/* By layers: what options count in layers of the whole model, edges with other types and layers
+   that read everything, becomes this rank's. INVALID: edges are more than all layers. */
 pith_status pi_over_ranks_fit(const struct pith_model *model, struct policy_set *set,
                               struct kv_geometry *g, pith_error *err);
 
@@ -34,8 +34,8 @@ int64_t pi_over_ranks_pages(const struct pith_model *model, const struct kv_geom
 /* Bytes of all ranks, of which this one's part is given. */
 int64_t pi_over_ranks_whole(const struct pith_model *model, int64_t bytes);
 
-/* Whether every rank runs out of pages with all others. Not so by layers, where some have windows or
-   recurrent states; nor where lanes share a budget by their scores. */
+/* Whether every rank runs out of pages with all others. Not so by layers, where some have windows
+   or recurrent states; nor where lanes share a budget by their scores. */
 bool pi_over_ranks_are_alike(const struct pith_engine *e);
 
 /* The status, where ranks are alike; else pi_ranks_agree of it. */

@@ -3,8 +3,8 @@
  * The public functions that change sequences stand here: each begins a call, does what another file
  * says, and ends it.
  *
- * Invariant: a sequence is changed and freed by the owner alone. A sequence on the list `left` holds
- * its engine, so that the engine is there until the list is empty.
+ * Invariant: a sequence is changed and freed by the owner alone. A sequence on the list `left`
+ * holds its engine, so that the engine is there until the list is empty.
  */
 #include <sched.h>
 

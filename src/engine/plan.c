@@ -22,8 +22,9 @@ static const char *const few_bits[][2] = {{"q8_0", "turbo3"}, {"q8_0", "q8_0"}, 
 enum { SLACK_UNIT = 16, SLACK_MOST = 128, SLACK_PART = 64 };
 #define FIRST_BUDGET 32 /* entries of the smallest budget that is tried */
 
-/* Tokens of a pass. Lanes with a window hold it and a pass, which no policy evicts. So a model that has
-   some may do with shorter passes. Where entries are evicted, passes are not longer than the slack. */
+/* Tokens of a pass. Lanes with a window hold it and a pass, which no policy evicts. So a model that
+   has some may do with shorter passes. Where entries are evicted, passes are not longer than the
+   slack. */
 static const int32_t short_chunks[] = {SLACK_MOST, 32};
 #define WORTH 1.2 /* times as many entries are worth a shorter pass */
 

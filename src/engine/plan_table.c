@@ -31,9 +31,9 @@ const struct plan_way pi_plan_ways[PLAN_N_WAY] = {
     [PLAN_STREAMING] = {NULL, NULL, "streaming:sinks=4", NULL, false},
 };
 
-/* kvzap at about half of the entries and more, on values of 4 bits, loses less than values of 3 bits do.
-   Below that entries are worth more than bits, and text comes back. Without statistics the choice of
-   entries loses so much that recall helps at once. */
+/* kvzap at about half of the entries and more, on values of 4 bits, loses less than values of 3
+   bits do. Below that entries are worth more than bits, and text comes back. Without statistics the
+   choice of entries loses so much that recall helps at once. */
 static const struct plan_choice usual[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},
@@ -50,8 +50,8 @@ static const struct plan_choice usual[] = {
     {PLAN_N_WAY, 0.0},
 };
 
-/* The same where few query heads share a KV head: without statistics coarse keys of all entries cost
-   less than a part of the entries. */
+/* The same where few query heads share a KV head: without statistics coarse keys of all entries
+   cost less than a part of the entries. */
 static const struct plan_choice few_heads[] = {
     {PLAN_F16, 1.0},
     {PLAN_Q8, 1.0},

@@ -14,11 +14,12 @@ struct pi_question {
 };
 
 /* The byte of text [len] in front of which recalled text for a message in it is read. It is 0
-   where the text holds no such message. That is the beginning of its question (pith_recall_question),
-   at its last occurrence, with a label "question:" and the beginning of that line. It is the end
-   of the message where the question opens it. Where nothing follows the message, no template
-   marks it as a user's, and it may be a text to be continued. It then has a question only where
-   a label or a question mark at its end says so. *out receives the question; at stays 0. */
+   where the text holds no such message. That is the beginning of its question
+   (pith_recall_question), at its last occurrence, with a label "question:" and the beginning of
+   that line. It is the end of the message where the question opens it. Where nothing follows the
+   message, no template marks it as a user's, and it may be a text to be continued. It then has a
+   question only where a label or a question mark at its end says so. *out receives the question; at
+   stays 0. */
 size_t pi_question_place(const char *text, size_t len, const char *message, size_t message_len,
                          struct pi_question *out);
 

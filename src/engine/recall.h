@@ -50,7 +50,8 @@ struct pi_seq_recall {
     struct pi_recall_point point;
 };
 
-/* Tokens of a sequence that no prompt has: a text that was found, and read in front of a question. */
+/* Tokens of a sequence that no prompt has: a text that was found, and read in front of a
+   question. */
 struct pi_insert {
     int32_t from;
     int32_t n;

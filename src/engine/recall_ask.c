@@ -1,7 +1,7 @@
 /*
  * recall_ask.c - recall of entries within a pass: which queries ask, and what comes back to their
- * lanes. Where a layer and its part of the tier are on a GPU, that scores (recall_tier_ask): all lanes
- * of a sequence with one wait. It must not know when recalls come.
+ * lanes. Where a layer and its part of the tier are on a GPU, that scores (recall_tier_ask): all
+ * lanes of a sequence with one wait. It must not know when recalls come.
  *
  * Invariant: whether a GPU scores depends on the lane and its stored entries alone.
  */

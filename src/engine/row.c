@@ -1,6 +1,6 @@
 /*
- * row.c - see row.h. Invariant: a sequence with has_logits has its row in `logits`, or it is `there`
- * and comes when it is asked for.
+ * row.c - see row.h. Invariant: a sequence with has_logits has its row in `logits`, or it is
+ * `there` and comes when it is asked for.
  */
 #include "engine/engine.h"
 

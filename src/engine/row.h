@@ -1,7 +1,7 @@
 /*
  * row.h - the logits behind a sequence's last token. On a device that finds the best tokens itself
- * the row stays there, and comes when it is asked for. The host has the best tokens. Over ranks each
- * keeps its part of a row likewise.
+ * the row stays there, and comes when it is asked for. The host has the best tokens. Over ranks
+ * each keeps its part of a row likewise.
  */
 #ifndef PI_ROW_H
 #define PI_ROW_H

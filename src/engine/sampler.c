@@ -361,8 +361,8 @@ static int32_t n_top(const pith_sampler *s)
     return s->params.top_k > 0 && s->params.top_k < s->n_vocab ? s->params.top_k : s->n_vocab;
 }
 
-/* The greatest is chosen without a draw. An infinite bias leaves nothing to draw from: it forces its
-   token, or bans them all. */
+/* The greatest is chosen without a draw. An infinite bias leaves nothing to draw from: it forces
+   its token, or bans them all. */
 static bool is_settled(pith_sampler *s, int32_t best, float max)
 {
     s->n_drawn = 0;
@@ -447,8 +447,8 @@ int32_t pith_sampler_sample(pith_sampler *sampler, const float *logits)
 
 /* ---- from the best tokens of a row ---- */
 
-/* Whether no token that is not among the best can come to stand among them: penalties may only lower
-   logits. Biases and grammars may name any token. */
+/* Whether no token that is not among the best can come to stand among them: penalties may only
+   lower logits. Biases and grammars may name any token. */
 static bool can_take_best(const pith_sampler *s)
 {
     const pith_sample_params *p = &s->params;
@@ -457,8 +457,8 @@ static bool can_take_best(const pith_sampler *s)
                                  p->frequency_penalty >= 0.0f));
 }
 
-/* How many of the best stand at the beginning of the row's order for certain. Others of the row have
-   at most the logit of the last, and penalties have changed the order. */
+/* How many of the best stand at the beginning of the row's order for certain. Others of the row
+   have at most the logit of the last, and penalties have changed the order. */
 static int32_t take_best(pith_sampler *s, const struct pi_best *best)
 {
     int32_t n = 0;

@@ -29,8 +29,8 @@ pith_status pi_split_open(struct pi_split *s, const pith_engine_params *params, 
 pith_status pi_split_plan(const struct pi_split *s, int32_t n_gpu_layers, int64_t kv,
                           struct pi_stages *stages, int64_t *most, pith_error *err);
 
-/* Bounds the pages on each of several GPUs, of kv bytes in all: by what is free there beside weights
-   and buffers. It is the share of the GPU's layers at least. */
+/* Bounds the pages on each of several GPUs, of kv bytes in all: by what is free there beside
+   weights and buffers. It is the share of the GPU's layers at least. */
 void pi_split_bound(const struct pi_split *s, const struct pi_stages *stages, int64_t kv);
 
 /* Bytes of a stage's weights, as the file has them. */

@@ -43,7 +43,8 @@ static void learn_and_show(void *user, const struct pi_pass_tap_rows *in)
     show_rows(user, in);
 }
 
-/* The caller's tap comes behind the attention. Where keys lack their centre then it comes before. */
+/* The caller's tap comes behind the attention. Where keys lack their centre then it comes
+   before. */
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err)
 {

@@ -1,7 +1,7 @@
 /*
- * gguf_parts.c - the files of one model. Each is parsed for itself and trusted no more than another:
- * its number, the count and the tensors must be what the first one promises. Tensors of all parts
- * then stand in one list, in the order of the parts.
+ * gguf_parts.c - the files of one model. Each is parsed for itself and trusted no more than
+ * another: its number, the count and the tensors must be what the first one promises. Tensors of
+ * all parts then stand in one list, in the order of the parts.
  */
 #include <stdio.h>
 #include <stdlib.h>

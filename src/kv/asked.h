@@ -1,6 +1,6 @@
 /*
- * asked.h - weights that a pass's queries give to entries of a lane beside their own. One softmax goes
- * over both lanes. Only devices with `weigh` do it, on lanes of theirs.
+ * asked.h - weights that a pass's queries give to entries of a lane beside their own. One softmax
+ * goes over both lanes. Only devices with `weigh` do it, on lanes of theirs.
  */
 #ifndef PI_KV_ASKED_H
 #define PI_KV_ASKED_H

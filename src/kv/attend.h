@@ -110,7 +110,8 @@ struct kv_attend_list {
     int64_t n;    /* units */
     int64_t work; /* multiplications of all, about */
     bool (*job)(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out);
-    /* After a call: its tap is filled. NULL: nothing. It may come before a call that has no tap, or only for notes. */
+    /* After a call: its tap is filled. NULL: nothing. It may come before a call that has no tap, or
+       only for notes. */
     void (*done)(void *ctx, int64_t i, int32_t turn, const struct kv_attend_job *job,
                  int32_t thread);
 };

@@ -56,8 +56,8 @@ struct kv_choose_all {
 size_t kv_choose_scratch_bytes(int32_t n);
 void kv_choose(const struct kv_choose_job *job, void *scratch);
 void kv_choose_all(const struct kv_choose_all *job);
-/* The last step of it. n_top and n_equal count each lane's scores above the border and at it. Of the
-   n_equal at it n_tie are taken, and each lane gets its share. */
+/* The last step of it. n_top and n_equal count each lane's scores above the border and at it. Of
+   the n_equal at it n_tie are taken, and each lane gets its share. */
 void kv_choose_share(const struct kv_choose_all *job, int64_t n_tie, int64_t n_equal);
 
 #endif

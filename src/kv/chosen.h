@@ -23,8 +23,9 @@ struct kv_unite_list {
     int32_t n;
 };
 
-/* The share of a token's weights that the entries have which it reads of a lane, query head by query
-   head. The last `score` made the weights (kv_score_soft.kept). The last entry is the token's own. */
+/* The share of a token's weights that the entries have which it reads of a lane, query head by
+   query head. The last `score` made the weights (kv_score_soft.kept). The last entry is the token's
+   own. */
 struct kv_share_job {
     struct pi_at weight; /* f32 [n_group][n] */
     struct kv_attend_chosen *chosen;

@@ -91,9 +91,9 @@ struct kv_part {
 
 /*
  * Pages of one size and form, for all layers of a device with the same pair of types. They have a
- * pool of their own in address space, of as many pages as the whole budget pays for. Page numbers count within
- * it. Pages get memory as they are touched. Free ones lose it again if all classes together would
- * hold more than the budget (pool.c).
+ * pool of their own in address space, of as many pages as the whole budget pays for. Page numbers
+ * count within it. Pages get memory as they are touched. Free ones lose it again if all classes
+ * together would hold more than the budget (pool.c).
  */
 struct kv_class {
     enum kv_type type_k;

@@ -212,7 +212,8 @@ static size_t wanted_size(const struct kv_seq *seq)
     return size;
 }
 
-/* Lays the parts out anew within the block: first together, then `more` pages larger than wanted. */
+/* Lays the parts out anew within the block: first together, then `more` pages larger than
+   wanted. */
 static void lay_out_again(struct kv_seq *seq, int32_t more)
 {
     int32_t n_lane = kv_lane_count(seq->cache);

@@ -30,7 +30,8 @@ enum kv_note_word {
     KV_NOTE_LOW,  /* bit (position mod window) of to's rows, 32 bits in each: whether w < 1 / n, n
                      the entries that the token sees */
     KV_NOTE_NORM, /* to[i] = w times the norm of the entry's value: LongFlow's contribution */
-    /* Of devices that weigh (kv/weigh.h) alone, to[i] += w, w a softmax over the first n entries: */
+    /* Of devices that weigh (kv/weigh.h) alone, to[i] += w, w a softmax over the first n
+       entries: */
     KV_NOTE_BEFORE,   /* of each query head, with EACH */
     KV_NOTE_TOGETHER, /* of the largest logit of a group */
 };

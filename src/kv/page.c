@@ -1,5 +1,6 @@
 /*
- * page.c - pages that the host moves and copies as they are: positions here, the rest on the device.
+ * page.c - pages that the host moves and copies as they are: positions here, the rest on the
+ * device.
  */
 #include "kv/page.h"
 #include "device/device.h"

@@ -11,16 +11,17 @@
 struct kv_cache;
 
 /* The bytes of pages in use never exceed budget_bytes, and on no device what the geometry says that
-   it has room for. Where all pages have one size, the budget is rounded down to whole pages. INVALID, with the numbers, when not one token fits in every lane or
-   when the budget is more than can be addressed; NOMEM. */
+   it has room for. Where all pages have one size, the budget is rounded down to whole pages.
+   INVALID, with the numbers, when not one token fits in every lane or when the budget is more than
+   can be addressed; NOMEM. */
 pith_status kv_cache_create(const struct kv_geometry *g, int64_t budget_bytes,
                             struct kv_cache **out, pith_error *err);
 void kv_cache_free(struct kv_cache *cache); /* every sequence is freed before */
 /* Bytes of a cache beside its pages, of which there are n_page in all, of n_kind forms. */
 int64_t kv_cache_bytes_at(int32_t n_kind, int64_t n_page);
 /* Many small caches in mappings of the caller. The first gives the bytes of a cache of pages of one
-   form: lists and positions of the host, and pages of its device. All are multiples of 64. The second
-   makes such a cache in zeroed bytes, which are borrowed until it is freed. The statuses of
+   form: lists and positions of the host, and pages of its device. All are multiples of 64. The
+   second makes such a cache in zeroed bytes, which are borrowed until it is freed. The statuses of
    kv_cache_create. */
 struct kv_cache_bytes {
     size_t lists, positions, pages;

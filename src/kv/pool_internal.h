@@ -35,7 +35,8 @@ bool kv_page_charge(const struct kv_class *kind, int32_t page);
 
 /* ---- room.c ---- */
 
-/* Bytes of n pages of a class, and of all pages with memory: a state has parts on several devices. */
+/* Bytes of n pages of a class, and of all pages with memory: a state has parts on several
+   devices. */
 struct kv_need kv_need_of_pages(const struct kv_cache *cache, const struct kv_class *kind,
                                 int64_t n);
 struct kv_need kv_resident_need(const struct kv_cache *cache);

@@ -29,8 +29,8 @@ void kv_lane_run_keys(const struct kv_seq *seq, int32_t layer, int32_t head, int
 void kv_lane_run_values(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t i,
                         float *out);
 
-/* The form of a lane's stored entries. A row has an entry's codes, their third bits where the type has
-   them apart, and its scales. */
+/* The form of a lane's stored entries. A row has an entry's codes, their third bits where the type
+   has them apart, and its scales. */
 struct kv_form {
     enum kv_type type_k, type_v;
     size_t k_bytes, v_bytes; /* of a row; 0 of values that are parts of keys */

@@ -34,10 +34,10 @@ enum kv_pick {
     KV_PICK_MEAN,  /* one: the mean of n tokens' queries, token j n_tok / n each, times `factor` */
     KV_PICK_HEADS, /* n_group: such a mean of each query head */
     KV_PICK_ALL,   /* n n_group, token by token, of those tokens, times `factor` */
-    KV_PICK_LARGE, /* of COLUMNS: each query in the n_dim dimensions that are largest over its token's
-                      heads, times factor / sqrt(what they have of its sum of moduli). One vector is
-                      the sum of all; else there are n_tok n_group. The job's n_dim is the least of
-                      n_tok n_dim and dim_k; the device lists them */
+    KV_PICK_LARGE, /* of COLUMNS: each query in the n_dim dimensions that are largest over its
+                      token's heads, times factor / sqrt(what they have of its sum of moduli). One
+                      vector is the sum of all; else there are n_tok n_group. The job's n_dim is the
+                      least of n_tok n_dim and dim_k; the device lists them */
 };
 
 /* Vectors that a device with memory of its own makes of a chunk's queries. */

@@ -45,8 +45,8 @@ void kv_seq_trim(struct kv_seq *seq);
 int64_t kv_seq_takes(const struct kv_seq *seq, int32_t n);
 /* Bytes of all pages held, reserved ones included. */
 int64_t kv_seq_held_bytes(const struct kv_seq *seq);
-/* Bytes that pages can still be taken for, whatever lanes they are of; and whether there is room for
-   some whose lanes are known. */
+/* Bytes that pages can still be taken for, whatever lanes they are of; and whether there is room
+   for some whose lanes are known. */
 int64_t kv_seq_free_bytes(const struct kv_seq *seq);
 bool kv_seq_fits(const struct kv_seq *seq, const struct kv_need *need);
 
@@ -72,8 +72,8 @@ void kv_seq_clear_charges(struct kv_seq *seq);
 
 /* Appends n entries at positions pos0, pos0 + 1, ... to one lane, the first one in the place of the
    victim, where there is one. Room was reserved. pos0 is above the position of the last entry, in
-   an overwritten lane above all positions. Values beyond the range of the storage type are stored as
-   its largest finite ones, NaN as 0.
+   an overwritten lane above all positions. Values beyond the range of the storage type are stored
+   as its largest finite ones, NaN as 0.
    k: [n] rows of dim_k floats, k_stride floats apart, after rope. v likewise; it is not read if
    values are parts of keys. */
 void kv_seq_append(struct kv_seq *seq, int32_t layer, int32_t head, int32_t pos0, int32_t n,
@@ -110,7 +110,8 @@ void kv_append_place(struct kv_append *jobs, int32_t n);
    The victim is forgotten by an append, a compaction, and a truncation that drops an entry of the
    lane. A shift, a shared stretch and a folded one forget it if they touch its entry. The next
    kv_seq_reserve copies the page if it is shared, and kv_seq_charge_copies counts that. Entries of
-   a page with a delta, or that counts more than once, cannot be overwritten: kv_lane_can_overwrite. */
+   a page with a delta, or that counts more than once, cannot be overwritten:
+   kv_lane_can_overwrite. */
 void kv_seq_set_victim(struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);
 int32_t kv_lane_victim(const struct kv_seq *seq, int32_t layer, int32_t head);
 bool kv_lane_can_overwrite(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t slot);

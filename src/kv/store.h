@@ -94,7 +94,7 @@ struct kv_seq {
     struct kv_lane *lane;       /* [n_layer][n_head]; owned */
     struct kv_page_ref *table;  /* [n_layer][n_head][cap], one block for all lanes; owned */
     uint8_t *marks; /* the lanes' parts, one behind the other: f32 [n_mark][mark_cap * page_len] by
-                       slot, then norms bf16 [mark_cap * page_len]; NULL without any or room; owned */
+                       slot, then norms bf16 [mark_cap * page_len]; NULL without; owned */
     size_t marks_size;   /* bytes of the block */
     struct pi_at *there; /* [cache->n_kind] memory of marks on devices; NULL likewise; owned */
     int32_t cap;         /* table entries of a lane */

@@ -1,6 +1,7 @@
 /*
- * victim.h - the entry that a lane's next one overwrites (kv_seq_set_victim), chosen by a device that
- * has the scores of a step. It compares positions, which lie beside entries (kv_cache_note_places).
+ * victim.h - the entry that a lane's next one overwrites (kv_seq_set_victim), chosen by a device
+ * that has the scores of a step. It compares positions, which lie beside entries
+ * (kv_cache_note_places).
  */
 #ifndef PI_KV_VICTIM_H
 #define PI_KV_VICTIM_H

@@ -1,7 +1,7 @@
 /*
- * weigh.h - the scores of a round by keys, values or marks, as a device with memory of its own makes
- * them. They stay there: its choices (kv/choose.h) take them from there, and the host learns which
- * entries go.
+ * weigh.h - the scores of a round by keys, values or marks, as a device with memory of its own
+ * makes them. They stay there: its choices (kv/choose.h) take them from there, and the host learns
+ * which entries go.
  */
 #ifndef PI_KV_WEIGH_H
 #define PI_KV_WEIGH_H

@@ -137,8 +137,8 @@ static void list_items(struct pi_pass *pass)
     }
 }
 
-/* The gated output of all ranks' heads. Where value heads are tiled, a token's row is one of all key
-   heads for each value head of theirs. */
+/* The gated output of all ranks' heads. Where value heads are tiled, a token's row is one of all
+   key heads for each value head of theirs. */
 static void gather(struct pi_pass *pass, const struct pi_int8 *act)
 {
     const struct pi_hparams *hp = &pass->model->hp;

@@ -127,8 +127,8 @@ static void hand_rows_on(const struct pi_pass *pass)
         pi_ranks_hand_on((const void *)pass->rows.x.at, stream_bytes(pass));
 }
 
-/* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. Ranks that
-   have layers are in different passes: there none is stopped. */
+/* Whether the pass goes on. Over ranks rank 0 is asked once a pass, and all do as it says. Ranks
+   that have layers are in different passes: there none is stopped. */
 static bool goes_on(const struct pi_pass *pass, int32_t n_done, int32_t n_block)
 {
     bool several = pi_ranks()->n_rank > 1;

@@ -165,7 +165,8 @@ struct pi_pass_asked {
 /* A policy that brings entries back. */
 struct pi_pass_recaller {
     void *user;
-    /* Whether choose looks at the queries of these items; NULL: always. Else they stay on the device.
+    /* Whether choose looks at the queries of these items; NULL: always. Else they stay on the
+     * device.
      */
     bool (*looks)(void *user, const struct pi_pass_asked *items, int32_t n);
     /* Once a layer with all items with `recall`, after the layer's keys are stored and before

@@ -1,7 +1,8 @@
 /*
  * host.c - packs matrices for the processor when a stage needs them, and gives their memory back.
  * Each has its place among the packed weights, and a place that is not packed takes no memory.
- * Invariant: a matrix that is taken is packed. The processor's account has what is packed in memory.
+ * Invariant: a matrix that is taken is packed. The processor's account has what is packed in
+ * memory.
  */
 #include "model/host.h"
 

@@ -303,8 +303,8 @@ static pith_status plan_layer(struct pi_plan *plan, struct pith_model *model, in
     return PITH_OK;
 }
 
-/* Of the embedding a token reads one row. Where the output has a matrix of its own, the embedding is
-   not packed, and rows are read from the file. Not so MXFP4, whose scales packing looks at. */
+/* Of the embedding a token reads one row. Where the output has a matrix of its own, the embedding
+   is not packed, and rows are read from the file. Not so MXFP4, whose scales packing looks at. */
 static pith_status plan_embedding(struct pi_plan *plan, const struct pi_gguf_tensor *t, bool tied,
                                   struct pith_model *model, pith_error *err)
 {

@@ -385,8 +385,8 @@ static int64_t sent_forward(const struct pith_model *m, const struct pi_layer *l
     return sent;
 }
 
-/* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the best tokens to
-   all others (logits_ranks.h). */
+/* Bytes that a rank sends for a token. By layers one row goes to the next rank, and the best tokens
+   to all others (logits_ranks.h). */
 static int64_t sent_bytes(const struct pith_model *m)
 {
     const struct pi_hparams *hp = &m->hp;

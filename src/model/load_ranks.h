@@ -1,10 +1,10 @@
 /*
  * load_ranks.h - what of a model is a rank's (base/ranks.h). By rows it has some KV heads with
  * their query heads, and some rows of the feed-forward in units of 32. Heads of recurrent layers go
- * with the KV heads. With latent attention query heads are divided, and each rank has a layer's lane
- * with the matrices that make its vectors. It has some rows of every other matrix. Vectors of the
- * model's width are whole. By layers its model is one of fewer layers, and loading alone knows where
- * they begin. The last rank has the output.
+ * with the KV heads. With latent attention query heads are divided, and each rank has a layer's
+ * lane with the matrices that make its vectors. It has some rows of every other matrix. Vectors of
+ * the model's width are whole. By layers its model is one of fewer layers, and loading alone knows
+ * where they begin. The last rank has the output.
  */
 #ifndef PI_LOAD_RANKS_H
 #define PI_LOAD_RANKS_H

@@ -10,8 +10,8 @@
  *                       original context; cos and sin times attn_factor * (1 + 0.1 ln s), and with
  *                       a log multiplier u divided by 1 + 0.1 u ln s, or in DeepSeek's family times
  *                       attn_factor alone
- *   longrope            as linear, with one of two tensors of frequency factors: the long ones where
- *                       the context is above the original one
+ *   longrope            as linear, with one of two tensors of frequency factors: the long ones
+ *                       where the context is above the original one
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * placed.c - packs a model's weights for devices, and knows who uses them. A GPU makes its packing
- * from the processor's, layer by layer, which is given back. Invariant: a stage is in a model's list
- * once, as long as an engine uses the weights there.
+ * from the processor's, layer by layer, which is given back. Invariant: a stage is in a model's
+ * list once, as long as an engine uses the weights there.
  */
 #include "model/placed.h"
 

@@ -42,8 +42,8 @@ struct pi_placed {
     int32_t n_taken;               /* and the number of layers that it has taken */
 };
 
-/* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed; NULL is
-   ignored. */
+/* A list of a model's placed weights, and its lock. NOMEM. No weights are in use when it is freed;
+   NULL is ignored. */
 pith_status pi_placed_list_create(struct pi_placed_list **out, pith_error *err);
 void pi_placed_list_free(struct pi_placed_list *list);
 

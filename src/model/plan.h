@@ -21,7 +21,8 @@ struct pi_plan_rows {
     int64_t rest;    /* from the first row to the others, which lie side by side */
 };
 
-/* The place in the file of row r, in rows from the first one; *n_side: rows side by side from it on. */
+/* The place in the file of row r, in rows from the first one; *n_side: rows side by side from it
+   on. */
 static inline int64_t pi_plan_row(const struct pi_plan_rows *rows, int64_t r, int64_t *n_side)
 {
     *n_side = INT64_MAX;

@@ -10,7 +10,8 @@
 bool pi_step_create(struct pi_pass *pass);
 void pi_step_free(struct pi_pass *pass);
 
-/* Whether the running pass may go that way: one token, alone, without taps or policies that look into it. */
+/* Whether the running pass may go that way: one token, alone, without taps or policies that look
+   into it. */
 bool pi_step_may(const struct pi_pass *pass);
 /* All layers of the pass, and its logits, from the embedding on; false: nothing is done. */
 bool pi_step_run(struct pi_pass *pass);

@@ -162,8 +162,8 @@ pith_status pi_weights_check(const void *bytes, size_t size, const struct pi_wei
 
 /* ---- the file ---- */
 
-/* Where the packed weights of the model at `model_path` are kept; caller frees. Each rank has a file
-   of its own. */
+/* Where the packed weights of the model at `model_path` are kept; caller frees. Each rank has a
+   file of its own. */
 static char *path_of(const char *model_path, const char *folder)
 {
     const char *slash = strrchr(model_path, '/');

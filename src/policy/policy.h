@@ -118,8 +118,8 @@ bool policy_fields_same(const struct policy_param *params, const void *a, const 
 pith_status policy_find(const char *verb, const char *text, const char *(*name_at)(int32_t i),
                         int32_t *index, const char **options, pith_error *err);
 
-/* The same of a program's own policy, named "custom", which NULL means, too. INVALID: the text names
-   another. */
+/* The same of a program's own policy, named "custom", which NULL means, too. INVALID: the text
+   names another. */
 pith_status policy_find_custom(const char *verb, const char *text, const char **options,
                                pith_error *err);
 

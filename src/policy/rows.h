@@ -6,9 +6,9 @@
 
 #include "policy/policy.h"
 
-/* The keys of run i of a lane (kv_lane_run_keys) as attention sees them. Keys of a page that is read
-   at other positions than it was written at are rotated there. key [dim_k][page_len]; columns beyond
-   the run are finite. */
+/* The keys of run i of a lane (kv_lane_run_keys) as attention sees them. Keys of a page that is
+   read at other positions than it was written at are rotated there. key [dim_k][page_len]; columns
+   beyond the run are finite. */
 void policy_run_keys(const struct policy_model *model, const struct kv_seq *kv, int32_t layer,
                      int32_t head, int32_t i, float *key);
 

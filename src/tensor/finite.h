@@ -9,8 +9,8 @@
 
 #define PI_FINITE_END 0x7f800000u /* magnitudes from here on are infinity and NaN */
 
-/* The largest magnitude of n floats, as its bits: they are ordered as the numbers are, and NaN comes
-   behind infinity. */
+/* The largest magnitude of n floats, as its bits: they are ordered as the numbers are, and NaN
+   comes behind infinity. */
 static inline uint32_t pi_max_magnitude(const float *x, int64_t n)
 {
     int32_t most = 0;

@@ -25,8 +25,8 @@ void pi_rope_fill(const struct pi_rope *rope, int32_t pos, float *cs);
 /* The same without the magnitude: rotates an already rotated vector on by delta positions. */
 void pi_rope_fill_delta(const struct pi_rope *rope, int32_t delta, float *cs);
 
-/* out [dim] = the vector x [dim] as it was before it was rotated to pos, magnitude included; out may
-   be x. cs [n_pair][2] is scratch. */
+/* out [dim] = the vector x [dim] as it was before it was rotated to pos, magnitude included; out
+   may be x. cs [n_pair][2] is scratch. */
 void pi_rope_turn_back(const struct pi_rope *rope, int32_t pos, const float *x, int32_t dim,
                        float *cs, float *out);
 

@@ -19,7 +19,8 @@
 #define MINI PITH_SOURCE_DIR "/models/pith-mini.gguf"
 #define MOST 40
 
-/* Root may start ranks, more of them than there are processors. MPI keeps memory, which is no leak. */
+/* Root may start ranks, more of them than there are processors. MPI keeps memory, which is no
+   leak. */
 static inline void ranks_set_up(void)
 {
     folder_make();
@@ -87,8 +88,8 @@ static inline void make_family(const char *family, char path[128])
     assert_int_equal(model_make_of(words, in_folder("family.gguf", path), &err), PITH_OK);
 }
 
-/* Rounds whose scores come from several ranks: lanes that keep the same positions, or that share one
-   budget. n ranks print what one process does; `parts` is for ranks alone. */
+/* Rounds whose scores come from several ranks: lanes that keep the same positions, or that share
+   one budget. n ranks print what one process does; `parts` is for ranks alone. */
 static inline void expect_rounds(const char *n, const char *parts)
 {
     static const char *const keep[] = {

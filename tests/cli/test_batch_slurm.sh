@@ -1,8 +1,8 @@
 #!/bin/sh
 # usage: test_batch_slurm.sh PITH ROOT
 #
-# examples/batch.slurm as Slurm calls it: two tasks side by side, one of which is ended and requeued.
-# Their outputs are those of one process.
+# examples/batch.slurm as Slurm calls it: two tasks side by side, one of which is ended and
+# requeued. Their outputs are those of one process.
 set -eu
 export PITH=$1
 root=$2

@@ -1,6 +1,6 @@
 /*
- * `--kv`: a run holds the bytes that it says, values that cannot be are refused in one sentence, and
- * options beside it stand.
+ * `--kv`: a run holds the bytes that it says, values that cannot be are refused in one sentence,
+ * and options beside it stand.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -155,8 +155,8 @@ TEST(a_share_of_a_short_text_is_one_of_a_longer)
                             "6", "--kv", "25%", NULL);
     expect_status(&s, 0);
     expect_word(s.err, "% of the full f16 cache of 1024 tokens");
-    s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", "Hello", "--temp", "0", "-n", "6", "--kv",
-                "0.01%", NULL);
+    s = command(NULL, "run", "-m", MODEL, "-t", "1", "-p", "Hello", "--temp", "0", "-n", "6",
+                "--kv", "0.01%", NULL);
     expect_failure(&s, 1, "tokens: the least that a plan takes is ");
     assert_null(strstr(s.err, "1024"));
 }

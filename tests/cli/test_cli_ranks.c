@@ -14,8 +14,8 @@ TEST(logits_are_those_of_one_process)
     expect_same("2", "logits -t 2 --ids 1,5,9,30,77,4,8,100 -m " MINI);
 }
 
-/* Families of attention, and of a dense feed-forward or experts: tied and not, fused, with windows, a
-   shared expert, biases of experts. */
+/* Families of attention, and of a dense feed-forward or experts: tied and not, fused, with windows,
+   a shared expert, biases of experts. */
 TEST(logits_of_every_family_of_rows_too)
 {
     static const char *const families[] = {

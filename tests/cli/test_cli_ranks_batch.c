@@ -19,8 +19,8 @@ TEST(answers_are_those_of_one_process)
     "{\"prompt\": [" ids ",5,9,30,77,4,8,100,3,17,1,5,9,30,77,4,8,100,3,17], \"max_tokens\": " n   \
     ", \"temperature\": 0.8, \"seed\": 3, \"ignore_eos\": true}"
 
-/* Ranks have unequal numbers of states and of windows, or of entries where all lanes share a budget.
-   Then they put answers back together. */
+/* Ranks have unequal numbers of states and of windows, or of entries where all lanes share a
+   budget. Then they put answers back together. */
 TEST(ranks_that_run_out_apart_put_answers_back_together)
 {
     static const char *const bodies[] = {LONG("1", "60"), LONG("2", "65"), LONG("3", "70"),

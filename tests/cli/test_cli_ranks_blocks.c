@@ -101,8 +101,8 @@ TEST(texts_of_recurrent_layers_are_those_of_one_process)
 
 #define TEXTS_LATENT LATENT "heads=6 value_dim=32 query_rank=32"
 
-/* Every rank evicts the same entries of the lanes that all have. Six query heads share a key, so that
-   turbo keys become q8_0, whatever number of them a rank has. */
+/* Every rank evicts the same entries of the lanes that all have. Six query heads share a key, so
+   that turbo keys become q8_0, whatever number of them a rank has. */
 TEST(texts_of_latent_attention_are_those_of_one_process)
 {
     static const char *const options[] = {
@@ -167,7 +167,8 @@ TEST(a_batch_of_latent_attention_is_that_of_one_process)
     expect_same_batch(words);
 }
 
-/* Heads that lie apart in the file, and turned ones; the second start maps what the first packed. */
+/* Heads that lie apart in the file, and turned ones; the second start maps what the first
+   packed. */
 TEST(packed_weights_of_heads_are_kept)
 {
     static const char *const families[] = {TEXTS_35, TEXTS_LATENT " old=1 type=Q8_0"};

@@ -1,8 +1,8 @@
 /*
  * docs/combinations.md, the columns of uses over ranks. A policy that works there gives the text of
- * one process, and every other is refused with the page's sentence. Budgets are so small that a text
- * depends on what the policy chose. There is memory for ranks that get more than their part of one
- * budget for all lanes.
+ * one process, and every other is refused with the page's sentence. Budgets are so small that a
+ * text depends on what the policy chose. There is memory for ranks that get more than their part of
+ * one budget for all lanes.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What shells complete: the answers of `pith completion words`, and the scripts of bash, zsh and fish
-in the shells themselves, as far as they are installed.
+"""What shells complete: the answers of `pith completion words`, and the scripts of bash, zsh and
+fish in the shells themselves, as far as they are installed.
 
 usage: test_completion.py PITH
 """

@@ -4,9 +4,9 @@
 usage: test_docs_commands.py PITH SOURCE [WORD]
 
 Lines of code blocks that call pith are run in a folder of their own. Files that they name are there
-under the same names: models are pith-nano (with a chat template, unless they are named as the one of
-the repository), texts are short, and statistics are made of them first. What a page leaves to the
-reader (MODEL, FILE) stands in WORDS. Each command gets bounds behind its own options, so that a
+under the same names: models are pith-nano (with a chat template, unless they are named as the one
+of the repository), texts are short, and statistics are made of them first. What a page leaves to
+the reader (MODEL, FILE) stands in WORDS. Each command gets bounds behind its own options, so that a
 benchmark of hours takes a moment. With WORD only lines that have it are run. Standard library only.
 """
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the command says of itself: help, the version, and the sentences of policies, which are those
-of the pages.
+"""What the command says of itself: help, the version, and the sentences of policies, which are
+those of the pages.
 
 usage: test_help.py PITH SOURCE SANITIZERS
 
@@ -19,7 +19,8 @@ sys.path.insert(0, str(SOURCE / "scripts"))
 import check_words  # noqa: E402
 
 COLUMNS = 100
-# Verb of `pith policies --json`: its page, and the sections whose tables have rules of all policies.
+# Verb of `pith policies --json`: its page, and the sections whose tables have rules of all
+# policies.
 RULES = "The rules, the same for every policy"
 PAGES = {"keep": ("policies.md", {RULES: None}), "read": ("read.md", {RULES: None}),
          "share": ("share.md", {"Options": "memshare"}),

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/gpu/tables.sh on shapes of a toy: cells of every kind give rows of their tables, a cell that
-# has ended is not run again, and one that fails is named.
+# scripts/gpu/tables.sh on shapes of a toy: cells of every kind give rows of their tables, a cell
+# that has ended is not run again, and one that fails is named.
 #
-# usage: test_tables.sh BUILD [all]     all: every cell, and the ones of bench_tokens on the emulated GPU
+# usage: test_tables.sh BUILD [all]
+#   all: every cell, and the ones of bench_tokens on the emulated GPU
 set -u
 build=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.." || exit 1

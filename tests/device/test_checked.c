@@ -1,7 +1,7 @@
 /*
- * test_checked.c - the device of tests. A process that takes one of its addresses for a pointer dies.
- * A stream does its work late, by copies of the arguments. So the host may overwrite them at once,
- * and change the tables of lanes. A caller that does not wait sees nothing of the work.
+ * test_checked.c - the device of tests. A process that takes one of its addresses for a pointer
+ * dies. A stream does its work late, by copies of the arguments. So the host may overwrite them at
+ * once, and change the tables of lanes. A caller that does not wait sees nothing of the work.
  */
 #define _POSIX_C_SOURCE 200809L
 

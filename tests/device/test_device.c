@@ -244,8 +244,8 @@ static int64_t used_of(const char *name)
     return info.used_bytes;
 }
 
-/* Weights, pages and buffers of the process. Positions are among them, and buffers in which policies
-   work. */
+/* Weights, pages and buffers of the process. Positions are among them, and buffers in which
+   policies work. */
 static int64_t taken(void)
 {
     return pi_mem_used(PI_MEM_WEIGHTS) + pi_mem_used(PI_MEM_KV) + pi_mem_used(PI_MEM_SCRATCH);

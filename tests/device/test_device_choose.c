@@ -94,7 +94,8 @@ TEST(chooses_the_best_of_each_lane)
     s->device->close(s);
 }
 
-/* By age, of equal scores those at higher positions are taken, and of one position the later lane's. */
+/* By age, of equal scores those at higher positions are taken, and of one position the later
+   lane's. */
 TEST(counts_the_best_of_all_lanes)
 {
     static float score[N_LANE][MAX_N];

@@ -1,7 +1,7 @@
 /*
- * The emulation finds what a GPU hides: each kernel here is one that is right, or a mutant of it with
- * one thing left out. A mutant must give a wrong number or end the process, in every order of warps
- * that has to show it. Kernels of the library are checked by the same means (test_gpu.c).
+ * The emulation finds what a GPU hides: each kernel here is one that is right, or a mutant of it
+ * with one thing left out. A mutant must give a wrong number or end the process, in every order of
+ * warps that has to show it. Kernels of the library are checked by the same means (test_gpu.c).
  */
 #define _Noreturn [[noreturn]] /* C11's, in testing.h */
 

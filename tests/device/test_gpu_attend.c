@@ -1,7 +1,7 @@
 /*
- * Attention and stored entries of devices of GPU kind, on the emulation. Attention over every storage
- * type, page length and layout is compared with f64, and its kernels with each other bit by bit. It
- * rounds queries, keys, values and weights to f16, by 2^-11 at most each.
+ * Attention and stored entries of devices of GPU kind, on the emulation. Attention over every
+ * storage type, page length and layout is compared with f64, and its kernels with each other bit by
+ * bit. It rounds queries, keys, values and weights to f16, by 2^-11 at most each.
  */
 #include <math.h>
 #include <string.h>
@@ -239,8 +239,8 @@ TEST(attention_over_every_storage_type)
         check_attention((enum kv_type)t, (enum kv_type)((t * 3 + 1) % KV_N_TYPE), 64, 0, NULL);
 }
 
-/* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list of
-   all entries goes through the general kernel. */
+/* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list
+   of all entries goes through the general kernel. */
 TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
 {
     const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};

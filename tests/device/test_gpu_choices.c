@@ -243,8 +243,8 @@ static void run(const char *option, int32_t n_tok, bool overwritten, int32_t n_w
     close_rig(&r);
 }
 
-/* A layer's choices of two chunks together: of a sequence whose vectors the device makes, and of one
-   whose lanes hold different positions. */
+/* A layer's choices of two chunks together: of a sequence whose vectors the device makes, and of
+   one whose lanes hold different positions. */
 TEST(company_changes_no_choice)
 {
     static struct choice alone, together;

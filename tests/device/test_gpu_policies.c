@@ -1,7 +1,7 @@
 /*
- * Keep policies of a model on a device of GPU kind: which entries stay, against the processor's. Near
- * ties may go either way, and are counted. Another chunk keeps the same entries and has the same
- * logits.
+ * Keep policies of a model on a device of GPU kind: which entries stay, against the processor's.
+ * Near ties may go either way, and are counted. Another chunk keeps the same entries and has the
+ * same logits.
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
 

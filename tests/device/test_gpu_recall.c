@@ -107,8 +107,8 @@ static int32_t count_apart(const int32_t *a, const int32_t *b, int32_t n)
     return apart;
 }
 
-/* The lanes of a layer, by n_tok queries: scores, guests and shares that are missed. Attention of the
-   host's way rounds to f16, the device's scores do not. */
+/* The lanes of a layer, by n_tok queries: scores, guests and shares that are missed. Attention of
+   the host's way rounds to f16, the device's scores do not. */
 static void check_layer(struct lanes *l, int32_t layer, int32_t n_tok, int32_t *n, int32_t *apart)
 {
     struct recall_ask ask[RIG_HEADS];

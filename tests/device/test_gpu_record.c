@@ -1,6 +1,6 @@
 /*
- * Launches, lists and small copies are recorded, and go to the card in batches. The card here is the
- * process's memory: it keeps the last batches, and runs the one kernel that copies.
+ * Launches, lists and small copies are recorded, and go to the card in batches. The card here is
+ * the process's memory: it keeps the last batches, and runs the one kernel that copies.
  */
 #include "device/gpu/driver.h"
 

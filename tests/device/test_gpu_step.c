@@ -1,7 +1,7 @@
 /*
- * A token's pass in one launch on a device of GPU kind (device/gpu/step.cuh), beside the same pass by
- * the device's other operations. Every bit of the logits is the same. Cases are the kinds of models,
- * weights and pages that it takes. A counter tells that it was taken.
+ * A token's pass in one launch on a device of GPU kind (device/gpu/step.cuh), beside the same pass
+ * by the device's other operations. Every bit of the logits is the same. Cases are the kinds of
+ * models, weights and pages that it takes. A counter tells that it was taken.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * test_gpu_swap.c - sequences leave for the host's memory and come back beside the passes of others.
- * The emulated GPU copies as late as it may. PITH_TEST_DEVICE names another one.
+ * test_gpu_swap.c - sequences leave for the host's memory and come back beside the passes of
+ * others. The emulated GPU copies as late as it may. PITH_TEST_DEVICE names another one.
  */
 #define _GNU_SOURCE
 
@@ -240,7 +240,8 @@ TEST(freed_cut_and_forked_on_the_way)
     pith_engine_free(engine);
 }
 
-/* Memory that is pinned serves many requests, stays for later ones, and does not grow without end. */
+/* Memory that is pinned serves many requests, stays for later ones, and does not grow without
+   end. */
 TEST(pinned_memory_is_asked_for_once_for_many_copies)
 {
     enum { N = 8, MIB = 1 << 20, LARGE = 300 * MIB };

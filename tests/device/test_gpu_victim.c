@@ -1,6 +1,6 @@
 /*
- * The entries that steps overwrite, as a device of GPU kind finds them (kv/victim.h), against loops of
- * the host. There are few different scores, entries in any order, and oldest entries that stay.
+ * The entries that steps overwrite, as a device of GPU kind finds them (kv/victim.h), against loops
+ * of the host. There are few different scores, entries in any order, and oldest entries that stay.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * test_devices.c - the list of devices, with GPUs of its own: what is named, what is opened, what is
- * said.
+ * test_devices.c - the list of devices, with GPUs of its own: what is named, what is opened, what
+ * is said.
  */
 #include "engine/devices.h"
 #include "testing.h"

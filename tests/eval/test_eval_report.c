@@ -1,6 +1,6 @@
 /*
- * test_eval_report.c - what the page of a report is given to draw: the figures of the results and no
- * others, whatever the results hold. test_sheet.py looks at the drawing.
+ * test_eval_report.c - what the page of a report is given to draw: the figures of the results and
+ * no others, whatever the results hold. test_sheet.py looks at the drawing.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -1,5 +1,6 @@
-"""The page of `pith eval report` and of `pith run --map`, in headless Chromium: what it draws is what
-its JSON says, whatever the files hold; it fits narrow and wide, dark and printed. axe-core looks, too.
+"""The page of `pith eval report` and of `pith run --map`, in headless Chromium: what it draws is
+what its JSON says, whatever the files hold; it fits narrow and wide, dark and printed. axe-core
+looks, too.
 
 usage: test_sheet.py PITH MODEL
 

@@ -218,7 +218,8 @@ TEST(a_block_is_never_written_to)
 
 /* ---- waiting ---- */
 
-/* A sequence with all there is: shared and folded pages, a closed one, a victim, marks, an index. */
+/* A sequence with all there is: shared and folded pages, a closed one, a victim, marks, an
+   index. */
 static struct kv_seq *rich_seq(struct kv_cache *cache)
 {
     struct kv_seq *seq = open_seq(cache);

@@ -1,6 +1,6 @@
 /*
- * test_kv_devices.c - one budget over several devices. Layers are on the processor, and on a copy of
- * it that has room for less. Others are on the tests' own device where it is another one.
+ * test_kv_devices.c - one budget over several devices. Layers are on the processor, and on a copy
+ * of it that has room for less. Others are on the tests' own device where it is another one.
  */
 #include "kv_check.h"
 #include "testing.h"

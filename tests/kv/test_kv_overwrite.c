@@ -1,6 +1,6 @@
 /*
- * test_kv_overwrite.c - overwriting an entry of a lane: the slot, the pages it takes, and truncating,
- * saving, loading and attending to such a lane.
+ * test_kv_overwrite.c - overwriting an entry of a lane: the slot, the pages it takes, and
+ * truncating, saving, loading and attending to such a lane.
  */
 #include "base/mem.h"
 #include "base/os.h"

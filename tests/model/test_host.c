@@ -1,6 +1,6 @@
 /*
- * test_host.c - the processor's packing of weights. An engine has it made, a device that has its own
- * gives it back, and the process takes what is said. The device is hollow: it packs nothing and
+ * test_host.c - the processor's packing of weights. An engine has it made, a device that has its
+ * own gives it back, and the process takes what is said. The device is hollow: it packs nothing and
  * computes nothing.
  */
 #define _POSIX_C_SOURCE 200809L

@@ -226,8 +226,8 @@ static void compare_angles(struct golden_case *c, const struct golden_row *row,
         bad(c, row, "1 - cosine with exact", -1, off, distance(row->proj, row->exact));
 }
 
-/* On a GPU. The second token's router in a layer of this case has two experts 1.4e-4 apart, of 0.17.
-   Rounding activations to F16 moves them by more, and another one is chosen. */
+/* On a GPU. The second token's router in a layer of this case has two experts 1.4e-4 apart, of
+   0.17. Rounding activations to F16 moves them by more, and another one is chosen. */
 static bool is_tie(const struct golden_case *c, const struct golden_row *row)
 {
     return pi_device_default()->floats && row->pos == 1 && strcmp(c->name, "qwen3next-Q8_0") == 0;

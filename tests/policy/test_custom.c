@@ -1,6 +1,6 @@
 /*
- * Policies of the caller, keep and read: they go by the rules of all policies, see what others see, and
- * can end an evaluation.
+ * Policies of the caller, keep and read: they go by the rules of all policies, see what others see,
+ * and can end an evaluation.
  */
 #include <math.h>
 #include <pthread.h>

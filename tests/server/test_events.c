@@ -70,8 +70,8 @@ static uint64_t number(const unsigned char *bytes)
     return n;
 }
 
-/* A message whose topic begins with `first`: its counter, and the hash of its first event, below 128.
-   -1: nothing came. */
+/* A message whose topic begins with `first`: its counter, and the hash of its first event, below
+   128. -1: nothing came. */
 static int read_batch(void *socket, const char *first, size_t first_len, uint64_t *counter)
 {
     unsigned char frame[512];
@@ -118,7 +118,8 @@ static void read_cleared(struct rig *r, uint64_t counter)
     assert_memory_equal(frame + len - last_len, last, last_len);
 }
 
-/* A batch that is sent before the subscription has come is lost. Returns the first batch that was not. */
+/* A batch that is sent before the subscription has come is lost. Returns the first batch that was
+   not. */
 static uint64_t settle(struct rig *r, int *n_sent)
 {
     int now = 0, patience = PATIENCE_MS, hash;

@@ -1,5 +1,6 @@
 /*
- * test_events_pack.c - changes of the cache as bytes of msgpack, against the format's specification.
+ * test_events_pack.c - changes of the cache as bytes of msgpack, against the format's
+ * specification.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 """Files that are a little wrong, as users have them: a weight that is no number, keys too large for
-their storage type, a byte order mark in front of a text; and prompts that ask for too much: a context
-beyond the training, BOS written out, a prompt longer than a keep policy's budget.
+their storage type, a byte order mark in front of a text; and prompts that ask for too much: a
+context beyond the training, BOS written out, a prompt longer than a keep policy's budget.
 
     test_odd_files.py PITH MODEL
 """

@@ -273,7 +273,8 @@ def test_messages(b, player):
 
 
 def test_chats(b, player):
-    """A reload keeps the chat, another tab has a name of its own, and chats can be left and deleted."""
+    """A reload keeps the chat, another tab has a name of its own, and chats can be left and
+    deleted."""
     before, name = said(b), b.execute_script("return session()")
     expect("the name that requests came with", player.sessions[-1], name)
     b.refresh()
@@ -357,7 +358,8 @@ def test_details(b, player):
 
 
 def test_compare(b, player):
-    """One question to the slider's budget and to the full cache: memory, times, and what differs."""
+    """One question to the slider's budget and to the full cache: memory, times, and what
+    differs."""
     for answer, kv in (("The password is copper lantern now.", 2 << 20), ("The password is **copper** lantern today.", 8 << 20)):
         player.replies.append([answer[:9], answer[9:], {
             "usage": {"completion_tokens": 6, "pith": {"kv_bytes": kv, "tier_bytes": 0}},
@@ -499,7 +501,8 @@ def test_server_chat(b):
 
 
 def test_server_saving(b):
-    """The headline is a saving with recall's tier in it, and the bar divides the full cache exactly."""
+    """The headline is a saving with recall's tier in it, and the bar divides the full cache
+    exactly."""
     line = until("the headline", lambda: re.search(r"takes .*: ([0-9.]+) times less", text(b, "#headline")))
     own, parts = b.execute_script("return [ownRequest(), ownParts(ownRequest()).map(p => p[3])]")
     expect("the ratio that it says", line.group(1), f"{own['full'] / (own['held'] + own['tier']):.1f}")

@@ -1,5 +1,5 @@
-"""One server over several ranks, which mpirun starts: rank 0 has the clients, and the others follow.
-Answers are those of one process. The fourth argument is mpirun."""
+"""One server over several ranks, which mpirun starts: rank 0 has the clients, and the others
+follow. Answers are those of one process. The fourth argument is mpirun."""
 
 import concurrent.futures
 import os
@@ -99,7 +99,8 @@ def together(server, questions):
 
 class RanksTest(unittest.TestCase):
     def expect_same(self, launch, *options, questions=QUESTIONS, beside=True):
-        """Of ranks by the words of `launch`, the answers of one process. beside: in company, too."""
+        """Of ranks by the words of `launch`, the answers of one process. beside: in company,
+        too."""
         with rig.Server(*options) as one:
             expected = [choices(one, q) for q in questions]
         with Ranks(2, *options, *launch) as all_ranks:

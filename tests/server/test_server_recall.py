@@ -1,5 +1,5 @@
-"""Recall of text in `pith serve`: what a conversation lost is found again, in streams, beside others
-and behind a cancelled request."""
+"""Recall of text in `pith serve`: what a conversation lost is found again, in streams, beside
+others and behind a cancelled request."""
 
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`pith serve` with conversations whose clients name no slot, and streams that never fall silent."""
+"""`pith serve` with conversations whose clients name no slot, and streams that never fall
+silent."""
 
 import json
 import os
@@ -341,7 +342,8 @@ class Silence(unittest.TestCase):
                     self.assertTrue(r.startswith(("data: ", "event: ", ": ")), r)
 
     def test_beats_while_a_prompt_is_read(self):
-        """A prompt that must be read whole is one step of the model, and beats come all the same."""
+        """A prompt that must be read whole is one step of the model, and beats come all the
+        same."""
         body = dict(LONG, prompt=PROMPT[:len(PROMPT) // 2], n_predict=2)
         with rig.Server("--keep", "snapkv:budget=64,rounds=prompt-end", "--recall", "none",
                         "--chunk", "16") as s:

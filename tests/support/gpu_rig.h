@@ -1,6 +1,6 @@
 /*
- * gpu_rig.h - the device of GPU kind of a test program: the one that PITH_TEST_DEVICE names, else an
- * emulation of the program's own.
+ * gpu_rig.h - the device of GPU kind of a test program: the one that PITH_TEST_DEVICE names, else
+ * an emulation of the program's own.
  */
 #ifndef PI_TEST_GPU_RIG_H
 #define PI_TEST_GPU_RIG_H

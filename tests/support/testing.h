@@ -25,8 +25,8 @@
 #define TEST_STRIDE 1
 #endif
 
-/* Why a call failed: check(pith_seq_create(e, &seq, &err), &err). It belongs to the file and is empty
-   when a test of it begins. Threads need one of their own. */
+/* Why a call failed: check(pith_seq_create(e, &seq, &err), &err). It belongs to the file and is
+   empty when a test of it begins. Threads need one of their own. */
 static pith_error err __attribute__((unused));
 
 /* A test is TEST(evicts_oldest_of_equal_scores) { ... }, and its name is a sentence about its

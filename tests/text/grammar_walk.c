@@ -6,8 +6,10 @@
  *         "ok HEX" (a whole text), "cut HEX" (one that did not end), or one "no STATUS MESSAGE"
  *     grammar_walk MODEL mask 0 0 COMPACT < lines         "HEX-OF-TEXT SCHEMA" a line; the mask
  *         behind the text as 64-bit words, or "no ..."
- *     grammar_walk MODEL vocab 0 0 0                      each token: "token HEX" of its bytes, "end" or "-"
- *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token, of texts of at most N
+ *     grammar_walk MODEL vocab 0 0 0                      each token: "token HEX" of its bytes,
+ *         "end" or "-"
+ *     grammar_walk MODEL time N SEED COMPACT < schemas    microseconds a token, of texts of
+ *         at most N
  *
  * A line may also be GBNF, with tabs between its rules.
  */

@@ -29,10 +29,11 @@ from .._pith import ffi, lib
 @register_model("pith")  # type: ignore[untyped-decorator,unused-ignore]
 class PithLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     """path: the GGUF file. max_length: tokens of a text with its answer, at most; None: the model's
-    trained context, at most 4096. max_gen_toks: of an answer whose task does not say. thinking: False
-    tells a model that thinks to answer at once. template: the name of a chat template that comes with
-    Pith. pith_device: "cpu" or a GPU; None: the best. (lm-eval's own device is "cuda:0" wherever it
-    runs, and says nothing.) Further arguments are Engine's: keep, read, recall, share, type_k, type_v, kv, chunk, ...
+    trained context, at most 4096. max_gen_toks: of an answer whose task does not say. thinking:
+    False tells a model that thinks to answer at once. template: the name of a chat template that
+    comes with Pith. pith_device: "cpu" or a GPU; None: the best. (lm-eval's own device is "cuda:0"
+    wherever it runs, and says nothing.) Further arguments are Engine's: keep, read, recall, share,
+    type_k, type_v, kv, chunk, ...
 
     lm-eval splits arguments at commas; a policy with several options goes into its JSON form:
     --model_args '{"path": "model.gguf", "keep": "kvzap:budget=25%,slack=32"}'."""
@@ -111,7 +112,8 @@ class PithLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return self._base
 
     def _scores(self, context: list[int], ends: list[list[int]]) -> list[tuple[float, bool]]:
-        """Of each end, log p behind the context, and whether each of its tokens is the likeliest."""
+        """Of each end, log p behind the context, and whether each of its tokens is the
+        likeliest."""
         base = self._read(context)
         row, best, out = base.logits, ffi.new("bool *"), []
         assert row is not None

@@ -1,8 +1,8 @@
 /*
  * driver.c - a GPU through NVIDIA's driver library, libcuda.so.1, which is opened when a GPU is
  * asked for: no CUDA runtime, nothing to link. The kernels are fatbins in the library, arrays that
- * the build makes. Work runs on one stream. Lists go up on another, and pages come and go beside the
- * work on a third. Invariant: what the driver refuses is noted once, in `failure`, and nothing
+ * the build makes. Work runs on one stream. Lists go up on another, and pages come and go beside
+ * the work on a third. Invariant: what the driver refuses is noted once, in `failure`, and nothing
  * crashes.
  */
 #include <dlfcn.h>
@@ -479,8 +479,8 @@ static void free_streams(struct cuda *c)
         cu.stream_destroy(c->stream);
 }
 
-/* Operations of a processor in a clock, of the last row at or below the capability. f16 is dense, by
-   tensor cores with sums in f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others
+/* Operations of a processor in a clock, of the last row at or below the capability. f16 is dense,
+   by tensor cores with sums in f32. Of 8.6, 8.9 and 12.0 workstation cards have this, others
    half of it in f16. From the papers that NVIDIA has for each architecture. */
 static void set_peaks(struct cuda *c)
 {

@@ -2,8 +2,8 @@
  * driver.cpp - a GPU without a GPU, for tests: kernels run by emu.h on the processor. Its memory is
  * the process's, but addresses have a bit that no pointer has, so that a host that takes one for a
  * pointer crashes. New memory is full of NaN, and what is mapped can only be touched where `touch`
- * gave it memory. Lists are full of NaN, too, before they are written and after they went up. Copies
- * beside the work are done as late as the contract of card.h allows.
+ * gave it memory. Lists are full of NaN, too, before they are written and after they went up.
+ * Copies beside the work are done as late as the contract of card.h allows.
  */
 #include "device/emulated/emulated.h"
 

@@ -4,11 +4,11 @@
  * (mma, ldmatrix, shuffles). Fibers of a block meet at sync_block(). A fiber that waits, yields.
  *
  * It finds errors that a GPU hides. Shared memory starts as NaN. Asynchronous copies arrive as late
- * as they may, and what was there is lost at once. Warps, and blocks that run together, take turns in
- * an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. By a seed some rest, too. Threads
- * that leave a barrier out are reported, and AddressSanitizer sees every access of a kernel. It
- * does not find races within a warp and has no opinion on memory order between blocks of one
- * launch.
+ * as they may, and what was there is lost at once. Warps, and blocks that run together, take turns
+ * in an order that EMU_ORDER chooses: 0 forth, 1 back, 2.. a seed. By a seed some rest, too.
+ * Threads that leave a barrier out are reported, and AddressSanitizer sees every access of a
+ * kernel. It does not find races within a warp and has no opinion on memory order between blocks of
+ * one launch.
  *
  * mma adds 16 exact products and the old value in f64 and rounds once. So results differ from a
  * GPU's in the last bits, as two GPUs may differ.
@@ -801,7 +801,7 @@ static inline float4 ld_far4(const float *p)
     return *(const float4 *)p;
 }
 
-/* ---- bulk copies: what is there is lost at once, what comes is there when it is waited for ---- */
+/* ---- bulk copies: old bytes are lost at once, new ones are there when they are waited for ---- */
 
 struct emu_bar {
     uint8_t n, left, parity, unused; /* arrivals of a round, and those that it still wants */

@@ -10,7 +10,8 @@ extern "C" {
 
 #include "device/gpu/card.h"
 
-/* The first one of the process, and one more. They have one memory, whose bounds and counts are below. */
+/* The first one of the process, and one more. They have one memory, whose bounds and counts are
+   below. */
 struct gpu_card *emulated_card(void);
 struct gpu_card *emulated_other(void);
 /* Whether the two do not reach each other's memory; and how often one copied from the other. */

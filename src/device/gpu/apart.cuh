@@ -1,6 +1,6 @@
 /*
- * apart.cuh - sums of squares over pairs of entries. A block has a pair. Its threads' sums are added
- * in a tree, in f64.
+ * apart.cuh - sums of squares over pairs of entries. A block has a pair. Its threads' sums are
+ * added in a tree, in f64.
  */
 #ifndef PI_GPU_APART_CUH
 #define PI_GPU_APART_CUH

@@ -49,8 +49,8 @@ enum gpu_weight_type {
 #define GPU_KERNEL_WGMMA_SPLIT(type)                                                               \
     GPU_K_WAITS(mul_wgmma_split_##type, 256, GPU_WGMMA_BLOCKS(GPU_WEIGHT_##type), gpu_mul_args)
 /* Forms of pages that attend_few takes, each with a kernel for 8 rows and one for 16. X has name,
-   dimensions, and types of keys and values (ANY: the call's). Then come half pages in shared memory,
-   and blocks of a processor of 8 rows and of 16. */
+   dimensions, and types of keys and values (ANY: the call's). Then come half pages in shared
+   memory, and blocks of a processor of 8 rows and of 16. */
 #define GPU_FEW_FORMS(X)                                                                           \
     X(64_f16, 64, FEW_F16, FEW_F16, 3, 8, 4)                                                       \
     X(64_mixed, 64, FEW_ANY, FEW_ANY, 3, 8, 4)                                                     \
@@ -257,7 +257,8 @@ struct gpu_packed {
 /* Rows of f32 to f16 in matrices of 8 x 8. Each is multiplied by the power of two that makes its
    largest value at least 2^13 and less than 2^14. x_scale [row] gets that power's inverse. Columns
    up to n_block * 256 are zeros. Slabs as gpu_mul_args has them: z is the slab, whose rows begin at
-   z * n_tok of x. A block has a row: blockIdx.x of slab blockIdx.y or, with experts, of all of them. */
+   z * n_tok of x. A block has a row: blockIdx.x of slab blockIdx.y or, with experts, of all of
+   them. */
 struct gpu_pack_args {
     gpu_at x;
     gpu_at first, padded, busy, n_busy;
@@ -405,8 +406,8 @@ struct gpu_attend_entry {
     gpu_at page;
     int32_t slot, pos;
 };
-/* A call of attention. Its pages are the guests' and its own. Pages [first, end) are read, which hold
-   what some row sees. Of these the first n_low and those from `high` on have positions. */
+/* A call of attention. Its pages are the guests' and its own. Pages [first, end) are read, which
+   hold what some row sees. Of these the first n_low and those from `high` on have positions. */
 struct gpu_attend_job {
     gpu_at q, out;  /* query (t, g) at q + t * q_stride + g * dim_k, likewise out */
     gpu_at packed;  /* f16 [n_variant][n_row up to 16s][dim_k up to 16s], in the order of slots */
@@ -426,12 +427,13 @@ struct gpu_attend_job {
     int32_t ordered;         /* positions ascend */
     int32_t token0;          /* its first token's row of outputs, where these are packed */
     int32_t copy0;           /* where its pages are copied: the first one */
-    /* Of a call whose weights are looked at, else none. f32 [rows][logits_stride] exponents of 2 of its
-       own pages, page_len a page; and f32 [rows][2], maximum and sum of each row. */
+    /* Of a call whose weights are looked at, else none. f32 [rows][logits_stride] exponents of 2 of
+       its own pages, page_len a page; and f32 [rows][2], maximum and sum of each row. */
     gpu_at logits, ml;
     uint64_t logits_stride;
 };
-/* Entries that a call reads of its lane: listed, or chosen on the device (struct kv_attend_chosen). */
+/* Entries that a call reads of its lane: listed, or chosen on the device (struct
+   kv_attend_chosen). */
 struct gpu_gather_job {
     gpu_at
         entries; /* struct gpu_attend_entry [n]: given, or of chosen ones written by gather_list */
@@ -463,7 +465,8 @@ struct gpu_attend_args {
     int32_t dim_k, dim_v, n_pair, adjacent;
     int32_t order;             /* of dimensions of queries and keys, enum gpu_attend_order */
     float factor, cap, cap_by; /* factor: of q.k; cap_by: 1 / (cap log2 e) */
-    /* where calls make whole rows [token][n_col] and these are packed; packed.out 0: they are not */
+    /* where calls make whole rows [token][n_col] and these are packed; packed.out 0: they are
+       not */
     struct gpu_packed packed;
     gpu_at rows, count; /* f32; uint32 [token] zeros, which are left so */
     int32_t n_col, n_head;
@@ -549,8 +552,9 @@ struct gpu_predict_args {
 };
 enum { GPU_PREDICT_TOKENS = 8 /* that meet a neuron at once */ };
 
-/* A lane whose marks change. marks_clear: n new entries from slot on, the first at position `first`. marks_keep: slots slot .. + n
-   get the entries of the slots that source has from `first` on. */
+/* A lane whose marks change. marks_clear: n new entries from slot on, the first at position
+   `first`. marks_keep: slots slot .. + n get the entries of the slots that source has from `first`
+   on. */
 struct gpu_marks_lane {
     gpu_at marks; /* kv_lane.marks */
     uint64_t row; /* bytes */

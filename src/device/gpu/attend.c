@@ -1,8 +1,8 @@
 /*
  * attend.c - attention over lanes: calls become jobs of attend.cuh. attend_plan.c has the pages of
- * each, attend_way.c its kernel. Calls that are alike share a launch. Kernels keep the logits of calls
- * whose weights are looked at, which note.c goes on with. Where a call has no kernel, the processor's
- * operation works on its pages.
+ * each, attend_way.c its kernel. Calls that are alike share a launch. Kernels keep the logits of
+ * calls whose weights are looked at, which note.c goes on with. Where a call has no kernel, the
+ * processor's operation works on its pages.
  */
 #include "device/gpu/attend_plan.h"
 

@@ -133,7 +133,8 @@ template <int N> DEV void sync_of(void)
         sync_block();
 }
 
-/* Rotates the groups of a vector in shared memory, or back, by N threads: a warp, or a block of 128. */
+/* Rotates the groups of a vector in shared memory, or back, by N threads: a warp, or a block of
+   128. */
 template <int N> DEV void wht_shared(float *x, int dim, int group, float scale, bool inverse)
 {
     const int id = N == 32 ? LANE : TID;
@@ -333,8 +334,8 @@ DEV float *logit_place(const gpu_attend_job &job, int page_len, int p, int e, in
 }
 
 /* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
-   entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: (chunks, calls, tiles of rows). The
-   longest chunks begin first. */
+   entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: (chunks, calls,
+   tiles of rows). The longest chunks begin first. */
 template <int N> DEV void attend_part(const gpu_attend_args &a)
 {
     SHARED(smem);

@@ -173,8 +173,8 @@ DEV const uint8_t *short_page(const gpu_attend_args &a, const short_pages &s, in
     return AT(const uint8_t, a.pool) + shfl((uint32_t)s.ref.page, e >> s.shift) * a.stride;
 }
 
-/* The bytes of f16 that lie as they are read: all of them on their way. `place`: where element i of 16
-   bytes goes. */
+/* The bytes of f16 that lie as they are read: all of them on their way. `place`: where element i of
+   16 bytes goes. */
 template <int DIM, typename F>
 DEV void bytes_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &part,
                     const short_pages &s, F place)

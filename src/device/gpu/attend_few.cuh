@@ -1,8 +1,8 @@
 /*
  * attend_few.cuh - attention of few rows over pages of 64 entries, for the frequent types and head
- * sizes. A warp takes 8 or 16 rows of a call and a chunk of its pages, and needs no other warp. Keys
- * and values come to shared memory as they are stored, a half page at a time, some of them ahead.
- * Codes become f16 in the registers that they are multiplied from.
+ * sizes. A warp takes 8 or 16 rows of a call and a chunk of its pages, and needs no other warp.
+ * Keys and values come to shared memory as they are stored, a half page at a time, some of them
+ * ahead. Codes become f16 in the registers that they are multiplied from.
  *
  * Entries are the rows of the tensor cores' products, and rows of queries their columns, so that
  * 8 rows cost half of what 16 do. A sum of products does not depend on which factor comes first.
@@ -215,8 +215,8 @@ template <int DIM> DEV void query_bits(const float *q, bool is, float wht_scale,
         x[s][j] = y[s / 4][s % 4 / 2 + 8 * (s % 2) + 2 * j];
 }
 
-/* A row of the second operand, from a query as attend_queries has it: row LANE / 4 of eight, out[s].
-   Returns what products are multiplied by. */
+/* A row of the second operand, from a query as attend_queries has it: row LANE / 4 of eight,
+   out[s]. Returns what products are multiplied by. */
 template <int DIM, int NB>
 DEV float query_row(const float *q, bool is, int order, float wht_scale, uint32_t (*out)[NB][2],
                     int n)
@@ -290,8 +290,8 @@ DEV void mma_two(float (*d)[4], const uint32_t *one, const uint32_t *two, const 
         mma(d[n], a, w[n][0], w[n][1]);
 }
 
-/* Logits: x[m] has the tiles 2 m and 2 m + 1. Tile i has entries 8 i .., with codes tile 4 h + j has
-   entries 32 h + 4 column + j. */
+/* Logits: x[m] has the tiles 2 m and 2 m + 1. Tile i has entries 8 i .., with codes tile 4 h + j
+   has entries 32 h + 4 column + j. */
 template <int DIM, int NB>
 DEV void dots_f16(const uint8_t *k, const uint32_t (*q)[NB][2], float (*x)[NB][4])
 {
@@ -660,8 +660,8 @@ template <int DIM, int NB> DEV void few_weights(few_rows<DIM, NB> &rows, float (
     }
 }
 
-/* Weights as f16 in shared memory, [8 rows][64 entries][16 bytes]; an entry's place is moved so that
-   eight neighbours lie in all banks, and so do those that lanes write. */
+/* Weights as f16 in shared memory, [8 rows][64 entries][16 bytes]; an entry's place is moved so
+   that eight neighbours lie in all banks, and so do those that lanes write. */
 DEV int weight_place(int entry)
 {
     return (entry ^ (entry >> 3 & 3)) * 16;

@@ -11,7 +11,7 @@
 
 enum { MANY_ROWS = 128, MANY_PITCH = 4 /* floats between rows of outputs in shared memory */ };
 
-/* ---- codes to f16: [8 slots or dimensions][64 entries][16 bytes]; by 128 threads, two an entry ---- */
+/* ---- codes to f16: [8 slots or dimensions][64 entries][16 bytes]; 2 threads an entry ---- */
 
 DEV void tile_put(uint8_t *out, int d8, int e, const uint32_t *x)
 {
@@ -143,8 +143,8 @@ DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
 
 /* ---- weights ---- */
 
-/* Row i of two of products x becomes exponents of 2; returns the largest. A cap's code is long, so it
-   stands there once: tiles go by in turn. */
+/* Row i of two of products x becomes exponents of 2; returns the largest. A cap's code is long, so
+   it stands there once: tiles go by in turn. */
 DEV float logits_row(float (*x)[4], int i, float by, float add, const gpu_attend_args &a,
                      const sight &sees, int limit)
 {
@@ -380,8 +380,8 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
     }
 }
 
-/* Where what the chunks before gave lies: outputs, a thread's apart, and [128 rows][2] of maxima and
-   sums. Found anew at each join, so that no register holds it meanwhile. */
+/* Where what the chunks before gave lies: outputs, a thread's apart, and [128 rows][2] of maxima
+   and sums. Found anew at each join, so that no register holds it meanwhile. */
 template <int DIM> struct many_kept {
     float *o, *ml;
 };

@@ -1,8 +1,8 @@
 /*
- * attend_plan.c - which pages a call of attention reads, and in which chunks. A lane's list of pages
- * stays on the device (pages_of), and only what changed since the last call goes there. The host
- * compares tables by content, so that it does not matter who changed one. Pages that every row of a
- * call sees whole need no positions. Pages that no row sees are left out. Both change no bit.
+ * attend_plan.c - which pages a call of attention reads, and in which chunks. A lane's list of
+ * pages stays on the device (pages_of), and only what changed since the last call goes there. The
+ * host compares tables by content, so that it does not matter who changed one. Pages that every row
+ * of a call sees whole need no positions. Pages that no row sees are left out. Both change no bit.
  *
  * Invariant: where chunks of pages begin depends on the page's place in its lane, of lanes with a
  * window on its first position.
@@ -269,7 +269,8 @@ bool gpu_attend_lists(struct gpu_device *d, const struct kv_lane *const *lanes, 
 
 /* ---- the pages of a call ---- */
 
-/* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of attend.cuh). */
+/* First page of a chunk counts 2 pages each, then 4, then 8, then 16 (chunk_first of
+   attend.cuh). */
 int32_t gpu_chunk_of(int32_t page)
 {
     return page < 16    ? page / 2
@@ -440,7 +441,8 @@ int32_t gpu_plan_tiles(const struct kv_attend_job *job, struct gpu_attend_ref *r
     return n_tile;
 }
 
-/* The tiles of a call's list; `high` is the first one with an entry that some query does not see. */
+/* The tiles of a call's list; `high` is the first one with an entry that some query does not
+   see. */
 static struct span span_of_listed(const struct kv_attend_job *job)
 {
     const struct kv_lane *lane = kv_lane_at(job->seq, job->layer, job->head);
@@ -452,7 +454,8 @@ static struct span span_of_listed(const struct kv_attend_job *job)
     int32_t n = 0, index = 0, begin = 0;
     if (lane->window > 0)
         return s;
-    /* tiles of 64 end where their last entry does; shorter ones make some more tiles have positions */
+    /* tiles of 64 end where their last entry does; shorter ones make some more tiles have
+       positions */
     for (; n < job->n_slot; n++) {
         while (job->slots[n] >= begin + lane->table[index].n)
             begin += lane->table[index++].n;

@@ -67,8 +67,8 @@ void *gpu_take(struct gpu_listing *l, size_t n, size_t size, gpu_at *at);
 
 /* References that a plan may take for a lane. */
 size_t gpu_plan_want(const struct kv_seq *seq, const struct kv_attend_job *job);
-/* The pages that a call reads. Where there is no room for references all lists are dropped. A launch
-   begins anew then, with room for what was read lately and for `want`. False: no memory. */
+/* The pages that a call reads. Where there is no room for references all lists are dropped. A
+   launch begins anew then, with room for what was read lately and for `want`. False: no memory. */
 bool gpu_plan_make(struct gpu_device *d, const struct kv_attend_job *job, size_t want,
                    struct gpu_plan *p);
 /* Rows of sums of a call. */
@@ -88,8 +88,8 @@ static inline bool gpu_is_many(enum gpu_way way)
     return way == GPU_WAY_MANY || way == GPU_WAY_COPY;
 }
 
-/* attend_way.c: whether kernels take the class (else the processor does); and the way of a call, where
-   n calls wait that may share a launch. copies: there is memory for a copy of its pages. */
+/* attend_way.c: whether kernels take the class (else the processor does); and the way of a call,
+   where n calls wait that may share a launch. copies: there is memory for a copy of its pages. */
 bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a);
 enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
                         const struct gpu_plan *p, int32_t n, bool copies);
@@ -111,8 +111,8 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                       int32_t n, struct gpu_gather_args *args);
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages,
                     int32_t n);
-/* The pages of n calls become a copy of f16. `to`: the calls as they read it, which are theirs in all
-   else. False: no memory. */
+/* The pages of n calls become a copy of f16. `to`: the calls as they read it, which are theirs in
+   all else. False: no memory. */
 struct gpu_attend_args gpu_copy_form(const struct gpu_attend_args *a);
 size_t gpu_copy_bytes(const struct gpu_attend_args *a, const struct gpu_plan *p);
 bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,

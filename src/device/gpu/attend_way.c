@@ -1,6 +1,6 @@
 /*
- * attend_way.c - the kernel of a call of attention, by the form of its pages and its number of rows,
- * and its launch. Invariant: all kernels that take a call give the same bits (attend.cuh).
+ * attend_way.c - the kernel of a call of attention, by the form of its pages and its number of
+ * rows, and its launch. Invariant: all kernels that take a call give the same bits (attend.cuh).
  */
 #include "device/gpu/attend_plan.h"
 
@@ -94,8 +94,8 @@ static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const stru
                              : GPU_KERNEL_attend_decode_256;
 }
 
-/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks of
-   128 rows take 16 rows a warp. */
+/* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks
+   of 128 rows take 16 rows a warp. */
 static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
                                    int64_t blocks)
 {

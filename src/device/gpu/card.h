@@ -67,8 +67,8 @@ struct gpu_card {
     /* When it returns it has read the host's memory. */
     void (*put)(struct gpu_card *c, gpu_at to, const void *host, size_t size);
     void (*get)(struct gpu_card *c, void *host, gpu_at from, size_t size);
-    /* Copies from another card. It begins when all earlier calls of both are done, and later calls of
-       both come after it. The host does not wait. NULL, or false: the cards do not reach each
+    /* Copies from another card. It begins when all earlier calls of both are done, and later calls
+       of both come after it. The host does not wait. NULL, or false: the cards do not reach each
        other, and nothing has happened. */
     bool (*fetch)(struct gpu_card *c, gpu_at to, struct gpu_card *other, gpu_at from, size_t size);
     /* It reads the lists later, all else at once. */

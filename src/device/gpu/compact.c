@@ -1,6 +1,7 @@
 /*
  * compact.c - moves of whole lanes, as a round leaves them. They wait in a list of the host's, from
- * several threads, until another operation begins; the marks of the same entries with them (note.c).
+ * several threads, until another operation begins; the marks of the same entries with them
+ * (note.c).
  */
 #include "device/gpu/host.h"
 

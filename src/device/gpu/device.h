@@ -11,8 +11,8 @@
 struct pi_device *gpu_device_make(struct gpu_card *card);
 void gpu_device_free(struct pi_device *d);
 
-/* Whether passes of one token of engines to come go in one launch (step.cuh). False: the card has no
-   such kernel. */
+/* Whether passes of one token of engines to come go in one launch (step.cuh). False: the card has
+   no such kernel. */
 bool gpu_device_step(struct pi_device *d, bool on);
 
 #endif

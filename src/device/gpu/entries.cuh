@@ -31,8 +31,8 @@ KERNEL(128, 4) entry_put(const gpu_entry_args a)
     }
 }
 
-/* An entry of another lane: part[0] is that of its pages, part[1] of those it goes to. As stored, or
-   decoded, moved and encoded anew. Shared: [dim + 1] floats, codes, scales. Grid: rows. */
+/* An entry of another lane: part[0] is that of its pages, part[1] of those it goes to. As stored,
+   or decoded, moved and encoded anew. Shared: [dim + 1] floats, codes, scales. Grid: rows. */
 KERNEL(128, 4) entry_copy(const gpu_entry_args a)
 {
     SHARED(smem);

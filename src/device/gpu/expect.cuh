@@ -83,8 +83,8 @@ DEV float finite_score(double x)
     return x > -most ? (float)(x < most ? x : most) : -3.402823466e38f;
 }
 
-/* A share of the dimensions of entry e: its product with the mean, and with what the spread makes of
-   it. Four dimensions at a time. */
+/* A share of the dimensions of entry e: its product with the mean, and with what the spread makes
+   of it. Four dimensions at a time. */
 DEV float expect_part(const gpu_weigh_args &a, const gpu_weigh_expected &x, int g, const float *k,
                       int part, int n_part)
 {

@@ -267,7 +267,8 @@ DEV uint32_t ld_near(const void *p)
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
-/* Asks for n bytes, a multiple of 16, to be in the second level of cache: by all lanes of a warp. */
+/* Asks for n bytes, a multiple of 16, to be in the second level of cache: by all lanes of a
+   warp. */
 DEV void prefetch(const void *p, int n)
 {
 #if __CUDA_ARCH__ >= 900

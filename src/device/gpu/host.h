@@ -202,15 +202,15 @@ static inline struct gpu_device *gpu_of_lane(const struct kv_seq *seq, int32_t l
     return gpu_of_class(kv_lane_at(seq, layer, head)->kind);
 }
 
-/* pinned.c: memory of the host for copies beside passes, pinned for many at a time; NULL: none is left.
-   A part that is given back is free for the next one. All are when the device is freed. */
+/* pinned.c: memory of the host for copies beside passes, pinned for many at a time; NULL: none is
+   left. A part that is given back is free for the next one. All are when the device is freed. */
 void *gpu_pinned_take(struct gpu_device *d, size_t size);
 void gpu_pinned_give(struct gpu_device *d, void *host);
 void gpu_pinned_free(struct gpu_device *d);
 
 /* device.c */
-/* Counts, uint32 [GPU_COUNTS]; 0: no memory. The first is step.cuh's barrier's. The others are zeros,
-   for kernels whose last block does more, and every launch leaves them so. */
+/* Counts, uint32 [GPU_COUNTS]; 0: no memory. The first is step.cuh's barrier's. The others are
+   zeros, for kernels whose last block does more, and every launch leaves them so. */
 gpu_at gpu_counts(struct gpu_device *d);
 /* Begins an operation, after copies beside passes. */
 void gpu_enter(struct gpu_device *d);
@@ -222,9 +222,9 @@ void gpu_enter_product(struct gpu_device *d);
 /* Likewise, for an operation beside moves that wait. */
 void gpu_enter_beside(struct gpu_device *d);
 void gpu_leave(struct gpu_device *d);
-/* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send says that
-   the first bytes of it are written, before the kernels that read it run. One list is written at a
-   time. It stays as it is until the operation ends. */
+/* Room for a list that kernels read, and where to write it now; 0: there is none. gpu_send says
+   that the first bytes of it are written, before the kernels that read it run. One list is written
+   at a time. It stays as it is until the operation ends. */
 gpu_at gpu_list(struct gpu_device *d, size_t size, void **host);
 void gpu_send(struct gpu_device *d, gpu_at list, size_t size);
 /* Blocks of the kernel's threads, its shared memory, its struct. */
@@ -264,8 +264,8 @@ void gpu_unpack(struct pi_device *d, struct pi_at at);
 void gpu_weight_free(struct gpu_device *d, struct gpu_weight *w);
 
 /* product.c */
-/* Where a kernel that writes rows x leaves their packed form, so that a product that comes next finds
-   it. The kernel writes the rows of all tokens, in the operation that asks. */
+/* Where a kernel that writes rows x leaves their packed form, so that a product that comes next
+   finds it. The kernel writes the rows of all tokens, in the operation that asks. */
 struct gpu_packed gpu_packs(struct gpu_device *d, gpu_at x, int64_t n_tok, int32_t n_col);
 void gpu_product(struct pi_stream *s, const struct pi_product *p);
 void gpu_product_heads(struct pi_stream *s, const struct pi_product_heads *p);

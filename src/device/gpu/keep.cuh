@@ -526,7 +526,8 @@ struct all_state {
     uint32_t found, known;
 };
 
-/* Adds the digits of a lane's ranks that begin as was found. Grid: (entries / ALL_ENTRIES, lanes). */
+/* Adds the digits of a lane's ranks that begin as was found. Grid: (entries / ALL_ENTRIES,
+   lanes). */
 KERNEL(256, 4) all_count(const gpu_choose_args a)
 {
     SHARED(smem);

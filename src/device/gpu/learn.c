@@ -1,6 +1,6 @@
 /*
- * learn.c - what policies remember of the rows of a pass, and what they predict of new entries, where
- * the rows are (kv/learn.h).
+ * learn.c - what policies remember of the rows of a pass, and what they predict of new entries,
+ * where the rows are (kv/learn.h).
  */
 #include "device/gpu/host.h"
 #include "kv/learn.h"

@@ -1,7 +1,7 @@
 /*
  * learn.cuh - what policies remember of the rows of a pass, and the importance that they predict of
- * new entries (kv/learn.h). What is remembered is a thread's, which takes the tokens in order. What is
- * predicted knows one token alone. So no number depends on how tokens are cut.
+ * new entries (kv/learn.h). What is remembered is a thread's, which takes the tokens in order. What
+ * is predicted knows one token alone. So no number depends on how tokens are cut.
  */
 #ifndef PI_GPU_LEARN_CUH
 #define PI_GPU_LEARN_CUH

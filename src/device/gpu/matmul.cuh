@@ -20,8 +20,8 @@
  * Activations. f16 in matrices of 8 tokens x 8 columns, 128 bytes each, token by token within:
  * x[token / 8][column / 8][token % 8][column % 8]. Such a matrix is one register of the second
  * operand, a row of ldmatrix and a core matrix of wgmma. For wgmma n_side eights of tokens lie side
- * by side for 64 columns: x[token / (8 n_side)][column / 64][token / 8 % n_side][column / 8 % 8]. So
- * a tile of 8 n_side tokens is one stretch of memory. n_side is 1 for all other kernels.
+ * by side for 64 columns: x[token / (8 n_side)][column / 64][token / 8 % n_side][column / 8 % 8].
+ * So a tile of 8 n_side tokens is one stretch of memory. n_side is 1 for all other kernels.
  */
 #ifndef PI_GPU_MATMUL_CUH
 #define PI_GPU_MATMUL_CUH

@@ -5,10 +5,11 @@
  * groups has 128 rows and BN tokens. Other targets have the names without the work, and the host
  * does not call them.
  *
- * Activations come 64 columns (a tile) at a time to a ring of stages, by bulk copies. A stage has two barriers in shared memory: full, when its bytes are there, and empty, when
- * all warps have read it. No barrier of the block stands between tiles. So one warp group may add
- * up a stretch, or decode, while the other's products keep the tensor cores busy. A warp decodes
- * the next tile while its products of this one run.
+ * Activations come 64 columns (a tile) at a time to a ring of stages, by bulk copies. A stage has
+ * two barriers in shared memory: full, when its bytes are there, and empty, when all warps have
+ * read it. No barrier of the block stands between tiles. So one warp group may add up a stretch, or
+ * decode, while the other's products keep the tensor cores busy. A warp decodes the next tile while
+ * its products of this one run.
  */
 #ifndef PI_GPU_MATMUL_WGMMA_CUH
 #define PI_GPU_MATMUL_WGMMA_CUH
@@ -69,8 +70,8 @@ DEV void ring_copy(void *to, const void *from, int n, uint64_t *bar)
                  : "memory");
 }
 
-/* x, here and now: a load must not write to an operand, or be moved into the products. zero: that the
-   compiler does not know. */
+/* x, here and now: a load must not write to an operand, or be moved into the products. zero: that
+   the compiler does not know. */
 DEV uint32_t made_of(uint32_t x, uint32_t zero)
 {
     uint32_t r;
@@ -106,8 +107,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     sync_block();
-    /* The first warp brings a tile, in pieces of tokens that lie side by side. Where they lie is not
-       kept in registers that all warps need. */
+    /* The first warp brings a tile, in pieces of tokens that lie side by side. Where they lie is
+       not kept in registers that all warps need. */
     auto bring = [&](int tile) {
         if (WARP > 0 || tile >= n_tile)
             return;

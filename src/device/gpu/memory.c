@@ -1,6 +1,6 @@
 /*
- * memory.c - memory of a device of GPU kind: blocks, mappings, rooms of kernels, room of the host. It
- * keeps a list of its blocks, since the driver wants sizes back. Invariant: `bytes` counts every
+ * memory.c - memory of a device of GPU kind: blocks, mappings, rooms of kernels, room of the host.
+ * It keeps a list of its blocks, since the driver wants sizes back. Invariant: `bytes` counts every
  * block that is given out, packed matrix and room, and what of mappings has memory.
  */
 #include "device/gpu/host.h"

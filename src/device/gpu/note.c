@@ -1,8 +1,8 @@
 /*
- * note.c - what attention's weights leave beside a lane's entries (kv/note.h). Marks of a lane lie on
- * the device where attention notes them, and come to the host when that asks (kv/marks.c). Here they
- * go up again, are cleared for new entries, and are packed behind a round. Notes for arrays of the
- * host, and rows of weights that it looks at, come down in one copy a launch.
+ * note.c - what attention's weights leave beside a lane's entries (kv/note.h). Marks of a lane lie
+ * on the device where attention notes them, and come to the host when that asks (kv/marks.c). Here
+ * they go up again, are cleared for new entries, and are packed behind a round. Notes for arrays of
+ * the host, and rows of weights that it looks at, come down in one copy a launch.
  *
  * Invariant: no number depends on how tokens are cut into calls, or on the calls of a launch.
  */

@@ -1,7 +1,8 @@
 /*
- * note.cuh - what attention's weights leave beside a lane's entries (kv/note.h): notes, made from the
- * exponents that the kernels of attention kept, and marks of entries that are new or move. A thread
- * has an entry and takes the tokens in order, so that no number depends on how tokens are cut.
+ * note.cuh - what attention's weights leave beside a lane's entries (kv/note.h): notes, made from
+ * the exponents that the kernels of attention kept, and marks of entries that are new or move. A
+ * thread has an entry and takes the tokens in order, so that no number depends on how tokens are
+ * cut.
  */
 #ifndef PI_GPU_NOTE_CUH
 #define PI_GPU_NOTE_CUH
@@ -284,7 +285,8 @@ DEV victim_best lowest_of_block(victim_best best, victim_best *room)
     return best;
 }
 
-/* Behind the n_sink oldest entries. They are a lane's first ones, but where it was made otherwise. */
+/* Behind the n_sink oldest entries. They are a lane's first ones, but where it was made
+   otherwise. */
 DEV int behind_sinks(const gpu_victim &v, const int32_t *place, victim_best *room)
 {
     victim_best last = {0.0f, 0, -1}, other = {0.0f, 0, -1};
@@ -371,8 +373,8 @@ KERNEL(128, 8) marks_sources(const gpu_marks_args a)
         AT(int32_t, a.source)[run.to + e] = run.from + e;
 }
 
-/* No source lies before its goal: a block's 1,024 entries are read before they are written, and later
-   ones lie behind them. */
+/* No source lies before its goal: a block's 1,024 entries are read before they are written, and
+   later ones lie behind them. */
 template <class T> DEV void keep_row(const gpu_marks_lane &l, const int32_t *source, T *row)
 {
     for (int first = 0; first < l.n; first += 1024) {

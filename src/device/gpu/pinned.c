@@ -1,7 +1,7 @@
 /*
  * pinned.c - memory of the host for pages that are swapped. The system takes long to pin memory. So
- * it comes in blocks which many requests share, and empty blocks stay for later ones, up to a bound.
- * Invariants: pieces of a block lie one behind the other and fill it, and no two
+ * it comes in blocks which many requests share, and empty blocks stay for later ones, up to a
+ * bound. Invariants: pieces of a block lie one behind the other and fill it, and no two
  * neighbours are free. `pinned` of the device counts all blocks.
  */
 #include "device/gpu/host.h"

@@ -92,8 +92,8 @@ static gpu_at take_room(struct call *c, size_t n)
     return c->room + from;
 }
 
-/* The pages of the entries that are seen, and the variant of vectors that meets each. deltas has the
-   variants' deltas, of which there are *n_variant. */
+/* The pages of the entries that are seen, and the variant of vectors that meets each. deltas has
+   the variants' deltas, of which there are *n_variant. */
 static void add_pages(struct call *c, const struct kv_score_job *job, struct gpu_score_job *to,
                       int32_t *deltas, int32_t *variant_of)
 {

@@ -120,8 +120,8 @@ KERNEL(128, 4) pick_join(const gpu_pick_args a)
     AT(float, p.out)[i] = sum / (float)p.n_group;
 }
 
-/* A token's queries in their largest dimensions, to unit [n_tok][n_group][dim]. Shared: [dim] sums of
-   moduli, [dim] whether they are among them. Grid: (tokens, picks). */
+/* A token's queries in their largest dimensions, to unit [n_tok][n_group][dim]. Shared: [dim] sums
+   of moduli, [dim] whether they are among them. Grid: (tokens, picks). */
 KERNEL(128, 4) pick_large(const gpu_pick_args a)
 {
     SHARED(smem);
@@ -161,8 +161,8 @@ KERNEL(128, 4) pick_large(const gpu_pick_args a)
     }
 }
 
-/* The dimensions that some of those have, and further ones up to the number, ascending. Where there is
-   one vector, it is their sum. Shared: [dim] whether it is used. Grid: picks. */
+/* The dimensions that some of those have, and further ones up to the number, ascending. Where there
+   is one vector, it is their sum. Shared: [dim] whether it is used. Grid: picks. */
 KERNEL(128, 4) pick_dims(const gpu_pick_args a)
 {
     SHARED(smem);

@@ -11,8 +11,8 @@
 #include "device/gpu/driver.h"
 
 enum {
-    /* Launches of a batch: the first ones are short, so that the card begins soon. A batch costs the
-       host about as much as ten launches, so the later ones are longer. */
+    /* Launches of a batch: the first ones are short, so that the card begins soon. A batch costs
+       the host about as much as ten launches, so the later ones are longer. */
     BATCH_FIRST = 16,
     BATCH_LONG = 128,
     BATCH_MOST = 512,      /* however long an operation is */

@@ -1,8 +1,8 @@
 /*
  * rows.cuh - what happens to a row between two products: a block a row, in most kernels. Sums are
  * those of a block (block_sum): each thread's terms in ascending order, then a tree, so that the
- * bits of a row depend on it alone. device.h says what each body does. They share these sums, so they
- * are one file.
+ * bits of a row depend on it alone. device.h says what each body does. They share these sums, so
+ * they are one file.
  */
 #ifndef PI_GPU_ROWS_CUH
 #define PI_GPU_ROWS_CUH
@@ -37,7 +37,8 @@ DEV float block_sum(float v, float *room, int n_thread)
     return sum;
 }
 
-/* The sum of the numbers of N threads, all of the block's, in a tree, for all of them. room: [N]. */
+/* The sum of the numbers of N threads, all of the block's, in a tree, for all of them. room:
+   [N]. */
 template <int N> DEV double tree_sum(double v, double *room)
 {
     sync_block();
@@ -136,7 +137,8 @@ DEV float square_of_eight(const float *v, float sum)
 
 /* The packed form of row t, by all threads of a block. x: where each thread wrote its own eights of
    columns, TID, TID + n_thread and so on; most: the largest magnitude that it wrote. x NULL: there
-   is no more than one eight a thread, `held`, zeros behind the last column. room as of block_max. */
+   is no more than one eight a thread, `held`, zeros behind the last column. room as of
+   block_max. */
 DEV void pack_row(const gpu_packed &to, int t, const float *x, const float *held, int n, float most,
                   float *room, int n_thread)
 {

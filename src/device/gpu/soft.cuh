@@ -1,8 +1,8 @@
 /*
  * soft.cuh - scores of entries by softmax weights, and what is made of choices that stay on the
  * device. Products are made twice, once for each row's maximum and sum and once for its weights, so
- * that no room for all of them is needed. Invariant: maxima and sums are of parts of pages, joined in
- * an order that the lane alone decides. Weights are added vector by vector.
+ * that no room for all of them is needed. Invariant: maxima and sums are of parts of pages, joined
+ * in an order that the lane alone decides. Weights are added vector by vector.
  */
 #ifndef PI_GPU_SOFT_CUH
 #define PI_GPU_SOFT_CUH
@@ -197,8 +197,8 @@ DEV double weight_sum(const float *row, double shift, double top)
     return row != NULL ? exp((double)row[0] + shift - top) / (double)row[1] : 0.0;
 }
 
-/* A row of weights over a lane of the queries' own and over stored entries. Shared: [128] f64. Grid:
-   (vectors, jobs). */
+/* A row of weights over a lane of the queries' own and over stored entries. Shared: [128] f64.
+   Grid: (vectors, jobs). */
 KERNEL(128, 4) asked(const gpu_asked_args a)
 {
     SHARED(smem);

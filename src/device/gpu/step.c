@@ -1,7 +1,7 @@
 /*
- * step.c - a token's whole pass in one launch (step.cuh). It knows which models, lanes and cards the
- * launch takes, and makes its lists and its share of shared memory. Other passes go by the other
- * operations, with the same bits. Invariant: nothing has changed when it says no.
+ * step.c - a token's whole pass in one launch (step.cuh). It knows which models, lanes and cards
+ * the launch takes, and makes its lists and its share of shared memory. Other passes go by the
+ * other operations, with the same bits. Invariant: nothing has changed when it says no.
  */
 #include "device/cpu/pages.h"
 #include "device/gpu/host.h"

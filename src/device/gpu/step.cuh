@@ -101,7 +101,8 @@ DEV const gpu_step_layer *layer_at(const gpu_step_args &s, int l)
 
 /* ---- the stream ---- */
 
-/* The matrices of phase i, a lane each. Where a layer begins, two lanes more have its norms as w. */
+/* The matrices of phase i, a lane each. Where a layer begins, two lanes more have its norms as
+   w. */
 DEV gpu_step_matrix lane_matrix(const gpu_step_args &s, int i)
 {
     const int l = i / STEP_PHASES, which = i % STEP_PHASES;
@@ -641,7 +642,8 @@ DEV void step_patch(const gpu_step_args &s, const step_tile &t, const step_piece
     sync_work();
 }
 
-/* What a block holds of a piece's sums: rows g and g + 8, dimensions 8 warp .. and 8 (warp + 16) ...
+/* What a block holds of a piece's sums: rows g and g + 8, dimensions 8 warp .. and 8 (warp + 16)
+ * ...
    */
 struct step_sums {
     float o[2][4], l[4], m[2];
@@ -670,7 +672,8 @@ DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *
         UNROLL
         for (int e = 0; e < 4; e++) {
             const int slot = 8 * warp + 2 * u + (e & 1), i = e / 2;
-            const float y = logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap, s.cap_by);
+            const float y =
+                logit_of(x[e], scale[g + 8 * i] * LOG2E, ref.log_count * LOG2E, s.cap, s.cap_by);
             x[e] = slot >= skip && slot < n ? y : NEG_INF;
             top[i] = f_max(top[i], x[e]);
         }

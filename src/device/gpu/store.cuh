@@ -300,8 +300,8 @@ DEV float float_of(uint32_t half)
 
 #define Q8_SCALE_MOST 515.5f /* so that codes become numbers of f16 */
 
-/* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Behind the last they are 0.
-   With `half` numbers of tables are rounded to f16, and wider types are cut to what it holds. */
+/* Dimensions d .. d + 8 of an entry, as stored: what is rotated stays so. Behind the last they are
+   0. With `half` numbers of tables are rounded to f16, and wider types are cut to what it holds. */
 DEV void entry_decode(const gpu_part &part, const uint8_t *page, int page_len, int slot, int d,
                       bool half, float *out)
 {

@@ -84,8 +84,8 @@ DEV double warp_sum_double(double x)
     return x;
 }
 
-/* Of each key the sum of its cosines with all others: with their sum, less with itself. A warp has a
-   key. Grid: (entries / 8, lanes). */
+/* Of each key the sum of its cosines with all others: with their sum, less with itself. A warp has
+   a key. Grid: (entries / 8, lanes). */
 KERNEL(256, 4) unlike_mean(const gpu_weigh_args a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
@@ -192,7 +192,8 @@ KERNEL(256, 2) unlike_last(const gpu_weigh_args a)
     }
 }
 
-/* Takes cosines that do not count off their columns, rows ascending. Grid: (entries / 256, lanes). */
+/* Takes cosines that do not count off their columns, rows ascending. Grid: (entries / 256,
+   lanes). */
 KERNEL(256, 4) unlike_drop(const gpu_weigh_args a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];

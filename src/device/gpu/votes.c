@@ -1,7 +1,7 @@
 /*
  * votes.c - the attention of a round's queries, which the device remembers (kv/learn.h), to the
- * entries of its lanes. The queries are calls of attention whose weights are noted (note.c), and the
- * sums are pooled here.
+ * entries of its lanes. The queries are calls of attention whose weights are noted (note.c), and
+ * the sums are pooled here.
  *
  * Invariant: a lane's sums depend neither on the other lanes nor on where a ring begins.
  */

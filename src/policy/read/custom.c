@@ -1,11 +1,11 @@
 /*
- * custom.c - entries that the program chooses. A function of the program that made the engine scores
- * them. Every policy has the same rules (budget, sinks, recent, gate). It is in no list of policies,
- * as its name alone is none.
+ * custom.c - entries that the program chooses. A function of the program that made the engine
+ * scores them. Every policy has the same rules (budget, sinks, recent, gate). It is in no list of
+ * policies, as its name alone is none.
  *
  * The function may be of a language that runs one thread at a time. So lanes are scored on the
- * evaluating thread alone. Once it has returned false it is not called again in the evaluation, which
- * the engine ends behind the pass (read_stopped).
+ * evaluating thread alone. Once it has returned false it is not called again in the evaluation,
+ * which the engine ends behind the pass (read_stopped).
  */
 #include "base/mem.h"
 #include "policy/read/read.h"

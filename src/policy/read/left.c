@@ -2,8 +2,8 @@
  * left.c - choices that stay on a device with memory of its own. It knows where scores and choices
  * lie there, and brings a choice to the host where that needs it. It knows no policy and no engine.
  *
- * Invariant: whether a choice stays, and who follows it, depends on the chunk and its sequence's lanes
- * alone. The entries that are read are the same either way.
+ * Invariant: whether a choice stays, and who follows it, depends on the chunk and its sequence's
+ * lanes alone. The entries that are read are the same either way.
  */
 #include "policy/read/running.h"
 

@@ -85,11 +85,11 @@ struct read_policy {
        chunks of up to n_tok tokens. It falls with neither. NULL: none. */
     size_t (*scratch_size)(const void *params, const struct policy_model *model, int32_t n,
                            int32_t n_tok);
-    /* By how many sets of vectors the device scores a lane for chunks of n_tok tokens: all lanes of a
-       layer in one call. 0, or NULL: score does it. */
+    /* By how many sets of vectors the device scores a lane for chunks of n_tok tokens: all lanes of
+       a layer in one call. 0, or NULL: score does it. */
     int32_t (*n_set)(const void *params, const struct policy_model *model, int32_t n_tok);
-    /* Where n_set is not 0: fills kind, reduce, q and n_q, for columns also dims and n_dim, of a job
-       for each set. They lie in c->vector, n_vector of all sets at most. */
+    /* Where n_set is not 0: fills kind, reduce, q and n_q, for columns also dims and n_dim, of a
+       job for each set. They lie in c->vector, n_vector of all sets at most. */
     void (*ask)(const void *params, const struct read_view *view, const struct read_chunk *c,
                 struct kv_score_job *jobs);
     int32_t (*n_vector)(const void *params, const struct policy_model *model, int32_t n_tok);
@@ -120,8 +120,8 @@ struct read_policy {
        + g * dim_v. The content of c->scratch is arbitrary. */
     void (*adjust)(const void *params, const struct read_view *view, const struct read_chunk *c,
                    float *out, size_t out_stride);
-    /* Whether it has wished to end the evaluation since this was asked last. Its lanes are scored one
-       after the other, by the evaluating thread. NULL: it never does. */
+    /* Whether it has wished to end the evaluation since this was asked last. Its lanes are scored
+       one after the other, by the evaluating thread. NULL: it never does. */
     bool (*stopped)(void *data);
 };
 
@@ -229,8 +229,8 @@ pith_status read_create(const struct read_config *config, const struct policy_mo
                         int32_t n_thread, struct read **out, pith_error *err);
 void read_free(struct read *read); /* NULL is ignored */
 const struct read_config *read_get_config(const struct read *read);
-/* Whether the policy can wish to end an evaluation, and whether it has. Asking forgets it. read NULL:
-   no. */
+/* Whether the policy can wish to end an evaluation, and whether it has. Asking forgets it. read
+   NULL: no. */
 bool read_may_stop(const struct read *read);
 bool read_stopped(const struct read *read);
 /* NULL without KV_INDEX_PROJ. */

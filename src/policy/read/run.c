@@ -1,12 +1,12 @@
 /*
- * run.c - the read policy of an engine: what it opens, the memory of a pass, and what engines ask of
- * the rules. A pass is select.c's. It knows no policy and no engine.
+ * run.c - the read policy of an engine: what it opens, the memory of a pass, and what engines ask
+ * of the rules. A pass is select.c's. It knows no policy and no engine.
  */
 #include "base/mem.h"
 #include "policy/read/running.h"
 
-/* Lanes that are scored and chosen for together, at most; no fewer than there are threads. It bounds
-   the memory for their scores. */
+/* Lanes that are scored and chosen for together, at most; no fewer than there are threads. It
+   bounds the memory for their scores. */
 #define LANES 32
 
 /* ---- the shape of the scratch ---- */

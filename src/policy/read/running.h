@@ -139,12 +139,13 @@ bool read_lane_whole(const struct pi_pass_chunk *c, int32_t head, int32_t n);
 
 /* Whether the device makes a chunk's vectors in its layer. */
 bool read_picks(const struct read *read, const struct pi_pass_chunk *c);
-/* The jobs of lanes whose scores stay there, which choose_job has, in the order of packed_job: where
-   scores are, and where choices go. */
+/* The jobs of lanes whose scores stay there, which choose_job has, in the order of packed_job:
+   where scores are, and where choices go. */
 void read_point_choices(struct read *read, int32_t n_lane);
 /* The steps behind the choice on the device. A choice that the host must know comes. */
 void read_use_left(struct read *read, struct pi_stream *stream, int32_t n_lane);
-/* Before the layer's lanes: choices of a source come to the host for lanes that cannot follow there. */
+/* Before the layer's lanes: choices of a source come to the host for lanes that cannot follow
+   there. */
 void read_bring(struct read *read, const struct pi_pass_chunk *chunks, int32_t n);
 /* Whether the lane reads what the last source chose on the device: then it is set. */
 bool read_follow_there(struct lane *l);

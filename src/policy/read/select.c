@@ -408,8 +408,8 @@ static void finish_lanes(void *ctx, int64_t begin, int64_t end, int32_t thread)
     }
 }
 
-/* The jobs of the lanes that wait, packed: with vectors of the device, or of the host. Returns their
-   number. */
+/* The jobs of the lanes that wait, packed: with vectors of the device, or of the host. Returns
+   their number. */
 static int32_t pack_score_jobs(struct read *read, int32_t n_lane, bool picked, int64_t *work)
 {
     int32_t n = 0;

@@ -163,8 +163,8 @@ static int32_t n_vector(const void *params, const struct policy_model *model, in
     return 2;
 }
 
-/* Where the device has the queries. One vector gives the sums of logits. A vector of each query gives
-   weights, and with them the logits of a token that is alone. */
+/* Where the device has the queries. One vector gives the sums of logits. A vector of each query
+   gives weights, and with them the logits of a token that is alone. */
 static void pick_large(const struct params *p, const struct read_view *view,
                        const struct read_chunk *c, struct kv_score_job *job)
 {

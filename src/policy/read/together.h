@@ -9,7 +9,8 @@
 #include "policy/read/read.h"
 
 /* Dimensions of a head whose queries a device with memory of its own makes vectors of, at most. And
-   queries of a group that softmax weights are made of: their parts take 8 bytes for each and page. */
+   queries of a group that softmax weights are made of: their parts take 8 bytes for each and
+   page. */
 #define READ_MOST_PICKED_DIM 512
 #define READ_MOST_PICKED_ROWS 2048
 
@@ -24,8 +25,8 @@ struct kv_score_pick read_pick(const struct read_chunk *c, enum kv_pick how);
 void read_ask_means(const struct read_view *view, const struct read_chunk *c,
                     enum kv_score_kind kind, int32_t n_set, struct kv_score_job *jobs);
 
-/* The job of softmax weights where a device picks, by the queries of heads [g0, g0 + n_g). It scores
-   as read_mean_weights does. */
+/* The job of softmax weights where a device picks, by the queries of heads [g0, g0 + n_g). It
+   scores as read_mean_weights does. */
 struct kv_score_job read_soft_job(const struct read_view *view, const struct read_chunk *c,
                                   enum kv_score_kind kind, int32_t g0, int32_t n_g);
 

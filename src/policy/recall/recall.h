@@ -117,8 +117,8 @@ int64_t recall_bytes_at(const struct recall_config *c, const struct keep_config 
 struct kv_geometry recall_lane_geometry(const struct recall_kv_options *o,
                                         const struct kv_geometry *g, int32_t layer,
                                         int32_t n_group);
-/* Bytes that the tier takes in memory so that nothing of n_token tokens is lost, whatever of them is
-   evicted; 0 without `kv`. */
+/* Bytes that the tier takes in memory so that nothing of n_token tokens is lost, whatever of them
+   is evicted; 0 without `kv`. */
 int64_t recall_tier_bytes_at(const struct recall_config *c, const struct kv_geometry *g,
                              int32_t n_group, int32_t n_token);
 
@@ -140,8 +140,8 @@ struct recall_store; /* what was evicted of one sequence */
    disk) the tier has none. Where it fails later nothing more is written there. Either is said once
    (pi_log), and what is lost is counted. */
 /* The tier's pages of a layer are where the layer is. On a GPU they are in its memory, if that has
-   room for them beside all pages of the cache `beside` (NULL: none). Else they are in pinned memory of
-   the host, up to a limit. Beyond it they are in the host's memory, as for other layers. */
+   room for them beside all pages of the cache `beside` (NULL: none). Else they are in pinned memory
+   of the host, up to a limit. Beyond it they are in the host's memory, as for other layers. */
 pith_status recall_tier_create(const struct recall_kv_options *o, const struct policy_model *model,
                                const struct kv_cache *beside, int32_t n_thread,
                                struct recall_tier **out, pith_error *err);
@@ -193,8 +193,8 @@ int32_t recall_store_choose(struct recall_store *store, const struct recall_quer
 
 /* Whether entries of a lane are in the tier. */
 bool recall_store_has(const struct recall_store *store, int32_t layer, int32_t head);
-/* Whether the layer's device can score by the query (q_at): the tier's pages of the layer are there,
-   and none in the file. */
+/* Whether the layer's device can score by the query (q_at): the tier's pages of the layer are
+   there, and none in the file. */
 bool recall_can_ask(const struct recall_store *store, const struct recall_query *query);
 /* A question that it answers. */
 struct recall_ask {
@@ -204,8 +204,8 @@ struct recall_ask {
         *guests; /* NULL: query.value is wanted. Else missed, as recall_store_missed */
     float missed;
 };
-/* Answers n questions of one layer, all of one kind, with one wait. Values last until the next call:
-   of RECALL_ASK_MOST questions at most. */
+/* Answers n questions of one layer, all of one kind, with one wait. Values last until the next
+   call: of RECALL_ASK_MOST questions at most. */
 #define RECALL_ASK_MOST 64
 void recall_tier_ask(struct recall_tier *tier, struct recall_ask *ask, int32_t n);
 

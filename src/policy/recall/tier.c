@@ -108,8 +108,8 @@ static pith_status map_beside(struct recall_part *part, const struct kv_cache *b
     return PITH_OK;
 }
 
-/* One mapping for the pages of a device. Small shelves by themselves would each be rounded up to the
-   pages of the system, or of the GPU. */
+/* One mapping for the pages of a device. Small shelves by themselves would each be rounded up to
+   the pages of the system, or of the GPU. */
 static pith_status map_part(struct recall_part *part, const struct kv_cache *beside,
                             pith_error *err)
 {

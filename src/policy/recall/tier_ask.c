@@ -1,7 +1,7 @@
 /*
- * tier_ask.c - scores of the tier's entries on the device that has them (kv/asked.h). All questions of
- * a layer go together. It moves nothing and decides nothing. Invariant: as tier_attend.c's, whose
- * formula it is. The bits are the device's.
+ * tier_ask.c - scores of the tier's entries on the device that has them (kv/asked.h). All questions
+ * of a layer go together. It moves nothing and decides nothing. Invariant: as tier_attend.c's,
+ * whose formula it is. The bits are the device's.
  */
 #include "kv/asked.h"
 #include "policy/recall/tier.h"

@@ -181,8 +181,8 @@ static bool is_turned(const struct share *s, int32_t layer)
     return s->lane_rope == NULL || s->lane_rope[layer] == s->rope;
 }
 
-/* The device's sums of all lanes, from the last layer to the first. Returns how many layers have the
-   entries, up to one that does not. */
+/* The device's sums of all lanes, from the last layer to the first. Returns how many layers have
+   the entries, up to one that does not. */
 static int32_t sum_up(const struct share *s, struct share_scratch *scratch,
                       const struct share_place *a, const struct share_place *b,
                       const struct share_turn *turn)

@@ -10,7 +10,8 @@ const char engine_guests_stay[] =
 /* ---- what is refused ---- */
 
 /* A prefix of others fits where the sequence would hold the same entries and nothing else, and the
-   policy saw nothing of them. Recall chooses by a prompt's last tokens, which are read in any case. */
+   policy saw nothing of them. Recall chooses by a prompt's last tokens, which are read in any
+   case. */
 static pith_status check_prefix(const struct engine_traits *t, pith_error *err)
 {
     if (t->reads_parts)

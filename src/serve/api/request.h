@@ -85,8 +85,9 @@ void serve_request_free(struct serve_request *r);
 
 /* Requests to submit, one for each prompt; each has n_answer answers. */
 int32_t serve_request_count(const struct serve_request *r);
-/* Fills prompt, params, n_pin, n_answer, priority and deadline. params have the seed of prompt i; *params
-   is the caller's, needed until the request is submitted. Slot, salt, callbacks and user are the
+/* Fills prompt, params, n_pin, n_answer, priority and deadline. params have the seed of prompt i;
+   *params is the caller's, needed until the request is submitted. Slot, salt, callbacks and user
+   *are the
    caller's to set. */
 void serve_request_get(const struct serve_request *r, int32_t i, pith_generate_params *params,
                        pith_request *out);

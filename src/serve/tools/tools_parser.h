@@ -142,8 +142,7 @@ bool tools_call_start(struct serve_tools *t);
 void tools_call_args(struct serve_tools *t, const char *text, size_t len);
 void tools_call_end(struct serve_tools *t, bool complete);
 
-/* ---- calls: steps return false where c is no part of a call (tools.c then calls tools_broken)
-   ---- */
+/* ---- calls: steps return false where c is no part of a call; tools.c calls tools_broken ---- */
 
 bool tools_call_step(struct serve_tools *t, char c);   /* tools_call.c */
 bool tools_object_step(struct serve_tools *t, char c); /* TOOLS_OBJECT */

@@ -138,7 +138,8 @@ static inline uint32_t grammar_step(struct grammar_machine *m, uint32_t set, uin
     uint32_t next = m->next[(size_t)set * m->p->n_class + class_of];
     return next != GRAMMAR_SET_UNKNOWN ? next : grammar_step_slow(m, set, class_of);
 }
-/* A set that leaves, with what it finds where it returns to: by the ways of a frame of the stack. */
+/* A set that leaves, with what it finds where it returns to: by the ways of a frame of the
+   stack. */
 uint32_t grammar_join(struct grammar_machine *m, uint32_t set, uint32_t top);
 /* Frames that move to the stack, bottom first, into out [*n]; returns the set that is left. */
 uint32_t grammar_settle(struct grammar_machine *m, uint32_t set, uint32_t *out, uint32_t cap,

@@ -3,8 +3,8 @@
  * joined again (Unicode Standard Annex #15, form NFC). The tables are made by scripts/nfc.py.
  *
  * A text is worked on in parts. A part begins at a starter that is composed and never joins what is
- * before it, so nothing crosses into the next. Most characters are parts of their own, and a text of
- * such is given back as it is.
+ * before it, so nothing crosses into the next. Most characters are parts of their own, and a text
+ * of such is given back as it is.
  */
 #include "text/vocab/nfc.h"
 

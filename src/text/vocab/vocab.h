@@ -23,8 +23,8 @@ int32_t pi_vocab_eos(const struct pi_vocab *vocab);
 bool pi_vocab_is_end(const struct pi_vocab *vocab, int32_t id);
 bool pi_vocab_gap_tokens(const struct pi_vocab *vocab, pith_gap_tokens *out);
 
-/* Whether ids are the same tokens in both; one may have a few more, which no text uses. INVALID, with
-   the first that differs. */
+/* Whether ids are the same tokens in both; one may have a few more, which no text uses. INVALID,
+   with the first that differs. */
 pith_status pi_vocab_check_same(const struct pi_vocab *a, const struct pi_vocab *b,
                                 pith_error *err);
 

@@ -1,7 +1,8 @@
 /*
  * vocab_bpe.c - byte-level BPE: the printable alphabet that vocabularies write bytes in, and the
- * ranked merges. Keys of tokens are the decoded bytes, so text is looked up as it is. A file without
- * merges is one of tiktoken's: two neighbours merge where their text is a token, the lowest id first.
+ * ranked merges. Keys of tokens are the decoded bytes, so text is looked up as it is. A file
+ * without merges is one of tiktoken's: two neighbours merge where their text is a token, the lowest
+ * id first.
  */
 #include "base/mem.h"
 #include "text/vocab/vocab_internal.h"
@@ -103,8 +104,8 @@ static int32_t find_guessed(const struct pi_vocab *v, const char *text, size_t l
 }
 
 /* Reads "left right" of a merge. Returns false when a part or the whole is no token. decoded has
-   room for the text. *id comes as the token of the merge before: tokens mostly stand in the order of
-   their merges. */
+   room for the text. *id comes as the token of the merge before: tokens mostly stand in the order
+   of their merges. */
 static bool read_merge(const struct pi_vocab *v, struct pi_str text, char *decoded, uint64_t *pair,
                        int32_t *id)
 {

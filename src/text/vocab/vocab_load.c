@@ -438,8 +438,8 @@ static pith_status read_gap(struct pi_vocab *v, const struct pi_gguf *g, pith_er
 }
 
 /* Where "<|return|>" and "<|call|>" end an answer (gpt-oss), "<|end|>" ends a message of it, and it
-   and the other marks of messages are shown. llama.cpp makes them tokens that any text may name; here
-   a user's text does not. */
+   and the other marks of messages are shown. llama.cpp makes them tokens that any text may name;
+   here a user's text does not. */
 static void show_messages(struct pi_vocab *v)
 {
     static const char *const marks[] = {"<|end|>", "<|start|>", "<|channel|>", "<|message|>",

@@ -117,8 +117,8 @@ static bool emit_bytes(struct pi_session *s, const char *bytes, uint32_t n)
     return true;
 }
 
-/* A symbol that is no token is given out byte by byte. Where bytes have no tokens it is unknown, and
-   a run of such is one unknown token, as SentencePiece has it. */
+/* A symbol that is no token is given out byte by byte. Where bytes have no tokens it is unknown,
+   and a run of such is one unknown token, as SentencePiece has it. */
 static void emit_symbols(struct pi_session *s, const char *word)
 {
     bool unknown = false;

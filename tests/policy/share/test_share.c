@@ -103,8 +103,8 @@ TEST(sharing_nothing_changes_no_bit)
 
 /* ---- measured ---- */
 
-/* Without a threshold a sequence measures one. A fork, and one that forgets its last steps and reads
-   them again, go on with the same. */
+/* Without a threshold a sequence measures one. A fork, and one that forgets its last steps and
+   reads them again, go on with the same. */
 TEST(a_sequence_measures_its_threshold)
 {
     pith_engine_params p = params_of("memshare:quantile=0.9"),

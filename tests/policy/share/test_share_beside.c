@@ -207,7 +207,8 @@ TEST(windows_stand_beside_shared_pages)
     kv_cache_free(cache);
 }
 
-/* A model of which most layers have a window: its other lanes hold fewer pages, and all positions. */
+/* A model of which most layers have a window: its other lanes hold fewer pages, and all
+   positions. */
 TEST(models_with_windows_share)
 {
     pith_model *windows;

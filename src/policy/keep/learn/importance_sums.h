@@ -14,8 +14,8 @@
 #define IMPORTANCE_HIDDEN_ALPHA 1e3 /* of the ridge on a layer's input */
 #define IMPORTANCE_KEY_EXTRA 2      /* features beside the key: |k|, |v| */
 
-/* The features of a key of a lane's layer: the key [dim_k] as it was before rotation to pos, |k|, |v|. out [dim_k +
-   IMPORTANCE_KEY_EXTRA]; cs [2 * n_pair] is scratch. */
+/* The features of a key of a lane's layer: the key [dim_k] as it was before rotation to pos, |k|,
+   |v|. out [dim_k + IMPORTANCE_KEY_EXTRA]; cs [2 * n_pair] is scratch. */
 void importance_key_features(const struct pith_model *model, int32_t layer, int32_t pos,
                              const float *k, const float *v, float *cs, float *out);
 

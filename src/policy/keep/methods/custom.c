@@ -1,11 +1,11 @@
 /*
- * custom.c - scores that the program computes. Every policy has the same rules (budget, granularity,
- * protected entries); the scores are a function of the program that made the engine. It is in no
- * list of policies, as its name alone is none.
+ * custom.c - scores that the program computes. Every policy has the same rules (budget,
+ * granularity, protected entries); the scores are a function of the program that made the engine.
+ * It is in no list of policies, as its name alone is none.
  *
- * By options the function sees more: the last queries and their attention (as snapkv does), and sums
- * of all attention (as h2o). A second function of the program may write numbers beside each new entry
- * (as kvzap). The sum is mark 0, and the program's numbers are the marks behind it.
+ * By options the function sees more: the last queries and their attention (as snapkv does), and
+ * sums of all attention (as h2o). A second function of the program may write numbers beside each
+ * new entry (as kvzap). The sum is mark 0, and the program's numbers are the marks behind it.
  *
  * The functions may be of a language that runs one thread at a time. So lanes are shown on the
  * evaluating thread alone. A lane for which one returns false has scores or marks of 0, and the

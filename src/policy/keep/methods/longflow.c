@@ -21,8 +21,8 @@
  * decide then. Logits may be of any size: what is handed on is relative to the largest sum of the
  * group, whose logarithm goes with it.
  *
- * score=l1 is a word of attention's. score=exact reads every value once more, which no word does: it
- * looks at rows.
+ * score=l1 is a word of attention's. score=exact reads every value once more, which no word does:
+ * it looks at rows.
  *
  * Prompts that fill the budget are cut by the attention of their last queries (snapkv.h), in the
  * form of the authors' code. That is softmax over the keys before the last 32 alone, summed over

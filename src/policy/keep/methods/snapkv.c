@@ -57,8 +57,8 @@ size_t snapkv_score_scratch(const struct snapkv_form *form, const struct policy_
     return lay_out(form, model, n, NULL, &w);
 }
 
-/* vote(i) += alpha_i of a row of logits, whose softmax is over the first n entries in the order of the
-   text alone. */
+/* vote(i) += alpha_i of a row of logits, whose softmax is over the first n entries in the order of
+   the text alone. */
 static void add_before(const float *logit, const int32_t *order, int32_t n, float *weight,
                        float *vote)
 {

@@ -56,16 +56,18 @@ extern const char *const snapkv_softmax_words[];
 /* Rows of their parameter tables. */
 /* clang-format off */
 #define SNAPKV_PARAMS                                                                              \
-    {"queries", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, n_query), 1, 4096, "32",             \
-     "the last queries that score; entries at their positions go last, whatever window says", NULL},                 \
-    {"pool", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, pool), 0, 0, "avg",                    \
-     "avg: the mean of the neighbours, with zeros beyond the ends (the authors' avg_pool1d). max: the largest, without them", snapkv_pool_words},      \
-    {"kernel", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, kernel), 1, 4095, "5",                \
-     "neighbours that are pooled; 1: none", NULL},                                                   \
-    {"group", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, group), 0, 0, "mean",                 \
-     "the query heads of a KV head, before pooling: mean, max or sum", snapkv_group_words},            \
-    {"softmax", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, softmax), 0, 0, "all",              \
-     "all: attention over all entries. before: over entries before the last queries alone",                    \
+    {"queries", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, n_query), 1, 4096, "32",           \
+     "the last queries that score; entries at their positions go last, whatever window says",      \
+     NULL},                                                                                        \
+    {"pool", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, pool), 0, 0, "avg",                  \
+     "avg: the mean of the neighbours, with zeros beyond the ends (the authors' avg_pool1d). "     \
+     "max: the largest, without them", snapkv_pool_words},                                         \
+    {"kernel", POLICY_TYPE_COUNT, offsetof(struct snapkv_form, kernel), 1, 4095, "5",              \
+     "neighbours that are pooled; 1: none", NULL},                                                 \
+    {"group", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, group), 0, 0, "mean",               \
+     "the query heads of a KV head, before pooling: mean, max or sum", snapkv_group_words},        \
+    {"softmax", POLICY_TYPE_CHOICE, offsetof(struct snapkv_form, softmax), 0, 0, "all",            \
+     "all: attention over all entries. before: over entries before the last queries alone",        \
      snapkv_softmax_words}
 /* clang-format on */
 

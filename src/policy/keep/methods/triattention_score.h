@@ -91,8 +91,8 @@ size_t triattention_plan_len(const struct triattention_rope *rope,
 /* g [triattention_plan_len] is filled and borrowed by the plan. */
 void triattention_plan_make(struct triattention_plan *plan, const struct triattention_rope *rope,
                             const struct triattention_form *form, double *g);
-/* The plans of a model's lanes: of those whose keys are rotated, and of those whose keys are not, for
-   which no distance counts. */
+/* The plans of a model's lanes: of those whose keys are rotated, and of those whose keys are not,
+   for which no distance counts. */
 struct triattention_plans {
     struct triattention_plan rotated, unrotated;
     double *g; /* of both; owned */

@@ -118,8 +118,8 @@ bool keep_due(const struct keep *k, const struct kv_seq *kv, struct keep_point a
     return room(k, kv, at, 1) == 0;
 }
 
-/* A lane with a chosen victim has its budget also where that was lowered since (a prompt that is pinned no
-   longer). */
+/* A lane with a chosen victim has its budget also where that was lowered since (a prompt that is
+   pinned no longer). */
 bool keep_step_due(const struct keep *k, const struct kv_seq *kv, struct keep_point at)
 {
     return keep_overwrites(k) && is_full(k, kv, at, 0);
@@ -206,8 +206,8 @@ int64_t keep_longest(const struct keep *k, const struct kv_seq *kv, struct keep_
     return most_of_lanes(k, kv, at, n, &grows);
 }
 
-/* The most entries that this rank's lanes which share a budget with a layer's come to hold together.
-   Entries only come as tokens do. */
+/* The most entries that this rank's lanes which share a budget with a layer's come to hold
+   together. Entries only come as tokens do. */
 static int64_t most_together(const struct keep *k, const struct kv_seq *kv, int32_t layer,
                              struct keep_point at, int32_t n)
 {

@@ -1,6 +1,6 @@
 /*
- * create.c - a policy that an engine has made: its statistics and data, what it answers of itself, and
- * the memory that its rounds share. budget.c says when they run.
+ * create.c - a policy that an engine has made: its statistics and data, what it answers of itself,
+ * and the memory that its rounds share. budget.c says when they run.
  */
 #include "base/mem.h"
 #include "model/shape.h"

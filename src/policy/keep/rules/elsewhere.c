@@ -1,11 +1,11 @@
 /*
- * elsewhere.c - rounds of a model that is split over several processes (base/ranks.h): lanes of other
- * ranks are scored there. Their scores come here, or scores of layers pass through all ranks. Every
- * rank then decides the same for its own lanes. It knows no policy by name.
+ * elsewhere.c - rounds of a model that is split over several processes (base/ranks.h): lanes of
+ * other ranks are scored there. Their scores come here, or scores of layers pass through all ranks.
+ * Every rank then decides the same for its own lanes. It knows no policy by name.
  *
  * Invariant: scores are combined in the order of layers and heads, as in one process. So a round
- * drops the same entries on any number of ranks. Ranks come to the same rounds, because these depend
- * on numbers that all ranks have.
+ * drops the same entries on any number of ranks. Ranks come to the same rounds, because these
+ * depend on numbers that all ranks have.
  */
 #include "base/ranks.h"
 #include "policy/keep/rules/rounds.h"

@@ -130,8 +130,8 @@ pith_status keep_prepare_round(struct keep *keep, struct kv_seq *kv, struct keep
    sequence that comes from a file. */
 bool keep_lanes_agree(const struct keep *keep, const struct kv_seq *kv);
 
-/* Rows of scores for n_item steps in one pass, of lanes of at most `longest` entries; lanes_differ: where
-   some sequence's lanes do not agree. NOMEM leaves what was. */
+/* Rows of scores for n_item steps in one pass, of lanes of at most `longest` entries; lanes_differ:
+   where some sequence's lanes do not agree. NOMEM leaves what was. */
 pith_status keep_steps_reserve(struct keep *keep, int32_t n_item, int64_t longest,
                                bool lanes_differ, pith_error *err);
 
@@ -144,9 +144,9 @@ int32_t keep_mark_notes(const struct keep_config *config, const struct keep_view
 void keep_plan_lane(const struct keep *keep, const struct keep_view *view, int32_t item,
                     struct pi_pass_watched *lane);
 
-/* Shows a policy that looks at rows the attention of a token's queries in a lane, and of a step takes
-   the scores. One thread for each lane, and of it the tokens in order; thread is below the number
-   that keep_create was told. The fields of a for step are filled in here. */
+/* Shows a policy that looks at rows the attention of a token's queries in a lane, and of a step
+   takes the scores. One thread for each lane, and of it the tokens in order; thread is below the
+   number that keep_create was told. The fields of a for step are filled in here. */
 void keep_attended(const struct keep *keep, const struct keep_view *view, struct keep_attention *a,
                    int32_t item, int32_t thread);
 
@@ -157,8 +157,9 @@ void keep_choose_victims(const struct keep *keep, struct kv_seq *kv, const struc
                          int32_t layer, int32_t item, bool lanes_differ);
 
 /* Where the lanes' device chooses, keep_choose_victims leaves it to that. The first lists the
-   work of a layer of one item, the second has it done for all. keep_set_victims gives an item's lanes
-   the result, behind the pass. keep_learn_victims comes before that, once. One thread calls them. */
+   work of a layer of one item, the second has it done for all. keep_set_victims gives an item's
+   lanes the result, behind the pass. keep_learn_victims comes before that, once. One thread calls
+   them. */
 void keep_list_victims(struct keep *keep, const struct kv_seq *kv, const struct keep_view *view,
                        int32_t layer, int32_t item);
 void keep_find_victims(struct keep *keep, struct pi_stream *stream);
@@ -177,8 +178,8 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
 
-/* Where keep_learns: what the device does in the place of that, with the rows of an item. The caller
-   asks it. */
+/* Where keep_learns: what the device does in the place of that, with the rows of an item. The
+   caller asks it. */
 void keep_learn(const struct keep *keep, const struct keep_view *view,
                 const struct pi_pass_rows *rows, int32_t item, struct kv_learn_job *job);
 
@@ -197,8 +198,8 @@ void keep_predict(const struct keep *keep, const struct keep_view *view,
 void keep_repeated(const struct keep *keep, const struct keep_view *view,
                    const struct keep_repeat *r);
 
-/* Whether the policy can wish to end an evaluation that can be taken back, and whether it has wished
-   to end one. Asking forgets it. keep NULL: no. */
+/* Whether the policy can wish to end an evaluation that can be taken back, and whether it has
+   wished to end one. Asking forgets it. keep NULL: no. */
 bool keep_may_stop(const struct keep *keep);
 bool keep_stopped(const struct keep *keep);
 /* Whether one thread alone shows it entries. */

@@ -1,7 +1,7 @@
 /*
- * options.h - the options of keep: a policy by its name, options of its own, and the rules, which are
- * the same for every policy. Here stands also all that follows from them before there is a sequence.
- * These are the needs of policy and rules, the budget of each lane, and the most memory.
+ * options.h - the options of keep: a policy by its name, options of its own, and the rules, which
+ * are the same for every policy. Here stands also all that follows from them before there is a
+ * sequence. These are the needs of policy and rules, the budget of each lane, and the most memory.
  */
 #ifndef PI_KEEP_OPTIONS_H
 #define PI_KEEP_OPTIONS_H

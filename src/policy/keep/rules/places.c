@@ -1,6 +1,7 @@
 /*
- * places.c - where entries stand in the text, for policies whose distances are between places within
- * the lane (KEEP_NEED_PLACES). A round moves the first entries of a lane right before the others.
+ * places.c - where entries stand in the text, for policies whose distances are between places
+ * within the lane (KEEP_NEED_PLACES). A round moves the first entries of a lane right before the
+ * others.
  */
 #include "policy/keep/rules/rounds.h"
 

@@ -1,7 +1,7 @@
 /*
- * policy.h - the definition of a keep policy: its view of a sequence, the data that it asks for, and
- * its functions. It gives each live entry of a lane a score, higher is kept, and changes nothing.
- * The rules say how many entries go, when, and which never do (options.h).
+ * policy.h - the definition of a keep policy: its view of a sequence, the data that it asks for,
+ * and its functions. It gives each live entry of a lane a score, higher is kept, and changes
+ * nothing. The rules say how many entries go, when, and which never do (options.h).
  *
  * A new policy is one file with one const struct keep_policy and one line in policies.c.
  */
@@ -221,8 +221,8 @@ struct keep_policy {
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
-    /* The same by a device (kv/learn.h): says what it does with an item's rows in a layer. The state
-       is its device's then, but for the first learn_head bytes, which this brings up to date.
+    /* The same by a device (kv/learn.h): says what it does with an item's rows in a layer. The
+       state is its device's then, but for the first learn_head bytes, which this brings up to date.
        `score` finds all of it in view->state nevertheless. NULL: the host observes. */
     void (*learn)(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
                   int32_t item, struct kv_learn_job *job);
@@ -246,9 +246,9 @@ struct keep_policy {
        to the marks of that lane alone. Mark 0 of an entry is 0 until it was called with it, and
        never afterwards. So entries whose first mark is 0 are repeated next. */
     void (*repeated)(const void *params, const struct keep_view *view, const struct keep_repeat *r);
-    /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS, or for overwrite=on: what is noted of weights,
-       out [KEEP_WORD_ROOM]; returns the number of words. A word for marks takes the place of
-       attended, one for steps that of step. NULL: none. */
+    /* With KEEP_NEED_WEIGHTS or KEEP_NEED_STEP_WEIGHTS, or for overwrite=on: what is noted of
+       weights, out [KEEP_WORD_ROOM]; returns the number of words. A word for marks takes the place
+       of attended, one for steps that of step. NULL: none. */
     int32_t (*words)(const void *params, struct keep_word *out);
     /* Where no word does. It is called for every layer, KV head and token, within one lane in the
        order of tokens. KV heads are served at the same time by several threads. It writes to the
@@ -262,7 +262,8 @@ struct keep_policy {
        scores_steps do it, or the policy cannot overwrite. */
     void (*step)(const void *params, const struct keep_view *view, const struct keep_attention *a,
                  float *out);
-    /* score takes nothing but marks and norms: it also scores steps, with a lane that has no pos. */
+    /* score takes nothing but marks and norms: it also scores steps, with a lane that has no
+       pos. */
     bool scores_steps;
     /* The words have a step's scores: with these options, or with others, which step does. */
     bool notes_steps;
@@ -293,7 +294,8 @@ struct keep_policy {
        an even share for each, 0..1. NULL: each lane has its own budget. */
     double (*allot_floor)(const void *params);
     bool alone; /* lanes are scored and shown one after the other, by the evaluating thread */
-    /* Whether it can wish to end an evaluation before a round has evicted something; NULL: never. */
+    /* Whether it can wish to end an evaluation before a round has evicted something; NULL:
+       never. */
     bool (*may_stop)(const void *params);
     /* Whether it has wished to end the evaluation since this was asked last; NULL: never. */
     bool (*stopped)(void *data);

@@ -124,8 +124,8 @@ static size_t weights_size(const struct policy_model *model, int32_t n_query, in
     return pi_align((size_t)n_query * (size_t)model->n_group * stride_of(n) * sizeof(float), 64);
 }
 
-/* A call in a lane for the next of the last count queries, behind n_done of them. It takes those that
-   lie next to each other in the ring, n_most at most. */
+/* A call in a lane for the next of the last count queries, behind n_done of them. It takes those
+   that lie next to each other in the ring, n_most at most. */
 static struct kv_attend_job job_of(const struct keep_view *view, const struct keep_lane *lane,
                                    int32_t n_query, int32_t count, int32_t n_done, int32_t n_most)
 {

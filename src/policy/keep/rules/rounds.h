@@ -244,8 +244,8 @@ void keep_fold_heads(const struct keep *k, struct keep_set *set,
 /* The sets that are due have what layers before this rank's scored; and then what all did. */
 void keep_receive_sets(const struct keep *k);
 void keep_hand_on_sets(const struct keep *k);
-/* As keep_allot, of all ranks' lanes, whose total it is. The sequence has n_token tokens; *tally gets
-   what others hold then. */
+/* As keep_allot, of all ranks' lanes, whose total it is. The sequence has n_token tokens; *tally
+   gets what others hold then. */
 void keep_allot_everywhere(const struct keep *k, int64_t total, int32_t n_token,
                            struct keep_tally *tally);
 

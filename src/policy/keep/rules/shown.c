@@ -1,6 +1,6 @@
 /*
- * shown.c - shows a policy what happens between rounds: rows of passes, entries that were stored, the
- * weights of a repeated text. The view is completed, and the policy does the rest.
+ * shown.c - shows a policy what happens between rounds: rows of passes, entries that were stored,
+ * the weights of a repeated text. The view is completed, and the policy does the rest.
  */
 #include "policy/keep/rules/rounds.h"
 

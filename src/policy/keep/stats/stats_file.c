@@ -1,8 +1,8 @@
 /*
  * stats_file.c - Pith's own file of calibration statistics; docs/stats.md describes the bytes. The
  * section of importance is stats_importance.c's and may be empty. put_header and get_header,
- * put_body and get_body take the parts in the same order. Invariant: size and checksum of a file are checked
- * before anything is allocated for its parts, and a written file reads back as it was.
+ * put_body and get_body take the parts in the same order. Invariant: size and checksum of a file
+ * are checked before anything is allocated for its parts, and a written file reads back as it was.
  */
 #include "base/cursor.h"
 #include "base/mem.h"
