@@ -7,8 +7,8 @@
 /* The text that is read. */
 struct share_source {
     const struct cli_ids *ids;
-    int32_t n_generate; /* tokens that the model writes after them; 0: they are the steps themselves
-                         */
+    int32_t n_generate; /* tokens that the model writes after them; 0: they are the steps
+                           themselves */
     float temperature;
     int64_t seed;
 };

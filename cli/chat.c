@@ -213,8 +213,7 @@ static void take_turn(struct chat *c, const char *text, size_t len)
     cli_interrupt_clear();
 }
 
-/* ---- saving: the messages as JSON, and beside them the sequence, which spares reading them ----
- */
+/* ---- saving: the messages as JSON, and beside them the sequence, to spare reading ---- */
 
 static char *snapshot_path(const char *path)
 {

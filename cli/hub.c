@@ -213,8 +213,8 @@ static void perform(struct request *r, const char *url)
     curl_slist_free_all(headers);
 }
 
-/* Asks for an address and for where it leads. Nothing but HTTP is followed, and no TLS is given up.
- */
+/* Asks for an address and for where it leads. Nothing but HTTP is followed, and no TLS is given
+   up. */
 static void ask(struct request *r, const char *first)
 {
     char *url = copy(first, strlen(first));

@@ -226,8 +226,8 @@ static size_t argument_len(const char *s)
     return n;
 }
 
-/* The command of a fraction or a root at s: the bytes of its name, and how many arguments it has.
- */
+/* The command of a fraction or a root at s: the bytes of its name, and how many arguments it
+   has. */
 static size_t command_len(const char *s, int *n_argument)
 {
     bool fraction = starts(s, "\\frac") && !is_letter(s[5]);

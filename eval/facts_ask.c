@@ -308,8 +308,8 @@ static pith_status run_cache(const struct facts_run *r, struct cache *c, const s
 
 /* ---- texts ---- */
 
-/* With the tokens another engine can be asked the same: a tokenizer of its own may cut otherwise.
- */
+/* With the tokens another engine can be asked the same: a tokenizer of its own may cut
+   otherwise. */
 static bool set_texts(const struct facts_run *r, json_t *row, const struct question *q,
                       const char *wanted, const struct asked *a, const struct asked *full)
 {

@@ -420,8 +420,8 @@ const struct option eval_questions_options[] = {
 };
 #undef AT
 
-/* The sampling of the papers whose figures these files are known by: temperature 0.6, top-p 0.95.
- */
+/* The sampling of the papers whose figures these files are known by: temperature 0.6, top-p
+   0.95. */
 static const union eval_args questions_defaults = {
     .questions = {.p = {.n_draw = 1,
                         .n_parallel = 1,

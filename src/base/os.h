@@ -18,8 +18,8 @@ struct pi_file {
 pith_status pi_file_map(const char *path, struct pi_file *file, pith_error *err);
 void pi_file_unmap(struct pi_file *file);
 
-/* Gives the pages of a range of the mapping back to the system; reading them again reads the file.
- */
+/* Gives the pages of a range of the mapping back to the system; reading them again reads the
+   file. */
 void pi_file_drop(const struct pi_file *file, size_t offset, size_t size);
 /* Copies a range of the file into memory, past the mapping. A system call of many pages costs less
    than their faults, and none of them is the process's afterwards. IO: the reason alone. */

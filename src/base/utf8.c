@@ -110,8 +110,8 @@ static size_t push_byte(pith_utf8_stream *stream, uint8_t byte, char *out)
     if (c.cut)
         return 0;
     if (!c.valid && c.len < stream->n_pending) {
-        /* The new byte does not continue what was pending: that is replaced, the byte starts anew.
-         */
+        /* The new byte does not continue what was pending: that is replaced, the byte starts
+           anew. */
         n = put_replacement(out);
         stream->pending[0] = byte;
         stream->n_pending = 1;

@@ -170,7 +170,7 @@ struct pi_attend_page {
     ptrdiff_t next;  /* bytes from this page to a later one, whose lines kernels prefetch while they
                         read this one (not values of f32); 0 at the end */
     bool far; /* of f16, bf16 and q8_0 they ask for it into the second level of cache, not into the
-                       first */
+                 first */
 };
 
 /* Queries in codes, and where they are written. */
@@ -235,8 +235,8 @@ struct pi_attend_kernels {
     void (*decode_rounded[PI_ATTEND_N_TYPE])(const struct pi_attend_page *page, float *out);
     /* Keys of bf16 and rounded values as pairs, for many rows. A pair is two numbers in 32 bits,
        the first in the high half. NULL where the processor cannot multiply pairs. Then
-       logits_decoded, round_weights and values[PI_ATTEND_F32] on decoded pages give the same bits.
-     */
+       logits_decoded, round_weights and values[PI_ATTEND_F32] on decoded pages give the same
+       bits. */
 
     /* All of K, out [(dim_k + 1) / 2][page_len] pairs of dimensions; a last one's second is 0. */
     void (*pair_k)(const struct pi_attend_page *page, uint32_t *out);

@@ -31,8 +31,8 @@ struct pairs {
 /* ---- pairs -------------------------------------------------------------------------------- */
 
 /* Source positions of the words in a register of pairs; entries have n_word words each, a power of
-   two. Word 2 i + 1 of a pair is word i of its first entry, and word 2 i is word i of the second.
- */
+   two. Word 2 i + 1 of a pair is word i of its first entry, and word 2 i is word i of the
+   second. */
 TILE __m512i zip_order(int32_t n_word)
 {
     const __m512i to = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17,

@@ -85,8 +85,8 @@ static void probe(void *ctx, int64_t begin, int64_t end, int32_t thread)
         m->result[i] = m->probe(PROBE_STEPS);
 }
 
-/* Units per second in the best round, where work(n items) does `units` or, if 0, sums the results.
- */
+/* Units per second in the best round, where work(n items) does `units` or, if 0, sums the
+   results. */
 static double best_rate(struct measure *m, pi_job_fn *work, int64_t n, double units,
                         int32_t n_thread)
 {

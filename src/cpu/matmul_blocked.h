@@ -17,12 +17,10 @@
 
 #include "cpu/matmul_layout.h"
 
-#define PI_BLOCK_COL 512           /* columns of a panel: 8 KiB of codes per group */
-#define PI_SLAB_BYTES (256 * 1024) /* activations that stay in the second cache */
-#define PI_SLAB_TOK 512            /* tokens of a slab */
-#define PI_FEW_TOK_MAX                                                                             \
-    24                               /* at most this number of tokens is multiplied without panels,
-                                      */
+#define PI_BLOCK_COL 512             /* columns of a panel: 8 KiB of codes per group */
+#define PI_SLAB_BYTES (256 * 1024)   /* activations that stay in the second cache */
+#define PI_SLAB_TOK 512              /* tokens of a slab */
+#define PI_FEW_TOK_MAX 24            /* at most this number of tokens has no panels */
 #define PI_FEW_PART_MAX 16           /* at most this number in one run over a group */
 #define PI_TILE_GROUP_MAX 2          /* groups that a tile multiplies together */
 #define PI_TURN_TOK 16               /* tokens whose scales and sums lie together by columns */

@@ -62,8 +62,8 @@ TILE float unit8_few(const struct pi_score_codes *q, int32_t dim, const uint8_t 
     return top;
 }
 
-/* Four codes of a key against four of each of 16 vectors: 4 vectors to a register, two sums each.
- */
+/* Four codes of a key against four of each of 16 vectors: 4 vectors to a register, two sums
+   each. */
 TILE float unit8_many(const struct pi_score_codes *q, int32_t dim, const uint8_t *k)
 {
     __m256 top = _mm256_set1_ps(-FLT_MAX);

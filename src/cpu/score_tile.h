@@ -307,8 +307,8 @@ TILE void group_zero(vec acc[GROUP][NV])
     }
 }
 
-/* WIDE keys from key i on. A key of no more than a slab is widened once for all blocks of vectors.
- */
+/* WIDE keys from key i on. A key of no more than a slab is widened once for all blocks of
+   vectors. */
 TILE void many_keys(const enum pi_attend_type type, const struct pi_score_keys *keys,
                     const struct pi_score_vectors *q, int32_t i, float *out)
 {

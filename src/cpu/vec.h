@@ -73,8 +73,8 @@ struct pi_vec_delta {
 };
 
 struct pi_vec_kernels {
-    /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in double.
-     */
+    /* out[i] = x[i] * gain[i] / sqrt(mean(x^2) + eps); out may be x. The mean is taken in
+       double. */
     void (*rms_norm)(const float *x, const float *gain, float *out, int32_t n, float eps);
     /* The largest of x[0 .. n), and the sum of exp(x[i] - max), whose terms have an error of 2
        units in the last place. n is at least 1, and max at least each x. */

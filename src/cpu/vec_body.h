@@ -539,8 +539,8 @@ static void vec_signs(const float *restrict x, int32_t n, const uint32_t *bits, 
 }
 
 /* Each round writes sums of neighbours to the first half and differences to the second. So the
-   elements that meet in the next round are neighbours again, and the last round restores the order.
- */
+   elements that meet in the next round are neighbours again, and the last round restores the
+   order. */
 static void vec_butterflies(const float *restrict x, int32_t n, float *restrict out)
 {
     for (int32_t i = 0; i < n / 2; i++) {

@@ -69,8 +69,8 @@ int32_t pi_seq_until_round(const struct pith_seq *seq, int32_t n);
 /* The most entries that a lane comes to hold in an item's evaluation. */
 int64_t pi_item_longest(const struct pith_engine *e, const pith_batch_item *item);
 
-/* Bytes of pages that the keep rounds of items, all reserved, can take beyond what they give back.
- */
+/* Bytes of pages that the keep rounds of items, all reserved, can take beyond what they give
+   back. */
 struct kv_need pi_items_lack(struct pith_engine *e, const pith_batch_item *items, int32_t n);
 
 /* Whether rounds of the engine run passes of their own, after which the last pass's rows are
@@ -141,8 +141,8 @@ int64_t pi_keep_repeat_bytes(const struct pith_engine *e);
 int64_t pi_item_repeat_bytes(const struct pith_engine *e, const pith_batch_item *item);
 
 /* Before the round of a sequence of n_token tokens: repeats the tokens whose entries have no mark
-   yet. The pages were counted; NOMEM leaves it as it was. The rows of the last pass are gone then.
-    */
+   yet. The pages were counted; NOMEM leaves it as it was. The rows of the last pass are gone
+   then. */
 pith_status pi_seq_repeat(struct pith_seq *seq, int32_t n_token, pith_error *err);
 
 #endif

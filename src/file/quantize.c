@@ -118,8 +118,8 @@ static bool is_more_bits(int32_t layer, int32_t n_layer)
 }
 
 /* Q4_K_M as llama.cpp mixes it: the output matrix and, in the layers above, attn_v and ffn_down are
-   Q6_K. Models of 80 layers share few V heads among many queries and give the others' attn_v Q5_K.
- */
+   Q6_K. Models of 80 layers share few V heads among many queries and give the others' attn_v
+   Q5_K. */
 static enum pi_dtype mix_type(const struct quantizer *q, const struct pi_gguf_tensor *t)
 {
     const int32_t layer = pi_gguf_layer(t->name);
@@ -244,8 +244,8 @@ static pith_status plan(struct quantizer *q)
 
 /* ---- converting ---- */
 
-/* A run of pieces of one tensor. Rows are whole blocks of both types, so a tensor is one long row.
- */
+/* A run of pieces of one tensor. Rows are whole blocks of both types, so a tensor is one long
+   row. */
 struct slab {
     const struct pi_dtype_traits *from, *to;
     const uint8_t *src;

@@ -69,8 +69,8 @@ struct kv_page_layout {
     size_t whole;  /* bytes of a full page beside its entries, without padding */
 };
 
-/* A plane of keys or values: rows of an entry each, cut into elements where they lie side by side.
- */
+/* A plane of keys or values: rows of an entry each, cut into elements where they lie side by
+   side. */
 struct kv_plane {
     size_t at;      /* offset in a page */
     size_t row;     /* bytes of an entry, 0 where the type has no such plane */

@@ -252,8 +252,8 @@ size_t kv_layer_page_bytes(const struct kv_geometry *g, int32_t layer)
     return kind.layout.bytes;
 }
 
-/* Layers from this one on that have the same types, which only change at edges, window and device.
- */
+/* Layers from this one on that have the same types, which only change at edges, window and
+   device. */
 static int32_t count_alike(const struct kv_geometry *g, int32_t layer)
 {
     int32_t n = edged_layers(g);

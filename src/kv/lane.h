@@ -44,8 +44,8 @@ void kv_lane_written(const struct kv_seq *seq, int32_t layer, int32_t head, int3
 /* Whether two lanes hold the same positions, slot by slot, read and written, that count alike. */
 bool kv_lane_agrees(const struct kv_seq *seq, int32_t layer, int32_t head, int32_t other_layer,
                     int32_t other_head);
-/* The largest position of a lane; -1 when it is empty. O(pages), O(1) for one that was overwritten.
- */
+/* The largest position of a lane; -1 when it is empty. O(pages), O(1) for one that was
+   overwritten. */
 int32_t kv_lane_last(const struct kv_seq *seq, int32_t layer, int32_t head);
 
 /* ---- changes ---- */

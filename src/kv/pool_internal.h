@@ -20,8 +20,8 @@ int32_t kv_page_take(struct kv_cache *cache, const struct kv_class *kind,
 void kv_page_ref_add(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 /* Gives one reference back; the page is free when it was the last. */
 void kv_page_drop(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
-/* The same of a block that holds the page, which some table entry points to or another block holds.
- */
+/* The same of a block that holds the page, which some table entry points to or another block
+   holds. */
 void kv_page_hold(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 void kv_page_release(struct kv_cache *cache, const struct kv_class *kind, int32_t page);
 

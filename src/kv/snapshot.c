@@ -378,8 +378,8 @@ static void load_lane(struct kv_seq *seq, struct kv_lane *lane, struct kv_snapsh
     kv_marks_start_lane(seq, lane);
 }
 
-/* Bytes of the pool's pages that a snapshot of the cache's shape takes: pages belong to one lane.
- */
+/* Bytes of the pool's pages that a snapshot of the cache's shape takes: pages belong to one
+   lane. */
 static struct kv_need count_bytes(const struct kv_cache *cache, const struct kv_snapshot *s)
 {
     size_t ref = 0;

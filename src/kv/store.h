@@ -28,8 +28,8 @@ struct kv_page_ref {
 enum { KV_COUNT_MAX = 1 << 16 }; /* the most that an entry counts */
 
 /* The cache of one layer and KV head. Its pages are of the class `kind`. Slots count its entries in
-   table order: slot 0 is the first entry of table[0], and table[i] begins where table[i - 1] ends.
- */
+   table order: slot 0 is the first entry of table[0], and table[i] begins where table[i - 1]
+   ends. */
 struct kv_lane {
     const struct kv_class *kind; /* the cache's */
     struct kv_page_ref *table;   /* [cap], [n_page] in use; a part of the sequence's block */

@@ -270,8 +270,8 @@ TEST(the_summary_is_the_mean_of_its_rows)
     assert_int_equal((int)number(summary, "rounds"), 9);
     assert_int_equal((int)number(summary, "evicted"), 9 * 4 * 4);
     assert_int_equal((int)number(summary, "prompt_tokens"), 53);
-    /* Lanes of at most 20 entries take two pages of 16: f32, 8 + 6 dimensions, and the positions.
-     */
+    /* Lanes of at most 20 entries take two pages of 16: f32, 8 + 6 dimensions, and the
+       positions. */
     assert_int_equal((int)number(summary, "kv_peak_bytes"), 4 * 2 * (8 * 16 * 4 + 6 * 16 * 4 + 64));
     json_decref(result);
 }

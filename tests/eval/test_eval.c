@@ -145,8 +145,8 @@ TEST(reads_a_file_or_names_it)
     assert_int_equal(eval_read_file("/", &text, &len, &err), PITH_IO);
 }
 
-/* Wilson's interval is where the score test just does not reject: |p - s| = z sqrt(p (1 - p) / n).
- */
+/* Wilson's interval is where the score test just does not reject: |p - s| = z sqrt(p (1 - p) /
+   n). */
 TEST(wilsons_interval_ends_where_the_score_test_does)
 {
     static const double cases[][2] = {{0, 1}, {1, 1}, {5, 10}, {98, 100}, {0, 50}, {250, 500}};

@@ -673,8 +673,8 @@ TEST(streaming_keeps_sinks_and_the_end)
 }
 
 /* A policy that overwrites holds its budget after every token that is read alone, and one less
-   after a turn of a prompt. The remaining token belongs to the last. Its slots are in no order.
- */
+   after a turn of a prompt. The remaining token belongs to the last. Its slots are in no
+   order. */
 TEST(overwriting_holds_the_budget_at_every_token)
 {
     json_t *row;

@@ -120,8 +120,8 @@ TEST(reads_good_headers)
     assert_null(safetensors_find(&st, "a"));
     assert_null(safetensors_meta(&st, "a"));
     safetensors_free(&st);
-    /* A scalar, an empty array where another begins, and the data in another order than the names.
-     */
+    /* A scalar, an empty array where another begins, and the data in another order than the
+       names. */
     check(parse("{\"z\":" ENTRY("U8", "[]", "[0,1]") ",\"e\":" ENTRY(
                     "F32", "[0,7]",
                     "[1,1]") ",\"a\":" ENTRY("I16", "[2]",

@@ -263,8 +263,8 @@ static void op_mark(struct world *w, struct pair *p)
         }
 }
 
-/* Packs one lane or both; the slots that stay are a random choice, or those in order of position.
- */
+/* Packs one lane or both; the slots that stay are a random choice, or those in order of
+   position. */
 static void op_compact(struct world *w, struct pair *p)
 {
     int32_t slots[N_HEAD][MAX_LEN];

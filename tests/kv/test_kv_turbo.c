@@ -60,8 +60,8 @@ static int parity(int32_t x)
     return bits % 2;
 }
 
-/* Against the definition, S2 H S1 / sqrt(group) with H[i][j] = (-1)^(bits of i & j), term by term.
- */
+/* Against the definition, S2 H S1 / sqrt(group) with H[i][j] = (-1)^(bits of i & j), term by
+   term. */
 TEST(rotation_is_the_transform)
 {
     uint64_t rng = 1;
@@ -328,8 +328,8 @@ TEST(distortions_are_those_of_doubles)
         for (size_t j = 0; j < PI_LEN(dims); j++) {
             if (kv_type_group(cases[i].type, dims[j]) == 0)
                 continue;
-            /* Coordinates of short unit vectors are less spread than a Gaussian, which costs less.
-             */
+            /* Coordinates of short unit vectors are less spread than a Gaussian, which costs
+               less. */
             double x = distortion(cases[i].type, dims[j], j % 2 ? KV_INDEX_ROWS : 0, 600);
             assert_true(x < 1.08 * cases[i].at_128 && x > 0.45 * cases[i].at_128);
         }

@@ -173,8 +173,8 @@ TEST(a_found_prefix_goes_on_alike)
     check_append(&g);
 }
 
-/* A page that is there already is not taken twice, and the older one stays the one that is found.
- */
+/* A page that is there already is not taken twice, and the older one stays the one that is
+   found. */
 TEST(a_page_is_taken_once)
 {
     struct rig r = rig_make(&geometry, N_PAGE);

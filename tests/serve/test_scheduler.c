@@ -64,8 +64,8 @@ TEST(requests_together_get_what_each_gets_alone)
 
 /* ---- ends ---- */
 
-/* Every way that a text ends, with text that is held back, as alone; several answers to a prompt.
- */
+/* Every way that a text ends, with text that is held back, as alone; several answers to a
+   prompt. */
 TEST(every_end_is_as_alone)
 {
     static const char question[] = "The friend of Maria is Anton.\nQuestion: Who is the friend of "

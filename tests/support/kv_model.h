@@ -119,8 +119,8 @@ int32_t model_tail_room(const struct lane *m);
 /* Counts the entries of the pages, and whether an unordered lane still is one. */
 void model_recount(struct lane *m);
 
-/* Copies that writing to n table entries of these pages takes: each holder makes one but the last.
- */
+/* Copies that writing to n table entries of these pages takes: each holder makes one but the
+   last. */
 int32_t model_copies(const struct world *w, const int32_t *uid, int32_t n);
 /* Pages that n more entries take; with copies, and if it is so wished taken. */
 int64_t model_lacks(const struct lane *m, int32_t n);

@@ -198,8 +198,8 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args a)
 
 /* ---- fragments, of operands in shared memory [8 columns][rows][16 bytes] ---- */
 
-/* Keys 16 j .. 16 j + 15 at dimensions 16 k ..: b[0..1] of the first eight, b[2..3] of the others.
-   */
+/* Keys 16 j .. 16 j + 15 at dimensions 16 k ..: b[0..1] of the first eight, b[2..3] of the
+   others. */
 DEV void keys_at(uint32_t *b, const uint8_t *keys, int j, int k)
 {
     const int i = LANE / 8;

@@ -200,8 +200,8 @@ DEV uint32_t bits_of_tile(uint32_t a, uint32_t b, uint32_t c, uint32_t t)
     return v | prmt(c, 0, t) << 16;
 }
 
-/* The exponent of a power of two as f16: 0 is 0. Above 24 normal numbers, below it subnormal ones.
-   */
+/* The exponent of a power of two as f16: 0 is 0. Above 24 normal numbers, below it subnormal
+   ones. */
 DEV uint32_t half_of_exponent(uint32_t e)
 {
     return e == 0 ? 0 : e > 10 ? (e - 10) << 10 : 1u << (e - 1);

@@ -435,8 +435,8 @@ DEV void leave_groups_out(const gpu_moe_args &a, float *rank)
         rank[e] = (stays >> (e / n) & 1) != 0 ? rank[e] : NEG_INF;
 }
 
-/* One thread chooses a token's experts; the block makes the shared expert's weight. Grid: tokens.
-   */
+/* One thread chooses a token's experts; the block makes the shared expert's weight. Grid:
+   tokens. */
 KERNEL(128, 4) moe_choose(const gpu_moe_args a)
 {
     SHARED(smem);

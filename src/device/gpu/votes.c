@@ -14,8 +14,8 @@ struct votes {
     struct kv_attend_tap tap;
 };
 
-/* Where lane i has its sums, behind the sums of lanes before. With i the number of lanes: the size.
- */
+/* Where lane i has its sums, behind the sums of lanes before. With i the number of lanes: the
+   size. */
 static size_t place_of(const struct kv_weigh_list *list, int32_t i)
 {
     size_t n = 0;

@@ -19,8 +19,8 @@ pith_status loki_fit_create(const struct pith_model *model, pith_projection_keys
                             int32_t n_thread, struct loki_fit **out, pith_error *err);
 void loki_fit_free(struct loki_fit *f);
 
-/* The keys of these rows. The order of tokens within a layer is what counts, not how rows cut them.
- */
+/* The keys of these rows. The order of tokens within a layer is what counts, not how rows cut
+   them. */
 void loki_fit_add(struct loki_fit *f, const pith_tap_rows *rows);
 
 /* The bases of the keys that were added, checked, with the names of model and text (NULL: "").

@@ -173,8 +173,8 @@ static void keep_queries(const struct quoka_form *form, int32_t n_group, int32_t
     }
 }
 
-/* Adds query head g's kept queries, divided by their lengths where cosines are wanted, to its set.
- */
+/* Adds query head g's kept queries, divided by their lengths where cosines are wanted, to its
+   set. */
 static void add_head(const struct quoka_form *form, const struct read_chunk *c, int32_t dim,
                      int32_t g, int32_t n, struct choice *w)
 {

@@ -33,7 +33,7 @@ struct read_chunk {
     int32_t n_group;
     int32_t pos0;      /* position of the first query */
     const float *q;    /* after rope: query (t, g) at q + t * q_stride + g * dim_k; NULL: the device
-                       picks */
+                          picks */
     struct pi_at q_at; /* the same on the device */
     size_t q_stride;
     int32_t n_choose; /* entries that will be chosen by score */
@@ -103,8 +103,8 @@ struct read_policy {
 
     /* Where n_set is not 0, out has what the device gave, [n_set][n], and is changed in place.
        out[s], [c->n]: how much entry s deserves to be read, higher = read; never NaN. Of equal
-       scores the lower slot is taken. Pure; lanes are scored at the same time by several threads.
-     */
+       scores the lower slot is taken. Pure; lanes are scored at the same time by several
+       threads. */
     void (*score)(const void *params, const struct read_view *view, const struct read_chunk *c,
                   float *out);
     /* With READ_SOURCE: one set for all KV heads of a layer. score then fills n_group rows, one for

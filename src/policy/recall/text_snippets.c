@@ -90,8 +90,8 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Whether two words are forms of one: leave, leaves; favourite, favour. Numbers are what they are.
- */
+/* Whether two words are forms of one: leave, leaves; favourite, favour. Numbers are what they
+   are. */
 static bool is_like(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     size_t least = n_a < n_b ? n_a : n_b, most = n_a < n_b ? n_b : n_a, same = 0;
@@ -180,8 +180,8 @@ static bool is_in(const struct sentence *a, const struct sentence *b)
     return false;
 }
 
-/* Marks sentences that another one of an overlapping span holds: of equal ones all but the first.
- */
+/* Marks sentences that another one of an overlapping span holds: of equal ones all but the
+   first. */
 static void mark_doubles(struct picker *p)
 {
     for (int32_t i = 0; i < p->n; i++) {

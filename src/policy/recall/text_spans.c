@@ -80,8 +80,8 @@ pith_status text_evicted(const struct kv_seq *kv, const struct kv_geometry *g, i
 
 /* ---- spans ---- */
 
-/* Runs of evicted tokens between first and last, which are evicted, widened to one span or pieces.
- */
+/* Runs of evicted tokens between first and last, which are evicted, widened to one span or
+   pieces. */
 static pith_status add_pieces(int32_t first, int32_t last, int32_t n_token, int32_t bleed,
                               struct text_spans *out, pith_error *err)
 {

@@ -14,8 +14,8 @@ struct text_span {
     int32_t last;
 };
 
-/* A growing list, ascending by first and, as no span lies in another, by last. Zero it before use.
- */
+/* A growing list, ascending by first and, as no span lies in another, by last. Zero it before
+   use. */
 struct text_spans {
     struct text_span *span; /* [n], owned */
     int32_t n;

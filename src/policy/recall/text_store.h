@@ -22,8 +22,8 @@ struct text_store;
 pith_status text_store_open(const char *path, int64_t ttl, int32_t wait_ms, int64_t now,
                             struct text_store **out, pith_error *err);
 void text_store_close(struct text_store *store); /* NULL is ignored */
-/* Bytes of memory that it takes: its pages (all of them where there is no file) and its statements.
- */
+/* Bytes of memory that it takes: its pages (all of them where there is no file) and its
+   statements. */
 int64_t text_store_bytes(const struct text_store *store);
 
 /* The changes of a session. */

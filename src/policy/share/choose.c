@@ -25,8 +25,8 @@ static struct share_bag bag_of(const struct share_seq *seq, const struct share_s
     return (struct share_bag){seq->bag_id + step->ids, seq->bag_count + step->ids, step->n_bag};
 }
 
-/* Whether a is more like than b: by the cosine, whose square is dot^2 / (norm of the step's own).
- */
+/* Whether a is more like than b: by the cosine, whose square is dot^2 / (norm of the step's
+   own). */
 static bool is_closer(const struct candidate *a, const struct candidate *b)
 {
     double x = (double)a->dot, y = (double)b->dot;

@@ -69,8 +69,8 @@ static void end_unwanted(struct pith_scheduler *s)
 
 /* ---- the plan ---- */
 
-/* Shows a row of a prompt's logits, once, and keeps the last, which the first token is chosen from.
- */
+/* Shows a row of a prompt's logits, once, and keeps the last, which the first token is chosen
+   from. */
 static bool show_prompt(void *user, pith_seq *seq, int32_t pos, const float *logits)
 {
     struct sched_answer *a = user;

@@ -242,8 +242,8 @@ static pith_status compile(struct pi_pre *pre, const char *const *patterns, pith
             break;
         }
         pre->code[pre->n_code] = made;
-        /* Where the system forbids code made at run time, matching falls back to the interpreter.
-         */
+        /* Where the system forbids code made at run time, matching falls back to the
+           interpreter. */
         pcre2_jit_compile(made, PCRE2_JIT_COMPLETE);
     }
     pcre2_compile_context_free(context);

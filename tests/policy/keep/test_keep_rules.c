@@ -32,8 +32,8 @@ static const struct policy_param coarse_table[] = {
     {0},
 };
 
-/* Few values, so that there are ties, negative ones and both zeros among them; every lane differs.
- */
+/* Few values, so that there are ties, negative ones and both zeros among them; every lane
+   differs. */
 static float opinion(const struct coarse_params *p, int32_t layer, int32_t head, int32_t pos)
 {
     uint64_t key =
@@ -560,8 +560,8 @@ static void run_histories(const char *options, int32_t n_page, int32_t n_step)
     assert_true(world.n_round > 50);
 }
 
-/* Pools in which everything fits, and tight ones, where a batch is refused or goes through whole.
- */
+/* Pools in which everything fits, and tight ones, where a batch is refused or goes through
+   whole. */
 TEST(the_rules_hold_through_random_histories)
 {
     run_histories("budget=40,slack=10", 4000, 1500);

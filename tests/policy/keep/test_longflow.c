@@ -260,8 +260,8 @@ static void expect_near(float x, double wanted, const char *what, int32_t step, 
         fail_msg("%s, step %d, slot %d: %.8g instead of %.8g", what, step, slot, (double)x, wanted);
 }
 
-/* Three tokens of a prompt shorter than the budget, and the steps; victims as the next write slot.
- */
+/* Three tokens of a prompt shorter than the budget, and the steps; victims as the next write
+   slot. */
 static void run_steps(const char *options, enum kv_type type_v, const int32_t victims[N_STEP],
                       bool compare)
 {

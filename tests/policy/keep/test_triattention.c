@@ -262,8 +262,8 @@ TEST(ablations_are_those_of_vector_5)
                   want(5, "max_over_offsets"));
     expect_scores(&p, (struct triattention_form){.offset_max = 128}, want(5, "offset_max_128"));
     expect_scores(&p, (struct triattention_form){.offset_max = 4096}, want(5, "offset_max_4096"));
-    /* The plain norm of keys is the second term of a head whose queries cancel, all of modulus 1.
-     */
+    /* The plain norm of keys is the second term of a head whose queries cancel, all of modulus
+       1. */
     for (int32_t f = 0; f < 4; f++) {
         p.re[f] = p.im[f] = 0.0f;
         p.abs[f] = 1.0f;
@@ -675,8 +675,8 @@ static double correlate(const float *scores, const double *logits, int32_t n)
 }
 
 /* High scores are keys that will be attended, the more so the more one way queries point; the fork
-   evicts these first. The queries are others than the vector's, its correlations nearly the same.
- */
+   evicts these first. The queries are others than the vector's, its correlations nearly the
+   same. */
 TEST(high_scores_are_keys_that_will_be_attended)
 {
     static const struct {

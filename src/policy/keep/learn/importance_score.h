@@ -10,8 +10,8 @@
 /* A policy that is scored by, and sums over what it said. */
 struct importance_score;
 
-/* Whether a text can be one of importance_score_create's: its options, without the model. INVALID.
- */
+/* Whether a text can be one of importance_score_create's: its options, without the model.
+   INVALID. */
 pith_status importance_score_check(const char *text, pith_error *err);
 
 /* text: "NAME" or "NAME:options" without a budget. Where the text does not say otherwise, it has
@@ -37,8 +37,8 @@ void importance_score_add(struct importance_score *s, const struct kv_seq *kv,
                           int32_t end, const float *y, size_t y_stride);
 
 /* The regression lines; of a lane where scores and targets do not rise together slope 0 and the
-   mean of the targets. *out has room for as many lanes as the model, and receives the name. NOMEM.
- */
+   mean of the targets. *out has room for as many lanes as the model, and receives the name.
+   NOMEM. */
 pith_status importance_score_fit(const struct importance_score *s, struct stats_map *out,
                                  pith_error *err);
 

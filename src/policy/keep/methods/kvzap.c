@@ -119,8 +119,8 @@ static float predict_key(const struct lane_model *m, const float *k, const float
     return mark_of(sum);
 }
 
-/* The same of h, in sixteen partial sums, part j of h[j], h[j + 16], ..., whose halves are added.
- */
+/* The same of h, in sixteen partial sums, part j of h[j], h[j + 16], ..., whose halves are
+   added. */
 static float predict_hidden(const struct lane_model *m, const float *restrict h)
 {
     const float *restrict w = m->weight, *restrict low = m->low, *restrict high = m->high;

@@ -366,8 +366,8 @@ static const float *row_at(const struct params *p, const struct keep_view *view,
 }
 
 /* Turns n keys that lie side by side back to position 0, where each is as far from a moment as the
-   others. A position's angle is that of its high part, which neighbours share, and of its low one.
- */
+   others. A position's angle is that of its high part, which neighbours share, and of its low
+   one. */
 static void turn_back(const struct data *d, const int32_t *pos, int32_t n, float *key, float *high)
 {
     const struct pi_rope *rope = d->model.rope;

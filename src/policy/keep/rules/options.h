@@ -93,8 +93,8 @@ pith_status keep_config_set(const struct keep_policy *policy, const char *option
 pith_status keep_config_set_custom(const pith_engine_params *params, struct keep_config *out,
                                    pith_error *err);
 
-/* Whether two texts that were read, and not fitted yet, say the same: the policy and every option.
- */
+/* Whether two texts that were read, and not fitted yet, say the same: the policy and every
+   option. */
 bool keep_config_same(const struct keep_config *a, const struct keep_config *b);
 
 /* Sets rules.pin_least by the budget, which fitting does, too; g NULL: before that. */
@@ -133,8 +133,8 @@ pith_status keep_config_check(const struct keep_config *config, int32_t n_budget
 /* Whether a split of the budget and the granularity can go together; INVALID. */
 pith_status keep_rules_agree(const struct keep_rules *rules, pith_error *err);
 
-/* Whether the policy and the other rules allow overwrite=on, where it is; INVALID with the reason.
- */
+/* Whether the policy and the other rules allow overwrite=on, where it is; INVALID with the
+   reason. */
 pith_status keep_overwrite_check(const struct keep_config *config, pith_error *err);
 
 /* Whether lanes share a budget by their scores, within a layer or all. Then the budget of one lane
@@ -151,8 +151,8 @@ pith_status keep_allot_check(const struct keep_config *config, pith_error *err);
 int64_t keep_allot_pages(const struct kv_geometry *g, int32_t n_lane, int64_t n_entry,
                          int64_t n_apart);
 
-/* Fills lane_sum from the shares that lanes of this shape have in statistics; INVALID, IO, FORMAT.
- */
+/* Fills lane_sum from the shares that lanes of this shape have in statistics; INVALID, IO,
+   FORMAT. */
 pith_status keep_split_calibrated(struct keep_config *config, const struct kv_geometry *g,
                                   pith_error *err);
 
