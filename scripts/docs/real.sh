@@ -60,7 +60,7 @@ policy_of() {
     kvzap-hidden) own=kvzap options=features=hidden,recent=0,$options ;;
     triattention)
         [[ $options == window=* ]] || options=window=128,$options
-        options=sinks=4,pin-prompt=off,distance=256,$options
+        options=sinks=4,pin-prompt=off,$options
         ;;
     v3) own=triattention options=v3,$options ;;
     esac

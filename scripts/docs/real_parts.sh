@@ -6,7 +6,8 @@
 # where it stopped. scripts/docs/real_parts_table.py OUT prints the tables. By environment:
 #   MODELS="smollm2 coder-0.5b"   TASKS="facts perplexity"   CELLS="score/base v3/90 ..."
 #   LENGTH=2048 TEXTS=4 CHUNKS=4 THREADS=2 SEED=3 SHARE=50   PITH=build/cli/pith
-# Parts of the score are measured at SHARE percent of the entries, a budget for each lane.
+# Parts of the score are measured at SHARE percent of the entries, a budget for each lane. Cells
+# global and fixed have one budget for all lanes, with keys at their own distances or all at one.
 set -euo pipefail
 if [ $# -ne 3 ]; then
     echo "usage: scripts/docs/real_parts.sh DIR_OF_MODELS DIR_OF_DATA OUT" >&2
@@ -21,7 +22,8 @@ CELLS=${CELLS:-"full/100 score/base score/trig=off score/norm=off score/r=off sc
 score/offsets=linear score/offset-max=1024 score/over=max score/distance=256 score/group=mean
 score/centres=random-phase
 text/code text/dialogue text/problems length/512 length/2048
-v3/95 v3/90 v3/85 v3/80 v3/70 v3/60 v3/50 prefix/0 prefix/256"}
+v3/95 v3/90 v3/85 v3/80 v3/70 v3/60 v3/50 prefix/0 prefix/256
+global/50 fixed/50 global/25 fixed/25 global/10 fixed/10"}
 mkdir -p "$out"
 me=real_parts.sh
 . "$root/scripts/docs/cells.sh"
@@ -36,13 +38,25 @@ text_of() {
     esac
 }
 
+# distance_of CELL: the option of keys that are all at one distance.
+distance_of() {
+    case $1 in fixed/*) echo ,distance=256 ;; esac
+}
+
 # stats_of MODEL CELL: the path of the cell's statistics, which are made where they are missing: of
-# 8,192 tokens in pieces of 2,048, or of fewer.
+# 8,192 tokens in pieces of 2,048, or of fewer. One budget for all lanes wants a map.
 stats_of() {
     local cell=text/prose length=8192 file
     case $2 in
     text/*) cell=$2 ;;
     length/*) length=${2#*/} ;;
+    global/* | fixed/*)
+        file=$out/$1.${2%/*}.stats
+        PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$1")" "$file" "$data" -c 800 \
+            --keep "triattention:global$(distance_of "$2")" </dev/null >&2
+        echo "$file"
+        return
+        ;;
     esac
     file=$out/$1.${cell#*/}.$length.stats
     if [ ! -e "$file" ]; then
@@ -62,6 +76,8 @@ keep_of() {
     full/*) echo none ;;
     score/base | text/* | length/*) echo "$base,budget=$SHARE%" ;;
     score/*) echo "$base,budget=$SHARE%,${1#*/}" ;;
+    global/* | fixed/*)
+        echo "triattention:global,stats=$2,budget=${1#*/}%$(distance_of "$1")" ;;
     v3/*) echo "triattention:v3,stats=$2,budget=${1#*/}%" ;;
     prefix/*) echo "triattention:v3,stats=$2,budget=$SHARE%,prefix=${1#*/}" ;;
     *) echo "real_parts.sh: there is no cell \"$1\"" >&2; exit 2 ;;

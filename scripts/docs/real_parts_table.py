@@ -17,6 +17,7 @@ TABLES = {  # file: (head, kinds of cells)
     "parts-score": ("score", ("score",)),
     "parts-calibration": ("calibrated on", ("text", "length")),
     "parts-v3": ("V3", ("v3", "prefix")),
+    "parts-distance": ("entries that stay", ("global", "fixed")),
 }
 
 
@@ -40,7 +41,8 @@ def name_of(cell, kinds):
         return "as it is" if "score" in kinds else "8,192 tokens of prose"
     return {"score": f"`{what}`", "text": f"8,192 tokens of {what}", "v3": f"{what} %",
             "length": f"{int(what):,} tokens of prose" if what.isdigit() else "",
-            "prefix": f"`prefix={what}`"}[kind]
+            "prefix": f"`prefix={what}`", "global": f"{what} %",
+            "fixed": f"{what} %, `distance=256`"}[kind]
 
 
 def figures(cell, full):
@@ -59,7 +61,7 @@ def key_of(cell):
     kind, what = cell.split("/")
     numeric = what.isdigit()
     number = int(what) if numeric else 0
-    return kind, not numeric, -number if kind == "v3" else number, what
+    return kind, not numeric, -number if kind in ("v3", "global", "fixed") else number, what
 
 
 def main():
@@ -69,7 +71,7 @@ def main():
     cells = load(sys.argv[1])
     models = [m for m in MODELS if (m, "full/100") in cells]
     for table, (head, kinds) in TABLES.items():
-        base = table != "parts-v3"
+        base = table in ("parts-score", "parts-calibration")
         seen = sorted({cell for _, cell in cells
                        if cell.split("/")[0] in kinds or (base and cell == "score/base")},
                       key=lambda c, kinds=kinds: (c != "score/base", kinds.index(c.split("/")[0])
