@@ -257,10 +257,8 @@ template <int T> DEV void scales_ready(const stored_scales<T> *s, ready_scales<T
 template <int T> DEV void scales_of_tile(const ready_scales<T> *r, int tile, tile_scales *out)
 {
     const int owner = (LANE & ~3) | tile;
-    if (T == GPU_WEIGHT_F16)
-        return;
     UNROLL
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (T == GPU_WEIGHT_F16 ? 0 : 2); i++) {
         uint32_t a = shfl(r->w[i][0], owner);
         uint32_t b = is_fine(T) || has_min(T) ? shfl(r->w[i][1], owner) : 0;
         uint32_t c = is_fine(T) && has_min(T) ? shfl(r->w[i][2], owner) : 0;
@@ -602,10 +600,8 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
         }
     }
     CP_WAIT(0);
-    if (SPLIT)
-        return;
     UNROLL
-    for (int r = 0; r < 2; r++)
+    for (int r = 0; r < (SPLIT ? 0 : 2); r++)
         UNROLL
     for (int i = 0; i < NT; i++)
         UNROLL
