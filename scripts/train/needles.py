@@ -34,7 +34,7 @@ ROWS = (
     ("`flat=off`", V3 + ",flat=off", ()),
     ("`granularity=layer`", V3 + ",granularity=layer", ()),
     ("`granularity=layer-head`", V3 + ",granularity=layer-head", ()),
-    ("`global`", "triattention:global,stats={map}", ()),
+    ("`global,distance=256`", "triattention:global,distance=256,stats={map}", ()),
     ("V3 without a file", "triattention:v3", ()),
     ("`v3-fork`", "triattention:v3-fork", ()),
     ("V3, 64 centres of all queries", MANY, ()),
@@ -88,7 +88,7 @@ class Bench:
                 self.pith("calibrate", "queries", *common, *options, "-o", self.files[name + kind])
         self.pith(
             *("calibrate", "importance", "-q", "-f", self.path("story.txt"), "-c", "1000"),
-            *("--keep", "triattention:global", "-o", self.files["map"]),
+            *("--keep", "triattention:global,distance=256", "-o", self.files["map"]),
         )
 
     def story(self, tok, seed):
