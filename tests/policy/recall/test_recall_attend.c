@@ -80,8 +80,8 @@ static void expect_scores(const struct recall_scorer *scorer, const struct kv_se
     const struct recall_query *query = scorer->query;
     enum kv_type type = kv_seq_geometry(stored)->type_k;
     bool coded = type == KV_TYPE_Q8_0 || type == KV_TYPE_BF16;
-    /* A device that rounds makes maxima and sums of both lanes, and weights. There queries meet keys
-       of these types as they are, but keys of a file as on the processor. */
+    /* A device that rounds makes maxima and sums of both lanes, and weights. There queries meet
+       keys of these types as they are, but keys of a file as on the processor. */
     double error = 1e-4 + (coded ? 7 : 3) * attention_error();
     double want[ENTRIES];
     naive_scores(query, scorer->tier->o.combine, stored, scored, want);
