@@ -178,9 +178,9 @@ def check_c(path):
             if path.name in DATA or "tests" in path.parts:
                 continue
         else:
-            wide = [(at, raw[at - 1]) for at in range(number, number + len(lines))]
-            wrong += [(at, f"{len(line)} columns: {line.strip()[:60]}") for at, line in wide
-                      if len(line) > MAX_COLUMNS and "http" not in line]
+            for at, line in enumerate(raw[number - 1:number - 1 + len(lines)], number):
+                if len(line) > MAX_COLUMNS and "http" not in line:
+                    wrong.append((at, f"{len(line)} columns: {line.strip()[:60]}"))
         for i, paragraph in paragraphs(lines):
             first = number if kind == "string" else number + i
             for sentence in split(re.sub(r"`[^`]*`", "code", " ".join(paragraph))):

@@ -2,7 +2,7 @@
 # written when it is complete, so that a script that is started again goes on where it stopped. A
 # cell that fails leaves its sentence in NAME.err, and is tried again only with RETRY=1.
 # The script that reads this sets me (its name), models (a folder of scripts/models.sh) and out; for
-# bases_of also data, PITH and THREADS.
+# bases_of and learn_map also root, data, PITH and THREADS.
 
 # The file of a model.
 file_of() {
@@ -23,10 +23,19 @@ need_model() {
 
 # bases_of MODEL: the file of the bases that Loki scores keys in, of a text that no task asks about.
 bases_of() {
-    head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
-    [ -s "$out/$1.loki" ] || "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
-        -o "$out/$1.loki" -t "$THREADS" >&2
+    if [ ! -s "$out/$1.loki" ]; then
+        head -c 100000 "$data/text/wiki.valid.raw" >"$out/loki.txt"
+        "$PITH" calibrate loki -m "$(file_of "$1")" -f "$out/loki.txt" -c 2048 \
+            -o "$out/$1.loki" -t "$THREADS" >&2
+    fi
     echo "$out/$1.loki"
+}
+
+# learn_map MODEL FILE POLICY: makes statistics of a model, with a map of the policy's scores, where
+# they are not there yet.
+learn_map() {
+    [ -e "$2" ] || PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$1")" "$2" "$data" \
+        -c 800 --keep "$3" </dev/null >&2
 }
 
 is_done() {

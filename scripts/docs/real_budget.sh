@@ -76,8 +76,7 @@ keep_of() {
 
 # Makes a model's statistics where they are not there yet.
 need_stats() {
-    [ -e "$out/$1.stats" ] || PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$1")" \
-        "$out/$1.stats" "$data" -c 800 --keep triattention:global </dev/null
+    learn_map "$1" "$out/$1.stats" triattention:global,distance=256
 }
 
 # Puts them where --kv looks for them.

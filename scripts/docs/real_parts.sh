@@ -52,8 +52,7 @@ stats_of() {
     length/*) length=${2#*/} ;;
     global/* | fixed/*)
         file=$out/$1.${2%/*}.stats
-        PITH=$PITH PIECES=4 "$root/scripts/importance.sh" "$(file_of "$1")" "$file" "$data" -c 800 \
-            --keep "triattention:global$(distance_of "$2")" </dev/null >&2
+        learn_map "$1" "$file" "triattention:global$(distance_of "$2")"
         echo "$file"
         return
         ;;

@@ -257,6 +257,7 @@ template <int T> DEV void scales_ready(const stored_scales<T> *s, ready_scales<T
 template <int T> DEV void scales_of_tile(const ready_scales<T> *r, int tile, tile_scales *out)
 {
     const int owner = (LANE & ~3) | tile;
+    /* F16 has no scales. */
     UNROLL
     for (int i = 0; i < (T == GPU_WEIGHT_F16 ? 0 : 2); i++) {
         uint32_t a = shfl(r->w[i][0], owner);
@@ -600,6 +601,7 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
         }
     }
     CP_WAIT(0);
+    /* Parts of split sums are written above. */
     UNROLL
     for (int r = 0; r < (SPLIT ? 0 : 2); r++)
         UNROLL

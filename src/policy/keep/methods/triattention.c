@@ -589,7 +589,6 @@ static const struct policy_param own_params[] = {
 #define V1 "pin-prompt=off,granularity=all,window=128"
 #define V2 V1 ",segments=8"
 #define V3 V2 ",prefix=128"
-#define GLOBAL "pin-prompt=off,granularity=global,sinks=4,window=128"
 
 static const struct policy_preset presets[] = {
     {"paper", "pin-prompt=on,granularity=head,combine=mean,slack=128,window=0",
@@ -599,7 +598,8 @@ static const struct policy_preset presets[] = {
     {"v3", V3, "and the first 128 positions stay"},
     {"v3-fork", V3 ",sign=evict,z=off,group=mean,flat=off,score-layers=1",
      "what the fork's code does: layer 0 decides, and what it predicts most attention goes first"},
-    {"global", GLOBAL, "one budget for all lanes, by a map in the statistics"},
+    {"global", "pin-prompt=off,granularity=global,sinks=4,window=128",
+     "one budget for all lanes, by a map in the statistics"},
     {0},
 };
 
