@@ -182,6 +182,7 @@ enum gpu_weight_type {
     GPU_K(attend_many_64_f16, 128, 2, gpu_attend_args)                                             \
     GPU_K(attend_many_128_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_codes, 128, 2, gpu_attend_args)                                          \
+    GPU_K(attend_many_256_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
     GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \

@@ -2,14 +2,28 @@
  * attend_many.cuh - attention of prompts, over pages of 64 entries, for the types and sizes of
  * attend_few.cuh and with the same bits. A block takes 128 rows of a call and all of its pages, a
  * warp 16 MT rows. Codes become f16 in shared memory. What the chunks before the running one gave
- * lies in memory, so that registers hold one chunk: args.o has 128 rows for each block.
+ * lies in memory, so that registers hold one chunk: args.o has a row for each of a block.
+ *
+ * Heads of 256 dimensions take twice the room, so a block has 64 rows and one page. It fetches the
+ * next page's keys while it works on values, and values while it works on keys.
  */
 #ifndef PI_GPU_ATTEND_MANY_CUH
 #define PI_GPU_ATTEND_MANY_CUH
 
 #include "device/gpu/attend_few.cuh"
 
-enum { MANY_ROWS = 128, MANY_PITCH = 4 /* floats between rows of outputs in shared memory */ };
+enum { MANY_PITCH = 4 /* floats between rows of outputs in shared memory */ };
+
+/* Rows of a block. */
+template <int DIM> BOTH constexpr int many_height(void)
+{
+    return DIM > 128 ? 64 : 128;
+}
+/* Its threads, where a warp takes 16 MT rows. */
+template <int DIM, int MT> BOTH constexpr int many_threads(void)
+{
+    return many_height<DIM>() / (16 * MT) * 32;
+}
 
 /* ---- codes to f16: [8 slots or dimensions][64 entries][16 bytes]; 2 threads an entry ---- */
 
@@ -135,10 +149,10 @@ DEV void values_decode(int type, const uint8_t *v, const code_table &table, uint
 
 /* ---- fragments ---- */
 
-DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
+template <int HEIGHT> DEV void many_rows_at(uint32_t *a, const uint8_t *m, int r, int k)
 {
     const int i = LANE / 8;
-    ldsm4(a, m + ((2 * k + i / 2) * MANY_ROWS + 16 * r + (i & 1) * 8 + LANE % 8) * 16);
+    ldsm4(a, m + ((2 * k + i / 2) * HEIGHT + 16 * r + (i & 1) * 8 + LANE % 8) * 16);
 }
 
 /* ---- weights ---- */
@@ -245,10 +259,10 @@ DEV int many_row_at(int r, int i)
     return r * 16 + LANE / 4 + 8 * i;
 }
 
-DEV void many_begin(const gpu_attend_job &job, int row0, many_row *row)
+template <int DIM> DEV void many_begin(const gpu_attend_job &job, int row0, many_row *row)
 {
     const int n_row = job.n_tok * job.n_group;
-    if (TID < MANY_ROWS) {
+    if (TID < many_height<DIM>()) {
         const int own = row0 + TID < n_row ? row0 + TID : n_row - 1;
         row[TID].by = AT(const float, job.scale)[own] * LOG2E;
         row[TID].limit = job.pos0 + own / job.n_group;
@@ -290,7 +304,7 @@ DEV void many_dots(const uint8_t *qs, float (*s)[8][4], F keys)
         uint32_t q[MT][4], b[4];
         UNROLL
         for (int r = 0; r < MT; r++)
-            many_rows_at(q[r], qs, WARP * MT + r, k);
+            many_rows_at<many_height<DIM>()>(q[r], qs, WARP * MT + r, k);
         UNROLL
         for (int j = 0; j < 4; j++) {
             keys(b, j, k);
@@ -303,11 +317,12 @@ DEV void many_dots(const uint8_t *qs, float (*s)[8][4], F keys)
     }
 }
 
-/* A page as it is stored, or in the order of keys_q8 and the others. */
-template <int DIM, int MT, bool CODES>
+/* A page as it is stored, or in the order of keys_q8 and the others. between(): what comes when its
+   keys were read, before its values are. */
+template <int DIM, int MT, bool CODES, typename F>
 DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, const uint8_t *qs,
                    const uint8_t *k16, const uint8_t *v16, const many_row *row_of,
-                   many_rows<DIM, MT> &rows)
+                   many_rows<DIM, MT> &rows, F between)
 {
     /* of f16 pages: as dots_f16 and sums_f16; place j is at ^ 32 j */
     const int row = LANE / 8 % 2 * 8 + LANE % 8, at = (LANE / 16 ^ LANE % 8) * 16;
@@ -354,6 +369,7 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
             rows.l[r][0] *= c[0], rows.l[r][1] *= c[1];
         }
     }
+    between();
     UNROLL
     for (int k = 0; k < 4; k++) {
         if (16 * k >= sees.n)
@@ -380,8 +396,8 @@ DEV void many_page(const gpu_attend_args &a, const gpu_attend_job &job, int p, c
     }
 }
 
-/* Where what the chunks before gave lies: outputs, a thread's apart, and [128 rows][2] of maxima
-   and sums. Found anew at each join, so that no register holds it meanwhile. */
+/* Where what the chunks before gave lies: outputs, a thread's apart, and [rows][2] of maxima and
+   sums. Found anew at each join, so that no register holds it meanwhile. */
 template <int DIM> struct many_kept {
     float *o, *ml;
 };
@@ -398,7 +414,7 @@ template <int DIM, int MT>
 DEV void many_join(const gpu_attend_args &a, const gpu_attend_job &job, int row0,
                    many_rows<DIM, MT> &rows, bool is_first)
 {
-    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    enum { N_THREAD = many_threads<DIM, MT>(), D8 = DIM / 8 };
     const many_kept<DIM> kept = many_kept_of<DIM>(a, job, row0);
     float *ml = kept.ml;
     UNROLL
@@ -435,12 +451,12 @@ DEV void many_join(const gpu_attend_args &a, const gpu_attend_job &job, int row0
     sync_warp();
 }
 
-/* Outputs go through shared memory, [128][DIM + MANY_PITCH], where they are turned back. */
+/* Outputs go through shared memory, [rows][DIM + MANY_PITCH], where they are turned back. */
 template <int DIM, int MT>
 DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int row0, bool is_empty,
                      float *room)
 {
-    enum { N_THREAD = 256 / MT, D8 = DIM / 8 };
+    enum { N_THREAD = many_threads<DIM, MT>(), D8 = DIM / 8 };
     const many_kept<DIM> kept = many_kept_of<DIM>(a, job, row0);
     NO_UNROLL
     for (int i = 0; i < 2 * MT; i++) {
@@ -464,7 +480,7 @@ DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ro
             break;
         if (a.v.wht_scale != 0.0f) {
             sync_warp();
-            wht_shared<32>(row, DIM, DIM, a.v.wht_scale, true);
+            wht_shared<32>(row, DIM, DIM > 128 ? 128 : DIM, a.v.wht_scale, true);
         }
         float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
                      (size_t)(n % job.n_group) * DIM;
@@ -473,53 +489,84 @@ DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ro
     }
 }
 
-/* Grid: (tiles of 128 rows, calls). The last rows, which see most, begin first. */
+/* The first page of a lane with a window of which a row that sees from `limit` on sees something. */
+DEV int many_first(const gpu_attend_job &job, int window, int limit, int end)
+{
+    int first = job.first + job.n_low < end ? job.first + job.n_low : end;
+    if (window == 0)
+        return job.first;
+    for (int p = job.first + LANE; p < job.first + job.n_low; p += 32) {
+        const int32_t *pos = page_positions(job, p);
+        const int n = page_ref(job, p).n;
+        for (int e = 0; e < n; e++)
+            first = pos[e] > limit - window && p < first ? p : first;
+    }
+    UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+        const int other = (int)shfl((uint32_t)first, LANE ^ mask);
+        first = other < first ? other : first;
+    }
+    return first;
+}
+
+/* Grid: (tiles of rows, calls). The last rows, which see most, begin first. */
 template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_args &a)
 {
-    enum { N_THREAD = 256 / MT };
+    enum { N_THREAD = many_threads<DIM, MT>(), HEIGHT = many_height<DIM>(), ONE = DIM > 128 };
     SHARED(smem);
     const gpu_attend_job &job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
     const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row);
-    const int row0 = ((n_row + MANY_ROWS - 1) / MANY_ROWS - 1 - (int)blockIdx.x) * MANY_ROWS;
+    const int row0 = ((n_row + HEIGHT - 1) / HEIGHT - 1 - (int)blockIdx.x) * HEIGHT;
     if (row0 < 0)
         return;
     const int type_k = CODES ? a.k.type : (int)STORE_F16,
               type_v = CODES ? a.v.type : (int)STORE_F16;
     const int half_k = half_bytes<DIM>(type_k), page = half_k + half_bytes<DIM>(type_v);
-    uint8_t *qs = smem, *raw = smem + MANY_ROWS * DIM * 2, *dec = raw + 2 * page;
+    uint8_t *qs = smem, *raw = smem + HEIGHT * DIM * 2, *dec = raw + (ONE ? 1 : 2) * page;
     many_row *row_of =
         (many_row *)(dec + ((type_k != STORE_F16) + (type_v != STORE_F16)) * TILE * DIM * 2);
-    const int last_row = row0 + MANY_ROWS < n_row ? row0 + MANY_ROWS - 1 : n_row - 1;
+    const int last_row = row0 + HEIGHT < n_row ? row0 + HEIGHT - 1 : n_row - 1;
     const int end = many_end(job, job.pos0 + last_row / job.n_group);
-    auto fetch = [&](int p) {
-        uint8_t *to = raw + (p & 1) * page;
+    /* first: -1 once a chunk was joined. It and the chunk's end have no registers of their own. */
+    int first = many_first(job, a.window, job.pos0 + row0 / job.n_group, end);
+    auto fetch = [&](int p, bool keys, bool values) {
+        uint8_t *to = raw + (ONE ? 0 : p & 1) * page;
         if (p < end) {
             const uint8_t *from =
                 AT(const uint8_t, a.pool) + page_ref((&job)[anew(0)], p).page * a.stride;
-            half_fetch<DIM, N_THREAD>(to, from, a.k, type_k, true);
-            half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, type_v, false);
+            if (keys)
+                half_fetch<DIM, N_THREAD>(to, from, a.k, type_k, true);
+            if (values)
+                half_fetch<DIM, N_THREAD>(to + half_k, from, a.v, type_v, false);
         }
         cp_commit();
     };
-    for (int i = TID; i < MANY_ROWS * DIM / 8; i += N_THREAD) { /* [8 slots][128 rows][16 bytes] */
-        const int row = row0 + i % MANY_ROWS < n_pad ? row0 + i % MANY_ROWS : n_pad - 1;
+    for (int i = TID; i < HEIGHT * DIM / 8; i += N_THREAD) { /* [8 slots][rows][16 bytes] */
+        const int row = row0 + i % HEIGHT < n_pad ? row0 + i % HEIGHT : n_pad - 1;
         cp16(qs + i * 16,
-             AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / MANY_ROWS) * 16);
+             AT(const uint8_t, job.packed) + ((size_t)row * DIM / 8 + i / HEIGHT) * 16);
     }
     many_rows<DIM, MT> rows;
     many_clear(rows);
-    many_begin(job, row0, row_of);
-    code_table *tables = (code_table *)(row_of + MANY_ROWS); /* there for codes of bits alone */
+    many_begin<DIM>(job, row0, row_of);
+    code_table *tables = (code_table *)(row_of + HEIGHT); /* there for codes of bits alone */
     if (CODES && type_k != STORE_Q8_0)
         tables[0] = table_of(a.k);
     if (CODES && type_v != STORE_Q8_0)
         tables[1] = table_of(a.v);
-    int chunk = 0, chunk_end = chunk_last(job, 0);
+    int chunk = 0;
+    while (chunk + 1 < job.n_chunk && chunk_last(job, chunk) <= first)
+        chunk++;
     NO_UNROLL
-    for (int p = job.first - 1; p < end; p++) {
-        const uint8_t *here = raw + (p & 1) * page, *k16 = here, *v16 = here + half_k;
-        fetch(p + 1);
-        if (p < job.first)
+    for (int p = first - 1; p < end; p++) {
+        const uint8_t *here = raw + (ONE ? 0 : p & 1) * page, *k16 = here, *v16 = here + half_k;
+        if (!ONE)
+            fetch(p + 1, true, true);
+        else if (p < first)
+            fetch(p + 1, true, false);
+        else
+            fetch(p, false, true);
+        if (p < first)
             continue;
         CP_WAIT(1);
         sync_block();
@@ -532,16 +579,24 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
             k16 = dec;
             v16 = dec + TILE * DIM * 2;
         }
-        many_page<DIM, MT, CODES>(a, (&job)[anew(0)], p, qs, k16, v16, row_of, rows);
-        if (p + 1 == chunk_end || p + 1 == end) {
-            many_join(a, job, row0, rows, chunk == 0);
-            chunk_end = chunk_last(job, ++chunk);
+        many_page<DIM, MT, CODES>(a, (&job)[anew(0)], p, qs, k16, v16, row_of, rows, [&]() {
+            if (!ONE)
+                return;
+            sync_block();
+            fetch(p + 1, true, false);
+            CP_WAIT(1);
+            sync_block();
+        });
+        if (p + 1 == chunk_last((&job)[anew(0)], chunk) || p + 1 == end) {
+            many_join(a, job, row0, rows, first >= 0);
+            first = -1;
+            chunk++;
         }
         sync_block();
     }
     CP_WAIT(0);
     sync_block();
-    many_finish<DIM, MT>(a, job, row0, chunk == 0, (float *)smem);
+    many_finish<DIM, MT>(a, job, row0, first >= 0, (float *)smem);
 }
 
 KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)
@@ -555,6 +610,10 @@ KERNEL(128, 2) attend_many_128_f16(const gpu_attend_args a)
 KERNEL(128, 2) attend_many_128_codes(const gpu_attend_args a)
 {
     attend_many<128, true, 2>(a);
+}
+KERNEL(128, 2) attend_many_256_f16(const gpu_attend_args a)
+{
+    attend_many<256, false, 1>(a);
 }
 KERNEL(256, 1) attend_many_128_f16_1(const gpu_attend_args a)
 {

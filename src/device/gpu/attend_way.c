@@ -94,6 +94,16 @@ static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const stru
                              : GPU_KERNEL_attend_decode_256;
 }
 
+/* Rows of a block of attend_many.cuh (many_height), and the blocks of a call. */
+static int32_t many_height(const struct gpu_attend_args *a)
+{
+    return a->dim_k > 128 ? 64 : 128;
+}
+static int64_t many_blocks(const struct gpu_attend_args *a, const struct kv_attend_job *job)
+{
+    return pi_ceil_div((int64_t)job->n_tok * job->n_group, many_height(a));
+}
+
 /* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks
    of 128 rows take 16 rows a warp. */
 static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
@@ -101,11 +111,11 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
 {
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool wide = blocks >= 2 * d->card->n_processor;
-    if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v || a->dim_k == 256 ||
-        (a->dim_k == 64 && !plain_k))
+    if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v ||
+        (a->dim_k != 128 && !plain_k))
         return GPU_N_KERNEL;
-    if (a->dim_k == 64)
-        return GPU_KERNEL_attend_many_64_f16;
+    if (a->dim_k != 128)
+        return a->dim_k == 64 ? GPU_KERNEL_attend_many_64_f16 : GPU_KERNEL_attend_many_256_f16;
     if (plain_k)
         return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
     return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
@@ -115,21 +125,21 @@ static size_t many_smem(const struct gpu_attend_args *a)
 {
     size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
            tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
-    size_t pages =
-        2 * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) + (a->v.type != KV_TYPE_F16 ? tile : 0);
+    size_t pages = (a->dim_k > 128 ? 1 : 2) * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) +
+                   (a->v.type != KV_TYPE_F16 ? tile : 0);
     bool tables =
         a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
-    return 2 * tile + pages + GPU_TILE_ROWS * 8 + (tables ? 32 : 0);
+    return (size_t)many_height(a) * ((size_t)a->dim_k * 2 + 8) + pages + (tables ? 32 : 0);
 }
 
 /* ---- the way of a call ---- */
 
-/* Blocks of 128 rows should be at least half as many as there are processors. */
+/* Blocks of many rows should be at least half as many as there are processors. */
 enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args *a,
                         const struct gpu_plan *p, int32_t n, bool copies)
 {
     const struct kv_attend_job *job = p->job;
-    int64_t blocks = (int64_t)n * gpu_many_tiles(job);
+    int64_t blocks = n * many_blocks(a, job);
     enum gpu_kernel few = few_kernel(a, &job->seq->cache->g),
                     decode = decode_kernel(a, &job->seq->cache->g);
     bool one = p->is_simple && p->n_variant == 1;
@@ -140,7 +150,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_MANY;
     if (gpu_is_listed(job))
         return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
-    if (many && decode != GPU_N_KERNEL && a->dim_k < 256 && p->is_whole && copies)
+    if (many && decode != GPU_N_KERNEL && p->is_whole && copies)
         return GPU_WAY_COPY;
     if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
         return GPU_WAY_FEW;
@@ -152,7 +162,7 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
 {
     const struct kv_geometry *g = &plan->job->seq->cache->g;
     const int32_t rows = most->rows, tiles = (rows + GPU_ROWS - 1) / GPU_ROWS,
-                  many = gpu_many_tiles(plan->job);
+                  many = (int32_t)many_blocks(a, plan->job);
     enum gpu_kernel any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
                           : a->dim_v <= 256 ? GPU_KERNEL_attend_part_8
                                             : GPU_KERNEL_attend_part_16;
