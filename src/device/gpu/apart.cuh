@@ -22,7 +22,7 @@ DEV void add_apart(const float *x, const float *y, int dim, int n_rot, float by,
 }
 
 /* Shared: [128] doubles, two rows [dim + 1]. Grid: (entries, jobs). */
-KERNEL(128, 4) apart(const gpu_apart_args a)
+KERNEL(128, 4) apart(const gpu_apart_args &a)
 {
     SHARED(smem);
     double *room = (double *)smem;

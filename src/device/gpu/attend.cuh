@@ -117,7 +117,7 @@ BOTH int slot_dim(int order, int c)
 }
 
 /* References of pages to the lists that stay. Grid: patches. */
-KERNEL(128, 4) attend_refs(const gpu_attend_args a)
+KERNEL(128, 4) attend_refs(const gpu_attend_args &a)
 {
     const gpu_attend_patch patch = AT(const gpu_attend_patch, a.patches)[blockIdx.x];
     for (int i = TID; i < patch.n; i += 128)
@@ -157,7 +157,7 @@ template <int N> DEV void wht_shared(float *x, int dim, int group, float scale, 
 
 /* A row of queries of a variant: turned to where pages of a delta have keys, rotated as these are
    stored, f16 times a power of two. Grid: (variants * rows, calls). */
-KERNEL(128, 4) attend_queries(const gpu_attend_args a)
+KERNEL(128, 4) attend_queries(const gpu_attend_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem, *tops = x + up16(a.dim_k);
@@ -481,15 +481,15 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
     }
 }
 
-KERNEL(128, 2) attend_part_4(const gpu_attend_args a)
+KERNEL(128, 2) attend_part_4(const gpu_attend_args &a)
 {
     attend_part<4>(a);
 }
-KERNEL(128, 2) attend_part_8(const gpu_attend_args a)
+KERNEL(128, 2) attend_part_8(const gpu_attend_args &a)
 {
     attend_part<8>(a);
 }
-KERNEL(128, 1) attend_part_16(const gpu_attend_args a)
+KERNEL(128, 1) attend_part_16(const gpu_attend_args &a)
 {
     attend_part<16>(a);
 }
@@ -522,7 +522,7 @@ DEV void join_pack(const gpu_attend_args &a, int token, float *room)
 }
 
 /* Joins the chunks of a row, and turns a sum of rotated values back. Grid: (rows, calls). */
-KERNEL(128, 4) attend_join(const gpu_attend_args a)
+KERNEL(128, 4) attend_join(const gpu_attend_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem;

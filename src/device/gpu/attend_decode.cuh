@@ -191,10 +191,30 @@ DEV void bytes_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &part
     }
 }
 
+/* Numbers of piece d of an entry, to where rows that begin at element `row` have their slots. */
+template <int DIM> DEV void piece_put(uint8_t *out, int row, int d, int order, const uint4 &x)
+{
+    auto at = [&](int element) { return out + place_f16(row + element, DIM / 128) * 16; };
+    if (order == GPU_ORDER_PLAIN) {
+        *(uint4 *)at(d) = x;
+    } else if (order == GPU_ORDER_BYTES) {
+        const uint2 even = {x.x, x.z}, odd = {x.y, x.w};
+        *(uint2 *)(at(d & ~1) + d % 2 * 8) = even;
+        *(uint2 *)(at(d | 1) + d % 2 * 8) = odd;
+    } else {
+        UNROLL
+        for (int i = 0; i < 4; i++) { /* of even numbers, then of odd ones */
+            const uint32_t a = i % 2 == 0 ? x.x : x.z, b = i % 2 == 0 ? x.y : x.w;
+            *(uint32_t *)(at((d & ~7) + i / 2 * 4 + d % 2 * 2 + i % 2) + d % 8 / 2 * 4) =
+                prmt(a, b, i < 2 ? 0x5410 : 0x7632);
+        }
+    }
+}
+
 /* Pieces, N of a lane on their way: [64 entries][DIM] as dots_f16_rows and sums_f16 want them. */
 template <int DIM, int N>
 DEV void pieces_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &part, int type,
-                     const short_pages &s)
+                     int order, const short_pages &s)
 {
     enum { D8 = DIM / 8 };
     const int group = group_shift(part);
@@ -208,14 +228,15 @@ DEV void pieces_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &par
             const int i = i0 + 32 * j + LANE, e = part.beside ? i % TILE : i / D8,
                       d = part.beside ? i / TILE : i % D8;
             const uint8_t *page = short_page(a, s, e);
-            to[j] = e < s.there ? place_f16(e * D8 + d, DIM / 128) * 16 : -1;
+            to[j] = e < s.there ? e * D8 + d : -1;
             if (to[j] >= 0)
                 p[j] = piece_load(part, type, page, a.page_len, e & (a.page_len - 1), d, group);
         }
         UNROLL
         for (int j = 0; j < N; j++)
             if (to[j] >= 0)
-                *(uint4 *)(out + to[j]) = piece_numbers(type, table, p[j]);
+                piece_put<DIM>(out, to[j] / D8 * D8, to[j] % D8, order,
+                               piece_numbers(type, table, p[j]));
     }
 }
 
@@ -247,15 +268,15 @@ template <int DIM>
 DEV void half_decode(uint8_t *out, const gpu_attend_args &a, bool keys, const short_pages &s)
 {
     const gpu_part &part = keys ? a.k : a.v;
-    const int shift = part.beside ? 0 : DIM / 128;
+    const int shift = part.beside ? 0 : DIM / 128, order = keys ? a.order : (int)GPU_ORDER_PLAIN;
     if (part.type == STORE_F16)
         bytes_fill<DIM>(out, a, part, s, [&](int i) { return place_f16(i, shift); });
     else if (lies_sideways(part))
         sides_fill<DIM>(out, a, s);
     else if (code_bits(part.type) == 4)
-        pieces_fill<DIM, 4>(out, a, part, STORE_TURBO4, s);
+        pieces_fill<DIM, 4>(out, a, part, STORE_TURBO4, GPU_ORDER_PLAIN, s);
     else
-        pieces_fill<DIM, 2>(out, a, part, part.type, s);
+        pieces_fill<DIM, 2>(out, a, part, part.type, order, s);
 }
 
 /* ---- few rows ---- */
@@ -403,15 +424,15 @@ template <int DIM> DEV void attend_decode(const gpu_attend_args &a)
     few_finish<DIM, 1>(a, job, row0, chunk, STORE_F16, rows);
 }
 
-KERNEL(32, 12) attend_decode_64(const gpu_attend_args a)
+KERNEL(32, 12) attend_decode_64(const gpu_attend_args &a)
 {
     attend_decode<64>(a);
 }
-KERNEL(32, 12) attend_decode_128(const gpu_attend_args a)
+KERNEL(32, 12) attend_decode_128(const gpu_attend_args &a)
 {
     attend_decode<128>(a);
 }
-KERNEL(32, 6) attend_decode_256(const gpu_attend_args a)
+KERNEL(32, 6) attend_decode_256(const gpu_attend_args &a)
 {
     attend_decode<256>(a);
 }
@@ -453,7 +474,7 @@ DEV void part_copy(uint8_t *out, const gpu_part &part, const tile_from &from, in
 }
 
 /* A page of a call becomes one of f16: keys entry by entry, then values. Grid: (pages, calls). */
-KERNEL(128, 8) attend_copy(const gpu_gather_args a)
+KERNEL(128, 8) attend_copy(const gpu_gather_args &a)
 {
     SHARED(smem);
     gpu_attend_ref *refs = (gpu_attend_ref *)smem; /* [4] */

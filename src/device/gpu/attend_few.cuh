@@ -872,11 +872,11 @@ DEV void attend_few(const gpu_attend_args &a)
 }
 
 #define FEW_KERNELS(name, dim, type_k, type_v, stages, blocks_8, blocks_16)                        \
-    KERNEL(32, blocks_8) attend_few_##name(const gpu_attend_args a)                                \
+    KERNEL(32, blocks_8) attend_few_##name(const gpu_attend_args &a)                                \
     {                                                                                              \
         attend_few<dim, 1, type_k, type_v, stages>(a);                                             \
     }                                                                                              \
-    KERNEL(32, blocks_16) attend_few_##name##_16(const gpu_attend_args a)                          \
+    KERNEL(32, blocks_16) attend_few_##name##_16(const gpu_attend_args &a)                          \
     {                                                                                              \
         attend_few<dim, 2, type_k, type_v, stages>(a);                                             \
     }

@@ -599,27 +599,27 @@ template <int DIM, bool CODES, int MT> DEV void attend_many(const gpu_attend_arg
     many_finish<DIM, MT>(a, job, row0, first >= 0, (float *)smem);
 }
 
-KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args a)
+KERNEL(128, 2) attend_many_64_f16(const gpu_attend_args &a)
 {
     attend_many<64, false, 2>(a);
 }
-KERNEL(128, 2) attend_many_128_f16(const gpu_attend_args a)
+KERNEL(128, 2) attend_many_128_f16(const gpu_attend_args &a)
 {
     attend_many<128, false, 2>(a);
 }
-KERNEL(128, 2) attend_many_128_codes(const gpu_attend_args a)
+KERNEL(128, 2) attend_many_128_codes(const gpu_attend_args &a)
 {
     attend_many<128, true, 2>(a);
 }
-KERNEL(128, 2) attend_many_256_f16(const gpu_attend_args a)
+KERNEL(128, 2) attend_many_256_f16(const gpu_attend_args &a)
 {
     attend_many<256, false, 1>(a);
 }
-KERNEL(256, 1) attend_many_128_f16_1(const gpu_attend_args a)
+KERNEL(256, 1) attend_many_128_f16_1(const gpu_attend_args &a)
 {
     attend_many<128, false, 1>(a);
 }
-KERNEL(256, 1) attend_many_128_codes_1(const gpu_attend_args a)
+KERNEL(256, 1) attend_many_128_codes_1(const gpu_attend_args &a)
 {
     attend_many<128, true, 1>(a);
 }

@@ -154,7 +154,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_COPY;
     if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
         return GPU_WAY_FEW;
-    return decode != GPU_N_KERNEL && a->order == GPU_ORDER_PLAIN ? GPU_WAY_DECODE : GPU_WAY_ANY;
+    return decode != GPU_N_KERNEL ? GPU_WAY_DECODE : GPU_WAY_ANY;
 }
 
 void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,

@@ -91,7 +91,7 @@ DEV float weight_at(const gpu_embed_args &a, const uint8_t *row, int i)
 }
 
 /* Phases are taken in f64, so that positions far out keep their angle. Grid: rows. */
-KERNEL(256, 2) embed(const gpu_embed_args a)
+KERNEL(256, 2) embed(const gpu_embed_args &a)
 {
     const int t = (int)blockIdx.x;
     const uint8_t *row = AT(const uint8_t, a.rows) + (size_t)t * a.row_bytes;

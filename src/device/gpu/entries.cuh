@@ -8,7 +8,7 @@
 #include "device/gpu/store.cuh"
 
 /* Bytes as stored, or a row of floats. Shared: codes, then scales. Grid: rows. */
-KERNEL(128, 4) entry_put(const gpu_entry_args a)
+KERNEL(128, 4) entry_put(const gpu_entry_args &a)
 {
     SHARED(smem);
     const gpu_entry_row row = AT(const gpu_entry_row, a.rows)[blockIdx.x];
@@ -33,7 +33,7 @@ KERNEL(128, 4) entry_put(const gpu_entry_args a)
 
 /* An entry of another lane: part[0] is that of its pages, part[1] of those it goes to. As stored,
    or decoded, moved and encoded anew. Shared: [dim + 1] floats, codes, scales. Grid: rows. */
-KERNEL(128, 4) entry_copy(const gpu_entry_args a)
+KERNEL(128, 4) entry_copy(const gpu_entry_args &a)
 {
     SHARED(smem);
     const gpu_entry_row row = AT(const gpu_entry_row, a.rows)[blockIdx.x];
@@ -60,7 +60,7 @@ KERNEL(128, 4) entry_copy(const gpu_entry_args a)
 }
 
 /* The sum of a page's values, where it is not there. Shared: [n_entry][dim + 1]. Grid: pages. */
-KERNEL(128, 4) value_pages(const gpu_value_args a)
+KERNEL(128, 4) value_pages(const gpu_value_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem;
@@ -79,7 +79,7 @@ KERNEL(128, 4) value_pages(const gpu_value_args a)
 }
 
 /* The sums of pages, added in order. Grid: dimensions / 128. */
-KERNEL(128, 4) value_join(const gpu_value_args a)
+KERNEL(128, 4) value_join(const gpu_value_args &a)
 {
     const int d = (int)blockIdx.x * 128 + TID;
     float sum = 0.0f;

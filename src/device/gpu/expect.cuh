@@ -51,7 +51,7 @@ DEV expect_turn turn_of(const gpu_weigh_args &a, const gpu_weigh_expected &x, in
 }
 
 /* Mean and spread of a head's rotated queries. Grid: (dimensions, lanes, heads). */
-KERNEL(128, 4) expect_query(const gpu_weigh_args a)
+KERNEL(128, 4) expect_query(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_expected x = EXPECTED_OF(l);
@@ -108,7 +108,7 @@ DEV float expect_part(const gpu_weigh_args &a, const gpu_weigh_expected &x, int 
 }
 
 /* Grid: (parts of pages, lanes, heads). Shared: a part's floats, [128]. */
-KERNEL(128, 4) expect_logit(const gpu_weigh_args a)
+KERNEL(128, 4) expect_logit(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *k = (float *)smem, *room = k + (a.n_entry * (a.part.dim + 1) + 3) / 4 * 4;
@@ -134,7 +134,7 @@ KERNEL(128, 4) expect_logit(const gpu_weigh_args a)
 }
 
 /* Lengths of values; a.part is theirs. Grid: (parts of pages, lanes). */
-KERNEL(128, 4) expect_norm(const gpu_weigh_args a)
+KERNEL(128, 4) expect_norm(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *v = (float *)smem;
@@ -157,7 +157,7 @@ KERNEL(128, 4) expect_norm(const gpu_weigh_args a)
 }
 
 /* The logarithm of a head's sum over entries from begin on. Grid: (heads, lanes). */
-KERNEL(256, 4) expect_down(const gpu_weigh_args a)
+KERNEL(256, 4) expect_down(const gpu_weigh_args &a)
 {
     SHARED(smem);
     double *room = (double *)smem;
@@ -179,7 +179,7 @@ KERNEL(256, 4) expect_down(const gpu_weigh_args a)
 }
 
 /* Grid: (entries / 256, lanes). */
-KERNEL(256, 4) expect_score(const gpu_weigh_args a)
+KERNEL(256, 4) expect_score(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_expected x = EXPECTED_OF(l);

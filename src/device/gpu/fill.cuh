@@ -13,7 +13,7 @@ template <class W> DEV void fill_words(const gpu_fill_args &a, W zero)
         AT(W, a.to)[i] = a.from != 0 ? AT(const W, a.from)[i] : zero;
 }
 
-KERNEL(256, 4) fill(const gpu_fill_args a)
+KERNEL(256, 4) fill(const gpu_fill_args &a)
 {
     if ((a.to | a.from | a.size) % 16 == 0)
         fill_words<uint4>(a, make_uint4(0, 0, 0, 0));

@@ -27,7 +27,7 @@ DEV gpu_attend_entry gathered_entry(const gpu_gather_args &a, const gpu_gather_j
 }
 
 /* The list of what was chosen. Grid: (entries / 128, calls). */
-KERNEL(128, 8) gather_list(const gpu_gather_args a)
+KERNEL(128, 8) gather_list(const gpu_gather_args &a)
 {
     const gpu_gather_job job = AT(const gpu_gather_job, a.jobs)[blockIdx.y];
     const int i = (int)blockIdx.x * 128 + TID;
@@ -50,7 +50,7 @@ DEV uint4 gathered_eight(const gpu_part &part, const gpu_attend_entry &entry, in
 }
 
 /* A page of what is read. Shared: 64 entries, keys [64][dim + 2] f16. Grid: (pages, calls). */
-KERNEL(128, 8) gather_pages(const gpu_gather_args a)
+KERNEL(128, 8) gather_pages(const gpu_gather_args &a)
 {
     SHARED(smem);
     const gpu_gather_job job = AT(const gpu_gather_job, a.jobs)[blockIdx.y];

@@ -66,7 +66,7 @@ DEV void load_vectors(const gpu_weigh_args &a, const gpu_weigh_lane &l, int grou
 
 /* WAVES over keys of f16 that lie side by side and are not turned: a thread has an entry.
    Grid: (pages / (128 / page_len), lanes, vectors / 4). */
-KERNEL(128, 8) weigh_half(const gpu_weigh_args a)
+KERNEL(128, 8) weigh_half(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *w = (float *)smem;
@@ -189,7 +189,7 @@ DEV void score_one_number(const gpu_weigh_args &a, const gpu_weigh_lane &l,
 
 /* Every kind, over pages of every type. A block has n_entry entries of a page, and 128 threads.
    Grid: (parts of pages, lanes, vectors / 4). Shared: a part's floats, the vectors. */
-KERNEL(128, 4) weigh_page(const gpu_weigh_args a)
+KERNEL(128, 4) weigh_page(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem, *w = x + (a.n_entry * (a.part.dim + 1) + 3) / 4 * 4;
@@ -228,7 +228,7 @@ DEV double gap_worth(const gpu_weigh_lane &l, float last, float gap)
 }
 
 /* Kinds that look at marks, or positions. Grid: (entries / 256, lanes). */
-KERNEL(256, 4) weigh_marks(const gpu_weigh_args a)
+KERNEL(256, 4) weigh_marks(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const int i = l.begin + (int)blockIdx.x * 256 + TID;
@@ -257,7 +257,7 @@ KERNEL(256, 4) weigh_marks(const gpu_weigh_args a)
 }
 
 /* The mean key of ALIKE, and its length. Grid: lanes. */
-KERNEL(128, 4) weigh_anchor(const gpu_weigh_args a)
+KERNEL(128, 4) weigh_anchor(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *square = (float *)smem;
@@ -296,7 +296,7 @@ DEV float row_score(const gpu_weigh_lane &l, int r, int i)
 
 /* Of a chunk of a row the sum, and that of squares of what is beside its mean. Grid: (chunks,
    lanes, rows). */
-KERNEL(256, 4) weigh_sums(const gpu_weigh_args a)
+KERNEL(256, 4) weigh_sums(const gpu_weigh_args &a)
 {
     SHARED(smem);
     double *room = (double *)smem;
@@ -324,7 +324,7 @@ KERNEL(256, 4) weigh_sums(const gpu_weigh_args a)
 }
 
 /* Mean and deviation of the rows, from chunks in order: a thread has a row. Grid: lanes. */
-KERNEL(128, 4) weigh_spread(const gpu_weigh_args a)
+KERNEL(128, 4) weigh_spread(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.x];
     const int n = l.end - l.begin, n_chunk = (n + GPU_WEIGH_CHUNK - 1) / GPU_WEIGH_CHUNK;
@@ -366,7 +366,7 @@ DEV float lane_score(const gpu_weigh_lane &l, int i)
 }
 
 /* Adds the lanes of a call to their sets. Grid: (entries / 256, sets with lanes). */
-KERNEL(256, 4) weigh_fold(const gpu_weigh_args a)
+KERNEL(256, 4) weigh_fold(const gpu_weigh_args &a)
 {
     const gpu_weigh_set set = AT(const gpu_weigh_set, a.sets)[blockIdx.y];
     const int i = set.begin + (int)blockIdx.x * 256 + TID;
@@ -384,7 +384,7 @@ KERNEL(256, 4) weigh_fold(const gpu_weigh_args a)
 }
 
 /* Sums become means. Grid: (entries / 256, sets). */
-KERNEL(256, 4) weigh_finish(const gpu_weigh_args a)
+KERNEL(256, 4) weigh_finish(const gpu_weigh_args &a)
 {
     const gpu_weigh_set set = AT(const gpu_weigh_set, a.sets)[blockIdx.y];
     const int i = set.begin + (int)blockIdx.x * 256 + TID;
@@ -491,7 +491,7 @@ DEV void take_best(const gpu_choose_job &job, int begin, int end, int k, choose_
 }
 
 /* Grid: jobs. */
-KERNEL(1024, 1) choose_best(const gpu_choose_args a)
+KERNEL(1024, 1) choose_best(const gpu_choose_args &a)
 {
     SHARED(smem);
     choose_room *room = (choose_room *)smem;
@@ -528,7 +528,7 @@ struct all_state {
 
 /* Adds the digits of a lane's ranks that begin as was found. Grid: (entries / ALL_ENTRIES,
    lanes). */
-KERNEL(256, 4) all_count(const gpu_choose_args a)
+KERNEL(256, 4) all_count(const gpu_choose_args &a)
 {
     SHARED(smem);
     uint32_t *count = (uint32_t *)smem;
@@ -554,7 +554,7 @@ KERNEL(256, 4) all_count(const gpu_choose_args a)
 }
 
 /* The next digit of the border; counts are cleared. One block. */
-KERNEL(1024, 1) all_digit(const gpu_choose_args a)
+KERNEL(1024, 1) all_digit(const gpu_choose_args &a)
 {
     SHARED(smem);
     choose_room *room = (choose_room *)smem;
@@ -572,7 +572,7 @@ KERNEL(1024, 1) all_digit(const gpu_choose_args a)
 }
 
 /* How many ranks of a lane are above the border, and at it. Grid as of all_count. */
-KERNEL(256, 4) all_above(const gpu_choose_args a)
+KERNEL(256, 4) all_above(const gpu_choose_args &a)
 {
     const gpu_choose_job job = AT(const gpu_choose_job, a.jobs)[blockIdx.y];
     const uint32_t border = AT(const all_state, a.state)->found;
@@ -592,7 +592,7 @@ KERNEL(256, 4) all_above(const gpu_choose_args a)
 /* ---- compaction ---- */
 
 /* Where each place of a goal gets its entry from; `source` is full of 0. A thread has a part. */
-KERNEL(128, 4) compact_list(const gpu_compact_args a)
+KERNEL(128, 4) compact_list(const gpu_compact_args &a)
 {
     const int i = (int)blockIdx.x * 128 + TID;
     if (i >= a.n_part)
@@ -666,15 +666,15 @@ template <class T, int N> DEV void compact(const gpu_compact_args &a)
 }
 
 /* Grid: (lanes, vectors / those of a block, planes). */
-KERNEL(256, 4) compact_2(const gpu_compact_args a)
+KERNEL(256, 4) compact_2(const gpu_compact_args &a)
 {
     compact<uint16_t, 8>(a);
 }
-KERNEL(256, 4) compact_4(const gpu_compact_args a)
+KERNEL(256, 4) compact_4(const gpu_compact_args &a)
 {
     compact<uint32_t, 8>(a);
 }
-KERNEL(256, 4) compact_16(const gpu_compact_args a)
+KERNEL(256, 4) compact_16(const gpu_compact_args &a)
 {
     compact<uint4, 4>(a);
 }

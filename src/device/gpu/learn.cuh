@@ -11,7 +11,7 @@
 /* ---- what is remembered ---- */
 
 /* Grid: (numbers of a row / 256, jobs, places that are written). */
-KERNEL(256, 8) learn_ring(const gpu_learn_args a)
+KERNEL(256, 8) learn_ring(const gpu_learn_args &a)
 {
     const gpu_learn_job job = AT(const gpu_learn_job, a.jobs)[blockIdx.y];
     const int i = (int)blockIdx.x * 256 + TID,
@@ -24,7 +24,7 @@ KERNEL(256, 8) learn_ring(const gpu_learn_args a)
 
 /* Block 0 of a head has its first vector and the sum, block 1 + i the products of dimension i with
    those from i on. Grid: (1 + dim, heads, jobs). */
-KERNEL(128, 8) learn_moments(const gpu_learn_args a)
+KERNEL(128, 8) learn_moments(const gpu_learn_args &a)
 {
     const gpu_learn_job job = AT(const gpu_learn_job, a.jobs)[blockIdx.z];
     const int dim = job.dim, head = (int)blockIdx.y, row = (int)blockIdx.x - 1;
@@ -76,7 +76,7 @@ DEV float clipped(const gpu_predict_job &job, int i, float x)
 }
 
 /* A warp has a token. Grid: (tokens / 8, jobs). */
-KERNEL(256, 4) predict_hidden(const gpu_predict_args a)
+KERNEL(256, 4) predict_hidden(const gpu_predict_args &a)
 {
     const gpu_predict_job job = AT(const gpu_predict_job, a.jobs)[blockIdx.y];
     const int t = (int)blockIdx.x * 8 + WARP;
@@ -91,7 +91,7 @@ KERNEL(256, 4) predict_hidden(const gpu_predict_args a)
 
 /* A warp has a neuron, which some tokens meet at once. Grid: (neurons / 8, jobs, tokens /
    GPU_PREDICT_TOKENS). */
-KERNEL(256, 4) predict_neurons(const gpu_predict_args a)
+KERNEL(256, 4) predict_neurons(const gpu_predict_args &a)
 {
     const gpu_predict_job job = AT(const gpu_predict_job, a.jobs)[blockIdx.y];
     const int j = (int)blockIdx.x * 8 + WARP, t0 = (int)blockIdx.z * GPU_PREDICT_TOKENS;
@@ -124,7 +124,7 @@ KERNEL(256, 4) predict_neurons(const gpu_predict_args a)
 }
 
 /* KEY, and what is behind the neurons of NETWORK. Grid: (tokens, jobs). */
-KERNEL(128, 4) predict_marks(const gpu_predict_args a)
+KERNEL(128, 4) predict_marks(const gpu_predict_args &a)
 {
     SHARED(smem);
     double *room = (double *)smem, sum = 0.0, k2 = 0.0, v2 = 0.0;

@@ -616,7 +616,7 @@ template <int T, int BN, bool SPLIT> DEV void mul_many(const gpu_mul_args &args)
 }
 
 /* A thread has a sum. Grid: (rows of all matrices times tokens) / 256. */
-KERNEL(256, 4) join_stretches(const gpu_mul_args a)
+KERNEL(256, 4) join_stretches(const gpu_mul_args &a)
 {
     const int i = (int)blockIdx.x * 256 + TID, n = a.n_all * a.n_tok;
     if (i >= n)
@@ -638,7 +638,7 @@ KERNEL(256, 4) join_stretches(const gpu_mul_args a)
  * A warp makes one sum: lane l of columns l, l + 32, .., then lanes are added as a tree. Grid:
  * (rows / 8, tokens, slabs).
  */
-KERNEL(256, 4) mul_float(const gpu_mul_args a)
+KERNEL(256, 4) mul_float(const gpu_mul_args &a)
 {
     const slab here = slab_of(a, (int)blockIdx.x, (int)blockIdx.z);
     const gpu_matrix &m = a.m[here.matrix];
@@ -660,27 +660,27 @@ KERNEL(256, 4) mul_float(const gpu_mul_args a)
 /* ---- by name ---- */
 
 #define MUL_FEW_1(type)                                                                            \
-    KERNEL(256, 3) mul_few_1_##type(const gpu_mul_args a)                                          \
+    KERNEL(256, 3) mul_few_1_##type(const gpu_mul_args &a)                                          \
     {                                                                                              \
         mul_few<GPU_WEIGHT_##type, 1>(a);                                                          \
     }
 #define MUL_FEW_2(type)                                                                            \
-    KERNEL(256, 2) mul_few_2_##type(const gpu_mul_args a)                                          \
+    KERNEL(256, 2) mul_few_2_##type(const gpu_mul_args &a)                                          \
     {                                                                                              \
         mul_few<GPU_WEIGHT_##type, 2>(a);                                                          \
     }
 #define MUL_MANY_64(type)                                                                          \
-    KERNEL(256, 1) mul_many_64_##type(const gpu_mul_args a)                                        \
+    KERNEL(256, 1) mul_many_64_##type(const gpu_mul_args &a)                                        \
     {                                                                                              \
         mul_many<GPU_WEIGHT_##type, 64, false>(a);                                                 \
     }
 #define MUL_SPLIT_64(type)                                                                         \
-    KERNEL(256, 1) mul_split_64_##type(const gpu_mul_args a)                                       \
+    KERNEL(256, 1) mul_split_64_##type(const gpu_mul_args &a)                                       \
     {                                                                                              \
         mul_many<GPU_WEIGHT_##type, 64, true>(a);                                                  \
     }
 #define MUL_MANY_128(type)                                                                         \
-    KERNEL(256, 1) mul_many_128_##type(const gpu_mul_args a)                                       \
+    KERNEL(256, 1) mul_many_128_##type(const gpu_mul_args &a)                                       \
     {                                                                                              \
         mul_many<GPU_WEIGHT_##type, 128, false>(a);                                                \
     }

@@ -227,17 +227,17 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &) {}
 #endif
 
 #define MUL_WGMMA_128(type)                                                                        \
-    KERNEL(256, 1) mul_wgmma_128_##type(const gpu_mul_args a)                                      \
+    KERNEL(256, 1) mul_wgmma_128_##type(const gpu_mul_args &a)                                      \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 128, false>(a);                                               \
     }
 #define MUL_WGMMA_64(type)                                                                         \
-    KERNEL(256, 2) mul_wgmma_64_##type(const gpu_mul_args a)                                       \
+    KERNEL(256, 2) mul_wgmma_64_##type(const gpu_mul_args &a)                                       \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, false>(a);                                                \
     }
 #define MUL_WGMMA_SPLIT(type)                                                                      \
-    KERNEL(256, 2) mul_wgmma_split_##type(const gpu_mul_args a)                                    \
+    KERNEL(256, 2) mul_wgmma_split_##type(const gpu_mul_args &a)                                    \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, true>(a);                                                 \
     }

@@ -7,7 +7,7 @@
 #include "device/gpu/gpu.h"
 
 /* Every thread reads 16 bytes of each stretch that all threads read together. */
-KERNEL(256, 8) read_all(const gpu_read_args a)
+KERNEL(256, 8) read_all(const gpu_read_args &a)
 {
     const uint8_t *from = AT(const uint8_t, a.from);
     const uint64_t step = (uint64_t)gridDim.x * 256 * 16;

@@ -178,7 +178,7 @@ DEV void sum_votes(const gpu_note_call &c, const gpu_note_lane &l, const gpu_not
 }
 
 /* For words that have a softmax of their own. Grid: (blocks that rows go round, lanes). */
-KERNEL(256, 4) note_sums(const gpu_note_args a)
+KERNEL(256, 4) note_sums(const gpu_note_args &a)
 {
     SHARED(smem);
     const gpu_note_lane l = AT(const gpu_note_lane, a.lanes)[blockIdx.y];
@@ -222,7 +222,7 @@ DEV void note_word(const gpu_note_call &c, const gpu_note_lane &l, const gpu_not
 }
 
 /* Grid: (places / 256, lanes). */
-KERNEL(256, 4) note_words(const gpu_note_args a)
+KERNEL(256, 4) note_words(const gpu_note_args &a)
 {
     const gpu_note_lane l = AT(const gpu_note_lane, a.lanes)[blockIdx.y];
     const int place = (int)blockIdx.x * 256 + TID, slot = slot_of_place(l, place);
@@ -237,7 +237,7 @@ KERNEL(256, 4) note_words(const gpu_note_args a)
 }
 
 /* Grid: (places / 256, rows). */
-KERNEL(256, 4) note_rows(const gpu_note_rows_args a)
+KERNEL(256, 4) note_rows(const gpu_note_rows_args &a)
 {
     const int place = (int)blockIdx.x * 256 + TID, row = (int)blockIdx.y;
     const int slot = slot_of_place(a.lane, place);
@@ -332,7 +332,7 @@ DEV float victim_score(const gpu_victim &v, int i)
 }
 
 /* Grid: victims. */
-KERNEL(256, 4) victims(const gpu_victim_args a)
+KERNEL(256, 4) victims(const gpu_victim_args &a)
 {
     SHARED(smem);
     victim_best *room = (victim_best *)smem, best = {0.0f, 0, -1};
@@ -353,7 +353,7 @@ KERNEL(256, 4) victims(const gpu_victim_args a)
 /* ---- marks ---- */
 
 /* Grid: lanes. */
-KERNEL(128, 8) marks_clear(const gpu_marks_args a)
+KERNEL(128, 8) marks_clear(const gpu_marks_args &a)
 {
     const gpu_marks_lane l = AT(const gpu_marks_lane, a.lanes)[blockIdx.x];
     for (int m = 0; m < a.n_mark; m++)
@@ -363,7 +363,7 @@ KERNEL(128, 8) marks_clear(const gpu_marks_args a)
 }
 
 /* A thread has a run. */
-KERNEL(128, 8) marks_sources(const gpu_marks_args a)
+KERNEL(128, 8) marks_sources(const gpu_marks_args &a)
 {
     const int i = (int)blockIdx.x * 128 + TID;
     if (i >= a.n_run)
@@ -387,7 +387,7 @@ template <class T> DEV void keep_row(const gpu_marks_lane &l, const int32_t *sou
 }
 
 /* Grid: lanes. */
-KERNEL(1024, 1) marks_keep(const gpu_marks_args a)
+KERNEL(1024, 1) marks_keep(const gpu_marks_args &a)
 {
     const gpu_marks_lane l = AT(const gpu_marks_lane, a.lanes)[blockIdx.x];
     const int32_t *source = AT(const int32_t, a.source) + l.first;

@@ -33,7 +33,7 @@ DEV int64_t sampled(const gpu_pick &p, int j)
 
 /* One query head of a lane. Shared: [8 + 1][dim] sums and the mean; of UNUSUAL also [n_tok]
    similarities, [n_tok] inverse lengths, [n] tokens. Grid: (heads of a group, picks). */
-KERNEL(1024, 1) pick_head(const gpu_pick_args a)
+KERNEL(1024, 1) pick_head(const gpu_pick_args &a)
 {
     SHARED(smem);
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
@@ -97,7 +97,7 @@ KERNEL(1024, 1) pick_head(const gpu_pick_args a)
 }
 
 /* The mean over heads, each head's, or all queries. Grid: (numbers / 128, picks). */
-KERNEL(128, 4) pick_join(const gpu_pick_args a)
+KERNEL(128, 4) pick_join(const gpu_pick_args &a)
 {
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
     const int i = (int)blockIdx.x * 128 + TID, n = p.n * a.dim;
@@ -122,7 +122,7 @@ KERNEL(128, 4) pick_join(const gpu_pick_args a)
 
 /* A token's queries in their largest dimensions, to unit [n_tok][n_group][dim]. Shared: [dim] sums
    of moduli, [dim] whether they are among them. Grid: (tokens, picks). */
-KERNEL(128, 4) pick_large(const gpu_pick_args a)
+KERNEL(128, 4) pick_large(const gpu_pick_args &a)
 {
     SHARED(smem);
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.y];
@@ -163,7 +163,7 @@ KERNEL(128, 4) pick_large(const gpu_pick_args a)
 
 /* The dimensions that some of those have, and further ones up to the number, ascending. Where there
    is one vector, it is their sum. Shared: [dim] whether it is used. Grid: picks. */
-KERNEL(128, 4) pick_dims(const gpu_pick_args a)
+KERNEL(128, 4) pick_dims(const gpu_pick_args &a)
 {
     SHARED(smem);
     const gpu_pick p = AT(const gpu_pick, a.picks)[blockIdx.x];
@@ -262,7 +262,7 @@ DEV float met(const gpu_score_args &a, const gpu_score_job &job, const float *x,
 
 /* A vector for a variant of pages. Shared: [dim] and [128] floats. Grid: (vectors, variants,
    jobs). */
-KERNEL(128, 4) score_vectors(const gpu_score_args a)
+KERNEL(128, 4) score_vectors(const gpu_score_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem, *room = x + a.k.dim;
@@ -308,9 +308,7 @@ DEV void load_keys(const gpu_score_args &a, const gpu_score_job &job, const gpu_
     const uint8_t *at = AT(const uint8_t, page.page);
     const int len = a.len, row = len + 1, n_entry = a.n_entry, dim = a.k.dim;
     if (a.kind == SCORE_DOT || a.kind == SCORE_COSINE) {
-        gpu_part as_stored = a.k;
-        as_stored.wht_scale = 0.0f;
-        decode_entries(as_stored, at, a.page_len, first, page.n, n_entry, x);
+        entries_as_stored(a.k, at, a.page_len, first, page.n, n_entry, x);
         return;
     }
     if (a.kind == SCORE_COLUMNS && a.at.columns == NOT_THERE) {
@@ -394,7 +392,7 @@ DEV void take_vectors(const gpu_score_job &job, const gpu_weigh_page &page, int 
 
 /* Entries of a page with all vectors, 16 at a time. A thread has an entry and some of the vectors.
    Shared: the keys, [len][16] vectors, [128] scores. Grid: (parts of pages, jobs). */
-KERNEL(128, 4) score_page(const gpu_score_args a)
+KERNEL(128, 4) score_page(const gpu_score_args &a)
 {
     SHARED(smem);
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
@@ -461,7 +459,7 @@ DEV void take_bounds(const gpu_part &k, const uint8_t *page, int page_len, int n
 
 /* BOUNDS: a page by all vectors, four at a time. Shared: bounds [2 dim], [4], keys.
    Grid: (pages, jobs). */
-KERNEL(128, 4) score_bounds(const gpu_score_args a)
+KERNEL(128, 4) score_bounds(const gpu_score_args &a)
 {
     SHARED(smem);
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
@@ -528,7 +526,7 @@ DEV void index_unit(const gpu_index_args &a, const gpu_index_row &row, const flo
 
 /* What belongs to an entry: a block for each. Shared: [128] doubles, [128] floats, [dim + 1].
    Grid: rows. */
-KERNEL(128, 4) index_entries(const gpu_index_args a)
+KERNEL(128, 4) index_entries(const gpu_index_args &a)
 {
     SHARED(smem);
     double *sums = (double *)smem;
@@ -575,7 +573,7 @@ KERNEL(128, 4) index_entries(const gpu_index_args a)
 }
 
 /* What belongs to a full page. Shared: [2 dim] floats, keys or values. Grid: rows. */
-KERNEL(128, 4) index_pages(const gpu_index_args a)
+KERNEL(128, 4) index_pages(const gpu_index_args &a)
 {
     SHARED(smem);
     uint8_t *page = AT(uint8_t, AT(const gpu_index_row, a.rows)[blockIdx.x].page);

@@ -190,7 +190,7 @@ DEV float temperature(float scale, int len, int pos)
 
 /* ---- the stream ---- */
 
-KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
+KERNEL(WIDE_ROW, 1) between(const gpu_between_args &a)
 {
     SHARED(smem);
     float *room = (float *)smem;
@@ -250,14 +250,14 @@ KERNEL(WIDE_ROW, 1) between(const gpu_between_args a)
 }
 
 /* Grid: (parts of a row, rows). */
-KERNEL(256, 4) cap(const gpu_cap_args a)
+KERNEL(256, 4) cap(const gpu_cap_args &a)
 {
     float *x = AT(float, a.x) + (size_t)blockIdx.y * a.n;
     for (int i = (int)blockIdx.x * 256 + TID; i < a.n; i += (int)gridDim.x * 256)
         x[i] = a.cap * tanhf(x[i] / a.cap);
 }
 
-KERNEL(256, 4) centre(const gpu_centre_args a)
+KERNEL(256, 4) centre(const gpu_centre_args &a)
 {
     float *k = AT(float, a.k) + (size_t)blockIdx.x * a.n;
     for (int i = TID; i < a.n; i += 256)
@@ -265,7 +265,7 @@ KERNEL(256, 4) centre(const gpu_centre_args a)
 }
 
 /* Grid: rows, as of all that pack rows. */
-KERNEL(1024, 1) gate(const gpu_gate_args a)
+KERNEL(1024, 1) gate(const gpu_gate_args &a)
 {
     enum { THREADS = 1024 };
     SHARED(smem);
@@ -339,7 +339,7 @@ DEV void head_row(float *x, const float *from, int dim, const float *bias, const
 
 /* A head of queries or keys, by a warp, at its own place; values have a bias alone. Grid: (heads of
    all three / 4, rows). */
-KERNEL(128, 4) qkv(const gpu_qkv_args a)
+KERNEL(128, 4) qkv(const gpu_qkv_args &a)
 {
     const int t = (int)blockIdx.y, dim = a.dim_k, n_all = a.n_head + a.n_head_kv;
     const int head = (int)blockIdx.x * 4 + WARP;
@@ -370,7 +370,7 @@ KERNEL(128, 4) qkv(const gpu_qkv_args a)
     }
 }
 
-KERNEL(WIDE_ROW, 1) out_gate(const gpu_out_args a)
+KERNEL(WIDE_ROW, 1) out_gate(const gpu_out_args &a)
 {
     SHARED(smem);
     const int t = (int)blockIdx.x, dim = a.dim;
@@ -437,7 +437,7 @@ DEV void leave_groups_out(const gpu_moe_args &a, float *rank)
 
 /* One thread chooses a token's experts; the block makes the shared expert's weight. Grid:
    tokens. */
-KERNEL(128, 4) moe_choose(const gpu_moe_args a)
+KERNEL(128, 4) moe_choose(const gpu_moe_args &a)
 {
     SHARED(smem);
     const int t = (int)blockIdx.x, n = a.n_expert;
@@ -482,7 +482,7 @@ KERNEL(128, 4) moe_choose(const gpu_moe_args a)
 
 /* Gives each choice its row among those of its expert, tokens in order. padded [e] is where its
    activations begin if each expert's take whole eights of tokens. One block. */
-KERNEL(1024, 1) moe_sort(const gpu_moe_args a)
+KERNEL(1024, 1) moe_sort(const gpu_moe_args &a)
 {
     const int32_t *chosen = AT(const int32_t, a.chosen);
     int32_t *first = AT(int32_t, a.first), n_row = a.n_tok * a.n_used;
@@ -517,7 +517,7 @@ KERNEL(1024, 1) moe_sort(const gpu_moe_args a)
     }
 }
 
-KERNEL(256, 4) moe_gather(const gpu_moe_args a)
+KERNEL(256, 4) moe_gather(const gpu_moe_args &a)
 {
     const int r = (int)blockIdx.x, from = AT(const int32_t, a.token)[r];
     for (int i = TID; i < a.n; i += 256)
@@ -539,7 +539,7 @@ DEV int expert_of(const int32_t *first, const int32_t *busy, int n_busy, int row
 }
 
 /* Grid: (rows, slabs), or (rows of all experts). */
-KERNEL(WIDE_ROW, 1) pack_rows(const gpu_pack_args a)
+KERNEL(WIDE_ROW, 1) pack_rows(const gpu_pack_args &a)
 {
     SHARED(smem);
     GRID_GO();
@@ -560,7 +560,7 @@ KERNEL(WIDE_ROW, 1) pack_rows(const gpu_pack_args a)
     pack_row(a.packed, to, x, NULL, a.n_col, most, (float *)smem, WIDE_ROW);
 }
 
-KERNEL(256, 4) moe_hidden(const gpu_moe_args a)
+KERNEL(256, 4) moe_hidden(const gpu_moe_args &a)
 {
     const int r = (int)blockIdx.x,
               e = expert_of(AT(const int32_t, a.first), AT(const int32_t, a.busy),
@@ -577,7 +577,7 @@ KERNEL(256, 4) moe_hidden(const gpu_moe_args a)
     }
 }
 
-KERNEL(256, 4) moe_sum(const gpu_moe_args a)
+KERNEL(256, 4) moe_sum(const gpu_moe_args &a)
 {
     const int t = (int)blockIdx.x;
     const int32_t *row = AT(const int32_t, a.row) + (size_t)t * a.n_used;
@@ -612,7 +612,7 @@ DEV delta_len delta_len_of(const gpu_delta_args &a)
 }
 
 /* Rows of u and z apart, where a file has them together, and the gates. Grid: tokens. */
-KERNEL(128, 4) delta_in(const gpu_delta_args a)
+KERNEL(128, 4) delta_in(const gpu_delta_args &a)
 {
     const delta_len l = delta_len_of(a);
     const int t = (int)blockIdx.x, share = a.n_value / a.n_key;
@@ -648,7 +648,7 @@ KERNEL(128, 4) delta_in(const gpu_delta_args a)
 }
 
 /* A thread has a channel, over all tokens of an item. Grid: (channels / 128, items). */
-KERNEL(128, 4) delta_conv(const gpu_delta_args a)
+KERNEL(128, 4) delta_conv(const gpu_delta_args &a)
 {
     const delta_len l = delta_len_of(a);
     const gpu_delta_item item = AT(const gpu_delta_item, a.items)[blockIdx.y];
@@ -676,7 +676,7 @@ KERNEL(128, 4) delta_conv(const gpu_delta_args a)
 }
 
 /* A warp makes a key head's q and k of length 1. Grid: (key heads / 4, tokens). */
-KERNEL(128, 4) delta_unit(const gpu_delta_args a)
+KERNEL(128, 4) delta_unit(const gpu_delta_args &a)
 {
     const delta_len l = delta_len_of(a);
     const int t = (int)blockIdx.y, h = (int)blockIdx.x * 4 + WARP;
@@ -701,7 +701,7 @@ KERNEL(128, 4) delta_unit(const gpu_delta_args a)
 
 /* A thread has a column of a head's matrix, over all tokens of an item, one after the other. What
    is read takes the value's place. Grid: (columns / 64, value heads, items). */
-KERNEL(64, 4) delta_turn(const gpu_delta_args a)
+KERNEL(64, 4) delta_turn(const gpu_delta_args &a)
 {
     const delta_len l = delta_len_of(a);
     const gpu_delta_item item = AT(const gpu_delta_item, a.items)[blockIdx.z];
@@ -733,7 +733,7 @@ KERNEL(64, 4) delta_turn(const gpu_delta_args a)
 }
 
 /* A warp has a value head. Grid: (value heads / 4, tokens). */
-KERNEL(128, 4) delta_out(const gpu_delta_args a)
+KERNEL(128, 4) delta_out(const gpu_delta_args &a)
 {
     const delta_len l = delta_len_of(a);
     const int t = (int)blockIdx.y, h = (int)blockIdx.x * 4 + WARP;
@@ -750,7 +750,7 @@ KERNEL(128, 4) delta_out(const gpu_delta_args a)
 
 /* ---- latent attention ---- */
 
-KERNEL(256, 2) latent_low(const gpu_latent_args a)
+KERNEL(256, 2) latent_low(const gpu_latent_args &a)
 {
     SHARED(smem);
     float *low = AT(float, a.low) + (size_t)blockIdx.x * a.n_query;
@@ -761,7 +761,7 @@ KERNEL(256, 2) latent_low(const gpu_latent_args a)
 
 /* The lane's vector of a token, and its heads: what is rotated goes to the query, the rest to where
    the next product reads it. Grid: (1 + heads / 4, tokens). */
-KERNEL(128, 4) latent_in(const gpu_latent_args a)
+KERNEL(128, 4) latent_in(const gpu_latent_args &a)
 {
     SHARED(smem);
     const int t = (int)blockIdx.y, n = a.dim_key, n_rot = a.n_rot;
@@ -802,7 +802,7 @@ KERNEL(128, 4) latent_in(const gpu_latent_args a)
 }
 
 /* Grid: (heads, tokens). */
-KERNEL(128, 4) latent_query(const gpu_latent_args a)
+KERNEL(128, 4) latent_query(const gpu_latent_args &a)
 {
     const size_t at = ((size_t)blockIdx.y * a.n_head + blockIdx.x) * a.dim_k;
     float *q = AT(float, a.q) + at;
@@ -817,7 +817,7 @@ KERNEL(128, 4) latent_query(const gpu_latent_args a)
 }
 
 /* What attention gave, head by head, to where queries were. Grid: (heads, tokens). */
-KERNEL(128, 4) latent_gather(const gpu_latent_args a)
+KERNEL(128, 4) latent_gather(const gpu_latent_args &a)
 {
     const int h = (int)blockIdx.x, t = (int)blockIdx.y;
     const float *att = AT(const float, a.att) + ((size_t)t * a.n_head + h) * a.dim_v;

@@ -56,7 +56,7 @@ DEV void sample_sort(uint64_t *key, int thread)
 /* A block takes a row. At least GPU_BEST of the threads' own best tokens are as good as the one at
    GPU_BEST among them, so the best of all are that good, too. They are few, unless the row is made
    for the opposite. Then, and where a logit is not finite, n is 0. */
-KERNEL(1024, 1) best_rows(const gpu_best_args a)
+KERNEL(1024, 1) best_rows(const gpu_best_args &a)
 {
     SHARED(smem);
     uint64_t *key = (uint64_t *)smem;                   /* [SAMPLE_THREADS] */

@@ -64,7 +64,7 @@ DEV void soft_products(const gpu_score_args &a, const gpu_score_job &job,
 }
 
 /* Maxima and sums of a part of a page. Shared: soft_room. Grid: (parts of pages, jobs). */
-KERNEL(128, 4) soft_parts(const gpu_score_args a)
+KERNEL(128, 4) soft_parts(const gpu_score_args &a)
 {
     SHARED(smem);
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
@@ -99,7 +99,7 @@ KERNEL(128, 4) soft_parts(const gpu_score_args a)
 
 /* The same of all parts of a vector, and 1 / the sum. Shared: [128] f64, [128] f32. Grid: (vectors,
    jobs). */
-KERNEL(128, 4) soft_rows(const gpu_score_args a)
+KERNEL(128, 4) soft_rows(const gpu_score_args &a)
 {
     SHARED(smem);
     double *sums = (double *)smem;
@@ -130,7 +130,7 @@ KERNEL(128, 4) soft_rows(const gpu_score_args a)
 
 /* Means over vectors, or sums of products, of a part of a page. Shared: soft_room. Grid: (parts of
    pages, jobs). */
-KERNEL(128, 4) soft_take(const gpu_score_args a)
+KERNEL(128, 4) soft_take(const gpu_score_args &a)
 {
     SHARED(smem);
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
@@ -170,7 +170,7 @@ KERNEL(128, 4) soft_take(const gpu_score_args a)
 }
 
 /* Neighbours in the order of the text become one. Grid: (entries / 128, jobs). */
-KERNEL(128, 4) soft_pool(const gpu_score_args a)
+KERNEL(128, 4) soft_pool(const gpu_score_args &a)
 {
     const gpu_score_job job = AT(const gpu_score_job, a.jobs)[blockIdx.y];
     const int i = (int)blockIdx.x * 128 + TID, n = job.n_vote;
@@ -199,7 +199,7 @@ DEV double weight_sum(const float *row, double shift, double top)
 
 /* A row of weights over a lane of the queries' own and over stored entries. Shared: [128] f64.
    Grid: (vectors, jobs). */
-KERNEL(128, 4) asked(const gpu_asked_args a)
+KERNEL(128, 4) asked(const gpu_asked_args &a)
 {
     SHARED(smem);
     const gpu_asked_job job = AT(const gpu_asked_job, a.jobs)[blockIdx.y];
@@ -229,7 +229,7 @@ KERNEL(128, 4) asked(const gpu_asked_args a)
 /* ---- one list of several ---- */
 
 /* No rank yet. Grid: (entries / 256, jobs). */
-KERNEL(256, 4) unite_clear(const gpu_chosen_args a)
+KERNEL(256, 4) unite_clear(const gpu_chosen_args &a)
 {
     const gpu_unite_job job = AT(const gpu_unite_job, a.jobs)[blockIdx.y];
     const int i = (int)blockIdx.x * 256 + TID;
@@ -239,7 +239,7 @@ KERNEL(256, 4) unite_clear(const gpu_chosen_args a)
 
 /* Where an entry of a list stands by its score. Keys are positive floats, which compare as whole
    numbers do. Grid: (entries / 256, lists, jobs). */
-KERNEL(256, 4) unite_rank(const gpu_chosen_args a)
+KERNEL(256, 4) unite_rank(const gpu_chosen_args &a)
 {
     const gpu_unite_job job = AT(const gpu_unite_job, a.jobs)[blockIdx.z];
     const int i = (int)blockIdx.x * 256 + TID, h = (int)blockIdx.y;
@@ -259,7 +259,7 @@ KERNEL(256, 4) unite_rank(const gpu_chosen_args a)
 /* ---- what was not read ---- */
 
 /* The part of a head's weights that is read. Shared: [128] f64. Grid: (heads, jobs). */
-KERNEL(128, 4) share_of(const gpu_chosen_args a)
+KERNEL(128, 4) share_of(const gpu_chosen_args &a)
 {
     SHARED(smem);
     const gpu_share_job job = AT(const gpu_share_job, a.jobs)[blockIdx.y];
@@ -279,7 +279,7 @@ KERNEL(128, 4) share_of(const gpu_chosen_args a)
 }
 
 /* Outputs of a lane. Grid: (dimensions / 128, jobs). */
-KERNEL(128, 4) blend(const gpu_chosen_args a)
+KERNEL(128, 4) blend(const gpu_chosen_args &a)
 {
     const gpu_blend_job job = AT(const gpu_blend_job, a.jobs)[blockIdx.y];
     const int d = (int)blockIdx.x * 128 + TID;

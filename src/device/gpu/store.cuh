@@ -257,7 +257,7 @@ BOTH int row_codes(int dim)
 }
 
 /* A block makes one row an entry. Shared memory: codes, then scales. Grid: rows. */
-KERNEL(128, 4) append(const gpu_append_args a)
+KERNEL(128, 4) append(const gpu_append_args &a)
 {
     SHARED(smem);
     const gpu_append_row row = AT(const gpu_append_row, a.rows)[blockIdx.x];
@@ -275,7 +275,7 @@ KERNEL(128, 4) append(const gpu_append_args a)
 
 /* A thread has a unit of a row of elements, and moves it for all entries of all parts in order:
    what comes from the page itself is read before it is overwritten. Grid: (units / 128, planes). */
-KERNEL(128, 4) move(const gpu_move_args a)
+KERNEL(128, 4) move(const gpu_move_args &a)
 {
     const gpu_move_plane p = a.plane[blockIdx.y];
     const uint32_t i = blockIdx.x * 128 + TID, n_unit = p.element / 2;
@@ -352,10 +352,10 @@ DEV void entry_read(const gpu_part &part, const uint8_t *page, int page_len, int
     entry_decode(part, page, page_len, slot, d, true, out);
 }
 
-/* Entries first .. first + n_entry of a page become floats x [n_entry][dim + 1], as attention sees
-   them; places without one are 0. */
-DEV void decode_entries(const gpu_part &part, const uint8_t *page, int page_len, int first, int n,
-                        int n_entry, float *x)
+/* Entries first .. first + n_entry of a page become floats x [n_entry][dim + 1], rotated as they are
+   stored; places without one are 0. */
+DEV void entries_as_stored(const gpu_part &part, const uint8_t *page, int page_len, int first,
+                           int n, int n_entry, float *x)
 {
     const int dim = part.dim, n_part = (dim + 7) / 8;
     for (int i = TID; i < n_entry * n_part; i += 128) {
@@ -364,10 +364,20 @@ DEV void decode_entries(const gpu_part &part, const uint8_t *page, int page_len,
         float v[8];
         if (first + e < n)
             entry_decode(part, page, page_len, first + e, d, false, v);
-        for (int j = 0; j < 8 && d + j < dim; j++)
-            x[e * (dim + 1) + d + j] = first + e < n ? v[j] : 0.0f;
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            if (d + j < dim)
+                x[e * (dim + 1) + d + j] = first + e < n ? v[j] : 0.0f;
     }
     sync_block();
+}
+
+/* Likewise, as attention sees them. */
+DEV void decode_entries(const gpu_part &part, const uint8_t *page, int page_len, int first, int n,
+                        int n_entry, float *x)
+{
+    const int dim = part.dim;
+    entries_as_stored(part, page, page_len, first, n, n_entry, x);
     if (part.wht_scale == 0.0f)
         return;
     for (int i = WARP; i < n_entry * (dim / part.group); i += 4) {

@@ -13,7 +13,7 @@
 
 /* Keys by their length; those without one are 0. Grid: (parts of pages, lanes). Shared: a part's
    floats. */
-KERNEL(128, 4) unlike_unit(const gpu_weigh_args a)
+KERNEL(128, 4) unlike_unit(const gpu_weigh_args &a)
 {
     SHARED(smem);
     float *x = (float *)smem;
@@ -41,7 +41,7 @@ KERNEL(128, 4) unlike_unit(const gpu_weigh_args a)
 }
 
 /* Grid: (parts of GPU_UNLIKE_PART entries, lanes). */
-KERNEL(128, 8) unlike_part(const gpu_weigh_args a)
+KERNEL(128, 8) unlike_part(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_unlike u = UNLIKE_OF(l);
@@ -56,7 +56,7 @@ KERNEL(128, 8) unlike_part(const gpu_weigh_args a)
 }
 
 /* Grid: lanes. */
-KERNEL(128, 8) unlike_all(const gpu_weigh_args a)
+KERNEL(128, 8) unlike_all(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.x];
     const gpu_weigh_unlike u = UNLIKE_OF(l);
@@ -86,7 +86,7 @@ DEV double warp_sum_double(double x)
 
 /* Of each key the sum of its cosines with all others: with their sum, less with itself. A warp has
    a key. Grid: (entries / 8, lanes). */
-KERNEL(256, 4) unlike_mean(const gpu_weigh_args a)
+KERNEL(256, 4) unlike_mean(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_unlike u = UNLIKE_OF(l);
@@ -140,7 +140,7 @@ DEV void tile_cosines(const float *unit, int n, int dim, int row0, int col0, flo
 
 /* The last entry that each of 64 is like, from the youngest backwards until all have theirs. Grid:
    (entries / 64, lanes). Shared: two tiles, candidates [64][16] and their cosines, a count. */
-KERNEL(256, 2) unlike_last(const gpu_weigh_args a)
+KERNEL(256, 2) unlike_last(const gpu_weigh_args &a)
 {
     SHARED(smem);
     const int tile = GPU_UNLIKE_TILE;
@@ -194,7 +194,7 @@ KERNEL(256, 2) unlike_last(const gpu_weigh_args a)
 
 /* Takes cosines that do not count off their columns, rows ascending. Grid: (entries / 256,
    lanes). */
-KERNEL(256, 4) unlike_drop(const gpu_weigh_args a)
+KERNEL(256, 4) unlike_drop(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_unlike u = UNLIKE_OF(l);
@@ -225,7 +225,7 @@ DEV double block_most(double x, double *room)
 }
 
 /* Grid: lanes. */
-KERNEL(256, 4) unlike_score(const gpu_weigh_args a)
+KERNEL(256, 4) unlike_score(const gpu_weigh_args &a)
 {
     SHARED(smem);
     double *room = (double *)smem;

@@ -10,7 +10,7 @@
 #define MOST_SCORE AS_F(0x7f7fffffu) /* of entries that are not scored */
 
 /* Grid: (entries / 256, lanes). */
-KERNEL(256, 4) votes_fold(const gpu_weigh_args a)
+KERNEL(256, 4) votes_fold(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_votes v = *AT(const gpu_weigh_votes, l.w);
@@ -28,7 +28,7 @@ KERNEL(256, 4) votes_fold(const gpu_weigh_args a)
 }
 
 /* Neighbours beyond the ends are zeros of the mean, and no part of the largest. Grid as before. */
-KERNEL(256, 4) votes_pool(const gpu_weigh_args a)
+KERNEL(256, 4) votes_pool(const gpu_weigh_args &a)
 {
     const gpu_weigh_lane l = AT(const gpu_weigh_lane, a.lanes)[blockIdx.y];
     const gpu_weigh_votes v = *AT(const gpu_weigh_votes, l.w);
