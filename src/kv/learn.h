@@ -13,6 +13,9 @@ enum kv_learn_kind {
     KV_LEARN_MOMENTS, /* sums over tokens of each of n_head parts x of a row, part after part. They
                          begin with f, the x of the first token that counts, and the sum of x - f.
                          With `square` sums of (x_i - f_i) (x_j - f_j) follow, j >= i */
+    KV_LEARN_PAIRS, /* adds to sums over tokens, f64 [n_head][3 n_pair + n_flat]. A part has n_pair
+                       pairs: their first numbers, then their second ones, then their lengths.
+                       Then come n_flat other numbers */
 };
 
 /* Rows of one item in one layer, in the order of tokens. */
@@ -23,9 +26,11 @@ struct kv_learn_job {
     int32_t n_tok;
     int32_t n;           /* floats of a row */
     int32_t pos, n_ring; /* of RING */
-    int32_t n_head;      /* of MOMENTS */
+    int32_t n_head;      /* of MOMENTS and PAIRS */
     bool square;
-    bool begins; /* no token has counted before */
+    bool begins;   /* of MOMENTS: no token has counted before */
+    bool adjacent; /* of PAIRS: pair f is numbers 2 f and 2 f + 1, else f and n_pair + f */
+    int32_t n_pair, n_flat;
 };
 
 struct kv_learn_list {

@@ -181,6 +181,7 @@ TEST(a_step_waits_for_no_layer)
     assert_int_equal(count_copies("tova:budget=20"), 1 + n);
     assert_int_equal(count_copies("longflow:budget=20,prompt-window=8"), 1 + n);
     assert_int_equal(count_copies("snapkv:budget=20,slack=20,queries=8,window=8"), n);
+    assert_int_equal(count_copies("triattention:budget=20,slack=20"), n);
 }
 
 TEST(victims_are_those_that_the_host_finds)
@@ -232,6 +233,16 @@ TEST(likeness_moments_and_repetition)
     run_policy("kvzip:budget=20,window=4,granularity=layer-head", false);
 }
 
+/* Queries that triattention gathers where it has no statistics. */
+TEST(centres_of_queries)
+{
+    run_policy("triattention:budget=20,slack=2,pin-prompt=off", true);
+    run_policy("triattention:budget=20,slack=2,pin-prompt=off,warmup=12", true);
+    n_prompt = 250; /* centres move once behind the warm-up */
+    run_policy("triattention:budget=100,slack=2,pin-prompt=off,warmup=12,calibrate=adaptive", true);
+    n_prompt = 30;
+}
+
 /* Lanes of several pages, and of several tiles of cosines. */
 TEST(long_lanes)
 {
@@ -254,6 +265,9 @@ TEST(a_round_waits_for_what_goes_alone)
     check_round("snapkv:budget=20,slack=2,queries=8,window=8");
     check_round("rkv:budget=20,slack=2,queries=4,window=4");
     check_round("expected:budget=20,slack=2");
+    /* and for sums of queries */
+    int32_t n = count_copies("knorm:budget=20,slack=2");
+    assert_int_equal(count_copies("triattention:budget=20,slack=2,pin-prompt=off"), n + 1);
 }
 
 static bool stop(void *user, const pith_tap_rows *rows)
@@ -294,4 +308,6 @@ TEST(what_a_gpu_learned_goes_along)
 {
     go_on("snapkv:budget=20,slack=8,queries=5,window=5");
     go_on("expected:budget=20,slack=8");
+    go_on("triattention:budget=20,slack=8,pin-prompt=off");
+    go_on("triattention:budget=20,slack=8,pin-prompt=off,warmup=12,calibrate=adaptive");
 }

@@ -114,6 +114,7 @@ enum gpu_weight_type {
     GPU_K(victims, 256, 4, gpu_victim_args)                                                        \
     GPU_K(learn_ring, 256, 8, gpu_learn_args)                                                      \
     GPU_K(learn_moments, 128, 8, gpu_learn_args)                                                   \
+    GPU_K(learn_pairs, 128, 8, gpu_learn_args)                                                     \
     GPU_K(predict_hidden, 256, 4, gpu_predict_args)                                                \
     GPU_K(predict_neurons, 256, 4, gpu_predict_args)                                               \
     GPU_K(predict_marks, 128, 4, gpu_predict_args)                                                 \
@@ -530,9 +531,10 @@ struct gpu_victim_args {
 
 /* Rows that are remembered (kv/learn.h). */
 struct gpu_learn_job {
-    gpu_at from, to; /* f32 */
+    gpu_at from, to; /* f32; of pairs `to` is f64 */
     int32_t n_tok, n, pos, n_ring;
-    int32_t dim, square, begins, unused; /* of moments: of a part of the row */
+    int32_t dim, square, begins; /* of moments and pairs: of a part of the row */
+    int32_t n_pair, n_flat, adjacent;
 };
 struct gpu_learn_args {
     gpu_at jobs;

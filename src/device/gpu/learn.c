@@ -14,10 +14,15 @@ static_assert(KV_PREDICT_KEY == 0 && KV_PREDICT_HIDDEN == 1 && KV_PREDICT_NETWOR
 void gpu_learn(struct pi_stream *s, const struct kv_learn_list *list)
 {
     struct gpu_device *d = gpu_of_stream(s);
+    const struct kv_learn_job *any = &list->jobs[0];
     size_t size = (size_t)list->n * sizeof(struct gpu_learn_job);
-    bool ring = list->jobs[0].kind == KV_LEARN_RING;
+    bool ring = any->kind == KV_LEARN_RING;
     int64_t most_n = 0, most_tok = 0;
     void *host;
+    for (int32_t i = 0; i < list->n; i++)
+        most_tok = pi_max(most_tok, list->jobs[i].n_tok);
+    if (most_tok == 0) /* nothing counts */
+        return;
     gpu_enter_pass(d);
     struct gpu_learn_args args = {.jobs = gpu_list(d, size, &host)};
     struct gpu_learn_job *to = host;
@@ -31,16 +36,20 @@ void gpu_learn(struct pi_stream *s, const struct kv_learn_list *list)
                                        .n_ring = job->n_ring,
                                        .dim = ring ? 0 : job->n / job->n_head,
                                        .square = job->square,
-                                       .begins = job->begins};
+                                       .begins = job->begins,
+                                       .n_pair = job->n_pair,
+                                       .n_flat = job->n_flat,
+                                       .adjacent = job->adjacent};
         most_n = pi_max(most_n, job->n);
-        most_tok = pi_max(most_tok, pi_min(job->n_tok, job->n_ring));
     }
     if (args.jobs != 0) {
-        const struct kv_learn_job *any = &list->jobs[0];
         gpu_send(d, args.jobs, size);
         if (ring)
-            gpu_run(d, GPU_KERNEL_learn_ring, pi_ceil_div(most_n, 256), list->n, most_tok, 0,
-                    &args);
+            gpu_run(d, GPU_KERNEL_learn_ring, pi_ceil_div(most_n, 256), list->n,
+                    pi_min(most_tok, any->n_ring), 0, &args);
+        else if (any->kind == KV_LEARN_PAIRS)
+            gpu_run(d, GPU_KERNEL_learn_pairs, pi_ceil_div(any->n_pair + any->n_flat, 128),
+                    any->n_head, list->n, 0, &args);
         else
             gpu_run(d, GPU_KERNEL_learn_moments, 1 + (any->square ? any->n / any->n_head : 0),
                     any->n_head, list->n, 0, &args);

@@ -51,6 +51,34 @@ KERNEL(128, 8) learn_moments(const gpu_learn_args &a)
     }
 }
 
+/* A thread has a pair, or a number behind the pairs. Grid: (pairs and others / 128, heads, jobs). */
+KERNEL(128, 8) learn_pairs(const gpu_learn_args &a)
+{
+    const gpu_learn_job &job = AT(const gpu_learn_job, a.jobs)[blockIdx.z];
+    const int n = job.n_pair, f = (int)blockIdx.x * 128 + TID, head = (int)blockIdx.y;
+    if (f >= n + job.n_flat)
+        return;
+    const float *q = AT(const float, job.from) + (size_t)head * job.dim;
+    double *to = AT(double, job.to) + (size_t)head * (3 * n + job.n_flat);
+    if (f >= n) {
+        double sum = to[2 * n + f];
+        for (int t = 0; t < job.n_tok; t++)
+            sum += (double)q[(size_t)t * job.n + n + f];
+        to[2 * n + f] = sum;
+        return;
+    }
+    const int first = job.adjacent ? 2 * f : f, second = job.adjacent ? 2 * f + 1 : n + f;
+    double x = to[f], y = to[n + f], length = to[2 * n + f];
+    for (int t = 0; t < job.n_tok; t++) {
+        const double u = (double)q[(size_t)t * job.n + first],
+                     v = (double)q[(size_t)t * job.n + second];
+        x += u;
+        y += v;
+        length += sqrt(u * u + v * v);
+    }
+    to[f] = x, to[n + f] = y, to[2 * n + f] = length;
+}
+
 /* ---- what is predicted ---- */
 
 enum { PREDICT_KEY, PREDICT_HIDDEN, PREDICT_NETWORK };

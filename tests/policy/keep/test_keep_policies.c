@@ -224,11 +224,12 @@ static void seen_observe(const void *params, const struct keep_view *view,
     ((struct seen_state *)view->state)->n_row += rows->item->n_tok;
 }
 
-static void seen_begin(const void *params, const struct keep_view *view)
+static bool seen_begin(const void *params, const struct keep_view *view)
 {
     (void)params;
     assert_int_equal(n_score, 0);
     ((struct seen_state *)view->state)->n_begin++;
+    return true;
 }
 
 static void seen_score(const void *params, const struct keep_view *view,

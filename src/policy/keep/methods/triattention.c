@@ -243,28 +243,62 @@ static uint32_t needs(const void *params)
     return p->has_stats ? 0 : KEEP_NEED_ROWS;
 }
 
+/* A layer's rows whose queries go into the sums, of n. */
+static int32_t n_counted(const struct params *p, const struct state *s, int32_t layer, int32_t n)
+{
+    if (p->calibrate != CALIBRATE_FROZEN)
+        return n;
+    return (int32_t)pi_max(0, pi_min(n, p->warmup - s->count[layer]));
+}
+
 static void observe(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows)
 {
-    const struct params *p = params;
     const struct data *d = view->data;
     struct state s = state_at(d, view->state);
     size_t dim = (size_t)d->model.g.dim_k, n_head = (size_t)d->n_head, row = row_len(d);
     double *sum = s.sum + (size_t)rows->layer * n_head * row;
-    for (int32_t t = 0; t < rows->item->n_tok; t++) {
-        if (p->calibrate == CALIBRATE_FROZEN && s.count[rows->layer] >= p->warmup)
-            return;
+    int32_t n = n_counted(params, &s, rows->layer, rows->item->n_tok);
+    for (int32_t t = 0; t < n; t++)
         for (size_t h = 0; h < n_head; h++)
             stats_add(d->model.rope, d->n_flat, rows->q_pre + ((size_t)t * n_head + h) * dim,
                       sum + h * row);
-        s.count[rows->layer]++;
-    }
+    s.count[rows->layer] += n;
 }
 
-/* A layer's centres from what was seen. Until the warm-up is over they are the means so far, so
-   that a round which comes early has an opinion, too. Then they stay, or, adaptive, move by a tenth
-   towards the mean of the queries since they last did. */
-static void make_centres(const struct params *p, const struct data *d, struct state s,
+static void learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
+                  int32_t item, struct kv_learn_job *job)
+{
+    const struct data *d = view->data;
+    struct state s = state_at(d, view->state);
+    size_t n_head = (size_t)d->n_head, len = n_head * (size_t)d->model.g.dim_k;
+    size_t before = (size_t)((uint8_t *)s.sum - (uint8_t *)view->state) +
+                    (size_t)rows->layer * n_head * row_len(d) * sizeof(double);
+    *job = (struct kv_learn_job){
+        .kind = KV_LEARN_PAIRS,
+        .from = pi_at_item(rows->q_pre, (size_t)rows->row0[item] * len),
+        .to = pi_at_add(view->there, before),
+        .n_tok = n_counted(params, &s, rows->layer, rows->items[item].n_tok),
+        .n = (int32_t)len,
+        .n_head = d->n_head,
+        .n_pair = d->model.rope->n_pair,
+        .n_flat = d->n_flat,
+        .adjacent = d->model.rope->adjacent,
+    };
+    s.count[rows->layer] += job->n_tok;
+}
+
+/* Both counts: what the device makes of sums is asked for at the beginning of a round. */
+static size_t learn_head(const void *params, const struct policy_model *model)
+{
+    (void)params;
+    return 2 * (size_t)model->g.n_layer * sizeof(int64_t);
+}
+
+/* A layer's centres from what was seen; returns whether they changed. Until the warm-up is over
+   they are the means so far: a round which comes early has an opinion, too. Then they stay, or,
+   adaptive, move by a tenth towards the mean of the queries since they last did. */
+static bool make_centres(const struct params *p, const struct data *d, struct state s,
                          int32_t layer)
 {
     size_t n = (size_t)d->n_head * row_len(d);
@@ -272,28 +306,29 @@ static void make_centres(const struct params *p, const struct data *d, struct st
     float *centre = s.centre + (size_t)layer * n;
     bool settled = s.settled[layer] != 0;
     if (s.count[layer] == 0)
-        return;
+        return false;
     if (settled && (p->calibrate == CALIBRATE_FROZEN || s.count[layer] < EMA_QUERIES))
-        return;
+        return false;
     double weight = settled ? EMA : 1.0;
     for (size_t i = 0; i < n; i++)
         centre[i] = (float)((1.0 - weight) * (double)centre[i] + weight * (sum[i] / count));
     if (!settled && s.count[layer] < p->warmup)
-        return;
+        return true;
     s.settled[layer] = 1;
     if (p->calibrate == CALIBRATE_ADAPTIVE) {
         memset(sum, 0, n * sizeof(*sum));
         s.count[layer] = 0;
     }
+    return true;
 }
 
-static void begin(const void *params, const struct keep_view *view)
+static bool begin(const void *params, const struct keep_view *view)
 {
     const struct data *d = view->data;
-    if (d->stats != NULL)
-        return;
-    for (int32_t l = 0; l < d->model.g.n_layer; l++)
-        make_centres(params, d, state_at(d, view->state), l);
+    bool changed = false;
+    for (int32_t l = 0; d->stats == NULL && l < d->model.g.n_layer; l++)
+        changed |= make_centres(params, d, state_at(d, view->state), l);
+    return changed;
 }
 
 /* ---- scores ---- */
@@ -629,6 +664,9 @@ const struct keep_policy keep_triattention = {
     .sound = sound,
     .scratch_size = scratch_size,
     .observe = observe,
+    .learn = learn,
+    .learn_head = learn_head,
+    .learns_before_rope = true,
     .begin = begin,
     .silent = silent,
     .score = score,

@@ -272,8 +272,9 @@ struct keep_policy {
     /* Bytes of a->scratch for a step over n entries; it does not fall with n. NULL: none. */
     size_t (*step_scratch)(const void *params, const struct policy_model *model, const void *data,
                            int32_t n);
-    /* Called once before the scores of a round; may change view->state. */
-    void (*begin)(const void *params, const struct keep_view *view);
+    /* Called once before the scores of a round; returns whether it changed view->state, which goes
+       to the device then that learns. */
+    bool (*begin)(const void *params, const struct keep_view *view);
     /* Whether nothing is known of a layer (statistics without it), asked after begin; NULL: never.
        Its lanes are not scored and do not vote where several keep the same positions. Where no lane
        votes the oldest go. */

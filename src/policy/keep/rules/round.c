@@ -655,8 +655,11 @@ pith_status keep_round(struct keep *k, struct kv_seq *kv, const struct keep_view
     int64_t n_free = kv_seq_free_bytes(kv);
     int32_t step = keep_stage_layers(k) * k->n_together, n_layer = k->model.g.n_layer;
     pith_status status = PITH_OK;
-    if (k->config.policy->begin != NULL)
-        k->config.policy->begin(&k->config.params, &whole);
+    if (k->config.policy->begin != NULL) {
+        pull_state(&r);
+        if (k->config.policy->begin(&k->config.params, &whole))
+            keep_block_push(k, &(struct keep_block){whole.state, whole.there});
+    }
     for (int32_t l = 0; l < n_layer && status == PITH_OK; l += step)
         status = run_stages(&r, l, (int32_t)pi_min(l + step, n_layer), err);
     if (tally->n_round++ == 0)
