@@ -24,6 +24,26 @@ static struct pi_device *twin(void)
     return &d;
 }
 
+#ifdef PITH_EMULATED
+static struct pi_device *own; /* made here */
+
+static void free_own(void)
+{
+    gpu_device_free(own);
+}
+
+static struct pi_device *emulated(bool hopper)
+{
+    if (hopper) { /* it multiplies by warp groups, one block's at a time */
+        emulated_card()->wgmma = true;
+        emulated_card()->n_processor = 1;
+    }
+    own = gpu_device_make(emulated_card());
+    atexit(free_own);
+    return own;
+}
+#endif
+
 /* NULL: there is none of that name. */
 static struct pi_device *device_of(const char *name)
 {
@@ -32,8 +52,8 @@ static struct pi_device *device_of(const char *name)
     if (strcmp(name, "twin") == 0)
         return twin();
 #ifdef PITH_EMULATED
-    if (strcmp(name, "emulated") == 0)
-        return gpu_device_make(emulated_card());
+    if (strcmp(name, "emulated") == 0 || strcmp(name, "hopper") == 0)
+        return emulated(strcmp(name, "hopper") == 0);
 #endif
     struct pi_device *d;
     pith_error err;

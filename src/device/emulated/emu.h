@@ -643,17 +643,10 @@ EMU_OWN static void emu_pairs(const uint32_t *h, int n, double *out, int step)
         _mm_storeu_pd(out + (i + 1) * step, _mm256_extractf128_pd(x, 1));
     }
 }
-EMU_OWN static void emu_mma_all(void **p)
+/* Adds the product of a [lane][register][half] and b to the numbers of each lane. Products are
+   exact, and so are sums but for the last bits of f64. Columns go side by side. */
+EMU_OWN static void emu_mma_sums(const double (*a)[4][2], const double (*b)[8], float *const *to)
 {
-    emu_mma **m = (emu_mma **)p;
-    alignas(32) double a[32][4][2], b[16][8], lane[2][2]; /* a: [lane][register][half] */
-    for (int l = 0; l < 32; l++) {
-        emu_pairs(m[l]->a, 4, a[l][0], 2);
-        emu_pairs(m[l]->b, 2, lane[0], 2);
-        for (int i = 0; i < 4; i++)
-            b[2 * (l % 4) + 8 * (i >> 1) + (i & 1)][l / 4] = lane[i >> 1][i & 1];
-    }
-    /* exact products, and exact sums but for the last bits of f64, columns side by side */
     for (int r = 0; r < 16; r++) {
         __m256d sum0 = _mm256_setzero_pd(), sum1 = sum0;
         alignas(32) double sum[8];
@@ -666,10 +659,24 @@ EMU_OWN static void emu_mma_all(void **p)
         _mm256_store_pd(sum, sum0);
         _mm256_store_pd(sum + 4, sum1);
         for (int c = 0; c < 8; c++) {
-            float *d = m[r % 8 * 4 + c / 2]->d + r / 8 * 2 + c % 2;
+            float *d = to[r % 8 * 4 + c / 2] + r / 8 * 2 + c % 2;
             *d = (float)((double)*d + sum[c]);
         }
     }
+}
+EMU_OWN static void emu_mma_all(void **p)
+{
+    emu_mma **m = (emu_mma **)p;
+    alignas(32) double a[32][4][2], b[16][8], lane[2][2];
+    float *d[32];
+    for (int l = 0; l < 32; l++) {
+        d[l] = m[l]->d;
+        emu_pairs(m[l]->a, 4, a[l][0], 2);
+        emu_pairs(m[l]->b, 2, lane[0], 2);
+        for (int i = 0; i < 4; i++)
+            b[2 * (l % 4) + 8 * (i >> 1) + (i & 1)][l / 4] = lane[i >> 1][i & 1];
+    }
+    emu_mma_sums(a, b, d);
 }
 static void mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {

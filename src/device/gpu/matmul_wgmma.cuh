@@ -16,67 +16,14 @@
 
 #include "device/gpu/matmul.cuh"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #include "device/gpu/wgmma_op.cuh"
 
-DEV void wgmma_fence(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-DEV void wgmma_commit(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-#define WGMMA_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 /* Core matrices of 128 bytes: the next 8 columns follow after 128 bytes, the next 8 tokens after
    1024. */
 DEV uint64_t wgmma_matrix(uint32_t at)
 {
     return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32;
-}
-/* The compiler does not move what uses these numbers past here. */
-template <int N> DEV void hold(float (&d)[N])
-{
-    UNROLL
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-DEV void ring_init(uint64_t *bar, int n)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_at(bar)), "r"(n) : "memory");
-}
-DEV void ring_arrive(uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_at(bar)) : "memory");
-}
-/* An arrival, and n bytes that will come. */
-DEV void ring_expect(uint64_t *bar, int n)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(n)
-                 : "memory");
-}
-DEV void ring_wait(uint64_t *bar, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred p;\nW:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
-                 "@p bra D;\nbra W;\nD:\n}" ::"r"(smem_at(bar)),
-                 "r"(parity)
-                 : "memory");
-}
-DEV void ring_copy(void *to, const void *from, int n, uint64_t *bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(smem_at(to)),
-                 "l"(from), "r"(n), "r"(smem_at(bar))
-                 : "memory");
-}
-
-/* x, here and now: a load must not write to an operand, or be moved into the products. zero: that
-   the compiler does not know. */
-DEV uint32_t made_of(uint32_t x, uint32_t zero)
-{
-    uint32_t r;
-    asm volatile("xor.b32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(zero) : "memory");
-    return r;
 }
 
 template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args)
@@ -102,9 +49,9 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
     const int end = SPLIT ? ((int)blockIdx.z + 1) * n_block / (int)gridDim.z : n_block;
     const int n_tile = (end - first) * 4;
     if (TID < RING) {
-        ring_init(&full[TID], 1);
-        ring_init(&empty[TID], 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        bar_init(&full[TID], 1);
+        bar_init(&empty[TID], 8);
+        bar_init_done();
     }
     sync_block();
     /* The first warp brings a tile, in pieces of tokens that lie side by side. Where they lie is
@@ -120,12 +67,12 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
                 piece;
         uint64_t *bar = &full[tile % RING];
         if (tile >= RING)
-            ring_wait(&empty[tile % RING], (uint32_t)(tile / RING - 1) & 1);
+            bar_wait(&empty[tile % RING], (uint32_t)(tile / RING - 1) & 1);
         if (lane == 0)
-            ring_expect(bar, STAGE);
+            bar_expect(bar, STAGE);
         sync_warp();
         if (lane < n_piece)
-            ring_copy(smem + tile % RING * STAGE + lane * piece, x, piece, bar);
+            bulk_copy(smem + tile % RING * STAGE + lane * piece, x, piece, bar);
         sync_warp();
     };
     const uint32_t nothing = (uint32_t)args.n_tok >> 31;
@@ -185,7 +132,7 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
         UNROLL
         for (int j = 0; j < 4; j++) {
             const int tile = blk * 4 + j, stage = tile % RING;
-            ring_wait(&full[stage], (uint32_t)(tile / RING) & 1);
+            bar_wait(&full[stage], (uint32_t)(tile / RING) & 1);
             hold(acc);
             wgmma_fence();
             const uint32_t at = smem_at(smem + stage * STAGE);
@@ -196,7 +143,7 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
             if (BUFFERS > 1 && j > 0) {
                 WGMMA_WAIT(1);
                 if (lane == 0)
-                    ring_arrive(&empty[(tile - 1) % RING]);
+                    bar_arrive(&empty[(tile - 1) % RING]);
             }
             const bool more = j < 3 || blk + 1 < end - first;
             if (BUFFERS > 1 && more)
@@ -206,7 +153,7 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &args
                 WGMMA_WAIT(0);
                 hold(acc);
                 if (lane == 0)
-                    ring_arrive(&empty[stage]);
+                    bar_arrive(&empty[stage]);
             }
             if (BUFFERS == 1 && more)
                 decode(a[0], (j + 1) % 4, tile + 1);
@@ -227,17 +174,17 @@ template <int T, int BN, bool SPLIT> DEV void mul_wgmma(const gpu_mul_args &) {}
 #endif
 
 #define MUL_WGMMA_128(type)                                                                        \
-    KERNEL(256, 1) mul_wgmma_128_##type(const gpu_mul_args &a)                                      \
+    KERNEL(256, 1) mul_wgmma_128_##type(const gpu_mul_args &a)                                     \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 128, false>(a);                                               \
     }
 #define MUL_WGMMA_64(type)                                                                         \
-    KERNEL(256, 2) mul_wgmma_64_##type(const gpu_mul_args &a)                                       \
+    KERNEL(256, 2) mul_wgmma_64_##type(const gpu_mul_args &a)                                      \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, false>(a);                                                \
     }
 #define MUL_WGMMA_SPLIT(type)                                                                      \
-    KERNEL(256, 2) mul_wgmma_split_##type(const gpu_mul_args &a)                                    \
+    KERNEL(256, 2) mul_wgmma_split_##type(const gpu_mul_args &a)                                   \
     {                                                                                              \
         mul_wgmma<GPU_WEIGHT_##type, 64, true>(a);                                                 \
     }
