@@ -23,6 +23,7 @@ enum {
     WIDE_WARPS = WIDE_THREADS / 32,
     WIDE_REST = 512 /* bytes of parts and references */
 };
+static_assert(2 * sizeof(gpu_part) + 8 * sizeof(gpu_attend_ref) <= WIDE_REST, "there is room");
 
 /* Bytes from one entry to the next. */
 DEV int wide_pitch(int dim)
@@ -90,6 +91,15 @@ DEV void wide_copy(uint8_t *out, const gpu_attend_args &a, const gpu_part &part,
     }
 }
 
+/* Keys of f32 or bf16 that lie side by side. */
+DEV void wide_sides(uint8_t *out, const gpu_attend_args &a, const gpu_part &part,
+                    const wide_page &s)
+{
+    const int there = wide_count(s, true);
+    sides_fill(out, a, part.dim, TID, WIDE_THREADS,
+               [&](int e) { return e < there ? wide_at(a, s, e) : NULL; });
+}
+
 /* Pieces, N of a thread on their way. */
 template <int N>
 DEV void wide_pieces(uint8_t *out, const gpu_attend_args &a, const gpu_part &part, int type,
@@ -127,8 +137,7 @@ DEV void wide_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &part,
     if (part.type == STORE_F16)
         wide_copy(out, a, part, s);
     else if (lies_sideways(part))
-        sides_fill(out, a, part.dim, TID, WIDE_THREADS,
-                   [&](int e) { return e < wide_count(s, true) ? wide_at(a, s, e) : NULL; });
+        wide_sides(out, a, part, s);
     else if (part.type == STORE_F32)
         wide_pieces<1>(out, a, part, STORE_F32, s);
     else if (part.type == STORE_BF16)
@@ -339,18 +348,36 @@ DEV void wide_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ti
     }
 }
 
+/* Before the first page: its references, queries where all pages have one delta, zeros. */
+DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int first,
+                    const wide_room &room)
+{
+    const int dim16 = up16(a.dim_k);
+    if (TID == 0)
+        room.part[0] = a.k, room.part[1] = a.v;
+    if (TID < 4)
+        room.refs[(first & 1) * 4 + TID] = short_ref(job, first, TID);
+    sync_block();
+    if (a.v_in_k < 0)
+        wide_clear(room.keys, room.part[0]);
+    for (int i = 0; i < a.n_room; i++)
+        wide_clear(room.values + i * room.v_size, room.part[a.v_in_k < 0 ? 1 : 0]);
+    for (int i = TID; job.n_variant == 1 && i < ROWS * dim16 / 8; i += WIDE_THREADS)
+        cp16(room.queries + i * 16, /* as rows_at has them; they come with the first keys */
+             AT(const uint8_t, job.packed) +
+                 ((size_t)(tile * ROWS + i % ROWS) * (dim16 / 8) + i / ROWS) * 16);
+}
+
 /* 16 rows, and a chunk. Grid: (chunks, calls, tiles of rows). */
 template <int N> DEV void attend_wide(const gpu_attend_args &a)
 {
     SHARED(smem);
     const gpu_attend_job &job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
-    const int tile = (int)blockIdx.z, chunk = job.n_chunk - 1 - (int)blockIdx.x,
-              dim16 = up16(a.dim_k);
+    const int tile = (int)blockIdx.z, chunk = job.n_chunk - 1 - (int)blockIdx.x;
     if (chunk < 0 || tile * ROWS >= job.n_tok * job.n_group)
         return; /* the whole block */
     int first, end;
     chunk_pages(job, chunk, &first, &end);
-    const wide_room room = wide_room_of(a, smem);
     const bool shared = a.v_in_k >= 0, two = a.n_room == 2;
     const int shift = a.page_len == 64 ? 6 : a.page_len == 32 ? 5 : 4;
     wide_rows<N> rows = {};
@@ -359,19 +386,7 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
         rows.m[i] = NEG_INF;
         rows.limit[i] = job.pos0 + (tile * ROWS + LANE / 4 + 8 * i) / job.n_group;
     }
-    if (TID == 0)
-        room.part[0] = a.k, room.part[1] = a.v;
-    if (TID < 4)
-        room.refs[(first & 1) * 4 + TID] = short_ref(job, first, TID);
-    sync_block();
-    if (!shared)
-        wide_clear(room.keys, room.part[0]);
-    for (int i = 0; i < a.n_room; i++)
-        wide_clear(room.values + i * room.v_size, room.part[shared ? 0 : 1]);
-    for (int i = TID; job.n_variant == 1 && i < ROWS * dim16 / 8; i += WIDE_THREADS)
-        cp16(room.queries + i * 16, /* as rows_at has them; they come with the first keys */
-             AT(const uint8_t, job.packed) +
-                 ((size_t)(tile * ROWS + i % ROWS) * (dim16 / 8) + i / ROWS) * 16);
+    wide_begin(a, job, tile, first, wide_room_of(a, smem));
     NO_UNROLL
     for (int p = first - 1; p < end; p++) {
         const bool is = p >= first, odd = (p & 1) != 0;
