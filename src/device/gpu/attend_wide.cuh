@@ -368,6 +368,27 @@ DEV void wide_begin(const gpu_attend_args &a, const gpu_attend_job &job, int til
                  ((size_t)(tile * ROWS + i % ROWS) * (dim16 / 8) + i / ROWS) * 16);
 }
 
+/* What there is room for of the next page: behind a page's weights its keys and, with two rooms, its
+   values. The rest comes behind the page's sums. Copies of keys and of values are a group each. */
+template <int N>
+DEV void wide_next(const gpu_attend_args &a, const wide_room &room, int half, bool is, bool odd,
+                   const wide_page &next)
+{
+    const bool shared = a.v_in_k >= 0, two = a.n_room == 2;
+    NO_UNROLL
+    for (int side = 0; side < 2; side++) {
+        const bool early = two || (side == 0 && !shared);
+        uint8_t *to = room.values + (two && !odd ? room.v_size : 0);
+        if (half != (early ? 0 : 1))
+            continue;
+        if (side == 0 && !shared)
+            to = room.keys;
+        if (is && !(side == 1 && shared))
+            wide_fill<N == 1 ? 3 : 2>(to, a, room.part[side], next);
+        cp_commit();
+    }
+}
+
 /* 16 rows, and a chunk. Grid: (chunks, calls, tiles of rows). */
 template <int N> DEV void attend_wide(const gpu_attend_args &a)
 {
@@ -421,20 +442,7 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
                 if (!two)
                     sync_block();
             }
-            NO_UNROLL
-            for (int side = 0; side < 2; side++) {
-                const bool early = two || (side == 0 && !shared);
-                if (half != (early ? 0 : 1))
-                    continue;
-                uint8_t *to = room.values;
-                if (side == 0 && !shared)
-                    to = room.keys;
-                else if (two && !odd)
-                    to += room.v_size;
-                if (p + 1 < end && !(side == 1 && shared))
-                    wide_fill<N == 1 ? 4 : 2>(to, a, room.part[side], next);
-                cp_commit();
-            }
+            wide_next<N>(a, room, half, p + 1 < end, odd, next);
         }
     }
     wide_finish<N>(a, job, tile, chunk, rows);
