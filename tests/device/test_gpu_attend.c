@@ -21,7 +21,8 @@ TEST_GROUP(NULL, free_gpu);
 
 /* ---- launches ---- */
 
-static int32_t n_general, n_many, n_copy; /* launches of attend_part, attend_many, attend_copy */
+/* Launches of attend_part, attend_many, attend_copy and attend_wide. */
+static int32_t n_general, n_many, n_copy, n_wide;
 static void (*the_submit)(struct gpu_card *c, const struct gpu_batch *batch);
 
 static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
@@ -32,6 +33,8 @@ static void counted_submit(struct gpu_card *c, const struct gpu_batch *batch)
         n_many += batch->launch[i].kernel >= GPU_KERNEL_attend_many_64_f16 &&
                   batch->launch[i].kernel <= GPU_KERNEL_attend_many_128_codes_1;
         n_copy += batch->launch[i].kernel == GPU_KERNEL_attend_copy;
+        n_wide += batch->launch[i].kernel >= GPU_KERNEL_attend_wide_128 &&
+                  batch->launch[i].kernel <= GPU_KERNEL_attend_wide_512;
     }
     the_submit(c, batch);
 }
@@ -43,18 +46,18 @@ static void count_launches(void)
         the_submit = emulated_card()->submit;
         emulated_card()->submit = counted_submit;
     }
-    n_general = n_many = n_copy = 0;
+    n_general = n_many = n_copy = n_wide = 0;
 }
 
 /* ---- a lane ---- */
 
-enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 256, N_GROUP = 3, ATTEND_TOK = 45 };
+enum { MOST_LEN = 150, DIM = 64, MOST_DIM = 576, N_GROUP = 3, ATTEND_TOK = 45 };
 
 /* A lane with entries of a type, on a device. */
 struct rig {
     struct kv_cache *cache;
     struct kv_seq *seq;
-    int32_t dim;
+    int32_t dim, dim_v;
     float q[ATTEND_TOK * N_GROUP * MOST_DIM];
     float k[MOST_LEN * MOST_DIM], v[MOST_LEN * MOST_DIM];
     double k_read[MOST_LEN * MOST_DIM], v_read[MOST_LEN * MOST_DIM];
@@ -64,16 +67,18 @@ struct rig {
 struct form {
     enum kv_type k, v;
     int32_t page_len, dim;
-    bool beside; /* keys lie side by side */
+    bool beside;           /* keys lie side by side */
+    int32_t dim_v, v_in_k; /* of other values than of the keys' size; of those that are in keys */
 };
 
 static void rig_make(struct rig *r, struct pi_device *d, const struct form *form)
 {
-    const int32_t dim = form->dim;
+    const int32_t dim = form->dim, dim_v = form->dim_v > 0 ? form->dim_v : dim;
     const struct kv_geometry g = {.n_layer = 1,
                                   .n_head = 1,
                                   .dim_k = dim,
-                                  .dim_v = dim,
+                                  .dim_v = dim_v,
+                                  .v_in_k = form->v_in_k,
                                   .page_len = form->page_len,
                                   .type_k = form->k,
                                   .type_v = form->v,
@@ -82,26 +87,27 @@ static void rig_make(struct rig *r, struct pi_device *d, const struct form *form
     uint64_t rng = 3;
     float row[MOST_DIM];
     r->dim = dim;
+    r->dim_v = dim_v;
     check(kv_cache_create(&g, 1 << 20, &r->cache, &err), &err);
     check(kv_seq_create(r->cache, &r->seq, &err), &err);
     check(kv_seq_reserve(r->seq, MOST_LEN, &err), &err);
-    for (size_t i = 0; i < PI_LEN(r->q); i++)
+    for (int32_t i = 0; i < ATTEND_TOK * N_GROUP * dim; i++)
         r->q[i] = 2 * rng_float(&rng);
-    for (size_t i = 0; i < PI_LEN(r->k); i++)
+    for (int32_t i = 0; i < MOST_LEN * dim; i++)
         r->k[i] = rng_float(&rng);
-    for (size_t i = 0; i < PI_LEN(r->v); i++)
+    for (int32_t i = 0; i < MOST_LEN * dim_v; i++)
         r->v[i] = rng_float(&rng);
     for (int32_t at = 0, n; at < MOST_LEN; at += n) { /* in stretches */
         n = (int32_t)pi_min(37, MOST_LEN - at);
-        kv_seq_append(r->seq, 0, 0, at, n, r->k + at * dim, dim, r->v + at * dim, dim);
+        kv_seq_append(r->seq, 0, 0, at, n, r->k + at * dim, dim, r->v + at * dim_v, dim_v);
     }
     for (int32_t s = 0; s < MOST_LEN; s++) {
         kv_lane_key(r->seq, 0, 0, s, row);
         for (int32_t i = 0; i < dim; i++)
             r->k_read[s * dim + i] = row[i];
         kv_lane_value(r->seq, 0, 0, s, row);
-        for (int32_t i = 0; i < dim; i++)
-            r->v_read[s * dim + i] = row[i];
+        for (int32_t i = 0; i < dim_v; i++)
+            r->v_read[s * dim_v + i] = row[i];
     }
 }
 
@@ -128,7 +134,7 @@ static struct kv_attend_job job_of(const struct rig *r, int32_t t, int32_t n_tok
                                   .q_stride = N_GROUP * r->dim,
                                   .scale = 0.125f,
                                   .out = out,
-                                  .out_stride = N_GROUP * r->dim};
+                                  .out_stride = N_GROUP * r->dim_v};
 }
 
 static void run_job(const struct rig *r, const struct kv_attend_job *job)
@@ -143,7 +149,7 @@ static void run_job(const struct rig *r, const struct kv_attend_job *job)
 static void attend_exactly(const struct rig *r, const struct kv_attend_job *job, int32_t t,
                            int32_t g, double *out)
 {
-    const int32_t dim = r->dim;
+    const int32_t dim = r->dim, dim_v = r->dim_v;
     const float *q = job->q + (size_t)t * job->q_stride + (size_t)g * dim;
     double x[MOST_LEN], most = job->sink != NULL ? job->sink[g] : -INFINITY, sum;
     int32_t n = job->pos0 + t + 1;
@@ -156,14 +162,14 @@ static void attend_exactly(const struct rig *r, const struct kv_attend_job *job,
         most = fmax(most, x[s]);
     }
     sum = job->sink != NULL ? exp(job->sink[g] - most) : 0;
-    memset(out, 0, (size_t)dim * sizeof(*out));
+    memset(out, 0, (size_t)dim_v * sizeof(*out));
     for (int32_t s = 0; s < n; s++) {
         double p = exp(x[s] - most);
         sum += p;
-        for (int32_t i = 0; i < dim; i++)
-            out[i] += p * r->v_read[s * dim + i];
+        for (int32_t i = 0; i < dim_v; i++)
+            out[i] += p * r->v_read[s * dim_v + i];
     }
-    for (int32_t i = 0; i < dim; i++)
+    for (int32_t i = 0; i < dim_v; i++)
         out[i] /= sum;
 }
 
@@ -175,6 +181,12 @@ static bool has_order(enum kv_type type)
     return type == KV_TYPE_Q8_0 || type == KV_TYPE_TURBO3 || type == KV_TYPE_TURBO2;
 }
 
+/* Whether a form has no kernel of its size. */
+static bool is_wide(const struct form *form)
+{
+    return form->dim_v > 0 || !(form->dim == 64 || form->dim == 128 || form->dim == 256);
+}
+
 /* All tokens at a time: near exact; one by one, and over a list of all entries: the same bits. */
 static void check_form(const struct form *form, float cap, const float *sink)
 {
@@ -184,18 +196,18 @@ static void check_form(const struct form *form, float cap, const float *sink)
     int32_t slots[MOST_LEN];
     rig_make(&r, gpu(), form);
     count_launches();
-    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim;
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)r.dim_v;
     struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, all);
     job.cap = cap;
     job.sink = sink;
     run_job(&r, &job);
     for (int32_t t = 0; t < ATTEND_TOK; t++)
         for (int32_t g = 0; g < N_GROUP; g++)
-            attend_exactly(&r, &job, t, g, ref + (t * N_GROUP + g) * r.dim);
+            attend_exactly(&r, &job, t, g, ref + (t * N_GROUP + g) * r.dim_v);
     double error = relative_error(all, ref, n);
     if (!(error < ATTEND_BOUND))
         fail_msg("%s, %s: error %.2e", kv_type_name(form->k), kv_type_name(form->v), error);
-    const size_t row = (size_t)N_GROUP * (size_t)r.dim;
+    const size_t row = (size_t)N_GROUP * (size_t)r.dim_v;
     for (int32_t t = 0; t < ATTEND_TOK; t += TEST_STRIDE) {
         struct kv_attend_job single = job_of(&r, t, 1, one);
         single.cap = cap;
@@ -208,26 +220,26 @@ static void check_form(const struct form *form, float cap, const float *sink)
     struct kv_attend_job some = job_of(&r, FIRST, SOME, one);
     some.cap = cap;
     some.sink = sink;
+    const size_t q_row = (size_t)N_GROUP * (size_t)r.dim;
     for (int32_t way = 0; way < 2; way++) {
         run_job(&r, &some);
-        assert_memory_equal(one, all + FIRST * N_GROUP * r.dim,
-                            (size_t)SOME * N_GROUP * (size_t)r.dim * sizeof(*all));
+        assert_memory_equal(one, all + FIRST * row, SOME * row * sizeof(*all));
         /* where queries lie at odd places attend_decode.cuh takes frequent forms, too */
+        some.q_stride = q_row + 1;
         for (int32_t t = 0; t < SOME; t++)
-            memcpy(q + t * (some.q_stride + 1), job_of(&r, FIRST + t, 1, one).q, row * sizeof(*q));
+            memcpy(q + t * (q_row + 1), r.q + (FIRST + t) * q_row, q_row * sizeof(*q));
         some.q = q;
-        some.q_stride++;
     }
-    if (r.dim == 64 || r.dim == 128 || r.dim == 256) {
-        assert_int_equal(n_general, 0);
-        assert_int_equal(n_many, gpu_is_own());
-    }
+    assert_int_equal(n_general, 0);
+    assert_true(!gpu_is_own() || (n_wide > 0) == is_wide(form));
+    assert_int_equal(n_many, gpu_is_own() && !is_wide(form));
     for (int32_t i = 0; i < MOST_LEN; i++)
         slots[i] = i;
     job.slots = slots;
     job.n_slot = MOST_LEN;
     job.out = one;
     run_job(&r, &job);
+    assert_true(!gpu_is_own() || (n_general > 0) == is_wide(form));
     /* else products of codes go in another order */
     if (form->page_len < 64 || !form->beside || !has_order(form->k) ||
         !(has_order(form->v) || form->v == KV_TYPE_F16))
@@ -257,20 +269,20 @@ TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
 {
     const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
-    const struct form small[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 64, true},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false},
-                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 64, true},
-                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, 64, true},
-                                 {KV_TYPE_F16, KV_TYPE_TURBO3, 64, 64, false},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, true},
-                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 256, true},
-                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO3, 64, 256, true},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, false}};
+    const struct form small[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 64, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 128, false, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 64, true, 0, 0},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, 64, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_TURBO3, 64, 64, false, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, true, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 256, true, 0, 0},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO3, 64, 256, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 256, false, 0, 0}};
     for (size_t i = 0; i < PI_LEN(small); i++)
         check_form(&small[i], 0, NULL);
     for (size_t k = 0; k < PI_LEN(frequent); k++)
         for (size_t v = HALF ? k % 2 : 0; v < PI_LEN(frequent); v += HALF ? 2 : 1) {
-            const struct form form = {frequent[k], frequent[v], 64, 128, true};
+            const struct form form = {frequent[k], frequent[v], 64, 128, true, 0, 0};
             check_form(&form, k == v ? 2.0f : 0, k == v ? sink : NULL);
         }
 }
@@ -288,15 +300,38 @@ TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
     for (int32_t t = 0; t < KV_N_TYPE; t++) {
         const enum kv_type k = (enum kv_type)t, v = (enum kv_type)((t * 5 + 3) % KV_N_TYPE);
-        const struct form small = {k, v, 16, 64, t % 2 == 0},
-                          other = {v, k, t % 2 == 0 ? 32 : 64, 128, t % 4 >= 2};
+        const struct form small = {k, v, 16, 64, t % 2 == 0, 0, 0},
+                          other = {v, k, t % 2 == 0 ? 32 : 64, 128, t % 4 >= 2, 0, 0};
         check_form(&small, 2.0f, sink);
         check_form(&other, 0, NULL);
     }
-    const struct form wide = {KV_TYPE_Q4_0, KV_TYPE_BF16, 16, 256, true},
-                      odd = {KV_TYPE_F16, KV_TYPE_Q8_0, 16, 96, true};
+    const struct form wide = {KV_TYPE_Q4_0, KV_TYPE_BF16, 16, 256, true, 0, 0};
     check_form(&wide, 0, NULL);
-    check_form(&odd, 0, NULL);
+}
+
+/* Heads of other sizes, and values that are parts of keys: attend_wide.cuh, with one page of values
+   in shared memory or two. */
+TEST(attention_of_uncommon_sizes_has_the_bits_of_the_general_kernel)
+{
+    const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
+    const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 96, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 80, false, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 16, 48, true, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, 96, true, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_TURBO4, 16, 96, false, 0, 0},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 32, 80, true, 0, 0},
+                                 {KV_TYPE_Q4_0, KV_TYPE_TURBO3, 64, 96, true, 0, 0},
+                                 {KV_TYPE_BF16, KV_TYPE_F32, 32, 72, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_BF16, 64, 72, true, 40, 0},
+                                 {KV_TYPE_F32, KV_TYPE_F16, 64, 40, false, 24, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 192, true, 128, 0},
+                                 {KV_TYPE_F16, KV_TYPE_Q8_0, 16, 64, true, 160, 0},
+                                 {KV_TYPE_F16, KV_TYPE_Q8_0, 64, 288, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, 96, false, 64, 32},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 96, false, 64, 32},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 576, false, 512, 64}};
+    for (size_t i = 0; i < PI_LEN(forms); i++)
+        check_form(&forms[i], i % 4 == 1 ? 2.0f : 0, i % 2 == 1 ? sink : NULL);
 }
 
 /* A prompt whose pages have no room for a copy takes the kernel for few rows. */
@@ -304,7 +339,7 @@ TEST(a_prompt_without_memory_for_copies_has_the_same_bits)
 {
     static struct rig r[2];
     static float out[2][OUT_LEN];
-    const struct form form = {KV_TYPE_Q4_0, KV_TYPE_Q4_0, 64, DIM, true};
+    const struct form form = {KV_TYPE_Q4_0, KV_TYPE_Q4_0, 64, DIM, true, 0, 0};
     if (!gpu_is_own())
         test_skip("the emulation alone says when its memory ends");
     struct pi_device *other = gpu_device_make(emulated_other());
@@ -357,11 +392,12 @@ static void check_changed(const struct form *form, enum deed deed, bool ones, bo
     static float out[3][OUT_LEN];
     static double ref[OUT_LEN];
     const bool goes[] = {true, ones, twos};
-    double freq[DIM / 2];
-    const size_t n = (size_t)ATTEND_TOK * N_GROUP * DIM;
-    for (int32_t i = 0; i < DIM / 2; i++)
-        freq[i] = pow(10000, -(double)i / (DIM / 2));
-    const struct pi_rope rope = {.n_pair = DIM / 2, .freq = freq, .magnitude = 1};
+    double freq[MOST_DIM / 2];
+    const int32_t dim = form->dim, n_pair = dim / 2;
+    const size_t n = (size_t)ATTEND_TOK * N_GROUP * (size_t)dim;
+    for (int32_t i = 0; i < n_pair; i++)
+        freq[i] = pow(10000, -(double)i / n_pair);
+    const struct pi_rope rope = {.n_pair = n_pair, .freq = freq, .magnitude = 1};
     for (int32_t i = 0; i < 2; i++) {
         struct pi_device *d = i == 0 ? gpu() : &pi_device_cpu;
         rig_make(&r[i], d, form);
@@ -369,13 +405,13 @@ static void check_changed(const struct form *form, enum deed deed, bool ones, bo
         if (deed == HAS_GUESTS) {
             check(kv_seq_create(r[i].cache, &guests[i].seq, &err), &err);
             check(kv_seq_reserve(guests[i].seq, MOST_LEN, &err), &err);
-            kv_seq_append(guests[i].seq, 0, 0, 0, 128, r[i].v, DIM, r[i].k, DIM);
+            kv_seq_append(guests[i].seq, 0, 0, 0, 128, r[i].v, dim, r[i].k, dim);
         }
         for (int32_t way = 0; way < (i == 0 ? 3 : 1); way++)
             for (int32_t t = 0, some = way == 0 ? ATTEND_TOK : way; t < ATTEND_TOK && goes[way];
                  t += some) {
                 int32_t n_tok = (int32_t)pi_min(some, ATTEND_TOK - t);
-                struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * DIM);
+                struct kv_attend_job job = job_of(&r[i], t, n_tok, out[way] + t * N_GROUP * dim);
                 job.rope = &rope;
                 job.guests = deed == HAS_GUESTS ? guests[i].seq : NULL;
                 run_job(&r[i], &job);
@@ -397,11 +433,12 @@ static void check_changed(const struct form *form, enum deed deed, bool ones, bo
 
 TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
 {
-    const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 16, DIM, true},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, true},
-                                 {KV_TYPE_TURBO4, KV_TYPE_Q4_0, 32, DIM, true},
-                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, DIM, true},
-                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, DIM, true}};
+    const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 16, DIM, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, true, 0, 0},
+                                 {KV_TYPE_TURBO4, KV_TYPE_Q4_0, 32, DIM, true, 0, 0},
+                                 {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 64, DIM, true, 0, 0},
+                                 {KV_TYPE_TURBO3, KV_TYPE_TURBO2, 64, DIM, true, 0, 0},
+                                 {KV_TYPE_F16, KV_TYPE_F16, 16, 96, true, 0, 0}};
     for (size_t i = 0; i < PI_LEN(forms); i++)
         for (size_t deed = 0; deed < N_DEED; deed++)
             check_changed(&forms[i], (enum deed)deed, !HALF || (i + deed) % 2 == 0,
@@ -409,13 +446,14 @@ TEST(pages_that_were_changed_have_the_same_bits_however_they_are_read)
 }
 
 /* A tap shows what the processor's does, and leaves the output's bits alone. */
-TEST(watched_attention_has_the_same_bits)
+static void check_watched(const struct form *form)
 {
     static struct rig r;
     static float out[OUT_LEN], watched[OUT_LEN], weight[ATTEND_TOK * N_GROUP * 160];
     float max[ATTEND_TOK * N_GROUP], sum[ATTEND_TOK * N_GROUP];
     struct kv_attend_tap tap = {.weight = weight, .row_stride = 160, .max = max, .sum = sum};
-    rig_open(&r, gpu(), KV_TYPE_F16, KV_TYPE_F16, 64);
+    rig_make(&r, gpu(), form);
+    count_launches();
     struct kv_attend_job job = job_of(&r, 0, ATTEND_TOK, out);
     run_job(&r, &job);
     job.out = watched;
@@ -428,7 +466,16 @@ TEST(watched_attention_has_the_same_bits)
             all += weight[i * 160 + s];
         assert_true(fabs(all - 1) < 1e-4);
     }
+    assert_true(!gpu_is_own() || (n_wide > 0) == is_wide(form));
     rig_close(&r);
+}
+
+TEST(watched_attention_has_the_same_bits)
+{
+    const struct form common = {KV_TYPE_F16, KV_TYPE_F16, 64, DIM, false, 0, 0},
+                      wide = {KV_TYPE_F16, KV_TYPE_Q8_0, 32, 96, true, 0, 0};
+    check_watched(&common);
+    check_watched(&wide);
 }
 
 /* ---- entries ---- */

@@ -186,6 +186,9 @@ enum gpu_weight_type {
     GPU_K(attend_many_256_f16, 128, 2, gpu_attend_args)                                            \
     GPU_K(attend_many_128_f16_1, 256, 1, gpu_attend_args)                                          \
     GPU_K(attend_many_128_codes_1, 256, 1, gpu_attend_args)                                        \
+    GPU_K(attend_wide_128, 256, 2, gpu_attend_args)                                                \
+    GPU_K(attend_wide_256, 256, 2, gpu_attend_args)                                                \
+    GPU_K(attend_wide_512, 256, 2, gpu_attend_args)                                                \
     GPU_K(attend_part_4, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_8, 128, 2, gpu_attend_args)                                                  \
     GPU_K(attend_part_16, 128, 1, gpu_attend_args)                                                 \
@@ -473,6 +476,8 @@ struct gpu_attend_args {
     gpu_at rows, count; /* f32; uint32 [token] zeros, which are left so */
     int32_t n_col, n_head;
     struct gpu_part k, v;
+    int32_t n_room; /* of attend_wide: pages of values that a block has room for, 1 or 2 */
+    int32_t unused;
 };
 
 /* ---- notes of weights ---- */

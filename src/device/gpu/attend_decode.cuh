@@ -240,17 +240,20 @@ DEV void pieces_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &par
     }
 }
 
-/* Keys of f32 or bf16 that lie side by side: [DIM][64 entries], as dots_f16 wants them. */
-template <int DIM> DEV void sides_fill(uint8_t *out, const gpu_attend_args &a, const short_pages &s)
+/* Keys of f32 or bf16 that lie side by side: [dim][64 entries], as dots_f16 wants them. This is
+   thread `id` of n, all lanes of some warps. page(e): where entry e is; NULL: there is none. */
+template <typename F>
+DEV void sides_fill(uint8_t *out, const gpu_attend_args &a, int dim, int id, int n, F page)
 {
     const int type = a.k.type, size = type == STORE_F32 ? 4 : 2;
     UNROLL2
-    for (int i0 = 0; i0 < DIM * 8; i0 += 32) {
-        const int i = i0 + LANE, e = i % 8 * 8;
-        const uint8_t *from = element_at(a.k, PLANE_LOW, short_page(a, s, e), a.page_len,
-                                         e & (a.page_len - 1), i / 8, size);
-        if (e >= s.there)
+    for (int i = id; i < dim * 8; i += n) {
+        const int e = i % 8 * 8;
+        const uint8_t *own = page(e);
+        if (own == NULL)
             continue;
+        const uint8_t *from =
+            element_at(a.k, PLANE_LOW, own, a.page_len, e & (a.page_len - 1), i / 8, size);
         const uint4 x = *(const uint4 *)from,
                     y = type == STORE_F32 ? *(const uint4 *)(from + 16) : x;
         const piece p = {{x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w}, 0, 0};
@@ -272,7 +275,10 @@ DEV void half_decode(uint8_t *out, const gpu_attend_args &a, bool keys, const sh
     if (part.type == STORE_F16)
         bytes_fill<DIM>(out, a, part, s, [&](int i) { return place_f16(i, shift); });
     else if (lies_sideways(part))
-        sides_fill<DIM>(out, a, s);
+        sides_fill(out, a, DIM, LANE, 32, [&](int e) {
+            const uint8_t *page = short_page(a, s, e);
+            return e < s.there ? page : NULL;
+        });
     else if (code_bits(part.type) == 4)
         pieces_fill<DIM, 4>(out, a, part, STORE_TURBO4, GPU_ORDER_PLAIN, s);
     else

@@ -22,8 +22,9 @@ struct gpu_patch {
 };
 
 /* The kernel of a call: attend_part; for few rows attend_few or attend_decode; for many rows
-   attend_many. That one reads pages as they are, or a copy of f16. */
-enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_COPY };
+   attend_many. That one reads pages as they are, or a copy of f16. Heads of other sizes take
+   attend_wide. */
+enum gpu_way { GPU_WAY_ANY, GPU_WAY_FEW, GPU_WAY_DECODE, GPU_WAY_MANY, GPU_WAY_COPY, GPU_WAY_WIDE };
 
 struct gpu_plan {
     const struct kv_attend_job *job;

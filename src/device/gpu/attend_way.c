@@ -5,8 +5,9 @@
 #include "device/gpu/attend_plan.h"
 
 enum {
-    DIM_MOST = 512,          /* of a value */
-    KERNEL_SMEM = 2048 + 320 /* of a block of attend_part, beside the tiles and queries */
+    DIM_MOST = 512,           /* of a value */
+    KERNEL_SMEM = 2048 + 320, /* of a block of attend_part, beside the tiles and queries */
+    WIDE_SMEM = 2560 + 512    /* of attend_wide likewise */
 };
 
 /* ---- forms ---- */
@@ -104,6 +105,35 @@ static int64_t many_blocks(const struct gpu_attend_args *a, const struct kv_atte
     return pi_ceil_div((int64_t)job->n_tok * job->n_group, many_height(a));
 }
 
+/* Shared memory of attend_wide, which has n rooms for values, or for keys that have these. */
+static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
+{
+    size_t q = (size_t)GPU_ROWS * (size_t)gpu_up16(a->dim_k) * 2,
+           k = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_k) * 2 + 16),
+           v = (size_t)GPU_TILE * ((size_t)gpu_up16(a->dim_v) * 2 + 16);
+    return q + WIDE_SMEM + (a->v_in_k >= 0 ? n * k : k + n * v);
+}
+
+/* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
+   its matrices are the general kernel's. */
+static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a,
+                    const struct kv_geometry *g)
+{
+    return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
+           (g->v_in_k == 0 || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
+}
+
+static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
+                     const struct gpu_extent *most, int32_t tiles)
+{
+    enum gpu_kernel kernel = a->dim_v <= 128   ? GPU_KERNEL_attend_wide_128
+                             : a->dim_v <= 256 ? GPU_KERNEL_attend_wide_256
+                                               : GPU_KERNEL_attend_wide_512;
+    struct gpu_attend_args own = *a;
+    own.n_room = wide_smem(a, 2) <= d->driver->smem_most ? 2 : 1;
+    gpu_run(d, kernel, most->chunks, most->n, tiles, wide_smem(a, (size_t)own.n_room), &own);
+}
+
 /* A kernel of attend_many.cuh for a form that is frequent; GPU_N_KERNEL: there is none. Few blocks
    of 128 rows take 16 rows a warp. */
 static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_attend_args *a,
@@ -154,7 +184,9 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_COPY;
     if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
         return GPU_WAY_FEW;
-    return decode != GPU_N_KERNEL ? GPU_WAY_DECODE : GPU_WAY_ANY;
+    if (decode != GPU_N_KERNEL)
+        return GPU_WAY_DECODE;
+    return is_wide(d, a, &job->seq->cache->g) ? GPU_WAY_WIDE : GPU_WAY_ANY;
 }
 
 void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
@@ -168,6 +200,8 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
                                             : GPU_KERNEL_attend_part_16;
     if (plan->way == GPU_WAY_ANY)
         gpu_run(d, any, most->chunks, most->n, tiles, tile_smem(a), a);
+    else if (plan->way == GPU_WAY_WIDE)
+        wide_run(d, a, most, tiles);
     else if (plan->way == GPU_WAY_DECODE)
         gpu_run(d, decode_kernel(a, g), most->chunks, most->n, pi_ceil_div(rows, GPU_ROWS / 2),
                 (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);
