@@ -455,6 +455,7 @@ struct gpu_gather_args {
     uint64_t stride, to_stride;
     int32_t page_len, most_tile, most, order; /* order: of dimensions of keys, in a copy */
     struct gpu_part k, v;
+    int32_t to_dim, unused; /* to_dim: of keys and values there, the last ones zeros */
 };
 enum gpu_attend_order { GPU_ORDER_PLAIN, GPU_ORDER_BYTES, GPU_ORDER_BITS };
 /* References on their way to a lane's list. */
@@ -464,7 +465,7 @@ struct gpu_attend_patch {
 };
 struct gpu_attend_args {
     gpu_at jobs, patches, pool;
-    gpu_at o, ml;                     /* f32 [row of sums][dim_v up to 16s], [row of sums][2] */
+    gpu_at o, ml;                     /* f32 [row of sums][row_v], [row of sums][2] */
     uint64_t stride;                  /* bytes from one page to the next */
     int32_t page_len, window, v_in_k; /* v_in_k: values are keys' dimensions from there on, or -1 */
     int32_t dim_k, dim_v, n_pair, adjacent;
@@ -476,8 +477,9 @@ struct gpu_attend_args {
     gpu_at rows, count; /* f32; uint32 [token] zeros, which are left so */
     int32_t n_col, n_head;
     struct gpu_part k, v;
+    int32_t row_k, row_v; /* of a packed query and a sum: dim_k and dim_v up to 16s, or a copy's */
     int32_t n_room; /* of attend_wide: pages of values that a block has room for, 1 or 2 */
-    int32_t unused;
+    int32_t is_in_keys; /* values are parts of keys, also where v_in_k is -1 */
 };
 
 /* ---- notes of weights ---- */

@@ -172,9 +172,10 @@ static void add_call(struct launch *l, const struct gpu_plan *p, int32_t number,
         gpu_plan_chunks(p, gpu_take(&l->list, (size_t)p->n_chunk + 1, sizeof(int32_t), &to->chunks),
                         &most);
     }
-    bool packs = p->way != GPU_WAY_FEW || (l->is_listed && l->args.k.wht_scale != 0.0f);
+    bool packs = p->way != GPU_WAY_FEW ||
+                 (l->is_listed && (l->args.k.wht_scale != 0.0f || l->args.k.dim != l->args.dim_k));
     int32_t n_q = packs ? p->n_variant * gpu_up16(job->n_tok * job->n_group) : 0;
-    l->q_used += (size_t)n_q * (size_t)gpu_up16(l->args.dim_k);
+    l->q_used += (size_t)n_q * (size_t)l->args.row_k;
     l->scale_used += (size_t)n_q;
     l->n_sum += gpu_plan_sums(p);
     l->most_queries = (int32_t)pi_max(l->most_queries, n_q);
@@ -201,6 +202,9 @@ static struct gpu_attend_args args_of(const struct kv_attend_job *job)
         .v_in_k = shared ? g->v_in_k : -1,
         .dim_k = kind->k.dim,
         .dim_v = kind->value.dim,
+        .row_k = gpu_up16(kind->k.dim),
+        .row_v = gpu_up16(kind->value.dim),
+        .is_in_keys = g->v_in_k > 0,
         .n_pair = job->rope != NULL ? job->rope->n_pair : 0,
         .adjacent = job->rope != NULL && job->rope->adjacent,
         .factor = job->scale,
@@ -225,7 +229,7 @@ static bool alike(const struct kv_attend_job *a, const struct kv_attend_job *b)
 
 static size_t sum_bytes(const struct gpu_attend_args *a)
 {
-    return (size_t)gpu_up16(a->dim_v) * sizeof(float);
+    return (size_t)a->row_v * sizeof(float);
 }
 
 /* The rows of outputs that calls make together: rows [n_tok][n_col] of heads side by side. With
@@ -275,7 +279,7 @@ static void run_parts(struct launch *l, const struct gpu_plan *plan)
     if (l->rows.n_tok > 0)
         join_packs(l);
     gpu_run(l->d, GPU_KERNEL_attend_join, l->most_rows, l->n, 1,
-            (size_t)gpu_up16(a->dim_v) * sizeof(float) + JOIN_SMEM, a);
+            (size_t)a->row_v * sizeof(float) + JOIN_SMEM, a);
 }
 
 static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu_attend_job *jobs)
@@ -319,7 +323,7 @@ static void run_launch(struct launch *l, const struct gpu_plan *plan, struct gpu
         a->pool = gather.to;
     }
     gpu_run(d, GPU_KERNEL_attend_queries, l->most_queries, l->n, 1,
-            (size_t)gpu_up16(a->dim_k) * sizeof(float) + 64, a);
+            (size_t)a->row_k * sizeof(float) + 64, a);
     run_parts(l, plan);
     d->attend->n_patch = 0;
 }

@@ -161,10 +161,10 @@ template <int N> DEV void wht_shared(float *x, int dim, int group, float scale, 
 KERNEL(128, 4) attend_queries(const gpu_attend_args &a)
 {
     SHARED(smem);
-    float *x = (float *)smem, *tops = x + up16(a.dim_k);
+    float *x = (float *)smem, *tops = x + a.row_k;
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
     const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k,
-              dim16 = up16(dim);
+              dim16 = a.row_k;
     const int variant = (int)blockIdx.x / n_pad, row = (int)blockIdx.x % n_pad;
     if (variant >= job.n_variant)
         return;
@@ -529,7 +529,7 @@ KERNEL(128, 4) attend_join(const gpu_attend_args &a)
     float *x = (float *)smem;
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
     enum { N = 4, JOIN = 8 };
-    const int row = (int)blockIdx.x, dim_v16 = up16(a.dim_v);
+    const int row = (int)blockIdx.x, dim_v16 = a.row_v;
     if (row >= job.n_tok * job.n_group)
         return;
     const float sink =

@@ -456,20 +456,21 @@ BOTH int dim_slot(int order, int d)
     return d;
 }
 
+/* to_dim: those of a row, at least the part's; the others are zeros. */
 DEV void part_copy(uint8_t *out, const gpu_part &part, const tile_from &from, int page_len,
-                   int order)
+                   int order, int to_dim)
 {
-    const int n8 = part.dim / 8, group = group_shift(part);
+    const int n8 = to_dim / 8, group = group_shift(part);
     const codes_of_four table = codes_table(part);
     for (int i = TID; i < TILE * n8; i += 128) {
         const int e = part.beside ? i % TILE : i / n8, d = part.beside ? i / TILE : i % n8;
         const uint8_t *page;
         int slot;
         uint4 x = {0, 0, 0, 0};
-        if (e < from.n && entry_at(from, e, &page, &slot))
+        if (e < from.n && 8 * d < part.dim && entry_at(from, e, &page, &slot))
             x = piece_numbers(part.type, table,
                               piece_load(part, part.type, page, page_len, slot, d, group));
-        uint16_t *row = (uint16_t *)out + (size_t)e * part.dim;
+        uint16_t *row = (uint16_t *)out + (size_t)e * to_dim;
         if (order == GPU_ORDER_PLAIN)
             *(uint4 *)(row + 8 * d) = x;
         else
@@ -495,8 +496,8 @@ KERNEL(128, 8) attend_copy(const gpu_gather_args &a)
     for (int i = 0; i < job.per; i++)
         from.n = refs[i].n > 0 ? i * a.page_len + refs[i].n : from.n;
     uint8_t *to = AT(uint8_t, a.to) + (size_t)(job.copy0 + (int)blockIdx.x) * a.to_stride;
-    part_copy(to, a.k, from, a.page_len, a.order);
-    part_copy(to + TILE * a.k.dim * 2, a.v, from, a.page_len, GPU_ORDER_PLAIN);
+    part_copy(to, a.k, from, a.page_len, a.order, a.to_dim);
+    part_copy(to + TILE * a.to_dim * 2, a.v, from, a.page_len, GPU_ORDER_PLAIN, a.to_dim);
     if (TID == 0) {
         gpu_attend_ref ref = refs[0];
         ref.page = job.copy0 + (int)blockIdx.x;

@@ -254,7 +254,7 @@ DEV float query_row(const float *q, bool is, int order, float wht_scale, uint32_
 }
 
 /* The same from the queries that attend_queries made: of f16 pages that were gathered of a rotated
-   type. */
+   type, or have more dimensions than a query. */
 template <int DIM, int NB>
 DEV float packed_row(const gpu_attend_job &job, int row, bool is, uint32_t (*out)[NB][2], int n)
 {
@@ -704,7 +704,8 @@ DEV void few_begin(const gpu_attend_args &a, const gpu_attend_job &job, int tile
         const int row = tile * ROWS + 8 * n + g;
         const float *from = AT(const float, job.q) + (size_t)(row / job.n_group) * job.q_stride +
                             (size_t)(row % job.n_group) * DIM;
-        const bool packed = order == GPU_ORDER_PLAIN && a.k.wht_scale != 0.0f;
+        const bool packed =
+            order == GPU_ORDER_PLAIN && (a.k.wht_scale != 0.0f || a.dim_k != DIM);
         const float by = packed
                              ? packed_row<DIM, NB>(job, row, row < n_row, q, n)
                              : query_row<DIM, NB>(from, row < n_row, order, a.k.wht_scale, q, n) *

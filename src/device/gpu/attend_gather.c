@@ -8,32 +8,45 @@
  */
 #include "device/gpu/attend_plan.h"
 
+int32_t gpu_copy_dim(const struct gpu_attend_args *a)
+{
+    const int32_t sizes[] = {64, 128, 256}, most = (int32_t)pi_max(a->dim_k, a->dim_v);
+    for (size_t i = 0; i < PI_LEN(sizes); i++)
+        if (most <= sizes[i] && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 && !a->is_in_keys)
+            return sizes[i];
+    return 0;
+}
+
 static size_t page_bytes(const struct gpu_attend_args *a)
 {
-    return (size_t)GPU_TILE * (size_t)(a->dim_k + a->dim_v) * 2;
+    return (size_t)GPU_TILE * 2 * (size_t)gpu_copy_dim(a) * 2;
 }
 
 /* Keys or values of a page of f16. */
-static struct gpu_part half_part(const struct gpu_part *of, size_t at, bool beside)
+static struct gpu_part half_part(const struct gpu_part *of, int32_t dim, size_t at, bool beside)
 {
     struct gpu_part part = {.type = KV_TYPE_F16,
-                            .dim = of->dim,
+                            .dim = dim,
                             .group = of->group,
                             .beside = beside,
                             .wht_scale = of->wht_scale};
     part.plane[0].at = (uint32_t)at;
-    part.plane[0].row = part.plane[0].pitch = (uint32_t)of->dim * 2;
+    part.plane[0].row = part.plane[0].pitch = (uint32_t)dim * 2;
     part.plane[0].element = 2;
     return part;
 }
 
 static struct gpu_attend_args half_form(const struct gpu_attend_args *a, bool beside)
 {
+    const int32_t dim = gpu_copy_dim(a);
     struct gpu_attend_args out = *a;
+    if (dim == 0) /* no call reads such pages */
+        return out;
     out.page_len = GPU_TILE;
     out.stride = page_bytes(a);
-    out.k = half_part(&a->k, 0, beside);
-    out.v = half_part(&a->v, (size_t)GPU_TILE * (size_t)a->dim_k * 2, false);
+    out.row_k = out.row_v = dim;
+    out.k = half_part(&a->k, dim, 0, beside);
+    out.v = half_part(&a->v, dim, (size_t)GPU_TILE * (size_t)dim * 2, false);
     return out;
 }
 
@@ -124,6 +137,7 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
                                      .stride = from->stride,
                                      .to_stride = page_bytes(from),
                                      .page_len = from->page_len,
+                                     .to_dim = gpu_copy_dim(from),
                                      .k = from->k,
                                      .v = from->v};
     for (int32_t i = 0; i < n; i++) {
@@ -135,7 +149,7 @@ bool gpu_gather_place(struct gpu_device *d, const struct gpu_attend_args *from, 
 
 void gpu_gather_run(struct gpu_device *d, const struct gpu_gather_args *args, bool pages, int32_t n)
 {
-    size_t smem = GPU_TILE * (sizeof(struct gpu_attend_entry) + (size_t)(args->k.dim + 2) * 2);
+    size_t smem = GPU_TILE * (sizeof(struct gpu_attend_entry) + (size_t)(args->to_dim + 2) * 2);
     if (pages)
         gpu_run(d, GPU_KERNEL_gather_pages, args->most_tile, n, 1, smem, args);
     else
@@ -163,6 +177,7 @@ bool gpu_copy_place(struct gpu_device *d, const struct gpu_attend_args *from,
                                      .stride = from->stride,
                                      .to_stride = page_bytes(from),
                                      .page_len = from->page_len,
+                                     .to_dim = gpu_copy_dim(from),
                                      .order = from->order,
                                      .k = from->k,
                                      .v = from->v};

@@ -480,11 +480,11 @@ DEV void many_finish(const gpu_attend_args &a, const gpu_attend_job &job, int ro
             break;
         if (a.v.wht_scale != 0.0f) {
             sync_warp();
-            wht_shared<32>(row, DIM, DIM > 128 ? 128 : DIM, a.v.wht_scale, true);
+            wht_shared<32>(row, DIM, a.v.group, a.v.wht_scale, true); /* zeros stay zeros */
         }
         float *out = AT(float, job.out) + (size_t)(n / job.n_group) * job.out_stride +
-                     (size_t)(n % job.n_group) * DIM;
-        for (int d = LANE; d < DIM; d += 32)
+                     (size_t)(n % job.n_group) * a.dim_v;
+        for (int d = LANE; d < a.dim_v; d += 32)
             out[d] = row[d];
     }
 }

@@ -101,8 +101,11 @@ struct gpu_extent {
 void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
                  const struct gpu_extent *most);
 
-/* attend_gather.c: the form of pages that listed entries become, and the bytes of a call's part of
-   the list. gpu_gather_place says where pages or lists will be (false: no memory). */
+/* attend_gather.c: the dimensions of keys and values in pages of f16 that are made of others. They
+   are the next size that kernels for few and many rows have (0: there is none). */
+int32_t gpu_copy_dim(const struct gpu_attend_args *a);
+/* The form of pages that listed entries become, and the bytes of a call's part of the list.
+   gpu_gather_place says where pages or lists will be (false: no memory). */
 struct gpu_attend_args gpu_gather_form(const struct gpu_attend_args *a);
 size_t gpu_gather_bytes(const struct gpu_plan *p);
 void gpu_gather_add(struct gpu_listing *l, const struct gpu_plan *p, struct gpu_gather_job *job,

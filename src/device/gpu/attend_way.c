@@ -65,9 +65,9 @@ static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct 
     bool both = a->k.type == KV_TYPE_F16 && a->v.type == KV_TYPE_F16 && a->k.beside;
     if (g->v_in_k > 0 || !is_frequent(&a->k, &a->v, a->page_len))
         return GPU_N_KERNEL;
-    if (a->dim_k == 64)
+    if (a->k.dim == 64)
         return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
-    if (a->dim_k == 256)
+    if (a->k.dim == 256)
         return GPU_KERNEL_attend_few_256_mixed;
     if (both)
         return GPU_KERNEL_attend_few_128_f16;
@@ -95,10 +95,11 @@ static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const stru
                              : GPU_KERNEL_attend_decode_256;
 }
 
-/* Rows of a block of attend_many.cuh (many_height), and the blocks of a call. */
+/* Rows of a block of attend_many.cuh (many_height), and the blocks of a call. Where pages are no
+   copy, the copy would be as large. */
 static int32_t many_height(const struct gpu_attend_args *a)
 {
-    return a->dim_k > 128 ? 64 : 128;
+    return gpu_copy_dim(a) > 128 ? 64 : 128;
 }
 static int64_t many_blocks(const struct gpu_attend_args *a, const struct kv_attend_job *job)
 {
@@ -142,10 +143,10 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
     bool plain_k = a->k.type == KV_TYPE_F16, plain_v = a->v.type == KV_TYPE_F16;
     bool wide = blocks >= 2 * d->card->n_processor;
     if (!is_frequent(&a->k, &a->v, a->page_len) || plain_k != plain_v ||
-        (a->dim_k != 128 && !plain_k))
+        (a->k.dim != 128 && !plain_k))
         return GPU_N_KERNEL;
-    if (a->dim_k != 128)
-        return a->dim_k == 64 ? GPU_KERNEL_attend_many_64_f16 : GPU_KERNEL_attend_many_256_f16;
+    if (a->k.dim != 128)
+        return a->k.dim == 64 ? GPU_KERNEL_attend_many_64_f16 : GPU_KERNEL_attend_many_256_f16;
     if (plain_k)
         return wide ? GPU_KERNEL_attend_many_128_f16 : GPU_KERNEL_attend_many_128_f16_1;
     return wide ? GPU_KERNEL_attend_many_128_codes : GPU_KERNEL_attend_many_128_codes_1;
@@ -154,12 +155,12 @@ static enum gpu_kernel many_kernel(const struct gpu_device *d, const struct gpu_
 static size_t many_smem(const struct gpu_attend_args *a)
 {
     size_t k = GPU_TILE * part_bytes(&a->k), v = GPU_TILE * part_bytes(&a->v),
-           tile = (size_t)GPU_TILE * (size_t)a->dim_k * 2;
-    size_t pages = (a->dim_k > 128 ? 1 : 2) * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) +
+           tile = (size_t)GPU_TILE * (size_t)a->k.dim * 2;
+    size_t pages = (a->k.dim > 128 ? 1 : 2) * (k + v) + (a->k.type != KV_TYPE_F16 ? tile : 0) +
                    (a->v.type != KV_TYPE_F16 ? tile : 0);
     bool tables =
         a->k.type != KV_TYPE_F16 && (a->k.type != KV_TYPE_Q8_0 || a->v.type != KV_TYPE_Q8_0);
-    return (size_t)many_height(a) * ((size_t)a->dim_k * 2 + 8) + pages + (tables ? 32 : 0);
+    return (size_t)many_height(a) * ((size_t)a->k.dim * 2 + 8) + pages + (tables ? 32 : 0);
 }
 
 /* ---- the way of a call ---- */
@@ -180,7 +181,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_MANY;
     if (gpu_is_listed(job))
         return one && takes_queries && few != GPU_N_KERNEL ? GPU_WAY_FEW : GPU_WAY_ANY;
-    if (many && decode != GPU_N_KERNEL && p->is_whole && copies)
+    if (many && gpu_copy_dim(a) > 0 && p->is_whole && copies)
         return GPU_WAY_COPY;
     if (one && takes_queries && few != GPU_N_KERNEL && p->most <= 32)
         return GPU_WAY_FEW;

@@ -36,11 +36,13 @@ KERNEL(128, 8) gather_list(const gpu_gather_args &a)
     AT(gpu_attend_entry, job.entries)[i] = gathered_entry(a, job, i);
 }
 
-/* Eight numbers of an entry, as f16. */
+/* Eight numbers of an entry, as f16; zeros behind its last one. */
 DEV uint4 gathered_eight(const gpu_part &part, const gpu_attend_entry &entry, int page_len, int d)
 {
     const uint8_t *page = AT(const uint8_t, entry.page);
     float x[8];
+    if (d >= part.dim)
+        return make_uint4(0, 0, 0, 0);
     if (part.type == STORE_F16 && !part.beside &&
         (part.plane[PLANE_LOW].at | part.plane[PLANE_LOW].pitch) % 16 == 0)
         return *(const uint4 *)(page + part.plane[PLANE_LOW].at +
@@ -54,7 +56,7 @@ KERNEL(128, 8) gather_pages(const gpu_gather_args &a)
 {
     SHARED(smem);
     const gpu_gather_job job = AT(const gpu_gather_job, a.jobs)[blockIdx.y];
-    const int tile = (int)blockIdx.x, dim = a.k.dim, row = dim + 2, n8 = dim / 8;
+    const int tile = (int)blockIdx.x, dim = a.to_dim, row = dim + 2, n8 = dim / 8;
     if (tile >= job.n_tile)
         return; /* the whole block */
     const gpu_attend_ref from = AT(const gpu_attend_ref, job.tiles)[tile];
