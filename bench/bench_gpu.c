@@ -196,28 +196,31 @@ static void products(const struct options *o)
 
 /* ---- attention ---- */
 
-enum { N_HEAD = 8, N_GROUP = 4, DIM = 128, PAGE = 64, PIECE = 4096 };
+enum { N_HEAD = 8, N_GROUP = 4, DIM = 128, PAGE = 64, PIECE = 4096, LATENT_GROUP = 16 };
 
 static const enum kv_type page_types[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
 
-/* Heads of other sizes that small models have, and what kernels decode in shared memory. */
+/* Heads of other sizes that small models, Phi-3 and Gemma have, what kernels decode in shared memory,
+   and DeepSeek-2's one lane, whose values are the keys' dimensions from v_in_k on. */
 struct form {
     enum kv_type type;
     int32_t dim, page_len;
+    int32_t v_in_k; /* 0: values are apart */
 };
 static const struct form other_forms[] = {
-    {KV_TYPE_F16, 64, PAGE},     {KV_TYPE_Q8_0, 64, PAGE},  {KV_TYPE_TURBO3, 64, PAGE},
-    {KV_TYPE_F16, 256, PAGE},    {KV_TYPE_Q8_0, 256, PAGE}, {KV_TYPE_F16, DIM, 16},
-    {KV_TYPE_Q8_0, DIM, 16},     {KV_TYPE_TURBO3, DIM, 16}, {KV_TYPE_Q4_0, DIM, PAGE},
-    {KV_TYPE_TURBO4, DIM, PAGE}, {KV_TYPE_BF16, DIM, PAGE}, {KV_TYPE_F32, DIM, PAGE},
+    {KV_TYPE_F16, 64, PAGE, 0},     {KV_TYPE_Q8_0, 64, PAGE, 0},  {KV_TYPE_TURBO3, 64, PAGE, 0},
+    {KV_TYPE_F16, 256, PAGE, 0},    {KV_TYPE_Q8_0, 256, PAGE, 0}, {KV_TYPE_F16, DIM, 16, 0},
+    {KV_TYPE_Q8_0, DIM, 16, 0},     {KV_TYPE_TURBO3, DIM, 16, 0}, {KV_TYPE_Q4_0, DIM, PAGE, 0},
+    {KV_TYPE_TURBO4, DIM, PAGE, 0}, {KV_TYPE_BF16, DIM, PAGE, 0}, {KV_TYPE_F32, DIM, PAGE, 0},
+    {KV_TYPE_F16, 96, PAGE, 0},     {KV_TYPE_Q8_0, 96, PAGE, 0},  {KV_TYPE_F16, 576, PAGE, 64},
 };
 
-/* A sequence is N_HEAD lanes; all are heads of one sequence of the cache. */
+/* A sequence is n_head lanes; all are heads of one sequence of the cache. */
 struct attention {
     struct kv_cache *cache;
     struct kv_seq *seq;
-    struct pi_at q, out; /* [n_tok][n_lane * N_GROUP][dim] */
-    int32_t n_seq, depth, n_tok, dim;
+    struct pi_at q, out; /* [n_tok][n_lane * n_group][dim], and of dim_v */
+    int32_t n_seq, depth, n_tok, dim, dim_v, n_head, n_group;
 };
 
 static void fill_lanes(struct attention *a)
@@ -225,14 +228,15 @@ static void fill_lanes(struct attention *a)
     enum { STEP = 7919 };
     pith_error err = {0};
     size_t n = (size_t)PIECE * (size_t)a->dim;
-    float *rows = memory((n + (size_t)a->n_seq * N_HEAD * STEP) * sizeof(float));
-    fill_random(rows, n + (size_t)a->n_seq * N_HEAD * STEP, 2);
+    size_t n_lane = (size_t)a->n_seq * (size_t)a->n_head;
+    float *rows = memory((n + n_lane * STEP) * sizeof(float));
+    fill_random(rows, n + n_lane * STEP, 2);
     for (int32_t pos = 0; pos < a->depth; pos += PIECE) {
         int32_t now = (int32_t)pi_min(PIECE, a->depth - pos);
         check(kv_seq_reserve(a->seq, now, &err), &err);
-        for (int32_t h = 0; h < a->n_seq * N_HEAD; h++)
+        for (int32_t h = 0; h < (int32_t)n_lane; h++)
             kv_seq_append(a->seq, 0, h, pos, now, rows + (size_t)h * STEP, (size_t)a->dim,
-                          rows + (size_t)h * STEP + DIM / 2, (size_t)a->dim);
+                          rows + (size_t)h * STEP + DIM / 2, (size_t)a->dim_v);
     }
     pi_mem_free(rows);
 }
@@ -240,29 +244,29 @@ static void fill_lanes(struct attention *a)
 static bool next_job(void *ctx, int64_t i, int32_t turn, int32_t thread, struct kv_attend_job *out)
 {
     const struct attention *a = ctx;
-    size_t row = (size_t)a->n_seq * N_HEAD * N_GROUP * (size_t)a->dim;
+    size_t n = (size_t)a->n_group, row = (size_t)(a->n_seq * a->n_head) * n;
     (void)thread;
-    *out =
-        (struct kv_attend_job){.seq = a->seq,
-                               .head = (int32_t)i,
-                               .n_tok = a->n_tok,
-                               .n_group = N_GROUP,
-                               .pos0 = a->depth - a->n_tok,
-                               .q_at = pi_at_item(a->q, (size_t)i * N_GROUP * (size_t)a->dim),
-                               .q_stride = row,
-                               .scale = 0.0884f,
-                               .out_at = pi_at_item(a->out, (size_t)i * N_GROUP * (size_t)a->dim),
-                               .out_stride = row};
+    *out = (struct kv_attend_job){.seq = a->seq,
+                                  .head = (int32_t)i,
+                                  .n_tok = a->n_tok,
+                                  .n_group = a->n_group,
+                                  .pos0 = a->depth - a->n_tok,
+                                  .q_at = pi_at_item(a->q, (size_t)i * n * (size_t)a->dim),
+                                  .q_stride = row * (size_t)a->dim,
+                                  .scale = 0.0884f,
+                                  .out_at = pi_at_item(a->out, (size_t)i * n * (size_t)a->dim_v),
+                                  .out_stride = row * (size_t)a->dim_v};
     return turn == 0;
 }
 
 static void attend(void *ctx, int32_t i)
 {
     struct attention *a = ctx;
+    int64_t n = (int64_t)a->n_seq * a->n_head;
     const struct kv_attend_list list = {.ctx = a,
-                                        .n = a->n_seq * N_HEAD,
-                                        .work = (int64_t)a->n_seq * N_HEAD * N_GROUP * a->dim * 2 *
-                                                a->depth * a->n_tok,
+                                        .n = n,
+                                        .work = n * a->n_group * (a->dim + a->dim_v) * a->depth *
+                                                a->n_tok,
                                         .job = next_job};
     (void)i;
     device->attend(stream, &list);
@@ -273,11 +277,12 @@ static void attention_row(const struct options *o, struct attention *a, const st
                           int32_t n_tok)
 {
     enum kv_type type = form->type;
-    size_t n = (size_t)n_tok * (size_t)a->n_seq * N_HEAD * N_GROUP * (size_t)a->dim;
-    double n_lane = (double)a->n_seq * N_HEAD;
+    size_t n = (size_t)n_tok * (size_t)(a->n_seq * a->n_head * a->n_group) * (size_t)a->dim;
+    double n_lane = (double)a->n_seq * a->n_head;
     double pairs = (double)n_tok * (a->depth - n_tok) + 0.5 * n_tok * (n_tok + 1.0);
-    double flop = 4.0 * a->dim * pairs * N_GROUP * n_lane;
-    double bytes = 2.0 * kv_type_bits(type, a->dim) / 8 * a->dim * a->depth * n_lane;
+    double flop = 2.0 * (a->dim + a->dim_v) * pairs * a->n_group * n_lane;
+    double bytes = (form->v_in_k > 0 ? 1.0 : 2.0) * kv_type_bits(type, a->dim) / 8 * a->dim *
+                   a->depth * n_lane;
     a->q = rows_there(n);
     a->out = room(n * sizeof(float));
     a->n_tok = n_tok;
@@ -299,9 +304,17 @@ static void attention_row(const struct options *o, struct attention *a, const st
 static void lanes(const struct options *o, const struct form *form, int32_t n_seq, int32_t depth)
 {
     pith_error err = {0};
-    struct attention a = {.n_seq = n_seq, .depth = depth, .dim = form->dim};
-    struct kv_geometry g = lanes_shape(n_seq * N_HEAD, form->dim, form->page_len, form->type);
+    bool latent = form->v_in_k > 0;
+    struct attention a = {.n_seq = n_seq,
+                          .depth = depth,
+                          .dim = form->dim,
+                          .dim_v = form->dim - form->v_in_k,
+                          .n_head = latent ? 1 : N_HEAD,
+                          .n_group = latent ? LATENT_GROUP : N_GROUP};
+    struct kv_geometry g = lanes_shape(n_seq * a.n_head, form->dim, form->page_len, form->type);
     g.device = device;
+    g.dim_v = a.dim_v;
+    g.v_in_k = form->v_in_k;
     check(kv_cache_create(&g, kv_bytes_for_tokens(&g, depth), &a.cache, &err), &err);
     check(kv_seq_create(a.cache, &a.seq, &err), &err);
     fill_lanes(&a);
@@ -318,7 +331,7 @@ static void attention(const struct options *o)
     for (size_t t = 0; t < PI_LEN(page_types); t++)
         for (int32_t i = 0; i < o->sequences.n * o->depths.n; i++)
             if (rig_wants(o->types, kv_type_name(page_types[t]))) {
-                const struct form form = {page_types[t], DIM, PAGE};
+                const struct form form = {page_types[t], DIM, PAGE, 0};
                 lanes(o, &form, o->sequences.value[i / o->depths.n],
                       o->depths.value[i % o->depths.n] / o->small);
             }
