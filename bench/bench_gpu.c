@@ -200,8 +200,8 @@ enum { N_HEAD = 8, N_GROUP = 4, DIM = 128, PAGE = 64, PIECE = 4096, LATENT_GROUP
 
 static const enum kv_type page_types[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3};
 
-/* Heads of other sizes that small models, Phi-3 and Gemma have, what kernels decode in shared memory,
-   and DeepSeek-2's one lane, whose values are the keys' dimensions from v_in_k on. */
+/* Heads of other sizes, which small models, Gemma and Phi-3 have, and pages that kernels decode in
+   shared memory. DeepSeek-2 has one lane, whose values are the keys' dimensions from v_in_k on. */
 struct form {
     enum kv_type type;
     int32_t dim, page_len;

@@ -26,7 +26,7 @@ MAX_WORDS, MAX_LINES, MAX_COLUMNS = 25, 6, 100
 PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 CLEAN = ["include", "src", "cli", "eval", "server", "bench", "examples", "fuzz", "tests"]
 # Their strings are texts for models or assembly, not for people; so are the strings of tests.
-DATA = {"emu.h", "facts_pool.c", "recursion_paper.c", "ruler_niah.c", "tools_grammar.c", "words.c"}
+DATA = {"emu_fibers.h", "facts_pool.c", "recursion_paper.c", "ruler_niah.c", "tools_grammar.c", "words.c"}
 # Words that name no thing and no person. A sentence with one of them has a plainer form: "the bytes
 # of a page", not "what a page takes"; "no thread waits", not "nobody waits".
 VAGUE = re.compile(r"\b(nobody|anybody|somebody|whoever|those of|so many|of what|what an?)\b", re.I)

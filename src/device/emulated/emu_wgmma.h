@@ -8,7 +8,7 @@
 #ifndef PI_EMU_WGMMA_H
 #define PI_EMU_WGMMA_H
 
-#include "device/emulated/emu.h"
+#include "device/emulated/emu_numbers.h"
 
 enum { EMU_PRODUCTS = 16, EMU_COLUMNS = 128 };
 struct emu_product {
