@@ -384,7 +384,7 @@ static pith_status read_twice(struct run *r, pith_error *err)
     struct pi_pass *pass = r->engine->pass;
     struct pi_pass_watch watch = {r, plan_rows, show_attention, NULL};
     struct calibration_search how = {.n_thread = r->engine->n_thread};
-    PI_TRY(pi_pass_set_tap(pass, show_first, NULL, r, err));
+    PI_TRY(pi_pass_set_tap(pass, &(struct pi_pass_tap){.fn = show_first, .user = r}, err));
     PI_TRY(pi_pass_set_watch(pass, &watch, err));
     PI_TRY(pi_pass_reserve_watch(pass, r->longest, err));
     pith_status status = read_each(r, repeat_text, err);
@@ -394,7 +394,7 @@ static pith_status read_twice(struct run *r, pith_error *err)
     PI_TRY(calibration_finish(r->centres, &how, &r->stats, err));
     PI_TRY(set_names(r, err));
     PI_TRY(open_scores(r, err));
-    PI_TRY(pi_pass_set_tap(pass, show_second, NULL, r, err));
+    PI_TRY(pi_pass_set_tap(pass, &(struct pi_pass_tap){.fn = show_second, .user = r}, err));
     return read_each(r, read_text, err);
 }
 

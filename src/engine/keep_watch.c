@@ -17,6 +17,15 @@ static void learn_rows(struct pith_seq *seq, const struct pi_pass_tap_rows *rows
     keep_observe(e->keep.handle, &view, rows);
 }
 
+static uint32_t wanted_rows(const struct pith_seq *seq, int32_t pos0, int32_t layer)
+{
+    const struct pith_engine *e = seq->engine;
+    struct keep_view view = pi_seq_view(seq, pos0);
+    if (layer >= e->lanes.n_layer || !keep_observes(e->keep.handle, &view, layer))
+        return 0;
+    return e->policies.keep.policy->learns_before_rope ? PI_TAP_Q_PRE : PI_TAP_Q;
+}
+
 /* The same by the device. */
 static void learn_there(void *user, struct pi_stream *stream, const struct pi_pass_rows *rows)
 {
@@ -42,6 +51,7 @@ static pith_status watch_rows(struct pith_engine *e, pith_error *err)
     if (keep_learns(e->keep.handle))
         return pi_pass_set_learner(e->pass, &learner, err);
     e->tap.learn = learn_rows;
+    e->tap.wants = wanted_rows;
     return PITH_OK;
 }
 

@@ -43,16 +43,30 @@ static void learn_and_show(void *user, const struct pi_pass_tap_rows *in)
     show_rows(user, in);
 }
 
+static uint32_t wanted(void *user, const struct pi_pass_item *items, int32_t n, int32_t layer)
+{
+    const struct pith_engine *e = user;
+    uint32_t wants = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (items[i].owner != NULL)
+            wants |= e->tap.wants(items[i].owner, items[i].pos0, layer);
+    return wants;
+}
+
 /* The caller's tap comes behind the attention. Where keys lack their centre then it comes
    before. */
 pith_status pi_engine_update_tap(struct pith_engine *e, pith_tap_fn *fn, void *user,
                                  pith_error *err)
 {
     bool early = fn != NULL && e->traits.centred;
-    pi_pass_tap_fn *before = e->tap.learn != NULL ? learn_rows : NULL;
+    bool learns = e->tap.learn != NULL;
+    struct pi_pass_tap tap = {.fn = learns ? learn_rows : NULL,
+                              .attended = fn != NULL && !early ? show_rows : NULL,
+                              .wants = learns && !early ? wanted : NULL,
+                              .user = e};
     if (early)
-        before = e->tap.learn != NULL ? learn_and_show : show_rows;
-    PI_TRY(pi_pass_set_tap(e->pass, before, fn != NULL && !early ? show_rows : NULL, e, err));
+        tap.fn = learns ? learn_and_show : show_rows;
+    PI_TRY(pi_pass_set_tap(e->pass, &tap, err));
     e->tap.fn = fn;
     e->tap.user = user;
     return PITH_OK;

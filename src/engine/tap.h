@@ -12,8 +12,10 @@ struct pi_tap {
     pith_tap_fn *fn; /* the caller's; NULL: none */
     void *user;
     bool stopped; /* fn returned false in the running batch */
-    /* A policy that learns from rows; NULL: none does. */
+    /* A policy that learns from rows; NULL: none does. wants: which rows, of a layer's tokens from
+       pos0 on (PI_TAP_Q and so on; 0: none). */
     void (*learn)(struct pith_seq *seq, const struct pi_pass_tap_rows *rows);
+    uint32_t (*wants)(const struct pith_seq *seq, int32_t pos0, int32_t layer);
 };
 
 /* Installs the pass's tap where the caller's tap or a policy wants to see rows, and takes it out

@@ -83,27 +83,46 @@ static void call_learner(struct pi_pass *pass)
     pass->learner.rows(pass->learner.user, pass->stream, &rows);
 }
 
+/* Rows of n floats each, where they are wanted; NULL: they are not. */
+static const float *look(const struct pi_pass *pass, bool wanted, struct pi_at rows, size_t n,
+                         enum pi_pass_room room)
+{
+    return wanted ? pi_pass_look(pass, rows, n, room) : NULL;
+}
+
+static const float *row_at(const float *rows, size_t row, size_t n)
+{
+    return rows != NULL ? rows + row * n : NULL;
+}
+
 static void call_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, bool attended)
 {
     const struct pi_hparams *hp = &pass->model->hp;
-    const float *h = pi_pass_look(pass, pass->rows.h, (size_t)hp->n_embd, PI_ROOM_H);
-    const float *q_pre = pi_pass_look(pass, pass->rows.q_pre, len_q(hp), PI_ROOM_Q_PRE);
-    const float *q = pi_pass_look(pass, pass->rows.q, len_q(hp), PI_ROOM_Q);
-    const float *k = pi_pass_look(pass, pass->rows.k, len_k(hp), PI_ROOM_K);
-    const float *v = pi_pass_look(pass, pass->rows.v, len_v(hp), PI_ROOM_V);
-    const float *out =
-        attended ? pi_pass_look(pass, pass->rows.att, len_out(hp), PI_ROOM_ATT) : NULL;
+    const struct pi_pass_tap *tap = &pass->tap;
+    uint32_t wants = PI_TAP_ALL;
+    if (tap->wants != NULL && !attended)
+        wants = tap->wants(tap->user, pass->now.items, pass->now.n_item, pass->now.layer->kv_layer);
+    if (wants == 0)
+        return;
+    const float *h =
+        look(pass, (wants & PI_TAP_H) != 0, pass->rows.h, (size_t)hp->n_embd, PI_ROOM_H);
+    const float *q_pre =
+        look(pass, (wants & PI_TAP_Q_PRE) != 0, pass->rows.q_pre, len_q(hp), PI_ROOM_Q_PRE);
+    const float *q = look(pass, (wants & PI_TAP_Q) != 0, pass->rows.q, len_q(hp), PI_ROOM_Q);
+    const float *k = look(pass, (wants & PI_TAP_K) != 0, pass->rows.k, len_k(hp), PI_ROOM_K);
+    const float *v = look(pass, (wants & PI_TAP_V) != 0, pass->rows.v, len_v(hp), PI_ROOM_V);
+    const float *out = look(pass, attended, pass->rows.att, len_out(hp), PI_ROOM_ATT);
     for (int32_t i = 0; i < pass->now.n_item; i++) {
         size_t row = (size_t)pass->ids.row0[i];
         struct pi_pass_tap_rows rows = {
             .item = &pass->now.items[i],
             .layer = pass->now.layer->kv_layer,
-            .h = h + row * (size_t)hp->n_embd,
-            .q_pre = q_pre + row * len_q(hp),
-            .q = q + row * len_q(hp),
-            .k = k + row * len_k(hp),
-            .v = v + row * len_v(hp),
-            .out = out != NULL ? out + row * len_out(hp) : NULL,
+            .h = row_at(h, row, (size_t)hp->n_embd),
+            .q_pre = row_at(q_pre, row, len_q(hp)),
+            .q = row_at(q, row, len_q(hp)),
+            .k = row_at(k, row, len_k(hp)),
+            .v = row_at(v, row, len_v(hp)),
+            .out = row_at(out, row, len_out(hp)),
         };
         fn(pass->tap.user, &rows);
     }
@@ -218,20 +237,16 @@ static void free_tap(struct pi_pass *pass)
     pass->rows.q_pre = (struct pi_at){0};
 }
 
-pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_tap_fn *attended,
-                            void *user, pith_error *err)
+pith_status pi_pass_set_tap(struct pi_pass *pass, const struct pi_pass_tap *tap, pith_error *err)
 {
     pith_status status = PITH_OK;
-    bool wanted = fn != NULL || attended != NULL;
+    bool wanted = tap != NULL && (tap->fn != NULL || tap->attended != NULL);
     PI_EACH_STAGE(s, pass)
     status = wanted && status == PITH_OK ? make_tap(s, err) : status;
     PI_EACH_STAGE(s, pass)
     {
-        if (status == PITH_OK) {
-            s->tap.fn = fn;
-            s->tap.attended = attended;
-            s->tap.user = user;
-        }
+        if (status == PITH_OK)
+            s->tap = tap != NULL ? *tap : (struct pi_pass_tap){0};
         free_tap(s);
     }
     return status;

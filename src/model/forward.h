@@ -39,7 +39,7 @@ struct pi_pass_item {
 };
 
 /* A layer's results for the tokens of one item, before keys and values are stored or behind the
-   attention. */
+   attention. Rows that a tap does not want may be NULL. */
 struct pi_pass_tap_rows {
     const struct pi_pass_item *item;
     int32_t layer;
@@ -53,6 +53,24 @@ struct pi_pass_tap_rows {
 
 /* Called on the thread that runs the pass; the rows are valid during the call. */
 typedef void pi_pass_tap_fn(void *user, const struct pi_pass_tap_rows *rows);
+
+/* Which of them, or'ed. Each takes time where layers are on a GPU, as the host waits for it. */
+enum {
+    PI_TAP_H = 1 << 0,
+    PI_TAP_Q_PRE = 1 << 1,
+    PI_TAP_Q = 1 << 2,
+    PI_TAP_K = 1 << 3,
+    PI_TAP_V = 1 << 4,
+    PI_TAP_ALL = (1 << 5) - 1
+};
+
+struct pi_pass_tap {
+    pi_pass_tap_fn *fn;       /* before keys and values are stored; NULL: none */
+    pi_pass_tap_fn *attended; /* behind the layer's attention, where keys lack their centre */
+    /* The rows of items in a layer that fn wants; 0: it is not called. NULL: all. */
+    uint32_t (*wants)(void *user, const struct pi_pass_item *items, int32_t n, int32_t layer);
+    void *user;
+};
 
 /* The same of all items of a pass, on the device. Item i's first token has row row0[i]. */
 struct pi_pass_rows {
@@ -230,12 +248,10 @@ int64_t pi_pass_stage_bytes(const struct pith_model *model, const struct pi_stag
 /* From now on keys are stored less their lane's centre (centre.h). UNSUPPORTED, NOMEM. */
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
 
-/* From now on fn sees every layer of every item, layers in order and items in order within a layer.
-   fn is called before keys and values are stored, and attended behind the layer's attention, where
-   keys lack their centre. Either may be NULL, and both end it. Queries before rope take memory of
-   their own meanwhile. NOMEM: nothing has changed. No pass may be running. */
-pith_status pi_pass_set_tap(struct pi_pass *pass, pi_pass_tap_fn *fn, pi_pass_tap_fn *attended,
-                            void *user, pith_error *err);
+/* From now on the tap, which is copied, sees every layer of every item; NULL ends it. Layers come in
+   order, and items in order within a layer. Queries before rope take memory of their own meanwhile.
+   NOMEM: nothing has changed. No pass may be running. */
+pith_status pi_pass_set_tap(struct pi_pass *pass, const struct pi_pass_tap *tap, pith_error *err);
 
 /* From now on the learner, which is copied, is told of the rows of every layer; NULL ends it. As
    pi_pass_set_tap. */

@@ -178,11 +178,7 @@ struct pi_pass {
     struct pi_pass_moe moe;
     struct pi_pass_delta delta;
     struct pi_pass_latent latent;
-    struct {
-        pi_pass_tap_fn *fn;       /* before the attention; NULL: there is none */
-        pi_pass_tap_fn *attended; /* behind it */
-        void *user;
-    } tap;
+    struct pi_pass_tap tap;         /* without functions: there is none */
     struct pi_pass_learner learner; /* rows NULL: there is none */
     struct {
         pi_pass_ask_fn *fn; /* NULL: nothing stops a pass */

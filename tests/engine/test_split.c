@@ -190,6 +190,49 @@ TEST(layers_are_anywhere_with_the_same_bits)
     }
 }
 
+/* ---- what policies look at ---- */
+
+static int32_t n_download;
+
+static void *counted_download(struct pi_stream *s, struct pi_at from, size_t size, void *room)
+{
+    n_download++;
+    return pi_device_cpu.download(s, from, size, room);
+}
+
+/* Copies of rows from the GPU while the last of some tokens is read. */
+static int32_t count_downloads(const char *keep)
+{
+    enum { N = 12 };
+    pith_engine *e = engine_with(model, (pith_engine_params){.device = "cuda:0",
+                                                             .n_gpu_layers = 2,
+                                                             .keep = keep,
+                                                             .n_thread = 1,
+                                                             .kv_tokens = 4 * MOST_TOKEN});
+    pith_seq *seq = seq_make(e);
+    check(pith_seq_eval(seq, tokens, N, &err), &err);
+    twins[0].download = counted_download;
+    n_download = 0;
+    check(pith_seq_eval(seq, tokens + N, 1, &err), &err);
+    twins[0].download = pi_device_cpu.download;
+    pith_seq_free(seq);
+    pith_engine_free(e);
+    return n_download;
+}
+
+/* Where a GPU has only some of the layers the host learns. It looks at a layer's queries alone, and
+   at nothing behind a warm-up. */
+TEST(policies_look_at_no_more_rows_of_a_gpu_than_they_learn_from)
+{
+    load(shapes[0]);
+    if (real != NULL)
+        test_skip("the GPU's own tests count its copies");
+    int32_t n = count_downloads("none");
+    assert_int_equal(count_downloads("snapkv:budget=60,queries=8,window=8"), n + 2);
+    assert_int_equal(count_downloads("triattention:budget=60"), n + 2);
+    assert_int_equal(count_downloads("triattention:budget=60,warmup=8"), n);
+}
+
 /* ---- what is where ---- */
 
 /* The stages of an engine as "cpu 0-2, cuda:0 2-5+". */

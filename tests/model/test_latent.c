@@ -243,7 +243,8 @@ TEST(a_tap_sees_the_vector_of_the_lane)
     pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
-    check(pi_pass_set_tap(e->pass, look_at, NULL, &seen, &err), &err);
+    check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = look_at, .user = &seen}, &err),
+          &err);
     read_text(seq);
     assert_int_equal(seen.n, 3 * N_TOKEN);
     pith_seq_free(seq);
@@ -273,9 +274,10 @@ TEST(statistics_are_of_the_heads_queries)
     pith_model *m = model_at(made(SHAPE));
     pith_engine *e = engine_of(m, "f32");
     pith_seq *seq = seq_make(e);
-    check(pi_pass_set_tap(e->pass, add_queries, NULL, sum, &err), &err);
+    check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = add_queries, .user = sum}, &err),
+          &err);
     read_text(seq);
-    check(pi_pass_set_tap(e->pass, NULL, NULL, NULL, &err), &err);
+    check(pi_pass_set_tap(e->pass, NULL, &err), &err);
     pith_seq_free(seq);
     pith_calibrate_params_default(&params);
     check(pith_calibrate(e, tokens, N_TOKEN, &params, &stats, &err), &err);

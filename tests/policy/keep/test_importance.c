@@ -194,9 +194,10 @@ TEST(targets_are_those_of_a_text_read_twice)
     rows.layer = info.n_layer - 1;
     pith_engine *e = engine_make_typed(NULL, "f32", 64, 2, 256);
     pith_seq *seq = seq_make(e);
-    check(pi_pass_set_tap(e->pass, keep_rows, NULL, &rows, &err), &err);
+    check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = keep_rows, .user = &rows}, &err),
+          &err);
     check(pith_seq_eval(seq, all, n, &err), &err);
-    check(pi_pass_set_tap(e->pass, NULL, NULL, NULL, &err), &err);
+    check(pi_pass_set_tap(e->pass, NULL, &err), &err);
     for (int32_t h = 0; h < hp->n_head_kv; h++) {
         size_t lane = (size_t)(rows.layer * hp->n_head_kv + h);
         double sum = 0, square = 0, low = INFINITY, sx = 0, sxx = 0, sxy = 0;

@@ -73,7 +73,8 @@ static void read_twice(const struct importance_gram *gram, int32_t n, float *out
     struct pi_pass_watch watch = {target, plan, show_weights, NULL};
     struct pi_pass_item item = {
         .kv = seq->memory.kv, .tokens = all, .n_tok = n_all, .owner = seq, .watched = true};
-    check(pi_pass_set_tap(e->pass, show_rows, NULL, target, &err), &err);
+    check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = show_rows, .user = target}, &err),
+          &err);
     check(pi_pass_set_watch(e->pass, &watch, &err), &err);
     check(pi_pass_reserve_watch(e->pass, n_all, &err), &err);
     check(kv_seq_reserve(seq->memory.kv, n_all, &err), &err);

@@ -208,7 +208,8 @@ TEST(marks_are_what_the_statistics_predict)
     for (int hidden = 0; hidden < 3; hidden++) {
         pith_engine *e = engine_make(keep_of(texts[hidden]), 50, 2, 512);
         pith_seq *seq = seq_make(e);
-        check(pi_pass_set_tap(e->pass, see_rows, NULL, &s, &err), &err);
+        check(pi_pass_set_tap(e->pass, &(struct pi_pass_tap){.fn = see_rows, .user = &s}, &err),
+              &err);
         eval(seq, 0, 120);
         for (int32_t t = 120; t < 130; t++)
             eval(seq, t, t + 1);

@@ -266,6 +266,12 @@ static void observe(const void *params, const struct keep_view *view,
     s.count[rows->layer] += n;
 }
 
+static bool observes(const void *params, const struct keep_view *view, int32_t layer)
+{
+    struct state s = state_at(view->data, view->state);
+    return n_counted(params, &s, layer, 1) > 0;
+}
+
 static void learn(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
                   int32_t item, struct kv_learn_job *job)
 {
@@ -664,6 +670,7 @@ const struct keep_policy keep_triattention = {
     .sound = sound,
     .scratch_size = scratch_size,
     .observe = observe,
+    .observes = observes,
     .learn = learn,
     .learn_head = learn_head,
     .learns_before_rope = true,

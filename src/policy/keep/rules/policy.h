@@ -221,13 +221,15 @@ struct keep_policy {
        to view->state must not depend on how tokens are cut into passes: add token by token. */
     void (*observe)(const void *params, const struct keep_view *view,
                     const struct pi_pass_tap_rows *rows);
+    /* Whether observe looks at a layer's next rows; NULL: always. */
+    bool (*observes)(const void *params, const struct keep_view *view, int32_t layer);
     /* The same by a device (kv/learn.h): says what it does with an item's rows in a layer. The
        state is its device's then, but for the first learn_head bytes, which this brings up to date.
        `score` finds all of it in view->state nevertheless. NULL: the host observes. */
     void (*learn)(const void *params, const struct keep_view *view, const struct pi_pass_rows *rows,
                   int32_t item, struct kv_learn_job *job);
     size_t (*learn_head)(const void *params, const struct policy_model *model);
-    bool learns_before_rope; /* learn looks at queries before rope */
+    bool learns_before_rope; /* observe and learn look at queries before rope, else behind it */
     /* Floats that every entry carries along (keep_marks), 0 in a new one; NULL: none. A sequence
        with marks has a state. */
     int32_t (*n_mark)(const void *params);
