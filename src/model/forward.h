@@ -248,9 +248,9 @@ int64_t pi_pass_stage_bytes(const struct pith_model *model, const struct pi_stag
 /* From now on keys are stored less their lane's centre (centre.h). UNSUPPORTED, NOMEM. */
 pith_status pi_pass_centre(struct pi_pass *pass, pith_error *err);
 
-/* From now on the tap, which is copied, sees every layer of every item; NULL ends it. Layers come in
-   order, and items in order within a layer. Queries before rope take memory of their own meanwhile.
-   NOMEM: nothing has changed. No pass may be running. */
+/* From now on the tap, which is copied, sees every layer of every item; NULL ends it. Layers come
+   in order, and items in order within a layer. Queries before rope take memory of their own
+   meanwhile. NOMEM: nothing has changed. No pass may be running. */
 pith_status pi_pass_set_tap(struct pi_pass *pass, const struct pi_pass_tap *tap, pith_error *err);
 
 /* From now on the learner, which is copied, is told of the rows of every layer; NULL ends it. As
