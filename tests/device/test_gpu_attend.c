@@ -336,7 +336,8 @@ TEST(attention_of_uncommon_sizes_has_the_bits_of_the_general_kernel)
                                  {KV_TYPE_F16, KV_TYPE_Q8_0, 64, 288, true, 0, 0},
                                  {KV_TYPE_F16, KV_TYPE_F16, 64, 96, false, 64, 32},
                                  {KV_TYPE_Q8_0, KV_TYPE_Q8_0, 16, 96, false, 64, 32},
-                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 576, false, 512, 64}};
+                                 {KV_TYPE_F16, KV_TYPE_F16, 32, 576, false, 512, 64},
+                                 {KV_TYPE_Q8_0, KV_TYPE_F16, 64, 288, true, 0, 0}};
     for (size_t i = HALF; i < PI_LEN(forms); i += HALF ? 2 : 1)
         check_form(&forms[i], i % 4 == 1 ? 2.0f : 0, i % 2 == 1 ? sink : NULL);
 }
