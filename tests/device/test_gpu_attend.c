@@ -270,8 +270,8 @@ TEST(attention_over_every_storage_type)
 }
 
 /* The types and sizes of attend_few.cuh and attend_many.cuh, which take one token and all. A list
-   of all entries goes through the general kernel. */
-TEST(attention_of_frequent_forms_has_the_bits_of_the_general_kernel)
+   of all entries goes through the same kernels, as a copy of f16. */
+TEST(attention_of_frequent_forms_has_the_bits_of_its_copies)
 {
     const enum kv_type frequent[] = {KV_TYPE_F16, KV_TYPE_Q8_0, KV_TYPE_TURBO3, KV_TYPE_TURBO2};
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
@@ -301,7 +301,7 @@ TEST(attention_with_small_pages_caps_and_sinks)
 }
 
 /* Forms that attend_decode.cuh has kernels for. */
-TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
+TEST(attention_of_any_other_form_has_the_bits_of_its_copies)
 {
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
     for (int32_t t = 0; t < KV_N_TYPE; t++) {
@@ -318,7 +318,7 @@ TEST(attention_of_any_other_form_has_the_bits_of_the_general_kernel)
 /* Heads of other sizes, and values that are parts of keys: attend_wide.cuh, with one page of values
    in shared memory or two. Prompts and lists read copies with zeros behind them, or else lists take
    the general kernel. */
-TEST(attention_of_uncommon_sizes_has_the_bits_of_the_general_kernel)
+TEST(attention_of_uncommon_sizes_has_the_bits_of_other_kernels)
 {
     const float sink[N_GROUP] = {0.5f, -1.0f, 3.0f};
     const struct form forms[] = {{KV_TYPE_F16, KV_TYPE_F16, 64, 96, true, 0, 0},

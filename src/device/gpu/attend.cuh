@@ -163,8 +163,7 @@ KERNEL(128, 4) attend_queries(const gpu_attend_args &a)
     SHARED(smem);
     float *x = (float *)smem, *tops = x + a.row_k;
     const gpu_attend_job job = AT(const gpu_attend_job, a.jobs)[blockIdx.y];
-    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k,
-              dim16 = a.row_k;
+    const int n_row = job.n_tok * job.n_group, n_pad = up16(n_row), dim = a.dim_k, dim16 = a.row_k;
     const int variant = (int)blockIdx.x / n_pad, row = (int)blockIdx.x % n_pad;
     if (variant >= job.n_variant)
         return;
@@ -334,6 +333,58 @@ DEV float *logit_place(const gpu_attend_job &job, int page_len, int p, int e, in
            e % page_len;
 }
 
+/* A page's largest exponents, of rows LANE / 4 + 8 i: a warp's own come to tops [warps][16]. */
+DEV void tops_put(float *tops, float *top)
+{
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        top[i] = n_max(top[i], shfl_xor(top[i], 1));
+        top[i] = n_max(top[i], shfl_xor(top[i], 2));
+        if (LANE % 4 == 0)
+            tops[WARP * ROWS + LANE / 4 + 8 * i] = top[i];
+    }
+}
+/* The largest of row i so far, *m, with those of all warps. Returns what exponents are taken less;
+   *c: by what older sums are multiplied. */
+template <int WARPS> DEV float tops_join(const float *tops, int i, float *m, float *c)
+{
+    float now = *m;
+    UNROLL
+    for (int w = 0; w < WARPS; w++)
+        now = n_max(now, tops[w * ROWS + LANE / 4 + 8 * i]);
+    const float mm = finite_of(now);
+    *c = ex2(*m - mm);
+    *m = now;
+    return mm;
+}
+
+/* A chunk's sums of rows LANE / 4 + 8 i, as attend_join reads them: of every WARPS-th 16 dimensions,
+   eight by eight. counts: this warp has the sums of weights. */
+template <int WARPS, int N>
+DEV void part_put(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int chunk,
+                  const float (&o)[N][4], const float *m, float l0, float l1, bool counts)
+{
+    const int g = LANE / 4, t = LANE % 4, dim_v16 = up16(a.dim_v);
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int row = g + 8 * i;
+        const size_t at = part_row(job, tile, chunk, row);
+        if (tile * ROWS + row >= job.n_tok * job.n_group)
+            continue;
+        UNROLL
+        for (int j = 0; j < N; j++) {
+            const int d16 = WARPS * (j / 2) + WARP;
+            float *to = AT(float, a.o) + at * dim_v16 + 16 * d16 + j % 2 * 8 + 2 * t;
+            if (d16 < dim_v16 / 16)
+                to[0] = o[j][2 * i], to[1] = o[j][2 * i + 1];
+        }
+        if (counts && t == 0) {
+            AT(float, a.ml)[at * 2] = m[i];
+            AT(float, a.ml)[at * 2 + 1] = i == 0 ? l0 : l1;
+        }
+    }
+}
+
 /* 16 rows of a call and a chunk of its pages, by 4 warps: a warp makes the logits of 16 of a page's
    entries, and the outputs of every fourth 16 dimensions, N of 8 at most. Grid: (chunks, calls,
    tiles of rows). The longest chunks begin first. */
@@ -418,24 +469,12 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
                 *kept = s[j][e];
             top[i] = f_max(top[i], s[j][e]);
         }
-        UNROLL
-        for (int i = 0; i < 2; i++) {
-            top[i] = f_max(top[i], shfl_xor(top[i], 1));
-            top[i] = f_max(top[i], shfl_xor(top[i], 2));
-            if (t == 0)
-                tops[warp * ROWS + g + 8 * i] = top[i];
-        }
+        tops_put(tops, top);
         sync_block();
         float c[2];
         UNROLL
         for (int i = 0; i < 2; i++) {
-            float now = m[i];
-            UNROLL
-            for (int w = 0; w < 4; w++)
-                now = f_max(now, tops[w * ROWS + g + 8 * i]);
-            const float mm = finite_of(now);
-            c[i] = ex2(m[i] - mm);
-            m[i] = now;
+            const float mm = tops_join<4>(tops, i, &m[i], &c[i]);
             UNROLL
             for (int j = 0; j < 2; j++)
                 *(uint32_t *)(ps + ((2 * warp + j) * ROWS + g + 8 * i) * 16 + t * 4) =
@@ -464,22 +503,7 @@ template <int N> DEV void attend_part(const gpu_attend_args &a)
         }
         sync_block();
     }
-    UNROLL
-    for (int e = 0; e < 4; e++) {
-        const int row = g + 8 * (e / 2);
-        const size_t at = part_row(job, tile, chunk, row);
-        if (tile * ROWS + row >= n_row)
-            continue;
-        UNROLL
-        for (int i = 0; i < N; i++)
-            if (4 * (i / 2) + warp < dim_v16 / 16)
-                AT(float, a.o)
-        [at * dim_v16 + 16 * (4 * (i / 2) + warp) + i % 2 * 8 + 2 * t + (e & 1)] = o[i][e];
-        if (warp == 0 && t == 0 && (e & 1) == 0) {
-            AT(float, a.ml)[at * 2] = m[e / 2];
-            AT(float, a.ml)[at * 2 + 1] = l[e];
-        }
-    }
+    part_put<4>(a, job, tile, chunk, o, m, l[0], l[2], warp == 0);
 }
 
 KERNEL(128, 2) attend_part_4(const gpu_attend_args &a)

@@ -191,10 +191,9 @@ DEV void bytes_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &part
     }
 }
 
-/* Numbers of piece d of an entry, to where rows that begin at element `row` have their slots. */
-template <int DIM> DEV void piece_put(uint8_t *out, int row, int d, int order, const uint4 &x)
+/* Numbers of piece d of an entry, to their slots; at(i): where element i of 16 bytes is. */
+template <typename F> DEV void piece_put(int d, int order, const uint4 &x, F at)
 {
-    auto at = [&](int element) { return out + place_f16(row + element, DIM / 128) * 16; };
     if (order == GPU_ORDER_PLAIN) {
         *(uint4 *)at(d) = x;
     } else if (order == GPU_ORDER_BYTES) {
@@ -235,8 +234,9 @@ DEV void pieces_fill(uint8_t *out, const gpu_attend_args &a, const gpu_part &par
         UNROLL
         for (int j = 0; j < N; j++)
             if (to[j] >= 0)
-                piece_put<DIM>(out, to[j] / D8 * D8, to[j] % D8, order,
-                               piece_numbers(type, table, p[j]));
+                piece_put(to[j] % D8, order, piece_numbers(type, table, p[j]), [&](int element) {
+                    return out + place_f16(to[j] / D8 * D8 + element, DIM / 128) * 16;
+                });
     }
 }
 
@@ -445,18 +445,7 @@ KERNEL(32, 6) attend_decode_256(const gpu_attend_args &a)
 
 /* ---- many rows ---- */
 
-/* The slot of a dimension (slot_dim). */
-BOTH int dim_slot(int order, int d)
-{
-    const int t = d % 16 / 4, i = d % 4, r = d % 16;
-    if (order == GPU_ORDER_BYTES)
-        return d / 16 * 16 + i / 2 * 8 + 2 * t + i % 2;
-    if (order == GPU_ORDER_BITS)
-        return d / 64 * 64 + (r % 2 * 2 + r / 8) * 16 + r % 8 / 4 * 8 + d % 64 / 16 * 2 + r / 2 % 2;
-    return d;
-}
-
-/* to_dim: those of a row, at least the part's; the others are zeros. */
+/* Keys or values of a page, of to_dim dimensions: behind the part's come zeros. */
 DEV void part_copy(uint8_t *out, const gpu_part &part, const tile_from &from, int page_len,
                    int order, int to_dim)
 {
@@ -470,13 +459,8 @@ DEV void part_copy(uint8_t *out, const gpu_part &part, const tile_from &from, in
         if (e < from.n && 8 * d < part.dim && entry_at(from, e, &page, &slot))
             x = piece_numbers(part.type, table,
                               piece_load(part, part.type, page, page_len, slot, d, group));
-        uint16_t *row = (uint16_t *)out + (size_t)e * to_dim;
-        if (order == GPU_ORDER_PLAIN)
-            *(uint4 *)(row + 8 * d) = x;
-        else
-            UNROLL
-        for (int j = 0; j < 8; j++)
-            row[dim_slot(order, 8 * d + j)] = (uint16_t)(word_of_four(x, j / 2) >> (16 * (j % 2)));
+        uint8_t *row = out + (size_t)e * to_dim * 2;
+        piece_put(d, order, x, [&](int element) { return row + element * 16; });
     }
 }
 

@@ -498,7 +498,7 @@ DEV int many_first(const gpu_attend_job &job, int window, int limit, int end)
     for (int p = job.first + LANE; p < job.first + job.n_low; p += 32) {
         const int32_t *pos = page_positions(job, p);
         const int n = page_ref(job, p).n;
-        for (int e = 0; e < n; e++)
+        for (int e = job.ordered ? n - 1 : 0; e < n; e++)
             first = pos[e] > limit - window && p < first ? p : first;
     }
     UNROLL

@@ -60,10 +60,10 @@ bool gpu_way_exists(const struct gpu_device *d, const struct gpu_attend_args *a)
 }
 
 /* A kernel of attend_few.cuh for a class; GPU_N_KERNEL: there is none. */
-static enum gpu_kernel few_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
+static enum gpu_kernel few_kernel(const struct gpu_attend_args *a)
 {
     bool both = a->k.type == KV_TYPE_F16 && a->v.type == KV_TYPE_F16 && a->k.beside;
-    if (g->v_in_k > 0 || !is_frequent(&a->k, &a->v, a->page_len))
+    if (a->is_in_keys || !is_frequent(&a->k, &a->v, a->page_len))
         return GPU_N_KERNEL;
     if (a->k.dim == 64)
         return both ? GPU_KERNEL_attend_few_64_f16 : GPU_KERNEL_attend_few_64_mixed;
@@ -86,9 +86,9 @@ static size_t few_smem(const struct gpu_attend_args *a, int32_t n_row)
 }
 
 /* A kernel of attend_decode.cuh for the head sizes of a class; GPU_N_KERNEL: there is none. */
-static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a, const struct kv_geometry *g)
+static enum gpu_kernel decode_kernel(const struct gpu_attend_args *a)
 {
-    if (g->v_in_k > 0 || a->dim_k != a->dim_v || !is_common(a->dim_k))
+    if (a->is_in_keys || a->dim_k != a->dim_v || !is_common(a->dim_k))
         return GPU_N_KERNEL;
     return a->dim_k == 64    ? GPU_KERNEL_attend_decode_64
            : a->dim_k == 128 ? GPU_KERNEL_attend_decode_128
@@ -117,11 +117,10 @@ static size_t wide_smem(const struct gpu_attend_args *a, size_t n)
 
 /* Whether attend_wide.cuh takes pages of that form. Parts of keys that begin or end elsewhere than
    its matrices are the general kernel's. */
-static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a,
-                    const struct kv_geometry *g)
+static bool is_wide(const struct gpu_device *d, const struct gpu_attend_args *a)
 {
     return a->order == GPU_ORDER_PLAIN && a->dim_k % 8 == 0 && a->dim_v % 8 == 0 &&
-           (g->v_in_k == 0 || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
+           (!a->is_in_keys || a->v_in_k >= 0) && wide_smem(a, 1) <= d->driver->smem_most;
 }
 
 static void wide_run(struct gpu_device *d, const struct gpu_attend_args *a,
@@ -171,8 +170,7 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
 {
     const struct kv_attend_job *job = p->job;
     int64_t blocks = n * many_blocks(a, job);
-    enum gpu_kernel few = few_kernel(a, &job->seq->cache->g),
-                    decode = decode_kernel(a, &job->seq->cache->g);
+    enum gpu_kernel few = few_kernel(a), decode = decode_kernel(a);
     bool one = p->is_simple && p->n_variant == 1;
     bool many = one && !gpu_is_watched(job) && job->n_tok * job->n_group > GPU_TILE_ROWS / 2 &&
                 2 * blocks >= d->card->n_processor;
@@ -187,13 +185,12 @@ enum gpu_way gpu_way_of(const struct gpu_device *d, const struct gpu_attend_args
         return GPU_WAY_FEW;
     if (decode != GPU_N_KERNEL)
         return GPU_WAY_DECODE;
-    return is_wide(d, a, &job->seq->cache->g) ? GPU_WAY_WIDE : GPU_WAY_ANY;
+    return is_wide(d, a) ? GPU_WAY_WIDE : GPU_WAY_ANY;
 }
 
 void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const struct gpu_plan *plan,
                  const struct gpu_extent *most)
 {
-    const struct kv_geometry *g = &plan->job->seq->cache->g;
     const int32_t rows = most->rows, tiles = (rows + GPU_ROWS - 1) / GPU_ROWS,
                   many = (int32_t)many_blocks(a, plan->job);
     enum gpu_kernel any = a->dim_v <= 128   ? GPU_KERNEL_attend_part_4
@@ -204,12 +201,12 @@ void gpu_way_run(struct gpu_device *d, const struct gpu_attend_args *a, const st
     else if (plan->way == GPU_WAY_WIDE)
         wide_run(d, a, most, tiles);
     else if (plan->way == GPU_WAY_DECODE)
-        gpu_run(d, decode_kernel(a, g), most->chunks, most->n, pi_ceil_div(rows, GPU_ROWS / 2),
+        gpu_run(d, decode_kernel(a), most->chunks, most->n, pi_ceil_div(rows, GPU_ROWS / 2),
                 (size_t)GPU_TILE * (size_t)(GPU_ROWS + a->dim_k * 2), a);
     else if (plan->way == GPU_WAY_FEW && rows <= GPU_ROWS / 2)
-        gpu_run(d, few_kernel(a, g), most->chunks, most->n, 1, few_smem(a, GPU_ROWS / 2), a);
+        gpu_run(d, few_kernel(a), most->chunks, most->n, 1, few_smem(a, GPU_ROWS / 2), a);
     else if (plan->way == GPU_WAY_FEW) /* the next kernel takes 16 */
-        gpu_run(d, few_kernel(a, g) + 1, most->chunks, most->n, tiles, few_smem(a, GPU_ROWS), a);
+        gpu_run(d, few_kernel(a) + 1, most->chunks, most->n, tiles, few_smem(a, GPU_ROWS), a);
     else
         gpu_run(d, many_kernel(d, a, (int64_t)most->n * many), many, most->n, 1, many_smem(a), a);
 }

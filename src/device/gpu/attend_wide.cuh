@@ -260,13 +260,7 @@ DEV void wide_logits(const gpu_attend_args &a, const gpu_attend_job &job, int p,
             *kept = x[e];
         top[i] = n_max(top[i], x[e]);
     }
-    UNROLL
-    for (int i = 0; i < 2; i++) {
-        top[i] = n_max(top[i], shfl_xor(top[i], 1));
-        top[i] = n_max(top[i], shfl_xor(top[i], 2));
-        if (t == 0)
-            tops[warp * ROWS + g + 8 * i] = top[i];
-    }
+    tops_put(tops, top);
 }
 
 /* Weights to shared memory, and older sums are multiplied. */
@@ -277,13 +271,7 @@ DEV void wide_weights(const float *x, const float *tops, wide_rows<N> &rows, uin
     float c[2];
     UNROLL
     for (int i = 0; i < 2; i++) {
-        float now = rows.m[i];
-        UNROLL
-        for (int w = 0; w < WIDE_WARPS; w++)
-            now = n_max(now, tops[w * ROWS + g + 8 * i]);
-        const float mm = finite_of(now);
-        c[i] = ex2(rows.m[i] - mm);
-        rows.m[i] = now;
+        const float mm = tops_join<WIDE_WARPS>(tops, i, &rows.m[i], &c[i]);
         *(uint32_t *)(ps + (WARP * ROWS + g + 8 * i) * 16 + t * 4) =
             h2(ex2(x[2 * i] - mm), ex2(x[2 * i + 1] - mm));
     }
@@ -318,32 +306,6 @@ DEV void wide_sums(const uint8_t *values, int pitch, int n, int n_dim16, const u
             float l[4] = {rows.l[0], rows.l[0], rows.l[1], rows.l[1]};
             mma(l, w, ONES, ONES);
             rows.l[0] = l[0], rows.l[1] = l[2];
-        }
-    }
-}
-
-/* The chunk's sums, as attend_join reads them. */
-template <int N>
-DEV void wide_finish(const gpu_attend_args &a, const gpu_attend_job &job, int tile, int chunk,
-                     const wide_rows<N> &rows)
-{
-    const int g = LANE / 4, t = LANE % 4, dim_v16 = up16(a.dim_v);
-    UNROLL
-    for (int i = 0; i < 2; i++) {
-        const int row = g + 8 * i;
-        const size_t at = part_row(job, tile, chunk, row);
-        if (tile * ROWS + row >= job.n_tok * job.n_group)
-            continue;
-        UNROLL
-        for (int j = 0; j < 2 * N; j++) {
-            const int d16 = WIDE_WARPS * (j / 2) + WARP;
-            float *to = AT(float, a.o) + at * dim_v16 + 16 * d16 + j % 2 * 8 + 2 * t;
-            if (d16 < dim_v16 / 16)
-                to[0] = rows.o[j][2 * i], to[1] = rows.o[j][2 * i + 1];
-        }
-        if (WARP == WIDE_WARPS - 1 && t == 0) {
-            AT(float, a.ml)[at * 2] = rows.m[i];
-            AT(float, a.ml)[at * 2 + 1] = rows.l[i];
         }
     }
 }
@@ -445,7 +407,8 @@ template <int N> DEV void attend_wide(const gpu_attend_args &a)
             wide_next<N>(a, room, half, p + 1 < end, odd, next);
         }
     }
-    wide_finish<N>(a, job, tile, chunk, rows);
+    part_put<WIDE_WARPS>(a, job, tile, chunk, rows.o, rows.m, rows.l[0], rows.l[1],
+                         WARP == WIDE_WARPS - 1);
 }
 
 KERNEL(256, 2) attend_wide_128(const gpu_attend_args &a)

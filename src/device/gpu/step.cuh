@@ -677,25 +677,13 @@ DEV void step_attend(const gpu_step_args &s, const step_tile &t, const uint8_t *
             x[e] = slot >= skip && slot < n ? y : NEG_INF;
             top[i] = f_max(top[i], x[e]);
         }
-        UNROLL
-        for (int i = 0; i < 2; i++) {
-            top[i] = f_max(top[i], shfl_xor(top[i], 1));
-            top[i] = f_max(top[i], shfl_xor(top[i], 2));
-            if (u == 0)
-                tops[warp * ROWS + g + 8 * i] = top[i];
-        }
+        tops_put(tops, top);
     }
     sync_work();
     float c[2];
     UNROLL
     for (int i = 0; i < 2; i++) {
-        float now = a->m[i];
-        UNROLL
-        for (int w = 0; w < 8; w++)
-            now = f_max(now, tops[w * ROWS + g + 8 * i]);
-        const float mm = finite_of(now);
-        c[i] = ex2(a->m[i] - mm);
-        a->m[i] = now;
+        const float mm = tops_join<8>(tops, i, &a->m[i], &c[i]);
         if (warp < 8)
             *(uint32_t *)(ps + (warp * ROWS + g + 8 * i) * 16 + u * 4) =
                 h2(ex2(x[2 * i] - mm), ex2(x[2 * i + 1] - mm));

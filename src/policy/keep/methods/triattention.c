@@ -332,7 +332,9 @@ static bool begin(const void *params, const struct keep_view *view)
 {
     const struct data *d = view->data;
     bool changed = false;
-    for (int32_t l = 0; d->stats == NULL && l < d->model.g.n_layer; l++)
+    if (d->stats != NULL)
+        return false;
+    for (int32_t l = 0; l < d->model.g.n_layer; l++)
         changed |= make_centres(params, d, state_at(d, view->state), l);
     return changed;
 }

@@ -178,7 +178,7 @@ void keep_tally_overwritten(struct keep_tally *tally, int32_t n_lane, int32_t n_
 void keep_observe(const struct keep *keep, const struct keep_view *view,
                   const struct pi_pass_tap_rows *rows);
 
-/* Whether it would look at a layer's next rows. */
+/* Whether it would look at a layer's next rows; only where it needs rows. */
 bool keep_observes(const struct keep *keep, const struct keep_view *view, int32_t layer);
 
 /* Where keep_learns: what the device does in the place of that, with the rows of an item. The

@@ -16,8 +16,7 @@ bool keep_observes(const struct keep *k, const struct keep_view *view, int32_t l
 {
     const struct keep_policy *p = k->config.policy;
     struct keep_view whole = keep_view_complete(k, view);
-    return (keep_needs(k) & KEEP_NEED_ROWS) != 0 &&
-           (p->observes == NULL || p->observes(&k->config.params, &whole, layer));
+    return p->observes == NULL || p->observes(&k->config.params, &whole, layer);
 }
 
 void keep_learn(const struct keep *k, const struct keep_view *view, const struct pi_pass_rows *rows,
